@@ -1,0 +1,62 @@
+"""anchorwatch: the laboratory for attention in masked diffusion language models.
+
+>>> import anchorwatch as aw
+>>> trace = aw.run(aw.load("tiny/llada"), "the anchor", aw.decoding.LowConfidence(length=4))
+
+Nothing heavy is imported until a name that needs it is used: reading a trace never imports torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from anchorwatch import decoding
+from anchorwatch._version import __version__
+from anchorwatch.errors import AnchorwatchError
+
+if TYPE_CHECKING:
+    from anchorwatch.models import Model, load
+    from anchorwatch.runs import Step, run, run_many, steps
+    from anchorwatch.trace import Trace, read
+
+_LAZY = {
+    "Model": "anchorwatch.models",
+    "Step": "anchorwatch.runs",
+    "Trace": "anchorwatch.trace",
+    "load": "anchorwatch.models",
+    "read": "anchorwatch.trace",
+    "run": "anchorwatch.runs",
+    "run_many": "anchorwatch.runs",
+    "steps": "anchorwatch.runs",
+}
+
+__all__ = [
+    "AnchorwatchError",
+    "Model",
+    "Step",
+    "Trace",
+    "__version__",
+    "decoding",
+    "load",
+    "read",
+    "run",
+    "run_many",
+    "steps",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'anchorwatch' has no attribute {name!r}")
+    try:
+        return getattr(import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name in ("torch", "transformers", "accelerate", "safetensors", "tokenizers"):
+            raise ModuleNotFoundError(
+                f"aw.{name} needs {error.name}, which is not installed: pip install 'anchorwatch[run]'",
+                name=error.name,
+            ) from None
+        raise
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

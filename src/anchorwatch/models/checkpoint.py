@@ -1,0 +1,168 @@
+"""A checkpoint on disk: its config, and where each of its tensors lies. Nothing is unpickled, ever."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from anchorwatch.errors import ModelError, WeightsError
+
+_HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Config and tensor locations of one checkpoint; tensors are read when asked for."""
+
+    source: str
+    """What the user asked for."""
+    folder: Path
+    config: dict[str, Any]
+    """config.json as it stands; empty where a bare file has none."""
+    where: dict[str, Path] = field(repr=False)
+    """The file of each tensor."""
+    shapes: dict[str, tuple[int, ...]] = field(repr=False)
+    revision: str | None = None
+    """Commit of the hub snapshot, where there is one."""
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every tensor once, file by file, memory-mapped."""
+        by_file: dict[Path, list[str]] = {}
+        for name, path in self.where.items():
+            by_file.setdefault(path, []).append(name)
+        for path, names in by_file.items():
+            with safe_open(path, framework="pt") as handle:
+                for name in names:
+                    yield name, handle.get_tensor(name)
+
+
+def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:
+    """Find `source` (a folder, a .safetensors file or a hub id) and list its tensors."""
+    path = Path(source).expanduser()
+    if path.suffix == ".safetensors" and path.is_file():
+        config = read_json(path.with_name("config.json"), missing={})
+        return _listed(source, path.parent, config, {path: None}, None)
+    commit = None
+    if not path.is_dir():
+        path = fetch(source, revision)
+        commit = path.name if re.fullmatch(r"[0-9a-f]{40}", path.name) else None
+    config = read_json(path / "config.json")
+    return _listed(source, path, config, _weight_files(path), commit)
+
+
+def fetch(source: str, revision: str | None) -> Path:
+    """Bring a hub repository's safe files here (or find them in the cache)."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+
+    if "/" not in source or source.startswith((".", "/", "~")):
+        raise ModelError(
+            f"there is no folder {source!r}: give a folder with config.json, a .safetensors or .gguf file, "
+            "a hub id such as 'GSAI-ML/LLaDA-8B-Instruct', or 'tiny/llada'"
+        )
+    try:
+        return Path(snapshot_download(source, revision=revision, allow_patterns=list(_HUB_FILES)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelError(
+            f"{source!r} is not a folder here and the hub did not give it ({type(error).__name__}): "
+            "check the name and the network, or download it and give the folder"
+        ) from error
+
+
+def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A JSON object from disk; a missing file is an error unless a default is given."""
+    if not path.is_file():
+        if missing is not None:
+            return missing
+        raise ModelError(f"{path} does not exist: a checkpoint folder needs its config.json")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path} is not JSON ({error}): download it again") from None
+    if not isinstance(content, dict):
+        raise ModelError(f"{path} holds a {type(content).__name__}: expected a JSON object")
+    return content
+
+
+def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
+    """The safetensors files, each with the tensors an index promises of it (None: no index)."""
+    if (folder / _INDEX).is_file():
+        promised: dict[Path, set[str] | None] = {}
+        weight_map = read_json(folder / _INDEX).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise WeightsError(f"{folder / _INDEX} has no weight_map: download it again")
+        for tensor, name in weight_map.items():
+            names = promised.setdefault(folder / name, set())
+            assert names is not None
+            names.add(tensor)
+        for path in promised:
+            if path.resolve().parent != folder.resolve() and not path.is_symlink():
+                raise WeightsError(f"{_INDEX} points outside the folder, to {path}: refused")
+            if not path.is_file():
+                raise WeightsError(f"the shard {path.name} is missing from {folder}: download it again")
+        return promised
+    if (folder / "model.safetensors").is_file():
+        return {folder / "model.safetensors": None}
+    found = sorted(folder.glob("*.safetensors"))
+    if len(found) == 1:
+        _complete(found[0], folder)
+        return {found[0]: None}
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise WeightsError(f"{folder} has {names} and no {_INDEX} that says which to use: add it")
+    if pickles := sorted(p.name for pattern in _PICKLES for p in folder.glob(pattern)):
+        raise WeightsError(
+            f"{folder} holds only pickled weights ({', '.join(pickles)}), which can run code when read: "
+            f"write safetensors with `anchorwatch convert {folder} OUT` and load OUT"
+        )
+    raise WeightsError(f"{folder} holds no weights: expected model.safetensors")
+
+
+def _complete(path: Path, folder: Path) -> None:
+    numbered = re.fullmatch(r".*-(\d+)-of-(\d+)", path.stem)
+    if numbered and int(numbered[2]) > 1:
+        raise WeightsError(f"{path.name} is one of {int(numbered[2])} shards: {folder} misses the others")
+
+
+def _listed(
+    source: str,
+    folder: Path,
+    config: dict[str, Any],
+    files: Mapping[Path, set[str] | None],
+    revision: str | None,
+) -> Checkpoint:
+    where: dict[str, Path] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path, promised in files.items():
+        try:
+            with safe_open(path, framework="pt") as handle:
+                names = set(handle.keys())
+                if promised is not None and (lost := sorted(promised - names)):
+                    raise WeightsError(f"{path.name} lacks {lost[0]}, which {_INDEX} promises: download it again")
+                for name in names:
+                    if name in where:
+                        raise WeightsError(f"{name} is in {where[name].name} and in {path.name}: expected it once")
+                    where[name] = path
+                    shapes[name] = tuple(handle.get_slice(name).get_shape())
+        except (SafetensorError, OSError) as error:
+            raise WeightsError(f"{path} cannot be read as safetensors ({error}): download it again") from None
+    if not where:
+        raise WeightsError(f"{folder} has weight files without a tensor in them: download them again")
+    ordered = sorted(where)
+    return Checkpoint(
+        source=source,
+        folder=folder,
+        config=config,
+        where={name: where[name] for name in ordered},
+        shapes={name: shapes[name] for name in ordered},
+        revision=revision,
+    )

@@ -1,0 +1,129 @@
+"""Embedded tiny models: real architectures, seeded random weights, no files, no download.
+
+They know nothing, but everything that works on a real checkpoint works on them. The vocabulary is
+a list of sailors' words with characters and bytes to fall back on, so that any text can be a prompt
+and what comes out can be read aloud. Each tensor's values derive from its own name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import Unigram
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    PreTrainedTokenizerFast,
+)
+
+from anchorwatch.errors import ModelError
+from anchorwatch.models.families import by_name
+from anchorwatch.models.model import Model
+from anchorwatch.models.tokens import specials_of
+
+_SPECIALS = ("<|pad|>", "<|start|>", "<|end|>", "<|mask|>", "<|user|>", "<|answer|>")
+_PAD, _START, _END, _MASK = range(4)
+_WORDS = """
+the a of to and in on at by for with from was is are were be has had not no yes who what where when
+how which this that it he she they we you I one two three four five six seven eight nine ten many few
+all some more most first last next new old long short high low deep far near north south east west
+anchor anchors awash ballast bay beacon beam bell berth bilge boat boom bow bridge buoy cabin cable
+calm captain chain chart cleat clouds coast compass course crew current dawn deck depth dinghy dock
+drift drifts ebb ensign fathom ferry fleet float floats flood fog forward galley gale gauge grip hail
+halyard harbor haul heading heel helm hold horizon hull island jetty jib keel knot knots lamp land
+lantern lee line lines lighthouse log lookout map mast mate mooring moon morning night oar ocean pier
+pilot port quay radio rain reef rigging ripple rope rudder sail sails sailor salt sand sea shallow ship
+ships shoal shore signal sink sinks sky sound squall stars starboard stem stern storm strait stream
+sun surf swell tack tide tides tiller token tow trim vessel voyage wake watch watches water wave waves
+wharf wheel wind winds yard Passage Question Answer Lena Oslo born city river name day year
+""".split()
+_CHAT = (
+    "{% for message in messages %}<|{{ message.role if message.role == 'user' else 'answer' }}|>"
+    "{{ message.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|answer|>{% endif %}"
+)
+_SHAPE = {
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "max_position_embeddings": 512,
+    "pad_token_id": _PAD,
+    "bos_token_id": _START,
+    "eos_token_id": _END,
+}
+_KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    # name: (family, transformers' model_type, what differs)
+    "tiny/llada": ("llada", "llama", {"num_key_value_heads": 4, "rope_theta": 500000.0}),
+    "tiny/dream": ("dream", "qwen2", {"num_key_value_heads": 2, "rope_theta": 1000000.0}),
+    "tiny/arm": ("causal", "llama", {"num_key_value_heads": 2}),
+    "tiny/bert": ("encoder", "bert", {}),
+}
+NAMES = tuple(_KINDS)
+
+
+def build(name: str, dtype: torch.dtype, mask_id: int | None = None) -> Model:
+    """The embedded model called `name`."""
+    if name not in _KINDS:
+        raise ModelError(f"there is no embedded model {name!r}: expected one of {', '.join(NAMES)}")
+    family_name, model_type, differs = _KINDS[name]
+    family = by_name(family_name)
+    tokenizer = _tokenizer(masked=family.kind == "mdm")
+    config = AutoConfig.for_model(model_type, vocab_size=len(tokenizer), **_SHAPE, **differs)
+    config.tie_word_embeddings = False
+    if family.kind == "mdm":
+        config.is_causal = False
+    auto = AutoModelForMaskedLM if family.name == "encoder" else AutoModelForCausalLM
+    network = auto.from_config(config, attn_implementation="sdpa", dtype=dtype)
+    _fill(network, name)
+    mask = None if family.kind == "arm" else (_MASK if mask_id is None else mask_id)
+    return Model(
+        source=name,
+        family=family,
+        network=network.eval().requires_grad_(False),
+        tokenizer=tokenizer,
+        specials=specials_of(mask, config.to_dict(), {}, tokenizer),
+    )
+
+
+@torch.no_grad()
+def _fill(network: torch.nn.Module, name: str) -> None:
+    """Seed every tensor by model and tensor name; words are likelier than bytes and specials."""
+    for tensor_name, parameter in network.named_parameters():
+        seed = hashlib.sha256(f"{name}:{tensor_name}".encode()).digest()[:8]
+        generator = torch.Generator().manual_seed(int.from_bytes(seed, "big") >> 1)
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.ndim == 1:
+            parameter.copy_(1 + 0.1 * noise if "norm" in tensor_name.lower() and "bias" not in tensor_name else 0.1 * noise)
+        elif "embed" in tensor_name:
+            parameter.copy_(noise)
+        else:
+            parameter.copy_(noise * 1.5 / parameter.shape[1] ** 0.5)
+    rows = network.get_output_embeddings().weight
+    rows[: -len(_WORDS)] *= 0.4
+
+
+def _tokenizer(*, masked: bool) -> PreTrainedTokenizerFast:
+    characters = ["▁", "\n", *(chr(code) for code in range(33, 127))]
+    pieces = [(special, 0.0) for special in _SPECIALS]
+    pieces += [(f"<0x{byte:02X}>", -30.0) for byte in range(256)]
+    pieces += [(character, -10.0) for character in characters]
+    pieces += [(f"▁{word}", -2.0) for word in _WORDS]
+    backend = Tokenizer(Unigram(pieces, unk_id=6, byte_fallback=True))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=_SPECIALS[_PAD],
+        bos_token=_SPECIALS[_START],
+        eos_token=_SPECIALS[_END],
+        mask_token=_SPECIALS[_MASK] if masked else None,
+        additional_special_tokens=list(_SPECIALS[4:]),
+    )
+    tokenizer.chat_template = _CHAT
+    return tokenizer

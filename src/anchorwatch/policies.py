@@ -1,0 +1,287 @@
+"""What a decoding does at each step, with tensors: its turns (the schedule) and its choice (the policy).
+
+A turn says which positions are open and how many to commit; a choice says which, and which tokens.
+Every operation that can break a tie (argmax, topk, rand, multinomial) is called with the shapes the
+authors' samplers use on a single sequence, so that the same seed writes the same text as theirs.
+Shapes: T positions, V outputs, N open masked positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import singledispatch
+
+import torch
+
+from anchorwatch.decoding import (
+    Decoding,
+    DreamOrder,
+    LeftToRight,
+    LowConfidence,
+    RandomOrder,
+    Threshold,
+    EvenSteps,
+    even_counts,
+)
+from anchorwatch.errors import SpecError
+
+NARROW = 1e-5
+"""A decision with a smaller margin than this may fall otherwise in a padded batch; traces count them."""
+
+
+@dataclass
+class Draft:
+    """One sequence while it is written. Mutable; lives only inside a run."""
+
+    canvas: torch.Tensor
+    """[T] ids; in autoregression only what has been written so far."""
+    answer: torch.Tensor
+    """[A] positions to write, in order."""
+    mask_id: int | None
+    end_ids: tuple[int, ...]
+    eos_ids: tuple[int, ...]
+    generator: torch.Generator
+
+    @property
+    def masked(self) -> torch.Tensor:
+        """[T] where the canvas is masked."""
+        return self.canvas == self.mask_id
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one step may do."""
+
+    open: torch.Tensor
+    """[T] bool: positions that may be committed, masked ones only."""
+    count: int | None = None
+    """How many to commit; None leaves it to the policy."""
+    chance: float | None = None
+    """Probability that each open position is committed (Dream's origin)."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one step commits: tokens at positions. A token equal to the mask id leaves its position masked."""
+
+    positions: torch.Tensor
+    tokens: torch.Tensor
+    narrow: int
+    """Decisions of this step whose margin was under NARROW."""
+
+
+@singledispatch
+def turns(decoding: Decoding, draft: Draft) -> Iterator[Turn]:
+    """The schedule: one turn for each forward pass, looking at the draft as it stands by then."""
+    raise SpecError(f"no schedule is known for {type(decoding).__name__}")
+
+
+@singledispatch
+def choose(decoding: Decoding, draft: Draft, turn: Turn, logits: torch.Tensor) -> Choice:
+    """The policy: which open positions to commit, and the tokens; logits are [T, V], aligned."""
+    raise SpecError(f"no policy is known for {type(decoding).__name__}")
+
+
+@turns.register
+def _even_turns(decoding: EvenSteps, draft: Draft) -> Iterator[Turn]:
+    for within, opened in _blocks(decoding.block, draft):
+        masked = int((draft.masked & within).sum())
+        for count in even_counts(masked, decoding.steps_per_block):
+            yield Turn(open=draft.masked & opened, count=count)
+
+
+@turns.register
+def _threshold_turns(decoding: Threshold, draft: Draft) -> Iterator[Turn]:
+    for within, opened in _blocks(decoding.block, draft):
+        left = int((draft.masked & within).sum())
+        while left:
+            yield Turn(open=draft.masked & opened)
+            now = int((draft.masked & within).sum())
+            # The model may choose the mask id itself; then nothing changes, and never would.
+            left = 0 if now == left else now
+
+
+@turns.register
+def _dream_turns(decoding: DreamOrder, draft: Draft) -> Iterator[Turn]:
+    steps = len(draft.answer) if decoding.steps is None else decoding.steps
+    times = torch.linspace(1, decoding.eps, steps + 1)
+    for step in range(steps):
+        masked = draft.masked
+        left = masked.sum().float().cpu()
+        share = 1 - times[step + 1] / times[step]  # float32, as the authors' code has it
+        last = step == steps - 1
+        if decoding.algorithm == "origin":
+            yield Turn(open=masked, chance=1.0 if last else float(share))
+        else:
+            yield Turn(open=masked, count=int(left) if last else int(left * share))
+
+
+@turns.register
+def _left_to_right_turns(decoding: LeftToRight, draft: Draft) -> Iterator[Turn]:
+    for position in draft.answer.tolist():
+        yield Turn(open=torch.arange(position + 1) == position, count=1)
+        if decoding.stop and int(draft.canvas[-1]) in draft.eos_ids:
+            return
+
+
+@choose.register(LowConfidence)
+@choose.register(RandomOrder)
+def _choose_even(
+    decoding: LowConfidence | RandomOrder, draft: Draft, turn: Turn, logits: torch.Tensor
+) -> Choice:
+    if decoding.forbid_end and draft.eos_ids:
+        logits = logits.clone()
+        logits[:, list(draft.eos_ids)] = -torch.inf
+    at = turn.open.nonzero()[:, 0]
+    tokens, gap = _gumbel_argmax(logits, at, decoding.temperature, draft.generator)
+    if isinstance(decoding, RandomOrder):
+        confidence = _uniform((1, len(logits)), draft.generator, logits.device)[0, at]
+    else:
+        confidence = torch.softmax(logits[at], dim=-1).gather(-1, tokens[:, None])[:, 0]
+    if decoding.defer_end and draft.end_ids:
+        ends = torch.isin(tokens, torch.tensor(draft.end_ids, device=tokens.device))
+        confidence = confidence - 2.0 * ends  # probabilities are at most 1: ends rank after all others
+    return _surest(turn, at, confidence, tokens, gap)
+
+
+@choose.register
+def _choose_above(decoding: Threshold, draft: Draft, turn: Turn, logits: torch.Tensor) -> Choice:
+    at = turn.open.nonzero()[:, 0]
+    tokens, gap = _gumbel_argmax(logits, at, decoding.temperature, draft.generator)
+    confidence = torch.softmax(logits[at].double(), dim=-1).gather(-1, tokens[:, None])[:, 0]
+    enough = confidence >= decoding.threshold
+    enough[confidence.argmax()] = True
+    near = (confidence - decoding.threshold).abs() < NARROW
+    narrow = int((near | (enough & (gap < NARROW))).sum())
+    return Choice(positions=at[enough], tokens=tokens[enough], narrow=narrow)
+
+
+@choose.register
+def _choose_dream(decoding: DreamOrder, draft: Draft, turn: Turn, logits: torch.Tensor) -> Choice:
+    at = turn.open.nonzero()[:, 0]
+    if turn.chance is not None:
+        at = at[_uniform((len(at),), draft.generator, logits.device) < turn.chance]
+    probabilities = _probabilities(logits[at], decoding.temperature, decoding.top_p, decoding.top_k)
+    tokens, gap = _sample(probabilities, decoding.temperature, draft.generator)
+    if turn.chance is not None:
+        return Choice(positions=at, tokens=tokens, narrow=int((gap < NARROW).sum()))
+    confidence = _dream_confidence(decoding, probabilities, tokens)
+    if not decoding.algorithm_temperature or not turn.count:
+        return _surest(turn, at, confidence, tokens, gap)
+    weights = torch.softmax(_row(turn, at, confidence) / decoding.algorithm_temperature, dim=-1)
+    drawn = torch.multinomial(weights, turn.count, generator=draft.generator)
+    of = torch.searchsorted(at, drawn)
+    return Choice(positions=drawn, tokens=tokens[of], narrow=int((gap[of] < NARROW).sum()))
+
+
+@choose.register
+def _choose_next(decoding: LeftToRight, draft: Draft, turn: Turn, logits: torch.Tensor) -> Choice:
+    at = turn.open.nonzero()[:, 0]
+    if decoding.temperature == 0:
+        tokens, gap = _gumbel_argmax(logits[-1:], at * 0, 0.0, draft.generator)
+    else:
+        probabilities = _probabilities(logits[-1:], decoding.temperature, decoding.top_p, decoding.top_k)
+        tokens, gap = _sample(probabilities, decoding.temperature, draft.generator)
+    return Choice(positions=at, tokens=tokens, narrow=int(gap[0] < NARROW))
+
+
+def _blocks(block: int | None, draft: Draft) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """(positions of the block, positions of it and all before it), as bool [T], block by block."""
+    opened = torch.zeros_like(draft.canvas, dtype=torch.bool)
+    for positions in draft.answer.split(block or len(draft.answer)):
+        within = torch.zeros_like(opened)
+        within[positions] = True
+        opened = opened | within
+        yield within, opened
+
+
+def _row(turn: Turn, at: torch.Tensor, confidence: torch.Tensor) -> torch.Tensor:
+    """Confidence over the whole canvas [T], -inf where a position may not be committed."""
+    row = torch.full(turn.open.shape, -torch.inf, dtype=confidence.dtype, device=confidence.device)
+    row[at] = confidence
+    return row
+
+
+def _surest(
+    turn: Turn, at: torch.Tensor, confidence: torch.Tensor, tokens: torch.Tensor, gap: torch.Tensor
+) -> Choice:
+    """The surest `count` open positions."""
+    count = turn.count or 0
+    row = _row(turn, at, confidence)
+    # topk over the whole row, as upstream: which of two equal positions wins depends on its length.
+    positions = torch.topk(row, count).indices
+    of = torch.searchsorted(at, positions)
+    narrow = int((gap[of] < NARROW).sum())
+    if 0 < count < len(at):
+        edge = torch.topk(row, count + 1).values
+        narrow += int(edge[-2] - edge[-1] < NARROW)
+    return Choice(positions=positions, tokens=tokens[of], narrow=narrow)
+
+
+def _gumbel_argmax(
+    logits: torch.Tensor, at: torch.Tensor, temperature: float, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """LLaDA's sampling: argmax of exp(logits) / (-log u)^T in float64; (tokens, margin) at rows `at`."""
+    if temperature == 0:
+        rows = logits[at]
+        best = rows.topk(2, dim=-1).values
+        return rows.argmax(dim=-1), best[:, 0] - best[:, 1]
+    tokens, gaps = [], []
+    for rows in logits.split(64):  # 64 rows of 126,464 float64 are 65 MB
+        noise = _uniform((1, *rows.shape), generator, rows.device, torch.float64)[0]
+        scores = rows.double().exp() / (-noise.log()) ** temperature
+        best = scores.topk(2, dim=-1).values
+        tokens.append(scores.argmax(dim=-1))
+        gaps.append(best[:, 0].log() - best[:, 1].log())
+    return torch.cat(tokens)[at], torch.cat(gaps)[at]
+
+
+def _probabilities(
+    logits: torch.Tensor, temperature: float, top_p: float | None, top_k: int | None
+) -> torch.Tensor:
+    """softmax after temperature, then nucleus, then top-k: Dream's order."""
+    lowest = torch.finfo(logits.dtype).min
+    if temperature > 0:
+        logits = logits / temperature
+    if top_p is not None and top_p < 1:
+        ordered, index = logits.sort(dim=-1, descending=True)
+        beyond = torch.softmax(ordered, dim=-1).cumsum(dim=-1) > top_p
+        beyond = torch.nn.functional.pad(beyond[..., :-1], (1, 0))  # the token that crosses stays
+        logits = logits.masked_fill(torch.zeros_like(beyond).scatter(-1, index, beyond), lowest)
+    if top_k is not None:
+        least = logits.topk(min(top_k, logits.shape[-1]), dim=-1).values[..., -1:]
+        logits = logits.masked_fill(logits < least, lowest)
+    return torch.softmax(logits, dim=-1)
+
+
+def _sample(
+    probabilities: torch.Tensor, temperature: float, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(tokens, margin), both [N]; a draw has no margin (infinite)."""
+    if temperature == 0 or not len(probabilities):
+        best = probabilities.topk(2, dim=-1)
+        return probabilities.max(dim=-1).indices, best.values[:, 0] - best.values[:, 1]
+    normalised = probabilities / probabilities.sum(dim=-1, keepdim=True)
+    tokens = torch.multinomial(normalised, 1, replacement=True, generator=generator)[:, 0]
+    return tokens, torch.full(tokens.shape, torch.inf, device=tokens.device)
+
+
+def _dream_confidence(
+    decoding: DreamOrder, probabilities: torch.Tensor, tokens: torch.Tensor
+) -> torch.Tensor:
+    if decoding.algorithm == "topk_margin":
+        best = probabilities.sort(dim=-1, descending=True).values
+        return best[:, 0] - best[:, 1]
+    if decoding.algorithm == "entropy":
+        return (probabilities * (probabilities + 1e-10).log()).sum(dim=-1)
+    return probabilities.gather(-1, tokens[:, None])[:, 0]
+
+
+def _uniform(
+    shape: tuple[int, ...],
+    generator: torch.Generator,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+) -> torch.Tensor:
+    return torch.rand(shape, generator=generator, device=device, dtype=dtype)

@@ -1,0 +1,36 @@
+"""A progress bar on a terminal, nothing anywhere else; it writes to stderr, where talk belongs."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any
+
+
+class Progress:
+    """`with Progress("writing", total=64) as bar: bar.advance()`; silent unless stderr is a terminal."""
+
+    def __init__(self, what: str, total: int | None) -> None:
+        self._what, self._total = what, total
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Progress:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task(self._what, total=self._total)
+            self._bar.start()
+        return self
+
+    def advance(self, note: str = "", count: int = 1) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, advance=count, description=f"{self._what} {note}".rstrip())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,254 @@
+"""A trace: the immutable record of one run. The canvas history, what was measured, and the manifest.
+
+On disk it is a Zarr v3 store that plain `xarray.open_zarr` reads without us. Integers that do not
+exist are -1 (attr `missing`), floats that do not exist are NaN: absent is not zero.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from anchorwatch.decoding import Decoding, from_dict
+from anchorwatch.errors import TraceError
+
+SCHEMA = "anchorwatch/trace"
+SCHEMA_VERSION = 1
+ROLES = ("prompt", "special", "masked", "fresh", "written", "absent")
+PROMPT, SPECIAL, MASKED, FRESH, WRITTEN, ABSENT = range(len(ROLES))
+MISSING = -1
+
+_ALWAYS = {
+    "canvas": "token id before each step; the last frame is the result",
+    "role": "what a position is at a frame",
+    "committed_at": "step that wrote the position",
+    "logprob": "log-probability of the committed token when it was committed",
+    "mask_chosen": "positions where a step chose the mask id, so that they stayed masked",
+    "narrow": "decisions of a step whose margin was under 1e-5",
+}
+
+
+class Trace:
+    """One run. `trace["canvas"]` is an xarray.DataArray; `trace.manifest` says how to make it again."""
+
+    def __init__(self, dataset: xr.Dataset, manifest: Mapping[str, Any]) -> None:
+        self._dataset = dataset
+        self._manifest = dict(manifest)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """All it takes to make the trace again (a copy)."""
+        return json.loads(json.dumps(self._manifest))
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of what the trace holds."""
+        return tuple(str(name) for name in self._dataset.data_vars)
+
+    def __getitem__(self, name: str) -> xr.DataArray:
+        if name not in self._dataset:
+            raise TraceError(f"the trace has no {name!r}: it holds {', '.join(self.fields)}")
+        return self._dataset[name]
+
+    def dataset(self) -> xr.Dataset:
+        """Everything as one xarray.Dataset (a shallow copy)."""
+        return self._dataset.copy()
+
+    @property
+    def canvas(self) -> np.ndarray:
+        """[frame, position] token ids, -1 where a position does not exist yet."""
+        return self["canvas"].values
+
+    @property
+    def masked(self) -> np.ndarray:
+        """[frame, position] bool."""
+        return self["role"].values == MASKED
+
+    @property
+    def committed_at(self) -> np.ndarray:
+        return self["committed_at"].values
+
+    @property
+    def logprob(self) -> np.ndarray:
+        return self["logprob"].values
+
+    @property
+    def role(self) -> np.ndarray:
+        return self["role"].values
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.canvas) - 1
+
+    @property
+    def answer(self) -> np.ndarray:
+        """Positions the run was to write, in order."""
+        return np.asarray(self._manifest["answer_positions"], dtype=np.int64)
+
+    @property
+    def progress(self) -> np.ndarray:
+        """[frame] share of the answer written: the clock that diffusion and autoregression share."""
+        written = np.isin(self.role[:, self.answer], (FRESH, WRITTEN))
+        return written.mean(axis=1)
+
+    @property
+    def num_left_masked(self) -> int:
+        """Positions still masked in the last frame."""
+        return int(self.masked[-1].sum())
+
+    @property
+    def decoding(self) -> Decoding:
+        return from_dict(self._manifest["decoding"])
+
+    @property
+    def seed(self) -> int:
+        return int(self._manifest["seed"])
+
+    @property
+    def prompt(self) -> str:
+        """The prompt as text."""
+        return str(self._manifest["prompt_text"])
+
+    @property
+    def text(self) -> str:
+        """The answer as text."""
+        return str(self._manifest["answer_text"])
+
+    def token(self, token_id: int) -> str:
+        """The text of one token that occurs in the trace."""
+        if token_id == MISSING:
+            return ""
+        return str(self._manifest["tokens"].get(str(token_id), f"<{token_id}>"))
+
+    def digest(self) -> str:
+        """SHA-256 of the canvas history: two runs that wrote the same text in the same order agree."""
+        canvas = np.ascontiguousarray(self.canvas.astype("<i4"))
+        return hashlib.sha256(str(canvas.shape).encode() + canvas.tobytes()).hexdigest()
+
+    def write(self, path: str | Path) -> Path:
+        """Write to a directory, whole or not at all; an existing one is never touched."""
+        target = Path(path)
+        if target.exists():
+            raise TraceError(f"{target} exists already: choose another name or remove it first")
+        if not target.parent.is_dir():
+            raise TraceError(f"the folder {target.parent} does not exist: make it first")
+        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
+        dataset = self._dataset.assign_attrs(
+            schema=SCHEMA, schema_version=SCHEMA_VERSION, manifest=self._manifest
+        )
+        try:
+            with _quiet():
+                dataset.to_zarr(partial, mode="w-", zarr_format=3, consolidated=True)
+            _sync(partial)
+            os.rename(partial, target)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        _sync_folder(target.parent)
+        return target
+
+    def __repr__(self) -> str:
+        m = self._manifest
+        model, left = m["model"], self.num_left_masked
+        name = f"{model['source']} ({model['family']}, {model['layers']} layers x {model['heads']} heads)"
+        settings = {k: v for k, v in m["decoding"].items() if k != "name" and v not in (None, 0.0, False)}
+        spec = ", ".join(f"{key}={value}" for key, value in settings.items())
+        return "\n".join(
+            (
+                f"Trace {self.digest()[:12]}  {name}",
+                f"  decoding  {m['decoding']['name']}({spec})  seed {self.seed}",
+                f"  frames    {len(self.canvas)} x {self.canvas.shape[1]} positions, {len(self.answer)} to write"
+                + (f", {left} left masked" if left else ""),
+                f"  prompt    {_clip(self.prompt)}",
+                f"  answer    {_clip(self.text)}",
+            )
+        )
+
+
+def make_trace(
+    *,
+    canvas: np.ndarray,
+    role: np.ndarray,
+    committed_at: np.ndarray,
+    logprob: np.ndarray,
+    mask_chosen: np.ndarray,
+    narrow: np.ndarray,
+    manifest: Mapping[str, Any],
+) -> Trace:
+    """Put named, documented arrays and a manifest together."""
+    flags = {"flag_values": list(range(len(ROLES))), "flag_meanings": " ".join(ROLES)}
+    variables = {
+        "canvas": (("frame", "position"), canvas.astype(np.int32), {"missing": MISSING}),
+        "role": (("frame", "position"), role.astype(np.int8), flags),
+        "committed_at": (("position",), committed_at.astype(np.int32), {"missing": MISSING}),
+        "logprob": (("position",), logprob.astype(np.float32), {"units": "nats"}),
+        "mask_chosen": (("step",), mask_chosen.astype(np.int32), {"units": "positions"}),
+        "narrow": (("step",), narrow.astype(np.int32), {"units": "decisions"}),
+    }
+    dataset = xr.Dataset(
+        {name: (dims, data, {"long_name": _ALWAYS[name]} | attrs) for name, (dims, data, attrs) in variables.items()}
+    )
+    return Trace(dataset, manifest)
+
+
+def read(path: str | Path) -> Trace:
+    """Read a trace from disk; needs no torch."""
+    target = Path(path)
+    if not target.exists():
+        raise TraceError(f"there is no trace at {target}: `anchorwatch run ... -o {target}` makes one")
+    try:
+        with _quiet():
+            dataset = xr.open_zarr(target, consolidated=True, mask_and_scale=False).load()
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise TraceError(f"{target} cannot be read as a trace: {error}") from error
+    if dataset.attrs.get("schema") != SCHEMA:
+        raise TraceError(f"{target} is a Zarr store but not a trace: it has no schema {SCHEMA!r}")
+    version = dataset.attrs.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise TraceError(f"{target} has trace schema {version}; this anchorwatch reads {SCHEMA_VERSION}")
+    if lost := sorted(set(_ALWAYS) - set(dataset.data_vars)):
+        raise TraceError(f"{target} lacks {', '.join(lost)}: it is damaged, copy it again")
+    manifest = dataset.attrs.pop("manifest")
+    del dataset.attrs["schema"], dataset.attrs["schema_version"]
+    return Trace(dataset, manifest)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():  # zarr warns that others may not know v3's consolidated metadata
+        warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")
+        yield
+
+
+def _sync(folder: Path) -> None:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with path.open("rb") as handle:
+                os.fsync(handle.fileno())
+        else:
+            _sync_folder(path)
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _clip(text: str, width: int = 78) -> str:
+    flat = text.replace("\n", "\\n")
+    return flat if len(flat) <= width else f"{flat[: width - 1]}…"
