@@ -14,15 +14,16 @@ from anchorwatch._version import __version__
 from anchorwatch.errors import AnchorwatchError
 
 if TYPE_CHECKING:
-    from anchorwatch.models import Model, load
+    from anchorwatch.models.loading import load
+    from anchorwatch.models.model import Model
     from anchorwatch.runs import Step, run, run_many, steps
     from anchorwatch.trace import Trace, read
 
 _LAZY = {
-    "Model": "anchorwatch.models",
+    "Model": "anchorwatch.models.model",
     "Step": "anchorwatch.runs",
     "Trace": "anchorwatch.trace",
-    "load": "anchorwatch.models",
+    "load": "anchorwatch.models.loading",
     "read": "anchorwatch.trace",
     "run": "anchorwatch.runs",
     "run_many": "anchorwatch.runs",
@@ -52,7 +53,8 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name in ("torch", "transformers", "accelerate", "safetensors", "tokenizers"):
             raise ModuleNotFoundError(
-                f"aw.{name} needs {error.name}, which is not installed: pip install 'anchorwatch[run]'",
+                f"aw.{name} needs {error.name}, which is not installed: "
+                "pip install 'anchorwatch[run]'",
                 name=error.name,
             ) from None
         raise

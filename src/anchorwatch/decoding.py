@@ -1,4 +1,4 @@
-"""How a run writes its answer: schedule (how many), policy (which) and temperature, as frozen values.
+"""How a run writes its answer: schedule (how many), policy (which), temperature; frozen values.
 
 Nothing here imports torch: a laptop that only reads traces knows every decoding by its fields.
 `length` is the number of positions to write; leave it out to infill whatever a canvas has masked.
@@ -43,10 +43,11 @@ class Decoding:
         _number("temperature", self.temperature, at_least=0.0)
 
     def for_length(self, length: int) -> Decoding:
-        """This decoding for exactly `length` positions; refuses when it was made for another number."""
+        """This decoding for exactly `length` positions; refuses if made for another number."""
         if self.length not in (None, length):
             raise SpecError(
-                f"the decoding writes length={self.length} positions, but the canvas has {length} masked: "
+                f"the decoding writes length={self.length} positions, "
+                f"but the canvas has {length} masked: "
                 f"leave length out to infill, or say length={length}"
             )
         return dataclasses.replace(self, length=length)
@@ -100,7 +101,8 @@ class EvenSteps(Blocks):
         if self.steps is not None and self.steps % self.num_blocks:
             raise SpecError(
                 f"steps={self.steps} do not divide over {self.num_blocks} blocks of {self.block}: "
-                f"use a multiple of {self.num_blocks}, for example {_near(self.steps, self.num_blocks)}"
+                f"use a multiple of {self.num_blocks}, "
+                f"for example {_near(self.steps, self.num_blocks)}"
             )
 
     @property
@@ -127,7 +129,9 @@ class RandomOrder(EvenSteps):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.defer_end:
-            raise SpecError("defer_end ranks by confidence and RandomOrder does not: use LowConfidence")
+            raise SpecError(
+                "defer_end ranks by confidence and RandomOrder does not: use LowConfidence"
+            )
 
 
 @dataclass(frozen=True)

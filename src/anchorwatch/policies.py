@@ -1,4 +1,4 @@
-"""What a decoding does at each step, with tensors: its turns (the schedule) and its choice (the policy).
+"""What a decoding does at each step, with tensors: its turns (schedule) and its choice (policy).
 
 A turn says which positions are open and how many to commit; a choice says which, and which tokens.
 Every operation that can break a tie (argmax, topk, rand, multinomial) is called with the shapes the
@@ -17,17 +17,17 @@ import torch
 from anchorwatch.decoding import (
     Decoding,
     DreamOrder,
+    EvenSteps,
     LeftToRight,
     LowConfidence,
     RandomOrder,
     Threshold,
-    EvenSteps,
     even_counts,
 )
 from anchorwatch.errors import SpecError
 
 NARROW = 1e-5
-"""A decision with a smaller margin than this may fall otherwise in a padded batch; traces count them."""
+"""A decision by less than this may fall otherwise in a padded batch; traces count them."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Draft:
     @property
     def masked(self) -> torch.Tensor:
         """[T] where the canvas is masked."""
-        return self.canvas == self.mask_id
+        return torch.eq(self.canvas, -1 if self.mask_id is None else self.mask_id)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class Choice:
-    """What one step commits: tokens at positions. A token equal to the mask id leaves its position masked."""
+    """What one step commits: tokens at positions.
+
+    A token equal to the mask id leaves its position masked.
+    """
 
     positions: torch.Tensor
     tokens: torch.Tensor
@@ -141,7 +144,9 @@ def _choose_even(
         confidence = torch.softmax(logits[at], dim=-1).gather(-1, tokens[:, None])[:, 0]
     if decoding.defer_end and draft.end_ids:
         ends = torch.isin(tokens, torch.tensor(draft.end_ids, device=tokens.device))
-        confidence = confidence - 2.0 * ends  # probabilities are at most 1: ends rank after all others
+        confidence = (
+            confidence - 2.0 * ends
+        )  # probabilities are at most 1: ends rank after all others
     return _surest(turn, at, confidence, tokens, gap)
 
 
@@ -181,7 +186,9 @@ def _choose_next(decoding: LeftToRight, draft: Draft, turn: Turn, logits: torch.
     if decoding.temperature == 0:
         tokens, gap = _gumbel_argmax(logits[-1:], at * 0, 0.0, draft.generator)
     else:
-        probabilities = _probabilities(logits[-1:], decoding.temperature, decoding.top_p, decoding.top_k)
+        probabilities = _probabilities(
+            logits[-1:], decoding.temperature, decoding.top_p, decoding.top_k
+        )
         tokens, gap = _sample(probabilities, decoding.temperature, draft.generator)
     return Choice(positions=at, tokens=tokens, narrow=int(gap[0] < NARROW))
 
@@ -189,7 +196,7 @@ def _choose_next(decoding: LeftToRight, draft: Draft, turn: Turn, logits: torch.
 def _blocks(block: int | None, draft: Draft) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """(positions of the block, positions of it and all before it), as bool [T], block by block."""
     opened = torch.zeros_like(draft.canvas, dtype=torch.bool)
-    for positions in draft.answer.split(block or len(draft.answer)):
+    for positions in torch.split(draft.answer, block or len(draft.answer)):
         within = torch.zeros_like(opened)
         within[positions] = True
         opened = opened | within
@@ -222,13 +229,13 @@ def _surest(
 def _gumbel_argmax(
     logits: torch.Tensor, at: torch.Tensor, temperature: float, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """LLaDA's sampling: argmax of exp(logits) / (-log u)^T in float64; (tokens, margin) at rows `at`."""
+    """LLaDA's sampling: argmax of exp(logits) / (-log u)^T in float64; (tokens, margin) at `at`."""
     if temperature == 0:
         rows = logits[at]
         best = rows.topk(2, dim=-1).values
         return rows.argmax(dim=-1), best[:, 0] - best[:, 1]
     tokens, gaps = [], []
-    for rows in logits.split(64):  # 64 rows of 126,464 float64 are 65 MB
+    for rows in torch.split(logits, 64):  # 64 rows of 126,464 float64 are 65 MB
         noise = _uniform((1, *rows.shape), generator, rows.device, torch.float64)[0]
         scores = rows.double().exp() / (-noise.log()) ** temperature
         best = scores.topk(2, dim=-1).values

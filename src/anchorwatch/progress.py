@@ -8,7 +8,10 @@ from typing import Any
 
 
 class Progress:
-    """`with Progress("writing", total=64) as bar: bar.advance()`; silent unless stderr is a terminal."""
+    """`with Progress("writing", total=64) as bar: bar.advance()`.
+
+    Silent unless stderr is a terminal.
+    """
 
     def __init__(self, what: str, total: int | None) -> None:
         self._what, self._total = what, total
@@ -30,7 +33,10 @@ class Progress:
             self._bar.update(self._task, advance=count, description=f"{self._what} {note}".rstrip())
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
     ) -> None:
         if self._bar is not None:
             self._bar.stop()

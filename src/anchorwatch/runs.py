@@ -64,8 +64,9 @@ def run(
     canvas: Sequence[int] | np.ndarray | torch.Tensor | None = None,
     seed: int = 0,
 ) -> Trace:
-    """Write an answer to `prompt`, or infill the masked positions of `canvas`, and keep every frame.
+    """Write an answer to `prompt`, or infill the masked positions of `canvas`; keep every frame.
 
+    >>> from anchorwatch.models.loading import load
     >>> trace = run(load("tiny/llada"), "the anchor", LowConfidence(length=4))
     >>> trace.canvas.shape[0]
     5
@@ -232,14 +233,14 @@ def _next_logits(
         logits, _ = model.extend(canvases, keys)
     else:
         cache: DynamicCache | None = memory.get("cache")
-        logits, memory["cache"] = model.extend(canvases if cache is None else canvases[:, -1:], keys, cache)
+        logits, memory["cache"] = model.extend(
+            canvases if cache is None else canvases[:, -1:], keys, cache
+        )
     return {i: logits[i : i + 1] for i in active}
 
 
-def _padded(
-    rows: list[torch.Tensor], pad_id: int
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Rows as one batch, padded on the left; keys mark real tokens, None where nothing is padded."""
+def _padded(rows: list[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Rows as one batch, padded on the left; keys mark real tokens, None if nothing is padded."""
     longest = max(len(row) for row in rows)
     if all(len(row) == longest for row in rows):
         return torch.stack(rows), None
@@ -260,7 +261,9 @@ def _job(
 ) -> _Job:
     """Check everything that can be checked before the weights are touched."""
     if (prompt is None) == (canvas is None):
-        raise PromptError("give either a prompt (an answer is appended) or a canvas (its masks are filled)")
+        raise PromptError(
+            "give either a prompt (an answer is appended) or a canvas (its masks are filled)"
+        )
     if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**63:
         raise SpecError(f"seed={seed!r} is not a whole number from 0 to 2**63 - 1")
     decoding = decoding or _default(model, infill=canvas is not None)
@@ -270,9 +273,10 @@ def _job(
     else:
         first, answer = _infilled(model, canvas, decoding)
     if len(first) > model.num_positions:
+        room = max(model.num_positions - len(first) + len(answer), 0)
         raise PromptError(
-            f"prompt and answer take {len(first)} positions and {model.source} was made for {model.num_positions}: "
-            f"shorten the prompt or set length to at most {max(model.num_positions - len(first) + len(answer), 0)}"
+            f"prompt and answer take {len(first)} positions and {model.source} was made for "
+            f"{model.num_positions}: shorten the prompt, or set length to at most {room}"
         )
     ids = first[first != MISSING]
     draft = Draft(
@@ -294,10 +298,14 @@ def _default(model: Model, *, infill: bool) -> Decoding:
 
 def _suits(model: Model, decoding: Decoding) -> None:
     if not isinstance(decoding, Decoding):
-        raise SpecError(f"decoding={decoding!r} is not one of aw.decoding: for example LowConfidence(length=64)")
+        raise SpecError(
+            f"decoding={decoding!r} is not one of aw.decoding: for example LowConfidence(length=64)"
+        )
     name = type(decoding).__name__
     if model.family.kind == "arm" and decoding.writes == "masked":
-        raise SpecError(f"{name} fills masks and {model.source} is autoregressive: use LeftToRight(length=...)")
+        raise SpecError(
+            f"{name} fills masks and {model.source} is autoregressive: use LeftToRight(length=...)"
+        )
     if model.family.kind == "mdm" and decoding.writes == "absent":
         raise SpecError(
             f"{name} is for autoregressive models and {model.source} denoises: "
@@ -308,7 +316,9 @@ def _suits(model: Model, decoding: Decoding) -> None:
 def _appended(model: Model, prompt: Prompt, decoding: Decoding) -> tuple[np.ndarray, np.ndarray]:
     ids = model.encode(prompt)
     if decoding.length is None:
-        raise SpecError("the decoding has no length: say how many positions to write, length=64 for example")
+        raise SpecError(
+            "the decoding has no length: say how many positions to write, length=64 for example"
+        )
     fill = MISSING
     if model.family.kind == "mdm":
         fill = model.mask_id
@@ -323,13 +333,20 @@ def _appended(model: Model, prompt: Prompt, decoding: Decoding) -> tuple[np.ndar
 
 def _infilled(model: Model, canvas: Any, decoding: Decoding) -> tuple[np.ndarray, np.ndarray]:
     if model.family.kind == "arm":
-        raise PromptError(f"{model.source} is autoregressive and cannot infill a canvas: give a prompt")
+        raise PromptError(
+            f"{model.source} is autoregressive and cannot infill a canvas: give a prompt"
+        )
     if isinstance(canvas, str):
-        raise PromptError("a canvas is token ids: encode the text with model.tokenizer and put model.mask_id in it")
+        raise PromptError(
+            "a canvas is token ids: "
+            "encode the text with model.tokenizer and put model.mask_id in it"
+        )
     ids = np.asarray(model.encode(canvas))
     answer = np.flatnonzero(ids == model.mask_id)
     if not len(answer):
-        raise PromptError(f"the canvas has no masked position: put the mask id {model.mask_id} where to write")
+        raise PromptError(
+            f"the canvas has no masked position: put the mask id {model.mask_id} where to write"
+        )
     return ids, answer
 
 
@@ -338,7 +355,9 @@ def _passes(decoding: Decoding) -> int | None:
     return decoding.length if steps is None else steps
 
 
-def _roles(canvas: np.ndarray, committed_at: np.ndarray, answer: np.ndarray, model: Model) -> np.ndarray:
+def _roles(
+    canvas: np.ndarray, committed_at: np.ndarray, answer: np.ndarray, model: Model
+) -> np.ndarray:
     special = np.isin(canvas, list(model.specials.special_ids))
     role = np.where(special, SPECIAL, PROMPT)
     frames = np.arange(len(canvas))[:, None]
@@ -373,11 +392,18 @@ def _manifest(
             "transformers": transformers.__version__,
             "numpy": np.__version__,
         },
-        "host": {"system": sys.platform, "machine": platform.machine(), "threads": torch.get_num_threads()},
+        "host": {
+            "system": sys.platform,
+            "machine": platform.machine(),
+            "threads": torch.get_num_threads(),
+        },
     }
 
 
 def _token_text(model: Model, token_id: int) -> str:
     if model.tokenizer is None:
         return f"<{token_id}>"
-    return str(model.tokenizer.decode([token_id]))
+    once = str(model.tokenizer.decode([token_id]))
+    twice = str(model.tokenizer.decode([token_id, token_id]))
+    # SentencePiece drops the space before a first word: the second of two words keeps it.
+    return twice[len(once) :] if twice.startswith(once) else once

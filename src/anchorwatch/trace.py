@@ -1,4 +1,4 @@
-"""A trace: the immutable record of one run. The canvas history, what was measured, and the manifest.
+"""A trace: the immutable record of one run. Canvas history, what was measured, and the manifest.
 
 On disk it is a Zarr v3 store that plain `xarray.open_zarr` reads without us. Integers that do not
 exist are -1 (attr `missing`), floats that do not exist are NaN: absent is not zero.
@@ -40,7 +40,7 @@ _ALWAYS = {
 
 
 class Trace:
-    """One run. `trace["canvas"]` is an xarray.DataArray; `trace.manifest` says how to make it again."""
+    """One run. `trace["canvas"]` is an xarray.DataArray; `trace.manifest` says how to remake it."""
 
     def __init__(self, dataset: xr.Dataset, manifest: Mapping[str, Any]) -> None:
         self._dataset = dataset
@@ -98,7 +98,7 @@ class Trace:
 
     @property
     def progress(self) -> np.ndarray:
-        """[frame] share of the answer written: the clock that diffusion and autoregression share."""
+        """[frame] share of the answer written: a clock that diffusion and autoregression share."""
         written = np.isin(self.role[:, self.answer], (FRESH, WRITTEN))
         return written.mean(axis=1)
 
@@ -132,7 +132,7 @@ class Trace:
         return str(self._manifest["tokens"].get(str(token_id), f"<{token_id}>"))
 
     def digest(self) -> str:
-        """SHA-256 of the canvas history: two runs that wrote the same text in the same order agree."""
+        """SHA-256 of the canvas history: runs that wrote the same text in the same order agree."""
         canvas = np.ascontiguousarray(self.canvas.astype("<i4"))
         return hashlib.sha256(str(canvas.shape).encode() + canvas.tobytes()).hexdigest()
 
@@ -161,15 +161,18 @@ class Trace:
     def __repr__(self) -> str:
         m = self._manifest
         model, left = m["model"], self.num_left_masked
-        name = f"{model['source']} ({model['family']}, {model['layers']} layers x {model['heads']} heads)"
-        settings = {k: v for k, v in m["decoding"].items() if k != "name" and v not in (None, 0.0, False)}
+        size = f"{model['layers']} layers x {model['heads']} heads"
+        name = f"{model['source']} ({model['family']}, {size})"
+        settings = {
+            k: v for k, v in m["decoding"].items() if k != "name" and v not in (None, 0.0, False)
+        }
         spec = ", ".join(f"{key}={value}" for key, value in settings.items())
         return "\n".join(
             (
                 f"Trace {self.digest()[:12]}  {name}",
                 f"  decoding  {m['decoding']['name']}({spec})  seed {self.seed}",
-                f"  frames    {len(self.canvas)} x {self.canvas.shape[1]} positions, {len(self.answer)} to write"
-                + (f", {left} left masked" if left else ""),
+                f"  frames    {len(self.canvas)} x {self.canvas.shape[1]} positions, "
+                f"{len(self.answer)} to write" + (f", {left} left masked" if left else ""),
                 f"  prompt    {_clip(self.prompt)}",
                 f"  answer    {_clip(self.text)}",
             )
@@ -188,7 +191,7 @@ def make_trace(
 ) -> Trace:
     """Put named, documented arrays and a manifest together."""
     flags = {"flag_values": list(range(len(ROLES))), "flag_meanings": " ".join(ROLES)}
-    variables = {
+    variables: dict[str, tuple[tuple[str, ...], np.ndarray, dict[str, Any]]] = {
         "canvas": (("frame", "position"), canvas.astype(np.int32), {"missing": MISSING}),
         "role": (("frame", "position"), role.astype(np.int8), flags),
         "committed_at": (("position",), committed_at.astype(np.int32), {"missing": MISSING}),
@@ -197,7 +200,10 @@ def make_trace(
         "narrow": (("step",), narrow.astype(np.int32), {"units": "decisions"}),
     }
     dataset = xr.Dataset(
-        {name: (dims, data, {"long_name": _ALWAYS[name]} | attrs) for name, (dims, data, attrs) in variables.items()}
+        {
+            name: (dims, data, {"long_name": _ALWAYS[name]} | attrs)
+            for name, (dims, data, attrs) in variables.items()
+        }
     )
     return Trace(dataset, manifest)
 
@@ -206,7 +212,9 @@ def read(path: str | Path) -> Trace:
     """Read a trace from disk; needs no torch."""
     target = Path(path)
     if not target.exists():
-        raise TraceError(f"there is no trace at {target}: `anchorwatch run ... -o {target}` makes one")
+        raise TraceError(
+            f"there is no trace at {target}: `anchorwatch run ... -o {target}` makes one"
+        )
     try:
         with _quiet():
             dataset = xr.open_zarr(target, consolidated=True, mask_and_scale=False).load()
@@ -216,7 +224,9 @@ def read(path: str | Path) -> Trace:
         raise TraceError(f"{target} is a Zarr store but not a trace: it has no schema {SCHEMA!r}")
     version = dataset.attrs.get("schema_version")
     if version != SCHEMA_VERSION:
-        raise TraceError(f"{target} has trace schema {version}; this anchorwatch reads {SCHEMA_VERSION}")
+        raise TraceError(
+            f"{target} has trace schema {version}; this anchorwatch reads {SCHEMA_VERSION}"
+        )
     if lost := sorted(set(_ALWAYS) - set(dataset.data_vars)):
         raise TraceError(f"{target} lacks {', '.join(lost)}: it is damaged, copy it again")
     manifest = dataset.attrs.pop("manifest")
@@ -226,7 +236,9 @@ def read(path: str | Path) -> Trace:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():  # zarr warns that others may not know v3's consolidated metadata
+    with (
+        warnings.catch_warnings()
+    ):  # zarr warns that others may not know v3's consolidated metadata
         warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")
         yield
 

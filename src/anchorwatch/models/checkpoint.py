@@ -1,4 +1,4 @@
-"""A checkpoint on disk: its config, and where each of its tensors lies. Nothing is unpickled, ever."""
+"""A checkpoint on disk: its config, and where each tensor lies. Nothing is unpickled, ever."""
 
 from __future__ import annotations
 
@@ -62,18 +62,20 @@ def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:
 def fetch(source: str, revision: str | None) -> Path:
     """Bring a hub repository's safe files here (or find them in the cache)."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     if "/" not in source or source.startswith((".", "/", "~")):
         raise ModelError(
-            f"there is no folder {source!r}: give a folder with config.json, a .safetensors or .gguf file, "
+            f"there is no folder {source!r}: "
+            "give a folder with config.json, a .safetensors or .gguf file, "
             "a hub id such as 'GSAI-ML/LLaDA-8B-Instruct', or 'tiny/llada'"
         )
     try:
         return Path(snapshot_download(source, revision=revision, allow_patterns=list(_HUB_FILES)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ModelError(
-            f"{source!r} is not a folder here and the hub did not give it ({type(error).__name__}): "
+            f"{source!r} is not a folder here "
+            f"and the hub did not give it ({type(error).__name__}): "
             "check the name and the network, or download it and give the folder"
         ) from error
 
@@ -108,7 +110,9 @@ def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
             if path.resolve().parent != folder.resolve() and not path.is_symlink():
                 raise WeightsError(f"{_INDEX} points outside the folder, to {path}: refused")
             if not path.is_file():
-                raise WeightsError(f"the shard {path.name} is missing from {folder}: download it again")
+                raise WeightsError(
+                    f"the shard {path.name} is missing from {folder}: download it again"
+                )
         return promised
     if (folder / "model.safetensors").is_file():
         return {folder / "model.safetensors": None}
@@ -117,11 +121,12 @@ def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
         _complete(found[0], folder)
         return {found[0]: None}
     if len(found) > 1:
-        names = ", ".join(path.name for path in found)
-        raise WeightsError(f"{folder} has {names} and no {_INDEX} that says which to use: add it")
+        several = ", ".join(path.name for path in found)
+        raise WeightsError(f"{folder} has {several} and no {_INDEX} that says which to use: add it")
     if pickles := sorted(p.name for pattern in _PICKLES for p in folder.glob(pattern)):
         raise WeightsError(
-            f"{folder} holds only pickled weights ({', '.join(pickles)}), which can run code when read: "
+            f"{folder} holds only pickled weights ({', '.join(pickles)}), "
+            "which can run code when read: "
             f"write safetensors with `anchorwatch convert {folder} OUT` and load OUT"
         )
     raise WeightsError(f"{folder} holds no weights: expected model.safetensors")
@@ -130,7 +135,9 @@ def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
 def _complete(path: Path, folder: Path) -> None:
     numbered = re.fullmatch(r".*-(\d+)-of-(\d+)", path.stem)
     if numbered and int(numbered[2]) > 1:
-        raise WeightsError(f"{path.name} is one of {int(numbered[2])} shards: {folder} misses the others")
+        raise WeightsError(
+            f"{path.name} is one of {int(numbered[2])} shards: {folder} misses the others"
+        )
 
 
 def _listed(
@@ -147,16 +154,24 @@ def _listed(
             with safe_open(path, framework="pt") as handle:
                 names = set(handle.keys())
                 if promised is not None and (lost := sorted(promised - names)):
-                    raise WeightsError(f"{path.name} lacks {lost[0]}, which {_INDEX} promises: download it again")
+                    raise WeightsError(
+                        f"{path.name} lacks {lost[0]}, which {_INDEX} promises: download it again"
+                    )
                 for name in names:
                     if name in where:
-                        raise WeightsError(f"{name} is in {where[name].name} and in {path.name}: expected it once")
+                        raise WeightsError(
+                            f"{name} is in {where[name].name} and in {path.name}: expected it once"
+                        )
                     where[name] = path
                     shapes[name] = tuple(handle.get_slice(name).get_shape())
         except (SafetensorError, OSError) as error:
-            raise WeightsError(f"{path} cannot be read as safetensors ({error}): download it again") from None
+            raise WeightsError(
+                f"{path} cannot be read as safetensors ({error}): download it again"
+            ) from None
     if not where:
-        raise WeightsError(f"{folder} has weight files without a tensor in them: download them again")
+        raise WeightsError(
+            f"{folder} has weight files without a tensor in them: download them again"
+        )
     ordered = sorted(where)
     return Checkpoint(
         source=source,

@@ -50,7 +50,7 @@ def stock_config(family: Family, config: Mapping[str, Any]) -> Fields:
 
 
 def block_of(config: Mapping[str, Any]) -> int:
-    """Positions in a block of a block-causal checkpoint: SDAR says block_size, Fast-dLLM bd_size."""
+    """Positions in a block of a block-causal model: SDAR says block_size, Fast-dLLM bd_size."""
     for name in ("block_size", "block_length", "bd_size"):
         if config.get(name):
             return int(config[name])

@@ -43,7 +43,7 @@ class Family:
     model_types: tuple[str, ...] = ()
     """Values of `model_type`; matched second, because LLaDA-MoE says `llada` too."""
     network: str = ""
-    """transformers' model_type whose stock class holds the weights; empty keeps the config's own."""
+    """transformers' model_type whose stock class holds the weights; empty: the config's own."""
     visibility: Visibility = "bidirectional"
     shift: bool = False
     """True when raw row p-1 predicts the token at p."""
@@ -52,7 +52,7 @@ class Family:
     positions: Literal["canvas", "tokens"] = "tokens"
     """Where position 0 is under left padding: the first slot, or the first real token."""
     names: tuple[tuple[str, str], ...] = ()
-    """Renaming rules (regular expression, replacement), file to stock class; the first match wins."""
+    """Renaming rules (regular expression, replacement), file to stock class; first match wins."""
     unused: tuple[Excuse, ...] = ()
     """Tensors of the file that the model has no place for."""
     tokenizer: str | None = None
@@ -212,7 +212,8 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         name="diffugpt",
         kind="mdm",
-        architectures=(),  # its files say DiscreteDiffusionModel or GPT2LMHeadModel: known by its tensors
+        # Its files say DiscreteDiffusionModel or GPT2LMHeadModel: known by its tensors.
+        architectures=(),
         network="gpt2",
         shift=True,
         names=_DIFFUGPT_NAMES,
@@ -255,19 +256,27 @@ FAMILIES: tuple[Family, ...] = (
         visibility="causal",
         shift=True,
         unused=_OLD_BUFFERS,
-        checkpoints="any causal LM of transformers: Llama, Qwen2/3, Mistral, Gemma, GPT-2, GPT-NeoX; GGUF",
+        checkpoints=(
+            "any causal LM of transformers: Llama, Qwen2/3, Mistral, Gemma, GPT-2, GPT-NeoX; GGUF"
+        ),
     ),
 )
 
 UNSUPPORTED: dict[str, str] = {
-    "LLaDAMoEModelLM": "mixture-of-experts LLaDA has per-head query and key norms that no stock class has",
-    "LLaDA2MoeModelLM": "LLaDA 2.x is a Bailing mixture of experts, which transformers does not have",
+    "LLaDAMoEModelLM": (
+        "mixture-of-experts LLaDA has per-head query and key norms that no stock class has"
+    ),
+    "LLaDA2MoeModelLM": (
+        "LLaDA 2.x is a Bailing mixture of experts, which transformers does not have"
+    ),
     "SDARMoeForCausalLM": "the mixture-of-experts SDAR is not read yet; the dense SDAR models are",
     "DreamForCausalLM": "DreamReasoner decodes in blocks without the shift; only Dream-v0 is read",
     "ILLaDAForCausalLM": "iLLaDA's tensor names could not be verified",
     "MDLM": "MDLM is a time-conditioned DiT, which no stock class holds",
     "NemotronLabsDiffusionModel": "Nemotron diffusion needs its own code",
-    "DiffusionGemmaForBlockDiffusion": "DiffusionGemma has no mask token: its canvas is random tokens",
+    "DiffusionGemmaForBlockDiffusion": (
+        "DiffusionGemma has no mask token: its canvas is random tokens"
+    ),
 }
 """Architectures we know and do not read, with the reason."""
 

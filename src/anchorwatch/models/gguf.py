@@ -1,4 +1,4 @@
-"""GGUF files of causal LMs, through transformers' own reader; the weights are dequantised on load."""
+"""GGUF files of causal LMs, through transformers' own reader; weights are dequantised on load."""
 
 from __future__ import annotations
 
@@ -31,11 +31,14 @@ def load_gguf(source: str, revision: str | None, dtype: torch.dtype) -> Model:
         raise WeightsError(f"{path} cannot be read as GGUF: {error}") from error
     with init_empty_weights(include_buffers=False):
         network = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
-    read = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=network, torch_dtype=dtype)
+    read = load_gguf_checkpoint(
+        str(path), return_tensors=True, model_to_load=network, torch_dtype=dtype
+    )
     lost = len({tensor for tensor in held if not _ROPE_TABLE.covers(tensor)}) - len(read["tensors"])
     if lost:
         raise WeightsError(
-            f"{path.name} holds {len(held)} tensors and transformers' reader placed {len(read['tensors'])}: "
+            f"{path.name} holds {len(held)} tensors "
+            f"and transformers' reader placed {len(read['tensors'])}: "
             "this architecture is not fully read from GGUF, load its safetensors"
         )
     notes = place(network, read["tensors"], by_name("causal"), dtype)
@@ -57,11 +60,15 @@ def _find(source: str, revision: str | None) -> Path:
         return path
     parts = source.split("/")
     if len(parts) != 3 or source.startswith((".", "/", "~")):
-        raise ModelError(f"there is no file {source!r}: give a .gguf file or 'owner/repository/file.gguf'")
+        raise ModelError(
+            f"there is no file {source!r}: give a .gguf file or 'owner/repository/file.gguf'"
+        )
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         return Path(hf_hub_download("/".join(parts[:2]), parts[2], revision=revision))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise ModelError(f"{source!r} is not a file here and the hub did not give it: {error}") from error
+        raise ModelError(
+            f"{source!r} is not a file here and the hub did not give it: {error}"
+        ) from error

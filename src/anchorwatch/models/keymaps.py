@@ -1,4 +1,4 @@
-"""Tensor names of a file turned into those of the stock class; lit-gpt's fused QKV is split here."""
+"""Tensor names of a file turned into the stock class's; lit-gpt's fused QKV is split here."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ def is_lit_gpt(shapes: Mapping[str, Any]) -> bool:
     return any(_FUSED.fullmatch(name) for name in shapes)
 
 
-def lit_gpt_config(shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]) -> dict[str, Any]:
+def lit_gpt_config(
+    shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]
+) -> dict[str, Any]:
     """SMDM's config read off the shapes; a config.json beside the file may say the rest."""
     rows, width = shapes["transformer.wte.weight"]
     layers = 1 + max(int(found[1]) for name in shapes if (found := _FUSED.fullmatch(name)))
     heads = given.get("n_head") or SMDM_HEADS.get((layers, width))
     if heads is None:
         raise ModelError(
-            f"the number of heads cannot be read off {layers} layers of width {width}, which is not on SMDM's "
-            'ladder: put a config.json beside the file that says {"n_head": ...}'
+            f"the number of heads cannot be read off {layers} layers of width {width}, "
+            "which is not on SMDM's ladder: "
+            'put a config.json beside the file that says {"n_head": ...}'
         )
     fused_rows = shapes["transformer.h.0.attn.attn.weight"][0]
     return {

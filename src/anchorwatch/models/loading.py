@@ -21,7 +21,7 @@ from anchorwatch.errors import AnchorwatchWarning, FamilyError, ModelError, Spec
 from anchorwatch.models import keymaps, tiny
 from anchorwatch.models.checkpoint import Checkpoint, open_checkpoint, read_json
 from anchorwatch.models.configs import block_of, stock_config
-from anchorwatch.models.families import Family, by_name, family_of
+from anchorwatch.models.families import Family, family_of
 from anchorwatch.models.gguf import load_gguf
 from anchorwatch.models.model import Model
 from anchorwatch.models.proof import place, prove_rotary
@@ -76,22 +76,29 @@ def _load_safetensors(
     notes = _ignored_code(source, config)
     tokenizer = load_tokenizer(checkpoint.folder, None)
     has_mask = tokenizer is not None and tokenizer.mask_token is not None
-    family = family_of(config, checkpoint.shapes, _causal_classes(), has_mask_token=has_mask or mask_id is not None)
+    family = family_of(
+        config, checkpoint.shapes, _causal_classes(), has_mask_token=has_mask or mask_id is not None
+    )
     if family.tokenizer is not None:
         tokenizer = load_tokenizer(checkpoint.folder, family)
     generation = read_json(checkpoint.folder / "generation_config.json", missing={})
-    mask = find_mask(mask_id, config, generation, tokenizer, family) if family.kind == "mdm" else None
+    mask = (
+        find_mask(mask_id, config, generation, tokenizer, family) if family.kind == "mdm" else None
+    )
     _no_mask_for_arm(family, mask_id, source)
     family, network = _empty_network(family, config)
     sink_id, gated = None, False
     if family.name == "smdm":
         sink_id, gated = _lit_gpt_extras(network, checkpoint)
-    dtype = dtype or _DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")), torch.float32)
+    dtype = dtype or _DTYPES.get(
+        str(config.get("dtype") or config.get("torch_dtype")), torch.float32
+    )
     notes += place(network, _stock_tensors(checkpoint, family, network), family, dtype)
     prove_rotary(network)
     if mask is not None and not 0 <= mask < network.get_input_embeddings().weight.shape[0]:
         raise ModelError(
-            f"mask id {mask} is outside the embedding of {network.get_input_embeddings().weight.shape[0]} rows: say mask_id="
+            f"mask id {mask} is outside the embedding "
+            f"of {network.get_input_embeddings().weight.shape[0]} rows: say mask_id="
         )
     return Model(
         source=source,
@@ -115,7 +122,9 @@ def _empty_network(family: Family, config: Mapping[str, Any]) -> tuple[Family, P
     try:
         stock = AutoConfig.for_model(fields.pop("model_type"), **fields)
     except (ValueError, KeyError, TypeError) as error:
-        raise FamilyError(f"transformers cannot make a config for {family.name}: {error}") from error
+        raise FamilyError(
+            f"transformers cannot make a config for {family.name}: {error}"
+        ) from error
     if family.kind == "mdm" and family.name != "encoder":
         stock.is_causal = False
     auto = AutoModelForMaskedLM if family.name == "encoder" else AutoModelForCausalLM
@@ -132,7 +141,7 @@ def _a2d(family: Family, config: Mapping[str, Any]) -> Family:
 
 
 def _lit_gpt_extras(network: PreTrainedModel, checkpoint: Checkpoint) -> tuple[int | None, bool]:
-    """lit-gpt's unembedding has fewer rows than its embedding, and may come with a sink or gates."""
+    """lit-gpt's unembedding has fewer rows than its embedding; it may have a sink or gates."""
     sink_id, gated = keymaps.lit_gpt_variant(checkpoint.shapes)
     outputs, width = checkpoint.shapes["lm_head.weight"]
     network.lm_head = torch.nn.Linear(width, outputs, bias=False, device="meta")
@@ -151,11 +160,17 @@ def _stock_tensors(
     placed: dict[str, torch.Tensor] = {}
     origin: dict[str, str] = {}
     for name, tensor in checkpoint.tensors():
-        parts = keymaps.split_fused(name, tensor, heads, kv_heads) if family.name == "smdm" else [(name, tensor)]
+        parts = (
+            keymaps.split_fused(name, tensor, heads, kv_heads)
+            if family.name == "smdm"
+            else [(name, tensor)]
+        )
         for part, value in parts:
             target = keymaps.renamed(family, part, stock, network.base_model_prefix)
             if target in placed:
-                raise WeightsError(f"{name} and {origin[target]} both mean {target}: expected one of them")
+                raise WeightsError(
+                    f"{name} and {origin[target]} both mean {target}: expected one of them"
+                )
             placed[target], origin[target] = value, name
     return placed
 
@@ -163,14 +178,18 @@ def _stock_tensors(
 def _ignored_code(source: str, config: Mapping[str, Any]) -> tuple[str, ...]:
     if not config.get("auto_map"):
         return ()
-    note = f"{source} asks for remote code (auto_map in config.json): ignored, a stock class is used"
+    note = (
+        f"{source} asks for remote code (auto_map in config.json): ignored, a stock class is used"
+    )
     warnings.warn(note, AnchorwatchWarning, stacklevel=4)
     return (note,)
 
 
 def _no_mask_for_arm(family: Family, mask_id: int | None, source: str) -> None:
     if family.kind == "arm" and mask_id is not None:
-        raise SpecError(f"{source} is an autoregressive model, which has no mask token: leave mask_id out")
+        raise SpecError(
+            f"{source} is an autoregressive model, which has no mask token: leave mask_id out"
+        )
 
 
 def _causal_classes() -> dict[str, str]:
@@ -184,7 +203,9 @@ def _device(device: str | torch.device | None) -> torch.device:
     try:
         return torch.device(device)
     except RuntimeError:
-        raise SpecError(f"device={device!r} is unknown: expected 'cpu', 'cuda', 'cuda:1' or 'mps'") from None
+        raise SpecError(
+            f"device={device!r} is unknown: expected 'cpu', 'cuda', 'cuda:1' or 'mps'"
+        ) from None
 
 
 def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype | None:
@@ -195,6 +216,3 @@ def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype
     if named is None:
         raise SpecError(f"dtype={dtype!r} is unknown: expected one of {', '.join(_DTYPES)}")
     return named
-
-
-__all__ = ["by_name", "load"]

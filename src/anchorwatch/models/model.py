@@ -17,6 +17,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from anchorwatch.errors import PromptError, SpecError
+from anchorwatch.models.check import Check, check
 from anchorwatch.models.families import Family
 from anchorwatch.models.proof import weights_digest
 from anchorwatch.models.tokens import Specials, tokenizer_digest
@@ -50,7 +51,9 @@ class Model:
     def mask_id(self) -> int:
         """The mask token's id; an autoregressive model has none and refuses."""
         if self.specials.mask_id is None:
-            raise SpecError(f"{self.source} is autoregressive and has no mask token: use LeftToRight")
+            raise SpecError(
+                f"{self.source} is autoregressive and has no mask token: use LeftToRight"
+            )
         return self.specials.mask_id
 
     @property
@@ -76,7 +79,9 @@ class Model:
         config = self.network.config
         limit = int(getattr(config, "max_position_embeddings", 2**31))
         if config.model_type == "roberta":
-            limit -= int(config.pad_token_id) + 1  # the first rows of its position table are not positions
+            limit -= (
+                int(config.pad_token_id) + 1
+            )  # the first rows of its position table are not positions
         return limit - (self.family.name == "smdm")
 
     @property
@@ -114,7 +119,7 @@ class Model:
     def extend(
         self, ids: torch.Tensor, keys: torch.Tensor | None = None, cache: DynamicCache | None = None
     ) -> tuple[torch.Tensor, DynamicCache]:
-        """Logits [B, V] for the token after `ids` [B, n], given what `cache` holds; for autoregression.
+        """Logits [B, V] for the token after `ids` [B, n], given `cache`; for autoregression.
 
         `keys` [B, held + n] marks real tokens where rows are padded on the left.
         """
@@ -123,24 +128,34 @@ class Model:
         if keys is not None:
             inputs["attention_mask"] = keys.long()
             inputs["position_ids"] = _token_positions(keys)[:, -ids.shape[1] :]
-        output = self.network(ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **inputs)
+        output = self.network(
+            ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **inputs
+        )
         return output.logits[:, -1], output.past_key_values
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; text and messages get the tokenizer's own special tokens, once."""
         if isinstance(prompt, str):
             return self._encode_text(prompt)
-        items = prompt.tolist() if isinstance(prompt, torch.Tensor | np.ndarray) else list(prompt)
+        items: list[Any] = (
+            prompt.tolist() if isinstance(prompt, torch.Tensor | np.ndarray) else list(prompt)
+        )
         if not items:
             raise PromptError("the prompt is empty: give text, messages or at least one token id")
         if all(isinstance(item, Mapping) for item in items):
             tokenizer = self._tokenizer("messages")
             if not tokenizer.chat_template:
                 raise PromptError(f"{self.source} has no chat template: give the prompt as text")
-            encoded = tokenizer.apply_chat_template(items, add_generation_prompt=True, return_dict=True)
+            encoded = tokenizer.apply_chat_template(
+                items, add_generation_prompt=True, return_dict=True
+            )
             return list(encoded["input_ids"])
-        if not all(isinstance(item, int | np.integer) and not isinstance(item, bool) for item in items):
-            raise PromptError("a prompt is text, a list of token ids, or a list of {'role', 'content'} messages")
+        if not all(
+            isinstance(item, int | np.integer) and not isinstance(item, bool) for item in items
+        ):
+            raise PromptError(
+                "a prompt is text, a list of token ids, or a list of {'role', 'content'} messages"
+            )
         self._in_vocabulary(items)
         return [int(item) for item in items]
 
@@ -149,6 +164,10 @@ class Model:
         if self.tokenizer is None:
             return " ".join(str(i) for i in ids)
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def check(self) -> list[Check]:
+        """Measure the laws every model must obey; raises ModelError where one does not hold."""
+        return check(self)
 
     def describe(self) -> dict[str, Any]:
         """What a manifest says of the model."""
@@ -178,7 +197,9 @@ class Model:
 
     def _tokenizer(self, what: str) -> PreTrainedTokenizerBase:
         if self.tokenizer is None:
-            raise PromptError(f"{self.source} has no tokenizer, so {what} cannot be read: give token ids")
+            raise PromptError(
+                f"{self.source} has no tokenizer, so {what} cannot be read: give token ids"
+            )
         return self.tokenizer
 
     def _encode_text(self, text: str) -> list[int]:
@@ -199,20 +220,23 @@ class Model:
     def _in_vocabulary(self, ids: Sequence[int]) -> None:
         if wrong := [i for i in ids if not 0 <= i < self.vocab_size]:
             raise PromptError(
-                f"token id {wrong[0]} is outside the vocabulary of {self.source}: ids run from 0 to {self.vocab_size - 1}"
+                f"token id {wrong[0]} is outside the vocabulary of {self.source}: "
+                f"ids run from 0 to {self.vocab_size - 1}"
             )
 
     def _ids(self, canvas: torch.Tensor | Sequence[int]) -> torch.Tensor:
         ids = torch.as_tensor(canvas, device=self.device)
         if ids.dtype not in (torch.int64, torch.int32) or ids.ndim not in (1, 2) or not ids.numel():
             raise PromptError(
-                f"a canvas is whole token ids, [T] or [rows, T]: got {ids.dtype} of shape {list(ids.shape)}"
+                "a canvas is whole token ids, [T] or [rows, T]: "
+                f"got {ids.dtype} of shape {list(ids.shape)}"
             )
         low, high = int(ids.min()), int(ids.max())
         self._in_vocabulary([low, high])
         if ids.shape[-1] > self.num_positions:
             raise PromptError(
-                f"the canvas has {ids.shape[-1]} positions and {self.source} was made for {self.num_positions}: "
+                f"the canvas has {ids.shape[-1]} positions "
+                f"and {self.source} was made for {self.num_positions}: "
                 "shorten the prompt or the answer"
             )
         return ids.long()
@@ -231,8 +255,8 @@ class Model:
         if given.shape == (batch, length, length):
             return None, given
         raise SpecError(
-            f"attendable has shape {list(torch.as_tensor(attendable).shape)}: expected [..., {length}] (keys) "
-            f"or [..., {length}, {length}] (queries by keys)"
+            f"attendable has shape {list(torch.as_tensor(attendable).shape)}: "
+            f"expected [..., {length}] (keys) or [..., {length}, {length}] (queries by keys)"
         )
 
     def _forward(
@@ -256,7 +280,7 @@ class Model:
     def _positions(self, rows: torch.Tensor, keys: torch.Tensor | None) -> torch.Tensor | None:
         """Position ids, or None where the network's own (0, 1, 2, ...) are right."""
         if self.network.config.model_type == "roberta":
-            real = torch.ones_like(rows) if keys is None else keys
+            real = torch.ones_like(rows, dtype=torch.bool) if keys is None else keys
             return _token_positions(real) + int(self.network.config.pad_token_id) + 1
         if keys is None or self.family.positions == "canvas":
             return None
@@ -276,7 +300,9 @@ class Model:
         if pairs is None:
             pairs = rows.new_ones(batch, length, length, dtype=torch.bool)
         elif "sliding_attention" in (getattr(self.network.config, "layer_types", None) or ()):
-            raise SpecError(f"{self.source} has sliding-window layers: attendable may only hide keys, [..., T]")
+            raise SpecError(
+                f"{self.source} has sliding-window layers: attendable may only hide keys, [..., T]"
+            )
         places = torch.arange(length, device=rows.device).expand(batch, -1)
         if self.family.visibility == "causal":
             pairs = pairs & (places[:, :, None] >= places[:, None, :])
@@ -285,24 +311,29 @@ class Model:
             pairs = pairs & (block[:, :, None] >= block[:, None, :])
         if keys is not None:
             # A padded query keeps itself: a row with no key at all has no softmax.
-            pairs = (pairs & keys[:, None, :]) | torch.eye(length, dtype=torch.bool, device=rows.device)
+            pairs = (pairs & keys[:, None, :]) | torch.eye(
+                length, dtype=torch.bool, device=rows.device
+            )
         if self.sink_id is not None:
             pairs = torch.nn.functional.pad(pairs, (1, 0, 1, 0), value=True)
             pairs[:, 0, 1:] = False  # the sink looks only at itself
         return pairs
 
     def _aligned(self, raw: torch.Tensor, keys: torch.Tensor | None) -> torch.Tensor:
-        """Row p-1 moved to p. A first token keeps its own row (Dream's choice) or, in an ARM, has none."""
+        """Row p-1 moved to p. A first token keeps its row (as in Dream) or, in an ARM, has none."""
         aligned = torch.cat([raw[:, :1], raw[:, :-1]], dim=1)
-        first = torch.zeros(raw.shape[:2], dtype=torch.bool, device=raw.device)
-        first[:, 0] = True
-        if keys is not None:
-            first[:, 1:] = ~keys[:, :-1]
+        places = torch.arange(raw.shape[1], device=raw.device)
+        first = (places == 0).expand(raw.shape[:2]) if keys is None else places == _start(keys)
         if self.family.kind == "arm":
             return aligned.masked_fill(first[..., None], float("nan"))
         return torch.where(first[..., None], raw, aligned) if keys is not None else aligned
 
 
+def _start(keys: torch.Tensor) -> torch.Tensor:
+    """[B, 1] where each row's real tokens begin; a key hidden further on is hidden, not padding."""
+    return keys.int().argmax(dim=-1, keepdim=True)
+
+
 def _token_positions(keys: torch.Tensor) -> torch.Tensor:
-    """0, 1, 2, ... from the first real token; padding gets 0."""
-    return (keys.long().cumsum(-1) - 1).clamp(min=0)
+    """0, 1, 2, ... from the first real token; padding before it gets 0."""
+    return (torch.arange(keys.shape[1], device=keys.device) - _start(keys)).clamp(min=0)

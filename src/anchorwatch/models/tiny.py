@@ -17,6 +17,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
 )
 
@@ -29,17 +30,18 @@ _SPECIALS = ("<|pad|>", "<|start|>", "<|end|>", "<|mask|>", "<|user|>", "<|answe
 _PAD, _START, _END, _MASK = range(4)
 _WORDS = """
 the a of to and in on at by for with from was is are were be has had not no yes who what where when
-how which this that it he she they we you I one two three four five six seven eight nine ten many few
-all some more most first last next new old long short high low deep far near north south east west
-anchor anchors awash ballast bay beacon beam bell berth bilge boat boom bow bridge buoy cabin cable
-calm captain chain chart cleat clouds coast compass course crew current dawn deck depth dinghy dock
-drift drifts ebb ensign fathom ferry fleet float floats flood fog forward galley gale gauge grip hail
-halyard harbor haul heading heel helm hold horizon hull island jetty jib keel knot knots lamp land
-lantern lee line lines lighthouse log lookout map mast mate mooring moon morning night oar ocean pier
-pilot port quay radio rain reef rigging ripple rope rudder sail sails sailor salt sand sea shallow ship
-ships shoal shore signal sink sinks sky sound squall stars starboard stem stern storm strait stream
-sun surf swell tack tide tides tiller token tow trim vessel voyage wake watch watches water wave waves
-wharf wheel wind winds yard Passage Question Answer Lena Oslo born city river name day year
+how which this that it he she they we you I one two three four five six seven eight nine ten many
+few all some more most first last next new old long short high low deep far near north south east
+west anchor anchors awash ballast bay beacon beam bell berth bilge boat boom bow bridge buoy cabin
+cable calm captain chain chart cleat clouds coast compass course crew current dawn deck depth dinghy
+dock drift drifts ebb ensign fathom ferry fleet float floats flood fog forward galley gale gauge
+grip hail halyard harbor haul heading heel helm hold horizon hull island jetty jib keel knot knots
+lamp land lantern lee line lines lighthouse log lookout map mast mate mooring moon morning night oar
+ocean pier pilot port quay radio rain reef rigging ripple rope rudder sail sails sailor salt sand
+sea shallow ship ships shoal shore signal sink sinks sky sound squall stars starboard stem stern
+storm strait stream sun surf swell tack tide tides tiller token tow trim vessel voyage wake watch
+watches water wave waves wharf wheel wind winds yard Passage Question Answer Lena Oslo born city
+river name day year
 """.split()
 _CHAT = (
     "{% for message in messages %}<|{{ message.role if message.role == 'user' else 'answer' }}|>"
@@ -90,14 +92,15 @@ def build(name: str, dtype: torch.dtype, mask_id: int | None = None) -> Model:
 
 
 @torch.no_grad()
-def _fill(network: torch.nn.Module, name: str) -> None:
+def _fill(network: PreTrainedModel, name: str) -> None:
     """Seed every tensor by model and tensor name; words are likelier than bytes and specials."""
     for tensor_name, parameter in network.named_parameters():
         seed = hashlib.sha256(f"{name}:{tensor_name}".encode()).digest()[:8]
         generator = torch.Generator().manual_seed(int.from_bytes(seed, "big") >> 1)
         noise = torch.randn(parameter.shape, generator=generator)
         if parameter.ndim == 1:
-            parameter.copy_(1 + 0.1 * noise if "norm" in tensor_name.lower() and "bias" not in tensor_name else 0.1 * noise)
+            scale = "norm" in tensor_name.lower() and "bias" not in tensor_name
+            parameter.copy_(0.1 * noise + scale)
         elif "embed" in tensor_name:
             parameter.copy_(noise)
         else:
@@ -115,7 +118,12 @@ def _tokenizer(*, masked: bool) -> PreTrainedTokenizerFast:
     backend = Tokenizer(Unigram(pieces, unk_id=6, byte_fallback=True))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     backend.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
     )
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,

@@ -1,4 +1,4 @@
-"""Token ids with a meaning (mask, end, special), and the stock tokenizer that goes with a folder."""
+"""Token ids with a meaning (mask, end, special), and the stock tokenizer of a folder."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def load_tokenizer(folder: Path, family: Family | None) -> PreTrainedTokenizerBa
         else:
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, TypeError, KeyError, ImportError) as error:
-        raise ModelError(f"the tokenizer in {folder} cannot be read by a stock class: {error}") from error
+        raise ModelError(
+            f"the tokenizer in {folder} cannot be read by a stock class: {error}"
+        ) from error
     return tokenizer
 
 
@@ -81,7 +83,8 @@ def find_mask(
     found = next(iter(sources.values()), family.mask_id)
     if found is None:
         raise ModelError(
-            f"no mask token was found for this {family.name} model in config.json or the tokenizer: say mask_id="
+            f"no mask token was found for this {family.name} model "
+            "in config.json or the tokenizer: say mask_id="
         )
     return found
 
@@ -126,7 +129,11 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase | None) -> str | None:
     if tokenizer is None:
         return None
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    text = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    text = (
+        backend.to_str()
+        if backend is not None
+        else json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -17,7 +17,7 @@ def attach_gates(network: PreTrainedModel) -> None:
         _attach(layer.self_attn)
 
 
-def _attach(attention: torch.nn.Module) -> None:
+def _attach(attention: Any) -> None:
     width = attention.o_proj.in_features
     reads = attention.q_proj.in_features
     attention.gate = torch.nn.Linear(reads, width, bias=False, device="meta")

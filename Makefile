@@ -1,0 +1,34 @@
+# Each target does its own set-up: on a fresh machine `make study` or `make test` is all there is to type.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: setup check test test-real study clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "anchorwatch needs Python 3.11 or newer: make PYTHON=python3.11"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: $(READY)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 -m "not real"
+
+test-real: $(READY)
+	$(BIN)/python tests/real/fetch.py .real
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m real tests/real
+
+study: $(READY)
+	$(BIN)/python examples/first_run.py
+
+clean:
+	rm -rf $(VENV) .real dist build

@@ -1,0 +1,101 @@
+"""A model that tells the truth: laws that every loaded checkpoint must obey, measured on itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from anchorwatch.errors import ModelError
+
+if TYPE_CHECKING:
+    from anchorwatch.models.model import Model
+
+PADDING_TOLERANCE = 1e-3
+"""Logits of a padded row against the same row alone; float32 differs by rounding only."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One law, what was measured, and whether it holds."""
+
+    law: str
+    measured: float
+    holds: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def check(model: Model, length: int = 24) -> list[Check]:
+    """Measure the laws; raises ModelError, naming the first that fails."""
+    ids = _some_ids(model, length)
+    checks = [law(model, ids) for law in (_normalised, _visibility, _hidden_key, _padding)]
+    for one in checks:
+        if not one.holds:
+            raise ModelError(
+                f"{model.source} breaks a law: {one.law} (measured {one.measured:.3g})"
+            )
+    return checks
+
+
+def _some_ids(model: Model, length: int) -> torch.Tensor:
+    """A canvas of ordinary tokens with some masks, the same every time."""
+    generator = torch.Generator().manual_seed(0)
+    length = min(length, model.num_positions - 4)
+    ids = torch.randint(0, model.vocab_size, (length,), generator=generator)
+    special = torch.tensor(sorted(model.specials.special_ids), dtype=torch.long)
+    ids[torch.isin(ids, special)] = int(ids[~torch.isin(ids, special)][0])
+    if model.family.kind == "mdm":
+        ids[::3] = model.mask_id
+    return ids.to(model.device)
+
+
+def _normalised(model: Model, ids: torch.Tensor) -> Check:
+    total = model.logprobs(ids)[1:].exp().sum(dim=-1)
+    gap = float((total - 1).abs().max())
+    return Check("probabilities at each position sum to one", gap, gap < 1e-3)
+
+
+def _visibility(model: Model, ids: torch.Tensor) -> Check:
+    """Change the last token: earlier rows move exactly where they may look at it."""
+    other = ids.clone()
+    other[-1] = ids[1] if ids[-1] != ids[1] else ids[2]
+    moved = (model.logits(ids) - model.logits(other)).abs().nan_to_num().amax(dim=-1)
+    last = len(ids) - 1
+    first = 0
+    if model.block is not None:
+        first = last // model.block * model.block
+    if model.family.shift and model.block is not None:
+        first += 1  # row p is computed at p-1, which must lie in the last block
+    if model.family.visibility == "causal":
+        gap = float(moved.max())
+        return Check("a later token changes nothing before it", gap, gap == 0)
+    seen, unseen = float(moved[first:].min()), float(moved[:first].max()) if first else 0.0
+    law = "a token changes every row that may look at it and no other"
+    return Check(law, seen, seen > 0 and unseen == 0)
+
+
+def _hidden_key(model: Model, ids: torch.Tensor) -> Check:
+    """Hide key k: what stands there no longer matters to anyone else."""
+    k = len(ids) // 2
+    attendable = torch.ones_like(ids, dtype=torch.bool)
+    attendable[k] = False
+    other = ids.clone()
+    other[k] = ids[1] if ids[k] != ids[1] else ids[2]
+    change = model.logits(ids, attendable) - model.logits(other, attendable)
+    moved = change.abs().nan_to_num().amax(dim=-1)
+    moved[k + model.family.shift] = 0  # the row computed at k still reads its own token
+    gap = float(moved.max())
+    return Check("a hidden key changes nothing", gap, gap == 0)
+
+
+def _padding(model: Model, ids: torch.Tensor) -> Check:
+    pad = torch.full((3,), model.specials.pad_id, device=ids.device)
+    keys = torch.cat([torch.zeros(3), torch.ones(len(ids))]).bool().to(ids.device)
+    padded = model.logits(torch.cat([pad, ids]), keys)[3:]
+    alone = model.logits(ids)
+    gap = float((padded - alone).abs().nan_to_num().max() / alone.nan_to_num().abs().max())
+    tolerance = PADDING_TOLERANCE if model.network.dtype == torch.float32 else 0.05
+    return Check("padding on the left changes nothing but rounding", gap, gap < tolerance)
