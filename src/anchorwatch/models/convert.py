@@ -13,6 +13,8 @@ from safetensors.torch import save_file
 from anchorwatch.errors import WeightsError
 
 _BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")
+_NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
+"""What trainers leave beside the weights: pickled objects, never opened."""
 
 
 def convert(source: str | Path, out: str | Path) -> Path:
@@ -20,9 +22,9 @@ def convert(source: str | Path, out: str | Path) -> Path:
     source, out = Path(source), Path(out)
     if out.exists():
         raise WeightsError(f"{out} exists already: choose another folder")
-    files = sorted(source.glob("*.bin"))
+    files = sorted(path for path in source.glob("*.bin") if path.name not in _NOT_WEIGHTS)
     if not files:
-        raise WeightsError(f"{source} has no .bin file: there is nothing to convert")
+        raise WeightsError(f"{source} has no .bin file of weights: there is nothing to convert")
     tensors: dict[str, torch.Tensor] = {}
     for path in files:
         for name, tensor in _tensors(path).items():

@@ -319,7 +319,23 @@ def family_of(
                 return family
         if model_type in causal:
             return by_name("causal")
+        if not model_type:
+            raise FamilyError(
+                "config.json names neither architectures nor model_type: "
+                'add what the weights are, for example "model_type": "llama"'
+            )
     raise FamilyError(_unknown(architecture or model_type, causal))
+
+
+def unnamed_encoder(config: Mapping[str, Any], tensors: Iterable[str]) -> str | None:
+    """model_type of an encoder whose config.json names nothing, as none did before 2020.
+
+    transformers puts it before every tensor's name: bert.embeddings..., albert.encoder...
+    """
+    if config.get("architectures") or config.get("model_type"):
+        return None
+    prefixes = {name.partition(".")[0] for name in tensors}
+    return next((kind for kind in by_name("encoder").model_types if kind in prefixes), None)
 
 
 def _unknown(said: str, causal: Mapping[str, str]) -> str:

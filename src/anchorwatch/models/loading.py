@@ -21,7 +21,7 @@ from anchorwatch.errors import AnchorwatchWarning, FamilyError, ModelError, Spec
 from anchorwatch.models import keymaps, tiny
 from anchorwatch.models.checkpoint import Checkpoint, open_checkpoint, read_json
 from anchorwatch.models.configs import block_of, stock_config
-from anchorwatch.models.families import Family, family_of
+from anchorwatch.models.families import Family, family_of, unnamed_encoder
 from anchorwatch.models.gguf import load_gguf
 from anchorwatch.models.model import Model
 from anchorwatch.models.proof import place, prove_rotary
@@ -74,6 +74,9 @@ def _load_safetensors(
     if keymaps.is_lit_gpt(checkpoint.shapes):
         config = keymaps.lit_gpt_config(checkpoint.shapes, config)
     notes = _ignored_code(source, config)
+    if kind := unnamed_encoder(config, checkpoint.shapes):
+        config = config | {"model_type": kind}
+        notes += _assumed_kind(source, kind)
     tokenizer = load_tokenizer(checkpoint.folder, None)
     has_mask = tokenizer is not None and tokenizer.mask_token is not None
     family = family_of(
@@ -181,6 +184,12 @@ def _ignored_code(source: str, config: Mapping[str, Any]) -> tuple[str, ...]:
     note = (
         f"{source} asks for remote code (auto_map in config.json): ignored, a stock class is used"
     )
+    warnings.warn(note, AnchorwatchWarning, stacklevel=4)
+    return (note,)
+
+
+def _assumed_kind(source: str, kind: str) -> tuple[str, ...]:
+    note = f"config.json of {source} names no model_type: taken as {kind}, as its tensors are named"
     warnings.warn(note, AnchorwatchWarning, stacklevel=4)
     return (note,)
 

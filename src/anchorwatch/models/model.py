@@ -267,6 +267,8 @@ class Model:
         pairs = self._pairs(rows, keys, pairs, positions)
         inputs: dict[str, Any] = {}
         if positions is not None:
+            if self.sink_id is not None:  # the sink is at 0 and the first real token at 1, always
+                positions = torch.nn.functional.pad(positions + 1, (1, 0))
             inputs["position_ids"] = positions
         if pairs is not None:
             inputs["attention_mask"] = pairs[:, None]

@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    BertTokenizer,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from anchorwatch.errors import ModelError
 from anchorwatch.models.checkpoint import read_json
@@ -49,7 +54,7 @@ def load_tokenizer(folder: Path, family: Family | None) -> PreTrainedTokenizerBa
         elif not stock:
             tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         else:
-            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            tokenizer = _auto_tokenizer(folder)
     except (OSError, ValueError, TypeError, KeyError, ImportError) as error:
         raise ModelError(
             f"the tokenizer in {folder} cannot be read by a stock class: {error}"
@@ -135,6 +140,28 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase | None) -> str | None:
         else json.dumps(tokenizer.get_vocab(), sort_keys=True)
     )
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _auto_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """AutoTokenizer's choice by model_type, unless it cannot read the folder's vocab.txt.
+
+    A class that finds no file of its own does not say so: an ALBERT beside a vocab.txt becomes five
+    special tokens, and its mask id is then another token of the model's. vocab.txt is BERT's.
+    """
+    word_pieces = (folder / "vocab.txt").is_file() and not (folder / "tokenizer.json").is_file()
+    if word_pieces and not read_json(folder / "config.json", missing={}).get("model_type"):
+        return BertTokenizer.from_pretrained(folder)
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        folder, trust_remote_code=False
+    )
+    if set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids):
+        return tokenizer
+    if word_pieces:
+        return BertTokenizer.from_pretrained(folder)
+    raise ValueError(
+        f"{type(tokenizer).__name__} found none of its files; "
+        "name the class that reads them as tokenizer_class in tokenizer_config.json"
+    )
 
 
 def _added_mask(tokenizer: PreTrainedTokenizerBase) -> tuple[str, int] | None:

@@ -1,0 +1,125 @@
+"""Tiny checkpoints under the names their authors released them with, made from seeded stock networks."""
+
+import json
+import re
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+MASK = 95
+
+
+def network(model_type, *, masked=False, bidirectional=False, **differs):
+    """A seeded stock network with weights large enough for attention to matter."""
+    config = AutoConfig.for_model(model_type, **(SMALL | differs))
+    if bidirectional:
+        config.is_causal = False
+    torch.manual_seed(7)
+    auto = AutoModelForMaskedLM if masked else AutoModelForCausalLM
+    made = auto.from_config(config, attn_implementation="sdpa").eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.15 * torch.randn_like(parameter))
+    return made
+
+
+def tensors_of(made):
+    """The state dict as a file holds it: tied copies left out, memory its own."""
+    tied = set(made.all_tied_weights_keys)
+    return {k: v.clone().contiguous() for k, v in made.state_dict().items() if k not in tied}
+
+
+def write(folder, config, tensors):
+    """A checkpoint folder as the hub would hold it."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+LLADA_NAMES = (
+    (r"^model\.embed_tokens\.", "model.transformer.wte."),
+    (r"^model\.norm\.", "model.transformer.ln_f."),
+    (r"^lm_head\.", "model.transformer.ff_out."),
+    (r"^model\.layers\.(\d+)\.input_layernorm\.", r"model.transformer.blocks.\1.attn_norm."),
+    (r"^model\.layers\.(\d+)\.post_attention_layernorm\.", r"model.transformer.blocks.\1.ff_norm."),
+    (r"^model\.layers\.(\d+)\.self_attn\.o_proj\.", r"model.transformer.blocks.\1.attn_out."),
+    (r"^model\.layers\.(\d+)\.self_attn\.", r"model.transformer.blocks.\1."),
+    (r"^model\.layers\.(\d+)\.mlp\.gate_proj\.", r"model.transformer.blocks.\1.ff_proj."),
+    (r"^model\.layers\.(\d+)\.mlp\.down_proj\.", r"model.transformer.blocks.\1.ff_out."),
+    (r"^model\.layers\.(\d+)\.mlp\.up_proj\.", r"model.transformer.blocks.\1.up_proj."),
+)
+
+
+def llada_names(tensors):
+    out = {}
+    for name, tensor in tensors.items():
+        for pattern, replacement in LLADA_NAMES:
+            if re.match(pattern, name):
+                name = re.sub(pattern, replacement, name)
+                break
+        out[name] = tensor
+    return out
+
+
+def llada_config(**differs):
+    return {
+        "architectures": ["LLaDAModelLM"],
+        "model_type": "llada",
+        "block_type": "llama",
+        "layer_norm_type": "rms",
+        "activation_type": "silu",
+        "rope": True,
+        "alibi": False,
+        "include_bias": False,
+        "d_model": 32,
+        "n_layers": 2,
+        "n_heads": 4,
+        "n_kv_heads": 2,
+        "mlp_hidden_size": 48,
+        "vocab_size": 90,
+        "embedding_size": 96,
+        "max_sequence_length": 64,
+        "rope_theta": 500000.0,
+        "rms_norm_eps": 1e-6,
+        "mask_token_id": MASK,
+        "eos_token_id": 2,
+        "weight_tying": False,
+    } | differs
+
+
+def write_llada(folder, **differs):
+    """(folder, the network it was made from)."""
+    made = network("llama", bidirectional=True, rope_theta=500000.0, rms_norm_eps=1e-6)
+    return write(folder, llada_config(**differs), llada_names(tensors_of(made))), made
+
+
+def write_tokenizer(folder, **special):
+    """A byte-level tokenizer.json of the size of SMALL, with the special tokens asked for."""
+    from tokenizers import Tokenizer, decoders, pre_tokenizers
+    from tokenizers.models import BPE
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())[: SMALL["vocab_size"] - 8]
+    vocab = {letter: i for i, letter in enumerate(letters)}
+    backend = Tokenizer(BPE(vocab, [], unk_token=letters[0]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+    tokenizer.save_pretrained(folder)
+    return tokenizer

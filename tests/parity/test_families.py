@@ -1,0 +1,330 @@
+"""Every family: a tiny file under the released names loads, proves itself, and computes what it should."""
+
+import checkpoints
+import pytest
+import tolerances
+import torch
+from checkpoints import MASK, SMALL, network, tensors_of, write
+from references.networks import lit_gpt
+from safetensors.torch import save_file
+
+import anchorwatch as aw
+from anchorwatch.errors import FamilyError, ModelError, SpecError
+
+IDS = torch.tensor([5, 60, 7, MASK, MASK, 12, 33, MASK, 41, 8, 9])
+
+
+def config_of(made, **differs):
+    fields = made.config.to_dict()
+    for name in ("architectures", "transformers_version", "is_causal", "_name_or_path"):
+        fields.pop(name, None)
+    return fields | {"mask_token_id": MASK} | differs
+
+
+def logits(made, ids, visible=None):
+    with torch.no_grad():
+        mask = None if visible is None else visible[None, None]
+        return made(ids[None], attention_mask=mask).logits[0]
+
+
+def shifted(rows):
+    return torch.cat([rows[:1], rows[:-1]])
+
+
+def block_causal(length, block):
+    places = torch.arange(length) // block
+    return places[:, None] >= places[None, :]
+
+
+@pytest.mark.parametrize("architecture", ["LLaDAModelLM", "MMadaModelLM"])
+def test_llada_with_grouped_keys_and_a_wider_embedding(tmp_path, architecture):
+    folder, made = checkpoints.write_llada(tmp_path / "m", architectures=[architecture])
+    model = aw.load(folder)
+    assert torch.equal(model.logits(IDS), logits(made, IDS))
+    assert (model.num_layers, model.num_heads, model.num_kv_heads) == (2, 4, 2)
+    assert model.vocab_size == 96
+    assert model.mask_id == MASK
+    model.check()
+
+
+def test_llada_with_tied_weights(tmp_path):
+    made = network("llama", bidirectional=True, tie_word_embeddings=True)
+    config = checkpoints.llada_config(weight_tying=True, rope_theta=10000.0)
+    folder = write(tmp_path / "m", config, checkpoints.llada_names(tensors_of(made)))
+    assert torch.equal(aw.load(folder).logits(IDS), logits(made, IDS))
+
+
+def test_dream_predicts_the_next_row(tmp_path):
+    made = network("qwen2", bidirectional=True)
+    config = config_of(made, architectures=["DreamModel"], model_type="Dream")
+    model = aw.load(write(tmp_path / "m", config, tensors_of(made)))
+    assert torch.equal(model.logits(IDS), shifted(logits(made, IDS)))
+    model.check()
+
+
+def test_open_dcoder_is_qwen2_with_a_mask_token(tmp_path):
+    made = network("qwen2", bidirectional=True)
+    config = config_of(made, architectures=["Qwen2ForCausalLM"], mask_token_id=None)
+    folder = write(tmp_path / "m", config, tensors_of(made))
+    plain = aw.load(folder)
+    assert plain.family.name == "causal", "without a mask token it is the autoregressive model"
+    tokenizer = checkpoints.write_tokenizer(folder, mask_token="<M>")
+    model = aw.load(folder)
+    assert model.family.name == "open-dcoder"
+    assert model.mask_id == tokenizer.mask_token_id
+    assert torch.equal(model.logits(IDS), shifted(logits(made, IDS)))
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "model_type", "field", "kind", "shift"),
+    [
+        ("sdar", "SDARForCausalLM", "sdar", "block_size", "qwen3", False),
+        ("fast-dllm-v2", "Fast_dLLM_QwenForCausalLM", "Fast_dLLM_Qwen", "bd_size", "qwen2", True),
+    ],
+)
+def test_block_causal_families(tmp_path, name, architecture, model_type, field, kind, shift):
+    made = network(kind, bidirectional=True, head_dim=8)
+    config = config_of(made, architectures=[architecture], model_type=model_type) | {field: 4}
+    model = aw.load(write(tmp_path / "m", config, tensors_of(made)))
+    assert model.family.name == name
+    assert model.block == 4
+    expected = logits(made, IDS, block_causal(len(IDS), 4))
+    expected = shifted(expected) if shift else expected
+    assert (model.logits(IDS) - expected).abs().max() <= tolerances.SAME_MATHS
+    model.check()
+
+
+def test_block_causal_blocks_count_from_the_first_real_token(tmp_path):
+    made = network("qwen3", bidirectional=True, head_dim=8)
+    config = config_of(made, architectures=["SDARForCausalLM"], model_type="sdar", block_size=4)
+    model = aw.load(write(tmp_path / "m", config, tensors_of(made)))
+    keys = torch.tensor([False] * 3 + [True] * len(IDS))
+    padded = model.logits(torch.cat([torch.zeros(3, dtype=torch.long), IDS]), keys)[3:]
+    assert (padded - model.logits(IDS)).abs().max() <= tolerances.PADDED
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "qwen2", "llama"])
+@pytest.mark.parametrize("shift", [False, True])
+def test_tiny_a2d_says_itself_whether_it_shifts(tmp_path, kind, shift):
+    made = network(kind, bidirectional=True)
+    config = config_of(made, model_type=f"a2d-{kind}", right_shift_logits=shift)
+    model = aw.load(write(tmp_path / "m", config, tensors_of(made)))
+    assert model.family.name == f"a2d-{kind}"
+    rows = logits(made, IDS)
+    assert torch.equal(model.logits(IDS), shifted(rows) if shift else rows)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_diffugpt_and_diffullama_are_known_by_their_tensors(tmp_path, kind):
+    extra = {"n_positions": 64} if kind == "gpt2" else {"tie_word_embeddings": False}
+    made = network(kind, bidirectional=True, **extra)
+    base = {"gpt2": "transformer.", "llama": "model."}[kind]
+    embedding = {"gpt2": "wte.weight", "llama": "embed_tokens.weight"}[kind]
+    renamed = {}
+    for name, tensor in tensors_of(made).items():
+        if name == base + embedding:
+            name = "embed_tokens.weight"
+        renamed[name.replace(base, "denoise_model.", 1) if name.startswith(base) else name] = tensor
+    architecture = {"gpt2": "GPT2LMHeadModel", "llama": "DiscreteDiffusionModel"}[kind]
+    config = config_of(made, architectures=[architecture])
+    model = aw.load(write(tmp_path / "m", config, renamed))
+    assert model.family.name == {"gpt2": "diffugpt", "llama": "diffullama"}[kind]
+    assert torch.equal(model.logits(IDS), shifted(logits(made, IDS)))
+    model.check()
+
+
+def lit_gpt_tensors(*, extra_rows, gate, layers=2, width=32, groups=2, heads=4, outputs=90):
+    torch.manual_seed(3)
+    size = width // heads
+
+    def random(*shape):
+        return torch.randn(*shape) * 0.3
+
+    tensors = {
+        "transformer.wte.weight": random(outputs + extra_rows, width),
+        "transformer.ln_f.weight": 1 + random(width),
+        "lm_head.weight": random(outputs, width),
+    }
+    for layer in range(layers):
+        at = f"transformer.h.{layer}."
+        tensors[at + "norm_1.weight"] = 1 + random(width)
+        tensors[at + "norm_2.weight"] = 1 + random(width)
+        tensors[at + "attn.attn.weight"] = random((heads + 2 * groups) * size, width)
+        tensors[at + "attn.proj.weight"] = random(width, width)
+        if gate:
+            tensors[at + "attn.gate.weight"] = random(width, width)
+        tensors[at + "mlp.swiglu.w1.weight"] = random(48, width)
+        tensors[at + "mlp.swiglu.w2.weight"] = random(48, width)
+        tensors[at + "mlp.swiglu.w3.weight"] = random(width, 48)
+    return tensors
+
+
+@pytest.mark.parametrize(
+    ("extra_rows", "gate"), [(1, False), (2, False), (1, True)], ids=["vanilla", "sink", "gate"]
+)
+def test_smdm_and_one_token_is_enough(tmp_path, extra_rows, gate):
+    tensors = lit_gpt_tensors(extra_rows=extra_rows, gate=gate)
+    folder = write(tmp_path / "m", {"n_head": 4, "mask_token_id": 90}, tensors)
+    model = aw.load(folder)
+    assert model.family.name == "smdm"
+    assert model.sink_id == (91 if extra_rows == 2 else None)
+    assert model.gated is gate
+    assert (model.num_heads, model.num_kv_heads) == (4, 2)
+    ids = torch.tensor([5, 60, 90, 7, 90, 12])
+    expected = lit_gpt(tensors, ids, layers=2, heads=4, groups=2, sink_id=model.sink_id)
+    ours = model.logits(ids)
+    assert ours.shape == (6, 90), "the mask and the sink cannot be written"
+    assert (ours - expected).abs().max() <= tolerances.SAME_MATHS
+    model.check()
+    trace = aw.run(model, [5, 60, 7], aw.decoding.LowConfidence(5))
+    assert trace.num_left_masked == 0
+
+
+def test_an_smdm_file_alone_takes_its_heads_from_the_ladder(tmp_path):
+    """mdm-*.safetensors come without config.json: 6 layers of width 256 are the 6M model, 4 heads."""
+    tensors = lit_gpt_tensors(
+        extra_rows=1, gate=False, layers=6, width=256, groups=4, heads=4, outputs=40
+    )
+    path = tmp_path / "mdm-6M-1e18.safetensors"
+    save_file(tensors, path)
+    model = aw.load(path, mask_id=40)
+    assert (model.num_layers, model.num_heads, model.num_kv_heads) == (6, 4, 4)
+    ids = torch.tensor([3, 40, 5])
+    expected = lit_gpt(tensors, ids, layers=6, heads=4, groups=4)
+    gap = (model.logits(ids) - expected).abs().max() / expected.abs().max()
+    assert gap <= tolerances.SAME_MATHS
+
+
+ENCODERS = {
+    "bert": {},
+    "albert": {"embedding_size": 16},
+    "roberta": {"pad_token_id": 1},
+    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48},
+    "modernbert": {"local_attention": 4, "global_attn_every_n_layers": 2},
+}
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_masked_language_models_are_denoisers(tmp_path, kind):
+    made = network(kind, masked=True, **ENCODERS[kind])
+    made.save_pretrained(tmp_path / "m")
+    model = aw.load(tmp_path / "m", mask_id=MASK)
+    assert model.family.name == "encoder"
+    assert torch.equal(model.logits(IDS), logits(made, IDS))
+    model.check()
+    trace = aw.run(model, canvas=IDS)
+    assert trace.answer.tolist() == [3, 4, 7]
+
+
+CAUSAL = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {"head_dim": 8},
+    "mistral": {"sliding_window": None},
+    "gemma": {"head_dim": 8},
+    "gpt2": {"n_positions": 64},
+    "gpt_neox": {},
+}
+
+
+@pytest.mark.parametrize("kind", CAUSAL)
+def test_causal_models_are_autoregressive(tmp_path, kind):
+    made = network(kind, **CAUSAL[kind])
+    made.save_pretrained(tmp_path / "m")
+    model = aw.load(tmp_path / "m")
+    assert model.family.name == "causal"
+    rows = model.logits(IDS)
+    assert rows[0].isnan().all()
+    assert torch.equal(rows[1:], logits(made, IDS)[:-1])
+    model.check()
+    for cache in (True, False):
+        ours = aw.run(model, IDS.tolist(), aw.decoding.LeftToRight(12, cache=cache))
+        theirs = made.generate(IDS[None], do_sample=False, max_new_tokens=12, pad_token_id=0)
+        assert ours.canvas[-1][: theirs.shape[1]].tolist() == theirs[0].tolist()
+
+
+def test_a_gpt2_file_without_the_prefix_and_with_old_buffers(tmp_path):
+    """The hub's gpt2 has `h.0.attn.c_attn.weight` and causal-mask buffers."""
+    made = network("gpt2", n_positions=64)
+    tensors = {n.removeprefix("transformer."): t for n, t in tensors_of(made).items()}
+    for layer in range(2):
+        tensors[f"h.{layer}.attn.bias"] = torch.ones(1, 1, 64, 64).tril()
+        tensors[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+    config = config_of(made, architectures=["GPT2LMHeadModel"], mask_token_id=None)
+    model = aw.load(write(tmp_path / "m", config, tensors))
+    assert torch.equal(model.logits(IDS)[1:], logits(made, IDS)[:-1])
+    assert any("causal-mask buffer" in note for note in model.notes)
+
+
+def test_old_bert_names_and_heads_are_understood(tmp_path):
+    made = network("bert", masked=True)
+    tensors = {}
+    for name, tensor in tensors_of(made).items():
+        name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+        tensors[name.replace("LayerNorm.bias", "LayerNorm.beta")] = tensor
+    tensors["bert.pooler.dense.weight"] = torch.zeros(32, 32)
+    tensors["cls.seq_relationship.weight"] = torch.zeros(2, 32)
+    config = config_of(made, architectures=["BertForPreTraining"])
+    model = aw.load(write(tmp_path / "m", config, tensors))
+    assert torch.equal(model.logits(IDS), logits(made, IDS))
+    assert len(model.notes) == 2
+
+
+def test_the_same_weights_have_the_same_digest_however_they_are_kept(tmp_path):
+    folder, made = checkpoints.write_llada(tmp_path / "llada")
+    sharded = tmp_path / "sharded"
+    made.config.architectures = ["A2DLlamaLMHeadModel"]
+    made.save_pretrained(sharded, max_shard_size="8KB")
+    assert (sharded / "model.safetensors.index.json").exists()
+    assert aw.load(folder).digest == aw.load(sharded, mask_id=MASK).digest
+
+
+def test_attendable_pairs_hide_what_they_hide(tmp_path):
+    folder, made = checkpoints.write_llada(tmp_path / "m")
+    model = aw.load(folder)
+    visible = torch.rand(len(IDS), len(IDS), generator=torch.Generator().manual_seed(1)) < 0.6
+    visible |= torch.eye(len(IDS), dtype=torch.bool)
+    assert torch.equal(model.logits(IDS, visible), logits(made, IDS, visible))
+
+
+def test_a_causal_model_stays_causal_under_attendable_pairs():
+    model = aw.load("tiny/arm")
+    ids = IDS.clone()
+    everyone = torch.ones(len(ids), len(ids), dtype=torch.bool)
+    gap = (model.logits(ids, everyone) - model.logits(ids)).abs().nan_to_num().max()
+    assert gap <= tolerances.SAME_MATHS
+
+
+def test_sliding_windows_take_hidden_keys_but_not_pairs(tmp_path):
+    made = network("modernbert", masked=True, **ENCODERS["modernbert"])
+    made.save_pretrained(tmp_path / "m")
+    model = aw.load(tmp_path / "m", mask_id=MASK)
+    with pytest.raises(SpecError, match=r"sliding-window layers: attendable may only hide keys"):
+        model.logits(IDS, torch.ones(len(IDS), len(IDS), dtype=torch.bool))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "model_type", "says"),
+    [
+        ("LLaDAMoEModelLM", "llada", "mixture-of-experts"),
+        ("MDLM", "mdlm", "time-conditioned"),
+        ("LLaDAModelLN", "llada", "nearest is LLaDAModelLM .family 'llada'."),
+        ("", "llamma", "nearest is llama"),
+    ],
+)
+def test_unknown_architectures_are_refused_with_the_nearest(tmp_path, architecture, model_type, says):
+    _, made = checkpoints.write_llada(tmp_path / "m")
+    config = {"architectures": [architecture], "model_type": model_type}
+    folder = write(tmp_path / "x", config, tensors_of(made))
+    with pytest.raises(FamilyError, match=says) as error:
+        aw.load(folder)
+    assert "models/families.py" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("alibi", True), ("layer_norm_type", "low_precision"), ("rope", False)]
+)
+def test_llada_options_that_llama_lacks_are_refused(tmp_path, field, value):
+    folder, _ = checkpoints.write_llada(tmp_path / "m", **{field: value})
+    with pytest.raises(ModelError, match=f"{field}=.*which Llama cannot compute"):
+        aw.load(folder)

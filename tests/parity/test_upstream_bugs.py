@@ -1,0 +1,132 @@
+"""Bugs of the published samplers and model code, each named, each not here."""
+
+import numpy as np
+import torch
+from strategies import load
+
+import anchorwatch as aw
+from anchorwatch.models import tiny
+from anchorwatch.policies import Draft, Turn, choose
+
+PROMPT = list(range(300, 306))
+
+
+def eager_for(token_id, strength=6.0, name="tiny/llada"):
+    """An embedded model that likes one token very much: its unembedding row is made large."""
+    model = tiny.build(name, torch.float32)
+    rows = model.network.get_output_embeddings().weight
+    hidden = model.network.get_output_embeddings()
+    kept = {}
+
+    def keep(_, args):
+        kept["state"] = args[0]
+
+    handle = hidden.register_forward_pre_hook(keep)
+    model.logits([*PROMPT, model.mask_id])
+    handle.remove()
+    with torch.no_grad():
+        state = kept["state"].mean(dim=(0, 1))
+        rows[token_id] = strength * state / state.norm()
+    return model
+
+
+def test_guidance_needs_no_attention_mask():
+    """LLaDA's generate binds attention_mask_ only when a mask was given, then uses it regardless."""
+    model = load("tiny/llada")
+    plain = aw.run(model, PROMPT, aw.decoding.LowConfidence(8, 8))
+    guided = aw.run(model, PROMPT, aw.decoding.LowConfidence(8, 8, guidance=3.0))
+    assert guided.num_left_masked == 0
+    assert guided.digest() != plain.digest(), "the second branch had no effect"
+
+
+def test_end_tokens_wait_at_every_temperature():
+    """LLaDA's confidence_eos_eot_inf changes a tensor nobody reads once the temperature is above 0,
+    and at 0 it takes the confidence of one end token only."""
+    eos, eot, word, mask = 0, 1, 2, 3
+    logits = torch.zeros(4, 5)
+    logits[0, eos], logits[1, eot] = 9.0, 8.0  # very sure of an end
+    logits[2, word] = 4.0  # less sure of a word
+    logits[3, word] = 3.0
+    for temperature in (0.0, 0.01):
+        draft = Draft(
+            canvas=torch.full((4,), mask),
+            answer=torch.arange(4),
+            mask_id=mask,
+            end_ids=(eos, eot),
+            eos_ids=(eos,),
+            generator=torch.Generator().manual_seed(0),
+        )
+        turn = Turn(open=torch.ones(4, dtype=torch.bool), count=3)
+        hasty = aw.decoding.LowConfidence(4, temperature=temperature)
+        patient = aw.decoding.LowConfidence(4, temperature=temperature, defer_end=True)
+        assert choose(hasty, draft, turn, logits).positions.tolist() == [0, 1, 2]
+        assert choose(patient, draft, turn, logits).positions[:2].tolist() == [2, 3]
+
+
+def test_forbidden_end_tokens_never_appear():
+    model = eager_for(2)
+    free = aw.run(model, PROMPT, aw.decoding.LowConfidence(8, 8))
+    kept = aw.run(model, PROMPT, aw.decoding.LowConfidence(8, 8, forbid_end=True))
+    assert (free.canvas[-1] == 2).any()
+    assert not (kept.canvas[-1] == 2).any()
+
+
+def test_commit_counts_are_each_sequence_s_own():
+    """Dream's number of transfers is a mean over the batch, so ragged rows get wrong counts."""
+    model = load("tiny/dream")
+    prompts = [PROMPT, [*PROMPT, *range(310, 330)]]
+    decoding = aw.decoding.DreamOrder(12, 6, algorithm="entropy")
+    together = aw.run_many(model, prompts, decoding, batch=2)
+    for i, trace in enumerate(together):
+        alone = aw.run(model, prompts[i], decoding, seed=i)
+        assert (trace.masked.sum(1) == alone.masked.sum(1)).all()
+
+
+def test_a_model_that_writes_the_mask_id_ends_all_the_same():
+    """Fast-dLLM's while-loop never ends when the model predicts the mask token itself."""
+    model = eager_for(3)
+    trace = aw.run(model, PROMPT, aw.decoding.Threshold(8, block=4, threshold=0.5))
+    assert trace.num_left_masked == 8
+    assert trace["mask_chosen"].sum() > 0
+    assert (trace.committed_at == -1).all()
+    assert np.isnan(trace.logprob).all()
+
+
+def test_a_chosen_mask_id_leaves_its_position_masked_and_is_counted():
+    model = eager_for(3)
+    for decoding in (
+        aw.decoding.LowConfidence(8, 4, block=4),
+        aw.decoding.RandomOrder(8, 8),
+        aw.decoding.DreamOrder(8, 8, algorithm="entropy"),
+    ):
+        trace = aw.run(model, PROMPT, decoding)
+        assert trace.num_left_masked == 8
+        assert (trace.committed_at == -1).all()
+        assert trace["mask_chosen"].sum() >= 8
+
+
+def test_padding_never_makes_a_model_causal():
+    """MMaDA and others build a causal bias as soon as an attention mask has a zero in it."""
+    for name in ("tiny/llada", "tiny/dream", "tiny/bert"):
+        model = load(name)
+        ids = torch.tensor([[0, 0, *PROMPT], [0, 0, *PROMPT]])
+        ids[1, -1] = 400
+        keys = torch.tensor([[False, False, *[True] * 6]] * 2)
+        logits = model.logits(ids, keys)
+        assert (logits[0, 4] - logits[1, 4]).abs().max() > 0, name
+
+
+def test_loading_leaves_torch_as_it_was():
+    """Constructing the original LLaDA switches memory-efficient attention off for the process."""
+    before = torch.backends.cuda.mem_efficient_sdp_enabled()
+    dtype = torch.get_default_dtype()
+    aw.load("tiny/llada")
+    assert torch.backends.cuda.mem_efficient_sdp_enabled() == before
+    assert torch.get_default_dtype() == dtype
+
+
+def test_a_prompt_gets_its_special_tokens_once():
+    model = load("tiny/llada")
+    ids = model.encode([{"role": "user", "content": "the anchor"}])
+    assert ids.count(4) == 1
+    assert ids[0] == 4

@@ -1,0 +1,139 @@
+"""The authors' samplers as plain loops over one sequence, with torch's global generator.
+
+Slow and obvious twins of anchorwatch.policies, written from the papers and the released scripts'
+behaviour. `ask(canvas)` returns aligned logits [1, T, V]. Each returns every canvas it saw, the
+result last.
+"""
+
+import torch
+
+
+def llada(ask, prompt, mask_id, *, length, steps, block, temperature, guidance, order):
+    canvas = torch.tensor([prompt + [mask_id] * length])
+    is_prompt = canvas != mask_id
+    steps_each = steps // (length // block)
+    seen = [canvas.clone()]
+    for start in range(len(prompt), len(prompt) + length, block):
+        waiting = int((canvas[0, start : start + block] == mask_id).sum())
+        for step in range(steps_each):
+            count = waiting // steps_each + (1 if step < waiting % steps_each else 0)
+            if guidance > 0:
+                blind = canvas.clone()
+                blind[is_prompt] = mask_id
+                both = ask(torch.cat([canvas, blind]))
+                logits = both[1:] + (guidance + 1) * (both[:1] - both[1:])
+            else:
+                logits = ask(canvas)
+            noisy = logits
+            if temperature > 0:
+                u = torch.rand_like(logits, dtype=torch.float64)
+                noisy = logits.double().exp() / (-torch.log(u)) ** temperature
+            guess = noisy.argmax(-1)
+            if order == "low_confidence":
+                sure = torch.softmax(logits, -1).gather(-1, guess[..., None])[..., 0]
+            else:
+                sure = torch.rand(guess.shape)
+            sure[:, start + block :] = -torch.inf
+            sure = torch.where(canvas == mask_id, sure, -torch.inf)
+            for position in torch.topk(sure[0], count).indices.tolist():
+                canvas[0, position] = guess[0, position]
+            seen.append(canvas.clone())
+    return torch.cat(seen)
+
+
+def dream(
+    ask,
+    prompt,
+    mask_id,
+    *,
+    length,
+    steps,
+    algorithm,
+    eps=1e-3,
+    temperature=0.0,
+    top_p=None,
+    top_k=None,
+    algorithm_temperature=None,
+):
+    canvas = torch.tensor([prompt + [mask_id] * length])
+    times = torch.linspace(1, eps, steps + 1)
+    seen = [canvas.clone()]
+
+    def draw(logits):
+        if temperature > 0:
+            logits = logits / temperature
+        if top_p is not None and top_p < 1:
+            for row in logits:
+                mass = 0.0
+                for place, token in enumerate(row.argsort(descending=True).tolist()):
+                    share = torch.softmax(row, -1)[token] if place == 0 else shares[token]
+                    shares = torch.softmax(row, -1) if place == 0 else shares
+                    if place and mass > top_p:
+                        row[token] = torch.finfo(row.dtype).min
+                    mass += float(share)
+        if top_k is not None:
+            least = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
+            logits = torch.where(logits < least, torch.finfo(logits.dtype).min, logits)
+        shares = torch.softmax(logits, -1)
+        if temperature > 0:
+            guess = torch.distributions.Categorical(probs=shares).sample()
+        else:
+            guess = shares.max(-1).indices
+        return shares, guess
+
+    for step in range(steps):
+        masked = canvas == mask_id
+        logits = ask(canvas)[masked].clone()
+        share = 1 - times[step + 1] / times[step]
+        last = step == steps - 1
+        if algorithm == "origin":
+            taken = torch.rand(int(masked.sum())) < (1 if last else share)
+            written = torch.full((int(masked.sum()),), mask_id)
+            written[taken] = draw(logits[taken])[1]
+            canvas[masked] = written
+        else:
+            shares, guess = draw(logits)
+            if algorithm == "maskgit_plus":
+                sure = shares.gather(-1, guess[:, None])[:, 0]
+            elif algorithm == "topk_margin":
+                best = shares.sort(-1, descending=True).values
+                sure = best[:, 0] - best[:, 1]
+            else:
+                sure = (shares * torch.log(shares + 1e-10)).sum(-1)
+            left = masked.sum() / 1
+            count = int(left) if last else int(left * share)
+            row = torch.full(canvas.shape, -torch.inf)
+            row[masked] = sure
+            if count:
+                if algorithm_temperature:
+                    weights = torch.softmax(row / algorithm_temperature, -1)
+                    at = torch.multinomial(weights, count)[0]
+                else:
+                    at = torch.topk(row, count).indices[0]
+                full = torch.full(canvas.shape, mask_id)
+                full[masked] = guess
+                canvas[0, at] = full[0, at]
+        seen.append(canvas.clone())
+    return torch.cat(seen)
+
+
+def fast_dllm(ask, prompt, mask_id, *, length, block, threshold, temperature):
+    canvas = torch.tensor([prompt + [mask_id] * length])
+    seen = [canvas.clone()]
+    for start in range(len(prompt), len(prompt) + length, block):
+        while (canvas[0, start : start + block] == mask_id).any():
+            logits = ask(canvas)
+            noisy = logits
+            if temperature > 0:
+                u = torch.rand_like(logits, dtype=torch.float64)
+                noisy = logits.double().exp() / (-torch.log(u)) ** temperature
+            guess = noisy.argmax(-1)[0]
+            sure = torch.softmax(logits.double(), -1)[0].gather(-1, guess[:, None])[:, 0]
+            open_ = (canvas[0] == mask_id) & (torch.arange(canvas.shape[1]) < start + block)
+            sure = torch.where(open_, sure, -torch.inf)
+            best = int(sure.argmax())
+            for position in open_.nonzero()[:, 0].tolist():
+                if position == best or sure[position] >= threshold:
+                    canvas[0, position] = guess[position]
+            seen.append(canvas.clone())
+    return torch.cat(seen)
