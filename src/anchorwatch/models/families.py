@@ -236,7 +236,6 @@ FAMILIES: tuple[Family, ...] = (
         architectures=("TransEncoder",),  # lit-gpt's class; the files carry no config.json
         network="llama",
         mask_id=32000,
-        positions="canvas",
         names=_LIT_GPT_NAMES,
         checkpoints="nieshen/SMDM mdm-*.safetensors; OneTokenIsEnough (vanilla, extra token, gate)",
     ),
@@ -255,6 +254,7 @@ FAMILIES: tuple[Family, ...] = (
         architectures=(),  # every causal LM class of transformers, see `family_of`
         visibility="causal",
         shift=True,
+        names=((r"embed_out\.", "lm_head."),),  # GPT-NeoX's unembedding
         unused=_OLD_BUFFERS,
         checkpoints=(
             "any causal LM of transformers: Llama, Qwen2/3, Mistral, Gemma, GPT-2, GPT-NeoX; GGUF"
@@ -339,7 +339,7 @@ def unnamed_encoder(config: Mapping[str, Any], tensors: Iterable[str]) -> str | 
 
 
 def _unknown(said: str, causal: Mapping[str, str]) -> str:
-    families = dict.fromkeys(causal.values(), "causal")
+    families = dict.fromkeys((*causal.values(), *causal), "causal")
     for family in FAMILIES:
         families |= dict.fromkeys(family.architectures + family.model_types, family.name)
     near = difflib.get_close_matches(said, families, n=1, cutoff=0.0)[0]
