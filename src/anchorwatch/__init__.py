@@ -14,14 +14,15 @@ from anchorwatch._version import __version__
 from anchorwatch.errors import AnchorwatchError
 
 if TYPE_CHECKING:
+    from anchorwatch.loop import Step
     from anchorwatch.models.loading import load
     from anchorwatch.models.model import Model
-    from anchorwatch.runs import Step, run, run_many, steps
+    from anchorwatch.runs import run, run_many, steps
     from anchorwatch.trace import Trace, read
 
 _LAZY = {
     "Model": "anchorwatch.models.model",
-    "Step": "anchorwatch.runs",
+    "Step": "anchorwatch.loop",
     "Trace": "anchorwatch.trace",
     "load": "anchorwatch.models.loading",
     "read": "anchorwatch.trace",

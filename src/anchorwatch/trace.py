@@ -217,7 +217,7 @@ def read(path: str | Path) -> Trace:
         )
     try:
         with _quiet():
-            dataset = xr.open_zarr(target, consolidated=True, mask_and_scale=False).load()
+            dataset = xr.open_zarr(target, consolidated=True).load()
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise TraceError(f"{target} cannot be read as a trace: {error}") from error
     if dataset.attrs.get("schema") != SCHEMA:

@@ -5,9 +5,9 @@ import json
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import denoisings, left_to_right
 
 from anchorwatch.decoding import LowConfidence, even_counts, from_dict
+from strategies import denoisings, left_to_right
 
 
 @given(st.one_of(denoisings, left_to_right))

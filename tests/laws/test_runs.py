@@ -4,11 +4,11 @@ import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import denoisers, denoisings, even, left_to_right, load, prompts, seeds
 
 import anchorwatch as aw
 from anchorwatch.decoding import even_counts
 from anchorwatch.trace import ABSENT, FRESH, MASKED, PROMPT, SPECIAL, WRITTEN
+from strategies import denoisers, denoisings, even, left_to_right, load, prompts, seeds
 
 
 @given(denoisers, prompts, denoisings, seeds)

@@ -2,16 +2,16 @@
 
 import json
 
-import checkpoints
 import pytest
-import tolerances
 import torch
-from checkpoints import MASK, SMALL, network, tensors_of, write
-from references.networks import lit_gpt
 from safetensors.torch import save_file
 
 import anchorwatch as aw
+import checkpoints
+import tolerances
 from anchorwatch.errors import FamilyError, ModelError, SpecError
+from checkpoints import MASK, network, tensors_of, write
+from references.networks import lit_gpt
 
 IDS = torch.tensor([5, 60, 7, MASK, MASK, 12, 33, MASK, 41, 8, 9])
 
@@ -315,7 +315,9 @@ def test_sliding_windows_take_hidden_keys_but_not_pairs(tmp_path):
         ("", "llamma", "nearest is llama"),
     ],
 )
-def test_unknown_architectures_are_refused_with_the_nearest(tmp_path, architecture, model_type, says):
+def test_unknown_architectures_are_refused_with_the_nearest(
+    tmp_path, architecture, model_type, says
+):
     _, made = checkpoints.write_llada(tmp_path / "m")
     config = {"architectures": [architecture], "model_type": model_type}
     folder = write(tmp_path / "x", config, tensors_of(made))

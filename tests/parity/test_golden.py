@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tolerances
 import torch
 from safetensors.torch import load_file
 
 import anchorwatch as aw
+import tolerances
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from references import samplers
-from strategies import load, prompts, seeds
 
 import anchorwatch as aw
+from references import samplers
+from strategies import load, prompts, seeds
 
 LLADA, DREAM = "tiny/llada", "tiny/dream"
 

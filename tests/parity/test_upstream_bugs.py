@@ -2,11 +2,11 @@
 
 import numpy as np
 import torch
-from strategies import load
 
 import anchorwatch as aw
 from anchorwatch.models import tiny
 from anchorwatch.policies import Draft, Turn, choose
+from strategies import load
 
 PROMPT = list(range(300, 306))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 import uuid
+import warnings
 from pathlib import Path
 
 import torch
@@ -49,7 +50,9 @@ def convert(source: str | Path, out: str | Path) -> Path:
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():  # torch muses about pickle protocols
+            warnings.simplefilter("ignore", UserWarning)
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise WeightsError(

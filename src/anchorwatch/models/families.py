@@ -151,7 +151,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         name="open-dcoder",
         kind="mdm",
-        architectures=(),  # says Qwen2ForCausalLM: recognised by its mask token, see `family_of`
+        architectures=(),  # says Qwen2ForCausalLM: known by its mask token
         network="qwen2",
         shift=True,
         unused=_OLD_BUFFERS,
@@ -289,11 +289,7 @@ def by_name(name: str) -> Family:
 
 
 def family_of(
-    config: Mapping[str, Any],
-    tensors: Iterable[str],
-    causal: Mapping[str, str],
-    *,
-    has_mask_token: bool,
+    config: Mapping[str, Any], tensors: Iterable[str], causal: Mapping[str, str]
 ) -> Family:
     """The family that reads this config.json: by architecture first, by model_type second.
 
@@ -309,8 +305,6 @@ def family_of(
     for family in FAMILIES:
         if architecture in family.architectures:
             return family
-    if architecture == "Qwen2ForCausalLM" and has_mask_token:
-        return by_name("open-dcoder")
     if architecture in causal.values():
         return by_name("causal")
     if not architecture:

@@ -9,19 +9,26 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import init_empty_weights
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from anchorwatch.errors import AnchorwatchWarning, FamilyError, ModelError, SpecError, WeightsError
 from anchorwatch.models import keymaps, tiny
 from anchorwatch.models.checkpoint import Checkpoint, open_checkpoint, read_json
 from anchorwatch.models.configs import block_of, stock_config
-from anchorwatch.models.families import Family, family_of, unnamed_encoder
+from anchorwatch.models.families import Family, by_name, family_of
 from anchorwatch.models.gguf import load_gguf
 from anchorwatch.models.model import Model
 from anchorwatch.models.proof import place, prove_rotary
@@ -74,35 +81,19 @@ def _load_safetensors(
     if keymaps.is_lit_gpt(checkpoint.shapes):
         config = keymaps.lit_gpt_config(checkpoint.shapes, config)
     notes = _ignored_code(source, config)
-    if kind := unnamed_encoder(config, checkpoint.shapes):
-        config = config | {"model_type": kind}
-        notes += _assumed_kind(source, kind)
-    tokenizer = load_tokenizer(checkpoint.folder, None)
-    has_mask = tokenizer is not None and tokenizer.mask_token is not None
-    family = family_of(
-        config, checkpoint.shapes, _causal_classes(), has_mask_token=has_mask or mask_id is not None
-    )
-    if family.tokenizer is not None:
-        tokenizer = load_tokenizer(checkpoint.folder, family)
+    family, tokenizer = _identify(checkpoint, config, mask_id)
     generation = read_json(checkpoint.folder / "generation_config.json", missing={})
-    mask = (
-        find_mask(mask_id, config, generation, tokenizer, family) if family.kind == "mdm" else None
-    )
-    _no_mask_for_arm(family, mask_id, source)
-    family, network = _empty_network(family, config)
+    mask = find_mask(mask_id, config, generation, tokenizer, family)
+    network = _empty_network(family, config)
     sink_id, gated = None, False
     if family.name == "smdm":
         sink_id, gated = _lit_gpt_extras(network, checkpoint)
-    dtype = dtype or _DTYPES.get(
-        str(config.get("dtype") or config.get("torch_dtype")), torch.float32
-    )
+    dtype = dtype or _DTYPES.get(_said_dtype(config), torch.float32)
     notes += place(network, _stock_tensors(checkpoint, family, network), family, dtype)
     prove_rotary(network)
-    if mask is not None and not 0 <= mask < network.get_input_embeddings().weight.shape[0]:
-        raise ModelError(
-            f"mask id {mask} is outside the embedding "
-            f"of {network.get_input_embeddings().weight.shape[0]} rows: say mask_id="
-        )
+    rows = network.get_input_embeddings().weight.shape[0]
+    if mask is not None and not 0 <= mask < rows:
+        raise ModelError(f"mask id {mask} is outside the embedding of {rows} rows: say mask_id=")
     return Model(
         source=source,
         family=family,
@@ -117,30 +108,34 @@ def _load_safetensors(
     )
 
 
-def _empty_network(family: Family, config: Mapping[str, Any]) -> tuple[Family, PreTrainedModel]:
+def _identify(
+    checkpoint: Checkpoint, config: Mapping[str, Any], mask_id: int | None
+) -> tuple[Family, PreTrainedTokenizerBase | None]:
+    """Family and tokenizer; what only the checkpoint itself can say of its family is filled in."""
+    family = family_of(config, checkpoint.shapes, _causal_classes())
+    tokenizer = load_tokenizer(checkpoint.folder, family)
+    has_mask = mask_id is not None or (tokenizer is not None and tokenizer.mask_token is not None)
+    if family.name == "causal" and has_mask and config.get("model_type") == "qwen2":
+        return by_name(
+            "open-dcoder"
+        ), tokenizer  # it says Qwen2ForCausalLM like the model it came from
+    if family.name.startswith("a2d-"):
+        family = replace(family, shift=bool(config.get("right_shift_logits", False)))
+    return family, tokenizer
+
+
+def _empty_network(family: Family, config: Mapping[str, Any]) -> PreTrainedModel:
     """The stock class with parameters that hold nothing yet (buffers, such as rotary, are real)."""
     fields = stock_config(family, config)
-    if family.name.startswith("a2d-"):
-        family = _a2d(family, config)
     try:
         stock = AutoConfig.for_model(fields.pop("model_type"), **fields)
     except (ValueError, KeyError, TypeError) as error:
-        raise FamilyError(
-            f"transformers cannot make a config for {family.name}: {error}"
-        ) from error
+        raise FamilyError(f"transformers makes no config for {family.name}: {error}") from error
     if family.kind == "mdm" and family.name != "encoder":
         stock.is_causal = False
     auto = AutoModelForMaskedLM if family.name == "encoder" else AutoModelForCausalLM
     with init_empty_weights(include_buffers=False):
-        network = auto.from_config(stock, attn_implementation=KERNEL)
-    return family, network
-
-
-def _a2d(family: Family, config: Mapping[str, Any]) -> Family:
-    """Tiny-A2D says in its config whether logits are shifted."""
-    from dataclasses import replace
-
-    return replace(family, shift=bool(config.get("right_shift_logits", False)))
+        return auto.from_config(stock, attn_implementation=KERNEL)
 
 
 def _lit_gpt_extras(network: PreTrainedModel, checkpoint: Checkpoint) -> tuple[int | None, bool]:
@@ -194,11 +189,8 @@ def _assumed_kind(source: str, kind: str) -> tuple[str, ...]:
     return (note,)
 
 
-def _no_mask_for_arm(family: Family, mask_id: int | None, source: str) -> None:
-    if family.kind == "arm" and mask_id is not None:
-        raise SpecError(
-            f"{source} is an autoregressive model, which has no mask token: leave mask_id out"
-        )
+def _said_dtype(config: Mapping[str, Any]) -> str:
+    return str(config.get("dtype") or config.get("torch_dtype"))
 
 
 def _causal_classes() -> dict[str, str]:

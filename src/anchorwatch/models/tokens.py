@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from anchorwatch.errors import ModelError
+from anchorwatch.errors import ModelError, SpecError
 from anchorwatch.models.checkpoint import read_json
 from anchorwatch.models.families import MASK_TOKENS, Family
 
@@ -41,14 +41,14 @@ class Specials:
     """All of these and the tokenizer's own: their positions have the role `special`."""
 
 
-def load_tokenizer(folder: Path, family: Family | None) -> PreTrainedTokenizerBase | None:
+def load_tokenizer(folder: Path, family: Family) -> PreTrainedTokenizerBase | None:
     """The folder's tokenizer through a stock class; None where the folder has none."""
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         return None
     named = read_json(folder / "tokenizer_config.json", missing={}).get("tokenizer_class")
     stock = named is None or hasattr(transformers, str(named))
     try:
-        if not stock and family is not None and family.tokenizer is not None:
+        if not stock and family.tokenizer is not None:
             cls = getattr(transformers, family.tokenizer)
             tokenizer: PreTrainedTokenizerBase = cls.from_pretrained(folder)
         elif not stock:
@@ -69,7 +69,14 @@ def find_mask(
     tokenizer: PreTrainedTokenizerBase | None,
     family: Family,
 ) -> int | None:
-    """The mask id: as given, else what config and tokenizer agree on, else the family's own."""
+    """The mask id: as given, else what config and tokenizer agree on, else the family's own.
+
+    None for an autoregressive model, which has no use for one.
+    """
+    if family.kind == "arm":
+        if given is not None:
+            raise SpecError("an autoregressive model has no mask token: leave mask_id out")
+        return None
     if given is not None:
         return given
     sources: dict[str, int] = {}

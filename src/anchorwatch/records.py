@@ -1,0 +1,100 @@
+"""From a finished job to its trace: roles, commit times, and the manifest."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from anchorwatch._version import __version__
+from anchorwatch.loop import Job
+from anchorwatch.models.model import Model
+from anchorwatch.trace import (
+    ABSENT,
+    FRESH,
+    MASKED,
+    MISSING,
+    PROMPT,
+    SPECIAL,
+    WRITTEN,
+    Trace,
+    make_trace,
+)
+
+
+def trace_of(job: Job, model: Model, batch: int) -> Trace:
+    """The immutable record of a finished job."""
+    answer = job.draft.answer.cpu().numpy()
+    canvas = np.stack([step.canvas for step in job.taken] + [job.frame()])
+    committed_at = np.full(canvas.shape[1], MISSING)
+    logprob = np.full(canvas.shape[1], np.nan)
+    for step in job.taken:
+        committed_at[step.positions] = step.index
+        logprob[step.positions] = step.logprobs
+    return make_trace(
+        canvas=canvas,
+        role=_roles(canvas, committed_at, answer, model),
+        committed_at=committed_at,
+        logprob=logprob,
+        mask_chosen=np.array([step.mask_chosen for step in job.taken]),
+        narrow=np.array([step.narrow for step in job.taken]),
+        manifest=_manifest(model, job, canvas, answer, batch),
+    )
+
+
+def _roles(
+    canvas: np.ndarray, committed_at: np.ndarray, answer: np.ndarray, model: Model
+) -> np.ndarray:
+    special = np.isin(canvas, list(model.specials.special_ids))
+    role = np.where(special, SPECIAL, PROMPT)
+    frames = np.arange(len(canvas))[:, None]
+    since = frames - committed_at[answer]  # 1 in the frame right after the commit
+    written = np.where(since == 1, FRESH, WRITTEN)
+    waiting = ABSENT if model.family.kind == "arm" else MASKED
+    done = (committed_at[answer] != MISSING) & (since >= 1)
+    role[:, answer] = np.where(done, written, waiting)
+    return role
+
+
+def _manifest(
+    model: Model, job: Job, canvas: np.ndarray, answer: np.ndarray, batch: int
+) -> dict[str, Any]:
+    last = canvas[-1]
+    given = np.setdiff1d(np.arange(len(last)), answer)
+    written = [int(i) for i in last[answer] if i != MISSING and i != model.specials.mask_id]
+    ids = sorted({int(i) for i in np.unique(canvas) if i != MISSING})
+    return {
+        "anchorwatch": __version__,
+        "model": model.describe(),
+        "decoding": job.decoding.as_dict(),
+        "seed": job.seed,
+        "batch": batch,
+        "prompt_text": model.decode([int(i) for i in last[given]]),
+        "answer_text": model.decode(written),
+        "answer_positions": [int(p) for p in answer],
+        "tokens": {str(i): _token_text(model, i) for i in ids},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "numpy": np.__version__,
+        },
+        "host": {
+            "system": sys.platform,
+            "machine": platform.machine(),
+            "threads": torch.get_num_threads(),
+        },
+    }
+
+
+def _token_text(model: Model, token_id: int) -> str:
+    if model.tokenizer is None:
+        return f"<{token_id}>"
+    once = str(model.tokenizer.decode([token_id]))
+    twice = str(model.tokenizer.decode([token_id, token_id]))
+    # SentencePiece drops the space before a first word: the second of two words keeps it.
+    return twice[len(once) :] if twice.startswith(once) else once
