@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup check test test-real study clean
+.PHONY: setup check test test-real study film clean
 
 setup: $(READY)
 
@@ -26,6 +26,9 @@ test: $(READY)
 test-real: $(READY)
 	$(BIN)/python tests/real/fetch.py .real
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m real tests/real
+
+film: $(READY)
+	$(BIN)/python docs/film.py
 
 study: $(READY)
 	$(BIN)/python examples/first_run.py

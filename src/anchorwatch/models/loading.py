@@ -28,7 +28,7 @@ from anchorwatch.errors import AnchorwatchWarning, FamilyError, ModelError, Spec
 from anchorwatch.models import keymaps, tiny
 from anchorwatch.models.checkpoint import Checkpoint, open_checkpoint, read_json
 from anchorwatch.models.configs import block_of, stock_config
-from anchorwatch.models.families import Family, by_name, family_of
+from anchorwatch.models.families import Family, by_name, family_of, unnamed_encoder
 from anchorwatch.models.gguf import load_gguf
 from anchorwatch.models.model import Model
 from anchorwatch.models.proof import place, prove_rotary
@@ -81,6 +81,9 @@ def _load_safetensors(
     if keymaps.is_lit_gpt(checkpoint.shapes):
         config = keymaps.lit_gpt_config(checkpoint.shapes, config)
     notes = _ignored_code(source, config)
+    if kind := unnamed_encoder(config, checkpoint.shapes):
+        config = config | {"model_type": kind}
+        notes += _assumed_kind(source, kind)
     family, tokenizer = _identify(checkpoint, config, mask_id)
     generation = read_json(checkpoint.folder / "generation_config.json", missing={})
     mask = find_mask(mask_id, config, generation, tokenizer, family)

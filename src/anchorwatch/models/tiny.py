@@ -104,7 +104,7 @@ def _fill(network: PreTrainedModel, name: str) -> None:
         elif "embed" in tensor_name:
             parameter.copy_(noise)
         else:
-            parameter.copy_(noise * 1.5 / parameter.shape[1] ** 0.5)
+            parameter.copy_(noise * 2.5 / parameter.shape[1] ** 0.5)
     rows = network.get_output_embeddings().weight
     rows[: -len(_WORDS)] *= 0.4
 

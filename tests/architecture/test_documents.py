@@ -1,0 +1,30 @@
+"""What the documents show runs."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_readme_s_ten_lines_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    exec(compile(code, "README.md", "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()) == 5
+    assert (tmp_path / "lena.trace").is_dir()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+def test_every_example_runs(path, capsys):
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out
+
+
+def test_the_glossary_knows_every_role():
+    from anchorwatch.trace import ROLES
+
+    text = (ROOT / "GLOSSARY.md").read_text()
+    assert all(role in text for role in ROLES)
