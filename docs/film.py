@@ -1,5 +1,6 @@
 """Draws docs/film.svg, the picture in the README: `make film`."""
 
+import io
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from anchorwatch.show import film
 model = aw.load("tiny/llada")
 ask = "Passage: Lena was born in Oslo.\nQuestion: Where was Lena born?\nAnswer:"
 trace = aw.run(model, ask, aw.decoding.LowConfidence(length=16, steps=8))
-console = Console(record=True, width=100, file=Path("/dev/null").open("w"))
+console = Console(record=True, width=100, file=io.StringIO())
 console.print(film(trace))
 drawing = console.export_svg(title="anchorwatch show lena.trace")
 drawing = re.sub(r"@font-face \{.*?\}", "", drawing, flags=re.DOTALL)  # no outside request
