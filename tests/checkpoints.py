@@ -21,6 +21,7 @@ SMALL = {
     "pad_token_id": 0,
 }
 MASK = 95
+GOLDEN = Path(__file__).parent / "golden"
 
 
 def network(model_type, *, masked=False, bidirectional=False, **differs):
@@ -123,3 +124,48 @@ def write_tokenizer(folder, **special):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **special)
     tokenizer.save_pretrained(folder)
     return tokenizer
+
+
+ENCODERS = {
+    "bert": {},
+    "albert": {"embedding_size": 16},
+    "roberta": {"pad_token_id": 1},
+    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48},
+    "modernbert": {"local_attention": 4, "global_attn_every_n_layers": 2},
+}
+
+CAUSAL = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {"head_dim": 8},
+    "mistral": {"sliding_window": None},
+    "gemma": {"head_dim": 8},
+    "gpt2": {"n_positions": 64},
+    "gpt_neox": {},
+}
+
+
+def lit_gpt_tensors(*, extra_rows, gate, layers=2, width=32, groups=2, heads=4, outputs=90):
+    torch.manual_seed(3)
+    size = width // heads
+
+    def random(*shape):
+        return torch.randn(*shape) * 0.3
+
+    tensors = {
+        "transformer.wte.weight": random(outputs + extra_rows, width),
+        "transformer.ln_f.weight": 1 + random(width),
+        "lm_head.weight": random(outputs, width),
+    }
+    for layer in range(layers):
+        at = f"transformer.h.{layer}."
+        tensors[at + "norm_1.weight"] = 1 + random(width)
+        tensors[at + "norm_2.weight"] = 1 + random(width)
+        tensors[at + "attn.attn.weight"] = random((heads + 2 * groups) * size, width)
+        tensors[at + "attn.proj.weight"] = random(width, width)
+        if gate:
+            tensors[at + "attn.gate.weight"] = random(width, width)
+        tensors[at + "mlp.swiglu.w1.weight"] = random(48, width)
+        tensors[at + "mlp.swiglu.w2.weight"] = random(48, width)
+        tensors[at + "mlp.swiglu.w3.weight"] = random(width, 48)
+    return tensors

@@ -8,3 +8,21 @@ SAME_MATHS = 2e-5
 
 PADDED = 1e-4
 """A padded row against the same row alone: other shapes, other blocking of the same sums."""
+
+RECEIVED_RELATIVE, RECEIVED_ABSOLUTE = 1e-5, 1e-8
+"""Share of attention received, against float64: relative where it exceeds 1e-3 / T, else absolute."""
+
+ENTROPY = 1e-4
+"""Row entropy in nats, against float64, for logits up to 50."""
+
+SHARE = 2e-6
+"""One attention probability, or a sum of them below one, against float64; logits up to 50."""
+
+GEOMETRY = 2e-5
+"""Mean cosine, and mean logit and norm product relative to the largest, against float64."""
+
+GOLDEN_ATTENTION = 2e-6
+"""Attention probabilities against the golden records, float32 on a CPU."""
+
+EAGER_ATTENTION = 5e-6
+"""Our maps against transformers' eager attention, whole networks, float32."""

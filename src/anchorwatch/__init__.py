@@ -9,23 +9,29 @@ Nothing heavy is imported until a name that needs it is used: reading a trace ne
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from anchorwatch import decoding
+from anchorwatch import decoding, probes
 from anchorwatch._version import __version__
 from anchorwatch.errors import AnchorwatchError
 
 if TYPE_CHECKING:
+    from anchorwatch.diffs import diff
     from anchorwatch.loop import Step
     from anchorwatch.models.loading import load
     from anchorwatch.models.model import Model
-    from anchorwatch.runs import run, run_many, steps
+    from anchorwatch.replays import fork, replay
+    from anchorwatch.runs import plan, run, run_many, steps
     from anchorwatch.trace import Trace, read
 
 _LAZY = {
     "Model": "anchorwatch.models.model",
     "Step": "anchorwatch.loop",
     "Trace": "anchorwatch.trace",
+    "diff": "anchorwatch.diffs",
+    "fork": "anchorwatch.replays",
     "load": "anchorwatch.models.loading",
+    "plan": "anchorwatch.runs",
     "read": "anchorwatch.trace",
+    "replay": "anchorwatch.replays",
     "run": "anchorwatch.runs",
     "run_many": "anchorwatch.runs",
     "steps": "anchorwatch.runs",
@@ -38,8 +44,13 @@ __all__ = [
     "Trace",
     "__version__",
     "decoding",
+    "diff",
+    "fork",
     "load",
+    "plan",
+    "probes",
     "read",
+    "replay",
     "run",
     "run_many",
     "steps",

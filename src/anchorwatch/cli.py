@@ -111,6 +111,23 @@ def show(
 
 
 @app.command()
+def verify(
+    trace: Annotated[Path, typer.Argument(help="A trace, as `run -o` writes it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Compare every byte of a trace with its commit record; exit code 1 if anything differs."""
+    from anchorwatch.commits import damage, extent
+
+    found = damage(trace)
+    files, size = (0, 0) if found else extent(trace)
+    if as_json:
+        _print_json({"whole": not found, "damage": found, "files": files, "bytes": size})
+    else:
+        typer.echo("\n".join(found) or f"whole: {files} files, {size} bytes")
+    raise typer.Exit(1 if found else 0)
+
+
+@app.command()
 def models(as_json: AsJson = False) -> None:
     """List the families that can be loaded, and what each checkpoint must look like."""
     from anchorwatch.models.families import FAMILIES, UNSUPPORTED

@@ -42,6 +42,11 @@ class Decoding:
         _whole("length", self.length, optional=True)
         _number("temperature", self.temperature, at_least=0.0)
 
+    @property
+    def draws(self) -> bool:
+        """Whether anything is left to chance."""
+        return self.temperature > 0
+
     def for_length(self, length: int) -> Decoding:
         """This decoding for exactly `length` positions; refuses if made for another number."""
         if self.length not in (None, length):
@@ -126,6 +131,10 @@ class LowConfidence(EvenSteps):
 class RandomOrder(EvenSteps):
     """LLaDA's random remasking: every step commits positions drawn at random."""
 
+    @property
+    def draws(self) -> bool:
+        return True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.defer_end:
@@ -151,6 +160,10 @@ class DreamOrder(Decoding):
     """Keep this many likeliest tokens."""
     algorithm_temperature: float | None = None
     """Above 0, positions are drawn by softmax(confidence / this) instead of taken from the top."""
+
+    @property
+    def draws(self) -> bool:
+        return super().draws or self.algorithm == "origin" or bool(self.algorithm_temperature)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,17 +6,20 @@ Each draft has its own generator, so that no answer depends on its batch mates.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from transformers import DynamicCache
 
 from anchorwatch.decoding import Decoding, LeftToRight
+from anchorwatch.measures import View
 from anchorwatch.models.model import Model
 from anchorwatch.policies import Draft, Turn, choose, turns
+from anchorwatch.regions import Regions
 from anchorwatch.trace import MISSING
+from anchorwatch.watch import Record, Watch
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Step:
     """Positions where the step chose the mask id, which therefore stayed masked."""
     narrow: int
     """Decisions whose margin was under 1e-5."""
+    random_state: np.ndarray | None = None
+    """The generator before the step, where the decoding draws."""
 
 
 @dataclass
@@ -47,6 +52,8 @@ class Job:
     given: np.ndarray
     """[T] the first frame."""
     taken: list[Step]
+    regions: Regions
+    record: Record
 
     @property
     def autoregressive(self) -> bool:
@@ -54,14 +61,40 @@ class Job:
 
     def take(self, logits: torch.Tensor, turn: Turn) -> Step:
         """Let the policy choose, and write what it chose."""
-        draft = self.draft
+        draft, state = self.draft, None
+        if self.decoding.draws:
+            state = draft.generator.get_state().numpy()
         choice = choose(self.decoding, draft, turn, logits)
-        before = self.frame()
         keep = choice.tokens != draft.mask_id if draft.mask_id is not None else choice.tokens >= 0
         positions, tokens = choice.positions[keep], choice.tokens[keep]
+        return self.write(positions, tokens, logits, int((~keep).sum()), choice.narrow, state)
+
+    def write(
+        self,
+        positions: torch.Tensor,
+        tokens: torch.Tensor,
+        logits: torch.Tensor,
+        mask_chosen: int,
+        narrow: int,
+        state: np.ndarray | None,
+    ) -> Step:
+        """Put tokens on the canvas, with the log-probabilities the model gave them."""
         rows = logits[-1:] if self.autoregressive else logits[positions]
         spread = torch.log_softmax(rows.float(), dim=-1)
-        logprobs = spread.gather(-1, tokens[:, None])[:, 0]
+        logprobs = spread.gather(-1, tokens[:, None])[:, 0].cpu().numpy()
+        return self.note(positions, tokens, logprobs, mask_chosen, narrow, state)
+
+    def note(
+        self,
+        positions: torch.Tensor,
+        tokens: torch.Tensor,
+        logprobs: np.ndarray,
+        mask_chosen: int,
+        narrow: int,
+        state: np.ndarray | None,
+    ) -> Step:
+        """Put tokens on the canvas and note the step."""
+        draft, before = self.draft, self.frame()
         if self.autoregressive:
             draft.canvas = torch.cat([draft.canvas, tokens])
         else:
@@ -71,12 +104,34 @@ class Job:
             canvas=before,
             positions=positions.cpu().numpy(),
             tokens=tokens.cpu().numpy(),
-            logprobs=logprobs.cpu().numpy(),
-            mask_chosen=int((~keep).sum()),
-            narrow=choice.narrow,
+            logprobs=logprobs,
+            mask_chosen=mask_chosen,
+            narrow=narrow,
+            random_state=state,
         )
         self.taken.append(step)
         return step
+
+    def recorded(self) -> Step | None:
+        """The next step where it is known already and needs no forward pass."""
+        return None
+
+    def members(self, groups: tuple[str, ...]) -> np.ndarray:
+        """[group, position] bool: which positions belong to each query group right now."""
+        canvas = self.frame()
+        answer = np.zeros(len(canvas), dtype=bool)
+        answer[self.draft.answer.cpu().numpy()] = True
+        there = canvas != MISSING
+        masked = there & answer & (canvas == self.draft.mask_id)
+        found = {
+            "all": there,
+            "masked": masked,
+            "written": there & answer & ~masked,
+            "prompt": there & ~answer,
+        }
+        for region, name in enumerate(self.regions.names):
+            found[name] = there & (self.regions.of == region)
+        return np.stack([found[group] for group in groups])
 
     def frame(self) -> np.ndarray:
         """The canvas as it stands, absent positions as -1."""
@@ -85,60 +140,113 @@ class Job:
         return frame
 
 
-def walk(model: Model, jobs: list[Job]) -> Iterator[tuple[int, Step]]:
+def walk(model: Model, jobs: list[Job], watch: Watch | None = None) -> Iterator[tuple[int, Step]]:
     """The one loop: yields (which job, its step) until every job is done."""
     asks = _next_logits if jobs[0].autoregressive else _canvas_logits
-    memory: dict[str, Any] = {}
+    memory = Memory(watch=watch)
     schedules = [turns(job.decoding, job.draft) for job in jobs]
     pending = {i: turn for i, schedule in enumerate(schedules) if (turn := next(schedule, None))}
     while pending:
-        answers = asks(model, jobs, list(pending), memory)
-        for i, logits in answers.items():
-            yield i, jobs[i].take(logits, pending[i])
+        known = {i: step for i in pending if (step := jobs[i].recorded()) is not None}
+        for i in known:  # nothing is asked about a step that is only repeated
+            yield i, known[i]
+        asked = {i: turn for i, turn in pending.items() if i not in known}
+        for i, logits in (asks(model, jobs, asked, memory) if asked else {}).items():
+            step = jobs[i].take(logits, asked[i])
+            if watch is not None:
+                watch.committed(i, step.positions)
+            yield i, step
         pending = {i: turn for i in pending if (turn := next(schedules[i], None))}
 
 
+@dataclass
+class Memory:
+    """What a walk carries from one forward pass to the next."""
+
+    watch: Watch | None = None
+    cache: DynamicCache | None = None
+
+
 def _canvas_logits(
-    model: Model, jobs: list[Job], active: list[int], _: dict[str, Any]
+    model: Model, jobs: list[Job], pending: dict[int, Turn], memory: Memory
 ) -> dict[int, torch.Tensor]:
     """Aligned logits [T, V] for each active draft, guidance applied, padding taken off again."""
-    rows, owners = [], []
-    for i in active:
+    rows: list[torch.Tensor] = []
+    owners: list[tuple[int, str]] = []
+    for i in pending:
         draft, guidance = jobs[i].draft, getattr(jobs[i].decoding, "guidance", 0.0)
         rows.append(draft.canvas)
-        owners.append(i)
+        owners.append((i, ""))
         if guidance > 0:  # the second branch sees nothing but masks where the prompt stood
             blind = torch.full_like(draft.canvas, draft.mask_id or 0)
             blind[draft.answer] = draft.canvas[draft.answer]
             rows.append(blind)
-            owners.append(i)
+            owners.append((i, "blind_"))
     canvases, keys = _padded(rows, model.specials.pad_id)
-    logits = model.logits(canvases, keys)
+    ahead = int(model.sink_id is not None)
+    views = [
+        _view(jobs[i], i, branch, canvases.shape[1] - len(row) + ahead, len(row), ahead > 0)
+        for (i, branch), row in zip(owners, rows, strict=True)
+    ]
+    with _watched(jobs, memory.watch, views, pending, canvases.shape[1] + ahead):
+        logits = model.logits(canvases, keys)
     answers: dict[int, torch.Tensor] = {}
-    for row, i in enumerate(owners):
+    for row, (i, branch) in enumerate(owners):
         own = logits[row, canvases.shape[1] - len(rows[row]) :]
-        if i in answers:
-            answers[i] = own + (jobs[i].decoding.guidance + 1) * (answers[i] - own)  # type: ignore[attr-defined]
+        if branch:
+            scale = jobs[i].decoding.guidance + 1  # type: ignore[attr-defined]
+            answers[i] = own + scale * (answers[i] - own)
         else:
             answers[i] = own
     return answers
 
 
 def _next_logits(
-    model: Model, jobs: list[Job], active: list[int], memory: dict[str, Any]
+    model: Model, jobs: list[Job], pending: dict[int, Turn], memory: Memory
 ) -> dict[int, torch.Tensor]:
     """Logits [1, V] of the next token for each active draft, with or without a cache."""
     decoding = jobs[0].decoding
     assert isinstance(decoding, LeftToRight)
     canvases, keys = _padded([job.draft.canvas for job in jobs], model.specials.pad_id)
-    if not decoding.cache:
-        logits, _ = model.extend(canvases, keys)
-    else:
-        cache: DynamicCache | None = memory.get("cache")
-        logits, memory["cache"] = model.extend(
-            canvases if cache is None else canvases[:, -1:], keys, cache
-        )
-    return {i: logits[i : i + 1] for i in active}
+    fresh = canvases if memory.cache is None else canvases[:, -1:]
+    views = []
+    for i, job in enumerate(jobs):
+        length = len(job.draft.canvas)
+        view = _view(job, i, "", canvases.shape[1] - length, length, has_sink=False)
+        if memory.cache is not None:
+            view = replace(view, query_start=0, queries=1)
+        views.append(view)
+    if memory.watch is not None:
+        memory.watch.cached = decoding.cache
+    with _watched(jobs, memory.watch, views, pending, fresh.shape[1]):
+        logits, cache = model.extend(fresh, keys, memory.cache)
+    memory.cache = cache if decoding.cache else None
+    return {i: logits[i : i + 1] for i in pending}
+
+
+def _view(job: Job, i: int, branch: str, start: int, length: int, has_sink: bool) -> View:
+    return View(i, branch, len(job.taken), start, start, length, length, has_sink)
+
+
+@contextmanager
+def _watched(
+    jobs: list[Job], watch: Watch | None, views: list[View], pending: dict[int, Turn], rows: int
+) -> Iterator[None]:
+    """Let the probes see one forward pass, where any of them looks at this step."""
+    if watch is None or not watch.awake(views[0].step):
+        yield
+        return
+    members = [jobs[view.job].members(watch.groups)[:, : view.length] for view in views]
+    opens = []
+    for view in views:
+        opened = np.zeros(view.length, dtype=bool)
+        if jobs[view.job].autoregressive:
+            opened[-1] = True  # the last row predicts the next token
+        elif view.job in pending:
+            opened |= pending[view.job].open.cpu().numpy()
+        opens.append(opened)
+    with watch.over(views, members, opens, rows):
+        yield
 
 
 def _padded(rows: list[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.Tensor | None]:

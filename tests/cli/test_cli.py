@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -59,6 +60,25 @@ def test_json_is_json(lena):
     assert {"llada", "dream", "encoder", "causal"} <= {row["name"] for row in families["families"]}
     run = json.loads(type_in("run", "tiny/arm", "the", "--length", 3, "--json").stdout)
     assert run["decoding"]["name"] == "LeftToRight"
+
+
+def test_verify_says_whole_or_names_what_is_not(lena, tmp_path):
+    done = type_in("verify", lena[0])
+    sizes = [path.stat().st_size for path in lena[0].rglob("*") if path.is_file()]
+    assert done.returncode == 0, done.stdout
+    assert done.stdout == f"whole: {len(sizes)} files, {sum(sizes)} bytes\n"
+    hurt = shutil.copytree(lena[0], tmp_path / "hurt.trace")
+    (hurt / "role" / "c.0.0").write_bytes(b"")
+    (hurt / "note.txt").write_text("mine")
+    done = type_in("verify", hurt)
+    assert done.returncode == 1
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["role/c.0.0", "note.txt"]
+    report = json.loads(type_in("verify", hurt, "--json").stdout)
+    assert report["whole"] is False
+    assert len(report["damage"]) == 2
+    gone = type_in("verify", tmp_path / "nowhere.trace")
+    assert gone.returncode == 1
+    assert "there is no trace at" in gone.stdout
 
 
 def test_the_prompt_may_come_from_stdin_and_through_the_chat_template():
@@ -123,6 +143,7 @@ OPTIONS = {
     "run": """--algorithm --block --chat --decoding --device --dtype --guidance --json --length
         --mask-id --out --revision --seed --steps --temperature --threshold --top-k --top-p""",
     "show": "--json --step",
+    "verify": "--json",
     "models": "--json",
     "convert": "",
     "doctor": "--json",

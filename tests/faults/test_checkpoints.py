@@ -149,7 +149,7 @@ def test_remote_code_is_ignored_and_said_once(llada):
 @pytest.mark.parametrize("field", ["_attn_implementation_internal", "attn_implementation"])
 def test_the_config_does_not_choose_the_kernel(llada, field):
     reconfigure(llada, **{field: "owner/kernel-from-a-hub"})
-    assert aw.load(llada).network.config._attn_implementation == "sdpa"
+    assert aw.load(llada).network.config._attn_implementation == "anchorwatch"
 
 
 def test_quantised_checkpoints_are_refused(llada):

@@ -102,8 +102,8 @@ def test_what_is_no_trace_is_refused(tmp_path, trace):
 
 
 def test_a_field_that_is_not_there_names_those_that_are(trace):
-    with pytest.raises(TraceError, match="has no 'received': it holds canvas, role"):
-        _ = trace["received"]
+    with pytest.raises(TraceError, match="has no 'pattern': it holds canvas, role"):
+        _ = trace["pattern"]
 
 
 def test_a_trace_prints_in_five_lines_and_cannot_be_changed_through_its_manifest(trace):

@@ -10,7 +10,7 @@ import anchorwatch as aw
 import checkpoints
 import tolerances
 from anchorwatch.errors import FamilyError, ModelError, SpecError
-from checkpoints import MASK, network, tensors_of, write
+from checkpoints import CAUSAL, ENCODERS, MASK, lit_gpt_tensors, network, tensors_of, write
 from references.networks import lit_gpt
 
 IDS = torch.tensor([5, 60, 7, MASK, MASK, 12, 33, MASK, 41, 8, 9])
@@ -135,32 +135,6 @@ def test_diffugpt_and_diffullama_are_known_by_their_tensors(tmp_path, kind):
     model.check()
 
 
-def lit_gpt_tensors(*, extra_rows, gate, layers=2, width=32, groups=2, heads=4, outputs=90):
-    torch.manual_seed(3)
-    size = width // heads
-
-    def random(*shape):
-        return torch.randn(*shape) * 0.3
-
-    tensors = {
-        "transformer.wte.weight": random(outputs + extra_rows, width),
-        "transformer.ln_f.weight": 1 + random(width),
-        "lm_head.weight": random(outputs, width),
-    }
-    for layer in range(layers):
-        at = f"transformer.h.{layer}."
-        tensors[at + "norm_1.weight"] = 1 + random(width)
-        tensors[at + "norm_2.weight"] = 1 + random(width)
-        tensors[at + "attn.attn.weight"] = random((heads + 2 * groups) * size, width)
-        tensors[at + "attn.proj.weight"] = random(width, width)
-        if gate:
-            tensors[at + "attn.gate.weight"] = random(width, width)
-        tensors[at + "mlp.swiglu.w1.weight"] = random(48, width)
-        tensors[at + "mlp.swiglu.w2.weight"] = random(48, width)
-        tensors[at + "mlp.swiglu.w3.weight"] = random(width, 48)
-    return tensors
-
-
 @pytest.mark.parametrize(
     ("extra_rows", "gate"), [(1, False), (2, False), (1, True)], ids=["vanilla", "sink", "gate"]
 )
@@ -197,15 +171,6 @@ def test_an_smdm_file_alone_takes_its_heads_from_the_ladder(tmp_path):
     assert gap <= tolerances.SAME_MATHS
 
 
-ENCODERS = {
-    "bert": {},
-    "albert": {"embedding_size": 16},
-    "roberta": {"pad_token_id": 1},
-    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48},
-    "modernbert": {"local_attention": 4, "global_attn_every_n_layers": 2},
-}
-
-
 @pytest.mark.parametrize("kind", ENCODERS)
 def test_masked_language_models_are_denoisers(tmp_path, kind):
     made = network(kind, masked=True, **ENCODERS[kind])
@@ -216,17 +181,6 @@ def test_masked_language_models_are_denoisers(tmp_path, kind):
     model.check()
     trace = aw.run(model, canvas=IDS)
     assert trace.answer.tolist() == [3, 4, 7]
-
-
-CAUSAL = {
-    "llama": {},
-    "qwen2": {},
-    "qwen3": {"head_dim": 8},
-    "mistral": {"sliding_window": None},
-    "gemma": {"head_dim": 8},
-    "gpt2": {"n_positions": 64},
-    "gpt_neox": {},
-}
 
 
 @pytest.mark.parametrize("kind", CAUSAL)

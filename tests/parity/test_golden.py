@@ -1,7 +1,6 @@
 """The original LLaDA and Dream code, recorded: our logits and every frame of our runs equal theirs."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +9,7 @@ from safetensors.torch import load_file
 
 import anchorwatch as aw
 import tolerances
-
-GOLDEN = Path(__file__).parents[1] / "golden"
+from checkpoints import GOLDEN
 
 
 @pytest.fixture(scope="module", params=["llada", "dream"])

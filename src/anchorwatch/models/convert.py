@@ -54,10 +54,9 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
             warnings.simplefilter("ignore", UserWarning)
             content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        reason = str(error).splitlines()[0]
         raise WeightsError(
-            f"{path} holds more than tensors and was not run: expected a state dict ({reason})"
-        ) from None
+            f"{path} holds more than tensors and was not run: expected a state dict"
+        ) from error
     if not isinstance(content, dict) or not all(torch.is_tensor(v) for v in content.values()):
         raise WeightsError(f"{path} does not hold a dictionary of tensors: expected a state dict")
     return {str(name): tensor for name, tensor in content.items()}

@@ -60,6 +60,9 @@ class Family:
     checkpoints: str = ""
     """Released checkpoints, for people."""
 
+    def __repr__(self) -> str:
+        return f"Family({self.name!r})"
+
 
 MASK_TOKENS = ("<|mdm_mask|>", "<|mask|>", "<|MASK|>", "|<MASK>|", "<[MASK]>", "[MASK]", "<mask>")
 """Added-token spellings of the mask, tried after config and tokenizer.mask_token."""

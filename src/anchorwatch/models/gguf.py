@@ -9,6 +9,7 @@ from accelerate import init_empty_weights
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+from anchorwatch.attention import NAME
 from anchorwatch.errors import ModelError, WeightsError
 from anchorwatch.models.families import Excuse, by_name
 from anchorwatch.models.model import Model
@@ -30,7 +31,7 @@ def load_gguf(source: str, revision: str | None, dtype: torch.dtype) -> Model:
     except (ValueError, OSError, KeyError, IndexError) as error:
         raise WeightsError(f"{path} cannot be read as GGUF: {error}") from error
     with init_empty_weights(include_buffers=False):
-        network = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        network = AutoModelForCausalLM.from_config(config, attn_implementation=NAME)
     read = load_gguf_checkpoint(
         str(path), return_tensors=True, model_to_load=network, torch_dtype=dtype
     )

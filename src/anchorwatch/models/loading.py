@@ -24,6 +24,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from anchorwatch.attention import NAME, register
 from anchorwatch.errors import AnchorwatchWarning, FamilyError, ModelError, SpecError, WeightsError
 from anchorwatch.models import keymaps, tiny
 from anchorwatch.models.checkpoint import Checkpoint, open_checkpoint, read_json
@@ -35,7 +36,6 @@ from anchorwatch.models.proof import place, prove_rotary
 from anchorwatch.models.tokens import find_mask, load_tokenizer, specials_of
 from anchorwatch.models.variants import attach_gates
 
-KERNEL = "sdpa"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -60,6 +60,7 @@ def load(
         device: where to put it; the default is the first accelerator, else the CPU.
         mask_id: the mask token, where the checkpoint does not say or says two things.
     """
+    register()
     source = str(source)
     place_on = _device(device)
     number = _dtype(dtype, place_on)
@@ -138,7 +139,7 @@ def _empty_network(family: Family, config: Mapping[str, Any]) -> PreTrainedModel
         stock.is_causal = False
     auto = AutoModelForMaskedLM if family.name == "encoder" else AutoModelForCausalLM
     with init_empty_weights(include_buffers=False):
-        return auto.from_config(stock, attn_implementation=KERNEL)
+        return auto.from_config(stock, attn_implementation=NAME)
 
 
 def _lit_gpt_extras(network: PreTrainedModel, checkpoint: Checkpoint) -> tuple[int | None, bool]:

@@ -21,6 +21,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from anchorwatch.attention import NAME, register
 from anchorwatch.errors import ModelError
 from anchorwatch.models.families import by_name
 from anchorwatch.models.model import Model
@@ -69,6 +70,7 @@ NAMES = tuple(_KINDS)
 
 def build(name: str, dtype: torch.dtype, mask_id: int | None = None) -> Model:
     """The embedded model called `name`."""
+    register()
     if name not in _KINDS:
         raise ModelError(f"there is no embedded model {name!r}: expected one of {', '.join(NAMES)}")
     family_name, model_type, differs = _KINDS[name]
@@ -79,7 +81,7 @@ def build(name: str, dtype: torch.dtype, mask_id: int | None = None) -> Model:
     if family.kind == "mdm":
         config.is_causal = False
     auto = AutoModelForMaskedLM if family.name == "encoder" else AutoModelForCausalLM
-    network = auto.from_config(config, attn_implementation="sdpa", dtype=dtype)
+    network = auto.from_config(config, attn_implementation=NAME, dtype=dtype)
     _fill(network, name)
     mask = None if family.kind == "arm" else (_MASK if mask_id is None else mask_id)
     return Model(

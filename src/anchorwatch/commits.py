@@ -1,0 +1,252 @@
+"""Folders that appear whole or not at all, and carry a record of every byte in them.
+
+COMMIT.json is written last and seals itself: it must equal its own canonical serialisation and hold
+its own digest, so no byte of the folder, its own included, can change unnoticed.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import shutil
+import uuid
+import zipfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anchorwatch.errors import TraceError
+
+COMMIT = "COMMIT.json"
+LIMIT_JSON_BYTES = 64 << 20
+UNREADABLE = (
+    *(OSError, ValueError, LookupError, TypeError, AttributeError),
+    *(ArithmeticError, RuntimeError, MemoryError),
+)
+"""What foreign bytes make json, numpy, zarr and xarray raise."""
+
+_THREADS = min(8, os.cpu_count() or 1)
+
+
+def damage(path: str | Path) -> list[str]:
+    """Every way in which a trace differs from its commit record, a sentence each; none if whole."""
+    folder = Path(path)
+    if not folder.is_dir():
+        return [f"there is no trace at {folder}: a trace is a folder"]
+    if said := unfinished(folder):
+        return [said]
+    if not (folder / COMMIT).is_file():
+        return [f"{COMMIT} is missing: the trace was never finished, or not copied whole"]
+    try:
+        files = unsealed(folder / COMMIT)["files"]
+        recorded = {name: (file["bytes"], file["sha256"]) for name, file in files.items()}
+        found = _files(folder)
+    except UNREADABLE as error:
+        return [f"{COMMIT} is damaged, nothing can be checked: {error}"]
+    found.pop(COMMIT, None)
+    both = sorted(found.keys() & recorded.keys())
+    with ThreadPoolExecutor(_THREADS) as pool:
+        changed = pool.map(lambda name: _changed(folder, name, found[name], recorded[name]), both)
+        return [
+            *(f"{_shown(name)} is missing" for name in sorted(recorded.keys() - found.keys())),
+            *filter(None, changed),
+            *(
+                f"{_shown(name)} is not in the commit record: it was added later, remove it"
+                for name in sorted(found.keys() - recorded.keys())
+            ),
+        ]
+
+
+def extent(path: str | Path) -> tuple[int, int]:
+    """How many files a trace has, and how many bytes."""
+    sizes = _files(Path(path)).values()
+    return len(sizes), sum(sizes)
+
+
+def unfinished(path: Path) -> str | None:
+    """What to say of a folder that is no trace yet, by its name."""
+    if path.name.endswith(".partial"):
+        return f"{path} is an unfinished run: continue it with aw.run(..., resume={str(path)!r})"
+    if path.name.startswith(".") and path.name.endswith(".tmp"):
+        return f"{path} was left by a write that was killed: remove it"
+    return None
+
+
+def partial_of(path: Path) -> Path:
+    """Where the run that will become `path` grows."""
+    return path if path.name.endswith(".partial") else path.with_name(f"{path.name}.partial")
+
+
+@contextmanager
+def staged(target: Path) -> Iterator[Path]:
+    """A temporary sibling that becomes `target` when all goes well and vanishes otherwise."""
+    refuse_existing(target)
+    if not target.parent.is_dir():
+        raise TraceError(f"the folder {target.parent} does not exist: make it first")
+    folder = target.with_name(f".{target.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        folder.mkdir()
+        yield folder
+        publish(folder, target)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def publish(folder: Path, target: Path) -> None:
+    """Give a finished folder its final name, at once; the loser of a race is told so."""
+    try:
+        os.rename(folder, target)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            refuse_existing(target)
+        raise
+    sync_folder(target.parent)
+
+
+def refuse_existing(target: Path) -> None:
+    if os.path.lexists(target):
+        raise TraceError(f"{target} exists already: choose another name or remove it first")
+
+
+def commit(folder: Path) -> None:
+    """Force every file to disk and write the record of them."""
+    names = sorted(_files(folder).keys() - {COMMIT})
+    with ThreadPoolExecutor(_THREADS) as pool:
+        files = dict(zip(names, pool.map(lambda name: _settled(folder / name), names), strict=True))
+    put_file(folder / COMMIT, sealed({"files": files}))
+    sync_tree(folder)
+
+
+def put_file(path: Path, content: bytes) -> None:
+    """Write a file and force it to disk."""
+    with path.open("wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+def sync_file(path: Path) -> None:
+    with path.open("rb") as handle:
+        os.fsync(handle.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_tree(folder: Path) -> None:
+    """Force the names in a folder and its subfolders to disk."""
+    for root, _, _ in os.walk(folder):
+        sync_folder(Path(root))
+
+
+def sealed(record: Mapping[str, Any]) -> bytes:
+    """Canonical JSON that holds its own digest."""
+    digest = hashlib.sha256(_canonical(plain(record))).hexdigest()
+    return _canonical({**plain(record), "digest": digest})
+
+
+def unsealed(path: Path) -> dict[str, Any]:
+    """The record of a sealed file, or ValueError."""
+    record = read_json(path)
+    record.pop("digest", None)
+    if sealed(record) != path.read_bytes():
+        raise ValueError(f"{path.name} does not agree with its own digest")
+    return record
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of a sane size."""
+    if (size := path.stat().st_size) > LIMIT_JSON_BYTES:
+        raise ValueError(f"{path.name} has {size} bytes, more than {LIMIT_JSON_BYTES}")
+    record = json.loads(path.read_bytes())
+    if not isinstance(record, dict):
+        raise ValueError(f"{path.name} holds no JSON object")
+    return record
+
+
+def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """An .npz, without pickle, whose zip comment is the digest of all before it."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as handle:
+                np.lib.format.write_array(handle, np.asanyarray(array), allow_pickle=False)
+        archive.comment = bytes(64)
+    body = buffer.getvalue()[:-64]
+    return body + hashlib.sha256(body).hexdigest().encode()
+
+
+def unpacked(path: Path) -> dict[str, np.ndarray] | None:
+    """The arrays of a packed file, or None if it is torn."""
+    raw = path.read_bytes()
+    if hashlib.sha256(raw[:-64]).hexdigest().encode() != raw[-64:]:
+        return None
+    with np.load(io.BytesIO(raw), allow_pickle=False) as held:
+        return dict(held)
+
+
+def plain(value: Any) -> Any:
+    """Numpy scalars, arrays and tuples as JSON has them."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(held) for key, held in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return [plain(held) for held in value] if isinstance(value, list | tuple) else value
+
+
+def _canonical(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, sort_keys=True, indent=1).encode() + b"\n"
+
+
+def _files(folder: Path) -> dict[str, int]:
+    """Bytes of every file, by name; -1 for links, pipes and folders where a trace has files.
+
+    A trace is two levels deep. We never look deeper and never follow a link.
+    """
+    found = {}
+    for top in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        inner = os.scandir(top) if top.is_dir(follow_symlinks=False) else None
+        prefix = "" if inner is None else f"{top.name}/"
+        for entry in [top] if inner is None else list(inner):
+            plain = entry.is_file(follow_symlinks=False)
+            found[prefix + entry.name] = entry.stat(follow_symlinks=False).st_size if plain else -1
+    return found
+
+
+def _settled(path: Path) -> dict[str, Any]:
+    with path.open("rb") as handle:
+        digest = hashlib.file_digest(handle, "sha256").hexdigest()
+        size = handle.tell()
+        os.fsync(handle.fileno())
+    return {"bytes": size, "sha256": digest}
+
+
+def _changed(folder: Path, name: str, size: int, recorded: tuple[int, str]) -> str | None:
+    if size < 0:
+        return f"{_shown(name)} is a link or a folder, not a file"
+    if size != recorded[0]:
+        what = "cut short" if size < recorded[0] else "made longer"
+        return f"{_shown(name)} was {what}: {size} bytes instead of {recorded[0]}"
+    try:
+        with (folder / name).open("rb") as handle:
+            digest = hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        return f"{_shown(name)} cannot be read: {error.strerror}"
+    return None if digest == recorded[1] else f"{_shown(name)} was changed: another SHA-256"
+
+
+def _shown(name: str) -> str:
+    return name if name.isprintable() else ascii(name)

@@ -1,0 +1,193 @@
+"""From one attention call to the numbers of one sequence: tallies of rows, and means of tallies.
+
+A tally adds up over query rows. Cached autoregression sees one new row at a time: its rows never
+change, so tallies of all steps so far add up to what reading the whole text again would give.
+Shapes: H heads, G key heads, N query groups, L canvas positions, D channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+
+from anchorwatch.attention import Call
+from anchorwatch.fields import PEAKS
+from anchorwatch.tiles import Found
+
+
+@dataclass(frozen=True)
+class View:
+    """One row of a batch as probes see it: where its canvas lies in the call's axes."""
+
+    job: int
+    branch: str
+    """Prefix of the fields: empty, or `blind_` for the second branch of guidance."""
+    step: int
+    key_start: int
+    """Column of canvas position 0; padding and a sink token stand before it."""
+    query_start: int
+    """Row of the first query that belongs to the canvas."""
+    length: int
+    """Canvas positions that exist."""
+    queries: int
+    """How many of them are queries of this call: the last ones."""
+    has_sink: bool
+
+    @property
+    def key_slice(self) -> slice:
+        return slice(self.key_start, self.key_start + self.length)
+
+    @property
+    def query_slice(self) -> slice:
+        return slice(self.query_start, self.query_start + self.queries)
+
+
+@dataclass
+class Tally:
+    """Sums over query rows of one sequence at one layer; counts say over how many."""
+
+    counts: torch.Tensor
+    """[N] live rows of each group."""
+    sums: torch.Tensor
+    """[H, N, L] attention received."""
+    sink: torch.Tensor
+    """[H, N] attention received by a sink token."""
+    rows: torch.Tensor
+    """[] live rows."""
+    entropy: torch.Tensor
+    """[H]."""
+    diagonal: torch.Tensor
+    """[H]."""
+    distance: torch.Tensor
+    """[H, L]."""
+    query: torch.Tensor
+    """[H, D] sum of queries."""
+    unit_query: torch.Tensor
+    """[H, D] sum of queries of length one."""
+    query_norm: torch.Tensor
+    """[H]."""
+
+    def plus(self, later: Tally) -> Tally:
+        """Both tallies; the later one may know more positions."""
+        return Tally(
+            **{f.name: _add(getattr(self, f.name), getattr(later, f.name)) for f in fields(self)}
+        )
+
+
+def tally(call: Call, found: Found, view: View, b: int, weights: torch.Tensor) -> Tally:
+    """Add up the rows of one sequence in one call; weights are [N, Q] of that row of the batch."""
+    rows, keys = view.query_slice, view.key_slice
+    live = found.live[b, rows]
+    query = call.query[b, :, rows].float() * live[:, None]
+    length = query.norm(dim=-1)
+    heads = query.shape[0]
+    zero = torch.zeros(heads, device=query.device)
+    sums = found.sums[b]
+    sink = sums[:, :, 0] if view.has_sink else torch.zeros_like(sums[:, :, 0])
+    apart = torch.zeros(heads, view.length, device=query.device)
+    if found.distance is not None:
+        apart = found.distance[b, :, : view.length]
+    return Tally(
+        counts=(weights[:, rows] * live).sum(dim=-1),
+        sums=sums[:, :, keys].clone(),
+        sink=sink.clone(),
+        rows=live.sum(),
+        entropy=zero if found.entropy is None else found.entropy[b, :, rows].nansum(dim=-1),
+        diagonal=zero if found.diagonal is None else found.diagonal[b, :, rows].nansum(dim=-1),
+        distance=apart,
+        query=query.sum(dim=1),
+        unit_query=(query / length.clamp(min=1e-30)[..., None]).sum(dim=1),
+        query_norm=length.sum(dim=1),
+    )
+
+
+def shares(total: Tally) -> torch.Tensor:
+    """[H, N, L] mean over each group's rows; NaN for a group without rows."""
+    return total.sums / total.counts.where(total.counts > 0, torch.nan)[:, None]
+
+
+def peaks(total: Tally) -> tuple[torch.Tensor, torch.Tensor]:
+    """(keys [H, 8], what they receive): those that receive most from all rows; -1 and NaN pad."""
+    everyone = total.sums[:, 0] / total.counts[0].where(total.counts[0] > 0, torch.nan)
+    best = everyone.nan_to_num(nan=-1.0).topk(min(PEAKS, everyone.shape[-1]), dim=-1)
+    missing = PEAKS - best.indices.shape[-1]
+    there = best.values >= 0
+    keys = torch.nn.functional.pad(best.indices.where(there, -1), (0, missing), value=-1)
+    mass = best.values.where(there, torch.nan)
+    return keys, torch.nn.functional.pad(mass, (0, missing), value=torch.nan)
+
+
+def geometry(total: Tally, key: torch.Tensor, scale: float) -> dict[str, torch.Tensor]:
+    """Per head and key the means over queries of cosine, norm product and logit, [H, L] each.
+
+    No T x T work: a mean of products with one key is the product of the mean with that key.
+    """
+    repeats = total.query.shape[0] // key.shape[0]
+    rows = total.rows.clamp(min=1)
+    key = key.float()
+    norm = key.norm(dim=-1).repeat_interleave(repeats, dim=0)
+
+    def along(mean: torch.Tensor) -> torch.Tensor:
+        grouped = mean.view(key.shape[0], repeats, -1)
+        return (grouped @ key.transpose(1, 2)).reshape(mean.shape[0], -1)
+
+    return {
+        "cosine": along(total.unit_query / rows) / norm.clamp(min=1e-30),
+        "norm_product": (total.query_norm / rows)[:, None] * norm,
+        "logit": along(total.query / rows) * scale,
+    }
+
+
+def value_norms(
+    value: torch.Tensor, key: torch.Tensor, heads: int, gram: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
+    """Norms of keys and values by query head, [H, L]; with `gram` [H, D, D] contributions too."""
+    repeats = heads // value.shape[0]
+    value, key = value.float(), key.float()
+    found = {
+        "key_norm": key.norm(dim=-1).repeat_interleave(repeats, dim=0),
+        "value_norm": value.norm(dim=-1).repeat_interleave(repeats, dim=0),
+    }
+    if gram is not None:  # |W v|^2 = v (W^T W) v, and W^T W is small
+        each = value.repeat_interleave(repeats, dim=0)
+        squared = torch.einsum("hld,hde,hle->hl", each, gram, each)
+        found["contribution_norm"] = squared.clamp(min=0).sqrt()
+    return found
+
+
+def at_peaks(values: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """[H, L] read at [H, 8] keys; NaN where there is no key."""
+    return values.gather(-1, keys.clamp(min=0)).where(keys >= 0, torch.nan)
+
+
+def largest(states: torch.Tensor, count: int) -> dict[str, np.ndarray]:
+    """The `count` largest entries of [L, width] states by size, and the median size."""
+    flat = states.float().flatten()
+    best = flat.abs().topk(count).indices
+    return {
+        "massive_value": flat[best].cpu().numpy(),
+        "massive_position": (best // states.shape[1]).cpu().numpy(),
+        "massive_channel": (best % states.shape[1]).cpu().numpy(),
+        "massive_median": flat.abs().median().cpu().numpy(),
+    }
+
+
+def likeness(states: torch.Tensor) -> dict[str, np.ndarray]:
+    """Mean pairwise cosine and effective rank of [L, width] states."""
+    states = states.float()
+    unit = states / states.norm(dim=-1, keepdim=True).clamp(min=1e-30)
+    count = len(unit)
+    total = unit.sum(dim=0).pow(2).sum()  # |sum of unit vectors|^2 is all pairs, the same one twice
+    cosine = (total - count) / (count * (count - 1)) if count > 1 else total * torch.nan
+    spread = torch.linalg.svdvals(states)
+    spread = spread / spread.sum().clamp(min=1e-30)
+    rank = torch.exp(-(spread * spread.clamp(min=1e-30).log()).sum())
+    return {"state_cosine": cosine.cpu().numpy(), "effective_rank": rank.cpu().numpy()}
+
+
+def _add(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
+    if one.ndim and one.shape[-1] < two.shape[-1]:
+        one = torch.nn.functional.pad(one, (0, two.shape[-1] - one.shape[-1]))
+    return one + two

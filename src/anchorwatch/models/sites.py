@@ -1,0 +1,87 @@
+"""Where in a stock network the things are that an attention call does not carry.
+
+Residual stream before a layer, output projection, queries and keys before rotary positions: named
+here for each network, read with forward hooks that live only inside a run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from anchorwatch.errors import SpecError
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Paths inside one kind of network."""
+
+    layers: str
+    """The list of layers; a layer's first input is the residual stream before it."""
+    output: str
+    """The output projection, seen from a layer."""
+    before_rotary: tuple[str, str] | None = None
+    """Modules that give queries and keys before rotary, seen from a layer; None where fused."""
+    has_rotary: bool = False
+    shared: bool = False
+    """One layer module is called for every layer (ALBERT)."""
+
+
+_LLAMA = Sites(
+    layers="model.layers",
+    output="self_attn.o_proj",
+    before_rotary=("self_attn.q_proj", "self_attn.k_proj"),
+    has_rotary=True,
+)
+_QWEN3 = Sites(
+    layers="model.layers",
+    output="self_attn.o_proj",
+    before_rotary=("self_attn.q_norm", "self_attn.k_norm"),
+    has_rotary=True,
+)
+SITES: dict[str, Sites] = {
+    "llama": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _QWEN3,
+    "mistral": _LLAMA,
+    "gemma": _LLAMA,
+    "gpt2": Sites(layers="transformer.h", output="attn.c_proj"),
+    "gpt_neox": Sites(layers="gpt_neox.layers", output="attention.dense", has_rotary=True),
+    "bert": Sites(layers="bert.encoder.layer", output="attention.output.dense"),
+    "roberta": Sites(layers="roberta.encoder.layer", output="attention.output.dense"),
+    "distilbert": Sites(layers="distilbert.transformer.layer", output="attention.out_lin"),
+    "albert": Sites(
+        layers="albert.encoder.albert_layer_groups.0.albert_layers",
+        output="attention.dense",
+        shared=True,
+    ),
+    "modernbert": Sites(layers="model.layers", output="attn.Wo", has_rotary=True),
+}
+
+
+def sites_of(network: Any) -> Sites:
+    """The sites of a network; refuses where none are named."""
+    kind = network.config.model_type
+    if kind not in SITES:
+        raise SpecError(
+            f"no sites are named for {kind} networks, so their residual streams and projections "
+            f"cannot be read: leave those probes out, or add {kind} to models/sites.py"
+        )
+    return SITES[kind]
+
+
+def layer_modules(network: Any) -> list[Any]:
+    """The layer modules in order; one module many times where it is shared."""
+    sites = sites_of(network)
+    modules = list(network.get_submodule(sites.layers))
+    return modules * network.config.num_hidden_layers if sites.shared else modules
+
+
+def output_rows(network: Any, layer: int) -> torch.Tensor:
+    """[H * D, width] the output projection as heads' channels by residual channels."""
+    module = layer_modules(network)[layer].get_submodule(sites_of(network).output)
+    weight = module.weight.detach()
+    # GPT-2's Conv1D keeps its weight the other way round.
+    return weight if type(module).__name__ == "Conv1D" else weight.T

@@ -1,0 +1,352 @@
+"""What to measure, as frozen values named like the quantity they measure. No torch here.
+
+A probe is reduced on the spot: no T x T map is ever held, except by `pattern`, by name. Each value
+states its fields (dims, dtype, unit) for a run of a given shape, so that `aw.plan` can say the
+bytes before anything runs. Sums over keys are over the canvas; a sink token's share is kept apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from anchorwatch.errors import SpecError
+from anchorwatch.fields import Field, RunShape, field, peak_fields, summary
+
+GROUPS = ("all", "masked", "written", "prompt")
+"""Query groups every run has; region names are groups too."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What every probe has in common: the layers and steps it looks at (None: all of them)."""
+
+    _: KW_ONLY
+    layers: tuple[int, ...] | None = None
+    steps: tuple[int, ...] | None = None
+
+    needs_map: ClassVar[bool] = True
+    """Whether it reads attention probabilities (one more pass over queries and keys)."""
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "steps", "heads", "groups", "hidden"):
+            if hasattr(self, name):
+                object.__setattr__(self, name, _tuple(name, getattr(self, name)))
+
+    def looks_at(self, layer: int, step: int) -> bool:
+        return (self.layers is None or layer in self.layers) and self.at_step(step)
+
+    def at_step(self, step: int) -> bool:
+        return self.steps is None or step in self.steps
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        """What it adds to a trace of this shape."""
+        raise NotImplementedError
+
+    def as_dict(self) -> dict[str, Any]:
+        """Name and fields, for the manifest."""
+        fields = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
+        return {"name": type(self).__name__} | fields
+
+
+@dataclass(frozen=True)
+class received(Probe):  # noqa: N801
+    """Share of attention each key receives, by query group; sums to one over keys."""
+
+    groups: tuple[str, ...] = ("all", "masked", "written")
+    _: KW_ONLY
+    dtype: str = "float16"
+    """How it is stored; in memory it is float32."""
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        dims = ("step", "layer", "head", "group", "key")
+        says = "mean over the group's queries of the attention a key receives"
+        unit = "share of attention"
+        yield field("received", dims, self.dtype, unit, says, shape, len(self.groups))
+        if shape.sink:
+            says = "mean over the group's queries of the attention the sink token receives"
+            yield field("sink_received", dims[:-1], "float32", unit, says, shape, len(self.groups))
+        says = "queries of each group; times `received` it is the papers' column sum"
+        yield field("queries", ("step", "group"), "int32", "queries", says, shape, len(self.groups))
+        says = "rows that may look at nothing, left out of every mean"
+        yield field("hidden_rows", ("step", "layer"), "int32", "queries", says, shape)
+
+
+@dataclass(frozen=True)
+class entropy(Probe):  # noqa: N801
+    """Entropy of attention rows, in nats: the mean over queries, or every row."""
+
+    _: KW_ONLY
+    rows: bool = False
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        per = ("step", "layer", "head")
+        yield field("entropy", per, "float32", "nats", "mean entropy of attention rows", shape)
+        if self.rows:
+            says = "entropy of each attention row"
+            yield field("row_entropy", (*per, "query"), "float32", "nats", says, shape)
+
+
+@dataclass(frozen=True)
+class diagonal(Probe):  # noqa: N801
+    """Attention of positions to themselves: the mean over queries, or every row."""
+
+    _: KW_ONLY
+    rows: bool = False
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        per = ("step", "layer", "head")
+        unit = "share of attention"
+        yield field("diagonal", per, "float32", unit, "mean attention to oneself", shape)
+        if self.rows:
+            says = "attention of each position to itself"
+            yield field("row_diagonal", (*per, "query"), "float32", unit, says, shape)
+
+
+@dataclass(frozen=True)
+class distance(Probe):  # noqa: N801
+    """Attention by distance between query and key: the mean over queries of the mass at |i - j|."""
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        dims = ("step", "layer", "head", "distance")
+        says = "mean over queries of the attention at a distance"
+        yield field("distance_mass", dims, "float32", "share of attention", says, shape)
+
+
+@dataclass(frozen=True)
+class top_keys(Probe):  # noqa: N801
+    """The k keys a row looks at most: of rows that predicted a committed token, or of all."""
+
+    k: int = 8
+    _: KW_ONLY
+    every_row: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.k, int) or self.k < 1:
+            raise SpecError(f"k={self.k!r} is not a whole number of at least 1")
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        dims: tuple[str, ...] = ("layer", "head", "position", "rank")
+        name, of = "commit", "the row that predicted the token committed here"
+        if self.every_row:
+            dims, name, of = ("step", "layer", "head", "query", "rank"), "row", "each row"
+        says = f"keys that {of} looked at most"
+        yield field(f"{name}_top_key", dims, "int32", "position", says, shape, self.k)
+        says = f"attention of {of} to those keys"
+        unit = "share of attention"
+        yield field(f"{name}_top_mass", dims, "float16", unit, says, shape, self.k)
+
+
+@dataclass(frozen=True)
+class region_flow(Probe):  # noqa: N801
+    """Attention from region to region: mean over the one's queries, sum over the other's keys."""
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        _need_regions(self, shape)
+        dims = ("step", "layer", "head", "query_region", "key_region")
+        says = "mean over a region's queries of the attention to a region"
+        yield field("region_flow", dims, "float32", "share of attention", says, shape)
+
+
+@dataclass(frozen=True)
+class region_rollout(Probe):  # noqa: N801
+    """Attention rollout to regions, without a map: X <- (X + mean over heads of A X) / 2."""
+
+    hidden: tuple[int, ...] = ()
+    """Positions whose columns are taken out, rows renormalised (anchors removed)."""
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        _need_regions(self, shape)
+        dims = ("step", "layer", "query_region", "key_region")
+        says = "mean over a region's queries of the rollout to a region, up to and with this layer"
+        yield field("region_rollout", dims, "float32", "share", says, shape)
+
+
+@dataclass(frozen=True)
+class qk_geometry(Probe):  # noqa: N801
+    """Per key the mean cosine, mean norm product and mean logit over queries; no T x T work.
+
+    By default a mean over keys and the values at the eight keys that receive most; `keys=True`
+    keeps every key. `rotary="before"` measures queries and keys before rotary positions.
+    """
+
+    _: KW_ONLY
+    keys: bool = False
+    rotary: str = "after"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rotary not in ("after", "before"):
+            raise SpecError(f"rotary={self.rotary!r} is unknown: expected 'after' or 'before'")
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        per = ("step", "layer", "head")
+        suffix = "" if self.rotary == "after" else "_before_rotary"
+        what = {
+            "cosine": ("cosine", "mean over queries of cos(q, k)"),
+            "norm_product": ("norm squared", "mean over queries of |q| |k|"),
+            "logit": ("logit", "mean over queries of the scaled product of q and k"),
+        }
+        says = "mean norm of the queries"
+        yield field(f"query_norm{suffix}", per, "float32", "norm", says, shape)
+        yield from peak_fields(shape)
+        for name, (unit, says) in what.items():
+            yield from summary(f"{name}{suffix}", unit, says, shape, keys=self.keys)
+
+
+@dataclass(frozen=True)
+class norms(Probe):  # noqa: N801
+    """Norms of keys and values: a mean over keys and at the eight keys that receive most, or all.
+
+    `contribution=True` adds the norm of each value carried through the output projection;
+    `residual=True` the norm of each position's residual stream before the layer.
+    """
+
+    _: KW_ONLY
+    keys: bool = False
+    contribution: bool = False
+    residual: bool = False
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        yield from peak_fields(shape)
+        kinds = {"key_norm": "norm of a key", "value_norm": "norm of a value"}
+        if self.contribution:
+            kinds["contribution_norm"] = "norm of a value through the output projection"
+        for name, says in kinds.items():
+            yield from summary(name, "norm", says, shape, keys=self.keys)
+        if self.residual:
+            dims = ("step", "layer", "position")
+            says = "norm of the residual stream before the layer"
+            yield field("residual_norm", dims, "float32", "norm", says, shape)
+
+
+@dataclass(frozen=True)
+class massive(Probe):  # noqa: N801
+    """The k largest residual activations before each layer, and the median they stand out from."""
+
+    k: int = 3
+
+    needs_map: ClassVar[bool] = False
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        per = ("step", "layer", "outlier")
+        what = {
+            "massive_value": ("float32", "activation", "largest residual activations, signed"),
+            "massive_position": ("int32", "position", "where they are"),
+            "massive_channel": ("int32", "channel", "which channel they are in"),
+        }
+        for name, (dtype, unit, says) in what.items():
+            yield field(name, per, dtype, unit, says, shape, self.k)
+        says = "median of the absolute residual activations"
+        yield field("massive_median", per[:2], "float32", "activation", says, shape)
+
+
+@dataclass(frozen=True)
+class mixing(Probe):  # noqa: N801
+    """How alike the states of different positions are: mean pairwise cosine and effective rank."""
+
+    needs_map: ClassVar[bool] = False
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        per = ("step", "layer")
+        says = "mean cosine between the residual states of two positions before the layer"
+        yield field("state_cosine", per, "float32", "cosine", says, shape)
+        says = "exponential of the entropy of the normalised singular values of those states"
+        yield field("effective_rank", per, "float32", "dimensions", says, shape)
+
+
+@dataclass(frozen=True)
+class pattern(Probe):  # noqa: N801
+    """The full map of named layers, heads and steps. It is large: `aw.plan` says how large."""
+
+    _: KW_ONLY
+    heads: tuple[int, ...] | None = None
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        dims = ("pick", "query", "key")
+        sizes = (len(self.picks(shape)), shape.positions, shape.positions)
+        says = "attention probabilities of one (step, layer, head)"
+        yield Field("pattern", dims, "float32", "share of attention", says, sizes)
+        for name in ("step", "layer", "head"):
+            says = f"{name} of each pick"
+            yield Field(f"pick_{name}", ("pick",), "int32", name, says, sizes[:1])
+
+    def picks(self, shape: RunShape) -> list[tuple[int, int, int]]:
+        """(step, layer, head) of each map, in order."""
+        steps = range(shape.steps) if self.steps is None else self.steps
+        layers = range(shape.layers) if self.layers is None else self.layers
+        heads = range(shape.heads) if self.heads is None else self.heads
+        return [(step, layer, head) for step in steps for layer in layers for head in heads]
+
+
+PROBES: dict[str, type[Probe]] = {
+    kind.__name__: kind
+    for kind in (
+        received,
+        entropy,
+        diagonal,
+        distance,
+        top_keys,
+        region_flow,
+        region_rollout,
+        qk_geometry,
+        norms,
+        massive,
+        mixing,
+        pattern,
+    )
+}
+
+
+def from_dict(fields: Mapping[str, Any]) -> Probe:
+    """The probe a manifest describes; the inverse of `as_dict`."""
+    rest = dict(fields)
+    name = rest.pop("name", None)
+    if name not in PROBES:
+        raise SpecError(f"no probe is called {name!r}: expected one of {', '.join(PROBES)}")
+    known = {one.name for one in dataclasses.fields(PROBES[name])}
+    if unknown := sorted(set(rest) - known):
+        raise SpecError(f"{name} has no {', '.join(unknown)}: it takes {', '.join(sorted(known))}")
+    return PROBES[name](**rest)
+
+
+def fields_of(probes: Sequence[Probe], shape: RunShape) -> dict[str, Field]:
+    """Every field of a set of probes, each once; two probes that disagree about one are refused."""
+    found: dict[str, Field] = {}
+    for probe in probes:
+        for one in probe.fields(shape):
+            if found.setdefault(one.name, one) != one:
+                raise SpecError(f"two probes give {one.name} differently: ask for one of them")
+    for name in list(found) if shape.branches == 2 else ():
+        found[f"blind_{name}"] = dataclasses.replace(found[name], name=f"blind_{name}")
+    return found
+
+
+def _need_regions(probe: Probe, shape: RunShape) -> None:
+    if not shape.regions:
+        name = type(probe).__name__
+        raise SpecError(f"{name} needs regions: run(..., regions={{'passage': (0, 42)}})")
+
+
+def _tuple(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, tuple):
+        return value
+    if isinstance(value, str | int) or not isinstance(value, Sequence | range | np.ndarray):
+        raise SpecError(f"{name}={value!r} is not a list: say [{value!r}]")
+    return tuple(item.item() if isinstance(item, np.generic) else item for item in value)
+
+
+DEFAULT: tuple[Probe, ...] = (
+    received(),
+    entropy(),
+    diagonal(),
+    qk_geometry(),
+    norms(),
+    top_keys(),
+)
+"""What a run measures without asking: under 1 GB for 128 steps, 32 layers, 32 heads, T = 1024."""
