@@ -18,6 +18,9 @@ from anchorwatch.errors import SpecError
 
 __all__ = ["DreamOrder", "LeftToRight", "LowConfidence", "RandomOrder", "Threshold"]
 
+COLDEST = 1e-4
+"""Logits divided by less would overflow."""
+
 DreamAlgorithm = Literal["origin", "maskgit_plus", "topk_margin", "entropy"]
 
 
@@ -40,7 +43,7 @@ class Decoding:
             if isinstance(value, np.generic):  # a sweep over np.arange hands out numpy scalars
                 object.__setattr__(self, field.name, value.item())
         _whole("length", self.length, optional=True)
-        _number("temperature", self.temperature, at_least=0.0)
+        _temperature("temperature", self.temperature)
 
     @property
     def draws(self) -> bool:
@@ -172,7 +175,7 @@ class DreamOrder(Decoding):
         _number("eps", self.eps, above=0.0, below=1.0)
         _top(self.top_p, self.top_k)
         if self.algorithm_temperature is not None:
-            _number("algorithm_temperature", self.algorithm_temperature, at_least=0.0)
+            _temperature("algorithm_temperature", self.algorithm_temperature)
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,11 @@ class Threshold(Blocks):
     def __post_init__(self) -> None:
         super().__post_init__()
         _number("threshold", self.threshold, above=0.0, at_most=1.0)
+
+    @property
+    def patience(self) -> int:
+        """Steps in a block that may write nothing before it is left; chance may help, cold not."""
+        return 4 if self.temperature > 0 else 1
 
 
 @dataclass(frozen=True)
@@ -260,6 +268,14 @@ def _number(
     wanted += [f"at most {at_most:g}"] if at_most < math.inf else []
     wanted += [f"below {below:g}"] if below < math.inf else []
     raise SpecError(f"{name}={value!r} is not a finite number {' and '.join(wanted)}")
+
+
+def _temperature(name: str, value: object) -> None:
+    _number(name, value, at_least=0.0)
+    if 0 < value < COLDEST:  # type: ignore[operator]
+        raise SpecError(
+            f"{name}={value!r} is too cold to divide by: use 0, or at least {COLDEST:g}"
+        )
 
 
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:

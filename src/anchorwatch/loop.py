@@ -14,12 +14,12 @@ import torch
 from transformers import DynamicCache
 
 from anchorwatch.decoding import Decoding, LeftToRight
-from anchorwatch.measures import View
+from anchorwatch.measures import Record, View
 from anchorwatch.models.model import Model
 from anchorwatch.policies import Draft, Turn, choose, turns
 from anchorwatch.regions import Regions
 from anchorwatch.trace import MISSING
-from anchorwatch.watch import Record, Watch
+from anchorwatch.watch import Watch
 
 
 @dataclass(frozen=True)
@@ -182,14 +182,18 @@ def _canvas_logits(
             blind[draft.answer] = draft.canvas[draft.answer]
             rows.append(blind)
             owners.append((i, "blind_"))
-    canvases, keys = _padded(rows, model.specials.pad_id)
+    canvases, padding = _padded(rows, model.specials.pad_id)
     ahead = int(model.sink_id is not None)
     views = [
-        _view(jobs[i], i, branch, canvases.shape[1] - len(row) + ahead, len(row), ahead > 0)
-        for (i, branch), row in zip(owners, rows, strict=True)
+        replace(
+            _view(jobs[i], i, branch, canvases.shape[1] - len(row) + ahead, len(row), ahead > 0),
+            row=place,
+        )
+        for place, ((i, branch), row) in enumerate(zip(owners, rows, strict=True))
     ]
-    with _watched(jobs, memory.watch, views, pending, canvases.shape[1] + ahead):
-        logits = model.logits(canvases, keys)
+    size = (len(rows), canvases.shape[1] + ahead)
+    with _watched(jobs, memory.watch, views, pending, size):
+        logits = model.logits(canvases, padding=padding)
     answers: dict[int, torch.Tensor] = {}
     for row, (i, branch) in enumerate(owners):
         own = logits[row, canvases.shape[1] - len(rows[row]) :]
@@ -207,19 +211,25 @@ def _next_logits(
     """Logits [1, V] of the next token for each active draft, with or without a cache."""
     decoding = jobs[0].decoding
     assert isinstance(decoding, LeftToRight)
-    canvases, keys = _padded([job.draft.canvas for job in jobs], model.specials.pad_id)
+    # A cache keeps its columns: every row grows at every step, finished ones by something unread.
+    steps = max(len(job.taken) for job in jobs)
+    rows = []
+    for job in jobs:
+        filler = job.draft.canvas.new_full((steps - len(job.taken),), model.specials.pad_id)
+        rows.append(torch.cat([job.draft.canvas, filler]))
+    canvases, padding = _padded(rows, model.specials.pad_id)
     fresh = canvases if memory.cache is None else canvases[:, -1:]
     views = []
-    for i, job in enumerate(jobs):
-        length = len(job.draft.canvas)
-        view = _view(job, i, "", canvases.shape[1] - length, length, has_sink=False)
+    for i in pending:
+        length = len(jobs[i].draft.canvas)
+        view = _view(jobs[i], i, "", canvases.shape[1] - length, length, has_sink=False)
         if memory.cache is not None:
             view = replace(view, query_start=0, queries=1)
-        views.append(view)
+        views.append(replace(view, row=i))
     if memory.watch is not None:
         memory.watch.cached = decoding.cache
-    with _watched(jobs, memory.watch, views, pending, fresh.shape[1]):
-        logits, cache = model.extend(fresh, keys, memory.cache)
+    with _watched(jobs, memory.watch, views, pending, fresh.shape):
+        logits, cache = model.extend(fresh, padding=padding, cache=memory.cache)
     memory.cache = cache if decoding.cache else None
     return {i: logits[i : i + 1] for i in pending}
 
@@ -230,7 +240,11 @@ def _view(job: Job, i: int, branch: str, start: int, length: int, has_sink: bool
 
 @contextmanager
 def _watched(
-    jobs: list[Job], watch: Watch | None, views: list[View], pending: dict[int, Turn], rows: int
+    jobs: list[Job],
+    watch: Watch | None,
+    views: list[View],
+    pending: dict[int, Turn],
+    size: tuple[int, ...],
 ) -> Iterator[None]:
     """Let the probes see one forward pass, where any of them looks at this step."""
     if watch is None or not watch.awake(views[0].step):
@@ -245,7 +259,7 @@ def _watched(
         elif view.job in pending:
             opened |= pending[view.job].open.cpu().numpy()
         opens.append(opened)
-    with watch.over(views, members, opens, rows):
+    with watch.over(views, members, opens, size):
         yield
 
 
@@ -255,8 +269,6 @@ def _padded(rows: list[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.
     if all(len(row) == longest for row in rows):
         return torch.stack(rows), None
     batch = torch.full((len(rows), longest), pad_id, device=rows[0].device)
-    keys = torch.zeros_like(batch, dtype=torch.bool)
     for i, row in enumerate(rows):
         batch[i, longest - len(row) :] = row
-        keys[i, longest - len(row) :] = True
-    return batch, keys
+    return batch, torch.tensor([longest - len(row) for row in rows], device=batch.device)

@@ -7,14 +7,35 @@ Shapes: H heads, G key heads, N query groups, L canvas positions, D channels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
 
 from anchorwatch.attention import Call
-from anchorwatch.fields import PEAKS
+from anchorwatch.fields import PEAKS, Field, RunShape
+from anchorwatch.probes import Probe, fields_of
 from anchorwatch.tiles import Found
+
+
+class Record:
+    """The arrays of one sequence, absent until measured."""
+
+    def __init__(self, probes: Sequence[Probe], shape: RunShape) -> None:
+        self.shape = shape
+        self.fields: dict[str, Field] = fields_of(probes, shape)
+        self.arrays = {name: _absent(field) for name, field in self.fields.items()}
+
+    def put(self, name: str, index: tuple[Any, ...], value: Any) -> None:
+        """Keep a value, if the field was asked for."""
+        if name in self.arrays:
+            value = value.detach().cpu().numpy() if torch.is_tensor(value) else value
+            place = self.arrays[name]
+            if len(index) > 1:  # one axis at a time: numpy moves axes when it mixes kinds of index
+                place, index = place[index[0]], index[1:]
+            place[index] = value
 
 
 @dataclass(frozen=True)
@@ -34,6 +55,8 @@ class View:
     queries: int
     """How many of them are queries of this call: the last ones."""
     has_sink: bool
+    row: int = 0
+    """Which row of the batch."""
 
     @property
     def key_slice(self) -> slice:
@@ -191,3 +214,10 @@ def _add(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
     if one.ndim and one.shape[-1] < two.shape[-1]:
         one = torch.nn.functional.pad(one, (0, two.shape[-1] - one.shape[-1]))
     return one + two
+
+
+def _absent(field: Field) -> np.ndarray:
+    """An array in which nothing has been measured yet; floats are float32 until they are stored."""
+    if np.dtype(field.dtype).kind == "i":
+        return np.full(field.sizes, -1, dtype=field.dtype)
+    return np.full(field.sizes, np.nan, dtype=np.float32)

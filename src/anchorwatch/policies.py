@@ -26,8 +26,10 @@ from anchorwatch.decoding import (
 )
 from anchorwatch.errors import SpecError
 
-NARROW = 1e-5
-"""A decision by less than this may fall otherwise in a padded batch; traces count them."""
+
+def narrow_margin(dtype: torch.dtype) -> float:
+    """A decision with a smaller margin may fall otherwise in a padded batch; traces count them."""
+    return 1e-5 if dtype in (torch.float32, torch.float64) else 1e-2
 
 
 @dataclass
@@ -71,7 +73,7 @@ class Choice:
     positions: torch.Tensor
     tokens: torch.Tensor
     narrow: int
-    """Decisions of this step whose margin was under NARROW."""
+    """Decisions of this step whose margin was under `narrow_margin`."""
 
 
 @singledispatch
@@ -97,12 +99,13 @@ def _even_turns(decoding: EvenSteps, draft: Draft) -> Iterator[Turn]:
 @turns.register
 def _threshold_turns(decoding: Threshold, draft: Draft) -> Iterator[Turn]:
     for within, opened in _blocks(decoding.block, draft):
-        left = int((draft.masked & within).sum())
-        while left:
+        idle = 0
+        while bool((draft.masked & within).any()) and idle < decoding.patience:
+            before = int(draft.masked.sum())
             yield Turn(open=draft.masked & opened)
-            now = int((draft.masked & within).sum())
-            # The model may choose the mask id itself; then nothing changes, and never would.
-            left = 0 if now == left else now
+            # The model may choose the mask id itself: then nothing was written, and at
+            # temperature 0 nothing ever would be.
+            idle += int(draft.masked.sum()) == before
 
 
 @turns.register
@@ -157,8 +160,12 @@ def _choose_above(decoding: Threshold, draft: Draft, turn: Turn, logits: torch.T
     confidence = torch.softmax(logits[at].double(), dim=-1).gather(-1, tokens[:, None])[:, 0]
     enough = confidence >= decoding.threshold
     enough[confidence.argmax()] = True
-    near = (confidence - decoding.threshold).abs() < NARROW
-    narrow = int((near | (enough & (gap < NARROW))).sum())
+    margin = narrow_margin(logits.dtype)
+    near = (confidence - decoding.threshold).abs() < margin
+    narrow = int((near | (enough & (gap < margin))).sum())
+    best = confidence.topk(min(2, len(confidence))).values
+    if len(best) == 2 and best[0] < decoding.threshold:  # only the surest was taken
+        narrow += int(best[0] - best[1] < margin)
     return Choice(positions=at[enough], tokens=tokens[enough], narrow=narrow)
 
 
@@ -170,14 +177,37 @@ def _choose_dream(decoding: DreamOrder, draft: Draft, turn: Turn, logits: torch.
     probabilities = _probabilities(logits[at], decoding.temperature, decoding.top_p, decoding.top_k)
     tokens, gap = _sample(probabilities, decoding.temperature, draft.generator)
     if turn.chance is not None:
-        return Choice(positions=at, tokens=tokens, narrow=int((gap < NARROW).sum()))
+        return Choice(
+            positions=at, tokens=tokens, narrow=int((gap < narrow_margin(logits.dtype)).sum())
+        )
     confidence = _dream_confidence(decoding, probabilities, tokens)
     if not decoding.algorithm_temperature or not turn.count:
         return _surest(turn, at, confidence, tokens, gap)
-    weights = torch.softmax(_row(turn, at, confidence) / decoding.algorithm_temperature, dim=-1)
-    drawn = torch.multinomial(weights, turn.count, generator=draft.generator)
+    return _drawn(decoding, draft, turn, (at, confidence, tokens, gap))
+
+
+def _drawn(
+    decoding: DreamOrder,
+    draft: Draft,
+    turn: Turn,
+    found: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
+) -> Choice:
+    """Positions drawn by softmax(confidence / temperature), as many as have any weight.
+
+    Dream asks multinomial for more than that and then gets closed positions, the prompt's too;
+    here the rest are the surest of those left.
+    """
+    at, confidence, tokens, gap = found
+    assert decoding.algorithm_temperature is not None and turn.count is not None
+    row = _row(turn, at, confidence)
+    weights = torch.softmax(row / decoding.algorithm_temperature, dim=-1)
+    possible = min(turn.count, int((weights > 0).sum()))
+    drawn = torch.multinomial(weights, possible, generator=draft.generator)
+    row[drawn] = -torch.inf
+    drawn = torch.cat([drawn, torch.topk(row, turn.count - possible).indices])
     of = torch.searchsorted(at, drawn)
-    return Choice(positions=drawn, tokens=tokens[of], narrow=int((gap[of] < NARROW).sum()))
+    narrow = int((gap[of] < narrow_margin(confidence.dtype)).sum())
+    return Choice(positions=drawn, tokens=tokens[of], narrow=narrow)
 
 
 @choose.register
@@ -190,7 +220,7 @@ def _choose_next(decoding: LeftToRight, draft: Draft, turn: Turn, logits: torch.
             logits[-1:], decoding.temperature, decoding.top_p, decoding.top_k
         )
         tokens, gap = _sample(probabilities, decoding.temperature, draft.generator)
-    return Choice(positions=at, tokens=tokens, narrow=int(gap[0] < NARROW))
+    return Choice(positions=at, tokens=tokens, narrow=int(gap[0] < narrow_margin(logits.dtype)))
 
 
 def _blocks(block: int | None, draft: Draft) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -219,10 +249,11 @@ def _surest(
     # topk over the whole row, as upstream: which of two equal positions wins depends on its length.
     positions = torch.topk(row, count).indices
     of = torch.searchsorted(at, positions)
-    narrow = int((gap[of] < NARROW).sum())
+    margin = narrow_margin(confidence.dtype)
+    narrow = int((gap[of] < margin).sum())
     if 0 < count < len(at):
         edge = torch.topk(row, count + 1).values
-        narrow += int(edge[-2] - edge[-1] < NARROW)
+        narrow += int(edge[-2] - edge[-1] < margin)
     return Choice(positions=positions, tokens=tokens[of], narrow=narrow)
 
 

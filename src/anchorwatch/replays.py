@@ -14,6 +14,7 @@ import torch
 
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.loop import Job, Step, walk
+from anchorwatch.measures import Record
 from anchorwatch.models.model import Model
 from anchorwatch.policies import Draft, Turn
 from anchorwatch.probes import DEFAULT, Probe
@@ -22,7 +23,6 @@ from anchorwatch.records import trace_of
 from anchorwatch.regions import Regions
 from anchorwatch.runs import num_passes, shape_of, watch_over
 from anchorwatch.trace import MISSING, Trace
-from anchorwatch.watch import Record
 
 DISAGREES = 1e-2
 """A committed token's log-probability that differs by more was not given by this model."""

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence, Threshold
 from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.fields import RunShape
 from anchorwatch.loop import Job, Step, walk
+from anchorwatch.measures import Record
 from anchorwatch.models.model import Model, Prompt
 from anchorwatch.plans import BUDGET_BYTES, Plan
 from anchorwatch.policies import Draft
@@ -24,7 +25,7 @@ from anchorwatch.progress import Progress
 from anchorwatch.records import trace_of
 from anchorwatch.regions import Regions, Spans, find_regions
 from anchorwatch.trace import MISSING, Trace
-from anchorwatch.watch import Record, Watch
+from anchorwatch.watch import Watch
 
 Ids = Sequence[int] | np.ndarray | torch.Tensor
 
@@ -70,9 +71,11 @@ def run_many(
     `batch` rows share a forward pass. The default is 1 on a CPU, where the rows are then equal to
     single runs bit for bit, and 8 elsewhere. Rows of unequal length are padded on the left.
     """
+    if isinstance(prompts, str | bytes):
+        raise PromptError("run_many takes a list of prompts: give [prompt], or use run")
     size = batch if batch is not None else (1 if model.device.type == "cpu" else 8)
-    if size < 1:
-        raise SpecError(f"batch={batch} is not a whole number of at least 1")
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise SpecError(f"batch={batch!r} is not a whole number of at least 1")
     jobs = [
         _job(model, Ask(prompt), decoding, probes, seed + i, BUDGET_BYTES)
         for i, prompt in enumerate(prompts)
@@ -153,10 +156,11 @@ def _prepared(model: Model, ask: Ask, decoding: Decoding | None) -> _Prepared:
     else:
         first, answer = _infilled(model, canvas, decoding)
     if len(first) > model.num_positions:
-        room = max(model.num_positions - len(first) + len(answer), 0)
+        room = model.num_positions - len(first) + len(answer)
+        way = f", or set length to at most {room}" if room > 0 else ""
         raise PromptError(
             f"prompt and answer take {len(first)} positions and {model.source} was made for "
-            f"{model.num_positions}: shorten the prompt, or set length to at most {room}"
+            f"{model.num_positions}: shorten the prompt{way}"
         )
     decoding = decoding.for_length(len(answer))
     regions = find_regions(ask.regions, prompt, model, first, answer)
@@ -198,7 +202,9 @@ def _planned(ready: _Prepared, probes: Sequence[Probe]) -> Plan:
 def _default(model: Model, *, infill: bool) -> Decoding:
     if model.family.kind == "arm":
         return LeftToRight(length=DEFAULT_LENGTH)
-    return LowConfidence(length=None if infill else DEFAULT_LENGTH)
+    if infill:
+        return LowConfidence()
+    return LowConfidence(length=DEFAULT_LENGTH, block=model.block)
 
 
 def _suits(model: Model, decoding: Decoding) -> None:
@@ -207,6 +213,10 @@ def _suits(model: Model, decoding: Decoding) -> None:
             f"decoding={decoding!r} is not one of aw.decoding: for example LowConfidence(length=64)"
         )
     name = type(decoding).__name__
+    if getattr(decoding, "forbid_end", False) and not model.specials.eos_ids:
+        raise SpecError(f"{model.source} names no end token to forbid: leave forbid_end out")
+    if getattr(decoding, "defer_end", False) and not model.specials.end_ids:
+        raise SpecError(f"{model.source} names no end token to defer: leave defer_end out")
     if model.family.kind == "arm" and decoding.writes == "masked":
         raise SpecError(
             f"{name} fills masks and {model.source} is autoregressive: use LeftToRight(length=...)"
@@ -273,6 +283,7 @@ def shape_of(
 
 def num_passes(decoding: Decoding) -> int:
     """Forward passes of a decoding of known length; some may stop earlier."""
-    steps = getattr(decoding, "steps", None) or decoding.length
-    assert steps is not None, "for_length() comes first"
-    return int(steps)
+    assert decoding.length is not None, "for_length() comes first"
+    if isinstance(decoding, Threshold):
+        return decoding.length + decoding.patience * decoding.num_blocks
+    return int(getattr(decoding, "steps", None) or decoding.length)

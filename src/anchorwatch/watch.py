@@ -17,31 +17,12 @@ from anchorwatch import measures
 from anchorwatch import probes as kinds
 from anchorwatch.attention import Call, watching
 from anchorwatch.errors import SpecError
-from anchorwatch.fields import Field, RunShape
-from anchorwatch.measures import Tally, View
+from anchorwatch.measures import Record, Tally, View
 from anchorwatch.models.model import Model
 from anchorwatch.models.sites import layer_modules, output_rows, sites_of
-from anchorwatch.probes import Probe, fields_of
+from anchorwatch.probes import Probe
 from anchorwatch.regions import Regions
 from anchorwatch.tiles import Found, Want, survey
-
-
-class Record:
-    """The arrays of one sequence, absent until measured."""
-
-    def __init__(self, probes: Sequence[Probe], shape: RunShape) -> None:
-        self.shape = shape
-        self.fields: dict[str, Field] = fields_of(probes, shape)
-        self.arrays = {name: _absent(field) for name, field in self.fields.items()}
-
-    def put(self, name: str, index: tuple[Any, ...], value: Any) -> None:
-        """Keep a value, if the field was asked for."""
-        if name in self.arrays:
-            value = value.detach().cpu().numpy() if torch.is_tensor(value) else value
-            place = self.arrays[name]
-            if len(index) > 1:  # one axis at a time: numpy moves axes when it mixes kinds of index
-                place, index = place[index[0]], index[1:]
-            place[index] = value
 
 
 class Watch:
@@ -70,21 +51,25 @@ class Watch:
 
     @contextmanager
     def over(
-        self, views: list[View], members: list[np.ndarray], opens: list[np.ndarray], rows: int
+        self,
+        views: list[View],
+        members: list[np.ndarray],
+        opens: list[np.ndarray],
+        size: tuple[int, ...],
     ) -> Iterator[None]:
-        """Watch one forward pass over `rows` query rows.
+        """Watch one forward pass over `size` (rows of the batch, query rows).
 
         `members` are [group, position] bool of each view, `opens` [position] bool: whose row may
         be committed now.
         """
         device = self.model.device
         self._views = views
-        weights = torch.zeros(len(views), len(self.groups), rows)
-        opened = torch.zeros(len(views), rows, dtype=torch.bool)
-        for b, view in enumerate(views):
+        weights = torch.zeros(size[0], len(self.groups), size[1])
+        opened = torch.zeros(size[0], size[1], dtype=torch.bool)
+        for view, member, row in zip(views, members, opens, strict=True):
             recent = slice(view.length - view.queries, view.length)
-            weights[b, :, view.query_slice] = torch.from_numpy(members[b][:, recent]).float()
-            opened[b, view.query_slice] = torch.from_numpy(opens[b][recent])
+            weights[view.row, :, view.query_slice] = torch.from_numpy(member[:, recent]).float()
+            opened[view.row, view.query_slice] = torch.from_numpy(row[recent])
         self._weights, self._open = weights.to(device), opened.to(device)
         self._mixed = None
         with ExitStack() as stack:
@@ -108,7 +93,8 @@ class Watch:
         if not self.cached and not any(probe.needs_map for probe in active):
             return
         found = survey(call, self._want(call, active))
-        for b, view in enumerate(self._views):
+        for view in self._views:
+            b = view.row
             now = measures.tally(call, found, view, b, self._weights[b])
             total = self._total(now, view, call.layer)
             if active:
@@ -151,7 +137,7 @@ class Watch:
         moved = torch.roll(self._open, -1, dims=1)
         moved[:, -1] = False
         first = torch.tensor([view.query_start for view in self._views], device=moved.device)
-        at = torch.arange(len(self._views), device=moved.device)
+        at = torch.tensor([view.row for view in self._views], device=moved.device)
         moved[at, first] |= self._open[at, first]  # a first token keeps its own row
         return moved
 
@@ -293,22 +279,22 @@ class Watch:
         if self._mixed is None:
             count = len(self.regions[0].names)
             self._mixed = torch.zeros(batch, keys, count, device=call.query.device)
-            for b, view in enumerate(self._views):
-                of = self.regions[view.job].of[: view.length]
+            for view in self._views:
+                b, of = view.row, self.regions[view.job].of[: view.length]
                 for region in range(count):
                     places = torch.from_numpy(np.flatnonzero(of == region)) + view.key_start
                     self._mixed[b, places, region] = 1.0
         hidden = torch.zeros(batch, keys, dtype=torch.bool, device=call.query.device)
-        for b, view in enumerate(self._views):
+        for view in self._views:
             for position in probe.hidden:
-                hidden[b, view.key_start + position] = True
+                hidden[view.row, view.key_start + position] = True
         return self._mixed, hidden
 
     def _keep_rollout(self, layer: int) -> None:
         assert self._mixed is not None
-        for b, view in enumerate(self._views):
+        for view in self._views:
             of = torch.from_numpy(self.regions[view.job].of[: view.length].astype(np.int64))
-            states = self._mixed[b, view.key_slice]
+            states = self._mixed[view.row, view.key_slice]
             for region in range(len(self.regions[view.job].names)):
                 inside = (of == region).to(states.device)
                 mean = states[inside].mean(dim=0) if bool(inside.any()) else states[0] * torch.nan
@@ -342,8 +328,8 @@ class Watch:
         def look(_: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
             layer, seen[0] = seen[0], seen[0] + 1
             hidden = args[0] if args else given["hidden_states"]
-            for b, view in enumerate(self._views):
-                self._keep_states(states, layer, view, hidden[b, view.query_slice])
+            for view in self._views:
+                self._keep_states(states, layer, view, hidden[view.row, view.query_slice])
 
         for module in dict.fromkeys(layer_modules(self.model.network)):
             yield module.register_forward_pre_hook(look, with_kwargs=True)
@@ -400,10 +386,3 @@ def _groups(probes: Sequence[Probe], regions: tuple[str, ...]) -> tuple[str, ...
             )
     flows = any(isinstance(probe, kinds.region_flow) for probe in probes)
     return tuple(dict.fromkeys(["all", *asked, *(regions if flows else ())]))
-
-
-def _absent(field: Field) -> np.ndarray:
-    """An array in which nothing has been measured yet; floats are float32 until they are stored."""
-    if np.dtype(field.dtype).kind == "i":
-        return np.full(field.sizes, -1, dtype=field.dtype)
-    return np.full(field.sizes, np.nan, dtype=np.float32)

@@ -421,6 +421,26 @@ def test_a_full_disk_at_every_point_leaves_nothing_behind(tmp_path):
         assert damage(tmp_path / str(n) / "a.trace") == []
 
 
+def test_what_zarr_still_writes_when_a_write_fails_is_removed_too(tmp_path, monkeypatch):
+    import zarr.storage._local as local
+
+    put, slept = local._put, []
+
+    def uneven(path, value, exclusive=False):
+        if path.parent.name == "received":
+            disk_full()
+        if exclusive:
+            time.sleep(0.2)
+            slept.append(path)
+        return put(path, value, exclusive)
+
+    monkeypatch.setattr(local, "_put", uneven)
+    with pytest.raises(OSError, match="No space"):
+        write(tmp_path / "a.trace", small())
+    assert slept, "nothing was written beside the write that failed: this test tests nothing"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_killed_at_any_time_every_name_without_a_dot_is_whole(tmp_path):
     codes = play("storm", tmp_path)
     assert set(codes) == {-signal.SIGKILL}

@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
-import tolerances
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import denoisers, denoisings, left_to_right, load, prompts, seeds
 
 import anchorwatch as aw
+import tolerances
 from anchorwatch.attention import watching
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.models import tiny
+from strategies import denoisers, denoisings, left_to_right, load, prompts, seeds
 
 P = aw.probes
 
@@ -191,7 +191,7 @@ def test_a_replay_refuses_another_model():
     _ = other.digest
     with torch.no_grad():  # the digest was taken: the log-probabilities must tell
         other.network.lm_head.weight.mul_(2)
-    with pytest.raises(TraceError, match="at step 0 this model gives .* other log-probabilities"):
+    with pytest.raises(TraceError, match=r"at step 0 this model gives .* other log-probabilities"):
         aw.replay(other, trace)
 
 

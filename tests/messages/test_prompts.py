@@ -33,6 +33,8 @@ D = aw.decoding
         (lambda: D.DreamOrder(8, top_p=0.0), "above 0 and at most 1"),
         (lambda: D.DreamOrder(8, top_k=0), "top_k=0 is not a whole number"),
         (lambda: D.Threshold(8, threshold=1.5), "at most 1"),
+        (lambda: D.LowConfidence(8, temperature=1e-40), "too cold to divide by: use 0"),
+        (lambda: D.DreamOrder(8, algorithm_temperature=1e-9), "too cold to divide by"),
     ],
 )
 def test_decodings_refuse_the_impossible(make, says):
@@ -73,9 +75,13 @@ WRONG = [
     (
         list(range(10, 500)) * 2,
         {},
-        "was made for 512: shorten the prompt, or set length to at most 0",
+        "was made for 512: shorten the prompt$",
     ),
     (list(range(10, 500)), {}, "set length to at most 22"),
+    (5, {}, "a prompt is text, .*: got int"),
+    (b"the", {}, "a prompt is text, .*: got bytes"),
+    ([{"role": "user"}], {}, "message 0 needs 'role' and 'content'"),
+    ([{"role": "user", "content": "a\ud800"}], {}, "message 0 has a lone surrogate at character 1"),
     ("the", {"seed": -1}, "seed=-1 is not a whole number from 0"),
     ("the", {"seed": 0.5}, "seed=0.5 is not a whole number"),
     ("the", {"decoding": "low"}, "is not one of aw.decoding"),
@@ -154,7 +160,7 @@ def test_attendable_of_a_wrong_shape(untouched):
     with pytest.raises(
         SpecError, match=r"shape \[4\]: expected \[..., 3\] .keys. or \[..., 3, 3\]"
     ):
-        untouched.logprobs([5, 6, 7], torch.ones(4))
+        untouched.logprobs([5, 6, 7], torch.ones(4, dtype=torch.bool))
 
 
 def test_numpy_and_torch_ids_are_ids():
@@ -165,6 +171,34 @@ def test_numpy_and_torch_ids_are_ids():
     assert aw.run(model, torch.tensor(ids), D.LowConfidence(3)).digest() == expected
 
 
-def test_batches_are_whole_numbers():
-    with pytest.raises(SpecError, match="batch=0"):
-        aw.run_many(load("tiny/llada"), ["the"], D.LowConfidence(3), batch=0)
+def test_batches_are_whole_numbers_of_lists():
+    for batch in (0, 2.5, True):
+        with pytest.raises(SpecError, match=f"batch={batch}"):
+            aw.run_many(load("tiny/llada"), ["the"], D.LowConfidence(3), batch=batch)
+    with pytest.raises(PromptError, match=r"takes a list of prompts: give \[prompt\]"):
+        aw.run_many(load("tiny/llada"), "the anchor", D.LowConfidence(3))
+
+
+def test_attendable_is_true_or_false(untouched):
+    with pytest.raises(SpecError, match="not numbers to add"):
+        untouched.logprobs([5, 6, 7], torch.tensor([0.0, -torch.inf, 0.0]))
+
+
+def test_padding_leaves_a_token(untouched):
+    with pytest.raises(SpecError, match="leaves a row without a token: expected 0 to 2"):
+        untouched.logprobs([5, 6, 7], padding=3)
+
+
+def test_absent_positions_are_explained(untouched):
+    with pytest.raises(PromptError, match="-1 marks an absent position, cut the canvas there"):
+        untouched.logprobs([5, 6, -1])
+
+
+def test_forbidding_an_end_needs_one():
+    from dataclasses import replace
+
+    model = load("tiny/llada")
+    endless = replace(model, specials=replace(model.specials, eos_ids=(), end_ids=()))
+    for option in ("forbid_end", "defer_end"):
+        with pytest.raises(SpecError, match=f"names no end token .*: leave {option} out"):
+            aw.run(endless, "the", D.LowConfidence(3, **{option: True}))

@@ -100,8 +100,7 @@ def test_block_causal_blocks_count_from_the_first_real_token(tmp_path):
     made = network("qwen3", bidirectional=True, head_dim=8)
     config = config_of(made, architectures=["SDARForCausalLM"], model_type="sdar", block_size=4)
     model = aw.load(write(tmp_path / "m", config, tensors_of(made)))
-    keys = torch.tensor([False] * 3 + [True] * len(IDS))
-    padded = model.logits(torch.cat([torch.zeros(3, dtype=torch.long), IDS]), keys)[3:]
+    padded = model.logits(torch.cat([torch.zeros(3, dtype=torch.long), IDS]), padding=3)[3:]
     assert (padded - model.logits(IDS)).abs().max() <= tolerances.PADDED
 
 

@@ -1,11 +1,14 @@
 """Bugs of the published samplers and model code, each named, each not here."""
 
 import numpy as np
+import pytest
 import torch
 
 import anchorwatch as aw
+import tolerances
+from anchorwatch.errors import SpecError
 from anchorwatch.models import tiny
-from anchorwatch.policies import Draft, Turn, choose
+from anchorwatch.policies import Draft, Turn, choose, turns
 from strategies import load
 
 PROMPT = list(range(300, 306))
@@ -111,8 +114,7 @@ def test_padding_never_makes_a_model_causal():
         model = load(name)
         ids = torch.tensor([[0, 0, *PROMPT], [0, 0, *PROMPT]])
         ids[1, -1] = 400
-        keys = torch.tensor([[False, False, *[True] * 6]] * 2)
-        logits = model.logits(ids, keys)
+        logits = model.logits(ids, padding=2)
         assert (logits[0, 4] - logits[1, 4]).abs().max() > 0, name
 
 
@@ -130,3 +132,106 @@ def test_a_prompt_gets_its_special_tokens_once():
     ids = model.encode([{"role": "user", "content": "the anchor"}])
     assert ids.count(4) == 1
     assert ids[0] == 4
+
+
+def test_drawn_positions_are_open_however_cold_the_draw():
+    """Dream's multinomial runs out of weight and then draws written positions, the prompt's too."""
+    model = load("tiny/dream")
+    for seed in range(12):
+        for cold in (0.001, 0.02):
+            decoding = aw.decoding.DreamOrder(
+                16, 4, algorithm="entropy", algorithm_temperature=cold
+            )
+            trace = aw.run(model, PROMPT, decoding, seed=seed, probes=())
+            assert (trace.canvas[:, : len(PROMPT)] == PROMPT).all()
+            changed = trace.canvas[:-1] != trace.canvas[1:]
+            assert (changed <= trace.masked[:-1]).all()
+            assert trace.num_left_masked == trace["mask_chosen"].values[-1]
+
+
+def test_leftovers_of_earlier_blocks_stay_open():
+    """LLaDA's later blocks may still fill what an earlier one left masked."""
+    mask = 4
+    canvas = torch.tensor([mask, 1, 2, mask, mask, mask])
+    draft = Draft(
+        canvas=canvas,
+        answer=torch.arange(6),
+        mask_id=mask,
+        end_ids=(),
+        eos_ids=(),
+        generator=torch.Generator().manual_seed(0),
+    )
+    schedule = turns(aw.decoding.LowConfidence(6, 6, block=3), draft)
+    first = [next(schedule) for _ in range(3)]
+    assert first[0].open.tolist() == [True, False, False, False, False, False]
+    second = next(schedule)
+    assert second.open.tolist() == [True, False, False, True, True, True], "position 0 was left"
+    assert second.count == 1
+
+
+def test_a_row_that_stops_early_does_not_disturb_its_batch_mates():
+    """A cache keeps its columns when the longest row of a batch ends first."""
+    from dataclasses import replace
+
+    model = load("tiny/arm")
+    prompts = [list(range(300, 312)), [340, 350, 360, 370], list(range(400, 407))]
+    for stop_at in range(3):
+        free = aw.run(model, prompts[0], aw.decoding.LeftToRight(6, stop=False), probes=())
+        end = int(free.canvas[-1][len(prompts[0]) + stop_at])
+        ends = replace(model, specials=replace(model.specials, eos_ids=(end,)))
+        for cache in (True, False):
+            decoding = aw.decoding.LeftToRight(8, cache=cache)
+            together = aw.run_many(ends, prompts, decoding, batch=3)
+            for i, trace in enumerate(together):
+                alone = aw.run(ends, prompts[i], decoding, seed=i)
+                np.testing.assert_array_equal(trace.canvas, alone.canvas)
+                gap = np.nanmax(np.abs(trace["received"].values - alone["received"].values))
+                assert gap <= tolerances.PADDED
+            assert together[0].num_steps <= stop_at + 1, "it should have stopped at its end token"
+
+
+def test_ties_are_counted_as_narrow():
+    """Two positions, or two tokens, that differ by less than a rounding are said to."""
+    mask = 4
+    draft = Draft(
+        canvas=torch.full((3,), mask),
+        answer=torch.arange(3),
+        mask_id=mask,
+        end_ids=(),
+        eos_ids=(),
+        generator=torch.Generator().manual_seed(0),
+    )
+    clear = torch.tensor([[3.0, 0, 0, 0, 0], [2.0, 0, 0, 0, 0], [1.0, 0, 0, 0, 0]])
+    between_positions, between_tokens = clear.clone(), clear.clone()
+    between_positions[1, 0] = 3.0
+    between_tokens[0, :2] = 6.0
+    turn = Turn(open=torch.ones(3, dtype=torch.bool), count=1)
+    for decoding in (
+        aw.decoding.LowConfidence(3),
+        aw.decoding.Threshold(3, threshold=1.0),
+        aw.decoding.DreamOrder(3, algorithm="maskgit_plus"),
+    ):
+        assert choose(decoding, draft, turn, clear).narrow == 0, decoding
+        assert choose(decoding, draft, turn, between_positions).narrow == 1, decoding
+    everything = Turn(open=turn.open, count=3)
+    assert choose(aw.decoding.LowConfidence(3), draft, everything, between_tokens).narrow == 1
+
+
+def test_hiding_the_first_key_is_not_padding():
+    """Hidden through keys or through pairs, it is the same key that nobody looks at."""
+    for name in ("tiny/llada", "tiny/dream", "tiny/bert", "tiny/arm"):
+        model = load(name)
+        ids = torch.tensor(PROMPT)
+        keys = torch.ones(6, dtype=torch.bool)
+        keys[0] = False
+        gap = model.logits(ids, keys) - model.logits(ids, keys.expand(6, 6))
+        assert gap[2:].abs().max() <= tolerances.SAME_MATHS * 10, name
+
+
+def test_pairs_never_overrule_a_sliding_window(tmp_path):
+    from checkpoints import network
+
+    network("mistral", sliding_window=4).save_pretrained(tmp_path / "m")
+    model = aw.load(tmp_path / "m")
+    with pytest.raises(SpecError, match="sliding-window layers"):
+        model.logits([5, 6, 7], torch.ones(3, 3, dtype=torch.bool))

@@ -93,8 +93,7 @@ def _hidden_key(model: Model, ids: torch.Tensor) -> Check:
 
 def _padding(model: Model, ids: torch.Tensor) -> Check:
     pad = torch.full((3,), model.specials.pad_id, device=ids.device)
-    keys = torch.cat([torch.zeros(3), torch.ones(len(ids))]).bool().to(ids.device)
-    padded = model.logits(torch.cat([pad, ids]), keys)[3:]
+    padded = model.logits(torch.cat([pad, ids]), padding=3)[3:]
     alone = model.logits(ids)
     gap = float((padded - alone).abs().nan_to_num().max() / alone.nan_to_num().abs().max())
     tolerance = PADDING_TOLERANCE if model.network.dtype == torch.float32 else 0.05

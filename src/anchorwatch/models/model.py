@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jinja2 import TemplateError
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from anchorwatch.errors import PromptError, SpecError
@@ -24,6 +25,10 @@ from anchorwatch.models.tokens import Specials, tokenizer_digest
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 """Text, token ids, or chat messages."""
+
+_SEQUENCES = (Sequence, np.ndarray, torch.Tensor)
+_A_PROMPT = "a prompt is text, a list of token ids, or a list of {'role', 'content'} messages"
+_EMPTY = "the prompt is empty: give text, messages or at least one token id"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,40 +99,60 @@ class Model:
         return weights_digest(self.network)
 
     def logprobs(
-        self, canvas: torch.Tensor | Sequence[int], attendable: torch.Tensor | None = None
+        self,
+        canvas: torch.Tensor | Sequence[int],
+        attendable: torch.Tensor | None = None,
+        *,
+        padding: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
         """Log-probabilities of the token at each position, float32, [..., T, V].
 
         `attendable` says who may be looked at: [..., T] keys, or [..., T, T] queries by keys.
+        `padding` counts the slots before each row's first real token: positions start after them.
         The first position of an autoregressive model has no predictor: its row is NaN.
         """
-        return torch.log_softmax(self.logits(canvas, attendable).float(), dim=-1)
+        return torch.log_softmax(self.logits(canvas, attendable, padding=padding).float(), dim=-1)
 
     @torch.no_grad()
     def logits(
-        self, canvas: torch.Tensor | Sequence[int], attendable: torch.Tensor | None = None
+        self,
+        canvas: torch.Tensor | Sequence[int],
+        attendable: torch.Tensor | None = None,
+        *,
+        padding: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
         """Logits for the token at each position, in the network's dtype, [..., T, V]."""
         ids = self._ids(canvas)
         rows = ids if ids.ndim == 2 else ids[None]
+        starts = self._starts(rows, padding)
         keys, pairs = self._attendable(rows, ids.ndim, attendable)
-        raw = self._forward(rows, keys, pairs)
-        aligned = self._aligned(raw, keys) if self.family.shift else raw
+        if starts is not None:
+            real = torch.arange(rows.shape[1], device=rows.device) >= starts
+            keys = real if keys is None else keys & real
+        raw = self._forward(rows, keys, pairs, starts)
+        aligned = self._aligned(raw, starts) if self.family.shift else raw
         return aligned if ids.ndim == 2 else aligned[0]
 
     @torch.no_grad()
     def extend(
-        self, ids: torch.Tensor, keys: torch.Tensor | None = None, cache: DynamicCache | None = None
+        self,
+        ids: torch.Tensor,
+        *,
+        padding: torch.Tensor | None = None,
+        cache: DynamicCache | None = None,
     ) -> tuple[torch.Tensor, DynamicCache]:
-        """Logits [B, V] for the token after `ids` [B, n], given `cache`; for autoregression.
+        """Logits [B, V] for the token after `ids` [B, n], given what `cache` holds.
 
-        `keys` [B, held + n] marks real tokens where rows are padded on the left.
+        For autoregression; `padding` [B] counts the slots before each row's first real token.
         """
         cache = DynamicCache(config=self.network.config) if cache is None else cache
         inputs: dict[str, Any] = {}
-        if keys is not None:
-            inputs["attention_mask"] = keys.long()
-            inputs["position_ids"] = _token_positions(keys)[:, -ids.shape[1] :]
+        if padding is not None:
+            total = cache.get_seq_length() + ids.shape[1]
+            places = torch.arange(total, device=ids.device)
+            inputs["attention_mask"] = (places >= padding[:, None]).long()
+            positions = (places - padding[:, None]).clamp(min=0)
+            inputs["position_ids"] = positions[:, -ids.shape[1] :]
         output = self.network(
             ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **inputs
         )
@@ -136,28 +161,21 @@ class Model:
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; text and messages get the tokenizer's own special tokens, once."""
         if isinstance(prompt, str):
-            return self._encode_text(prompt)
-        items: list[Any] = (
-            prompt.tolist() if isinstance(prompt, torch.Tensor | np.ndarray) else list(prompt)
-        )
-        if not items:
-            raise PromptError("the prompt is empty: give text, messages or at least one token id")
-        if all(isinstance(item, Mapping) for item in items):
-            tokenizer = self._tokenizer("messages")
-            if not tokenizer.chat_template:
-                raise PromptError(f"{self.source} has no chat template: give the prompt as text")
-            encoded = tokenizer.apply_chat_template(
-                items, add_generation_prompt=True, return_dict=True
-            )
-            return list(encoded["input_ids"])
-        if not all(
-            isinstance(item, int | np.integer) and not isinstance(item, bool) for item in items
-        ):
-            raise PromptError(
-                "a prompt is text, a list of token ids, or a list of {'role', 'content'} messages"
-            )
-        self._in_vocabulary(items)
-        return [int(item) for item in items]
+            ids = self._encode_text(prompt)
+        else:
+            if isinstance(prompt, bytes) or not isinstance(prompt, _SEQUENCES):
+                raise PromptError(f"{_A_PROMPT}: got {type(prompt).__name__}")
+            items: list[Any] = prompt.tolist() if hasattr(prompt, "tolist") else list(prompt)
+            if not items:
+                raise PromptError(_EMPTY)
+            if all(isinstance(item, Mapping) for item in items):
+                ids = self._encode_messages(items)
+            elif all(isinstance(i, int | np.integer) and not isinstance(i, bool) for i in items):
+                ids = [int(item) for item in items]
+            else:
+                raise PromptError(_A_PROMPT)
+        self._in_vocabulary(ids)
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of some ids, special tokens left out; ids in words where there is no tokenizer."""
@@ -204,42 +222,67 @@ class Model:
 
     def _encode_text(self, text: str) -> list[int]:
         if not text:
-            raise PromptError("the prompt is empty: give text, messages or at least one token id")
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise PromptError(
-                f"the prompt has a lone surrogate at character {error.start}, which is no text: "
-                "read the file as UTF-8, or replace it"
-            ) from None
+            raise PromptError(_EMPTY)
+        _no_surrogates(text, "the prompt")
         ids = self._tokenizer("text")(text)["input_ids"]
         if not ids:
             raise PromptError("the prompt has no tokens: give text that the tokenizer knows")
         return list(ids)
 
+    def _encode_messages(self, messages: list[Any]) -> list[int]:
+        tokenizer = self._tokenizer("messages")
+        if not tokenizer.chat_template:
+            raise PromptError(f"{self.source} has no chat template: give the prompt as text")
+        for place, message in enumerate(messages):
+            if not all(isinstance(message.get(part), str) for part in ("role", "content")):
+                raise PromptError(f"message {place} needs 'role' and 'content', both text")
+            _no_surrogates(message["content"], f"message {place}")
+        try:
+            encoded = tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, return_dict=True
+            )
+        except (TemplateError, ValueError, TypeError) as error:
+            raise PromptError(f"the chat template does not take these messages: {error}") from error
+        if not encoded["input_ids"]:
+            raise PromptError("the chat template makes nothing of these messages: give text")
+        return list(encoded["input_ids"])
+
     def _in_vocabulary(self, ids: Sequence[int]) -> None:
         if wrong := [i for i in ids if not 0 <= i < self.vocab_size]:
+            hint = "; -1 marks an absent position, cut the canvas there" if wrong[0] == -1 else ""
             raise PromptError(
                 f"token id {wrong[0]} is outside the vocabulary of {self.source}: "
-                f"ids run from 0 to {self.vocab_size - 1}"
+                f"ids run from 0 to {self.vocab_size - 1}{hint}"
             )
 
     def _ids(self, canvas: torch.Tensor | Sequence[int]) -> torch.Tensor:
-        ids = torch.as_tensor(canvas, device=self.device)
+        try:
+            ids = torch.as_tensor(canvas, device=self.device)
+        except (TypeError, ValueError, RuntimeError):
+            raise PromptError("a canvas is whole token ids, [T] or [rows, T]") from None
         if ids.dtype not in (torch.int64, torch.int32) or ids.ndim not in (1, 2) or not ids.numel():
             raise PromptError(
-                "a canvas is whole token ids, [T] or [rows, T]: "
-                f"got {ids.dtype} of shape {list(ids.shape)}"
+                f"a canvas is whole token ids, [T] or [rows, T]: got {ids.dtype} "
+                f"of shape {list(ids.shape)}"
             )
-        low, high = int(ids.min()), int(ids.max())
-        self._in_vocabulary([low, high])
+        self._in_vocabulary([int(ids.min()), int(ids.max())])
         if ids.shape[-1] > self.num_positions:
             raise PromptError(
-                f"the canvas has {ids.shape[-1]} positions "
-                f"and {self.source} was made for {self.num_positions}: "
-                "shorten the prompt or the answer"
+                f"the canvas has {ids.shape[-1]} positions and {self.source} was made for "
+                f"{self.num_positions}: shorten the prompt or the answer"
             )
         return ids.long()
+
+    def _starts(self, rows: torch.Tensor, padding: torch.Tensor | int | None) -> Any:
+        """[B, 1] where each row's real tokens begin; None where nothing is padded."""
+        if padding is None:
+            return None
+        starts = torch.as_tensor(padding, device=rows.device).reshape(-1, 1).expand(len(rows), 1)
+        if bool((starts < 0).any()) or bool((starts >= rows.shape[1]).any()):
+            raise SpecError(
+                f"padding={padding} leaves a row without a token: expected 0 to {rows.shape[1] - 1}"
+            )
+        return starts if bool(starts.any()) else None
 
     def _attendable(
         self, rows: torch.Tensor, dims: int, attendable: torch.Tensor | None
@@ -247,23 +290,29 @@ class Model:
         """Split into keys [B, T] and pairs [B, T, T], either None where nothing is hidden."""
         if attendable is None:
             return None, None
-        given = torch.as_tensor(attendable, device=self.device).bool()
-        given = given if dims == 2 else given[None]
+        given = torch.as_tensor(attendable, device=self.device)
+        if given.is_floating_point():
+            raise SpecError("attendable is true or false, not numbers to add: say attendable > 0.5")
+        given = given.bool() if dims == 2 else given.bool()[None]
         batch, length = rows.shape
         if given.shape == (batch, length):
             return (None, None) if bool(given.all()) else (given, None)
         if given.shape == (batch, length, length):
             return None, given
         raise SpecError(
-            f"attendable has shape {list(torch.as_tensor(attendable).shape)}: "
-            f"expected [..., {length}] (keys) or [..., {length}, {length}] (queries by keys)"
+            f"attendable has shape {list(torch.as_tensor(attendable).shape)}: expected "
+            f"[..., {length}] (keys) or [..., {length}, {length}] (queries by keys)"
         )
 
     def _forward(
-        self, rows: torch.Tensor, keys: torch.Tensor | None, pairs: torch.Tensor | None
+        self,
+        rows: torch.Tensor,
+        keys: torch.Tensor | None,
+        pairs: torch.Tensor | None,
+        starts: torch.Tensor | None,
     ) -> torch.Tensor:
         """Raw logits of the network, one row for each canvas position."""
-        positions = self._positions(rows, keys)
+        positions = self._positions(rows, starts)
         pairs = self._pairs(rows, keys, pairs, positions)
         inputs: dict[str, Any] = {}
         if positions is not None:
@@ -279,14 +328,23 @@ class Model:
         sink = torch.full_like(rows[:, :1], self.sink_id)
         return self.network(torch.cat([sink, rows], dim=1), **inputs).logits[:, 1:]
 
-    def _positions(self, rows: torch.Tensor, keys: torch.Tensor | None) -> torch.Tensor | None:
+    def _positions(self, rows: torch.Tensor, starts: torch.Tensor | None) -> torch.Tensor | None:
         """Position ids, or None where the network's own (0, 1, 2, ...) are right."""
-        if self.network.config.model_type == "roberta":
-            real = torch.ones_like(rows, dtype=torch.bool) if keys is None else keys
-            return _token_positions(real) + int(self.network.config.pad_token_id) + 1
-        if keys is None or self.family.positions == "canvas":
+        roberta = self.network.config.model_type == "roberta"
+        if not roberta and (starts is None or self.family.positions == "canvas"):
             return None
-        return _token_positions(keys)
+        places = torch.arange(rows.shape[1], device=rows.device).expand(len(rows), -1)
+        if starts is not None and self.family.positions == "tokens":
+            places = (places - starts).clamp(min=0)
+        return places + int(self.network.config.pad_token_id) + 1 if roberta else places
+
+    @property
+    def _windowed(self) -> bool:
+        """Whether some layers see only a window, which pairs would overrule."""
+        config = self.network.config
+        window = getattr(config, "sliding_window", None)
+        window = window if getattr(config, "use_sliding_window", True) else None
+        return bool(window) or "sliding_attention" in (getattr(config, "layer_types", None) or ())
 
     def _pairs(
         self,
@@ -301,7 +359,7 @@ class Model:
         batch, length = rows.shape
         if pairs is None:
             pairs = rows.new_ones(batch, length, length, dtype=torch.bool)
-        elif "sliding_attention" in (getattr(self.network.config, "layer_types", None) or ()):
+        elif self._windowed:
             raise SpecError(
                 f"{self.source} has sliding-window layers: attendable may only hide keys, [..., T]"
             )
@@ -321,21 +379,21 @@ class Model:
             pairs[:, 0, 1:] = False  # the sink looks only at itself
         return pairs
 
-    def _aligned(self, raw: torch.Tensor, keys: torch.Tensor | None) -> torch.Tensor:
-        """Row p-1 moved to p. A first token keeps its row (as in Dream) or, in an ARM, has none."""
+    def _aligned(self, raw: torch.Tensor, starts: torch.Tensor | None) -> torch.Tensor:
+        """Row p-1 moved to p. A first token keeps its own row (Dream's way); an ARM's has none."""
         aligned = torch.cat([raw[:, :1], raw[:, :-1]], dim=1)
         places = torch.arange(raw.shape[1], device=raw.device)
-        first = (places == 0).expand(raw.shape[:2]) if keys is None else places == _start(keys)
+        first = (places == (0 if starts is None else starts)).expand(raw.shape[:2])
         if self.family.kind == "arm":
             return aligned.masked_fill(first[..., None], float("nan"))
-        return torch.where(first[..., None], raw, aligned) if keys is not None else aligned
+        return aligned if starts is None else torch.where(first[..., None], raw, aligned)
 
 
-def _start(keys: torch.Tensor) -> torch.Tensor:
-    """[B, 1] where each row's real tokens begin; a key hidden further on is hidden, not padding."""
-    return keys.int().argmax(dim=-1, keepdim=True)
-
-
-def _token_positions(keys: torch.Tensor) -> torch.Tensor:
-    """0, 1, 2, ... from the first real token; padding before it gets 0."""
-    return (torch.arange(keys.shape[1], device=keys.device) - _start(keys)).clamp(min=0)
+def _no_surrogates(text: str, what: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PromptError(
+            f"{what} has a lone surrogate at character {error.start}, which is no text: "
+            "read the file as UTF-8, or replace it"
+        ) from None
