@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup check test test-real study film clean
+.PHONY: setup check test test-real bench study film clean
 
 setup: $(READY)
 
@@ -29,6 +29,9 @@ test-real: $(READY)
 
 film: $(READY)
 	$(BIN)/python docs/film.py
+
+bench: $(READY)
+	$(BIN)/python benchmarks/attention.py
 
 study: $(READY)
 	$(BIN)/python examples/first_run.py

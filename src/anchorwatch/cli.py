@@ -6,17 +6,28 @@ Heavy imports live inside commands, so that --help answers at once.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
 import json
+import os
 import sys
+import tempfile
+import textwrap
 import warnings
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 
 from anchorwatch import decoding as decodings
+from anchorwatch import probes as kinds
 from anchorwatch._version import __version__
 from anchorwatch.errors import AnchorwatchError, AnchorwatchWarning, SpecError
+from anchorwatch.foreign import one_line, visible
+
+if TYPE_CHECKING:
+    from anchorwatch.models.model import Model, Prompt
 
 app = typer.Typer(
     help="The laboratory for attention in masked diffusion language models.",
@@ -35,24 +46,46 @@ _DECODINGS = {
     "threshold": "Threshold",
     "left-to-right": "LeftToRight",
 }
+_RUNNING = ("torch", "transformers", "safetensors", "tokenizers", "accelerate", "huggingface_hub")
+_DEFAULTS = {"mdm": "low-confidence", "arm": "left-to-right"}
+_LENGTH = 64
+_EMBEDDED = ("tiny/llada", "tiny/dream", "tiny/arm", "tiny/bert")
 
 
 @app.command()
 def run(
     model: Annotated[str, typer.Argument(help="Folder, .gguf file, hub id, or tiny/llada.")],
-    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.")],
+    prompt: Annotated[
+        str,
+        typer.Argument(
+            help="The prompt. - reads it from stdin; "
+            'put -- before one that begins with a dash: -- "-5 degrees".'
+        ),
+    ],
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the trace here.")] = None,
     decoding: Annotated[str | None, typer.Option(help=f"One of {', '.join(_DECODINGS)}.")] = None,
-    length: Annotated[int, typer.Option(help="Positions to write.")] = 64,
+    length: Annotated[
+        int | None, typer.Option(help=f"Positions to write; {_LENGTH}, or all masks to infill.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Forward passes.")] = None,
     block: Annotated[int | None, typer.Option(help="Positions in a block.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
     guidance: Annotated[float | None, typer.Option(help="Classifier-free guidance scale.")] = None,
+    forbid_end: Annotated[bool, typer.Option("--forbid-end", help="No end tokens.")] = False,
+    defer_end: Annotated[bool, typer.Option("--defer-end", help="End tokens last.")] = False,
     algorithm: Annotated[str | None, typer.Option(help="Dream's order.")] = None,
+    algorithm_temperature: Annotated[float | None, typer.Option(help="Above 0, draws.")] = None,
+    eps: Annotated[float | None, typer.Option(help="Dream's time at the last step.")] = None,
     threshold: Annotated[float | None, typer.Option(help="Confidence enough to commit.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Nucleus mass.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Likeliest tokens kept.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the run.")] = 0,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Reread all each step.")] = False,
+    no_stop: Annotated[bool, typer.Option("--no-stop", help="Go on after an end token.")] = False,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the run.")] = 0,
+    probes: Annotated[
+        str, typer.Option(help=f"default, none, or some of {', '.join(kinds.PROBES)}.")
+    ] = "default",
+    infill: Annotated[bool, typer.Option("--infill", help="Fill the prompt's masks.")] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Apply the chat template.")] = False,
     revision: Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
@@ -61,53 +94,68 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Write an answer and keep every frame of it."""
-    fields = {
-        "length": length,
+    given: dict[str, Any] = {
+        "length": _LENGTH if length is None and not infill else length,
         "steps": steps,
         "block": block,
         "temperature": temperature,
         "guidance": guidance,
+        "forbid_end": forbid_end or None,
+        "defer_end": defer_end or None,
         "algorithm": algorithm,
+        "algorithm_temperature": algorithm_temperature,
+        "eps": eps,
         "threshold": threshold,
         "top_p": top_p,
         "top_k": top_k,
+        "cache": False if no_cache else None,
+        "stop": False if no_stop else None,
     }
-    fields = {name: value for name, value in fields.items() if value is not None}
-    named = _decoding(decoding, fields) if decoding else None  # a typing mistake costs no loading
+    # A typing mistake costs no loading: all that can be is checked first.
+    fields = {name: value for name, value in given.items() if value is not None}
+    named = _named(decoding, fields)
+    measured = _measured(probes)
+    if out is not None:
+        _refuse(out)
+    text = _stdin() if prompt == "-" else prompt
     import anchorwatch as aw
 
-    if out is not None and out.exists():
-        raise SpecError(f"{out} exists already: choose another name or remove it first")
     loaded = aw.load(model, revision=revision, dtype=dtype, device=device, mask_id=mask_id)
-    kind = "left-to-right" if loaded.family.kind == "arm" else "low-confidence"
-    text = sys.stdin.read() if prompt == "-" else prompt
-    asked = [{"role": "user", "content": text}] if chat else text
-    trace = aw.run(loaded, asked, named or _decoding(kind, fields), seed=seed)
+    how = named or _decoding(_DEFAULTS[loaded.family.kind], fields)
+    asked: Prompt = [{"role": "user", "content": text}] if chat else text
+    ask, canvas = (None, _canvas(loaded, asked)) if infill else (asked, None)
+    plan = str(aw.plan(loaded, ask, how, canvas=canvas, probes=measured)).splitlines()
+    _say(f"plan: {plan[0]}; {plan[-1]}")
+    trace = aw.run(loaded, ask, how, canvas=canvas, probes=measured, seed=seed)
     if out is not None:
         trace.write(out)
     if as_json:
         _print_json(trace.manifest | {"digest": trace.digest(), "steps": trace.num_steps})
         return
-    typer.echo(trace.text)
-    typer.echo(f"{trace!r}" + (f"\n  wrote     {out}" if out else ""), err=True)
+    seen = "\n".join(visible(line) for line in trace.text.split("\n"))
+    typer.echo(seen if sys.stdout is not None and sys.stdout.isatty() else trace.text)
+    _say(f"{trace!r}" + (f"\n  wrote     {one_line(str(out))}" if out else ""))
 
 
 @app.command()
 def show(
     trace: Annotated[Path, typer.Argument(help="A trace, as `run -o` writes it.")],
     step: Annotated[int | None, typer.Option(help="Only the frame before this step.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every frame of a long film.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a trace: the canvas coloured by role, one frame or the film of the run."""
     from anchorwatch import show as shows
     from anchorwatch.trace import read
 
+    if every and step is not None:
+        raise SpecError("--all shows every frame and --step one: choose one of them")
     held = read(trace)
-    if not as_json:
-        shows.show(held, step)
-        return
-    frames = range(len(held.canvas)) if step is None else [step]
-    _print_json({"manifest": held.manifest, "frames": [shows.frame_json(held, i) for i in frames]})
+    if as_json:
+        frames = shows.frames_json(held, step)
+        _print_json({"manifest": held.manifest, "frames": frames}, indent=None)
+    else:
+        shows.show(held, step, every=every)
 
 
 @app.command()
@@ -133,30 +181,25 @@ def models(as_json: AsJson = False) -> None:
     from anchorwatch.models.families import FAMILIES, UNSUPPORTED
 
     if as_json:
-        fields = ("name", "kind", "architectures", "network", "visibility", "shift", "mask_id")
+        names = ("name", "kind", "architectures", "model_types", "network", "visibility", "shift")
         rows = [
-            {name: getattr(family, name) for name in (*fields, "checkpoints")}
+            {name: getattr(family, name) for name in (*names, "mask_id", "checkpoints")}
             for family in FAMILIES
         ]
-        _print_json({"families": rows, "not_read": UNSUPPORTED})
+        _print_json({"families": rows, "embedded": _EMBEDDED, "not_read": UNSUPPORTED})
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    columns = ("family", "kind", "held by", "visibility", "row", "mask id", "checkpoints")
-    table = Table(*columns, box=None)
+    row = "{:<13}{:<6}{:<15}{:<5}{:<16}{}"
+    typer.echo(row.format("family", "kind", "visibility", "row", "mask id", "held by"))
     for family in FAMILIES:
-        mask = "" if family.kind == "arm" else str(family.mask_id or "from tokenizer")
-        row = "p-1" if family.shift else "p"
-        held = family.network or "its own class"
-        cells = (family.name, family.kind, held, family.visibility, row, mask, family.checkpoints)
-        table.add_row(*cells)
-    console = Console()
-    console.print(table)
-    console.print("\nembedded: tiny/llada, tiny/dream, tiny/arm, tiny/bert", highlight=False)
-    console.print("known and not read:", style="dim")
+        mask = "none" if family.kind == "arm" else str(family.mask_id or "from tokenizer")
+        held, at = family.network or "its own class", "p-1" if family.shift else "p"
+        cells = (family.name, family.kind, family.visibility, at, mask, held)
+        typer.echo(row.format(*cells))
+        typer.echo(_wrapped(family.checkpoints, 13))
+    typer.echo("\nrow p-1: what the network says at the position before is about the token at p")
+    typer.echo(f"embedded: {', '.join(_EMBEDDED)}\n\nknown and not read:")
     for name, reason in UNSUPPORTED.items():
-        console.print(f"  {name}: {reason}", style="dim", highlight=False)
+        typer.echo(f"  {name}\n{_wrapped(reason, 4)}")
 
 
 @app.command()
@@ -189,16 +232,22 @@ def doctor(as_json: AsJson = False) -> None:
 
 def main() -> None:
     """Entry point: errors become one line on stderr and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         with warnings.catch_warnings(record=False):
             warnings.showwarning = _say_warning
             app()
     except SpecError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2)
-    except (AnchorwatchError, ModuleNotFoundError) as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(1)
+        _fail(str(error), 2)
+    except ImportError as error:
+        _fail(_lacking(error), 1)
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        _fail(f"{error.strerror}{where}" if error.strerror else str(error), 1)
+    except AnchorwatchError as error:
+        _fail(str(error), 1)
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -212,14 +261,119 @@ def _version(
         raise typer.Exit
 
 
+def _named(name: str | None, fields: dict[str, Any]) -> decodings.Decoding | None:
+    """The decoding asked for; None leaves it to the model, if a default takes these fields."""
+    if name is not None:
+        return _decoding(name, fields)
+    with contextlib.suppress(SpecError):
+        _decoding(_DEFAULTS["arm"], fields)
+        return None
+    _decoding(_DEFAULTS["mdm"], fields)
+    return None
+
+
 def _decoding(name: str, fields: dict[str, Any]) -> decodings.Decoding:
     if name not in _DECODINGS:
         raise SpecError(f"no decoding is called {name!r}: expected one of {', '.join(_DECODINGS)}")
+    takes = {
+        other: {field.name for field in dataclasses.fields(decodings.DECODINGS[kind])}
+        for other, kind in _DECODINGS.items()
+    }
+    for field in fields:
+        if field not in takes[name]:
+            others = ", ".join(other for other in takes if field in takes[other])
+            raise SpecError(f"{name} has no {field}: leave it out, or use --decoding {others}")
     return decodings.from_dict({"name": _DECODINGS[name]} | fields)
 
 
-def _print_json(value: object) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+def _measured(names: str) -> tuple[kinds.Probe, ...]:
+    """The probes of a comma-separated list; `default` stands for the default set."""
+    if names == "none":
+        return ()
+    found: list[kinds.Probe] = []
+    for name in (word.strip() for word in names.split(",")):
+        if name != "default" and name not in kinds.PROBES:
+            known = ", ".join(kinds.PROBES)
+            raise SpecError(
+                f"no probe is called {name!r}: expected default, none or some of {known}"
+            )
+        found += kinds.DEFAULT if name == "default" else (kinds.PROBES[name](),)
+    return tuple(dict.fromkeys(found))
+
+
+def _canvas(model: Model, ask: Prompt) -> list[int]:
+    """The prompt as ids, with the mask id where its text spells the mask token."""
+    mask_id = model.specials.mask_id
+    if mask_id is None:
+        raise SpecError(f"{model.source} is autoregressive and cannot infill: leave --infill out")
+    ids = model.encode(ask)
+    if mask_id not in ids:
+        spelled = model.tokenizer and model.tokenizer.convert_ids_to_tokens(mask_id)
+        where = f"write {spelled} in the prompt where tokens are wanted"
+        python = "the tokenizer has no mask token, so infill in Python: aw.run(model, canvas=ids)"
+        raise SpecError(f"nothing to infill: {where if spelled else python}")
+    return ids
+
+
+def _stdin() -> str:
+    if sys.stdin is None:
+        raise SpecError("stdin is closed: pipe the prompt in, or give it as an argument")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        wrong = error.object[error.start]
+        raise SpecError(
+            f"stdin is not UTF-8: byte {wrong:#04x} at offset {error.start}; "
+            "convert it first, for example with iconv -t utf-8"
+        ) from None
+
+
+def _refuse(out: Path) -> None:
+    """Refuse a place that nothing can be written to, before there is something to write."""
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            out.lstat()
+            raise SpecError(f"{out} exists already: choose another name or remove it first")
+        if not out.parent.is_dir():
+            raise SpecError(f"the folder {out.parent} does not exist: make it first")
+        Path(tempfile.mkdtemp(prefix=".anchorwatch-", dir=out.parent)).rmdir()
+    except OSError as error:
+        raise SpecError(
+            f"{out} cannot be written, {error.strerror}: choose another place"
+        ) from None
+
+
+def _wrapped(text: str, indent: int) -> str:
+    lines = textwrap.wrap(text, 80 - indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.indent("\n".join(lines), " " * indent)
+
+
+def _print_json(value: object, indent: int | None = 2) -> None:
+    typer.echo(json.dumps(value, indent=indent))
+
+
+def _say(text: str) -> None:
+    """Talk: on stderr, and nothing is lost when nobody can hear it."""
+    with contextlib.suppress(OSError):
+        typer.echo(text, err=True)
+
+
+def _fail(said: str, code: int) -> NoReturn:
+    _say(f"error: {one_line(' '.join(said.split()))}")
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:  # a full disk: the interpreter would try again, and complain
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(code)
+
+
+def _lacking(error: ImportError) -> str:
+    name = (error.name or "").partition(".")[0]
+    if "pip install" in str(error) or name not in _RUNNING:
+        return str(error)
+    return f"this command needs {name}, which is not installed: pip install 'anchorwatch[run]'"
 
 
 def _say_warning(
@@ -231,7 +385,7 @@ def _say_warning(
     line: str | None = None,
 ) -> None:
     prefix = "note" if issubclass(category, AnchorwatchWarning) else "warning"
-    typer.echo(f"{prefix}: {message}", err=True)
+    _say(f"{prefix}: {one_line(' '.join(str(message).split()))}")
 
 
 if __name__ == "__main__":

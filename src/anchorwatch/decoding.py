@@ -46,6 +46,12 @@ class Decoding:
         _temperature("temperature", self.temperature)
 
     @property
+    def num_passes(self) -> int:
+        """Forward passes of a decoding of known length; some may stop earlier."""
+        assert self.length is not None, "for_length() comes first"
+        return int(getattr(self, "steps", None) or self.length)
+
+    @property
     def draws(self) -> bool:
         """Whether anything is left to chance."""
         return self.temperature > 0
@@ -194,6 +200,10 @@ class Threshold(Blocks):
     def patience(self) -> int:
         """Steps in a block that may write nothing before it is left; chance may help, cold not."""
         return 4 if self.temperature > 0 else 1
+
+    @property
+    def num_passes(self) -> int:
+        return super().num_passes + self.patience * self.num_blocks
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from anchorwatch._version import __version__
 from anchorwatch.errors import AnchorwatchError
 
-_NEEDED = ("numpy", "xarray", "zarr")
+_NEEDED = ("numpy", "xarray", "zarr", "rich")
 _RUNNING = ("torch", "transformers", "safetensors", "tokenizers", "accelerate")
 _EXTRAS = {"train": "peft", "eval": "lm_eval", "sweep": "ray", "explore": "starlette"}
 
@@ -32,32 +32,42 @@ class Finding:
 def examine() -> list[Finding]:
     """Look at versions, devices, extras, and run each embedded model's own checks."""
     findings = [Finding("anchorwatch", f"{__version__} on Python {platform.python_version()}")]
-    findings += [_package(name) for name in _NEEDED]
-    running = [_package(name) for name in _RUNNING]
-    findings += running
+    for name in _NEEDED:
+        lost = Finding(name, "missing: pip install anchorwatch", good=False)
+        findings.append(Finding(name, _version(name)) if _is_there(name) else lost)
+    findings += [Finding(name, _version(name)) for name in _RUNNING if _is_there(name)]
+    if absent := [name for name in _RUNNING if not _is_there(name)]:
+        says = f"absent ({', '.join(absent)}): traces can be read; to run models, "
+        findings.append(Finding("[run]", f"{says}pip install 'anchorwatch[run]'"))
     for extra, module in _EXTRAS.items():
-        there = importlib.util.find_spec(module) is not None
-        says = "installed" if there else f"absent: pip install 'anchorwatch[{extra}]'"
-        findings.append(Finding(f"[{extra}]", says))
-    if all(finding.good for finding in running):
-        findings += _devices() + _embedded()
-    return findings
+        says = f"absent: pip install 'anchorwatch[{extra}]'"
+        findings.append(Finding(f"[{extra}]", "installed" if _is_there(module) else says))
+    return findings if absent else findings + _surroundings() + _embedded()
 
 
-def _package(name: str) -> Finding:
-    if importlib.util.find_spec(name) is None:
-        return Finding(name, "missing: pip install 'anchorwatch[run]'", good=False)
-    return Finding(name, importlib.metadata.version(name))
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:
+        return False
 
 
-def _devices() -> list[Finding]:
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "installed, version unknown"
+
+
+def _surroundings() -> list[Finding]:
     import torch
 
     accelerator = torch.accelerator.current_accelerator()
     where = str(accelerator) if accelerator else "no accelerator: float32 on the CPU"
     offline = os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0")
-    hub = "offline (HF_HUB_OFFLINE is set): folders and cached models only"
-    hub = hub if offline else "asked for what is not a folder here"
+    hub = "online: a model that is no folder here is downloaded from huggingface.co, once"
+    if offline:
+        hub = "offline (HF_HUB_OFFLINE is set): folders and models downloaded before, no others"
     return [
         Finding("device", f"{where}, {torch.get_num_threads()} threads"),
         Finding("hub", hub),
@@ -73,6 +83,6 @@ def _embedded() -> list[Finding]:
         try:
             laws = load(name, device="cpu").check()
             findings.append(Finding(name, f"{len(laws)} laws hold"))
-        except AnchorwatchError as error:
+        except (AnchorwatchError, RuntimeError) as error:  # torch's own are RuntimeErrors
             findings.append(Finding(name, str(error), good=False))
     return findings

@@ -14,6 +14,7 @@ import torch
 from transformers import DynamicCache
 
 from anchorwatch.decoding import Decoding, LeftToRight
+from anchorwatch.fields import RunShape
 from anchorwatch.measures import Record, View
 from anchorwatch.models.model import Model
 from anchorwatch.policies import Draft, Turn, choose, turns
@@ -138,6 +139,22 @@ class Job:
         frame = np.full(len(self.given), MISSING, dtype=np.int64)
         frame[: len(self.draft.canvas)] = self.draft.canvas.cpu().numpy()
         return frame
+
+
+def shape_of(
+    model: Model, decoding: Decoding, positions: int, regions: tuple[str, ...]
+) -> RunShape:
+    """The sizes that decide how much a run keeps."""
+    return RunShape(
+        steps=decoding.num_passes,
+        layers=model.num_layers,
+        heads=model.num_heads,
+        kv_heads=model.num_kv_heads,
+        positions=positions,
+        regions=regions,
+        branches=2 if getattr(decoding, "guidance", 0.0) > 0 else 1,
+        sink=model.sink_id is not None,
+    )
 
 
 def walk(model: Model, jobs: list[Job], watch: Watch | None = None) -> Iterator[tuple[int, Step]]:

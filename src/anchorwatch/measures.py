@@ -21,21 +21,52 @@ from anchorwatch.tiles import Found
 
 
 class Record:
-    """The arrays of one sequence, absent until measured."""
+    """The arrays of one sequence, absent until measured; of all steps, or of a block of them."""
 
-    def __init__(self, probes: Sequence[Probe], shape: RunShape) -> None:
+    def __init__(self, probes: Sequence[Probe], shape: RunShape, block: int | None = None) -> None:
         self.shape = shape
         self.fields: dict[str, Field] = fields_of(probes, shape)
-        self.arrays = {name: _absent(field) for name, field in self.fields.items()}
+        self.block = block
+        self.first = 0
+        """The step that the first row of step arrays is about."""
+        self.arrays = {name: self._absent(field) for name, field in self.fields.items()}
 
     def put(self, name: str, index: tuple[Any, ...], value: Any) -> None:
         """Keep a value, if the field was asked for."""
-        if name in self.arrays:
-            value = value.detach().cpu().numpy() if torch.is_tensor(value) else value
-            place = self.arrays[name]
-            if len(index) > 1:  # one axis at a time: numpy moves axes when it mixes kinds of index
-                place, index = place[index[0]], index[1:]
-            place[index] = value
+        if name not in self.arrays:
+            return
+        value = value.detach().cpu().numpy() if torch.is_tensor(value) else value
+        place, start = self.arrays[name], index[0]
+        if self.by_step(name):
+            start -= self.first
+        if len(index) > 1:  # one axis at a time: numpy moves axes when it mixes kinds of index
+            place[start][index[1:]] = value
+        else:
+            place[start] = value
+
+    def by_step(self, name: str) -> bool:
+        return self.fields[name].dims[0] == "step"
+
+    def taken(self, steps: int) -> dict[str, np.ndarray]:
+        """The first `steps` rows of every step array."""
+        return {name: array[:steps] for name, array in self.arrays.items() if self.by_step(name)}
+
+    def next_block(self) -> None:
+        """Begin the next block of steps, absent again."""
+        assert self.block is not None
+        self.first += self.block
+        for name in self.arrays:
+            if self.by_step(name):
+                self.arrays[name] = self._absent(self.fields[name])
+
+    def _absent(self, field: Field) -> np.ndarray:
+        """Nothing measured yet; floats are float32 until they are stored."""
+        sizes = field.sizes
+        if self.block is not None and field.dims[0] == "step":
+            sizes = (self.block, *sizes[1:])
+        if np.dtype(field.dtype).kind == "i":
+            return np.full(sizes, -1, dtype=field.dtype)
+        return np.full(sizes, np.nan, dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -214,10 +245,3 @@ def _add(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
     if one.ndim and one.shape[-1] < two.shape[-1]:
         one = torch.nn.functional.pad(one, (0, two.shape[-1] - one.shape[-1]))
     return one + two
-
-
-def _absent(field: Field) -> np.ndarray:
-    """An array in which nothing has been measured yet; floats are float32 until they are stored."""
-    if np.dtype(field.dtype).kind == "i":
-        return np.full(field.sizes, -1, dtype=field.dtype)
-    return np.full(field.sizes, np.nan, dtype=np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +28,14 @@ from anchorwatch.trace import (
     Trace,
     make_trace,
 )
+
+_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_LATIN = (*range(33, 127), *range(161, 173), *range(174, 256))
+_REST = sorted(set(range(256)) - set(_LATIN))
+_ALPHABET = {chr(byte): byte for byte in _LATIN} | {
+    chr(256 + n): byte for n, byte in enumerate(_REST)
+}
+"""GPT-2's spelling of bytes: visible Latin-1 as itself, the others from U+0100 on."""
 
 
 def trace_of(job: Job, model: Model, probes: Sequence[Probe], batch: int) -> Trace:
@@ -66,7 +75,10 @@ def _measured(job: Job) -> dict[str, tuple[Field, np.ndarray]]:
     found = {}
     for name, field in job.record.fields.items():
         array = job.record.arrays[name]
-        found[name] = (field, array[:taken] if field.dims[0] == "step" else array)
+        if not job.record.by_step(name):
+            found[name] = (field, array.copy())  # a run that is being written goes on with its own
+        elif job.record.block is None:  # else they went to disk block by block
+            found[name] = (field, array[:taken])
     return found
 
 
@@ -102,6 +114,8 @@ def _manifest(
     given = np.setdiff1d(np.arange(len(last)), answer)
     written = [int(i) for i in last[answer] if i != MISSING and i != model.specials.mask_id]
     ids = sorted({int(i) for i in np.unique(canvas) if i != MISSING})
+    tokens = {i: _token_text(model, i) for i in ids}
+    split = {i: raw for i, text in tokens.items() if (raw := _token_bytes(model, i, text))}
     return {
         "anchorwatch": __version__,
         "model": model.describe(),
@@ -111,7 +125,8 @@ def _manifest(
         "prompt_text": model.decode([int(i) for i in last[given]]),
         "answer_text": model.decode(written),
         "answer_positions": [int(p) for p in answer],
-        "tokens": {str(i): _token_text(model, i) for i in ids},
+        "tokens": {str(i): text for i, text in tokens.items()},
+        "token_bytes": {str(i): raw.hex() for i, raw in split.items()},
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -133,3 +148,17 @@ def _token_text(model: Model, token_id: int) -> str:
     twice = str(model.tokenizer.decode([token_id, token_id]))
     # SentencePiece drops the space before a first word: the second of two words keeps it.
     return twice[len(once) :] if twice.startswith(once) else once
+
+
+def _token_bytes(model: Model, token_id: int, text: str) -> bytes | None:
+    """The bytes of a token that is no whole text: byte-level BPE's spelling, or <0xNN>."""
+    if model.tokenizer is None or "\ufffd" not in text:
+        return None
+    piece = str(model.tokenizer.convert_ids_to_tokens(token_id))
+    if found := _FALLBACK.fullmatch(piece):
+        raw = bytes.fromhex(found[1])
+    elif all(letter in _ALPHABET for letter in piece):
+        raw = bytes(_ALPHABET[letter] for letter in piece)
+    else:
+        return None
+    return raw if raw.decode("utf-8", "replace") == text else None

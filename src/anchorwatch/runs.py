@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence, Threshold
+from anchorwatch import streams
+from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.fields import RunShape
-from anchorwatch.loop import Job, Step, walk
+from anchorwatch.loop import Job, Step, shape_of, walk
 from anchorwatch.measures import Record
 from anchorwatch.models.model import Model, Prompt
 from anchorwatch.plans import BUDGET_BYTES, Plan
@@ -24,7 +26,8 @@ from anchorwatch.probes import DEFAULT, Probe, fields_of
 from anchorwatch.progress import Progress
 from anchorwatch.records import trace_of
 from anchorwatch.regions import Regions, Spans, find_regions
-from anchorwatch.trace import MISSING, Trace
+from anchorwatch.store import BLOCK_STEPS
+from anchorwatch.trace import MISSING, Trace, read
 from anchorwatch.watch import Watch
 
 Ids = Sequence[int] | np.ndarray | torch.Tensor
@@ -42,19 +45,42 @@ def run(
     probes: Sequence[Probe] = DEFAULT,
     seed: int = 0,
     budget: int = BUDGET_BYTES,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
 ) -> Trace:
     """Write an answer to `prompt`, or infill the masked positions of `canvas`; keep every frame.
+
+    `out` writes the trace block by block while it runs, so that memory holds one block; a run that
+    was killed goes on with `run(model, resume=out)`.
 
     >>> from anchorwatch.models.loading import load
     >>> trace = run(load("tiny/llada"), "the anchor", LowConfidence(length=4))
     >>> trace.canvas.shape[0]
     5
     """
-    job = _job(model, Ask(prompt, canvas, regions), decoding, probes, seed, budget)
-    with Progress("writing", total=num_passes(job.decoding)) as bar:
+    ask = Ask(prompt, canvas, regions)
+    if resume is not None:
+        if ask != Ask() or decoding is not None or out is not None:
+            raise SpecError("an unfinished run knows what was asked: run(model, resume=path)")
+        return _streamed(streams.resume(resume, model))
+    job = _job(model, ask, decoding, probes, seed, budget)
+    if out is not None:
+        job.record = Record(probes, job.record.shape, block=BLOCK_STEPS)
+        return _streamed(streams.begin(out, job, model, probes))
+    with Progress("writing", total=job.decoding.num_passes) as bar:
         for _, step in walk(model, [job], watch_over(model, probes, [job])):
             bar.advance(str(step.index))
     return trace_of(job, model, probes, batch=1)
+
+
+def _streamed(stream: streams.Stream) -> Trace:
+    """Run to the end, each block on disk before the next begins."""
+    job, model, probes = stream.job, stream.model, stream.probes
+    with Progress("writing", total=job.decoding.num_passes) as bar:
+        for _, step in walk(model, [job], watch_over(model, probes, [job])):
+            stream.after(step.index)
+            bar.advance(str(step.index))
+    return read(stream.finish())
 
 
 def run_many(
@@ -196,7 +222,7 @@ def _job(
 
 def _planned(ready: _Prepared, probes: Sequence[Probe]) -> Plan:
     fields = fields_of(probes, ready.shape)
-    return Plan(num_passes(ready.decoding), tuple(fields.values()))
+    return Plan(ready.decoding.num_passes, tuple(fields.values()))
 
 
 def _default(model: Model, *, infill: bool) -> Decoding:
@@ -263,27 +289,3 @@ def _infilled(model: Model, canvas: Any, decoding: Decoding) -> tuple[np.ndarray
             f"the canvas has no masked position: put the mask id {model.mask_id} where to write"
         )
     return ids, answer
-
-
-def shape_of(
-    model: Model, decoding: Decoding, positions: int, regions: tuple[str, ...]
-) -> RunShape:
-    """The sizes that decide how much a run keeps."""
-    return RunShape(
-        steps=num_passes(decoding),
-        layers=model.num_layers,
-        heads=model.num_heads,
-        kv_heads=model.num_kv_heads,
-        positions=positions,
-        regions=regions,
-        branches=2 if getattr(decoding, "guidance", 0.0) > 0 else 1,
-        sink=model.sink_id is not None,
-    )
-
-
-def num_passes(decoding: Decoding) -> int:
-    """Forward passes of a decoding of known length; some may stop earlier."""
-    assert decoding.length is not None, "for_length() comes first"
-    if isinstance(decoding, Threshold):
-        return decoding.length + decoding.patience * decoding.num_blocks
-    return int(getattr(decoding, "steps", None) or decoding.length)

@@ -17,7 +17,7 @@ from anchorwatch.attention import Call
 HIDDEN = -1e30
 """Logit of a key that may not be looked at: finite, so that 0 * log 0 stays 0."""
 
-TILE_BYTES = 2_000_000
+TILE_BYTES = 4_000_000
 """Aim for one tile of scores; a few times this stays in a core's cache. See benchmarks/."""
 
 

@@ -6,36 +6,62 @@ exist are -1 (attr `missing`), floats that do not exist are NaN: absent is not z
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from xarray.core.indexing import CopyOnWriteArray, MemoryCachedArray
 
 from anchorwatch import store
 from anchorwatch.decoding import Decoding, from_dict
-from anchorwatch.errors import TraceError
+from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.fields import Field
+from anchorwatch.foreign import one_line
 from anchorwatch.store import SCHEMA, SCHEMA_VERSION
 
 ROLES = ("prompt", "special", "masked", "fresh", "written", "absent")
 PROMPT, SPECIAL, MASKED, FRESH, WRITTEN, ABSENT = range(len(ROLES))
 MISSING = -1
+MASK_MARK = "░"
+"""How a masked position is shown."""
 
 _ALWAYS = {
     "canvas": "token id before each step; the last frame is the result",
     "role": "what a position is at a frame",
     "committed_at": "step that wrote the position",
-    "logprob": "log-probability of the committed token when it was committed",
+    "logprob": (
+        "log-probability of the committed token when it was committed, "
+        "under the logits the decoding used (the guided ones under guidance)"
+    ),
     "mask_chosen": "positions where a step chose the mask id, so that they stayed masked",
     "narrow": "decisions of a step whose margin was under 1e-5",
     "region": "named part of the prompt a position belongs to, by index into the manifest",
 }
 
 _STATE = "state of the random generator before each step"
+
+_DIMS = {
+    "canvas": (("frame", "position"), "i"),
+    "role": (("frame", "position"), "i"),
+    "committed_at": (("position",), "i"),
+    "logprob": (("position",), "f"),
+    "mask_chosen": (("step",), "i"),
+    "narrow": (("step",), "i"),
+    "region": (("position",), "i"),
+}
+_MANIFEST: dict[str, type] = {
+    **{"model": dict, "decoding": dict, "tokens": dict, "answer_positions": list, "seed": int},
+    **{"prompt_text": str, "answer_text": str, "regions": list},
+}
+_MODEL: dict[str, type] = {
+    **{"source": str, "family": str, "weights": str, "layers": int, "heads": int},
+}
 
 
 class Trace:
@@ -44,6 +70,8 @@ class Trace:
     def __init__(self, dataset: xr.Dataset, manifest: Mapping[str, Any]) -> None:
         self._dataset = dataset
         self._manifest = dict(manifest)
+        for variable in dataset.data_vars.values():
+            _seal(variable.variable)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -58,10 +86,11 @@ class Trace:
     def __getitem__(self, name: str) -> xr.DataArray:
         if name not in self._dataset:
             raise TraceError(f"the trace has no {name!r}: it holds {', '.join(self.fields)}")
-        return self._dataset[name]
+        held = self._dataset[name]
+        return held.copy(deep=False, data=held.variable)  # its own names and attrs, our numbers
 
     def dataset(self) -> xr.Dataset:
-        """Everything as one xarray.Dataset (a shallow copy)."""
+        """Everything as one xarray.Dataset; `.copy(deep=True)` makes its arrays yours to change."""
         return self._dataset.copy()
 
     @property
@@ -72,7 +101,9 @@ class Trace:
     @property
     def masked(self) -> np.ndarray:
         """[frame, position] bool."""
-        return self["role"].values == MASKED
+        masked = self["role"].values == MASKED
+        masked.flags.writeable = False
+        return masked
 
     @property
     def committed_at(self) -> np.ndarray:
@@ -94,6 +125,11 @@ class Trace:
     def answer(self) -> np.ndarray:
         """Positions the run was to write, in order."""
         return np.asarray(self._manifest["answer_positions"], dtype=np.int64)
+
+    @property
+    def is_infill(self) -> bool:
+        """Whether given positions stand after ones to write, as in a canvas with gaps."""
+        return bool(self.answer[0] + len(self.answer) != self.canvas.shape[1])
 
     @property
     def progress(self) -> np.ndarray:
@@ -130,6 +166,29 @@ class Trace:
             return ""
         return str(self._manifest["tokens"].get(str(token_id), f"<{token_id}>"))
 
+    def spell(self, ids: Iterable[int]) -> str:
+        """The text of neighbouring tokens; a character split over several is put together."""
+        split = self._manifest.get("token_bytes", {})
+        text, held = "", b""
+        for token_id in ids:
+            if str(token_id) in split:
+                held += bytes.fromhex(split[str(token_id)])
+                continue
+            text += held.decode("utf-8", "replace") + self.token(token_id)
+            held = b""
+        return text + held.decode("utf-8", "replace")
+
+    def stretches(
+        self, frame: int, positions: Iterable[int] | None = None
+    ) -> Iterator[tuple[int, str]]:
+        """(role, text) of neighbouring positions of one role; each masked one is a mark."""
+        canvas, role = self.canvas[frame].tolist(), self.role[frame].tolist()
+        for kind, group in groupby(
+            range(len(role)) if positions is None else positions, key=role.__getitem__
+        ):
+            ids = [canvas[position] for position in group]
+            yield kind, MASK_MARK * len(ids) if kind == MASKED else self.spell(ids)
+
     def digest(self) -> str:
         """SHA-256 of the canvas history: runs that wrote the same text in the same order agree."""
         canvas = np.ascontiguousarray(self.canvas.astype("<i4"))
@@ -138,7 +197,13 @@ class Trace:
     def write(self, path: str | Path) -> Path:
         """Write to a directory, whole or not at all; an existing one is never touched."""
         attrs = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "manifest": self._manifest}
-        return store.write(path, self._dataset.assign_attrs(attrs))
+        try:
+            return store.write(path, self._dataset.assign_attrs(attrs))
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            name = Path(path).name
+            raise TraceError(f"the name {name[:20]}... is too long: choose a shorter one") from None
 
     def __repr__(self) -> str:
         m = self._manifest
@@ -150,15 +215,20 @@ class Trace:
         }
         spec = ", ".join(f"{key}={value}" for key, value in settings.items())
         return "\n".join(
-            (
+            one_line(line)
+            for line in (
                 f"Trace {self.digest()[:12]}  {name}",
                 f"  decoding  {m['decoding']['name']}({spec})  seed {self.seed}",
                 f"  frames    {len(self.canvas)} x {self.canvas.shape[1]} positions, "
                 f"{len(self.answer)} to write" + (f", {left} left masked" if left else ""),
-                f"  prompt    {_clip(self.prompt)}",
+                f"  prompt    {_clip(self._given() if self.is_infill else self.prompt)}",
                 f"  answer    {_clip(self.text)}",
             )
         )
+
+    def _given(self) -> str:
+        """The given text with its gaps, special tokens left out."""
+        return "".join(text for kind, text in self.stretches(0) if kind != SPECIAL).strip()
 
 
 def make_trace(  # noqa: PLR0913 - one keyword for each thing a trace holds
@@ -211,9 +281,69 @@ def read(path: str | Path) -> Trace:
     dataset = store.opened(path, needed=_ALWAYS)
     manifest = dataset.attrs.pop("manifest")
     del dataset.attrs["schema"], dataset.attrs["schema_version"]
+    if wrong := _wrong_manifest(manifest) or _wrong_arrays(dataset, manifest["answer_positions"]):
+        raise TraceError(one_line(f"{path} cannot be read as a trace, make it again: {wrong}"))
     return Trace(dataset, manifest)
 
 
+class _Sealed(MemoryCachedArray):
+    """A stored array, read when it is used, once; nobody can write to it."""
+
+    __slots__ = ()
+
+    def get_duck_array(self) -> np.ndarray:
+        held: np.ndarray = super().get_duck_array()  # type: ignore[no-untyped-call]
+        held.flags.writeable = False
+        return held
+
+
+def _seal(variable: xr.Variable) -> None:
+    held: Any = variable._data  # `.data` would load it
+    if isinstance(held, np.ndarray):
+        held.flags.writeable = False
+        return
+    while isinstance(held, MemoryCachedArray | CopyOnWriteArray):  # xarray's own, both writable
+        held = held.array
+    variable.data = _Sealed(held)  # type: ignore[no-untyped-call]
+
+
+def _wrong_manifest(manifest: Mapping[str, Any]) -> str | None:
+    """The first thing about a foreign manifest that is not as we write it."""
+    for name, kind in _MANIFEST.items():
+        if type(manifest.get(name)) is not kind:
+            return (
+                f"the manifest's {name} is {manifest.get(name)!r:.40}, not of type {kind.__name__}"
+            )
+    for name, kind in _MODEL.items():
+        if type(held := manifest["model"].get(name)) is not kind:
+            return f"the manifest's model has {name} {held!r:.40}, not of type {kind.__name__}"
+    try:
+        from_dict(manifest["decoding"])
+        for spelled in manifest.get("token_bytes", {}).values():
+            bytes.fromhex(spelled)
+    except (SpecError, TypeError, ValueError, AttributeError) as error:
+        return str(error)
+    return None
+
+
+def _wrong_arrays(dataset: xr.Dataset, answer: list[Any]) -> str | None:
+    """The first thing about foreign arrays that is not as we write it."""
+    for name, (dims, kind) in _DIMS.items():
+        if dataset[name].dims != dims or dataset[name].dtype.kind != kind:
+            return f"{name} is {dataset[name].dtype} over {', '.join(map(str, dataset[name].dims))}"
+    frames, positions = dataset["canvas"].shape
+    if dataset.sizes["step"] != frames - 1:
+        return f"{frames} frames do not fit {dataset.sizes['step']} steps"
+    if not answer or not all(type(p) is int and 0 <= p < positions for p in answer):
+        return f"its answer is not at positions 0 to {positions - 1}"
+    if sorted(set(answer)) != answer:
+        return "its answer positions are not in order"
+    role = dataset["role"].values
+    if role.size and not 0 <= role.min() <= role.max() < len(ROLES):
+        return f"role holds {role.min()} to {role.max()}: roles are 0 to {len(ROLES) - 1}"
+    return None
+
+
 def _clip(text: str, width: int = 78) -> str:
-    flat = text.replace("\n", "\\n")
+    flat = one_line(text)
     return flat if len(flat) <= width else f"{flat[: width - 1]}…"

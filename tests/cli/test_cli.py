@@ -1,5 +1,6 @@
 """The command line as a person types it."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -9,20 +10,51 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from anchorwatch.cli import app
+from anchorwatch.errors import SpecError
+from anchorwatch.models.tiny import NAMES
 
 COMMAND = [str(Path(sys.executable).with_name("anchorwatch"))]
 ENV = os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "100", "NO_COLOR": "1"}
 
 
-def type_in(*words, stdin=None):
+def type_in(*words, stdin=None, **env):
     return subprocess.run(
         [*COMMAND, *map(str, words)],
         capture_output=True,
-        text=True,
-        env=ENV,
+        encoding="utf-8",
+        env=ENV | env,
         input=stdin,
         check=False,
     )
+
+
+def in_shell(line, *words):
+    """A line of shell in which "$@" is the command."""
+    return subprocess.run(
+        ["sh", "-c", line, "sh", *COMMAND, *map(str, words)],
+        capture_output=True,
+        encoding="utf-8",
+        env=ENV,
+        check=False,
+    )
+
+
+def called(*words):
+    """The manifest of a run in this process, which has torch already."""
+    done = CliRunner().invoke(app, [*map(str, words), "--json"])
+    if done.exception is not None:
+        raise done.exception
+    return json.loads(done.stdout)
+
+
+def one_line_of(done):
+    """What a failed command said, which is one line."""
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("error: ")
+    return done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +70,7 @@ def test_run_prints_the_answer_on_stdout_and_talks_on_stderr(lena):
     assert len(done.stdout.strip().splitlines()) == 1
     assert "wrote" in done.stderr
     assert "LowConfidence(length=8, steps=4)" in done.stderr
+    assert done.stderr.startswith("plan: 4 forward passes; ")
     assert path.is_dir()
 
 
@@ -47,9 +80,13 @@ def test_show_prints_the_film_and_one_frame(lena):
     assert "░" in film
     frame = type_in("show", lena[0], "--step", 2).stdout
     assert "frame 2 of 4, 50% written" in frame
-    wrong = type_in("show", lena[0], "--step", 9)
-    assert wrong.returncode == 2
-    assert "it has frames 0 to 4" in wrong.stderr
+    assert type_in("show", lena[0], "--all").stdout == film
+    for words in (["--step", 9], ["--json", "--step", 9]):
+        wrong = type_in("show", lena[0], *words)
+        assert wrong.returncode == 2
+        assert one_line_of(wrong) == "error: step 9 is not in the trace: it has frames 0 to 4\n"
+    both = type_in("show", lena[0], "--step", 2, "--all")
+    assert "choose one of them" in one_line_of(both)
 
 
 def test_json_is_json(lena):
@@ -57,7 +94,10 @@ def test_json_is_json(lena):
     assert len(frames["frames"]) == 5
     assert frames["frames"][0]["positions"][-1]["role"] == "masked"
     families = json.loads(type_in("models", "--json").stdout)
-    assert {"llada", "dream", "encoder", "causal"} <= {row["name"] for row in families["families"]}
+    rows = {row["name"]: row for row in families["families"]}
+    assert {"llada", "dream", "encoder", "causal"} <= set(rows)
+    assert "albert" in rows["encoder"]["model_types"]
+    assert tuple(families["embedded"]) == NAMES
     run = json.loads(type_in("run", "tiny/arm", "the", "--length", 3, "--json").stdout)
     assert run["decoding"]["name"] == "LeftToRight"
 
@@ -86,14 +126,72 @@ def test_the_prompt_may_come_from_stdin_and_through_the_chat_template():
     assert json.loads(done.stdout)["prompt_text"].strip() == "the tide"
 
 
-def test_every_decoding_has_a_name():
-    for name, options in {
-        "random": ["--steps", 2],
-        "dream": ["--algorithm", "entropy"],
-        "threshold": ["--threshold", 0.5, "--block", 2],
-    }.items():
-        done = type_in("run", "tiny/llada", "the", "--decoding", name, "--length", 4, *options)
-        assert done.returncode == 0, done.stderr
+def test_json_is_ascii_whatever_the_text(tmp_path):
+    done = type_in(
+        "run", "tiny/llada", "é \u202e \x9b", "--length", 2, "--json", "-o", tmp_path / "a"
+    )
+    shown = type_in("show", tmp_path / "a", "--json")
+    for text in (done.stdout, shown.stdout):
+        assert text.isascii()
+        assert "\x1b" not in text
+    assert json.loads(done.stdout)["prompt_text"] == "é \u202e \x9b"
+    assert "manifest" in json.loads(shown.stdout)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "options", "fields"),
+    [
+        ("random", "tiny/llada", "--steps 2 --forbid-end", {"steps": 2, "forbid_end": True}),
+        ("low-confidence", "tiny/llada", "--defer-end", {"defer_end": True}),
+        (
+            "dream",
+            "tiny/llada",
+            "--algorithm entropy --eps 0.01 --algorithm-temperature 0.5",
+            {"algorithm": "entropy", "eps": 0.01, "algorithm_temperature": 0.5},
+        ),
+        ("threshold", "tiny/llada", "--threshold 0.5 --block 2", {"threshold": 0.5, "block": 2}),
+        ("left-to-right", "tiny/arm", "--no-cache --no-stop", {"cache": False, "stop": False}),
+    ],
+)
+def test_every_decoding_and_its_options_can_be_asked_for(name, model, options, fields):
+    words = ["--decoding", name, "--length", 4, "--probes", "none", *options.split()]
+    decoding = called("run", model, "the", *words)["decoding"]
+    assert {key: decoding[key] for key in fields} == fields
+
+
+def test_every_field_of_every_decoding_is_an_option():
+    from anchorwatch.decoding import DECODINGS
+
+    options = OPTIONS["run"].split()
+    for kind in DECODINGS.values():
+        for field in dataclasses.fields(kind):
+            option = f"--{field.name}".replace("_", "-")
+            assert {option, option.replace("--", "--no-")} & set(options), field.name
+
+
+def test_masks_spelled_in_the_prompt_are_filled():
+    text = "the <|mask|> is <|mask|><|mask|> deep"
+    held = called("run", "tiny/llada", text, "--infill", "--probes", "none")
+    assert len(held["answer_positions"]) == 3
+    assert held["decoding"]["length"] == 3
+    assert held["probes"] == []
+    with pytest.raises(SpecError, match=r"nothing to infill: write <\|mask\|> in the prompt"):
+        called("run", "tiny/llada", "the", "--infill")
+    with pytest.raises(SpecError, match="cannot infill: leave --infill out"):
+        called("run", "tiny/arm", "the", "--infill")
+
+
+def test_probes_are_asked_for_by_name():
+    held = called("run", "tiny/llada", "the", "--length", 2, "--probes", "entropy,massive,entropy")
+    assert [probe["name"] for probe in held["probes"]] == ["entropy", "massive"]
+    held = called("run", "tiny/llada", "the", "--length", 2)
+    assert [probe["name"] for probe in held["probes"]][:2] == ["received", "entropy"]
+
+
+def test_a_prompt_may_begin_with_a_dash():
+    done = type_in("run", "tiny/llada", "--length", 2, "--json", "--", "-5 degrees")
+    assert json.loads(done.stdout)["prompt_text"] == "-5 degrees", done.stderr
+    assert '-- "-5 degrees"' in " ".join(type_in("run", "--help").stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -104,12 +202,17 @@ def test_every_decoding_has_a_name():
         (
             ["run", "tiny/llada", "the", "--decoding", "left-to-right", "--steps", "3"],
             2,
-            "no steps",
+            "left-to-right has no steps: leave it out, or use --decoding low-confidence, random",
         ),
+        (["run", "no/such-model", "the", "--eps", "0.1"], 2, "use --decoding dream"),
+        (["run", "no/such-model", "the", "--temperature", "nan"], 2, "temperature=nan is not"),
+        (["run", "no/such-model", "the", "--probes", "all"], 2, "expected default, none or some"),
+        (["run", "no/such-model", "the", "--seed", "-1"], 2, "--seed"),
+        (["run", "tiny/arm", "the", "--steps", "3"], 2, "left-to-right has no steps"),
         (["run", "tiny/nothing", "the"], 1, "expected one of tiny/llada"),
         (["show", "nowhere.trace"], 1, "there is no trace at nowhere.trace"),
         (["run", "tiny/llada", ""], 2, "the prompt is empty"),
-        (["convert", "nowhere", "out"], 1, "nothing to convert"),
+        (["convert", "nowhere", "out"], 1, "there is no folder nowhere"),
     ],
 )
 def test_mistakes_are_one_line_and_an_exit_code(words, code, says):
@@ -119,9 +222,114 @@ def test_mistakes_are_one_line_and_an_exit_code(words, code, says):
     assert "Traceback" not in done.stderr
 
 
-def test_an_existing_trace_is_refused_before_anything_is_loaded(lena):
-    done = type_in("run", "no/such-model", "the", "-o", lena[0])
-    assert "exists already" in done.stderr
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_loaded(lena, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    for place, says in {
+        lena[0]: "exists already: choose another name",
+        tmp_path / "no" / "x.trace": "no does not exist: make it first",
+        file / "x.trace": "cannot be written, Not a directory: choose another place",
+        tmp_path / ("a" * 300): "cannot be written, File name too long: choose another place",
+        Path("/proc/x.trace"): "/proc/x.trace cannot be written",
+    }.items():
+        done = type_in("run", "no/such-model", "the", "-o", place)
+        assert done.returncode == 2
+        assert says in one_line_of(done)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_stdin_that_is_no_text_is_one_line():
+    done = in_shell("printf 'ab\\377' | \"$@\"", "run", "no/such-model", "-")
+    assert done.returncode == 2
+    assert "stdin is not UTF-8: byte 0xff at offset 2" in one_line_of(done)
+    done = in_shell('"$@" <&-', "run", "no/such-model", "-")
+    assert done.returncode == 2
+    assert "stdin is closed" in one_line_of(done)
+
+
+def test_a_stdout_that_cannot_spell_or_hold_it_is_no_traceback(lena):
+    for words in (["show", lena[0]], ["models"], ["show", lena[0], "--step", 1]):
+        done = type_in(*words, PYTHONIOENCODING="ascii")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.isascii()
+    assert "<" in type_in("show", lena[0], PYTHONIOENCODING="ascii").stdout
+    for words in (["show", lena[0]], ["show", lena[0], "--json"], ["--help"], ["verify", lena[0]]):
+        done = in_shell('"$@" >/dev/full', *words)
+        assert done.returncode == 1
+        assert one_line_of(done) == "error: No space left on device\n"
+        assert in_shell('"$@" >&-', *words).returncode == 0
+        assert "Traceback" not in in_shell('"$@" | head -c 1', *words).stderr
+    done = in_shell('"$@" 2>/dev/full', "show", lena[0], "--step", 99)
+    assert done.returncode == 2
+
+
+def test_talk_that_nobody_hears_costs_nothing(tmp_path):
+    words = ["run", "tiny/llada", "the", "--length", 2, "-o", tmp_path / "a.trace"]
+    done = in_shell('"$@" 2>/dev/full', *words)
+    assert done.returncode == 0
+    assert (tmp_path / "a.trace").is_dir()
+
+
+def test_the_module_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "anchorwatch", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == type_in("--version").stdout
+
+
+def test_the_family_table_fits_eighty_columns_and_loses_nothing():
+    from anchorwatch.models.families import FAMILIES, UNSUPPORTED
+
+    table = type_in("models", COLUMNS="80").stdout
+    assert max(map(len, table.splitlines())) <= 80
+    words = " ".join(table.split())
+    for family in FAMILIES:
+        assert f"{family.name} {family.kind}" in words
+        assert " ".join(family.checkpoints.split()) in words
+    assert all(f"{name} {reason}" in words for name, reason in UNSUPPORTED.items())
+    assert ", ".join(NAMES) in words
+
+
+TORCH_FREE = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"torch", "transformers", "accelerate", "safetensors", "tokenizers"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[0])
+sys.meta_path.insert(0, Block())
+from anchorwatch.cli import main
+main()
+"""
+
+
+def without_torch(*words):
+    return subprocess.run(
+        [sys.executable, "-c", TORCH_FREE, *map(str, words)],
+        capture_output=True,
+        text=True,
+        env=ENV,
+        check=False,
+    )
+
+
+def test_without_torch_what_reads_works_and_what_runs_says_what_to_install(lena, tmp_path):
+    for words in (["show", lena[0]], ["verify", lena[0]], ["models"]):
+        assert without_torch(*words).returncode == 0, words
+    for words in (["run", "tiny/llada", "the"], ["convert", tmp_path, tmp_path / "out"]):
+        done = without_torch(*words)
+        assert done.returncode == 1
+        assert "needs torch, which is not installed: pip install 'anchorwatch[run]'" in one_line_of(
+            done
+        )
+    done = without_torch("doctor")
+    assert done.returncode == 0, done.stdout
+    line = next(line for line in done.stdout.splitlines() if "[run]" in line)
+    assert line.startswith("ok   [run]")
+    assert "absent (torch, transformers," in line
+    assert "pip install 'anchorwatch[run]'" in line
 
 
 def test_help_answers_at_once():
@@ -136,13 +344,17 @@ def test_help_answers_at_once():
 def test_doctor_finds_nothing_wrong():
     done = type_in("doctor", "--json")
     assert done.returncode == 0, done.stdout
-    assert all(finding["good"] for finding in json.loads(done.stdout))
+    findings = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert all(finding["good"] for finding in findings.values())
+    assert "HF_HUB_OFFLINE" in findings["hub"]["says"]
+    assert "[run]" not in findings
 
 
 OPTIONS = {
-    "run": """--algorithm --block --chat --decoding --device --dtype --guidance --json --length
-        --mask-id --out --revision --seed --steps --temperature --threshold --top-k --top-p""",
-    "show": "--json --step",
+    "run": """--algorithm --algorithm-temperature --block --chat --decoding --defer-end --device
+        --dtype --eps --forbid-end --guidance --infill --json --length --mask-id --no-cache --no-stop
+        --out --probes --revision --seed --steps --temperature --threshold --top-k --top-p""",
+    "show": "--all --json --step",
     "verify": "--json",
     "models": "--json",
     "convert": "",
@@ -154,17 +366,8 @@ def test_the_options_are_a_promise():
     """Growth needs a decision: add here what you add there, and a sentence in CHANGELOG.md."""
     from typer.main import get_command
 
-    from anchorwatch.cli import app
-
     commands = get_command(app).commands
     for name, command in commands.items():
         options = {o for p in command.params for o in p.opts if o.startswith("--")} - {"--help"}
         assert options == set(OPTIONS[name].split()), name
     assert set(commands) == set(OPTIONS)
-
-
-def test_foreign_text_cannot_drive_the_terminal():
-    from anchorwatch.show import visible
-
-    assert visible("a\x1b[31mb\u202ec\r") == "a·[31mb·c␍"
-    assert visible("one\ntwo") == "one⏎\ntwo"

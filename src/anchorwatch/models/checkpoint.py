@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from anchorwatch.errors import ModelError, WeightsError
+from anchorwatch.errors import ModelError, SpecError, WeightsError
 
 _HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -48,6 +48,8 @@ class Checkpoint:
 def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:
     """Find `source` (a folder, a .safetensors file or a hub id) and list its tensors."""
     path = Path(source).expanduser()
+    if revision is not None and path.exists():
+        raise SpecError(f"{source} lies here and revision is for hub ids: leave revision out")
     if path.suffix == ".safetensors" and path.is_file():
         config = read_json(path.with_name("config.json"), missing={})
         return _listed(source, path.parent, config, {path: None}, None)
@@ -88,7 +90,9 @@ def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, An
         raise ModelError(f"{path} does not exist: a checkpoint folder needs its config.json")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise ModelError(f"{path} is nested too deeply to be read: download it again") from None
+    except (ValueError, OSError) as error:  # no JSON, no UTF-8, a number of thousands of digits
         raise ModelError(f"{path} is not JSON ({error}): download it again") from None
     if not isinstance(content, dict):
         raise ModelError(f"{path} holds a {type(content).__name__}: expected a JSON object")
@@ -103,12 +107,16 @@ def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
         if not isinstance(weight_map, dict) or not weight_map:
             raise WeightsError(f"{folder / _INDEX} has no weight_map: download it again")
         for tensor, name in weight_map.items():
+            # A plain name stays in the folder, whatever links lie there.
+            if not isinstance(name, str) or Path(name).name != name or len(name) > 255:
+                raise WeightsError(
+                    f"{_INDEX} says {tensor} is in {str(name)[:80]!r}: "
+                    "expected the plain name of a file beside it"
+                )
             names = promised.setdefault(folder / name, set())
             assert names is not None
             names.add(tensor)
         for path in promised:
-            if path.resolve().parent != folder.resolve() and not path.is_symlink():
-                raise WeightsError(f"{_INDEX} points outside the folder, to {path}: refused")
             if not path.is_file():
                 raise WeightsError(
                     f"the shard {path.name} is missing from {folder}: download it again"

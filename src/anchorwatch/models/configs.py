@@ -1,21 +1,38 @@
 """config.json of a family, rewritten as the config of the stock class that holds its weights.
 
 An option that the stock class does not have is refused here, before any tensor is read:
-a checkpoint that loads but computes something else is the worst outcome.
+a checkpoint that loads but computes something else is the worst outcome. Who looks at whom is the
+family's to say: fields of config.json that would change it never reach the stock class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from anchorwatch.errors import FamilyError, ModelError
-from anchorwatch.models.families import Family
+from anchorwatch.models.families import Family, model_type_of
 
 Fields = dict[str, Any]
 
-_NEVER = ("auto_map", "architectures", "dtype", "torch_dtype", "attn_implementation", "use_cache")
-"""Fields we set ourselves or never follow: remote code, kernels, dtypes."""
+_NEVER = frozenset(
+    """
+    auto_map architectures dtype torch_dtype attn_implementation use_cache name_or_path
+    transformers_version return_dict use_return_dict output_attentions output_hidden_states
+    torchscript chunk_size_feed_forward gradient_checkpointing
+    id2label label2id num_labels problem_type
+    """.split()
+)
+"""Fields we set ourselves or never follow: remote code, kernels, dtypes, the form of the output."""
+
+_VISIBILITY = frozenset(
+    """
+    is_causal is_decoder use_bidirectional_attention is_encoder_decoder tie_encoder_decoder
+    add_cross_attention cross_attention_hidden_size
+    """.split()
+)
+"""Fields that decide who looks at whom: the family does, see `set_visibility`."""
 
 _LLADA_MUST = {
     "block_type": ("llama",),
@@ -30,7 +47,12 @@ _LLADA_MUST = {
     "include_qkv_bias": (False,),
     "bias_for_layer_norm": (False, None),
     "block_group_size": (1,),
+    "weight_tying": (False, True, None),
+    "multi_query_attention": (False, True, None),
 }
+
+_BLOCKS = {"sdar": 4, "Fast_dLLM_Qwen": 32}
+"""Block sizes of the config classes that leave theirs out of config.json, by model_type."""
 
 
 def stock_config(family: Family, config: Mapping[str, Any]) -> Fields:
@@ -40,25 +62,146 @@ def stock_config(family: Family, config: Mapping[str, Any]) -> Fields:
             "the checkpoint is quantised (quantization_config in config.json): "
             "load the unquantised weights, or a GGUF file of a causal LM"
         )
+    if config.get("per_layer_config"):
+        raise ModelError(
+            "config.json describes layers that differ (per_layer_config): "
+            "expected one shape for all layers"
+        )
     translate = _TRANSLATIONS.get(family.name, _same)
     fields = translate(dict(config))
-    fields = {k: v for k, v in fields.items() if k not in _NEVER and not k.startswith("_")}
-    fields["model_type"] = family.network or fields.get("model_type")
+    never = _NEVER | _VISIBILITY
+    fields = {k: v for k, v in fields.items() if k not in never and not k.startswith("_")}
+    fields["model_type"] = family.network or model_type_of(config)
     if not fields["model_type"]:
         raise FamilyError("config.json has no model_type: transformers needs it to choose a class")
     return fields
 
 
-def block_of(config: Mapping[str, Any]) -> int:
+def set_visibility(family: Family, stock: Any) -> None:
+    """Make the stock config causal or not, as the family is."""
+    causal = family.visibility == "causal"
+    if family.name != "encoder":
+        stock.is_causal = causal  # block-causal families bring their own pairs
+    if hasattr(stock, "is_decoder"):  # BERT's kind: one class, causal or not
+        stock.is_decoder = causal
+
+
+def overruled(family: Family, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What config.json says of visibility and the family does not follow, in words."""
+    causal = family.visibility == "causal"
+    against = {"is_causal": not causal, "use_bidirectional_attention": causal}
+    if not causal:
+        against["is_decoder"] = True
+    return tuple(
+        f"config.json says {name}={config[name]!r}: ignored, {family.name} models are "
+        f"{family.visibility}"
+        for name, value in against.items()
+        if config.get(name) is not None and bool(config[name]) is value
+    )
+
+
+def check_sizes(stock: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse sizes that no network can have, or that are far from the file's, before building."""
+    counts = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size")
+    sizes = {name: _count(stock, name) for name in counts}
+    sizes["max_position_embeddings"] = _count(stock, "max_position_embeddings", 1)
+    heads, width = sizes["num_attention_heads"], sizes["hidden_size"]
+    kv_heads = _count(stock, "num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise ModelError(
+            f"config.json says {heads} heads and {kv_heads} key-value heads: "
+            "expected heads to be a multiple of key-value heads"
+        )
+    if getattr(stock, "head_dim", None) is None and width % heads:
+        raise ModelError(
+            f"config.json says {heads} heads and a width of {width}: expected heads to divide it"
+        )
+    largest = max((max(shape, default=0) for shape in shapes.values()), default=0)
+    limits = {"num_hidden_layers": len(shapes), "hidden_size": largest, "vocab_size": largest}
+    if stock.model_type == "albert":  # its layers share their tensors
+        del limits["num_hidden_layers"]
+    if any(name.endswith(("position_embeddings.weight", "wpe.weight")) for name in shapes):
+        limits["max_position_embeddings"] = largest
+    for name, limit in limits.items():
+        if sizes[name] > limit:
+            raise ModelError(
+                f"config.json says {name}={sizes[name]}, which is more than its file holds: "
+                "config.json and weights do not belong together"
+            )
+
+
+def check_numbers(stock: Any) -> None:
+    """Refuse numbers that would make every logit NaN, and a padding id that is no row."""
+    for name in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"):
+        _positive(name, getattr(stock, name, None))
+    for layer_type, parameters in rope_parameters(stock):
+        name = f"{layer_type}.rope_theta" if layer_type else "rope_theta"
+        if parameters.get("rope_theta") is None:
+            raise ModelError(f"config.json says {name}=None: expected a number above 0")
+        _positive(name, parameters["rope_theta"])
+    pad = getattr(stock, "pad_token_id", None)
+    if isinstance(pad, int) and 0 <= pad < stock.vocab_size:
+        return
+    if stock.model_type == "roberta":
+        raise ModelError(
+            f"config.json says pad_token_id={pad!r}, after which RoBERTa's positions are counted: "
+            f"expected an id from 0 to {stock.vocab_size - 1}"
+        )
+    stock.pad_token_id = None  # only training looks at the embedding's padding row
+
+
+def rope_parameters(stock: Any) -> Iterator[tuple[str, Fields]]:
+    """(layer type, rotary parameters); the layer type is empty where all layers share them."""
+    said = getattr(stock, "rope_parameters", None) or {}
+    nested = {kind: value for kind, value in said.items() if isinstance(value, dict)}
+    yield from (nested or ({"": said} if said else {})).items()
+
+
+def block_of(family: Family, config: Mapping[str, Any]) -> int | None:
     """Positions in a block of a block-causal model: SDAR says block_size, Fast-dLLM bd_size."""
+    if family.visibility != "block-causal":
+        return None
     for name in ("block_size", "block_length", "bd_size"):
-        if config.get(name):
-            return int(config[name])
-    return {"sdar": 4, "Fast_dLLM_Qwen": 32}[str(config.get("model_type"))]
+        said = config.get(name)
+        if said is None:
+            continue
+        if not isinstance(said, int) or isinstance(said, bool) or said < 1:
+            raise ModelError(f"config.json says {name}={said!r}: expected a whole number above 0")
+        return said
+    kind = model_type_of(config) or family.model_types[0]
+    if kind not in _BLOCKS:
+        raise ModelError(
+            f"config.json of this {family.name} model names no block size: "
+            "add block_size (SDAR) or bd_size (Fast-dLLM), as the checkpoint was trained"
+        )
+    return _BLOCKS[kind]
+
+
+def _count(stock: Any, name: str, missing: int | None = None) -> int:
+    value = getattr(stock, name, None)
+    if value is None and missing is not None:
+        return missing  # a class may not have the field
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ModelError(f"config.json says {name}={value!r}: expected a whole number above 0")
+    return value
+
+
+def _positive(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int | float) or not (0 < value < math.inf):
+        raise ModelError(f"config.json says {name}={value!r}: expected a number above 0")
 
 
 def _same(config: Fields) -> Fields:
     return config
+
+
+def _needed(config: Fields, *names: str) -> list[Any]:
+    for name in names:
+        if config.get(name) is None:
+            raise ModelError(f"config.json has no {name}: copy it from the released checkpoint")
+    return [config[name] for name in names]
 
 
 def _llada(config: Fields) -> Fields:
@@ -68,19 +211,23 @@ def _llada(config: Fields) -> Fields:
                 f"config.json says {name}={config[name]!r}, which Llama cannot compute: "
                 f"expected {' or '.join(map(repr, allowed))}"
             )
-    heads = config["n_heads"]
+    width, layers, heads, positions = _needed(
+        config, "d_model", "n_layers", "n_heads", "max_sequence_length"
+    )
     kv_heads = config.get("n_kv_heads")
     if kv_heads is None:
         kv_heads = 1 if config.get("multi_query_attention") else heads
-    hidden = config.get("mlp_hidden_size") or config["mlp_ratio"] * config["d_model"]
+    hidden = config.get("mlp_hidden_size")
+    if hidden is None:
+        hidden = _needed(config, "mlp_ratio")[0] * width
     return {
-        "vocab_size": config.get("embedding_size") or config["vocab_size"],
-        "hidden_size": config["d_model"],
+        "vocab_size": config.get("embedding_size") or _needed(config, "vocab_size")[0],
+        "hidden_size": width,
         "intermediate_size": hidden,
-        "num_hidden_layers": config["n_layers"],
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
-        "max_position_embeddings": config["max_sequence_length"],
+        "max_position_embeddings": positions,
         "rms_norm_eps": config.get("rms_norm_eps", 1e-5),
         "rope_theta": config.get("rope_theta", 10000.0),
         "tie_word_embeddings": bool(config.get("weight_tying")),
@@ -98,7 +245,7 @@ def _lit_gpt(config: Fields) -> Fields:
         "num_hidden_layers": config["n_layer"],
         "num_attention_heads": config["n_head"],
         "num_key_value_heads": config.get("n_query_groups") or config["n_head"],
-        "max_position_embeddings": config.get("block_size", 2048) + 1,  # one more for a sink token
+        "max_position_embeddings": config.get("block_size", 2048) + 1,  # one more for a sink
         "rms_norm_eps": config.get("norm_eps", 1e-5),
         "rope_theta": config.get("rope_base", 10000.0),
         "tie_word_embeddings": False,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from anchorwatch.errors import FamilyError
+from anchorwatch.errors import FamilyError, ModelError
 
 Kind = Literal["mdm", "arm"]
 Visibility = Literal["bidirectional", "causal", "block-causal"]
@@ -57,6 +57,8 @@ class Family:
     """Tensors of the file that the model has no place for."""
     tokenizer: str | None = None
     """Stock tokenizer class to use where the folder names one of its own."""
+    tying: str = "tie_word_embeddings"
+    """The field of config.json that ties embedding and unembedding."""
     checkpoints: str = ""
     """Released checkpoints, for people."""
 
@@ -137,6 +139,7 @@ FAMILIES: tuple[Family, ...] = (
         mask_id=126336,
         positions="canvas",
         names=_LLADA_NAMES,
+        tying="weight_tying",
         checkpoints="GSAI-ML/LLaDA-8B-Base, -Instruct, LLaDA-1.5; Gen-Verse/MMaDA-8B (text)",
     ),
     Family(
@@ -291,6 +294,26 @@ def by_name(name: str) -> Family:
     return next(family for family in FAMILIES if family.name == name)
 
 
+def architecture_of(config: Mapping[str, Any]) -> str:
+    """`architectures[0]` of config.json, or empty; a bare string is taken as a list of one."""
+    said = config.get("architectures") or []
+    said = [said] if isinstance(said, str) else said
+    if not isinstance(said, list) or not all(isinstance(name, str) for name in said):
+        raise ModelError(
+            f"config.json says architectures={said!r}: "
+            'expected a list of class names, such as ["LlamaForCausalLM"]'
+        )
+    return str(said[0]) if said else ""
+
+
+def model_type_of(config: Mapping[str, Any]) -> str:
+    """`model_type` of config.json, or empty."""
+    said = config.get("model_type")
+    if not isinstance(said, str | None):
+        raise ModelError(f'config.json says model_type={said!r}: expected a name, such as "llama"')
+    return said or ""
+
+
 def family_of(
     config: Mapping[str, Any], tensors: Iterable[str], causal: Mapping[str, str]
 ) -> Family:
@@ -299,8 +322,7 @@ def family_of(
     `causal` is transformers' table of causal LMs (model_type to class name). The file's tensor
     names decide where a wrapper kept the architecture name of what it wraps.
     """
-    architecture = str((config.get("architectures") or [""])[0])
-    model_type = str(config.get("model_type", ""))
+    architecture, model_type = architecture_of(config), model_type_of(config)
     if architecture in UNSUPPORTED:
         raise FamilyError(f"{architecture} cannot be loaded: {UNSUPPORTED[architecture]}; {_ADD}")
     if any(name.startswith("denoise_model.") for name in tensors):
@@ -329,7 +351,7 @@ def unnamed_encoder(config: Mapping[str, Any], tensors: Iterable[str]) -> str | 
 
     transformers puts it before every tensor's name: bert.embeddings..., albert.encoder...
     """
-    if config.get("architectures") or config.get("model_type"):
+    if architecture_of(config) or model_type_of(config):
         return None
     prefixes = {name.partition(".")[0] for name in tensors}
     return next((kind for kind in by_name("encoder").model_types if kind in prefixes), None)

@@ -2,62 +2,120 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import struct
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import init_empty_weights
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedModel,
+)
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from anchorwatch.attention import NAME
-from anchorwatch.errors import ModelError, WeightsError
-from anchorwatch.models.families import Excuse, by_name
+from anchorwatch.errors import FamilyError, ModelError, SpecError, WeightsError
+from anchorwatch.models.configs import set_visibility
+from anchorwatch.models.families import by_name
 from anchorwatch.models.model import Model
-from anchorwatch.models.proof import place, prove_rotary
-from anchorwatch.models.tokens import specials_of
+from anchorwatch.models.proof import place, prove_fused, prove_rotary
+from anchorwatch.models.tokens import find_mask, gguf_tokenizer, specials_of
 
-_ROPE_TABLE = Excuse(r"rope_freqs\.weight", "a rotary table that is recomputed from the config")
+_FAULTS = (
+    ValueError,
+    OSError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    AssertionError,
+)
+"""What a damaged file makes transformers' reader raise; NotImplementedError is a RuntimeError."""
 
 
-def load_gguf(source: str, revision: str | None, dtype: torch.dtype) -> Model:
+def load_gguf(source: str, revision: str | None, dtype: torch.dtype, mask_id: int | None) -> Model:
     """A local .gguf file, or `owner/repository/file.gguf` on the hub."""
-    import gguf
-
+    family = by_name("causal")
+    find_mask(mask_id, {}, {}, None, family)  # refuses a mask id
     path = _find(source, revision)
-    folder, name = str(path.parent), path.name
-    try:
-        held = {tensor.name for tensor in gguf.GGUFReader(path).tensors}
-        config = AutoConfig.from_pretrained(folder, gguf_file=name)
-    except (ValueError, OSError, KeyError, IndexError) as error:
-        raise WeightsError(f"{path} cannot be read as GGUF: {error}") from error
+    held = _num_tensors(path)
+    config = _quietly(
+        path, lambda: AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+    )
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise FamilyError(f"{path.name} holds a {config.model_type}, which is no causal LM")
+    prove_fused(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config)
+    set_visibility(family, config)
+    network, read = _quietly(path, lambda: _tensors(path, config, dtype))
+    if held != len(read):
+        raise WeightsError(
+            f"{path.name} holds {held} tensors and transformers' reader placed {len(read)} "
+            "(it drops scaled rotary tables, for one): load the model's safetensors"
+        )
+    notes = place(network, read, family, dtype, {})
+    prove_rotary(network)
+    tokenizer = gguf_tokenizer(path)
+    rows = len(network.get_input_embeddings().weight), len(network.get_output_embeddings().weight)
+    specials, left_out = specials_of(None, config.to_dict(), {}, tokenizer, rows)
+    return Model(
+        source=source,
+        family=family,
+        network=network.eval(),
+        tokenizer=tokenizer,
+        specials=specials,
+        notes=(*notes, *left_out, "GGUF weights, dequantised"),
+    )
+
+
+def _tensors(
+    path: Path, config: Any, dtype: torch.dtype
+) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
     with init_empty_weights(include_buffers=False):
         network = AutoModelForCausalLM.from_config(config, attn_implementation=NAME)
     read = load_gguf_checkpoint(
         str(path), return_tensors=True, model_to_load=network, torch_dtype=dtype
     )
-    lost = len({tensor for tensor in held if not _ROPE_TABLE.covers(tensor)}) - len(read["tensors"])
-    if lost:
+    return network, read["tensors"]
+
+
+def _quietly(path: Path, read: Callable[[], Any]) -> Any:
+    """transformers' reader without its progress bar, unless someone is there to watch it."""
+    quiet = contextlib.nullcontext() if sys.stderr.isatty() else _silence()
+    try:
+        with quiet:
+            return read()
+    except _FAULTS as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise WeightsError(
-            f"{path.name} holds {len(held)} tensors "
-            f"and transformers' reader placed {len(read['tensors'])}: "
-            "this architecture is not fully read from GGUF, load its safetensors"
-        )
-    notes = place(network, read["tensors"], by_name("causal"), dtype)
-    prove_rotary(network)
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
-    return Model(
-        source=source,
-        family=by_name("causal"),
-        network=network.eval(),
-        tokenizer=tokenizer,
-        specials=specials_of(None, config.to_dict(), {}, tokenizer),
-        notes=(*notes, "GGUF weights, dequantised"),
-    )
+            f"{path} cannot be read as GGUF ({reason[:200]}): download it again"
+        ) from error
+
+
+def _silence() -> contextlib.AbstractContextManager[Any]:
+    return contextlib.redirect_stderr(io.StringIO())
+
+
+def _num_tensors(path: Path) -> int:
+    """As the header says: magic, version, number of tensors; the rest is transformers' to read."""
+    with path.open("rb") as file:
+        head = file.read(16)
+    if len(head) < 16 or head[:4] != b"GGUF":
+        raise WeightsError(f"{path} cannot be read as GGUF: it does not begin as one")
+    return int(struct.unpack("<4sIQ", head)[2])
 
 
 def _find(source: str, revision: str | None) -> Path:
     path = Path(source).expanduser()
     if path.is_file():
+        if revision is not None:
+            raise SpecError(f"{source} lies here and revision is for hub ids: leave revision out")
         return path
     parts = source.split("/")
     if len(parts) != 3 or source.startswith((".", "/", "~")):

@@ -32,7 +32,7 @@ def lit_gpt_config(
     shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]
 ) -> dict[str, Any]:
     """SMDM's config read off the shapes; a config.json beside the file may say the rest."""
-    rows, width = shapes["transformer.wte.weight"]
+    rows, width = _matrix(shapes, "transformer.wte.weight")
     layers = 1 + max(int(found[1]) for name in shapes if (found := _FUSED.fullmatch(name)))
     heads = given.get("n_head") or SMDM_HEADS.get((layers, width))
     if heads is None:
@@ -41,22 +41,22 @@ def lit_gpt_config(
             "which is not on SMDM's ladder: "
             'put a config.json beside the file that says {"n_head": ...}'
         )
-    fused_rows = shapes["transformer.h.0.attn.attn.weight"][0]
+    fused_rows, _ = _matrix(shapes, "transformer.h.0.attn.attn.weight")
     return {
         "architectures": ["TransEncoder"],
         "n_layer": layers,
         "n_embd": width,
         "n_head": heads,
-        "n_query_groups": (fused_rows // (width // heads) - heads) // 2,
-        "intermediate_size": shapes["transformer.h.0.mlp.swiglu.w1.weight"][0],
+        "n_query_groups": _groups(width, heads, fused_rows, given.get("n_query_groups")),
+        "intermediate_size": _matrix(shapes, "transformer.h.0.mlp.swiglu.w1.weight")[0],
         "vocab_size": rows,
-    } | dict(given)
+    } | {name: value for name, value in given.items() if value is not None}
 
 
 def lit_gpt_variant(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int | None, bool]:
     """(sink id or None, gated): what OneTokenIsEnough added to the vanilla model."""
-    rows = shapes["transformer.wte.weight"][0]
-    outputs = shapes["lm_head.weight"][0]
+    rows, _ = _matrix(shapes, "transformer.wte.weight")
+    outputs, _ = _matrix(shapes, "lm_head.weight")
     if rows - outputs not in (1, 2):
         raise WeightsError(
             f"the embedding has {rows} rows and the unembedding {outputs}: expected one more "
@@ -92,3 +92,33 @@ def split_fused(
     for letter, part in parts.items():
         rows = part.reshape(-1, *tensor.shape[1:])
         yield f"model.layers.{found[1]}.self_attn.{letter}_proj.{found[2]}", rows
+
+
+def _matrix(shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, int]:
+    shape = shapes.get(name)
+    if shape is None or len(shape) != 2:
+        raise WeightsError(
+            f"{name} is missing from the file or is no matrix: "
+            "a lit-gpt checkpoint needs it, download the file again"
+        )
+    return shape[0], shape[1]
+
+
+def _groups(width: int, heads: Any, fused_rows: int, given: Any) -> int:
+    """Groups of queries that share a key, read off the fused rows: [heads + 2 groups] * size."""
+    if not isinstance(heads, int) or isinstance(heads, bool) or heads < 1 or width % heads:
+        raise ModelError(
+            f"config.json says n_head={heads!r}: expected a whole number that divides {width}"
+        )
+    shared, rest = divmod(fused_rows - width, 2 * (width // heads))
+    if rest or shared < 1 or heads % shared:
+        raise ModelError(
+            f"n_head={heads} does not fit the fused weight of {fused_rows} rows and width {width}: "
+            "put the checkpoint's own n_head in config.json"
+        )
+    if given not in (None, shared):
+        raise ModelError(
+            f"config.json says n_query_groups={given!r} and the fused weight has {shared}: "
+            "leave it out"
+        )
+    return shared

@@ -15,7 +15,11 @@ from typing import Any
 
 import torch
 from accelerate import init_empty_weights
+from huggingface_hub.errors import StrictDataclassError
 from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -25,16 +29,54 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from anchorwatch.attention import NAME, register
-from anchorwatch.errors import AnchorwatchWarning, FamilyError, ModelError, SpecError, WeightsError
+from anchorwatch.errors import (
+    AnchorwatchError,
+    AnchorwatchWarning,
+    FamilyError,
+    ModelError,
+    SpecError,
+    WeightsError,
+)
 from anchorwatch.models import keymaps, tiny
 from anchorwatch.models.checkpoint import Checkpoint, open_checkpoint, read_json
-from anchorwatch.models.configs import block_of, stock_config
-from anchorwatch.models.families import Family, by_name, family_of, unnamed_encoder
+from anchorwatch.models.configs import (
+    block_of,
+    check_numbers,
+    check_sizes,
+    overruled,
+    set_visibility,
+    stock_config,
+)
+from anchorwatch.models.families import (
+    Family,
+    by_name,
+    family_of,
+    model_type_of,
+    unnamed_encoder,
+)
 from anchorwatch.models.gguf import load_gguf
 from anchorwatch.models.model import Model
-from anchorwatch.models.proof import place, prove_rotary
-from anchorwatch.models.tokens import find_mask, load_tokenizer, specials_of
+from anchorwatch.models.proof import place, prove_fused, prove_positions, prove_rotary
+from anchorwatch.models.tokens import (
+    checked_mask,
+    find_mask,
+    load_tokenizer,
+    require_inside,
+    specials_of,
+)
 from anchorwatch.models.variants import attach_gates
+
+_CONFIG_FAULTS = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,  # RecursionError is one
+    StrictDataclassError,
+)
+"""What a config that describes nothing makes transformers and torch raise."""
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -64,10 +106,13 @@ def load(
     source = str(source)
     place_on = _device(device)
     number = _dtype(dtype, place_on)
+    mask_id = checked_mask(mask_id)
     if source.startswith("tiny/"):
+        if revision is not None:
+            raise SpecError(f"{source} is embedded and revision is for hub ids: leave revision out")
         model = tiny.build(source, number or torch.float32, mask_id)
     elif source.endswith(".gguf"):
-        model = load_gguf(source, revision, number or torch.float32)
+        model = load_gguf(source, revision, number or torch.float32, mask_id)
     else:
         model = _load_safetensors(source, revision, number, mask_id)
     model.network.to(place_on)
@@ -78,68 +123,122 @@ def _load_safetensors(
     source: str, revision: str | None, dtype: torch.dtype | None, mask_id: int | None
 ) -> Model:
     checkpoint = open_checkpoint(source, revision)
-    config = checkpoint.config
-    if keymaps.is_lit_gpt(checkpoint.shapes):
-        config = keymaps.lit_gpt_config(checkpoint.shapes, config)
-    notes = _ignored_code(source, config)
-    if kind := unnamed_encoder(config, checkpoint.shapes):
-        config = config | {"model_type": kind}
-        notes += _assumed_kind(source, kind)
-    family, tokenizer = _identify(checkpoint, config, mask_id)
+    config, said = _config(checkpoint)
     generation = read_json(checkpoint.folder / "generation_config.json", missing={})
+    family, tokenizer, assumed = _identify(checkpoint, config, generation, mask_id)
     mask = find_mask(mask_id, config, generation, tokenizer, family)
-    network = _empty_network(family, config)
+    network = _empty_network(family, config, checkpoint.shapes)
+    block = block_of(family, config)
     sink_id, gated = None, False
     if family.name == "smdm":
         sink_id, gated = _lit_gpt_extras(network, checkpoint)
+    rows = len(network.get_input_embeddings().weight), len(network.get_output_embeddings().weight)
+    require_inside(mask, rows[0])
+    specials, left_out = specials_of(mask, config, generation, tokenizer, rows)
     dtype = dtype or _DTYPES.get(_said_dtype(config), torch.float32)
-    notes += place(network, _stock_tensors(checkpoint, family, network), family, dtype)
+    tensors, origin = _stock_tensors(checkpoint, family, network)
+    set_aside = place(network, tensors, family, dtype, origin)
     prove_rotary(network)
-    rows = network.get_input_embeddings().weight.shape[0]
-    if mask is not None and not 0 <= mask < rows:
-        raise ModelError(f"mask id {mask} is outside the embedding of {rows} rows: say mask_id=")
+    said += assumed + overruled(family, config) + left_out
+    for note in said:
+        warnings.warn(note, AnchorwatchWarning, stacklevel=3)
     return Model(
         source=source,
         family=family,
         network=network.eval(),
         tokenizer=tokenizer,
-        specials=specials_of(mask, config, generation, tokenizer),
-        block=block_of(config) if family.visibility == "block-causal" else None,
+        specials=specials,
+        block=block,
         sink_id=sink_id,
         gated=gated,
         revision=checkpoint.revision,
-        notes=notes,
+        notes=said + set_aside,
     )
 
 
+def _config(checkpoint: Checkpoint) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """config.json with what an old or bare file left out, and what was ignored or assumed."""
+    config, said = checkpoint.config, []
+    if keymaps.is_lit_gpt(checkpoint.shapes):
+        config = keymaps.lit_gpt_config(checkpoint.shapes, config)
+    if config.get("auto_map"):
+        said.append(
+            f"{checkpoint.source} asks for remote code (auto_map in config.json): "
+            "ignored, a stock class is used"
+        )
+    if kind := unnamed_encoder(config, checkpoint.shapes):
+        config = config | {"model_type": kind}
+        said.append(
+            f"config.json of {checkpoint.source} names no model_type: "
+            f"taken as {kind}, as its tensors are named"
+        )
+    return config, tuple(said)
+
+
 def _identify(
-    checkpoint: Checkpoint, config: Mapping[str, Any], mask_id: int | None
-) -> tuple[Family, PreTrainedTokenizerBase | None]:
-    """Family and tokenizer; what only the checkpoint itself can say of its family is filled in."""
+    checkpoint: Checkpoint,
+    config: Mapping[str, Any],
+    generation: Mapping[str, Any],
+    mask_id: int | None,
+) -> tuple[Family, PreTrainedTokenizerBase | None, tuple[str, ...]]:
+    """Family, tokenizer and what was assumed; what only the checkpoint can say is filled in."""
     family = family_of(config, checkpoint.shapes, _causal_classes())
     tokenizer = load_tokenizer(checkpoint.folder, family)
-    has_mask = mask_id is not None or (tokenizer is not None and tokenizer.mask_token is not None)
-    if family.name == "causal" and has_mask and config.get("model_type") == "qwen2":
-        return by_name(
-            "open-dcoder"
-        ), tokenizer  # it says Qwen2ForCausalLM like the model it came from
+    if family.name == "causal" and model_type_of(config) == "qwen2":
+        # Open-dCoder says Qwen2ForCausalLM, like the model it came from.
+        named = (tokenizer is not None and tokenizer.mask_token is not None) or any(
+            said.get("mask_token_id") is not None for said in (config, generation)
+        )
+        if named:
+            return by_name("open-dcoder"), tokenizer, ()
+        if mask_id is not None:
+            note = (
+                f"{checkpoint.source} names no mask token: mask_id={mask_id} makes it open-dcoder, "
+                "a diffusion model; leave mask_id out for an autoregressive one"
+            )
+            return by_name("open-dcoder"), tokenizer, (note,)
     if family.name.startswith("a2d-"):
-        family = replace(family, shift=bool(config.get("right_shift_logits", False)))
-    return family, tokenizer
+        shift = config.get("right_shift_logits", False)
+        if not isinstance(shift, bool):
+            raise ModelError(
+                f"config.json says right_shift_logits={shift!r}: expected true or false"
+            )
+        family = replace(family, shift=shift)
+    return family, tokenizer, ()
 
 
-def _empty_network(family: Family, config: Mapping[str, Any]) -> PreTrainedModel:
+def _empty_network(
+    family: Family, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> PreTrainedModel:
     """The stock class with parameters that hold nothing yet (buffers, such as rotary, are real)."""
-    fields = stock_config(family, config)
     try:
-        stock = AutoConfig.for_model(fields.pop("model_type"), **fields)
-    except (ValueError, KeyError, TypeError) as error:
-        raise FamilyError(f"transformers makes no config for {family.name}: {error}") from error
-    if family.kind == "mdm" and family.name != "encoder":
-        stock.is_causal = False
-    auto = AutoModelForMaskedLM if family.name == "encoder" else AutoModelForCausalLM
-    with init_empty_weights(include_buffers=False):
-        return auto.from_config(stock, attn_implementation=NAME)
+        fields = stock_config(family, config)
+        model_type = fields.pop("model_type")
+        if model_type not in CONFIG_MAPPING:
+            raise FamilyError(
+                f"transformers has no model_type {model_type!r}: "
+                "expected that of the class in architectures, such as 'llama'"
+            )
+        stock = AutoConfig.for_model(model_type, **fields)
+        masked = family.name == "encoder"
+        classes = MODEL_FOR_MASKED_LM_MAPPING if masked else MODEL_FOR_CAUSAL_LM_MAPPING
+        prove_fused(classes[type(stock)], stock)
+        check_sizes(stock, shapes)
+        check_numbers(stock)
+        set_visibility(family, stock)
+        auto = AutoModelForMaskedLM if masked else AutoModelForCausalLM
+        with init_empty_weights(include_buffers=False):
+            network = auto.from_config(stock, attn_implementation=NAME)
+        prove_positions(network)
+        return network
+    except AnchorwatchError:
+        raise
+    except _CONFIG_FAULTS as error:
+        cause = error.__cause__ if isinstance(error, StrictDataclassError) else None
+        reason = f"{type(cause or error).__name__}: {cause or error}".splitlines()[0]
+        raise ModelError(
+            f"config.json does not describe a {family.name} model: {reason[:200]}"
+        ) from error
 
 
 def _lit_gpt_extras(network: PreTrainedModel, checkpoint: Checkpoint) -> tuple[int | None, bool]:
@@ -154,8 +253,8 @@ def _lit_gpt_extras(network: PreTrainedModel, checkpoint: Checkpoint) -> tuple[i
 
 def _stock_tensors(
     checkpoint: Checkpoint, family: Family, network: PreTrainedModel
-) -> dict[str, torch.Tensor]:
-    """All tensors of the file under stock names; two that claim one name are refused."""
+) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """All tensors of the file under stock names, and their own; two with one name are refused."""
     stock = set(network.state_dict())
     heads = network.config.num_attention_heads
     kv_heads = getattr(network.config, "num_key_value_heads", None) or heads
@@ -174,23 +273,7 @@ def _stock_tensors(
                     f"{name} and {origin[target]} both mean {target}: expected one of them"
                 )
             placed[target], origin[target] = value, name
-    return placed
-
-
-def _ignored_code(source: str, config: Mapping[str, Any]) -> tuple[str, ...]:
-    if not config.get("auto_map"):
-        return ()
-    note = (
-        f"{source} asks for remote code (auto_map in config.json): ignored, a stock class is used"
-    )
-    warnings.warn(note, AnchorwatchWarning, stacklevel=4)
-    return (note,)
-
-
-def _assumed_kind(source: str, kind: str) -> tuple[str, ...]:
-    note = f"config.json of {source} names no model_type: taken as {kind}, as its tensors are named"
-    warnings.warn(note, AnchorwatchWarning, stacklevel=4)
-    return (note,)
+    return placed, origin
 
 
 def _said_dtype(config: Mapping[str, Any]) -> str:

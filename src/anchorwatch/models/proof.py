@@ -3,51 +3,84 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from anchorwatch.errors import WeightsError
+from anchorwatch.errors import FamilyError, WeightsError
+from anchorwatch.models.configs import rope_parameters
 from anchorwatch.models.families import Excuse, Family
+
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+"""What a parameter may be kept as in a file; anything else is a code for weights, not weights."""
+_LOADED = (torch.float32, torch.bfloat16, torch.float16)
+
+_FUSED = "Llama, Qwen2, Qwen3, Mistral, Gemma, Gemma-3, GPT-2 and GPT-NeoX have it"
+
+
+def prove_fused(kind: Any, stock: Any) -> None:
+    """Refuse a class whose attention is not one fused call of ours in every layer."""
+    name = kind.__name__
+    if stock.get_text_config() is not stock:
+        raise FamilyError(f"{name} reads more than text: load a text-only model of its family")
+    if stock.is_encoder_decoder:
+        raise FamilyError(f"{name} is half of an encoder-decoder: load a decoder-only model")
+    layers = set(getattr(stock, "layer_types", None) or ())
+    if kind._is_stateful or not layers <= {"full_attention", "sliding_attention"}:
+        raise FamilyError(f"{name} has layers without attention, which cannot be watched: {_FUSED}")
+    softcap = getattr(stock, "attn_logit_softcapping", None)
+    if softcap or not (kind._supports_sdpa and kind._can_set_attn_implementation()):
+        raise FamilyError(
+            f"{name} has no fused attention (it caps or shifts its logits, adds sinks, or computes "
+            f"by itself), so what is watched would not be what it computes: {_FUSED}"
+        )
+
+
+def prove_positions(network: PreTrainedModel) -> None:
+    """Refuse networks that count positions from their padding tokens, unless we know how."""
+    counting = any(hasattr(m, "create_position_ids_from_input_ids") for m in network.modules())
+    if counting and network.config.model_type != "roberta":
+        raise FamilyError(
+            f"{type(network).__name__} counts positions from its padding tokens: "
+            "of the networks that do, only RoBERTa is read"
+        )
 
 
 def place(
     network: PreTrainedModel,
-    tensors: Mapping[str, torch.Tensor],
+    tensors: dict[str, torch.Tensor],
     family: Family,
     dtype: torch.dtype,
+    origin: Mapping[str, str],
 ) -> tuple[str, ...]:
     """Put each tensor into its parameter and prove that both sides came out even.
 
     Returns what was set aside on purpose, in words. Raises before any forward pass otherwise.
+    `origin` has the names in the file; `tensors` is emptied, so that no weight is held twice.
     """
     stock = network.state_dict()
     tied = dict(network.all_tied_weights_keys)
-    left_over, notes = [], []
-    for name, tensor in tensors.items():
-        if name not in stock:
-            left_over.append(name)
-        elif tuple(tensor.shape) != tuple(stock[name].shape):
-            raise WeightsError(
-                f"{name} has shape {list(tensor.shape)} in the file "
-                f"and {list(stock[name].shape)} in {type(network).__name__}: "
-                "config.json and weights do not belong together"
-            )
-        elif not bool(torch.isfinite(tensor).all()):
-            raise WeightsError(
-                f"{name} holds NaN or infinite weights: the file is damaged, download it again"
-            )
-    notes += _excused(left_over, family.unused, "in the file and not in the model")
-    notes += _check_tied_copies(tensors, tied)
+
+    def named(name: str) -> str:
+        own = origin.get(name, name)
+        return name if own == name else f"{name} ({own} in the file)"
+
+    kept = [name for name in stock if name in tensors]
+    for name in kept:
+        _fits(named(name), tensors[name], stock[name], type(network).__name__)
+    left_over = {name: named(name) for name in tensors if name not in stock}
+    notes = _excused(left_over, family.unused, "in the file and not in the model")
+    notes += _check_tied_copies(tensors, tied, family.tying, named)
     filled = set(tensors) | {t for t, source in tied.items() if source in tensors}
     filled |= {source for t, source in tied.items() if t in tensors}
     missing = [name for name in stock if name not in filled]
     if missing:
         raise WeightsError(_sentence(missing, "in the model and not in the file"))
-    loaded = {name: tensors[name].to(dtype) for name in stock if name in tensors}
+    loaded = {name: _owned(named(name), tensors.pop(name), dtype) for name in kept}
     for target, source in tied.items():  # a file may carry only one of two tied tensors
         if source not in loaded and target in loaded:
             loaded[source] = loaded[target]
@@ -59,32 +92,25 @@ def place(
 
 
 def prove_rotary(network: PreTrainedModel) -> float | None:
-    """Greatest difference of the rotary table from its formula; None where there is no rotary."""
+    """Greatest difference of a rotary table from its formula; None where there is no rotary."""
     worst: float | None = None
     for module in network.modules():
-        table = getattr(module, "inv_freq", None)
-        if not isinstance(table, torch.Tensor):
-            continue
-        parameters = module.config.rope_parameters
-        kind = parameters.get("rope_type", "default")
-        if kind == "default":
-            head_dim = getattr(module.config, "head_dim", None)
-            head_dim = head_dim or module.config.hidden_size // module.config.num_attention_heads
-            rotary_dim = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
-            exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim
-            expected = parameters["rope_theta"] ** -exponents
-        else:
-            expected = ROPE_INIT_FUNCTIONS[kind](module.config, "cpu")[0].double()
-        if table.shape != expected.shape:
-            raise WeightsError(
-                f"the rotary table has shape {list(table.shape)}: expected {list(expected.shape)}"
-            )
-        gap = float(((table.double().cpu() - expected).abs() / expected).max())
-        if not gap <= 1e-5:  # NaN fails too
-            raise WeightsError(
-                f"the rotary table differs from its formula by {gap:.1e}: it was not initialised"
-            )
-        worst = max(gap, worst or 0.0)
+        for name, table in module.named_buffers(recurse=False):
+            if not name.endswith("inv_freq") or name.endswith("original_inv_freq"):
+                continue
+            expected = _rotary(module.config, name.removesuffix("inv_freq").rstrip("_"))
+            if table.shape != expected.shape:
+                raise WeightsError(
+                    f"the rotary table {name} has shape {list(table.shape)}: "
+                    f"expected {list(expected.shape)}"
+                )
+            gap = float(((table.double().cpu() - expected).abs() / expected).max())
+            if not gap <= 1e-5:  # NaN fails too
+                raise WeightsError(
+                    f"the rotary table {name} differs from its formula by {gap:.1e}: "
+                    "it was not initialised"
+                )
+            worst = max(gap, worst or 0.0)
     return worst
 
 
@@ -102,26 +128,83 @@ def weights_digest(network: PreTrainedModel) -> str:
         return hashlib.sha256(b"".join(pool.map(one, items))).hexdigest()
 
 
-def _check_tied_copies(tensors: Mapping[str, torch.Tensor], tied: Mapping[str, str]) -> list[str]:
+def _fits(name: str, tensor: torch.Tensor, parameter: torch.Tensor, where: str) -> None:
+    if tuple(tensor.shape) != tuple(parameter.shape):
+        raise WeightsError(
+            f"{name} has shape {list(tensor.shape)} in the file "
+            f"and {list(parameter.shape)} in {where}: "
+            "config.json and weights do not belong together"
+        )
+    if tensor.dtype not in _FLOATS:
+        raise WeightsError(
+            f"{name} is {_bare(tensor.dtype)} in the file: "
+            f"expected weights as {' or '.join(map(_bare, _FLOATS))}"
+        )
+
+
+def _owned(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The weights in `dtype` and in memory of their own: a file may change under a memory map."""
+    owned = tensor.to(dtype, copy=True)
+    if bool(torch.isfinite(owned).all()):
+        return owned
+    if not bool(torch.isfinite(tensor).all()):
+        raise WeightsError(
+            f"{name} holds NaN or infinite weights: the file is damaged, download it again"
+        )
+    largest = float(tensor.abs().max())
+    fits = [_bare(other) for other in _LOADED if largest <= torch.finfo(other).max]
+    remedy = f"load it with dtype={' or '.join(map(repr, fits))}"
+    raise WeightsError(
+        f"{name} holds {largest:.3g}, which is infinite in {_bare(dtype)}: "
+        + (remedy if fits else "no dtype holds it, download the file again")
+    )
+
+
+def _bare(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _rotary(config: Any, layer_type: str) -> torch.Tensor:
+    """Inverse frequencies by formula; `layer_type` where each kind of layer has its own."""
+    parameters = dict(rope_parameters(config)).get(layer_type, {})
+    kind = parameters.get("rope_type", "default")
+    if kind != "default":
+        of_layer = {"layer_type": layer_type} if layer_type else {}
+        return ROPE_INIT_FUNCTIONS[kind](config, "cpu", **of_layer)[0].double()
+    head_dim = getattr(config, "head_dim", None)
+    head_dim = head_dim or config.hidden_size // config.num_attention_heads
+    rotary_dim = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
+    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim
+    return float(parameters["rope_theta"]) ** -exponents
+
+
+def _check_tied_copies(
+    tensors: Mapping[str, torch.Tensor],
+    tied: Mapping[str, str],
+    field: str,
+    named: Callable[[str], str],
+) -> list[str]:
     notes = []
     for target, source in tied.items():
         if target in tensors and source in tensors:
-            if not torch.equal(tensors[target], tensors[source]):
+            one, other = tensors[target], tensors[source]
+            if one.dtype != other.dtype or not torch.equal(one, other):
                 raise WeightsError(
-                    f"{target} and {source} are tied in config.json but differ in the file: "
-                    "set tie_word_embeddings to false in config.json"
+                    f"{named(target)} and {named(source)} are tied in config.json "
+                    f"but differ in the file: set {field} to false in config.json"
                 )
             notes.append(f"{target} is tied to {source} and equal to it in the file")
     return notes
 
 
-def _excused(names: Iterable[str], excuses: tuple[Excuse, ...], side: str) -> list[str]:
+def _excused(names: Mapping[str, str], excuses: tuple[Excuse, ...], side: str) -> list[str]:
+    """`names` are tensors by stock name, as they are to be shown."""
     notes: dict[str, int] = {}
     unknown = []
-    for name in names:
+    for name, shown in names.items():
         reason = next((excuse.reason for excuse in excuses if excuse.covers(name)), None)
         if reason is None:
-            unknown.append(name)
+            unknown.append(shown)
         else:
             notes[reason] = notes.get(reason, 0) + 1
     if unknown:

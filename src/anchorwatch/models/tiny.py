@@ -23,9 +23,10 @@ from transformers import (
 
 from anchorwatch.attention import NAME, register
 from anchorwatch.errors import ModelError
+from anchorwatch.models.configs import set_visibility
 from anchorwatch.models.families import by_name
 from anchorwatch.models.model import Model
-from anchorwatch.models.tokens import specials_of
+from anchorwatch.models.tokens import find_mask, require_inside, specials_of
 
 _SPECIALS = ("<|pad|>", "<|start|>", "<|end|>", "<|mask|>", "<|user|>", "<|answer|>")
 _PAD, _START, _END, _MASK = range(4)
@@ -76,20 +77,23 @@ def build(name: str, dtype: torch.dtype, mask_id: int | None = None) -> Model:
     family_name, model_type, differs = _KINDS[name]
     family = by_name(family_name)
     tokenizer = _tokenizer(masked=family.kind == "mdm")
+    mask = find_mask(mask_id, {}, {}, tokenizer, family)
+    require_inside(mask, len(tokenizer))
     config = AutoConfig.for_model(model_type, vocab_size=len(tokenizer), **_SHAPE, **differs)
     config.tie_word_embeddings = False
-    if family.kind == "mdm":
-        config.is_causal = False
+    set_visibility(family, config)
     auto = AutoModelForMaskedLM if family.name == "encoder" else AutoModelForCausalLM
     network = auto.from_config(config, attn_implementation=NAME, dtype=dtype)
     _fill(network, name)
-    mask = None if family.kind == "arm" else (_MASK if mask_id is None else mask_id)
+    rows = len(tokenizer), len(tokenizer)
+    specials, notes = specials_of(mask, config.to_dict(), {}, tokenizer, rows)
     return Model(
         source=name,
         family=family,
         network=network.eval().requires_grad_(False),
         tokenizer=tokenizer,
-        specials=specials_of(mask, config.to_dict(), {}, tokenizer),
+        specials=specials,
+        notes=notes,
     )
 
 

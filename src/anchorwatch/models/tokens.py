@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import (
-    AutoTokenizer,
-    BertTokenizer,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
 from anchorwatch.errors import ModelError, SpecError
 from anchorwatch.models.checkpoint import read_json
@@ -46,20 +42,16 @@ def load_tokenizer(folder: Path, family: Family) -> PreTrainedTokenizerBase | No
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         return None
     named = read_json(folder / "tokenizer_config.json", missing={}).get("tokenizer_class")
-    stock = named is None or hasattr(transformers, str(named))
-    try:
-        if not stock and family.tokenizer is not None:
-            cls = getattr(transformers, family.tokenizer)
-            tokenizer: PreTrainedTokenizerBase = cls.from_pretrained(folder)
-        elif not stock:
-            tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-        else:
-            tokenizer = _auto_tokenizer(folder)
-    except (OSError, ValueError, TypeError, KeyError, ImportError) as error:
-        raise ModelError(
-            f"the tokenizer in {folder} cannot be read by a stock class: {error}"
-        ) from error
-    return tokenizer
+    if named is None or hasattr(transformers, str(named)):
+        return _read(folder, lambda: _auto_tokenizer(folder))
+    cls = getattr(transformers, family.tokenizer or "PreTrainedTokenizerFast")
+    return _read(folder, lambda: cls.from_pretrained(folder))
+
+
+def gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer inside a GGUF file."""
+    folder = str(path.parent)
+    return _read(path, lambda: AutoTokenizer.from_pretrained(folder, gguf_file=path.name))
 
 
 def find_mask(
@@ -79,16 +71,7 @@ def find_mask(
         return None
     if given is not None:
         return given
-    sources: dict[str, int] = {}
-    if config.get("mask_token_id") is not None:
-        sources["config.json"] = int(config["mask_token_id"])
-    if generation.get("mask_token_id") is not None:
-        sources["generation_config.json"] = int(generation["mask_token_id"])
-    if tokenizer is not None:
-        if tokenizer.mask_token_id is not None:
-            sources["tokenizer.mask_token"] = int(tokenizer.mask_token_id)
-        elif (named := _added_mask(tokenizer)) is not None:
-            sources[f"the added token {named[0]}"] = named[1]
+    sources = mask_sources(config, generation, tokenizer)
     if len(set(sources.values())) > 1:
         said = " and ".join(f"{where} says {mask_id}" for where, mask_id in sources.items())
         raise ModelError(f"the mask id is not certain: {said}; say which with mask_id=")
@@ -101,32 +84,82 @@ def find_mask(
     return found
 
 
+def mask_sources(
+    config: Mapping[str, Any],
+    generation: Mapping[str, Any],
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> dict[str, int]:
+    """Every place of the checkpoint that names a mask id, and the id it names."""
+    sources: dict[str, int] = {}
+    for where, said in (("config.json", config), ("generation_config.json", generation)):
+        if said.get("mask_token_id") is not None:
+            (sources[where],) = _token_ids(where, "mask_token_id", said["mask_token_id"], one=True)
+    if tokenizer is not None:
+        if tokenizer.mask_token_id is not None:
+            sources["tokenizer.mask_token"] = int(tokenizer.mask_token_id)
+        added = tokenizer.get_added_vocab()
+        for name in MASK_TOKENS:
+            if name in added and added[name] not in sources.values():
+                sources[f"the added token {name}"] = added[name]
+    return sources
+
+
+def checked_mask(mask_id: int | None) -> int | None:
+    """A `mask_id=` as given, refused unless it is a whole number."""
+    if mask_id is None:
+        return None
+    try:
+        whole = None if isinstance(mask_id, bool) else operator.index(mask_id)
+    except TypeError:
+        whole = None
+    if whole is None:
+        raise SpecError(f"mask_id={mask_id!r} is no token id: expected a whole number")
+    return whole
+
+
+def require_inside(mask_id: int | None, rows: int) -> None:
+    """Refuse a mask id that the embedding has no row for."""
+    if mask_id is not None and not 0 <= mask_id < rows:
+        raise ModelError(
+            f"mask id {mask_id} is outside the embedding of {rows} rows: "
+            f"say mask_id=, from 0 to {rows - 1}"
+        )
+
+
 def specials_of(
     mask_id: int | None,
     config: Mapping[str, Any],
     generation: Mapping[str, Any],
     tokenizer: PreTrainedTokenizerBase | None,
-) -> Specials:
-    """Gather the ids with a meaning from generation_config, config and tokenizer, in that order."""
+    rows: tuple[int, int],
+) -> tuple[Specials, tuple[str, ...]]:
+    """Gather the ids with a meaning from generation_config, config and tokenizer, in that order.
 
-    def ids(name: str) -> tuple[int, ...]:
-        for source in (generation, config):
-            if source.get(name) is not None:
-                value = source[name]
-                return tuple(value) if isinstance(value, list | tuple) else (int(value),)
-        found = getattr(tokenizer, name, None) if tokenizer is not None else None
-        return () if found is None else (int(found),)
-
-    eos, bos, pad = ids("eos_token_id"), ids("bos_token_id"), ids("pad_token_id")
+    `rows` counts embedding and unembedding. An end or start id outside them can neither be written
+    nor read: it is left out, and said in the second value.
+    """
+    said = {
+        name: _said_ids(f"{name}_token_id", config, generation, tokenizer)
+        for name in ("eos", "bos", "pad")
+    }
+    eos = tuple(i for i in said["eos"] if 0 <= i < rows[1])
+    bos = tuple(i for i in said["bos"] if 0 <= i < rows[0])
+    pad = tuple(i for i in said["pad"] if 0 <= i < rows[0])
+    lost = {"eos": set(said["eos"]) - set(eos), "bos": set(said["bos"]) - set(bos)}
+    notes = tuple(
+        f"{name}_token_id {min(ids)} is outside the vocabulary of {rows[1]}: left out"
+        for name, ids in lost.items()
+        if ids
+    )
     ends = set(eos)
     special = {*eos, *bos, *pad}
     if tokenizer is not None:
         added = tokenizer.get_added_vocab()
-        ends |= {added[name] for name in _TURN_ENDS if name in added}
+        ends |= {added[name] for name in _TURN_ENDS if added.get(name, rows[1]) < rows[1]}
         special |= set(tokenizer.all_special_ids)
         special |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     special |= ends | ({mask_id} if mask_id is not None else set())
-    return Specials(
+    specials = Specials(
         mask_id=mask_id,
         eos_ids=eos,
         end_ids=tuple(sorted(ends)),
@@ -134,6 +167,7 @@ def specials_of(
         pad_id=next(iter(pad + eos), 0),
         special_ids=frozenset(special),
     )
+    return specials, notes
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase | None) -> str | None:
@@ -171,6 +205,33 @@ def _auto_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     )
 
 
-def _added_mask(tokenizer: PreTrainedTokenizerBase) -> tuple[str, int] | None:
-    added = tokenizer.get_added_vocab()
-    return next(((name, added[name]) for name in MASK_TOKENS if name in added), None)
+def _read(where: Path, read: Callable[[], PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
+    try:
+        return read()
+    except Exception as error:  # what tokenizers, written in Rust, raises for a malformed file
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(
+            f"the tokenizer in {where} cannot be read by a stock class ({reason[:200]}): "
+            "download it again, or remove its files and give token ids"
+        ) from error
+
+
+def _said_ids(
+    name: str,
+    config: Mapping[str, Any],
+    generation: Mapping[str, Any],
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> tuple[int, ...]:
+    for where, said in (("generation_config.json", generation), ("config.json", config)):
+        if said.get(name) is not None:
+            return _token_ids(where, name, said[name])
+    found = getattr(tokenizer, name, None) if tokenizer is not None else None
+    return () if found is None else (int(found),)
+
+
+def _token_ids(where: str, name: str, said: Any, *, one: bool = False) -> tuple[int, ...]:
+    ids = list(said) if isinstance(said, list | tuple) and not one else [said]
+    if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+        more = "" if one else " or a list of them"
+        raise ModelError(f"{where} says {name}={said!r}: expected a token id{more}")
+    return tuple(ids)

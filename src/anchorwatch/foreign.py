@@ -1,0 +1,27 @@
+"""Foreign text made safe to print: what a model, a prompt or a file says never drives a terminal.
+
+No torch and no xarray here: the command line needs it before anything heavy is imported.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+_MARKS = {"\n": "⏎\n", "\t": "⇥", "\r": "␍"}
+
+
+def visible(text: str) -> str:
+    """Controls and other invisible characters become marks; line breaks are marked and kept."""
+    if text.isprintable():
+        return text
+    return "".join(_MARKS.get(c, "·" if _is_invisible(c) else c) for c in text)
+
+
+def one_line(text: str) -> str:
+    """The same on one line: a line break is only its mark."""
+    return visible(text).replace("\n", "")
+
+
+def _is_invisible(character: str) -> bool:
+    kind = unicodedata.category(character)
+    return kind[0] == "C" or kind in ("Zl", "Zp")

@@ -1,0 +1,135 @@
+"""Runs that are written while they run: block by block, and gone on with after a kill.
+
+NAME.trace.partial holds what is done; a run that ends makes NAME.trace of it, whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from anchorwatch.errors import TraceError
+from anchorwatch.loop import Job
+from anchorwatch.measures import Record
+from anchorwatch.models.model import Model
+from anchorwatch.probes import Probe
+from anchorwatch.probes import from_dict as probe_from
+from anchorwatch.records import trace_of
+from anchorwatch.scripts import scripted
+from anchorwatch.store import BLOCK_STEPS, SCHEMA, SCHEMA_VERSION, Partial, Spec
+from anchorwatch.trace import Trace, make_trace
+
+_STATIC = "field:"
+
+
+class Stream:
+    """One run on its way to disk."""
+
+    def __init__(
+        self, partial: Partial, job: Job, model: Model, probes: Sequence[Probe], done: int
+    ) -> None:
+        self.job, self.model, self.probes = job, model, tuple(probes)
+        self._partial, self._done = partial, done
+
+    def after(self, step: int) -> None:
+        """A step was taken: write the block, if it ended one."""
+        record, steps = self.job.record, step + 1
+        if steps % BLOCK_STEPS:
+            return
+        if steps > self._done:  # a resumed run has its first blocks already
+            self._partial.put(record.first, record.taken(BLOCK_STEPS))
+            self._partial.save(steps, _state(self.job, self.model, self.probes))
+        record.next_block()
+
+    def finish(self) -> Path:
+        """Write what is left, and make a trace of it."""
+        steps, record = len(self.job.taken), self.job.record
+        if steps % BLOCK_STEPS:
+            self._partial.put(record.first, record.taken(steps % BLOCK_STEPS))
+        trace = trace_of(self.job, self.model, self.probes, batch=1)
+        attrs = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "manifest": trace.manifest}
+        return self._partial.finish(steps, trace.dataset().assign_attrs(attrs))
+
+
+def begin(path: str | Path, job: Job, model: Model, probes: Sequence[Probe]) -> Stream:
+    """Start writing a run that will become `path`."""
+    head = {
+        "model": model.describe(),
+        "decoding": job.decoding.as_dict(),
+        "seed": job.seed,
+        "probes": [probe.as_dict() for probe in probes],
+        "regions": list(job.regions.names),
+        "region": job.regions.of.tolist(),
+        "first": job.given.tolist(),
+        "answer_positions": job.draft.answer.tolist(),
+    }
+    partial = Partial.create(path, _specs(job.record), head)
+    return Stream(partial, job, model, probes, done=0)
+
+
+def resume(path: str | Path, model: Model) -> Stream:
+    """Go on with an unfinished run after its last whole block."""
+    partial, done, kept, head = Partial.open(path)
+    if head["model"]["weights"] != model.digest:
+        raise TraceError(
+            f"{path} was begun with {head['model']['source']}, weights "
+            f"{head['model']['weights'][:12]}: {model.source} has {model.digest[:12]}"
+        )
+    probes = tuple(probe_from(fields) for fields in head["probes"])
+    trace = _so_far(head, kept)
+    job = scripted(model, trace, probes, until=done)
+    job.record = Record(probes, job.record.shape, block=BLOCK_STEPS)
+    for name, array in kept.items():
+        if name.startswith(_STATIC):
+            job.record.arrays[name.removeprefix(_STATIC)] = array.copy()
+    if "generator" in kept:
+        job.draft.generator.set_state(torch.from_numpy(kept["generator"].copy()))
+    return Stream(partial, job, model, probes, done)
+
+
+def _specs(record: Record) -> dict[str, Spec]:
+    specs = {}
+    for name, field in record.fields.items():
+        if record.by_step(name):
+            attrs: dict[str, Any] = {"long_name": field.says, "units": field.unit}
+            if np.dtype(field.dtype).kind == "i":
+                attrs["missing"] = -1
+            specs[name] = Spec(field.dims, field.sizes, field.dtype, attrs)
+    return specs
+
+
+def _state(job: Job, model: Model, probes: Sequence[Probe]) -> dict[str, np.ndarray]:
+    """Everything small that a resume needs: the trace so far, but for its step fields."""
+    trace = trace_of(job, model, probes, batch=1)
+    names = ("canvas", "committed_at", "logprob", "mask_chosen", "narrow", "random_state")
+    state = {name: trace[name].values for name in names if name in trace.fields}
+    for name, array in job.record.arrays.items():
+        if not job.record.by_step(name):
+            state[_STATIC + name] = array
+    if job.decoding.draws:
+        state["generator"] = job.draft.generator.get_state().numpy()
+    return state
+
+
+def _so_far(head: dict[str, Any], kept: dict[str, np.ndarray]) -> Trace:
+    """The steps that are done, as a trace to repeat."""
+    first = np.array(head["first"])
+    nothing = np.zeros(0, dtype=np.int32)
+    canvas = kept.get("canvas", first[None])
+    return make_trace(
+        canvas=canvas,
+        role=np.zeros_like(canvas),
+        committed_at=kept.get("committed_at", np.full(len(first), -1)),
+        logprob=kept.get("logprob", np.full(len(first), np.nan)),
+        mask_chosen=kept.get("mask_chosen", nothing),
+        narrow=kept.get("narrow", nothing),
+        region=np.array(head["region"], dtype=np.int16),
+        random_state=kept.get("random_state"),
+        measured={},
+        coordinates={},
+        manifest=head,
+    )
