@@ -18,7 +18,7 @@ import numpy as np
 import xarray as xr
 from xarray.core.indexing import CopyOnWriteArray, MemoryCachedArray
 
-from anchorwatch import store
+from anchorwatch import store, strip
 from anchorwatch.decoding import Decoding, from_dict
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.fields import Field
@@ -225,6 +225,13 @@ class Trace:
                 f"  answer    {_clip(self.text)}",
             )
         )
+
+    def _repr_html_(self) -> str:
+        rows = {
+            frame: [(ROLES[role], text) for role, text in self.stretches(frame) if role != ABSENT]
+            for frame in strip.chosen(len(self.canvas))
+        }
+        return strip.film_strip(repr(self).splitlines()[0], rows, len(self.canvas))
 
     def _given(self) -> str:
         """The given text with its gaps, special tokens left out."""
