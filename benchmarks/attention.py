@@ -210,10 +210,10 @@ def attention_table(turns, heads=8, size=64, length=4096):
 
 def tiny_table(turns, folder):
     found = {}
+    prompt, decoding = list(range(300, 364)), aw.decoding.LowConfidence(32)
     print("\nEmbedded models, a whole run of 32 steps, T = 96")
     for name in ("tiny/llada", "tiny/dream", "tiny/bert"):
         model = aw.load(name)
-        prompt, decoding = list(range(300, 364)), aw.decoding.LowConfidence(32)
         arms = {
             "plain": lambda m=model: aw.run(m, prompt, decoding, probes=()),
             "default": lambda m=model: aw.run(m, prompt, decoding),
