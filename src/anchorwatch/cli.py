@@ -7,12 +7,10 @@ Heavy imports live inside commands, so that --help answers at once.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import json
 import os
 import sys
-import tempfile
 import textwrap
 import warnings
 from pathlib import Path
@@ -20,14 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from anchorwatch import decoding as decodings
 from anchorwatch import probes as kinds
+from anchorwatch import words
 from anchorwatch._version import __version__
 from anchorwatch.errors import AnchorwatchError, AnchorwatchWarning, SpecError
 from anchorwatch.foreign import one_line, visible
 
 if TYPE_CHECKING:
-    from anchorwatch.models.model import Model, Prompt
+    from anchorwatch.models.prompts import Prompt
+    from anchorwatch.trace import Trace
 
 app = typer.Typer(
     help="The laboratory for attention in masked diffusion language models.",
@@ -39,15 +38,7 @@ app = typer.Typer(
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_DECODINGS = {
-    "low-confidence": "LowConfidence",
-    "random": "RandomOrder",
-    "dream": "DreamOrder",
-    "threshold": "Threshold",
-    "left-to-right": "LeftToRight",
-}
 _RUNNING = ("torch", "transformers", "safetensors", "tokenizers", "accelerate", "huggingface_hub")
-_DEFAULTS = {"mdm": "low-confidence", "arm": "left-to-right"}
 _LENGTH = 64
 _EMBEDDED = ("tiny/llada", "tiny/dream", "tiny/arm", "tiny/bert")
 
@@ -63,7 +54,9 @@ def run(
         ),
     ],
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the trace here.")] = None,
-    decoding: Annotated[str | None, typer.Option(help=f"One of {', '.join(_DECODINGS)}.")] = None,
+    decoding: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(words.DECODINGS)}.")
+    ] = None,
     length: Annotated[
         int | None, typer.Option(help=f"Positions to write; {_LENGTH}, or all masks to infill.")
     ] = None,
@@ -113,28 +106,34 @@ def run(
     }
     # A typing mistake costs no loading: all that can be is checked first.
     fields = {name: value for name, value in given.items() if value is not None}
-    named = _named(decoding, fields)
-    measured = _measured(probes)
+    named = words.named(decoding, fields)
+    measured = words.probes(probes)
     if out is not None:
-        _refuse(out)
-    text = _stdin() if prompt == "-" else prompt
+        words.refuse_place(out)
+    text = words.stdin() if prompt == "-" else prompt
     import anchorwatch as aw
 
     loaded = aw.load(model, revision=revision, dtype=dtype, device=device, mask_id=mask_id)
-    how = named or _decoding(_DEFAULTS[loaded.family.kind], fields)
+    how = named or words.decoding(words.DEFAULTS[loaded.family.kind], fields)
     asked: Prompt = [{"role": "user", "content": text}] if chat else text
-    ask, canvas = (None, _canvas(loaded, asked)) if infill else (asked, None)
+    ask, canvas = (None, words.masked_canvas(loaded, asked)) if infill else (asked, None)
     plan = str(aw.plan(loaded, ask, how, canvas=canvas, probes=measured)).splitlines()
     _say(f"plan: {plan[0]}; {plan[-1]}")
-    trace = aw.run(loaded, ask, how, canvas=canvas, probes=measured, seed=seed)
-    if out is not None:
-        trace.write(out)
-    if as_json:
-        _print_json(trace.manifest | {"digest": trace.digest(), "steps": trace.num_steps})
-        return
-    seen = "\n".join(visible(line) for line in trace.text.split("\n"))
-    typer.echo(seen if sys.stdout is not None and sys.stdout.isatty() else trace.text)
-    _say(f"{trace!r}" + (f"\n  wrote     {one_line(str(out))}" if out else ""))
+    _tell(
+        aw.run(loaded, ask, how, canvas=canvas, probes=measured, seed=seed, out=out), out, as_json
+    )
+
+
+@app.command()
+def resume(
+    model: Annotated[str, typer.Argument(help="The model the run was begun with.")],
+    trace: Annotated[Path, typer.Argument(help="The -o of a run that did not end.")],
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that was killed, after its last whole block of steps."""
+    import anchorwatch as aw
+
+    _tell(aw.run(aw.load(model), resume=trace), trace, as_json)
 
 
 @app.command()
@@ -261,86 +260,13 @@ def _version(
         raise typer.Exit
 
 
-def _named(name: str | None, fields: dict[str, Any]) -> decodings.Decoding | None:
-    """The decoding asked for; None leaves it to the model, if a default takes these fields."""
-    if name is not None:
-        return _decoding(name, fields)
-    with contextlib.suppress(SpecError):
-        _decoding(_DEFAULTS["arm"], fields)
-        return None
-    _decoding(_DEFAULTS["mdm"], fields)
-    return None
-
-
-def _decoding(name: str, fields: dict[str, Any]) -> decodings.Decoding:
-    if name not in _DECODINGS:
-        raise SpecError(f"no decoding is called {name!r}: expected one of {', '.join(_DECODINGS)}")
-    takes = {
-        other: {field.name for field in dataclasses.fields(decodings.DECODINGS[kind])}
-        for other, kind in _DECODINGS.items()
-    }
-    for field in fields:
-        if field not in takes[name]:
-            others = ", ".join(other for other in takes if field in takes[other])
-            raise SpecError(f"{name} has no {field}: leave it out, or use --decoding {others}")
-    return decodings.from_dict({"name": _DECODINGS[name]} | fields)
-
-
-def _measured(names: str) -> tuple[kinds.Probe, ...]:
-    """The probes of a comma-separated list; `default` stands for the default set."""
-    if names == "none":
-        return ()
-    found: list[kinds.Probe] = []
-    for name in (word.strip() for word in names.split(",")):
-        if name != "default" and name not in kinds.PROBES:
-            known = ", ".join(kinds.PROBES)
-            raise SpecError(
-                f"no probe is called {name!r}: expected default, none or some of {known}"
-            )
-        found += kinds.DEFAULT if name == "default" else (kinds.PROBES[name](),)
-    return tuple(dict.fromkeys(found))
-
-
-def _canvas(model: Model, ask: Prompt) -> list[int]:
-    """The prompt as ids, with the mask id where its text spells the mask token."""
-    mask_id = model.specials.mask_id
-    if mask_id is None:
-        raise SpecError(f"{model.source} is autoregressive and cannot infill: leave --infill out")
-    ids = model.encode(ask)
-    if mask_id not in ids:
-        spelled = model.tokenizer and model.tokenizer.convert_ids_to_tokens(mask_id)
-        where = f"write {spelled} in the prompt where tokens are wanted"
-        python = "the tokenizer has no mask token, so infill in Python: aw.run(model, canvas=ids)"
-        raise SpecError(f"nothing to infill: {where if spelled else python}")
-    return ids
-
-
-def _stdin() -> str:
-    if sys.stdin is None:
-        raise SpecError("stdin is closed: pipe the prompt in, or give it as an argument")
-    try:
-        return sys.stdin.buffer.read().decode("utf-8")
-    except UnicodeDecodeError as error:
-        wrong = error.object[error.start]
-        raise SpecError(
-            f"stdin is not UTF-8: byte {wrong:#04x} at offset {error.start}; "
-            "convert it first, for example with iconv -t utf-8"
-        ) from None
-
-
-def _refuse(out: Path) -> None:
-    """Refuse a place that nothing can be written to, before there is something to write."""
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            out.lstat()
-            raise SpecError(f"{out} exists already: choose another name or remove it first")
-        if not out.parent.is_dir():
-            raise SpecError(f"the folder {out.parent} does not exist: make it first")
-        Path(tempfile.mkdtemp(prefix=".anchorwatch-", dir=out.parent)).rmdir()
-    except OSError as error:
-        raise SpecError(
-            f"{out} cannot be written, {error.strerror}: choose another place"
-        ) from None
+def _tell(trace: Trace, out: Path | None, as_json: bool) -> None:
+    if as_json:
+        _print_json(trace.manifest | {"digest": trace.digest(), "steps": trace.num_steps})
+        return
+    seen = "\n".join(visible(line) for line in trace.text.split("\n"))
+    typer.echo(seen if sys.stdout is not None and sys.stdout.isatty() else trace.text)
+    _say(f"{trace!r}" + (f"\n  wrote     {one_line(str(out))}" if out else ""))
 
 
 def _wrapped(text: str, indent: int) -> str:

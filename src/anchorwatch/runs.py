@@ -19,7 +19,8 @@ from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.fields import RunShape
 from anchorwatch.loop import Job, Step, shape_of, walk
 from anchorwatch.measures import Record
-from anchorwatch.models.model import Model, Prompt
+from anchorwatch.models.model import Model
+from anchorwatch.models.prompts import Prompt
 from anchorwatch.plans import BUDGET_BYTES, Plan
 from anchorwatch.policies import Draft
 from anchorwatch.probes import DEFAULT, Probe, fields_of

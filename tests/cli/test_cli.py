@@ -354,6 +354,7 @@ OPTIONS = {
     "run": """--algorithm --algorithm-temperature --block --chat --decoding --defer-end --device
         --dtype --eps --forbid-end --guidance --infill --json --length --mask-id --no-cache --no-stop
         --out --probes --revision --seed --steps --temperature --threshold --top-k --top-p""",
+    "resume": "--json",
     "show": "--all --json --step",
     "verify": "--json",
     "models": "--json",

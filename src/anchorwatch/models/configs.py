@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from transformers import CONFIG_MAPPING
+
 from anchorwatch.errors import FamilyError, ModelError
 from anchorwatch.models.families import Family, model_type_of
 
@@ -33,6 +35,15 @@ _VISIBILITY = frozenset(
     """.split()
 )
 """Fields that decide who looks at whom: the family does, see `set_visibility`."""
+
+_DECLARED = (
+    "sliding_window",
+    "layer_types",
+    "attention_chunk_size",
+    "num_key_value_heads",
+    "head_dim",
+)
+"""Fields that caches and masks look for on any config: followed only where the class has them."""
 
 _LLADA_MUST = {
     "block_type": ("llama",),
@@ -71,10 +82,15 @@ def stock_config(family: Family, config: Mapping[str, Any]) -> Fields:
     fields = translate(dict(config))
     never = _NEVER | _VISIBILITY
     fields = {k: v for k, v in fields.items() if k not in never and not k.startswith("_")}
-    fields["model_type"] = family.network or model_type_of(config)
-    if not fields["model_type"]:
-        raise FamilyError("config.json has no model_type: transformers needs it to choose a class")
-    return fields
+    model_type = family.network or model_type_of(config)
+    if model_type not in CONFIG_MAPPING:
+        raise FamilyError(
+            f"config.json says model_type={model_type!r}, which transformers does not have: "
+            "expected that of the class in architectures, such as 'llama'"
+        )
+    declared = CONFIG_MAPPING[model_type].__dataclass_fields__
+    fields = {k: v for k, v in fields.items() if k not in _DECLARED or k in declared}
+    return fields | {"model_type": model_type}
 
 
 def set_visibility(family: Family, stock: Any) -> None:
@@ -112,7 +128,7 @@ def check_sizes(stock: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
             f"config.json says {heads} heads and {kv_heads} key-value heads: "
             "expected heads to be a multiple of key-value heads"
         )
-    if getattr(stock, "head_dim", None) is None and width % heads:
+    if _count(stock, "head_dim", 0) == 0 and width % heads:
         raise ModelError(
             f"config.json says {heads} heads and a width of {width}: expected heads to divide it"
         )
@@ -132,6 +148,10 @@ def check_sizes(stock: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
 
 def check_numbers(stock: Any) -> None:
     """Refuse numbers that would make every logit NaN, and a padding id that is no row."""
+    for name, value in vars(stock).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ModelError(f"config.json says {name}={value}: expected a finite number")
+    _count(stock, "sliding_window", 1)
     for name in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"):
         _positive(name, getattr(stock, name, None))
     for layer_type, parameters in rope_parameters(stock):
@@ -189,7 +209,7 @@ def _count(stock: Any, name: str, missing: int | None = None) -> int:
 def _positive(name: str, value: Any) -> None:
     if value is None:
         return
-    if not isinstance(value, int | float) or not (0 < value < math.inf):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         raise ModelError(f"config.json says {name}={value!r}: expected a number above 0")
 
 

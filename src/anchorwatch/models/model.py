@@ -7,28 +7,21 @@ Shapes: B rows, T positions, V outputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from jinja2 import TemplateError
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.models.check import Check, check
 from anchorwatch.models.families import Family
+from anchorwatch.models.prompts import Prompt, encoded
 from anchorwatch.models.proof import weights_digest
 from anchorwatch.models.tokens import Specials, tokenizer_digest
-
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
-"""Text, token ids, or chat messages."""
-
-_SEQUENCES = (Sequence, np.ndarray, torch.Tensor)
-_A_PROMPT = "a prompt is text, a list of token ids, or a list of {'role', 'content'} messages"
-_EMPTY = "the prompt is empty: give text, messages or at least one token id"
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,20 +153,7 @@ class Model:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; text and messages get the tokenizer's own special tokens, once."""
-        if isinstance(prompt, str):
-            ids = self._encode_text(prompt)
-        else:
-            if isinstance(prompt, bytes) or not isinstance(prompt, _SEQUENCES):
-                raise PromptError(f"{_A_PROMPT}: got {type(prompt).__name__}")
-            items: list[Any] = prompt.tolist() if hasattr(prompt, "tolist") else list(prompt)
-            if not items:
-                raise PromptError(_EMPTY)
-            if all(isinstance(item, Mapping) for item in items):
-                ids = self._encode_messages(items)
-            elif all(isinstance(i, int | np.integer) and not isinstance(i, bool) for i in items):
-                ids = [int(item) for item in items]
-            else:
-                raise PromptError(_A_PROMPT)
+        ids = encoded(prompt, self.tokenizer, self.source)
         self._in_vocabulary(ids)
         return ids
 
@@ -213,40 +193,6 @@ class Model:
             "notes": list(self.notes),
         }
 
-    def _tokenizer(self, what: str) -> PreTrainedTokenizerBase:
-        if self.tokenizer is None:
-            raise PromptError(
-                f"{self.source} has no tokenizer, so {what} cannot be read: give token ids"
-            )
-        return self.tokenizer
-
-    def _encode_text(self, text: str) -> list[int]:
-        if not text:
-            raise PromptError(_EMPTY)
-        _no_surrogates(text, "the prompt")
-        ids = self._tokenizer("text")(text)["input_ids"]
-        if not ids:
-            raise PromptError("the prompt has no tokens: give text that the tokenizer knows")
-        return list(ids)
-
-    def _encode_messages(self, messages: list[Any]) -> list[int]:
-        tokenizer = self._tokenizer("messages")
-        if not tokenizer.chat_template:
-            raise PromptError(f"{self.source} has no chat template: give the prompt as text")
-        for place, message in enumerate(messages):
-            if not all(isinstance(message.get(part), str) for part in ("role", "content")):
-                raise PromptError(f"message {place} needs 'role' and 'content', both text")
-            _no_surrogates(message["content"], f"message {place}")
-        try:
-            encoded = tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, return_dict=True
-            )
-        except (TemplateError, ValueError, TypeError) as error:
-            raise PromptError(f"the chat template does not take these messages: {error}") from error
-        if not encoded["input_ids"]:
-            raise PromptError("the chat template makes nothing of these messages: give text")
-        return list(encoded["input_ids"])
-
     def _in_vocabulary(self, ids: Sequence[int]) -> None:
         if wrong := [i for i in ids if not 0 <= i < self.vocab_size]:
             hint = "; -1 marks an absent position, cut the canvas there" if wrong[0] == -1 else ""
@@ -257,7 +203,10 @@ class Model:
 
     def _ids(self, canvas: torch.Tensor | Sequence[int]) -> torch.Tensor:
         try:
-            ids = torch.as_tensor(canvas, device=self.device)
+            held = (
+                canvas.copy() if isinstance(canvas, np.ndarray) else canvas
+            )  # a trace's is sealed
+            ids = torch.as_tensor(held, device=self.device)
         except (TypeError, ValueError, RuntimeError):
             raise PromptError("a canvas is whole token ids, [T] or [rows, T]") from None
         if ids.dtype not in (torch.int64, torch.int32) or ids.ndim not in (1, 2) or not ids.numel():
@@ -290,7 +239,8 @@ class Model:
         """Split into keys [B, T] and pairs [B, T, T], either None where nothing is hidden."""
         if attendable is None:
             return None, None
-        given = torch.as_tensor(attendable, device=self.device)
+        held = attendable.copy() if isinstance(attendable, np.ndarray) else attendable
+        given = torch.as_tensor(held, device=self.device)
         if given.is_floating_point():
             raise SpecError("attendable is true or false, not numbers to add: say attendable > 0.5")
         given = given.bool() if dims == 2 else given.bool()[None]
@@ -387,13 +337,3 @@ class Model:
         if self.family.kind == "arm":
             return aligned.masked_fill(first[..., None], float("nan"))
         return aligned if starts is None else torch.where(first[..., None], raw, aligned)
-
-
-def _no_surrogates(text: str, what: str) -> None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise PromptError(
-            f"{what} has a lone surrogate at character {error.start}, which is no text: "
-            "read the file as UTF-8, or replace it"
-        ) from None

@@ -1,0 +1,111 @@
+"""Words of the command line turned into values: decodings, probes, canvases, places to write to."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anchorwatch import decoding as decodings
+from anchorwatch import probes as kinds
+from anchorwatch.errors import SpecError
+
+if TYPE_CHECKING:
+    from anchorwatch.models.model import Model
+    from anchorwatch.models.prompts import Prompt
+
+DECODINGS = {
+    "low-confidence": "LowConfidence",
+    "random": "RandomOrder",
+    "dream": "DreamOrder",
+    "threshold": "Threshold",
+    "left-to-right": "LeftToRight",
+}
+DEFAULTS = {"mdm": "low-confidence", "arm": "left-to-right"}
+
+
+def named(name: str | None, fields: dict[str, Any]) -> decodings.Decoding | None:
+    """The decoding asked for; None leaves it to the model, if a default takes these fields."""
+    if name is not None:
+        return decoding(name, fields)
+    with contextlib.suppress(SpecError):
+        decoding(DEFAULTS["arm"], fields)
+        return None
+    decoding(DEFAULTS["mdm"], fields)
+    return None
+
+
+def decoding(name: str, fields: dict[str, Any]) -> decodings.Decoding:
+    """The decoding of that name with these fields; says which decoding takes a field."""
+    if name not in DECODINGS:
+        raise SpecError(f"no decoding is called {name!r}: expected one of {', '.join(DECODINGS)}")
+    takes = {
+        other: {field.name for field in dataclasses.fields(decodings.DECODINGS[kind])}
+        for other, kind in DECODINGS.items()
+    }
+    for field in fields:
+        if field not in takes[name]:
+            others = ", ".join(other for other in takes if field in takes[other])
+            raise SpecError(f"{name} has no {field}: leave it out, or use --decoding {others}")
+    return decodings.from_dict({"name": DECODINGS[name]} | fields)
+
+
+def probes(names: str) -> tuple[kinds.Probe, ...]:
+    """The probes of a comma-separated list; `default` stands for the default set."""
+    if names == "none":
+        return ()
+    found: list[kinds.Probe] = []
+    for name in (word.strip() for word in names.split(",")):
+        if name != "default" and name not in kinds.PROBES:
+            known = ", ".join(kinds.PROBES)
+            raise SpecError(
+                f"no probe is called {name!r}: expected default, none or some of {known}"
+            )
+        found += kinds.DEFAULT if name == "default" else (kinds.PROBES[name](),)
+    return tuple(dict.fromkeys(found))
+
+
+def masked_canvas(model: Model, ask: Prompt) -> list[int]:
+    """The prompt as ids, with the mask id where its text spells the mask token."""
+    mask_id = model.specials.mask_id
+    if mask_id is None:
+        raise SpecError(f"{model.source} is autoregressive and cannot infill: leave --infill out")
+    ids = model.encode(ask)
+    if mask_id not in ids:
+        spelled = model.tokenizer and model.tokenizer.convert_ids_to_tokens(mask_id)
+        where = f"write {spelled} in the prompt where tokens are wanted"
+        python = "the tokenizer has no mask token, so infill in Python: aw.run(model, canvas=ids)"
+        raise SpecError(f"nothing to infill: {where if spelled else python}")
+    return ids
+
+
+def stdin() -> str:
+    """Everything on stdin, as text."""
+    if sys.stdin is None:
+        raise SpecError("stdin is closed: pipe the prompt in, or give it as an argument")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        wrong = error.object[error.start]
+        raise SpecError(
+            f"stdin is not UTF-8: byte {wrong:#04x} at offset {error.start}; "
+            "convert it first, for example with iconv -t utf-8"
+        ) from None
+
+
+def refuse_place(out: Path) -> None:
+    """Refuse a place that nothing can be written to, before there is something to write."""
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            out.lstat()
+            raise SpecError(f"{out} exists already: choose another name or remove it first")
+        if not out.parent.is_dir():
+            raise SpecError(f"the folder {out.parent} does not exist: make it first")
+        Path(tempfile.mkdtemp(prefix=".anchorwatch-", dir=out.parent)).rmdir()
+    except OSError as error:
+        raise SpecError(
+            f"{out} cannot be written, {error.strerror}: choose another place"
+        ) from None
