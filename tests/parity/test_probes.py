@@ -360,3 +360,41 @@ def test_options_of_probes_are_checked():
 def test_regions_that_cannot_be(regions, says):
     with pytest.raises(SpecError, match=says):
         aw.run(load("tiny/llada"), TEXT, aw.decoding.LowConfidence(4), regions=regions)
+
+
+def test_top_keys_of_every_row_are_those_of_the_maps():
+    model = load("tiny/dream")
+    probes = [P.top_keys(3, every_row=True), P.pattern(steps=[1])]
+    trace = aw.run(model, TEXT, aw.decoding.LowConfidence(4, 2), probes=probes)
+    maps = maps_of(trace, 1)
+    best = maps.sort(dim=-1, descending=True).values[..., :3].numpy()
+    assert np.abs(trace["row_top_mass"].values[1] - best).max() <= tolerances.SHARE
+    keys = torch.tensor(trace["row_top_key"].values[1]).long()
+    assert np.abs(maps.gather(-1, keys).numpy() - best).max() <= tolerances.SHARE
+
+
+def test_bfloat16_is_watched_and_left_alone():
+    model = aw.load("tiny/llada", dtype="bfloat16")
+    decoding = aw.decoding.LowConfidence(4)
+    plain = aw.run(model, "the anchor drifts", decoding, probes=())
+    trace = aw.run(model, "the anchor drifts", decoding)
+    np.testing.assert_array_equal(plain.canvas, trace.canvas)
+    np.testing.assert_array_equal(plain.logprob, trace.logprob)
+    share = trace["received"].sel(group="all").sum("key").values
+    np.testing.assert_allclose(share, 1, atol=tolerances.SHARE)
+
+
+def test_block_causal_visibility_is_measured_as_it_was_computed(tmp_path):
+    made = network("qwen3", bidirectional=True, head_dim=8)
+    config = made.config.to_dict() | {"architectures": ["SDARForCausalLM"], "block_size": 4}
+    config |= {"model_type": "sdar", "mask_token_id": MASK}
+    config.pop("is_causal", None)
+    folder = checkpoints.write(tmp_path / "m", config, checkpoints.tensors_of(made))
+    decoding = aw.decoding.LowConfidence(8, 1)
+    trace = aw.run(aw.load(folder), [5, 6, 7, 8], decoding, probes=[P.pattern(), P.received()])
+    places = np.arange(12) // 4
+    unseen = places[:, None] < places[None, :]
+    for layer in maps_of(trace, 0).numpy():
+        assert (layer[:, unseen] == 0).all()
+        assert (layer[:, ~unseen] > 0).all()
+    assert np.abs(maps_of(trace, 0).numpy().sum(-1) - 1).max() <= tolerances.SHARE
