@@ -169,3 +169,60 @@ def lit_gpt_tensors(*, extra_rows, gate, layers=2, width=32, groups=2, heads=4, 
         tensors[at + "mlp.swiglu.w2.weight"] = random(48, width)
         tensors[at + "mlp.swiglu.w3.weight"] = random(width, 48)
     return tensors
+
+
+GGUF_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def write_gguf(path, *more):
+    """A Llama as llama.cpp keeps it, queries and keys interleaved; returns the network it holds."""
+    import gguf
+
+    made = network("llama")
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_name("tiny")
+    writer.add_block_count(2)
+    writer.add_context_length(64)
+    writer.add_embedding_length(32)
+    writer.add_feed_forward_length(48)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(made.config.rms_norm_eps)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_dimension_count(8)
+    writer.add_vocab_size(96)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(93))])
+    writer.add_token_scores([0.0] * 96)
+    writer.add_token_types([2, 3, 3] + [6] * 93)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    for name, tensor in tensors_of(made).items():
+        stem, at = name.removesuffix(".weight"), ""
+        if stem not in GGUF_NAMES:
+            _, _, layer, stem = stem.split(".", 3)
+            at = f"blk.{layer}."
+        if heads := {"self_attn.q_proj": 4, "self_attn.k_proj": 2}.get(stem):
+            halves = tensor.view(heads, 2, tensor.shape[0] // heads // 2, -1)
+            tensor = halves.swapaxes(1, 2).reshape(tensor.shape)
+        writer.add_tensor(f"{at}{GGUF_NAMES[stem]}.weight", tensor.numpy())
+    for name in more:
+        writer.add_tensor(name, torch.ones(4).numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return made

@@ -9,7 +9,13 @@ from safetensors.torch import save_file
 import anchorwatch as aw
 import checkpoints
 import tolerances
-from anchorwatch.errors import FamilyError, ModelError, SpecError
+from anchorwatch.errors import (
+    AnchorwatchWarning,
+    FamilyError,
+    ModelError,
+    PromptError,
+    SpecError,
+)
 from checkpoints import CAUSAL, ENCODERS, MASK, lit_gpt_tensors, network, tensors_of, write
 from references.networks import lit_gpt
 
@@ -56,6 +62,26 @@ def test_llada_with_tied_weights(tmp_path):
     assert torch.equal(aw.load(folder).logits(IDS), logits(made, IDS))
 
 
+@pytest.mark.parametrize(
+    ("lost", "differs", "same"),
+    [
+        ("rms_norm_eps", {}, {"rms_norm_eps": 1e-5}),
+        ("rope_theta", {}, {"rope_theta": 10000.0}),
+        ("n_kv_heads", {}, {"num_key_value_heads": 4}),
+        ("n_kv_heads", {"multi_query_attention": True}, {"num_key_value_heads": 1}),
+        ("mlp_hidden_size", {"mlp_ratio": 2}, {"intermediate_size": 64}),
+        ("embedding_size", {"vocab_size": 96}, {}),
+    ],
+)
+def test_what_llada_s_config_leaves_out_has_its_authors_default(tmp_path, lost, differs, same):
+    fields = {"rope_theta": 500000.0, "rms_norm_eps": 1e-3} | same
+    made = network("llama", bidirectional=True, **fields)
+    config = checkpoints.llada_config(rms_norm_eps=1e-3, **differs)
+    del config[lost]
+    folder = write(tmp_path / "m", config, checkpoints.llada_names(tensors_of(made)))
+    assert torch.equal(aw.load(folder).logits(IDS), logits(made, IDS))
+
+
 def test_dream_predicts_the_next_row(tmp_path):
     made = network("qwen2", bidirectional=True)
     config = config_of(made, architectures=["DreamModel"], model_type="Dream")
@@ -77,6 +103,30 @@ def test_open_dcoder_is_qwen2_with_a_mask_token(tmp_path):
     assert torch.equal(model.logits(IDS), shifted(logits(made, IDS)))
 
 
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_open_dcoder_is_known_by_a_mask_id_too(tmp_path, file):
+    made = network("qwen2", bidirectional=True)
+    config = config_of(made, architectures=["Qwen2ForCausalLM"], mask_token_id=None)
+    folder = write(tmp_path / "m", config, tensors_of(made))
+    said = json.loads((folder / file).read_text()) if file == "config.json" else {}
+    (folder / file).write_text(json.dumps(said | {"mask_token_id": MASK}))
+    model = aw.load(folder)
+    assert model.family.name == "open-dcoder"
+    assert model.mask_id == MASK
+    assert torch.equal(model.logits(IDS), shifted(logits(made, IDS)))
+
+
+def test_a_mask_id_makes_a_qwen2_a_diffusion_model_and_says_so(tmp_path):
+    network("qwen2").save_pretrained(tmp_path / "m")
+    assert aw.load(tmp_path / "m").family.name == "causal"
+    with pytest.warns(
+        AnchorwatchWarning, match="mask_id=95 makes it open-dcoder, a diffusion model"
+    ):
+        model = aw.load(tmp_path / "m", mask_id=MASK)
+    assert model.family.name == "open-dcoder"
+    assert any("names no mask token" in note for note in model.notes)
+
+
 @pytest.mark.parametrize(
     ("name", "architecture", "model_type", "field", "kind", "shift"),
     [
@@ -94,6 +144,27 @@ def test_block_causal_families(tmp_path, name, architecture, model_type, field, 
     expected = shifted(expected) if shift else expected
     assert (model.logits(IDS) - expected).abs().max() <= tolerances.SAME_MATHS
     model.check()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "model_type", "kind", "block"),
+    [
+        ("SDARForCausalLM", "sdar", "qwen3", 4),
+        ("Fast_dLLM_QwenForCausalLM", "Fast_dLLM_Qwen", "qwen2", 32),
+        ("Fast_dLLM_QwenForCausalLM", None, "qwen2", 32),
+    ],
+)
+def test_block_causal_families_have_a_block_of_their_own(
+    tmp_path, architecture, model_type, kind, block
+):
+    made = network(kind, bidirectional=True, head_dim=8)
+    config = config_of(made, architectures=[architecture], model_type=model_type)
+    model = aw.load(write(tmp_path / "m", config, tensors_of(made)))
+    assert model.block == block
+    ids = torch.arange(2, 42)
+    expected = logits(made, ids, block_causal(len(ids), block))
+    expected = shifted(expected) if model.family.shift else expected
+    assert (model.logits(ids) - expected).abs().max() <= tolerances.SAME_MATHS
 
 
 def test_block_causal_blocks_count_from_the_first_real_token(tmp_path):
@@ -155,19 +226,42 @@ def test_smdm_and_one_token_is_enough(tmp_path, extra_rows, gate):
     assert trace.num_left_masked == 0
 
 
-def test_an_smdm_file_alone_takes_its_heads_from_the_ladder(tmp_path):
+@pytest.mark.parametrize(("layers", "width", "heads"), [(6, 256, 4), (8, 384, 6)])
+def test_an_smdm_file_alone_takes_its_heads_from_the_ladder(tmp_path, layers, width, heads):
     """mdm-*.safetensors come without config.json: 6 layers of width 256 are the 6M model, 4 heads."""
-    tensors = lit_gpt_tensors(
-        extra_rows=1, gate=False, layers=6, width=256, groups=4, heads=4, outputs=40
-    )
+    sizes = {"layers": layers, "width": width, "heads": heads, "groups": heads}
+    tensors = lit_gpt_tensors(extra_rows=1, gate=False, outputs=40, **sizes)
     path = tmp_path / "mdm-6M-1e18.safetensors"
     save_file(tensors, path)
     model = aw.load(path, mask_id=40)
-    assert (model.num_layers, model.num_heads, model.num_kv_heads) == (6, 4, 4)
+    assert (model.num_layers, model.num_heads, model.num_kv_heads) == (layers, heads, heads)
     ids = torch.tensor([3, 40, 5])
-    expected = lit_gpt(tensors, ids, layers=6, heads=4, groups=4)
+    expected = lit_gpt(tensors, ids, layers=layers, heads=heads, groups=heads)
     gap = (model.logits(ids) - expected).abs().max() / expected.abs().max()
     assert gap <= tolerances.SAME_MATHS
+
+
+@pytest.mark.parametrize("extra_rows", [1, 2], ids=["vanilla", "sink"])
+@pytest.mark.parametrize("block_size", [24, None])
+def test_smdm_has_the_positions_it_was_trained_on(tmp_path, extra_rows, block_size):
+    """A sink takes one more, which is not the canvas's."""
+    tensors = lit_gpt_tensors(extra_rows=extra_rows, gate=False)
+    config = {"n_head": 4, "mask_token_id": 90, "block_size": block_size}
+    model = aw.load(write(tmp_path / "m", config, tensors))
+    assert model.num_positions == (block_size or 2048)
+    full = torch.arange(model.num_positions) % 90
+    assert model.logits(full).isfinite().all()
+    with pytest.raises(PromptError, match=f"was made for {model.num_positions}"):
+        model.logits(torch.arange(model.num_positions + 1) % 90)
+
+
+def test_roberta_has_the_positions_after_its_padding_row(tmp_path):
+    network("roberta", masked=True, pad_token_id=3).save_pretrained(tmp_path / "m")
+    model = aw.load(tmp_path / "m", mask_id=MASK)
+    assert model.num_positions == 64 - 4
+    assert model.logits(torch.arange(60)).isfinite().all()
+    with pytest.raises(PromptError, match="was made for 60"):
+        model.logits(torch.arange(61))
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
@@ -196,6 +290,95 @@ def test_causal_models_are_autoregressive(tmp_path, kind):
         ours = aw.run(model, IDS.tolist(), aw.decoding.LeftToRight(12, cache=cache))
         theirs = made.generate(IDS[None], do_sample=False, max_new_tokens=12, pad_token_id=0)
         assert ours.canvas[-1][: theirs.shape[1]].tolist() == theirs[0].tolist()
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@pytest.mark.parametrize("said", [{"is_decoder": False}, {"is_decoder": True}, {}])
+def test_an_encoder_s_class_loaded_as_causal_is_causal(tmp_path, kind, said):
+    made = network(kind, is_decoder=True, pad_token_id=1)
+    architecture = {"bert": "BertLMHeadModel", "roberta": "RobertaForCausalLM"}[kind]
+    config = config_of(made, architectures=[architecture], mask_token_id=None)
+    del config["is_decoder"]
+    model = aw.load(write(tmp_path / "m", config | said, tensors_of(made)))
+    assert model.family.name == "causal"
+    assert torch.equal(model.logits(IDS)[1:], logits(made, IDS)[:-1])
+    model.check()
+    for cache in (True, False):
+        trace = aw.run(model, IDS.tolist(), aw.decoding.LeftToRight(4, cache=cache))
+        canvas = IDS.clone()
+        for _ in range(4):
+            canvas = torch.cat([canvas, logits(made, canvas)[-1:].argmax(dim=-1)])
+        assert trace.canvas[-1].tolist() == canvas.tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("llama", {"is_causal": False}),
+        ("gemma3_text", {"use_bidirectional_attention": True}),
+    ],
+)
+def test_a_config_does_not_let_an_autoregressive_model_see_the_future(tmp_path, kind, said):
+    made = network(kind, head_dim=8)
+    made.save_pretrained(tmp_path / "m")
+    path = tmp_path / "m" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | said))
+    (name,) = said
+    with pytest.warns(AnchorwatchWarning, match=f"{name}=.*: ignored, causal models are causal"):
+        model = aw.load(tmp_path / "m")
+    assert any(name in note for note in model.notes)
+    assert torch.equal(model.logits(IDS)[1:], logits(made, IDS)[:-1])
+    model.check()
+
+
+def test_a_config_does_not_blind_a_denoiser(tmp_path):
+    made = network("bert", masked=True)
+    config = config_of(made, architectures=["BertForMaskedLM"], is_decoder=True)
+    folder = write(tmp_path / "m", config, tensors_of(made))
+    with pytest.warns(
+        AnchorwatchWarning, match="is_decoder=True: ignored, encoder models are bidir"
+    ):
+        model = aw.load(folder)
+    assert torch.equal(model.logits(IDS), logits(made, IDS))
+    folder, made = checkpoints.write_llada(tmp_path / "llada", is_causal=True)
+    with pytest.warns(AnchorwatchWarning, match="is_causal=True: ignored"):
+        assert torch.equal(aw.load(folder).logits(IDS), logits(made, IDS))
+
+
+@pytest.mark.parametrize("field", ["add_cross_attention", "is_encoder_decoder"])
+def test_half_of_an_encoder_decoder_is_not_made(tmp_path, field):
+    made = network("gpt2", n_positions=64)
+    config = config_of(made, architectures=["GPT2LMHeadModel"], mask_token_id=None) | {field: True}
+    model = aw.load(write(tmp_path / "m", config, tensors_of(made)))
+    assert torch.equal(model.logits(IDS)[1:], logits(made, IDS)[:-1])
+
+
+@pytest.mark.parametrize("said", [{"return_dict": False}, {"chunk_size_feed_forward": 5}])
+def test_a_config_does_not_change_the_form_of_the_output(tmp_path, said):
+    made = network("bert", masked=True)
+    config = config_of(made, architectures=["BertForMaskedLM"])
+    model = aw.load(write(tmp_path / "m", config | said, tensors_of(made)))
+    assert torch.equal(model.logits(IDS), logits(made, IDS))
+
+
+def test_a_gguf_file_is_the_network_it_was_made_of(tmp_path, monkeypatch, capfd):
+    import gguf
+
+    made = checkpoints.write_gguf(tmp_path / "x.gguf")
+    readers = []
+    honest = gguf.GGUFReader.__init__
+    monkeypatch.setattr(
+        gguf.GGUFReader,
+        "__init__",
+        lambda self, *given: (readers.append(1), honest(self, *given))[1],
+    )
+    capfd.readouterr()
+    model = aw.load(tmp_path / "x.gguf")
+    assert len(readers) == 3, "config, weights and tokenizer: a real file takes seconds for each"
+    assert capfd.readouterr().err == ""
+    assert torch.equal(model.logits(IDS)[1:], logits(made, IDS)[:-1])
+    assert model.specials.eos_ids == (2,)
+    model.check()
 
 
 def test_a_gpt2_file_without_the_prefix_and_with_old_buffers(tmp_path):

@@ -119,7 +119,7 @@ def test_a_batch_of_unequal_prompts_writes_what_single_runs_write(smollm2):
 
 
 def test_smollm2_obeys_the_laws(smollm2):
-    _assert_laws(smollm2, count=4)
+    _assert_laws(smollm2, count=5)
 
 
 def test_smollm2_has_one_digest_and_it_is_transformers_own(smollm2):
@@ -168,7 +168,7 @@ def test_a_denoiser_restores_masked_reactions(denoiser):
 
 
 def test_a_denoiser_obeys_the_laws(denoiser):
-    _assert_laws(denoiser[1], count=4)
+    _assert_laws(denoiser[1], count=5)
 
 
 def test_a_denoisers_mask_is_the_one_in_vocab_txt(denoiser):

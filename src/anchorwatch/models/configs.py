@@ -134,8 +134,10 @@ def check_sizes(stock: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
         )
     largest = max((max(shape, default=0) for shape in shapes.values()), default=0)
     limits = {"num_hidden_layers": len(shapes), "hidden_size": largest, "vocab_size": largest}
-    if stock.model_type == "albert":  # its layers share their tensors
-        del limits["num_hidden_layers"]
+    if stock.model_type == "albert":  # its layers share their tensors, its groups do not
+        sizes |= {name: _count(stock, name) for name in ("num_hidden_groups", "inner_group_num")}
+        limits |= {"num_hidden_groups": len(shapes), "inner_group_num": len(shapes)}
+        limits["num_hidden_layers"] = 100 * len(shapes)
     if any(name.endswith(("position_embeddings.weight", "wpe.weight")) for name in shapes):
         limits["max_position_embeddings"] = largest
     for name, limit in limits.items():
@@ -183,11 +185,8 @@ def block_of(family: Family, config: Mapping[str, Any]) -> int | None:
         return None
     for name in ("block_size", "block_length", "bd_size"):
         said = config.get(name)
-        if said is None:
-            continue
-        if not isinstance(said, int) or isinstance(said, bool) or said < 1:
-            raise ModelError(f"config.json says {name}={said!r}: expected a whole number above 0")
-        return said
+        if said is not None:
+            return _whole(name, said)
     kind = model_type_of(config) or family.model_types[0]
     if kind not in _BLOCKS:
         raise ModelError(
@@ -201,8 +200,14 @@ def _count(stock: Any, name: str, missing: int | None = None) -> int:
     value = getattr(stock, name, None)
     if value is None and missing is not None:
         return missing  # a class may not have the field
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ModelError(f"config.json says {name}={value!r}: expected a whole number above 0")
+    return _whole(name, value)
+
+
+def _whole(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
+        raise ModelError(
+            f"config.json says {name}={value!r}: expected a whole number above 0 and below 2**31"
+        )
     return value
 
 
@@ -265,7 +270,8 @@ def _lit_gpt(config: Fields) -> Fields:
         "num_hidden_layers": config["n_layer"],
         "num_attention_heads": config["n_head"],
         "num_key_value_heads": config.get("n_query_groups") or config["n_head"],
-        "max_position_embeddings": config.get("block_size", 2048) + 1,  # one more for a sink
+        # one more for a sink
+        "max_position_embeddings": _whole("block_size", config.get("block_size", 2048)) + 1,
         "rms_norm_eps": config.get("norm_eps", 1e-5),
         "rope_theta": config.get("rope_base", 10000.0),
         "tie_word_embeddings": False,

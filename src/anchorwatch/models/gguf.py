@@ -34,10 +34,11 @@ _FAULTS = (
     LookupError,
     TypeError,
     AttributeError,
-    RuntimeError,
+    RuntimeError,  # NotImplementedError is one
     AssertionError,
+    struct.error,
 )
-"""What a damaged file makes transformers' reader raise; NotImplementedError is a RuntimeError."""
+"""What a damaged file makes transformers' reader raise."""
 
 
 def load_gguf(source: str, revision: str | None, dtype: torch.dtype, mask_id: int | None) -> Model:
