@@ -90,6 +90,14 @@ def test_dream_predicts_the_next_row(tmp_path):
     model.check()
 
 
+def test_dream_with_heads_wider_than_its_stream(tmp_path):
+    """Qwen2 follows a head_dim that its config class does not declare."""
+    made = network("qwen2", bidirectional=True, head_dim=16)
+    config = config_of(made, architectures=["DreamModel"], model_type="Dream")
+    model = aw.load(write(tmp_path / "m", config, tensors_of(made)))
+    assert torch.equal(model.logits(IDS), shifted(logits(made, IDS)))
+
+
 def test_open_dcoder_is_qwen2_with_a_mask_token(tmp_path):
     made = network("qwen2", bidirectional=True)
     config = config_of(made, architectures=["Qwen2ForCausalLM"], mask_token_id=None)

@@ -7,6 +7,7 @@ family's to say: fields of config.json that would change it never reach the stoc
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -36,13 +37,7 @@ _VISIBILITY = frozenset(
 )
 """Fields that decide who looks at whom: the family does, see `set_visibility`."""
 
-_DECLARED = (
-    "sliding_window",
-    "layer_types",
-    "attention_chunk_size",
-    "num_key_value_heads",
-    "head_dim",
-)
+_DECLARED = ("sliding_window", "layer_types", "attention_chunk_size", "num_key_value_heads")
 """Fields that caches and masks look for on any config: followed only where the class has them."""
 
 _LLADA_MUST = {
@@ -88,7 +83,7 @@ def stock_config(family: Family, config: Mapping[str, Any]) -> Fields:
             f"config.json says model_type={model_type!r}, which transformers does not have: "
             "expected that of the class in architectures, such as 'llama'"
         )
-    declared = CONFIG_MAPPING[model_type].__dataclass_fields__
+    declared = inspect.signature(CONFIG_MAPPING[model_type]).parameters
     fields = {k: v for k, v in fields.items() if k not in _DECLARED or k in declared}
     return fields | {"model_type": model_type}
 

@@ -263,7 +263,8 @@ FAMILIES: tuple[Family, ...] = (
         names=((r"embed_out\.", "lm_head."),),  # GPT-NeoX's unembedding
         unused=_OLD_BUFFERS,
         checkpoints=(
-            "any causal LM of transformers: Llama, Qwen2/3, Mistral, Gemma, GPT-2, GPT-NeoX; GGUF"
+            "any causal LM of transformers with fused attention: "
+            "Llama, Qwen2/3, Mistral, Gemma, GPT-2, GPT-NeoX; GGUF"
         ),
     ),
 )

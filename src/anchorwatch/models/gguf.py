@@ -6,6 +6,7 @@ import contextlib
 import io
 import struct
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from transformers import (
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from anchorwatch.attention import NAME
-from anchorwatch.errors import FamilyError, ModelError, SpecError, WeightsError
+from anchorwatch.errors import AnchorwatchWarning, FamilyError, ModelError, SpecError, WeightsError
 from anchorwatch.models.configs import set_visibility
 from anchorwatch.models.families import by_name
 from anchorwatch.models.model import Model
@@ -65,6 +66,8 @@ def load_gguf(source: str, revision: str | None, dtype: torch.dtype, mask_id: in
     tokenizer = gguf_tokenizer(path)
     rows = len(network.get_input_embeddings().weight), len(network.get_output_embeddings().weight)
     specials, left_out = specials_of(None, config.to_dict(), {}, tokenizer, rows)
+    for note in left_out:
+        warnings.warn(note, AnchorwatchWarning, stacklevel=3)
     return Model(
         source=source,
         family=family,
