@@ -177,6 +177,7 @@ class Model:
             "network": type(self.network).__name__,
             "visibility": self.family.visibility,
             "block": self.block,
+            "windows": self.windows,
             "shift": self.family.shift,
             "mask_id": self.specials.mask_id,
             "sink_id": self.sink_id,
@@ -289,12 +290,14 @@ class Model:
         return places + int(self.network.config.pad_token_id) + 1 if roberta else places
 
     @property
-    def _windowed(self) -> bool:
-        """Whether some layers see only a window, which pairs would overrule."""
+    def windows(self) -> list[int | None] | None:
+        """How far each layer sees, as transformers counts; None where every layer sees all."""
         config = self.network.config
         window = getattr(config, "sliding_window", None)
-        window = window if getattr(config, "use_sliding_window", True) else None
-        return bool(window) or "sliding_attention" in (getattr(config, "layer_types", None) or ())
+        if not window or not getattr(config, "use_sliding_window", True):
+            return None
+        kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * self.num_layers
+        return [int(window) if kind == "sliding_attention" else None for kind in kinds]
 
     def _pairs(
         self,
@@ -309,7 +312,7 @@ class Model:
         batch, length = rows.shape
         if pairs is None:
             pairs = rows.new_ones(batch, length, length, dtype=torch.bool)
-        elif self._windowed:
+        elif self.windows is not None:
             raise SpecError(
                 f"{self.source} has sliding-window layers: attendable may only hide keys, [..., T]"
             )

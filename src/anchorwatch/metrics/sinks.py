@@ -1,0 +1,289 @@
+"""Sinks: how many keys are, how much they absorb, how concentrated attention is, by which rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from anchorwatch.errors import SpecError
+from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio, total
+from anchorwatch.metrics.reading import Slab
+from anchorwatch.metrics.tables import over_slabs, tabulate
+from anchorwatch.rules import Rule, gu, rulli, topk, zscore
+from anchorwatch.trace import Trace
+
+Traces = Trace | Sequence[Trace]
+CELL = ("step", "head")
+EPS = tuple(np.arange(0, 10.25, 0.25).tolist())
+SETS = ("first", "top1", "top3", "top5", "top10")
+RULES = (rulli(), zscore(), gu(), topk())
+
+
+def sinks(
+    traces: Traces, rule: Rule | None = None, *, group: str = "all", by: Sequence[str] = ("layer",)
+) -> pd.DataFrame:
+    """Sinks per head and step: count, incidence (any at all), absorbed share, greatest share.
+
+    The null of a count is what the rule says of indifferent attention; of a share, what the same
+    keys would receive from it. Dims: step (or progress), layer, head.
+    """
+    rule = rule or rulli()
+    parts = over_slabs(traces, partial(sink_cells, rule=rule, group=group))
+    return tabulate(parts, by, about={"metric": "sinks", "rule": str(rule), "group": group})
+
+
+def sink_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
+    labels, shares, null = slab.labels(rule, group), slab.shares(group), slab.null(group)
+    there = slab.measured(group)
+    empty = np.where(there, 0.0, np.nan)
+    count = labels.sum(axis=-1) + empty
+    null_count = slab.null_labels(rule, group).sum(axis=-1) + empty
+    place, most = slab.top(group)
+    expected = np.take_along_axis(
+        np.broadcast_to(null, shares.shape), np.maximum(place, 0)[..., None], axis=-1
+    )[..., 0]
+    return [
+        mean("count", CELL, count, null_count),
+        mean("incidence", CELL, (count > 0) + empty, (null_count > 0) + empty),
+        mean(
+            "absorbed",
+            CELL,
+            np.sum(shares, axis=-1, where=labels) + empty,
+            np.sum(np.broadcast_to(null, shares.shape), axis=-1, where=labels) + empty,
+        ),
+        mean("greatest", CELL, most, expected),
+    ]
+
+
+def absorption(
+    traces: Traces,
+    sets: Sequence[str | Rule] = SETS,
+    *,
+    group: str = "all",
+    by: Sequence[str] = ("layer",),
+) -> pd.DataFrame:
+    """Share of attention that a set of keys absorbs: the same sets for every model.
+
+    `first` is position 0, `topK` the K greatest keys, a rule the keys it calls sinks. The null is
+    what indifferent attention under the same visibility gives the same keys.
+    """
+    chosen = {str(one): _key_set(one) for one in sets}
+    parts = over_slabs(traces, partial(_absorption_cells, sets=chosen, group=group))
+    return tabulate(parts, by, about={"metric": "absorption", "sets": list(chosen), "group": group})
+
+
+def _absorption_cells(slab: Slab, sets: dict[str, Rule | None], group: str) -> list[Quantity]:
+    shares = slab.shares(group)
+    null = np.broadcast_to(slab.null(group), shares.shape)
+    empty = np.where(slab.measured(group), 0.0, np.nan)
+    found = []
+    for name, rule in sets.items():
+        if rule is None:
+            found.append(mean(name, CELL, shares[..., 0], null[..., 0] + empty))
+            continue
+        labels = slab.labels(rule, group)
+        held = np.sum(shares, axis=-1, where=labels) + empty
+        found.append(mean(name, CELL, held, np.sum(null, axis=-1, where=labels) + empty))
+    return found
+
+
+def _key_set(one: str | Rule) -> Rule | None:
+    if isinstance(one, Rule):
+        return one
+    if one == "first":
+        return None
+    if one.startswith("top") and one[3:].isdigit():
+        return topk(int(one[3:]))
+    raise SpecError(f"no set of keys is called {one!r}: expected first, top1, top5, ... or a rule")
+
+
+def sink_rate(
+    traces: Traces, eps: float = 0.3, *, group: str = "all", by: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Share of heads with a key above eps (Gu et al.): anywhere, and at the first position.
+
+    A key's score is its share among the queries that may look at it, fair to causal models.
+    """
+    parts = over_slabs(traces, partial(_rate_cells, rule=gu(eps), group=group))
+    return tabulate(parts, by, about={"metric": "sink_rate", "eps": eps, "group": group})
+
+
+def _rate_cells(slab: Slab, rule: gu, group: str) -> list[Quantity]:
+    labels, null = slab.labels(rule, group), slab.null_labels(rule, group)
+    empty = np.where(slab.measured(group), 0.0, np.nan)
+    return [
+        mean("anywhere", CELL, labels.any(axis=-1) + empty, null.any(axis=-1) + empty),
+        mean("first", CELL, labels[..., 0] + empty, null[..., 0] + empty),
+    ]
+
+
+def concentration(
+    traces: Traces, *, group: str = "all", by: Sequence[str] = ("layer",)
+) -> pd.DataFrame:
+    """How unevenly keys share attention: Gini, normalised entropy, effective share of keys.
+
+    The effective number of keys is 1 / sum of squared shares; divided by the number of keys it is
+    1 for uniform attention and 1/T for a single column.
+    """
+    parts = over_slabs(traces, partial(concentration_cells, group=group))
+    return tabulate(parts, by, about={"metric": "concentration", "group": group})
+
+
+def concentration_cells(slab: Slab, group: str = "all") -> list[Quantity]:
+    values, nulls = _evenness(slab.shares(group)), _evenness(slab.null(group))
+    return [mean(name, CELL, values[name], nulls[name]) for name in values]
+
+
+def _evenness(shares: np.ndarray) -> dict[str, np.ndarray]:
+    """Gini, normalised entropy and effective share of keys of [..., key], NaN where absent."""
+    count = np.sum(~np.isnan(shares), axis=-1)
+    none = np.where(count > 0, 0.0, np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        p = np.nan_to_num(shares / np.nansum(shares, axis=-1, keepdims=True), nan=0.0)
+        squares = np.einsum("...k,...k->...", p, p)
+        logs = np.log(p, out=np.zeros_like(p), where=p > 0)
+        entropy = -np.einsum("...k,...k->...", p, logs)
+        # Absent keys are zeros at the low end: rank r of T existing ones is r + (width - T).
+        rank = np.arange(1, p.shape[-1] + 1, dtype=p.dtype)
+        ranked = np.sort(p, axis=-1) @ rank - (p.shape[-1] - count)
+        return {
+            "gini": (2 * ranked / count - (count + 1) / count) + none,
+            "normalised_entropy": np.where(count > 1, entropy / np.log(count), np.nan) + none,
+            "effective_share": 1 / (squares * count) + none,
+        }
+
+
+def epsilon_curve(
+    traces: Traces,
+    eps: Sequence[float] = EPS,
+    *,
+    scale: str = "sum",
+    group: str = "all",
+    by: Sequence[str] = (),
+) -> pd.DataFrame:
+    """Share of keys that are no sinks under `rulli(eps, scale)`, for every eps (Fig. 10)."""
+    if sorted(eps) != list(eps) or len(eps) == 0:
+        raise SpecError("eps must be given from small to large")
+    unit = rulli(eps=0.0, scale=scale)
+    kernel = partial(
+        _epsilon_cells, eps=np.asarray(eps, dtype=float), scale=unit.scale, group=group
+    )
+    about = {"metric": "epsilon_curve", "scale": scale, "group": group}
+    return tabulate(over_slabs(traces, kernel), ["eps", *by], about=about)
+
+
+def _epsilon_cells(slab: Slab, eps: np.ndarray, scale: str, group: str) -> list[Quantity]:
+    above, keys = _exceeding(slab.shares(group), eps, scale)
+    null_above, null_keys = _exceeding(slab.null(group), eps, scale)
+    kept, null_kept = keys[..., None] - above, null_keys[..., None] - null_above
+    dims, labels = (*CELL, "eps"), {"eps": eps.tolist()}
+    bottom = np.broadcast_to(keys[..., None], kept.shape)
+    there = (keys > 0)[..., None]
+    null = (null_kept * there, np.broadcast_to(null_keys[..., None], null_kept.shape) * there)
+    return [ratio("retained", dims, kept, bottom, null, labels)]
+
+
+def _exceeding(shares: np.ndarray, eps: np.ndarray, scale: str) -> tuple[np.ndarray, np.ndarray]:
+    """([step, head, eps] keys above each threshold, [step, head] keys)."""
+    count = np.sum(~np.isnan(shares), axis=-1)
+    safe = np.maximum(count, 1)[..., None]
+    unit = {"sum": 1 / safe, "percent": 0.01, "mean": 1.0}[scale]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        excess = shares * safe - np.nansum(shares, axis=-1, keepdims=True)
+        excess = excess / (unit * (safe - 1))
+    where = np.nonzero(excess > eps[0])  # few keys are above the mean, fewer above any eps
+    passed = np.searchsorted(eps, excess[where], side="left")  # thresholds strictly below
+    hits = np.zeros((*shares.shape[:-1], len(eps) + 1))
+    np.add.at(hits, (*where[:-1], passed), 1)
+    above = hits[..., ::-1].cumsum(axis=-1)[..., ::-1][..., 1:]
+    return above, count.astype(float)
+
+
+def score_histogram(
+    traces: Traces,
+    edges: Sequence[float] = tuple(range(51)),
+    *,
+    group: str = "all",
+    by: Sequence[str] = (),
+) -> pd.DataFrame:
+    """Share of keys by score on the sum scale, where uniform attention scores 1 (Fig. 3).
+
+    The last bin also holds what lies above it.
+    """
+    bounds = np.asarray(edges, dtype=float)
+    kernel = partial(_histogram_cells, edges=bounds, group=group)
+    about = {"metric": "score_histogram", "edges": bounds.tolist(), "group": group}
+    return tabulate(over_slabs(traces, kernel), ["score", *by], about=about)
+
+
+def _histogram_cells(slab: Slab, edges: np.ndarray, group: str) -> list[Quantity]:
+    hits, keys = _binned_scores(slab.shares(group), edges)
+    null_hits, null_keys = _binned_scores(slab.null(group), edges)
+    there = keys > 0
+    null = (null_hits * there, np.broadcast_to(null_keys, null_hits.shape) * there)
+    labels = {"score": edges[:-1].tolist()}
+    return [ratio("share_of_keys", (*CELL, "score"), hits, keys, null, labels)]
+
+
+def _binned_scores(shares: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    count = np.sum(~np.isnan(shares), axis=-1, keepdims=True)
+    place = np.searchsorted(edges, shares * count, side="right") - 1
+    hits = np.zeros((*shares.shape[:-1], len(edges) - 1))
+    where = np.nonzero(~np.isnan(shares) & (place >= 0))
+    np.add.at(hits, (*where[:-1], np.minimum(place[where], len(edges) - 2)), 1)
+    return hits, count.astype(float)
+
+
+def agreement(
+    traces: Traces,
+    rules: Sequence[Rule] = RULES,
+    *,
+    group: str = "all",
+    by: Sequence[str] = (),
+) -> pd.DataFrame:
+    """Cohen's kappa and Jaccard overlap between the labels of every two rules.
+
+    Kappa's null is chance agreement at the same rates, kappa 0; Jaccard's is the same.
+    """
+    if len(rules) < 2:
+        raise SpecError("agreement is between rules: give at least two")
+    parts = over_slabs(traces, partial(_agreement_cells, rules=tuple(rules), group=group))
+    about = {"metric": "agreement", "rules": [str(rule) for rule in rules], "group": group}
+    return tabulate(parts, ["rules", *by], _kappa, about)
+
+
+def _agreement_cells(slab: Slab, rules: tuple[Rule, ...], group: str) -> list[Quantity]:
+    keys = np.sum(~np.isnan(slab.shares(group)), axis=-1)
+    found: dict[str, list[np.ndarray]] = {"both": [], "one": [], "other": [], "keys": []}
+    for one, other in combinations(rules, 2):
+        a, b = slab.labels(one, group), slab.labels(other, group)
+        found["both"].append((a & b).sum(axis=-1))
+        found["one"].append(a.sum(axis=-1))
+        found["other"].append(b.sum(axis=-1))
+        found["keys"].append(keys)
+    names = {"rules": [f"{one} ~ {other}" for one, other in combinations(rules, 2)]}
+    return [
+        total(name, (*CELL, "rules"), np.stack(counts, axis=-1), names)
+        for name, counts in found.items()
+    ]
+
+
+def _kappa(cells: dict[str, Cell]) -> dict[str, Cell]:
+    both, one, other, keys = (cells[name].value for name in ("both", "one", "other", "keys"))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rate_one, rate_other = one / keys, other / keys
+        agree = (keys - one - other + 2 * both) / keys
+        chance = rate_one * rate_other + (1 - rate_one) * (1 - rate_other)
+        kappa = np.where(chance < 1, (agree - chance) / (1 - chance), np.nan)
+        overlap = np.where(one + other > both, both / (one + other - both), np.nan)
+        expected = rate_one * rate_other
+        null = expected / (rate_one + rate_other - expected)
+    missing = cells["both"].missing
+    return {
+        "kappa": Cell(kappa, np.where(np.isnan(kappa), np.nan, 0.0), missing),
+        "jaccard": Cell(overlap, np.where(np.isnan(overlap), np.nan, null), missing),
+    }

@@ -1,0 +1,167 @@
+"""Tidy tables: a row is one quantity of one model in one cell, with null, lift, n and interval.
+
+The unit is the prompt. Each trace gives one value to a cell, traces of one prompt (other seeds)
+are averaged, and the interval comes from resampling prompts, never heads or steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from anchorwatch import stats
+from anchorwatch.errors import SpecError
+from anchorwatch.metrics.cells import PROGRESS_BINS, Cell, Quantity, collapse, stacked
+from anchorwatch.metrics.reading import Slab, held, slabs
+from anchorwatch.progress import Progress
+from anchorwatch.trace import Trace
+
+Finish = Callable[[dict[str, Cell]], dict[str, Cell]]
+"""What turns the added-up quantities of one trace into others: a survival curve, an odds ratio."""
+
+NUMBERS = ("value", "null", "lift", "n", "missing", "low", "high", "interval")
+"""The columns every table ends with."""
+OF_TRACES = ("trace", "prompt", "seed", "decoding")
+"""What a table may be split by besides the dims of a quantity."""
+
+
+def over_slabs(
+    traces: Trace | Sequence[Trace], kernel: Callable[[Slab], Sequence[Quantity]]
+) -> list[tuple[Trace, list[Quantity]]]:
+    """Apply a function of one layer's slab to every layer of every trace."""
+    found = held(traces)
+    with Progress("reading", sum(trace.manifest["model"]["layers"] for trace in found)) as bar:
+        parts = []
+        for trace in found:
+            layers = []
+            for slab in slabs(trace):
+                layers.append(kernel(slab))
+                bar.advance()
+            parts.append((trace, stacked(layers)))
+    return parts
+
+
+def tabulate(
+    parts: Iterable[tuple[Trace, Sequence[Quantity]]],
+    by: Sequence[str] = (),
+    finish: Finish | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> pd.DataFrame:
+    """One row for each model, cell of `by`, and quantity; `about` says what was asked."""
+    if isinstance(by, str):
+        raise SpecError(f"by={by!r} is not a list: say by=[{by!r}]")
+    parts = list(parts)
+    inner = [dim for dim in by if dim not in OF_TRACES]
+    names = _model_names([trace for trace, _ in parts])
+    rows = [
+        frame.assign(model=names[trace.manifest["model"]["weights"]])
+        for trace, quantities in parts
+        for frame in _rows_of(trace, quantities, inner, finish)
+    ]
+    every = pd.concat(rows, ignore_index=True)
+    keys = ["model", *by, "quantity"]
+    table = _over_prompts(every, keys)
+    table.attrs = {"about": dict(about or {}), "traces": [whence(trace) for trace, _ in parts]}
+    return table
+
+
+def beside(table: pd.DataFrame, others: Mapping[str, pd.DataFrame | None]) -> pd.DataFrame:
+    """A column for each other table's values in the same cells; NaN, absent, where none is given."""
+    keys = [name for name in table.columns if name not in (*NUMBERS, "model")]
+    attrs = table.attrs
+    for name, other in others.items():
+        if other is None:
+            table = table.assign(**{name: np.nan})
+            continue
+        values = other[[*keys, "value"]].groupby(keys, as_index=False, dropna=False).mean()
+        table = table.merge(values.rename(columns={"value": name}), on=keys, how="left")
+    table.attrs = attrs
+    return table
+
+
+def whence(trace: Trace) -> dict[str, Any]:
+    """What made a number or a picture: enough to find the trace again."""
+    manifest = trace.manifest
+    return {
+        "digest": trace.digest(),
+        "model": manifest["model"]["source"],
+        "weights": manifest["model"]["weights"],
+        "prompt": manifest["prompt_text"][:200],
+        "decoding": manifest["decoding"],
+        "seed": manifest["seed"],
+    }
+
+
+def _rows_of(
+    trace: Trace, quantities: Sequence[Quantity], by: list[str], finish: Finish | None
+) -> Iterable[pd.DataFrame]:
+    """Long frames of one trace: one for each quantity."""
+    progress = trace.progress[:-1]
+    cells = {q.name: collapse(q, by, progress) for q in quantities}
+    labels = {dim: q.labels[dim] for q in quantities for dim in q.labels}
+    for name, cell in (finish(cells) if finish else cells).items():
+        index = np.indices(cell.value.shape).reshape(len(by), cell.value.size)
+        columns: dict[str, Any] = {
+            "trace": trace.digest()[:12],
+            "prompt": _prompt_id(trace),
+            "seed": trace.seed,
+            "decoding": trace.manifest["decoding"]["name"],
+            "quantity": name,
+        }
+        for axis, dim in enumerate(by):
+            columns[dim] = _label(dim, index[axis], labels)
+        columns |= {
+            "value": cell.value.ravel(),
+            "null": cell.null.ravel(),
+            "missing": cell.missing.ravel(),
+        }
+        yield pd.DataFrame(columns)
+
+
+def _label(dim: str, index: np.ndarray, labels: Mapping[str, Sequence[object]]) -> Any:
+    if dim == "progress":
+        return (index + 0.5) / PROGRESS_BINS
+    if dim in labels:
+        return np.asarray(list(labels[dim]), dtype=object)[index]
+    return index
+
+
+def _over_prompts(every: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Mean over prompts, with the interval that resampling them gives."""
+    prompts = every.groupby([*keys, "prompt"], sort=False, dropna=False)
+    each = prompts.agg({"value": "mean", "null": "mean", "missing": "sum"}).reset_index()
+    cells = each.groupby(keys, sort=False, dropna=False)
+    number = cells.ngroup().to_numpy()
+    rank = cells.cumcount().to_numpy()
+    values = np.full((int(rank.max()) + 1, int(number.max()) + 1), np.nan)
+    values[rank, number] = each["value"].to_numpy()
+    found = stats.cluster_bootstrap(values)
+    table = cells.agg({"null": "mean", "missing": "sum"}).reset_index()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        null = table["null"].to_numpy()
+        table["lift"] = np.where(null != 0, found.value / null, np.nan)
+    table["value"], table["low"], table["high"] = found.value, found.low, found.high
+    table["n"], table["interval"] = found.n, found.why
+    table["missing"] = table["missing"].astype(int)
+    return table[[*keys, *NUMBERS]]
+
+
+def _model_names(traces: Sequence[Trace]) -> dict[str, str]:
+    """Weights to a name; two checkpoints of one source are told apart by their weights."""
+    models = {trace.manifest["model"]["weights"]: trace.manifest["model"] for trace in traces}
+    sources = [model["source"] for model in models.values()]
+    return {
+        weights: model["source"] + (f"@{weights[:8]}" if sources.count(model["source"]) > 1 else "")
+        for weights, model in models.items()
+    }
+
+
+def _prompt_id(trace: Trace) -> str:
+    """Traces of one prompt share it, whatever their seed or decoding."""
+    given = np.setdiff1d(np.arange(trace.canvas.shape[1]), trace.answer)
+    spelled = trace.canvas[0, given].astype("<i4").tobytes() + given.astype("<i4").tobytes()
+    return hashlib.sha256(spelled).hexdigest()[:12]
