@@ -26,3 +26,6 @@ GOLDEN_ATTENTION = 2e-6
 
 EAGER_ATTENTION = 5e-6
 """Our maps against transformers' eager attention, whole networks, float32."""
+
+METRIC = 1e-5
+"""A metric of float32 shares against a float64 loop over the maps they came from."""

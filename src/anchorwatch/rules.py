@@ -72,7 +72,8 @@ class rulli(Rule):  # noqa: N801
         """[..., 1] the share above which a key is a sink."""
         count, total = _count(shares), np.nansum(shares, axis=-1, keepdims=True)
         unit = {"sum": 1 / np.maximum(count, 1), "percent": 0.01, "mean": 1.0}[self.scale]
-        return (total + self.eps * unit * (count - 1)) / np.maximum(count, 1)
+        more = np.maximum(self.eps * unit * (count - 1), RESOLUTION * total)
+        return (total + more) / np.maximum(count, 1)
 
 
 @dataclass(frozen=True)

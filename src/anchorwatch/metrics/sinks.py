@@ -13,7 +13,7 @@ from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio, total
 from anchorwatch.metrics.reading import Slab
 from anchorwatch.metrics.tables import over_slabs, tabulate
-from anchorwatch.rules import Rule, gu, rulli, topk, zscore
+from anchorwatch.rules import RESOLUTION, Rule, gu, rulli, topk, zscore
 from anchorwatch.trace import Trace
 
 Traces = Trace | Sequence[Trace]
@@ -193,9 +193,11 @@ def _exceeding(shares: np.ndarray, eps: np.ndarray, scale: str) -> tuple[np.ndar
     safe = np.maximum(count, 1)[..., None]
     unit = {"sum": 1 / safe, "percent": 0.01, "mean": 1.0}[scale]
     with np.errstate(invalid="ignore", divide="ignore"):
-        excess = shares * safe - np.nansum(shares, axis=-1, keepdims=True)
+        all_keys = np.nansum(shares, axis=-1, keepdims=True)
+        excess = shares * safe - all_keys
+        above = excess > RESOLUTION * all_keys
         excess = excess / (unit * (safe - 1))
-    where = np.nonzero(excess > eps[0])  # few keys are above the mean, fewer above any eps
+    where = np.nonzero(above & (excess > eps[0]))  # few keys are above the mean
     passed = np.searchsorted(eps, excess[where], side="left")  # thresholds strictly below
     hits = np.zeros((*shares.shape[:-1], len(eps) + 1))
     np.add.at(hits, (*where[:-1], passed), 1)
