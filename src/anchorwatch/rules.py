@@ -157,15 +157,13 @@ class topk(Rule):  # noqa: N801
             raise SpecError(f"k={self.k!r} is not a whole number of at least 1")
 
     def labels(self, shares: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
-        there = np.where(np.isnan(shares), -1.0, shares)
-        if self.k == 1:
-            found = np.zeros(shares.shape, dtype=bool)
-            np.put_along_axis(found, there.argmax(axis=-1)[..., None], True, axis=-1)
-            return found & (there > 0)
-        order = np.argsort(-there, axis=-1, kind="stable")[..., : self.k]
-        found = np.zeros(shares.shape, dtype=bool)
-        np.put_along_axis(found, order, True, axis=-1)
-        return found & (there > 0)
+        there = np.where(np.isnan(shares), shares.dtype.type(-1), shares)
+        if self.k >= there.shape[-1]:
+            return there > 0
+        last = np.partition(there, -self.k, axis=-1)[..., -self.k, None]
+        found, equal = there > last, there == last
+        room = self.k - found.sum(axis=-1, keepdims=True)
+        return (found | (equal & (np.cumsum(equal, axis=-1) <= room))) & (there > 0)
 
 
 @dataclass(frozen=True)

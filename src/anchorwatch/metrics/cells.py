@@ -43,13 +43,21 @@ def mean(
     """The mean of values, NaN where there is none; the null is over the same cells."""
     value = np.asarray(value, dtype=np.float64)
     there = ~np.isnan(value)
-    tops = np.where(there, value, 0.0), there.astype(float)
-    nulls = None, None
+    null_top = null_bottom = None
     if null is not None:
         null = np.broadcast_to(null, value.shape)
         both = there & ~np.isnan(null)
-        nulls = np.where(both, null, 0.0), both.astype(float)
-    return Quantity(name, dims, *tops, *nulls, (~there).astype(float), labels or {})
+        null_top, null_bottom = np.where(both, null, 0.0), both.astype(float)
+    return Quantity(
+        name=name,
+        dims=dims,
+        top=np.where(there, value, 0.0),
+        bottom=there.astype(float),
+        null_top=null_top,
+        null_bottom=null_bottom,
+        missing=(~there).astype(float),
+        labels=labels or {},
+    )
 
 
 def ratio(
@@ -62,12 +70,20 @@ def ratio(
 ) -> Quantity:
     """A ratio of sums: of counts, of masses; `null` is (top, bottom) too. Absent if bottom is 0."""
     shape = np.broadcast_shapes(np.shape(top), np.shape(bottom))
-    arrays = [np.broadcast_to(np.asarray(a, dtype=np.float64), shape) for a in (top, bottom)]
-    nulls = [None, None]
-    if null is not None:
-        nulls = [np.broadcast_to(np.asarray(a, dtype=np.float64), shape) for a in null]
-    empty = (arrays[1] == 0).astype(float)
-    return Quantity(name, dims, *arrays, *nulls, empty, labels or {})
+
+    def full(array: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(np.asarray(array, dtype=np.float64), shape)
+
+    return Quantity(
+        name=name,
+        dims=dims,
+        top=full(top),
+        bottom=full(bottom),
+        null_top=None if null is None else full(null[0]),
+        null_bottom=None if null is None else full(null[1]),
+        missing=(full(bottom) == 0).astype(float),
+        labels=labels or {},
+    )
 
 
 def total(

@@ -69,6 +69,12 @@ def window_of(trace: Trace, layer: int) -> int | None:
     return windows[layer] if windows else None
 
 
+def spans(trace: Trace, step: int, window: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """(first, one past the last) key that each existing row of a step may look at."""
+    there = int(np.count_nonzero(trace.role[step] != ABSENT))
+    return _spans(trace.manifest["model"], there, window)
+
+
 def _spans(
     model: Mapping[str, Any], there: int, window: int | None
 ) -> tuple[np.ndarray, np.ndarray]:

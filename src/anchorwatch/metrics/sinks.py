@@ -197,12 +197,9 @@ def _exceeding(shares: np.ndarray, eps: np.ndarray, scale: str) -> tuple[np.ndar
         excess = shares * safe - all_keys
         above = excess > RESOLUTION * all_keys
         excess = excess / (unit * (safe - 1))
-    where = np.nonzero(above & (excess > eps[0]))  # few keys are above the mean
-    passed = np.searchsorted(eps, excess[where], side="left")  # thresholds strictly below
-    hits = np.zeros((*shares.shape[:-1], len(eps) + 1))
-    np.add.at(hits, (*where[:-1], passed), 1)
-    above = hits[..., ::-1].cumsum(axis=-1)[..., ::-1][..., 1:]
-    return above, count.astype(float)
+        excess = np.where(above, excess, -np.inf)
+    passed = np.stack([np.count_nonzero(excess > one, axis=-1) for one in eps], axis=-1)
+    return passed.astype(float), count.astype(float)
 
 
 def score_histogram(
@@ -233,11 +230,10 @@ def _histogram_cells(slab: Slab, edges: np.ndarray, group: str) -> list[Quantity
 
 def _binned_scores(shares: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     count = np.sum(~np.isnan(shares), axis=-1, keepdims=True)
-    place = np.searchsorted(edges, shares * count, side="right") - 1
-    hits = np.zeros((*shares.shape[:-1], len(edges) - 1))
-    where = np.nonzero(~np.isnan(shares) & (place >= 0))
-    np.add.at(hits, (*where[:-1], np.minimum(place[where], len(edges) - 2)), 1)
-    return hits, count.astype(float)
+    scores = shares * count
+    with np.errstate(invalid="ignore"):
+        least = [np.count_nonzero(scores >= edge, axis=-1) for edge in edges[:-1]]
+    return -np.diff(np.stack([*least, np.zeros_like(least[0])], axis=-1)), count.astype(float)
 
 
 def agreement(

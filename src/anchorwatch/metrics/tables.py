@@ -50,8 +50,12 @@ def tabulate(
     by: Sequence[str] = (),
     finish: Finish | None = None,
     about: Mapping[str, Any] | None = None,
+    unit: Callable[[Trace], str] | None = None,
 ) -> pd.DataFrame:
-    """One row for each model, cell of `by`, and quantity; `about` says what was asked."""
+    """One row for each model, cell of `by`, and quantity; `about` says what was asked.
+
+    `unit` names what is resampled where it is not the prompt: an item told in several prompts.
+    """
     if isinstance(by, str):
         raise SpecError(f"by={by!r} is not a list: say by=[{by!r}]")
     parts = list(parts)
@@ -60,7 +64,7 @@ def tabulate(
     rows = [
         frame.assign(model=names[trace.manifest["model"]["weights"]])
         for trace, quantities in parts
-        for frame in _rows_of(trace, quantities, inner, finish)
+        for frame in _rows_of(trace, quantities, inner, finish, unit or _prompt_id)
     ]
     every = pd.concat(rows, ignore_index=True)
     keys = ["model", *by, "quantity"]
@@ -97,7 +101,11 @@ def whence(trace: Trace) -> dict[str, Any]:
 
 
 def _rows_of(
-    trace: Trace, quantities: Sequence[Quantity], by: list[str], finish: Finish | None
+    trace: Trace,
+    quantities: Sequence[Quantity],
+    by: list[str],
+    finish: Finish | None,
+    unit: Callable[[Trace], str],
 ) -> Iterable[pd.DataFrame]:
     """Long frames of one trace: one for each quantity."""
     progress = trace.progress[:-1]
@@ -107,7 +115,7 @@ def _rows_of(
         index = np.indices(cell.value.shape).reshape(len(by), cell.value.size)
         columns: dict[str, Any] = {
             "trace": trace.digest()[:12],
-            "prompt": _prompt_id(trace),
+            "prompt": unit(trace),
             "seed": trace.seed,
             "decoding": trace.manifest["decoding"]["name"],
             "quantity": name,
@@ -132,7 +140,8 @@ def _label(dim: str, index: np.ndarray, labels: Mapping[str, Sequence[object]]) 
 
 def _over_prompts(every: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Mean over prompts, with the interval that resampling them gives."""
-    prompts = every.groupby([*keys, "prompt"], sort=False, dropna=False)
+    each_prompt = list(dict.fromkeys([*keys, "prompt"]))  # it may be among the keys already
+    prompts = every.groupby(each_prompt, sort=False, dropna=False)
     each = prompts.agg({"value": "mean", "null": "mean", "missing": "sum"}).reset_index()
     cells = each.groupby(keys, sort=False, dropna=False)
     number = cells.ngroup().to_numpy()

@@ -1,0 +1,340 @@
+"""Region flow: what the queries of a region look at directly, per token of what they look at.
+
+A long region receives more for being long, and a causal map sends everything to the left. So each
+flow stands beside what indifferent attention under the same visibility gives, and beside its
+density, the flow per token. Rows are those that stand in a region; where row p - 1 predicts
+position p (`shift`), the row that predicts the first token of the answer stands before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from anchorwatch import stats
+from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.metrics.cells import Quantity, mean, ratio, stacked
+from anchorwatch.metrics.nulls import indifferent, window_of
+from anchorwatch.metrics.reading import held, need
+from anchorwatch.metrics.tables import NUMBERS, tabulate
+from anchorwatch.trace import ABSENT, Trace
+
+Traces = Trace | Sequence[Trace]
+REGIONS = ("query_region", "key_region")
+ANSWER = "answer"
+DOCUMENTS = ("doc", "distractor", "passage")
+"""How names of document regions begin, in any case."""
+PLACES = ("start", "middle", "end")
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Which positions each region holds, and how many of them exist at each step."""
+
+    names: tuple[str, ...]
+    onto: np.ndarray
+    """[position, region] 1 where the position belongs to the region, else 0."""
+    lengths: np.ndarray
+    """[step, region] positions that exist."""
+
+    @property
+    def labels(self) -> dict[str, Sequence[object]]:
+        return dict.fromkeys(REGIONS, self.names)
+
+
+def layout(trace: Trace) -> Layout:
+    """The regions of a trace; none at all, and one without positions, are refused."""
+    names = tuple(trace.manifest["regions"])
+    called = f"the trace {trace.digest()[:12]}"
+    if not names:
+        raise TraceError(
+            f"{called} has no regions: name them when it is run, "
+            "aw.run(..., regions={'passage': (0, 42)})"
+        )
+    onto = (trace["region"].values[:, None] == np.arange(len(names))).astype(float)
+    for name, size in zip(names, onto.sum(axis=0), strict=True):
+        if not size:
+            raise TraceError(
+                f"the region {name!r} of {called} is empty: "
+                "give it at least one token, or leave it out of regions={...}"
+            )
+    return Layout(names, onto, (trace.role[:-1] != ABSENT) @ onto)
+
+
+def layouts(traces: Traces) -> list[tuple[Trace, Layout]]:
+    """Each trace with its regions; their names must be the same, in any order."""
+    found = [(trace, layout(trace)) for trace in held(traces)]
+    first = found[0][1].names
+    for trace, other in found[1:]:
+        if apart := sorted(set(first) ^ set(other.names)):
+            raise SpecError(
+                f"the traces have different regions ({', '.join(apart)} not in all of them; "
+                f"{trace.digest()[:12]} has {', '.join(other.names)}): "
+                "name the same parts alike, or measure them apart"
+            )
+    return found
+
+
+def asked_regions(by: Sequence[str]) -> None:
+    """Shares of different regions are not averaged."""
+    if not isinstance(by, str) and (lost := [dim for dim in REGIONS if dim not in by]):
+        raise SpecError(
+            f"a mean over every {lost[0]} means nothing: keep query_region and key_region in by, "
+            "and choose rows of the table"
+        )
+
+
+def null_flow(trace: Trace, regions: Layout, window: int | None = None) -> np.ndarray:
+    """[step, query_region, key_region] of indifferent attention; NaN rows have no queries."""
+    shares = indifferent(trace, regions.names, window).shares  # [step, query_region, key]
+    flow = np.nan_to_num(shares) @ regions.onto
+    flow[regions.lengths == 0] = np.nan
+    return flow
+
+
+def region_flow(traces: Traces, *, by: Sequence[str] = ("layer", *REGIONS)) -> pd.DataFrame:
+    """Attention from region to region: mean over the one's queries, sum over the other's keys.
+
+    `flow` is that share, and its null what indifferent attention under the same visibility gives.
+    `length_normalised` is f_ij = (P_ij / len_j) / sum_k (P_ik / len_k), which uniform attention
+    spreads evenly over regions whatever their lengths. Dims: step (or progress), layer, head, and
+    both regions. A region that does not exist yet (the answer of an autoregressive model at step 0)
+    is absent.
+    """
+    asked_regions(by)
+    parts = [
+        (trace, _by_layer(trace, regions, _flow_cells, heads="head" in by))
+        for trace, regions in layouts(traces)
+    ]
+    return tabulate(parts, by, about={"metric": "region_flow"})
+
+
+Kernel = Callable[[np.ndarray, np.ndarray, Layout], list[Quantity]]
+"""(flow [step, head, query_region, key_region], its null without heads, the regions)."""
+
+
+def _by_layer(trace: Trace, regions: Layout, kernel: Kernel, *, heads: bool) -> list[Quantity]:
+    """Quantities of all layers; heads that nobody asks for are added up at once."""
+    flow = need(trace, "region_flow").values
+    nulls: dict[int | None, np.ndarray] = {}
+    layers = []
+    for layer in range(flow.shape[1]):
+        window = window_of(trace, layer)
+        if window not in nulls:
+            nulls[window] = null_flow(trace, regions, window)
+        there = regions.lengths[:, None, None, :] > 0  # a region without keys receives no flow
+        values = np.where(there, flow[:, layer], np.nan).astype(np.float64)
+        found = kernel(values, nulls[window], regions)
+        layers.append(found if heads else [_over_heads(one) for one in found])
+    return stacked(layers)
+
+
+def _over_heads(one: Quantity) -> Quantity:
+    axis = one.dims.index("head")
+    arrays = {
+        name: getattr(one, name).sum(axis=axis)
+        for name in ("top", "bottom", "null_top", "null_bottom", "missing")
+    }
+    return replace(one, dims=tuple(dim for dim in one.dims if dim != "head"), **arrays)
+
+
+def _flow_cells(flow: np.ndarray, null: np.ndarray, regions: Layout) -> list[Quantity]:
+    dims = ("step", "head", *REGIONS)
+    nulls = np.broadcast_to(null[:, None], flow.shape)
+    value = _shares(_density(flow, regions))
+    expected = _shares(_density(nulls, regions), ~np.isnan(flow))
+    return [
+        mean("flow", dims, flow, nulls, regions.labels),
+        ratio("length_normalised", dims, *value, expected, regions.labels),
+    ]
+
+
+def _density(flow: np.ndarray, regions: Layout) -> np.ndarray:
+    """Flow per token of the region that receives it; NaN where it has none."""
+    lengths = regions.lengths[:, None, None, :]
+    return flow / np.where(lengths > 0, lengths, np.nan)
+
+
+def _shares(
+    density: np.ndarray, measured: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(top, bottom) of each density among all of its row; both 0 where it is absent."""
+    there = ~np.isnan(density) if measured is None else measured & ~np.isnan(density)
+    top = np.where(there, density, 0.0)
+    return top, np.where(there, top.sum(axis=-1, keepdims=True), 0.0)
+
+
+def gold_lift(
+    traces: Traces,
+    gold: str | Sequence[str] = "gold",
+    distractors: Sequence[str] | None = None,
+    *,
+    items: Sequence[Hashable] | None = None,
+    by: Sequence[str] = ("layer",),
+) -> pd.DataFrame:
+    """How much more the answer looks at a token of the gold document than at one of the others.
+
+    f(answer -> gold) / mean f(answer -> distractor), f as in `region_flow`. The null is the same
+    ratio of indifferent attention: 1, unless a window hides documents from the answer.
+
+    `gold` is one name, or one for each trace. `distractors` are the other documents, by default
+    every region whose name begins with doc, distractor or passage. Dims: step (or progress),
+    layer, head, `gold_index` (how many documents stand before gold) and `gold_at` (start, middle,
+    end). The unit is the item: prompts that differ in the order of their documents are one item,
+    unless `items` names the item of each trace.
+    """
+    asked = _asked(traces, gold, distractors, items)
+    parts = [
+        (one.trace, _by_layer(one.trace, one.regions, one.cells, heads="head" in by))
+        for one in asked
+    ]
+    item_of = {id(one.trace): one.item for one in asked}
+    about = {"metric": "gold_lift", "documents": sorted({d for one in asked for d in one.others})}
+    return tabulate(parts, by, about=about, unit=lambda trace: item_of[id(trace)])
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """One trace of `gold_lift`."""
+
+    trace: Trace
+    regions: Layout
+    gold: str
+    others: tuple[str, ...]
+    item: str
+
+    def cells(self, flow: np.ndarray, null: np.ndarray, regions: Layout) -> list[Quantity]:
+        gold = regions.names.index(self.gold)
+        others = [regions.names.index(name) for name in self.others]
+        answer = regions.names.index(ANSWER)
+
+        def lift(of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            density = _density(of, regions)[:, :, answer]
+            return density[..., gold], density[..., others].mean(axis=-1)
+
+        value, expected = lift(flow), lift(np.broadcast_to(null[:, None], flow.shape))
+        there = ~np.isnan(value[0] + value[1])
+        tops = [np.where(there, one, 0.0)[..., None, None] for one in (*value, *expected)]
+        first = [int(np.flatnonzero(regions.onto[:, at])[0]) for at in (gold, *others)]
+        index = sum(other < first[0] for other in first[1:])
+        at = PLACES[0] if index == 0 else PLACES[2] if index == len(others) else PLACES[1]
+        labels = {"gold_index": [index], "gold_at": [at]}
+        dims = ("step", "head", "gold_index", "gold_at")
+        return [ratio("gold_lift", dims, tops[0], tops[1], (tops[2], tops[3]), labels)]
+
+
+def gold_places(
+    traces: Traces,
+    gold: str | Sequence[str] = "gold",
+    distractors: Sequence[str] | None = None,
+    *,
+    items: Sequence[Hashable] | None = None,
+    margin: float = 0.1,
+    by: Sequence[str] = ("layer",),
+) -> pd.DataFrame:
+    """Whether the gold lift depends on where gold stands: ratios of lifts, paired by item.
+
+    `value` is the geometric mean over items of one place's lift over another's; null 1. `verdict`
+    is that of two one-sided tests (`stats.equivalence`) with a margin of 10 % either way, and the
+    interval has their level of 90 %. Items that lack either place are counted in `missing`.
+    """
+    if not 0 < margin < np.inf:
+        raise SpecError(f"margin={margin!r} is not a number above 0: 0.1 is 10 % either way")
+    asked = _asked(traces, gold, distractors, items)
+    lifts = gold_lift(
+        [one.trace for one in asked],
+        [one.gold for one in asked],
+        asked[0].others if distractors is None else distractors,
+        items=[one.item for one in asked],
+        by=("prompt", "gold_at", *by),
+    )
+    lifts["value"] = np.log(lifts["value"].where(lifts["value"] > 0))
+    places = [place for place in PLACES if place in set(lifts["gold_at"])]
+    if len(places) < 2:
+        raise SpecError(
+            f"gold stands at the {places[0]} of its documents in every trace: "
+            "give traces of the same items with gold elsewhere"
+        )
+    keys = ["model", *by]
+    wide = lifts.pivot(index="prompt", columns=["gold_at", *keys], values="value")
+    tables = [_compared(wide, pair, keys, np.log1p(margin)) for pair in combinations(places, 2)]
+    table = pd.concat(tables, ignore_index=True)
+    table.attrs = {
+        "about": {**lifts.attrs["about"], "metric": "gold_places", "margin": margin},
+        "traces": lifts.attrs["traces"],
+    }
+    return table
+
+
+def _compared(
+    wide: pd.DataFrame, places: tuple[str, str], keys: list[str], margin: float
+) -> pd.DataFrame:
+    """One place against another; `wide` has an item a row and the cells of each place beside."""
+    one, other = (wide[place] for place in places)
+    cells = one.columns.union(other.columns, sort=False)
+    one, other = one.reindex(columns=cells), other.reindex(columns=cells)
+    found = stats.equivalence(one.to_numpy(), other.to_numpy(), margin, paired=True)
+    table = cells.to_frame(index=False, name=keys if len(keys) > 1 else keys[0])
+    table["quantity"] = f"{places[0]} / {places[1]}"
+    known = one.notna() | other.notna()
+    table["value"], table["null"] = np.exp(found.value), 1.0
+    table["lift"], table["n"] = table["value"], found.n
+    table["missing"] = known.sum(axis=0).to_numpy() - found.n
+    table["low"], table["high"] = np.exp(found.low), np.exp(found.high)
+    table["interval"], table["p"], table["verdict"] = found.why, found.p, found.verdict
+    return table[[*keys, "quantity", *NUMBERS, "p", "verdict"]]
+
+
+def _asked(
+    traces: Traces,
+    gold: str | Sequence[str],
+    distractors: Sequence[str] | None,
+    items: Sequence[Hashable] | None,
+) -> list[_Asked]:
+    found = layouts(traces)
+    golds = [gold] * len(found) if isinstance(gold, str) else list(gold)
+    for name, given in (("gold", golds), ("items", items)):
+        if given is not None and len(given) != len(found):
+            raise SpecError(f"{name} names {len(given)} for {len(found)} traces: give one for each")
+    asked = []
+    for at, (trace, regions) in enumerate(found):
+        others = _others(regions.names, golds[at], distractors)
+        item = _item(trace, regions, (golds[at], *others)) if items is None else str(items[at])
+        asked.append(_Asked(trace, regions, golds[at], others, item))
+    return asked
+
+
+def _others(
+    names: tuple[str, ...], gold: str, distractors: Sequence[str] | None
+) -> tuple[str, ...]:
+    """The documents besides gold, in the order of the regions."""
+    if isinstance(distractors, str):
+        raise SpecError(f"distractors={distractors!r} is not a list: say [{distractors!r}]")
+    for name in (gold, *(distractors or ())):
+        if name not in names or name == ANSWER:
+            able = ", ".join(one for one in names if one != ANSWER)
+            raise SpecError(f"no document is called {name!r}: the regions are {able}")
+    if distractors is None:
+        begins = tuple(name for name in names if name.lower().startswith(DOCUMENTS))
+    others = tuple(n for n in names if n in (distractors or begins) and n != gold)
+    if not others:
+        raise SpecError(
+            f"there is nothing to compare {gold!r} with: name the other documents, distractors="
+            f"[...]; by itself only a region called doc..., distractor... or passage... is one"
+        )
+    return others
+
+
+def _item(trace: Trace, regions: Layout, documents: tuple[str, ...]) -> str:
+    """The same for prompts that hold the same documents in another order."""
+    given = trace.canvas[0].astype("<i4")
+    columns = [regions.names.index(name) for name in documents]
+    texts = sorted(given[regions.onto[:, at] > 0].tobytes() for at in columns)
+    rest = regions.onto[:, columns].sum(axis=1) == 0
+    rest[trace.answer] = False
+    return hashlib.sha256(b"\0\0".join([*texts, given[rest].tobytes()])).hexdigest()[:12]
