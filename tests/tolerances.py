@@ -29,3 +29,24 @@ EAGER_ATTENTION = 5e-6
 
 METRIC = 1e-5
 """A metric of float32 shares against a float64 loop over the maps they came from."""
+
+STATISTIC = 1e-9
+"""A statistic by another formula or scipy's code, float64, values of order one to a thousand."""
+
+PUBLISHED = 6e-4
+"""A number as printed, to three or four decimals."""
+
+BINOMIAL_ERRORS = 4
+"""Standard errors a share of seeded trials may lie from its expectation: 1 in 16000 by chance."""
+
+DRAWN = 0.06
+"""The width of an interval from 4000 draws against the normal formula, relative."""
+
+SPLIT = 2e-5
+"""A split of float32 logits and norms of order one to ten, against float64 loops over pairs."""
+
+SHUFFLED = 0.05
+"""A mean over some hundred or thousand seeded draws against its exact value, relative."""
+
+REST = 1e-4
+"""A lift of what a float32 row has left once sinks with up to 98 % of it are taken out."""

@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import uuid
 import zipfile
@@ -125,7 +126,7 @@ def commit(folder: Path) -> None:
     sync_tree(folder)
 
 
-def put_file(path: Path, content: bytes) -> None:
+def put_file(path: Path, content: bytes | memoryview) -> None:
     """Write a file and force it to disk."""
     with path.open("wb") as handle:
         handle.write(content)
@@ -177,7 +178,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return record
 
 
-def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
+def packed(arrays: Mapping[str, np.ndarray]) -> memoryview:
     """An .npz, without pickle, whose zip comment is the digest of all before it."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -185,8 +186,9 @@ def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
             with archive.open(f"{name}.npy", "w", force_zip64=True) as handle:
                 np.lib.format.write_array(handle, np.asanyarray(array), allow_pickle=False)
         archive.comment = bytes(64)
-    body = buffer.getvalue()[:-64]
-    return body + hashlib.sha256(body).hexdigest().encode()
+    whole = buffer.getbuffer()  # no second copy of what may be large
+    whole[-64:] = hashlib.sha256(whole[:-64]).hexdigest().encode()
+    return whole
 
 
 def unpacked(path: Path) -> dict[str, np.ndarray] | None:
@@ -196,6 +198,19 @@ def unpacked(path: Path) -> dict[str, np.ndarray] | None:
         return None
     with np.load(io.BytesIO(raw), allow_pickle=False) as held:
         return dict(held)
+
+
+def newest_state(folder: Path) -> tuple[int, dict[str, np.ndarray]]:
+    """Steps and arrays of the newest state that is whole; 0 and nothing without one."""
+    states = {
+        int(match[1]): path
+        for path in folder.glob("state-*.npz")
+        if (match := re.fullmatch(r"state-(\d{1,9})\.npz", path.name))
+    }
+    for steps in sorted(states, reverse=True):
+        if (arrays := unpacked(states[steps])) is not None:
+            return steps, arrays
+    return 0, {}
 
 
 def plain(value: Any) -> Any:

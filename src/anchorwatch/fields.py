@@ -1,12 +1,15 @@
-"""The arrays a trace may hold: names, dims, stored dtypes, units, and how large they will be."""
+"""The arrays a trace may hold: names, dims, stored dtypes, units, sizes, and places in them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from anchorwatch.errors import SpecError
 
 PEAKS = 8
 """Keys at which geometry and norms are kept for every head: those that receive most."""
@@ -84,3 +87,25 @@ def peak_fields(shape: RunShape) -> Iterator[Field]:
     yield field("peak_key", dims, "int32", "position", says, shape)
     unit = "share of attention"
     yield field("peak_received", dims, "float32", unit, "what they receive", shape)
+
+
+def listed(name: str, value: Any) -> Any:
+    """Names or places as a tuple; places are whole numbers, each once."""
+    if value is None:
+        return value
+    if isinstance(value, str | int) or not isinstance(value, Sequence | range | np.ndarray):
+        raise SpecError(f"{name}={value!r} is not a list: say [{value!r}]")
+    held = tuple(item.item() if isinstance(item, np.generic) else item for item in value)
+    if len(set(held)) != len(held):
+        raise SpecError(f"{name}={list(held)} names one twice: name each once")
+    for place in held if name != "groups" else ():
+        if not isinstance(place, int) or isinstance(place, bool) or place < 0:
+            raise SpecError(f"{name}={list(held)}: {place!r} is not a whole number of at least 0")
+    return held
+
+
+def counted(value: Any) -> int:
+    """How many to keep."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise SpecError(f"k={value!r} is not a whole number of at least 1")
+    return int(value)

@@ -245,8 +245,10 @@ def _next_logits(
         views.append(replace(view, row=i))
     if memory.watch is not None:
         memory.watch.cached = decoding.cache
+    # Made without a config it keeps every key: a window is a matter of masks, as without a cache.
+    held = DynamicCache() if memory.cache is None else memory.cache
     with _watched(jobs, memory.watch, views, pending, fresh.shape):
-        logits, cache = model.extend(fresh, padding=padding, cache=memory.cache)
+        logits, cache = model.extend(fresh, padding=padding, cache=held)
     memory.cache = cache if decoding.cache else None
     return {i: logits[i : i + 1] for i in pending}
 

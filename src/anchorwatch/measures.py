@@ -17,6 +17,7 @@ import torch
 from anchorwatch.attention import Call
 from anchorwatch.fields import PEAKS, Field, RunShape
 from anchorwatch.probes import Probe, fields_of
+from anchorwatch.regions import Regions
 from anchorwatch.tiles import Found
 
 
@@ -157,6 +158,18 @@ def tally(call: Call, found: Found, view: View, b: int, weights: torch.Tensor) -
     )
 
 
+def onto(call: Call, views: Sequence[View], regions: Sequence[Regions]) -> torch.Tensor:
+    """[B, K, region] 1 where a key belongs to a region."""
+    count = len(regions[0].names)
+    found = torch.zeros(call.query.shape[0], call.key.shape[2], count, device=call.query.device)
+    for view in views:
+        for region in range(count):
+            of = regions[view.job].of[: view.length]
+            places = torch.from_numpy(np.flatnonzero(of == region)) + view.key_start
+            found[view.row, places, region] = 1.0
+    return found
+
+
 def shares(total: Tally) -> torch.Tensor:
     """[H, N, L] mean over each group's rows; NaN for a group without rows."""
     return total.sums / total.counts.where(total.counts > 0, torch.nan)[:, None]
@@ -179,7 +192,7 @@ def geometry(total: Tally, key: torch.Tensor, scale: float) -> dict[str, torch.T
     No T x T work: a mean of products with one key is the product of the mean with that key.
     """
     repeats = total.query.shape[0] // key.shape[0]
-    rows = total.rows.clamp(min=1)
+    rows = total.rows.where(total.rows > 0, torch.nan)
     key = key.float()
     norm = key.norm(dim=-1).repeat_interleave(repeats, dim=0)
 
@@ -219,11 +232,16 @@ def at_peaks(values: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
 def largest(states: torch.Tensor, count: int) -> dict[str, np.ndarray]:
     """The `count` largest entries of [L, width] states by size, and the median size."""
     flat = states.float().flatten()
-    best = flat.abs().topk(count).indices
+    best = flat.abs().topk(min(count, len(flat))).indices
+    missing = (0, count - len(best))
+
+    def padded(values: torch.Tensor, absent: float) -> np.ndarray:
+        return torch.nn.functional.pad(values, missing, value=absent).cpu().numpy()
+
     return {
-        "massive_value": flat[best].cpu().numpy(),
-        "massive_position": (best // states.shape[1]).cpu().numpy(),
-        "massive_channel": (best % states.shape[1]).cpu().numpy(),
+        "massive_value": padded(flat[best], torch.nan),
+        "massive_position": padded(best // states.shape[1], -1),
+        "massive_channel": padded(best % states.shape[1], -1),
         "massive_median": flat.abs().median().cpu().numpy(),
     }
 

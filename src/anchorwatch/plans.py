@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +17,16 @@ _TILES_BYTES = 64_000_000
 
 _CHEAPER = {
     "pattern": "name fewer layers, heads or steps, or keep `received`",
-    "received": "fewer groups or steps, or received(layers=[...])",
+    "received": "received(groups=('all',))",
     "row_top_key": "top_keys(every_row=False)",
     "row_top_mass": "top_keys(every_row=False)",
     "row_entropy": "entropy(rows=False)",
     "row_diagonal": "diagonal(rows=False)",
+    "residual_norm": "norms(residual=False)",
+    **{f"each_{name}": "qk_geometry(keys=False)" for name in ("cosine", "norm_product", "logit")},
+    **{f"each_{name}_norm": "norms(keys=False)" for name in ("key", "value", "contribution")},
 }
+"""Layers and steps of a probe are not here: what it does not look at is kept as absent."""
 
 
 @dataclass(frozen=True)
@@ -40,23 +45,21 @@ class Plan:
     @property
     def peak_bytes(self) -> int:
         """Memory above what plain generation takes: the fields in float32, and a few tiles."""
-        held = sum(
-            int(np.prod(field.sizes)) * max(np.dtype(field.dtype).itemsize, 4)
-            for field in self.fields
-        )
-        return held + _TILES_BYTES
+        return sum(_held_bytes(field) for field in self.fields) + _TILES_BYTES
 
-    def within(self, budget: int) -> Plan:
-        """This plan, or a refusal that names the cheaper probe."""
-        if self.peak_bytes <= budget:
+    def within(self, budget: int, block: int | None = None) -> Plan:
+        """This plan, or a refusal that names the cheaper probe; `block` steps are held at once."""
+        held = {field.name: _held_bytes(field, block) for field in self.fields}
+        peak = sum(held.values()) + _TILES_BYTES
+        if peak <= budget:
             return self
-        worst = max(self.fields, key=lambda field: field.num_bytes)
-        name = worst.name.removeprefix("blind_")
-        cheaper = _CHEAPER.get(name, f"leave the probe of {name} out, or name its steps")
-        raise SpecError(
-            f"the run would keep {_size(self.peak_bytes)} and the budget is {_size(budget)}: "
-            f"{worst.name} alone takes {_size(worst.num_bytes)}; try {cheaper}"
-        )
+        said = f"the run would keep {_size(peak)} and the budget is {_size(budget)}"
+        if not held:
+            raise SpecError(f"{said}: give a budget of at least {peak}")
+        worst = max(held, key=held.__getitem__)
+        name = worst.removeprefix("blind_").removesuffix("_before_rotary")
+        cheaper = _CHEAPER.get(name, f"leave the probe of {name} out, or decode in fewer steps")
+        raise SpecError(f"{said}: {worst} alone takes {_size(held[worst])}; try {cheaper}")
 
     def __str__(self) -> str:
         rows = [f"{self.forward_passes} forward passes"]
@@ -67,6 +70,16 @@ class Plan:
             rows.append(f"  {_size(field.num_bytes):>9}  {field.name}  {field.dtype}  [{dims}]")
         rows.append(f"{_size(self.disk_bytes)} on disk, {_size(self.peak_bytes)} in memory")
         return "\n".join(rows)
+
+
+def _held_bytes(field: Field, block: int | None = None) -> int:
+    """What a field takes in memory: floats are float32 there, of all steps or of a block."""
+    sizes, copies = field.sizes, 1
+    if block is not None and field.dims[0] == "step":
+        sizes = (block, *sizes[1:])
+    elif block is not None:
+        copies = 2  # one on its way to disk
+    return copies * math.prod(sizes) * max(np.dtype(field.dtype).itemsize, 4)
 
 
 def _size(count: float) -> str:

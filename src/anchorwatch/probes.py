@@ -12,10 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from anchorwatch.errors import SpecError
-from anchorwatch.fields import Field, RunShape, field, peak_fields, summary
+from anchorwatch.fields import Field, RunShape, counted, field, listed, peak_fields, summary
 
 GROUPS = ("all", "masked", "written", "prompt")
 """Query groups every run has; region names are groups too."""
@@ -35,7 +33,13 @@ class Probe:
     def __post_init__(self) -> None:
         for name in ("layers", "steps", "heads", "groups", "hidden"):
             if hasattr(self, name):
-                object.__setattr__(self, name, _tuple(name, getattr(self, name)))
+                object.__setattr__(self, name, listed(name, getattr(self, name)))
+        if hasattr(self, "k"):
+            object.__setattr__(self, "k", counted(self.k))
+
+    def reads(self, layer: int, step: int) -> bool:
+        """Whether it needs this layer's call, to keep it or what comes later."""
+        return self.looks_at(layer, step)
 
     def looks_at(self, layer: int, step: int) -> bool:
         return (self.layers is None or layer in self.layers) and self.at_step(step)
@@ -46,6 +50,11 @@ class Probe:
     def fields(self, shape: RunShape) -> Iterator[Field]:
         """What it adds to a trace of this shape."""
         raise NotImplementedError
+
+    @property
+    def common(self) -> tuple[Any, ...]:
+        """What two probes of its kind must share, their arrays being the same."""
+        return ()
 
     def as_dict(self) -> dict[str, Any]:
         """Name and fields, for the manifest."""
@@ -61,6 +70,15 @@ class received(Probe):  # noqa: N801
     _: KW_ONLY
     dtype: str = "float16"
     """How it is stored; in memory it is float32."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dtype not in ("float16", "float32", "float64"):
+            raise SpecError(f"dtype={self.dtype!r} cannot be stored: expected float16 or float32")
+
+    @property
+    def common(self) -> tuple[Any, ...]:
+        return (self.groups, self.dtype)
 
     def fields(self, shape: RunShape) -> Iterator[Field]:
         dims = ("step", "layer", "head", "group", "key")
@@ -125,21 +143,31 @@ class top_keys(Probe):  # noqa: N801
     _: KW_ONLY
     every_row: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.k, int) or self.k < 1:
-            raise SpecError(f"k={self.k!r} is not a whole number of at least 1")
+    @property
+    def common(self) -> tuple[Any, ...]:
+        return (self.k,)
 
     def fields(self, shape: RunShape) -> Iterator[Field]:
         dims: tuple[str, ...] = ("layer", "head", "position", "rank")
         name, of = "commit", "the row that predicted the token committed here"
         if self.every_row:
             dims, name, of = ("step", "layer", "head", "query", "rank"), "row", "each row"
-        says = f"keys that {of} looked at most"
+        says = f"keys that {of} looked at most" + ("; -2 is the sink token" if shape.sink else "")
         yield field(f"{name}_top_key", dims, "int32", "position", says, shape, self.k)
         says = f"attention of {of} to those keys"
         unit = "share of attention"
         yield field(f"{name}_top_mass", dims, "float16", unit, says, shape, self.k)
+
+
+@dataclass(frozen=True)
+class commit_regions(Probe):  # noqa: N801
+    """Attention to each region, of the rows that predicted a committed token."""
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        _need_regions(self, shape)
+        dims = ("layer", "head", "position", "key_region")
+        says = "attention to a region, of the row that predicted the token committed here"
+        yield field("commit_region_mass", dims, "float32", "share of attention", says, shape)
 
 
 @dataclass(frozen=True)
@@ -159,6 +187,13 @@ class region_rollout(Probe):  # noqa: N801
 
     hidden: tuple[int, ...] = ()
     """Positions whose columns are taken out, rows renormalised (anchors removed)."""
+
+    @property
+    def common(self) -> tuple[Any, ...]:
+        return (self.hidden,)
+
+    def reads(self, layer: int, step: int) -> bool:
+        return self.at_step(step)  # a layer's rollout begins with the first layer
 
     def fields(self, shape: RunShape) -> Iterator[Field]:
         _need_regions(self, shape)
@@ -267,6 +302,10 @@ class pattern(Probe):  # noqa: N801
     _: KW_ONLY
     heads: tuple[int, ...] | None = None
 
+    @property
+    def common(self) -> tuple[Any, ...]:
+        return (self.layers, self.steps, self.heads)
+
     def fields(self, shape: RunShape) -> Iterator[Field]:
         dims = ("pick", "query", "key")
         sizes = (len(self.picks(shape)), shape.positions, shape.positions)
@@ -292,6 +331,7 @@ PROBES: dict[str, type[Probe]] = {
         diagonal,
         distance,
         top_keys,
+        commit_regions,
         region_flow,
         region_rollout,
         qk_geometry,
@@ -318,7 +358,12 @@ def from_dict(fields: Mapping[str, Any]) -> Probe:
 def fields_of(probes: Sequence[Probe], shape: RunShape) -> dict[str, Field]:
     """Every field of a set of probes, each once; two probes that disagree about one are refused."""
     found: dict[str, Field] = {}
+    common: dict[str, tuple[Any, ...]] = {}
     for probe in probes:
+        _fits(probe, shape)
+        kind = type(probe).__name__
+        if common.setdefault(kind, probe.common) != probe.common:
+            raise SpecError(f"two probes give {kind} differently: ask for one of them")
         for one in probe.fields(shape):
             if found.setdefault(one.name, one) != one:
                 raise SpecError(f"two probes give {one.name} differently: ask for one of them")
@@ -333,12 +378,13 @@ def _need_regions(probe: Probe, shape: RunShape) -> None:
         raise SpecError(f"{name} needs regions: run(..., regions={{'passage': (0, 42)}})")
 
 
-def _tuple(name: str, value: Any) -> Any:
-    if value is None or isinstance(value, tuple):
-        return value
-    if isinstance(value, str | int) or not isinstance(value, Sequence | range | np.ndarray):
-        raise SpecError(f"{name}={value!r} is not a list: say [{value!r}]")
-    return tuple(item.item() if isinstance(item, np.generic) else item for item in value)
+def _fits(probe: Probe, shape: RunShape) -> None:
+    sizes = {"layers": shape.layers, "heads": shape.heads, "hidden": shape.positions}
+    for name, size in sizes.items():
+        for place in getattr(probe, name, None) or ():
+            if place >= size:
+                what = f"{type(probe).__name__}({name}=[{place}])"
+                raise SpecError(f"{what} is not there: this run has 0 to {size - 1}")
 
 
 DEFAULT: tuple[Probe, ...] = (

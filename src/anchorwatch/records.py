@@ -40,22 +40,17 @@ _ALPHABET = {chr(byte): byte for byte in _LATIN} | {
 
 def trace_of(job: Job, model: Model, probes: Sequence[Probe], batch: int) -> Trace:
     """The immutable record of a finished job."""
-    answer = job.draft.answer.cpu().numpy()
-    canvas = np.stack([step.canvas for step in job.taken] + [job.frame()])
-    committed_at = np.full(canvas.shape[1], MISSING)
-    logprob = np.full(canvas.shape[1], np.nan)
-    for step in job.taken:
-        committed_at[step.positions] = step.index
-        logprob[step.positions] = step.logprobs
+    answer, written = job.draft.answer.cpu().numpy(), history(job)
+    canvas, committed_at = written["canvas"], written["committed_at"]
     return make_trace(
         canvas=canvas,
         role=_roles(canvas, committed_at, answer, model),
         committed_at=committed_at,
-        logprob=logprob,
-        mask_chosen=np.array([step.mask_chosen for step in job.taken]),
-        narrow=np.array([step.narrow for step in job.taken]),
+        logprob=written["logprob"],
+        mask_chosen=written["mask_chosen"],
+        narrow=written["narrow"],
         region=job.regions.of,
-        random_state=_random_states(job),
+        random_state=written.get("random_state"),
         measured=_measured(job),
         coordinates=_coordinates(job, probes),
         manifest=_manifest(model, job, canvas, answer, batch)
@@ -63,10 +58,23 @@ def trace_of(job: Job, model: Model, probes: Sequence[Probe], batch: int) -> Tra
     )
 
 
-def _random_states(job: Job) -> np.ndarray | None:
-    """[step, byte] the generator before each step; None where nothing is drawn."""
+def history(job: Job) -> dict[str, np.ndarray]:
+    """What a job has written so far, under the names of a trace."""
+    canvas = np.stack([step.canvas for step in job.taken] + [job.frame()])
+    committed_at = np.full(canvas.shape[1], MISSING)
+    logprob = np.full(canvas.shape[1], np.nan, dtype=np.float32)
+    for step in job.taken:
+        committed_at[step.positions] = step.index
+        logprob[step.positions] = step.logprobs
+    found = {
+        "canvas": canvas,
+        "committed_at": committed_at,
+        "logprob": logprob,
+        "mask_chosen": np.array([step.mask_chosen for step in job.taken]),
+        "narrow": np.array([step.narrow for step in job.taken]),
+    }
     states = [step.random_state for step in job.taken if step.random_state is not None]
-    return np.stack(states) if states else None
+    return found | ({"random_state": np.stack(states)} if states else {})
 
 
 def _measured(job: Job) -> dict[str, tuple[Field, np.ndarray]]:
@@ -76,7 +84,7 @@ def _measured(job: Job) -> dict[str, tuple[Field, np.ndarray]]:
     for name, field in job.record.fields.items():
         array = job.record.arrays[name]
         if not job.record.by_step(name):
-            found[name] = (field, array.copy())  # a run that is being written goes on with its own
+            found[name] = (field, array)
         elif job.record.block is None:  # else they went to disk block by block
             found[name] = (field, array[:taken])
     return found
@@ -88,8 +96,9 @@ def _coordinates(job: Job, probes: Sequence[Probe]) -> dict[str, list[str]]:
     for probe in probes:
         if isinstance(probe, received):
             names["group"] = list(probe.groups)
-    if any("query_region" in field.dims for field in job.record.fields.values()):
-        names["query_region"] = names["key_region"] = list(job.regions.names)
+    for dim in ("query_region", "key_region"):
+        if any(dim in field.dims for field in job.record.fields.values()):
+            names[dim] = list(job.regions.names)
     return names
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from anchorwatch.errors import SpecError
+from anchorwatch.probes import GROUPS
 
 Spans = Mapping[str, tuple[int, int]]
 ANSWER = "answer"
@@ -34,6 +35,9 @@ def find_regions(
         return Regions(of=np.full(len(first), -1, dtype=np.int16))
     if ANSWER in spans:
         raise SpecError("the region 'answer' is what the run writes: choose another name")
+    for name in spans:
+        if name in GROUPS:
+            raise SpecError(f"{name!r} is a query group of every run: choose another name")
     starts = _starts(prompt, model, len(first) - len(answer))
     of = np.full(len(first), -1, dtype=np.int16)
     for index, (name, (begin, end)) in enumerate(spans.items()):

@@ -18,7 +18,7 @@ from anchorwatch.probes import DEFAULT, Probe
 from anchorwatch.progress import Progress
 from anchorwatch.records import trace_of
 from anchorwatch.runs import watch_over
-from anchorwatch.scripts import scripted
+from anchorwatch.scripts import other_model, scripted
 from anchorwatch.trace import Trace
 
 
@@ -80,8 +80,8 @@ def _check_step(trace: Trace, step: int) -> None:
 
 def _same_model(model: Model, trace: Trace) -> None:
     held = trace.manifest["model"]
-    if held["weights"] != model.digest:
+    if differs := other_model(model, held):
         raise TraceError(
-            f"{model.source} is not the model that made this trace: it was {held['source']} with "
-            f"weights {held['weights'][:12]}, this one has {model.digest[:12]}"
+            f"{model.source} is not the model that made this trace: it was {held['source']}; "
+            f"{differs}"
         )

@@ -61,12 +61,12 @@ def run(
     """
     ask = Ask(prompt, canvas, regions)
     if resume is not None:
-        if ask != Ask() or decoding is not None or out is not None:
+        if any(given is not None for given in (prompt, canvas, regions, decoding, out)):
             raise SpecError("an unfinished run knows what was asked: run(model, resume=path)")
         return _streamed(streams.resume(resume, model))
-    job = _job(model, ask, decoding, probes, seed, budget)
+    block = None if out is None else BLOCK_STEPS
+    job = _job(model, ask, decoding, probes, seed, budget, block)
     if out is not None:
-        job.record = Record(probes, job.record.shape, block=BLOCK_STEPS)
         return _streamed(streams.begin(out, job, model, probes))
     with Progress("writing", total=job.decoding.num_passes) as bar:
         for _, step in walk(model, [job], watch_over(model, probes, [job])):
@@ -202,12 +202,13 @@ def _job(
     probes: Sequence[Probe],
     seed: int,
     budget: int,
+    block: int | None = None,
 ) -> Job:
     """A run about to begin."""
     if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**63:
         raise SpecError(f"seed={seed!r} is not a whole number from 0 to 2**63 - 1")
     ready = _prepared(model, ask, decoding)
-    _planned(ready, probes).within(budget)
+    _planned(ready, probes).within(budget, block)
     ids = ready.first[ready.first != MISSING]
     draft = Draft(
         canvas=torch.tensor(ids, device=model.device),
@@ -217,7 +218,7 @@ def _job(
         eos_ids=model.specials.eos_ids,
         generator=torch.Generator(device=model.device).manual_seed(int(seed)),
     )
-    record = Record(probes, ready.shape)
+    record = Record(probes, ready.shape, block)
     return Job(draft, ready.decoding, int(seed), ready.first, [], ready.regions, record)
 
 

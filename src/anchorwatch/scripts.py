@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,18 @@ from anchorwatch.trace import MISSING, Trace
 
 DISAGREES = 1e-2
 """A committed token's log-probability that differs by more was not given by this model."""
+
+_DECIDE = ("weights", "family", "visibility", "shift", "block", "mask_id", "sink_id", "dtype")
+"""What a manifest says of a model that decides what it computes."""
+
+
+def other_model(model: Model, held: Mapping[str, Any]) -> str | None:
+    """How `model` is not the one that a manifest describes, in words; None where it is."""
+    ours = model.describe()
+    for name in _DECIDE:
+        if (theirs := held.get(name, ours[name])) != ours[name]:
+            return f"it has {name} {str(theirs)[:12]}, {model.source} has {str(ours[name])[:12]}"
+    return None
 
 
 @dataclass
@@ -66,7 +79,9 @@ class Scripted(Job):
         return step
 
 
-def scripted(model: Model, trace: Trace, probes: Sequence[Probe], until: int) -> Scripted:
+def scripted(
+    model: Model, trace: Trace, probes: Sequence[Probe], until: int, block: int | None = None
+) -> Scripted:
     """A job that begins as the trace did and knows its first `until` steps."""
     first, answer = trace.canvas[0].astype(np.int64), trace.answer
     decoding = trace.decoding
@@ -87,7 +102,7 @@ def scripted(model: Model, trace: Trace, probes: Sequence[Probe], until: int) ->
         first,
         taken=[],
         regions=Regions(names=names, of=trace["region"].values),
-        record=Record(probes, shape),
+        record=Record(probes, shape, block),
         script=trace,
         until=until,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import re
 import shutil
 import warnings
 from collections.abc import Collection, Iterator, Mapping
@@ -25,7 +24,7 @@ from zarr.abc.store import ByteRequest
 from zarr.codecs import ZstdCodec
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.core.sync import sync
-from zarr.storage import LocalStore, WrapperStore
+from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 from anchorwatch import commits
 from anchorwatch.commits import UNREADABLE, damage, extent
@@ -155,9 +154,10 @@ class Partial:
                 name: Spec(tuple(s["dims"]), tuple(s["sizes"]), s["dtype"], s["attrs"])
                 for name, s in record["variables"].items()
             }
-            steps, arrays = _newest_state(folder)
+            steps, arrays = commits.newest_state(folder)
             partial = cls(folder, variables, steps)
             partial._cut(None)  # a finish may have been killed
+            partial._agree()
         except UNREADABLE as error:
             raise TraceError(f"{folder} is damaged, start the run again: {error}") from error
         partial._check(steps)
@@ -226,6 +226,14 @@ class Partial:
             most, *rest = self._variables[name].sizes
             if array.shape[0] != (length := most if steps is None else steps):
                 array.resize((length, *rest))
+
+    def _agree(self) -> None:
+        """Refuse arrays whose metadata is not what `run.json` says of them."""
+        group = zarr.create_group(MemoryStore(), zarr_format=3)
+        for name, spec in self._variables.items():
+            made = _array(group, name, spec, appended=True)
+            if self._arrays[name].metadata.to_dict() != made.metadata.to_dict():
+                raise ValueError(f"store/{name}/zarr.json was changed")
 
     def _check(self, steps: int) -> None:
         if self._variables and steps != self._steps:
@@ -363,19 +371,6 @@ def _cast(name: str, values: np.ndarray, dtype: str) -> np.ndarray:
     if stored is None or (stored.dtype.kind in "iub" and not np.array_equal(stored, values)):
         raise TraceError(f"{name} holds numbers that {dtype} cannot: store it as {values.dtype}")
     return stored
-
-
-def _newest_state(folder: Path) -> tuple[int, dict[str, np.ndarray]]:
-    """Steps and arrays of the newest state that is whole; 0 and nothing without one."""
-    states = {
-        int(match[1]): path
-        for path in folder.glob("state-*.npz")
-        if (match := re.fullmatch(r"state-(\d{1,9})\.npz", path.name))
-    }
-    for steps in sorted(states, reverse=True):
-        if (arrays := commits.unpacked(states[steps])) is not None:
-            return steps, arrays
-    return 0, {}
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from anchorwatch.measures import Record
 from anchorwatch.models.model import Model
 from anchorwatch.probes import Probe
 from anchorwatch.probes import from_dict as probe_from
-from anchorwatch.records import trace_of
-from anchorwatch.scripts import scripted
+from anchorwatch.records import history, trace_of
+from anchorwatch.scripts import other_model, scripted
 from anchorwatch.store import BLOCK_STEPS, SCHEMA, SCHEMA_VERSION, Partial, Spec
 from anchorwatch.trace import Trace, make_trace
 
@@ -41,18 +41,22 @@ class Stream:
         if steps % BLOCK_STEPS:
             return
         if steps > self._done:  # a resumed run has its first blocks already
-            self._partial.put(record.first, record.taken(BLOCK_STEPS))
-            self._partial.save(steps, _state(self.job, self.model, self.probes))
+            self._put(record.taken(BLOCK_STEPS))
+            self._partial.save(steps, _state(self.job))
         record.next_block()
 
     def finish(self) -> Path:
         """Write what is left, and make a trace of it."""
         steps, record = len(self.job.taken), self.job.record
         if steps % BLOCK_STEPS:
-            self._partial.put(record.first, record.taken(steps % BLOCK_STEPS))
+            self._put(record.taken(steps % BLOCK_STEPS))
         trace = trace_of(self.job, self.model, self.probes, batch=1)
         attrs = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "manifest": trace.manifest}
         return self._partial.finish(steps, trace.dataset().assign_attrs(attrs))
+
+    def _put(self, rows: dict[str, np.ndarray]) -> None:
+        if rows:  # probes without a step axis, and no probes at all, have nothing to append
+            self._partial.put(self.job.record.first, rows)
 
 
 def begin(path: str | Path, job: Job, model: Model, probes: Sequence[Probe]) -> Stream:
@@ -74,15 +78,11 @@ def begin(path: str | Path, job: Job, model: Model, probes: Sequence[Probe]) -> 
 def resume(path: str | Path, model: Model) -> Stream:
     """Go on with an unfinished run after its last whole block."""
     partial, done, kept, head = Partial.open(path)
-    if head["model"]["weights"] != model.digest:
-        raise TraceError(
-            f"{path} was begun with {head['model']['source']}, weights "
-            f"{head['model']['weights'][:12]}: {model.source} has {model.digest[:12]}"
-        )
+    if differs := other_model(model, head["model"]):
+        raise TraceError(f"{path} was begun with {head['model']['source']}: {differs}")
     probes = tuple(probe_from(fields) for fields in head["probes"])
     trace = _so_far(head, kept)
-    job = scripted(model, trace, probes, until=done)
-    job.record = Record(probes, job.record.shape, block=BLOCK_STEPS)
+    job = scripted(model, trace, probes, until=done, block=BLOCK_STEPS)
     for name, array in kept.items():
         if name.startswith(_STATIC):
             job.record.arrays[name.removeprefix(_STATIC)] = array.copy()
@@ -102,11 +102,9 @@ def _specs(record: Record) -> dict[str, Spec]:
     return specs
 
 
-def _state(job: Job, model: Model, probes: Sequence[Probe]) -> dict[str, np.ndarray]:
-    """Everything small that a resume needs: the trace so far, but for its step fields."""
-    trace = trace_of(job, model, probes, batch=1)
-    names = ("canvas", "committed_at", "logprob", "mask_chosen", "narrow", "random_state")
-    state = {name: trace[name].values for name in names if name in trace.fields}
+def _state(job: Job) -> dict[str, np.ndarray]:
+    """Everything small that a resume needs: the run so far, but for its step fields."""
+    state = history(job)
     for name, array in job.record.arrays.items():
         if not job.record.by_step(name):
             state[_STATIC + name] = array

@@ -36,12 +36,15 @@ class Want:
     """Keys to keep of each row in `top_rows`."""
     top_rows: torch.Tensor | None = None
     """[B, Q] bool; None is every row."""
+    spans: torch.Tensor | None = None
+    """[B, K, R] 1 where a key belongs to a region: what `top_rows` give to each region."""
     maps: tuple[int, ...] = ()
     """Heads whose map is kept whole."""
     mixed: torch.Tensor | None = None
     """[B, K, R] to be averaged by attention (rollout)."""
     hidden: torch.Tensor | None = None
-    """[B, K] bool: columns taken out of the rollout, rows renormalised."""
+    """[B, K] bool: columns taken out of the rollout, rows renormalised; a row with no key left
+    keeps what it has."""
 
 
 @dataclass
@@ -61,6 +64,8 @@ class Found:
     top_key: torch.Tensor | None = None
     """[B, H, Q, k], -1 for rows that were not asked for."""
     top_mass: torch.Tensor | None = None
+    spans: torch.Tensor | None = None
+    """[B, H, Q, R], NaN for rows that were not asked for."""
     maps: torch.Tensor | None = None
     """[B, heads, Q, K], NaN rows where a row is dead."""
     mixed: torch.Tensor | None = None
@@ -116,6 +121,8 @@ def _blank(call: Call, want: Want) -> Found:
         kept = (batch, heads, queries, want.top)
         found.top_key = blank(*kept, fill=-1, dtype=torch.int32)
         found.top_mass = blank(*kept, fill=nan)
+    if want.spans is not None:
+        found.spans = blank(batch, heads, queries, want.spans.shape[-1], fill=nan)
     if want.maps:
         found.maps = blank(batch, len(want.maps), queries, keys, fill=nan)
     if want.mixed is not None:
@@ -187,17 +194,20 @@ def _take(
         found.distance[b, heads].scatter_add_(-1, index, counted.flatten(1))
     if want.top:
         _take_top(want, found, flat, b, heads, rows)
+    if found.spans is not None and want.spans is not None:
+        asked = _asked(want, found, b, rows)
+        found.spans[b, heads, asked + rows.start] = flat[:, asked] @ want.spans[b]
     _take_maps(want, found, flat, b, heads, rows)
+    if found.mixed is not None and want.mixed is not None:
+        at = slice(rows.start + offset, rows.stop + offset)
+        found.mixed[b, rows] += _mix(want, flat, b, want.mixed[b], at)
 
 
 def _take_top(
     want: Want, found: Found, flat: torch.Tensor, b: int, heads: slice, rows: slice
 ) -> None:
     assert found.top_key is not None and found.top_mass is not None
-    asked = found.live[b, rows]
-    if want.top_rows is not None:
-        asked = asked & want.top_rows[b, rows]
-    at = asked.nonzero()[:, 0]
+    at = _asked(want, found, b, rows)
     if not len(at):
         return
     best = flat[:, at].topk(min(want.top, flat.shape[-1]), dim=-1)
@@ -208,6 +218,14 @@ def _take_top(
     found.top_mass[b, heads, places, :count] = torch.where(there, best.values, float("nan"))
 
 
+def _asked(want: Want, found: Found, b: int, rows: slice) -> torch.Tensor:
+    """Which rows of a tile are among `top_rows`."""
+    asked = found.live[b, rows]
+    if want.top_rows is not None:
+        asked = asked & want.top_rows[b, rows]
+    return asked.nonzero()[:, 0]
+
+
 def _take_maps(
     want: Want, found: Found, flat: torch.Tensor, b: int, heads: slice, rows: slice
 ) -> None:
@@ -215,12 +233,16 @@ def _take_maps(
     for place, head in _inside(want.maps, heads):
         assert found.maps is not None
         found.maps[b, place, rows] = flat[head].masked_fill(~live[:, None], float("nan"))
-    if found.mixed is not None and want.mixed is not None:
-        mean = flat.sum(dim=0)
-        if want.hidden is not None and bool(want.hidden[b].any()):
-            kept = flat.masked_fill(want.hidden[b], 0.0)
-            mean = (kept / kept.sum(dim=-1, keepdim=True).clamp(min=1e-30)).sum(dim=0)
-        found.mixed[b, rows] += mean @ want.mixed[b]
+
+
+def _mix(want: Want, flat: torch.Tensor, b: int, mixed: torch.Tensor, at: slice) -> torch.Tensor:
+    """[n, R] attention times `mixed`, summed over heads."""
+    if want.hidden is None or not bool(want.hidden[b].any()):
+        return flat.sum(dim=0) @ mixed
+    kept = flat.masked_fill(want.hidden[b], 0.0)
+    left = kept.sum(dim=-1, keepdim=True)
+    bare = (left == 0).sum(dim=0)  # heads for which a row has no key left: it keeps what it has
+    return (kept / left.clamp(min=1e-30)).sum(dim=0) @ mixed + bare * mixed[at]
 
 
 def _inside(maps: tuple[int, ...], heads: slice) -> Iterator[tuple[int, int]]:

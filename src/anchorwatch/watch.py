@@ -44,8 +44,9 @@ class Watch:
         self._mixed: torch.Tensor | None = None
         self._before: dict[str, torch.Tensor] = {}
         self._tallies: dict[tuple[int, str, int], Tally] = {}
-        self._tops: dict[tuple[int, str, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._rows: dict[tuple[int, str, int], dict[str, torch.Tensor]] = {}
         self._grams: dict[int, torch.Tensor] = {}
+        self._states: dict[tuple[int, int], torch.Tensor] = {}
         self.cached = False
         """Whether calls bring only new rows, to be added to those before."""
 
@@ -85,34 +86,37 @@ class Watch:
 
     def wants(self, layer: int) -> bool:
         step = self._views[0].step
-        return any(self.cached or probe.looks_at(layer, step) for probe in self.probes)
+        return any(self.cached or probe.reads(layer, step) for probe in self.probes)
 
     def see(self, call: Call) -> None:
         step = self._views[0].step
-        active = [p for p in self.probes if p.looks_at(call.layer, step)]
-        if not self.cached and not any(probe.needs_map for probe in active):
+        reading = [p for p in self.probes if p.reads(call.layer, step)]
+        active = [p for p in reading if p.looks_at(call.layer, step)]
+        if not self.cached and not any(probe.needs_map for probe in reading):
             return
-        found = survey(call, self._want(call, active))
+        found = survey(call, self._want(call, reading))
         for view in self._views:
             b = view.row
             now = measures.tally(call, found, view, b, self._weights[b])
             total = self._total(now, view, call.layer)
             if active:
                 self._keep(call, found, active, view, b, total)
+            if found.spans is not None:
+                rows = found.spans[b, :, view.query_slice]
+                self._hold("commit_region_mass", rows, view, call.layer)
         if found.mixed is not None and self._mixed is not None:
             self._mixed = (self._mixed + found.mixed) / 2
-            self._keep_rollout(call.layer)
+            if any(isinstance(probe, kinds.region_rollout) for probe in active):
+                self._keep_rollout(call.layer)
 
     def committed(self, job: int, positions: np.ndarray) -> None:
-        """Keep the top keys of the rows that predicted what was just committed."""
-        shift = int(self.model.family.shift)
-        for (owner, branch, layer), (keys, mass) in self._tops.items():
-            if owner != job:
-                continue
-            rows = np.maximum(positions - shift, 0)
-            index = (layer, slice(None), positions)
-            self.records[job].put(f"{branch}commit_top_key", index, keys[:, rows])
-            self.records[job].put(f"{branch}commit_top_mass", index, mass[:, rows])
+        """Keep what was held of the rows that predicted what was just committed."""
+        rows = np.maximum(positions - int(self.model.family.shift), 0)
+        for place in [place for place in self._rows if place[0] == job]:
+            _, branch, layer = place
+            for name, held in self._rows.pop(place).items():  # the next step has its own
+                index = (layer, slice(None), positions)
+                self.records[job].put(branch + name, index, held[:, rows])
 
     def _want(self, call: Call, active: list[Probe]) -> Want:
         want = Want(weights=self._weights, before=int(self.model.sink_id is not None))
@@ -120,10 +124,13 @@ class Watch:
             want.entropy |= isinstance(probe, kinds.entropy)
             want.diagonal |= isinstance(probe, kinds.diagonal)
             want.distance |= isinstance(probe, kinds.distance)
+        tops = [probe for probe in active if isinstance(probe, kinds.top_keys)]
+        want.top = max((probe.k for probe in tops), default=0)
+        if not any(probe.every_row for probe in tops):
+            want.top_rows = self._predictors()
         for probe in active:
-            if isinstance(probe, kinds.top_keys):
-                want.top = probe.k
-                want.top_rows = None if probe.every_row else self._predictors()
+            if isinstance(probe, kinds.commit_regions):
+                want.spans = measures.onto(call, self._views, self.regions)
             if isinstance(probe, kinds.pattern):
                 want.maps = probe.heads or tuple(range(self.model.num_heads))
             if isinstance(probe, kinds.region_rollout):
@@ -195,21 +202,24 @@ class Watch:
         self, probe: kinds.top_keys, layer: int, found: Found, view: View, b: int, put: Any
     ) -> None:
         assert found.top_key is not None and found.top_mass is not None
-        rows = view.query_slice
-        keys = found.top_key[b, :, rows] - view.key_start
-        keys = torch.where(found.top_key[b, :, rows] < 0, -1, keys.clamp(min=-2))
-        mass = found.top_mass[b, :, rows]
+        columns = found.top_key[b, :, view.query_slice, : probe.k]
+        keys = columns - view.key_start
+        keys = torch.where(keys < 0, -2, keys).where(columns >= 0, -1)  # a sink stands before all
+        mass = found.top_mass[b, :, view.query_slice, : probe.k]
         if probe.every_row:
             place = slice(view.length - view.queries, view.length)
             put("row_top_key", keys, place)
             put("row_top_mass", mass, place)
             return
-        whole = (keys.shape[0], view.length, keys.shape[2])
-        all_keys = torch.full(whole, -1, dtype=keys.dtype)
-        all_mass = torch.full(whole, torch.nan)
-        all_keys[:, view.length - view.queries :] = keys.cpu()
-        all_mass[:, view.length - view.queries :] = mass.cpu()
-        self._tops[view.job, view.branch, layer] = (all_keys, all_mass)
+        self._hold("commit_top_key", keys, view, layer)
+        self._hold("commit_top_mass", mass, view, layer)
+
+    def _hold(self, name: str, rows: torch.Tensor, view: View, layer: int) -> None:
+        """Rows of this pass, [H, queries, n], until it is known which of them are committed."""
+        missing = torch.nan if rows.is_floating_point() else -1
+        whole = rows.new_full((rows.shape[0], view.length, rows.shape[2]), missing, device="cpu")
+        whole[:, view.length - view.queries :] = rows.cpu()
+        self._rows.setdefault((view.job, view.branch, layer), {})[name] = whole
 
     def _keep_geometry(
         self,
@@ -230,7 +240,7 @@ class Watch:
             length = query.norm(dim=-1)
             total.query, total.query_norm = query.sum(dim=1), length.sum(dim=1)
             total.unit_query = (query / length.clamp(min=1e-30)[..., None]).sum(dim=1)
-        put(f"query_norm{suffix}", total.query_norm / total.rows.clamp(min=1))
+        put(f"query_norm{suffix}", total.query_norm / total.rows.where(total.rows > 0, torch.nan))
         for name, values in measures.geometry(total, key, call.scale).items():
             _put_summary(f"{name}{suffix}", values, view, top, put)
 
@@ -277,17 +287,12 @@ class Watch:
         if self.cached:
             raise SpecError("region_rollout needs whole maps: use LeftToRight(cache=False)")
         if self._mixed is None:
-            count = len(self.regions[0].names)
-            self._mixed = torch.zeros(batch, keys, count, device=call.query.device)
-            for view in self._views:
-                b, of = view.row, self.regions[view.job].of[: view.length]
-                for region in range(count):
-                    places = torch.from_numpy(np.flatnonzero(of == region)) + view.key_start
-                    self._mixed[b, places, region] = 1.0
+            self._mixed = measures.onto(call, self._views, self.regions)
         hidden = torch.zeros(batch, keys, dtype=torch.bool, device=call.query.device)
         for view in self._views:
             for position in probe.hidden:
-                hidden[view.row, view.key_start + position] = True
+                if position < view.length:  # autoregression has yet to write the others
+                    hidden[view.row, view.key_start + position] = True
         return self._mixed, hidden
 
     def _keep_rollout(self, layer: int) -> None:
@@ -335,7 +340,11 @@ class Watch:
             yield module.register_forward_pre_hook(look, with_kwargs=True)
 
     def _keep_states(self, states: list[Probe], layer: int, view: View, hidden: Any) -> None:
-        record, at = self.records[view.job], (view.step, layer)
+        record, at, whole = self.records[view.job], (view.step, layer), hidden
+        if self.cached and not all(isinstance(probe, kinds.norms) for probe in states):
+            if (before := self._states.get((view.job, layer))) is not None:
+                whole = torch.cat([before, hidden])
+            self._states[view.job, layer] = whole
         for probe in states:
             if not probe.looks_at(layer, view.step):
                 continue
@@ -344,7 +353,7 @@ class Watch:
                 record.put(f"{view.branch}residual_norm", (*at, rows), hidden.float().norm(dim=-1))
                 continue
             massive = isinstance(probe, kinds.massive)
-            found = measures.largest(hidden, probe.k) if massive else measures.likeness(hidden)  # type: ignore[attr-defined]
+            found = measures.largest(whole, probe.k) if massive else measures.likeness(whole)  # type: ignore[attr-defined]
             for name, value in found.items():
                 record.put(view.branch + name, at, value)
 

@@ -590,6 +590,20 @@ def test_a_lost_block_or_a_changed_request_ends_a_run(tmp_path):
         Partial.open(tmp_path / "none.trace")
 
 
+def test_changed_metadata_ends_an_unfinished_run(tmp_path):
+    """The store of an unfinished run has no commit record yet: `run.json` vouches for it."""
+    partial = grow(tmp_path / "a.trace", "save")
+    array = partial.path / "store" / "received" / "zarr.json"
+    whole = array.read_text()
+    for old, new in (('"units": "share"', '"units": "shark"'), ('"key"', '"kez"')):
+        assert old in whole
+        array.write_text(whole.replace(old, new))
+        with pytest.raises(TraceError, match=r"damaged, .*: store/received/zarr\.json was changed"):
+            Partial.open(tmp_path / "a.trace")
+    array.write_text(whole)
+    assert Partial.open(tmp_path / "a.trace")[1] == 8
+
+
 def test_blocks_come_whole_and_in_order(tmp_path):
     spec = Spec(("step", "layer"), (20, 2), "float32", {})
     partial = Partial.create(tmp_path / "a.trace", {"x": spec}, {})

@@ -96,6 +96,7 @@ def full(request):
         P.diagonal(rows=True),
         P.distance(),
         P.top_keys(4),
+        P.commit_regions(),
         P.region_flow(),
         P.region_rollout(),
         P.qk_geometry(keys=True),
@@ -180,6 +181,36 @@ def test_committed_rows_keep_the_keys_they_looked_at(full):
         assert np.abs(maps.gather(-1, keys).numpy() - best).max() <= tolerances.SHARE
     given = np.setdiff1d(np.arange(trace.canvas.shape[1]), trace.answer)
     assert (trace["commit_top_key"].values[:, :, given] == -1).all()
+
+
+def test_committed_rows_keep_what_they_gave_each_region(full):
+    model, trace = full
+    of = torch.tensor(trace["region"].values)
+    onehot = torch.stack([of == r for r in range(3)], dim=1).double()
+    kept = trace["commit_region_mass"]
+    assert kept.key_region.values.tolist() == ["passage", "question", "answer"]
+    for position in trace.answer:
+        row = max(position - model.family.shift, 0)
+        exact = maps_of(trace, trace.committed_at[position])[:, :, row] @ onehot
+        gap = np.abs(kept.values[:, :, position] - exact.numpy()).max()
+        assert gap <= tolerances.SHARE
+    given = np.setdiff1d(np.arange(trace.canvas.shape[1]), trace.answer)
+    assert np.isnan(kept.values[:, :, given]).all()
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_regions_of_autoregressive_rows(cache):
+    model = load("tiny/arm")
+    decoding = aw.decoding.LeftToRight(5, stop=False, cache=cache)
+    probes = [P.commit_regions(), P.pattern()]
+    trace = aw.run(model, TEXT, decoding, regions=REGIONS, probes=probes)
+    of = trace["region"].values
+    for position in trace.answer:
+        maps = maps_of(trace, trace.committed_at[position])[:, :, position - 1].numpy()
+        for region in range(3):
+            exact = np.nansum(maps[..., of == region], axis=-1)
+            ours = trace["commit_region_mass"].values[:, :, position, region]
+            assert np.abs(ours - exact).max() <= tolerances.SHARE
 
 
 class Keep:
@@ -324,6 +355,7 @@ def test_a_sink_token_s_share_is_kept_apart(tmp_path):
     [
         ([P.received(groups=("nobody",))], "expected one of all, masked, written, prompt"),
         ([P.region_flow()], "region_flow needs regions"),
+        ([P.commit_regions()], "commit_regions needs regions"),
         ([P.received(), P.received(groups=("all",))], "two probes give received differently"),
     ],
 )

@@ -106,6 +106,18 @@ def test_top_keys_are_the_greatest_of_the_dense_map(case, k, tile_bytes):
 
 
 @given(calls(), st.sampled_from([1, 5_000]))
+def test_rows_give_to_regions_what_the_dense_map_says(case, tile_bytes):
+    call, weights = case
+    spans = (torch.rand(call.query.shape[0], call.key.shape[2], 3) < 0.3).float()
+    asked = weights[:, 1].bool()
+    found = survey(call, Want(weights=weights, spans=spans, top_rows=asked), tile_bytes)
+    exact = dense.dense(call) @ spans.double()[:, None]
+    exact[~asked[:, None].expand(exact.shape[:3])] = torch.nan
+    assert torch.equal(found.spans.isnan(), exact.isnan())
+    assert (found.spans - exact).nan_to_num().abs().max() <= tolerances.SHARE
+
+
+@given(calls(), st.sampled_from([1, 5_000]))
 def test_maps_and_mixtures_equal_the_dense_map(case, tile_bytes):
     call, weights = case
     keys = call.key.shape[2]

@@ -12,6 +12,7 @@ import numpy as np
 
 from anchorwatch.metrics.cells import Quantity
 from anchorwatch.metrics.reading import Slab, need
+from anchorwatch.rules import Rule
 
 CELL = ("step", "head")
 
@@ -33,20 +34,6 @@ class Columns:
     def every(self) -> bool:
         """Whether every key was kept."""
         return self.keys is None
-
-    def chosen(self, labels: np.ndarray) -> np.ndarray:
-        """[step, head, place] bool: the kept keys among `labels` [step, head, key]."""
-        if self.keys is None:
-            return labels & ~np.isnan(self.values)
-        picked = np.take_along_axis(labels, np.maximum(self.keys, 0).astype(np.intp), axis=-1)
-        return picked & (self.keys >= 0) & ~np.isnan(self.values)
-
-    def others(self, chosen: np.ndarray) -> np.ndarray:
-        """[step, head] mean over all keys but the chosen ones; NaN where none is left."""
-        left = self.count - chosen.sum(axis=-1)
-        rest = self.total - np.sum(self.values, axis=-1, where=chosen, dtype=np.float64)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(left > 0, rest / left, np.nan)
 
 
 def columns(slab: Slab, name: str) -> Columns:
@@ -71,23 +58,62 @@ def every_key(values: np.ndarray) -> Columns:
     return Columns(values, None, np.where(count > 0, total, np.nan), count)
 
 
-def over_sinks(
-    name: str,
-    labels: np.ndarray,
-    chosen: np.ndarray,
-    value: np.ndarray,
-    null: float | np.ndarray = np.nan,
-) -> Quantity:
-    """The mean over sink columns of [step, head, place] values; `null` broadcasts against them.
+class SinkColumns:
+    """The sinks of a slab whose numbers were kept, one after another: [sink] arrays."""
 
-    Sinks whose number was not kept are missing. Labels that were not measured are one missing cell.
-    """
-    there = chosen & ~np.isnan(value)
-    bottom = there.sum(axis=-1).astype(float)
-    top = np.sum(value, axis=-1, where=there, dtype=np.float64)
-    missing = labels.sum(axis=-1) - bottom
-    if np.all(np.isnan(null)):
-        return Quantity(name, CELL, top, bottom, missing=missing)
-    both = there & ~np.isnan(np.broadcast_to(null, value.shape))
-    expected = np.sum(np.broadcast_to(null, value.shape), axis=-1, where=both, dtype=np.float64)
-    return Quantity(name, CELL, top, bottom, expected, both.sum(axis=-1).astype(float), missing)
+    def __init__(self, slab: Slab, rule: Rule, group: str, kept: Columns) -> None:
+        labels = slab.labels(rule, group)
+        at_places = labels
+        if kept.keys is not None:
+            places = np.maximum(kept.keys, 0).astype(np.intp)
+            at_places = np.take_along_axis(labels, places, axis=-1) & (kept.keys >= 0)
+        self.places = np.nonzero(at_places & ~np.isnan(kept.values))
+        """(step, head, place) of each."""
+        self.shape = labels.shape[:2]
+        self._cell = np.ravel_multi_index(self.places[:2], self.shape)
+        self._sinks = labels.sum(axis=-1)
+        self._measured = slab.measured(group)
+
+    def of(self, kept: Columns) -> np.ndarray:
+        """[sink] a field at the sinks."""
+        return kept.values[self.places].astype(np.float64)
+
+    def others(self, kept: Columns) -> np.ndarray:
+        """[sink] its mean over the keys of the same head that are no kept sinks; NaN if none is."""
+        left = kept.count - self._add(np.ones(len(self._cell)))
+        rest = kept.total - self._add(self.of(kept))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(left > 0, rest / left, np.nan)[self.places[:2]]
+
+    def mean(
+        self, name: str, value: np.ndarray, null: float | np.ndarray | None = None
+    ) -> Quantity:
+        """The mean over sinks of [sink] values, and of their null."""
+        unit = np.ones(len(value))
+        return self.ratio(name, value, unit, None if null is None else (unit * null, unit))
+
+    def ratio(
+        self,
+        name: str,
+        top: np.ndarray,
+        bottom: np.ndarray,
+        null: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> Quantity:
+        """Sums over sinks of `top` and `bottom`, to be divided; the null likewise.
+
+        Missing are sinks without both numbers, and cells in which sinks could not be told.
+        """
+        there = ~np.isnan(top + bottom)
+        missing = self._sinks - self._add(there.astype(float)) + ~self._measured
+        sums = self._add(top, there), self._add(bottom, there)
+        if null is None:
+            return Quantity(name, CELL, *sums, missing=missing)
+        there = there & ~np.isnan(null[0] + null[1])
+        nulls = self._add(null[0], there), self._add(null[1], there)
+        return Quantity(name, CELL, *sums, *nulls, missing)
+
+    def _add(self, values: np.ndarray, there: np.ndarray | None = None) -> np.ndarray:
+        """[step, head] sums of [sink] values."""
+        weights = values if there is None else np.where(there, values, 0.0)
+        size = self.shape[0] * self.shape[1]
+        return np.bincount(self._cell, weights, minlength=size).reshape(self.shape)

@@ -30,6 +30,7 @@ ANSWER = "answer"
 DOCUMENTS = ("doc", "distractor", "passage")
 """How names of document regions begin, in any case."""
 PLACES = ("start", "middle", "end")
+CELLS = ("step", "progress", "layer", "head")
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,7 +224,7 @@ class _Asked:
         first = [int(np.flatnonzero(regions.onto[:, at])[0]) for at in (gold, *others)]
         index = sum(other < first[0] for other in first[1:])
         at = PLACES[0] if index == 0 else PLACES[2] if index == len(others) else PLACES[1]
-        labels = {"gold_index": [index], "gold_at": [at]}
+        labels: dict[str, Sequence[object]] = {"gold_index": [index], "gold_at": [at]}
         dims = ("step", "head", "gold_index", "gold_at")
         return [ratio("gold_lift", dims, tops[0], tops[1], (tops[2], tops[3]), labels)]
 
@@ -245,11 +246,13 @@ def gold_places(
     """
     if not 0 < margin < np.inf:
         raise SpecError(f"margin={margin!r} is not a number above 0: 0.1 is 10 % either way")
+    if lost := [dim for dim in by if dim not in CELLS]:
+        raise SpecError(f"gold_places has no {lost[0]}: it can be split by {', '.join(CELLS)}")
     asked = _asked(traces, gold, distractors, items)
     lifts = gold_lift(
         [one.trace for one in asked],
         [one.gold for one in asked],
-        asked[0].others if distractors is None else distractors,
+        distractors,
         items=[one.item for one in asked],
         by=("prompt", "gold_at", *by),
     )

@@ -34,7 +34,8 @@ class Null:
 
 def indifferent(trace: Trace, groups: Sequence[str], window: int | None = None) -> Null:
     """The null of every step and query group of a trace, for layers with this window."""
-    model = trace.manifest["model"]
+    manifest, region = trace.manifest, trace["region"].values
+    model, names = manifest["model"], manifest["regions"]
     steps, positions = trace.num_steps, trace.canvas.shape[1]
     shares = np.full((steps, len(groups), positions), np.nan)
     seen = shares.copy()
@@ -44,7 +45,7 @@ def indifferent(trace: Trace, groups: Sequence[str], window: int | None = None) 
         first, last = _spans(model, there, window)
         looks = 1.0 / (last - first + (model.get("sink_id") is not None))
         for g, group in enumerate(groups):
-            asks = members(trace, step, group)[:there]
+            asks = _members(roles[step], region, names, group)[:there]
             if asks.any():
                 count = asks.sum()
                 shares[step, g, :there] = _covered(first, last, looks * asks) / count
@@ -54,13 +55,15 @@ def indifferent(trace: Trace, groups: Sequence[str], window: int | None = None) 
 
 def members(trace: Trace, step: int, group: str) -> np.ndarray:
     """[position] bool: the queries of a group at a step."""
-    role = trace.role[step]
+    return _members(trace.role[step], trace["region"].values, trace.manifest["regions"], group)
+
+
+def _members(role: np.ndarray, region: np.ndarray, names: Sequence[str], group: str) -> np.ndarray:
     if group == "all":
         return role != ABSENT
     if group in _ROLES:
         return np.isin(role, _ROLES[group])
-    region = trace.manifest["regions"].index(group)
-    return (trace["region"].values == region) & (role != ABSENT)
+    return (region == names.index(group)) & (role != ABSENT)
 
 
 def window_of(trace: Trace, layer: int) -> int | None:

@@ -27,6 +27,7 @@ _PROBES = {
     "distance_mass": "distance()",
     "commit_top_key": "top_keys()",
     "commit_top_mass": "top_keys()",
+    "commit_region_mass": "commit_regions()",
     "row_top_key": "top_keys(every_row=True)",
     "row_top_mass": "top_keys(every_row=True)",
     "region_flow": "region_flow()",

@@ -60,11 +60,11 @@ def tabulate(
         raise SpecError(f"by={by!r} is not a list: say by=[{by!r}]")
     parts = list(parts)
     inner = [dim for dim in by if dim not in OF_TRACES]
-    names = _model_names([trace for trace, _ in parts])
+    names = model_names([trace for trace, _ in parts])
     rows = [
         frame.assign(model=names[trace.manifest["model"]["weights"]])
         for trace, quantities in parts
-        for frame in _rows_of(trace, quantities, inner, finish, unit or _prompt_id)
+        for frame in _rows_of(trace, quantities, inner, finish, unit or prompt_id)
     ]
     every = pd.concat(rows, ignore_index=True)
     keys = ["model", *by, "quantity"]
@@ -74,7 +74,7 @@ def tabulate(
 
 
 def beside(table: pd.DataFrame, others: Mapping[str, pd.DataFrame | None]) -> pd.DataFrame:
-    """A column for each other table's values in the same cells; NaN, absent, where none is given."""
+    """A column for each other table's values in the same cells; NaN, absent, if none is given."""
     keys = [name for name in table.columns if name not in (*NUMBERS, "model")]
     attrs = table.attrs
     for name, other in others.items():
@@ -159,7 +159,7 @@ def _over_prompts(every: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return table[[*keys, *NUMBERS]]
 
 
-def _model_names(traces: Sequence[Trace]) -> dict[str, str]:
+def model_names(traces: Sequence[Trace]) -> dict[str, str]:
     """Weights to a name; two checkpoints of one source are told apart by their weights."""
     models = {trace.manifest["model"]["weights"]: trace.manifest["model"] for trace in traces}
     sources = [model["source"] for model in models.values()]
@@ -169,7 +169,7 @@ def _model_names(traces: Sequence[Trace]) -> dict[str, str]:
     }
 
 
-def _prompt_id(trace: Trace) -> str:
+def prompt_id(trace: Trace) -> str:
     """Traces of one prompt share it, whatever their seed or decoding."""
     given = np.setdiff1d(np.arange(trace.canvas.shape[1]), trace.answer)
     spelled = trace.canvas[0, given].astype("<i4").tobytes() + given.astype("<i4").tobytes()

@@ -180,6 +180,8 @@ class Model:
             "windows": self.windows,
             "shift": self.family.shift,
             "mask_id": self.specials.mask_id,
+            "end_ids": list(self.specials.end_ids),
+            "special_ids": sorted(self.specials.special_ids),
             "sink_id": self.sink_id,
             "gated": self.gated,
             "layers": self.num_layers,

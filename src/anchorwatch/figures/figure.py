@@ -1,0 +1,127 @@
+"""A finished figure: what was drawn, the table it was drawn from, and what made it.
+
+The same table gives the same bytes: no date is written, and identifiers come from the content.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Sheet
+
+from anchorwatch._version import __version__
+from anchorwatch.commits import put_file, sync_folder
+from anchorwatch.errors import SpecError
+from anchorwatch.figures.origins import PNG_KEY, made, spelled
+from anchorwatch.figures.style import look
+from anchorwatch.trace import Trace
+
+KINDS = ("pdf", "png", "svg")
+_DPI, _SCREEN_DPI = 300, 160
+
+
+class Figure:
+    """One figure. `figure.save("sinks.pdf")` remembers which traces made it; see `whence`."""
+
+    def __init__(
+        self,
+        drawn: Sheet,
+        data: pd.DataFrame,
+        *,
+        name: str,
+        settings: Mapping[str, Any],
+        traces: Sequence[Trace | Mapping[str, Any]],
+    ) -> None:
+        self._drawn, self._data = drawn, data
+        self._whence = made(name, settings, traces)
+        with look():
+            drawn.draw_without_rendering()  # settles the layout, so that every save is the same
+        drawn.set_layout_engine("none")
+
+    @property
+    def data(self) -> pd.DataFrame:
+        """The table the marks were drawn from (a copy)."""
+        return self._data.copy()
+
+    @property
+    def whence(self) -> dict[str, Any]:
+        """What made it: name and settings, our version, and each trace (a copy)."""
+        return json.loads(spelled(self._whence))
+
+    @property
+    def drawn(self) -> Sheet:
+        """The matplotlib figure itself."""
+        return self._drawn
+
+    @property
+    def axes(self) -> list[Axes]:
+        """Its matplotlib axes; they are placed already and do not move."""
+        return list(self._drawn.axes)
+
+    def save(self, path: str | Path) -> Path:
+        """Write a .pdf, .svg or .png, whole or not at all; a figure of that name is replaced."""
+        target = Path(path)
+        kind = target.suffix.lower().removeprefix(".")
+        if kind not in KINDS:
+            raise SpecError(
+                f"a figure cannot be saved as {target.name!r}: "
+                f"the name ends in {', '.join(f'.{one}' for one in KINDS)}"
+            )
+        target = target.resolve()
+        if not target.parent.is_dir():
+            raise SpecError(f"the folder {target.parent} does not exist: make it first")
+        if target.is_dir():
+            raise SpecError(f"{target} is a folder: choose another name")
+        _replace(target, self._bytes(kind))
+        return Path(path)
+
+    def _bytes(self, kind: str, dpi: int = _DPI) -> bytes:
+        buffer = io.BytesIO()
+        with look():
+            self._drawn.savefig(buffer, format=kind, dpi=dpi, metadata=self._metadata(kind))
+        return buffer.getvalue()
+
+    def _metadata(self, kind: str) -> dict[str, Any]:
+        record, title, us = (
+            spelled(self._whence),
+            self._whence["figure"],
+            f"anchorwatch {__version__}",
+        )
+        if kind == "png":
+            return {"Title": title, "Software": us, PNG_KEY: record}
+        if kind == "svg":
+            return {"Title": title, "Creator": us, "Description": record, "Date": None}
+        producer = f"matplotlib {matplotlib.__version__}"
+        fixed = {"Creator": us, "Producer": producer, "CreationDate": None}
+        return {"Title": title, "Keywords": record} | fixed
+
+    def _repr_png_(self) -> bytes:
+        return self._bytes("png", _SCREEN_DPI)
+
+    def _repr_svg_(self) -> str:
+        return self._bytes("svg").decode()
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{key}={value}" for key, value in self._whence["settings"].items())
+        digests = ", ".join(str(one.get("digest"))[:12] for one in self._whence["traces"])
+        return f"Figure {self._whence['figure']}({said})  of {digests or 'no trace'}"
+
+
+def _replace(target: Path, content: bytes) -> None:
+    """Old or new, never half."""
+    growing = target.with_name(f".{target.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        put_file(growing, content)
+        growing.replace(target)
+    except BaseException:
+        growing.unlink(missing_ok=True)
+        raise
+    sync_folder(target.parent)

@@ -1,0 +1,272 @@
+"""Figures straight from a trace: what each token receives over the steps, and two maps in a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.patheffects import Normal, Stroke
+
+from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.figures.cells import (
+    absent_patch,
+    even_limits_of,
+    hatch_cells,
+    heat,
+    limits_of,
+    sink_patch,
+    whole_ticks,
+)
+from anchorwatch.figures.figure import Figure
+from anchorwatch.figures.labels import label_axis, printable, room, token_labels
+from anchorwatch.figures.series import key
+from anchorwatch.figures.style import (
+    ABSENT_FACE,
+    ABSENT_HATCH,
+    ABSENT_LINE,
+    COLUMN,
+    PAGE,
+    ROLE_COLOURS,
+    look,
+    sheet,
+)
+from anchorwatch.rules import Rule, gu
+from anchorwatch.trace import ABSENT, FRESH, MISSING, ROLES, Trace
+
+_NARROW = 26
+"""Positions that still fit one column of a paper."""
+
+
+@look()
+def sink_map(
+    trace: Trace,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    group: str = "all",
+    rule: Rule | None = None,
+) -> Figure:
+    """Attention each token receives, step by step: where the sinks are and when they move.
+
+    A mean over layers or heads where none is named; `group` are the queries it comes from. The line
+    is the commit frontier: above it a position is masked, below it is written. The strip on top has
+    the roles before the first step. With a `rule`, the cells it calls sinks are hatched: it reads
+    the shares that are drawn.
+    """
+    shares = _received(trace, layer, head, group)
+    sinks = np.zeros(shares.shape, dtype=bool) if rule is None else _labels(trace, rule, shares)
+    steps, positions = shares.shape
+    height = float(np.clip(0.9 + 0.11 * steps, 1.9, 5.0)) + 0.35
+    drawn, (ax,) = sheet(COLUMN if positions <= _NARROW else PAGE, height)
+    most = room(ax, "x")  # before the colour bar is placed
+    mesh = heat(ax, shares, limits=limits_of(shares), unit="share of attention")
+    found = hatch_cells(ax, sinks, mesh)
+    label_axis(ax, token_labels(trace), name="token in the end", most=most)
+    whole_ticks(ax, x=False)
+    ax.set_ylabel("step")
+    ax.set_title(_what(trace, layer, head, group), pad=9)
+    entries = [*role_strip(ax, trace.role[0]), frontier(ax, trace)]
+    if rule is not None:
+        entries.append(sink_patch(f"sink by {rule}" + ("" if found else ": none")))
+    key(drawn, entries + _absence(trace, shares))
+    spelled = None if rule is None else str(rule)
+    settings = {"layer": layer, "head": head, "group": group, "rule": spelled}
+    data = _received_table(trace, shares, sinks)
+    return Figure(drawn, data, name="sink_map", settings=settings, traces=[trace])
+
+
+@look()
+def map_pair(trace: Trace, *, step: int, layer: int, head: int) -> Figure:
+    """The full maps of one head at a step and the next, and what changed between them.
+
+    Labels are the tokens each step saw; what the first step committed stands on yellow. Needs the
+    maps in the trace: `aw.probes.pattern` takes them, live or in a replay.
+    """
+    _check_index("layer", layer, trace.manifest["model"]["layers"])
+    _check_index("head", head, trace.manifest["model"]["heads"])
+    if not 0 <= step < trace.num_steps - 1:
+        last = trace.num_steps - 2
+        raise SpecError(f"step {step} has no next one in the trace: expected 0 to {last}")
+    before, after = (_pattern(trace, at, layer, head, step) for at in (step, step + 1))
+    panels = {"before": before, "after": after, "difference": after - before}
+    drawn, axes = sheet(PAGE, 2.6, columns=3)
+    limits, even = limits_of(np.stack([before, after])), even_limits_of(after - before)
+    heat(axes[0], before, limits=limits, unit=None)
+    heat(axes[1], after, limits=limits, unit="share of attention")
+    heat(axes[2], after - before, limits=even, unit="change of the share", kind="difference")
+    axes[0].set_title(f"step {step}, layer {layer}, head {head}")
+    axes[1].set_title(f"step {step + 1}")
+    axes[2].set_title(f"step {step + 1} minus step {step}")
+    _label_pair(axes, trace, step)
+    settings = {"step": step, "layer": layer, "head": head}
+    data = _pattern_table(panels, {"before": step, "after": step + 1, "difference": step + 1})
+    return Figure(drawn, data, name="map_pair", settings=settings, traces=[trace])
+
+
+def _label_pair(axes: list[Axes], trace: Trace, step: int) -> None:
+    """Keys under every panel; queries beside the two maps, which differ in what was committed."""
+    most = {along: min(room(ax, along) for ax in axes) for along in ("x", "y")}
+    committed = np.nonzero(trace.role[step + 1] == FRESH)[0].tolist()
+    for ax, frame, fresh in zip(
+        axes, (step, step + 1, step + 1), ((), committed, committed), strict=True
+    ):
+        labels = token_labels(trace, frame)
+        label_axis(ax, labels, name="key", most=most["x"], fresh=fresh)
+        label_axis(ax, labels, along="y", name="query", most=most["y"], fresh=fresh)
+    axes[1].set_ylabel("")
+    axes[2].set(ylabel="", yticks=[])
+
+
+def role_strip(ax: Axes, role: np.ndarray) -> list[Artist]:
+    """The roles of positions as a thin strip on top of a map; returns the legend's entries.
+
+    Absent positions are hatched, as absent cells are; `absent_patch` says what that means.
+    """
+    tall = 5.0 / (72 * ax.get_position().height * ax.figure.get_figheight())  # type: ignore[union-attr]
+    strip = ax.inset_axes((0.0, 1.0 + 0.3 * tall, 1.0, tall))
+    strip.set(xlim=ax.get_xlim(), ylim=(0, 1), xticks=[], yticks=[])
+    for spine in strip.spines.values():
+        spine.set_visible(False)
+    entries: list[Artist] = []
+    for kind in sorted(set(role.tolist())):
+        held = np.diff(np.concatenate([[False], role == kind, [False]]).astype(np.int8))
+        starts, ends = np.nonzero(held > 0)[0], np.nonzero(held < 0)[0]
+        inked: dict[str, Any] = {"facecolor": ROLE_COLOURS[ROLES[kind]], "edgecolor": "#8c8c8c"}
+        if kind == ABSENT:
+            inked = {"facecolor": ABSENT_FACE, "edgecolor": ABSENT_LINE, "hatch": ABSENT_HATCH * 2}
+        spans = list(zip(starts - 0.5, ends - starts, strict=True))
+        strip.broken_barh(spans, (0, 1), **inked, linewidth=0.3)
+        if kind != ABSENT:
+            entries.append(Patch(**inked, linewidth=0.3, label=ROLES[kind]))
+    return entries
+
+
+def frontier(ax: Axes, trace: Trace) -> Line2D:
+    """When each position was committed: the edge between masked and written, on a step x token map.
+
+    A position that was never written has it at the bottom. Returns the legend's entry.
+    """
+    at = trace.committed_at
+    xs: list[float] = []
+    ys: list[float] = []
+    last = None
+    for position in trace.answer.tolist():
+        if last is not None and position != last + 1:
+            xs.append(np.nan)
+            ys.append(np.nan)
+        step = trace.num_steps - 1 if at[position] == MISSING else int(at[position])
+        xs += [position - 0.5, position + 0.5]
+        ys += [step + 0.5, step + 0.5]
+        last = position
+    wide = float(np.clip(30 / len(at), 0.5, 1.0))
+    outlined = [Stroke(linewidth=2 * wide, foreground="black"), Normal()]
+    inked: dict[str, Any] = {"color": "white", "linewidth": wide, "path_effects": outlined}
+    butt: dict[str, Any] = {"solid_capstyle": "butt", "solid_joinstyle": "miter"}
+    ax.plot(xs, ys, **inked, **butt, clip_on=False)
+    return Line2D([], [], **inked, label="commit frontier")
+
+
+def _what(trace: Trace, layer: int | None, head: int | None, group: str) -> str:
+    """What the colour is a mean of, in words."""
+    model = trace.manifest["model"]
+    one = [
+        f"{name} {index}" for name, index in (("layer", layer), ("head", head)) if index is not None
+    ]
+    many = {"layers": layer, "heads": head}
+    means = " and ".join(f"{model[name]} {name}" for name, index in many.items() if index is None)
+    queries = [] if group == "all" else [f"{group} queries"]
+    return printable(", ".join([*one, *([f"mean of {means}"] if means else []), *queries]), 60)
+
+
+def _absence(trace: Trace, shares: np.ndarray) -> list[Artist]:
+    """The legend's word on cells without a share: not there, or not measured."""
+    gone = trace.role[: len(shares)] == ABSENT
+    empty = np.isnan(shares)
+    said = {"absent": gone & empty, "not measured": ~gone & empty}
+    words = [word for word, cells in said.items() if cells.any()]
+    return [absent_patch(" or ".join(words))] if words else []
+
+
+def _received(trace: Trace, layer: int | None, head: int | None, group: str) -> np.ndarray:
+    """[step, key] shares, a mean over the layers and heads that were measured."""
+    if "received" not in trace.fields:
+        raise TraceError(
+            "the trace has no received attention: measure it with "
+            "aw.replay(model, trace, probes=[aw.probes.received()])"
+        )
+    held = trace["received"]
+    groups = held["group"].values.tolist()
+    if group not in groups:
+        raise SpecError(f"group {group!r} was not measured: the trace has {', '.join(groups)}")
+    for name, index in (("layer", layer), ("head", head)):
+        if index is not None:
+            _check_index(name, index, held.sizes[name])
+    shares = held.sel(group=group).transpose("step", "layer", "head", "key").values
+    layers = slice(None) if layer is None else slice(layer, layer + 1)
+    heads = slice(None) if head is None else slice(head, head + 1)
+    chosen = shares[:, layers, heads].astype(np.float64)
+    count = np.sum(~np.isnan(chosen), axis=(1, 2))
+    mean = np.nansum(chosen, axis=(1, 2)) / np.maximum(count, 1)
+    return np.where(count > 0, mean, np.nan)
+
+
+def _labels(trace: Trace, rule: Rule, shares: np.ndarray) -> np.ndarray:
+    visibility = trace.manifest["model"]["visibility"]
+    if isinstance(rule, gu) and visibility != "bidirectional":
+        raise SpecError(
+            f"{rule} asks how many queries may look at a key, which differs from key to key under "
+            f"{visibility} visibility: hatch by rulli, ratio or topk"
+        )
+    return rule.labels(shares)
+
+
+def _received_table(trace: Trace, shares: np.ndarray, sinks: np.ndarray) -> pd.DataFrame:
+    steps, positions = shares.shape
+    tokens = [_sound(trace.token(token)) for token in trace.canvas[-1].tolist()]
+    return pd.DataFrame(
+        {
+            "step": np.repeat(np.arange(steps), positions),
+            "position": np.tile(np.arange(positions), steps),
+            "token": tokens * steps,
+            "role": [ROLES[role] for role in trace.role[:steps].ravel().tolist()],
+            "value": shares.ravel(),
+            "sink": sinks.ravel(),
+        }
+    )
+
+
+def _sound(text: str) -> str:
+    """Text that a table can hold: half of a surrogate pair is no character."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _pattern(trace: Trace, at: int, layer: int, head: int, step: int) -> np.ndarray:
+    if "pattern" in trace.fields:
+        picks = [trace[f"pick_{name}"].values for name in ("step", "layer", "head")]
+        found = np.nonzero((picks[0] == at) & (picks[1] == layer) & (picks[2] == head))[0]
+        if found.size:
+            return trace["pattern"].values[found[0]].astype(np.float64)
+    raise TraceError(
+        f"the trace has no map of step {at}, layer {layer}, head {head}: measure it with "
+        "aw.replay(model, trace, probes=[aw.probes.pattern("
+        f"layers=[{layer}], heads=[{head}], steps=[{step}, {step + 1}])])"
+    )
+
+
+def _pattern_table(panels: dict[str, np.ndarray], steps: dict[str, int]) -> pd.DataFrame:
+    parts = []
+    for name, matrix in panels.items():
+        query, key_at = (grid.ravel() for grid in np.indices(matrix.shape))
+        fixed = {"panel": name, "step": steps[name]}
+        parts.append(pd.DataFrame({"query": query, "key": key_at, "value": matrix.ravel()} | fixed))
+    return pd.concat(parts, ignore_index=True)[["panel", "step", "query", "key", "value"]]
+
+
+def _check_index(name: str, index: int, count: int) -> None:
+    if not 0 <= index < count:
+        raise SpecError(f"{name} {index} is not in the trace: it has 0 to {count - 1}")

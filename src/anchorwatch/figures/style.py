@@ -1,0 +1,142 @@
+"""How figures look, in one place: colours, sizes, and the settings that hold only while we draw.
+
+Colours are Okabe and Ito's, which people with any colour vision tell apart; roles have the colours
+of the film strip. Text never means mathematics here: a token may be `$x_1$`, so log axes take their
+numbers from `plain_log`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure as Sheet
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from anchorwatch.errors import SpecError
+
+COLUMN, PAGE = 3.3, 6.9
+"""Widths in inches: one column of a paper, and both."""
+TALLEST = 8.5
+FONT, SMALL = 7.0, 6.0
+"""Sizes in points: of names, and of ticks, tokens and legends."""
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+"""Okabe and Ito's colours that show on white, most different first."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MAGNITUDE = "cividis"
+"""From nothing to much: perceptually uniform, made for colour blindness."""
+DIFFERENCE = "RdBu_r"
+"""Less, the same, more; the middle is no difference."""
+
+NULL = "#767676"
+ABSENT_FACE, ABSENT_LINE = "#f2f2f2", "#b0b0b0"
+ABSENT_HATCH = "////"
+SINK_HATCH = "//////"
+ROLE_COLOURS = {
+    "prompt": "#6b6b6b",
+    "special": "#b3b3b3",
+    "masked": "#dedede",
+    "fresh": "#ffd84d",
+    "written": "#00606b",
+    "absent": "#ffffff",
+}
+
+_LOOK: dict[str, Any] = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": FONT,
+    "axes.labelsize": FONT,
+    "axes.titlesize": FONT,
+    "axes.titleweight": "normal",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 3.0,
+    "axes.labelpad": 2.5,
+    "axes.linewidth": 0.5,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.unicode_minus": True,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    **{
+        f"{axis}tick.major.{key}": value
+        for axis in "xy"
+        for key, value in {"width": 0.5, "size": 2.0, "pad": 1.5}.items()
+    },
+    **{
+        f"{axis}tick.minor.{key}": value
+        for axis in "xy"
+        for key, value in {"width": 0.4, "size": 1.2}.items()
+    },
+    "lines.linewidth": 1.1,
+    "lines.markersize": 2.6,
+    "patch.linewidth": 0.5,
+    "hatch.linewidth": 0.45,
+    "legend.fontsize": SMALL,
+    "legend.frameon": False,
+    "legend.handlelength": 1.5,
+    "legend.handleheight": 0.8,
+    "legend.columnspacing": 1.1,
+    "legend.handletextpad": 0.5,
+    "legend.borderaxespad": 0.2,
+    "legend.borderpad": 0.1,
+    "legend.labelspacing": 0.35,
+    "figure.constrained_layout.h_pad": 0.03,
+    "figure.constrained_layout.w_pad": 0.045,
+    "figure.dpi": 100,
+    "text.parse_math": False,  # foreign text is text
+    "text.usetex": False,
+    "pdf.fonttype": 42,  # TrueType: journals refuse Type 3, and text can be selected
+    "svg.fonttype": "none",  # text stays text, to search, edit and read aloud; the font may differ
+    "svg.hashsalt": "anchorwatch",
+}
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Draw with our settings, whatever the reader's matplotlibrc says; it is restored after.
+
+    As a decorator, `@look()`, it holds for a whole function.
+    """
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_LOOK)  # type: ignore[arg-type]
+        yield
+
+
+def sheet(
+    width: float,
+    height: float,
+    *,
+    rows: int = 1,
+    columns: int = 1,
+    ratios: Sequence[float] | None = None,
+) -> tuple[Sheet, list[Axes]]:
+    """An empty figure of so many inches and its axes, row by row; `ratios` of the column widths."""
+    drawn = Sheet(figsize=(width, min(height, TALLEST)), layout="constrained")
+    made = drawn.subplots(rows, columns, squeeze=False, width_ratios=ratios)
+    return drawn, list(made.flat)
+
+
+def colours(levels: Sequence[Any]) -> dict[Any, str]:
+    """A colour for each level: of the palette, or along a map where numbers are more than that."""
+    if len(levels) <= len(PALETTE):
+        return dict(zip(levels, PALETTE, strict=False))
+    if not all(isinstance(level, int | float | np.number) for level in levels):
+        raise SpecError(
+            f"{len(levels)} kinds cannot be told apart by colour: "
+            f"show {len(PALETTE)} or fewer, or colour by a number such as layer"
+        )
+    shades = matplotlib.colormaps[MAGNITUDE](np.linspace(0.0, 0.88, len(levels)))
+    return {level: to_hex(shade) for level, shade in zip(levels, shades, strict=True)}
+
+
+def plain_log(axis: Axis) -> None:
+    """Numbers such as 0.01 and 100 on a log axis, without mathematics in the text."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,102 @@
+"""Tables as files: CSV for eyes and spreadsheets, JSON and Parquet that remember what made them."""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from anchorwatch._version import __version__
+from anchorwatch.commits import put_file
+from anchorwatch.errors import SpecError, TraceError
+
+KINDS = ("csv", "json", "parquet")
+_KEY = "anchorwatch"
+
+
+def save(table: pd.DataFrame, path: str | Path) -> Path:
+    """Write a .csv, .json or .parquet, whole or not at all; a table of that name is replaced."""
+    target = Path(path)
+    kind = target.suffix.lower().removeprefix(".")
+    if kind not in KINDS:
+        raise SpecError(
+            f"a table cannot be saved as {target.name!r}: "
+            f"the name ends in {', '.join(f'.{one}' for one in KINDS)}"
+        )
+    if not target.parent.is_dir():
+        raise SpecError(f"the folder {target.parent} does not exist: make it first")
+    content = {"csv": as_csv, "json": as_json}[kind](table).encode() if kind != "parquet" else None
+    growing = target.with_name(f".{target.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        put_file(growing, _parquet(table) if content is None else content)
+        growing.replace(target)
+    finally:
+        growing.unlink(missing_ok=True)
+    return target
+
+
+def as_csv(table: pd.DataFrame) -> str:
+    """Rows and a header; an absent number is an empty cell."""
+    return str(table.to_csv(index=False, lineterminator="\n"))
+
+
+def as_json(table: pd.DataFrame) -> str:
+    """`{"about", "traces", "rows"}`; an absent number is null."""
+    held = table.astype(object).where(table.notna(), None)
+    rows = [
+        {str(name): _plain(value) for name, value in row.items()}
+        for row in held.to_dict(orient="records")
+    ]
+    return json.dumps(_origin(table) | {"rows": rows}, indent=1)
+
+
+def origin(path: str | Path) -> dict[str, Any]:
+    """What made a table file: the metric and its settings, our version, and each trace."""
+    target = Path(path)
+    try:
+        if target.suffix.lower() == ".parquet":
+            return json.loads(_parquet_reader().read_schema(target).metadata[_KEY.encode()])
+        held = json.loads(target.read_text())
+        return {name: held[name] for name in ("anchorwatch", "about", "traces")}
+    except (KeyError, TypeError, ValueError) as error:
+        raise TraceError(
+            f"{target} does not say what made it: tables that `anchorwatch measure -o` writes as "
+            ".json or .parquet do"
+        ) from error
+
+
+def _origin(table: pd.DataFrame) -> dict[str, Any]:
+    held = {name: table.attrs.get(name, {}) for name in ("about", "traces")}
+    return {_KEY: __version__} | held
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _parquet(table: pd.DataFrame) -> bytes:
+    parquet = _parquet_reader()
+    import pyarrow
+
+    bare = table.copy()
+    bare.attrs = {}
+    held = pyarrow.Table.from_pandas(bare, preserve_index=False)
+    made = {_KEY.encode(): json.dumps(_origin(table)).encode()}
+    buffer = io.BytesIO()
+    parquet.write_table(held.replace_schema_metadata((held.schema.metadata or {}) | made), buffer)
+    return buffer.getvalue()
+
+
+def _parquet_reader() -> Any:
+    try:
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise SpecError(
+            "a .parquet file needs pyarrow: pip install pyarrow, or save as .csv or .json"
+        ) from None
+    return pyarrow.parquet

@@ -1,0 +1,384 @@
+"""Attention rollout between regions, with the nulls and the warning it cannot be read without.
+
+A product of many positive stochastic matrices has nearly equal rows, a causal one sends everything
+to the first position even without a sink, and a pooled one follows lengths. So every rollout comes
+with its Dobrushin coefficient, which is 0 where all rows are the same, and with what indifferent
+attention under the same visibility and lengths would have given.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy  # its submodules load when they are first used
+
+from anchorwatch.errors import AnchorwatchWarning, SpecError, TraceError
+from anchorwatch.metrics.cells import Quantity, mean
+from anchorwatch.metrics.flow import REGIONS, Layout, Traces, asked_regions, layouts, null_flow
+from anchorwatch.metrics.nulls import spans, window_of
+from anchorwatch.metrics.reading import need
+from anchorwatch.metrics.tables import tabulate
+from anchorwatch.trace import ABSENT, Trace
+
+COLLAPSED = 0.05
+"""A Dobrushin coefficient below which rows are the same for every purpose."""
+BESIDE = ("length_null", "sink_null", "dobrushin")
+"""Columns of a rollout's table besides those of every table."""
+
+
+def rollout(
+    traces: Traces,
+    *,
+    sink_share: float | None = None,
+    sink_at: int = 0,
+    by: Sequence[str] = ("layer", *REGIONS),
+) -> pd.DataFrame:
+    """Rollout from region to region, up to and with each layer: X <- (X + mean_h A X) / 2.
+
+    `null` is the rollout of indifferent attention under the same visibility and lengths (anchors
+    that the probe hid are hidden there too), `length_null` the share of positions in the region,
+    and `sink_null` that of indifferent attention whose rows give `sink_share` to the position
+    `sink_at`. `dobrushin` says how much rows still differ. Dims: step (or progress), layer and both
+    regions; without layer it is the rollout through all of them.
+    """
+    asked_regions(by)
+    plant = _planted(sink_share, sink_at)
+    parts = []
+    for trace, regions in layouts(traces):
+        values = need(trace, "region_rollout").values.astype(np.float64)
+        hidden = _hidden_by_the_probe(trace)
+        if plant is not None and sink_at in hidden:
+            raise SpecError(
+                f"position {sink_at} was hidden from the rollout: plant a sink elsewhere"
+            )
+        values = np.where(regions.lengths[:, None, None, :] > 0, values, np.nan)
+        null = _even_regions(trace, regions, hidden)
+        sunk = None if plant is None else _even_regions(trace, regions, hidden, plant)
+        lengths = _length_shares(trace, regions, hidden)
+        parts.append((trace, _quantities(values, null, lengths, sunk, regions, by)))
+    about = {"metric": "rollout", "sink_share": sink_share, "sink_at": sink_at}
+    return _table(parts, by, about)
+
+
+def published_rollout(traces: Traces, *, by: Sequence[str] = ("layer", *REGIONS)) -> pd.DataFrame:
+    """The rollout as 2601.07894 published it: pooled to regions before the product.
+
+    Head means are summed to regions, rows normalised over regions, B = (P + I) / 2, and B of every
+    layer multiplied. Read it beside `null`, the same recipe on indifferent attention: with 13
+    regions, 32 causal layers and no sink at all the first token ends with 0.72 to 0.89.
+    """
+    asked_regions(by)
+    parts = []
+    for trace, regions in layouts(traces):
+        flow = need(trace, "region_flow").values
+        pooled = flow.mean(axis=2, dtype=np.float64)
+        windows = [window_of(trace, layer) for layer in range(flow.shape[1])]
+        nulls = {window: null_flow(trace, regions, window) for window in set(windows)}
+        expected = np.stack([nulls[window] for window in windows], axis=1)
+        lengths = _length_shares(trace, regions, (), within=True)
+        values, null = (_multiplied(one, regions) for one in (pooled, expected))
+        parts.append((trace, _quantities(values, null, lengths, None, regions, by)))
+    return _table(parts, by, {"metric": "published_rollout"})
+
+
+def _multiplied(pooled: np.ndarray, regions: Layout) -> np.ndarray:
+    """[step, layer, row, column] products of (P + I) / 2; NaN from the first absent layer on."""
+    there = regions.lengths > 0
+    same = np.eye(len(regions.names))
+    rolled = np.empty(pooled.shape)
+    product = np.broadcast_to(same, (len(pooled), *same.shape))
+    for layer in range(pooled.shape[1]):
+        whole = pooled[:, layer].sum(axis=-1, keepdims=True)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rows = np.where(there[:, :, None], pooled[:, layer] / whole, same)
+            product = (rows + same) / 2 @ product
+        rolled[:, layer] = product
+    return np.where(there[:, None, :, None] & there[:, None, None, :], rolled, np.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenRollout:
+    """The rollout of one step through all layers, token by token; NaN where there is no token."""
+
+    shares: np.ndarray
+    """[query, key]; with what a sink token holds, a row sums to one."""
+    null: np.ndarray
+    """[query, key] of indifferent attention under the same visibility."""
+    dobrushin: float
+    """0 where all rows are the same, 1 where two have nothing in common."""
+    trace: Trace
+    step: int
+    hidden: tuple[int, ...]
+
+    def regions(self) -> pd.DataFrame:
+        """Pooled as `rollout` pools: mean over a region's queries, sum over the other's keys."""
+        ((trace, regions),) = layouts(self.trace)
+        there = trace.role[self.step] != ABSENT
+        onto = regions.onto[there]
+        values, null = (
+            _pooled(rows[np.ix_(there, there)] @ onto, onto) for rows in (self.shares, self.null)
+        )
+        values = np.where(onto.any(axis=0), values, np.nan)
+        lengths = _length_shares(trace, regions, self.hidden)[self.step]
+        found = [
+            mean(name, REGIONS, np.where(np.isnan(values), np.nan, one), expected, regions.labels)
+            for name, one, expected in (
+                ("rollout", values, null),
+                ("length_null", lengths, None),
+                ("dobrushin", self.dobrushin, None),
+            )
+        ]
+        about = {"metric": "token_rollout", "step": self.step, "hidden": list(self.hidden)}
+        return _spread(tabulate([(trace, found)], REGIONS, about=about))
+
+
+def token_rollout(
+    trace: Trace, step: int, *, hidden: Sequence[int] = (), residual: float = 0.5
+) -> TokenRollout:
+    """X <- residual X + (1 - residual) mean_h A X over all layers of one step, from `pattern`.
+
+    Columns of `hidden` positions are taken out and rows renormalised, head by head; a row with
+    nothing left to look at keeps what it has.
+    """
+    picks = _picks(trace, step)
+    there = int(np.count_nonzero(trace.role[step] != ABSENT))
+    places = _checked_places(hidden, there)
+    if not 0 <= residual < 1:
+        raise SpecError(f"residual={residual!r} is not at least 0 and below 1: 0.5 is the usual")
+    sink = trace.manifest["model"].get("sink_id") is not None
+    kept = np.ones(there)
+    kept[places] = 0
+    maps, state, null = need(trace, "pattern"), np.eye(there), np.eye(there)
+    for layer, at in enumerate(picks):
+        heads = maps[at].values[:, :there, :there].astype(np.float64)
+        if np.isnan(heads).any():
+            row = int(np.argwhere(np.isnan(heads))[0][1])
+            raise TraceError(f"row {row} of layer {layer} at step {step} is absent: {_again(step)}")
+        looks = _without(heads, kept, sink).mean(axis=0)
+        state = residual * state + (1 - residual) * (looks @ state)
+        even = evenly(null, spans(trace, step, window_of(trace, layer)), kept, sink)
+        null = residual * null + (1 - residual) * even
+    apart = float(dobrushin(state))
+    if apart < COLLAPSED:
+        _warn(apart, "", up=3)
+    whole = np.full((2, *[trace.canvas.shape[1]] * 2), np.nan)
+    whole[:, :there, :there] = state, null
+    return TokenRollout(whole[0], whole[1], apart, trace, step, tuple(places))
+
+
+def dobrushin(rows: np.ndarray) -> np.ndarray:
+    """Half the greatest L1 distance between two rows of [..., row, column]; absent rows left out.
+
+    What a row lacks to one (a sink token, positions outside every region) is a column of its own.
+    NaN where there are fewer than two rows.
+    """
+    flat = rows.reshape(-1, *rows.shape[-2:])
+    found = np.full(len(flat), np.nan)
+    for at, matrix in enumerate(flat):
+        there = matrix[~np.isnan(matrix).all(axis=-1)]
+        if len(there) > 1:
+            there = np.nan_to_num(there)
+            whole = np.column_stack([there, 1 - there.sum(axis=-1)])
+            found[at] = scipy.spatial.distance.pdist(whole, "cityblock").max() / 2
+    return found.reshape(rows.shape[:-2])
+
+
+def evenly(
+    state: np.ndarray,
+    looks: tuple[np.ndarray, np.ndarray],
+    kept: np.ndarray,
+    sink_token: bool,
+    plant: tuple[int, float] | None = None,
+) -> np.ndarray:
+    """Indifferent attention times `state` [key, column], by differences of cumulative sums.
+
+    `looks` are the spans of `nulls.spans`; keys not `kept` are taken out, and a row with none left
+    keeps what it has. With `plant` (position, share) rows that may look there give it that share.
+    """
+    first, last = looks
+    sums = np.concatenate([np.zeros((1, state.shape[1])), np.cumsum(state * kept[:, None], axis=0)])
+    counts = np.concatenate([[0.0], np.cumsum(kept)])
+    total = sums[last] - sums[first]
+    count = (counts[last] - counts[first])[:, None] + sink_token
+    found = np.where(count > 0, total / np.maximum(count, 1), state)
+    if plant is None or plant[0] >= len(state):
+        return found
+    at, share = plant
+    rest = (total - state[at]) / np.maximum(count - 1, 1)
+    sunk = np.where(count > 1, share * state[at] + (1 - share) * rest, state[at])
+    return np.where(((first <= at) & (at < last))[:, None], sunk, found)
+
+
+def _even_regions(
+    trace: Trace,
+    regions: Layout,
+    hidden: tuple[int, ...],
+    plant: tuple[int, float] | None = None,
+) -> np.ndarray:
+    """[step, layer, query_region, key_region] rollout of indifferent attention."""
+    model = trace.manifest["model"]
+    windows = [window_of(trace, layer) for layer in range(model["layers"])]
+    sizes = np.count_nonzero(trace.role[:-1] != ABSENT, axis=1)
+    found = np.empty((len(sizes), len(windows), *[len(regions.names)] * 2))
+    for there in np.unique(sizes):
+        steps = np.flatnonzero(sizes == there)
+        looks = {window: spans(trace, steps[0], window) for window in set(windows)}
+        kept = np.ones(there)
+        kept[[position for position in hidden if position < there]] = 0
+        state = onto = regions.onto[:there]
+        for layer, window in enumerate(windows):
+            even = evenly(state, looks[window], kept, model.get("sink_id") is not None, plant)
+            state = (state + even) / 2
+            found[steps, layer] = _pooled(state, onto)
+    return found
+
+
+def _pooled(state: np.ndarray, onto: np.ndarray) -> np.ndarray:
+    """[region, column] mean over each region's rows; NaN where it has none."""
+    lengths = onto.sum(axis=0)[:, None]
+    return np.where(lengths > 0, onto.T @ state / np.maximum(lengths, 1), np.nan)
+
+
+def _length_shares(
+    trace: Trace, regions: Layout, hidden: tuple[int, ...], *, within: bool = False
+) -> np.ndarray:
+    """[step, region] share of the positions that may be looked at, or of those in regions."""
+    there = trace.role[:-1] != ABSENT
+    there[:, [position for position in hidden if position < there.shape[1]]] = False
+    sizes = there @ regions.onto
+    sink = trace.manifest["model"].get("sink_id") is not None
+    whole = sizes.sum(axis=1) if within else there.sum(axis=1) + sink
+    return np.where(regions.lengths > 0, sizes / np.maximum(whole, 1)[:, None], np.nan)
+
+
+def _hidden_by_the_probe(trace: Trace) -> tuple[int, ...]:
+    for probe in trace.manifest.get("probes", []):
+        if probe["name"] == "region_rollout":
+            return tuple(probe["hidden"])
+    return ()
+
+
+def _quantities(
+    values: np.ndarray,
+    null: np.ndarray,
+    lengths: np.ndarray,
+    sunk: np.ndarray | None,
+    regions: Layout,
+    by: Sequence[str],
+) -> list[Quantity]:
+    """The rollout and the columns beside it, over the same cells."""
+    columns = {
+        "rollout": values,
+        "length_null": np.broadcast_to(lengths[:, None, None, :], values.shape),
+        "sink_null": np.full(values.shape, np.nan) if sunk is None else sunk,
+        "dobrushin": np.broadcast_to(dobrushin(values)[..., None, None], values.shape),
+    }
+    absent = np.isnan(values)
+    dims: tuple[str, ...] = ("step", "layer", *REGIONS)
+    last: tuple[slice | int, ...] = (slice(None),)
+    if "layer" not in by:  # a mean over depths of what adds up over depth means nothing
+        measured = np.flatnonzero(~absent.all(axis=(0, 2, 3)))
+        last = (slice(None), int(measured[-1]) if len(measured) else 0)
+        dims = ("step", *REGIONS)
+    return [
+        mean(
+            name,
+            dims,
+            np.where(absent, np.nan, column)[last],
+            null[last] if name == "rollout" else None,
+            regions.labels,
+        )
+        for name, column in columns.items()
+    ]
+
+
+def _table(
+    parts: list[tuple[Trace, list[Quantity]]], by: Sequence[str], about: Mapping[str, Any]
+) -> pd.DataFrame:
+    table = _spread(tabulate(parts, by, about=about))
+    apart = table["dobrushin"]
+    if (apart < COLLAPSED).any():
+        depth = table.loc[apart < COLLAPSED, "layer"].min() if "layer" in table else None
+        _warn(float(apart.min()), "" if depth is None else f" from layer {depth} on", up=4)
+    return table
+
+
+def _spread(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the rollout, with the other quantities as columns."""
+    keys = list(table.columns[: table.columns.get_loc("quantity")])
+    found = table[table["quantity"] == "rollout"]
+    for name in BESIDE:
+        if name in set(table["quantity"]):
+            one = table.loc[table["quantity"] == name, [*keys, "value"]]
+            found = found.merge(one.rename(columns={"value": name}), on=keys, how="left")
+    found.attrs = table.attrs
+    return found.reset_index(drop=True)
+
+
+def _warn(apart: float, where: str, *, up: int) -> None:
+    warnings.warn(
+        f"the rows of the rollout have collapsed{where}: their Dobrushin coefficient falls to "
+        f"{apart:.2g}, below {COLLAPSED:g}, and differences between rows mean nothing; compare one "
+        "row with its null, or read region_flow",
+        AnchorwatchWarning,
+        stacklevel=up,
+    )
+
+
+def _planted(share: float | None, at: int) -> tuple[int, float] | None:
+    if share is None:
+        return None
+    if not 0 <= share <= 1:
+        raise SpecError(f"sink_share={share!r} is no share: expected a number from 0 to 1")
+    if not isinstance(at, int | np.integer) or at < 0:
+        raise SpecError(f"sink_at={at!r} is no position: expected a whole number of at least 0")
+    return int(at), float(share)
+
+
+def _checked_places(hidden: Sequence[int], there: int) -> list[int]:
+    for place in hidden:
+        if not isinstance(place, int | np.integer) or not 0 <= place < there:
+            raise SpecError(f"hidden={list(hidden)}: the step has positions 0 to {there - 1}")
+    return sorted({int(place) for place in hidden})
+
+
+def _without(heads: np.ndarray, kept: np.ndarray, sink_token: bool) -> np.ndarray:
+    """Maps [head, query, key] without some columns, rows renormalised."""
+    if kept.all():
+        return heads
+    left = heads * kept
+    held = left.sum(axis=-1, keepdims=True)
+    if sink_token:  # its column is not in the map
+        held += 1 - heads.sum(axis=-1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(held > 0, left / held, np.eye(len(kept)))
+
+
+def _picks(trace: Trace, step: int) -> list[np.ndarray]:
+    """Which maps of `pattern` are each layer's; all layers and heads must be there."""
+    if not 0 <= step < trace.num_steps:
+        raise SpecError(f"step {step} is not in the trace: it has 0 to {trace.num_steps - 1}")
+    called = f"the trace {trace.digest()[:12]}"
+    if "pattern" not in trace.fields:
+        raise TraceError(f"{called} has no 'pattern': {_again(step)}")
+    at, layer, head = (trace[f"pick_{name}"].values for name in ("step", "layer", "head"))
+    model, found = trace.manifest["model"], []
+    for one in range(model["layers"]):
+        picks = np.flatnonzero((at == step) & (layer == one))
+        if lost := sorted(set(range(model["heads"])) - set(head[picks].tolist())):
+            raise TraceError(
+                f"{called} lacks the map of step {step}, layer {one}, head {lost[0]}: "
+                f"a rollout goes through all of them; {_again(step)}"
+            )
+        found.append(picks)
+    return found
+
+
+def _again(step: int) -> str:
+    call = f"aw.replay(model, trace, probes=[aw.probes.pattern(steps=[{step}])])"
+    return f"measure them afterwards with {call}"
