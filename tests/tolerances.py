@@ -50,3 +50,6 @@ SHUFFLED = 0.05
 
 REST = 1e-4
 """A lift of what a float32 row has left once sinks with up to 98 % of it are taken out."""
+
+SCORE = 2e-4
+"""A share of variance explained: float32 logarithms against float64, the error over the variance."""

@@ -6,23 +6,21 @@ Heavy imports live inside commands, so that --help answers at once.
 
 from __future__ import annotations
 
-import contextlib
+import inspect
 import io
-import json
-import os
 import sys
-import textwrap
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from anchorwatch import probes as kinds
-from anchorwatch import words
+from anchorwatch import talk, words
 from anchorwatch._version import __version__
-from anchorwatch.errors import AnchorwatchError, AnchorwatchWarning, SpecError
-from anchorwatch.foreign import one_line, visible
+from anchorwatch.errors import AnchorwatchError, SpecError
+from anchorwatch.foreign import one_line
 
 if TYPE_CHECKING:
     from anchorwatch.models.prompts import Prompt
@@ -38,7 +36,12 @@ app = typer.Typer(
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_RUNNING = ("torch", "transformers", "safetensors", "tokenizers", "accelerate", "huggingface_hub")
+Traces = Annotated[list[Path] | None, typer.Argument(help="Traces, as `run -o` writes them.")]
+Rule = Annotated[
+    str | None, typer.Option(help="What a sink is: rulli:3, zscore:3, gu:0.3, topk:1.")
+]
+Group = Annotated[str | None, typer.Option(help="Queries that count: all, masked, written.")]
+More = Annotated[list[str] | None, typer.Option("--set", help="Another option, name=value.")]
 _LENGTH = 64
 _EMBEDDED = ("tiny/llada", "tiny/dream", "tiny/arm", "tiny/bert")
 
@@ -118,8 +121,8 @@ def run(
     asked: Prompt = [{"role": "user", "content": text}] if chat else text
     ask, canvas = (None, words.masked_canvas(loaded, asked)) if infill else (asked, None)
     plan = str(aw.plan(loaded, ask, how, canvas=canvas, probes=measured)).splitlines()
-    _say(f"plan: {plan[0]}; {plan[-1]}")
-    _tell(
+    talk.say(f"plan: {plan[0]}; {plan[-1]}")
+    talk.tell(
         aw.run(loaded, ask, how, canvas=canvas, probes=measured, seed=seed, out=out), out, as_json
     )
 
@@ -133,7 +136,7 @@ def resume(
     """Go on with a run that was killed, after its last whole block of steps."""
     import anchorwatch as aw
 
-    _tell(aw.run(aw.load(model), resume=trace), trace, as_json)
+    talk.tell(aw.run(aw.load(model), resume=trace), trace, as_json)
 
 
 @app.command()
@@ -152,7 +155,7 @@ def show(
     held = read(trace)
     if as_json:
         frames = shows.frames_json(held, step)
-        _print_json({"manifest": held.manifest, "frames": frames}, indent=None)
+        talk.print_json({"manifest": held.manifest, "frames": frames}, indent=None)
     else:
         shows.show(held, step, every=every)
 
@@ -168,10 +171,82 @@ def verify(
     found = damage(trace)
     files, size = (0, 0) if found else extent(trace)
     if as_json:
-        _print_json({"whole": not found, "damage": found, "files": files, "bytes": size})
+        talk.print_json({"whole": not found, "damage": found, "files": files, "bytes": size})
     else:
         typer.echo("\n".join(found) or f"whole: {files} files, {size} bytes")
     raise typer.Exit(1 if found else 0)
+
+
+@app.command()
+def measure(
+    metric: Annotated[str, typer.Argument(help="sinks, jumps, ...; list names all, all is all.")],
+    traces: Traces = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="A .csv, .json, .parquet.")
+    ] = None,
+    rule: Rule = None,
+    group: Group = None,
+    by: Annotated[str | None, typer.Option(help="Split by: layer,head,progress ...")] = None,
+    more: More = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure traces: a tidy table with null, lift and interval, as CSV on stdout."""
+    from anchorwatch import metrics
+    from anchorwatch.metrics import files
+    from anchorwatch.metrics.everything import measure_all
+
+    if metric == "list":
+        return talk.print_names({name: getattr(metrics, name) for name in metrics.METRICS})
+    given = _given({"rule": rule, "group": group, "by": by}, more)
+    if metric == "all":
+        folder = words.folder_for_all(out, given)
+        for name, table in measure_all(_read(traces)).items():
+            files.save(table, folder / f"{name}.csv")
+        return talk.say(f"wrote {one_line(str(folder))}")
+    function = words.metric(metric)
+    asked = words.options(inspect.signature(function).parameters, given)
+    table = function(_read(traces), **asked)
+    if out is not None:
+        talk.say(f"wrote {one_line(str(files.save(table, out)))}")
+    if out is None or as_json:
+        typer.echo(files.as_json(table) if as_json else files.as_csv(table), nl=as_json)
+
+
+@app.command()
+def plot(
+    figure: Annotated[str, typer.Argument(help="sink-map, absorption, ...; list names all.")],
+    traces: Traces = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="A .pdf, .svg or .png.")] = None,
+    rule: Rule = None,
+    group: Group = None,
+    layer: Annotated[int | None, typer.Option(help="Only this layer.")] = None,
+    head: Annotated[int | None, typer.Option(help="Only this head.")] = None,
+    step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
+    more: More = None,
+) -> None:
+    """Draw a figure of traces into a file that remembers what made it."""
+    from anchorwatch.figures.catalogue import FIGURES, draw, find
+
+    if figure == "list":
+        return talk.print_names({name: one.function for name, one in FIGURES.items()})
+    takes = find(figure).takes
+    named = {"rule": rule, "group": group, "layer": layer, "head": head, "step": step}
+    asked = words.options(takes, _given(named, more))
+    if out is None:
+        raise SpecError("say where to: -o sinks.pdf")
+    typer.echo(str(draw(figure, _read(traces), asked).save(out)))
+
+
+@app.command()
+def whence(
+    file: Annotated[Path, typer.Argument(help="A figure, or a .json or .parquet table.")],
+) -> None:
+    """Say what made a figure or a table: settings and traces, as JSON."""
+    from anchorwatch.figures import whence as of_figure
+    from anchorwatch.metrics.files import origin
+
+    table = file.suffix.lower() in (".json", ".parquet", ".csv")
+    talk.print_json(origin(file) if table else of_figure(file))
 
 
 @app.command()
@@ -185,7 +260,7 @@ def models(as_json: AsJson = False) -> None:
             {name: getattr(family, name) for name in (*names, "mask_id", "checkpoints")}
             for family in FAMILIES
         ]
-        _print_json({"families": rows, "embedded": _EMBEDDED, "not_read": UNSUPPORTED})
+        talk.print_json({"families": rows, "embedded": _EMBEDDED, "not_read": UNSUPPORTED})
         return
     row = "{:<13}{:<6}{:<15}{:<5}{:<16}{}"
     typer.echo(row.format("family", "kind", "visibility", "row", "mask id", "held by"))
@@ -194,11 +269,11 @@ def models(as_json: AsJson = False) -> None:
         held, at = family.network or "its own class", "p-1" if family.shift else "p"
         cells = (family.name, family.kind, family.visibility, at, mask, held)
         typer.echo(row.format(*cells))
-        typer.echo(_wrapped(family.checkpoints, 13))
+        typer.echo(talk.wrapped(family.checkpoints, 13))
     typer.echo("\nrow p-1: what the network says at the position before is about the token at p")
     typer.echo(f"embedded: {', '.join(_EMBEDDED)}\n\nknown and not read:")
     for name, reason in UNSUPPORTED.items():
-        typer.echo(f"  {name}\n{_wrapped(reason, 4)}")
+        typer.echo(f"  {name}\n{talk.wrapped(reason, 4)}")
 
 
 @app.command()
@@ -220,7 +295,7 @@ def doctor(as_json: AsJson = False) -> None:
     findings = examine()
     failed = [finding for finding in findings if not finding.good]
     if as_json:
-        _print_json([finding.as_dict() for finding in findings])
+        talk.print_json([finding.as_dict() for finding in findings])
     else:
         width = max(len(finding.name) for finding in findings)
         for finding in findings:
@@ -236,17 +311,17 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         with warnings.catch_warnings(record=False):
-            warnings.showwarning = _say_warning
+            warnings.showwarning = talk.say_warning
             app()
     except SpecError as error:
-        _fail(str(error), 2)
+        talk.fail(str(error), 2)
     except ImportError as error:
-        _fail(_lacking(error), 1)
+        talk.fail(talk.lacking(error), 1)
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        _fail(f"{error.strerror}{where}" if error.strerror else str(error), 1)
+        talk.fail(f"{error.strerror}{where}" if error.strerror else str(error), 1)
     except AnchorwatchError as error:
-        _fail(str(error), 1)
+        talk.fail(str(error), 1)
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -260,58 +335,16 @@ def _version(
         raise typer.Exit
 
 
-def _tell(trace: Trace, out: Path | None, as_json: bool) -> None:
-    if as_json:
-        _print_json(trace.manifest | {"digest": trace.digest(), "steps": trace.num_steps})
-        return
-    seen = "\n".join(visible(line) for line in trace.text.split("\n"))
-    typer.echo(seen if sys.stdout is not None and sys.stdout.isatty() else trace.text)
-    _say(f"{trace!r}" + (f"\n  wrote     {one_line(str(out))}" if out else ""))
+def _read(paths: list[Path] | None) -> list[Trace]:
+    from anchorwatch.trace import read
+
+    if not paths:
+        raise SpecError("name at least one trace, as `anchorwatch run -o` writes it")
+    return [read(path) for path in paths]
 
 
-def _wrapped(text: str, indent: int) -> str:
-    lines = textwrap.wrap(text, 80 - indent, break_long_words=False, break_on_hyphens=False)
-    return textwrap.indent("\n".join(lines), " " * indent)
-
-
-def _print_json(value: object, indent: int | None = 2) -> None:
-    typer.echo(json.dumps(value, indent=indent))
-
-
-def _say(text: str) -> None:
-    """Talk: on stderr, and nothing is lost when nobody can hear it."""
-    with contextlib.suppress(OSError):
-        typer.echo(text, err=True)
-
-
-def _fail(said: str, code: int) -> NoReturn:
-    _say(f"error: {one_line(' '.join(said.split()))}")
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None:
-                stream.flush()
-        except OSError:  # a full disk: the interpreter would try again, and complain
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    sys.exit(code)
-
-
-def _lacking(error: ImportError) -> str:
-    name = (error.name or "").partition(".")[0]
-    if "pip install" in str(error) or name not in _RUNNING:
-        return str(error)
-    return f"this command needs {name}, which is not installed: pip install 'anchorwatch[run]'"
-
-
-def _say_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    prefix = "note" if issubclass(category, AnchorwatchWarning) else "warning"
-    _say(f"{prefix}: {one_line(' '.join(str(message).split()))}")
+def _given(named: Mapping[str, object], more: list[str] | None) -> dict[str, str]:
+    return {k: str(v) for k, v in named.items() if v is not None} | words.settings(more or [])
 
 
 if __name__ == "__main__":

@@ -36,12 +36,15 @@ UNREADABLE = (
 _THREADS = min(8, os.cpu_count() or 1)
 
 
+def place(path: str | Path) -> Path:
+    """Where a path points, ~ being the home folder."""
+    return Path(os.path.expanduser(path))
+
+
 def damage(path: str | Path) -> list[str]:
     """Every way in which a trace differs from its commit record, a sentence each; none if whole."""
-    folder = Path(path)
-    if not folder.is_dir():
-        return [f"there is no trace at {folder}: a trace is a folder"]
-    if said := unfinished(folder):
+    folder = place(path)
+    if said := absent(folder) or unfinished(folder):
         return [said]
     if not (folder / COMMIT).is_file():
         return [f"{COMMIT} is missing: the trace was never finished, or not copied whole"]
@@ -67,8 +70,19 @@ def damage(path: str | Path) -> list[str]:
 
 def extent(path: str | Path) -> tuple[int, int]:
     """How many files a trace has, and how many bytes."""
-    sizes = _files(Path(path)).values()
+    sizes = _files(place(path)).values()
     return len(sizes), sum(sizes)
+
+
+def absent(path: Path) -> str | None:
+    """What to say where there is no folder: of nothing at all, an unfinished run, or a file."""
+    if not path.exists():
+        partial = partial_of(path)
+        said = unfinished(partial) if partial.exists() else None
+        return (
+            f"there is no trace at {path}: {said or f'`anchorwatch run ... -o {path}` makes one'}"
+        )
+    return None if path.is_dir() else f"{path} is a file: a trace is a folder"
 
 
 def unfinished(path: Path) -> str | None:
@@ -82,6 +96,8 @@ def unfinished(path: Path) -> str | None:
 
 def partial_of(path: Path) -> Path:
     """Where the run that will become `path` grows."""
+    if not path.name:
+        raise TraceError(f"{path} is a folder: give the trace a name, {path / 'lena.trace'}")
     return path if path.name.endswith(".partial") else path.with_name(f"{path.name}.partial")
 
 

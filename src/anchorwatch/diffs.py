@@ -7,41 +7,42 @@ from dataclasses import dataclass
 import numpy as np
 
 from anchorwatch.errors import TraceError
-from anchorwatch.trace import MISSING, Trace
+from anchorwatch.trace import MISSING, Trace, checked_trace
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first step after which two canvases differ, and where; all None where they never do."""
+    """Where two canvases first differ, and the step that parted them; false where they never do."""
 
     step: int | None
+    """The step after which they differ; None where they began differently, or never differ."""
     position: int | None
+    """The first position that differs then; None where they never differ."""
     tokens: tuple[str, str] | None
-    """What each run has there afterwards."""
+    """What each run has there."""
     differing: int
     """Positions that differ in the end."""
 
     def __bool__(self) -> bool:
-        return self.step is not None
+        return self.position is not None
 
     def __str__(self) -> str:
-        if self.step is None:
+        if self.tokens is None:
             return "the runs wrote the same canvas at every step"
-        assert self.tokens is not None
         one, two = self.tokens
+        how = "begin differently at" if self.step is None else f"part at step {self.step},"
         return (
-            f"the runs part at step {self.step}, position {self.position}: {one!r} and {two!r}; "
+            f"the runs {how} position {self.position}: {one!r} and {two!r}; "
             f"{self.differing} positions differ in the end"
         )
 
 
 def diff(one: Trace, two: Trace) -> Difference:
-    """The first step and position at which two runs of one canvas part."""
-    if one.canvas.shape[1] != two.canvas.shape[1]:
-        raise TraceError(
-            f"the canvases have {one.canvas.shape[1]} and {two.canvas.shape[1]} positions: "
-            "compare runs of the same prompt and length"
-        )
+    """The first step and position at which two runs part; runs of one prompt, length and tokenizer.
+
+    Of runs whose first canvases differ already it says so: `step` is None then.
+    """
+    _comparable(checked_trace(one), checked_trace(two))
     steps = max(one.num_steps, two.num_steps)
     a, b = _stretched(one.canvas, steps), _stretched(two.canvas, steps)
     apart = a != b
@@ -50,7 +51,28 @@ def diff(one: Trace, two: Trace) -> Difference:
     frame = int(np.flatnonzero(apart.any(axis=1))[0])
     position = int(np.flatnonzero(apart[frame])[0])
     tokens = (_text(one, a[frame, position]), _text(two, b[frame, position]))
-    return Difference(max(frame - 1, 0), position, tokens, int(apart[-1].sum()))
+    return Difference(frame - 1 if frame else None, position, tokens, int(apart[-1].sum()))
+
+
+def _comparable(one: Trace, two: Trace) -> None:
+    """Refuse canvases in which a position or an id of the one is not the same in the other."""
+    a, b = one.canvas[0], two.canvas[0]
+    for token_id in np.intersect1d(one.canvas, two.canvas).tolist():
+        if (first := one.token(token_id)) != (second := two.token(token_id)):
+            raise TraceError(
+                f"the token {token_id} is {first!r} in one run and {second!r} in the other: "
+                "compare runs of models with the same tokenizer"
+            )
+    if len(a) != len(b):
+        both = min(len(a), len(b))
+        where = ""
+        if len(apart := np.flatnonzero(a[:both] != b[:both])):
+            first, second = _text(one, a[apart[0]]), _text(two, b[apart[0]])
+            where = f" and begin differently at position {apart[0]}, {first!r} and {second!r}"
+        raise TraceError(
+            f"the canvases have {len(a)} and {len(b)} positions{where}: "
+            "compare runs of the same prompt and length"
+        )
 
 
 def _stretched(canvas: np.ndarray, steps: int) -> np.ndarray:

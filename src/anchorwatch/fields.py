@@ -14,6 +14,9 @@ from anchorwatch.errors import SpecError
 PEAKS = 8
 """Keys at which geometry and norms are kept for every head: those that receive most."""
 
+NEW_ROWS = "; with a cache, only of rows new at the step"
+HALF = "; stored as float16, off by at most 5e-4 of it or 3e-8: shares under 3e-8 become 0"
+
 
 @dataclass(frozen=True)
 class RunShape:
@@ -29,6 +32,8 @@ class RunShape:
     """2 under guidance: the prompted branch and the blind one."""
     sink: bool = False
     """Whether a sink token stands before the canvas."""
+    cached: bool = False
+    """Whether a step brings only its new rows, those before being kept."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +69,15 @@ def field(
         "group": rank,
         "rank": rank,
         "outlier": rank,
+        "pick": rank,
         "peak": PEAKS,
         "query_region": len(shape.regions),
         "key_region": len(shape.regions),
     }
+    if "query" in dims or dims == ("step", "layer", "position"):
+        says += NEW_ROWS
+    if dtype == "float16":
+        says += HALF
     along = dict.fromkeys(("query", "key", "position", "distance"), shape.positions)
     return Field(name, dims, dtype, unit, says, tuple((sizes | along)[dim] for dim in dims))
 
@@ -96,6 +106,8 @@ def listed(name: str, value: Any) -> Any:
     if isinstance(value, str | int) or not isinstance(value, Sequence | range | np.ndarray):
         raise SpecError(f"{name}={value!r} is not a list: say [{value!r}]")
     held = tuple(item.item() if isinstance(item, np.generic) else item for item in value)
+    if not held and name != "hidden":
+        raise SpecError(f"{name}=[] names none: name at least one, or leave {name} out")
     if len(set(held)) != len(held):
         raise SpecError(f"{name}={list(held)} names one twice: name each once")
     for place in held if name != "groups" else ():

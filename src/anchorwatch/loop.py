@@ -154,6 +154,7 @@ def shape_of(
         regions=regions,
         branches=2 if getattr(decoding, "guidance", 0.0) > 0 else 1,
         sink=model.sink_id is not None,
+        cached=getattr(decoding, "cache", False),
     )
 
 

@@ -16,7 +16,8 @@ import torch
 
 from anchorwatch.attention import Call
 from anchorwatch.fields import PEAKS, Field, RunShape
-from anchorwatch.probes import Probe, fields_of
+from anchorwatch.plans import fields_of
+from anchorwatch.probes import Probe
 from anchorwatch.regions import Regions
 from anchorwatch.tiles import Found
 

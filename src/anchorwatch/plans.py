@@ -1,14 +1,17 @@
-"""What a run will cost, said before it starts: forward passes, bytes on disk, bytes in memory."""
+"""What a run will keep and cost, said and checked before it starts: probes, passes, bytes."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from anchorwatch.errors import SpecError
-from anchorwatch.fields import Field
+from anchorwatch.fields import Field, RunShape
+from anchorwatch.probes import GROUPS, Probe, region_rollout
 
 BUDGET_BYTES = 8_000_000_000
 """What a run may keep in memory unless it is told otherwise."""
@@ -47,19 +50,25 @@ class Plan:
         """Memory above what plain generation takes: the fields in float32, and a few tiles."""
         return sum(_held_bytes(field) for field in self.fields) + _TILES_BYTES
 
-    def within(self, budget: int, block: int | None = None) -> Plan:
+    def within(self, budget: float, block: int | None = None) -> Plan:
         """This plan, or a refusal that names the cheaper probe; `block` steps are held at once."""
-        held = {field.name: _held_bytes(field, block) for field in self.fields}
+        if not isinstance(budget, int | float | np.number) or isinstance(budget, bool):
+            raise SpecError(f"budget={budget!r} is not a number of bytes: say 8_000_000_000")
+        held: dict[str, int] = {}
+        for field in self.fields:  # several runs have several of a name
+            held[field.name] = held.get(field.name, 0) + _held_bytes(field, block)
         peak = sum(held.values()) + _TILES_BYTES
         if peak <= budget:
             return self
-        said = f"the run would keep {_size(peak)} and the budget is {_size(budget)}"
+        what = "the run" if len(held) == len(self.fields) else "these runs together"
+        said = f"{what} would keep {_size(peak)} and the budget is {_size(budget)}"
         if not held:
             raise SpecError(f"{said}: give a budget of at least {peak}")
         worst = max(held, key=held.__getitem__)
         name = worst.removeprefix("blind_").removesuffix("_before_rotary")
         cheaper = _CHEAPER.get(name, f"leave the probe of {name} out, or decode in fewer steps")
-        raise SpecError(f"{said}: {worst} alone takes {_size(held[worst])}; try {cheaper}")
+        fewer = "" if what == "the run" else ", or fewer prompts at a time"
+        raise SpecError(f"{said}: {worst} alone takes {_size(held[worst])}; try {cheaper}{fewer}")
 
     def __str__(self) -> str:
         rows = [f"{self.forward_passes} forward passes"]
@@ -70,6 +79,63 @@ class Plan:
             rows.append(f"  {_size(field.num_bytes):>9}  {field.name}  {field.dtype}  [{dims}]")
         rows.append(f"{_size(self.disk_bytes)} on disk, {_size(self.peak_bytes)} in memory")
         return "\n".join(rows)
+
+
+def probe_list(given: Any) -> tuple[Probe, ...]:
+    """The probes of a list (or of a generator, which is read once here); all else is refused."""
+    wrong = given
+    if isinstance(given, Iterable) and not isinstance(given, str | Mapping):
+        held = tuple(given)
+        if all(isinstance(probe, Probe) for probe in held):
+            return held
+        wrong = next(probe for probe in held if not isinstance(probe, Probe))
+    got = f"the class {wrong.__name__}" if isinstance(wrong, type) else f"{wrong!r:.60}"
+    raise SpecError(f"probes is a list of values, for example [aw.probes.received()]: got {got}")
+
+
+def fields_of(probes: Sequence[Probe], shape: RunShape) -> dict[str, Field]:
+    """Every field of a set of probes, each once; two probes that disagree about one are refused."""
+    found: dict[str, Field] = {}
+    common: dict[str, tuple[Any, ...]] = {}
+    for probe in probes:
+        _fits(probe, shape)
+        kind = type(probe).__name__
+        if common.setdefault(kind, probe.common) != probe.common:
+            raise SpecError(f"two probes give {kind} differently: ask for one of them")
+        for one in probe.fields(shape):
+            if found.setdefault(one.name, one) != one:
+                raise SpecError(f"two probes give {one.name} differently: ask for one of them")
+    for name in list(found) if shape.branches == 2 else ():
+        found[f"blind_{name}"] = replace(found[name], name=f"blind_{name}")
+    return found
+
+
+def _fits(probe: Probe, shape: RunShape) -> None:
+    """Refuse a probe that asks for what a run of this shape does not have."""
+    kind = type(probe).__name__
+    if probe.needs_regions and not shape.regions:
+        raise SpecError(
+            f"{kind} needs regions: aw.run(..., regions={{'passage': 'some words of it'}}), "
+            "or aw.replay(..., regions=...) for a trace"
+        )
+    rolls, before = isinstance(probe, region_rollout), getattr(probe, "rotary", None) == "before"
+    if shape.cached and (rolls or before):
+        raise SpecError(f"{probe!r} needs all rows at once: use LeftToRight(cache=False)")
+    sizes = {"layers": shape.layers, "heads": shape.heads, "hidden": shape.positions}
+    for name, size in sizes.items():
+        for place in getattr(probe, name, None) or ():
+            if place >= size:
+                what = f"{kind}({name}=[{place}])"
+                raise SpecError(f"{what} is not there: this run has 0 to {size - 1}")
+    if probe.steps is not None and min(probe.steps) >= shape.steps:  # a run may stop early
+        what = f"{kind}(steps={list(probe.steps)})"
+        raise SpecError(f"{what} would measure nothing: this run has 0 to {shape.steps - 1}")
+    known = (*GROUPS, *shape.regions)
+    for group in getattr(probe, "groups", ()):
+        if group not in known:
+            raise SpecError(
+                f"no query group is called {group!r}: expected one of {', '.join(known)}"
+            )
 
 
 def _held_bytes(field: Field, block: int | None = None) -> int:

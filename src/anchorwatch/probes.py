@@ -8,7 +8,7 @@ bytes before anything runs. Sums over keys are over the canvas; a sink token's s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ GROUPS = ("all", "masked", "written", "prompt")
 """Query groups every run has; region names are groups too."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Probe:
     """What every probe has in common: the layers and steps it looks at (None: all of them)."""
 
@@ -29,6 +29,7 @@ class Probe:
 
     needs_map: ClassVar[bool] = True
     """Whether it reads attention probabilities (one more pass over queries and keys)."""
+    needs_regions: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name in ("layers", "steps", "heads", "groups", "hidden"):
@@ -61,19 +62,28 @@ class Probe:
         fields = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
         return {"name": type(self).__name__} | fields
 
+    def __repr__(self) -> str:
+        """As it was asked for: what is as always is left out."""
+        usual = {one.name: one.default for one in dataclasses.fields(self)}
+        said = [f"{name}={held!r}" for name, held in vars(self).items() if held != usual[name]]
+        return f"{type(self).__name__}({', '.join(said)})"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class received(Probe):  # noqa: N801
-    """Share of attention each key receives, by query group; sums to one over keys."""
+    """Share of attention each key receives, by query group; sums to one over keys.
+
+    Adds received, queries, hidden_rows; sink_received where the model has a sink token.
+    """
 
     groups: tuple[str, ...] = ("all", "masked", "written")
     _: KW_ONLY
     dtype: str = "float16"
-    """How it is stored; in memory it is float32."""
+    """How it is stored: float16 halves the file, float32 keeps all; in memory it is float32."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dtype not in ("float16", "float32", "float64"):
+        if self.dtype not in ("float16", "float32"):
             raise SpecError(f"dtype={self.dtype!r} cannot be stored: expected float16 or float32")
 
     @property
@@ -83,6 +93,7 @@ class received(Probe):  # noqa: N801
     def fields(self, shape: RunShape) -> Iterator[Field]:
         dims = ("step", "layer", "head", "group", "key")
         says = "mean over the group's queries of the attention a key receives"
+        says += " (received(dtype='float32') keeps all)" if self.dtype == "float16" else ""
         unit = "share of attention"
         yield field("received", dims, self.dtype, unit, says, shape, len(self.groups))
         if shape.sink:
@@ -94,9 +105,12 @@ class received(Probe):  # noqa: N801
         yield field("hidden_rows", ("step", "layer"), "int32", "queries", says, shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class entropy(Probe):  # noqa: N801
-    """Entropy of attention rows, in nats: the mean over queries, or every row."""
+    """Entropy of attention rows, in nats: the mean over queries, or every row.
+
+    Adds entropy; row_entropy with `rows=True` (with a cache, only of rows new at a step).
+    """
 
     _: KW_ONLY
     rows: bool = False
@@ -109,9 +123,12 @@ class entropy(Probe):  # noqa: N801
             yield field("row_entropy", (*per, "query"), "float32", "nats", says, shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class diagonal(Probe):  # noqa: N801
-    """Attention of positions to themselves: the mean over queries, or every row."""
+    """Attention of positions to themselves: the mean over queries, or every row.
+
+    Adds diagonal; row_diagonal with `rows=True` (with a cache, only of rows new at a step).
+    """
 
     _: KW_ONLY
     rows: bool = False
@@ -125,9 +142,12 @@ class diagonal(Probe):  # noqa: N801
             yield field("row_diagonal", (*per, "query"), "float32", unit, says, shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class distance(Probe):  # noqa: N801
-    """Attention by distance between query and key: the mean over queries of the mass at |i - j|."""
+    """Attention by distance between query and key: the mean over queries of the mass at |i - j|.
+
+    Adds distance_mass.
+    """
 
     def fields(self, shape: RunShape) -> Iterator[Field]:
         dims = ("step", "layer", "head", "distance")
@@ -135,9 +155,13 @@ class distance(Probe):  # noqa: N801
         yield field("distance_mass", dims, "float32", "share of attention", says, shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class top_keys(Probe):  # noqa: N801
-    """The k keys a row looks at most: of rows that predicted a committed token, or of all."""
+    """The k keys a row looks at most: of rows that predicted a committed token, or of all.
+
+    Adds commit_top_key, commit_top_mass; with `every_row=True` row_top_key and row_top_mass
+    instead (with a cache, only of rows new at a step).
+    """
 
     k: int = 8
     _: KW_ONLY
@@ -159,32 +183,44 @@ class top_keys(Probe):  # noqa: N801
         yield field(f"{name}_top_mass", dims, "float16", unit, says, shape, self.k)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class commit_regions(Probe):  # noqa: N801
-    """Attention to each region, of the rows that predicted a committed token."""
+    """Attention to each region, of the rows that predicted a committed token.
+
+    Adds commit_region_mass.
+    """
+
+    needs_regions: ClassVar[bool] = True
 
     def fields(self, shape: RunShape) -> Iterator[Field]:
-        _need_regions(self, shape)
         dims = ("layer", "head", "position", "key_region")
         says = "attention to a region, of the row that predicted the token committed here"
         yield field("commit_region_mass", dims, "float32", "share of attention", says, shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class region_flow(Probe):  # noqa: N801
-    """Attention from region to region: mean over the one's queries, sum over the other's keys."""
+    """Attention from region to region: mean over the one's queries, sum over the other's keys.
+
+    Adds region_flow.
+    """
+
+    needs_regions: ClassVar[bool] = True
 
     def fields(self, shape: RunShape) -> Iterator[Field]:
-        _need_regions(self, shape)
         dims = ("step", "layer", "head", "query_region", "key_region")
         says = "mean over a region's queries of the attention to a region"
         yield field("region_flow", dims, "float32", "share of attention", says, shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class region_rollout(Probe):  # noqa: N801
-    """Attention rollout to regions, without a map: X <- (X + mean over heads of A X) / 2."""
+    """Attention rollout to regions, without a map: X <- (X + mean over heads of A X) / 2.
 
+    Adds region_rollout.
+    """
+
+    needs_regions: ClassVar[bool] = True
     hidden: tuple[int, ...] = ()
     """Positions whose columns are taken out, rows renormalised (anchors removed)."""
 
@@ -196,18 +232,19 @@ class region_rollout(Probe):  # noqa: N801
         return self.at_step(step)  # a layer's rollout begins with the first layer
 
     def fields(self, shape: RunShape) -> Iterator[Field]:
-        _need_regions(self, shape)
         dims = ("step", "layer", "query_region", "key_region")
         says = "mean over a region's queries of the rollout to a region, up to and with this layer"
         yield field("region_rollout", dims, "float32", "share", says, shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class qk_geometry(Probe):  # noqa: N801
     """Per key the mean cosine, mean norm product and mean logit over queries; no T x T work.
 
-    By default a mean over keys and the values at the eight keys that receive most; `keys=True`
-    keeps every key. `rotary="before"` measures queries and keys before rotary positions.
+    Adds query_norm, peak_key, peak_received, and of cosine, norm_product and logit the mean over
+    keys and peak_cosine, peak_norm_product, peak_logit at the eight keys that receive most;
+    `keys=True` adds each_cosine, each_norm_product and each_logit. `rotary="before"` measures
+    before rotary positions, under the same names ending in _before_rotary.
     """
 
     _: KW_ONLY
@@ -234,12 +271,14 @@ class qk_geometry(Probe):  # noqa: N801
             yield from summary(f"{name}{suffix}", unit, says, shape, keys=self.keys)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class norms(Probe):  # noqa: N801
     """Norms of keys and values: a mean over keys and at the eight keys that receive most, or all.
 
-    `contribution=True` adds the norm of each value carried through the output projection;
-    `residual=True` the norm of each position's residual stream before the layer.
+    Adds peak_key, peak_received, key_norm, value_norm, peak_key_norm, peak_value_norm; `keys=True`
+    each_key_norm, each_value_norm; `contribution=True` contribution_norm, of each value carried
+    through the output projection; `residual=True` residual_norm, of each position's residual
+    stream before the layer (with a cache, only of rows new at a step).
     """
 
     _: KW_ONLY
@@ -260,9 +299,12 @@ class norms(Probe):  # noqa: N801
             yield field("residual_norm", dims, "float32", "norm", says, shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class massive(Probe):  # noqa: N801
-    """The k largest residual activations before each layer, and the median they stand out from."""
+    """The k largest residual activations before each layer, and the median they stand out from.
+
+    Adds massive_value, massive_position, massive_channel, massive_median.
+    """
 
     k: int = 3
 
@@ -281,9 +323,12 @@ class massive(Probe):  # noqa: N801
         yield field("massive_median", per[:2], "float32", "activation", says, shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class mixing(Probe):  # noqa: N801
-    """How alike the states of different positions are: mean pairwise cosine and effective rank."""
+    """How alike the states of different positions are: mean pairwise cosine and effective rank.
+
+    Adds state_cosine, effective_rank.
+    """
 
     needs_map: ClassVar[bool] = False
 
@@ -295,9 +340,12 @@ class mixing(Probe):  # noqa: N801
         yield field("effective_rank", per, "float32", "dimensions", says, shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class pattern(Probe):  # noqa: N801
-    """The full map of named layers, heads and steps. It is large: `aw.plan` says how large."""
+    """The full map of named layers, heads and steps. It is large: `aw.plan` says how large.
+
+    Adds pattern (with a cache, only rows new at a step), pick_step, pick_layer, pick_head.
+    """
 
     _: KW_ONLY
     heads: tuple[int, ...] | None = None
@@ -307,13 +355,12 @@ class pattern(Probe):  # noqa: N801
         return (self.layers, self.steps, self.heads)
 
     def fields(self, shape: RunShape) -> Iterator[Field]:
-        dims = ("pick", "query", "key")
-        sizes = (len(self.picks(shape)), shape.positions, shape.positions)
+        picks, dims = len(self.picks(shape)), ("pick", "query", "key")
         says = "attention probabilities of one (step, layer, head)"
-        yield Field("pattern", dims, "float32", "share of attention", says, sizes)
+        yield field("pattern", dims, "float32", "share of attention", says, shape, picks)
         for name in ("step", "layer", "head"):
             says = f"{name} of each pick"
-            yield Field(f"pick_{name}", ("pick",), "int32", name, says, sizes[:1])
+            yield field(f"pick_{name}", dims[:1], "int32", name, says, shape, picks)
 
     def picks(self, shape: RunShape) -> list[tuple[int, int, int]]:
         """(step, layer, head) of each map, in order."""
@@ -323,24 +370,7 @@ class pattern(Probe):  # noqa: N801
         return [(step, layer, head) for step in steps for layer in layers for head in heads]
 
 
-PROBES: dict[str, type[Probe]] = {
-    kind.__name__: kind
-    for kind in (
-        received,
-        entropy,
-        diagonal,
-        distance,
-        top_keys,
-        commit_regions,
-        region_flow,
-        region_rollout,
-        qk_geometry,
-        norms,
-        massive,
-        mixing,
-        pattern,
-    )
-}
+PROBES: dict[str, type[Probe]] = {kind.__name__: kind for kind in Probe.__subclasses__()}
 
 
 def from_dict(fields: Mapping[str, Any]) -> Probe:
@@ -355,38 +385,6 @@ def from_dict(fields: Mapping[str, Any]) -> Probe:
     return PROBES[name](**rest)
 
 
-def fields_of(probes: Sequence[Probe], shape: RunShape) -> dict[str, Field]:
-    """Every field of a set of probes, each once; two probes that disagree about one are refused."""
-    found: dict[str, Field] = {}
-    common: dict[str, tuple[Any, ...]] = {}
-    for probe in probes:
-        _fits(probe, shape)
-        kind = type(probe).__name__
-        if common.setdefault(kind, probe.common) != probe.common:
-            raise SpecError(f"two probes give {kind} differently: ask for one of them")
-        for one in probe.fields(shape):
-            if found.setdefault(one.name, one) != one:
-                raise SpecError(f"two probes give {one.name} differently: ask for one of them")
-    for name in list(found) if shape.branches == 2 else ():
-        found[f"blind_{name}"] = dataclasses.replace(found[name], name=f"blind_{name}")
-    return found
-
-
-def _need_regions(probe: Probe, shape: RunShape) -> None:
-    if not shape.regions:
-        name = type(probe).__name__
-        raise SpecError(f"{name} needs regions: run(..., regions={{'passage': (0, 42)}})")
-
-
-def _fits(probe: Probe, shape: RunShape) -> None:
-    sizes = {"layers": shape.layers, "heads": shape.heads, "hidden": shape.positions}
-    for name, size in sizes.items():
-        for place in getattr(probe, name, None) or ():
-            if place >= size:
-                what = f"{type(probe).__name__}({name}=[{place}])"
-                raise SpecError(f"{what} is not there: this run has 0 to {size - 1}")
-
-
 DEFAULT: tuple[Probe, ...] = (
     received(),
     entropy(),
@@ -396,3 +394,7 @@ DEFAULT: tuple[Probe, ...] = (
     top_keys(),
 )
 """What a run measures without asking: under 1 GB for 128 steps, 32 layers, 32 heads, T = 1024."""
+
+
+def __dir__() -> list[str]:
+    return sorted([*PROBES, "DEFAULT", "GROUPS", "PROBES", "Probe", "from_dict"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,8 +38,15 @@ _ALPHABET = {chr(byte): byte for byte in _LATIN} | {
 """GPT-2's spelling of bytes: visible Latin-1 as itself, the others from U+0100 on."""
 
 
-def trace_of(job: Job, model: Model, probes: Sequence[Probe], batch: int) -> Trace:
-    """The immutable record of a finished job."""
+def trace_of(
+    job: Job,
+    model: Model,
+    probes: Sequence[Probe],
+    *,
+    batch: int,
+    fork: Mapping[str, Any] | None = None,
+) -> Trace:
+    """The immutable record of a finished job; `fork` says what it left, and where."""
     answer, written = job.draft.answer.cpu().numpy(), history(job)
     canvas, committed_at = written["canvas"], written["committed_at"]
     return make_trace(
@@ -54,7 +61,8 @@ def trace_of(job: Job, model: Model, probes: Sequence[Probe], batch: int) -> Tra
         measured=_measured(job),
         coordinates=_coordinates(job, probes),
         manifest=_manifest(model, job, canvas, answer, batch)
-        | {"probes": [probe.as_dict() for probe in probes], "regions": list(job.regions.names)},
+        | {"probes": [probe.as_dict() for probe in probes], "regions": list(job.regions.names)}
+        | ({} if fork is None else {"fork": dict(fork)}),
     )
 
 

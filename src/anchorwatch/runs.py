@@ -5,7 +5,7 @@ Everything that can be checked is checked here, before the weights are touched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ from anchorwatch.loop import Job, Step, shape_of, walk
 from anchorwatch.measures import Record
 from anchorwatch.models.model import Model
 from anchorwatch.models.prompts import Prompt
-from anchorwatch.plans import BUDGET_BYTES, Plan
+from anchorwatch.plans import BUDGET_BYTES, Plan, fields_of, probe_list
 from anchorwatch.policies import Draft
-from anchorwatch.probes import DEFAULT, Probe, fields_of
+from anchorwatch.probes import DEFAULT, Probe
 from anchorwatch.progress import Progress
 from anchorwatch.records import trace_of
 from anchorwatch.regions import Regions, Spans, find_regions
@@ -51,21 +51,40 @@ def run(
 ) -> Trace:
     """Write an answer to `prompt`, or infill the masked positions of `canvas`; keep every frame.
 
-    `out` writes the trace block by block while it runs, so that memory holds one block; a run that
-    was killed goes on with `run(model, resume=out)`.
+    Args:
+        model: as `aw.load` gives it.
+        prompt: text, token ids, or chat messages.
+        decoding: one of `aw.decoding`; the default writes 64 positions, or all a canvas has masked.
+        canvas: token ids with the mask id where to write, instead of a prompt.
+        regions: named parts of the prompt, for probes and query groups: words that are in it once,
+            (begin, end) in characters (in positions where it is ids), or token positions as
+            range(begin, end). What the run writes is the region `answer`.
+        probes: what to measure; () for nothing.
+        seed: where chance begins, for a decoding that draws.
+        budget: bytes it may keep in memory. A run that would keep more is refused.
+        out: writes the trace here, block by block while it runs: memory holds one block.
+        resume: the `out` of a run that was killed; it knows all else: `run(model, resume=out)`.
 
     >>> from anchorwatch.models.loading import load
-    >>> trace = run(load("tiny/llada"), "the anchor", LowConfidence(length=4))
-    >>> trace.canvas.shape[0]
-    5
+    >>> from anchorwatch.probes import region_flow
+    >>> asked = "Passage: Lena was born in Oslo. Question: Where was Lena born? Answer:"
+    >>> parts = {"passage": "Lena was born in Oslo.", "question": "Where was Lena born?"}
+    >>> writes = LowConfidence(length=4, steps=2)
+    >>> trace = run(load("tiny/llada"), asked, writes, regions=parts, probes=[region_flow()])
+    >>> trace["region_flow"].sel(query_region="answer", key_region="passage").dims
+    ('step', 'layer', 'head')
     """
-    ask = Ask(prompt, canvas, regions)
+    probes = probe_list(probes)
     if resume is not None:
-        if any(given is not None for given in (prompt, canvas, regions, decoding, out)):
-            raise SpecError("an unfinished run knows what was asked: run(model, resume=path)")
+        asked = any(given is not None for given in (prompt, canvas, regions, decoding, out))
+        if asked or (probes, seed, budget) != (DEFAULT, 0, BUDGET_BYTES):
+            raise SpecError(
+                "an unfinished run knows what was asked, its probes, seed and budget too: "
+                "run(model, resume=path)"
+            )
         return _streamed(streams.resume(resume, model))
     block = None if out is None else BLOCK_STEPS
-    job = _job(model, ask, decoding, probes, seed, budget, block)
+    job = _job(model, Ask(prompt, canvas, regions), decoding, probes, seed, budget, block)
     if out is not None:
         return _streamed(streams.begin(out, job, model, probes))
     with Progress("writing", total=job.decoding.num_passes) as bar:
@@ -89,24 +108,32 @@ def run_many(
     prompts: Sequence[Prompt],
     decoding: Decoding | None = None,
     *,
+    regions: Sequence[Spans] | Spans | None = None,
     probes: Sequence[Probe] = DEFAULT,
     seed: int = 0,
+    budget: int = BUDGET_BYTES,
     batch: int | None = None,
 ) -> list[Trace]:
     """One trace for each prompt; prompt i is run with seed + i, as `run(..., seed=seed + i)` would.
 
     `batch` rows share a forward pass. The default is 1 on a CPU, where the rows are then equal to
     single runs bit for bit, and 8 elsewhere. Rows of unequal length are padded on the left.
+    `regions` are a list, the same names for each prompt, or one mapping for all of them. `budget`
+    counts what all prompts keep, which is what the returned list holds.
     """
-    if isinstance(prompts, str | bytes):
+    if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
         raise PromptError("run_many takes a list of prompts: give [prompt], or use run")
     size = batch if batch is not None else (1 if model.device.type == "cpu" else 8)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise SpecError(f"batch={batch!r} is not a whole number of at least 1")
-    jobs = [
-        _job(model, Ask(prompt), decoding, probes, seed + i, BUDGET_BYTES)
-        for i, prompt in enumerate(prompts)
+    probes, seed, prompts = probe_list(probes), checked_seed(seed), list(prompts)
+    asks = [
+        Ask(prompt, regions=spans)
+        for prompt, spans in zip(prompts, _for_each(regions, len(prompts)), strict=True)
     ]
+    ready = [_prepared(model, ask, decoding) for ask in asks]
+    _planned(ready, probes).within(budget)
+    jobs = [_begun(model, one, probes, checked_seed(seed + i)) for i, one in enumerate(ready)]
     with Progress("writing", total=len(jobs)) as bar:
         for start in range(0, len(jobs), size):
             group = jobs[start : start + size]
@@ -139,7 +166,8 @@ def plan(
     probes: Sequence[Probe] = DEFAULT,
 ) -> Plan:
     """What `run` with these arguments would cost: passes, bytes on disk and in memory."""
-    return _planned(_prepared(model, Ask(prompt, canvas, regions), decoding), probes)
+    probes = probe_list(probes)
+    return _planned([_prepared(model, Ask(prompt, canvas, regions), decoding)], probes)
 
 
 @dataclass(frozen=True)
@@ -149,6 +177,13 @@ class Ask:
     prompt: Prompt | None = None
     canvas: Ids | None = None
     regions: Spans | None = None
+
+
+def checked_seed(seed: Any) -> int:
+    """A seed that torch takes, or a refusal."""
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise SpecError(f"seed={seed!r} is not a whole number from 0 to 2**63 - 1")
+    return int(seed)
 
 
 def watch_over(model: Model, probes: Sequence[Probe], jobs: Sequence[Job]) -> Watch | None:
@@ -204,11 +239,19 @@ def _job(
     budget: int,
     block: int | None = None,
 ) -> Job:
-    """A run about to begin."""
-    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**63:
-        raise SpecError(f"seed={seed!r} is not a whole number from 0 to 2**63 - 1")
-    ready = _prepared(model, ask, decoding)
-    _planned(ready, probes).within(budget, block)
+    """A run about to begin, checked and within the budget."""
+    seed, ready = checked_seed(seed), _prepared(model, ask, decoding)
+    _planned([ready], probes).within(budget, block)
+    return _begun(model, ready, probes, seed, block)
+
+
+def _begun(
+    model: Model,
+    ready: _Prepared,
+    probes: Sequence[Probe],
+    seed: int,
+    block: int | None = None,
+) -> Job:
     ids = ready.first[ready.first != MISSING]
     draft = Draft(
         canvas=torch.tensor(ids, device=model.device),
@@ -216,15 +259,30 @@ def _job(
         mask_id=model.specials.mask_id,
         end_ids=model.specials.end_ids,
         eos_ids=model.specials.eos_ids,
-        generator=torch.Generator(device=model.device).manual_seed(int(seed)),
+        generator=torch.Generator(device=model.device).manual_seed(seed),
     )
     record = Record(probes, ready.shape, block)
-    return Job(draft, ready.decoding, int(seed), ready.first, [], ready.regions, record)
+    return Job(draft, ready.decoding, seed, ready.first, [], ready.regions, record)
 
 
-def _planned(ready: _Prepared, probes: Sequence[Probe]) -> Plan:
-    fields = fields_of(probes, ready.shape)
-    return Plan(ready.decoding.num_passes, tuple(fields.values()))
+def _planned(ready: Sequence[_Prepared], probes: Sequence[Probe]) -> Plan:
+    """One plan of runs that are held together."""
+    fields = [field for one in ready for field in fields_of(probes, one.shape).values()]
+    return Plan(sum(one.decoding.num_passes for one in ready), tuple(fields))
+
+
+def _for_each(regions: Any, count: int) -> list[Spans | None]:
+    """The regions of each of several prompts: one mapping for all, or a list of as many."""
+    if regions is None or isinstance(regions, Mapping):
+        return [regions] * count
+    held = list(regions) if isinstance(regions, Sequence) else [regions]
+    if len(held) != count:
+        raise SpecError(
+            f"there are {count} prompts and {len(held)} regions: give a mapping for each, or one"
+        )
+    if len({tuple(spans) if isinstance(spans, Mapping) else None for spans in held}) > 1:
+        raise SpecError("prompts that run together have the same region names, in the same order")
+    return held
 
 
 def _default(model: Model, *, infill: bool) -> Decoding:

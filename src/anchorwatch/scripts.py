@@ -80,12 +80,19 @@ class Scripted(Job):
 
 
 def scripted(
-    model: Model, trace: Trace, probes: Sequence[Probe], until: int, block: int | None = None
+    model: Model,
+    trace: Trace,
+    probes: Sequence[Probe],
+    *,
+    until: int,
+    block: int | None = None,
+    regions: Regions | None = None,
 ) -> Scripted:
     """A job that begins as the trace did and knows its first `until` steps."""
     first, answer = trace.canvas[0].astype(np.int64), trace.answer
     decoding = trace.decoding
-    names = tuple(trace.manifest["regions"])
+    if regions is None:
+        regions = Regions(tuple(trace.manifest["regions"]), trace["region"].values)
     draft = Draft(
         canvas=torch.from_numpy(first[first != MISSING]).to(model.device),
         answer=torch.from_numpy(answer).to(model.device),
@@ -94,14 +101,14 @@ def scripted(
         eos_ids=model.specials.eos_ids,
         generator=torch.Generator(device=model.device).manual_seed(trace.seed),
     )
-    shape = shape_of(model, decoding, len(first), names)
+    shape = shape_of(model, decoding, len(first), regions.names)
     return Scripted(
         draft,
         decoding,
         trace.seed,
         first,
         taken=[],
-        regions=Regions(names=names, of=trace["region"].values),
+        regions=regions,
         record=Record(probes, shape, block),
         script=trace,
         until=until,

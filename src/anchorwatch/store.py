@@ -68,7 +68,7 @@ def write(path: str | Path, dataset: xr.Dataset) -> Path:
     Its attrs hold `schema`, `schema_version` and `manifest`. A variable is stored as the dtype in
     its `encoding`, if there is one.
     """
-    target = Path(path)
+    target = commits.place(path)
     with commits.staged(target) as folder, _settling():
         _fill(zarr.create_group(LocalStore(folder), zarr_format=3), dataset)
         commits.commit(folder)
@@ -83,13 +83,11 @@ def opened(path: str | Path, *, check: bool = True, needed: Collection[str] = ()
         check: compare every file with the commit record first.
         needed: variables without which it is no trace.
     """
-    target, partial = Path(path), commits.partial_of(Path(path))
-    if not target.exists():
-        said = commits.unfinished(partial) if partial.exists() else None
-        said = said or f"`anchorwatch run ... -o {target}` makes one"
-        raise TraceError(f"there is no trace at {target}: {said}")
-    if said := commits.unfinished(target):
+    target = commits.place(path)
+    if said := commits.absent(target) or commits.unfinished(target):
         raise TraceError(said)
+    if not (target / "zarr.json").exists():
+        raise TraceError(f"{target} cannot be read as a trace: it is a folder without a zarr.json")
     try:
         _vet(target, needed)
         if check and (found := damage(target)):
@@ -124,7 +122,7 @@ class Partial:
         cls, path: str | Path, variables: Mapping[str, Spec], head: Mapping[str, Any]
     ) -> Partial:
         """Start a run that will become `path`; `head` is what a resume must agree with."""
-        folder = commits.partial_of(Path(path))
+        folder = commits.partial_of(commits.place(path))
         commits.refuse_existing(folder.with_suffix(""))
         if folder.exists():
             raise TraceError(f"{commits.unfinished(folder)}, or remove it first")
@@ -140,7 +138,7 @@ class Partial:
     @classmethod
     def open(cls, path: str | Path) -> tuple[Partial, int, dict[str, np.ndarray], dict[str, Any]]:
         """Go on with a run: it, the steps done, what `save` kept of them, and the run's head."""
-        folder = commits.partial_of(Path(path))
+        folder = commits.partial_of(commits.place(path))
         target = folder.with_suffix("")
         if target.exists():
             if folder.is_dir() and not (folder / "store").exists():

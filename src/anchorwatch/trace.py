@@ -84,10 +84,24 @@ class Trace:
         return tuple(str(name) for name in self._dataset.data_vars)
 
     def __getitem__(self, name: str) -> xr.DataArray:
+        """A field; its `long_name` says what it is.
+
+        Floats of a trace just run are float32, of one that was read as they are stored: `received`
+        is float16 there, unless it was asked for as `received(dtype="float32")`.
+        """
         if name not in self._dataset:
             raise TraceError(f"the trace has no {name!r}: it holds {', '.join(self.fields)}")
         held = self._dataset[name]
         return held.copy(deep=False, data=held.variable)  # its own names and attrs, our numbers
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.fields
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self.fields)
 
     def dataset(self) -> xr.Dataset:
         """Everything as one xarray.Dataset; `.copy(deep=True)` makes its arrays yours to change."""
@@ -210,17 +224,23 @@ class Trace:
         model, left = m["model"], self.num_left_masked
         size = f"{model['layers']} layers x {model['heads']} heads"
         name = f"{model['source']} ({model['family']}, {size})"
+        frames = f"{len(self.canvas)} frames x {self.canvas.shape[1]} positions"
         settings = {
             k: v for k, v in m["decoding"].items() if k != "name" and v not in (None, 0.0, False)
         }
         spec = ", ".join(f"{key}={value}" for key, value in settings.items())
+        how = f"{m['decoding']['name']}({spec})  seed {self.seed}"
+        how += f", forked at step {m['fork']['step']}" if "fork" in m else ""
+        measured = [name for name in self if name not in _ALWAYS and name != "random_state"]
+        kept = (
+            f"{_clip(', '.join(measured), 64)} ({len(measured)} field{'s' * (len(measured) > 1)})"
+        )
         return "\n".join(
             one_line(line)
             for line in (
-                f"Trace {self.digest()[:12]}  {name}",
-                f"  decoding  {m['decoding']['name']}({spec})  seed {self.seed}",
-                f"  frames    {len(self.canvas)} x {self.canvas.shape[1]} positions, "
-                f"{len(self.answer)} to write" + (f", {left} left masked" if left else ""),
+                f"Trace {self.digest()[:12]}  {name}, {frames}",
+                f"  decoding  {how}" + (f", {left} left masked" if left else ""),
+                f"  measured  {kept if measured else 'nothing'}",
                 f"  prompt    {_clip(self._given() if self.is_infill else self.prompt)}",
                 f"  answer    {_clip(self.text)}",
             )
@@ -280,6 +300,13 @@ def make_trace(  # noqa: PLR0913 - one keyword for each thing a trace holds
     return Trace(dataset, manifest)
 
 
+def checked_trace(value: Any) -> Trace:
+    """The trace that was given, or a refusal that says how to get one."""
+    if not isinstance(value, Trace):
+        raise SpecError(f"{value!r:.60} is not a trace: aw.read(path) and aw.run(...) give one")
+    return value
+
+
 def read(path: str | Path) -> Trace:
     """Read a trace from disk, whole or not at all; needs no torch.
 
@@ -324,6 +351,9 @@ def _wrong_manifest(manifest: Mapping[str, Any]) -> str | None:
     for name, kind in _MODEL.items():
         if type(held := manifest["model"].get(name)) is not kind:
             return f"the manifest's model has {name} {held!r:.40}, not of type {kind.__name__}"
+    fork = manifest.get("fork", {"step": 0})
+    if not isinstance(fork, dict) or type(fork.get("step")) is not int:
+        return f"the manifest's fork is {fork!r:.40}, without a step"
     try:
         from_dict(manifest["decoding"])
         for spelled in manifest.get("token_bytes", {}).values():

@@ -1,17 +1,20 @@
-"""Words of the command line turned into values: decodings, probes, canvases, places to write to."""
+"""Words of the command line turned into values: decodings, probes, options, places to write to."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anchorwatch import decoding as decodings
 from anchorwatch import probes as kinds
 from anchorwatch.errors import SpecError
+from anchorwatch.rules import parse
 
 if TYPE_CHECKING:
     from anchorwatch.models.model import Model
@@ -82,6 +85,65 @@ def masked_canvas(model: Model, ask: Prompt) -> list[int]:
     return ids
 
 
+def metric(name: str) -> Callable[..., Any]:
+    """The metric of that name, written with - or _."""
+    from anchorwatch import metrics
+
+    if (plain := name.replace("-", "_")) not in metrics.METRICS:
+        known = ", ".join(metrics.METRICS)
+        raise SpecError(f"no metric is called {name!r}: expected all or one of {known}")
+    return getattr(metrics, plain)
+
+
+def options(takes: Mapping[str, inspect.Parameter], given: Mapping[str, str]) -> dict[str, Any]:
+    """Words for the options of a metric or figure, each turned into what its annotation says."""
+    found = {}
+    for name, word in given.items():
+        if name not in takes:
+            raise SpecError(f"there is no option {name}: it takes {', '.join(takes)}")
+        try:
+            found[name] = _option(str(takes[name].annotation), word)
+        except ValueError as error:
+            said = str(error) if isinstance(error, SpecError) else f"{word!r} cannot be read"
+            raise SpecError(f"{name}: {said}") from None
+    return found
+
+
+def settings(pairs: list[str]) -> dict[str, str]:
+    """`name=value` words as a mapping."""
+    for pair in pairs:
+        if "=" not in pair:
+            raise SpecError(f"--set {pair} is not name=value, for example --set gold=passage")
+    return {name.replace("-", "_"): word for name, _, word in (p.partition("=") for p in pairs)}
+
+
+def _option(kind: str, word: str) -> Any:
+    several = "Sequence" in kind or "tuple" in kind
+    words = [part.strip() for part in word.split(",") if part.strip()]
+    if "Traces" in kind:
+        from anchorwatch.trace import read
+
+        return [read(path) for path in words]
+    for name, turn in _KINDS.items():
+        if name in kind:
+            return [turn(part) for part in words] if several else turn(word)
+    return words if several else word
+
+
+def _flag(word: str) -> bool:
+    if word.lower() not in ("true", "false"):
+        raise SpecError(f"{word!r} is neither true nor false")
+    return word.lower() == "true"
+
+
+_KINDS: dict[str, Callable[[str], Any]] = {
+    "Rule": parse,
+    "bool": _flag,
+    "int": int,
+    "float": float,
+}
+
+
 def stdin() -> str:
     """Everything on stdin, as text."""
     if sys.stdin is None:
@@ -94,6 +156,18 @@ def stdin() -> str:
             f"stdin is not UTF-8: byte {wrong:#04x} at offset {error.start}; "
             "convert it first, for example with iconv -t utf-8"
         ) from None
+
+
+def folder_for_all(out: Path | None, given: Mapping[str, str]) -> Path:
+    """The folder that takes the tables of all metrics, made if it is not there."""
+    if given:
+        raise SpecError(f"all metrics have their own settings: leave {', '.join(given)} out")
+    if out is None:
+        raise SpecError("all metrics are many tables: say which folder, -o tables")
+    if out.exists() and not out.is_dir():
+        raise SpecError(f"{out} is a file: all metrics are many tables, name a folder")
+    out.mkdir(parents=True, exist_ok=True)
+    return out
 
 
 def refuse_place(out: Path) -> None:

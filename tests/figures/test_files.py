@@ -259,8 +259,8 @@ def test_a_png_whose_record_was_changed_is_not_believed(figure, tmp_path):
 
 
 def test_pdf_strings_are_read_as_pdf_spells_them(tmp_path):
-    record = {"anchorwatch": "1", "figure": "a(b)", "settings": {}, "traces": []}
-    text = json.dumps(record).replace("(", "\\050").replace(")", "\\)").replace(", ", ",\\\n ")
+    record = {"anchorwatch": "1", "figure": "a(b)", "settings": {"c": "(d(e))"}, "traces": []}
+    text = json.dumps(record).replace("a(b)", "a\\050b\\)").replace(", ", ",\\\n ")
     (tmp_path / "a.pdf").write_bytes(
         b"%PDF-1.4\n7 0 obj\n<< /Keywords (" + text.encode() + b") >>\nendobj\n"
         b"trailer\n<< /Root 1 0 R /Info 7 0 R >>\n"

@@ -233,6 +233,9 @@ def test_bands_are_as_wide_as_what_flows(ax):
     ribbons = [patch for patch in ax.patches if patch.get_alpha()]
     widths = [np.ptp(patch.get_path().vertices[[0, 7], 1]) for patch in ribbons]
     np.testing.assert_allclose(widths, [0.3, 0.1, 0.6], atol=1e-12)
+    starts, ends = ([patch.get_path().vertices[at, 1] for patch in ribbons] for at in (0, 3))
+    np.testing.assert_allclose(starts[1], starts[0] + 0.3, err_msg="one under the other")
+    np.testing.assert_allclose(ends[2], ends[1] + 0.1)
     said = [text.get_text() for text in ax.texts]
     assert said == ["question  40%", "answer  60%", "question  30%", "passage  70%", "from", "to"]
 

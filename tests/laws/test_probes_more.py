@@ -348,3 +348,56 @@ def test_where_every_row_is_hidden_nothing_is_known():
     for name in ("received", "entropy", "diagonal", "cosine", "logit", "query_norm"):
         assert np.isnan(found[name][0, 0]).all(), name
     assert (found["peak_key"][0, 0] == -1).all()
+
+
+SHAPE = RunShape(4, 3, 4, 4, 12, regions=("a", "answer"), sink=True)
+
+
+@pytest.mark.parametrize("name", P.PROBES)
+def test_a_probe_s_docstring_names_what_it_adds(name):
+    kind = P.PROBES[name]
+    options = {
+        "rows",
+        "every_row",
+        "keys",
+        "contribution",
+        "residual",
+    } & kind.__annotations__.keys()
+    for probe in (kind(), *(kind(**{option: True}) for option in options)):
+        for one in probe.fields(SHAPE):
+            if not one.name.endswith("contribution_norm"):
+                assert one.name in kind.__doc__, f"{probe} adds {one.name}"
+    assert "Adds " in kind.__doc__
+
+
+def test_the_module_lists_its_probes():
+    assert set(P.PROBES) < set(dir(P))
+    assert list(P.PROBES)[:3] == ["received", "entropy", "diagonal"] and len(P.PROBES) == 13
+    assert not {"dataclass", "Field", "annotations"} & set(dir(P))
+    for name in dir(P):
+        assert getattr(P, name) is not None
+
+
+def test_a_probe_is_shown_as_it_was_asked_for():
+    assert repr(P.received()) == "received()"
+    assert repr(P.received(["all"], layers=[1])) == "received(layers=(1,), groups=('all',))"
+    default = "(received(), entropy(), diagonal(), qk_geometry(), norms(), top_keys())"
+    assert repr(P.DEFAULT) == default
+    assert repr(P.top_keys(3, every_row=True)) == "top_keys(k=3, every_row=True)"
+    assert repr(P.pattern(heads=[0])) == "pattern(heads=(0,))"
+
+
+def test_with_a_cache_rows_are_those_new_at_a_step_and_the_fields_say_so():
+    probes = [P.entropy(rows=True), P.diagonal(rows=True), P.norms(residual=True)]
+    probes += [P.top_keys(2, every_row=True), P.pattern()]
+    trace = aw.run(load("tiny/arm"), PROMPT, D.LeftToRight(3, stop=False), probes=probes)
+    first = len(load("tiny/arm").encode(PROMPT))
+    fields = ("row_entropy", "row_diagonal", "residual_norm", "row_top_mass", "row_top_key")
+    for name in (*fields, "pattern"):
+        assert "with a cache, only of rows new at the step" in trace[name].attrs["long_name"], name
+    for step, rows in enumerate([range(first), [first], [first + 1]]):
+        there = ~np.isnan(trace["row_entropy"].values[step, 0, 0])
+        assert np.flatnonzero(there).tolist() == list(rows)
+        there = ~np.isnan(trace["residual_norm"].values[step, 0])
+        assert np.flatnonzero(there).tolist() == list(rows)
+    assert "cache" not in trace["entropy"].attrs["long_name"]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anchorwatch as aw
+from anchorwatch.commits import damage, extent
 from anchorwatch.errors import TraceError
 from anchorwatch.trace import Trace
 from strategies import denoisings, load, prompts, seeds
@@ -124,3 +125,52 @@ def test_tokens_of_a_trace_spell_its_text(trace):
 
 def test_progress_runs_from_nothing_to_all(trace):
     assert trace.progress.tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
+
+
+def test_a_trace_is_asked_for_its_fields_like_a_mapping(trace):
+    assert "canvas" in trace and "pattern" not in trace and 3 not in trace
+    assert list(trace) == list(trace.fields) == trace._ipython_key_completions_()
+
+
+def test_a_trace_says_what_was_measured():
+    model, decoding = load("tiny/llada"), aw.decoding.LowConfidence(2)
+    measured = repr(aw.run(model, "the anchor", decoding)).splitlines()[2]
+    assert measured.startswith("  measured  received, queries, hidden_rows, entropy")
+    assert measured.endswith("(20 fields)")
+    one = aw.run(model, "the anchor", decoding, probes=[aw.probes.entropy()])
+    assert "  measured  entropy (1 field)\n" in repr(one)
+    assert "  measured  nothing\n" in repr(aw.run(model, "the anchor", decoding, probes=()))
+
+
+def test_a_field_says_that_it_is_stored_as_float16(tmp_path, trace):
+    says = trace["received"].attrs["long_name"]
+    assert "stored as float16, off by at most 5e-4 of it or 3e-8" in says
+    assert "received(dtype='float32') keeps all" in says
+    assert trace["received"].dtype == np.float32
+    trace.write(tmp_path / "a.trace")
+    held = aw.read(tmp_path / "a.trace")["received"]
+    assert held.dtype == np.float16
+    gap = np.abs(held.values.astype(np.float64) - trace["received"].values)
+    assert np.nanmax(gap - np.maximum(5e-4 * trace["received"].values, 3e-8)) <= 0
+    whole = [aw.probes.received(dtype="float32")]
+    kept = aw.run(load("tiny/dream"), "the anchor", aw.decoding.LowConfidence(2), probes=whole)
+    kept.write(tmp_path / "b.trace")
+    assert aw.read(tmp_path / "b.trace")["received"].dtype == np.float32
+    assert "float16" not in kept["received"].attrs["long_name"]
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, trace, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    trace.write("~/a.trace")
+    assert aw.read("~/a.trace").digest() == trace.digest()
+    run = aw.run(load("tiny/dream"), "the", aw.decoding.LowConfidence(2), out="~/b.trace")
+    assert aw.read(tmp_path / "b.trace").digest() == run.digest()
+    assert damage("~/a.trace") == [] and extent("~/a.trace") == extent(tmp_path / "a.trace")
+
+
+@pytest.mark.parametrize("fork", ["here", {}, {"step": "2"}])
+def test_a_foreign_fork_is_refused(tmp_path, trace, fork):
+    odd = Trace(trace.dataset(), trace.manifest | {"fork": fork})
+    odd.write(tmp_path / "a.trace")
+    with pytest.raises(TraceError, match=r"the manifest's fork is .*, without a step"):
+        aw.read(tmp_path / "a.trace")

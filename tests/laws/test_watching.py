@@ -220,8 +220,8 @@ def test_a_plan_says_what_a_run_will_keep():
 
 def test_the_default_probes_of_a_large_run_stay_under_a_gigabyte():
     from anchorwatch.fields import RunShape
-    from anchorwatch.plans import Plan
-    from anchorwatch.probes import DEFAULT, fields_of
+    from anchorwatch.plans import Plan, fields_of
+    from anchorwatch.probes import DEFAULT
 
     shape = RunShape(steps=128, layers=32, heads=32, kv_heads=32, positions=1024)
     plan = Plan(128, tuple(fields_of(DEFAULT, shape).values()))

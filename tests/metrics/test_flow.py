@@ -274,6 +274,19 @@ def test_prompts_that_only_order_documents_otherwise_are_one_item():
     assert set(split.n) == {5}
 
 
+def test_an_item_is_its_documents_in_any_order_and_its_question_not_its_answer():
+    made = []
+    for order, answer in (("abc", 2), ("cab", 5), ("abd", 2)):
+        names = {"a": "gold", "b": "doc1", "c": "doc2", "d": "doc2"}
+        regions = {names[x]: range(1 + 3 * i, 4 + 3 * i) for i, x in enumerate(order)}
+        regions["answer"] = range(10, 10 + answer)
+        ids = [7, *(100 * ord(x) + i for x in order for i in range(3)), *range(1, answer + 1)]
+        maps = uniform(1, 1, 1, 10 + answer)
+        made.append(with_flow(maps, regions, prompt=10, tokens=ids))
+    assert metrics.gold_lift(made[:2], by=()).n.item() == 1
+    assert metrics.gold_lift(made, by=()).n.item() == 2
+
+
 def test_places_are_equivalent_where_the_lift_is_the_same_and_different_where_it_is_not():
     same = metrics.gold_places(items({0: 3.0, 1: 3.01, 3: 2.99}), by=())
     assert same.quantity.tolist() == ["start / middle", "start / end", "middle / end"]

@@ -235,6 +235,7 @@ def test_others_stand_beside_and_permuted_heads_change_no_layer():
     ("ask", "error", "says"),
     [
         (lambda t: overlaps.set_jaccard(t, lags=3), SpecError, r"lags=3 is not a list of steps: say lags=\[1, 2, 4\]"),
+        (lambda t: overlaps.set_jaccard(t, by="layer"), SpecError, r"say by=\['layer'\]"),
         (lambda t: overlaps.set_jaccard(t, lags=[]), SpecError, "not a list of steps"),
         (lambda t: overlaps.received_similarity(t, lags=[0]), SpecError, "a lag is a whole number of at least 1"),
         (lambda t: overlaps.received_similarity(t, lags=[1.5]), SpecError, "a whole number"),

@@ -64,7 +64,8 @@ def without(rows, hidden):
     found = np.array(rows, dtype=float)
     for q in range(len(found)):
         for k in hidden:
-            found[q, k] = 0
+            if k < len(found):  # else it is not written yet
+                found[q, k] = 0
         whole = found[q].sum()
         found[q] = found[q] / whole if whole else np.eye(len(found))[q]
     return found

@@ -13,17 +13,81 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anchorwatch.figures.figure import Figure
+    from anchorwatch.figures.flow import (
+        flow_bands,
+        flow_matrix,
+        gold_lift,
+        rollout_columns,
+        rollout_depth,
+    )
+    from anchorwatch.figures.geometry import (
+        contribution_scatter,
+        mixing_by_depth,
+        qk_triptych,
+        shapley_bars,
+        value_norm_scatter,
+    )
     from anchorwatch.figures.maps import map_pair, sink_map
+    from anchorwatch.figures.movement import (
+        by_lag,
+        head_types,
+        layer_consistency,
+        sink_path,
+        sink_positions,
+        survival,
+    )
     from anchorwatch.figures.origins import whence
+    from anchorwatch.figures.retrieval import retrieval_contrast, retrieval_map
 
 _LAZY = {
     "Figure": "anchorwatch.figures.figure",
+    "flow_bands": "anchorwatch.figures.flow",
+    "flow_matrix": "anchorwatch.figures.flow",
+    "gold_lift": "anchorwatch.figures.flow",
+    "rollout_columns": "anchorwatch.figures.flow",
+    "rollout_depth": "anchorwatch.figures.flow",
     "map_pair": "anchorwatch.figures.maps",
     "sink_map": "anchorwatch.figures.maps",
+    "contribution_scatter": "anchorwatch.figures.geometry",
+    "mixing_by_depth": "anchorwatch.figures.geometry",
+    "qk_triptych": "anchorwatch.figures.geometry",
+    "shapley_bars": "anchorwatch.figures.geometry",
+    "value_norm_scatter": "anchorwatch.figures.geometry",
+    "retrieval_contrast": "anchorwatch.figures.retrieval",
+    "retrieval_map": "anchorwatch.figures.retrieval",
+    "by_lag": "anchorwatch.figures.movement",
+    "head_types": "anchorwatch.figures.movement",
+    "layer_consistency": "anchorwatch.figures.movement",
+    "sink_path": "anchorwatch.figures.movement",
+    "sink_positions": "anchorwatch.figures.movement",
+    "survival": "anchorwatch.figures.movement",
     "whence": "anchorwatch.figures.origins",
 }
 
-__all__ = ["Figure", "map_pair", "sink_map", "whence"]
+__all__ = [
+    "Figure",
+    "by_lag",
+    "contribution_scatter",
+    "flow_bands",
+    "flow_matrix",
+    "gold_lift",
+    "head_types",
+    "layer_consistency",
+    "map_pair",
+    "mixing_by_depth",
+    "qk_triptych",
+    "retrieval_contrast",
+    "retrieval_map",
+    "rollout_columns",
+    "rollout_depth",
+    "shapley_bars",
+    "sink_map",
+    "sink_path",
+    "sink_positions",
+    "survival",
+    "value_norm_scatter",
+    "whence",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -35,7 +99,7 @@ def __getattr__(name: str) -> Any:
         if error.name is not None and error.name.split(".")[0] == "matplotlib":
             raise ModuleNotFoundError(
                 f"aw.figures.{name} needs matplotlib, which is not installed: "
-                "pip install 'anchorwatch[plot]'",
+                "pip install matplotlib",
                 name="matplotlib",
             ) from None
         raise

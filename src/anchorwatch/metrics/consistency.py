@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from anchorwatch.metrics.cells import Quantity, mean, ratio
+from anchorwatch.metrics.passes import each_slab
 from anchorwatch.metrics.paths import CHANCE, Parts, Traces, chance, compared, occupancy
-from anchorwatch.metrics.reading import Slab, held, slabs
-from anchorwatch.progress import Progress
+from anchorwatch.metrics.reading import Slab
 from anchorwatch.rules import Rule, rulli
 from anchorwatch.trace import Trace
 
@@ -53,15 +54,8 @@ def layer_consistency(
     rule = rule or rulli()
 
     def measure(ts: Traces) -> Parts:
-        found, parts = held(ts), []
-        with Progress("reading", sum(trace.manifest["model"]["layers"] for trace in found)) as bar:
-            for trace in found:
-                layers = []
-                for slab in slabs(trace):
-                    layers.append(layer_sinks(slab, rule, group))
-                    bar.advance()
-                parts.append((trace, consistency_quantities(trace, layers)))
-        return parts
+        every = each_slab(ts, partial(layer_sinks, rule=rule, group=group))
+        return [(trace, consistency_quantities(trace, layers)) for trace, layers in every]
 
     return compared(
         measure,
@@ -94,8 +88,10 @@ def _set_overlap(trace: Trace, layers: Sequence[LayerSinks]) -> list[Quantity]:
     value = np.full((count, count, steps), np.nan)
     null, expected = np.full((count, count), np.nan), value.copy()
     for layer in range(count):
-        rest = sets[layer:].reshape(-1, sets.shape[-1])
-        shared = (sets[layer] @ rest.T).reshape(steps, -1, steps)  # [step, layer, other step]
+        rest = sets[layer:].reshape((count - layer) * steps, sets.shape[-1])
+        shared = (sets[layer] @ rest.T).reshape(
+            steps, count - layer, steps
+        )  # [step, layer, other step]
         either = sizes[layer][:, None, None] + sizes[layer:] - shared
         both = (keys[layer] > 0)[:, None, None] & (keys[layer:] > 0)
         overlap = np.divide(shared, either, out=np.full(shared.shape, np.nan, np.float32),

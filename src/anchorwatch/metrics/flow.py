@@ -108,11 +108,13 @@ def region_flow(traces: Traces, *, by: Sequence[str] = ("layer", *REGIONS)) -> p
     is absent.
     """
     asked_regions(by)
+    found = layouts(traces)
     parts = [
         (trace, _by_layer(trace, regions, _flow_cells, heads="head" in by))
-        for trace, regions in layouts(traces)
+        for trace, regions in found
     ]
-    return tabulate(parts, by, about={"metric": "region_flow"})
+    about = {"metric": "region_flow", "regions": list(found[0][1].names)}
+    return tabulate(parts, by, about=about)
 
 
 Kernel = Callable[[np.ndarray, np.ndarray, Layout], list[Quantity]]

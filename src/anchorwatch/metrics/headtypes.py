@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,10 +20,10 @@ import pandas as pd
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Quantity, mean
 from anchorwatch.metrics.movement import block_of, frontier_of
-from anchorwatch.metrics.paths import Traces, compared, occupancy, shuffled_jump, sink_path
-from anchorwatch.metrics.reading import Slab, held, slabs
+from anchorwatch.metrics.passes import each_slab
+from anchorwatch.metrics.paths import Traces, along, compared, occupancy, shuffled_jump, sink_path
+from anchorwatch.metrics.reading import Slab
 from anchorwatch.metrics.tables import model_names, over_slabs, prompt_id, whence
-from anchorwatch.progress import Progress
 from anchorwatch.ranks import kendall
 from anchorwatch.rules import Rule, rulli
 from anchorwatch.trace import Trace
@@ -82,23 +83,18 @@ def head_types(
     `block_information` is what the position says of the block being written, from 0, as by chance,
     to 1. NaN is a number that the trace cannot give; its test does not hold.
     """
-    rule, limits, found = rule or rulli(), limits or TypeLimits(), held(traces)
+    rule, limits = rule or rulli(), limits or TypeLimits()
+    layers = each_slab(traces, partial(type_rows, rule=rule, group=group, limits=limits))
+    found = [trace for trace, _ in layers]
     names, rows = model_names(found), []
-    with Progress("reading", sum(trace.manifest["model"]["layers"] for trace in found)) as bar:
-        for trace in found:
-            fixed = {
-                "model": names[trace.manifest["model"]["weights"]],
-                "trace": trace.digest()[:12],
-                "prompt": prompt_id(trace),
-                "seed": trace.seed,
-            }
-            for slab in slabs(trace):
-                numbers = head_numbers(slab, rule, group, limits)
-                where = {"layer": slab.layer, "head": np.arange(len(numbers["steps"]))}
-                rows.append(
-                    pd.DataFrame(fixed | where | {"type": typed(numbers, limits)} | numbers)
-                )
-                bar.advance()
+    for trace, every in layers:
+        fixed = {
+            "model": names[trace.manifest["model"]["weights"]],
+            "trace": trace.digest()[:12],
+            "prompt": prompt_id(trace),
+            "seed": trace.seed,
+        }
+        rows += [pd.DataFrame(fixed | one) for one in every]
     table = pd.concat(rows, ignore_index=True)
     about = {"metric": "head_types", "rule": str(rule), "group": group}
     table.attrs = {
@@ -106,6 +102,15 @@ def head_types(
         "traces": [whence(trace) for trace in found],
     }
     return table
+
+
+def type_rows(
+    slab: Slab, rule: Rule, group: str = "all", limits: TypeLimits | None = None
+) -> dict[str, Any]:
+    limits = limits or TypeLimits()
+    numbers = head_numbers(slab, rule, group, limits)
+    where = {"layer": slab.layer, "head": np.arange(len(numbers["steps"]))}
+    return where | {"type": typed(numbers, limits)} | numbers
 
 
 def head_type_shares(
@@ -128,7 +133,7 @@ def head_type_shares(
     return compared(
         lambda ts: over_slabs(ts, kernel),
         traces,
-        ["type", *by],
+        along("type", by),
         about=about | {"limits": dataclasses.asdict(limits)},
         others={"frozen": frozen, "untrained": untrained},
     )

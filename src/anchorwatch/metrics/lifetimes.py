@@ -16,7 +16,7 @@ import pandas as pd
 import scipy  # its submodules load when they are first used
 
 from anchorwatch.metrics.cells import Cell, Quantity, collapse, mean, ratio, total
-from anchorwatch.metrics.paths import CHANCE, Parts, Traces, compared
+from anchorwatch.metrics.paths import CHANCE, Parts, Traces, along, compared, listed
 from anchorwatch.metrics.reading import Slab
 from anchorwatch.metrics.tables import OF_TRACES, over_slabs
 from anchorwatch.ranks import kaplan_meier
@@ -47,7 +47,7 @@ def survival(
     return compared(
         lambda ts: over_slabs(ts, kernel),
         traces,
-        ["age", *by],
+        along("age", by),
         finish=_curves,
         about={"metric": "survival", "rule": str(rule), "group": group},
         others={"frozen": frozen, "untrained": untrained},
@@ -72,7 +72,7 @@ def lifetime(
     """
     rule = rule or rulli()
     kernel = partial(run_cells, rule=rule, group=group)
-    inner = tuple(dim for dim in by if dim not in OF_TRACES)
+    inner = tuple(dim for dim in listed(by) if dim not in OF_TRACES)
 
     def measure(ts: Traces) -> Parts:
         return [(trace, _summary(found, inner)) for trace, found in over_slabs(ts, kernel)]

@@ -166,7 +166,7 @@ def sums_of(slab: Slab, design: Design, rule: Rule, group: str, steps: np.ndarra
     design.read(slab.trace, null > 0)  # NaN is not
     there = slab.measured(group)[steps].astype(np.float64)  # [step, head]
     outcomes = [
-        _received_sums(slab.shares(group), null, design, there, steps),
+        _received_sums(slab.shares(group), null, design, steps),
         _sink_sums(slab.labels(rule, group), design, there, steps),
     ]
     columns, tokens, squares = (np.stack(sums) for sums in zip(*outcomes, strict=True))
@@ -184,18 +184,17 @@ def sums_of(slab: Slab, design: Design, rule: Rule, group: str, steps: np.ndarra
 
 
 def _received_sums(
-    shares: np.ndarray, null: np.ndarray, design: Design, there: np.ndarray, steps: np.ndarray
+    shares: np.ndarray, null: np.ndarray, design: Design, steps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """([head, column], [head, token], [step, head]) sums of log2(share / null) less its mean."""
     seen = design.seen[steps].astype(np.float32)
     with np.errstate(divide="ignore"):
         values = shares[steps] * (1 / null[steps]).astype(np.float32)[:, None]
-    np.log2(np.fmax(values, np.float32(FLOOR), out=values), out=values)  # the floor for NaN too
+    # What was not measured becomes the floor everywhere, and so nothing without its mean.
+    np.log2(np.fmax(values, np.float32(FLOOR), out=values), out=values)
     middle = values @ seen[..., None] / np.maximum(seen.sum(axis=-1), 1)[:, None, None]
     values -= middle
     values *= seen[:, None]
-    if not there.all():
-        values[there == 0] = 0
     columns = (values @ design.columns[steps]).sum(axis=0, dtype=np.float64)
     squares = np.einsum("shk,shk->sh", values, values).astype(np.float64)
     place, size = design.place[steps].ravel(), design.counts.shape[1]

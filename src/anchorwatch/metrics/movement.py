@@ -17,6 +17,7 @@ import pandas as pd
 from anchorwatch.decoding import Blocks
 from anchorwatch.errors import TraceError
 from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio
+from anchorwatch.metrics.passes import each_slab
 from anchorwatch.metrics.paths import (
     Traces,
     any_path,
@@ -29,9 +30,8 @@ from anchorwatch.metrics.paths import (
     sink_path,
     steps_between,
 )
-from anchorwatch.metrics.reading import Slab, held, slabs
+from anchorwatch.metrics.reading import Slab, held
 from anchorwatch.metrics.tables import model_names, over_slabs, prompt_id, whence
-from anchorwatch.progress import Progress
 from anchorwatch.ranks import kendall, theil_sen
 from anchorwatch.rules import Rule, rulli
 from anchorwatch.trace import MASKED, Trace
@@ -47,15 +47,15 @@ def sink_positions(traces: Traces, rule: Rule | None = None, *, group: str = "al
     `progress` is the share of the answer written before the step, `relative` the position as a
     share of the canvas, `token` what stood there. Position -1 and NaN: not measured.
     """
-    rule, found = rule or rulli(), held(traces)
+    rule = rule or rulli()
+    layers = each_slab(traces, partial(position_rows, rule=rule, group=group))
+    found = [trace for trace, _ in layers]
     names = model_names(found)
-    rows = []
-    with Progress("reading", sum(trace.manifest["model"]["layers"] for trace in found)) as bar:
-        for trace in found:
-            name = names[trace.manifest["model"]["weights"]]
-            for slab in slabs(trace):
-                rows.append(_position_rows(slab, rule, group).assign(model=name))
-                bar.advance()
+    rows = [
+        one.assign(model=names[trace.manifest["model"]["weights"]])
+        for trace, every in layers
+        for one in every
+    ]
     table = pd.concat(rows, ignore_index=True)
     table = table[["model", *(column for column in table.columns if column != "model")]]
     about = {"metric": "sink_positions", "rule": str(rule), "group": group}
@@ -63,7 +63,7 @@ def sink_positions(traces: Traces, rule: Rule | None = None, *, group: str = "al
     return table
 
 
-def _position_rows(slab: Slab, rule: Rule, group: str) -> pd.DataFrame:
+def position_rows(slab: Slab, rule: Rule, group: str = "all") -> pd.DataFrame:
     trace, (place, share) = slab.trace, slab.top(group)
     steps, heads = place.shape
     step, head = (index.ravel() for index in np.indices(place.shape))

@@ -20,6 +20,7 @@ from anchorwatch.metrics.paths import (
     LAGS,
     Parts,
     Traces,
+    along,
     compared,
     occupancy,
     sink_path,
@@ -56,7 +57,7 @@ def set_jaccard(
     return compared(
         lambda ts: over_slabs(ts, kernel),
         traces,
-        ["lag", *by],
+        along("lag", by),
         about={"metric": "set_jaccard", "rule": str(rule), "group": group},
         others={"frozen": frozen, "untrained": untrained},
     )
@@ -98,7 +99,7 @@ def received_similarity(
     return compared(
         lambda ts: over_slabs(ts, kernel),
         traces,
-        ["lag", *by],
+        along("lag", by),
         about={"metric": "received_similarity", "group": group},
         others={"frozen": frozen, "untrained": untrained},
     )
@@ -155,7 +156,7 @@ def map_similarity(
     return compared(
         measure,
         traces,
-        ["lag", *by],
+        along("lag", by),
         about={"metric": "map_similarity"},
         others={"frozen": frozen, "untrained": untrained},
     )

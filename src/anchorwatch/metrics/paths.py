@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Quantity, mean
 from anchorwatch.metrics.reading import Slab
 from anchorwatch.metrics.tables import NUMBERS, Finish, beside, tabulate, whence
@@ -91,6 +92,18 @@ def steps_between(quantity: Quantity, first: int) -> Quantity:
 def chance(name: str, dims: tuple[str, ...], value: np.ndarray) -> Quantity:
     """What goes into the column `chance` beside the quantity of this name."""
     return mean(CHANCE + name, dims, value)
+
+
+def along(dim: str, by: Sequence[str]) -> list[str]:
+    """What a table is split by that always has this dim."""
+    return [dim, *listed(by)]
+
+
+def listed(by: Sequence[str]) -> Sequence[str]:
+    """`by`, unless it is one word, which would be taken letter by letter."""
+    if isinstance(by, str):
+        raise SpecError(f"by={by!r} is not a list: say by=[{by!r}]")
+    return by
 
 
 def compared(

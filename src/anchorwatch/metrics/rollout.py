@@ -48,8 +48,8 @@ def rollout(
     """
     asked_regions(by)
     plant = _planted(sink_share, sink_at)
-    parts = []
-    for trace, regions in layouts(traces):
+    parts, found = [], layouts(traces)
+    for trace, regions in found:
         values = need(trace, "region_rollout").values.astype(np.float64)
         hidden = _hidden_by_the_probe(trace)
         if plant is not None and sink_at in hidden:
@@ -62,7 +62,7 @@ def rollout(
         lengths = _length_shares(trace, regions, hidden)
         parts.append((trace, _quantities(values, null, lengths, sunk, regions, by)))
     about = {"metric": "rollout", "sink_share": sink_share, "sink_at": sink_at}
-    return _table(parts, by, about)
+    return _table(parts, by, about | {"regions": list(found[0][1].names)})
 
 
 def published_rollout(traces: Traces, *, by: Sequence[str] = ("layer", *REGIONS)) -> pd.DataFrame:
@@ -73,8 +73,8 @@ def published_rollout(traces: Traces, *, by: Sequence[str] = ("layer", *REGIONS)
     regions, 32 causal layers and no sink at all the first token ends with 0.72 to 0.89.
     """
     asked_regions(by)
-    parts = []
-    for trace, regions in layouts(traces):
+    parts, found = [], layouts(traces)
+    for trace, regions in found:
         flow = need(trace, "region_flow").values
         pooled = flow.mean(axis=2, dtype=np.float64)
         windows = [window_of(trace, layer) for layer in range(flow.shape[1])]
@@ -83,7 +83,8 @@ def published_rollout(traces: Traces, *, by: Sequence[str] = ("layer", *REGIONS)
         lengths = _length_shares(trace, regions, (), within=True)
         values, null = (_multiplied(one, regions) for one in (pooled, expected))
         parts.append((trace, _quantities(values, null, lengths, None, regions, by)))
-    return _table(parts, by, {"metric": "published_rollout"})
+    about = {"metric": "published_rollout", "regions": list(found[0][1].names)}
+    return _table(parts, by, about)
 
 
 def _multiplied(pooled: np.ndarray, regions: Layout) -> np.ndarray:
@@ -134,6 +135,7 @@ class TokenRollout:
             )
         ]
         about = {"metric": "token_rollout", "step": self.step, "hidden": list(self.hidden)}
+        about["regions"] = list(regions.names)
         return _spread(tabulate([(trace, found)], REGIONS, about=about))
 
 
@@ -147,7 +149,7 @@ def token_rollout(
     """
     picks = _picks(trace, step)
     there = int(np.count_nonzero(trace.role[step] != ABSENT))
-    places = _checked_places(hidden, there)
+    places = [place for place in _checked_places(hidden, trace.canvas.shape[1]) if place < there]
     if not 0 <= residual < 1:
         raise SpecError(f"residual={residual!r} is not at least 0 and below 1: 0.5 is the usual")
     sink = trace.manifest["model"].get("sink_id") is not None
@@ -253,7 +255,8 @@ def _length_shares(
     sizes = there @ regions.onto
     sink = trace.manifest["model"].get("sink_id") is not None
     whole = sizes.sum(axis=1) if within else there.sum(axis=1) + sink
-    return np.where(regions.lengths > 0, sizes / np.maximum(whole, 1)[:, None], np.nan)
+    there_is = (regions.lengths > 0) & (whole > 0)[:, None]
+    return np.where(there_is, sizes / np.maximum(whole, 1)[:, None], np.nan)
 
 
 def _hidden_by_the_probe(trace: Trace) -> tuple[int, ...]:
@@ -340,10 +343,10 @@ def _planted(share: float | None, at: int) -> tuple[int, float] | None:
     return int(at), float(share)
 
 
-def _checked_places(hidden: Sequence[int], there: int) -> list[int]:
+def _checked_places(hidden: Sequence[int], positions: int) -> list[int]:
     for place in hidden:
-        if not isinstance(place, int | np.integer) or not 0 <= place < there:
-            raise SpecError(f"hidden={list(hidden)}: the step has positions 0 to {there - 1}")
+        if not isinstance(place, int | np.integer) or not 0 <= place < positions:
+            raise SpecError(f"hidden={list(hidden)}: the trace has positions 0 to {positions - 1}")
     return sorted({int(place) for place in hidden})
 
 

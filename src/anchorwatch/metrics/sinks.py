@@ -80,15 +80,36 @@ def _absorption_cells(slab: Slab, sets: dict[str, Rule | None], group: str) -> l
     shares = slab.shares(group)
     null = np.broadcast_to(slab.null(group), shares.shape)
     empty = np.where(slab.measured(group), 0.0, np.nan)
+    counts = [rule.k for rule in sets.values() if isinstance(rule, topk)]
+    held = _held_by_top(shares, null, max(counts)) if counts else np.zeros(0)
     found = []
     for name, rule in sets.items():
         if rule is None:
             found.append(mean(name, CELL, shares[..., 0], null[..., 0] + empty))
             continue
-        labels = slab.labels(rule, group)
-        held = np.sum(shares, axis=-1, where=labels) + empty
-        found.append(mean(name, CELL, held, np.sum(null, axis=-1, where=labels) + empty))
+        if isinstance(rule, topk):
+            value, expected = held[..., min(rule.k, held.shape[-1]) - 1]
+        else:
+            labels = slab.labels(rule, group)
+            value = np.sum(shares, axis=-1, where=labels)
+            expected = np.sum(null, axis=-1, where=labels)
+        found.append(mean(name, CELL, value + empty, expected + empty))
     return found
+
+
+def _held_by_top(shares: np.ndarray, null: np.ndarray, most: int) -> np.ndarray:
+    """[2, step, head, k]: what the k + 1 greatest keys hold together, and what they would."""
+    best = topk(most).labels(shares)
+    count = best.sum(axis=-1)
+    width = max(1, int(count.max()))
+    places = np.zeros((*count.shape, width), dtype=int)
+    there = np.arange(width) < count[..., None]
+    places[there] = np.nonzero(best)[-1]  # the found keys of each row, in order
+    picked = np.where(there, np.take_along_axis(shares, places, axis=-1), 0)
+    order = np.argsort(-picked, axis=-1, kind="stable")
+    expected = np.where(there, np.take_along_axis(null, places, axis=-1), 0)
+    both = [np.take_along_axis(one, order, axis=-1) for one in (picked, expected)]
+    return np.cumsum(both, axis=-1, dtype=np.float64)
 
 
 def _key_set(one: str | Rule) -> Rule | None:
@@ -197,9 +218,12 @@ def _exceeding(shares: np.ndarray, eps: np.ndarray, scale: str) -> tuple[np.ndar
         excess = shares * safe - all_keys
         above = excess > RESOLUTION * all_keys
         excess = excess / (unit * (safe - 1))
-        excess = np.where(above, excess, -np.inf)
-    passed = np.stack([np.count_nonzero(excess > one, axis=-1) for one in eps], axis=-1)
-    return passed.astype(float), count.astype(float)
+    rows, width = np.nonzero(above.reshape(-1, above.shape[-1]))[0], len(eps) + 1
+    passed = np.searchsorted(eps, excess[above], side="left")  # thresholds strictly below
+    size = above[..., 0].size * width
+    hits = np.bincount(rows * width + passed, minlength=size).reshape(*above.shape[:-1], width)
+    more = hits[..., ::-1].cumsum(axis=-1)[..., ::-1][..., 1:]
+    return more.astype(float), count.astype(float)
 
 
 def score_histogram(
@@ -230,10 +254,13 @@ def _histogram_cells(slab: Slab, edges: np.ndarray, group: str) -> list[Quantity
 
 def _binned_scores(shares: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     count = np.sum(~np.isnan(shares), axis=-1, keepdims=True)
-    scores = shares * count
-    with np.errstate(invalid="ignore"):
-        least = [np.count_nonzero(scores >= edge, axis=-1) for edge in edges[:-1]]
-    return -np.diff(np.stack([*least, np.zeros_like(least[0])], axis=-1)), count.astype(float)
+    scores = (shares * count).reshape(-1, shares.shape[-1])
+    there, width = ~np.isnan(scores), len(edges)
+    place = np.searchsorted(edges, scores[there], side="right")  # 0 is below every edge
+    rows = np.nonzero(there)[0]
+    place = np.minimum(place, width - 1)
+    hits = np.bincount(rows * width + place, minlength=len(scores) * width)
+    return hits.reshape(*shares.shape[:-1], width)[..., 1:], count.astype(float)
 
 
 def agreement(

@@ -16,8 +16,8 @@ import pandas as pd
 from anchorwatch import stats
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import PROGRESS_BINS, Cell, Quantity, collapse, stacked
-from anchorwatch.metrics.reading import Slab, held, slabs
-from anchorwatch.progress import Progress
+from anchorwatch.metrics.passes import each_slab
+from anchorwatch.metrics.reading import Slab
 from anchorwatch.trace import Trace
 
 Finish = Callable[[dict[str, Cell]], dict[str, Cell]]
@@ -33,16 +33,7 @@ def over_slabs(
     traces: Trace | Sequence[Trace], kernel: Callable[[Slab], Sequence[Quantity]]
 ) -> list[tuple[Trace, list[Quantity]]]:
     """Apply a function of one layer's slab to every layer of every trace."""
-    found = held(traces)
-    with Progress("reading", sum(trace.manifest["model"]["layers"] for trace in found)) as bar:
-        parts = []
-        for trace in found:
-            layers = []
-            for slab in slabs(trace):
-                layers.append(kernel(slab))
-                bar.advance()
-            parts.append((trace, stacked(layers)))
-    return parts
+    return [(trace, stacked(layers)) for trace, layers in each_slab(traces, kernel)]
 
 
 def tabulate(
