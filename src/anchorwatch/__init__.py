@@ -9,11 +9,12 @@ Nothing heavy is imported until a name that needs it is used: reading a trace ne
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from anchorwatch import decoding, probes
+from anchorwatch import decoding, probes, rules
 from anchorwatch._version import __version__
 from anchorwatch.errors import AnchorwatchError
 
 if TYPE_CHECKING:
+    from anchorwatch import figures, metrics, stats
     from anchorwatch.diffs import diff
     from anchorwatch.loop import Step
     from anchorwatch.models.loading import load
@@ -37,6 +38,8 @@ _LAZY = {
     "steps": "anchorwatch.runs",
 }
 
+_MODULES = ("figures", "metrics", "stats")
+
 __all__ = [
     "AnchorwatchError",
     "Model",
@@ -45,19 +48,25 @@ __all__ = [
     "__version__",
     "decoding",
     "diff",
+    "figures",
     "fork",
     "load",
+    "metrics",
     "plan",
     "probes",
     "read",
     "replay",
+    "rules",
     "run",
     "run_many",
+    "stats",
     "steps",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"anchorwatch.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'anchorwatch' has no attribute {name!r}")
     try:

@@ -36,6 +36,10 @@ app = typer.Typer(
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Revision = Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps.")]
+MaskId = Annotated[int | None, typer.Option(help="The mask token's id.")]
 Traces = Annotated[list[Path] | None, typer.Argument(help="Traces, as `run -o` writes them.")]
 Rule = Annotated[
     str | None, typer.Option(help="What a sink is: rulli:3, zscore:3, gu:0.3, topk:1.")
@@ -79,14 +83,17 @@ def run(
     no_stop: Annotated[bool, typer.Option("--no-stop", help="Go on after an end token.")] = False,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the run.")] = 0,
     probes: Annotated[
-        str, typer.Option(help=f"default, none, or some of {', '.join(kinds.PROBES)}.")
+        str, typer.Option(help=f"default, none, or a list a,b,c of {', '.join(kinds.PROBES)}.")
     ] = "default",
+    region: Annotated[
+        list[str] | None, typer.Option(help="name=text: a part of the prompt, as it stands there.")
+    ] = None,
     infill: Annotated[bool, typer.Option("--infill", help="Fill the prompt's masks.")] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Apply the chat template.")] = False,
-    revision: Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps.")] = None,
-    mask_id: Annotated[int | None, typer.Option(help="The mask token's id.")] = None,
+    revision: Revision = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    mask_id: MaskId = None,
     as_json: AsJson = False,
 ) -> None:
     """Write an answer and keep every frame of it."""
@@ -110,7 +117,7 @@ def run(
     # A typing mistake costs no loading: all that can be is checked first.
     fields = {name: value for name, value in given.items() if value is not None}
     named = words.named(decoding, fields)
-    measured = words.probes(probes)
+    measured, regions = words.probes(probes), words.regions(region or [])
     if out is not None:
         words.refuse_place(out)
     text = words.stdin() if prompt == "-" else prompt
@@ -120,23 +127,30 @@ def run(
     how = named or words.decoding(words.DEFAULTS[loaded.family.kind], fields)
     asked: Prompt = [{"role": "user", "content": text}] if chat else text
     ask, canvas = (None, words.masked_canvas(loaded, asked)) if infill else (asked, None)
-    plan = str(aw.plan(loaded, ask, how, canvas=canvas, probes=measured)).splitlines()
+    plan = str(
+        aw.plan(loaded, ask, how, canvas=canvas, regions=regions, probes=measured)
+    ).splitlines()
     talk.say(f"plan: {plan[0]}; {plan[-1]}")
-    talk.tell(
-        aw.run(loaded, ask, how, canvas=canvas, probes=measured, seed=seed, out=out), out, as_json
-    )
+    options: dict[str, Any] = {"canvas": canvas, "regions": regions, "probes": measured}
+    talk.tell(aw.run(loaded, ask, how, **options, seed=seed, out=out), out, as_json)
 
 
 @app.command()
 def resume(
     model: Annotated[str, typer.Argument(help="The model the run was begun with.")],
     trace: Annotated[Path, typer.Argument(help="The -o of a run that did not end.")],
+    revision: Revision = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    mask_id: MaskId = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that was killed, after its last whole block of steps."""
     import anchorwatch as aw
 
-    talk.tell(aw.run(aw.load(model), resume=trace), trace, as_json)
+    loaded = aw.load(model, revision=revision, dtype=dtype, device=device, mask_id=mask_id)
+    finished = trace.with_suffix("") if trace.suffix == ".partial" else trace
+    talk.tell(aw.run(loaded, resume=trace), finished, as_json)
 
 
 @app.command()
@@ -204,7 +218,8 @@ def measure(
             files.save(table, folder / f"{name}.csv")
         return talk.say(f"wrote {one_line(str(folder))}")
     function = words.metric(metric)
-    asked = words.options(inspect.signature(function).parameters, given)
+    takes = dict(list(inspect.signature(function).parameters.items())[1:])
+    asked = words.options(takes, given)
     table = function(_read(traces), **asked)
     if out is not None:
         talk.say(f"wrote {one_line(str(files.save(table, out)))}")

@@ -76,13 +76,13 @@ def extent(path: str | Path) -> tuple[int, int]:
 
 def absent(path: Path) -> str | None:
     """What to say where there is no folder: of nothing at all, an unfinished run, or a file."""
-    if not path.exists():
-        partial = partial_of(path)
-        said = unfinished(partial) if partial.exists() else None
-        return (
-            f"there is no trace at {path}: {said or f'`anchorwatch run ... -o {path}` makes one'}"
-        )
-    return None if path.is_dir() else f"{path} is a file: a trace is a folder"
+    if path.is_dir():
+        return None
+    if path.exists():
+        return f"{path} is a file and cannot be read as a trace: a trace is a folder"
+    partial = partial_of(path)
+    said = unfinished(partial) if partial.exists() else f"`anchorwatch run ... -o {path}` makes one"
+    return f"there is no trace at {path}: {said}"
 
 
 def unfinished(path: Path) -> str | None:

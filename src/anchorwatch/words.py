@@ -71,6 +71,14 @@ def probes(names: str) -> tuple[kinds.Probe, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def regions(pairs: list[str]) -> dict[str, str] | None:
+    """`name=text` words as named parts of the prompt; None without any."""
+    for pair in pairs:
+        if not all(pair.partition("=")[::2]):
+            raise SpecError(f"--region {pair} is not name=text, such as --region gold='Lena was'")
+    return {name: text for name, _, text in (p.partition("=") for p in pairs)} or None
+
+
 def masked_canvas(model: Model, ask: Prompt) -> list[int]:
     """The prompt as ids, with the mask id where its text spells the mask token."""
     mask_id = model.specials.mask_id

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -10,51 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from anchorwatch.cli import app
 from anchorwatch.errors import SpecError
 from anchorwatch.models.tiny import NAMES
-
-COMMAND = [str(Path(sys.executable).with_name("anchorwatch"))]
-ENV = os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "100", "NO_COLOR": "1"}
-
-
-def type_in(*words, stdin=None, **env):
-    return subprocess.run(
-        [*COMMAND, *map(str, words)],
-        capture_output=True,
-        encoding="utf-8",
-        env=ENV | env,
-        input=stdin,
-        check=False,
-    )
-
-
-def in_shell(line, *words):
-    """A line of shell in which "$@" is the command."""
-    return subprocess.run(
-        ["sh", "-c", line, "sh", *COMMAND, *map(str, words)],
-        capture_output=True,
-        encoding="utf-8",
-        env=ENV,
-        check=False,
-    )
-
-
-def called(*words):
-    """The manifest of a run in this process, which has torch already."""
-    done = CliRunner().invoke(app, [*map(str, words), "--json"])
-    if done.exception is not None:
-        raise done.exception
-    return json.loads(done.stdout)
-
-
-def one_line_of(done):
-    """What a failed command said, which is one line."""
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("error: ")
-    return done.stderr
+from command import ENV, called, in_shell, one_line_of, type_in
 
 
 @pytest.fixture(scope="module")
@@ -353,8 +312,11 @@ def test_doctor_finds_nothing_wrong():
 OPTIONS = {
     "run": """--algorithm --algorithm-temperature --block --chat --decoding --defer-end --device
         --dtype --eps --forbid-end --guidance --infill --json --length --mask-id --no-cache --no-stop
-        --out --probes --revision --seed --steps --temperature --threshold --top-k --top-p""",
-    "resume": "--json",
+        --out --probes --region --revision --seed --steps --temperature --threshold --top-k --top-p""",
+    "resume": "--device --dtype --json --mask-id --revision",
+    "measure": "--by --group --json --out --rule --set",
+    "plot": "--group --head --layer --out --rule --set --step",
+    "whence": "",
     "show": "--all --json --step",
     "verify": "--json",
     "models": "--json",

@@ -5,7 +5,7 @@ import pytest
 
 from anchorwatch.errors import SpecError
 from anchorwatch.figures import sinks as figures
-from anchorwatch.metrics import sinks as metrics
+from anchorwatch.metrics import amounts as metrics
 from planted import column, planted, uniform
 
 

@@ -168,5 +168,7 @@ def test_runs_of_different_tokenizers_are_not_compared():
     one = aw.run(load("tiny/llada"), [40, 41], D.LowConfidence(2), probes=())
     two = aw.run(load("tiny/llada"), [40, 41], D.LowConfidence(2), probes=())
     two._manifest["tokens"]["40"] = "something else"
-    with pytest.raises(TraceError, match=r"token 40 is .* compare runs of models with the same tok"):
+    with pytest.raises(
+        TraceError, match=r"token 40 is .* compare runs of models with the same tok"
+    ):
         aw.diff(one, two)

@@ -8,7 +8,7 @@ import pytest
 
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import files
-from anchorwatch.metrics.sinks import sinks
+from anchorwatch.metrics.amounts import sinks
 from planted import planted, uniform
 
 

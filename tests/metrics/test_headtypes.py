@@ -71,6 +71,11 @@ def test_a_split_head_is_split_before_it_is_static():
     assert math.isnan(found.split) and found.type != "split"
 
 
+def test_one_step_says_nothing_of_movement():
+    trace = planted(moving([3], length=LENGTH), prompt=LENGTH - 1)
+    assert metrics.head_types(trace).type.tolist() == ["mixed"]
+
+
 def test_a_layer_that_was_not_measured_has_no_type_and_is_missing():
     maps = np.repeat(moving([3] * STEPS, length=LENGTH), 2, axis=1)
     maps[:, 1] = np.nan
@@ -120,15 +125,14 @@ def test_the_numbers_are_those_of_the_other_metrics_and_of_loops(made):
         same(found.without_sink, 1 - len(held) / there if there else math.nan)
         assert found.positions == len(set(held))
         same(found.jump_rate, row(jumps, "jump_rate", **at).value)
-        if len(held) > 1:
-            same(found.modal_share, row(spread, "modal_share", **at).value)
+        same(found.modal_share, row(spread, "modal_share", **at).value)
         same(found.tau, row(way, "tau", **at).value)
         same(found.frontier_hit, row(edge, "frontier_hit", **at).value)
         same(found.frontier_null, row(edge, "frontier_hit", **at).null)
         same(found.split, row(split, "split", **at).value)
-        runs = slow.path_runs(positions)
-        assert found.held == len({place for place, _, length in runs if length >= 2})
-        known = [length for _, first, length in runs if length > 1 or first < len(maps) - 1]
+        stays = slow.path_stays(positions)
+        assert found.held == len({place for place, _, length in stays if length >= 2})
+        known = [length for _, first, length in stays if length > 1 or first < len(maps) - 1]
         same(found.flicker, known.count(1) / len(known) if known else math.nan)
 
 

@@ -23,9 +23,9 @@ def test_survival_is_kaplan_meier_over_loops_and_its_null_over_every_shuffle(mad
     steps = len(maps)
     table = metrics.survival(trace, RULE, group=group, by=("layer", "head"))
     for layer, head, history in told(trace, maps, group):
-        ended, censored, _ = slow.run_counts(history)
+        ended, censored, _ = slow.stay_counts(history)
         curve = slow.survival(ended, censored, steps)
-        null = slow.survival(*slow.shuffled_runs(history, steps), steps)
+        null = slow.survival(*slow.shuffled_stays(history, steps), steps)
         for age in range(1, steps + 1):
             found = row(table, "survival", age=age, layer=layer, head=head)
             same(found.value, curve[age - 1])
@@ -36,7 +36,7 @@ def test_survival_is_kaplan_meier_over_loops_and_its_null_over_every_shuffle(mad
 
 @settings(max_examples=20)
 @given(made_of_maps())
-def test_lifetimes_pool_the_runs_of_a_cell(made):
+def test_lifetimes_pool_the_stays_of_a_cell(made):
     trace, maps = made
     steps = len(maps)
     table = metrics.lifetime(trace, RULE, by=("layer",))
@@ -44,7 +44,7 @@ def test_lifetimes_pool_the_runs_of_a_cell(made):
         ended, censored, old = {}, {}, 0
         for at, _, history in told(trace, maps):
             if at == layer:
-                one, other, began = slow.run_counts(history)
+                one, other, began = slow.stay_counts(history)
                 old += began
                 for held, more in ((ended, one), (censored, other)):
                     for length, number in more.items():
@@ -68,7 +68,7 @@ def test_lifetimes_pool_the_runs_of_a_cell(made):
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.data())
-def test_expected_runs_are_the_mean_over_every_order(stretches, data):
+def test_expected_stays_are_the_mean_over_every_order(stretches, data):
     steps = sum(stretches)
     times = data.draw(st.integers(0, steps))
     flags = [step < times for step in range(steps)]
@@ -81,10 +81,10 @@ def test_expected_runs_are_the_mean_over_every_order(stretches, data):
         for stretch in stretches:
             shown += [{0} if flag else set() for flag in order[at : at + stretch]] + [None]
             at += stretch
-        for held, counts in zip((ended, censored), slow.run_counts(None, shown), strict=False):
+        for held, counts in zip((ended, censored), slow.stay_counts(None, shown), strict=False):
             for length, number in counts.items():
                 held[length] += number / len(orders)
-    found = metrics.expected_runs(tuple(stretches))
+    found = metrics.expected_stays(tuple(stretches))
     np.testing.assert_allclose(found[0][times], ended[1:], atol=tolerances.METRIC)
     np.testing.assert_allclose(found[1][times], censored[1:], atol=tolerances.METRIC)
 
@@ -176,7 +176,7 @@ def test_a_sink_on_what_was_just_committed_has_large_odds_and_another_has_none()
     assert row(by_step, "share_just_committed", step=3).value == 1
 
 
-def test_steps_that_were_not_measured_cut_runs_on_both_sides():
+def test_steps_that_were_not_measured_cut_stays_on_both_sides():
     maps = moving([5] * 7, length=24)
     maps[3] = np.nan
     trace = planted(maps, prompt=16)

@@ -9,10 +9,21 @@ from hypothesis import strategies as st
 
 import tolerances
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.meaning import FLOOR, OUTCOMES, meaning_or_place
+from anchorwatch.metrics.cells import stacked
+from anchorwatch.metrics.identity import TokenClasses
+from anchorwatch.metrics.meaning import (
+    FLOOR,
+    OUTCOMES,
+    Designs,
+    meaning_or_place,
+    split_cells,
+    split_table,
+)
+from anchorwatch.metrics.reading import slabs
 from anchorwatch.metrics.tables import prompt_id
 from anchorwatch.metrics.tokens import CLASSES, step_classes
 from anchorwatch.rules import rulli
+from anchorwatch.trace import Trace
 from planted import MASK_ID, planted, random_maps, uniform
 from references import identity as slow
 
@@ -226,3 +237,20 @@ def test_what_cannot_be_asked_is_said():
     with pytest.raises(SpecError, match=r"no trace has the region 'gold'"):
         meaning_or_place(trace, evidence=["gold"])
     assert len(CLASSES) == 11
+
+
+def test_layers_that_see_other_keys_do_not_disturb_one_another():
+    """Layers are read side by side; those with a window have fewer keys to explain."""
+    trace, maps = made(5, prompt=12)
+    trace = planted(np.repeat(maps, 4, axis=1), prompt=12, texts=TEXTS)
+    manifest = trace.manifest
+    manifest["model"]["windows"] = [2, None] * 4
+    trace = Trace(trace.dataset(), manifest)
+    table = meaning_or_place(trace, rulli(EPS), group="written", by=["layer", "head"])
+    alone = []
+    for slab in slabs(trace):
+        classes = TokenClasses(trace)
+        alone.append(split_cells(slab, Designs(classes), rulli(EPS), "written"))
+    expected = split_table([(trace, stacked(alone))], ["layer", "head"], {})
+    assert np.array_equal(table.value, expected.value, equal_nan=True)
+    assert table.value.notna().any()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from anchorwatch.errors import SpecError
+from anchorwatch.metrics.amounts import sinks
 from anchorwatch.metrics.cells import Quantity, collapse, mean, ratio, stacked, total
-from anchorwatch.metrics.sinks import sinks
 from anchorwatch.metrics.tables import NUMBERS, beside, tabulate
 from anchorwatch.rules import rulli
 from planted import column, planted, uniform

@@ -174,7 +174,7 @@ def test_classes_are_of_the_canvas_at_the_frame():
 
 def test_absent_positions_have_no_class():
     maps = uniform(2, 1, 1, 4, causal=True)
-    trace = planted(maps, prompt=2, visibility="causal", texts={3: "a", 4: "b"})
+    trace = planted(maps, prompt=2, visibility="causal", texts=dict(enumerate("abcd", 1)))
     assert step_classes(trace)[0].tolist()[2:] == [-1, -1]
     assert trace.manifest["model"]["mask_id"] is None
     assert MASK_ID not in trace.canvas

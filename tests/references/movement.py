@@ -136,7 +136,7 @@ def odds(hit, onset, able, risk):
     return table[0] * table[3] / (table[1] * table[2])
 
 
-def run_counts(told, shown=None):
+def stay_counts(told, shown=None):
     """({length: ended}, {length: censored}, how many began before they could be seen)."""
     ended, censored, old = {}, {}, 0
     sinks = [None if one is None else set(one[1]) for one in told] if shown is None else shown
@@ -168,8 +168,8 @@ def survival(ended, censored, longest):
     return found
 
 
-def shuffled_runs(told, steps):
-    """Expected counts of runs: each key's steps, as long as it exists, in every order."""
+def shuffled_stays(told, steps):
+    """Expected counts of stays: each key's steps, as long as it exists, in every order."""
     ended, censored = {}, {}
     keys = max((len(one[0]) for one in told if one is not None), default=0)
     for key in range(keys):
@@ -179,7 +179,7 @@ def shuffled_runs(told, steps):
         for order in orders:
             on = {s for s, flag in zip(able, order, strict=True) if flag}
             shown = [None if told[s] is None else ({0} if s in on else set()) for s in range(steps)]
-            for held, counts in zip((ended, censored), run_counts(None, shown)[:2], strict=True):
+            for held, counts in zip((ended, censored), stay_counts(None, shown)[:2], strict=True):
                 for length, number in counts.items():
                     held[length] = held.get(length, 0) + number / len(orders)
     return ended, censored
@@ -236,7 +236,7 @@ def split(one, other, there):
     return mean(apart)
 
 
-def path_runs(positions):
+def path_stays(positions):
     """(position, first step, length) of each stretch at one position."""
     found = []
     for step, position in enumerate(positions):

@@ -123,7 +123,7 @@ def _told(data: pd.DataFrame) -> str:
     norm, other_norm = sinks["norm_product"].to_numpy(), others["norm_product"].mean()
     felt, other_felt = sinks["logit"].to_numpy() / norm, others["logit"].mean() / other_norm
     angle, length = (part.mean() for part in shapley(felt, norm, other_felt, other_norm))
-    said = f": {angle + length:+.2f} logits = {angle:+.2f} angle {length:+.2f} norm"
+    said = f"\nsinks: {angle + length:+.2f} logits = {angle:+.2f} angle {length:+.2f} norm"
     return said.replace("-", "−")
 
 

@@ -13,6 +13,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from anchorwatch.metrics.amounts import (
+        absorption,
+        agreement,
+        concentration,
+        epsilon_curve,
+        score_histogram,
+        sink_rate,
+        sinks,
+    )
     from anchorwatch.metrics.consistency import layer_consistency
     from anchorwatch.metrics.everything import measure_all
     from anchorwatch.metrics.files import save
@@ -49,26 +58,17 @@ if TYPE_CHECKING:
         retrieval_heads,
         retrieval_stability,
     )
-    from anchorwatch.metrics.rollout import published_rollout, rollout, token_rollout
-    from anchorwatch.metrics.sinks import (
-        absorption,
-        agreement,
-        concentration,
-        epsilon_curve,
-        score_histogram,
-        sink_rate,
-        sinks,
-    )
+    from anchorwatch.metrics.rollouts import published_rollout, rollout, token_rollout
     from anchorwatch.metrics.tokens import classes
 
 METRICS = {
-    "sinks": "sinks",
-    "absorption": "sinks",
-    "sink_rate": "sinks",
-    "concentration": "sinks",
-    "epsilon_curve": "sinks",
-    "score_histogram": "sinks",
-    "agreement": "sinks",
+    "sinks": "amounts",
+    "absorption": "amounts",
+    "sink_rate": "amounts",
+    "concentration": "amounts",
+    "epsilon_curve": "amounts",
+    "score_histogram": "amounts",
+    "agreement": "amounts",
     "sink_positions": "movement",
     "jumps": "movement",
     "spread": "movement",
@@ -103,8 +103,8 @@ METRICS = {
     "retrieval_depth": "retrieval",
     "region_flow": "flow",
     "gold_lift": "flow",
-    "rollout": "rollout",
-    "published_rollout": "rollout",
+    "rollout": "rollouts",
+    "published_rollout": "rollouts",
 }
 """Every metric by name, and the module it lives in."""
 
@@ -112,7 +112,7 @@ _OTHERS = {
     "classes": "tokens",
     "measure_all": "everything",
     "save": "files",
-    "token_rollout": "rollout",
+    "token_rollout": "rollouts",
 }
 
 __all__ = [

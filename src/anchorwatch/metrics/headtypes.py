@@ -54,7 +54,7 @@ class TypeLimits:
     block: float = 0.5
     """Of what the position could say of the block being written beyond chance, at least."""
     flicker: float = 0.5
-    """Runs of the greatest sink that last one step, at least."""
+    """Stays of the greatest sink that last one step, at least."""
     held: int = 2
     """Steps in a row that hold a position; a moving sink holds two of them, or has a direction."""
 
@@ -79,9 +79,9 @@ def head_types(
 
     `without_sink`, `split` are shares of steps; `modal_share`, `frontier_hit` of steps with a sink
     (`_null`: shuffled steps); `jump_rate` of neighbouring steps with a sink; `held` counts the
-    positions that some run of the greatest sink holds, `flicker` is the share of runs of one step;
-    `block_information` is what the position says of the block being written, from 0, as by chance,
-    to 1. NaN is a number that the trace cannot give; its test does not hold.
+    positions that some stay of the greatest sink holds, `flicker` is the share of stays of one
+    step; `block_information` is what the position says of the block being written, from 0, as by
+    chance, to 1. NaN is a number that the trace cannot give; its test does not hold.
     """
     rule, limits = rule or rulli(), limits or TypeLimits()
     layers = each_slab(traces, partial(type_rows, rule=rule, group=group, limits=limits))
@@ -193,13 +193,13 @@ def head_numbers(
     steps, with_sink = there.sum(axis=1), np.sum(~np.isnan(path), axis=1)
     steps_at = occupancy(path, slab.trace.canvas.shape[1])
     jump, pair = _jumped(path)
-    held_positions, flicker = _runs(path, limits.held)
+    held_positions, flicker = _stays(path, limits.held)
     return {
         "steps": steps,
         "without_sink": 1 - _share(with_sink, steps),
         "positions": np.sum(steps_at > 0, axis=1),
         "held": held_positions,
-        "modal_share": _share(steps_at.max(axis=1), with_sink),
+        "modal_share": _share(steps_at.max(axis=1), with_sink * (with_sink >= 2)),
         "jump_rate": _share(jump.sum(axis=1), pair.sum(axis=1)),
         "jump_rate_null": shuffled_jump(steps_at),
         "tau": kendall(np.arange(path.shape[1]), path),
@@ -216,8 +216,8 @@ def _jumped(path: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.nan_to_num(gap) != 0, ~np.isnan(gap)
 
 
-def _runs(path: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
-    """([head] positions that a run of `least` steps holds, share of runs that last one step)."""
+def _stays(path: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
+    """[head] each: positions that a stay of `least` steps holds, share of stays of one step."""
     heads, steps = path.shape
     there = ~np.isnan(path)
     jump, pair = _jumped(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -37,30 +37,32 @@ TRENDS = ("structure_of_sinks", "content")
 
 
 class TokenClasses:
-    """Token classes as kernels read them: those of a trace are found once, for all its layers."""
+    """Token classes as kernels read them: those of a trace are found once, for all its layers.
+
+    Layers may be read side by side, so what is kept is put in place whole.
+    """
 
     def __init__(
         self, traces: Traces, template: Sequence[str] = (), evidence: Sequence[str] = ()
     ) -> None:
         self._places = Places(held(traces), template, evidence)
-        self._trace: Trace | None = None
-        self._found = self._one_hot = np.zeros(0)
+        self._kept: tuple[Trace, np.ndarray, np.ndarray] | None = None
 
     def of(self, trace: Trace) -> np.ndarray:
         """[step, key] index into CLASSES; -1 where absent."""
-        self._read(trace)
-        return self._found
+        return self._read(trace)[1]
 
     def one_hot(self, trace: Trace) -> np.ndarray:
         """[step, key, class] 1 where the key is of the class, else 0."""
-        self._read(trace)
-        return self._one_hot
+        return self._read(trace)[2]
 
-    def _read(self, trace: Trace) -> None:
-        if self._trace is not trace:
-            self._found = tokens_of_steps(trace, *self._places.of(trace))
-            self._one_hot = (self._found[..., None] == np.arange(len(CLASSES))).astype(np.float32)
-            self._trace = trace
+    def _read(self, trace: Trace) -> tuple[Trace, np.ndarray, np.ndarray]:
+        kept = self._kept
+        if kept is None or kept[0] is not trace:
+            found = tokens_of_steps(trace, *self._places.of(trace))
+            one_hot = (found[..., None] == np.arange(len(CLASSES))).astype(np.float32)
+            kept = self._kept = (trace, found, one_hot)
+        return kept
 
 
 def enrichment(
@@ -161,31 +163,41 @@ def token_table(
     return table.assign(rank=ranks)
 
 
+@dataclass(frozen=True, eq=False)
+class Named:
+    """The tokens of each step of a trace, by name."""
+
+    trace: Trace
+    names: list[str]
+    place: np.ndarray
+    """[step, key] place among the names; -1 where absent."""
+    counts: np.ndarray
+    """[step, name] how often it stands there."""
+
+
 class Tokens:
-    """The tokens of each step as places in a list of names, found once for all layers."""
+    """Tokens as kernels read them: those of a trace are found once, for all its layers."""
 
     def __init__(self) -> None:
-        self._trace: Trace | None = None
-        self.names: list[str] = []
-        self.place: np.ndarray = np.zeros(0)
-        """[step, key] place of the name; -1 where absent."""
-        self.counts: np.ndarray = np.zeros(0)
-        """[step, name] how often it stands there."""
+        self._kept: Named | None = None
 
-    def read(self, trace: Trace) -> None:
-        if self._trace is trace:
-            return
-        ids, place = np.unique(trace.canvas[:-1], return_inverse=True)
-        texts = token_names(trace)
-        named = [texts.get(i, "") for i in ids.tolist()]
-        self.names = list(dict.fromkeys(n for n, i in zip(named, ids, strict=True) if i != MISSING))
-        index = {name: at for at, name in enumerate(self.names)}
-        of_id = [MISSING if i == MISSING else index[n] for n, i in zip(named, ids, strict=True)]
-        self.place = np.array(of_id)[place.reshape(trace.canvas[:-1].shape)]
-        self.counts = np.stack(
-            [np.bincount(row[row >= 0], minlength=len(self.names)) for row in self.place]
-        ).astype(float)
-        self._trace = trace
+    def of(self, trace: Trace) -> Named:
+        kept = self._kept
+        if kept is None or kept.trace is not trace:
+            kept = self._kept = _named(trace)
+        return kept
+
+
+def _named(trace: Trace) -> Named:
+    canvas, texts = trace.canvas[:-1], token_names(trace)
+    ids, at = np.unique(canvas, return_inverse=True)
+    named = [texts.get(i, "") for i in ids.tolist()]
+    names = list(dict.fromkeys(n for n, i in zip(named, ids, strict=True) if i != MISSING))
+    index = {name: place for place, name in enumerate(names)}
+    of_id = [MISSING if i == MISSING else index[n] for n, i in zip(named, ids, strict=True)]
+    place = np.array(of_id)[at.reshape(canvas.shape)]
+    counts = [np.bincount(row[row >= 0], minlength=len(names)) for row in place]
+    return Named(trace, names, place, np.stack(counts).astype(float))
 
 
 def token_cells(
@@ -194,19 +206,18 @@ def token_cells(
     """Counts of every token; steps and heads are kept apart only where `by` asks for them."""
     asked = ("step", *by) if "progress" in by else tuple(by)
     kept = tuple(dim for dim in CELL if dim in asked)
-    tokens.read(slab.trace)
-    there = slab.measured(group)
+    named, there = tokens.of(slab.trace), slab.measured(group)
     sizes = dict(zip(CELL, there.shape, strict=True))
     labels = slab.labels(rule, group)
     step, head, key = np.unravel_index(np.flatnonzero(labels), labels.shape)  # as nonzero, faster
     cell = np.zeros(len(key), dtype=np.int64)
     for dim, index in zip(CELL, (step, head), strict=True):
         cell = cell * sizes[dim] + index if dim in kept else cell
-    shape = (*(sizes[dim] for dim in kept), len(tokens.names))
-    place = cell * len(tokens.names) + tokens.place[step, key]
+    shape = (*(sizes[dim] for dim in kept), len(named.names))
+    place = cell * len(named.names) + named.place[step, key]
     hits = np.bincount(place, minlength=int(np.prod(shape))).reshape(shape).astype(float)
     left = "".join(dim[0] for dim in kept)
-    keys = np.einsum(f"sh,sv->{left}v", there.astype(float), tokens.counts, optimize=True)
+    keys = np.einsum(f"sh,sv->{left}v", there.astype(float), named.counts, optimize=True)
     lost = np.asarray(np.einsum(f"sh->{left}", (~there).astype(float)))[..., None]
     return [
         Quantity(
@@ -217,7 +228,7 @@ def token_cells(
             null_top=keys,
             null_bottom=np.broadcast_to(keys.sum(axis=-1, keepdims=True), shape),
             missing=np.broadcast_to(lost, shape),
-            labels={"token": tokens.names},
+            labels={"token": named.names},
         )
     ]
 

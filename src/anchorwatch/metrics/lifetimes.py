@@ -1,8 +1,8 @@
 """How long keys stay sinks, and whether they become sinks when they are committed.
 
-A run is a stretch of steps in a row at which a key is a sink of a head. One that reaches the last
+A stay is a stretch of steps in a row at which a key is a sink of a head. One that reaches the last
 measured step is censored: how long it would have lasted was not seen. The null shuffles the steps
-of every head and key; the runs to be expected then are a closed form in how many steps it is a
+of every head and key; the stays to be expected then are a closed form in how many steps it is a
 sink.
 """
 
@@ -37,13 +37,13 @@ def survival(
     frozen: Traces | None = None,
     untrained: Traces | None = None,
 ) -> pd.DataFrame:
-    """Kaplan-Meier share of runs that last longer than `age` steps, censored runs allowed for.
+    """Kaplan-Meier share of stays that last longer than `age` steps, censored stays allowed for.
 
-    Runs of all keys and heads of a cell are pooled. A value is absent, and missing, once no run is
-    left whose end could be seen. Dims: age (always), layer, head.
+    Stays of all keys and heads of a cell are pooled. A value is absent, and missing, once no stay
+    is left whose end could be seen. Dims: age (always), layer, head.
     """
     rule = rule or rulli()
-    kernel = partial(run_cells, rule=rule, group=group)
+    kernel = partial(stay_cells, rule=rule, group=group)
     return compared(
         lambda ts: over_slabs(ts, kernel),
         traces,
@@ -63,15 +63,15 @@ def lifetime(
     frozen: Traces | None = None,
     untrained: Traces | None = None,
 ) -> pd.DataFrame:
-    """Lifetimes in numbers: median and mean in steps, and which runs they come from.
+    """Lifetimes in numbers: median and mean in steps, and which stays they come from.
 
     `mean_lifetime` is the area under the survival curve as far as it was seen. `flicker` is the
-    share of runs that last one step, those cut off after one left out; `censored` the share that
+    share of stays that last one step, those cut off after one left out; `censored` the share that
     was still there at the last step, `from_first_step` the share that was there at the first
     already, so that its beginning was not seen (it has no null). Dims: layer, head.
     """
     rule = rule or rulli()
-    kernel = partial(run_cells, rule=rule, group=group)
+    kernel = partial(stay_cells, rule=rule, group=group)
     inner = tuple(dim for dim in listed(by) if dim not in OF_TRACES)
 
     def measure(ts: Traces) -> Parts:
@@ -86,13 +86,14 @@ def lifetime(
     )
 
 
-def run_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
-    """Counts by head and length of the run: ended, censored, and those to be expected; also [head]
-    runs that were there at the first step. Only as a whole they say something: see `survival`."""
+def stay_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
+    """Counts by head and length: of stays that ended, were censored, are to be expected of shuffled
+    steps, and were there at the first step. Together they make `survival` and `lifetime`.
+    """
     labels = slab.labels(rule, group)
     steps, heads, _ = labels.shape
     there = np.asarray(slab.measured(group).all(axis=1))
-    head, first, last = runs(labels)
+    head, first, last = stays(labels)
     after, before = np.append(there, False), np.insert(there, 0, False)
     lost, old = ~after[last + 1], ~before[first]
     cell, size = head * steps + last - first, heads * steps
@@ -110,8 +111,8 @@ def run_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
     return [*found, total("from_first_step", ("head", "age"), began, ages)]
 
 
-def runs(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(head, first step, last step) of every run of [step, head, key] labels."""
+def stays(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(head, first step, last step) of every stay of [step, head, key] labels."""
     steps, heads, keys = labels.shape
     begins, ends = labels.copy(), labels.copy()
     begins[1:] &= ~labels[:-1]
@@ -125,7 +126,7 @@ def runs(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _shuffled(labels: np.ndarray, exists: np.ndarray) -> list[np.ndarray]:
-    """[head, age] runs expected to end and to be censored if the steps were shuffled."""
+    """[head, age] stays expected to end and to be censored if the steps were shuffled."""
     steps, heads, _ = labels.shape
     times = labels.sum(axis=0, dtype=np.int32)  # [head, key] steps as a sink
     kinds, kind = np.unique(exists, axis=1, return_inverse=True)
@@ -137,16 +138,16 @@ def _shuffled(labels: np.ndarray, exists: np.ndarray) -> list[np.ndarray]:
         count = int(pattern.sum())
         head = np.repeat(np.arange(heads), chosen.shape[1])
         series = np.bincount(head * (count + 1) + chosen.ravel(), minlength=heads * (count + 1))
-        for held, expected in zip(found, expected_runs(_stretches(pattern)), strict=True):
+        for held, expected in zip(found, expected_stays(_stretches(pattern)), strict=True):
             held[:, :count] += series.reshape(heads, -1) @ expected
     return found
 
 
 @cache
-def expected_runs(stretches: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """[times, length - 1] expected runs that end and that are censored, of shuffled steps.
+def expected_stays(stretches: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """[times, length - 1] expected stays that end and that are censored, of shuffled steps.
 
-    `times` of the steps, which form stretches of these lengths, are a sink's. A run needs itself,
+    `times` of the steps, which form stretches of these lengths, are a sink's. A stay needs itself,
     and before and behind it another step, unless a stretch begins or ends there.
     """
     steps = sum(stretches)
@@ -191,7 +192,7 @@ def _curves(cells: dict[str, Cell]) -> dict[str, Cell]:
 
 
 def _expected_survival(ended: np.ndarray, censored: np.ndarray) -> np.ndarray:
-    """[..., age] as `kaplan_meier`, which counts whole runs, from expected numbers of them."""
+    """[..., age] as `kaplan_meier`, which counts whole stays, from expected numbers of them."""
     left = np.cumsum((ended + censored)[..., ::-1], axis=-1)[..., ::-1]
     there = left > ROUNDING
     kept = 1 - np.divide(ended, left, out=np.zeros(left.shape), where=there)
@@ -219,9 +220,9 @@ def _summary(quantities: list[Quantity], inner: tuple[str, ...]) -> list[Quantit
 
 
 def _area(share: np.ndarray) -> np.ndarray:
-    """Mean lifetime: every run lasts a step, and `share` of them longer than 1, 2, ... steps.
+    """Mean lifetime: every stay lasts a step, and `share` of them longer than 1, 2, ... steps.
 
-    The last share that was seen is of runs whose further life was not.
+    The last share that was seen is of stays whose further life was not.
     """
     seen = np.sum(~np.isnan(share), axis=-1, keepdims=True)
     last = np.take_along_axis(share, np.maximum(seen - 1, 0), axis=-1)[..., 0]

@@ -18,10 +18,10 @@ import pandas as pd
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Quantity, stacked
 from anchorwatch.metrics.identity import TokenClasses
-from anchorwatch.metrics.reading import Slab, held, slabs
+from anchorwatch.metrics.passes import each_slab
+from anchorwatch.metrics.reading import Slab, held
 from anchorwatch.metrics.tables import over_slabs, prompt_id, tabulate
 from anchorwatch.metrics.tokens import CLASSES
-from anchorwatch.progress import Progress
 from anchorwatch.rules import Rule, rulli
 from anchorwatch.trace import MISSING, Trace
 
@@ -58,7 +58,7 @@ def meaning_or_place(
         raise SpecError(f"held_out={held_out!r} is unknown: expected {' or '.join(HELD_OUT)}")
     rule, classes = rule or rulli(), TokenClasses(traces, template, evidence)
     if held_out == "steps":
-        kernel = partial(split_cells, design=Design(classes), rule=rule, group=group)
+        kernel = partial(split_cells, designs=Designs(classes), rule=rule, group=group)
         parts = over_slabs(traces, kernel)
     else:
         parts = _across_prompts(held(traces), classes, rule, group)
@@ -74,11 +74,11 @@ def split_table(
     return tabulate(parts, ["outcome", *by], about=about).assign(lift=np.nan)
 
 
-def split_cells(slab: Slab, design: Design, rule: Rule, group: str = "all") -> list[Quantity]:
+def split_cells(slab: Slab, designs: Designs, rule: Rule, group: str = "all") -> list[Quantity]:
     """Scores of one layer; each half of the measured steps is predicted from the other."""
     measured = np.flatnonzero(slab.measured(group).any(axis=1))
     halves = measured[: len(measured) // 2], measured[len(measured) // 2 :]
-    early, late = (sums_of(slab, design, rule, group, half) for half in halves)
+    early, late = (sums_of(slab, designs, rule, group, half) for half in halves)
     return _quantities([(early, late), (late, early)])
 
 
@@ -112,58 +112,81 @@ def _arrays(sums: Sums) -> tuple[np.ndarray, ...]:
     return tuple(getattr(sums, one.name) for one in fields(sums))
 
 
+@dataclass(frozen=True, eq=False)
 class Design:
-    """Which class, tenth and token each key is; found once for layers that see the same keys."""
+    """Which class, tenth and token each key is, of keys that some query may look at."""
+
+    seen: np.ndarray
+    """[step, key] bool; other keys are left out."""
+    level: np.ndarray
+    """[step, key] class."""
+    tenth: np.ndarray
+    """[step, key]"""
+    columns: np.ndarray
+    """[step, key, column] 1 or 0: classes, then tenths."""
+    products: np.ndarray
+    """[step, column, column] how many keys are in both."""
+    place: np.ndarray
+    """[step, key] place of the token among those known; the last one stands for none."""
+    counts: np.ndarray
+    """[step, token] how many keys are the token."""
+    spread: np.ndarray
+    """[step, column, column] covariance of sums over permuted keys of mean square 1."""
+    token_spread: np.ndarray
+    """[step, token] variance of the same."""
+
+
+class Designs:
+    """Designs as kernels read them: found once for the layers that see the same keys."""
 
     def __init__(self, classes: TokenClasses, known: dict[str, np.ndarray] | None = None) -> None:
         self._classes, self._known = classes, known
-        self._trace: Trace | None = None
-        self.seen: np.ndarray = np.zeros(0)
-        """[step, key] whether some query may look at the key; others are left out."""
-        self.level: np.ndarray = np.zeros(0)
-        """[step, key] class; -1 where absent."""
-        self.tenth: np.ndarray = np.zeros(0)
-        """[step, key]"""
-        self.columns: np.ndarray = np.zeros(0)
-        self.products: np.ndarray = np.zeros(0)
-        """[step, key, column] 1 or 0, and [step, column, column] how many keys are in both."""
-        self.place: np.ndarray = np.zeros(0)
-        """[step, key] place of the token among those known; the last one stands for none."""
-        self.counts: np.ndarray = np.zeros(0)
-        """[step, token]"""
-        self.spread: np.ndarray = np.zeros(0)
-        self.token_spread: np.ndarray = np.zeros(0)
-        """[step, column, column] covariance, [step, token] variance of sums over permuted keys."""
+        self._kept: tuple[Trace, dict[bytes, Design]] | None = None
 
-    def read(self, trace: Trace, seen: np.ndarray) -> None:
-        """Read a trace, unless it is the one that was read last."""
-        if self._trace is trace and np.array_equal(seen, self.seen):
-            return
-        there = np.count_nonzero(trace.canvas[:-1] != MISSING, axis=1)
-        tenth = np.arange(seen.shape[1]) * TENTHS // np.maximum(there, 1)[:, None]
-        columns = [self._classes.one_hot(trace), tenth[..., None] == np.arange(TENTHS)]
-        self.columns = np.concatenate(columns, axis=-1, dtype=np.float32) * seen[..., None]
-        self.products = (self.columns.transpose(0, 2, 1) @ self.columns).astype(np.float64)
+    def of(self, trace: Trace, seen: np.ndarray) -> Design:
+        kept = self._kept
+        if kept is None or kept[0] is not trace:
+            kept = self._kept = (trace, {})
+        same = seen.tobytes()
+        if same not in kept[1]:
+            kept[1][same] = self._made(trace, seen)
+        return kept[1][same]
+
+    def _made(self, trace: Trace, seen: np.ndarray) -> Design:
         canvas = trace.canvas[:-1]
+        there = np.count_nonzero(canvas != MISSING, axis=1)
+        tenth = np.arange(seen.shape[1]) * TENTHS // np.maximum(there, 1)[:, None]
+        parts = [self._classes.one_hot(trace), tenth[..., None] == np.arange(TENTHS)]
+        columns = np.concatenate(parts, axis=-1, dtype=np.float32) * seen[..., None]
+        products = (columns.transpose(0, 2, 1) @ columns).astype(np.float64)
         weights = trace.manifest["model"]["weights"]
         known = np.unique(canvas[seen]) if self._known is None else self._known[weights]
-        place = np.minimum(np.searchsorted(known, canvas), max(len(known) - 1, 0))
-        found = seen & (known[place] == canvas if len(known) else False)
-        self.place = np.where(found, place, len(known))
-        size = len(known) + 1
-        self.counts = np.stack([np.bincount(row, minlength=size)[:-1] for row in self.place])
+        at = np.minimum(np.searchsorted(known, canvas), max(len(known) - 1, 0))
+        found = seen & (known[at] == canvas if len(known) else False)
+        place = np.where(found, at, len(known))
+        counts = np.stack([np.bincount(row, minlength=len(known) + 1)[:-1] for row in place])
         keys = np.maximum(seen.sum(axis=1), 1)[:, None]
-        sizes = np.diagonal(self.products, axis1=1, axis2=2)
-        self.spread = self.products - sizes[:, :, None] * (sizes / keys)[:, None]
-        self.token_spread = self.counts - self.counts**2 / keys
-        self.level, self.tenth = self._classes.of(trace), tenth
-        self._trace, self.seen = trace, seen
+        sizes = np.diagonal(products, axis1=1, axis2=2)
+        return Design(
+            seen=seen,
+            level=self._classes.of(trace),
+            tenth=tenth,
+            columns=columns,
+            products=products,
+            place=place,
+            counts=counts,
+            spread=products - sizes[:, :, None] * (sizes / keys)[:, None],
+            token_spread=counts - counts**2 / keys,
+        )
 
 
-def sums_of(slab: Slab, design: Design, rule: Rule, group: str, steps: np.ndarray) -> Sums:
-    """Sums over some steps; a head that was not measured at a step has none of it."""
+def sums_of(
+    slab: Slab, designs: Designs, rule: Rule, group: str, steps: np.ndarray | None = None
+) -> Sums:
+    """Sums over some steps or all; a head that was not measured at a step has none of it."""
+    steps = np.arange(slab.trace.num_steps) if steps is None else steps
     null = slab.null(group)[:, 0]
-    design.read(slab.trace, null > 0)  # NaN is not
+    design = designs.of(slab.trace, null > 0)  # NaN is not
     there = slab.measured(group)[steps].astype(np.float64)  # [step, head]
     outcomes = [
         _received_sums(slab.shares(group), null, design, steps),
@@ -188,8 +211,8 @@ def _received_sums(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """([head, column], [head, token], [step, head]) sums of log2(share / null) less its mean."""
     seen = design.seen[steps].astype(np.float32)
-    with np.errstate(divide="ignore"):
-        values = shares[steps] * (1 / null[steps]).astype(np.float32)[:, None]
+    per_null = 1 / np.where(design.seen[steps], null[steps], np.inf)
+    values = shares[steps] * per_null.astype(np.float32)[:, None]
     # What was not measured becomes the floor everywhere, and so nothing without its mean.
     np.log2(np.fmax(values, np.float32(FLOOR), out=values), out=values)
     middle = values @ seen[..., None] / np.maximum(seen.sum(axis=-1), 1)[:, None, None]
@@ -308,20 +331,12 @@ def _across_prompts(
                 f"{runs[0][0].manifest['model']['source']} has one prompt, and none to learn from: "
                 "give traces of at least two, or say held_out='steps'"
             )
-    design = Design(classes, {weights: _common(runs) for weights, runs in models.items()})
-    parts = []
-    with Progress("reading", sum(trace.manifest["model"]["layers"] for trace in traces)) as bar:
-        for runs in models.values():
-            read = []
-            for trace, prompt in runs:
-                layers = []
-                for slab in slabs(trace):
-                    every = np.arange(trace.num_steps)
-                    layers.append(sums_of(slab, design, rule, group, every))
-                    bar.advance()
-                read.append((trace, prompt, layers))
-            parts += _scored(read)
-    return parts
+    known = {weights: _common(runs) for weights, runs in models.items()}
+    kernel = partial(sums_of, designs=Designs(classes, known), rule=rule, group=group)
+    sums: dict[str, list[tuple[Trace, str, list[Sums]]]] = {weights: [] for weights in models}
+    for trace, layers in each_slab(traces, kernel):
+        sums[trace.manifest["model"]["weights"]].append((trace, prompt_id(trace), layers))
+    return [part for read in sums.values() for part in _scored(read)]
 
 
 def _common(runs: Sequence[tuple[Trace, str]]) -> np.ndarray:

@@ -8,6 +8,7 @@ in bits, 0 to 1; theirs are over a seeded choice of pairs where there are many. 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
@@ -304,7 +305,7 @@ def _lagged(name: str, value: np.ndarray, null: np.ndarray, lags: Sequence[int])
     found = mean(name, ("head", "step", "lag"), value, null[:, None, None], labels)
     assert found.missing is not None
     possible = np.arange(value.shape[1])[:, None] >= np.asarray(lags)
-    return Quantity(**(vars(found) | {"missing": found.missing * possible}))
+    return replace(found, missing=found.missing * possible)
 
 
 def _by_lag(square: np.ndarray, lags: Sequence[int]) -> tuple[np.ndarray, float]:

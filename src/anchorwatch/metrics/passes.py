@@ -29,8 +29,9 @@ THREADS = 2
 
 @dataclass
 class _Shared:
-    """What a metric asked for, and the answer once it is there."""
+    """What a metric asked of these traces, and the answer once it is there."""
 
+    traces: Sequence[Trace]
     kernel: Kernel | None = None
     answer: Layers | TraceError | None = None
 
@@ -44,9 +45,9 @@ _SHARED: ContextVar[_Shared | None] = ContextVar("_SHARED", default=None)
 
 def each_slab(traces: Trace | Sequence[Trace], kernel: Kernel) -> Layers:
     """What `kernel` says of every layer of every trace."""
-    shared = _SHARED.get()
-    if shared is None:
-        return _heard(_over(held(traces), [kernel])[0])
+    shared, found = _SHARED.get(), held(traces)
+    if shared is None or [*map(id, found)] != [*map(id, shared.traces)]:
+        return _heard(_over(found, [kernel])[0])
     if shared.answer is None:
         shared.kernel = kernel
         raise _PutOff
@@ -58,12 +59,12 @@ def together(traces: Sequence[Trace], metrics: Mapping[str, Callable[[], Any]]) 
 
     A metric asks once. A field that a trace lacks is a result too: the TraceError that says so.
     """
-    asked = {name: _Shared() for name in metrics}
+    asked = {name: _Shared(traces) for name in metrics}
     results = {name: _attempt(metric, asked[name]) for name, metric in metrics.items()}
     waiting = {name: one.kernel for name, one in asked.items() if one.kernel is not None}
     answers = _over(traces, list(waiting.values())) if waiting else []
     for name, answer in zip(waiting, answers, strict=True):
-        results[name] = _attempt(metrics[name], _Shared(answer=answer))
+        results[name] = _attempt(metrics[name], _Shared(traces, answer=answer))
     return results
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio, total
+from anchorwatch.metrics.paths import along
 from anchorwatch.metrics.reading import Slab
 from anchorwatch.metrics.tables import over_slabs, tabulate
 from anchorwatch.rules import RESOLUTION, Rule, gu, rulli, topk, zscore
@@ -194,7 +195,7 @@ def epsilon_curve(
         _epsilon_cells, eps=np.asarray(eps, dtype=float), scale=unit.scale, group=group
     )
     about = {"metric": "epsilon_curve", "scale": scale, "group": group}
-    return tabulate(over_slabs(traces, kernel), ["eps", *by], about=about)
+    return tabulate(over_slabs(traces, kernel), along("eps", by), about=about)
 
 
 def _epsilon_cells(slab: Slab, eps: np.ndarray, scale: str, group: str) -> list[Quantity]:
@@ -240,7 +241,7 @@ def score_histogram(
     bounds = np.asarray(edges, dtype=float)
     kernel = partial(_histogram_cells, edges=bounds, group=group)
     about = {"metric": "score_histogram", "edges": bounds.tolist(), "group": group}
-    return tabulate(over_slabs(traces, kernel), ["score", *by], about=about)
+    return tabulate(over_slabs(traces, kernel), along("score", by), about=about)
 
 
 def _histogram_cells(slab: Slab, edges: np.ndarray, group: str) -> list[Quantity]:
@@ -278,7 +279,7 @@ def agreement(
         raise SpecError("agreement is between rules: give at least two")
     parts = over_slabs(traces, partial(_agreement_cells, rules=tuple(rules), group=group))
     about = {"metric": "agreement", "rules": [str(rule) for rule in rules], "group": group}
-    return tabulate(parts, ["rules", *by], _kappa, about)
+    return tabulate(parts, along("rules", by), _kappa, about)
 
 
 def _agreement_cells(slab: Slab, rules: tuple[Rule, ...], group: str) -> list[Quantity]:

@@ -13,7 +13,7 @@ import checkpoints
 import tolerances
 from anchorwatch.errors import AnchorwatchWarning, SpecError, TraceError
 from anchorwatch.fields import Field
-from anchorwatch.metrics import rollout as metrics
+from anchorwatch.metrics import rollouts as metrics
 from anchorwatch.metrics.nulls import _spans
 from anchorwatch.metrics.tables import NUMBERS
 from anchorwatch.trace import ABSENT, PROMPT, Trace, make_trace

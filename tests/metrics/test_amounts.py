@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import tolerances
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.metrics import sinks as metrics
+from anchorwatch.metrics import amounts as metrics
 from anchorwatch.metrics.nulls import members
 from anchorwatch.metrics.tables import NUMBERS
 from anchorwatch.rules import gu, mass, ratio, rulli, topk, zscore

@@ -1,0 +1,83 @@
+"""Every figure, drawn from the embedded models: `make figures` writes docs/figures.
+
+The embedded models have random weights: the pictures show what a figure looks like, not a finding.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anchorwatch as aw
+from anchorwatch.figures.catalogue import FIGURES, draw
+from anchorwatch.trace import Trace
+
+FOLDER = Path(__file__).parent / "figures"
+PLACES = ("Oslo", "the harbor", "the west", "the shore", "the sea", "the north")
+PEOPLE = ("Lena", "the captain", "the lookout", "the crew", "the mate", "the pilot")
+OPTIONS = {
+    "sink-map": {"layer": 1, "rule": aw.rules.rulli(2)},
+    "map-pair": {"step": 4, "layer": 1, "head": 2},
+    "qk-triptych": {"step": 4, "layer": 1, "head": 2},
+    "gold-lift": {"gold": "gold", "distractors": ["doc1", "doc2"]},
+    "retrieval-map": {"gold": "gold"},
+    "retrieval-contrast": {"gold": "gold", "distractors": ["doc1", "doc2"]},
+    "score-histogram": {"edges": [n / 2 for n in range(25)]},
+}
+ONE_TRACE = ("sink-map", "map-pair", "qk-triptych", "sink-positions", "sink-path")
+PROBES = (
+    *aw.probes.DEFAULT[:3],
+    aw.probes.qk_geometry(keys=True),
+    aw.probes.norms(keys=True, contribution=True),
+    aw.probes.top_keys(),
+    aw.probes.region_flow(),
+    aw.probes.region_rollout(),
+    aw.probes.commit_regions(),
+    aw.probes.mixing(),
+    aw.probes.massive(),
+    aw.probes.pattern(layers=[1], heads=[2], steps=[4, 5]),
+)
+
+
+def asked(number: int) -> tuple[str, dict[str, tuple[int, int]]]:
+    """A prompt with three passages, and where each stands."""
+    parts = {
+        "doc1": f"the ship of {PEOPLE[(number + 1) % 6]} is at {PLACES[(number + 2) % 6]}.\n",
+        "gold": f"{PEOPLE[number]} was born in {PLACES[number]}.\n",
+        "doc2": f"the anchor of {PEOPLE[(number + 3) % 6]} holds in {PLACES[(number + 4) % 6]}.\n",
+        "question": f"where was {PEOPLE[number]} born?",
+    }
+    text, spans = "", {}
+    for name, part in parts.items():
+        spans[name] = (len(text), len(text) + len(part))
+        text += part
+    return text, spans
+
+
+def runs() -> list[Trace]:
+    """Six prompts of a diffusion model and of an autoregressive one."""
+    made = []
+    for name, how in (
+        ("tiny/llada", aw.decoding.LowConfidence(length=16, steps=16, block=8)),
+        ("tiny/arm", aw.decoding.LeftToRight(length=16, cache=False, stop=False)),
+    ):
+        model = aw.load(name)
+        for number in range(len(PEOPLE)):
+            prompt, regions = asked(number)
+            made.append(aw.run(model, prompt, how, regions=regions, probes=PROBES))
+    return made
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    traces = runs()
+    for name in FIGURES:
+        figure = draw(name, traces[:1] if name in ONE_TRACE else traces, OPTIONS.get(name))
+        figure.save(FOLDER / f"{name}.svg")
+    rows = [f"| `{name}` | ![{name}]({name}.svg) |" for name in FIGURES]
+    says = f"# Figures\n\n{__doc__.splitlines()[2]}\n`anchorwatch plot NAME TRACE... -o file.pdf` "
+    says += "draws each of them from your traces.\n\n| name | picture |\n|---|---|\n"
+    (FOLDER / "README.md").write_text(says + "\n".join(rows) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""One pass for many metrics says what each says alone."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import anchorwatch as aw
+from anchorwatch.errors import AnchorwatchWarning
+from anchorwatch.metrics.everything import DEFAULT, measure_all
+from anchorwatch.metrics.passes import together
+from planted import planted, random_maps
+
+
+@pytest.fixture(scope="module")
+def traces():
+    how = aw.decoding.LowConfidence(length=8, steps=8)
+    mdm = aw.run(aw.load("tiny/llada"), "the anchor holds in the storm", how)
+    arm = aw.run(aw.load("tiny/arm"), "the anchor holds", aw.decoding.LeftToRight(length=6))
+    return [mdm, arm]
+
+
+def test_all_default_metrics_together_are_each_of_them_alone(traces):
+    tables = measure_all(traces)
+    assert set(tables) == set(DEFAULT)
+    for name, table in tables.items():
+        alone = getattr(aw.metrics, name)(traces)
+        pd.testing.assert_frame_equal(table, alone)
+        assert table.attrs == alone.attrs, name
+
+
+def test_other_traces_are_read_for_themselves(traces):
+    mdm, arm = traces
+    found = together([mdm], {"a": lambda: aw.metrics.jumps(mdm, frozen=arm)})["a"]
+    pd.testing.assert_frame_equal(found, aw.metrics.jumps(mdm, frozen=arm))
+
+
+def test_a_metric_whose_fields_are_not_there_is_left_out_with_a_word():
+    maps = random_maps(np.random.default_rng(0), (3, 2, 2, 12))
+    trace = planted(maps, prompt=9)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        tables = measure_all(trace)
+    lost = set(DEFAULT) - set(tables)
+    assert lost == {"qk_split", "value_norms", "key_norms"}
+    for name in lost:
+        assert any(
+            issubclass(one.category, AnchorwatchWarning)
+            and str(one.message).startswith(f"{name} is left out: ")
+            and "aw.replay" in str(one.message)
+            for one in said
+        )
+
+
+def test_public_names_are_never_hidden_by_modules():
+    """`aw.metrics.sinks` would be a module once metrics/sinks.py is imported."""
+    import pkgutil
+
+    for package in (aw.metrics, aw.figures):
+        modules = {one.name for one in pkgutil.iter_modules(package.__path__)}
+        assert not modules & set(package.__all__)
+        for name in package.__all__:
+            assert callable(getattr(package, name)) or name == "METRICS"
