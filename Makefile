@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup check test test-real bench study film clean
+.PHONY: setup check test test-real bench bench-read study film figures clean
 
 setup: $(READY)
 
@@ -32,6 +32,12 @@ film: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/attention.py
+
+bench-read: $(READY)
+	$(BIN)/python benchmarks/metrics.py
+
+figures: $(READY)
+	$(BIN)/python docs/gallery.py
 
 study: $(READY)
 	$(BIN)/python examples/first_run.py

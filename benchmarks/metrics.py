@@ -90,7 +90,9 @@ def main() -> None:
     tables = aw.metrics.measure_all(aw.read(path))
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(f"{len(tables)} metrics in {seconds:.1f} s, peak {peak:.2f} GB (before {before / 1e6:.2f})")
+    print(
+        f"{len(tables)} metrics in {seconds:.1f} s, peak {peak:.2f} GB (before {before / 1e6:.2f})"
+    )
     found = {"seconds": seconds, "peak_gb": peak, "metrics": sorted(tables)}
     Path("benchmarks/metrics.json").write_text(json.dumps(found, indent=2))
 

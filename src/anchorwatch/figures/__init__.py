@@ -27,6 +27,12 @@ if TYPE_CHECKING:
         shapley_bars,
         value_norm_scatter,
     )
+    from anchorwatch.figures.identity import (
+        enrichment,
+        enrichment_depth,
+        meaning_or_place,
+        structure,
+    )
     from anchorwatch.figures.maps import map_pair, sink_map
     from anchorwatch.figures.movement import (
         by_lag,
@@ -61,6 +67,10 @@ _LAZY = {
     "sink_path": "anchorwatch.figures.movement",
     "sink_positions": "anchorwatch.figures.movement",
     "survival": "anchorwatch.figures.movement",
+    "enrichment": "anchorwatch.figures.identity",
+    "enrichment_depth": "anchorwatch.figures.identity",
+    "meaning_or_place": "anchorwatch.figures.identity",
+    "structure": "anchorwatch.figures.identity",
     "whence": "anchorwatch.figures.origins",
 }
 
@@ -68,12 +78,15 @@ __all__ = [
     "Figure",
     "by_lag",
     "contribution_scatter",
+    "enrichment",
+    "enrichment_depth",
     "flow_bands",
     "flow_matrix",
     "gold_lift",
     "head_types",
     "layer_consistency",
     "map_pair",
+    "meaning_or_place",
     "mixing_by_depth",
     "qk_triptych",
     "retrieval_contrast",
@@ -84,6 +97,7 @@ __all__ = [
     "sink_map",
     "sink_path",
     "sink_positions",
+    "structure",
     "survival",
     "value_norm_scatter",
     "whence",

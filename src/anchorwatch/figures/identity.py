@@ -175,7 +175,7 @@ def _depth_map(ax: Axes, rows: pd.DataFrame, names: Sequence[str], limit: float)
     ax.add_collection(ground, autolim=False)
     whole_ticks(ax, x=False)
     ax.set_xticks(range(len(names)), labels=list(names), rotation=45)
-    ax.tick_params(axis="x", length=0, pad=1)
+    ax.tick_params(axis="x", length=0, pad=4)
     for text in ax.get_xticklabels():
         text.set(ha="right", va="center", rotation_mode="anchor")
     ax.set(ylabel="layer")
