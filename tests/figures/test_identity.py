@@ -22,7 +22,7 @@ def run(number, source="mdm", causal=False):
     if not causal:
         maps[:, 0], maps[:, 1] = column(length, 3, 0.6), column(length, 5, 0.7)
     tokens = np.where(np.arange(length) % 4 == 3, 1, 4)
-    tokens[[0, 8, 9, 10]] = 2, *(1 + np.unravel_index(number, (2, 2, 2)))
+    tokens[0], tokens[8:11] = 2, [1 + (number >> bit) % 2 for bit in range(3)]
     visibility = "causal" if causal else "bidirectional"
     return planted(
         maps, prompt=prompt, tokens=tokens, texts=TEXTS, source=source, visibility=visibility

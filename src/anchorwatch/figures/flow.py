@@ -15,9 +15,16 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from anchorwatch.errors import SpecError
-from anchorwatch.figures.cells import absent_patch, even_limits_of, heat, limits_of, require
+from anchorwatch.figures.cells import (
+    absent_patch,
+    even_limits_of,
+    heat,
+    limits_of,
+    require,
+    whole_ticks,
+)
 from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.flows import bands
+from anchorwatch.figures.ribbons import bands
 from anchorwatch.figures.labels import label_axis, printable
 from anchorwatch.figures.series import bars, key, lines
 from anchorwatch.figures.style import COLUMN, PAGE, PALETTE, look, sheet
@@ -164,6 +171,7 @@ def rollout_depth(
         below.plot(apart["layer"], apart["dobrushin"], color="black")
         below.axhspan(0, COLLAPSED, color=_GREY, linewidth=0)
         below.set(ylim=(0, 1), xlim=ax.get_xlim(), xlabel="layer", ylabel="Dobrushin coefficient")
+        whole_ticks(below, y=False)
     key(drawn, [*entries, Patch(color=_GREY, label=f"below {COLLAPSED:g}: rows have collapsed")])
     return _figure(drawn, data, "rollout_depth", {"query": query})
 

@@ -62,7 +62,7 @@ def _map(table: pd.DataFrame, quantity: str, kind: Any) -> Figure:
     )
     plain = quantity.removesuffix(CONTRAST)
     unit = _UNITS.get(plain, plain.replace("_", " "))
-    unit += " minus distractors'" if kind == "difference" else ""
+    unit += "\nminus distractors'" if kind == "difference" else ""
     for row, model in enumerate(models):
         beside, ax = axes[2 * row : 2 * row + 2]
         part = data[data["model"] == model]
