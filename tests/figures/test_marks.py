@@ -7,7 +7,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm, to_hex, to_rgb
 
 from anchorwatch.errors import SpecError
-from anchorwatch.figures import cells, flows, series, style
+from anchorwatch.figures import cells, ribbons, series, style
 from anchorwatch.figures.figure import Figure
 
 NAN = np.nan
@@ -229,11 +229,11 @@ def test_the_legend_covers_nothing(drawing, table):
 
 def test_bands_are_as_wide_as_what_flows(ax):
     flow = np.array([[0.3, 0.1], [0.0, 0.6]])
-    flows.bands(ax, flow, sources=["question", "answer"], targets=["question", "passage"])
-    ribbons = [patch for patch in ax.patches if patch.get_alpha()]
-    widths = [np.ptp(patch.get_path().vertices[[0, 7], 1]) for patch in ribbons]
+    ribbons.bands(ax, flow, sources=["question", "answer"], targets=["question", "passage"])
+    drawn = [patch for patch in ax.patches if patch.get_alpha()]
+    widths = [np.ptp(patch.get_path().vertices[[0, 7], 1]) for patch in drawn]
     np.testing.assert_allclose(widths, [0.3, 0.1, 0.6], atol=1e-12)
-    starts, ends = ([patch.get_path().vertices[at, 1] for patch in ribbons] for at in (0, 3))
+    starts, ends = ([patch.get_path().vertices[at, 1] for patch in drawn] for at in (0, 3))
     np.testing.assert_allclose(starts[1], starts[0] + 0.3, err_msg="one under the other")
     np.testing.assert_allclose(ends[2], ends[1] + 0.1)
     said = [text.get_text() for text in ax.texts]
@@ -242,7 +242,7 @@ def test_bands_are_as_wide_as_what_flows(ax):
 
 def test_a_source_without_queries_says_so(ax):
     flow = np.array([[1.0], [NAN]])
-    flows.bands(ax, flow, sources=["a", "b"], targets=["c"])
+    ribbons.bands(ax, flow, sources=["a", "b"], targets=["c"])
     assert ax.texts[1].get_text() == "b (no queries)"
 
 
@@ -257,13 +257,13 @@ def test_a_source_without_queries_says_so(ax):
 )
 def test_flows_that_cannot_be_drawn(ax, flow, message):
     with pytest.raises(SpecError, match=message):
-        flows.bands(ax, flow, sources=["a", "b"], targets=["c", "d"])
+        ribbons.bands(ax, flow, sources=["a", "b"], targets=["c", "d"])
 
 
 def test_too_many_blocks_are_a_heat_map(ax):
     names = list("abcdefgh")
     with pytest.raises(SpecError, match="up to 7 are drawn as bands, more as a heat map"):
-        flows.bands(ax, np.ones((8, 8)), sources=names, targets=names)
+        ribbons.bands(ax, np.ones((8, 8)), sources=names, targets=names)
 
 
 def test_foreign_names_are_drawn_without_a_warning(drawing, table):

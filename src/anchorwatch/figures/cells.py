@@ -29,7 +29,7 @@ from anchorwatch.figures.style import (
     plain_log,
 )
 
-MOST_VECTOR_CELLS = 4_000
+MOST_VECTOR_CELLS = 2_500
 
 
 def heat(

@@ -24,8 +24,8 @@ from anchorwatch.figures.cells import (
     whole_ticks,
 )
 from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.ribbons import bands
 from anchorwatch.figures.labels import label_axis, printable
+from anchorwatch.figures.ribbons import bands
 from anchorwatch.figures.series import bars, key, lines
 from anchorwatch.figures.style import COLUMN, PAGE, PALETTE, look, sheet
 
