@@ -207,6 +207,25 @@ def test_the_lift_has_an_interval_of_its_own():
     bases = [np.mean(trace.canvas[:-1] == 1) for trace in traces]
     assert 1 / max(bases) < newline["lift_low"] < newline["lift"] < newline["lift_high"]
     assert newline["lift"] == pytest.approx(1 / np.mean(bases))
+    assert newline["lift_n"] == 6
+
+
+def test_a_class_that_stands_in_few_prompts_has_no_interval():
+    """One prompt of six holds the word: resampling six would give it a spread of nothing."""
+    traces = [newlines(0, prompt=24 + more) for more in range(6)]
+    word = newlines(0, prompt=31)
+    tokens = np.where(np.arange(35) == 9, 5, word.canvas[-1])
+    traces.append(
+        planted(
+            np.broadcast_to(column(35, 9, 0.9), (4, 2, 2, 35, 35)).copy(),
+            prompt=31,
+            tokens=tokens,
+            texts=TEXTS,
+        )
+    )
+    digit = rows_of(enrichment(traces, rulli(3)), "class")["digit"]
+    assert digit["n"] == 7 and digit["lift_n"] == 1
+    assert digit["lift"] == pytest.approx(35) and np.isnan(digit["lift_low"])
 
 
 def test_table_2_has_the_papers_form():

@@ -38,7 +38,7 @@ def enrichment(table: pd.DataFrame) -> Figure:
     The line at 1 is the null. A class that stands in no canvas is left out; one that never is a
     sink is an arrow at the edge. With one model the shares are said beside the dots.
     """
-    require(table, "model", "class", "lift", "lift_low", "lift_high", "null")
+    require(table, "model", "class", "lift", "lift_low", "lift_high", "lift_n")
     if table.duplicated(["model", "class"]).any():
         raise SpecError(
             "the table is split further than by class: draw enrichment_depth of it, "
@@ -248,7 +248,7 @@ def _without_interval(data: pd.DataFrame) -> list[Artist]:
     bare = data[data["lift_low"].isna()]
     if bare.empty:
         return []
-    counts = sorted(set(bare["n"].astype(int)))
+    counts = sorted(set(bare["lift_n"].astype(int)))
     span = str(counts[0]) if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
     said = f"no interval: {span} prompt{'s' * (counts != [1])}"
     return [Line2D([], [], linestyle="none", label=said)]

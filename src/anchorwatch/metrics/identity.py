@@ -79,7 +79,8 @@ def enrichment(
 
     The null is the class's share among the keys that exist; `matched=True` puts each sink on any
     key of its own step instead, so that masks are not enriched for being many when sinks are.
-    `log2` is that of the lift; `lift_low` and `lift_high` resample value and null together.
+    `log2` is that of the lift; `lift_low` and `lift_high` resample value and null together, over
+    the `lift_n` prompts in which the class stands.
     """
     rule, classes = rule or rulli(), TokenClasses(traces, template, evidence)
     kernel = partial(enrichment_cells, classes=classes, rule=rule, group=group, matched=matched)
@@ -111,10 +112,11 @@ def enrichment_table(parts: Parts, by: list[str], about: dict[str, Any]) -> pd.D
     prompt = pd.factorize(each["prompt"])[0]
     shares = np.full((2, int(prompt.max()) + 1, len(table)), np.nan)
     shares[:, prompt, row] = each["value"], each["null"]
+    shares[:, shares[1] == 0] = np.nan  # a class that stands nowhere in a prompt says nothing there
     found = stats.ratio(shares[0], shares[1], paired=True)
     with np.errstate(divide="ignore"):
         log2 = np.log2(table["lift"].to_numpy())
-    return table.assign(log2=log2, lift_low=found.low, lift_high=found.high)
+    return table.assign(log2=log2, lift_low=found.low, lift_high=found.high, lift_n=found.n)
 
 
 def _where_found(cells: dict[str, Cell]) -> dict[str, Cell]:

@@ -1,0 +1,46 @@
+"""Every figure of the catalogue is drawn from the embedded models, as the gallery draws it."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from anchorwatch.errors import SpecError
+from anchorwatch.figures.catalogue import FIGURES, draw
+
+GALLERY = Path(__file__).parents[2] / "docs" / "gallery.py"
+
+
+@pytest.fixture(scope="module")
+def gallery():
+    spec = importlib.util.spec_from_file_location("gallery", GALLERY)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def traces(gallery):
+    return gallery.runs()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_drawn_and_knows_its_traces(name, gallery, traces):
+    chosen = traces[:1] if name in gallery.ONE_TRACE else traces
+    figure = draw(name, chosen, gallery.OPTIONS.get(name))
+    assert len(figure.data)
+    assert len(figure.whence["traces"]) == len(chosen)
+    shown = [ax for ax in figure.axes if ax.get_visible()]
+    assert shown and all(ax.get_xlabel() or ax.get_ylabel() or ax.texts or ax.get_title("left")
+                         or ax.collections or ax.patches for ax in shown)  # fmt: skip
+    assert (GALLERY.parent / "figures" / f"{name}.svg").exists()
+
+
+def test_options_go_to_the_metric_or_the_figure_and_others_are_refused(traces):
+    assert draw("set-jaccard", traces, {"lags": [1, 3]}).data["lag"].max() == 3
+    with pytest.raises(SpecError, match="survival has no layer: it takes rule, group, by"):
+        draw("survival", traces, {"layer": 1})
+    with pytest.raises(SpecError, match="sink-map is of one trace: 12 were given"):
+        draw("sink-map", traces)
+    with pytest.raises(SpecError, match="no figure is called 'sinkmap': expected one of sink-map"):
+        draw("sinkmap", traces)
