@@ -142,6 +142,17 @@ def commit(folder: Path) -> None:
     sync_tree(folder)
 
 
+def replace_file(target: Path, content: bytes) -> None:
+    """Write a file, old or new and never half."""
+    growing = target.with_name(f".{target.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        put_file(growing, content)
+        growing.replace(target)
+    finally:
+        growing.unlink(missing_ok=True)
+    sync_folder(target.parent)
+
+
 def put_file(path: Path, content: bytes | memoryview) -> None:
     """Write a file and force it to disk."""
     with path.open("wb") as handle:

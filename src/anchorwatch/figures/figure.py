@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Sheet
 
 from anchorwatch._version import __version__
-from anchorwatch.commits import put_file, sync_folder
+from anchorwatch.commits import replace_file
 from anchorwatch.errors import SpecError
 from anchorwatch.figures.origins import PNG_KEY, made, spelled
 from anchorwatch.figures.style import look
@@ -80,7 +79,7 @@ class Figure:
             raise SpecError(f"the folder {target.parent} does not exist: make it first")
         if target.is_dir():
             raise SpecError(f"{target} is a folder: choose another name")
-        _replace(target, self._bytes(kind))
+        replace_file(target, self._bytes(kind))
         return Path(path)
 
     def _bytes(self, kind: str, dpi: int = _DPI) -> bytes:
@@ -113,15 +112,3 @@ class Figure:
         said = ", ".join(f"{key}={value}" for key, value in self._whence["settings"].items())
         digests = ", ".join(str(one.get("digest"))[:12] for one in self._whence["traces"])
         return f"Figure {self._whence['figure']}({said})  of {digests or 'no trace'}"
-
-
-def _replace(target: Path, content: bytes) -> None:
-    """Old or new, never half."""
-    growing = target.with_name(f".{target.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        put_file(growing, content)
-        growing.replace(target)
-    except BaseException:
-        growing.unlink(missing_ok=True)
-        raise
-    sync_folder(target.parent)

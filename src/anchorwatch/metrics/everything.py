@@ -39,6 +39,7 @@ DEFAULT = (
     "sink_tokens",
     "structure",
     "structure_trend",
+    "meaning_or_place",
     "qk_split",
     "value_norms",
     "key_norms",

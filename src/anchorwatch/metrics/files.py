@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch._version import __version__
-from anchorwatch.commits import put_file
+from anchorwatch.commits import replace_file
 from anchorwatch.errors import SpecError, TraceError
 
 KINDS = ("csv", "json", "parquet")
@@ -30,13 +29,8 @@ def save(table: pd.DataFrame, path: str | Path) -> Path:
         )
     if not target.parent.is_dir():
         raise SpecError(f"the folder {target.parent} does not exist: make it first")
-    content = {"csv": as_csv, "json": as_json}[kind](table).encode() if kind != "parquet" else None
-    growing = target.with_name(f".{target.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        put_file(growing, _parquet(table) if content is None else content)
-        growing.replace(target)
-    finally:
-        growing.unlink(missing_ok=True)
+    writers = {"csv": as_csv, "json": as_json}
+    replace_file(target, writers[kind](table).encode() if kind in writers else _parquet(table))
     return target
 
 
