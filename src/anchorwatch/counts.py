@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike
 
 from anchorwatch.errors import SpecError
 from anchorwatch.ranks import last_axes
-from anchorwatch.stats import Interval, check_inside
+from anchorwatch.resampling import check_inside
+from anchorwatch.stats import Interval
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,16 +17,15 @@ import scipy  # its submodules load when they are first used
 from numpy.typing import ArrayLike
 
 from anchorwatch.errors import SpecError
-from anchorwatch.stats import (
-    CHUNK,
+from anchorwatch.resampling import (
     NEEDED,
     WORDS,
-    Found,
-    Interval,
     check_options,
     quantiles,
     resamplings,
+    tail_of,
 )
+from anchorwatch.stats import CHUNK, Found, Interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +93,8 @@ def auroc_interval(
             drawn = np.sum(weights @ won * weights, axis=1) / np.sum(
                 weights @ pairs * weights, axis=1
             )
-        bounds = quantiles(drawn, ((1 - level) / 2, (1 + level) / 2))
+        tail = float(tail_of(level, np.array(n)))
+        bounds = quantiles(drawn, (tail, 1 - tail))
     low, high = bounds
     return Interval(auroc(values, true), low, high, np.array(n), np.array(why), level)
 

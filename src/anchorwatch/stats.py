@@ -22,10 +22,16 @@ import scipy  # its submodules load when they are first used
 from numpy.typing import ArrayLike
 
 from anchorwatch.errors import SpecError
+from anchorwatch.resampling import (
+    NEEDED,
+    WORDS,
+    check_inside,
+    check_options,
+    quantiles,
+    resamplings,
+    tail_of,
+)
 
-NEEDED = 5
-"""Clusters below which there is no interval."""
-WORDS = np.array([f"{n} prompt{'s' * (n != 1)}, {NEEDED} needed" for n in range(NEEDED)] + [""])
 CHUNK = 2**20
 """Numbers in one array of a chunk of cells: 8 MB."""
 ALTERNATIVES = ("two-sided", "greater", "less")
@@ -92,8 +98,8 @@ def cluster_bootstrap(
 ) -> Interval:
     """The mean over clusters of `values` [cluster, ...] with its percentile interval.
 
-    Percentile intervals are narrow when clusters are few: of normal values, a level of 0.95 covers
-    0.84 with 5 clusters, 0.90 with 10, 0.93 with 30.
+    Percentiles are narrow when clusters are few (0.95 would cover 0.84 with 5, 0.90 with 10), so
+    they are taken further out, as far as Student's t is beyond the normal (Hesterberg 2015).
     """
     return _bootstrap([_clusters("values", values)], lambda mean: mean, draws, level, seed)
 
@@ -234,41 +240,6 @@ def equivalence(
     return Equivalence(value, low, high, n, why, level, p, above, under, zero, verdict, margin)
 
 
-def quantiles(values: np.ndarray, levels: tuple[float, ...]) -> np.ndarray:
-    """[level, ...] along the last axis, linear, NaN left out; sorts `values` in place."""
-    values.sort(axis=-1)  # NaN last
-    last = np.maximum(np.sum(~np.isnan(values), axis=-1, keepdims=True) - 1, 0)
-    found = []
-    for level in levels:
-        at = level * last
-        left = np.take_along_axis(values, np.floor(at).astype(int), axis=-1)
-        right = np.take_along_axis(values, np.ceil(at).astype(int), axis=-1)
-        with np.errstate(invalid="ignore"):  # inf - inf where both are infinite
-            found.append(np.where(left == right, left, left + (right - left) * (at % 1))[..., 0])
-    return np.array(found)
-
-
-def resamplings(clusters: int, draws: int, rng: np.random.Generator) -> np.ndarray:
-    """[draw, cluster] how often each cluster was drawn."""
-    faces = max(clusters, 1)  # a die needs one
-    thrown = rng.multinomial(clusters, np.full(faces, 1 / faces), size=draws)
-    return thrown[:, :clusters].astype(float)
-
-
-def check_options(draws: int, seed: int, level: float = 0.5) -> None:
-    """What every resampling takes."""
-    for name, value, least in (("draws", draws, 1), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise SpecError(f"{name}={value!r} is not a whole number of at least {least}")
-    check_inside("level", level, 1)
-
-
-def check_inside(name: str, value: float, top: float) -> None:
-    """A level that may be neither nothing nor all."""
-    if not 0 < value < top:
-        raise SpecError(f"{name}={value!r} is not above 0 and below {top:g}")
-
-
 def _bootstrap(
     groups: list[np.ndarray],
     combine: Callable[..., np.ndarray],
@@ -287,10 +258,10 @@ def _bootstrap(
     weights = [resamplings(len(flat[0]), draws, rng)]
     weights += [weights[0] if shared else resamplings(len(group), draws, rng) for group in flat[1:]]
     bounds = np.full((2, len(n)), np.nan)
-    tail = (1 - level) / 2
     for cells in _chunks(np.flatnonzero(n >= NEEDED), draws):
         parts = zip(flat, weights, strict=True)
         drawn = combine(*(_means(group[:, cells], weight) for group, weight in parts))
+        tail = tail_of(level, n[cells])[:, None]
         bounds[:, cells] = quantiles(drawn, (tail, 1 - tail))
     value, low, high, n = (found.reshape(shape) for found in (value, *bounds, n))
     return Interval(value, low, high, n, _why(n), level)

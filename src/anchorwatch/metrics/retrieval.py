@@ -20,8 +20,8 @@ from anchorwatch.metrics.cells import Quantity, mean
 from anchorwatch.metrics.looks import Looks, looks_of
 from anchorwatch.metrics.reading import held
 from anchorwatch.metrics.tables import NUMBERS, tabulate
+from anchorwatch.resampling import NEEDED, WORDS, quantiles, resamplings, tail_of
 from anchorwatch.rules import Rule, rulli
-from anchorwatch.stats import NEEDED, WORDS, quantiles, resamplings
 from anchorwatch.trace import Trace
 
 Traces = Trace | Sequence[Trace]
@@ -160,7 +160,8 @@ def _depth_rows(part: pd.DataFrame, least: float) -> Iterator[dict[str, Any]]:
     for name, null in (("depth", 0.5), ("share", float(expected[0]))):
         value, low, high = float(whole[name][0]), np.nan, np.nan
         if name in drawn:
-            low, high = quantiles(drawn[name], ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+            tail = float(tail_of(LEVEL, np.array(n)))
+            low, high = quantiles(drawn[name], (tail, 1 - tail))
         null = np.nan if np.isnan(value) else null
         yield {
             "quantity": name,
