@@ -220,6 +220,8 @@ def measure(
     function = words.metric(metric)
     takes = dict(list(inspect.signature(function).parameters.items())[1:])
     asked = words.options(takes, given)
+    if out is not None:
+        files.place(out, "table", files.KINDS)
     table = function(_read(traces), **asked)
     if out is not None:
         talk.say(f"wrote {one_line(str(files.save(table, out)))}")
@@ -241,6 +243,8 @@ def plot(
 ) -> None:
     """Draw a figure of traces into a file that remembers what made it."""
     from anchorwatch.figures.catalogue import FIGURES, draw, find
+    from anchorwatch.figures.figure import KINDS
+    from anchorwatch.metrics.files import place
 
     if figure == "list":
         return talk.print_names({name: one.function for name, one in FIGURES.items()})
@@ -249,6 +253,7 @@ def plot(
     asked = words.options(takes, _given(named, more))
     if out is None:
         raise SpecError("say where to: -o sinks.pdf")
+    place(out, "figure", KINDS)
     typer.echo(str(draw(figure, _read(traces), asked).save(out)))
 
 
@@ -359,7 +364,7 @@ def _read(paths: list[Path] | None) -> list[Trace]:
 
 
 def _given(named: Mapping[str, object], more: list[str] | None) -> dict[str, str]:
-    return {k: str(v) for k, v in named.items() if v is not None} | words.settings(more or [])
+    return words.settings(more or [], {k: str(v) for k, v in named.items() if v is not None})
 
 
 if __name__ == "__main__":

@@ -153,7 +153,8 @@ class topk(Rule):  # noqa: N801
     k: int = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.k, int) or self.k < 1:
+        k = _number(self, "k")
+        if not isinstance(k, int) or isinstance(k, bool) or k < 1:
             raise SpecError(f"k={self.k!r} is not a whole number of at least 1")
 
     def labels(self, shares: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
@@ -216,7 +217,20 @@ def from_dict(fields: Mapping[str, Any]) -> Rule:
     name = rest.pop("name", None)
     if name not in RULES:
         raise SpecError(f"no rule is called {name!r}: expected one of {', '.join(RULES)}")
+    takes = [field.name for field in dataclasses.fields(RULES[name])]
+    if unknown := [one for one in rest if one not in takes]:
+        raise SpecError(f"{name} has no {unknown[0]}: it takes {', '.join(takes)}")
     return RULES[name](**rest)
+
+
+def checked(rule: Any) -> Rule:
+    """The rule that was given, or a refusal that says how to spell one."""
+    if not isinstance(rule, Rule):
+        raise SpecError(
+            f"{rule!r:.60} is not a rule: aw.rules.rulli(eps=3) is one, "
+            "and aw.rules.parse('rulli:3') reads a word"
+        )
+    return rule
 
 
 def _read(field: dataclasses.Field, word: str) -> Any:
@@ -228,15 +242,25 @@ def _read(field: dataclasses.Field, word: str) -> Any:
 
 
 def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    short = f"{value:g}" if isinstance(value, float) else str(value)
+    return short if not isinstance(value, float) or float(short) == value else repr(value)
 
 
 def _positive(rule: Rule, name: str, *, zero: bool = False) -> None:
-    value = getattr(rule, name)
+    value = _number(rule, name)
     good = isinstance(value, int | float) and np.isfinite(value) and (value > 0 or zero)
-    if not good or value < 0:
+    if not good or isinstance(value, bool) or value < 0:
         least = "of at least 0" if zero else "above 0"
         raise SpecError(f"{name}={value!r} is not a number {least}")
+
+
+def _number(rule: Rule, name: str) -> Any:
+    """A field; a numpy number becomes a plain one, which a manifest can hold."""
+    value = getattr(rule, name)
+    if isinstance(value, np.integer | np.floating):
+        value = value.item()
+        object.__setattr__(rule, name, value)
+    return value
 
 
 def _count(shares: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from anchorwatch import decoding as decodings
 from anchorwatch import probes as kinds
 from anchorwatch.errors import SpecError
-from anchorwatch.rules import parse
+from anchorwatch.rules import RULES, parse
 
 if TYPE_CHECKING:
     from anchorwatch.models.model import Model
@@ -117,17 +117,24 @@ def options(takes: Mapping[str, inspect.Parameter], given: Mapping[str, str]) ->
     return found
 
 
-def settings(pairs: list[str]) -> dict[str, str]:
-    """`name=value` words as a mapping."""
+def settings(pairs: list[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """`name=value` words as a mapping, with what was given otherwise."""
+    found = dict(given or {})
     for pair in pairs:
-        if "=" not in pair:
+        name, equals, word = pair.partition("=")
+        if not name or not equals:
             raise SpecError(f"--set {pair} is not name=value, for example --set gold=passage")
-    return {name.replace("-", "_"): word for name, _, word in (p.partition("=") for p in pairs)}
+        if (plain := name.replace("-", "_")) in found:
+            raise SpecError(f"{plain} is given twice, {found[plain]} and {word}: say which one")
+        found[plain] = word
+    return found
 
 
 def _option(kind: str, word: str) -> Any:
-    several = "Sequence" in kind or "tuple" in kind
+    several = any(name in kind for name in ("Sequence", "Collection", "tuple"))
     words = [part.strip() for part in word.split(",") if part.strip()]
+    if kind.startswith("str | Sequence") and len(words) == 1:
+        return words[0]
     if "Traces" in kind:
         from anchorwatch.trace import read
 
@@ -138,14 +145,35 @@ def _option(kind: str, word: str) -> Any:
     return words if several else word
 
 
+def _rule_or_word(word: str) -> Any:
+    return parse(word) if word.partition(":")[0] in RULES else word
+
+
+def _pair(word: str) -> tuple[int, int]:
+    one, _, other = word.partition(":")
+    try:
+        return int(one), int(other)
+    except ValueError:
+        raise SpecError(f"{word!r} is not layer:head, such as 3:0") from None
+
+
+def _only_in_python(word: str) -> Any:
+    raise SpecError(
+        f"{word!r} cannot be said in a word: in Python, give limits=TypeLimits(static=0.8)"
+    )
+
+
 def _flag(word: str) -> bool:
     if word.lower() not in ("true", "false"):
         raise SpecError(f"{word!r} is neither true nor false")
     return word.lower() == "true"
 
 
-_KINDS: dict[str, Callable[[str], Any]] = {
+_KINDS: dict[str, Callable[[str], Any]] = {  # the first that an annotation holds
+    "TypeLimits": _only_in_python,
+    "str | Rule": _rule_or_word,
     "Rule": parse,
+    "tuple[int, int]": _pair,
     "bool": _flag,
     "int": int,
     "float": float,
@@ -174,6 +202,9 @@ def folder_for_all(out: Path | None, given: Mapping[str, str]) -> Path:
         raise SpecError("all metrics are many tables: say which folder, -o tables")
     if out.exists() and not out.is_dir():
         raise SpecError(f"{out} is a file: all metrics are many tables, name a folder")
+    from anchorwatch.metrics.files import refuse_traces
+
+    refuse_traces(out)
     out.mkdir(parents=True, exist_ok=True)
     return out
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from anchorwatch import ranks
 from anchorwatch.errors import SpecError
+from anchorwatch.stats import ranks
 from tolerances import STATISTIC
 
 grid = st.integers(-4, 4).map(float)  # few values, so that ties are many

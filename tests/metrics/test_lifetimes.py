@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tolerances
-from anchorwatch.counts import odds_ratio
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import lifetimes as metrics
+from anchorwatch.stats import odds_ratio
 from moving import RULE, made_of_maps, moving, row, same, told
 from planted import column, planted, uniform
 from references import movement as slow

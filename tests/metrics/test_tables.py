@@ -3,9 +3,11 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from anchorwatch.errors import SpecError
+import anchorwatch as aw
+from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.metrics.amounts import sinks
 from anchorwatch.metrics.cells import Quantity, collapse, mean, ratio, stacked, total
 from anchorwatch.metrics.tables import NUMBERS, beside, tabulate
@@ -134,3 +136,23 @@ def test_splitting_by_what_a_quantity_does_not_have_says_what_it_has():
 def test_rules_travel_with_the_numbers():
     table = sinks(traces([0.5]), rulli(2, "percent"))
     assert table.attrs["about"] == {"metric": "sinks", "rule": "rulli:2:percent", "group": "all"}
+
+
+def test_decodings_of_one_prompt_are_kept_apart_or_warned_about():
+    model, ask = aw.load("tiny/llada"), "the anchor holds"
+    made = [aw.run(model, ask, aw.decoding.LowConfidence(length=4, steps=n)) for n in (2, 4)]
+    with pytest.warns(AnchorwatchWarning, match="decoded in several ways, which are averaged: by="):
+        sinks(made, by=())
+    table = sinks(made, by=("decoding",))
+    assert set(table.decoding) == {
+        "LowConfidence(length=4, steps=2)",
+        "LowConfidence(length=4, steps=4)",
+    }
+
+
+def test_a_run_says_the_same_before_it_is_written_and_after(tmp_path):
+    trace = aw.run(aw.load("tiny/arm"), "the anchor holds", aw.decoding.LeftToRight(length=6))
+    again = aw.read(trace.write(tmp_path / "t.trace"))
+    for name in ("sinks", "jumps", "lifetime", "direction", "qk_split"):
+        metric = getattr(aw.metrics, name)
+        pd.testing.assert_frame_equal(metric(trace), metric(again))

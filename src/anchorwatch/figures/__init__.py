@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from anchorwatch.figures.catalogue import draw
     from anchorwatch.figures.figure import Figure
     from anchorwatch.figures.flow import (
         flow_bands,
@@ -44,6 +45,13 @@ if TYPE_CHECKING:
     )
     from anchorwatch.figures.origins import whence
     from anchorwatch.figures.retrieval import retrieval_contrast, retrieval_map
+    from anchorwatch.figures.sinks import (
+        dose_response,
+        epsilon_curve,
+        head_grid,
+        profile,
+        score_histogram,
+    )
 
 _LAZY = {
     "Figure": "anchorwatch.figures.figure",
@@ -71,28 +79,40 @@ _LAZY = {
     "enrichment_depth": "anchorwatch.figures.identity",
     "meaning_or_place": "anchorwatch.figures.identity",
     "structure": "anchorwatch.figures.identity",
+    "dose_response": "anchorwatch.figures.sinks",
+    "epsilon_curve": "anchorwatch.figures.sinks",
+    "head_grid": "anchorwatch.figures.sinks",
+    "profile": "anchorwatch.figures.sinks",
+    "score_histogram": "anchorwatch.figures.sinks",
     "whence": "anchorwatch.figures.origins",
+    "draw": "anchorwatch.figures.catalogue",
 }
 
 __all__ = [
     "Figure",
     "by_lag",
     "contribution_scatter",
+    "dose_response",
+    "draw",
     "enrichment",
     "enrichment_depth",
+    "epsilon_curve",
     "flow_bands",
     "flow_matrix",
     "gold_lift",
+    "head_grid",
     "head_types",
     "layer_consistency",
     "map_pair",
     "meaning_or_place",
     "mixing_by_depth",
+    "profile",
     "qk_triptych",
     "retrieval_contrast",
     "retrieval_map",
     "rollout_columns",
     "rollout_depth",
+    "score_histogram",
     "shapley_bars",
     "sink_map",
     "sink_path",

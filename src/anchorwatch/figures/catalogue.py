@@ -44,6 +44,16 @@ class Plot:
             if name != "traces"
         }
 
+    @property
+    def needs(self) -> list[str]:
+        """Options that must be given."""
+        known = inspect.signature(self.function).parameters
+        return [
+            name
+            for name, one in self.takes.items()
+            if name in known and one.default is inspect.Parameter.empty
+        ]
+
 
 REGIONS = ("query_region", "key_region")
 FIGURES = {
@@ -93,6 +103,8 @@ def draw(name: str, traces: Sequence[Trace], options: Mapping[str, Any] | None =
     plot, given = find(name), dict(options or {})
     if unknown := [option for option in given if option not in plot.takes]:
         raise SpecError(f"{name} has no {unknown[0]}: it takes {', '.join(plot.takes)}")
+    if lost := [name for name in plot.needs if name not in given]:
+        raise SpecError(f"{name} needs {', '.join(plot.needs)}: say which {lost[0]}")
     if plot.measure is None:
         if len(traces) != 1:
             raise SpecError(f"{name} is of one trace: {len(traces)} were given")

@@ -18,9 +18,9 @@ from matplotlib.figure import Figure as Sheet
 
 from anchorwatch._version import __version__
 from anchorwatch.commits import replace_file
-from anchorwatch.errors import SpecError
 from anchorwatch.figures.origins import PNG_KEY, made, spelled
 from anchorwatch.figures.style import look
+from anchorwatch.metrics.files import place
 from anchorwatch.trace import Trace
 
 KINDS = ("pdf", "png", "svg")
@@ -67,18 +67,7 @@ class Figure:
 
     def save(self, path: str | Path) -> Path:
         """Write a .pdf, .svg or .png, whole or not at all; a figure of that name is replaced."""
-        target = Path(path)
-        kind = target.suffix.lower().removeprefix(".")
-        if kind not in KINDS:
-            raise SpecError(
-                f"a figure cannot be saved as {target.name!r}: "
-                f"the name ends in {', '.join(f'.{one}' for one in KINDS)}"
-            )
-        target = target.resolve()
-        if not target.parent.is_dir():
-            raise SpecError(f"the folder {target.parent} does not exist: make it first")
-        if target.is_dir():
-            raise SpecError(f"{target} is a folder: choose another name")
+        target, kind = place(path, "figure", KINDS)
         replace_file(target, self._bytes(kind))
         return Path(path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
@@ -13,7 +14,7 @@ from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio, total
 from anchorwatch.metrics.paths import along
 from anchorwatch.metrics.reading import Slab
-from anchorwatch.metrics.tables import over_slabs, tabulate
+from anchorwatch.metrics.tables import ROUNDING, over_slabs, tabulate
 from anchorwatch.rules import RESOLUTION, Rule, gu, rulli, topk, zscore
 from anchorwatch.trace import Trace
 
@@ -22,6 +23,8 @@ CELL = ("step", "head")
 EPS = tuple(np.arange(0, 10.25, 0.25).tolist())
 SETS = ("first", "top1", "top3", "top5", "top10")
 RULES = (rulli(), zscore(), gu(), topk())
+EVEN = 1 + 1e-6
+"""An even share of T keys, summed up, is 1 on the sum scale, and in the bin that begins there."""
 
 
 def sinks(
@@ -73,6 +76,8 @@ def absorption(
     what indifferent attention under the same visibility gives the same keys.
     """
     chosen = {str(one): _key_set(one) for one in sets}
+    if isinstance(sets, str) or not chosen:
+        raise SpecError(f"sets={sets!r} is not a list: say sets=['first', 'top5', rulli()]")
     parts = over_slabs(traces, partial(_absorption_cells, sets=chosen, group=group))
     return tabulate(parts, by, about={"metric": "absorption", "sets": list(chosen), "group": group})
 
@@ -118,7 +123,7 @@ def _key_set(one: str | Rule) -> Rule | None:
         return one
     if one == "first":
         return None
-    if one.startswith("top") and one[3:].isdigit():
+    if isinstance(one, str) and one.startswith("top") and one[3:].isdecimal():
         return topk(int(one[3:]))
     raise SpecError(f"no set of keys is called {one!r}: expected first, top1, top5, ... or a rule")
 
@@ -163,17 +168,19 @@ def concentration_cells(slab: Slab, group: str = "all") -> list[Quantity]:
 def _evenness(shares: np.ndarray) -> dict[str, np.ndarray]:
     """Gini, normalised entropy and effective share of keys of [..., key], NaN where absent."""
     count = np.sum(~np.isnan(shares), axis=-1)
-    none = np.where(count > 0, 0.0, np.nan)
+    whole = np.nansum(shares, axis=-1, keepdims=True)
+    none = np.where(whole[..., 0] > 0, 0.0, np.nan)  # a sink token may have taken everything
     with np.errstate(invalid="ignore", divide="ignore"):
-        p = np.nan_to_num(shares / np.nansum(shares, axis=-1, keepdims=True), nan=0.0)
+        p = np.nan_to_num(shares / whole, nan=0.0)
         squares = np.einsum("...k,...k->...", p, p)
         logs = np.log(p, out=np.zeros_like(p), where=p > 0)
         entropy = -np.einsum("...k,...k->...", p, logs)
         # Absent keys are zeros at the low end: rank r of T existing ones is r + (width - T).
         rank = np.arange(1, p.shape[-1] + 1, dtype=p.dtype)
         ranked = np.sort(p, axis=-1) @ rank - (p.shape[-1] - count)
+        gini = 2 * ranked / count - (count + 1) / count
         return {
-            "gini": (2 * ranked / count - (count + 1) / count) + none,
+            "gini": np.where(gini > ROUNDING, gini, 0.0) + none,
             "normalised_entropy": np.where(count > 1, entropy / np.log(count), np.nan) + none,
             "effective_share": 1 / (squares * count) + none,
         }
@@ -188,12 +195,10 @@ def epsilon_curve(
     by: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Share of keys that are no sinks under `rulli(eps, scale)`, for every eps (Fig. 10)."""
-    if sorted(eps) != list(eps) or len(eps) == 0:
-        raise SpecError("eps must be given from small to large")
-    unit = rulli(eps=0.0, scale=scale)
-    kernel = partial(
-        _epsilon_cells, eps=np.asarray(eps, dtype=float), scale=unit.scale, group=group
-    )
+    places = _ascending("eps", eps, 1)
+    for one in places[[0, -1]]:
+        rulli(eps=float(one), scale=scale)  # refuses what can never fire
+    kernel = partial(_epsilon_cells, eps=places, scale=scale, group=group)
     about = {"metric": "epsilon_curve", "scale": scale, "group": group}
     return tabulate(over_slabs(traces, kernel), along("eps", by), about=about)
 
@@ -238,7 +243,7 @@ def score_histogram(
 
     The last bin also holds what lies above it.
     """
-    bounds = np.asarray(edges, dtype=float)
+    bounds = _ascending("edges", edges, 2)
     kernel = partial(_histogram_cells, edges=bounds, group=group)
     about = {"metric": "score_histogram", "edges": bounds.tolist(), "group": group}
     return tabulate(over_slabs(traces, kernel), along("score", by), about=about)
@@ -253,9 +258,19 @@ def _histogram_cells(slab: Slab, edges: np.ndarray, group: str) -> list[Quantity
     return [ratio("share_of_keys", (*CELL, "score"), hits, keys, null, labels)]
 
 
+def _ascending(name: str, values: Sequence[float], least: int) -> np.ndarray:
+    found = np.asarray(values, dtype=float)
+    good = found.ndim == 1 and len(found) >= least and np.isfinite(found).all()
+    if not good or not (np.diff(found) > 0).all():
+        raise SpecError(
+            f"{name}={values!r:.60}: give a list of at least {least}, from small to large"
+        )
+    return found
+
+
 def _binned_scores(shares: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     count = np.sum(~np.isnan(shares), axis=-1, keepdims=True)
-    scores = (shares * count).reshape(-1, shares.shape[-1])
+    scores = (shares * (count * EVEN)).reshape(-1, shares.shape[-1])
     there, width = ~np.isnan(scores), len(edges)
     place = np.searchsorted(edges, scores[there], side="right")  # 0 is below every edge
     rows = np.nonzero(there)[0]
@@ -292,10 +307,12 @@ def _agreement_cells(slab: Slab, rules: tuple[Rule, ...], group: str) -> list[Qu
         found["other"].append(b.sum(axis=-1))
         found["keys"].append(keys)
     names = {"rules": [f"{one} ~ {other}" for one, other in combinations(rules, 2)]}
-    return [
+    lost = np.broadcast_to((keys == 0)[..., None], (*keys.shape, len(names["rules"])))
+    totals = [
         total(name, (*CELL, "rules"), np.stack(counts, axis=-1), names)
         for name, counts in found.items()
     ]
+    return [replace(one, missing=lost.astype(float)) for one in totals]
 
 
 def _kappa(cells: dict[str, Cell]) -> dict[str, Cell]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,36 @@ _KEY = "anchorwatch"
 
 def save(table: pd.DataFrame, path: str | Path) -> Path:
     """Write a .csv, .json or .parquet, whole or not at all; a table of that name is replaced."""
-    target = Path(path)
-    kind = target.suffix.lower().removeprefix(".")
-    if kind not in KINDS:
-        raise SpecError(
-            f"a table cannot be saved as {target.name!r}: "
-            f"the name ends in {', '.join(f'.{one}' for one in KINDS)}"
-        )
-    if not target.parent.is_dir():
-        raise SpecError(f"the folder {target.parent} does not exist: make it first")
+    target, kind = place(path, "table", KINDS)
     writers = {"csv": as_csv, "json": as_json}
     replace_file(target, writers[kind](table).encode() if kind in writers else _parquet(table))
-    return target
+    return Path(path)
+
+
+def place(path: str | Path, what: str, kinds: Sequence[str]) -> tuple[Path, str]:
+    """Where a table or figure goes, and as what; refused if it cannot, or would spoil a trace."""
+    named = Path(path)
+    kind = named.suffix.lower().removeprefix(".")
+    if kind not in kinds:
+        raise SpecError(
+            f"a {what} cannot be saved as {named.name!r}: "
+            f"the name ends in {', '.join(f'.{one}' for one in kinds)}"
+        )
+    target = named.resolve()
+    if not target.parent.is_dir():
+        raise SpecError(f"the folder {target.parent} does not exist: make it first")
+    if target.is_dir():
+        raise SpecError(f"{target} is a folder: choose another name")
+    refuse_traces(target.parent)
+    return target, kind
+
+
+def refuse_traces(folder: Path) -> None:
+    """A file added to a trace makes it differ from its commit record, and so unreadable."""
+    whole = folder.resolve()
+    for one in (whole, *whole.parents):
+        if (one / "zarr.json").exists():
+            raise SpecError(f"{one} is a trace, and a file in it would spoil it: choose a folder")
 
 
 def as_csv(table: pd.DataFrame) -> str:
@@ -52,12 +71,14 @@ def as_json(table: pd.DataFrame) -> str:
 def origin(path: str | Path) -> dict[str, Any]:
     """What made a table file: the metric and its settings, our version, and each trace."""
     target = Path(path)
+    if not target.is_file():
+        raise TraceError(f"there is no table at {target}: expected a .json or .parquet file")
     try:
         if target.suffix.lower() == ".parquet":
             return json.loads(_parquet_reader().read_schema(target).metadata[_KEY.encode()])
         held = json.loads(target.read_text())
         return {name: held[name] for name in ("anchorwatch", "about", "traces")}
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise TraceError(
             f"{target} does not say what made it: tables that `anchorwatch measure -o` writes as "
             ".json or .parquet do"

@@ -24,8 +24,8 @@ from anchorwatch.metrics.passes import each_slab
 from anchorwatch.metrics.paths import Traces, along, compared, occupancy, shuffled_jump, sink_path
 from anchorwatch.metrics.reading import Slab
 from anchorwatch.metrics.tables import model_names, over_slabs, prompt_id, whence
-from anchorwatch.ranks import kendall
 from anchorwatch.rules import Rule, rulli
+from anchorwatch.stats.ranks import kendall
 from anchorwatch.trace import Trace
 
 TYPES = ("static", "moving", "flicker", "split", "block-drift", "frontier", "none", "mixed")

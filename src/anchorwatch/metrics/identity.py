@@ -24,8 +24,8 @@ from anchorwatch.metrics.tokens import (
     token_names,
     tokens_of_steps,
 )
-from anchorwatch.ranks import spearman
 from anchorwatch.rules import Rule, rulli
+from anchorwatch.stats.ranks import spearman
 from anchorwatch.trace import MISSING, Trace
 
 Traces = Trace | Sequence[Trace]

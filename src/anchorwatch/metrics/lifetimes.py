@@ -15,12 +15,13 @@ import numpy as np
 import pandas as pd
 import scipy  # its submodules load when they are first used
 
+from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Cell, Quantity, collapse, mean, ratio, total
 from anchorwatch.metrics.paths import CHANCE, Parts, Traces, along, compared, listed
 from anchorwatch.metrics.reading import Slab
 from anchorwatch.metrics.tables import OF_TRACES, over_slabs
-from anchorwatch.ranks import kaplan_meier
 from anchorwatch.rules import Rule, rulli
+from anchorwatch.stats.ranks import kaplan_meier
 
 JUST = "share_just_committed"
 ROUNDING = 1e-9
@@ -73,6 +74,8 @@ def lifetime(
     rule = rule or rulli()
     kernel = partial(stay_cells, rule=rule, group=group)
     inner = tuple(dim for dim in listed(by) if dim not in OF_TRACES)
+    if "age" in inner:
+        raise SpecError("lifetime has no age: it can be split by layer and head; survival has ages")
 
     def measure(ts: Traces) -> Parts:
         return [(trace, _summary(found, inner)) for trace, found in over_slabs(ts, kernel)]

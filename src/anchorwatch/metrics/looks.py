@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from anchorwatch import ranks
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.nulls import spans, window_of
 from anchorwatch.metrics.reading import need, slabs
 from anchorwatch.rules import Rule
+from anchorwatch.stats import ranks
 from anchorwatch.trace import PROMPT, SPECIAL, Trace
 
 LEAST_LEFT = 0.02

@@ -32,8 +32,8 @@ from anchorwatch.metrics.paths import (
 )
 from anchorwatch.metrics.reading import Slab, held
 from anchorwatch.metrics.tables import model_names, over_slabs, prompt_id, whence
-from anchorwatch.ranks import kendall, theil_sen
 from anchorwatch.rules import Rule, rulli
+from anchorwatch.stats.ranks import kendall, theil_sen
 from anchorwatch.trace import MASKED, Trace
 
 CELL = ("head", "step")

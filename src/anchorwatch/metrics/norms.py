@@ -18,7 +18,7 @@ from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio, total
 from anchorwatch.metrics.columns import CELL, Columns, SinkColumns, columns, every_key
 from anchorwatch.metrics.reading import Slab, held, need, slabs
 from anchorwatch.metrics.tables import model_names, over_slabs, tabulate, whence
-from anchorwatch.rules import Rule, rulli
+from anchorwatch.rules import Rule, checked, rulli
 from anchorwatch.trace import Trace
 
 Traces = Trace | Sequence[Trace]
@@ -127,6 +127,8 @@ def value_norm_points(
     rule = rule or rulli()
     if not isinstance(count, int) or count < 1:
         raise SpecError(f"count={count!r} is not a whole number of at least 1")
+    if not isinstance(seed, int) or seed < 0:
+        raise SpecError(f"seed={seed!r} is not a whole number of at least 0")
     generator = np.random.default_rng(seed)
     read = held(traces)
     models = model_names(read)
@@ -153,7 +155,7 @@ def _points(
     """The tokens of a slab by kind, with a lot drawn for each; a kind that it lacks is left out."""
     shares = slab.shares(group).mean(axis=1)  # [step, key]
     norms = slab.trace["each_value_norm"][:, slab.layer].values.mean(axis=1)
-    labels = rule.labels(shares, slab.seen(group)[:, 0])
+    labels = checked(rule).labels(shares, slab.seen(group)[:, 0])
     lots = generator.random(shares.shape)
     there = ~np.isnan(shares) & ~np.isnan(norms)
     for kind, chosen in (("sink", there & labels), ("other", there & ~labels)):
@@ -213,6 +215,8 @@ def contribution_cells(
         wasted = (taken - np.where(mine > 0, mine / rate, 0.0)) / all_taken
     null = slab.null(group)
     expected = np.sum(np.broadcast_to(null, shares.shape), axis=-1, where=labels)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        expected = expected / np.nansum(null, axis=-1)  # of what a sink token leaves, as `share`
     weighted, none = np.where(known, share, 0.0) * everyone, np.zeros(())
     return [
         ratio("contribution_share", CELL, mine, everyone, (weighted, everyone)),

@@ -48,8 +48,10 @@ def indifferent(trace: Trace, groups: Sequence[str], window: int | None = None) 
             asks = _members(roles[step], region, names, group)[:there]
             if asks.any():
                 count = asks.sum()
-                shares[step, g, :there] = _covered(first, last, looks * asks) / count
-                seen[step, g, :there] = _covered(first, last, asks.astype(float)) / count
+                able = _covered(first, last, asks.astype(float)) / count
+                even = _covered(first, last, looks * asks) / count
+                seen[step, g, :there] = able  # whole numbers, so that what nobody sees is zero
+                shares[step, g, :there] = np.where(able > 0, even, 0.0)
     return Null(shares, seen)
 
 

@@ -28,8 +28,8 @@ from anchorwatch.metrics.paths import (
 )
 from anchorwatch.metrics.reading import Slab, held, need
 from anchorwatch.metrics.tables import over_slabs
-from anchorwatch.ranks import cosine, jensen_shannon
 from anchorwatch.rules import Rule, rulli
+from anchorwatch.stats.ranks import cosine, jensen_shannon
 from anchorwatch.trace import Trace
 
 MOST_PAIRS = 128
@@ -224,6 +224,8 @@ def split_index(
     progress), layer, head.
     """
     rule = rule or rulli()
+    if isinstance(groups, str) or len(groups) != 2:
+        raise SpecError(f"groups={groups!r} is not a pair: say groups=('masked', 'written')")
     kernel = partial(split_cells, rule=rule, groups=groups)
     return compared(
         lambda ts: over_slabs(ts, kernel),

@@ -95,8 +95,8 @@ def chance(name: str, dims: tuple[str, ...], value: np.ndarray) -> Quantity:
 
 
 def along(dim: str, by: Sequence[str]) -> list[str]:
-    """What a table is split by that always has this dim."""
-    return [dim, *listed(by)]
+    """What a table is split by that always has this dim, asked for or not."""
+    return [dim, *(one for one in listed(by) if one != dim)]
 
 
 def listed(by: Sequence[str]) -> Sequence[str]:

@@ -6,14 +6,14 @@ greatest key) is found once and kept while the slab is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import xarray as xr
 
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.nulls import Null, indifferent, window_of
-from anchorwatch.rules import Rule
+from anchorwatch.rules import Rule, checked
 from anchorwatch.trace import Trace
 
 AT_ONCE_BYTES = 128_000_000
@@ -47,7 +47,8 @@ _SUMMARIES = {
 
 def held(traces: Trace | Sequence[Trace]) -> list[Trace]:
     """One trace or several, as a list; anything else is refused."""
-    found = [traces] if isinstance(traces, Trace) else list(traces)
+    one = isinstance(traces, Trace) or not isinstance(traces, Iterable)
+    found: list[Trace] = [traces] if one else list(traces)  # type: ignore[list-item, arg-type]
     for trace in found:
         if not isinstance(trace, Trace):
             raise SpecError(
@@ -61,11 +62,17 @@ def held(traces: Trace | Sequence[Trace]) -> list[Trace]:
 def need(trace: Trace, name: str) -> xr.DataArray:
     """A field of the trace; where it was not captured, the error says how to measure it now."""
     if name in trace.fields:
-        return trace[name]
+        return trace[name] if name == "received" else as_stored(trace[name])
     raise TraceError(
         f"{_named(trace)} has no {name!r}: measure it afterwards with "
         f"aw.replay(model, trace, probes=[aw.probes.{_probe(name)}])"
     )
+
+
+def as_stored(field: xr.DataArray) -> xr.DataArray:
+    """A field rounded as it is on disk: a run says the same before it is written and after."""
+    stored = field.encoding.get("dtype", field.dtype)
+    return field if stored == field.dtype else field.astype(stored).astype(field.dtype)
 
 
 class Slab:
@@ -99,7 +106,8 @@ class Slab:
     def labels(self, rule: Rule, group: str = "all") -> np.ndarray:
         """[step, head, key] bool: which keys are sinks."""
         if (rule, group) not in self._labels:
-            self._labels[rule, group] = rule.labels(self.shares(group), self.seen(group))
+            labels = checked(rule).labels(self.shares(group), self.seen(group))
+            self._labels[rule, group] = labels
         return self._labels[rule, group]
 
     def null_labels(self, rule: Rule, group: str = "all") -> np.ndarray:
@@ -139,12 +147,13 @@ def slabs(trace: Trace) -> Iterator[Slab]:
     """The layers of a trace, first to last, a few of them in memory at a time."""
     received = need(trace, "received")
     groups = tuple(str(name) for name in received.coords["group"].values)
-    layers = received.sizes["layer"]
+    layers, stored = received.sizes["layer"], received.encoding.get("dtype", received.dtype)
     each = received.size // max(layers, 1) * 4
     together = max(1, AT_ONCE_BYTES // max(each, 1))
     nulls: dict[int | None, Null] = {}
     for first in range(0, layers, together):
-        values = received[:, first : first + together].values.astype(np.float32, copy=False)
+        values = received[:, first : first + together].values
+        values = values.astype(stored, copy=False).astype(np.float32, copy=False)
         for offset in range(values.shape[1]):
             layer = first + offset
             window = window_of(trace, layer)

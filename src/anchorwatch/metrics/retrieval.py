@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anchorwatch import ranks
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Quantity, mean
 from anchorwatch.metrics.looks import Looks, looks_of
+from anchorwatch.metrics.paths import along
 from anchorwatch.metrics.reading import held
 from anchorwatch.metrics.tables import NUMBERS, tabulate
-from anchorwatch.resampling import NEEDED, WORDS, quantiles, resamplings, tail_of
 from anchorwatch.rules import Rule, rulli
+from anchorwatch.stats import ranks
+from anchorwatch.stats.resampling import NEEDED, WORDS, quantiles, resamplings, tail_of
 from anchorwatch.trace import Trace
 
 Traces = Trace | Sequence[Trace]
@@ -95,7 +96,7 @@ def retrieval_stability(
         third = np.minimum((3 * trace.progress[looks.steps] + 1e-9).astype(int), 2)
         parts.append((trace, list(_correlations(looks, third))))
     about = {"metric": "retrieval_stability", "gold": gold, "ignore": sorted(ignore)}
-    return tabulate(parts, ["thirds", *by], about=about)
+    return tabulate(parts, along("thirds", by), about=about)
 
 
 def _correlations(looks: Looks, third: np.ndarray) -> Iterator[Quantity]:

@@ -7,6 +7,7 @@ are averaged, and the interval comes from resampling prompts, never heads or ste
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch import stats
-from anchorwatch.errors import SpecError
+from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.metrics.cells import PROGRESS_BINS, Cell, Quantity, collapse, stacked
 from anchorwatch.metrics.passes import each_slab
 from anchorwatch.metrics.reading import Slab
@@ -25,6 +26,8 @@ Finish = Callable[[dict[str, Cell]], dict[str, Cell]]
 
 NUMBERS = ("value", "null", "lift", "n", "missing", "low", "high", "interval")
 """The columns every table ends with."""
+ROUNDING = 1e-12
+"""A null below this is zero: it is a sum or difference of shares, and has no lift."""
 OF_TRACES = ("trace", "prompt", "seed", "decoding")
 """What a table may be split by besides the dims of a quantity."""
 
@@ -49,6 +52,8 @@ def tabulate(
     """
     if isinstance(by, str):
         raise SpecError(f"by={by!r} is not a list: say by=[{by!r}]")
+    if twice := [dim for at, dim in enumerate(by) if dim in by[:at]]:
+        raise SpecError(f"by={list(by)} names {twice[0]} twice: name each once")
     parts = list(parts)
     inner = [dim for dim in by if dim not in OF_TRACES]
     names = model_names([trace for trace, _ in parts])
@@ -58,6 +63,7 @@ def tabulate(
         for frame in _rows_of(trace, quantities, inner, finish, unit or prompt_id)
     ]
     every = pd.concat(rows, ignore_index=True)
+    _warn_of_decodings(every, by)
     keys = ["model", *by, "quantity"]
     table = _over_prompts(every, keys)
     table.attrs = {"about": dict(about or {}), "traces": [whence(trace) for trace, _ in parts]}
@@ -108,7 +114,7 @@ def _rows_of(
             "trace": trace.digest()[:12],
             "prompt": unit(trace),
             "seed": trace.seed,
-            "decoding": trace.manifest["decoding"]["name"],
+            "decoding": _spelled(trace),
             "quantity": name,
         }
         for axis, dim in enumerate(by):
@@ -143,11 +149,34 @@ def _over_prompts(every: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     table = cells.agg({"null": "mean", "missing": "sum"}).reset_index()
     with np.errstate(invalid="ignore", divide="ignore"):
         null = table["null"].to_numpy()
-        table["lift"] = np.where(null != 0, found.value / null, np.nan)
+        table["lift"] = np.where(np.abs(null) > ROUNDING, found.value / null, np.nan)
     table["value"], table["low"], table["high"] = found.value, found.low, found.high
     table["n"], table["interval"] = found.n, found.why
     table["missing"] = table["missing"].astype(int)
     return table[[*keys, *NUMBERS]]
+
+
+def _spelled(trace: Trace) -> str:
+    """A decoding with its settings: `LowConfidence(length=16, steps=4)`."""
+    held = dict(trace.manifest["decoding"])
+    name = held.pop("name")
+    given = (f"{key}={value}" for key, value in held.items() if value not in (None, 0.0, False))
+    return f"{name}({', '.join(given)})"
+
+
+def _warn_of_decodings(every: pd.DataFrame, by: Sequence[str]) -> None:
+    """Runs of one prompt that were decoded differently are not seeds of one another."""
+    if {"decoding", "trace"} & set(by):
+        return
+    several = every.groupby(["model", "prompt"])["decoding"].nunique()
+    if (several > 1).any():
+        model = several[several > 1].index[0][0]
+        warnings.warn(
+            f"a prompt of {model} was decoded in several ways, which are averaged: "
+            "by=[..., 'decoding'] keeps them apart",
+            AnchorwatchWarning,
+            stacklevel=4,
+        )
 
 
 def model_names(traces: Sequence[Trace]) -> dict[str, str]:

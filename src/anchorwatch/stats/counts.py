@@ -14,9 +14,9 @@ import scipy  # its submodules load when they are first used
 from numpy.typing import ArrayLike
 
 from anchorwatch.errors import SpecError
-from anchorwatch.ranks import last_axes
-from anchorwatch.resampling import check_inside
-from anchorwatch.stats import Interval
+from anchorwatch.stats.clusters import Interval
+from anchorwatch.stats.ranks import last_axes
+from anchorwatch.stats.resampling import check_inside
 
 
 @dataclass(frozen=True, eq=False)

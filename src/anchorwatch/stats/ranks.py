@@ -17,7 +17,8 @@ import scipy  # its submodules load when they are first used
 from numpy.typing import ArrayLike
 
 from anchorwatch.errors import SpecError
-from anchorwatch.resampling import (
+from anchorwatch.stats.clusters import CHUNK, Found, Interval
+from anchorwatch.stats.resampling import (
     NEEDED,
     WORDS,
     check_options,
@@ -25,7 +26,6 @@ from anchorwatch.resampling import (
     resamplings,
     tail_of,
 )
-from anchorwatch.stats import CHUNK, Found, Interval
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ import scipy  # its submodules load when they are first used
 from numpy.typing import ArrayLike
 
 from anchorwatch.errors import SpecError
-from anchorwatch.resampling import (
+from anchorwatch.stats.resampling import (
     NEEDED,
     WORDS,
     check_inside,
