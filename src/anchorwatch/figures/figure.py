@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from matplotlib.figure import Figure as Sheet
 
 from anchorwatch._version import __version__
 from anchorwatch.commits import replace_file
+from anchorwatch.errors import SpecError
 from anchorwatch.figures.origins import PNG_KEY, made, spelled
 from anchorwatch.figures.style import look
 from anchorwatch.metrics.files import place
@@ -41,8 +43,14 @@ class Figure:
     ) -> None:
         self._drawn, self._data = drawn, data
         self._whence = made(name, settings, traces)
-        with look():
-            drawn.draw_without_rendering()  # settles the layout, so that every save is the same
+        with look(), warnings.catch_warnings():
+            warnings.filterwarnings("error", message="constrained_layout not applied")
+            try:
+                drawn.draw_without_rendering()  # settles the layout: every save is the same
+            except UserWarning:
+                raise SpecError(
+                    f"{name} has {len(drawn.axes)} panels, too many for a page: show fewer models"
+                ) from None
         drawn.set_layout_engine("none")
 
     @property

@@ -110,6 +110,8 @@ def score_histogram(table: pd.DataFrame) -> Figure:
     """How scores are spread, one outline for each model, on a log scale (Fig. 3)."""
     require(table, "model", "score", "value")
     edges = np.asarray(table.attrs["about"]["edges"], dtype=float)
+    if not (table["value"] > 0).any():
+        raise SpecError("nothing was measured in these traces: there is no share to draw")
     drawn, (ax,) = sheet(COLUMN, 2.3)
     models = sorted(table["model"].drop_duplicates())
     shades = colours(models)

@@ -40,7 +40,7 @@ def columns(slab: Slab, name: str) -> Columns:
     """A field such as `value_norm` at every key where that was captured, else at the peaks."""
     trace, layer = slab.trace, slab.layer
     if f"each_{name}" in trace.fields:
-        return every_key(trace[f"each_{name}"][:, layer].values)
+        return every_key(need(trace, f"each_{name}")[:, layer].values)
     average = need(trace, name)[:, layer].values.astype(np.float64)
     count = np.broadcast_to(np.sum(trace.canvas[:-1] >= 0, axis=-1)[:, None], average.shape)
     return Columns(

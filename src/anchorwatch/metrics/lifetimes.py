@@ -17,9 +17,10 @@ import scipy  # its submodules load when they are first used
 
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Cell, Quantity, collapse, mean, ratio, total
+from anchorwatch.metrics.odds import odds_table
 from anchorwatch.metrics.paths import CHANCE, Parts, Traces, along, compared, listed
 from anchorwatch.metrics.reading import Slab
-from anchorwatch.metrics.tables import OF_TRACES, over_slabs
+from anchorwatch.metrics.tables import OF_TRACES, beside, over_slabs
 from anchorwatch.rules import Rule, rulli
 from anchorwatch.stats.ranks import kaplan_meier
 
@@ -246,20 +247,30 @@ def onsets(
     An onset is a key that is a sink at a step and was none at the step before; just committed is
     what that step before committed. `share_just_committed` is of onsets; the column `chance` is the
     share of all keys that were just committed. `odds_ratio` and `log_odds_ratio` are of the table
-    onset or not x just committed or not, over keys that were no sinks before, a half added to each
-    count where one is 0; without any onset or commit they are absent. The null is the table to be
-    expected if the commits were dealt out to other steps. Dims: step (or progress), layer, head.
+    onset or not x just committed or not, over keys that were no sinks before, the counts of all
+    prompts added up; where neither they nor chance hold one joint event they are absent. The null
+    is the table to be expected if the commits were dealt out to other steps. Dims: step (or
+    progress), layer, head.
     """
     rule = rule or rulli()
     kernel = partial(onset_cells, rule=rule, group=group)
-    return compared(
+    others = {"frozen": frozen, "untrained": untrained}
+    shares = compared(
         lambda ts: over_slabs(ts, kernel),
         traces,
         by,
-        finish=_odds,
+        finish=_shares,
         about={"metric": "onsets", "rule": str(rule), "group": group},
-        others={"frozen": frozen, "untrained": untrained},
+        others=others,
     )
+
+    def odds(ts: Traces) -> pd.DataFrame:
+        return odds_table(_named(over_slabs(ts, kernel)), listed(by), _crossed)
+
+    given = {name: None if other is None else odds(other) for name, other in others.items()}
+    table = pd.concat([shares, beside(odds(traces), given)], ignore_index=True)
+    table.attrs = shares.attrs
+    return table
 
 
 def onset_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
@@ -295,6 +306,11 @@ def onset_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
     ]
 
 
+def _named(parts: Parts) -> Parts:
+    """The counts, without the columns that `compared` makes of chances."""
+    return [(t, [one for one in found if not one.name.startswith(CHANCE)]) for t, found in parts]
+
+
 def _added(
     shape: tuple[int, int], step: np.ndarray, head: np.ndarray, weight: np.ndarray
 ) -> np.ndarray:
@@ -302,24 +318,20 @@ def _added(
     return np.bincount(step * heads + head, weight, steps * heads).reshape(shape)
 
 
-def _odds(cells: dict[str, Cell]) -> dict[str, Cell]:
-    onset, risk = cells["onset"].value, cells["risk"].value
-    missing, found = cells["lost"].value, []
+def _shares(cells: dict[str, Cell]) -> dict[str, Cell]:
+    onset, missing = cells["onset"].value, cells["lost"].value
+    share, null = (
+        np.divide(cells[f"onset_{kind}"].value, onset, out=np.full(onset.shape, np.nan),
+                  where=onset > 0)
+        for kind in ("fresh", "shuffled")
+    )  # fmt: skip
+    return {JUST: Cell(share, null, missing)}
+
+
+def _crossed(cells: dict[str, Cell]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Onset or not x just committed or not; the same with the commits dealt to other steps."""
+    onset, risk, found = cells["onset"].value, cells["risk"].value, []
     for kind in ("fresh", "shuffled"):
         hit, able = cells[f"onset_{kind}"].value, cells[f"risk_{kind}"].value
-        table = np.stack([hit, onset - hit, able - hit, risk - onset - able + hit])
-        table = np.where(table < ROUNDING, 0.0, table)
-        table = table + 0.5 * (table == 0).any(axis=0)
-        # expected counts are no whole numbers, which counts.odds_ratio asks for
-        odds = table[0] * table[3] / (table[1] * table[2])
-        share = np.divide(hit, onset, out=np.full(onset.shape, np.nan), where=onset > 0)
-        found.append((share, odds))
-    (share, odds), (null_share, null_odds) = found
-    able = cells["risk_fresh"].value
-    odds = np.where((onset > 0) & (able > 0), odds, np.nan)
-    null_odds = np.where(np.isnan(odds), np.nan, null_odds)
-    return {
-        JUST: Cell(share, null_share, missing),
-        "odds_ratio": Cell(odds, null_odds, missing),
-        "log_odds_ratio": Cell(np.log(odds), np.log(null_odds), missing),
-    }
+        found.append(np.stack([hit, onset - hit, able - hit, risk - onset - able + hit]))
+    return found[0], found[1], cells["lost"].value

@@ -16,6 +16,7 @@ import pandas as pd
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio, total
 from anchorwatch.metrics.columns import CELL, Columns, SinkColumns, columns, every_key
+from anchorwatch.metrics.odds import odds_table
 from anchorwatch.metrics.reading import Slab, held, need, slabs
 from anchorwatch.metrics.tables import model_names, over_slabs, tabulate, whence
 from anchorwatch.rules import Rule, checked, rulli
@@ -239,13 +240,24 @@ def massive_activations(
     `count` is how many there are among the few that the probe keeps; where all of those are massive
     (`capped`) there may be more. `largest` is the largest activation, `over_median` that over the
     median. `odds_ratio` (null 1) and its logarithm cross a position being massive with it being a
-    sink, over heads and steps; a half is added where a cell is empty. `sink_if_massive` is the
-    chance of a massive position to be a sink; its null is that of any position.
+    sink, over heads, steps and prompts; a half is added where a count is 0. `sink_if_massive` is
+    the chance of a massive position to be a sink; its null is that of any position.
     """
     rule = rule or rulli()
     kernel = partial(massive_cells, rule=rule, least=least, times=times, group=group)
     about = {"metric": "massive_activations", "rule": str(rule), "least": least, "times": times}
-    return tabulate(over_slabs(traces, kernel), by, _crossed, about | {"group": group})
+    parts = over_slabs(traces, kernel)
+    table = tabulate(parts, by, _seen, about | {"group": group})
+    odds = odds_table(parts, by, _crossed)
+    return pd.concat([table, odds], ignore_index=True).pipe(_with_attrs, table)
+
+
+CROSSED = ("both", "massive", "sinks", "keys")
+
+
+def _with_attrs(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    table.attrs = other.attrs
+    return table
 
 
 def massive_cells(
@@ -286,22 +298,17 @@ def massive_cells(
     ]
 
 
-def _crossed(cells: dict[str, Cell]) -> dict[str, Cell]:
-    """Odds instead of the four counts they come from."""
+def _crossed(cells: dict[str, Cell]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Massive or not x sink or not; independent, as the null has it, the odds ratio is 1."""
+    both, massive, sinks, keys = (cells[name].value for name in CROSSED)
+    counts = np.stack([both, massive - both, sinks - both, keys - massive - sinks + both])
+    return counts, np.ones_like(counts), cells["both"].missing
+
+
+def _seen(cells: dict[str, Cell]) -> dict[str, Cell]:
+    """The chance of a massive position to be a sink, instead of the counts it comes from."""
     missing = cells["both"].missing
-    both, massive, sinks, keys = (
-        cells.pop(name).value for name in ("both", "massive", "sinks", "keys")
-    )
-    table = np.stack([both, massive - both, sinks - both, keys - massive - sinks + both])
-    table = table + 0.5 * (table == 0).any(axis=0)
-    varied = (massive > 0) & (massive < keys) & (sinks > 0) & (sinks < keys)
+    both, massive, sinks, keys = (cells.pop(name).value for name in CROSSED)
     with np.errstate(invalid="ignore", divide="ignore"):
-        odds = np.where(varied, table[0] * table[3] / (table[1] * table[2]), np.nan)
-        log_odds, chance = np.log(odds), both / massive
-        any_key = np.where(massive > 0, sinks / keys, np.nan)
-    none = np.where(varied, 0.0, np.nan)
-    return cells | {
-        "odds_ratio": Cell(odds, 1 + none, missing),
-        "log_odds_ratio": Cell(log_odds, none, missing),
-        "sink_if_massive": Cell(chance, any_key, missing),
-    }
+        chance, any_key = both / massive, np.where(massive > 0, sinks / keys, np.nan)
+    return cells | {"sink_if_massive": Cell(chance, any_key, missing)}
