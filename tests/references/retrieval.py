@@ -21,7 +21,7 @@ def row_scores(row, span, gold, ids, token, k=8):
         "evidence_in_top": sum(row[j] for j in kept if j in gold),
         "lift": mass / expected,
         "expected": expected,
-        "kept": min(k, len(seen)) / len(seen),
+        "kept": sum(row[j] for j in kept),
         "same": len(same) / len(seen),
     }
 

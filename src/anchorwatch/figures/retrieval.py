@@ -37,18 +37,25 @@ _UNITS = {
 
 
 @look()
-def retrieval_map(table: pd.DataFrame, *, quantity: str = "evidence_in_top") -> Figure:
+def retrieval_map(table: pd.DataFrame, *, quantity: str | None = None) -> Figure:
     """A score of `retrieval_heads` for every layer and head, a row of panels for each model.
 
     Beside it the mean over the heads of each layer, and its null, what indifferent rows score.
+    Without a `quantity`, the evidence mass where it was captured, else what of it was kept.
     """
-    return _map(table, quantity, "magnitude")
+    return _map(table, quantity or _evidence(table), "magnitude")
 
 
 @look()
-def retrieval_contrast(table: pd.DataFrame, *, quantity: str = "evidence_in_top") -> Figure:
+def retrieval_contrast(table: pd.DataFrame, *, quantity: str | None = None) -> Figure:
     """Gold minus distractors for every layer and head: red where a head prefers the evidence."""
-    return _map(table, quantity + CONTRAST, "difference")
+    return _map(table, (quantity or _evidence(table)) + CONTRAST, "difference")
+
+
+def _evidence(table: pd.DataFrame) -> str:
+    require(table, "quantity", "value")
+    exact = table[table["quantity"] == "evidence_mass"]
+    return "evidence_mass" if exact["value"].notna().any() else "evidence_in_top"
 
 
 def _map(table: pd.DataFrame, quantity: str, kind: Any) -> Figure:

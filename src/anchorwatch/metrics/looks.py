@@ -13,7 +13,7 @@ import numpy as np
 
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.nulls import spans, window_of
-from anchorwatch.metrics.reading import need, slabs
+from anchorwatch.metrics.reading import AT_ONCE_BYTES, need, slabs
 from anchorwatch.rules import Rule
 from anchorwatch.stats import ranks
 from anchorwatch.trace import PROMPT, SPECIAL, Trace
@@ -37,7 +37,7 @@ class Looks:
     same: np.ndarray
     """[R, layer, C] the share of those keys that are of the region and bear the committed id."""
     kept: np.ndarray
-    """[layer, C] the share of them whose mass was kept."""
+    """[layer, head, C] how much of its attention the row's kept keys hold."""
     hit: np.ndarray
     """[R, layer, head, C] whether the greatest key is in the region."""
     copy: np.ndarray
@@ -94,7 +94,7 @@ def looks_of(
         lengths=rows.inside.sum(axis=-1),
         expected=np.stack([_counted(one, first, last) for one in rows.inside]) / keys,
         same=np.stack([_counted(one & bears, first, last) for one in rows.inside]) / keys,
-        kept=np.minimum(rows.keys.shape[-1], keys) / keys,
+        kept=np.sum(rows.mass, axis=-1, where=rows.keys >= 0) + there,
         hit=hit + there,
         copy=hit * copied + there,
         in_top=np.stack(in_top) + there,
@@ -182,10 +182,13 @@ def _region_mass(rows: _Rows, names: Sequence[str]) -> np.ndarray:
 def _with_maps(looks: Looks, rows: _Rows, first: np.ndarray, last: np.ndarray) -> Looks:
     """What whole maps tell: the AUROC, and masses that the probe did not keep."""
     trace, auroc, mass = rows.trace, looks.auroc.copy(), looks.mass.copy()
+    maps = trace["pattern"]
+    if maps.nbytes <= AT_ONCE_BYTES:
+        maps = maps.load()  # one read, not one for each map
     picks = zip(*(trace[f"pick_{name}"].values for name in ("step", "layer", "head")), strict=True)
     for pick, (step, layer, head) in enumerate(picks):
         chosen = np.flatnonzero(rows.steps == step)
-        shown = trace["pattern"][pick].values if len(chosen) else np.zeros(0)
+        shown = maps[pick].values if len(chosen) else np.zeros(0)
         given = np.isin(trace.role[step], (PROMPT, SPECIAL))
         for commit in chosen:
             row = shown[rows.rows[commit]]

@@ -50,7 +50,8 @@ def retrieval_heads(
       length of gold. Ungated, unless `success` says of each trace whether its answer was right: the
       others then have none.
     - `evidence_mass`: attention to gold; absent unless `commit_regions` or `pattern` was captured.
-      `evidence_in_top`: the part of it on the row's kept keys, so that it is at least this.
+      `evidence_in_top`: the part of it on the row's kept keys, so that it is at least this; its
+      null is what those keys hold, shared out evenly.
     - `lift`: evidence mass over gold's share of the keys the row may look at (null 1);
       `lift_without_sinks`: the same without the sinks (by `rule`) that are among the kept keys.
     - `hit`: rows whose greatest key is in gold.
@@ -213,7 +214,7 @@ def _scores(looks: Looks, gate: bool) -> Iterator[Quantity]:
     shape = looks.hit.shape[1:]
     nulls: Mapping[str, Any] = {
         "copy": looks.same[0][:, None],
-        "evidence_in_top": (looks.expected[0] * looks.kept)[:, None],
+        "evidence_in_top": looks.expected[0][:, None] * looks.kept,
         "lift": 1.0,
         "auroc": 0.5,
     }
