@@ -193,7 +193,9 @@ def verify(
 
 @app.command()
 def measure(
-    metric: Annotated[str, typer.Argument(help="sinks, jumps, ...; list names all, all is all.")],
+    metric: Annotated[
+        str, typer.Argument(help="sinks, jumps, ...; list names them, all is the default ones.")
+    ],
     traces: Traces = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="A .csv, .json, .parquet.")
@@ -215,7 +217,7 @@ def measure(
     if metric == "all":
         folder = words.folder_for_all(out, given)
         for name, table in measure_all(_read(traces)).items():
-            files.save(table, folder / f"{name}.csv")
+            files.save(table, folder / f"{name}.{'json' if as_json else 'csv'}")
         return talk.say(f"wrote {one_line(str(folder))}")
     function = words.metric(metric)
     takes = dict(list(inspect.signature(function).parameters.items())[1:])

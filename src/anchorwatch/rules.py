@@ -23,6 +23,8 @@ import numpy as np
 from anchorwatch.errors import SpecError
 
 SCALES = ("sum", "percent", "mean")
+TIE = np.float32(1 + 1e-6)
+"""A share at its threshold, but for the rounding of sums, is not above it."""
 RESOLUTION = 1e-3
 """A spread below this share of the mean is rounding: stored float16 shares are off by 5e-4."""
 
@@ -270,7 +272,7 @@ def _count(shares: np.ndarray) -> np.ndarray:
 
 def _above(shares: np.ndarray, threshold: np.ndarray | np.floating) -> np.ndarray:
     with np.errstate(invalid="ignore"):  # NaN, a key that does not exist, is above nothing
-        return shares > threshold
+        return shares > threshold * TIE
 
 
 def _median(values: np.ndarray) -> np.ndarray:

@@ -223,6 +223,7 @@ def test_a_group_or_field_that_was_not_captured_names_the_replay_call():
         (lambda t: metrics.absorption(t, ["best"]), "no set of keys is called 'best': expected"),
         (lambda t: metrics.epsilon_curve(t, [3, 1]), "from small to large"),
         (lambda t: metrics.epsilon_curve(t, scale="log"), "scale='log' is unknown"),
+        (lambda t: metrics.score_histogram(t, [2, 3]), "edges begin at 2, .*: begin at 0"),
         (lambda t: metrics.agreement(t, [gu()]), "at least two"),
     ],
 )

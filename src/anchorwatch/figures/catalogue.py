@@ -111,6 +111,8 @@ def draw(name: str, traces: Sequence[Trace], options: Mapping[str, Any] | None =
         return plot.function(traces[0], **given)
     known = inspect.signature(plot.measure).parameters
     asked = {option: given.pop(option) for option in list(given) if option in known}
+    if "by" not in asked and "by" in known and given.get("x") is not None:
+        asked["by"] = [given["x"]]  # what a profile is over
     if plot.by is not None and "by" not in asked:
         asked["by"] = plot.by
     table = plot.measure(list(traces), **asked)

@@ -190,11 +190,11 @@ def rollout_columns(table: pd.DataFrame, *, query: str = "answer") -> Figure:
         ax, data, x="key_region", unit=f"{printable(query, 16)}'s rollout", colour_by="model"
     )
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    said = ", ".join(
-        f"{printable(str(rows['model'].iloc[0]), 24)} {rows['dobrushin'].iloc[0]:.2f}"
-        for _, rows in data.groupby("model", sort=True)
-    )
-    ax.set_title(f"Dobrushin coefficient: {said}")
+    said = [
+        f"Dobrushin coefficient of {printable(str(model), 30)}: {rows['dobrushin'].iloc[0]:.2f}"
+        for model, rows in data.groupby("model", sort=True)
+    ]
+    ax.set_title("\n".join(said))
     key(drawn, entries)
     return _figure(drawn, data, "rollout_columns", {"query": query})
 

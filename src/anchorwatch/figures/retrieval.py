@@ -91,7 +91,7 @@ def _means(ax: Axes, part: pd.DataFrame, rows: tuple[float, float]) -> None:
     layers = means.index.to_numpy(dtype=np.float64)
     null_line(ax, means["null"].to_numpy(dtype=np.float64), layers)
     marked = "o" if len(layers) <= MOST_MARKED else ""
-    ax.plot(means["value"], layers, color=PALETTE[0], marker=marked)
+    ax.plot(means["value"], layers, color=PALETTE[0], marker=marked, clip_on=False)
     ax.set(ylim=rows, xlabel="mean over heads", ylabel="layer")
     least, most = ax.get_xlim()
     ax.set_xlim(min(0.0, least), max(0.0, most))

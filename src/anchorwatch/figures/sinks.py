@@ -20,7 +20,7 @@ _UNITS = {
     "count": "sinks per head",
     "incidence": "share of heads",
     "absorbed": "share of attention",
-    "greatest": "share of attention",
+    "greatest": "share of the greatest key",
     "effective_share": "share of keys",
     "gini": "Gini coefficient",
     "normalised_entropy": "entropy / log T",

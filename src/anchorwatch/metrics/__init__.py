@@ -2,7 +2,9 @@
 
 Every row has its null, what indifferent attention (or shuffled steps) would have given, its lift,
 how many prompts it is over, and the interval that resampling prompts gives. What was not measured
-is counted in `missing`, never taken as zero.
+is counted in `missing`, never taken as zero. What a table is not split by is added up before it is
+divided, so a ratio is one of sums; prompts come last and count alike. Metrics of movement take
+`frozen=` and `untrained=` traces, and put their values into columns of those names.
 
 >>> import anchorwatch as aw
 >>> sorted(aw.metrics.METRICS)[:4]

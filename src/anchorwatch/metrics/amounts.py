@@ -244,6 +244,8 @@ def score_histogram(
     The last bin also holds what lies above it.
     """
     bounds = _ascending("edges", edges, 2)
+    if bounds[0] > 0:
+        raise SpecError(f"edges begin at {bounds[0]:g}, and keys below are in no bin: begin at 0")
     kernel = partial(_histogram_cells, edges=bounds, group=group)
     about = {"metric": "score_histogram", "edges": bounds.tolist(), "group": group}
     return tabulate(over_slabs(traces, kernel), along("score", by), about=about)
