@@ -64,6 +64,43 @@ def test_every_option_of_a_metric_can_be_set(two):
     assert "rulli:2:sum ~ topk:1" in done.stdout
 
 
+def test_options_of_every_kind_are_read(two):
+    sets = type_in("measure", "absorption", two[0], "--set", "sets=first,top2,rulli:2")
+    assert {"first", "top2", "rulli:2:sum"} <= set(pd.read_csv(io.StringIO(sets.stdout)).quantity)
+    for metric, setting in (("retrieval_heads", "ignore=1,2"), ("gold_lift", "gold=gold")):
+        done = type_in("measure", metric, two[0], two[0], "--set", setting)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["measure", "sinks", "--rule", "gu", "--set", "rule=topk"], "rule is given twice, gu and"),
+        (["measure", "sinks", "--set", "=3"], "--set =3 is not name=value"),
+        (["measure", "sinks", "--by", "layer,layer"], "names layer twice"),
+        (["measure", "head_types", "--set", "limits=3"], "in Python, give limits="),
+        (["measure", "split_index", "--set", "groups=all"], "is not a pair"),
+        (["plot", "map-pair", "-o", "f.pdf"], "map-pair needs step, layer, head"),
+        (["plot", "sink-path", "--set", "heads=0", "-o", "f.pdf"], "'0' is not layer:head"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_in_one_line(two, words, says):
+    command, name, *rest = words
+    done = type_in(command, name, two[0], *rest)
+    assert done.returncode == 2
+    assert says in one_line_of(done)
+
+
+def test_a_wrong_place_is_refused_before_anything_is_read(two):
+    for command in ("measure", "plot"):
+        done = type_in(command, "sinks", "/no/such/trace", "-o", "x.txt")
+        assert done.returncode == 2 and "cannot be saved as 'x.txt'" in one_line_of(done)
+    before = sorted(two[0].rglob("*"))
+    done = type_in("measure", "all", two[0], "-o", two[0])
+    assert done.returncode == 2 and "is a trace, and a file in it would spoil" in one_line_of(done)
+    assert sorted(two[0].rglob("*")) == before
+
+
 def test_all_metrics_go_into_a_folder(two, tmp_path):
     done = type_in("measure", "all", *two, "-o", tmp_path / "tables")
     assert done.returncode == 0, done.stderr

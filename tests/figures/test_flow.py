@@ -174,8 +174,9 @@ def test_columns_stand_beside_their_nulls(traces):
     ends = [start[1] for start, end in segments if start[1] == end[1]]
     np.testing.assert_allclose(sorted(ends), sorted([*arm.null, *mdm.null]))
     assert [text.get_text() for text in ax.get_xticklabels()] == list(REGIONS)
-    said = f"arm {arm.dobrushin.iloc[0]:.2f}, mdm {mdm.dobrushin.iloc[0]:.2f}"
-    assert ax.get_title(loc="left") == f"Dobrushin coefficient: {said}"
+    said = [f"{one.model.iloc[0]}: {one.dobrushin.iloc[0]:.2f}" for one in (arm, mdm)]
+    title = "\n".join(f"Dobrushin coefficient of {one}" for one in said)
+    assert ax.get_title(loc="left") == title
 
 
 def test_a_figure_of_permuted_rows_is_the_figure(traces, tmp_path):

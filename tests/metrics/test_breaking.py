@@ -49,6 +49,14 @@ def test_an_even_share_is_in_the_bin_that_begins_at_one(length):
     assert one(table, "share_of_keys", score=0.0).value == 0
 
 
+def test_a_key_that_receives_nothing_is_in_the_bin_that_begins_at_zero():
+    maps = np.zeros((1, 1, 1, 4, 4))
+    maps[..., 0] = 1
+    table = metrics.score_histogram(planted(maps), [0, 1, 2])
+    assert one(table, "share_of_keys", score=0.0).value == 0.75
+    assert one(table, "share_of_keys", score=1.0).value == 0.25
+
+
 def test_a_key_that_nobody_may_look_at_expects_exactly_nothing():
     rng = np.random.default_rng(0)
     for length in range(6, 40):
