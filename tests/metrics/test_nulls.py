@@ -101,7 +101,8 @@ def runs(tmp_path):
 
 
 def test_the_null_is_what_a_network_with_zero_queries_does(tmp_path):
-    probes = [aw.probes.received(groups=["all", "masked", "written", "prompt"])]
+    groups = ["all", "masked", "written", "prompt"]
+    probes = [aw.probes.received(groups=groups, dtype="float32")]
     for model, decoding in runs(tmp_path):
         trace = aw.run(zero_queries(model), IDS, decoding, probes=probes)
         for slab in slabs(trace):
@@ -122,7 +123,8 @@ def test_a_window_on_both_sides_is_the_null_of_modernbert(tmp_path):
     model = aw.load(tmp_path / "m", mask_id=MASK)
     assert model.windows == [None, 2]
     canvas = [*IDS, MASK]
-    trace = aw.run(model, canvas=canvas, decoding=aw.decoding.LowConfidence(steps=1))
+    exact = [aw.probes.received(dtype="float32")]
+    trace = aw.run(model, canvas=canvas, decoding=aw.decoding.LowConfidence(steps=1), probes=exact)
     for slab in slabs(trace):
         null = np.broadcast_to(slab.null(), slab.shares().shape)
         np.testing.assert_allclose(slab.shares(), null, atol=tolerances.SHARE)

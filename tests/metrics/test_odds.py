@@ -22,6 +22,17 @@ def parts(tables):
     return made
 
 
+def test_what_is_missing_is_added_up_over_seeds():
+    made = parts([(3, 5, 7, 90)]) + parts([(3, 5, 7, 90)])  # one prompt twice
+    lost = iter([3.0, 1.0])
+
+    def cross(cells):
+        counts, nulls, _ = crossed(cells)
+        return counts, nulls, np.asarray(next(lost))
+
+    assert odds_table(made, (), cross).missing.tolist() == [4, 4]
+
+
 def crossed(cells):
     counts = np.stack([cells[f"c{i}"].value for i in range(4)])
     return counts, np.ones_like(counts), np.zeros(counts.shape[1:])

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from anchorwatch.metrics.files import save
     from anchorwatch.metrics.flow import gold_lift, region_flow
     from anchorwatch.metrics.geometry import mixing, qk_split
-    from anchorwatch.metrics.headtypes import head_type_shares, head_types
+    from anchorwatch.metrics.headtypes import TypeLimits, head_type_shares, head_types
     from anchorwatch.metrics.identity import enrichment, sink_tokens, structure, structure_trend
     from anchorwatch.metrics.lifetimes import lifetime, onsets, survival
     from anchorwatch.metrics.meaning import meaning_or_place
@@ -111,6 +111,7 @@ METRICS = {
 """Every metric by name, and the module it lives in."""
 
 _OTHERS = {
+    "TypeLimits": "headtypes",
     "classes": "tokens",
     "measure_all": "everything",
     "save": "files",
@@ -119,6 +120,7 @@ _OTHERS = {
 
 __all__ = [
     "METRICS",
+    "TypeLimits",
     "absorption",
     "agreement",
     "block_jumps",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def as_csv(table: pd.DataFrame) -> str:
 
 
 def as_json(table: pd.DataFrame) -> str:
-    """`{"about", "traces", "rows"}`; an absent number is null."""
+    """`{"about", "traces", "rows"}`; an absent or infinite number is null."""
     held = table.astype(object).where(table.notna(), None)
     rows = [
         {str(name): _plain(value) for name, value in row.items()}
@@ -91,7 +92,8 @@ def _origin(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    held = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(held, float) and not math.isfinite(held) else held
 
 
 def _parquet(table: pd.DataFrame) -> bytes:

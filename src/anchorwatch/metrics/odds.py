@@ -32,28 +32,27 @@ def odds_table(
 ) -> pd.DataFrame:
     """`odds_ratio` and `log_odds_ratio` of each cell of `by`, from the counts of all its prompts.
 
-    A half is added to a pooled table with an empty cell. Where neither the counts nor chance would
-    give a single joint event, there is nothing to say, and the ratio is absent.
+    A half is added to a pooled table with an empty cell. A prompt in which one of the two things
+    never or always happened says nothing about odds and is not in n. Where neither the counts nor
+    chance would give a single joint event, there is nothing to say, and the ratio is absent.
     """
 
     def counted(cells: dict[str, Cell]) -> dict[str, Cell]:
         counts, expected, missing = cross(cells)
         named = {f"count{i}": counts[i] for i in range(4)}
-        named |= {f"null{i}": expected[i] for i in range(4)} | {"missing": missing}
+        named |= {f"null{i}": expected[i] for i in range(4)}
         none = np.zeros(np.shape(missing))
-        return {name: Cell(np.asarray(value), none, none) for name, value in named.items()}
+        return {name: Cell(np.asarray(value), none, missing) for name, value in named.items()}
 
     parts = list(parts)
     each = tabulate(parts, list(dict.fromkeys([*by, "prompt"])), counted)
     keys = ["model", *by]
+    index = list(dict.fromkeys([*keys, "prompt"]))
     wide = each.pivot_table(
-        index=list(dict.fromkeys([*keys, "prompt"])),
-        columns="quantity",
-        values="value",
-        sort=False,
-        dropna=False,
+        index=index, columns="quantity", values="value", sort=False, dropna=False
     ).reset_index()
-    rows = []
+    lost = each[each["quantity"] == "count0"][[*index, "missing"]]
+    wide, rows = wide.merge(lost, on=index), []
     for cell, part in wide.groupby(keys, sort=False, dropna=False):
         place = dict(zip(keys, cell if isinstance(cell, tuple) else (cell,), strict=True))
         rows += [place | row for row in _pooled(part)]

@@ -63,7 +63,8 @@ def tabulate(
         for frame in _rows_of(trace, quantities, inner, finish, unit or prompt_id)
     ]
     every = pd.concat(rows, ignore_index=True)
-    _warn_of_decodings(every, by)
+    if unit is None:
+        _warn_of_decodings(every, by)
     keys = ["model", *by, "quantity"]
     table = _over_prompts(every, keys)
     table.attrs = {"about": dict(about or {}), "traces": [whence(trace) for trace, _ in parts]}
