@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from anchorwatch.errors import TraceError
+from anchorwatch.fields import Field
 from anchorwatch.loop import Job
-from anchorwatch.measures import Record
+from anchorwatch.measures import DECISIONS, Record
 from anchorwatch.models.model import Model
 from anchorwatch.probes import Probe
 from anchorwatch.probes import from_dict as probe_from
@@ -65,6 +66,7 @@ def begin(path: str | Path, job: Job, model: Model, probes: Sequence[Probe]) -> 
         "model": model.describe(),
         "decoding": job.decoding.as_dict(),
         "seed": job.seed,
+        "edits": [edit.as_dict() for edit in job.edits],
         "probes": [probe.as_dict() for probe in probes],
         "regions": list(job.regions.names),
         "region": job.regions.of.tolist(),
@@ -104,7 +106,7 @@ def _specs(record: Record) -> dict[str, Spec]:
 
 def _state(job: Job) -> dict[str, np.ndarray]:
     """Everything small that a resume needs: the run so far, but for its step fields."""
-    state = history(job)
+    state = history(job) | job.record.decisions()
     for name, array in job.record.arrays.items():
         if not job.record.by_step(name):
             state[_STATIC + name] = array
@@ -118,6 +120,12 @@ def _so_far(head: dict[str, Any], kept: dict[str, np.ndarray]) -> Trace:
     first = np.array(head["first"])
     nothing = np.zeros(0, dtype=np.int32)
     canvas = kept.get("canvas", first[None])
+    dims = ("step", "layer", "head", "rank")
+    measured = {
+        name: (Field(name, dims[: kept[name].ndim], "int32", "", ""), kept[name])
+        for name in DECISIONS
+        if name in kept
+    }
     return make_trace(
         canvas=canvas,
         role=np.zeros_like(canvas),
@@ -127,7 +135,7 @@ def _so_far(head: dict[str, Any], kept: dict[str, np.ndarray]) -> Trace:
         narrow=kept.get("narrow", nothing),
         region=np.array(head["region"], dtype=np.int16),
         random_state=kept.get("random_state"),
-        measured={},
+        measured=measured,
         coordinates={},
         manifest=head,
     )
