@@ -299,7 +299,7 @@ def limited(edit: Edit, steps: range) -> Edit | None:
 
 
 def slots(edits: tuple[Edit, ...]) -> list[slice]:
-    """Where on the rank axis of `hidden_keys` each edit writes."""
+    """Where on the last axis of `hidden_keys` each edit writes."""
     ends = np.cumsum([0, *(edit.ranks for edit in edits)]).tolist()
     return [slice(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
 
@@ -309,7 +309,7 @@ def fields_of(edits: tuple[Edit, ...], shape: RunShape) -> Iterator[Field]:
     total = sum(edit.ranks for edit in edits)
     if not total:
         return
-    dims = ("step", "layer", "head", "rank")
+    dims = ("step", "layer", "head", "hidden")
     says = "keys the edits hid, in the order of the manifest's edits"
     yield field("hidden_keys", dims, "int32", "position", says, shape, total)
     says = "rows, over all heads, that would have lost their last key and kept their best"

@@ -120,7 +120,7 @@ def _so_far(head: dict[str, Any], kept: dict[str, np.ndarray]) -> Trace:
     first = np.array(head["first"])
     nothing = np.zeros(0, dtype=np.int32)
     canvas = kept.get("canvas", first[None])
-    dims = ("step", "layer", "head", "rank")
+    dims = ("step", "layer", "head", "hidden")
     measured = {
         name: (Field(name, dims[: kept[name].ndim], "int32", "", ""), kept[name])
         for name in DECISIONS
