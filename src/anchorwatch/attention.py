@@ -1,7 +1,7 @@
 """The one attention function, registered with transformers under one name.
 
-It computes with the fused kernel, lets whoever edits change the call, and hands the very tensors and
-mask of that call to whoever is watching. Nothing is patched and nothing happens at import:
+It computes with the fused kernel, lets whoever edits change the call, and hands the very tensors
+and mask of that call to whoever is watching. Nothing is patched and nothing happens at import:
 `register()` is called by `load`, and nobody watches or edits outside a `with watching(...)` block.
 Shapes: B rows, H heads, G key heads, Q queries, K keys, D channels.
 """

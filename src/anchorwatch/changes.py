@@ -86,7 +86,9 @@ class Made:
 
 def applied(plain: Call, change: Change, before: torch.Tensor | None = None) -> Made:
     """The call with the change. `before` [B, k, H, D] is output of earlier rows under a cache."""
-    query = plain.query.masked_fill(change.uniform[..., None, None], 0.0)
+    query = plain.query
+    if bool(change.uniform.any()):
+        query = query.masked_fill(change.uniform[..., None, None], 0.0)
     call = replace(plain, query=query)
     spared = _spared(call, change)
     call = replace(call, bias=_bias(call, change, spared), dropped=_dropped(call, change, spared))

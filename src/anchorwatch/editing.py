@@ -126,10 +126,9 @@ class Editor:
 
     def look(self, plain: Call, call: Call) -> None:
         """Keep what keys receive here, for edits that decide at the next step."""
+        untouched = call.bias is None and call.dropped is None and call.query is plain.query
+        shadow = call if untouched else plain  # where nothing was edited the kernel's sums serve
         for kind in self._kinds(call.layer):
-            shadow = call if call.bias is None and call.dropped is None else plain
-            same = torch.equal(plain.query, call.query) if shadow is call else True
-            shadow = shadow if same else plain
             self._read(call if kind == "edited" else shadow, kind)
 
     def _lives(self, edit: Edit, view: View) -> bool:
@@ -139,9 +138,9 @@ class Editor:
         """Maps that edits of this layer will read at the next step."""
         found = set()
         for edit in self.edits:
-            if isinstance(edit, Detecting) and edit.remembers:
-                if edit.heads_at(layer, self.model.num_heads):
-                    found.add(edit.detect.removeprefix("previous_"))
+            there = edit.heads_at(layer, self.model.num_heads)
+            if there and isinstance(edit, Detecting) and edit.remembers:
+                found.add(edit.detect.removeprefix("previous_"))
         return found
 
     def _fill(
@@ -161,9 +160,7 @@ class Editor:
         target = getattr(change, edit.form)
         target[view.row, torch.from_numpy(head), places] = edit.penalty or True
 
-    def _keys(
-        self, index: int, call: Call, view: View, heads: tuple[int, ...]
-    ) -> np.ndarray:
+    def _keys(self, index: int, call: Call, view: View, heads: tuple[int, ...]) -> np.ndarray:
         """[head, rank] positions that an edit hides at a layer; every branch has the same."""
         place = (view.job, call.layer, index)
         if place in self._decided:
@@ -199,9 +196,7 @@ class Editor:
         pool = Pool(eligible, standing.classes[: view.length], chance)
         return chosen(edit, shares, looked, pool)
 
-    def _evidence(
-        self, edit: Detecting, view: View, layer: int
-    ) -> tuple[list[Seen], list[int]]:
+    def _evidence(self, edit: Detecting, view: View, layer: int) -> tuple[list[Seen], list[int]]:
         """What the edit decides by: of this layer, or of all its layers."""
         layers = [layer]
         if edit.scope == "model":

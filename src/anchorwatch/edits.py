@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -281,7 +282,9 @@ def random_heads(
         mine = {head for at, head in taken if at == layer}
         others = [head for head in range(per_layer) if head not in mine]
         if layer >= layers or max(mine) >= per_layer:
-            raise SpecError(f"the model has {layers} layers of {per_layer} heads: {taken} do not fit")
+            raise SpecError(
+                f"the model has {layers} layers of {per_layer} heads: {taken} do not fit"
+            )
         if len(others) < len(mine):
             raise SpecError(
                 f"layer {layer} has {len(others)} heads besides the {len(mine)} named: "
@@ -295,13 +298,15 @@ def random_heads(
 def limited(edit: Edit, steps: range) -> Edit | None:
     """The edit at those of its steps that are among these; None where none is left."""
     left = tuple(steps if edit.steps is None else (one for one in edit.steps if one in steps))
+    if left == (0,) and getattr(edit, "remembers", False):
+        return None  # there is no step before the first
     return dataclasses.replace(edit, steps=left) if left else None
 
 
 def slots(edits: tuple[Edit, ...]) -> list[slice]:
     """Where on the last axis of `hidden_keys` each edit writes."""
     ends = np.cumsum([0, *(edit.ranks for edit in edits)]).tolist()
-    return [slice(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return [slice(a, b) for a, b in pairwise(ends)]
 
 
 def fields_of(edits: tuple[Edit, ...], shape: RunShape) -> Iterator[Field]:
@@ -314,36 +319,6 @@ def fields_of(edits: tuple[Edit, ...], shape: RunShape) -> Iterator[Field]:
     yield field("hidden_keys", dims, "int32", "position", says, shape, total)
     says = "rows, over all heads, that would have lost their last key and kept their best"
     yield field("spared_rows", dims[:2], "int32", "queries", says, shape)
-
-
-def contradiction(one: Edit, two: Edit, shape: RunShape) -> str | None:
-    """Why two edits cannot act together, in words; None where they can."""
-    if not _meet(one, two, shape):
-        return None
-    if isinstance(one, knock_out) and isinstance(two, knock_out) and one.form != two.form:
-        return "a head is taken out in one way; give each its own heads or steps"
-    if not (isinstance(one, Hiding) and isinstance(two, Hiding)):
-        return None
-    if (one.form, one.penalty) == (two.form, two.penalty):
-        return None
-    if isinstance(one, hide_keys) and isinstance(two, hide_keys):
-        both = sorted(set(one.positions) & set(two.positions))
-        return f"a key is hidden in one form, {both[0]} has two" if both else None
-    return "both may find the same key and hide it in two forms; give both one form"
-
-
-def _meet(one: Edit, two: Edit, shape: RunShape) -> bool:
-    """Whether there is a head and a step at which both act."""
-    steps = set(range(shape.steps) if one.steps is None else one.steps)
-    if not steps & set(range(shape.steps) if two.steps is None else two.steps):
-        return False
-    (low, high), (lower, higher) = one.progress or (0, 1), two.progress or (0, 1)
-    if max(low, lower) >= min(high, higher):
-        return False
-    return any(
-        set(one.heads_at(layer, shape.heads)) & set(two.heads_at(layer, shape.heads))
-        for layer in range(shape.layers)
-    )
 
 
 def _plain(value: Any) -> Any:

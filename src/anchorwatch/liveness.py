@@ -62,7 +62,7 @@ def _expected(
     logits = logits_of(plain, b, h, torch.tensor([query], device=plain.query.device))[0].double()
     seen = logits > -torch.inf
     if bool(change.uniform[b, h]):
-        logits = torch.where(seen, 0.0, -torch.inf)
+        logits = torch.zeros_like(logits).masked_fill(~seen, -torch.inf)
     spared, kept = made.spared, None
     mine = (spared.row == b) & (spared.head == h) & (spared.query == query)
     if bool(mine.any()):

@@ -22,7 +22,6 @@ from anchorwatch.probes import Probe
 from anchorwatch.regions import Regions
 from anchorwatch.tiles import Found
 
-
 DECISIONS = ("hidden_keys", "spared_rows")
 """Fields that say what edits did."""
 
@@ -78,7 +77,9 @@ class Record:
     def decisions(self) -> dict[str, np.ndarray]:
         """[step, ...] what edits did in all blocks up to this one: a resumed run repeats it."""
         held = [name for name in DECISIONS if name in self.arrays]
-        return {name: np.concatenate([*self._past.get(name, []), self.arrays[name]]) for name in held}
+        return {
+            name: np.concatenate([*self._past.get(name, []), self.arrays[name]]) for name in held
+        }
 
     def _absent(self, field: Field) -> np.ndarray:
         """Nothing measured yet; floats are float32 until they are stored."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorwatch.edits import Detecting, Edit, Oracle, contradiction, knock_out
+from anchorwatch.edits import Detecting, Edit, Hiding, Oracle, hide_keys, knock_out
 from anchorwatch.edits import fields_of as edit_fields
 from anchorwatch.errors import SpecError
 from anchorwatch.fields import Field, RunShape
@@ -160,7 +160,7 @@ def check_edits(edits: Sequence[Edit], shape: RunShape) -> None:
         _edit_fits(edit, shape)
     for place, edit in enumerate(edits):
         for other in edits[place + 1 :]:
-            if why := contradiction(edit, other, shape):
+            if why := _contradiction(edit, other, shape):
                 raise SpecError(f"{edit!r} and {other!r} contradict each other: {why}")
 
 
@@ -190,18 +190,50 @@ def _edit_fits(edit: Edit, shape: RunShape) -> None:
 def _detecting_fits(edit: Detecting, shape: RunShape) -> None:
     kind, known = type(edit).__name__, (*GROUPS, *shape.regions)
     if edit.eligible not in known:
-        raise SpecError(f"eligible={edit.eligible!r} is unknown: expected one of {', '.join(known)}")
+        raise SpecError(
+            f"eligible={edit.eligible!r} is unknown: expected one of {', '.join(known)}"
+        )
     if edit.remembers and edit.steps == (0,):
         raise SpecError(
             f"{kind}(steps=[0]) has no step before it to decide by: use detect='same_shadow'"
         )
     if isinstance(edit.unedited, Oracle) and edit.unedited.shares is not None:
-        steps, *theirs = edit.unedited.shares.shape
-        if theirs != [shape.layers, shape.heads, shape.positions]:
+        theirs = edit.unedited.shares.shape[1:]
+        if theirs != (shape.layers, shape.heads, shape.positions):
             raise SpecError(
                 "the oracle's trace has other layers, heads or positions than this run: "
                 "give the unedited run of the same prompt and decoding"
             )
+
+
+def _contradiction(one: Edit, two: Edit, shape: RunShape) -> str | None:
+    """Why two edits cannot act together, in words; None where they can."""
+    if not _meet(one, two, shape):
+        return None
+    if isinstance(one, knock_out) and isinstance(two, knock_out) and one.form != two.form:
+        return "a head is taken out in one way; give each its own heads or steps"
+    if not (isinstance(one, Hiding) and isinstance(two, Hiding)):
+        return None
+    if (one.form, one.penalty) == (two.form, two.penalty):
+        return None
+    if isinstance(one, hide_keys) and isinstance(two, hide_keys):
+        both = sorted(set(one.positions) & set(two.positions))
+        return f"a key is hidden in one form, {both[0]} has two" if both else None
+    return "both may find the same key and hide it in two forms; give both one form"
+
+
+def _meet(one: Edit, two: Edit, shape: RunShape) -> bool:
+    """Whether there is a head and a step at which both act."""
+    steps = set(range(shape.steps) if one.steps is None else one.steps)
+    if not steps & set(range(shape.steps) if two.steps is None else two.steps):
+        return False
+    (low, high), (lower, higher) = one.progress or (0, 1), two.progress or (0, 1)
+    if max(low, lower) >= min(high, higher):
+        return False
+    return any(
+        set(one.heads_at(layer, shape.heads)) & set(two.heads_at(layer, shape.heads))
+        for layer in range(shape.layers)
+    )
 
 
 def _held_bytes(field: Field, block: int | None = None) -> int:

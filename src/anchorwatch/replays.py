@@ -73,7 +73,8 @@ def fork(
 ) -> Trace:
     """Leave a trace at a step and run on from there; with a seed, chance falls anew.
 
-    The trace's edits go on, unless others are given, which act from the step on. Steps before the fork are not measured: they are the trace's, and absent here.
+    The trace's edits go on, unless others are given, which act from the step on. Steps before the
+    fork are not measured: they are the trace's, and absent here.
     """
     probes = probe_list(probes)
     _same_model(model, checked_trace(trace))

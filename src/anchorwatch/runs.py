@@ -44,7 +44,7 @@ Ids = Sequence[int] | np.ndarray | torch.Tensor
 DEFAULT_LENGTH = 64
 
 
-def run(
+def run(  # noqa: PLR0913 - one keyword for each thing a run can be given
     model: Model,
     prompt: Prompt | None = None,
     decoding: Decoding | None = None,

@@ -91,7 +91,6 @@ class Scripted(Job):
             )
         return step
 
-
     def _keep_edits(self, index: int) -> None:
         """What edits did at a known step is known too, whether or not it is computed again."""
         if self.hidden is not None:

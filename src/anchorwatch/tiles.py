@@ -166,7 +166,7 @@ def _part(
     """[g or 1, r or 1, n or 1, K] of what an edit made [B or 1, H or 1, Q or 1, K]."""
     part = whole[b if whole.shape[0] > 1 else 0]
     part = part[:, rows] if part.shape[1] > 1 else part
-    return part[heads].unflatten(0, like.shape[:2]) if part.shape[0] > 1 else part[None]
+    return part[heads].view(*like.shape[:2], *part.shape[1:]) if part.shape[0] > 1 else part[None]
 
 
 def _lower(logs: torch.Tensor, bias: torch.Tensor) -> None:

@@ -65,12 +65,14 @@ def edits(draw):
 long_prompts = st.lists(st.integers(10, 570), min_size=4, max_size=10)
 
 
+@settings(max_examples=10)
 @given(denoisers, prompts, denoisings, seeds)
 def test_a_no_op_changes_nothing(model, prompt, decoding, seed):
     plain = aw.run(model, prompt, decoding, seed=seed)
     identical(plain, aw.run(model, prompt, decoding, seed=seed, edits=[E.no_op()]))
 
 
+@settings(max_examples=10)
 @given(prompts, left_to_right, seeds)
 def test_a_no_op_changes_nothing_left_to_right(prompt, decoding, seed):
     model = load("tiny/arm")
@@ -106,7 +108,7 @@ def test_a_hidden_key_receives_nothing(name, form):
     assert (hidden[:, [0, 2]] == -1).all()
 
 
-@settings(max_examples=40)
+@settings(max_examples=10)
 @given(denoisers, long_prompts, denoisings, seeds, edits())
 def test_a_replay_repeats_what_was_edited(model, prompt, decoding, seed, edit):
     live = aw.run(model, prompt, decoding, seed=seed, edits=[edit])
@@ -115,15 +117,17 @@ def test_a_replay_repeats_what_was_edited(model, prompt, decoding, seed, edit):
     assert blind.edits == (edit,)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(long_prompts, left_to_right, seeds, edits())
 def test_a_replay_repeats_edited_autoregression(prompt, decoding, seed, edit):
     model = load("tiny/arm")
     live = aw.run(model, prompt, decoding, seed=seed, edits=[edit])
-    identical(live, aw.replay(model, aw.run(model, prompt, decoding, seed=seed, edits=[edit], probes=())))
+    identical(
+        live, aw.replay(model, aw.run(model, prompt, decoding, seed=seed, edits=[edit], probes=()))
+    )
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(denoisers, long_prompts, denoisings, seeds, edits(), st.data())
 def test_a_fork_goes_on_as_the_edited_run_did(model, prompt, decoding, seed, edit, data):
     trace = aw.run(model, prompt, decoding, seed=seed, edits=[edit], probes=())
@@ -131,7 +135,7 @@ def test_a_fork_goes_on_as_the_edited_run_did(model, prompt, decoding, seed, edi
     identical(trace, aw.fork(model, trace, step, probes=()))
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(denoisers, long_prompts, seeds, edits(), st.integers(0, 3))
 def test_a_fork_with_other_edits_can_be_replayed(model, prompt, seed, edit, step):
     decoding = aw.decoding.LowConfidence(4, temperature=0.7)
@@ -145,19 +149,22 @@ def test_a_fork_with_other_edits_can_be_replayed(model, prompt, seed, edit, step
     np.testing.assert_array_equal(again["hidden_keys"], other["hidden_keys"])
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(denoisers, st.lists(long_prompts, min_size=2, max_size=3), seeds, edits())
 def test_edits_commute_with_batching(model, many, seed, edit):
     decoding = aw.decoding.LowConfidence(4, 2)
     alone = [
-        aw.run(model, one, decoding, seed=seed % 100 + i, edits=[edit]) for i, one in enumerate(many)
+        aw.run(model, one, decoding, seed=seed % 100 + i, edits=[edit])
+        for i, one in enumerate(many)
     ]
     for one, two in zip(
         alone, aw.run_many(model, many, decoding, seed=seed % 100, edits=[edit]), strict=True
     ):
         identical(one, two)
     for one, two in zip(
-        alone, aw.run_many(model, many, decoding, seed=seed % 100, edits=[edit], batch=3), strict=True
+        alone,
+        aw.run_many(model, many, decoding, seed=seed % 100, edits=[edit], batch=3),
+        strict=True,
     ):
         if one.digest() != two.digest():
             assert one["narrow"].sum() + two["narrow"].sum() > 0
@@ -238,7 +245,11 @@ def sunk():
     parts = inside.embeddings
     keys = 12
     with torch.no_grad():
-        for table in (parts.word_embeddings, parts.position_embeddings, parts.token_type_embeddings):
+        for table in (
+            parts.word_embeddings,
+            parts.position_embeddings,
+            parts.token_type_embeddings,
+        ):
             table.weight[:, 0] = 0
         parts.position_embeddings.weight[0, 0] = 1e4
         parts.LayerNorm.weight[0], parts.LayerNorm.bias[0] = 1, 0
