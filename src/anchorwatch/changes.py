@@ -82,6 +82,8 @@ class Made:
     out: torch.Tensor
     call: Call
     spared: Spared
+    before_heads: torch.Tensor
+    """[B, K, H, D] output before heads were taken out of it, of earlier rows too."""
 
 
 def applied(plain: Call, change: Change, before: torch.Tensor | None = None) -> Made:
@@ -105,15 +107,14 @@ def applied(plain: Call, change: Change, before: torch.Tensor | None = None) -> 
         hidden = change.value_mean[..., None].to(value.dtype).expand_as(value).contiguous()
         out = out + weighed(call, hidden)[0] * _mean(plain, value).transpose(1, 2)
     seen = _shown(plain, change, value)
-    return Made(_heads(plain, change, out, before), replace(call, lse=lse, value=seen), spared)
+    rows = out if before is None else torch.cat([before, out], dim=1)
+    seen_call = replace(call, lse=lse, value=seen)
+    return Made(_heads(plain, change, out, rows), seen_call, spared, rows)
 
 
-def _heads(
-    plain: Call, change: Change, out: torch.Tensor, before: torch.Tensor | None
-) -> torch.Tensor:
+def _heads(plain: Call, change: Change, out: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Output with heads taken out."""
     if bool(change.mean.any()):
-        rows = out if before is None else torch.cat([before, out], dim=1)
         out = torch.where(
             change.mean[:, None, :, None], _mean(plain, rows.transpose(1, 2)).transpose(1, 2), out
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -117,11 +117,11 @@ class Editor:
         made = None if change.is_nothing else applied(call, change, before)
         if made is not None:
             self._count(call.layer, made)
-            if live - self._proven:
-                prove(call, change, made, self._views)
+            if live - self._proven and prove(call, change, made, self._views):
                 self._proven |= live
         if self.cached and any(getattr(edit, "form", "") == "mean" for edit in self.edits):
-            self._keep_outputs(call, change)
+            rows = made or applied(call, change, before)
+            self._outputs[call.layer] = rows.before_heads
         return None if made is None else (made.out, made.call)
 
     def look(self, plain: Call, call: Call) -> None:
@@ -246,10 +246,3 @@ class Editor:
             if not view.branch:
                 spared = made.spared.count(view.row, view.query_slice)
                 self.records[view.job].put("spared_rows", (view.step, layer), spared)
-
-    def _keep_outputs(self, call: Call, change: Change) -> None:
-        """Under a cache, rows of heads as they were before a mean took their place."""
-        whole = replace(change, mean=torch.zeros_like(change.mean))
-        now = applied(call, whole).out
-        before = self._outputs.get(call.layer)
-        self._outputs[call.layer] = now if before is None else torch.cat([before, now], dim=1)

@@ -197,13 +197,27 @@ def _detecting_fits(edit: Detecting, shape: RunShape) -> None:
         raise SpecError(
             f"{kind}(steps=[0]) has no step before it to decide by: use detect='same_shadow'"
         )
-    if isinstance(edit.unedited, Oracle) and edit.unedited.shares is not None:
-        theirs = edit.unedited.shares.shape[1:]
-        if theirs != (shape.layers, shape.heads, shape.positions):
-            raise SpecError(
-                "the oracle's trace has other layers, heads or positions than this run: "
-                "give the unedited run of the same prompt and decoding"
-            )
+    if isinstance(edit.unedited, Oracle):
+        _oracle_fits(edit.unedited, shape)
+
+
+def _oracle_fits(oracle: Oracle, shape: RunShape) -> None:
+    if oracle.shares is None:
+        raise SpecError(
+            "a manifest knows only the digest of the oracle's trace: give the trace again, "
+            "hide_sinks(..., detect='oracle', unedited=trace)"
+        )
+    steps, *theirs = oracle.shares.shape
+    if theirs != [shape.layers, shape.heads, shape.positions]:
+        raise SpecError(
+            "the oracle's trace has other layers, heads or positions than this run: "
+            "give the unedited run of the same prompt and decoding"
+        )
+    if steps < shape.steps:
+        raise SpecError(
+            f"the oracle's trace ends before this run: it has {steps} steps of {shape.steps}; "
+            "give the unedited run of the same decoding"
+        )
 
 
 def _contradiction(one: Edit, two: Edit, shape: RunShape) -> str | None:

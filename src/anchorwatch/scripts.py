@@ -128,8 +128,8 @@ def scripted(
     shape = shape_of(model, decoding, len(first), regions.names)
     mine, hidden = trace.edits, trace["hidden_keys"].values if "hidden_keys" in trace else None
     if edits is not None:
+        check_edits(edits, shape)
         mine, hidden = _handed_over(trace, hidden, edits, until)
-    check_edits(mine, shape)
     return Scripted(
         draft,
         decoding,

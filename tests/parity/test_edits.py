@@ -1,13 +1,18 @@
 """Edited calls against the obvious computation, for every form, group ratio and visibility."""
 
+import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import anchorwatch as aw
+import checkpoints
 import tolerances
 from anchorwatch.attention import Call
 from anchorwatch.changes import Change, applied
 from anchorwatch.tiles import Want, survey
+from checkpoints import CAUSAL, ENCODERS, MASK, network
 from references import attention as dense
 from references import edits as slow
 
@@ -99,3 +104,52 @@ def test_a_call_without_a_log_sum_exp_is_seen_alike(case):
     one = survey(made, Want(weights=ones)).sums
     two = survey(replace(made, lse=None), Want(weights=ones)).sums
     assert (one - two).abs().max() <= tolerances.SHARE * 10
+
+
+P, E = aw.probes, aw.edits
+IDS = [5, 60, 7, MASK, MASK, 12, 33, MASK, 41, 8, 9]
+NETWORKS = {
+    **{kind: (True, options) for kind, options in ENCODERS.items()},
+    **{kind: (False, options) for kind, options in CAUSAL.items()},
+    "sliding": (False, {"sliding_window": 4}),
+}
+
+
+def edited_folder(tmp_path, kind):
+    """A model folder and what to run on it: stock networks, a window, block-causal visibility."""
+    if kind == "block-causal":
+        made = network("qwen3", bidirectional=True, head_dim=8)
+        config = made.config.to_dict() | {"architectures": ["SDARForCausalLM"], "block_size": 4}
+        config |= {"model_type": "sdar", "mask_token_id": MASK}
+        config.pop("is_causal", None)
+        folder = checkpoints.write(tmp_path / "m", config, checkpoints.tensors_of(made))
+        return aw.load(folder), {
+            "prompt": [5, 6, 7, 8],
+            "decoding": aw.decoding.LowConfidence(8, 4),
+        }
+    masked, options = NETWORKS[kind]
+    made = network("mistral" if kind == "sliding" else kind, masked=masked, **options)
+    made.save_pretrained(tmp_path / "m")
+    if masked:
+        return aw.load(tmp_path / "m", mask_id=MASK), {"canvas": IDS}
+    return aw.load(tmp_path / "m"), {"prompt": IDS, "decoding": aw.decoding.LeftToRight(3)}
+
+
+@pytest.mark.parametrize("kind", [*NETWORKS, "block-causal"])
+def test_every_stock_network_is_edited_by_the_same_code(tmp_path, kind):
+    model, asked = edited_folder(tmp_path, kind)
+    probes = [P.received(("all",), dtype="float32")]
+    edits = [E.hide_keys([1]), E.hide_sinks(1)]
+    trace = aw.run(model, **asked, probes=probes, edits=edits)
+    share, hidden = trace["received"].values[:, :, :, 0], trace["hidden_keys"].values
+    spared = trace["spared_rows"].values
+    assert (share[..., 1] == 0).all()
+    assert (hidden[..., 0] == 1).all()
+    assert (hidden[1:, ..., 1] >= 0).all()
+    for step, layer, head in np.ndindex(*hidden.shape[:3]):
+        key = hidden[step, layer, head, 1]
+        # cached rows of earlier steps, and rows with no other key, still count
+        if key >= 0 and asked.get("canvas") and not spared[step, layer]:
+            assert share[step, layer, head, key] == 0
+    replayed = aw.replay(model, trace, probes)
+    np.testing.assert_array_equal(replayed["received"], trace["received"])
