@@ -74,8 +74,9 @@ class Edit:
 
     def __repr__(self) -> str:
         """As it was asked for: what is as always is left out."""
-        usual = {one.name: one.default for one in dataclasses.fields(self)}
-        said = [f"{name}={held!r}" for name, held in vars(self).items() if held != usual[name]]
+        order = sorted(dataclasses.fields(self), key=lambda one: one.kw_only)
+        held = {one.name: getattr(self, one.name) for one in order}
+        said = [f"{one.name}={held[one.name]!r}" for one in order if held[one.name] != one.default]
         return f"{type(self).__name__}({', '.join(said)})"
 
 

@@ -25,7 +25,7 @@ from anchorwatch.progress import Progress
 from anchorwatch.records import trace_of
 from anchorwatch.regions import Spans, find_again
 from anchorwatch.runs import checked_seed, watch_over
-from anchorwatch.scripts import other_model, scripted
+from anchorwatch.scripts import check_going_on, other_model, scripted
 from anchorwatch.trace import Trace, checked_trace
 
 
@@ -82,6 +82,7 @@ def fork(
     looking = _limited(probes, range(step, trace.decoding.num_passes))
     others = None if edits is None else edit_list(edits)
     job = scripted(model, trace, looking, until=step, edits=others)
+    check_going_on(job)
     if seed is not None:
         job.seed = checked_seed(seed)
         job.draft.generator.manual_seed(job.seed)

@@ -145,6 +145,12 @@ def scripted(
     )
 
 
+def check_going_on(job: Scripted) -> None:
+    """Refuse a job whose edits cannot decide the steps that are not known (an oracle's cannot)."""
+    rest = range(job.until, job.decoding.num_passes)
+    check_edits([edit for one in job.edits if (edit := limited(one, rest))], job.record.shape)
+
+
 def _handed_over(
     trace: Trace, hidden: np.ndarray | None, edits: Sequence[Edit], until: int
 ) -> tuple[tuple[Edit, ...], np.ndarray | None]:

@@ -20,7 +20,7 @@ from anchorwatch.models.model import Model
 from anchorwatch.probes import Probe
 from anchorwatch.probes import from_dict as probe_from
 from anchorwatch.records import history, trace_of
-from anchorwatch.scripts import other_model, scripted
+from anchorwatch.scripts import check_going_on, other_model, scripted
 from anchorwatch.store import BLOCK_STEPS, SCHEMA, SCHEMA_VERSION, Partial, Spec
 from anchorwatch.trace import Trace, make_trace
 
@@ -85,6 +85,7 @@ def resume(path: str | Path, model: Model) -> Stream:
     probes = tuple(probe_from(fields) for fields in head["probes"])
     trace = _so_far(head, kept)
     job = scripted(model, trace, probes, until=done, block=BLOCK_STEPS)
+    check_going_on(job)
     for name, array in kept.items():
         if name.startswith(_STATIC):
             job.record.arrays[name.removeprefix(_STATIC)] = array.copy()

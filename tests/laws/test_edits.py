@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anchorwatch as aw
+import checkpoints
 import tolerances
 from anchorwatch.models import tiny
 from strategies import denoisers, denoisings, left_to_right, load, prompts, seeds
@@ -173,6 +174,42 @@ def test_edits_commute_with_batching(model, many, seed, edit):
             continue  # two keys that receive the same to the last bit but one
         gap = np.nanmax(np.abs(received(one) - received(two)))
         assert gap <= tolerances.PADDED
+
+
+@settings(max_examples=8)
+@given(st.lists(long_prompts, min_size=2, max_size=3), left_to_right, edits())
+def test_edits_commute_with_batching_left_to_right(many, decoding, edit):
+    model, options = load("tiny/arm"), {"edits": [edit], "probes": SHARES, "seed": 7}
+    alone = [
+        aw.run(model, one, decoding, **options | {"seed": 7 + i}) for i, one in enumerate(many)
+    ]
+    for one, two in zip(alone, aw.run_many(model, many, decoding, **options), strict=True):
+        identical(one, two)
+    together = aw.run_many(model, many, decoding, **options, batch=3)
+    for one, two in zip(alone, together, strict=True):
+        same = "hidden_keys" not in one or (
+            one["hidden_keys"].shape == two["hidden_keys"].shape
+            and (one["hidden_keys"] == two["hidden_keys"]).all()
+        )
+        if one.digest() == two.digest() and same:
+            assert np.nanmax(np.abs(received(one) - received(two))) <= tolerances.PADDED
+        elif same:
+            assert one["narrow"].sum() + two["narrow"].sum() > 0
+
+
+def test_a_sink_token_is_never_hidden(tmp_path):
+    """It stands before the canvas: position 0 is the first token of the prompt."""
+    tensors = checkpoints.lit_gpt_tensors(extra_rows=2, gate=False)
+    folder = checkpoints.write(tmp_path / "m", {"n_head": 4, "mask_token_id": 90}, tensors)
+    edits = [E.hide_keys([0]), E.hide_sinks(1)]
+    probes = [P.received(("all",), dtype="float32")]
+    trace = aw.run(
+        aw.load(folder), [5, 60, 7], aw.decoding.LowConfidence(5, 2), probes=probes, edits=edits
+    )
+    assert (received(trace)[..., 0] == 0).all()
+    assert (trace["sink_received"].values > 0).all()
+    hidden = trace["hidden_keys"].values[1, ..., 1:].astype(int)
+    assert (np.take_along_axis(received(trace)[1], hidden, -1) == 0).all()
 
 
 @pytest.mark.parametrize("form", [*E.FORMS, *E.knock_out.FORMS])
