@@ -74,7 +74,7 @@ class Edit:
 
     def __repr__(self) -> str:
         """As it was asked for: what is as always is left out."""
-        order = sorted(dataclasses.fields(self), key=lambda one: one.kw_only)
+        order = sorted(dataclasses.fields(self), key=lambda one: bool(one.kw_only))
         held = {one.name: getattr(self, one.name) for one in order}
         said = [f"{one.name}={held[one.name]!r}" for one in order if held[one.name] != one.default]
         return f"{type(self).__name__}({', '.join(said)})"
