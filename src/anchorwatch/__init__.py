@@ -9,7 +9,7 @@ Nothing heavy is imported until a name that needs it is used: reading a trace ne
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from anchorwatch import decoding, probes, rules
+from anchorwatch import decoding, edits, probes, rules
 from anchorwatch._version import __version__
 from anchorwatch.errors import AnchorwatchError
 
@@ -48,6 +48,7 @@ __all__ = [
     "__version__",
     "decoding",
     "diff",
+    "edits",
     "figures",
     "fork",
     "load",

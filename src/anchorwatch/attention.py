@@ -1,8 +1,8 @@
 """The one attention function, registered with transformers under one name.
 
-It computes with the fused kernel, and hands the very tensors and mask of that call to whoever is
-watching. Nothing is patched and nothing happens at import: `register()` is called by `load`, and
-nobody watches outside a `with watching(...)` block.
+It computes with the fused kernel, lets whoever edits change the call, and hands the very tensors
+and mask of that call to whoever is watching. Nothing is patched and nothing happens at import:
+`register()` is called by `load`, and nobody watches or edits outside a `with watching(...)` block.
 Shapes: B rows, H heads, G key heads, Q queries, K keys, D channels.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -45,6 +45,10 @@ class Call:
     """[B, H, Q] log-sum-exp of the logits, where the kernel gave it."""
     module: Any
     """The network's attention module."""
+    bias: torch.Tensor | None = None
+    """[B or 1, H or 1, 1 or Q, K] added to the logits by an edit; -inf hides a key."""
+    dropped: torch.Tensor | None = None
+    """[B, H, 1 or Q, K] bool: weights an edit zeroed after the softmax; rows no longer sum to 1."""
 
 
 class Watcher(Protocol):
@@ -57,24 +61,38 @@ class Watcher(Protocol):
         """Look at a call; nothing may be changed."""
 
 
+class Changer(Protocol):
+    """Whoever changes attention calls."""
+
+    def wants(self, layer: int) -> bool:
+        """Whether to hand over this layer's call."""
+
+    def attend(self, call: Call) -> tuple[torch.Tensor, Call] | None:
+        """Output [B, Q, H, D] and call as they are with the edits; None to leave it alone."""
+
+    def look(self, plain: Call, call: Call) -> None:
+        """Look at a call as it would have been, and as it was."""
+
+
 @dataclass
-class _Watch:
-    watcher: Watcher
+class _Pass:
+    watcher: Watcher | None
+    changer: Changer | None = None
     layer: int = 0
     """Calls so far in this forward pass: the layer number, ALBERT's one module included."""
 
 
-_WATCH: ContextVar[_Watch | None] = ContextVar("anchorwatch_watch", default=None)
+_PASS: ContextVar[_Pass | None] = ContextVar("anchorwatch_pass", default=None)
 
 
 @contextmanager
-def watching(watcher: Watcher) -> Iterator[None]:
-    """Let `watcher` see every attention call of one forward pass."""
-    token = _WATCH.set(_Watch(watcher))
+def watching(watcher: Watcher | None, changer: Changer | None = None) -> Iterator[None]:
+    """Let `watcher` see, and `changer` change, every attention call of one forward pass."""
+    token = _PASS.set(_Pass(watcher, changer))
     try:
         yield
     finally:
-        _WATCH.reset(token)
+        _PASS.reset(token)
 
 
 def register() -> None:
@@ -92,30 +110,78 @@ def attend(
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention for any stock class; transformers' own plug decides this signature."""
-    watch = _WATCH.get()
-    if watch is None:
+    now = _PASS.get()
+    if now is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    layer = _number(watch, module)
-    if not watch.watcher.wants(layer):
+    layer = _number(now, module)
+    watcher = now.watcher if now.watcher is not None and now.watcher.wants(layer) else None
+    changer = now.changer if now.changer is not None and now.changer.wants(layer) else None
+    if watcher is None and changer is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
     causal = bool(causal) and attention_mask is None and query.shape[2] > 1
     scale = options.get("scaling") or query.shape[-1] ** -0.5
-    out, lse = None, None
-    if _fused_on_cpu(query, value, attention_mask, options):
-        out, lse = _flash(query, key, value, attention_mask, causal, scale)
-    if out is None:
-        out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    call = Call(layer, query, key, value, scale, _bool(attention_mask), causal, lse, module)
-    watch.watcher.see(call)
+    plain = Call(layer, query, key, value, scale, _bool(attention_mask), causal, None, module)
+    made = None if changer is None else changer.attend(plain)
+    if made is None:
+        out, lse = None, None
+        if _fused_on_cpu(query, value, attention_mask, options):
+            out, lse = _flash(query, key, value, attention_mask, causal, scale)
+        if out is None:
+            out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        made = out, replace(plain, lse=lse)
+    out, call = made
+    if changer is not None:
+        changer.look(plain, call)
+    if watcher is not None:
+        watcher.see(call)
     return out, None
 
 
-def _number(watch: _Watch, module: Any) -> int:
+def weighed(call: Call, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Values [B, H, K, D] weighed by the call's attention with its bias, by the fused kernel.
+
+    Gives [B, Q, H, D], and the log-sum-exp of the logits where the kernel gives it.
+    """
+    query, key = call.query, call.key.repeat_interleave(value.shape[1] // call.key.shape[1], dim=1)
+    mask = _added(call)
+    if _fused_on_cpu(query, value, None, {}):
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, call.causal and mask is None, attn_mask=mask, scale=call.scale
+        )
+        return out.transpose(1, 2).contiguous(), lse
+    out = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, mask, is_causal=call.causal and mask is None, scale=call.scale
+    )
+    return out.transpose(1, 2).contiguous(), None
+
+
+def visible(call: Call) -> torch.Tensor | None:
+    """[B or 1, 1, Q, K] bool: who may look at whom before any edit; None where all see all."""
+    if call.attendable is not None or not call.causal:
+        return call.attendable
+    rows, keys = call.query.shape[2], call.key.shape[2]
+    everything = torch.ones(rows, keys, dtype=torch.bool, device=call.key.device)
+    return everything.tril()[None, None]
+
+
+def _added(call: Call) -> torch.Tensor | None:
+    """[B or 1, H or 1, Q, K] what the kernel adds to the logits; None where nothing is."""
+    if call.bias is None and call.attendable is None:
+        return None
+    seen, rows, keys = visible(call), call.query.shape[2], call.key.shape[2]
+    bias = call.query.new_zeros(1, 1, 1, keys) if call.bias is None else call.bias
+    bias = bias.to(call.query.dtype)
+    if seen is None:
+        return bias.expand(-1, -1, rows, -1)
+    return torch.where(seen, bias, -torch.inf)
+
+
+def _number(now: _Pass, module: Any) -> int:
     """The layer is the call order, checked against the module's own number where it has one."""
-    layer = watch.layer
-    watch.layer += 1
+    layer = now.layer
+    now.layer += 1
     own = getattr(module, "layer_idx", None)
     if own is not None and own != layer:
         raise ModelError(

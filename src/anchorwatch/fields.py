@@ -68,6 +68,7 @@ def field(
         "kv_head": shape.kv_heads,
         "group": rank,
         "rank": rank,
+        "hidden": rank,
         "outlier": rank,
         "pick": rank,
         "peak": PEAKS,

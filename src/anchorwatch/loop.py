@@ -6,14 +6,17 @@ Each draft has its own generator, so that no answer depends on its batch mates.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from transformers import DynamicCache
 
+from anchorwatch.attention import watching
 from anchorwatch.decoding import Decoding, LeftToRight
+from anchorwatch.editing import Editor, Standing
+from anchorwatch.edits import Edit
 from anchorwatch.fields import RunShape
 from anchorwatch.measures import Record, View
 from anchorwatch.models.model import Model
@@ -55,6 +58,7 @@ class Job:
     taken: list[Step]
     regions: Regions
     record: Record
+    edits: tuple[Edit, ...]
 
     @property
     def autoregressive(self) -> bool:
@@ -117,6 +121,10 @@ class Job:
         """The next step where it is known already and needs no forward pass."""
         return None
 
+    def decided(self, step: int) -> np.ndarray | None:
+        """[layer, head, rank] keys that a known step hid; None where it is not known."""
+        return None
+
     def members(self, groups: tuple[str, ...]) -> np.ndarray:
         """[group, position] bool: which positions belong to each query group right now."""
         canvas = self.frame()
@@ -161,7 +169,7 @@ def shape_of(
 def walk(model: Model, jobs: list[Job], watch: Watch | None = None) -> Iterator[tuple[int, Step]]:
     """The one loop: yields (which job, its step) until every job is done."""
     asks = _next_logits if jobs[0].autoregressive else _canvas_logits
-    memory = Memory(watch=watch)
+    memory = Memory(watch=watch, editor=_editor(model, jobs))
     schedules = [turns(job.decoding, job.draft) for job in jobs]
     pending = {i: turn for i, schedule in enumerate(schedules) if (turn := next(schedule, None))}
     while pending:
@@ -182,6 +190,7 @@ class Memory:
     """What a walk carries from one forward pass to the next."""
 
     watch: Watch | None = None
+    editor: Editor | None = None
     cache: DynamicCache | None = None
 
 
@@ -210,7 +219,7 @@ def _canvas_logits(
         for place, ((i, branch), row) in enumerate(zip(owners, rows, strict=True))
     ]
     size = (len(rows), canvases.shape[1] + ahead)
-    with _watched(jobs, memory.watch, views, pending, size):
+    with _watched(jobs, memory, views, pending, size):
         logits = model.logits(canvases, padding=padding)
     answers: dict[int, torch.Tensor] = {}
     for row, (i, branch) in enumerate(owners):
@@ -244,11 +253,12 @@ def _next_logits(
         if memory.cache is not None:
             view = replace(view, query_start=0, queries=1)
         views.append(replace(view, row=i))
-    if memory.watch is not None:
-        memory.watch.cached = decoding.cache
+    for looking in (memory.watch, memory.editor):
+        if looking is not None:
+            looking.cached = decoding.cache
     # Made without a config it keeps every key: a window is a matter of masks, as without a cache.
     held = DynamicCache() if memory.cache is None else memory.cache
-    with _watched(jobs, memory.watch, views, pending, fresh.shape):
+    with _watched(jobs, memory, views, pending, fresh.shape):
         logits, cache = model.extend(fresh, padding=padding, cache=held)
     memory.cache = cache if decoding.cache else None
     return {i: logits[i : i + 1] for i in pending}
@@ -258,18 +268,52 @@ def _view(job: Job, i: int, branch: str, start: int, length: int, has_sink: bool
     return View(i, branch, len(job.taken), start, start, length, length, has_sink)
 
 
+def _editor(model: Model, jobs: list[Job]) -> Editor | None:
+    """Edits at work on some jobs, which all have the same; None where there are none."""
+    edits = jobs[0].edits
+    return Editor(model, edits, [job.record for job in jobs]) if edits else None
+
+
+def _standing(editor: Editor, job: Job) -> Standing:
+    """What its edits need to know of a job before a pass."""
+    canvas, answer = job.frame(), job.draft.answer.cpu().numpy()
+    waits = (canvas[answer] == MISSING) | (canvas[answer] == job.draft.mask_id)
+    return Standing(
+        progress=1 - float(waits.mean()),
+        members=dict(zip(editor.groups, job.members(editor.groups), strict=True)),
+        classes=editor.classes(canvas),
+        seed=job.seed,
+        decided=job.decided(len(job.taken)),
+    )
+
+
 @contextmanager
 def _watched(
     jobs: list[Job],
-    watch: Watch | None,
+    memory: Memory,
     views: list[View],
     pending: dict[int, Turn],
     size: tuple[int, ...],
 ) -> Iterator[None]:
-    """Let the probes see one forward pass, where any of them looks at this step."""
-    if watch is None or not watch.awake(views[0].step):
+    """Let edits and probes have one forward pass, the probes where any looks at this step."""
+    watch, editor = memory.watch, memory.editor
+    watch = watch if watch is not None and watch.awake(views[0].step) else None
+    with ExitStack() as stack:
+        if editor is not None:
+            standing = {view.job: _standing(editor, jobs[view.job]) for view in views}
+            stack.enter_context(editor.over(views, standing))
+        if watch is not None:
+            told = _told(jobs, watch, views, pending)
+            stack.enter_context(watch.over(views, *told, size, editor))
+        elif editor is not None:
+            stack.enter_context(watching(None, editor))
         yield
-        return
+
+
+def _told(
+    jobs: list[Job], watch: Watch, views: list[View], pending: dict[int, Turn]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Of each view the query groups its rows belong to, and whose row may be committed now."""
     members = [jobs[view.job].members(watch.groups)[:, : view.length] for view in views]
     opens = []
     for view in views:
@@ -279,8 +323,7 @@ def _watched(
         elif view.job in pending:
             opened |= pending[view.job].open.cpu().numpy()
         opens.append(opened)
-    with watch.over(views, members, opens, size):
-        yield
+    return members, opens
 
 
 def _padded(rows: list[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.Tensor | None]:

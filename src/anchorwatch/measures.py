@@ -15,23 +15,34 @@ import numpy as np
 import torch
 
 from anchorwatch.attention import Call
+from anchorwatch.edits import Edit
 from anchorwatch.fields import PEAKS, Field, RunShape
 from anchorwatch.plans import fields_of
 from anchorwatch.probes import Probe
 from anchorwatch.regions import Regions
 from anchorwatch.tiles import Found
 
+DECISIONS = ("hidden_keys", "spared_rows")
+"""Fields that say what edits did."""
+
 
 class Record:
     """The arrays of one sequence, absent until measured; of all steps, or of a block of them."""
 
-    def __init__(self, probes: Sequence[Probe], shape: RunShape, block: int | None = None) -> None:
+    def __init__(
+        self,
+        probes: Sequence[Probe],
+        shape: RunShape,
+        block: int | None = None,
+        edits: Sequence[Edit] = (),
+    ) -> None:
         self.shape = shape
-        self.fields: dict[str, Field] = fields_of(probes, shape)
+        self.fields: dict[str, Field] = fields_of(probes, shape, edits)
         self.block = block
         self.first = 0
         """The step that the first row of step arrays is about."""
         self.arrays = {name: self._absent(field) for name, field in self.fields.items()}
+        self._past: dict[str, list[np.ndarray]] = {}
 
     def put(self, name: str, index: tuple[Any, ...], value: Any) -> None:
         """Keep a value, if the field was asked for."""
@@ -57,9 +68,18 @@ class Record:
         """Begin the next block of steps, absent again."""
         assert self.block is not None
         self.first += self.block
+        for name in self.decisions():
+            self._past.setdefault(name, []).append(self.arrays[name])
         for name in self.arrays:
             if self.by_step(name):
                 self.arrays[name] = self._absent(self.fields[name])
+
+    def decisions(self) -> dict[str, np.ndarray]:
+        """[step, ...] what edits did in all blocks up to this one: a resumed run repeats it."""
+        held = [name for name in DECISIONS if name in self.arrays]
+        return {
+            name: np.concatenate([*self._past.get(name, []), self.arrays[name]]) for name in held
+        }
 
     def _absent(self, field: Field) -> np.ndarray:
         """Nothing measured yet; floats are float32 until they are stored."""
@@ -212,10 +232,10 @@ def value_norms(
     value: torch.Tensor, key: torch.Tensor, heads: int, gram: torch.Tensor | None
 ) -> dict[str, torch.Tensor]:
     """Norms of keys and values by query head, [H, L]; with `gram` [H, D, D] contributions too."""
-    repeats = heads // value.shape[0]
+    repeats = heads // value.shape[0]  # an edited value may differ from head to head
     value, key = value.float(), key.float()
     found = {
-        "key_norm": key.norm(dim=-1).repeat_interleave(repeats, dim=0),
+        "key_norm": key.norm(dim=-1).repeat_interleave(heads // key.shape[0], dim=0),
         "value_norm": value.norm(dim=-1).repeat_interleave(repeats, dim=0),
     }
     if gram is not None:  # |W v|^2 = v (W^T W) v, and W^T W is small

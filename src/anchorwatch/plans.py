@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from anchorwatch.edits import Detecting, Edit, Hiding, Oracle, hide_keys, knock_out
+from anchorwatch.edits import fields_of as edit_fields
 from anchorwatch.errors import SpecError
 from anchorwatch.fields import Field, RunShape
 from anchorwatch.probes import GROUPS, Probe, region_rollout
@@ -93,8 +95,10 @@ def probe_list(given: Any) -> tuple[Probe, ...]:
     raise SpecError(f"probes is a list of values, for example [aw.probes.received()]: got {got}")
 
 
-def fields_of(probes: Sequence[Probe], shape: RunShape) -> dict[str, Field]:
-    """Every field of a set of probes, each once; two probes that disagree about one are refused."""
+def fields_of(
+    probes: Sequence[Probe], shape: RunShape, edits: Sequence[Edit] = ()
+) -> dict[str, Field]:
+    """Every field of probes and edits, each once; two probes that disagree are refused."""
     found: dict[str, Field] = {}
     common: dict[str, tuple[Any, ...]] = {}
     for probe in probes:
@@ -107,7 +111,7 @@ def fields_of(probes: Sequence[Probe], shape: RunShape) -> dict[str, Field]:
                 raise SpecError(f"two probes give {one.name} differently: ask for one of them")
     for name in list(found) if shape.branches == 2 else ():
         found[f"blind_{name}"] = replace(found[name], name=f"blind_{name}")
-    return found
+    return found | {one.name: one for one in edit_fields(tuple(edits), shape)}
 
 
 def _fits(probe: Probe, shape: RunShape) -> None:
@@ -136,6 +140,114 @@ def _fits(probe: Probe, shape: RunShape) -> None:
             raise SpecError(
                 f"no query group is called {group!r}: expected one of {', '.join(known)}"
             )
+
+
+def edit_list(given: Any) -> tuple[Edit, ...]:
+    """The edits of a list; all else is refused."""
+    wrong = given
+    if isinstance(given, Iterable) and not isinstance(given, str | Mapping):
+        held = tuple(given)
+        if all(isinstance(edit, Edit) for edit in held):
+            return held
+        wrong = next(edit for edit in held if not isinstance(edit, Edit))
+    got = f"the class {wrong.__name__}" if isinstance(wrong, type) else f"{wrong!r:.60}"
+    raise SpecError(f"edits is a list of values, for example [aw.edits.hide_keys([0])]: got {got}")
+
+
+def check_edits(edits: Sequence[Edit], shape: RunShape) -> None:
+    """Refuse edits that a run of this shape cannot have, alone or together."""
+    for edit in edits:
+        _edit_fits(edit, shape)
+    for place, edit in enumerate(edits):
+        for other in edits[place + 1 :]:
+            if why := _contradiction(edit, other, shape):
+                raise SpecError(f"{edit!r} and {other!r} contradict each other: {why}")
+
+
+def _edit_fits(edit: Edit, shape: RunShape) -> None:
+    kind, pairs = type(edit).__name__, isinstance(edit, knock_out)
+    heads = () if edit.heads is None else edit.heads
+    asked = {
+        "layers": (edit.layers or tuple(pair[0] for pair in heads if pairs), shape.layers),
+        "heads": (tuple(pair[1] for pair in heads) if pairs else heads, shape.heads),
+        "positions": (getattr(edit, "positions", ()), shape.positions),
+    }
+    for name, (places, size) in asked.items():
+        if places and max(places) >= size:
+            what = f"{kind}({name}=[{max(places)}])"
+            raise SpecError(f"{what} is not there: this run has {name} 0 to {size - 1}")
+    if edit.steps is not None and min(edit.steps) >= shape.steps:
+        what = f"{kind}(steps={list(edit.steps)})"
+        raise SpecError(f"{what} would change nothing: this run has 0 to {shape.steps - 1}")
+    if edit.ranks >= shape.positions:
+        raise SpecError(
+            f"{kind} would hide {edit.ranks} keys of {shape.positions}: hide fewer than there are"
+        )
+    if isinstance(edit, Detecting):
+        _detecting_fits(edit, shape)
+
+
+def _detecting_fits(edit: Detecting, shape: RunShape) -> None:
+    kind, known = type(edit).__name__, (*GROUPS, *shape.regions)
+    if edit.eligible not in known:
+        raise SpecError(
+            f"eligible={edit.eligible!r} is unknown: expected one of {', '.join(known)}"
+        )
+    if edit.remembers and edit.steps == (0,):
+        raise SpecError(
+            f"{kind}(steps=[0]) has no step before it to decide by: use detect='same_shadow'"
+        )
+    if isinstance(edit.unedited, Oracle):
+        _oracle_fits(edit.unedited, shape)
+
+
+def _oracle_fits(oracle: Oracle, shape: RunShape) -> None:
+    if oracle.shares is None:
+        raise SpecError(
+            "a manifest knows only the digest of the oracle's trace: give the trace again, "
+            "hide_sinks(..., detect='oracle', unedited=trace)"
+        )
+    steps, *theirs = oracle.shares.shape
+    if theirs != [shape.layers, shape.heads, shape.positions]:
+        raise SpecError(
+            "the oracle's trace has other layers, heads or positions than this run: "
+            "give the unedited run of the same prompt and decoding"
+        )
+    if steps < shape.steps:
+        raise SpecError(
+            f"the oracle's trace ends before this run: it has {steps} steps of {shape.steps}; "
+            "give the unedited run of the same decoding"
+        )
+
+
+def _contradiction(one: Edit, two: Edit, shape: RunShape) -> str | None:
+    """Why two edits cannot act together, in words; None where they can."""
+    if not _meet(one, two, shape):
+        return None
+    if isinstance(one, knock_out) and isinstance(two, knock_out) and one.form != two.form:
+        return "a head is taken out in one way; give each its own heads or steps"
+    if not (isinstance(one, Hiding) and isinstance(two, Hiding)):
+        return None
+    if (one.form, one.penalty) == (two.form, two.penalty):
+        return None
+    if isinstance(one, hide_keys) and isinstance(two, hide_keys):
+        both = sorted(set(one.positions) & set(two.positions))
+        return f"a key is hidden in one form, {both[0]} has two" if both else None
+    return "both may find the same key and hide it in two forms; give both one form"
+
+
+def _meet(one: Edit, two: Edit, shape: RunShape) -> bool:
+    """Whether there is a head and a step at which both act."""
+    steps = set(range(shape.steps) if one.steps is None else one.steps)
+    if not steps & set(range(shape.steps) if two.steps is None else two.steps):
+        return False
+    (low, high), (lower, higher) = one.progress or (0, 1), two.progress or (0, 1)
+    if max(low, lower) >= min(high, higher):
+        return False
+    return any(
+        set(one.heads_at(layer, shape.heads)) & set(two.heads_at(layer, shape.heads))
+        for layer in range(shape.layers)
+    )
 
 
 def _held_bytes(field: Field, block: int | None = None) -> int:

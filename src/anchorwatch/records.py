@@ -131,13 +131,14 @@ def _manifest(
     given = np.setdiff1d(np.arange(len(last)), answer)
     written = [int(i) for i in last[answer] if i != MISSING and i != model.specials.mask_id]
     ids = sorted({int(i) for i in np.unique(canvas) if i != MISSING})
-    tokens = {i: _token_text(model, i) for i in ids}
+    tokens = {i: model.text_of(i) for i in ids}
     split = {i: raw for i, text in tokens.items() if (raw := _token_bytes(model, i, text))}
     return {
         "anchorwatch": __version__,
         "model": model.describe(),
         "decoding": job.decoding.as_dict(),
         "seed": job.seed,
+        "edits": [edit.as_dict() for edit in job.edits],
         "batch": batch,
         "prompt_text": model.decode([int(i) for i in last[given]]),
         "answer_text": model.decode(written),
@@ -156,15 +157,6 @@ def _manifest(
             "threads": torch.get_num_threads(),
         },
     }
-
-
-def _token_text(model: Model, token_id: int) -> str:
-    if model.tokenizer is None:
-        return f"<{token_id}>"
-    once = str(model.tokenizer.decode([token_id]))
-    twice = str(model.tokenizer.decode([token_id, token_id]))
-    # SentencePiece drops the space before a first word: the second of two words keeps it.
-    return twice[len(once) :] if twice.startswith(once) else once
 
 
 def _token_bytes(model: Model, token_id: int, text: str) -> bytes | None:

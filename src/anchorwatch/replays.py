@@ -14,17 +14,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from anchorwatch.edits import Edit
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.fields import listed
 from anchorwatch.loop import walk
 from anchorwatch.models.model import Model
-from anchorwatch.plans import probe_list
+from anchorwatch.plans import edit_list, probe_list
 from anchorwatch.probes import DEFAULT, Probe
 from anchorwatch.progress import Progress
 from anchorwatch.records import trace_of
 from anchorwatch.regions import Spans, find_again
 from anchorwatch.runs import checked_seed, watch_over
-from anchorwatch.scripts import other_model, scripted
+from anchorwatch.scripts import check_going_on, other_model, scripted
 from anchorwatch.trace import Trace, checked_trace
 
 
@@ -67,17 +68,21 @@ def fork(
     step: int,
     *,
     probes: Sequence[Probe] = DEFAULT,
+    edits: Sequence[Edit] | None = None,
     seed: int | None = None,
 ) -> Trace:
     """Leave a trace at a step and run on from there; with a seed, chance falls anew.
 
-    Steps before the fork are not measured: they are the trace's, and absent here.
+    The trace's edits go on, unless others are given, which act from the step on. Steps before the
+    fork are not measured: they are the trace's, and absent here.
     """
     probes = probe_list(probes)
     _same_model(model, checked_trace(trace))
     step = _check_step(trace, step)
     looking = _limited(probes, range(step, trace.decoding.num_passes))
-    job = scripted(model, trace, looking, until=step)
+    others = None if edits is None else edit_list(edits)
+    job = scripted(model, trace, looking, until=step, edits=others)
+    check_going_on(job)
     if seed is not None:
         job.seed = checked_seed(seed)
         job.draft.generator.manual_seed(job.seed)

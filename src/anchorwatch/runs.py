@@ -15,13 +15,21 @@ import torch
 
 from anchorwatch import streams
 from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.edits import Edit
 from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.fields import RunShape
 from anchorwatch.loop import Job, Step, shape_of, walk
 from anchorwatch.measures import Record
 from anchorwatch.models.model import Model
 from anchorwatch.models.prompts import Prompt
-from anchorwatch.plans import BUDGET_BYTES, Plan, fields_of, probe_list
+from anchorwatch.plans import (
+    BUDGET_BYTES,
+    Plan,
+    check_edits,
+    edit_list,
+    fields_of,
+    probe_list,
+)
 from anchorwatch.policies import Draft
 from anchorwatch.probes import DEFAULT, Probe
 from anchorwatch.progress import Progress
@@ -36,7 +44,7 @@ Ids = Sequence[int] | np.ndarray | torch.Tensor
 DEFAULT_LENGTH = 64
 
 
-def run(
+def run(  # noqa: PLR0913 - one keyword for each thing a run can be given
     model: Model,
     prompt: Prompt | None = None,
     decoding: Decoding | None = None,
@@ -44,6 +52,7 @@ def run(
     canvas: Ids | None = None,
     regions: Spans | None = None,
     probes: Sequence[Probe] = DEFAULT,
+    edits: Sequence[Edit] = (),
     seed: int = 0,
     budget: int = BUDGET_BYTES,
     out: str | Path | None = None,
@@ -60,6 +69,7 @@ def run(
             (begin, end) in characters (in positions where it is ids), or token positions as
             range(begin, end). What the run writes is the region `answer`.
         probes: what to measure; () for nothing.
+        edits: what to change inside attention, and when; probes see the edited attention.
         seed: where chance begins, for a decoding that draws.
         budget: bytes it may keep in memory. A run that would keep more is refused.
         out: writes the trace here, block by block while it runs: memory holds one block.
@@ -74,17 +84,18 @@ def run(
     >>> trace["region_flow"].sel(query_region="answer", key_region="passage").dims
     ('step', 'layer', 'head')
     """
-    probes = probe_list(probes)
+    probes, edits = probe_list(probes), edit_list(edits)
     if resume is not None:
         asked = any(given is not None for given in (prompt, canvas, regions, decoding, out))
-        if asked or (probes, seed, budget) != (DEFAULT, 0, BUDGET_BYTES):
+        if asked or (probes, edits, seed, budget) != (DEFAULT, (), 0, BUDGET_BYTES):
             raise SpecError(
-                "an unfinished run knows what was asked, its probes, seed and budget too: "
+                "an unfinished run knows what was asked, its probes, edits, seed and budget too: "
                 "run(model, resume=path)"
             )
         return _streamed(streams.resume(resume, model))
     block = None if out is None else BLOCK_STEPS
-    job = _job(model, Ask(prompt, canvas, regions), decoding, probes, seed, budget, block)
+    ask = Ask(prompt, canvas, regions, edits)
+    job = _job(model, ask, decoding, probes, seed, budget, block)
     if out is not None:
         return _streamed(streams.begin(out, job, model, probes))
     with Progress("writing", total=job.decoding.num_passes) as bar:
@@ -110,6 +121,7 @@ def run_many(
     *,
     regions: Sequence[Spans] | Spans | None = None,
     probes: Sequence[Probe] = DEFAULT,
+    edits: Sequence[Edit] = (),
     seed: int = 0,
     budget: int = BUDGET_BYTES,
     batch: int | None = None,
@@ -126,9 +138,10 @@ def run_many(
     size = batch if batch is not None else (1 if model.device.type == "cpu" else 8)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise SpecError(f"batch={batch!r} is not a whole number of at least 1")
-    probes, seed, prompts = probe_list(probes), checked_seed(seed), list(prompts)
+    probes, edits, seed = probe_list(probes), edit_list(edits), checked_seed(seed)
+    prompts = list(prompts)
     asks = [
-        Ask(prompt, regions=spans)
+        Ask(prompt, regions=spans, edits=edits)
         for prompt, spans in zip(prompts, _for_each(regions, len(prompts)), strict=True)
     ]
     ready = [_prepared(model, ask, decoding) for ask in asks]
@@ -149,10 +162,12 @@ def steps(
     decoding: Decoding | None = None,
     *,
     canvas: Ids | None = None,
+    edits: Sequence[Edit] = (),
     seed: int = 0,
 ) -> Iterator[Step]:
     """The same run, one step at a time; nothing is measured."""
-    job = _job(model, Ask(prompt, canvas), decoding, (), seed, BUDGET_BYTES)
+    ask = Ask(prompt, canvas, edits=edit_list(edits))
+    job = _job(model, ask, decoding, (), seed, BUDGET_BYTES)
     return (step for _, step in walk(model, [job]))
 
 
@@ -164,19 +179,21 @@ def plan(
     canvas: Ids | None = None,
     regions: Spans | None = None,
     probes: Sequence[Probe] = DEFAULT,
+    edits: Sequence[Edit] = (),
 ) -> Plan:
     """What `run` with these arguments would cost: passes, bytes on disk and in memory."""
-    probes = probe_list(probes)
-    return _planned([_prepared(model, Ask(prompt, canvas, regions), decoding)], probes)
+    probes, ask = probe_list(probes), Ask(prompt, canvas, regions, edit_list(edits))
+    return _planned([_prepared(model, ask, decoding)], probes)
 
 
 @dataclass(frozen=True)
 class Ask:
-    """What a run starts from: a prompt or a canvas, and the prompt's regions."""
+    """What a run starts from: a prompt or a canvas, the prompt's regions, and the edits."""
 
     prompt: Prompt | None = None
     canvas: Ids | None = None
     regions: Spans | None = None
+    edits: tuple[Edit, ...] = ()
 
 
 def checked_seed(seed: Any) -> int:
@@ -202,6 +219,7 @@ class _Prepared:
     decoding: Decoding
     regions: Regions
     shape: RunShape
+    edits: tuple[Edit, ...]
 
 
 def _prepared(model: Model, ask: Ask, decoding: Decoding | None) -> _Prepared:
@@ -227,7 +245,8 @@ def _prepared(model: Model, ask: Ask, decoding: Decoding | None) -> _Prepared:
     decoding = decoding.for_length(len(answer))
     regions = find_regions(ask.regions, prompt, model, first, answer)
     shape = shape_of(model, decoding, len(first), regions.names)
-    return _Prepared(first, answer, decoding, regions, shape)
+    check_edits(ask.edits, shape)
+    return _Prepared(first, answer, decoding, regions, shape, ask.edits)
 
 
 def _job(
@@ -261,13 +280,13 @@ def _begun(
         eos_ids=model.specials.eos_ids,
         generator=torch.Generator(device=model.device).manual_seed(seed),
     )
-    record = Record(probes, ready.shape, block)
-    return Job(draft, ready.decoding, seed, ready.first, [], ready.regions, record)
+    record = Record(probes, ready.shape, block, ready.edits)
+    return Job(draft, ready.decoding, seed, ready.first, [], ready.regions, record, ready.edits)
 
 
 def _planned(ready: Sequence[_Prepared], probes: Sequence[Probe]) -> Plan:
     """One plan of runs that are held together."""
-    fields = [field for one in ready for field in fields_of(probes, one.shape).values()]
+    fields = [field for one in ready for field in fields_of(probes, one.shape, one.edits).values()]
     return Plan(sum(one.decoding.num_passes for one in ready), tuple(fields))
 
 

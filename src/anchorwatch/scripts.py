@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from anchorwatch.errors import TraceError
+from anchorwatch.edits import Edit, limited, slots
+from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.loop import Job, Step, shape_of
 from anchorwatch.measures import Record
 from anchorwatch.models.model import Model
+from anchorwatch.plans import check_edits
 from anchorwatch.policies import Draft, Turn
 from anchorwatch.probes import Probe
 from anchorwatch.regions import Regions
@@ -41,8 +43,13 @@ class Scripted(Job):
     script: Trace
     until: int
     """Steps that are known."""
+    hidden: np.ndarray | None = None
+    """[step, layer, head, rank] what the job's edits hid at the known steps."""
     measured: tuple[Probe, ...] | None = None
     """Probes of a replay; None leaves the known steps unmeasured."""
+
+    def decided(self, step: int) -> np.ndarray | None:
+        return None if self.hidden is None or step >= self.until else self.hidden[step]
 
     def recorded(self) -> Step | None:
         index = len(self.taken)
@@ -57,10 +64,16 @@ class Scripted(Job):
     def _needs_logits(self, index: int) -> bool:
         if getattr(self.decoding, "cache", False):
             return True  # the cache is made by the same calls as then
+        if index == self.until - 1 and index < self.decoding.num_passes - 1 and self._remembers():
+            return True  # the first step that is not known decides by this one
         return self.measured is not None and any(probe.at_step(index) for probe in self.measured)
+
+    def _remembers(self) -> bool:
+        return self.measured is None and any(getattr(e, "remembers", False) for e in self.edits)
 
     def _repeat(self, index: int, logits: torch.Tensor | None) -> Step:
         trace = self.script
+        self._keep_edits(index)
         places = np.flatnonzero(trace.committed_at == index)
         device = self.draft.canvas.device
         positions = torch.from_numpy(places).to(device)
@@ -78,6 +91,13 @@ class Scripted(Job):
             )
         return step
 
+    def _keep_edits(self, index: int) -> None:
+        """What edits did at a known step is known too, whether or not it is computed again."""
+        if self.hidden is not None:
+            self.record.put("hidden_keys", (index,), self.hidden[index])
+        if "spared_rows" in self.script:
+            self.record.put("spared_rows", (index,), self.script["spared_rows"].values[index])
+
 
 def scripted(
     model: Model,
@@ -87,8 +107,12 @@ def scripted(
     until: int,
     block: int | None = None,
     regions: Regions | None = None,
+    edits: Sequence[Edit] | None = None,
 ) -> Scripted:
-    """A job that begins as the trace did and knows its first `until` steps."""
+    """A job that begins as the trace did and knows its first `until` steps.
+
+    `edits` are those of the steps that follow; without them the trace's own go on.
+    """
     first, answer = trace.canvas[0].astype(np.int64), trace.answer
     decoding = trace.decoding
     if regions is None:
@@ -102,6 +126,10 @@ def scripted(
         generator=torch.Generator(device=model.device).manual_seed(trace.seed),
     )
     shape = shape_of(model, decoding, len(first), regions.names)
+    mine, hidden = trace.edits, trace["hidden_keys"].values if "hidden_keys" in trace else None
+    if edits is not None:
+        check_edits(edits, shape)
+        mine, hidden = _handed_over(trace, hidden, edits, until)
     return Scripted(
         draft,
         decoding,
@@ -109,7 +137,41 @@ def scripted(
         first,
         taken=[],
         regions=regions,
-        record=Record(probes, shape, block),
+        record=Record(probes, shape, block, mine),
+        edits=mine,
         script=trace,
         until=until,
+        hidden=hidden,
     )
+
+
+def check_going_on(job: Scripted) -> None:
+    """Refuse a job whose edits cannot decide the steps that are not known (an oracle's cannot)."""
+    rest = range(job.until, job.decoding.num_passes)
+    check_edits([edit for one in job.edits if (edit := limited(one, rest))], job.record.shape)
+
+
+def _handed_over(
+    trace: Trace, hidden: np.ndarray | None, edits: Sequence[Edit], until: int
+) -> tuple[tuple[Edit, ...], np.ndarray | None]:
+    """The trace's edits up to a step and others from it on, and what the former hid."""
+    kept, held = [], []
+    for edit, slot in zip(trace.edits, slots(trace.edits), strict=True):
+        if early := limited(edit, range(until)):
+            kept.append(early)
+            if hidden is not None:
+                held.append(hidden[:, :, :, slot])
+    later = [limited(edit, range(until, trace.decoding.num_passes)) for edit in edits]
+    for edit, left in zip(edits, later, strict=True):
+        if left is None:
+            raise SpecError(f"{edit!r} acts at no step from {until} on: name one of them")
+    mine = (*kept, *(edit for edit in later if edit is not None))
+    ranks = sum(edit.ranks for edit in mine)
+    if not ranks:
+        return mine, None
+    layers, heads = trace.manifest["model"]["layers"], trace.manifest["model"]["heads"]
+    whole = np.full((trace.num_steps, layers, heads, ranks), MISSING, dtype=np.int32)
+    if held:
+        before = np.concatenate(held, axis=-1)
+        whole[..., : before.shape[-1]] = before
+    return mine, whole

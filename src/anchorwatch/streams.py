@@ -13,13 +13,14 @@ import numpy as np
 import torch
 
 from anchorwatch.errors import TraceError
+from anchorwatch.fields import Field
 from anchorwatch.loop import Job
-from anchorwatch.measures import Record
+from anchorwatch.measures import DECISIONS, Record
 from anchorwatch.models.model import Model
 from anchorwatch.probes import Probe
 from anchorwatch.probes import from_dict as probe_from
 from anchorwatch.records import history, trace_of
-from anchorwatch.scripts import other_model, scripted
+from anchorwatch.scripts import check_going_on, other_model, scripted
 from anchorwatch.store import BLOCK_STEPS, SCHEMA, SCHEMA_VERSION, Partial, Spec
 from anchorwatch.trace import Trace, make_trace
 
@@ -65,6 +66,7 @@ def begin(path: str | Path, job: Job, model: Model, probes: Sequence[Probe]) -> 
         "model": model.describe(),
         "decoding": job.decoding.as_dict(),
         "seed": job.seed,
+        "edits": [edit.as_dict() for edit in job.edits],
         "probes": [probe.as_dict() for probe in probes],
         "regions": list(job.regions.names),
         "region": job.regions.of.tolist(),
@@ -83,6 +85,7 @@ def resume(path: str | Path, model: Model) -> Stream:
     probes = tuple(probe_from(fields) for fields in head["probes"])
     trace = _so_far(head, kept)
     job = scripted(model, trace, probes, until=done, block=BLOCK_STEPS)
+    check_going_on(job)
     for name, array in kept.items():
         if name.startswith(_STATIC):
             job.record.arrays[name.removeprefix(_STATIC)] = array.copy()
@@ -104,7 +107,7 @@ def _specs(record: Record) -> dict[str, Spec]:
 
 def _state(job: Job) -> dict[str, np.ndarray]:
     """Everything small that a resume needs: the run so far, but for its step fields."""
-    state = history(job)
+    state = history(job) | job.record.decisions()
     for name, array in job.record.arrays.items():
         if not job.record.by_step(name):
             state[_STATIC + name] = array
@@ -118,6 +121,12 @@ def _so_far(head: dict[str, Any], kept: dict[str, np.ndarray]) -> Trace:
     first = np.array(head["first"])
     nothing = np.zeros(0, dtype=np.int32)
     canvas = kept.get("canvas", first[None])
+    dims = ("step", "layer", "head", "hidden")
+    measured = {
+        name: (Field(name, dims[: kept[name].ndim], "int32", "", ""), kept[name])
+        for name in DECISIONS
+        if name in kept
+    }
     return make_trace(
         canvas=canvas,
         role=np.zeros_like(canvas),
@@ -127,7 +136,7 @@ def _so_far(head: dict[str, Any], kept: dict[str, np.ndarray]) -> Trace:
         narrow=kept.get("narrow", nothing),
         region=np.array(head["region"], dtype=np.int16),
         random_state=kept.get("random_state"),
-        measured={},
+        measured=measured,
         coordinates={},
         manifest=head,
     )

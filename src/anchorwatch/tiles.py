@@ -148,12 +148,31 @@ def _log_probabilities(
         logs = torch.bmm(query, key).mul_(call.scale)
     logs = logs.view(groups, repeats, count, -1)
     hidden = _hidden(call, b, rows)
+    if call.bias is not None:
+        _lower(logs, _part(call.bias, b, heads, rows, logs))
     if hidden is not None:
         logs.masked_fill_(hidden, HIDDEN)
     if call.lse is None:
         lse = torch.logsumexp(logs, dim=-1, keepdim=True)
         logs = torch.where(live[b, rows, None], logs.sub_(lse), HIDDEN)
+    if call.dropped is not None:
+        logs.masked_fill_(_part(call.dropped, b, heads, rows, logs), HIDDEN)
     return logs
+
+
+def _part(
+    whole: torch.Tensor, b: int, heads: slice, rows: slice, like: torch.Tensor
+) -> torch.Tensor:
+    """[g or 1, r or 1, n or 1, K] of what an edit made [B or 1, H or 1, Q or 1, K]."""
+    part = whole[b if whole.shape[0] > 1 else 0]
+    part = part[:, rows] if part.shape[1] > 1 else part
+    return part[heads].view(*like.shape[:2], *part.shape[1:]) if part.shape[0] > 1 else part[None]
+
+
+def _lower(logs: torch.Tensor, bias: torch.Tensor) -> None:
+    """Add a bias that may hide: -inf becomes HIDDEN, so that 0 * log 0 stays 0."""
+    gone = bias == -torch.inf
+    logs.add_(bias.masked_fill(gone, 0.0)).masked_fill_(gone, HIDDEN)
 
 
 def _hidden(call: Call, b: int, rows: slice) -> torch.Tensor | None:

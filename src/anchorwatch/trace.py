@@ -20,6 +20,8 @@ from xarray.core.indexing import CopyOnWriteArray, MemoryCachedArray
 
 from anchorwatch import store, strip
 from anchorwatch.decoding import Decoding, from_dict
+from anchorwatch.edits import Edit
+from anchorwatch.edits import from_dict as edit_from
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.fields import Field
 from anchorwatch.foreign import one_line
@@ -161,6 +163,11 @@ class Trace:
         return from_dict(self._manifest["decoding"])
 
     @property
+    def edits(self) -> tuple[Edit, ...]:
+        """What was changed inside attention; () for a run as the model is."""
+        return tuple(edit_from(fields) for fields in self._manifest.get("edits", ()))
+
+    @property
     def seed(self) -> int:
         return int(self._manifest["seed"])
 
@@ -230,6 +237,7 @@ class Trace:
         }
         spec = ", ".join(f"{key}={value}" for key, value in settings.items())
         how = f"{m['decoding']['name']}({spec})  seed {self.seed}"
+        how += f", edited: {', '.join(map(repr, self.edits))}" if self.edits else ""
         how += f", forked at step {m['fork']['step']}" if "fork" in m else ""
         measured = [name for name in self if name not in _ALWAYS and name != "random_state"]
         kept = (
@@ -356,6 +364,7 @@ def _wrong_manifest(manifest: Mapping[str, Any]) -> str | None:
         return f"the manifest's fork is {fork!r:.40}, without a step"
     try:
         from_dict(manifest["decoding"])
+        _ = [edit_from(fields) for fields in manifest.get("edits", ())]
         for spelled in manifest.get("token_bytes", {}).values():
             bytes.fromhex(spelled)
     except (SpecError, TypeError, ValueError, AttributeError) as error:

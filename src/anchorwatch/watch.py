@@ -15,7 +15,7 @@ import torch
 
 from anchorwatch import measures
 from anchorwatch import probes as kinds
-from anchorwatch.attention import Call, watching
+from anchorwatch.attention import Call, Changer, watching
 from anchorwatch.errors import SpecError
 from anchorwatch.measures import Record, Tally, View
 from anchorwatch.models.model import Model
@@ -57,8 +57,9 @@ class Watch:
         members: list[np.ndarray],
         opens: list[np.ndarray],
         size: tuple[int, ...],
+        changer: Changer | None = None,
     ) -> Iterator[None]:
-        """Watch one forward pass over `size` (rows of the batch, query rows).
+        """Watch one forward pass over `size` (rows of the batch, query rows), as edits make it.
 
         `members` are [group, position] bool of each view, `opens` [position] bool: whose row may
         be committed now.
@@ -76,7 +77,7 @@ class Watch:
         with ExitStack() as stack:
             for hook in self._hooks():
                 stack.callback(hook.remove)
-            stack.enter_context(watching(self))
+            stack.enter_context(watching(self, changer))
             yield
         self._before.clear()
 

@@ -107,7 +107,9 @@ def test_a_probe_that_names_nothing_is_refused(make, says):
     ],
 )
 def test_a_resume_refuses_what_it_would_ignore(tmp_path, given):
-    with pytest.raises(SpecError, match=r"its probes, seed and budget too: run\(model, resume="):
+    with pytest.raises(
+        SpecError, match=r"its probes, edits, seed and budget too: run\(model, resume="
+    ):
         aw.run(load("tiny/llada"), resume=tmp_path / "a.trace", **given)
 
 

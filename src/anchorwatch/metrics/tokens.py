@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 
@@ -94,6 +94,13 @@ def step_classes(
 def tokens_of_steps(trace: Trace, boilerplate: np.ndarray, evidence: np.ndarray) -> np.ndarray:
     """[step, position] index into CLASSES, given where boilerplate and evidence stand."""
     return _Vocabulary(trace).classes(trace.canvas[:-1], boilerplate, evidence)
+
+
+def token_class(token_id: int, text: str, model: Mapping[str, object]) -> int:
+    """Index into CLASSES of one token by itself, given what a manifest says of its model."""
+    special = model.get("special_ids")
+    found = _fixed(token_id, text, dict(model), set(special if isinstance(special, list) else ()))
+    return _spelled_classes([(text, None)])[0] if found == MISSING else found
 
 
 def token_names(trace: Trace) -> dict[int, str]:

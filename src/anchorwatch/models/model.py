@@ -163,6 +163,15 @@ class Model:
             return " ".join(str(i) for i in ids)
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
+    def text_of(self, token_id: int) -> str:
+        """Text of one token, as it stands inside a text; <id> where there is no tokenizer."""
+        if self.tokenizer is None:
+            return f"<{token_id}>"
+        once = str(self.tokenizer.decode([token_id]))
+        twice = str(self.tokenizer.decode([token_id, token_id]))
+        # SentencePiece drops the space before a first word: the second of two words keeps it.
+        return twice[len(once) :] if twice.startswith(once) else once
+
     def check(self) -> list[Check]:
         """Measure the laws every model must obey; raises ModelError where one does not hold."""
         return check(self)

@@ -1,0 +1,248 @@
+"""Edits at work: decides what each call of a run loses, changes it, and remembers what it must.
+
+It lives for one group of jobs. Before each forward pass it is told which rows of the batch belong
+to which sequence. Both branches of guidance lose the same keys: those the prompted one decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from anchorwatch import edits as kinds
+from anchorwatch.attention import Call, visible
+from anchorwatch.changes import Change, Made, applied
+from anchorwatch.choices import MISSING, Pool, Seen, chosen, shares_of
+from anchorwatch.edits import Detecting, Edit, Hiding
+from anchorwatch.errors import ModelError
+from anchorwatch.liveness import prove
+from anchorwatch.measures import Record, View
+from anchorwatch.metrics.tokens import token_class
+from anchorwatch.models.model import Model
+from anchorwatch.tiles import Want, survey
+
+ALL_ROWS, LAST_ROW = range(2)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where one job stands before a pass."""
+
+    progress: float
+    members: Mapping[str, np.ndarray]
+    """[position] bool of each group that some edit calls eligible."""
+    classes: np.ndarray
+    """[position] kinds of token."""
+    seed: int
+    decided: np.ndarray | None
+    """[layer, head, rank] what a trace says was hidden; None where it is to be decided."""
+
+
+class Editor:
+    """All edits of a group of jobs."""
+
+    def __init__(self, model: Model, edits: Sequence[Edit], records: Sequence[Record]) -> None:
+        self.model, self.edits, self.records = model, tuple(edits), list(records)
+        self.groups = tuple({"all", *(e.eligible for e in self.edits if isinstance(e, Detecting))})
+        self.cached = False
+        """Whether calls bring only new rows."""
+        self._slots = kinds.slots(self.edits)
+        self._views: list[View] = []
+        self._standing: Mapping[int, Standing] = {}
+        self._seen: dict[tuple[int, int, str, int], Seen] = {}
+        self._held: dict[tuple[int, int, str, int], Seen] = {}
+        self._decided: dict[tuple[int, int, int], np.ndarray] = {}
+        self._outputs: dict[int, torch.Tensor] = {}
+        self._came: set[int] = set()
+        self._proven: set[int] = set()
+        self._classes: dict[int, int] = {}
+
+    @contextmanager
+    def over(self, views: list[View], standing: Mapping[int, Standing]) -> Iterator[None]:
+        """Edit one forward pass."""
+        self._views, self._standing = views, standing
+        self._held = dict(self._seen)
+        self._decided.clear()
+        self._came.clear()
+        yield
+        wanted = {layer for layer in range(self.model.num_layers) if self.wants(layer)}
+        if missing := sorted(wanted - self._came):
+            raise ModelError(
+                f"layer {missing[0]} of {self.model.source} never came to anchorwatch's attention, "
+                "so nothing can be edited there: aw.load the model afresh"
+            )
+
+    def classes(self, canvas: np.ndarray) -> np.ndarray:
+        """[position] kind of token, where an edit is matched to kinds; else all alike."""
+        if not any(getattr(edit, "matched_to", "") == "class" for edit in self.edits):
+            return np.zeros(len(canvas), dtype=np.int8)
+        special = self.model.specials
+        known = {
+            "mask_id": special.mask_id,
+            "end_ids": list(special.end_ids),
+            "special_ids": sorted(special.special_ids),
+        }
+        for token in {int(one) for one in canvas} - self._classes.keys():
+            text = "" if token == MISSING else self.model.text_of(token)
+            self._classes[token] = token_class(token, text, known)
+        return np.array([self._classes[int(one)] for one in canvas])
+
+    def wants(self, layer: int) -> bool:
+        heads = self.model.num_heads
+        for edit in self.edits:
+            if not edit.heads_at(layer, heads):
+                continue
+            if isinstance(edit, Detecting) and edit.remembers:
+                return True
+            if self.cached and getattr(edit, "form", "") == "mean":
+                return True  # a mean is over earlier rows too
+            if any(self._lives(edit, view) for view in self._views):
+                return True
+        return False
+
+    def attend(self, call: Call) -> tuple[torch.Tensor, Call] | None:
+        self._came.add(call.layer)
+        change, live = Change.nothing(call), set()
+        for index, edit in enumerate(self.edits):
+            heads = edit.heads_at(call.layer, self.model.num_heads)
+            for view in self._views:
+                if heads and self._lives(edit, view):
+                    self._fill(change, index, call, view, heads)
+                    live.add(index)
+        before = self._outputs.get(call.layer)
+        made = None if change.is_nothing else applied(call, change, before)
+        if made is not None:
+            self._count(call.layer, made)
+            if live - self._proven and prove(call, change, made, self._views):
+                self._proven |= live
+        if self.cached and any(getattr(edit, "form", "") == "mean" for edit in self.edits):
+            rows = made or applied(call, change, before)
+            self._outputs[call.layer] = rows.before_heads
+        return None if made is None else (made.out, made.call)
+
+    def look(self, plain: Call, call: Call) -> None:
+        """Keep what keys receive here, for edits that decide at the next step."""
+        untouched = call.bias is None and call.dropped is None and call.query is plain.query
+        shadow = call if untouched else plain  # where nothing was edited the kernel's sums serve
+        for kind in self._kinds(call.layer):
+            self._read(call if kind == "edited" else shadow, kind)
+
+    def _lives(self, edit: Edit, view: View) -> bool:
+        return edit.at(view.step, self._standing[view.job].progress)
+
+    def _kinds(self, layer: int) -> set[str]:
+        """Maps that edits of this layer will read at the next step."""
+        found = set()
+        for edit in self.edits:
+            there = edit.heads_at(layer, self.model.num_heads)
+            if there and isinstance(edit, Detecting) and edit.remembers:
+                found.add(edit.detect.removeprefix("previous_"))
+        return found
+
+    def _fill(
+        self, change: Change, index: int, call: Call, view: View, heads: tuple[int, ...]
+    ) -> None:
+        """Write what one edit does to one row of the batch into the change."""
+        edit, mine = self.edits[index], torch.tensor(heads)
+        if isinstance(edit, kinds.knock_out):
+            getattr(change, edit.form)[view.row, mine] = True
+        if not isinstance(edit, Hiding):
+            return
+        keys = self._keys(index, call, view, heads)
+        at = (view.step, call.layer, slice(None), self._slots[index])
+        self.records[view.job].put("hidden_keys", at, keys)
+        head, rank = np.nonzero(keys != MISSING)
+        places = torch.from_numpy(keys[head, rank].astype(np.int64)) + view.key_start
+        target = getattr(change, edit.form)
+        target[view.row, torch.from_numpy(head), places] = edit.penalty or True
+
+    def _keys(self, index: int, call: Call, view: View, heads: tuple[int, ...]) -> np.ndarray:
+        """[head, rank] positions that an edit hides at a layer; every branch has the same."""
+        place = (view.job, call.layer, index)
+        if place in self._decided:
+            return self._decided[place]
+        edit, standing = self.edits[index], self._standing[view.job]
+        keys = np.full((self.model.num_heads, edit.ranks), MISSING, dtype=np.int32)
+        if standing.decided is not None:
+            keys[:] = standing.decided[call.layer, :, self._slots[index]]
+        elif isinstance(edit, kinds.hide_keys):
+            there = [p if p < view.length else MISSING for p in edit.positions]
+            keys[list(heads)] = there
+        elif isinstance(edit, Detecting):
+            keys[list(heads)] = self._detected(index, edit, call, view, heads)
+        self._decided[place] = keys
+        return keys
+
+    def _detected(
+        self, index: int, edit: Detecting, call: Call, view: View, heads: tuple[int, ...]
+    ) -> np.ndarray:
+        """[place, k], one place for each head or one for all."""
+        if edit.detect == "same_shadow" and not self._is_read(call.layer, view, "same"):
+            self._read(call, "same")
+        seen, layers = self._evidence(edit, view, call.layer)
+        if not seen:
+            return np.full((1, edit.k), MISSING, dtype=np.int32)
+        total = self.model.num_heads
+        shares = shares_of(seen, [edit.heads_at(at, total) for at in layers], edit.scope)
+        looked = seen[0].lookers / max(seen[0].rows, 1)
+        standing = self._standing[view.job]
+        where = {"head": (call.layer,), "layer": (call.layer,), "model": ()}[edit.scope]
+        chance = (getattr(edit, "seed", 0), standing.seed, index, view.step, *where)
+        eligible = standing.members[edit.eligible][: view.length]
+        pool = Pool(eligible, standing.classes[: view.length], chance)
+        return chosen(edit, shares, looked, pool)
+
+    def _evidence(self, edit: Detecting, view: View, layer: int) -> tuple[list[Seen], list[int]]:
+        """What the edit decides by: of this layer, or of all its layers."""
+        layers = [layer]
+        if edit.scope == "model":
+            every = range(self.model.num_layers)
+            layers = [at for at in every if edit.heads_at(at, self.model.num_heads)]
+        if isinstance(edit.unedited, kinds.Oracle):
+            assert edit.unedited.shares is not None
+            shares = edit.unedited.shares[view.step, :, :, : view.length]
+            ones = np.ones(shares.shape[-1])
+            return [Seen(view.step, np.nan_to_num(shares[at]), 1, ones) for at in layers], layers
+        held = self._seen if edit.detect == "same_shadow" else self._held
+        kind = "same" if edit.detect == "same_shadow" else edit.detect.removeprefix("previous_")
+        when = view.step if kind == "same" else view.step - 1
+        rows = LAST_ROW if edit.last_row else ALL_ROWS
+        found = [held.get((view.job, at, kind, rows)) for at in layers]
+        return [one for one in found if one is not None and one.step == when], layers
+
+    def _is_read(self, layer: int, view: View, kind: str) -> bool:
+        found = self._seen.get((view.job, layer, kind, ALL_ROWS))
+        return found is not None and found.step == view.step
+
+    def _read(self, call: Call, kind: str) -> None:
+        """What keys receive in a call, of all rows and of the last one, for every job."""
+        batch, queries = call.query.shape[0], call.query.shape[2]
+        weights = torch.zeros(batch, 2, queries, device=call.query.device)
+        mine = [view for view in self._views if not view.branch]
+        for view in mine:
+            weights[view.row, ALL_ROWS, view.query_slice] = 1.0
+            weights[view.row, LAST_ROW, view.query_slice.stop - 1] = 1.0
+        found, looks = survey(call, Want(weights=weights)), visible(call)
+        for view in mine:
+            for rows in (ALL_ROWS, LAST_ROW):
+                wanted = weights[view.row, rows] * found.live[view.row]
+                sums = found.sums[view.row, :, rows, view.key_slice].cpu().numpy()
+                lookers = np.full(view.length, float(wanted.sum()))
+                if looks is not None:
+                    pairs = looks[view.row if looks.shape[0] > 1 else 0, 0, :, view.key_slice]
+                    lookers = (wanted @ pairs.float()).cpu().numpy()
+                now = Seen(view.step, sums.astype(np.float64), float(wanted.sum()), lookers)
+                place = (view.job, call.layer, kind, rows)
+                if self.cached and rows == ALL_ROWS and place in self._seen:
+                    now = self._seen[place].plus(now)
+                self._seen[place] = now
+
+    def _count(self, layer: int, made: Made) -> None:
+        for view in self._views:
+            if not view.branch:
+                spared = made.spared.count(view.row, view.query_slice)
+                self.records[view.job].put("spared_rows", (view.step, layer), spared)
