@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import anchorwatch as aw
-from anchorwatch.fields import Field
+from anchorwatch.fields import PEAKS, Field
 from anchorwatch.trace import FRESH, MASKED, PROMPT, WRITTEN, Trace, make_trace
 
 GROUPS = ("all", "masked", "written")
@@ -51,10 +51,29 @@ def large(steps: int, layers: int, heads: int, length: int) -> Trace:
         measured={
             "received": (Field("received", dims, "float16", "share of attention", ""), received),
             "queries": (Field("queries", ("step", "group"), "int32", "", ""), queries.astype("i4")),
+            **summaries(received[:, :, :, 0], generator),
         },
         coordinates={"group": list(GROUPS)},
         manifest=manifest(layers, heads, length, prompt, steps),
     )
+
+
+def summaries(received: np.ndarray, generator: np.random.Generator) -> dict:
+    """Geometry and norms as the default probes keep them: means, and values at the peaks."""
+    per, sizes = ("step", "layer", "head"), received.shape[:3]
+    keys = np.argpartition(-received, PEAKS, axis=-1)[..., :PEAKS].astype(np.int32)
+    arrays = {"peak_key": ((*per, "peak"), keys)}
+    shares = np.take_along_axis(received, keys, axis=-1).astype(np.float32)
+    arrays["peak_received"] = ((*per, "peak"), shares)
+    arrays["query_norm"] = (per, generator.uniform(5, 9, sizes).astype(np.float32))
+    for name in ("cosine", "norm_product", "logit", "key_norm", "value_norm"):
+        arrays[name] = (per, generator.uniform(0.2, 0.5, sizes).astype(np.float32))
+        peaks = generator.uniform(0.5, 0.9, (*sizes, PEAKS)).astype(np.float32)
+        arrays[f"peak_{name}"] = ((*per, "peak"), peaks)
+    return {
+        name: (Field(name, dims, str(array.dtype), "", name), array)
+        for name, (dims, array) in arrays.items()
+    }
 
 
 def manifest(layers: int, heads: int, length: int, prompt: int, steps: int) -> dict:
