@@ -53,3 +53,6 @@ REST = 1e-4
 
 SCORE = 2e-4
 """A share of variance explained: float32 logarithms against float64, the error over the variance."""
+
+PLANTED_SINK = 3e-3
+"""A planted sink's share against the round number it was planted for (0.98, or nothing)."""

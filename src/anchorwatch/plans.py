@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,8 @@ _CHEAPER = {
     **{f"each_{name}_norm": "norms(keys=False)" for name in ("key", "value", "contribution")},
 }
 """Layers and steps of a probe are not here: what it does not look at is kept as absent."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -85,14 +87,23 @@ class Plan:
 
 def probe_list(given: Any) -> tuple[Probe, ...]:
     """The probes of a list (or of a generator, which is read once here); all else is refused."""
+    return _values(given, "probes", Probe, "aw.probes.received()")
+
+
+def edit_list(given: Any) -> tuple[Edit, ...]:
+    """The edits of a list; all else is refused."""
+    return _values(given, "edits", Edit, "aw.edits.hide_keys([0])")
+
+
+def _values(given: Any, name: str, kind: type[T], example: str) -> tuple[T, ...]:
     wrong = given
     if isinstance(given, Iterable) and not isinstance(given, str | Mapping):
         held = tuple(given)
-        if all(isinstance(probe, Probe) for probe in held):
+        if all(isinstance(one, kind) for one in held):
             return held
-        wrong = next(probe for probe in held if not isinstance(probe, Probe))
+        wrong = next(one for one in held if not isinstance(one, kind))
     got = f"the class {wrong.__name__}" if isinstance(wrong, type) else f"{wrong!r:.60}"
-    raise SpecError(f"probes is a list of values, for example [aw.probes.received()]: got {got}")
+    raise SpecError(f"{name} is a list of values, for example [{example}]: got {got}")
 
 
 def fields_of(
@@ -140,18 +151,6 @@ def _fits(probe: Probe, shape: RunShape) -> None:
             raise SpecError(
                 f"no query group is called {group!r}: expected one of {', '.join(known)}"
             )
-
-
-def edit_list(given: Any) -> tuple[Edit, ...]:
-    """The edits of a list; all else is refused."""
-    wrong = given
-    if isinstance(given, Iterable) and not isinstance(given, str | Mapping):
-        held = tuple(given)
-        if all(isinstance(edit, Edit) for edit in held):
-            return held
-        wrong = next(edit for edit in held if not isinstance(edit, Edit))
-    got = f"the class {wrong.__name__}" if isinstance(wrong, type) else f"{wrong!r:.60}"
-    raise SpecError(f"edits is a list of values, for example [aw.edits.hide_keys([0])]: got {got}")
 
 
 def check_edits(edits: Sequence[Edit], shape: RunShape) -> None:

@@ -311,7 +311,9 @@ def test_a_planted_sink_comes_back_only_if_the_edited_map_decides(detect, expect
     edit = E.hide_sinks(1, detect=detect, layers=[0])
     trace = aw.run(model, ids, aw.decoding.LowConfidence(4), probes=SHARES, edits=[edit])
     mass = received(trace)[:, 0, :, 0]
-    np.testing.assert_allclose(mass, np.array(expected)[:, None] * np.ones(4), atol=3e-3)
+    np.testing.assert_allclose(
+        mass, np.array(expected)[:, None] * np.ones(4), atol=tolerances.PLANTED_SINK
+    )
     assert (mass[1] == 0).all()
 
 

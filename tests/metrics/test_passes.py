@@ -62,3 +62,13 @@ def test_public_names_are_never_hidden_by_modules():
         assert not modules & set(package.__all__)
         for name in package.__all__:
             assert callable(getattr(package, name)) or name == "METRICS"
+
+
+def test_two_tables_of_one_metric_come_of_one_reading(traces, monkeypatch):
+    from anchorwatch.metrics import passes
+
+    read = []
+    plain = passes.slabs
+    monkeypatch.setattr(passes, "slabs", lambda trace: read.append(trace) or plain(trace))
+    aw.metrics.onsets(traces)
+    assert read == traces

@@ -53,6 +53,20 @@ class Figure:
                 ) from None
         drawn.set_layout_engine("none")
 
+    @classmethod
+    def of_table(
+        cls,
+        drawn: Sheet,
+        data: pd.DataFrame,
+        name: str,
+        settings: Mapping[str, Any] | None = None,
+        table: pd.DataFrame | None = None,
+    ) -> Figure:
+        """A figure of a metric's table, or of data made from `table`, which knows its traces."""
+        attrs = (data if table is None else table).attrs
+        kept = dict(attrs.get("about", {})) | dict(settings or {})
+        return cls(drawn, data, name=name, settings=kept, traces=attrs.get("traces", []))
+
     @property
     def data(self) -> pd.DataFrame:
         """The table the marks were drawn from (a copy)."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
-from matplotlib.figure import Figure as Sheet
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
@@ -71,7 +69,7 @@ def flow_matrix(table: pd.DataFrame, *, quantity: str | None = None) -> Figure:
         for ax in (left, right):
             _name_both(ax, named)
     key(drawn, [absent_patch()] if np.isnan(every[:, 0]).any() else [])
-    return _figure(drawn, data, "flow_matrix", {"quantity": data["quantity"].iloc[0]})
+    return Figure.of_table(drawn, data, "flow_matrix", {"quantity": data["quantity"].iloc[0]})
 
 
 @look()
@@ -96,7 +94,7 @@ def flow_bands(table: pd.DataFrame) -> Figure:
         ax.set_title(printable(model, 40), pad=8)
     for ax in axes[len(models) :]:
         ax.set_visible(False)
-    return _figure(drawn, data, "flow_bands", {})
+    return Figure.of_table(drawn, data, "flow_bands")
 
 
 @look()
@@ -137,7 +135,7 @@ def gold_lift(table: pd.DataFrame, *, x: str = "layer") -> Figure:
     for ax in axes[len(models) :]:
         ax.set_visible(False)
     key(drawn, entries)
-    return _figure(drawn, table, "gold_lift", {"x": x})
+    return Figure.of_table(drawn, table, "gold_lift", {"x": x})
 
 
 @look()
@@ -173,7 +171,7 @@ def rollout_depth(
         below.set(ylim=(0, 1), xlim=ax.get_xlim(), xlabel="layer", ylabel="Dobrushin coefficient")
         whole_ticks(below, y=False)
     key(drawn, [*entries, Patch(color=_GREY, label=f"below {COLLAPSED:g}: rows have collapsed")])
-    return _figure(drawn, data, "rollout_depth", {"query": query})
+    return Figure.of_table(drawn, data, "rollout_depth", {"query": query})
 
 
 @look()
@@ -196,7 +194,7 @@ def rollout_columns(table: pd.DataFrame, *, query: str = "answer") -> Figure:
     ]
     ax.set_title("\n".join(said))
     key(drawn, entries)
-    return _figure(drawn, data, "rollout_columns", {"query": query})
+    return Figure.of_table(drawn, data, "rollout_columns", {"query": query})
 
 
 def _one_quantity(table: pd.DataFrame, quantity: str | None) -> pd.DataFrame:
@@ -281,8 +279,3 @@ def _short(value: float, signed: bool) -> str:
         return "0"
     sign = "" if not signed else "+" if value > 0 else "−"
     return sign + text.removeprefix("0")
-
-
-def _figure(drawn: Sheet, data: pd.DataFrame, name: str, settings: dict[str, Any]) -> Figure:
-    kept = dict(data.attrs.get("about", {})) | settings
-    return Figure(drawn, data, name=name, settings=kept, traces=data.attrs.get("traces", []))

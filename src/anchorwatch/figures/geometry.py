@@ -165,7 +165,7 @@ def shapley_bars(table: pd.DataFrame) -> Figure:
     entries: list[Artist] = [Patch(color=OTHER, label="angle"), Patch(color=SINK, label="norm")]
     shown = table[table["quantity"].isin(["advantage", "angle_share"])]
     key(drawn, [*entries, mark, *no_interval(shown)])
-    return _figure(drawn, table, "shapley_bars", {})
+    return Figure.of_table(drawn, table, "shapley_bars")
 
 
 def _stacked(ax: Axes, wide: pd.DataFrame) -> None:
@@ -218,7 +218,7 @@ def value_norm_scatter(points: pd.DataFrame, *, layer: int | None = None) -> Fig
         ax.set_visible(False)
     dots = {"linestyle": "none", "marker": "o", "markersize": 3}
     key(drawn, [Line2D([], [], **dots, color=_KINDS[kind], label=kind) for kind in _KINDS])
-    return _figure(drawn, data, "value_norm_scatter", {"layer": layer})
+    return Figure.of_table(drawn, data, "value_norm_scatter", {"layer": layer})
 
 
 def _layers(part: pd.DataFrame) -> str:
@@ -278,7 +278,7 @@ def contribution_scatter(table: pd.DataFrame) -> Figure:
     diagonal = Line2D([], [], color=NULL, linestyle=(0, (4, 2)), linewidth=0.8)
     diagonal.set_label("null: as much as attention elsewhere")
     key(drawn, [diagonal])
-    return _figure(drawn, data, "contribution_scatter", {})
+    return Figure.of_table(drawn, data, "contribution_scatter")
 
 
 @look()
@@ -298,15 +298,10 @@ def mixing_by_depth(table: pd.DataFrame) -> Figure:
         if part["value"].min() >= 0:
             ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
     key(drawn, entries)
-    return _figure(drawn, table, "mixing_by_depth", {})
+    return Figure.of_table(drawn, table, "mixing_by_depth")
 
 
 def _known(table: pd.DataFrame, quantities: tuple[str, ...]) -> None:
     held = list(map(str, table["quantity"].drop_duplicates()))
     if lost := [one for one in quantities if one not in held]:
         raise SpecError(f"the table has no quantity {lost[0]!r}: it has {', '.join(held)}")
-
-
-def _figure(drawn: Any, data: pd.DataFrame, name: str, settings: dict[str, Any]) -> Figure:
-    about = dict(data.attrs.get("about", {})) | settings
-    return Figure(drawn, data, name=name, settings=about, traces=data.attrs.get("traces", []))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
-from matplotlib.figure import Figure as Sheet
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -57,7 +55,7 @@ def enrichment(table: pd.DataFrame) -> Figure:
     ax.tick_params(axis="y", length=0)
     ax.set(ylim=(len(names) - 0.5, -0.5), xlabel="share of sinks / share of keys")
     key(drawn, entries)
-    return _figure(drawn, data, "enrichment")
+    return Figure.of_table(drawn, data, "enrichment")
 
 
 def _dots(ax: Axes, data: pd.DataFrame, names: list[str], models: list[str]) -> list[Artist]:
@@ -157,7 +155,7 @@ def enrichment_depth(table: pd.DataFrame) -> Figure:
     if data["log2"].isna().any():
         entries.append(absent_patch("no sink in the layer, or no such token"))
     key(drawn, entries)
-    return _figure(drawn, data, "enrichment_depth")
+    return Figure.of_table(drawn, data, "enrichment_depth")
 
 
 def _depth_map(ax: Axes, rows: pd.DataFrame, names: Sequence[str], limit: float) -> None:
@@ -203,7 +201,7 @@ def structure(table: pd.DataFrame) -> Figure:
             ax.set(ylim=(-0.03, 1.03))
             ax.set_title(printable(model, 40) if len(models) > 1 else "")
     key(drawn, entries)
-    return _figure(drawn, table, "structure")
+    return Figure.of_table(drawn, table, "structure")
 
 
 def _of_kinds(rows: pd.DataFrame, of: str) -> pd.DataFrame:
@@ -241,7 +239,7 @@ def meaning_or_place(table: pd.DataFrame) -> Figure:
             title = titles.get(outcome, outcome)
             ax.set_title(title if len(models) == 1 else f"{printable(model, 40)}: {title}")
     key(drawn, entries)
-    return _figure(drawn, table, "meaning_or_place")
+    return Figure.of_table(drawn, table, "meaning_or_place")
 
 
 def _without_interval(data: pd.DataFrame) -> list[Artist]:
@@ -260,9 +258,3 @@ def _times(value: float) -> str:
 
 def _percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.0995 or share == 0 else f"{share:.1%}"
-
-
-def _figure(drawn: Sheet, data: pd.DataFrame, name: str) -> Figure:
-    about: dict[str, Any] = dict(data.attrs.get("about", {}))
-    traces = data.attrs.get("traces", [])
-    return Figure(drawn, data, name=name, settings=about, traces=traces)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure as Sheet
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
@@ -103,7 +101,7 @@ def sink_positions(table: pd.DataFrame, *, head: int | None = None) -> Figure:
         ax.set_visible(False)
     data = pd.concat(found, ignore_index=True)
     key(drawn, [absent_patch("no sink")] if data["value"].isna().any() else [])
-    return _figure(drawn, data, table, "sink_positions", {"head": head})
+    return Figure.of_table(drawn, data, "sink_positions", {"head": head}, table)
 
 
 @look()
@@ -160,7 +158,9 @@ def sink_path(
     key(drawn, list(entries.values()))
     pairs = pd.MultiIndex.from_tuples(chosen)
     data = table[pd.MultiIndex.from_frame(table[["layer", "head"]]).isin(pairs)]
-    return _figure(drawn, data, table, "sink_path", {"heads": [list(one) for one in chosen]})
+    return Figure.of_table(
+        drawn, data, "sink_path", {"heads": [list(one) for one in chosen]}, table
+    )
 
 
 @look()
@@ -199,7 +199,7 @@ def survival(table: pd.DataFrame) -> Figure:
     ax.set_xlim(0, max(int(shown["age"].max()) if len(shown) else 1, 1))
     whole_ticks(ax, y=False)
     key(drawn, entries + no_interval(table))
-    return _figure(drawn, table, table, "survival", {})
+    return Figure.of_table(drawn, table, "survival")
 
 
 @look()
@@ -228,7 +228,7 @@ def by_lag(table: pd.DataFrame, *, quantities: Sequence[str] | None = None) -> F
         ax.set_ylim(0, None if "shannon" in quantity else 1.03)
     key(drawn, entries)
     data = table[table["quantity"].isin(chosen)]
-    return _figure(drawn, data, table, "by_lag", {"quantities": chosen})
+    return Figure.of_table(drawn, data, "by_lag", {"quantities": chosen}, table)
 
 
 @look()
@@ -253,7 +253,7 @@ def head_types(table: pd.DataFrame) -> Figure:
         Patch(color=TYPE_COLOURS[kind], label=kind) for kind in TYPES if kind in held
     ]
     key(drawn, entries + ([absent_patch("not measured")] if ABSENT in held else []))
-    return _figure(drawn, table, table, "head_types", {})
+    return Figure.of_table(drawn, table, "head_types")
 
 
 @look()
@@ -283,7 +283,7 @@ def layer_consistency(table: pd.DataFrame, *, quantity: str = "jaccard") -> Figu
             ax.set_aspect("equal")
     said = "the same layer, or no sink" if quantity == "jaccard" else "no sink"
     key(drawn, [absent_patch(said)] if data["value"].isna().any() else [])
-    return _figure(drawn, data, table, "layer_consistency", {"quantity": quantity})
+    return Figure.of_table(drawn, data, "layer_consistency", {"quantity": quantity}, table)
 
 
 def _traces(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -386,12 +386,3 @@ def _type_bars(ax: Axes, rows: pd.DataFrame) -> None:
     ax.set(xlim=(0, 1), ylim=(int(rows["layer"].max()) + 0.5, -0.5), xlabel="share of heads")
     ax.set_ylabel("layer")
     whole_ticks(ax, x=False)
-
-
-def _figure(
-    drawn: Sheet, data: pd.DataFrame, table: pd.DataFrame, name: str, settings: dict[str, Any]
-) -> Figure:
-    about = dict(table.attrs.get("about", {}))
-    return Figure(
-        drawn, data, name=name, settings=about | settings, traces=table.attrs.get("traces", [])
-    )

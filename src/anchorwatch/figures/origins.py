@@ -19,29 +19,14 @@ from xml.etree import ElementTree
 from anchorwatch._version import __version__
 from anchorwatch.commits import plain
 from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.provenance import origin
 from anchorwatch.trace import Trace
 
 PNG_KEY = "anchorwatch"
-LONGEST_PROMPT = 200
-"""Characters of a prompt that are kept."""
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"f": b"\f"}
-
-
-def origin(trace: Trace) -> dict[str, Any]:
-    """What a figure says of one trace: enough to find it, and to make it again."""
-    model, prompt = trace.manifest["model"], trace.prompt
-    clipped = prompt if len(prompt) <= LONGEST_PROMPT else f"{prompt[: LONGEST_PROMPT - 1]}…"
-    return {
-        "digest": trace.digest(),
-        "model": model["source"],
-        "weights": model["weights"],
-        "prompt": clipped,
-        "decoding": trace.manifest["decoding"],
-        "seed": trace.seed,
-    }
 
 
 def made(

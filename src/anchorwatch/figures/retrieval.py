@@ -80,9 +80,8 @@ def _map(table: pd.DataFrame, quantity: str, kind: Any) -> Figure:
         _means(beside, part, ax.get_ylim())
     entries = [absent_patch()] if np.isnan(values).any() else []
     key(drawn, [*_null_entry(data), *entries])
-    about = dict(table.attrs.get("about", {})) | {"quantity": quantity}
     name = "retrieval_map" if kind == "magnitude" else "retrieval_contrast"
-    return Figure(drawn, data, name=name, settings=about, traces=table.attrs.get("traces", []))
+    return Figure.of_table(drawn, data, name, {"quantity": quantity}, table)
 
 
 def _means(ax: Axes, part: pd.DataFrame, rows: tuple[float, float]) -> None:

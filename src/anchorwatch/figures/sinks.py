@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure as Sheet
 
 from anchorwatch.errors import SpecError
 from anchorwatch.figures.cells import absent_patch, grid, limits_of, require
@@ -62,7 +61,7 @@ def profile(
         ax.set_visible(False)
     key(drawn, entries)
     data = table[table["quantity"].isin(chosen)]
-    return _figure(drawn, data, "profile", {"x": x})
+    return Figure.of_table(drawn, data, "profile", {"x": x})
 
 
 @look()
@@ -89,7 +88,7 @@ def head_grid(
     for ax in axes[len(models) :]:
         ax.set_visible(False)
     key(drawn, [absent_patch()] if data["value"].isna().any() else [])
-    return _figure(drawn, data, "head_grid", {"quantity": quantity})
+    return Figure.of_table(drawn, data, "head_grid", {"quantity": quantity})
 
 
 @look()
@@ -102,7 +101,7 @@ def epsilon_curve(table: pd.DataFrame) -> Figure:
     ax.annotate("eps = 3", (3, ax.get_ylim()[0]), (3, 3), textcoords="offset points", fontsize=6)
     ax.set_xlim(0, table["eps"].max())
     key(drawn, entries)
-    return _figure(drawn, table, "epsilon_curve", {})
+    return Figure.of_table(drawn, table, "epsilon_curve")
 
 
 @look()
@@ -135,7 +134,7 @@ def score_histogram(table: pd.DataFrame) -> Figure:
     ax.set(xlim=(edges[0], edges[-1]), ylim=(least / 2, 1.5))
     plain_log(ax.yaxis)
     key(drawn, entries)
-    return _figure(drawn, table, "score_histogram", {})
+    return Figure.of_table(drawn, table, "score_histogram")
 
 
 @look()
@@ -147,7 +146,7 @@ def dose_response(
     drawn, (ax,) = sheet(COLUMN, 2.3)
     entries = lines(ax, table, x=x, unit=unit, colour_by=colour_by)
     key(drawn, entries)
-    return _figure(drawn, table, "dose_response", {"x": x})
+    return Figure.of_table(drawn, table, "dose_response", {"x": x})
 
 
 def _known(table: pd.DataFrame, quantities: Sequence[str]) -> None:
@@ -155,9 +154,3 @@ def _known(table: pd.DataFrame, quantities: Sequence[str]) -> None:
     if lost := [one for one in quantities if one not in held]:
         names = ", ".join(map(str, table["quantity"].drop_duplicates()))
         raise SpecError(f"the table has no quantity {lost[0]!r}: it has {names}")
-
-
-def _figure(drawn: Sheet, data: pd.DataFrame, name: str, settings: dict[str, Any]) -> Figure:
-    about = dict(data.attrs.get("about", {}))
-    kept = about | settings
-    return Figure(drawn, data, name=name, settings=kept, traces=data.attrs.get("traces", []))

@@ -13,12 +13,10 @@ import pandas as pd
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio, total
 from anchorwatch.metrics.paths import along
-from anchorwatch.metrics.reading import Slab
+from anchorwatch.metrics.reading import Slab, Traces
 from anchorwatch.metrics.tables import ROUNDING, over_slabs, tabulate
 from anchorwatch.rules import RESOLUTION, Rule, gu, rulli, topk, zscore
-from anchorwatch.trace import Trace
 
-Traces = Trace | Sequence[Trace]
 CELL = ("step", "head")
 EPS = tuple(np.arange(0, 10.25, 0.25).tolist())
 SETS = ("first", "top1", "top3", "top5", "top10")

@@ -14,8 +14,14 @@ import pandas as pd
 
 from anchorwatch.metrics.cells import Quantity, mean, ratio
 from anchorwatch.metrics.passes import each_slab
-from anchorwatch.metrics.paths import CHANCE, Parts, Traces, chance, compared, occupancy
-from anchorwatch.metrics.reading import Slab
+from anchorwatch.metrics.paths import (
+    CHANCE,
+    Parts,
+    chance,
+    compared,
+    occupancy,
+)
+from anchorwatch.metrics.reading import Slab, Traces
 from anchorwatch.rules import Rule, rulli
 from anchorwatch.trace import Trace
 

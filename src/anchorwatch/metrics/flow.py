@@ -20,11 +20,10 @@ from anchorwatch import stats
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.cells import Quantity, mean, ratio, stacked
 from anchorwatch.metrics.nulls import indifferent, window_of
-from anchorwatch.metrics.reading import held, need
+from anchorwatch.metrics.reading import Traces, held, need
 from anchorwatch.metrics.tables import NUMBERS, tabulate
 from anchorwatch.trace import ABSENT, Trace
 
-Traces = Trace | Sequence[Trace]
 REGIONS = ("query_region", "key_region")
 ANSWER = "answer"
 DOCUMENTS = ("doc", "distractor", "passage")

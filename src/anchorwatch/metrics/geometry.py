@@ -16,12 +16,11 @@ import pandas as pd
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Quantity, mean
 from anchorwatch.metrics.columns import SinkColumns, columns
-from anchorwatch.metrics.reading import Slab, held, need
+from anchorwatch.metrics.reading import Slab, Traces, held, need
 from anchorwatch.metrics.tables import over_slabs, tabulate
 from anchorwatch.rules import Rule, rulli
-from anchorwatch.trace import ABSENT, Trace
+from anchorwatch.trace import ABSENT
 
-Traces = Trace | Sequence[Trace]
 ROTARY = {"after": "", "before": "_before_rotary"}
 
 

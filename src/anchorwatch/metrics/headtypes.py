@@ -21,9 +21,16 @@ from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Quantity, mean
 from anchorwatch.metrics.movement import block_of, frontier_of
 from anchorwatch.metrics.passes import each_slab
-from anchorwatch.metrics.paths import Traces, along, compared, occupancy, shuffled_jump, sink_path
-from anchorwatch.metrics.reading import Slab
-from anchorwatch.metrics.tables import model_names, over_slabs, prompt_id, whence
+from anchorwatch.metrics.paths import (
+    along,
+    compared,
+    occupancy,
+    shuffled_jump,
+    sink_path,
+)
+from anchorwatch.metrics.reading import Slab, Traces
+from anchorwatch.metrics.tables import model_names, over_slabs, prompt_id
+from anchorwatch.provenance import origin
 from anchorwatch.rules import Rule, rulli
 from anchorwatch.stats.ranks import kendall
 from anchorwatch.trace import Trace
@@ -99,7 +106,7 @@ def head_types(
     about = {"metric": "head_types", "rule": str(rule), "group": group}
     table.attrs = {
         "about": about | {"limits": dataclasses.asdict(limits)},
-        "traces": [whence(trace) for trace in found],
+        "traces": [origin(trace) for trace in found],
     }
     return table
 

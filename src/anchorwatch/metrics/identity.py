@@ -13,8 +13,8 @@ import pandas as pd
 from anchorwatch import stats
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Cell, Quantity, collapse, mean
-from anchorwatch.metrics.reading import Slab, held
-from anchorwatch.metrics.tables import OF_TRACES, model_names, over_slabs, tabulate
+from anchorwatch.metrics.reading import Slab, Traces, held
+from anchorwatch.metrics.tables import OF_TRACES, listed, model_names, over_slabs, tabulate
 from anchorwatch.metrics.tokens import (
     CLASSES,
     MASK,
@@ -28,7 +28,6 @@ from anchorwatch.rules import Rule, rulli
 from anchorwatch.stats.ranks import spearman
 from anchorwatch.trace import MISSING, Trace
 
-Traces = Trace | Sequence[Trace]
 Parts = list[tuple[Trace, list[Quantity]]]
 CELL = ("step", "head")
 KINDS = {"structure": STRUCTURE, "mask": (MASK,), "content": MEANING}
@@ -143,7 +142,7 @@ def sink_tokens(
     """
     if top is not None and (not isinstance(top, int) or top < 1):
         raise SpecError(f"top={top!r} is not a whole number of at least 1, nor None for all tokens")
-    _listed(by)
+    listed(by)
     rule = rule or rulli()
     kernel = partial(token_cells, tokens=Tokens(), rule=rule, group=group, by=tuple(by))
     about = _about("sink_tokens", rule, group) | {"top": top}
@@ -334,7 +333,7 @@ def structure_trend(
     "Shallow structure-aware, deep content-focused" is a rho below 0 of the first and above 0 of the
     second. One rho for each prompt, over the layers that have a share; the null is no trend, 0.
     """
-    _listed(by)
+    listed(by)
     if "layer" in by:
         raise SpecError("a trend over layers cannot be split by layer: leave it out of by")
     rule, classes = rule or rulli(), TokenClasses(traces, template, evidence)
@@ -357,11 +356,6 @@ def _trend(one: Quantity, by: Sequence[str], trace: Trace) -> Quantity:
     cell = collapse(one, [*inner, "layer"], trace.progress[:-1])
     rho = spearman(np.broadcast_to(np.arange(cell.value.shape[-1]), cell.value.shape), cell.value)
     return mean(one.name, tuple(inner), np.asarray(rho), np.zeros(np.shape(rho)))
-
-
-def _listed(by: Sequence[str]) -> None:
-    if isinstance(by, str):
-        raise SpecError(f"by={by!r} is not a list: say by=[{by!r}]")
 
 
 def _about(

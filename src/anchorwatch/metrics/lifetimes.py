@@ -18,9 +18,9 @@ import scipy  # its submodules load when they are first used
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Cell, Quantity, collapse, mean, ratio, total
 from anchorwatch.metrics.odds import odds_table
-from anchorwatch.metrics.paths import CHANCE, Parts, Traces, along, compared, listed
-from anchorwatch.metrics.reading import Slab
-from anchorwatch.metrics.tables import OF_TRACES, beside, over_slabs
+from anchorwatch.metrics.paths import CHANCE, Parts, along, compared, named
+from anchorwatch.metrics.reading import Slab, Traces
+from anchorwatch.metrics.tables import OF_TRACES, beside, joined, listed, over_slabs
 from anchorwatch.rules import Rule, rulli
 from anchorwatch.stats.ranks import kaplan_meier
 
@@ -255,8 +255,15 @@ def onsets(
     rule = rule or rulli()
     kernel = partial(onset_cells, rule=rule, group=group)
     others = {"frozen": frozen, "untrained": untrained}
+    read: dict[int, Parts] = {}  # two tables come of one reading
+
+    def measure(ts: Traces) -> Parts:
+        if id(ts) not in read:
+            read[id(ts)] = over_slabs(ts, kernel)
+        return read[id(ts)]
+
     shares = compared(
-        lambda ts: over_slabs(ts, kernel),
+        measure,
         traces,
         by,
         finish=_shares,
@@ -265,12 +272,10 @@ def onsets(
     )
 
     def odds(ts: Traces) -> pd.DataFrame:
-        return odds_table(_named(over_slabs(ts, kernel)), listed(by), _crossed)
+        return odds_table(named(measure(ts), chances=False), listed(by), _crossed)
 
     given = {name: None if other is None else odds(other) for name, other in others.items()}
-    table = pd.concat([shares, beside(odds(traces), given)], ignore_index=True)
-    table.attrs = shares.attrs
-    return table
+    return joined(shares, beside(odds(traces), given))
 
 
 def onset_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
@@ -304,11 +309,6 @@ def onset_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
         total("lost", dims, lost),
         ratio(f"{CHANCE}{JUST}", dims, counts["onset"] * share[:, None], counts["onset"]),
     ]
-
-
-def _named(parts: Parts) -> Parts:
-    """The counts, without the columns that `compared` makes of chances."""
-    return [(t, [one for one in found if not one.name.startswith(CHANCE)]) for t, found in parts]
 
 
 def _added(

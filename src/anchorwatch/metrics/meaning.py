@@ -19,13 +19,12 @@ from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Quantity, stacked
 from anchorwatch.metrics.identity import TokenClasses
 from anchorwatch.metrics.passes import each_slab
-from anchorwatch.metrics.reading import Slab, held
-from anchorwatch.metrics.tables import over_slabs, prompt_id, tabulate
+from anchorwatch.metrics.reading import Slab, Traces, held
+from anchorwatch.metrics.tables import listed, over_slabs, prompt_id, tabulate
 from anchorwatch.metrics.tokens import CLASSES
 from anchorwatch.rules import Rule, rulli
 from anchorwatch.trace import MISSING, Trace
 
-Traces = Trace | Sequence[Trace]
 OUTCOMES = ("received", "sink")
 HELD_OUT = ("steps", "prompts")
 TENTHS = 10
@@ -69,9 +68,7 @@ def meaning_or_place(
 def split_table(
     parts: list[tuple[Trace, list[Quantity]]], by: Sequence[str], about: Mapping[str, object]
 ) -> pd.DataFrame:
-    if isinstance(by, str):
-        raise SpecError(f"by={by!r} is not a list: say by=[{by!r}]")
-    return tabulate(parts, ["outcome", *by], about=about).assign(lift=np.nan)
+    return tabulate(parts, ["outcome", *listed(by)], about=about).assign(lift=np.nan)
 
 
 def split_cells(slab: Slab, designs: Designs, rule: Rule, group: str = "all") -> list[Quantity]:

@@ -19,7 +19,6 @@ from anchorwatch.errors import TraceError
 from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio
 from anchorwatch.metrics.passes import each_slab
 from anchorwatch.metrics.paths import (
-    Traces,
     any_path,
     centroid_path,
     chance,
@@ -30,8 +29,9 @@ from anchorwatch.metrics.paths import (
     sink_path,
     steps_between,
 )
-from anchorwatch.metrics.reading import Slab, held
-from anchorwatch.metrics.tables import model_names, over_slabs, prompt_id, whence
+from anchorwatch.metrics.reading import Slab, Traces, held
+from anchorwatch.metrics.tables import model_names, over_slabs, prompt_id
+from anchorwatch.provenance import origin
 from anchorwatch.rules import Rule, rulli
 from anchorwatch.stats.ranks import kendall, theil_sen
 from anchorwatch.trace import MASKED, Trace
@@ -59,7 +59,7 @@ def sink_positions(traces: Traces, rule: Rule | None = None, *, group: str = "al
     table = pd.concat(rows, ignore_index=True)
     table = table[["model", *(column for column in table.columns if column != "model")]]
     about = {"metric": "sink_positions", "rule": str(rule), "group": group}
-    table.attrs = {"about": about, "traces": [whence(trace) for trace in found]}
+    table.attrs = {"about": about, "traces": [origin(trace) for trace in found]}
     return table
 
 

@@ -17,12 +17,11 @@ from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio, total
 from anchorwatch.metrics.columns import CELL, Columns, SinkColumns, columns, every_key
 from anchorwatch.metrics.odds import odds_table
-from anchorwatch.metrics.reading import Slab, held, need, slabs
-from anchorwatch.metrics.tables import model_names, over_slabs, tabulate, whence
+from anchorwatch.metrics.reading import Slab, Traces, held, need, slabs
+from anchorwatch.metrics.tables import joined, model_names, over_slabs, tabulate
+from anchorwatch.provenance import origin
 from anchorwatch.rules import Rule, checked, rulli
-from anchorwatch.trace import Trace
 
-Traces = Trace | Sequence[Trace]
 CARRIED = ("contribution_norm", "value_norm")
 
 
@@ -145,7 +144,7 @@ def value_norm_points(
     frames = [frame.assign(model=m, kind=k) for (m, k), (frame,) in sorted(found.items())]
     table = pd.concat(frames, ignore_index=True)[names] if frames else pd.DataFrame(columns=names)
     about = {"metric": "value_norm_points", "rule": str(rule), "count": count, "seed": seed}
-    origins = [whence(trace) for trace in read]
+    origins = [origin(trace) for trace in read]
     table.attrs = {"about": about | {"group": group}, "traces": origins}
     return table
 
@@ -248,16 +247,10 @@ def massive_activations(
     about = {"metric": "massive_activations", "rule": str(rule), "least": least, "times": times}
     parts = over_slabs(traces, kernel)
     table = tabulate(parts, by, _seen, about | {"group": group})
-    odds = odds_table(parts, by, _crossed)
-    return pd.concat([table, odds], ignore_index=True).pipe(_with_attrs, table)
+    return joined(table, odds_table(parts, by, _crossed))
 
 
 CROSSED = ("both", "massive", "sinks", "keys")
-
-
-def _with_attrs(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    table.attrs = other.attrs
-    return table
 
 
 def massive_cells(

@@ -20,13 +20,12 @@ from anchorwatch.metrics.cells import Quantity, mean, ratio
 from anchorwatch.metrics.paths import (
     LAGS,
     Parts,
-    Traces,
     along,
     compared,
     occupancy,
     sink_path,
 )
-from anchorwatch.metrics.reading import Slab, held, need
+from anchorwatch.metrics.reading import Slab, Traces, held, need
 from anchorwatch.metrics.tables import over_slabs
 from anchorwatch.rules import Rule, rulli
 from anchorwatch.stats.ranks import cosine, jensen_shannon

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Quantity, mean
-from anchorwatch.metrics.reading import Slab
-from anchorwatch.metrics.tables import NUMBERS, Finish, beside, tabulate, whence
+from anchorwatch.metrics.reading import Slab, Traces
+from anchorwatch.metrics.tables import NUMBERS, Finish, beside, listed, tabulate
+from anchorwatch.provenance import origin
 from anchorwatch.rules import Rule
 from anchorwatch.trace import Trace
 
-Traces = Trace | Sequence[Trace]
 Parts = list[tuple[Trace, list[Quantity]]]
 
 LAGS = (1, 2, 4, 8, 16, 32)
@@ -99,13 +98,6 @@ def along(dim: str, by: Sequence[str]) -> list[str]:
     return [dim, *(one for one in listed(by) if one != dim)]
 
 
-def listed(by: Sequence[str]) -> Sequence[str]:
-    """`by`, unless it is one word, which would be taken letter by letter."""
-    if isinstance(by, str):
-        raise SpecError(f"by={by!r} is not a list: say by=[{by!r}]")
-    return by
-
-
 def compared(
     measure: Callable[[Traces], Parts],
     traces: Traces,
@@ -122,16 +114,16 @@ def compared(
     parts = measure(traces)
     given = {name: None if other is None else measure(other) for name, other in others.items()}
     said = dict(about) | {
-        name: [whence(trace)["digest"] for trace, _ in found] if found else None
+        name: [origin(trace)["digest"] for trace, _ in found] if found else None
         for name, found in given.items()
     }
-    table = tabulate(_named(parts, chances=False), by, finish, said)
+    table = tabulate(named(parts, chances=False), by, finish, said)
     values = {
-        name: tabulate(_named(found, chances=False), by, finish) if found else None
+        name: tabulate(named(found, chances=False), by, finish) if found else None
         for name, found in given.items()
     }
     attrs, table = table.attrs, beside(table, values)
-    by_chance = _named(parts, chances=True)
+    by_chance = named(parts, chances=True)
     if any(quantities for _, quantities in by_chance):
         keys = [name for name in table.columns if name not in (*NUMBERS, *values)]
         found = tabulate(by_chance, by)[[*keys, "value"]].rename(columns={"value": "chance"})
@@ -142,7 +134,7 @@ def compared(
     return table
 
 
-def _named(parts: Parts, *, chances: bool) -> Parts:
+def named(parts: Parts, *, chances: bool) -> Parts:
     return [
         (trace, [q for q in quantities if q.name.startswith(CHANCE) == chances])
         for trace, quantities in parts

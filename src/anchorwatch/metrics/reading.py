@@ -16,6 +16,9 @@ from anchorwatch.metrics.nulls import Null, indifferent, window_of
 from anchorwatch.rules import Rule, checked
 from anchorwatch.trace import Trace
 
+Traces = Trace | Sequence[Trace]
+"""One trace or several."""
+
 AT_ONCE_BYTES = 128_000_000
 """Read as many layers together as fit into this: a stored chunk may hold several."""
 
@@ -45,7 +48,7 @@ _SUMMARIES = {
 }
 
 
-def held(traces: Trace | Sequence[Trace]) -> list[Trace]:
+def held(traces: Traces) -> list[Trace]:
     """One trace or several, as a list; anything else is refused."""
     one = isinstance(traces, Trace) or not isinstance(traces, Iterable)
     found: list[Trace] = [traces] if one else list(traces)  # type: ignore[list-item, arg-type]

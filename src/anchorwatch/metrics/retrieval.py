@@ -18,14 +18,12 @@ from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Quantity, mean
 from anchorwatch.metrics.looks import Looks, looks_of
 from anchorwatch.metrics.paths import along
-from anchorwatch.metrics.reading import held
+from anchorwatch.metrics.reading import Traces, held
 from anchorwatch.metrics.tables import NUMBERS, tabulate
 from anchorwatch.rules import Rule, rulli
 from anchorwatch.stats import ranks
 from anchorwatch.stats.resampling import NEEDED, WORDS, quantiles, resamplings, tail_of
-from anchorwatch.trace import Trace
 
-Traces = Trace | Sequence[Trace]
 DIMS = ("step", "layer", "head")
 THIRDS = ("early", "middle", "late")
 SCORES = ("copy", "hit", "evidence_mass", "evidence_in_top")

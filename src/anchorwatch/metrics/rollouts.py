@@ -19,9 +19,15 @@ import scipy  # its submodules load when they are first used
 
 from anchorwatch.errors import AnchorwatchWarning, SpecError, TraceError
 from anchorwatch.metrics.cells import Quantity, mean
-from anchorwatch.metrics.flow import REGIONS, Layout, Traces, asked_regions, layouts, null_flow
+from anchorwatch.metrics.flow import (
+    REGIONS,
+    Layout,
+    asked_regions,
+    layouts,
+    null_flow,
+)
 from anchorwatch.metrics.nulls import spans, window_of
-from anchorwatch.metrics.reading import need
+from anchorwatch.metrics.reading import Traces, need
 from anchorwatch.metrics.tables import tabulate
 from anchorwatch.trace import ABSENT, Trace
 

@@ -19,6 +19,7 @@ from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.metrics.cells import PROGRESS_BINS, Cell, Quantity, collapse, stacked
 from anchorwatch.metrics.passes import each_slab
 from anchorwatch.metrics.reading import Slab
+from anchorwatch.provenance import origin
 from anchorwatch.trace import Trace
 
 Finish = Callable[[dict[str, Cell]], dict[str, Cell]]
@@ -50,8 +51,7 @@ def tabulate(
 
     `unit` names what is resampled where it is not the prompt: an item told in several prompts.
     """
-    if isinstance(by, str):
-        raise SpecError(f"by={by!r} is not a list: say by=[{by!r}]")
+    by = listed(by)
     if twice := [dim for at, dim in enumerate(by) if dim in by[:at]]:
         raise SpecError(f"by={list(by)} names {twice[0]} twice: name each once")
     parts = list(parts)
@@ -67,8 +67,22 @@ def tabulate(
         _warn_of_decodings(every, by)
     keys = ["model", *by, "quantity"]
     table = _over_prompts(every, keys)
-    table.attrs = {"about": dict(about or {}), "traces": [whence(trace) for trace, _ in parts]}
+    table.attrs = {"about": dict(about or {}), "traces": [origin(trace) for trace, _ in parts]}
     return table
+
+
+def listed(by: Sequence[str]) -> Sequence[str]:
+    """`by`, unless it is one word, which would be taken letter by letter."""
+    if isinstance(by, str):
+        raise SpecError(f"by={by!r} is not a list: say by=[{by!r}]")
+    return by
+
+
+def joined(table: pd.DataFrame, more: pd.DataFrame) -> pd.DataFrame:
+    """More quantities under a table, which still knows what made it."""
+    both = pd.concat([table, more], ignore_index=True)
+    both.attrs = table.attrs
+    return both
 
 
 def beside(table: pd.DataFrame, others: Mapping[str, pd.DataFrame | None]) -> pd.DataFrame:
@@ -83,19 +97,6 @@ def beside(table: pd.DataFrame, others: Mapping[str, pd.DataFrame | None]) -> pd
         table = table.merge(values.rename(columns={"value": name}), on=keys, how="left")
     table.attrs = attrs
     return table
-
-
-def whence(trace: Trace) -> dict[str, Any]:
-    """What made a number or a picture: enough to find the trace again."""
-    manifest = trace.manifest
-    return {
-        "digest": trace.digest(),
-        "model": manifest["model"]["source"],
-        "weights": manifest["model"]["weights"],
-        "prompt": manifest["prompt_text"][:200],
-        "decoding": manifest["decoding"],
-        "seed": manifest["seed"],
-    }
 
 
 def _rows_of(
