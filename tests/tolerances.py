@@ -56,3 +56,15 @@ SCORE = 2e-4
 
 PLANTED_SINK = 3e-3
 """A planted sink's share against the round number it was planted for (0.98, or nothing)."""
+
+COMPARED = 2e-5
+"""A mean over two runs (KL in nats, a change of states, a share of gains): float32 against eager."""
+
+IDENTITY = 1e-5
+"""Logits of a whole float32 pass by two forms of one identity, relative to the largest."""
+
+IDENTITY_64 = 1e-10
+"""The same in float64, and gradients, relative to the largest."""
+
+BFLOAT16_SHARE, BFLOAT16_LOGPROB = 0.08, 0.2
+"""A share of attention, a log-probability of order five: bfloat16 against float32, tiny networks."""

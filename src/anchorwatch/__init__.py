@@ -16,6 +16,7 @@ from anchorwatch.errors import AnchorwatchError
 if TYPE_CHECKING:
     from anchorwatch import figures, metrics, stats
     from anchorwatch.diffs import diff
+    from anchorwatch.effects import effect
     from anchorwatch.loop import Step
     from anchorwatch.models.loading import load
     from anchorwatch.models.model import Model
@@ -28,6 +29,7 @@ _LAZY = {
     "Step": "anchorwatch.loop",
     "Trace": "anchorwatch.trace",
     "diff": "anchorwatch.diffs",
+    "effect": "anchorwatch.effects",
     "fork": "anchorwatch.replays",
     "load": "anchorwatch.models.loading",
     "plan": "anchorwatch.runs",
@@ -49,6 +51,7 @@ __all__ = [
     "decoding",
     "diff",
     "edits",
+    "effect",
     "figures",
     "fork",
     "load",

@@ -15,11 +15,12 @@ import torch
 
 from anchorwatch import streams
 from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
-from anchorwatch.edits import Edit
+from anchorwatch.edits import Edit, check_canvas, parts_among
 from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.fields import RunShape
 from anchorwatch.loop import Job, Step, shape_of, walk
 from anchorwatch.measures import Record
+from anchorwatch.models.fits import check_parts
 from anchorwatch.models.model import Model
 from anchorwatch.models.prompts import Prompt
 from anchorwatch.plans import (
@@ -30,12 +31,13 @@ from anchorwatch.plans import (
     fields_of,
     probe_list,
 )
-from anchorwatch.policies import Draft
 from anchorwatch.probes import DEFAULT, Probe
 from anchorwatch.progress import Progress
 from anchorwatch.records import trace_of
 from anchorwatch.regions import Regions, Spans, find_regions
+from anchorwatch.schedules import Draft
 from anchorwatch.store import BLOCK_STEPS
+from anchorwatch.touches import ground_of
 from anchorwatch.trace import MISSING, Trace, read
 from anchorwatch.watch import Watch
 
@@ -73,7 +75,8 @@ def run(  # noqa: PLR0913 - one keyword for each thing a run can be given
         seed: where chance begins, for a decoding that draws.
         budget: bytes it may keep in memory. A run that would keep more is refused.
         out: writes the trace here, block by block while it runs: memory holds one block.
-        resume: the `out` of a run that was killed; it knows all else: `run(model, resume=out)`.
+        resume: the `out` of a run that was killed; it knows all else: `run(model, resume=out)`,
+            but for numbers in edits, which are given again.
 
     >>> from anchorwatch.models.loading import load
     >>> from anchorwatch.probes import region_flow
@@ -87,12 +90,12 @@ def run(  # noqa: PLR0913 - one keyword for each thing a run can be given
     probes, edits = probe_list(probes), edit_list(edits)
     if resume is not None:
         asked = any(given is not None for given in (prompt, canvas, regions, decoding, out))
-        if asked or (probes, edits, seed, budget) != (DEFAULT, (), 0, BUDGET_BYTES):
+        if asked or (probes, seed, budget) != (DEFAULT, 0, BUDGET_BYTES):
             raise SpecError(
                 "an unfinished run knows what was asked, its probes, edits, seed and budget too: "
                 "run(model, resume=path)"
             )
-        return _streamed(streams.resume(resume, model))
+        return _streamed(streams.resume(resume, model, edits))
     block = None if out is None else BLOCK_STEPS
     ask = Ask(prompt, canvas, regions, edits)
     job = _job(model, ask, decoding, probes, seed, budget, block)
@@ -133,20 +136,13 @@ def run_many(
     `regions` are a list, the same names for each prompt, or one mapping for all of them. `budget`
     counts what all prompts keep, which is what the returned list holds.
     """
-    if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
-        raise PromptError("run_many takes a list of prompts: give [prompt], or use run")
-    size = batch if batch is not None else (1 if model.device.type == "cpu" else 8)
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise SpecError(f"batch={batch!r} is not a whole number of at least 1")
+    prompts, size = prompt_list(prompts, "run_many"), rows_at_once(model, batch)
     probes, edits, seed = probe_list(probes), edit_list(edits), checked_seed(seed)
-    prompts = list(prompts)
     asks = [
         Ask(prompt, regions=spans, edits=edits)
-        for prompt, spans in zip(prompts, _for_each(regions, len(prompts)), strict=True)
+        for prompt, spans in zip(prompts, for_each(regions, len(prompts)), strict=True)
     ]
-    ready = [_prepared(model, ask, decoding) for ask in asks]
-    _planned(ready, probes).within(budget)
-    jobs = [_begun(model, one, probes, checked_seed(seed + i)) for i, one in enumerate(ready)]
+    jobs = begin(model, asks, decoding, range(seed, seed + len(asks)), probes, budget)
     with Progress("writing", total=len(jobs)) as bar:
         for start in range(0, len(jobs), size):
             group = jobs[start : start + size]
@@ -203,6 +199,38 @@ def checked_seed(seed: Any) -> int:
     return int(seed)
 
 
+def prompt_list(prompts: Any, taker: str) -> list[Prompt]:
+    """Several prompts; one alone is refused, which would be taken letter by letter."""
+    if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
+        raise PromptError(f"{taker} takes a list of prompts: give [prompt], or use run")
+    return list(prompts)
+
+
+def rows_at_once(model: Model, batch: Any) -> int:
+    """How many runs share a forward pass; on a CPU one, unless it is said."""
+    size = batch if batch is not None else (1 if model.device.type == "cpu" else 8)
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise SpecError(f"batch={batch!r} is not a whole number of at least 1")
+    return size
+
+
+def begin(
+    model: Model,
+    asks: Sequence[Ask],
+    decoding: Decoding | None,
+    seeds: Iterable[int],
+    probes: Sequence[Probe] = (),
+    budget: int = BUDGET_BYTES,
+) -> list[Job]:
+    """Runs about to begin, all of them checked, and within the budget together."""
+    ready = [_prepared(model, ask, decoding) for ask in asks]
+    _planned(ready, probes).within(budget)
+    return [
+        _begun(model, one, probes, checked_seed(seed))
+        for one, seed in zip(ready, seeds, strict=True)
+    ]
+
+
 def watch_over(model: Model, probes: Sequence[Probe], jobs: Sequence[Job]) -> Watch | None:
     """Probes at work on some jobs; None where there is nothing to measure."""
     if not probes:
@@ -244,8 +272,10 @@ def _prepared(model: Model, ask: Ask, decoding: Decoding | None) -> _Prepared:
         )
     decoding = decoding.for_length(len(answer))
     regions = find_regions(ask.regions, prompt, model, first, answer)
-    shape = shape_of(model, decoding, len(first), regions.names)
+    shape = shape_of(model, decoding, len(first), regions.names, ask.edits)
     check_edits(ask.edits, shape)
+    check_parts(model, parts_among(ask.edits))
+    check_canvas(ask.edits, ground_of(model, decoding, len(first), answer))
     return _Prepared(first, answer, decoding, regions, shape, ask.edits)
 
 
@@ -290,7 +320,7 @@ def _planned(ready: Sequence[_Prepared], probes: Sequence[Probe]) -> Plan:
     return Plan(sum(one.decoding.num_passes for one in ready), tuple(fields))
 
 
-def _for_each(regions: Any, count: int) -> list[Spans | None]:
+def for_each(regions: Any, count: int) -> list[Spans | None]:
     """The regions of each of several prompts: one mapping for all, or a list of as many."""
     if regions is None or isinstance(regions, Mapping):
         return [regions] * count

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -17,6 +17,7 @@ from anchorwatch.errors import AnchorwatchWarning
 from anchorwatch.foreign import one_line, visible
 
 if TYPE_CHECKING:
+    from anchorwatch.doctor import Finding
     from anchorwatch.trace import Trace
 
 _RUNNING = ("torch", "transformers", "safetensors", "tokenizers", "accelerate", "huggingface_hub")
@@ -28,6 +29,41 @@ def print_names(functions: Mapping[str, Callable[..., Any]]) -> None:
     for name, function in functions.items():
         says = (function.__doc__ or "").strip().partition("\n")[0]
         typer.echo(f"{name:<{width}}  {says}")
+
+
+def print_families(embedded: Sequence[str], *, as_json: bool) -> None:
+    """The families that can be loaded, those that cannot, and the models that need no file."""
+    from anchorwatch.models.families import FAMILIES, UNSUPPORTED
+
+    if as_json:
+        names = ("name", "kind", "architectures", "model_types", "network", "visibility", "shift")
+        rows = [
+            {name: getattr(family, name) for name in (*names, "mask_id", "checkpoints")}
+            for family in FAMILIES
+        ]
+        return print_json({"families": rows, "embedded": embedded, "not_read": UNSUPPORTED})
+    row = "{:<13}{:<6}{:<15}{:<5}{:<16}{}"
+    typer.echo(row.format("family", "kind", "visibility", "row", "mask id", "held by"))
+    for family in FAMILIES:
+        mask = "none" if family.kind == "arm" else str(family.mask_id or "from tokenizer")
+        held, at = family.network or "its own class", "p-1" if family.shift else "p"
+        cells = (family.name, family.kind, family.visibility, at, mask, held)
+        typer.echo(row.format(*cells))
+        typer.echo(wrapped(family.checkpoints, 13))
+    typer.echo("\nrow p-1: what the network says at the position before is about the token at p")
+    typer.echo(f"embedded: {', '.join(embedded)}\n\nknown and not read:")
+    for name, reason in UNSUPPORTED.items():
+        typer.echo(f"  {name}\n{wrapped(reason, 4)}")
+
+
+def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
+    """What the doctor found."""
+    if as_json:
+        return print_json([finding.as_dict() for finding in findings])
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        mark = "ok  " if finding.good else "FAIL"
+        typer.echo(f"{mark} {finding.name:<{width}}  {finding.says}")
 
 
 def tell(trace: Trace, out: Path | None, as_json: bool) -> None:

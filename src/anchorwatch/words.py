@@ -1,18 +1,16 @@
-"""Words of the command line turned into values: decodings, probes, options, places to write to."""
+"""Words of the command line turned into values: decodings, probes, edits, options."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import inspect
-import sys
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anchorwatch import decoding as decodings
 from anchorwatch import probes as kinds
+from anchorwatch.edits import EDITS, Edit
 from anchorwatch.errors import SpecError
 from anchorwatch.rules import RULES, parse
 
@@ -77,6 +75,122 @@ def regions(pairs: list[str]) -> dict[str, str] | None:
         if not all(pair.partition("=")[::2]):
             raise SpecError(f"--region {pair} is not name=text, such as --region gold='Lena was'")
     return {name: text for name, _, text in (p.partition("=") for p in pairs)} or None
+
+
+def edit(word: str) -> Edit:
+    """An edit spelled `name:value,field=value`: hide-sinks:1,form=weight or knock-out:2.3+2.5.
+
+    Several numbers are joined by +, 4-7 is from 4 to 7, a head of a layer is layer.head. Values
+    without a name go to the fields in their order.
+
+    >>> edit("hide-keys:0+3,layers=0-2")
+    hide_keys(positions=(0, 3), layers=(0, 1, 2))
+    """
+    name, _, rest = word.partition(":")
+    kind = EDITS.get(name.replace("-", "_"))
+    if kind is None:
+        known = ", ".join(one.replace("_", "-") for one in EDITS)
+        raise SpecError(f"no edit is called {name!r}: expected one of {known}")
+    fields = sorted(dataclasses.fields(kind), key=lambda one: bool(one.kw_only))
+    given: dict[str, Any] = {}
+    for part in (part.strip() for part in rest.split(",") if part.strip()):
+        field, value = _field_of(name, fields, part, len(given))
+        if field.name in given:
+            raise SpecError(f"{word}: {field.name} is given twice: say which one")
+        given[field.name] = _edit_value(name, field, value)
+    absent = (dataclasses.MISSING, dataclasses.MISSING)
+    for field in fields:
+        if field.name not in given and (field.default, field.default_factory) == absent:
+            raise SpecError(f"{word} lacks {field.name}: say {name}:{field.name}=...")
+    return kind(**given)
+
+
+def _field_of(
+    name: str, fields: list[dataclasses.Field[Any]], part: str, place: int
+) -> tuple[dataclasses.Field[Any], str]:
+    """Which field of an edit a part of its word is for: by its name, or by its place."""
+    key, equals, value = part.partition("=")
+    takes = ", ".join(one.name for one in fields)
+    if not equals:
+        in_order = [one for one in fields if not one.kw_only]
+        if place >= len(in_order):
+            raise SpecError(f"{name} does not know what {part!r} is: say field={part}, of {takes}")
+        return in_order[place], part
+    plain = key.strip().replace("-", "_")
+    for field in fields:
+        if field.name == plain:
+            return field, value.strip()
+    raise SpecError(f"{name} has no {plain}: it takes {takes}")
+
+
+def _edit_value(name: str, field: dataclasses.Field[Any], word: str) -> Any:
+    """A word as what the field's annotation says."""
+    kind = str(field.type)
+    try:
+        if word.lower() == "none" and "None" in kind:
+            return None
+        if field.name == "unedited":
+            from anchorwatch.trace import read
+
+            return read(word)
+        if field.name == "heads" and kind == "Any":  # a list, even of one
+            return _many(int, word)
+        for mark, (turn, _) in _EDIT_KINDS.items():
+            if mark in kind:
+                return turn(word)
+        return _any(word)
+    except ValueError as error:
+        if isinstance(error, SpecError):
+            raise SpecError(f"{name}, {field.name}: {error}") from None
+        how = next((said for mark, (_, said) in _EDIT_KINDS.items() if mark in kind), "0+3")
+        raise SpecError(f"{name}, {field.name}: {word!r} cannot be read: say {how}") from None
+
+
+def _many(turn: Callable[[str], Any], word: str) -> tuple[Any, ...]:
+    found: list[Any] = []
+    for part in word.split("+"):
+        first, dash, last = part.partition("-")
+        if turn is int and first and dash:
+            found += range(int(first), int(last) + 1)
+        else:
+            found.append(turn(part))
+    return tuple(found)
+
+
+def _places(word: str) -> tuple[tuple[int, int], ...]:
+    pairs = [part.split(".") for part in word.split("+")]
+    return tuple((int(layer), int(head)) for layer, head in pairs)
+
+
+def _any(word: str) -> Any:
+    """A number, several numbers, true or false, or the word itself."""
+    for turn in (int, float, lambda one: _many(int, one), lambda one: _many(float, one), _flag):
+        with contextlib.suppress(ValueError):
+            return turn(word)
+    return word
+
+
+def numbers(word: str, option: str) -> list[int]:
+    """Whole numbers joined by commas."""
+    try:
+        return [int(part) for part in word.split(",")]
+    except ValueError:
+        raise SpecError(f"{option} {word} is not numbers such as {option} 1,5,10") from None
+
+
+def experiment(
+    edits: list[str], control: str, doses: str | None, rule: str | None
+) -> dict[str, Any]:
+    """What `aw.effect` is asked, in words."""
+    if not edits:
+        raise SpecError("say what to change: --edit hide-sinks:1")
+    beside: Any = {"random": "random", "none": None}.get(control, control)
+    return {
+        "edit": [edit(word) for word in edits],
+        "control": edit(control) if beside not in ("random", None) else beside,
+        "doses": None if doses is None else numbers(doses, "--doses"),
+        "rule": None if rule is None else parse(rule),
+    }
 
 
 def masked_canvas(model: Model, ask: Prompt) -> list[int]:
@@ -180,45 +294,14 @@ _KINDS: dict[str, Callable[[str], Any]] = {  # the first that an annotation hold
 }
 
 
-def stdin() -> str:
-    """Everything on stdin, as text."""
-    if sys.stdin is None:
-        raise SpecError("stdin is closed: pipe the prompt in, or give it as an argument")
-    try:
-        return sys.stdin.buffer.read().decode("utf-8")
-    except UnicodeDecodeError as error:
-        wrong = error.object[error.start]
-        raise SpecError(
-            f"stdin is not UTF-8: byte {wrong:#04x} at offset {error.start}; "
-            "convert it first, for example with iconv -t utf-8"
-        ) from None
-
-
-def folder_for_all(out: Path | None, given: Mapping[str, str]) -> Path:
-    """The folder that takes the tables of all metrics, made if it is not there."""
-    if given:
-        raise SpecError(f"all metrics have their own settings: leave {', '.join(given)} out")
-    if out is None:
-        raise SpecError("all metrics are many tables: say which folder, -o tables")
-    if out.exists() and not out.is_dir():
-        raise SpecError(f"{out} is a file: all metrics are many tables, name a folder")
-    from anchorwatch.metrics.files import refuse_traces
-
-    refuse_traces(out)
-    out.mkdir(parents=True, exist_ok=True)
-    return out
-
-
-def refuse_place(out: Path) -> None:
-    """Refuse a place that nothing can be written to, before there is something to write."""
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            out.lstat()
-            raise SpecError(f"{out} exists already: choose another name or remove it first")
-        if not out.parent.is_dir():
-            raise SpecError(f"the folder {out.parent} does not exist: make it first")
-        Path(tempfile.mkdtemp(prefix=".anchorwatch-", dir=out.parent)).rmdir()
-    except OSError as error:
-        raise SpecError(
-            f"{out} cannot be written, {error.strerror}: choose another place"
-        ) from None
+_EDIT_KINDS: dict[str, tuple[Callable[[str], Any], str]] = {  # the first an annotation holds
+    "tuple[tuple[int, int]": (_places, "2.3+2.5, layer.head of each"),
+    "tuple[int": (lambda word: _many(int, word), "0+3 or 0-3"),
+    "tuple[float": (lambda word: _many(float, word), "0+0.5"),
+    "Rule": (parse, "rulli:3"),
+    "bool": (_flag, "true or false"),
+    "Any": (_any, "a number or a word"),
+    "str": (str, "a word"),
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+}

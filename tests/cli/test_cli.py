@@ -311,8 +311,11 @@ def test_doctor_finds_nothing_wrong():
 
 OPTIONS = {
     "run": """--algorithm --algorithm-temperature --block --chat --decoding --defer-end --device
-        --dtype --eps --forbid-end --guidance --infill --json --length --mask-id --no-cache --no-stop
+        --dtype --edit --eps --forbid-end --guidance --infill --json --length --mask-id --no-cache --no-stop
         --out --probes --region --revision --seed --steps --temperature --threshold --top-k --top-p""",
+    "effect": """--batch --block --control --decoding --device --doses --dtype --edit --json --length
+        --limit --mask-id --out --plot --prompt --repeats --revision --rule --seed --steps --table
+        --temperature""",
     "resume": "--device --dtype --json --mask-id --revision",
     "measure": "--by --group --json --out --rule --set",
     "plot": "--group --head --layer --out --rule --set --step",

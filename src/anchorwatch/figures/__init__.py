@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anchorwatch.figures.catalogue import draw
+    from anchorwatch.figures.effects import effect_doses, effect_layers
     from anchorwatch.figures.figure import Figure
     from anchorwatch.figures.flow import (
         flow_bands,
@@ -80,6 +81,8 @@ _LAZY = {
     "meaning_or_place": "anchorwatch.figures.identity",
     "structure": "anchorwatch.figures.identity",
     "dose_response": "anchorwatch.figures.sinks",
+    "effect_doses": "anchorwatch.figures.effects",
+    "effect_layers": "anchorwatch.figures.effects",
     "epsilon_curve": "anchorwatch.figures.sinks",
     "head_grid": "anchorwatch.figures.sinks",
     "profile": "anchorwatch.figures.sinks",
@@ -94,6 +97,8 @@ __all__ = [
     "contribution_scatter",
     "dose_response",
     "draw",
+    "effect_doses",
+    "effect_layers",
     "enrichment",
     "enrichment_depth",
     "epsilon_curve",

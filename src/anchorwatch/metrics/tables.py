@@ -194,5 +194,5 @@ def model_names(traces: Sequence[Trace]) -> dict[str, str]:
 def prompt_id(trace: Trace) -> str:
     """Traces of one prompt share it, whatever their seed or decoding."""
     given = np.setdiff1d(np.arange(trace.canvas.shape[1]), trace.answer)
-    spelled = trace.canvas[0, given].astype("<i4").tobytes() + given.astype("<i4").tobytes()
+    spelled = trace.given[given].astype("<i4").tobytes() + given.astype("<i4").tobytes()
     return hashlib.sha256(spelled).hexdigest()[:12]

@@ -28,6 +28,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from anchorwatch.attention import NAME, register
+from anchorwatch.edits import Part
 from anchorwatch.errors import (
     AnchorwatchError,
     AnchorwatchWarning,
@@ -35,7 +36,7 @@ from anchorwatch.errors import (
     SpecError,
     WeightsError,
 )
-from anchorwatch.models import keymaps, tiny
+from anchorwatch.models import keymaps, tiny, variants
 from anchorwatch.models.checkpoint import Checkpoint, open_checkpoint, read_json
 from anchorwatch.models.configs import (
     block_of,
@@ -62,7 +63,6 @@ from anchorwatch.models.tokens import (
     require_inside,
     specials_of,
 )
-from anchorwatch.models.variants import attach_gates
 
 _CONFIG_FAULTS = (
     ValueError,
@@ -127,14 +127,19 @@ def _load_safetensors(
     mask = find_mask(mask_id, config, generation, tokenizer, family)
     network = _empty_network(family, config, checkpoint.shapes)
     block = block_of(family, config)
-    sink_id, gated = None, False
+    parts = variants.declared(config)
     if family.name == "smdm":
-        sink_id, gated = _lit_gpt_extras(network, checkpoint)
+        parts = _lit_gpt_extras(network, checkpoint)
+    variants.attach(network, parts)
     rows = len(network.get_input_embeddings().weight), len(network.get_output_embeddings().weight)
     require_inside(mask, rows[0])
     specials, left_out = specials_of(mask, config, generation, tokenizer, rows)
     dtype = dtype or _DTYPES.get(_said_dtype(config), torch.float32)
     tensors, origin = _stock_tensors(checkpoint, family, network)
+    if family.name == "smdm" and parts and "anchorwatch.sink" in network.state_dict():
+        tensors["anchorwatch.sink"] = tensors["model.embed_tokens.weight"][-1:].clone()
+    variants.check_tensors(network, parts, tensors)
+    parts = variants.settled(network, parts, tensors)
     set_aside = place(network, tensors, family, dtype, origin)
     prove_rotary(network)
     said += assumed + overruled(family, config) + left_out
@@ -147,8 +152,7 @@ def _load_safetensors(
         tokenizer=tokenizer,
         specials=specials,
         block=block,
-        sink_id=sink_id,
-        gated=gated,
+        parts=parts,
         revision=checkpoint.revision,
         notes=said + set_aside,
     )
@@ -233,14 +237,12 @@ def _empty_network(
         ) from error
 
 
-def _lit_gpt_extras(network: PreTrainedModel, checkpoint: Checkpoint) -> tuple[int | None, bool]:
+def _lit_gpt_extras(network: PreTrainedModel, checkpoint: Checkpoint) -> tuple[Part, ...]:
     """lit-gpt's unembedding has fewer rows than its embedding; it may have a sink or gates."""
-    sink_id, gated = keymaps.lit_gpt_variant(checkpoint.shapes)
+    parts = keymaps.lit_gpt_parts(checkpoint.shapes)
     outputs, width = checkpoint.shapes["lm_head.weight"]
     network.lm_head = torch.nn.Linear(width, outputs, bias=False, device="meta")
-    if gated:
-        attach_gates(network)
-    return sink_id, gated
+    return parts
 
 
 def _stock_tensors(

@@ -1,6 +1,6 @@
 """One Model with one meaning: `logits[p]` and `logprobs[p]` are about the token AT position p.
 
-Shifts, sink tokens, block visibility and padding positions stay inside; nothing outside this file
+Shifts, parts, block visibility and padding positions stay inside; nothing outside this file
 needs to know that Dream's row p-1 predicts p, or that an autoregressive model cannot predict row 0.
 Shapes: B rows, T positions, V outputs.
 """
@@ -16,12 +16,16 @@ import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+from anchorwatch.edits import Part
 from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.models.check import Check, check
 from anchorwatch.models.families import Family
+from anchorwatch.models.fits import check_parts, fitted
+from anchorwatch.models.parts import Closet, On, Worn, dressed, dressing, registered
 from anchorwatch.models.prompts import Prompt, encoded
 from anchorwatch.models.proof import weights_digest
 from anchorwatch.models.tokens import Specials, tokenizer_digest
+from anchorwatch.models.variants import held_fit
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,13 +41,12 @@ class Model:
     specials: Specials = field(repr=False)
     block: int | None = None
     """Positions in a block where visibility is block-causal."""
-    sink_id: int | None = None
-    """Id of a trained sink token that stands before the canvas and looks only at itself."""
-    gated: bool = False
-    """Whether a trained sigmoid gate multiplies each attention output."""
+    parts: tuple[Part, ...] = ()
+    """What was added to the network and trained with it: sink tokens, gates; always on."""
     revision: str | None = None
     notes: tuple[str, ...] = ()
     """What was set aside or ignored while loading, in words; part of every manifest."""
+    _closet: Closet = field(default_factory=Closet, init=False, repr=False)
 
     @property
     def mask_id(self) -> int:
@@ -97,14 +100,17 @@ class Model:
         attendable: torch.Tensor | None = None,
         *,
         padding: torch.Tensor | int | None = None,
+        parts: Sequence[Part] | Worn = (),
     ) -> torch.Tensor:
         """Log-probabilities of the token at each position, float32, [..., T, V].
 
         `attendable` says who may be looked at: [..., T] keys, or [..., T, T] queries by keys.
         `padding` counts the slots before each row's first real token: positions start after them.
-        The first position of an autoregressive model has no predictor: its row is NaN.
+        `parts` are worn besides the model's own. The first position of an autoregressive model has
+        no predictor: its row is NaN.
         """
-        return torch.log_softmax(self.logits(canvas, attendable, padding=padding).float(), dim=-1)
+        rows = self.logits(canvas, attendable, padding=padding, parts=parts)
+        return torch.log_softmax(rows.float(), dim=-1)
 
     @torch.no_grad()
     def logits(
@@ -113,6 +119,7 @@ class Model:
         attendable: torch.Tensor | None = None,
         *,
         padding: torch.Tensor | int | None = None,
+        parts: Sequence[Part] | Worn = (),
     ) -> torch.Tensor:
         """Logits for the token at each position, in the network's dtype, [..., T, V]."""
         ids = self._ids(canvas)
@@ -122,7 +129,11 @@ class Model:
         if starts is not None:
             real = torch.arange(rows.shape[1], device=rows.device) >= starts
             keys = real if keys is None else keys & real
-        raw = self._forward(rows, keys, pairs, starts)
+        ends = [rows.shape[1]] * len(rows)
+        if starts is not None:
+            ends = (rows.shape[1] - starts[:, 0]).tolist()
+        dress = parts if isinstance(parts, Worn) else self.worn(parts, ends)
+        raw = self._forward(rows, keys, pairs, starts, dress)
         aligned = self._aligned(raw, starts) if self.family.shift else raw
         return aligned if ids.ndim == 2 else aligned[0]
 
@@ -133,6 +144,7 @@ class Model:
         *,
         padding: torch.Tensor | None = None,
         cache: DynamicCache | None = None,
+        parts: Sequence[Part] | Worn = (),
     ) -> tuple[torch.Tensor, DynamicCache]:
         """Logits [B, V] for the token after `ids` [B, n], given what `cache` holds.
 
@@ -146,10 +158,37 @@ class Model:
             inputs["attention_mask"] = (places >= padding[:, None]).long()
             positions = (places - padding[:, None]).clamp(min=0)
             inputs["position_ids"] = positions[:, -ids.shape[1] :]
-        output = self.network(
-            ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **inputs
-        )
+        ends = [cache.get_seq_length() + ids.shape[1]] * len(ids)  # parts at an end are refused
+        dress = parts if isinstance(parts, Worn) else self.worn(parts, ends)
+        with dressing(self.network, dress):
+            output = self.network(
+                ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **inputs
+            )
         return output.logits[:, -1], output.past_key_values
+
+    @torch.no_grad()
+    def worn(
+        self,
+        parts: Sequence[Part],
+        ends: Sequence[int],
+        rows: Sequence[torch.Tensor | None] | None = None,
+    ) -> Worn | None:
+        """The model's parts and others, ready for one pass over rows of these lengths.
+
+        `rows` [B] bool say where in the batch each of the others is on; None is everywhere. What a
+        sink token is made of is computed here, once for all passes. None where there are no parts.
+        """
+        if not self.parts and not parts:
+            return None
+        check_parts(self, parts)
+        closet = self._closet.of(self.network)
+        on = [On(held_fit(self.network, part)) for part in self.parts]
+        for place, part in enumerate(parts):
+            same = part.everywhere
+            if same not in closet.fits:
+                closet.fits[same] = fitted(same, self)
+            on.append(On(closet.fits[same], None if rows is None else rows[place]))
+        return dressed(self.network, on, ends, closet)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; text and messages get the tokenizer's own special tokens, once."""
@@ -191,8 +230,7 @@ class Model:
             "mask_id": self.specials.mask_id,
             "end_ids": list(self.specials.end_ids),
             "special_ids": sorted(self.specials.special_ids),
-            "sink_id": self.sink_id,
-            "gated": self.gated,
+            "parts": [part.as_dict() for part in self.parts],
             "layers": self.num_layers,
             "heads": self.num_heads,
             "kv_heads": self.num_kv_heads,
@@ -272,31 +310,41 @@ class Model:
         keys: torch.Tensor | None,
         pairs: torch.Tensor | None,
         starts: torch.Tensor | None,
+        dress: Worn | None,
     ) -> torch.Tensor:
         """Raw logits of the network, one row for each canvas position."""
-        positions = self._positions(rows, starts)
+        positions = self._positions(rows, starts, dress)
         pairs = self._pairs(rows, keys, pairs, positions)
+        registers = None if dress is None else dress.registers
+        ahead, tokens = 0, {"input_ids": rows}
+        if registers is not None:
+            ahead = registers.fit.part.columns
+            tokens, keys, pairs, positions = registered(
+                self.network, registers, rows, keys, pairs, positions
+            )
         inputs: dict[str, Any] = {}
         if positions is not None:
-            if self.sink_id is not None:  # the sink is at 0 and the first real token at 1, always
-                positions = torch.nn.functional.pad(positions + 1, (1, 0))
             inputs["position_ids"] = positions
         if pairs is not None:
             inputs["attention_mask"] = pairs[:, None]
         elif keys is not None:
             inputs["attention_mask"] = keys.long()
-        if self.sink_id is None:
-            return self.network(rows, **inputs).logits
-        sink = torch.full_like(rows[:, :1], self.sink_id)
-        return self.network(torch.cat([sink, rows], dim=1), **inputs).logits[:, 1:]
+        with dressing(self.network, dress):
+            return self.network(**tokens, **inputs).logits[:, ahead:]
 
-    def _positions(self, rows: torch.Tensor, starts: torch.Tensor | None) -> torch.Tensor | None:
-        """Position ids, or None where the network's own (0, 1, 2, ...) are right."""
+    def _positions(
+        self, rows: torch.Tensor, starts: torch.Tensor | None, dress: Worn | None
+    ) -> torch.Tensor | None:
+        """Position ids, or None where the network's own (0, 1, 2, ...) are right.
+
+        Parts stand before place 0: where there are some, that is each row's first real token.
+        """
         roberta = self.network.config.model_type == "roberta"
-        if not roberta and (starts is None or self.family.positions == "canvas"):
+        by_canvas = self.family.positions == "canvas" and dress is None
+        if not roberta and (starts is None or by_canvas):
             return None
         places = torch.arange(rows.shape[1], device=rows.device).expand(len(rows), -1)
-        if starts is not None and self.family.positions == "tokens":
+        if starts is not None and not by_canvas:
             places = (places - starts).clamp(min=0)
         return places + int(self.network.config.pad_token_id) + 1 if roberta else places
 
@@ -318,7 +366,7 @@ class Model:
         positions: torch.Tensor | None,
     ) -> torch.Tensor | None:
         """Who may look at whom [B, T, T], or None where the network's own visibility is enough."""
-        if pairs is None and self.block is None and self.sink_id is None:
+        if pairs is None and self.block is None:
             return None
         batch, length = rows.shape
         if pairs is None:
@@ -338,9 +386,6 @@ class Model:
             pairs = (pairs & keys[:, None, :]) | torch.eye(
                 length, dtype=torch.bool, device=rows.device
             )
-        if self.sink_id is not None:
-            pairs = torch.nn.functional.pad(pairs, (1, 0, 1, 0), value=True)
-            pairs[:, 0, 1:] = False  # the sink looks only at itself
         return pairs
 
     def _aligned(self, raw: torch.Tensor, starts: torch.Tensor | None) -> torch.Tensor:
