@@ -14,7 +14,7 @@ from anchorwatch._version import __version__
 from anchorwatch.errors import AnchorwatchError
 
 if TYPE_CHECKING:
-    from anchorwatch import figures, metrics, stats
+    from anchorwatch import evaluation, figures, metrics, stats, training, worlds
     from anchorwatch.diffs import diff
     from anchorwatch.loop import Step
     from anchorwatch.models.loading import load
@@ -38,7 +38,7 @@ _LAZY = {
     "steps": "anchorwatch.runs",
 }
 
-_MODULES = ("figures", "metrics", "stats")
+_MODULES = ("evaluation", "figures", "metrics", "stats", "training", "worlds")
 
 __all__ = [
     "AnchorwatchError",
@@ -49,6 +49,7 @@ __all__ = [
     "decoding",
     "diff",
     "edits",
+    "evaluation",
     "figures",
     "fork",
     "load",
@@ -62,6 +63,8 @@ __all__ = [
     "run_many",
     "stats",
     "steps",
+    "training",
+    "worlds",
 ]
 
 

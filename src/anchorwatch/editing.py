@@ -45,7 +45,14 @@ class Standing:
 class Editor:
     """All edits of a group of jobs."""
 
-    def __init__(self, model: Model, edits: Sequence[Edit], records: Sequence[Record]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        edits: Sequence[Edit],
+        records: Sequence[Record],
+        proven: set[int] | None = None,
+    ) -> None:
+        """`proven` holds which edits an editor before this one saw alive, and is added to."""
         self.model, self.edits, self.records = model, tuple(edits), list(records)
         self.groups = tuple({"all", *(e.eligible for e in self.edits if isinstance(e, Detecting))})
         self.cached = False
@@ -58,7 +65,7 @@ class Editor:
         self._decided: dict[tuple[int, int, int], np.ndarray] = {}
         self._outputs: dict[int, torch.Tensor] = {}
         self._came: set[int] = set()
-        self._proven: set[int] = set()
+        self._proven: set[int] = set() if proven is None else proven
         self._classes: dict[int, int] = {}
 
     @contextmanager

@@ -209,7 +209,7 @@ def _canvas_logits(
             blind[draft.answer] = draft.canvas[draft.answer]
             rows.append(blind)
             owners.append((i, "blind_"))
-    canvases, padding = _padded(rows, model.specials.pad_id)
+    canvases, padding = padded(rows, model.specials.pad_id)
     ahead = int(model.sink_id is not None)
     views = [
         replace(
@@ -244,7 +244,7 @@ def _next_logits(
     for job in jobs:
         filler = job.draft.canvas.new_full((steps - len(job.taken),), model.specials.pad_id)
         rows.append(torch.cat([job.draft.canvas, filler]))
-    canvases, padding = _padded(rows, model.specials.pad_id)
+    canvases, padding = padded(rows, model.specials.pad_id)
     fresh = canvases if memory.cache is None else canvases[:, -1:]
     views = []
     for i in pending:
@@ -326,7 +326,7 @@ def _told(
     return members, opens
 
 
-def _padded(rows: list[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+def padded(rows: list[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Rows as one batch, padded on the left; keys mark real tokens, None if nothing is padded."""
     longest = max(len(row) for row in rows)
     if all(len(row) == longest for row in rows):

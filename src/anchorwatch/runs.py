@@ -122,11 +122,13 @@ def run_many(
     regions: Sequence[Spans] | Spans | None = None,
     probes: Sequence[Probe] = DEFAULT,
     edits: Sequence[Edit] = (),
-    seed: int = 0,
+    seed: int | Sequence[int] = 0,
     budget: int = BUDGET_BYTES,
     batch: int | None = None,
 ) -> list[Trace]:
     """One trace for each prompt; prompt i is run with seed + i, as `run(..., seed=seed + i)` would.
+
+    A list of seeds has one for each prompt: an answer then does not depend on where it stands.
 
     `batch` rows share a forward pass. The default is 1 on a CPU, where the rows are then equal to
     single runs bit for bit, and 8 elsewhere. Rows of unequal length are padded on the left.
@@ -138,15 +140,15 @@ def run_many(
     size = batch if batch is not None else (1 if model.device.type == "cpu" else 8)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise SpecError(f"batch={batch!r} is not a whole number of at least 1")
-    probes, edits, seed = probe_list(probes), edit_list(edits), checked_seed(seed)
-    prompts = list(prompts)
+    probes, edits, prompts = probe_list(probes), edit_list(edits), list(prompts)
+    seeds = _seeds(seed, len(prompts))
     asks = [
         Ask(prompt, regions=spans, edits=edits)
         for prompt, spans in zip(prompts, _for_each(regions, len(prompts)), strict=True)
     ]
     ready = [_prepared(model, ask, decoding) for ask in asks]
     _planned(ready, probes).within(budget)
-    jobs = [_begun(model, one, probes, checked_seed(seed + i)) for i, one in enumerate(ready)]
+    jobs = [_begun(model, one, probes, its) for one, its in zip(ready, seeds, strict=True)]
     with Progress("writing", total=len(jobs)) as bar:
         for start in range(0, len(jobs), size):
             group = jobs[start : start + size]
@@ -288,6 +290,15 @@ def _planned(ready: Sequence[_Prepared], probes: Sequence[Probe]) -> Plan:
     """One plan of runs that are held together."""
     fields = [field for one in ready for field in fields_of(probes, one.shape, one.edits).values()]
     return Plan(sum(one.decoding.num_passes for one in ready), tuple(fields))
+
+
+def _seeds(seed: Any, count: int) -> list[int]:
+    """The seeds of several prompts: seed + i, or a list of as many."""
+    if not isinstance(seed, Sequence) or isinstance(seed, str):
+        return [checked_seed(checked_seed(seed) + i) for i in range(count)]
+    if len(seed) != count:
+        raise SpecError(f"there are {count} prompts and {len(seed)} seeds: give one for each")
+    return [checked_seed(one) for one in seed]
 
 
 def _for_each(regions: Any, count: int) -> list[Spans | None]:
