@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup check test test-real bench bench-read study film figures clean
+.PHONY: setup check test test-real bench bench-read bench-train study film figures clean
 
 setup: $(READY)
 
@@ -35,6 +35,9 @@ bench: $(READY)
 
 bench-read: $(READY)
 	$(BIN)/python benchmarks/metrics.py
+
+bench-train: $(READY)
+	$(BIN)/python benchmarks/training.py
 
 figures: $(READY)
 	$(BIN)/python docs/gallery.py

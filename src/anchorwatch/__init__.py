@@ -14,7 +14,7 @@ from anchorwatch._version import __version__
 from anchorwatch.errors import AnchorwatchError
 
 if TYPE_CHECKING:
-    from anchorwatch import figures, metrics, stats
+    from anchorwatch import evaluation, figures, metrics, stats, training, worlds
     from anchorwatch.diffs import diff
     from anchorwatch.effects import effect
     from anchorwatch.loop import Step
@@ -40,7 +40,7 @@ _LAZY = {
     "steps": "anchorwatch.runs",
 }
 
-_MODULES = ("figures", "metrics", "stats")
+_MODULES = ("evaluation", "figures", "metrics", "stats", "training", "worlds")
 
 __all__ = [
     "AnchorwatchError",
@@ -52,6 +52,7 @@ __all__ = [
     "diff",
     "edits",
     "effect",
+    "evaluation",
     "figures",
     "fork",
     "load",
@@ -65,6 +66,8 @@ __all__ = [
     "run_many",
     "stats",
     "steps",
+    "training",
+    "worlds",
 ]
 
 

@@ -1,6 +1,7 @@
 """The command line: argument parsing only. Each command is one call of one public function.
 
-stdout is data, stderr is talk. Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted.
+stdout is data, stderr is talk. Exit codes: 0 done, 1 failed, 2 usage, 3 partly done,
+130 interrupted.
 Heavy imports live inside commands, so that --help answers at once.
 """
 
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorwatch import options, places, talk, words
+from anchorwatch import cli_eval, cli_train, options, places, talk, words
 from anchorwatch import probes as kinds
 from anchorwatch._version import __version__
 from anchorwatch.errors import AnchorwatchError, SpecError
@@ -324,6 +325,21 @@ def whence(
 
     table = file.suffix.lower() in (".json", ".parquet", ".csv")
     talk.print_json(origin(file) if table else of_figure(file))
+
+
+app.command("eval")(cli_eval.evaluate)
+app.command()(cli_train.train)
+
+
+@app.command("lm-eval", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def lm_eval(words: typer.Context) -> None:
+    """Run lm-eval's tasks: --model_args pretrained=MODEL,decoding=...,edits=... --tasks TASK.
+
+    All words are the harness's own, whose model is ours; `lm-eval ls tasks` names its tasks.
+    """
+    from anchorwatch import evaluation
+
+    evaluation.lm_eval_command(words.args)
 
 
 @app.command()

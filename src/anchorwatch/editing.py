@@ -66,7 +66,14 @@ def worn_by(
 class Editor:
     """All edits of a group of jobs."""
 
-    def __init__(self, model: Model, edits: Sequence[Edit], records: Sequence[Record]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        edits: Sequence[Edit],
+        records: Sequence[Record],
+        proven: set[int | Part] | None = None,
+    ) -> None:
+        """`proven` holds which edits an editor before this one saw alive, and is added to."""
         self.model, self.edits, self.records = model, tuple(edits), list(records)
         self.groups = tuple({"all", *(e.eligible for e in self.edits if isinstance(e, Detecting))})
         self.cached = False
@@ -79,7 +86,7 @@ class Editor:
         self._decided: dict[tuple[int, int, int], np.ndarray] = {}
         self._outputs: dict[int, torch.Tensor] = {}
         self._came: set[int] = set()
-        self._proven: set[int | Part] = set()
+        self._proven: set[int | Part] = set() if proven is None else proven
         """Edits by their number, parts by themselves."""
         self._dress: Worn | None = None
         self._change: Change | None = None

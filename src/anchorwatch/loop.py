@@ -256,15 +256,15 @@ def _canvas_logits(
             blind[draft.answer] = draft.canvas[draft.answer]
             rows.append(blind)
             owners.append((i, "blind_"))
-    canvases, padding = _padded(rows, model.specials.pad_id)
+    canvases, padding = padded(rows, model.specials.pad_id)
     for place, (i, branch) in enumerate(owners):
         if not branch:  # the other one has no prompt
             _proved(jobs[i], canvases[place])
     dress = _worn(model, [jobs[i] for i, _ in owners], [len(row) for row in rows])
     views = []
     for place, ((i, branch), own) in enumerate(zip(owners, rows, strict=True)):
-        view = _view(jobs[i], i, branch, canvases.shape[1] - len(own), len(own), dress)
-        views.append(replace(view, row=place))
+        view = view_of(i, branch, canvases.shape[1] - len(own), len(own), dress)
+        views.append(replace(view, row=place, step=len(jobs[i].taken)))
     size = (len(rows), canvases.shape[1] + (0 if dress is None else dress.ahead))
     with _watched(jobs, memory, views, pending, size, dress):
         logits = model.logits(canvases, padding=padding, parts=dress or ())
@@ -291,16 +291,16 @@ def _next_logits(
     for job in jobs:
         filler = job.draft.canvas.new_full((steps - len(job.taken),), model.specials.pad_id)
         rows.append(torch.cat([job.draft.canvas, filler]))
-    canvases, padding = _padded(rows, model.specials.pad_id)
+    canvases, padding = padded(rows, model.specials.pad_id)
     fresh = canvases if memory.cache is None else canvases[:, -1:]
     dress, views = _worn(model, jobs, [len(row) for row in rows]), []
     for i in pending:
         length = len(jobs[i].draft.canvas)
         _proved(jobs[i], canvases[i])
-        view = _view(jobs[i], i, "", canvases.shape[1] - length, length, dress)
+        view = view_of(i, "", canvases.shape[1] - length, length, dress)
         if memory.cache is not None:
             view = replace(view, query_start=0, queries=1)
-        views.append(replace(view, row=i))
+        views.append(replace(view, row=i, step=len(jobs[i].taken)))
     for looking in (memory.watch, memory.editor):
         if looking is not None:
             looking.cached = decoding.cache
@@ -318,10 +318,11 @@ def _proved(job: Job, row: torch.Tensor) -> None:
         job.touches.prove(row[len(row) - len(job.draft.canvas) :])
 
 
-def _view(job: Job, i: int, branch: str, start: int, length: int, dress: Worn | None) -> View:
+def view_of(job: int, branch: str, start: int, length: int, dress: Worn | None) -> View:
+    """Where a canvas that begins at column `start` lies in a pass, at step 0."""
     added, ahead = (0, 0) if dress is None else (dress.columns, dress.ahead)
     first = (start + added + ahead, start + ahead)
-    return View(i, branch, len(job.taken), *first, length, length, added + ahead, added)
+    return View(job, branch, 0, *first, length, length, added + ahead, added)
 
 
 def _worn(model: Model, jobs: Sequence[Job], ends: Sequence[int]) -> Worn | None:
@@ -388,7 +389,7 @@ def _told(
     return members, opens
 
 
-def _padded(rows: list[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+def padded(rows: list[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Rows as one batch, padded on the left; keys mark real tokens, None if nothing is padded."""
     longest = max(len(row) for row in rows)
     if all(len(row) == longest for row in rows):

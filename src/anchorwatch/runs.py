@@ -125,11 +125,13 @@ def run_many(
     regions: Sequence[Spans] | Spans | None = None,
     probes: Sequence[Probe] = DEFAULT,
     edits: Sequence[Edit] = (),
-    seed: int = 0,
+    seed: int | Sequence[int] = 0,
     budget: int = BUDGET_BYTES,
     batch: int | None = None,
 ) -> list[Trace]:
     """One trace for each prompt; prompt i is run with seed + i, as `run(..., seed=seed + i)` would.
+
+    A list of seeds has one for each prompt: an answer then does not depend on where it stands.
 
     `batch` rows share a forward pass. The default is 1 on a CPU, where the rows are then equal to
     single runs bit for bit, and 8 elsewhere. Rows of unequal length are padded on the left.
@@ -137,12 +139,12 @@ def run_many(
     counts what all prompts keep, which is what the returned list holds.
     """
     prompts, size = prompt_list(prompts, "run_many"), rows_at_once(model, batch)
-    probes, edits, seed = probe_list(probes), edit_list(edits), checked_seed(seed)
+    probes, edits, seeds = probe_list(probes), edit_list(edits), _seeds(seed, len(prompts))
     asks = [
         Ask(prompt, regions=spans, edits=edits)
         for prompt, spans in zip(prompts, for_each(regions, len(prompts)), strict=True)
     ]
-    jobs = begin(model, asks, decoding, range(seed, seed + len(asks)), probes, budget)
+    jobs = begin(model, asks, decoding, seeds, probes, budget)
     with Progress("writing", total=len(jobs)) as bar:
         for start in range(0, len(jobs), size):
             group = jobs[start : start + size]
@@ -318,6 +320,15 @@ def _planned(ready: Sequence[_Prepared], probes: Sequence[Probe]) -> Plan:
     """One plan of runs that are held together."""
     fields = [field for one in ready for field in fields_of(probes, one.shape, one.edits).values()]
     return Plan(sum(one.decoding.num_passes for one in ready), tuple(fields))
+
+
+def _seeds(seed: Any, count: int) -> list[int]:
+    """The seeds of several prompts: seed + i, or a list of as many."""
+    if not isinstance(seed, Sequence) or isinstance(seed, str):
+        return [checked_seed(checked_seed(seed) + i) for i in range(count)]
+    if len(seed) != count:
+        raise SpecError(f"there are {count} prompts and {len(seed)} seeds: give one for each")
+    return [checked_seed(one) for one in seed]
 
 
 def for_each(regions: Any, count: int) -> list[Spans | None]:

@@ -19,8 +19,17 @@ from anchorwatch.foreign import one_line, visible
 if TYPE_CHECKING:
     from anchorwatch.doctor import Finding
     from anchorwatch.trace import Trace
+    from anchorwatch.training import Fitted
 
-_RUNNING = ("torch", "transformers", "safetensors", "tokenizers", "accelerate", "huggingface_hub")
+_RUNNING = (
+    "torch",
+    "transformers",
+    "safetensors",
+    "tokenizers",
+    "accelerate",
+    "huggingface_hub",
+    "pydantic",
+)
 
 
 def print_names(functions: Mapping[str, Callable[..., Any]]) -> None:
@@ -74,6 +83,19 @@ def tell(trace: Trace, out: Path | None, as_json: bool) -> None:
     seen = "\n".join(visible(line) for line in trace.text.split("\n"))
     typer.echo(seen if sys.stdout is not None and sys.stdout.isatty() else trace.text)
     say(f"{trace!r}" + (f"\n  wrote     {one_line(str(out))}" if out else ""))
+
+
+def tell_trained(done: Fitted, as_json: bool) -> None:
+    """A finished training run: its model on stdout, what it was on stderr."""
+    if as_json:
+        return print_json(done.as_dict())
+    typer.echo(str(done.model))
+    begun = f", gone on with at {done.resumed_at}" if done.resumed_at else ""
+    many = f"{done.processes} process{'es' if done.processes > 1 else ''}"
+    say(
+        f"{done.updates} updates{begun}, {done.tokens} tokens, {many}: "
+        f"loss {done.loss:.4f} nats per scored token over the last tenth"
+    )
 
 
 def wrapped(text: str, indent: int) -> str:

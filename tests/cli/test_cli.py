@@ -322,6 +322,9 @@ OPTIONS = {
     "whence": "",
     "show": "--all --json --step",
     "verify": "--json",
+    "eval": """--bad --batch --chat --contexts --decoding --edit --format --json --length --limit --out
+        --probes --score --seed --steps --stress --table --task --template""",
+    "lm-eval": "",
     "models": "--json",
     "convert": "",
     "doctor": "--json",

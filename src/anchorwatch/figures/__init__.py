@@ -14,6 +14,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anchorwatch.figures.catalogue import draw
     from anchorwatch.figures.effects import effect_doses, effect_layers
+    from anchorwatch.figures.evaluation import (
+        accuracy_bars,
+        effect_intervals,
+        gain_bars,
+        irrelevant_curve,
+        layout_bars,
+        mask_curve,
+        noise_curve,
+        position_curve,
+        wording_bars,
+    )
     from anchorwatch.figures.figure import Figure
     from anchorwatch.figures.flow import (
         flow_bands,
@@ -87,30 +98,47 @@ _LAZY = {
     "head_grid": "anchorwatch.figures.sinks",
     "profile": "anchorwatch.figures.sinks",
     "score_histogram": "anchorwatch.figures.sinks",
+    "accuracy_bars": "anchorwatch.figures.evaluation",
+    "effect_intervals": "anchorwatch.figures.evaluation",
+    "gain_bars": "anchorwatch.figures.evaluation",
+    "irrelevant_curve": "anchorwatch.figures.evaluation",
+    "layout_bars": "anchorwatch.figures.evaluation",
+    "mask_curve": "anchorwatch.figures.evaluation",
+    "noise_curve": "anchorwatch.figures.evaluation",
+    "position_curve": "anchorwatch.figures.evaluation",
+    "wording_bars": "anchorwatch.figures.evaluation",
     "whence": "anchorwatch.figures.origins",
     "draw": "anchorwatch.figures.catalogue",
 }
 
 __all__ = [
     "Figure",
+    "accuracy_bars",
     "by_lag",
     "contribution_scatter",
     "dose_response",
     "draw",
     "effect_doses",
+    "effect_intervals",
     "effect_layers",
     "enrichment",
     "enrichment_depth",
     "epsilon_curve",
     "flow_bands",
     "flow_matrix",
+    "gain_bars",
     "gold_lift",
     "head_grid",
     "head_types",
+    "irrelevant_curve",
     "layer_consistency",
+    "layout_bars",
     "map_pair",
+    "mask_curve",
     "meaning_or_place",
     "mixing_by_depth",
+    "noise_curve",
+    "position_curve",
     "profile",
     "qk_triptych",
     "retrieval_contrast",
@@ -126,6 +154,7 @@ __all__ = [
     "survival",
     "value_norm_scatter",
     "whence",
+    "wording_bars",
 ]
 
 

@@ -186,7 +186,10 @@ def _identify(
     """Family, tokenizer and what was assumed; what only the checkpoint can say is filled in."""
     family = family_of(config, checkpoint.shapes, _causal_classes())
     tokenizer = load_tokenizer(checkpoint.folder, family)
-    if family.name == "causal" and model_type_of(config) == "qwen2":
+    trained = _trained(config)
+    if family.name == "anchorwatch":
+        return replace(family, shift=trained.get("shift", False)), tokenizer, ()
+    if family.name == "causal" and model_type_of(config) == "qwen2" and not trained:
         # Open-dCoder says Qwen2ForCausalLM, like the model it came from.
         named = (tokenizer is not None and tokenizer.mask_token is not None) or any(
             said.get("mask_token_id") is not None for said in (config, generation)
@@ -207,6 +210,16 @@ def _identify(
             )
         family = replace(family, shift=shift)
     return family, tokenizer, ()
+
+
+def _trained(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `anchorwatch train` says of a network that its stock config cannot; empty elsewhere."""
+    said = config.get("anchorwatch", {})
+    if not isinstance(said, dict) or not isinstance(said.get("shift", False), bool):
+        raise ModelError(
+            f"config.json says anchorwatch={said!r}: expected kind, shift (true or false) and parts"
+        )
+    return said
 
 
 def _empty_network(

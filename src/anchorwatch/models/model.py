@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -120,8 +121,12 @@ class Model:
         *,
         padding: torch.Tensor | int | None = None,
         parts: Sequence[Part] | Worn = (),
+        last: int | None = None,
     ) -> torch.Tensor:
-        """Logits for the token at each position, in the network's dtype, [..., T, V]."""
+        """Logits for the token at each position, in the network's dtype, [..., T, V].
+
+        `last` asks for that many positions at the end only, and computes no others.
+        """
         ids = self._ids(canvas)
         rows = ids if ids.ndim == 2 else ids[None]
         starts = self._starts(rows, padding)
@@ -133,8 +138,9 @@ class Model:
         if starts is not None:
             ends = (rows.shape[1] - starts[:, 0]).tolist()
         dress = parts if isinstance(parts, Worn) else self.worn(parts, ends)
-        raw = self._forward(rows, keys, pairs, starts, dress)
-        aligned = self._aligned(raw, starts) if self.family.shift else raw
+        raw = self._forward(rows, keys, pairs, starts, dress, last)
+        aligned = self._aligned(raw, starts, rows.shape[1]) if self.family.shift else raw
+        aligned = aligned if last is None else aligned[:, -last:]
         return aligned if ids.ndim == 2 else aligned[0]
 
     @torch.no_grad()
@@ -145,10 +151,12 @@ class Model:
         padding: torch.Tensor | None = None,
         cache: DynamicCache | None = None,
         parts: Sequence[Part] | Worn = (),
+        rows: int | None = None,
     ) -> tuple[torch.Tensor, DynamicCache]:
         """Logits [B, V] for the token after `ids` [B, n], given what `cache` holds.
 
         For autoregression; `padding` [B] counts the slots before each row's first real token.
+        `rows` asks for the tokens after each of the last so many ids, [B, rows, V].
         """
         cache = DynamicCache(config=self.network.config) if cache is None else cache
         inputs: dict[str, Any] = {}
@@ -162,9 +170,10 @@ class Model:
         dress = parts if isinstance(parts, Worn) else self.worn(parts, ends)
         with dressing(self.network, dress):
             output = self.network(
-                ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **inputs
+                ids, past_key_values=cache, use_cache=True, logits_to_keep=rows or 1, **inputs
             )
-        return output.logits[:, -1], output.past_key_values
+        logits = output.logits[:, -1] if rows is None else output.logits[:, -rows:]
+        return logits, output.past_key_values
 
     @torch.no_grad()
     def worn(
@@ -311,14 +320,14 @@ class Model:
         pairs: torch.Tensor | None,
         starts: torch.Tensor | None,
         dress: Worn | None,
+        last: int | None,
     ) -> torch.Tensor:
-        """Raw logits of the network, one row for each canvas position."""
+        """Raw logits of the network, one row for each canvas position, or enough for the last."""
         positions = self._positions(rows, starts, dress)
         pairs = self._pairs(rows, keys, pairs, positions)
         registers = None if dress is None else dress.registers
-        ahead, tokens = 0, {"input_ids": rows}
+        tokens = {"input_ids": rows}
         if registers is not None:
-            ahead = registers.fit.part.columns
             tokens, keys, pairs, positions = registered(
                 self.network, registers, rows, keys, pairs, positions
             )
@@ -329,8 +338,11 @@ class Model:
             inputs["attention_mask"] = pairs[:, None]
         elif keys is not None:
             inputs["attention_mask"] = keys.long()
+        if last is not None and "logits_to_keep" in signature(self.network.forward).parameters:
+            inputs["logits_to_keep"] = min(last + self.family.shift, rows.shape[1])
         with dressing(self.network, dress):
-            return self.network(**tokens, **inputs).logits[:, ahead:]
+            logits = self.network(**tokens, **inputs).logits
+        return logits[:, -rows.shape[1] :]  # registers stand before
 
     def _positions(
         self, rows: torch.Tensor, starts: torch.Tensor | None, dress: Worn | None
@@ -388,10 +400,13 @@ class Model:
             )
         return pairs
 
-    def _aligned(self, raw: torch.Tensor, starts: torch.Tensor | None) -> torch.Tensor:
-        """Row p-1 moved to p. A first token keeps its own row (Dream's way); an ARM's has none."""
+    def _aligned(self, raw: torch.Tensor, starts: torch.Tensor | None, length: int) -> torch.Tensor:
+        """Row p-1 moved to p. A first token keeps its own row (Dream's way); an ARM's has none.
+
+        `raw` may be the last rows of a canvas of `length`: the first of them is then not aligned.
+        """
         aligned = torch.cat([raw[:, :1], raw[:, :-1]], dim=1)
-        places = torch.arange(raw.shape[1], device=raw.device)
+        places = torch.arange(length - raw.shape[1], length, device=raw.device)
         first = (places == (0 if starts is None else starts)).expand(raw.shape[:2])
         if self.family.kind == "arm":
             return aligned.masked_fill(first[..., None], float("nan"))
