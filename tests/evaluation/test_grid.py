@@ -235,6 +235,9 @@ def test_a_line_cut_short_is_asked_again_and_other_damage_is_named(tmp_path):
     assert len(read_results(tmp_path).rows) == 2
     assert evaluate(models()[1:], "synthetic/one-hop", **options).rows.equals(first.rows)
     assert path.read_bytes() == raw
+    path.write_bytes(raw[: raw.rindex(b"\n", 0, -1) + 1] + b'{"half' + b"x" * 9000)
+    assert evaluate(models()[1:], "synthetic/one-hop", **options).rows.equals(first.rows)
+    assert path.read_bytes() == raw, "nothing is left of a longer half"
     changed = raw.replace(b'"exact_match": 0.0', b'"exact_match": 1.0', 1)
     assert changed != raw
     for damaged in (changed, b"{}\n" + raw, raw.replace(b"\n", b"\n\n", 1)):
