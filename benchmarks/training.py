@@ -1,8 +1,9 @@
-"""What a training update costs beside a bare loop, and beside one with its parts, in one run.
+"""What a training update costs: beside a bare loop, and with a sink token by two forms.
 
-Ratios are of medians over updates that take turns, so that a busy machine slows both alike.
+Ratios are of medians over updates that take turns, so that a busy machine slows all alike. The
+published form of a sink token is one more position and a dense mask; ours adds a key.
 
-    python benchmarks/training.py [--updates 20]
+    python benchmarks/training.py [--updates 20] [--length 512]
 """
 
 from __future__ import annotations
@@ -63,34 +64,87 @@ class Ours:
         self.trainer._one(next(self.trainer.loader))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--updates", type=int, default=20)
-    updates = parser.parse_args().updates
+class Dense(Ours):
+    """The published sink token: in the sequence, under a mask of (T + 1)^2, by stock attention."""
+
+    def __init__(self, spec, words, texts, out):
+        super().__init__(spec, words, texts, out)
+        network = self.trainer.begun.network
+        network.set_attn_implementation("sdpa")
+        sink = torch.nn.Parameter(network.model.embed_tokens.weight.detach().mean(0, keepdim=True))
+        self.trainer.optimizer.add_param_group({"params": [sink], "weight_decay": 0.0})
+        mask = torch.ones(spec.length + 1, spec.length + 1, dtype=torch.bool)
+        mask[0, 1:] = False
+
+        def scored(canvas, real, predictors, targets):
+            tokens = network.model.embed_tokens(canvas)
+            tokens = torch.cat([sink.expand(len(tokens), 1, -1), tokens], dim=1)
+            states = network.model(
+                inputs_embeds=tokens,
+                attention_mask=mask[None, None].expand(len(tokens), 1, -1, -1),
+                use_cache=False,
+            )[0][:, 1:]
+            logits = network.lm_head(states.flatten(0, 1).index_select(0, predictors))
+            return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+
+        self.trainer.scorer.forward = scored
+
+
+def timed(loops, updates):
+    """Median seconds of an update, by loop; they take turns, and the first two do not count."""
+    taken: dict[str, list[float]] = {name: [] for name in loops}
+    for update in range(updates + 2):
+        for name, loop in loops.items():
+            began = time.perf_counter()
+            loop(update)
+            taken[name].append(time.perf_counter() - began)
+    return {name: statistics.median(times[2:]) for name, times in taken.items()}
+
+
+def show(rows, length, batch):
+    first = next(iter(rows.values()))
+    print(f"{f'update of {batch} x {length} tokens':<28}{'ms':>8}{'tok/s':>9}{'ratio':>8}")
+    for name, middle in rows.items():
+        print(f"{name:<28}{middle * 1e3:8.1f}{batch * length / middle:9.0f}{middle / first:8.3f}")
+
+
+def loop_table(updates, folder):
     words, texts = tokenizer(WORDS), Texts(4096, LENGTH, WORDS, ragged=False)
     ragged = Texts(4096, LENGTH, WORDS, ragged=True)
     said = fields(model=SHAPE, length=LENGTH, batch=BATCH, updates=10 * updates)
+    spec, gated = from_dict(said), from_dict(said | {"variant": ["gate"]})
+    loops = {
+        "bare loop": Bare(spec, words, texts),
+        "vanilla": Ours(spec, words, texts, folder),
+        "vanilla, padded rows": Ours(spec, words, ragged, folder),
+        "gate": Ours(gated, words, texts, folder),
+    }
+    show(timed(loops, updates), LENGTH, BATCH)
+
+
+def sink_table(updates, length, folder):
+    batch = max(1, BATCH * LENGTH // length)
+    words, texts = tokenizer(WORDS), Texts(4096, length, WORDS, ragged=False)
+    said = fields(model=SHAPE, length=length, batch=batch, updates=10 * updates)
+    spec, sunk = from_dict(said), from_dict(said | {"variant": ["sink_token"]})
+    loops = {
+        "vanilla": Ours(spec, words, texts, folder),
+        "sink token": Ours(sunk, words, texts, folder),
+        "sink token, dense mask": Dense(spec, words, texts, folder),
+    }
+    show(timed(loops, updates), length, batch)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--updates", type=int, default=20)
+    parser.add_argument("--length", type=int, default=512, help="of the rows with a sink token")
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / checkpoints.CHECKPOINTS).mkdir()
-        spec = from_dict(said)
-        gated = from_dict(said | {"variant": ["gate"]})
-        loops = {
-            "bare loop": Bare(spec, words, texts),
-            "vanilla": Ours(spec, words, texts, Path(folder)),
-            "vanilla, padded rows": Ours(spec, words, ragged, Path(folder)),
-            "gate": Ours(gated, words, texts, Path(folder)),
-        }
-        taken: dict[str, list[float]] = {name: [] for name in loops}
-        for update in range(updates + 2):
-            for name, loop in loops.items():
-                began = time.perf_counter()
-                loop(update)
-                taken[name].append(time.perf_counter() - began)
-    bare = statistics.median(taken["bare loop"][2:])
-    print(f"{'update of 32 x 128 tokens':<28}{'ms':>8}{'tok/s':>9}{'ratio':>8}")
-    for name, times in taken.items():
-        middle = statistics.median(times[2:])
-        print(f"{name:<28}{middle * 1e3:8.1f}{BATCH * LENGTH / middle:9.0f}{middle / bare:8.3f}")
+        loop_table(given.updates, Path(folder))
+        print()
+        sink_table(given.updates, given.length, Path(folder))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """A toy corpus and its tokenizer: numbers from a seed, the last four tokens of a text its answer."""
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
@@ -63,3 +65,21 @@ def fields(**differs):
         "updates": 12,
         "optimizer": {"lr": 1e-2},
     } | differs
+
+
+@contextmanager
+def stopped_before(update):
+    """A training run inside stops before this update, as if it had been killed."""
+    from anchorwatch.training import loop
+
+    class StopError(Exception):
+        pass
+
+    def stopping(trainer, batches, one=loop.Trainer._one):
+        if trainer.update == update:
+            raise StopError
+        return one(trainer, batches)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(StopError):
+        patch.setattr(loop.Trainer, "_one", stopping)
+        yield

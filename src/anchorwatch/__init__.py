@@ -6,12 +6,12 @@
 Nothing heavy is imported until a name that needs it is used: reading a trace never imports torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anchorwatch import decoding, edits, probes, rules
 from anchorwatch._version import __version__
 from anchorwatch.errors import AnchorwatchError
+from anchorwatch.lazy import attributes
 
 if TYPE_CHECKING:
     from anchorwatch import evaluation, figures, metrics, stats, training, worlds
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from anchorwatch.trace import Trace, read
 
 _LAZY = {
-    "Model": "anchorwatch.models.model",
-    "Step": "anchorwatch.loop",
-    "Trace": "anchorwatch.trace",
-    "diff": "anchorwatch.diffs",
-    "effect": "anchorwatch.effects",
-    "fork": "anchorwatch.replays",
-    "load": "anchorwatch.models.loading",
-    "plan": "anchorwatch.runs",
-    "read": "anchorwatch.trace",
-    "replay": "anchorwatch.replays",
-    "run": "anchorwatch.runs",
-    "run_many": "anchorwatch.runs",
-    "steps": "anchorwatch.runs",
+    "Model": "models.model",
+    "Step": "loop",
+    "Trace": "trace",
+    "diff": "diffs",
+    "effect": "effects",
+    "fork": "replays",
+    "load": "models.loading",
+    "plan": "runs",
+    "read": "trace",
+    "replay": "replays",
+    "run": "runs",
+    "run_many": "runs",
+    "steps": "runs",
 }
 
 _MODULES = ("evaluation", "figures", "metrics", "stats", "training", "worlds")
@@ -71,21 +71,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"anchorwatch.{name}")
-    if name not in _LAZY:
-        raise AttributeError(f"module 'anchorwatch' has no attribute {name!r}")
-    try:
-        return getattr(import_module(_LAZY[name]), name)
-    except ModuleNotFoundError as error:
-        if error.name in ("torch", "transformers", "accelerate", "safetensors", "tokenizers"):
-            raise ModuleNotFoundError(
-                f"aw.{name} needs {error.name}, which is not installed: "
-                "pip install 'anchorwatch[run]'",
-                name=error.name,
-            ) from None
-        raise
+__getattr__ = attributes("anchorwatch", _LAZY, _MODULES)
 
 
 def __dir__() -> list[str]:

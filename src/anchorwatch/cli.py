@@ -7,17 +7,15 @@ Heavy imports live inside commands, so that --help answers at once.
 
 from __future__ import annotations
 
-import inspect
 import io
 import sys
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorwatch import cli_eval, cli_train, options, places, talk, words
+from anchorwatch import cli_eval, cli_read, cli_train, options, places, spelling, talk, words
 from anchorwatch import probes as kinds
 from anchorwatch._version import __version__
 from anchorwatch.errors import AnchorwatchError, SpecError
@@ -25,7 +23,6 @@ from anchorwatch.foreign import one_line
 
 if TYPE_CHECKING:
     from anchorwatch.models.prompts import Prompt
-    from anchorwatch.trace import Trace
 
 app = typer.Typer(
     help="The laboratory for attention in masked diffusion language models.",
@@ -85,7 +82,7 @@ def run(
 ) -> None:
     """Write an answer and keep every frame of it."""
     given: dict[str, Any] = {
-        "length": _LENGTH if length is None and not infill else length,
+        "length": length,
         "steps": steps,
         "block": block,
         "temperature": temperature,
@@ -103,16 +100,17 @@ def run(
     }
     # A typing mistake costs no loading: all that can be is checked first.
     fields = {name: value for name, value in given.items() if value is not None}
-    named = words.named(decoding, fields)
+    long = None if infill else _LENGTH
+    named = words.named(decoding, fields, long)
     measured, regions = words.probes(probes), words.regions(region or [])
-    edits = [words.edit(word) for word in edit or []]
+    edits = [spelling.edit(word) for word in edit or []]
     if out is not None:
         places.refuse_place(out)
     text = places.stdin() if prompt == "-" else prompt
     import anchorwatch as aw
 
     loaded = aw.load(model, revision=revision, dtype=dtype, device=device, mask_id=mask_id)
-    how = named or words.decoding(words.DEFAULTS[loaded.family.kind], fields)
+    how = named or spelling.decoding(words.DEFAULTS[loaded.family.kind], fields, length=long)
     asked: Prompt = [{"role": "user", "content": text}] if chat else text
     ask, canvas = (None, words.masked_canvas(loaded, asked)) if infill else (asked, None)
     more: dict[str, Any] = {"canvas": canvas, "regions": regions, "probes": measured}
@@ -179,14 +177,13 @@ def effect(
     as_json: options.AsJson = False,
 ) -> None:
     """Say what an edit does, beside a control: a table with intervals, as CSV on stdout."""
-    given: dict[str, Any] = {
-        "length": _LENGTH if length is None else length,
-        "steps": steps,
-        "block": block,
-    }
+    given: dict[str, Any] = {"length": length, "steps": steps, "block": block}
     given |= {"temperature": temperature}
     fields = {name: value for name, value in given.items() if value is not None}
-    named, texts = words.named(decoding, fields), places.prompts(prompts, prompt or [], limit)
+    named, texts = (
+        words.named(decoding, fields, _LENGTH),
+        places.prompts(prompts, prompt or [], limit),
+    )
     asked = words.experiment(edit or [], control, doses, rule)
     which = table or ("doses" if doses else "table")
     places.effect_places(which, out, plot, doses=doses is not None)
@@ -194,7 +191,7 @@ def effect(
     from anchorwatch.metrics import files
 
     loaded = aw.load(model, revision=revision, dtype=dtype, device=device, mask_id=mask_id)
-    how = named or words.decoding(words.DEFAULTS[loaded.family.kind], fields)
+    how = named or spelling.decoding(words.DEFAULTS[loaded.family.kind], fields, length=_LENGTH)
     found = aw.effect(loaded, texts, how, **asked, seed=seed, repeats=repeats, batch=batch)
     talk.say(found.summary())
     if plot is not None:
@@ -209,137 +206,11 @@ def effect(
         typer.echo(files.as_json(held) if as_json else files.as_csv(held), nl=as_json)
 
 
-@app.command()
-def show(
-    trace: Annotated[Path, typer.Argument(help="A trace, as `run -o` writes it.")],
-    step: Annotated[int | None, typer.Option(help="Only the frame before this step.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every frame of a long film.")] = False,
-    as_json: options.AsJson = False,
-) -> None:
-    """Show a trace: the canvas coloured by role, one frame or the film of the run."""
-    from anchorwatch import show as shows
-    from anchorwatch.trace import read
-
-    if every and step is not None:
-        raise SpecError("--all shows every frame and --step one: choose one of them")
-    held = read(trace)
-    if as_json:
-        frames = shows.frames_json(held, step)
-        talk.print_json({"manifest": held.manifest, "frames": frames}, indent=None)
-    else:
-        shows.show(held, step, every=every)
-
-
-@app.command()
-def verify(
-    trace: Annotated[Path, typer.Argument(help="A trace, as `run -o` writes it.")],
-    as_json: options.AsJson = False,
-) -> None:
-    """Compare every byte of a trace with its commit record; exit code 1 if anything differs."""
-    from anchorwatch.commits import damage, extent
-
-    found = damage(trace)
-    files, size = (0, 0) if found else extent(trace)
-    if as_json:
-        talk.print_json({"whole": not found, "damage": found, "files": files, "bytes": size})
-    else:
-        typer.echo("\n".join(found) or f"whole: {files} files, {size} bytes")
-    raise typer.Exit(1 if found else 0)
-
-
-@app.command()
-def measure(
-    metric: Annotated[
-        str, typer.Argument(help="sinks, jumps, ...; list names them, all is the default ones.")
-    ],
-    traces: options.Traces = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="A .csv, .json, .parquet.")
-    ] = None,
-    rule: options.Rule = None,
-    group: options.Group = None,
-    by: Annotated[str | None, typer.Option(help="Split by: layer,head,progress ...")] = None,
-    more: options.More = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Measure traces: a tidy table with null, lift and interval, as CSV on stdout."""
-    from anchorwatch import metrics
-    from anchorwatch.metrics import files
-    from anchorwatch.metrics.everything import measure_all
-
-    if metric == "list":
-        return talk.print_names({name: getattr(metrics, name) for name in metrics.METRICS})
-    given = _given({"rule": rule, "group": group, "by": by}, more)
-    if metric == "all":
-        folder = places.folder_for_all(out, given)
-        for name, table in measure_all(_read(traces)).items():
-            files.save(table, folder / f"{name}.{'json' if as_json else 'csv'}")
-        return talk.say(f"wrote {one_line(str(folder))}")
-    function = words.metric(metric)
-    takes = dict(list(inspect.signature(function).parameters.items())[1:])
-    asked = words.options(takes, given)
-    if out is not None:
-        files.place(out, "table", files.KINDS)
-    table = function(_read(traces), **asked)
-    if out is not None:
-        talk.say(f"wrote {one_line(str(files.save(table, out)))}")
-    if out is None or as_json:
-        typer.echo(files.as_json(table) if as_json else files.as_csv(table), nl=as_json)
-
-
-@app.command()
-def plot(
-    figure: Annotated[str, typer.Argument(help="sink-map, absorption, ...; list names all.")],
-    traces: options.Traces = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="A .pdf, .svg or .png.")] = None,
-    rule: options.Rule = None,
-    group: options.Group = None,
-    layer: Annotated[int | None, typer.Option(help="Only this layer.")] = None,
-    head: Annotated[int | None, typer.Option(help="Only this head.")] = None,
-    step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
-    more: options.More = None,
-) -> None:
-    """Draw a figure of traces into a file that remembers what made it."""
-    from anchorwatch.figures.catalogue import FIGURES, draw, find
-    from anchorwatch.figures.figure import KINDS
-    from anchorwatch.metrics.files import place
-
-    if figure == "list":
-        return talk.print_names({name: one.function for name, one in FIGURES.items()})
-    takes = find(figure).takes
-    named = {"rule": rule, "group": group, "layer": layer, "head": head, "step": step}
-    asked = words.options(takes, _given(named, more))
-    if out is None:
-        raise SpecError("say where to: -o sinks.pdf")
-    place(out, "figure", KINDS)
-    typer.echo(str(draw(figure, _read(traces), asked).save(out)))
-
-
-@app.command()
-def whence(
-    file: Annotated[Path, typer.Argument(help="A figure, or a .json or .parquet table.")],
-) -> None:
-    """Say what made a figure or a table: settings and traces, as JSON."""
-    from anchorwatch.figures import whence as of_figure
-    from anchorwatch.metrics.files import origin
-
-    table = file.suffix.lower() in (".json", ".parquet", ".csv")
-    talk.print_json(origin(file) if table else of_figure(file))
-
-
+for read_by in (cli_read.show, cli_read.verify, cli_read.measure, cli_read.plot, cli_read.whence):
+    app.command()(read_by)
 app.command("eval")(cli_eval.evaluate)
+app.command("lm-eval", context_settings=cli_eval.ANY_WORDS)(cli_eval.lm_eval)
 app.command()(cli_train.train)
-
-
-@app.command("lm-eval", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def lm_eval(words: typer.Context) -> None:
-    """Run lm-eval's tasks: --model_args pretrained=MODEL,decoding=...,edits=... --tasks TASK.
-
-    All words are the harness's own, whose model is ours; `lm-eval ls tasks` names its tasks.
-    """
-    from anchorwatch import evaluation
-
-    evaluation.lm_eval_command(words.args)
 
 
 @app.command()
@@ -398,18 +269,6 @@ def _version(
     if version:
         typer.echo(__version__)
         raise typer.Exit
-
-
-def _read(paths: list[Path] | None) -> list[Trace]:
-    from anchorwatch.trace import read
-
-    if not paths:
-        raise SpecError("name at least one trace, as `anchorwatch run -o` writes it")
-    return [read(path) for path in paths]
-
-
-def _given(named: Mapping[str, object], more: list[str] | None) -> dict[str, str]:
-    return words.settings(more or [], {k: str(v) for k, v in named.items() if v is not None})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`anchorwatch eval`: argument parsing only, beside `cli`, which would grow too long."""
+"""`anchorwatch eval` and `anchorwatch lm-eval`: argument parsing only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorwatch import talk, words
+from anchorwatch import spelling, talk, words
+from anchorwatch.decoding import LeftToRight, LowConfidence
 from anchorwatch.errors import SpecError
 from anchorwatch.foreign import one_line
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from anchorwatch.edits import Edit
     from anchorwatch.evaluation.results import Results
 
+ANY_WORDS = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""What typer lets through to the harness's own command."""
+
+_LENGTH = 16
 TABLES = ("accuracy", "effects", "gains", "interactions", "gain_ratios", "edits", "models")
 
 
@@ -36,7 +41,7 @@ def evaluate(
         list[str] | None, typer.Option(help="name=edit, such as sinks=hide-sinks:1; or none.")
     ] = None,
     decoding: Annotated[
-        str | None, typer.Option(help=f"Of the models it suits: {', '.join(words.DECODINGS)}.")
+        str | None, typer.Option(help=f"Of the models it suits: {', '.join(spelling.DECODINGS)}.")
     ] = None,
     length: Annotated[int | None, typer.Option(help="Positions of an answer; 16.")] = None,
     steps: Annotated[int | None, typer.Option(help="Forward passes; half the length.")] = None,
@@ -91,6 +96,16 @@ def evaluate(
     raise typer.Exit(3 if any(partly) else 0)
 
 
+def lm_eval(given: typer.Context) -> None:
+    """Run lm-eval's tasks: --model_args pretrained=MODEL,decoding=...,edits=... --tasks TASK.
+
+    All words are the harness's own, whose model is ours; `lm-eval ls tasks` names its tasks.
+    """
+    from anchorwatch import evaluation
+
+    evaluation.lm_eval_command(given.args)
+
+
 def _check(table: str, score: str, stress: bool, task: str | None, contexts: str | None) -> None:
     """Refuse what cannot be before anything is loaded."""
     from anchorwatch.evaluation.contexts import contexts as named
@@ -114,21 +129,19 @@ def _decodings(name: str | None, length: int | None, steps: int | None) -> Any:
     """What was said, for each kind of model; None where nothing was."""
     if name is None and length is None and steps is None:
         return None
-    long = 16 if length is None else length
     if name is not None:
-        fields = {"length": long} | ({} if steps is None else {"steps": steps})
-        return words.decoding(name, fields)
+        said = {"length": length, "steps": steps}
+        fields = {field: value for field, value in said.items() if value is not None}
+        return spelling.decoding(name, fields, length=_LENGTH)
+    long = _LENGTH if length is None else length
     passes = -(-long // 2) if steps is None else steps
-    mdm = words.decoding("low-confidence", {"length": long, "steps": passes})
-    return {"mdm": mdm, "arm": words.decoding("left-to-right", {"length": long})}
+    return {"mdm": LowConfidence(long, passes), "arm": LeftToRight(long)}
 
 
 def _edits(pairs: Sequence[str] | None) -> Mapping[str, Sequence[Edit]] | None:
     """`name=edit` words by name; the model as it is comes first, unless it is all."""
     if not pairs:
         return None
-    from anchorwatch.evaluation.spelled import edits_of
-
     found: dict[str, Sequence[Edit]] = {"none": ()}
     for pair in pairs:
         name, equals, spelled = pair.partition("=")
@@ -138,7 +151,7 @@ def _edits(pairs: Sequence[str] | None) -> Mapping[str, Sequence[Edit]] | None:
             raise SpecError(f"--edit {pair} is not name=edit, such as --edit sinks=hide-sinks:1")
         if name in found:
             raise SpecError(f"the edit {name} is given twice: name each once")
-        found[name] = edits_of(spelled)
+        found[name] = spelling.edits_of(spelled)
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from anchorwatch.asks import Ask, begin, checked_seed, for_each, prompt_list, rows_at_once
 from anchorwatch.contrasts import Arm, Contrast, Effect, mean_of, trends
 from anchorwatch.controls import Setting, dose_of, dosed, random_control
 from anchorwatch.decoding import Decoding
@@ -33,7 +34,6 @@ from anchorwatch.provenance import origin
 from anchorwatch.records import trace_of
 from anchorwatch.regions import Spans
 from anchorwatch.rules import Rule, checked, rulli
-from anchorwatch.runs import Ask, begin, checked_seed, for_each, prompt_list, rows_at_once
 from anchorwatch.trace import Trace
 
 AGAINST = np.array([one.against for one in OUTCOMES])

@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 
-from anchorwatch import words
+from anchorwatch import spelling
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Revision = Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps.")]
 MaskId = Annotated[int | None, typer.Option(help="The mask token's id.")]
-Decoded = Annotated[str | None, typer.Option(help=f"One of {', '.join(words.DECODINGS)}.")]
+Decoded = Annotated[
+    str | None, typer.Option(help=f"{', '.join(spelling.DECODINGS)}; with fields, dream:eps=0.01.")
+]
 Length = Annotated[int | None, typer.Option(help="Positions to write; 64, or all masks to infill.")]
 Passes = Annotated[int | None, typer.Option(help="Forward passes.")]
 Block = Annotated[int | None, typer.Option(help="Positions in a block.")]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from anchorwatch.asks import checked_seed
 from anchorwatch.edits import Edit
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.fields import listed
@@ -24,7 +25,7 @@ from anchorwatch.probes import DEFAULT, Probe
 from anchorwatch.progress import Progress
 from anchorwatch.records import trace_of
 from anchorwatch.regions import Spans, find_again
-from anchorwatch.runs import checked_seed, watch_over
+from anchorwatch.runs import watch_over
 from anchorwatch.scripts import check_going_on, given_edits, other_model, scripted
 from anchorwatch.trace import Trace, checked_trace
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
+from anchorwatch import lazy
 from anchorwatch.errors import AnchorwatchWarning
 from anchorwatch.foreign import one_line, visible
 
@@ -20,16 +21,6 @@ if TYPE_CHECKING:
     from anchorwatch.doctor import Finding
     from anchorwatch.trace import Trace
     from anchorwatch.training import Fitted
-
-_RUNNING = (
-    "torch",
-    "transformers",
-    "safetensors",
-    "tokenizers",
-    "accelerate",
-    "huggingface_hub",
-    "pydantic",
-)
 
 
 def print_names(functions: Mapping[str, Callable[..., Any]]) -> None:
@@ -129,10 +120,9 @@ def fail(said: str, code: int) -> NoReturn:
 
 def lacking(error: ImportError) -> str:
     """What to install when an import fails."""
-    name = (error.name or "").partition(".")[0]
-    if "pip install" in str(error) or name not in _RUNNING:
-        return str(error)
-    return f"this command needs {name}, which is not installed: pip install 'anchorwatch[run]'"
+    if isinstance(error, ModuleNotFoundError):
+        error = lazy.said(error, "this command")
+    return str(error)
 
 
 def say_warning(

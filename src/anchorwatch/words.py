@@ -1,57 +1,36 @@
-"""Words of the command line turned into values: decodings, probes, edits, options."""
+"""Words of the command line turned into values: probes, regions, experiments, options."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from anchorwatch import decoding as decodings
 from anchorwatch import probes as kinds
-from anchorwatch.edits import EDITS, Edit
 from anchorwatch.errors import SpecError
 from anchorwatch.rules import RULES, parse
+from anchorwatch.spelling import decoding, edit, flag
 
 if TYPE_CHECKING:
     from anchorwatch.models.model import Model
     from anchorwatch.models.prompts import Prompt
 
-DECODINGS = {
-    "low-confidence": "LowConfidence",
-    "random": "RandomOrder",
-    "dream": "DreamOrder",
-    "threshold": "Threshold",
-    "left-to-right": "LeftToRight",
-}
 DEFAULTS = {"mdm": "low-confidence", "arm": "left-to-right"}
 
 
-def named(name: str | None, fields: dict[str, Any]) -> decodings.Decoding | None:
+def named(
+    word: str | None, fields: Mapping[str, Any], length: int | None
+) -> decodings.Decoding | None:
     """The decoding asked for; None leaves it to the model, if a default takes these fields."""
-    if name is not None:
-        return decoding(name, fields)
+    if word is not None:
+        return decoding(word, fields, length=length)
     with contextlib.suppress(SpecError):
-        decoding(DEFAULTS["arm"], fields)
+        decoding(DEFAULTS["arm"], fields, length=length)
         return None
-    decoding(DEFAULTS["mdm"], fields)
+    decoding(DEFAULTS["mdm"], fields, length=length)
     return None
-
-
-def decoding(name: str, fields: dict[str, Any]) -> decodings.Decoding:
-    """The decoding of that name with these fields; says which decoding takes a field."""
-    if name not in DECODINGS:
-        raise SpecError(f"no decoding is called {name!r}: expected one of {', '.join(DECODINGS)}")
-    takes = {
-        other: {field.name for field in dataclasses.fields(decodings.DECODINGS[kind])}
-        for other, kind in DECODINGS.items()
-    }
-    for field in fields:
-        if field not in takes[name]:
-            others = ", ".join(other for other in takes if field in takes[other])
-            raise SpecError(f"{name} has no {field}: leave it out, or use --decoding {others}")
-    return decodings.from_dict({"name": DECODINGS[name]} | fields)
 
 
 def probes(names: str) -> tuple[kinds.Probe, ...]:
@@ -75,99 +54,6 @@ def regions(pairs: list[str]) -> dict[str, str] | None:
         if not all(pair.partition("=")[::2]):
             raise SpecError(f"--region {pair} is not name=text, such as --region gold='Lena was'")
     return {name: text for name, _, text in (p.partition("=") for p in pairs)} or None
-
-
-def edit(word: str) -> Edit:
-    """An edit spelled `name:value,field=value`: hide-sinks:1,form=weight or knock-out:2.3+2.5.
-
-    Several numbers are joined by +, 4-7 is from 4 to 7, a head of a layer is layer.head. Values
-    without a name go to the fields in their order.
-
-    >>> edit("hide-keys:0+3,layers=0-2")
-    hide_keys(positions=(0, 3), layers=(0, 1, 2))
-    """
-    name, _, rest = word.partition(":")
-    kind = EDITS.get(name.replace("-", "_"))
-    if kind is None:
-        known = ", ".join(one.replace("_", "-") for one in EDITS)
-        raise SpecError(f"no edit is called {name!r}: expected one of {known}")
-    fields = sorted(dataclasses.fields(kind), key=lambda one: bool(one.kw_only))
-    given: dict[str, Any] = {}
-    for part in (part.strip() for part in rest.split(",") if part.strip()):
-        field, value = _field_of(name, fields, part, len(given))
-        if field.name in given:
-            raise SpecError(f"{word}: {field.name} is given twice: say which one")
-        given[field.name] = _edit_value(name, field, value)
-    absent = (dataclasses.MISSING, dataclasses.MISSING)
-    for field in fields:
-        if field.name not in given and (field.default, field.default_factory) == absent:
-            raise SpecError(f"{word} lacks {field.name}: say {name}:{field.name}=...")
-    return kind(**given)
-
-
-def _field_of(
-    name: str, fields: list[dataclasses.Field[Any]], part: str, place: int
-) -> tuple[dataclasses.Field[Any], str]:
-    """Which field of an edit a part of its word is for: by its name, or by its place."""
-    key, equals, value = part.partition("=")
-    takes = ", ".join(one.name for one in fields)
-    if not equals:
-        in_order = [one for one in fields if not one.kw_only]
-        if place >= len(in_order):
-            raise SpecError(f"{name} does not know what {part!r} is: say field={part}, of {takes}")
-        return in_order[place], part
-    plain = key.strip().replace("-", "_")
-    for field in fields:
-        if field.name == plain:
-            return field, value.strip()
-    raise SpecError(f"{name} has no {plain}: it takes {takes}")
-
-
-def _edit_value(name: str, field: dataclasses.Field[Any], word: str) -> Any:
-    """A word as what the field's annotation says."""
-    kind = str(field.type)
-    try:
-        if word.lower() == "none" and "None" in kind:
-            return None
-        if field.name == "unedited":
-            from anchorwatch.trace import read
-
-            return read(word)
-        if field.name == "heads" and kind == "Any":  # a list, even of one
-            return _many(int, word)
-        for mark, (turn, _) in _EDIT_KINDS.items():
-            if mark in kind:
-                return turn(word)
-        return _any(word)
-    except ValueError as error:
-        if isinstance(error, SpecError):
-            raise SpecError(f"{name}, {field.name}: {error}") from None
-        how = next((said for mark, (_, said) in _EDIT_KINDS.items() if mark in kind), "0+3")
-        raise SpecError(f"{name}, {field.name}: {word!r} cannot be read: say {how}") from None
-
-
-def _many(turn: Callable[[str], Any], word: str) -> tuple[Any, ...]:
-    found: list[Any] = []
-    for part in word.split("+"):
-        first, dash, last = part.partition("-")
-        if turn is int and first and dash:
-            found += range(int(first), int(last) + 1)
-        else:
-            found.append(turn(part))
-    return tuple(found)
-
-
-def _places(word: str) -> tuple[tuple[int, int], ...]:
-    pairs = [part.split(".") for part in word.split("+")]
-    return tuple((int(layer), int(head)) for layer, head in pairs)
-
-
-def _any(word: str) -> Any:
-    """A number, several numbers, true or false, or the word itself."""
-    for turn in (int, float, lambda one: _many(int, one), lambda one: _many(float, one), _flag):
-        with contextlib.suppress(ValueError):
-            return turn(word)
-    return word
 
 
 def numbers(word: str, option: str) -> list[int]:
@@ -277,31 +163,12 @@ def _only_in_python(word: str) -> Any:
     )
 
 
-def _flag(word: str) -> bool:
-    if word.lower() not in ("true", "false"):
-        raise SpecError(f"{word!r} is neither true nor false")
-    return word.lower() == "true"
-
-
 _KINDS: dict[str, Callable[[str], Any]] = {  # the first that an annotation holds
     "TypeLimits": _only_in_python,
     "str | Rule": _rule_or_word,
     "Rule": parse,
     "tuple[int, int]": _pair,
-    "bool": _flag,
+    "bool": flag,
     "int": int,
     "float": float,
-}
-
-
-_EDIT_KINDS: dict[str, tuple[Callable[[str], Any], str]] = {  # the first an annotation holds
-    "tuple[tuple[int, int]": (_places, "2.3+2.5, layer.head of each"),
-    "tuple[int": (lambda word: _many(int, word), "0+3 or 0-3"),
-    "tuple[float": (lambda word: _many(float, word), "0+0.5"),
-    "Rule": (parse, "rulli:3"),
-    "bool": (_flag, "true or false"),
-    "Any": (_any, "a number or a word"),
-    "str": (str, "a word"),
-    "int": (int, "a whole number"),
-    "float": (float, "a number"),
 }

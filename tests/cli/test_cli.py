@@ -161,9 +161,9 @@ def test_a_prompt_may_begin_with_a_dash():
         (
             ["run", "tiny/llada", "the", "--decoding", "left-to-right", "--steps", "3"],
             2,
-            "left-to-right has no steps: leave it out, or use --decoding low-confidence, random",
+            "left-to-right has no steps: leave it out, or use low-confidence, random",
         ),
-        (["run", "no/such-model", "the", "--eps", "0.1"], 2, "use --decoding dream"),
+        (["run", "no/such-model", "the", "--eps", "0.1"], 2, "leave it out, or use dream"),
         (["run", "no/such-model", "the", "--temperature", "nan"], 2, "temperature=nan is not"),
         (["run", "no/such-model", "the", "--probes", "all"], 2, "expected default, none or some"),
         (["run", "no/such-model", "the", "--seed", "-1"], 2, "--seed"),
@@ -324,6 +324,7 @@ OPTIONS = {
     "verify": "--json",
     "eval": """--bad --batch --chat --contexts --decoding --edit --format --json --length --limit --out
         --probes --score --seed --steps --stress --table --task --template""",
+    "train": "--json --out --set",
     "lm-eval": "",
     "models": "--json",
     "convert": "",

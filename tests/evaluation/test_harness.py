@@ -14,8 +14,8 @@ import harness_tasks
 from anchorwatch.decoding import DreamOrder, LeftToRight, LowConfidence
 from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.evaluation import Harness, loglikelihood
-from anchorwatch.evaluation.spelled import decoding_of, edits_of
 from anchorwatch.models.loading import load as load_afresh
+from anchorwatch.spelling import decoding_of, edits_of
 from command import ENV, type_in
 from strategies import load
 from tolerances import LIKELIHOOD
@@ -345,11 +345,11 @@ def test_arguments_that_cannot_be_are_refused():
         (lambda: Harness.create_from_arg_string("passes=3"), "say pretrained=tiny/llada"),
         (lambda: Harness("tiny/llada", batch_size="many"), "at least 1, or auto"),
         (lambda: Harness(load("tiny/llada"), dtype="float32"), "leave them out"),
-        (lambda: Harness("tiny/llada", decoding="sideways:3"), "expected one of LowConfidence"),
+        (lambda: Harness("tiny/llada", decoding="sideways:3"), "expected one of low-confidence"),
         (lambda: Harness("tiny/llada", decoding="low-confidence:stps=3"), "has no stps: it takes"),
         (lambda: Harness("tiny/llada", decoding=3), "say low-confidence:steps=32"),
         (lambda: Harness("tiny/llada", edits="hide-sinks:1:k=2"), "k is given twice"),
-        (lambda: Harness("tiny/llada", edits="hide:1"), "expected one of hide_keys"),
+        (lambda: Harness("tiny/llada", edits="hide:1"), "expected one of hide-keys"),
         (lambda: Harness("tiny/llada", edits=[3]), "say hide-keys:0"),
         (lambda: Harness("tiny/llada")._asked("a", {"max_gen_toks": 512}), "max_gen_toks=64"),
         (lambda: Harness("tiny/llada")._asked("a", {"num_beams": 4}), "num_beams=4, which no"),

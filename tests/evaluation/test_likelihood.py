@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 import anchorwatch as aw
 from anchorwatch.evaluation import estimators, loglikelihood, loglikelihoods
 from anchorwatch.evaluation.estimators import METHODS, draws, estimate, every_set
+from anchorwatch.models.fits import fitted
 from anchorwatch.models.loading import load as load_afresh
 from checkpoints import lit_gpt_tensors, write
 from references import likelihood as slow
+from references import parts as slow_parts
+from references.networks import lit_gpt
 from strategies import load
 from tolerances import COVERED, LIKELIHOOD, SEEDED_ERRORS, STATISTIC
 
@@ -87,16 +90,122 @@ def test_guidance_is_its_formula(guidance):
     assert loglikelihood(model, PROMPT, ANSWER[:3], guidance=0.0).passes == 7
 
 
-def test_both_branches_of_guidance_keep_a_trained_sink(tmp_path):
-    tensors = lit_gpt_tensors(extra_rows=2, gate=False)
-    folder = write(tmp_path / "sink", {"n_head": 4, "mask_token_id": 90}, tensors)
-    model = aw.load(folder, device="cpu")
-    assert model.sink_id == 91
-    prompt, answer = [1, 2, 3, 4], [5, 6, 7]
+class Slow:
+    """A model whose logits are computed elsewhere, one canvas at a time; row p is about p."""
+
+    def __init__(self, model, rows):
+        self.mask_id, self.model, self.rows = model.mask_id, model, rows
+
+    @torch.no_grad()
+    def logits(self, canvas, attendable=None):
+        assert attendable is None
+        raw = self.rows(torch.tensor(canvas))
+        return torch.cat([raw[:1], raw[:-1]]) if self.model.family.shift else raw
+
+
+def check_likelihoods(model, twin, prompt, answer, edits=()):
+    """Enumerated, guided and by the chain rule, in batches whose rows are padded."""
+    short = (prompt[:2], answer[:2])
     for guidance in (0.0, 1.5):
-        found = loglikelihood(model, prompt, answer, guidance=guidance, batch=5)
-        expected = slow.bound(model, prompt, answer, guidance)
-        assert found.value == pytest.approx(expected, abs=(1 + 2 * guidance) * LIKELIHOOD)
+        loose = (1 + 2 * guidance) * LIKELIHOOD
+        found = loglikelihoods(
+            model, [(prompt, answer), short], guidance=guidance, edits=edits, batch=6
+        )
+        for one, item in zip(found, ((prompt, answer), short), strict=True):
+            assert one.value == pytest.approx(slow.bound(twin, *item, guidance), abs=loose)
+    chain = loglikelihood(model, prompt, answer, method="chain", edits=edits)
+    assert chain.value == pytest.approx(slow.chain(twin, prompt, answer), abs=LIKELIHOOD)
+    return chain.value
+
+
+SINKS = [
+    aw.edits.sink_token(2, embedding="random"),
+    aw.edits.sink_token(position="end", embedding="mask"),
+]
+
+
+@pytest.mark.parametrize("part", SINKS, ids=repr)
+@pytest.mark.parametrize("name", ["tiny/llada", "tiny/dream"])
+def test_a_sink_token_is_one_in_the_sequence(name, part):
+    model = load(name)
+    embedding = fitted(part, model).embedding
+    twin = Slow(
+        model,
+        lambda ids: slow_parts.with_sinks(model.network, ids, embedding, position=part.position),
+    )
+    found = check_likelihoods(model, twin, PROMPT, ANSWER[:3], [part])
+    plain = loglikelihood(model, PROMPT, ANSWER[:3], method="chain").value
+    assert abs(found - plain) > 100 * LIKELIHOOD
+
+
+@pytest.mark.parametrize("name", ["tiny/llada", "tiny/dream"])
+def test_a_register_is_a_token_that_sees_and_is_seen(name):
+    model, part = load(name), aw.edits.register(2, embedding="random", seed=3)
+    embedding = fitted(part, model).embedding
+
+    def rows(ids):
+        tokens = torch.cat([embedding, model.network.get_input_embeddings()(ids)])[None]
+        return model.network(inputs_embeds=tokens).logits[0, 2:]
+
+    found = check_likelihoods(model, Slow(model, rows), PROMPT, ANSWER[:3], [part])
+    plain = loglikelihood(model, PROMPT, ANSWER[:3], method="chain").value
+    assert abs(found - plain) > 100 * LIKELIHOOD
+
+
+@pytest.mark.parametrize("form", ["elementwise", "headwise"])
+def test_a_gate_is_its_formula(form):
+    model, part = load("tiny/llada"), aw.edits.gate(form, "plain", seed=3)
+    weight = fitted(part, model).weight
+
+    def rows(ids):
+        seen = torch.ones(len(ids), len(ids), dtype=torch.bool)
+        return slow_parts.llama(model.network, ids, seen, gate=(weight, 1))
+
+    found = check_likelihoods(model, Slow(model, rows), PROMPT, ANSWER[:3], [part])
+    plain = loglikelihood(model, PROMPT, ANSWER[:3], method="chain").value
+    assert abs(found - plain) > 100 * LIKELIHOOD
+
+
+@pytest.mark.parametrize(("rows", "gate"), [(2, False), (1, True)], ids=["sink", "gate"])
+def test_what_was_trained_with_a_part_is_scored_with_it(rows, gate, tmp_path):
+    """Both branches of guidance keep it; the twin reads the tensors of the file."""
+    tensors = lit_gpt_tensors(extra_rows=rows, gate=gate)
+    folder = write(tmp_path / "part", {"n_head": 4, "mask_token_id": 90}, tensors)
+    model = aw.load(folder, device="cpu")
+    assert [type(part).__name__ for part in model.parts] == ["gate" if gate else "sink_token"]
+    sink_id = None if gate else 91
+    twin = Slow(
+        model,
+        lambda ids: lit_gpt(tensors, ids, layers=2, heads=4, groups=2, sink_id=sink_id),
+    )
+    check_likelihoods(model, twin, [1, 2, 3, 4], [5, 6, 7])
+
+
+def test_parts_of_an_edited_autoregressive_model_are_scored_too():
+    model, part = load("tiny/arm"), aw.edits.sink_token(embedding="random")
+    canvas = torch.tensor(PROMPT + ANSWER)
+    causal = torch.ones(len(canvas), len(canvas), dtype=torch.bool).tril()
+    with torch.no_grad():
+        rows = slow_parts.with_sinks(
+            model.network, canvas, fitted(part, model).embedding, visible=causal
+        )
+    each = torch.log_softmax(rows.double(), dim=-1)[len(PROMPT) - 1 : -1]
+    expected = float(each.gather(-1, torch.tensor(ANSWER)[:, None]).sum())
+    found = loglikelihoods(model, [(PROMPT, ANSWER), (PROMPT[:2], ANSWER)], edits=[part], batch=2)
+    assert found[0].value == pytest.approx(expected, abs=LIKELIHOOD)
+
+
+def test_a_part_goes_by_the_share_of_the_answer_that_is_there():
+    """Rows of one pass differ in which parts they wear."""
+    model = load("tiny/llada")
+    early = aw.edits.sink_token(embedding="random", progress=(0.0, 0.2))
+    plain, found, always = (
+        loglikelihood(model, PROMPT, ANSWER, method="chain", edits=edits).per_token
+        for edits in ((), (early,), (early.everywhere,))
+    )
+    assert abs(plain[0] - always[0]) > 100 * LIKELIHOOD
+    assert found[0] == pytest.approx(always[0], abs=LIKELIHOOD)
+    assert found[1:] == pytest.approx(plain[1:], abs=LIKELIHOOD)
 
 
 @pytest.mark.parametrize("method", METHODS)

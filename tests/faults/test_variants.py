@@ -123,7 +123,10 @@ def test_parts_and_tensors_that_disagree(tmp_path):
         ({"parts": [{"name": "sink_token", "n": 0}]}, "names a part that cannot be: n=0"),
         ({"parts": [{"name": "no_op"}]}, r"expected what is always on, such as sink_token\(\)"),
         ({"parts": [{"name": "gate", "steps": [1]}]}, "expected what is always on"),
-        ({"parts": [{"name": "gate"}, {"name": "gate"}]}, "names gate twice"),
+        (
+            {"parts": [{"name": "gate"}, {"name": "gate"}]},
+            "gate is there twice: a model has one of each kind",
+        ),
         ({"parts": ["gate"]}, "names a part that cannot be"),
     ],
 )

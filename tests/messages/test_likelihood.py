@@ -39,6 +39,10 @@ def refused(name, error, says, prompt=PROMPT, answer=ANSWER, **options):
         ({"edits": [E.hide_keys([0], steps=[1])]}, r"leave steps out, or say progress="),
         ({"edits": [E.hide_sinks(1)]}, "use detect='same_shadow'"),
         ({"edits": [E.hide_keys([5])]}, "this run has positions 0 to 4"),
+        ({"edits": [E.swap_token(0, 7)]}, "a likelihood writes nothing: give the prompt"),
+        ({"edits": [E.freeze_canvas()]}, "a likelihood writes nothing: give the prompt"),
+        ({"edits": [E.sink_token(steps=[0])]}, "say progress="),
+        ({"edits": [E.sink_token(embedding=[1.0, 2.0])]}, r"this network takes \[1, "),
     ],
 )
 def test_what_cannot_be_asked_of_a_diffusion_model(options, says):
@@ -51,6 +55,8 @@ def test_what_cannot_be_asked_of_a_diffusion_model(options, says):
         ({"method": "counts"}, "knows its likelihood in one pass: leave method out"),
         ({"guidance": 1.0}, "cannot mask its prompt: leave guidance out"),
         ({"edits": [E.hide_keys([0], progress=(0.0, 0.5))]}, "leave progress out"),
+        ({"edits": [E.register()]}, "a register is a sink token there: use sink_token"),
+        ({"edits": [E.sink_token(position="end")]}, "sees no end: use position='front'"),
     ],
 )
 def test_what_cannot_be_asked_of_an_autoregressive_one(options, says):

@@ -249,3 +249,54 @@ def test_a_tracker_that_is_not_installed_is_said_first(tmp_path):
     with pytest.raises(SpecError, match="pip install trackio, or leave it out"):
         train(tmp_path / "run", log={"tracker": "trackio"})
     assert not (tmp_path / "run").exists()
+
+
+PARTS = {
+    "no part": ([{"name": "hide_sinks", "k": 1}], {}, "is no part of a model: expected what is"),
+    "at steps": ([{"name": "gate", "steps": [1]}], {}, "expected what is always on, such as"),
+    "twice": (["gate", {"name": "gate", "form": "headwise"}], {}, "a model has one of each kind"),
+    "a digest": (
+        [{"name": "sink_token", "embedding": "ab" * 32}],
+        {},
+        "variant names the embedding of sink_token by a digest: give its numbers, or a word",
+    ),
+    "a shape": (
+        [{"name": "sink_token", "embedding": [1.0, 2.0]}],
+        {},
+        "this network takes [1, 32]",
+    ),
+    "a causal register": (
+        ["register"],
+        {"objective": {"name": "next_token"}},
+        "is for networks that look both ways: use sink_token()",
+    ),
+    "compiled": (["gate"], {"compile": True}, "leave compile or the parts out"),
+    "no mask": (
+        [{"name": "sink_token", "embedding": "mask"}],
+        {"objective": {"name": "next_token"}},
+        "next_token has no mask token: use embedding = 'mean' or 'start'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_a_part_that_cannot_be_trained_is_said_before_anything_is_written(case, tmp_path):
+    variant, differs, said = PARTS[case]
+    with pytest.raises(SpecError, match=re.escape(said)):
+        train(tmp_path / "run", variant=variant, **differs)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_part_that_the_checkpoint_has_is_not_given_again(tmp_path):
+    first = train(tmp_path / "run", updates=1, variant=["sink_token"])
+    again = fields(model={"from": str(first.model)}, variant=["sink_token"])
+    with pytest.raises(SpecError, match=r"has a sink_token already, .*: leave it out of variant"):
+        fit(again, tmp_path / "again", corpus=Texts())
+
+
+def test_shards_cannot_train_parts(tmp_path, monkeypatch):
+    from accelerate import Accelerator, DistributedType
+
+    monkeypatch.setattr(Accelerator, "distributed_type", DistributedType.FSDP)
+    with pytest.raises(SpecError, match="FSDP cannot train parts: use DDP, or leave variant out"):
+        train(tmp_path / "run", variant=["gate"])

@@ -159,7 +159,7 @@ def dense(model, part, ids=IDS, **options):
         rows = slow.with_sinks(
             model.network, ids, embedding, position=part.position, visible=visible, **options
         )
-    return model._aligned(rows[None], None)[0] if model.family.shift else rows
+    return model._aligned(rows[None], None, len(rows))[0] if model.family.shift else rows
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
@@ -195,7 +195,7 @@ def test_sink_tokens_with_and_without_place_and_value(name, rotary, zero):
         sink = fitted(part, model).embedding[0]
         with torch.no_grad():
             rows = slow.llama(model.network, IDS, seen, sink=sink, rotary=rotary, zero=zero)
-        expected = model._aligned(rows[None], None)[0] if model.family.shift else rows
+        expected = model._aligned(rows[None], None, len(rows))[0] if model.family.shift else rows
         near(model.logits(IDS, parts=[part]), expected, tolerance)
         with concatenated():
             near(model.logits(IDS, parts=[part]), expected, tolerance)
@@ -259,7 +259,7 @@ def test_a_logit_of_each_layer_and_head_is_that_of_a_row_at_a_time():
         model = load(name)
         seen = torch.ones(len(IDS), len(IDS), dtype=torch.bool)
         rows = slow.llama(model.network, IDS, seen, logit=logit)
-        expected = model._aligned(rows[None], None)[0] if model.family.shift else rows
+        expected = model._aligned(rows[None], None, len(rows))[0] if model.family.shift else rows
         for form in (mock.MagicMock(), concatenated()):
             with form:
                 near(model.logits(IDS, parts=[E.sink_logit(logit)]), expected, tolerances.IDENTITY)
@@ -314,7 +314,7 @@ def test_a_register_is_a_token_in_front(name, n):
         rows = model.network(
             inputs_embeds=tokens[None], position_ids=places[None], attention_mask=ones
         ).logits[0, n:]
-    expected = model._aligned(rows[None], None)[0] if model.family.shift else rows
+    expected = model._aligned(rows[None], None, len(rows))[0] if model.family.shift else rows
     near(model.logits(IDS, parts=[part]), expected, tolerances.IDENTITY)
 
 

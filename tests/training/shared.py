@@ -19,6 +19,16 @@ from toy_texts import Texts, fields, tokenizer
 SPECS = {
     "diffusion": fields(updates=6, objective={"answer_only": 0.3}, checkpoints={"updates": 2}),
     "next_token": fields(updates=6, objective={"name": "next_token"}, accumulation=2),
+    "sink": fields(
+        updates=4,
+        accumulation=2,
+        variant=[
+            {"name": "sink_token", "n": 2, "position": "end", "value": "zero"},
+            {"name": "kv_bias", "layers": [1]},
+            {"name": "gate", "form": "headwise"},
+        ],
+    ),
+    "register": fields(updates=4, variant=["register", {"name": "sink_logit", "logit": 0.0}]),
 }
 
 

@@ -13,7 +13,7 @@ from anchorwatch.training.objectives import Scorer
 from anchorwatch.training.spec import SIZES, from_dict
 from checkpoints import network, tensors_of, write
 from tolerances import SAME_MATHS
-from toy_texts import MASK, WORDS, Texts, fields, tokenizer
+from toy_texts import MASK, WORDS, Texts, fields, stopped_before, tokenizer
 
 
 def fitted(out, **differs):
@@ -172,18 +172,7 @@ def test_adapters_of_a_new_mask_token_train_its_row(arm, tmp_path):
 def test_adapters_go_on_bit_for_bit(mdm, tmp_path):
     said = {"model": {"from": str(mdm)}, "lora": LORA, "checkpoints": {"updates": 5}}
     whole = fitted(tmp_path / "whole", **said)
-    from anchorwatch.training import loop
-
-    class StopError(Exception):
-        pass
-
-    def stopping(trainer, batches, one=loop.Trainer._one):
-        if trainer.update == 8:
-            raise StopError
-        return one(trainer, batches)
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(StopError):
-        patch.setattr(loop.Trainer, "_one", stopping)
+    with stopped_before(8):
         fitted(tmp_path / "cut", **said)
     cut = fitted(tmp_path / "cut", **said)
     assert cut.resumed_at == 5

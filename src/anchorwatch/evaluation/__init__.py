@@ -4,8 +4,9 @@ Nothing heavy is imported until a name that needs it is used: scores, tasks, con
 need no torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from anchorwatch.lazy import attributes
 
 if TYPE_CHECKING:
     from anchorwatch.evaluation import contexts, prompts, scores, tables
@@ -70,22 +71,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"anchorwatch.evaluation.{name}")
-    if name not in _LAZY:
-        raise AttributeError(f"module 'anchorwatch.evaluation' has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"anchorwatch.evaluation.{_LAZY[name]}"), name)
-    except ModuleNotFoundError as error:
-        extra = {"lm_eval": "eval", "torch": "run", "transformers": "run"}.get(error.name or "")
-        if extra is None:
-            raise
-        raise ModuleNotFoundError(
-            f"aw.evaluation.{name} needs {error.name}, which is not installed: "
-            f"pip install 'anchorwatch[{extra}]'",
-            name=error.name,
-        ) from None
+__getattr__ = attributes("anchorwatch.evaluation", _LAZY, _MODULES)
 
 
 def __dir__() -> list[str]:

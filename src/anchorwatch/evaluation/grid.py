@@ -18,6 +18,7 @@ import torch
 import transformers
 
 from anchorwatch._version import __version__
+from anchorwatch.asks import checked_seed
 from anchorwatch.commits import place
 from anchorwatch.decoding import Decoding
 from anchorwatch.edits import Edit
@@ -46,7 +47,6 @@ from anchorwatch.models.model import Model
 from anchorwatch.plans import edit_list, probe_list
 from anchorwatch.probes import Probe
 from anchorwatch.progress import Progress
-from anchorwatch.runs import checked_seed
 from anchorwatch.worlds import Item
 
 HELD = 64

@@ -27,11 +27,12 @@ from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.edits import Edit
 from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
 from anchorwatch.evaluation.estimators import Likelihood
+from anchorwatch.evaluation.generation import for_task
 from anchorwatch.evaluation.likelihood import Scoring, score
-from anchorwatch.evaluation.spelled import decoding_of, edits_of, for_task
 from anchorwatch.models.loading import load
 from anchorwatch.models.model import Model
 from anchorwatch.runs import run_many, steps
+from anchorwatch.spelling import decoding_of, edits_of
 
 NAME = "anchorwatch"
 """What --model calls us."""

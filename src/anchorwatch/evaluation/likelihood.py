@@ -17,21 +17,22 @@ from itertools import islice
 import numpy as np
 import torch
 
+from anchorwatch.asks import checked_seed
 from anchorwatch.attention import watching
 from anchorwatch.editing import Editor, Standing, worn_by
-from anchorwatch.edits import Edit, Oracle, Part
+from anchorwatch.edits import CanvasEdit, Edit, Oracle, Part, parts_among
 from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.evaluation.estimators import Draws, Likelihood, chosen_method, draws, estimate
 from anchorwatch.evaluation.pairs import ids_of
 from anchorwatch.fields import RunShape
 from anchorwatch.loop import padded, view_of
 from anchorwatch.measures import Record, View
+from anchorwatch.models.fits import check_parts
 from anchorwatch.models.model import Model
 from anchorwatch.models.parts import Worn
 from anchorwatch.models.prompts import Prompt
 from anchorwatch.plans import check_edits, edit_list
 from anchorwatch.progress import Progress
-from anchorwatch.runs import checked_seed
 
 BATCH = 32
 """Rows of a pass unless it is told otherwise, or fewer where their logits would not fit."""
@@ -127,6 +128,7 @@ class Scoring:
             _without_steps(edit, arm)
         if self.edits and lengths:
             check_edits(self.edits, _shape(model, min(lengths)))
+        check_parts(model, parts_among(self.edits))
 
 
 def score(
@@ -331,6 +333,11 @@ def _standing(model: Model, editor: Editor, row: _Row) -> Standing:
 
 def _without_steps(edit: Edit, arm: bool) -> None:
     """Refuse edits that speak of steps: a likelihood is passes that know nothing of each other."""
+    if isinstance(edit, CanvasEdit):
+        raise SpecError(
+            f"{edit!r} changes what is written and a likelihood writes nothing: give the prompt or "
+            "the answer as they are to be"
+        )
     if edit.steps is not None:
         raise SpecError(
             f"{edit!r} acts at steps and a likelihood has none: leave steps out, or say "

@@ -8,8 +8,9 @@ Nothing here touches pyplot or any setting of matplotlib outside of its own draw
 no matplotlib at all.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from anchorwatch.lazy import attributes
 
 if TYPE_CHECKING:
     from anchorwatch.figures.catalogue import draw
@@ -66,49 +67,49 @@ if TYPE_CHECKING:
     )
 
 _LAZY = {
-    "Figure": "anchorwatch.figures.figure",
-    "flow_bands": "anchorwatch.figures.flow",
-    "flow_matrix": "anchorwatch.figures.flow",
-    "gold_lift": "anchorwatch.figures.flow",
-    "rollout_columns": "anchorwatch.figures.flow",
-    "rollout_depth": "anchorwatch.figures.flow",
-    "map_pair": "anchorwatch.figures.maps",
-    "sink_map": "anchorwatch.figures.maps",
-    "contribution_scatter": "anchorwatch.figures.geometry",
-    "mixing_by_depth": "anchorwatch.figures.geometry",
-    "qk_triptych": "anchorwatch.figures.geometry",
-    "shapley_bars": "anchorwatch.figures.geometry",
-    "value_norm_scatter": "anchorwatch.figures.geometry",
-    "retrieval_contrast": "anchorwatch.figures.retrieval",
-    "retrieval_map": "anchorwatch.figures.retrieval",
-    "by_lag": "anchorwatch.figures.movement",
-    "head_types": "anchorwatch.figures.movement",
-    "layer_consistency": "anchorwatch.figures.movement",
-    "sink_path": "anchorwatch.figures.movement",
-    "sink_positions": "anchorwatch.figures.movement",
-    "survival": "anchorwatch.figures.movement",
-    "enrichment": "anchorwatch.figures.identity",
-    "enrichment_depth": "anchorwatch.figures.identity",
-    "meaning_or_place": "anchorwatch.figures.identity",
-    "structure": "anchorwatch.figures.identity",
-    "dose_response": "anchorwatch.figures.sinks",
-    "effect_doses": "anchorwatch.figures.effects",
-    "effect_layers": "anchorwatch.figures.effects",
-    "epsilon_curve": "anchorwatch.figures.sinks",
-    "head_grid": "anchorwatch.figures.sinks",
-    "profile": "anchorwatch.figures.sinks",
-    "score_histogram": "anchorwatch.figures.sinks",
-    "accuracy_bars": "anchorwatch.figures.evaluation",
-    "effect_intervals": "anchorwatch.figures.evaluation",
-    "gain_bars": "anchorwatch.figures.evaluation",
-    "irrelevant_curve": "anchorwatch.figures.evaluation",
-    "layout_bars": "anchorwatch.figures.evaluation",
-    "mask_curve": "anchorwatch.figures.evaluation",
-    "noise_curve": "anchorwatch.figures.evaluation",
-    "position_curve": "anchorwatch.figures.evaluation",
-    "wording_bars": "anchorwatch.figures.evaluation",
-    "whence": "anchorwatch.figures.origins",
-    "draw": "anchorwatch.figures.catalogue",
+    "Figure": "figure",
+    "flow_bands": "flow",
+    "flow_matrix": "flow",
+    "gold_lift": "flow",
+    "rollout_columns": "flow",
+    "rollout_depth": "flow",
+    "map_pair": "maps",
+    "sink_map": "maps",
+    "contribution_scatter": "geometry",
+    "mixing_by_depth": "geometry",
+    "qk_triptych": "geometry",
+    "shapley_bars": "geometry",
+    "value_norm_scatter": "geometry",
+    "retrieval_contrast": "retrieval",
+    "retrieval_map": "retrieval",
+    "by_lag": "movement",
+    "head_types": "movement",
+    "layer_consistency": "movement",
+    "sink_path": "movement",
+    "sink_positions": "movement",
+    "survival": "movement",
+    "enrichment": "identity",
+    "enrichment_depth": "identity",
+    "meaning_or_place": "identity",
+    "structure": "identity",
+    "dose_response": "sinks",
+    "effect_doses": "effects",
+    "effect_layers": "effects",
+    "epsilon_curve": "sinks",
+    "head_grid": "sinks",
+    "profile": "sinks",
+    "score_histogram": "sinks",
+    "accuracy_bars": "evaluation",
+    "effect_intervals": "evaluation",
+    "gain_bars": "evaluation",
+    "irrelevant_curve": "evaluation",
+    "layout_bars": "evaluation",
+    "mask_curve": "evaluation",
+    "noise_curve": "evaluation",
+    "position_curve": "evaluation",
+    "wording_bars": "evaluation",
+    "whence": "origins",
+    "draw": "catalogue",
 }
 
 __all__ = [
@@ -158,19 +159,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'anchorwatch.figures' has no attribute {name!r}")
-    try:
-        return getattr(import_module(_LAZY[name]), name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.split(".")[0] == "matplotlib":
-            raise ModuleNotFoundError(
-                f"aw.figures.{name} needs matplotlib, which is not installed: "
-                "pip install matplotlib",
-                name="matplotlib",
-            ) from None
-        raise
+__getattr__ = attributes("anchorwatch.figures", _LAZY)
 
 
 def __dir__() -> list[str]:

@@ -28,7 +28,6 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from anchorwatch.attention import NAME, register
-from anchorwatch.edits import Part
 from anchorwatch.errors import (
     AnchorwatchError,
     AnchorwatchWarning,
@@ -128,8 +127,11 @@ def _load_safetensors(
     network = _empty_network(family, config, checkpoint.shapes)
     block = block_of(family, config)
     parts = variants.declared(config)
+    outputs = _trained(config).get("outputs")
     if family.name == "smdm":
-        parts = _lit_gpt_extras(network, checkpoint)
+        parts = keymaps.lit_gpt_parts(checkpoint.shapes)
+        outputs = checkpoint.shapes["lm_head.weight"][0]
+    _cut_unembedding(network, outputs)
     variants.attach(network, parts)
     rows = len(network.get_input_embeddings().weight), len(network.get_output_embeddings().weight)
     require_inside(mask, rows[0])
@@ -215,9 +217,11 @@ def _identify(
 def _trained(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """What `anchorwatch train` says of a network that its stock config cannot; empty elsewhere."""
     said = config.get("anchorwatch", {})
-    if not isinstance(said, dict) or not isinstance(said.get("shift", False), bool):
+    good = isinstance(said, dict) and isinstance(said.get("shift", False), bool)
+    if not good or type(said.get("outputs", 1)) is not int or said.get("outputs", 1) < 1:
         raise ModelError(
-            f"config.json says anchorwatch={said!r}: expected kind, shift (true or false) and parts"
+            f'config.json says anchorwatch={said!r}: expected "anchorwatch": {{"parts": [...]}}, '
+            "with shift (true or false) and outputs (a number) if there are any"
         )
     return said
 
@@ -250,12 +254,11 @@ def _empty_network(
         ) from error
 
 
-def _lit_gpt_extras(network: PreTrainedModel, checkpoint: Checkpoint) -> tuple[Part, ...]:
-    """lit-gpt's unembedding has fewer rows than its embedding; it may have a sink or gates."""
-    parts = keymaps.lit_gpt_parts(checkpoint.shapes)
-    outputs, width = checkpoint.shapes["lm_head.weight"]
-    network.lm_head = torch.nn.Linear(width, outputs, bias=False, device="meta")
-    return parts
+def _cut_unembedding(network: PreTrainedModel, outputs: int | None) -> None:
+    """An unembedding with fewer rows than the embedding: the mask, or a sink, is never written."""
+    rows, width = network.get_input_embeddings().weight.shape
+    if outputs is not None and outputs < rows:
+        network.lm_head = torch.nn.Linear(width, outputs, bias=False, device="meta")
 
 
 def _stock_tensors(

@@ -27,6 +27,7 @@ from anchorwatch.models.prompts import Prompt, encoded
 from anchorwatch.models.proof import weights_digest
 from anchorwatch.models.tokens import Specials, tokenizer_digest
 from anchorwatch.models.variants import held_fit
+from anchorwatch.models.visibility import keys_and_pairs, starts_of, visible_pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,8 +130,8 @@ class Model:
         """
         ids = self._ids(canvas)
         rows = ids if ids.ndim == 2 else ids[None]
-        starts = self._starts(rows, padding)
-        keys, pairs = self._attendable(rows, ids.ndim, attendable)
+        starts = starts_of(rows, padding)
+        keys, pairs = keys_and_pairs(rows, ids.ndim, attendable)
         if starts is not None:
             real = torch.arange(rows.shape[1], device=rows.device) >= starts
             keys = real if keys is None else keys & real
@@ -281,38 +282,6 @@ class Model:
             )
         return ids.long()
 
-    def _starts(self, rows: torch.Tensor, padding: torch.Tensor | int | None) -> Any:
-        """[B, 1] where each row's real tokens begin; None where nothing is padded."""
-        if padding is None:
-            return None
-        starts = torch.as_tensor(padding, device=rows.device).reshape(-1, 1).expand(len(rows), 1)
-        if bool((starts < 0).any()) or bool((starts >= rows.shape[1]).any()):
-            raise SpecError(
-                f"padding={padding} leaves a row without a token: expected 0 to {rows.shape[1] - 1}"
-            )
-        return starts if bool(starts.any()) else None
-
-    def _attendable(
-        self, rows: torch.Tensor, dims: int, attendable: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Split into keys [B, T] and pairs [B, T, T], either None where nothing is hidden."""
-        if attendable is None:
-            return None, None
-        held = attendable.copy() if isinstance(attendable, np.ndarray) else attendable
-        given = torch.as_tensor(held, device=self.device)
-        if given.is_floating_point():
-            raise SpecError("attendable is true or false, not numbers to add: say attendable > 0.5")
-        given = given.bool() if dims == 2 else given.bool()[None]
-        batch, length = rows.shape
-        if given.shape == (batch, length):
-            return (None, None) if bool(given.all()) else (given, None)
-        if given.shape == (batch, length, length):
-            return None, given
-        raise SpecError(
-            f"attendable has shape {list(torch.as_tensor(attendable).shape)}: expected "
-            f"[..., {length}] (keys) or [..., {length}, {length}] (queries by keys)"
-        )
-
     def _forward(
         self,
         rows: torch.Tensor,
@@ -388,17 +357,9 @@ class Model:
                 f"{self.source} has sliding-window layers: attendable may only hide keys, [..., T]"
             )
         places = torch.arange(length, device=rows.device).expand(batch, -1)
-        if self.family.visibility == "causal":
-            pairs = pairs & (places[:, :, None] >= places[:, None, :])
-        if self.block is not None:
-            block = (places if positions is None else positions) // self.block
-            pairs = pairs & (block[:, :, None] >= block[:, None, :])
-        if keys is not None:
-            # A padded query keeps itself: a row with no key at all has no softmax.
-            pairs = (pairs & keys[:, None, :]) | torch.eye(
-                length, dtype=torch.bool, device=rows.device
-            )
-        return pairs
+        places = places if positions is None else positions
+        causal = self.family.visibility == "causal"
+        return visible_pairs(keys, pairs, places, causal=causal, block=self.block)
 
     def _aligned(self, raw: torch.Tensor, starts: torch.Tensor | None, length: int) -> torch.Tensor:
         """Row p-1 moved to p. A first token keeps its own row (Dream's way); an ARM's has none.

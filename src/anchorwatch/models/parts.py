@@ -194,7 +194,7 @@ def dressed(
             (length if ends else 0, _gates_of(made.gates, b)) for b, length in enumerate(lengths)
         ]
         distinct = list(dict.fromkeys(rows))
-        found = [_captured(network, one.fit, made.gates, row, closet) for row in distinct]
+        found = _captured(network, one.fit, made.gates, distinct, closet)
         which = [distinct.index(row) for row in rows]
         made.pairs[index] = found[0] if len(found) == 1 else _by_row(found, which)
     return made
@@ -209,33 +209,52 @@ def _captured(
     network: PreTrainedModel,
     fit: Fit,
     gates: Sequence[On],
-    row: tuple[int, tuple[int, ...]],
+    rows: Sequence[tuple[int, tuple[int, ...]]],
     closet: Closet | None,
-) -> list[Pair]:
-    """A sink token's pairs for rows that end and are gated alike, made once."""
-    place, mine = row
-    passed = [On(gates[g].fit) for g in mine]
-    if closet is None:
-        return capture(network, fit, passed, place)
-    key = (fit.part.everywhere, *(gate.fit.part.everywhere for gate in passed), place)
-    if key not in closet.pairs:
-        closet.pairs[key] = capture(network, fit, passed, place)
-    return closet.pairs[key]
+) -> list[list[Pair]]:
+    """A sink token's pairs for rows that end and are gated alike; those of a closet, made once."""
+    found = []
+    if closet is None and len({mine for _, mine in rows}) == 1:  # in training, all in one pass
+        passed = [On(gates[g].fit) for g in rows[0][1]]
+        return captures(network, fit, passed, [place for place, _ in rows])
+    for place, mine in rows:
+        passed = [On(gates[g].fit) for g in mine]
+        key = (fit.part.everywhere, *(gate.fit.part.everywhere for gate in passed), place)
+        if closet is None or key not in closet.pairs:
+            made = capture(network, fit, passed, place)
+            if closet is not None:
+                closet.pairs[key] = made
+        else:
+            made = closet.pairs[key]
+        found.append(made)
+    return found
 
 
 def capture(network: PreTrainedModel, fit: Fit, gates: Sequence[On], place: int) -> list[Pair]:
     """Key and value of a sink token at every layer, by its passing through the network alone."""
+    return captures(network, fit, gates, [place])[0]
+
+
+def captures(
+    network: PreTrainedModel, fit: Fit, gates: Sequence[On], places: Sequence[int]
+) -> list[list[Pair]]:
+    """The same at each of some places, in one pass."""
     part, embedding = fit.part, fit.embedding
     assert isinstance(part, kinds.sink_token) and embedding is not None
-    sizes = Sizes.of(network)
-    at = [_position(network, part, place, token) for token in range(len(embedding))]
+    sizes, n = Sizes.of(network), len(embedding)
+    at = [_position(network, part, place, token) for place in places for token in range(n)]
     own = Alone(gates, sizes.groups, zero=part.value == "zero", heads=sizes.heads)
     with wearing(own), reading(network, own):
         network.base_model(
-            inputs_embeds=embedding[:, None],
+            inputs_embeds=embedding[:, None].repeat(len(places), 1, 1),
             position_ids=torch.tensor(at, device=embedding.device)[:, None],
         )
-    return [Pair(*(held.transpose(0, 1)[None] for held in pair)) for pair in own.kept]
+    found: list[list[Pair]] = [[] for _ in places]
+    for key, value in own.kept:  # [places * n, G, D] of a layer
+        for index in range(len(places)):
+            mine = slice(index * n, (index + 1) * n)
+            found[index].append(Pair(*(held[mine].transpose(0, 1)[None] for held in (key, value))))
+    return found
 
 
 @contextmanager

@@ -18,12 +18,13 @@ from transformers import PreTrainedModel
 
 from anchorwatch import edits as kinds
 from anchorwatch.attention import NAME, register, wearing, worn
-from anchorwatch.edits import Numbers, Part
+from anchorwatch.edits import Edit, Numbers, Part
 from anchorwatch.errors import ModelError, SpecError, WeightsError
 from anchorwatch.models.fits import Fit, Sizes, check_sizes, initial
 from anchorwatch.models.parts import On, Worn, dressed, needs_reading, remember, with_registers
 from anchorwatch.models.sites import attention_modules, sites_of
 
+_DRESSER = "_anchorwatch_dresser"
 _AT_LAYERS = ("gate.weight", "sink_logit", "sink_key", "sink_value")
 
 
@@ -33,22 +34,25 @@ def declared(config: Mapping[str, Any]) -> tuple[Part, ...]:
     listed = said.get("parts", []) if isinstance(said, Mapping) else None
     if not isinstance(listed, list):
         raise ModelError('config.json: expected "anchorwatch": {"parts": [...]}')
-    found = []
-    for fields in listed:
-        try:
-            part = kinds.from_dict(fields)
-        except (SpecError, TypeError, ValueError) as error:
-            raise ModelError(f"config.json names a part that cannot be: {error}") from error
-        if not isinstance(part, Part) or part.steps is not None or part.progress is not None:
-            raise ModelError(
-                f"config.json names {part!r} as a part of the model: expected what is always on, "
-                "such as sink_token() or gate()"
+    try:
+        return trainable(kinds.from_dict(fields) for fields in listed)
+    except (SpecError, TypeError, ValueError) as error:
+        raise ModelError(f"config.json names a part that cannot be: {error}") from error
+
+
+def trainable(edits: Iterable[Edit]) -> tuple[Part, ...]:
+    """Edits that a model can have as parts of its own, or a refusal."""
+    found: dict[str, Part] = {}
+    for edit in edits:
+        if not isinstance(edit, Part) or edit.steps is not None or edit.progress is not None:
+            raise SpecError(
+                f"{edit!r} is no part of a model: expected what is always on, such as "
+                "sink_token() or gate()"
             )
-        found.append(part)
-    names = [type(part).__name__ for part in found]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ModelError(f"config.json names {twice[0]} twice: a model has one of each kind")
-    return tuple(found)
+        if (name := type(edit).__name__) in found:
+            raise SpecError(f"{name} is there twice: a model has one of each kind")
+        found[name] = edit
+    return tuple(found.values())
 
 
 def tensor_names(network: PreTrainedModel, parts: Iterable[Part]) -> dict[str, tuple[Part, str]]:
@@ -116,10 +120,13 @@ def attach(
     """Give a network parts as parameters, worn in every forward pass of it.
 
     They begin as their values say; `bos_id` and `mask_id` are for embeddings made of those tokens.
-    On a network without weights (meta) they hold nothing yet. Its attention becomes ours.
+    On a network without weights (meta) they hold nothing yet. Its attention becomes ours. Parts it
+    has already stay.
     """
     if not parts:
         return
+    before = network.__dict__.get(_DRESSER)
+    trainable([*(() if before is None else before.parts), *parts])
     sizes, meta = Sizes.of(network), network.device.type == "meta"
     for part in parts:
         _check(network, sizes, part)
@@ -133,12 +140,13 @@ def attach(
                 continue
             for layer, module in _sited(network, part).items():
                 _put(module, _fields(part)[field], values[layer], network)
-    held = tuple(part.everywhere for part in parts)
-    base = network.base_model
-    base.register_forward_pre_hook(_Dresser(network, held), with_kwargs=True)
-    base.register_forward_hook(_undress, with_kwargs=True, always_call=True)
+    if before is None:
+        before = network.__dict__[_DRESSER] = _Dresser(network)
+        network.base_model.register_forward_pre_hook(before, with_kwargs=True)
+        network.base_model.register_forward_hook(_undress, with_kwargs=True, always_call=True)
+    before.parts += tuple(part.everywhere for part in parts)
     if needs_reading([Fit(part, weight=[] if _gates(part) else None) for part in parts]):
-        for module in dict.fromkeys(attention_modules(network)):
+        for module in dict.fromkeys(attention_modules(network)):  # twice does no harm
             module.register_forward_pre_hook(remember, with_kwargs=True)
 
 
@@ -181,8 +189,9 @@ def held_fit(network: PreTrainedModel, part: Part) -> Fit:
 class _Dresser:
     """A hook before the base model: a network that is called bare wears its own parts."""
 
-    def __init__(self, network: PreTrainedModel, parts: tuple[Part, ...]) -> None:
-        self.network, self.parts = network, parts
+    def __init__(self, network: PreTrainedModel) -> None:
+        self.network = network
+        self.parts: tuple[Part, ...] = ()
 
     def __call__(
         self, base: Any, args: tuple[Any, ...], given: dict[str, Any]
@@ -201,18 +210,25 @@ class _Dresser:
             if held is not None
         )
         on = [On(held_fit(network, part)) for part in self.parts]
-        positions, past = given.get("position_ids"), given.get("past_key_values")
-        before = 0 if past is None else int(past.get_seq_length())
-        ends = [first.shape[1] + before] * len(first)
-        if positions is not None:
-            ends = (positions[:, -1] + 1).expand(len(first)).tolist()
-        dress = dressed(network, on, ends, None)
+        dress = dressed(network, on, _ends(first, given), None)
         if dress.registers is not None:
             args, given = _prepended(network, dress.registers.fit, args, dict(given))
         context = wearing(dress)
         context.__enter__()
         base.__dict__["_anchorwatch_context"] = context
         return args, given
+
+
+def _ends(first: torch.Tensor, given: Mapping[str, Any]) -> list[int]:
+    """Where each row of a bare call ends, padding on its right left out."""
+    positions, past = given.get("position_ids"), given.get("past_key_values")
+    if positions is not None:
+        return (positions[:, -1] + 1).expand(len(first)).tolist()
+    before = 0 if past is None else int(past.get_seq_length())
+    real = given.get("attention_mask")
+    if real is None or real.ndim != 2:
+        return [first.shape[1] + before] * len(first)
+    return (real.shape[1] - real.flip(1).argmax(dim=1)).tolist()
 
 
 def _undress(base: Any, args: tuple[Any, ...], given: dict[str, Any], output: Any) -> Any:
@@ -332,10 +348,14 @@ def _get(module: torch.nn.Module, name: str) -> torch.Tensor:
     return module.get_parameter(name)
 
 
-def trained(network: PreTrainedModel, parts: Sequence[Part]) -> tuple[Part, ...]:
-    """The parts of a network in training with the numbers they have now, for config.json."""
+def trained(
+    network: PreTrainedModel,
+    parts: Sequence[Part],
+    tensors: Mapping[str, torch.Tensor] | None = None,
+) -> tuple[Part, ...]:
+    """Parts with the numbers they have now, in the network or in `tensors`, for config.json."""
     bare = tuple(replace(part, **{f: _word(part, f) for f in _all_fields(part)}) for part in parts)
-    return settled(network, bare, network.state_dict())
+    return settled(network, bare, network.state_dict() if tensors is None else tensors)
 
 
 def _all_fields(part: Part) -> list[str]:

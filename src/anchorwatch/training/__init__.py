@@ -4,8 +4,9 @@
 an *update* here: a step belongs to denoising.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from anchorwatch.lazy import attributes
 
 if TYPE_CHECKING:
     from anchorwatch.training.held_out import Bound, answers, bound, by_length
@@ -27,10 +28,7 @@ _LAZY = {
 __all__ = ["SIZES", "Bound", "Fitted", "Spec", "answers", "bound", "by_length", "fit", "read"]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'anchorwatch.training' has no attribute {name!r}")
-    return getattr(import_module(f"anchorwatch.training.{_LAZY[name]}"), name)
+__getattr__ = attributes("anchorwatch.training", _LAZY)
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from anchorwatch.commits import put_file
+from anchorwatch.models.variants import trained
 from anchorwatch.training.adapters import merged
 from anchorwatch.training.checkpoints import WEIGHTS
 from anchorwatch.training.networks import Start
@@ -20,14 +21,17 @@ DIFFUSION = "AnchorwatchForMaskedDiffusion"
 
 def write(folder: Path, begun: Start, tensors: dict[str, torch.Tensor]) -> None:
     """Put the network into an empty folder; `tensors` have the names they have in training."""
-    put_file(folder / "config.json", json.dumps(config_of(begun), indent=1).encode())
     whole = merged(begun.network, tensors)
+    put_file(folder / "config.json", json.dumps(config_of(begun, whole), indent=1).encode())
     save_file(whole, folder / WEIGHTS, metadata={"format": "pt"})
     begun.tokenizer.save_pretrained(folder)
 
 
-def config_of(begun: Start) -> dict[str, Any]:
-    """config.json: the stock class's fields, and under `anchorwatch` what those cannot say."""
+def config_of(begun: Start, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """config.json: the stock class's fields, and under `anchorwatch` what those cannot say.
+
+    Parts are named with the digests of their tensors, so that none can be taken for another.
+    """
     fields = begun.network.config.to_dict()
     fields = {name: value for name, value in fields.items() if not name.startswith("_")}
     stock = type(begun.network).__name__
@@ -39,6 +43,7 @@ def config_of(begun: Start) -> dict[str, Any]:
         "anchorwatch": {
             "kind": begun.kind,
             "shift": begun.shift,
-            "parts": list(begun.parts),
+            "outputs": begun.vocab_size,
+            "parts": [part.as_dict() for part in trained(begun.network, begun.parts, tensors)],
         },
     }

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedType
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
@@ -23,8 +23,10 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from transformers import PreTrainedTokenizerBase
 
+from anchorwatch.edits import Part
 from anchorwatch.errors import SpecError, TrainingError
 from anchorwatch.models.tokens import tokenizer_digest
+from anchorwatch.models.variants import tensor_names
 from anchorwatch.progress import Progress
 from anchorwatch.training import checkpoints, exports
 from anchorwatch.training.corpora import read as read_corpus
@@ -89,6 +91,9 @@ def fit(
             f"processes in {asked.accumulation} passes: say batch = {fits}"
         )
     begun, texts = _begin(asked, corpus, tokenizer)
+    if begun.parts and accelerator.distributed_type == DistributedType.FSDP:
+        # A sink token passes through the network before its shards are together.
+        raise SpecError("FSDP cannot train parts: use DDP, or leave variant out")
     _peek(texts, asked, begun)
     record = {
         "spec": asked.deciding(),
@@ -97,6 +102,7 @@ def fit(
     }
     folder = Path(out or asked.name).expanduser()
     checkpoints.refuse_foreign(folder, record)
+    accelerator.wait_for_everyone()  # none may look while the first one makes the folder
     main = accelerator.is_main_process
     with checkpoints.claimed(folder, record) if main else nullcontext():
         accelerator.wait_for_everyone()
@@ -120,7 +126,7 @@ class Trainer:
         scorer = Scorer(begun.network, bf16=spec.precision == "bf16")
         if spec.compile:
             begun.network.base_model.compile(dynamic=True)
-        optimizer = adamw(scorer, spec.optimizer, accelerator.device)
+        optimizer = adamw(scorer, begun.parts, spec.optimizer, accelerator.device)
         self.scorer, self.optimizer = accelerator.prepare(scorer, optimizer)
         if held is not None:
             self._restore_moments(held.optimizer)
@@ -272,14 +278,17 @@ class Trainer:
         )
 
 
-def adamw(scorer: torch.nn.Module, asked: Optimizer, device: torch.device) -> torch.optim.Optimizer:
-    """AdamW; norms, biases and trained parts do not decay unless all is to."""
+def adamw(
+    scorer: Scorer, parts: Sequence[Part], asked: Optimizer, device: torch.device
+) -> torch.optim.Optimizer:
+    """AdamW; norms, biases and trained parts, gates too, do not decay unless all is to."""
+    added = {f"network.{name}" for name in tensor_names(scorer.network, parts)}
     decays: list[torch.nn.Parameter] = []
     stays: list[torch.nn.Parameter] = []
     for name, parameter in scorer.named_parameters():
         if parameter.requires_grad:
-            part = parameter.ndim < 2 or "anchorwatch" in name or "sink_" in name
-            (stays if part and not asked.decay_all else decays).append(parameter)
+            exempt = parameter.ndim < 2 or name in added
+            (stays if exempt and not asked.decay_all else decays).append(parameter)
     groups: list[dict[str, Any]] = [{"params": decays}, {"params": stays, "weight_decay": 0.0}]
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],

@@ -20,7 +20,7 @@ from anchorwatch.errors import SpecError
 from anchorwatch.models.loading import load
 from anchorwatch.models.model import Model
 from anchorwatch.models.tokens import tokenizer_digest
-from anchorwatch.models.variants import attach
+from anchorwatch.models.variants import attach, tensor_names, trainable
 from anchorwatch.training import initial
 from anchorwatch.training.adapters import adapt
 from anchorwatch.training.spec import Spec
@@ -37,7 +37,8 @@ class Start:
     kind: Literal["mdm", "arm"]
     shift: bool
     mask_id: int | None
-    parts: tuple[dict[str, Any], ...] = ()
+    parts: tuple[Part, ...] = ()
+    """What is trained with it, as the spec and the checkpoint name it."""
     origin: str | None = None
     """Digest of the weights it goes on from."""
     new_mask: bool = False
@@ -45,7 +46,8 @@ class Start:
 
     @property
     def vocab_size(self) -> int:
-        return int(self.network.get_input_embeddings().weight.shape[0])
+        """Ids a text may hold: those the network can write."""
+        return len(self.network.get_output_embeddings().weight)
 
     @property
     def pad_id(self) -> int:
@@ -83,9 +85,9 @@ def start(spec: Spec, tokenizer: PreTrainedTokenizerBase | None = None) -> Start
     begun.network.requires_grad_(True)
     if spec.lora is not None:
         adapt(begun.network, spec.lora, spec.seed, embeddings=begun.new_mask)
-    parts = _attach(begun, spec)
+    begun = _with_parts(begun, spec)
     begun.network.train()
-    return replace(begun, parts=tuple(part.as_dict() for part in parts))
+    return begun
 
 
 def _fresh(spec: Spec, tokenizer: PreTrainedTokenizerBase) -> Start:
@@ -137,7 +139,13 @@ def _loaded(spec: Spec, source: str) -> Start:
     kind = "mdm" if name == "diffusion" else model.family.kind
     network.config.is_causal = kind == "arm"
     begun = Start(
-        network, model.tokenizer, kind, model.family.shift, model.specials.mask_id, origin=origin
+        network,
+        model.tokenizer,
+        kind,
+        model.family.shift,
+        model.specials.mask_id,
+        parts=model.parts,
+        origin=origin,
     )
     if kind == "mdm" and begun.mask_id is None:
         begun = _with_mask(begun, spec.model.mask_id)
@@ -156,7 +164,7 @@ def _opened(source: str, mask_id: int | None) -> Model:
 
 def _with_mask(begun: Start, mask_id: int | None) -> Start:
     """A mask token for a network that had none: the id given, a spare row, or a new one."""
-    rows, tokenizer = begun.vocab_size, begun.tokenizer
+    rows, tokenizer = len(begun.network.get_input_embeddings().weight), begun.tokenizer
     if mask_id is not None:
         if mask_id >= rows:
             raise SpecError(f"mask_id {mask_id} is outside the vocabulary: 0 to {rows - 1}")
@@ -188,15 +196,44 @@ def _ends(network: Any) -> list[tuple[str, Any]]:
     return ends
 
 
-def _attach(begun: Start, spec: Spec) -> tuple[Part, ...]:
-    """Give the network its trained parts; their seed is the spec's unless they say one."""
-    parts = []
+def _with_parts(begun: Start, spec: Spec) -> Start:
+    """The parts of the spec beside those of the checkpoint, all of them trained in full."""
+    asked = _asked_parts(spec)
+    for part in begun.parts:
+        if type(part) in map(type, asked):
+            raise SpecError(
+                f"{spec.model.source} has a {type(part).__name__} already, which is trained on: "
+                "leave it out of variant"
+            )
+    network, mask_id = begun.network, begun.mask_id
+    if spec.compile and (asked or begun.parts):
+        # What is worn is looked up while layers compute: a compiled pass might not ask again.
+        raise SpecError("compile is not proven with parts: leave compile or the parts out")
+    if any(getattr(part, "embedding", "") == "mask" for part in asked) and mask_id is None:
+        raise SpecError("next_token has no mask token: use embedding = 'mean' or 'start'")
+    attach(network, asked, bos_id=begun.tokenizer.bos_token_id, mask_id=mask_id)
+    parts = (*begun.parts, *asked)
+    for name in tensor_names(network, parts):  # adapters freeze all that was there before them
+        network.get_parameter(name).requires_grad_(True)
+    return replace(begun, parts=parts)
+
+
+def _asked_parts(spec: Spec) -> tuple[Part, ...]:
+    """The parts a spec names; their seed is the spec's unless they say one."""
+    found = []
+    known = [name for name, kind in edits.EDITS.items() if issubclass(kind, Part)]
     for table in spec.variant:
+        if table["name"] not in edits.EDITS:
+            raise SpecError(
+                f"no part is called {table['name']!r}: expected one of {', '.join(known)}"
+            )
         part = edits.from_dict(table)
-        if not isinstance(part, Part):
-            raise SpecError(f"{table['name']} is an edit of a run, not a part that is trained")
         if "seed" not in table and hasattr(part, "seed"):
             part = replace(part, seed=spec.seed)  # type: ignore[call-arg]
-        parts.append(part)
-    attach(begun.network, parts, bos_id=begun.tokenizer.bos_token_id, mask_id=begun.mask_id)
-    return tuple(parts)
+        if getattr(part, "lacks", None) is not None:
+            raise SpecError(
+                f"variant names the {part.lacks} of {table['name']} by a digest: "  # type: ignore[attr-defined]
+                "give its numbers, or a word"
+            )
+        found.append(part)
+    return trainable(found)

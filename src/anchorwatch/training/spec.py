@@ -146,7 +146,7 @@ class Optimizer(_Table):
     eps: Annotated[float, Field(gt=0)] = 1e-8
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     decay_all: bool = False
-    """Whether norms, biases and trained parts decay too; matrices and embeddings always do."""
+    """Whether norms, biases and trained parts (gates too) decay; all other matrices always do."""
     warm_up: Share = 0.01
     """Share of the updates."""
     floor: Share = 0.1
