@@ -290,6 +290,33 @@ KINDS = [
 """Every schedule with every way to choose."""
 
 
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        D.LowConfidence(8, 4, block=4),
+        D.LowConfidence(8),
+        D.DreamOrder(8, 6, algorithm="maskgit_plus"),
+        D.DreamOrder(8, 12, algorithm="maskgit_plus"),
+        D.Threshold(8, block=4, threshold=0.02),
+        D.Threshold(8, threshold=0.9),
+    ],
+    ids=repr,
+)
+def test_every_schedule_counts_as_a_plain_loop_does(decoding):
+    model, first, last = load("tiny/llada"), len(PROMPT_IDS), decoding.num_passes - 1
+    for edits in (
+        [E.freeze_canvas(steps=[0, 2])],
+        [E.delay_commit(range(first, first + 6), until=2)],
+        [E.delay_commit([first, first + 3], until=last), E.swap_token(1, 99, steps=[1, last])],
+        [E.force_commit(first + p, 70 + p, step=0) for p in (0, 2, 7)],
+        [E.delay_commit([first + 1], until=2), E.force_commit(first + 1, 77, step=2)],
+    ):
+        trace = run(model, PROMPT_IDS, decoding, edits=edits, probes=())
+        frames, when, _ = slow.written(model, PROMPT_IDS, decoding, edits)
+        np.testing.assert_array_equal(trace.canvas, frames)
+        assert {p: int(w) for p, w in enumerate(trace.committed_at) if w >= 0} == when
+
+
 @pytest.mark.parametrize("decoding", KINDS, ids=repr)
 def test_every_decoding_obeys(decoding):
     model, first, last = load("tiny/llada"), len(PROMPT_IDS), decoding.num_passes - 1
@@ -450,6 +477,7 @@ def test_a_position_of_a_later_block_is_forced_besides():
         edits=[E.force_commit(last, 77, step=0)],
     )
     assert [int((trace.committed_at == step).sum()) for step in range(4)] == [3, 2, 2, 1]
+    assert (trace["commit_top_key"].values[:, :, last] >= 0).all(), "its row was looked at"
 
 
 def test_more_than_a_step_has_are_forced_before_their_time():
