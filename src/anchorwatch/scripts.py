@@ -187,7 +187,8 @@ def _still_masked(edit: Edit, trace: Trace, until: int) -> None:
     if not isinstance(edit, delay_commit | force_commit):
         return
     when = trace.committed_at
-    written = [place for place in edit.touched if MISSING != when[place] < until]
+    there = [place for place in edit.touched if place < len(when)]
+    written = [place for place in there if MISSING != when[place] < until]
     if written:
         first = min(int(when[place]) for place in written)
         raise SpecError(

@@ -120,7 +120,7 @@ class Touches:
         if steps[-1]:
             way = f"the last step, {last}, is frozen: freeze earlier ones, or all with"
         elif not mask_chosen:
-            way = f"{steps.count(False)} steps were too few to catch up: freeze fewer, or all with"
+            way = f"too few steps ({steps.count(False)}) to catch up in: freeze fewer, or all with"
         else:
             return []
         return [f"{left} of {len(self._draft.answer)} positions stay masked, {way} freeze_canvas()"]
