@@ -192,10 +192,9 @@ def _detecting_fits(edit: Detecting, shape: RunShape) -> None:
         raise SpecError(
             f"eligible={edit.eligible!r} is unknown: expected one of {', '.join(known)}"
         )
-    if edit.remembers and (edit.steps == (0,) or shape.steps == 1):
-        only = "steps=[0]" if edit.steps == (0,) else "in a run of one step"
+    if edit.remembers and edit.steps == (0,):
         raise SpecError(
-            f"{kind}({only}) has no step before it to decide by: use detect='same_shadow'"
+            f"{kind}(steps=[0]) has no step before it to decide by: use detect='same_shadow'"
         )
     if isinstance(edit.unedited, Oracle):
         _oracle_fits(edit.unedited, shape)

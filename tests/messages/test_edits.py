@@ -105,12 +105,6 @@ def test_layer_matched_heads_are_others_of_the_same_layers():
         assert not mine & set(other)
 
 
-def test_a_run_of_one_step_has_none_before_it():
-    once = aw.decoding.LowConfidence(4, 1)
-    with pytest.raises(SpecError, match=r"has no step before it .* use detect='same_shadow'"):
-        aw.run(load("tiny/llada"), PROMPT, once, edits=[E.hide_sinks(1)])
-
-
 def test_an_oracle_needs_its_trace_and_the_same_run():
     model, decoding = load("tiny/llada"), aw.decoding.LowConfidence(4)
     plain = aw.run(model, PROMPT, decoding)
