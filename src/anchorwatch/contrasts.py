@@ -29,7 +29,7 @@ NUMBERS = (
     *("n", "did_n", "interval"),
 )
 """The columns that every table of an effect ends with."""
-NEVER = "a clean run never parts from itself"
+NEVER = "its null is absent: there is nothing to differ from"
 SERIES = ("difference", "control_difference", "did")
 
 

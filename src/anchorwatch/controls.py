@@ -48,56 +48,77 @@ def dosed(edits: Sequence[Edit], k: int) -> tuple[Edit, ...]:
     return tuple(dataclasses.replace(e, **given) if hasattr(e, "k") else e for e in edits)
 
 
+@dataclasses.dataclass
+class Drawing:
+    """Controls of a list of edits on their way: none may draw what another named or drew."""
+
+    setting: Setting
+    seed: int
+    chance: np.random.Generator
+    heads: set[tuple[int, int]]
+    keys: set[int]
+
+
+def random_controls(edits: Sequence[Edit], setting: Setting, seed: int) -> tuple[Edit, ...]:
+    """Edits of equal budget, one for each, that chose by chance."""
+    drawing = Drawing(
+        setting,
+        seed,
+        np.random.default_rng((seed, setting.seed)),
+        {head for edit in edits if isinstance(edit, knock_out) for head in edit.heads or ()},
+        {key for edit in edits if isinstance(edit, hide_keys) for key in edit.positions},
+    )
+    return tuple(_control(edit, drawing) for edit in edits)
+
+
 @singledispatch
-def random_control(edit: Edit, setting: Setting, seed: int) -> Edit:
-    """An edit of equal budget that chose by chance."""
+def _control(edit: Edit, drawing: Drawing) -> Edit:
     raise SpecError(
         f"no random control is known for {edit!r}: give one of equal budget as control=edit, "
         "or control=None"
     )
 
 
-@random_control.register
-def _nothing(edit: no_op, setting: Setting, seed: int) -> Edit:
+@_control.register
+def _nothing(edit: no_op, drawing: Drawing) -> Edit:
     return edit
 
 
-@random_control.register
-def _sinks(edit: hide_sinks, setting: Setting, seed: int) -> Edit:
+@_control.register
+def _sinks(edit: hide_sinks, drawing: Drawing) -> Edit:
     """Its own draws differ from run to run and from head to head."""
     same = {one.name: getattr(edit, one.name) for one in dataclasses.fields(edit)}
-    return hide_random(**same, seed=seed)
+    return hide_random(**same, seed=drawing.seed)
 
 
-@random_control.register
-def _heads(edit: knock_out, setting: Setting, seed: int) -> Edit:
+@_control.register
+def _heads(edit: knock_out, drawing: Drawing) -> Edit:
     if edit.heads is None:
         raise SpecError(
             f"{edit!r} takes whole layers out, which leaves no other heads to draw from: "
             "name at most half of a layer's heads, or give control=aw.edits.knock_out(layers=[...])"
         )
-    shape, draw = setting.shape, int(_chance(setting, seed).integers(2**31))
-    drawn = other_heads(edit.heads, layers=shape.layers, per_layer=shape.heads, seed=draw)
+    shape, seed = drawing.setting.shape, int(drawing.chance.integers(2**31))
+    sizes = {"layers": shape.layers, "per_layer": shape.heads}
+    drawn = other_heads(edit.heads, **sizes, seed=seed, besides=drawing.heads)
+    drawing.heads.update(drawn)
     return dataclasses.replace(edit, heads=drawn)
 
 
-@random_control.register
-def _keys(edit: hide_keys, setting: Setting, seed: int) -> Edit:
+@_control.register
+def _keys(edit: hide_keys, drawing: Drawing) -> Edit:
     """As many others of the prompt, and as many others of the answer."""
-    answer, draw, found = np.asarray(setting.answer), _chance(setting, seed), []
-    every = np.arange(setting.shape.positions)
+    answer, found = np.asarray(drawing.setting.answer), []
+    every = np.arange(drawing.setting.shape.positions)
     for inside in (False, True):
-        mine = [place for place in edit.positions if (place in setting.answer) == inside]
-        others = np.setdiff1d(every[np.isin(every, answer) == inside], mine)
+        mine = [place for place in edit.positions if (place in answer) == inside]
+        others = np.setdiff1d(every[np.isin(every, answer) == inside], list(drawing.keys))
         if len(mine) > len(others):
             part = "answer" if inside else "prompt"
             raise SpecError(
                 f"{edit!r} hides {len(mine)} positions of the {part} and leaves {len(others)} to "
                 "draw a control from: hide at most half, or give control=edit or None"
             )
-        found += draw.choice(others, size=len(mine), replace=False).tolist()
+        found += drawing.chance.choice(others, size=len(mine), replace=False).tolist()
+    drawing.keys.update(found)
     return dataclasses.replace(edit, positions=tuple(sorted(found)))
-
-
-def _chance(setting: Setting, seed: int) -> np.random.Generator:
-    return np.random.default_rng((seed, setting.seed))

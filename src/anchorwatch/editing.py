@@ -19,7 +19,7 @@ from anchorwatch.changes import Change, Made, applied, made_of
 from anchorwatch.choices import MISSING, Pool, Seen, chosen, shares_of
 from anchorwatch.edits import Detecting, Edit, Hiding, Part, parts_among
 from anchorwatch.errors import ModelError
-from anchorwatch.liveness import Proof, prove, prove_gates, prove_registers
+from anchorwatch.liveness import Proof, prove, prove_gates, prove_registers, prove_value
 from anchorwatch.measures import Record, View
 from anchorwatch.metrics.tokens import token_class
 from anchorwatch.models.model import Model
@@ -71,7 +71,7 @@ class Editor:
         model: Model,
         edits: Sequence[Edit],
         records: Sequence[Record],
-        proven: set[int | Part] | None = None,
+        proven: set[tuple[int | Part, int]] | None = None,
     ) -> None:
         """`proven` holds which edits an editor before this one saw alive, and is added to."""
         self.model, self.edits, self.records = model, tuple(edits), list(records)
@@ -86,8 +86,8 @@ class Editor:
         self._decided: dict[tuple[int, int, int], np.ndarray] = {}
         self._outputs: dict[int, torch.Tensor] = {}
         self._came: set[int] = set()
-        self._proven: set[int | Part] = set() if proven is None else proven
-        """Edits by their number, parts by themselves."""
+        self._proven: set[tuple[int | Part, int]] = set() if proven is None else proven
+        """Edits by their number, parts by themselves, each at a layer."""
         self._dress: Worn | None = None
         self._change: Change | None = None
         self._made: Made | None = None
@@ -131,7 +131,7 @@ class Editor:
 
     def wants(self, layer: int) -> bool:
         heads = self.model.num_heads
-        if any(part.heads_at(layer, heads) for part in self._unproven()):
+        if any(part.heads_at(layer, heads) for part in self._unproven(layer)):
             return True
         for edit in self.edits:
             if isinstance(edit, Part) or not edit.heads_at(layer, heads):
@@ -176,11 +176,11 @@ class Editor:
                     self._fill(change, index, call, view, heads)
         return change
 
-    def _unproven(self) -> list[Part]:
-        """Parts of this pass that have added keys or tokens and have not shown themselves yet."""
+    def _unproven(self, layer: int) -> list[Part]:
+        """Parts of this pass with added keys or tokens that have yet to show themselves here."""
         on = () if self._dress is None else self._dress.on
         parts = [one.fit.part for one in on]
-        return [part for part in parts if part.columns and part not in self._proven]
+        return [part for part in parts if part.columns and (part, layer) not in self._proven]
 
     def _prove(self, plain: Call, call: Call, out: torch.Tensor) -> None:
         """Let each edit and part that is new at this layer show that it is alive."""
@@ -191,31 +191,38 @@ class Editor:
         for index, edit in enumerate(self.edits if self._made is not None else ()):
             heads = edit.heads_at(plain.layer, self.model.num_heads)
             lives = any(self._lives(edit, view) for view in self._views)
-            if isinstance(edit, Part) or index in self._proven or not heads or not lives:
+            done = (index, plain.layer) in self._proven
+            if isinstance(edit, Part) or done or not heads or not lives:
                 continue
             if prove(proof, edit, heads, plain, self._filled(plain, without=index)):
-                self._proven.add(index)
-        new, dress = self._unproven(), self._dress
+                self._proven.add((index, plain.layer))
+        self._prove_parts(proof)
+
+    def _prove_parts(self, proof: Proof) -> None:
+        plain = proof.plain
+        new, dress = self._unproven(plain.layer), self._dress
         for one, columns in zip(dress.on, dress.slices(), strict=True) if dress and new else ():
             part = one.fit.part
             heads = part.heads_at(plain.layer, self.model.num_heads)
             if part not in new or not heads:
                 continue
             if isinstance(part, kinds.register):
-                prove_registers(proof)
-                self._proven.add(part)
-                continue
-            assert plain.added is not None
-            less = plain.added.clone()
-            less[..., columns] = -torch.inf
-            if prove(proof, part, heads, replace(plain, added=less), change):
-                self._proven.add(part)
+                told = prove_registers(proof, one)
+            else:
+                assert plain.added is not None
+                prove_value(proof, part, columns)
+                less = plain.added.clone()
+                less[..., columns] = -torch.inf
+                told = prove(proof, part, heads, replace(plain, added=less), proof.change)
+            if told:
+                self._proven.add((part, plain.layer))
 
     @contextmanager
     def _gates_proven(self) -> Iterator[None]:
-        """Compare what output projections read with what gates should leave, once."""
+        """Compare what output projections read with what gates should leave, once, everywhere."""
         dress = self._dress
-        new = [] if dress is None else [g for g in dress.gates if g.fit.part not in self._proven]
+        gates = () if dress is None else dress.gates
+        new = [gate.fit.part for gate in gates if (gate.fit.part, 0) not in self._proven]
         if dress is None or not new:
             yield
             return
@@ -232,7 +239,8 @@ class Editor:
         finally:
             for hook in hooks:
                 hook.remove()
-        self._proven |= {one.fit.part for one in new}
+        every = range(self.model.num_layers)
+        self._proven |= {(part, layer) for part in new for layer in every}
 
     def _lives(self, edit: Edit, view: View) -> bool:
         return edit.at(view.step, self._standing[view.job].progress)

@@ -17,7 +17,7 @@ import pandas as pd
 
 from anchorwatch.asks import Ask, begin, checked_seed, for_each, prompt_list, rows_at_once
 from anchorwatch.contrasts import Arm, Contrast, Effect, mean_of, trends
-from anchorwatch.controls import Setting, dose_of, dosed, random_control
+from anchorwatch.controls import Setting, dose_of, dosed, random_controls
 from anchorwatch.decoding import Decoding
 from anchorwatch.edits import Edit
 from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
@@ -216,7 +216,7 @@ def _arms(sides: Sequence[_Side], job: Job, seed: int) -> list[tuple[Edit, ...]]
     for side in sides:
         found.append(side.edits)
         if side.control == "random":
-            found.append(tuple(random_control(one, setting, seed) for one in side.edits))
+            found.append(random_controls(side.edits, setting, seed))
         elif side.control is not None:
             assert not isinstance(side.control, str)
             found.append(side.control)

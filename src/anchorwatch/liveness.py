@@ -6,17 +6,17 @@ A kernel that ignores what it is given (published copies of LLaDA do) gives othe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from anchorwatch import edits as kinds
 from anchorwatch.attention import Call, visible
 from anchorwatch.changes import Change, Made, logits_of
-from anchorwatch.edits import Edit
+from anchorwatch.edits import Edit, Part
 from anchorwatch.errors import ModelError
 from anchorwatch.measures import View
-from anchorwatch.models.parts import Worn
+from anchorwatch.models.parts import On, Worn
 
 ROWS = 3
 """Rows of each edited head that are computed again."""
@@ -43,14 +43,55 @@ def prove(proof: Proof, edit: Edit, heads: Sequence[int], call: Call, change: Ch
     """
     told = False
     for view in proof.views:
-        rows = torch.linspace(view.query_slice.start, view.query_slice.stop - 1, ROWS)
         for head in heads:
-            for query in sorted({round(float(row)) for row in rows}):
+            for query in _rows(view):
                 told |= _prove_row(proof, edit, (view.row, head, query), call, change)
     return told
 
 
-def prove_registers(proof: Proof) -> None:
+def prove_value(proof: Proof, part: Part, columns: slice) -> None:
+    """Refuse a value that is to be nothing and is something; rows cannot tell, they weigh it."""
+    nothing = isinstance(part, kinds.off_by_one | kinds.sink_logit)
+    if not nothing and not (isinstance(part, kinds.sink_token) and part.value == "zero"):
+        return
+    held = proof.plain.value[:, :, columns]
+    if bool(held.any()):
+        raise ModelError(
+            f"the edit is not alive at layer {proof.plain.layer}: the value of "
+            f"{type(part).__name__} is to be zero and is up to {float(held.abs().max()):.2g}; "
+            "aw.load the model afresh"
+        )
+
+
+def prove_registers(proof: Proof, on: On) -> bool:
+    """Compute rows of the canvas and of a register again, as if all saw registers and canvas.
+
+    Where a register is off nobody may see it. True where a register that is not seen, and one that
+    sees no canvas, would both have been different enough to tell.
+    """
+    _prove_count(proof)
+    plain, n, heads = proof.plain, on.fit.part.columns, proof.plain.query.shape[1]
+    registers = slice(plain.num_added, plain.num_added + n)
+    told = {"seen": False, "sees": False}
+    for view in proof.views:
+        here = on.rows is None or bool(on.rows[view.row])
+        sees = torch.zeros(plain.key.shape[2], dtype=torch.bool, device=plain.key.device)
+        sees[: plain.num_added] = sees[view.key_slice] = True
+        unseen, blind = sees.clone(), sees.clone()
+        unseen[registers], blind[view.key_slice] = not here, False
+        sees[registers], blind[registers] = here, True
+        due = [("seen", query, unseen) for query in _rows(view)]
+        due += [("sees", n - 1, blind)] if here else []
+        whole = replace(proof, plain=_seeing(plain, sees))
+        for way, query, otherwise in due:
+            for head in range(heads):
+                place = (view.row, head, query)
+                call = _seeing(plain, otherwise)
+                told[way] |= _prove_row(whole, on.fit.part, place, call, proof.change) and here
+    return all(told.values())
+
+
+def _prove_count(proof: Proof) -> None:
     """Refuse a call whose keys are not the added ones, the registers, padding and the canvas."""
     view, keys = proof.views[0], proof.plain.key.shape[2]
     if keys != view.key_start + view.length:
@@ -60,13 +101,23 @@ def prove_registers(proof: Proof) -> None:
         )
 
 
+def _seeing(plain: Call, sees: torch.Tensor) -> Call:
+    """The call where every row may look at the same keys, [K] bool."""
+    return replace(plain, attendable=sees.expand(1, 1, plain.query.shape[2], -1), causal=False)
+
+
+def _rows(view: View) -> list[int]:
+    """Queries that are computed again: the canvas's first, its last and some between."""
+    rows = torch.linspace(view.query_slice.start, view.query_slice.stop - 1, ROWS)
+    return sorted({round(float(row)) for row in rows})
+
+
 def prove_gates(dress: Worn, layer: int, read: torch.Tensor, views: Sequence[View]) -> None:
     """Refuse an output projection that reads [B, Q, H * D] other than gates leave it."""
     before, reads = dress.ungated, dress.reads
     assert before is not None and reads is not None
     for view in views:
-        rows = torch.linspace(view.query_slice.start, view.query_slice.stop - 1, ROWS).round()
-        at = torch.tensor(sorted({int(row) for row in rows}))
+        at = torch.tensor(_rows(view))
         exact = before[view.row, at].double()  # [rows, H, D]
         for one in dress.gates:
             part, total = one.fit.part, exact.shape[1]

@@ -73,7 +73,7 @@ def own_run(clean: Trace, other: Trace) -> dict[str, float]:
         "answer_changed": float((one != two).any()),
         "edit_distance": edit_distance(one[there], two[two != MISSING]),
         "divergence_step": np.nan if step is None else float(step),
-        "steps_shared": 1.0 if step is None else step / steps,
+        "steps_shared": 1.0 if step is None else min(step / steps, 1.0),
         "order_tau": order,
         "confidence": _mean(other.logprob[answer]),
         "tokens_in_common": _mean((one == two)[there]),
@@ -132,7 +132,7 @@ def moved(
     head, rank] keys, -1 for none. A value is its sum over the sum of weights: `hidden_keys`, how
     many there are, and `hidden_share`, what they had, count every head that hid some; the others
     count a head by the attention its hidden keys lost. Gains are of the keys that were not hidden;
-    the null gives each of them in proportion to what it had, p / (1 - p_hidden).
+    the null gives each of them in proportion to what it had: p (1 - q_hidden) / (1 - p_hidden).
     """
     there = ~np.isnan(before) & ~np.isnan(after)
     p, q = (np.where(there, shares, 0.0).astype(np.float64) for shares in (before, after))
@@ -142,9 +142,10 @@ def moved(
     gains, total = _scaled(np.where(gone, 0.0, np.maximum(q - p, 0.0)))
     null, rest = _scaled(np.where(gone, 0.0, p))
     lost = np.where((total > 0) & (rest > 0) & hides, np.maximum(had - has, 0.0), 0.0)
-    proportional = np.where(gone, q, null * (1 - has)[..., None])
+    grown = (1 - has) / np.where(had < 1, 1 - had, 1.0)  # of added keys too, which hold the rest
+    proportional = np.where(gone, q, p * grown[..., None])
     was = _sinks(p, there, even, rule)
-    new = [_sinks(x, there, even, rule) & ~was & ~gone for x in (q, proportional)]
+    new = [_sinks(x, there, even, rule) & ~was for x in (q, proportional)]
     free = (there & ~gone).sum(axis=-1)
     share_of_even = np.where(gone, np.nan_to_num(even.shares)[:, None], 0.0).sum(axis=-1)
     pairs = (

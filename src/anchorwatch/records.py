@@ -50,8 +50,8 @@ def trace_of(
 ) -> Trace:
     """The immutable record of a finished job; `fork` says what it left, and where."""
     answer, written = job.draft.answer.cpu().numpy(), history(job)
-    unheard = [] if job.touches is None else job.touches.idle()
-    for said in unheard:
+    told = _told(job, 0 if fork is None else fork["step"])
+    for said in told:
         warnings.warn(said, AnchorwatchWarning, stacklevel=3)
     canvas, committed_at = written["canvas"], written["committed_at"]
     return make_trace(
@@ -68,8 +68,16 @@ def trace_of(
         manifest=_manifest(model, job, canvas, answer, batch)
         | {"probes": [probe.as_dict() for probe in probes], "regions": list(job.regions.names)}
         | ({} if fork is None else {"fork": dict(fork)})
-        | ({"warnings": unheard} if unheard else {}),
+        | ({"warnings": told} if told else {}),
     )
+
+
+def _told(job: Job, begun: int) -> list[str]:
+    """What canvas edits did not do, and what they left undone."""
+    if job.touches is None:
+        return []
+    mask_chosen = sum(step.mask_chosen for step in job.taken)
+    return [*job.touches.idle(), *job.touches.unfinished(begun, mask_chosen)]
 
 
 def history(job: Job) -> dict[str, np.ndarray]:

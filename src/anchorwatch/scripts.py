@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from anchorwatch.edits import Edit, check_canvas, given_again, limited, parts_among, slots
+from anchorwatch.edits import (
+    Edit,
+    check_canvas,
+    delay_commit,
+    force_commit,
+    given_again,
+    limited,
+    parts_among,
+    slots,
+)
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.loop import Job, Step, shape_of
 from anchorwatch.measures import Record
@@ -173,6 +182,21 @@ def check_going_on(job: Scripted) -> None:
     check_edits([edit for one in job.edits if (edit := limited(one, rest))], job.record.shape)
 
 
+def _still_masked(edit: Edit, trace: Trace, until: int) -> None:
+    """Refuse to delay or force what the trace wrote before the step."""
+    if not isinstance(edit, delay_commit | force_commit):
+        return
+    when = trace.committed_at
+    there = [place for place in edit.touched if place < len(when)]
+    written = [place for place in there if MISSING != when[place] < until]
+    if written:
+        first = min(int(when[place]) for place in written)
+        raise SpecError(
+            f"{type(edit).__name__} of positions {written}, which are written at step {until}: "
+            f"leave them out, or fork at step {first} or before"
+        )
+
+
 def _handed_over(
     trace: Trace, hidden: np.ndarray | None, edits: Sequence[Edit], until: int
 ) -> tuple[tuple[Edit, ...], np.ndarray | None]:
@@ -187,6 +211,7 @@ def _handed_over(
     for edit, left in zip(edits, later, strict=True):
         if left is None:
             raise SpecError(f"{edit!r} acts at no step from {until} on: name one of them")
+        _still_masked(edit, trace, until)
     mine = (*kept, *(edit for edit in later if edit is not None))
     ranks = sum(edit.ranks for edit in mine)
     if not ranks:

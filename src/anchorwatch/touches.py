@@ -106,6 +106,25 @@ class Touches:
         ]
         return [f"{edit!r} never acted: the run has {self._draft.step} steps" for edit in late]
 
+    def unfinished(self, begun: int, mask_chosen: int) -> list[str]:
+        """Masks that stayed because named steps were frozen, in words.
+
+        None are missed where every step from `begun` on was frozen. Where the last step was not,
+        masks that the model chose itself are no freeze's doing.
+        """
+        left, last = int(self._draft.masked.sum()), self._decoding.num_passes - 1
+        frozen = () if self._draft.holds is None else self._draft.holds.frozen
+        steps = [step in frozen for step in range(begun, last + 1)]
+        if not left or self._draft.step <= last or not any(steps) or all(steps):
+            return []
+        if steps[-1]:
+            way = f"the last step, {last}, is frozen: freeze earlier ones, or all with"
+        elif not mask_chosen:
+            way = f"too few steps ({steps.count(False)}) to catch up in: freeze fewer, or all with"
+        else:
+            return []
+        return [f"{left} of {len(self._draft.answer)} positions stay masked, {way} freeze_canvas()"]
+
     def _holds(self) -> Holds | None:
         until = torch.zeros_like(self._draft.canvas)
         frozen: set[int] = set()
@@ -148,7 +167,7 @@ class Touches:
         if draft.holds is not None and draft.mask_id is not None:
             waits = (draft.holds.until > 0) & (draft.holds.until >= draft.step)
             found |= dict.fromkeys(waits.nonzero()[:, 0].tolist(), draft.mask_id)
-        return {place: token for place, token in found.items() if place not in self._displaced}
+        return found
 
     def _check_forced(self, edit: force_commit) -> None:
         draft = self._draft

@@ -207,9 +207,11 @@ class Trace:
             yield kind, MASK_MARK * len(ids) if kind == MASKED else self.spell(ids)
 
     def digest(self) -> str:
-        """SHA-256 of the canvas history: runs that wrote the same text in the same order agree."""
+        """SHA-256 of canvas history and edits: the same text in the same order, edited alike."""
         canvas = np.ascontiguousarray(self.canvas.astype("<i4"))
-        return hashlib.sha256(str(canvas.shape).encode() + canvas.tobytes()).hexdigest()
+        edits = self._manifest.get("edits")
+        said = json.dumps(edits, sort_keys=True).encode() if edits else b""
+        return hashlib.sha256(str(canvas.shape).encode() + canvas.tobytes() + said).hexdigest()
 
     def write(self, path: str | Path) -> Path:
         """Write to a directory, whole or not at all; an existing one is never touched."""

@@ -7,12 +7,13 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import anchorwatch as aw
 import tolerances
-from anchorwatch import loop, touches
+from anchorwatch import loop, schedules, touches
 from anchorwatch.decoding import even_counts
 from anchorwatch.errors import AnchorwatchWarning, ModelError
 from anchorwatch.metrics.tables import prompt_id
@@ -290,6 +291,33 @@ KINDS = [
 """Every schedule with every way to choose."""
 
 
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        D.LowConfidence(8, 4, block=4),
+        D.LowConfidence(8),
+        D.DreamOrder(8, 6, algorithm="maskgit_plus"),
+        D.DreamOrder(8, 12, algorithm="maskgit_plus"),
+        D.Threshold(8, block=4, threshold=0.02),
+        D.Threshold(8, threshold=0.9),
+    ],
+    ids=repr,
+)
+def test_every_schedule_counts_as_a_plain_loop_does(decoding):
+    model, first, last = load("tiny/llada"), len(PROMPT_IDS), decoding.num_passes - 1
+    for edits in (
+        [E.freeze_canvas(steps=[0, 2])],
+        [E.delay_commit(range(first, first + 6), until=2)],
+        [E.delay_commit([first, first + 3], until=last), E.swap_token(1, 99, steps=[1, last])],
+        [E.force_commit(first + p, 70 + p, step=0) for p in (0, 2, 7)],
+        [E.delay_commit([first + 1], until=2), E.force_commit(first + 1, 77, step=2)],
+    ):
+        trace = run(model, PROMPT_IDS, decoding, edits=edits, probes=())
+        frames, when, _ = slow.written(model, PROMPT_IDS, decoding, edits)
+        np.testing.assert_array_equal(trace.canvas, frames)
+        assert {p: int(w) for p, w in enumerate(trace.committed_at) if w >= 0} == when
+
+
 @pytest.mark.parametrize("decoding", KINDS, ids=repr)
 def test_every_decoding_obeys(decoding):
     model, first, last = load("tiny/llada"), len(PROMPT_IDS), decoding.num_passes - 1
@@ -450,6 +478,7 @@ def test_a_position_of_a_later_block_is_forced_besides():
         edits=[E.force_commit(last, 77, step=0)],
     )
     assert [int((trace.committed_at == step).sum()) for step in range(4)] == [3, 2, 2, 1]
+    assert (trace["commit_top_key"].values[:, :, last] >= 0).all(), "its row was looked at"
 
 
 def test_more_than_a_step_has_are_forced_before_their_time():
@@ -477,6 +506,93 @@ def test_a_threshold_waits_at_the_end(until):
     edits = [E.delay_commit([first], until=until)]
     trace = aw.run(model, PROMPT_IDS, decoding, edits=edits, probes=())
     assert trace.num_left_masked == 0 and trace.committed_at[first] >= until
+
+
+def test_of_two_delays_the_later_one_counts():
+    model, decoding = load("tiny/llada"), D.LowConfidence(6)
+    plain = aw.run(model, PROMPT_IDS, decoding, probes=())
+    place = int(np.flatnonzero(plain.committed_at == 0)[0])
+    short, long = (E.delay_commit([place], until=until) for until in (2, 4))
+    alone = aw.run(model, PROMPT_IDS, decoding, edits=[long], probes=())
+    assert alone.committed_at[place] >= 4
+    for both in ([short, long], [long, short]):
+        identical(alone, aw.run(model, PROMPT_IDS, decoding, edits=both, probes=()))
+
+
+def test_a_threshold_keeps_a_pass_for_what_is_delayed():
+    """Of the first block one waits for the last step; the second has one step before that."""
+    model, first = load("tiny/llada"), len(PROMPT_IDS)
+    decoding = D.Threshold(4, block=2, threshold=1.0)
+    last = decoding.num_passes - 1
+    edits = [
+        E.delay_commit([first], until=last),
+        E.freeze_canvas(steps=range(1, last - 1)),
+    ]
+    trace = aw.run(model, PROMPT_IDS, decoding, edits=edits, probes=())
+    assert trace.committed_at[first:].tolist() == [last, 0, last - 1, last - 1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("delayed", [False, True])
+def test_a_threshold_comes_back_for_what_is_delayed_only(temperature, delayed):
+    """A block whose model writes masks is left for good, when its patience is over."""
+    decoding = D.Threshold(6, block=2, temperature=temperature)
+    draft = schedules.Draft(
+        torch.full((6,), 3), torch.arange(6), 3, (), (), generator=torch.Generator()
+    )
+    if delayed:
+        until = torch.tensor([decoding.num_passes - 1, 0, 0, 0, 0, 0])
+        draft.holds = schedules.Holds(until)
+    taken = 0
+    for _ in schedules.turns(decoding, draft):  # nothing is ever written
+        draft.step += 1
+        taken += 1
+    assert taken == (decoding.num_passes if delayed else 3 * decoding.patience)
+
+
+COUNTED = [
+    D.LowConfidence(8),
+    D.RandomOrder(8, temperature=0.5),
+    D.DreamOrder(8, algorithm="entropy"),
+]
+
+
+@pytest.mark.parametrize("decoding", COUNTED, ids=repr)
+@pytest.mark.parametrize("until", [0, 7])
+def test_a_frozen_last_step_leaves_masks_and_says_so(decoding, until):
+    model, first = load("tiny/llada"), len(PROMPT_IDS)
+    edits = [E.delay_commit(range(first, first + 8), until=until), E.freeze_canvas(steps=[7])]
+    says = "positions stay masked, the last step, 7, is frozen: freeze earlier ones, or all with"
+    with pytest.warns(AnchorwatchWarning, match=says):
+        trace = aw.run(model, PROMPT_IDS, decoding, edits=edits, probes=())
+    assert trace.num_left_masked == (8 if until == 7 else trace.num_left_masked) > 0
+    left = f"{trace.num_left_masked} of 8 {says} freeze_canvas()"
+    assert trace.manifest["warnings"] == [left]
+    with pytest.warns(AnchorwatchWarning, match=says):
+        assert aw.replay(model, trace, ()).manifest == trace.manifest
+    earlier = [edits[0], E.freeze_canvas(steps=[6])]
+    caught_up = aw.run(model, PROMPT_IDS, decoding, edits=earlier, probes=())
+    assert caught_up.num_left_masked == 0 and "warnings" not in caught_up.manifest
+
+
+def test_freezing_all_that_is_left_is_no_surprise():
+    model, decoding = load("tiny/llada"), D.LowConfidence(8)
+    for steps in (None, range(8)):
+        still = aw.run(model, PROMPT_IDS, decoding, edits=[E.freeze_canvas(steps=steps)], probes=())
+        assert still.num_left_masked == 8 and "warnings" not in still.manifest
+    plain = aw.run(model, PROMPT_IDS, decoding, probes=())
+    rest = aw.fork(model, plain, 3, edits=[E.freeze_canvas()], probes=())
+    assert rest.num_left_masked == 5 and "warnings" not in rest.manifest
+    assert aw.replay(model, rest, ()).manifest == rest.manifest
+
+
+def test_a_threshold_that_cannot_catch_up_says_so():
+    model, decoding = load("tiny/llada"), D.Threshold(8, block=4)
+    edits = [E.freeze_canvas(steps=range(decoding.num_passes - 1))]
+    says = r"4 of 8 positions stay masked, too few steps \(1\) to catch up in: freeze fewer"
+    with pytest.warns(AnchorwatchWarning, match=says):
+        trace = aw.run(model, PROMPT_IDS, decoding, edits=edits, probes=())
+    assert trace.num_left_masked == 4
 
 
 @settings(max_examples=10)

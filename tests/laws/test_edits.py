@@ -547,3 +547,14 @@ def test_steps_are_edited_too():
     trace = aw.run(model, PROMPT, decoding, edits=edits)
     for step in aw.steps(model, PROMPT, decoding, edits=edits):
         np.testing.assert_array_equal(step.canvas, trace.canvas[step.index])
+
+
+def test_edited_and_clean_traces_are_rows_of_their_own():
+    model, writes = load("tiny/llada"), aw.decoding.LowConfidence(4, 2)
+    clean = aw.run(model, "the anchor", writes)
+    faint = aw.run(model, "the anchor", writes, edits=[E.sink_logit(-20.0)])
+    assert (clean.canvas == faint.canvas).all()
+    assert clean.digest() != faint.digest()
+    table = aw.metrics.sinks([clean, faint])
+    assert set(table.model) == {"tiny/llada", "tiny/llada, sink_logit(logit=-20.0)"}
+    assert aw.metrics.sinks([clean, faint], by=["trace"]).trace.nunique() == 2

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import anchorwatch as aw
 import tolerances
 from anchorwatch import lockstep, outcomes
-from anchorwatch.controls import Setting, random_control
+from anchorwatch.controls import Setting, random_controls
 from anchorwatch.errors import AnchorwatchWarning
 from anchorwatch.models import tiny
 from checkpoints import CAUSAL, ENCODERS, MASK, network
@@ -313,22 +313,36 @@ def test_a_random_control_has_the_same_budget_and_none_of_the_edit(seed, run):
     from anchorwatch.fields import RunShape
 
     setting = Setting(RunShape(8, 3, 4, 4, 12), tuple(range(8, 12)), run)
-    keys = random_control(E.hide_keys([0, 3, 9], form="value", steps=[1]), setting, seed)
+    (keys,) = random_controls([E.hide_keys([0, 3, 9], form="value", steps=[1])], setting, seed)
     assert len([p for p in keys.positions if p < 8]) == 2
     assert len([p for p in keys.positions if p >= 8]) == 1
     assert not set(keys.positions) & {0, 3, 9}
     assert (keys.form, keys.steps) == ("value", (1,))
-    heads = random_control(E.knock_out({(1, 0), (1, 2), (2, 3)}, form="mean"), setting, seed)
+    out = E.knock_out({(1, 0), (1, 2), (2, 3)}, form="mean")
+    (heads,) = random_controls([out], setting, seed)
     assert sorted(layer for layer, _ in heads.heads) == [1, 1, 2]
     assert not set(heads.heads) & {(1, 0), (1, 2), (2, 3)}
     assert heads.form == "mean"
     sinks = E.hide_sinks(3, rule="gu:0.2", scope="layer", layers=[1], form="penalty", penalty=2.0)
-    drawn = random_control(sinks, setting, seed)
+    (drawn,) = random_controls([sinks], setting, seed)
     same = drawn.as_dict()
     assert same.pop("name") == "hide_random"
     assert (same.pop("seed"), same.pop("matched_to")) == (seed, "sinks")
     assert same == {k: v for k, v in sinks.as_dict().items() if k != "name"}
-    assert random_control(E.no_op(), setting, seed) == E.no_op()
+    assert random_controls([E.no_op()], setting, seed) == (E.no_op(),)
+
+
+@given(st.integers(0, 100), st.integers(0, 100))
+def test_the_control_of_a_list_is_none_of_its_edits_and_nothing_twice(seed, run):
+    from anchorwatch.fields import RunShape
+
+    setting = Setting(RunShape(8, 3, 4, 4, 12), tuple(range(8, 12)), run)
+    edits = [E.knock_out({(0, 0)}), E.knock_out({(0, 1)}), E.hide_keys([0]), E.hide_keys([1, 2])]
+    one, two, few, more = random_controls(edits, setting, seed)
+    assert {*one.heads, *two.heads} == {(0, 2), (0, 3)}
+    drawn = {*few.positions, *more.positions}
+    assert len(drawn) == 3
+    assert not drawn & {0, 1, 2}
 
 
 def test_random_controls_differ_from_run_to_run():

@@ -122,6 +122,14 @@ def test_proportional_gains_are_their_null(case):
         assert abs(sums[row, 0] - sums[row, 1]) <= tolerances.METRIC
 
 
+def test_an_added_key_that_holds_attention_takes_its_part_of_what_is_freed():
+    before = np.array([[[0.12, 0.08, 0.0, 0.0]]])  # the rest, 0.8, is a sink token's
+    after = np.array([[[0.0, 0.08, 0.0, 0.0]]]) / (1 - 0.12)
+    even = Indifferent(np.full((1, 4), 0.2), np.ones((1, 4)))
+    sums = moved(before, after, np.array([[[0]]]), even, rules.gu(0.3))
+    assert sums[NEW, 0] == sums[NEW, 1] == 0 < sums[NEW, 2]
+
+
 def test_one_key_that_takes_all_is_a_new_sink():
     before = np.array([[[0.7, 0.1, 0.1, 0.1]]])
     even = Indifferent(np.full((1, 4), 0.25), np.ones((1, 4)))

@@ -2,6 +2,7 @@
 
 from unittest import mock
 
+import numpy as np
 import pytest
 
 import anchorwatch as aw
@@ -213,3 +214,22 @@ def test_a_fork_refuses_what_does_not_fit_its_rest():
         aw.fork(model, trace, 2, edits=[E.delay_commit([7], until=2)])
     with pytest.raises(SpecError, match="is the mask id"):
         aw.fork(model, trace, 2, edits=[E.swap_token(2, model.mask_id)])
+    with pytest.raises(SpecError, match="force_commit of position 12 is not there"):
+        aw.fork(model, trace, 2, edits=[E.force_commit(12, 99, step=2)])
+
+
+def test_a_fork_refuses_to_delay_or_force_what_is_written():
+    model = load("tiny/llada")
+    trace = aw.run(model, PROMPT, D.LowConfidence(4), probes=())
+    early, late = (int(np.flatnonzero(trace.committed_at == step)[0]) for step in (1, 2))
+    for edit in (E.delay_commit([early, late], until=3), E.force_commit(early, 99, step=3)):
+        says = rf"{type(edit).__name__} of positions \[{early}\], which are written at step 2: "
+        with (
+            mock.patch.object(type(model), "logits", side_effect=AssertionError("touched")),
+            pytest.raises(SpecError, match=says + "leave them out, or fork at step 1 or before"),
+        ):
+            aw.fork(model, trace, 2, edits=[edit])
+    left_out = aw.fork(model, trace, 2, edits=[E.delay_commit([late], until=3)])
+    before = aw.fork(model, trace, 1, edits=[E.delay_commit([early, late], until=3)])
+    assert left_out.committed_at[late] == 3
+    assert (before.committed_at[[early, late]] == 3).all()

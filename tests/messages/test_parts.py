@@ -10,7 +10,7 @@ import anchorwatch as aw
 from anchorwatch import attention
 from anchorwatch.errors import ModelError, SpecError
 from anchorwatch.models import tiny
-from anchorwatch.models.parts import Worn
+from anchorwatch.models.parts import Alone, Worn
 from strategies import load
 
 E = aw.edits
@@ -99,6 +99,25 @@ def test_a_table_that_moves_with_the_text_moves_no_sink_token(tmp_path):
     model.logits([5, 6, 7], parts=[E.sink_token(rotary=False)])
 
 
+def test_windows_take_no_register(tmp_path):
+    from anchorwatch.models import variants
+    from checkpoints import ENCODERS, MASK, network
+
+    network("modernbert", masked=True, **ENCODERS["modernbert"]).save_pretrained(tmp_path / "m")
+    model = aw.load(tmp_path / "m", mask_id=MASK)
+    says = "has sliding-window layers, where a register .* only nearby: use sink_token"
+    canvas = [5, 60, 7, MASK, MASK, 12]
+    with (
+        mock.patch.object(type(model.network), "forward", side_effect=AssertionError("touched")),
+        pytest.raises(SpecError, match=says),
+    ):
+        aw.run(model, canvas=canvas, edits=[E.register()])
+    aw.run(model, canvas=canvas, edits=[E.sink_token()])  # what the message says
+    made = network("mistral", bidirectional=True, sliding_window=4)
+    with pytest.raises(SpecError, match=says):
+        variants.attach(made, [E.register()])
+
+
 def test_a_network_that_computes_its_own_attention_takes_no_parts():
     model = tiny.build("tiny/llada", torch.float32)
     model.network.set_attn_implementation("sdpa")
@@ -122,6 +141,55 @@ def test_an_added_key_that_changes_nothing_stops_the_run(part):
         aw.run(load("tiny/llada"), PROMPT, aw.decoding.LowConfidence(4), edits=[part])
 
 
+@pytest.mark.parametrize("layer", [1, 2])
+@pytest.mark.parametrize("part", [E.sink_token(), E.off_by_one(), E.kv_bias(2)], ids=repr)
+def test_an_added_key_is_proved_at_every_layer(part, layer):
+    real = attention._computed
+
+    def forgets(bare, mask, added, options):
+        return real(bare, mask, None if bare.layer == layer else added, options)
+
+    with (
+        mock.patch.object(attention, "_computed", forgets),
+        pytest.raises(ModelError, match=f"not alive at layer {layer}, head"),
+    ):
+        aw.run(load("tiny/llada"), PROMPT, aw.decoding.LowConfidence(4), edits=[part])
+
+
+@pytest.mark.parametrize("layer", [1, 2])
+def test_a_hidden_key_is_proved_at_every_layer(layer):
+    from dataclasses import replace
+
+    from anchorwatch import changes
+
+    real = changes.weighed
+
+    def forgets(call, value):
+        return real(replace(call, bias=None) if call.layer == layer else call, value)
+
+    with (
+        mock.patch("anchorwatch.changes.weighed", forgets),
+        pytest.raises(ModelError, match=f"not alive at layer {layer}, head"),
+    ):
+        edits = [E.hide_keys([1])]
+        aw.run(load("tiny/llada"), PROMPT, aw.decoding.LowConfidence(4), edits=edits)
+
+
+def test_a_value_that_is_not_zero_stops_the_run():
+    real = Alone.alone
+
+    def keeps(self, layer, key, value):
+        self.zero = False
+        return real(self, layer, key, value)
+
+    model = tiny.build("tiny/llada", torch.float32)  # one that has captured nothing yet
+    with (
+        mock.patch.object(Alone, "alone", keeps),
+        pytest.raises(ModelError, match="layer 0: the value of sink_token is to be zero and is up"),
+    ):
+        aw.run(model, PROMPT, aw.decoding.LowConfidence(4), edits=[E.sink_token(value="zero")])
+
+
 def test_a_gate_that_is_not_closed_stops_the_run():
     with (
         mock.patch.object(
@@ -143,6 +211,35 @@ def test_a_register_that_is_not_there_stops_the_run():
     ):
         edits, decoding = [E.register(2)], aw.decoding.LowConfidence(4)
         aw.run(load("tiny/llada"), PROMPT, decoding, edits=edits, probes=())
+
+
+def _unseen(keys, n):
+    hidden = keys.clone()
+    hidden[:, :n] = False
+    return hidden, None
+
+
+def _seeing_itself(keys, n):
+    pairs = keys[:, None].repeat(1, keys.shape[1], 1)
+    pairs[:, :n, n:] = False
+    return keys, pairs
+
+
+@pytest.mark.parametrize("form", [_unseen, _seeing_itself])
+@pytest.mark.parametrize("name", ["tiny/llada", "tiny/bert"])
+def test_a_register_that_is_not_seen_or_does_not_see_stops_the_run(name, form):
+    from anchorwatch.models.parts import registered
+
+    def differs(*given):
+        tokens, keys, _, positions = registered(*given)
+        return tokens, *form(keys, 2), positions
+
+    with (
+        mock.patch("anchorwatch.models.model.registered", differs),
+        pytest.raises(ModelError, match=r"not alive at layer 0, head .* what register makes it"),
+    ):
+        edits, decoding = [E.register(2, embedding="random")], aw.decoding.LowConfidence(4)
+        aw.run(load(name), PROMPT, decoding, edits=edits, probes=())
 
 
 def test_a_live_edit_does_not_vouch_for_a_dead_one():

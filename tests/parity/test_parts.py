@@ -5,7 +5,7 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import anchorwatch as aw
@@ -70,7 +70,8 @@ def cases(draw):
     many = []
     for what in draw(st.lists(st.sampled_from(["key", "logit", "heads"]), min_size=1, max_size=3)):
         n = draw(st.integers(1, 2))
-        keys, values = normal(1, groups, n, size), normal(1, groups, n, size)
+        rows = draw(st.sampled_from([1, batch]))  # the same for all, or each row's own
+        keys, values = normal(rows, groups, n, size), normal(rows, groups, n, size)
         logits = products(query, keys, scale)
         if what == "logit":
             logits, keys = normal(batch, heads, queries, n), None
@@ -81,6 +82,14 @@ def cases(draw):
     module = Bare(repeats, kind == "causal")
     call = Call(0, query, key, value, scale, mask, kind == "causal", None, module)
     return call, mask, Added.together(many)
+
+
+def nothing_seen():
+    """No row sees any key, added or not."""
+    one = torch.ones(1, 1, 2, 8, dtype=torch.float64)
+    mask = torch.zeros(1, 1, 2, 2, dtype=torch.bool)
+    call = Call(0, one, one, one, 1.0, mask, False, None, Bare(1, False))
+    return call, mask, Added(torch.full_like(one[..., :1], -torch.inf), one[:, :, :1], None)
 
 
 def slowly(call, mask, added):
@@ -103,11 +112,13 @@ def slowly(call, mask, added):
                 if bool((logits == -torch.inf).all()):
                     continue
                 maps[b, h, q] = logits.softmax(-1)
-                out[b, q, h] = maps[b, h, q] @ torch.cat([added.value[0, g], call.value[b, g]])
+                before = added.value[b if len(added.value) > 1 else 0, g]
+                out[b, q, h] = maps[b, h, q] @ torch.cat([before, call.value[b, g]])
     return maps, out
 
 
 @settings(max_examples=80)
+@example(nothing_seen())
 @given(cases())
 def test_both_forms_are_what_one_row_at_a_time_gives(case):
     call, mask, added = case
@@ -118,16 +129,23 @@ def test_both_forms_are_what_one_row_at_a_time_gives(case):
     with concatenated():
         out, none = attention._computed(call, mask, added, options)
     assert none is None
-    rows = maps.sum(-1).transpose(1, 2) > 0.5  # a row that sees nothing has no output
-    assert (out - exact)[rows].abs().max() <= tolerances.IDENTITY_64
+    live = maps.sum(-1) > 0.5  # [B, H, Q]; a row that sees nothing has no map
+    rows = live.transpose(1, 2)
+    assert ((out - exact)[rows].abs() <= tolerances.IDENTITY_64).all()
+    assert not epilogue[~rows].any()
+    assert out.isfinite().all()  # what it is where nothing is seen is nobody's, but no NaN
     seen = with_added(call, added)
     ones = torch.ones(call.query.shape[0], 1, call.query.shape[2])
     want = Want(weights=ones, maps=tuple(range(call.query.shape[1])), entropy=True)
     for given_lse in (lse.float(), None):
         found = survey(replace(seen, lse=given_lse), want)
-        live = maps.sum(-1) > 0.5
-        assert (found.maps - maps)[live].abs().max() <= tolerances.SHARE
+        assert ((found.maps - maps)[live].abs() <= tolerances.SHARE).all()
         assert not found.sums.isnan().any()
+        assert torch.equal(found.live, live.any(dim=1))
+        dead = ~found.live[:, None].expand_as(live)
+        assert found.maps[dead].isnan().all()
+        assert found.entropy[dead].isnan().all()
+        assert not found.sums[~found.live.any(dim=1)].any()
 
 
 def _kernel(call, mask):
@@ -238,6 +256,32 @@ def test_padding_changes_nothing_but_rounding(name, part):
             alone = [model.logits(IDS, parts=[part]), model.logits(rows[1], parts=[part])]
         near(padded[0, 3:], alone[0], tolerances.PADDED)
         near(padded[1], alone[1], tolerances.PADDED)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("name", ["tiny/llada", "tiny/dream"])
+def test_parts_of_every_row_stand_beside_parts_of_all(name, turned):
+    """An end sink has a place of its own in each row of a padded batch, a bias has none."""
+    model, parts = load(name), [E.sink_token(2, position="end"), E.kv_bias(2, seed=3)]
+    parts = parts[::-1] if turned else parts
+    rows = torch.full((2, 14), model.specials.pad_id)
+    rows[0, 3:], rows[1] = IDS, torch.arange(40, 54)
+    for form in (mock.MagicMock(), concatenated()):
+        with form:
+            padded = model.logits(rows, padding=torch.tensor([3, 0]), parts=parts)
+            near(padded[0, 3:], model.logits(IDS, parts=parts), tolerances.PADDED)
+            near(padded[1], model.logits(rows[1], parts=parts), tolerances.PADDED)
+
+
+@pytest.mark.parametrize("name", ["tiny/llada", "tiny/dream"])
+def test_an_end_sink_moves_with_the_end(name):
+    """After a canvas of another length it is what a model that never saw one gives."""
+    part, used = E.sink_token(position="end", embedding="random"), tiny.build(name, torch.float32)
+    short = used.logits(IDS[:6], parts=[part])
+    for ids in (IDS, IDS[:6]):
+        fresh = tiny.build(name, torch.float32).logits(ids, parts=[part])
+        assert torch.equal(used.logits(ids, parts=[part]), fresh)
+    assert torch.equal(short, fresh)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -73,7 +73,7 @@ def moved(before, after, hidden, even, rule):
                 sums["gain_entropy"] += lost * spread[0], lost * spread[1], lost
             fair = np.array([q[key] if key in gone else np.nan for key in range(len(p))])
             for key in free:
-                fair[key] = null[key] * (1 - has)
+                fair[key] = p[key] * (1 - has) / (1 - had)
             labels = [rule.labels(shares, even.seen[layer]) for shares in (p, q, fair)]
             taken = sum(gain[key] for key in free if labels[1][key] and not labels[0][key])
             by_null = sum(null[key] for key in free if labels[2][key] and not labels[0][key])

@@ -106,7 +106,8 @@ class delay_commit(CanvasEdit):  # noqa: N801
     """Positions that are not committed before step `until`; the policy chooses among the others.
 
     A schedule that cannot commit as many as it should catches up as soon as it can, so that the run
-    ends with no masks within its passes. A block is left with what is delayed in it still masked.
+    ends with no masks within its passes (unless `freeze_canvas` takes those). A block is left with
+    what is delayed in it still masked. A fork can delay only what is masked where it begins.
     """
 
     positions: tuple[int, ...]
@@ -136,7 +137,8 @@ class freeze_canvas(CanvasEdit):  # noqa: N801
     """Nothing is committed: the model reads the same frame at every step.
 
     At all steps by default, and the answer stays masked: the null of movement. After named steps
-    the schedule catches up.
+    the schedule catches up, if any are left for it: a run whose last step is frozen, or a threshold
+    with fewer steps than blocks, ends with masks, and its trace's warnings say so.
     """
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from anchorwatch.edits.edit import Edit, one_of
+from anchorwatch.edits.edit import Edit, one_of, seeded
 from anchorwatch.errors import SpecError
 
 POSITIONS = ("front", "end")
@@ -93,7 +93,7 @@ class _Token(Part):
                     "or use kv_bias"
                 )
         self._set("n", _counted(self.n))
-        self._set("seed", _seed(self.seed))
+        self._set("seed", seeded(self.seed))
         held = _numbers("embedding", self.embedding, EMBEDDINGS)
         if isinstance(held, Numbers) and held.array is not None:
             if held.array.ndim == 1:
@@ -153,7 +153,7 @@ class sink_logit(Part):  # noqa: N801
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        held = -np.inf if self.logit == "-inf" else self.logit
+        held = -np.inf if isinstance(self.logit, str) and self.logit == "-inf" else self.logit
         if isinstance(held, int | float | np.number) and not isinstance(held, bool):
             if np.isnan(held) or held == np.inf:
                 raise SpecError(f"logit={held} is no logit: say a number, or -inf for none at all")
@@ -173,7 +173,7 @@ class sink_logit(Part):  # noqa: N801
     def as_dict(self) -> dict[str, Any]:
         """JSON knows no infinity: -inf is written as a word."""
         said = super().as_dict()
-        return said | ({"logit": "-inf"} if self.logit == -np.inf else {})
+        return said | ({"logit": "-inf"} if said["logit"] == -np.inf else {})
 
 
 @dataclass(frozen=True, repr=False)
@@ -192,7 +192,7 @@ class kv_bias(Part):  # noqa: N801
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set("n", _counted(self.n))
-        self._set("seed", _seed(self.seed))
+        self._set("seed", seeded(self.seed))
         for name in ("key", "value"):
             held = _numbers(name, getattr(self, name), BIASES)
             shape = getattr(getattr(held, "array", None), "shape", (0, 0, self.n, 0))
@@ -229,7 +229,7 @@ class gate(Part):  # noqa: N801
         super().__post_init__()
         one_of("form", self.form, GATE_FORMS)
         one_of("init", self.init, GATE_STARTS)
-        self._set("seed", _seed(self.seed))
+        self._set("seed", seeded(self.seed))
         if self.weight is not None:
             held = _numbers("weight", self.weight, ())
             if held.array is not None and held.array.ndim != 3:
@@ -296,9 +296,3 @@ def _counted(n: Any) -> int:
     if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
         raise SpecError(f"n={n!r} is not a whole number of at least 1")
     return int(n)
-
-
-def _seed(seed: Any) -> int:
-    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
-        raise SpecError(f"seed={seed!r} is not a whole number of at least 0")
-    return int(seed)

@@ -152,7 +152,7 @@ def score(
     order = sorted(range(len(items)), key=lambda i: -len(items[i][0]) - len(items[i][1]))
     rows = (row for i in order for row in _rows(model, i, items[i], how))
     found: dict[int, Likelihood] = {}
-    proven: set[int | Part] = set()
+    proven: set[tuple[int | Part, int]] = set()
     with Progress("scoring", total=len(items)) as bar:
         while group := list(islice(rows, 1)):
             group += islice(rows, _size(model, group[0].work, how, batch) - 1)
@@ -244,7 +244,7 @@ def _rows(
     yield from (_Row(work, at) for at in needed)
 
 
-def _score(model: Model, group: list[_Row], how: Scoring, proven: set[int | Part]) -> None:
+def _score(model: Model, group: list[_Row], how: Scoring, proven: set[tuple[int | Part, int]]) -> None:
     """One forward pass, and what it says about each row's answer."""
     last = max(len(row.work.answer) for row in group)
     logits = _logits(model, group, how, last, proven)
@@ -270,7 +270,7 @@ def _score(model: Model, group: list[_Row], how: Scoring, proven: set[int | Part
 
 
 def _logits(
-    model: Model, group: list[_Row], how: Scoring, last: int, proven: set[int | Part]
+    model: Model, group: list[_Row], how: Scoring, last: int, proven: set[tuple[int | Part, int]]
 ) -> torch.Tensor:
     """[row, last, V] about the last positions; with guidance each row's blind branch after it."""
     arm, mask_id = model.family.kind == "arm", model.specials.mask_id

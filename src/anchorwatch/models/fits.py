@@ -100,6 +100,26 @@ def has_rotary(network: PreTrainedModel) -> bool:
     return any(name.endswith("inv_freq") for name, _ in network.named_buffers())
 
 
+def windows_of(network: PreTrainedModel) -> list[int | None] | None:
+    """How far each layer sees, as transformers counts; None where every layer sees all."""
+    config = network.config
+    window = getattr(config, "sliding_window", None)
+    if not window or not getattr(config, "use_sliding_window", True):
+        return None
+    layers = getattr(config, "layer_types", None)
+    layers = layers or ["sliding_attention"] * int(config.num_hidden_layers)
+    return [int(window) if kind == "sliding_attention" else None for kind in layers]
+
+
+def check_windows(network: PreTrainedModel, source: str) -> None:
+    """Refuse a register, which all see and which sees all, where some layer sees only nearby."""
+    if any(windows_of(network) or ()):
+        raise SpecError(
+            f"{source} has sliding-window layers, where a register sees and is seen only nearby: "
+            "use sink_token"
+        )
+
+
 def fitted(part: Part, model: Model) -> Fit:
     """The tensors of a part that a run was given."""
     network, sizes = model.network, Sizes.of(model.network)
@@ -138,6 +158,8 @@ def _check_token(model: Model, part: kinds.sink_token | kinds.register) -> None:
     if isinstance(part, kinds.register) and seen != "bidirectional":
         why = "is a sink token there" if seen == "causal" else "would show early blocks late ones"
         raise SpecError(f"{model.source} is {seen}, and a register {why}: use sink_token")
+    if isinstance(part, kinds.register):
+        check_windows(model.network, model.source)
     if part.embedding == "mask" and model.specials.mask_id is None:
         raise SpecError(f"{model.source} has no mask token: use embedding='mean' or 'start'")
     if part.embedding == "start" and model.specials.bos_id is None:

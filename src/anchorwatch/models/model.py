@@ -21,7 +21,7 @@ from anchorwatch.edits import Part
 from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.models.check import Check, check
 from anchorwatch.models.families import Family
-from anchorwatch.models.fits import check_parts, fitted
+from anchorwatch.models.fits import check_parts, fitted, windows_of
 from anchorwatch.models.parts import Closet, On, Worn, dressed, dressing, registered
 from anchorwatch.models.prompts import Prompt, encoded
 from anchorwatch.models.proof import weights_digest
@@ -332,12 +332,7 @@ class Model:
     @property
     def windows(self) -> list[int | None] | None:
         """How far each layer sees, as transformers counts; None where every layer sees all."""
-        config = self.network.config
-        window = getattr(config, "sliding_window", None)
-        if not window or not getattr(config, "use_sliding_window", True):
-            return None
-        kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * self.num_layers
-        return [int(window) if kind == "sliding_attention" else None for kind in kinds]
+        return windows_of(self.network)
 
     def _pairs(
         self,

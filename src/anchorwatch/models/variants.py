@@ -20,7 +20,7 @@ from anchorwatch import edits as kinds
 from anchorwatch.attention import NAME, register, wearing, worn
 from anchorwatch.edits import Edit, Numbers, Part
 from anchorwatch.errors import ModelError, SpecError, WeightsError
-from anchorwatch.models.fits import Fit, Sizes, check_sizes, initial
+from anchorwatch.models.fits import Fit, Sizes, check_sizes, check_windows, initial
 from anchorwatch.models.parts import On, Worn, dressed, needs_reading, remember, with_registers
 from anchorwatch.models.sites import attention_modules, sites_of
 
@@ -166,6 +166,8 @@ def _check(network: PreTrainedModel, sizes: Sizes, part: Part) -> None:
             f"{part!r} is for networks that look both ways: use sink_token(), or set "
             "config.is_causal = False before the network is built"
         )
+    if isinstance(part, kinds.register):
+        check_windows(network, config.model_type)
 
 
 def held_fit(network: PreTrainedModel, part: Part) -> Fit:
