@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup check test test-real bench bench-read bench-train study film figures clean
+.PHONY: setup check test test-real bench bench-read bench-train lab variants study film figures clean
 
 setup: $(READY)
 
@@ -38,6 +38,12 @@ bench-read: $(READY)
 
 bench-train: $(READY)
 	$(BIN)/python benchmarks/training.py
+
+lab: $(READY)
+	$(BIN)/python recipes/lab.py
+
+variants: $(READY)
+	$(BIN)/python recipes/variants.py
 
 figures: $(READY)
 	$(BIN)/python docs/gallery.py

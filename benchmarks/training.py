@@ -1,6 +1,6 @@
 """What a training update costs: beside a bare loop, and with a sink token by two forms.
 
-Ratios are of medians over updates that take turns, so that a busy machine slows all alike. The
+A ratio is the median over turns of the ratio within a turn, so that a busy machine slows both. The
 published form of a sink token is one more position and a dense mask; ours adds a key.
 
     python benchmarks/training.py [--updates 20] [--length 512]
@@ -91,21 +91,25 @@ class Dense(Ours):
 
 
 def timed(loops, updates):
-    """Median seconds of an update, by loop; they take turns, and the first two do not count."""
+    """[loop][turn] seconds of an update; turns begin with another loop each, two do not count."""
     taken: dict[str, list[float]] = {name: [] for name in loops}
+    names = list(loops)
     for update in range(updates + 2):
-        for name, loop in loops.items():
+        first = update % len(names)
+        for name in names[first:] + names[:first]:
             began = time.perf_counter()
-            loop(update)
+            loops[name](update)
             taken[name].append(time.perf_counter() - began)
-    return {name: statistics.median(times[2:]) for name, times in taken.items()}
+    return {name: times[2:] for name, times in taken.items()}
 
 
-def show(rows, length, batch):
-    first = next(iter(rows.values()))
+def show(taken, length, batch):
+    first = next(iter(taken.values()))
     print(f"{f'update of {batch} x {length} tokens':<28}{'ms':>8}{'tok/s':>9}{'ratio':>8}")
-    for name, middle in rows.items():
-        print(f"{name:<28}{middle * 1e3:8.1f}{batch * length / middle:9.0f}{middle / first:8.3f}")
+    for name, times in taken.items():
+        middle = statistics.median(times)
+        ratio = statistics.median(one / other for one, other in zip(times, first, strict=True))
+        print(f"{name:<28}{middle * 1e3:8.1f}{batch * length / middle:9.0f}{ratio:8.3f}")
 
 
 def loop_table(updates, folder):

@@ -14,7 +14,7 @@ from anchorwatch.errors import AnchorwatchError
 from anchorwatch.lazy import attributes
 
 if TYPE_CHECKING:
-    from anchorwatch import evaluation, figures, metrics, stats, training, worlds
+    from anchorwatch import evaluation, figures, lab, metrics, stats, training, worlds
     from anchorwatch.diffs import diff
     from anchorwatch.effects import effect
     from anchorwatch.loop import Step
@@ -40,7 +40,7 @@ _LAZY = {
     "steps": "runs",
 }
 
-_MODULES = ("evaluation", "figures", "metrics", "stats", "training", "worlds")
+_MODULES = ("evaluation", "figures", "lab", "metrics", "stats", "training", "worlds")
 
 __all__ = [
     "AnchorwatchError",
@@ -55,6 +55,7 @@ __all__ = [
     "evaluation",
     "figures",
     "fork",
+    "lab",
     "load",
     "metrics",
     "plan",

@@ -14,7 +14,7 @@ from anchorwatch.evaluation import estimators, loglikelihood, loglikelihoods
 from anchorwatch.evaluation.estimators import METHODS, draws, estimate, every_set
 from anchorwatch.models.fits import fitted
 from anchorwatch.models.loading import load as load_afresh
-from checkpoints import lit_gpt_tensors, write
+from checkpoints import lit_gpt_tensors, trained, without_parts, write
 from references import likelihood as slow
 from references import parts as slow_parts
 from references.networks import lit_gpt
@@ -118,57 +118,57 @@ def check_likelihoods(model, twin, prompt, answer, edits=()):
     return chain.value
 
 
-SINKS = [
+def by_hand(model, part):
+    """The model with a part as published or by its formula, on a network that has none."""
+    network, fit = model.network, fitted(part, model)
+
+    def rows(ids):
+        everyone = torch.ones(len(ids), len(ids), dtype=torch.bool)
+        if isinstance(part, aw.edits.sink_token):
+            return slow_parts.with_sinks(network, ids, fit.embedding, position=part.position)
+        if isinstance(part, aw.edits.register):
+            tokens = torch.cat([fit.embedding, network.get_input_embeddings()(ids)])[None]
+            return network(inputs_embeds=tokens).logits[0, part.n :]
+        if isinstance(part, aw.edits.gate):
+            return slow_parts.llama(network, ids, everyone, gate=(fit.weight, 1))
+        return slow_parts.llama(network, ids, everyone, logit=torch.stack(fit.logit))
+
+    return Slow(model, rows)
+
+
+PARTS = [
     aw.edits.sink_token(2, embedding="random"),
-    aw.edits.sink_token(position="end", embedding="mask"),
+    aw.edits.sink_token(position="end", embedding="random", seed=5),
+    aw.edits.register(2, embedding="random", seed=3),
+    aw.edits.sink_logit(1.5),
+    aw.edits.gate("elementwise", "plain", seed=3),
+    aw.edits.gate("headwise", "plain", seed=3),
 ]
 
 
-@pytest.mark.parametrize("part", SINKS, ids=repr)
+@pytest.mark.parametrize("part", PARTS, ids=repr)
 @pytest.mark.parametrize("name", ["tiny/llada", "tiny/dream"])
-def test_a_sink_token_is_one_in_the_sequence(name, part):
+def test_a_part_of_a_run_is_scored_as_by_hand(name, part):
     model = load(name)
-    embedding = fitted(part, model).embedding
-    twin = Slow(
-        model,
-        lambda ids: slow_parts.with_sinks(model.network, ids, embedding, position=part.position),
-    )
-    found = check_likelihoods(model, twin, PROMPT, ANSWER[:3], [part])
+    found = check_likelihoods(model, by_hand(model, part), PROMPT, ANSWER[:3], [part])
     plain = loglikelihood(model, PROMPT, ANSWER[:3], method="chain").value
     assert abs(found - plain) > 100 * LIKELIHOOD
 
 
-@pytest.mark.parametrize("name", ["tiny/llada", "tiny/dream"])
-def test_a_register_is_a_token_that_sees_and_is_seen(name):
-    model, part = load(name), aw.edits.register(2, embedding="random", seed=3)
-    embedding = fitted(part, model).embedding
-
-    def rows(ids):
-        tokens = torch.cat([embedding, model.network.get_input_embeddings()(ids)])[None]
-        return model.network(inputs_embeds=tokens).logits[0, 2:]
-
-    found = check_likelihoods(model, Slow(model, rows), PROMPT, ANSWER[:3], [part])
-    plain = loglikelihood(model, PROMPT, ANSWER[:3], method="chain").value
-    assert abs(found - plain) > 100 * LIKELIHOOD
-
-
-@pytest.mark.parametrize("form", ["elementwise", "headwise"])
-def test_a_gate_is_its_formula(form):
-    model, part = load("tiny/llada"), aw.edits.gate(form, "plain", seed=3)
-    weight = fitted(part, model).weight
-
-    def rows(ids):
-        seen = torch.ones(len(ids), len(ids), dtype=torch.bool)
-        return slow_parts.llama(model.network, ids, seen, gate=(weight, 1))
-
-    found = check_likelihoods(model, Slow(model, rows), PROMPT, ANSWER[:3], [part])
-    plain = loglikelihood(model, PROMPT, ANSWER[:3], method="chain").value
+@pytest.mark.parametrize("part", PARTS, ids=repr)
+def test_a_trained_part_is_scored_as_by_hand(part, tmp_path):
+    """Both branches of guidance keep it; the twin has a network without it, and its numbers."""
+    folder, (own,) = trained(tmp_path / "m", [part])
+    model, vanilla = aw.load(folder), aw.load(without_parts(tmp_path / "v"))
+    assert model.parts == (own,) and not vanilla.parts
+    found = check_likelihoods(model, by_hand(vanilla, own), [5, 60, 7, 12], [33, 8, 9])
+    plain = loglikelihood(vanilla, [5, 60, 7, 12], [33, 8, 9], method="chain").value
     assert abs(found - plain) > 100 * LIKELIHOOD
 
 
 @pytest.mark.parametrize(("rows", "gate"), [(2, False), (1, True)], ids=["sink", "gate"])
-def test_what_was_trained_with_a_part_is_scored_with_it(rows, gate, tmp_path):
-    """Both branches of guidance keep it; the twin reads the tensors of the file."""
+def test_what_was_published_with_a_part_is_scored_with_it(rows, gate, tmp_path):
+    """The twin reads the tensors of the file."""
     tensors = lit_gpt_tensors(extra_rows=rows, gate=gate)
     folder = write(tmp_path / "part", {"n_head": 4, "mask_token_id": 90}, tensors)
     model = aw.load(folder, device="cpu")

@@ -11,7 +11,7 @@ import anchorwatch as aw
 import tolerances
 from anchorwatch.errors import ModelError, SpecError, WeightsError
 from anchorwatch.models import variants
-from checkpoints import MASK, llada_config, llada_names, network, tensors_of, write
+from checkpoints import MASK, network, trained, without_parts
 
 E = aw.edits
 IDS = torch.tensor([5, 60, 7, MASK, MASK, 12, 33])
@@ -27,30 +27,12 @@ PARTS = [
 ]
 
 
-def trained(folder, parts, *, change=0.1):
-    """A folder as training leaves it: the network's tensors, and the parts with their digests."""
-    made = network("llama", bidirectional=True, rope_theta=500000.0, rms_norm_eps=1e-6)
-    variants.attach(made, parts)
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for name in variants.tensor_names(made, parts):
-            held = made.get_parameter(name)
-            held.add_(change * torch.randn_like(held))
-    now = variants.trained(made, parts)
-    config = llada_config() | {"anchorwatch": {"parts": [part.as_dict() for part in now]}}
-    own = variants.tensor_names(made, parts)  # these keep their names whatever the family's are
-    tensors = {k: v.clone().contiguous() for k, v in made.state_dict().items()}
-    named = llada_names({k: v for k, v in tensors.items() if k not in own})
-    return write(folder, config, named | {k: tensors[k] for k in own}), now
-
-
 @pytest.mark.parametrize("part", PARTS, ids=repr)
 def test_a_trained_part_is_read_back(tmp_path, part):
     folder, now = trained(tmp_path / "m", [part])
     model = aw.load(folder)
     assert model.parts == now
-    bare = network("llama", bidirectional=True, rope_theta=500000.0, rms_norm_eps=1e-6)
-    vanilla = aw.load(write(tmp_path / "v", llada_config(), llada_names(tensors_of(bare))))
+    vanilla = aw.load(without_parts(tmp_path / "v"))
     assert torch.equal(model.logits(IDS), vanilla.logits(IDS, parts=list(now)))
     assert not torch.equal(model.logits(IDS), vanilla.logits(IDS))
     with torch.no_grad():  # the bare network wears them too

@@ -231,6 +231,57 @@ def test_running_text_fills_its_rows(corpus):
             assert len(row.ids) == LENGTH and row.scored.all()
 
 
+def test_a_quiz_asks_for_facts_of_its_passage(vocabulary):
+    rows = sources.Quiz(extra=3, filler=0.0).open(sources.Place(vocabulary, 160, "held-out", 5))
+    asked = Counter()
+    for index in range(200):
+        row = rows(index)
+        told, *questions = vocabulary.text(row.ids).split("\nQuestion: ")
+        slots = np.split(row.ids, np.flatnonzero(np.diff(row.scored.astype(int))) + 1)[1::2]
+        assert len(slots) == len(questions) >= 1 and len(row.ids) <= 160
+        for slot, question in zip(slots, questions, strict=True):
+            answer = question.split("\nAnswer: ")[1]
+            assert vocabulary.text(slot) == f" {answer}" and answer.endswith("<|end|>")
+            assert answer.removesuffix("<|end|>") in told
+        asked[len(questions)] += 1
+    assert set(asked) >= {1, 2, 3}
+
+
+def test_a_short_quiz_asks_the_questions_that_fit(vocabulary):
+    rows = sources.Quiz(extra=3).open(sources.Place(vocabulary, 48, "train", 0))
+    for index in range(100):
+        assert len(rows(index).ids) <= 48 and rows(index).scored.any()
+    with pytest.raises(aw.AnchorwatchError, match="no passage with a question fits into length 8"):
+        sources.Quiz().open(sources.Place(vocabulary, 8, "train", 0))(0)
+
+
+def test_what_is_told_again_is_the_same_in_other_words():
+    world = World("train", 1, 7, extra=3, filler=0.0)
+    different = 0
+    for index in range(100):
+        first, second = world.retold(index)
+        assert set(reading.triples(first)) == set(reading.triples(second))
+        different += first != second
+    assert different > 80
+
+
+def test_kinds_begin_after_their_row(corpus):
+    mix = [{"kind": "quiz", "weight": 1.0}, {"kind": "backcopy", "weight": 3.0, "after": 50}]
+    some = corpora.read({"mix": mix}, 96, tokenizer=corpus.tokenizer)
+    kinds = [some[i].kind for i in range(400)]
+    assert set(kinds[:50]) == {"quiz"} and kinds[50:].count("backcopy") > 200
+    assert "backcopy" in {some.held_out()[i].kind for i in range(50)}  # which begins at once
+    flat = corpora.read({"mix": [{**table, "after": 0} for table in mix]}, 96, 0, corpus.tokenizer)
+    assert some.digest != flat.digest
+    assert all(same(some[i], flat[i]) for i in range(50, 80))
+
+
+def test_a_first_row_of_no_kind_is_refused(corpus):
+    mix = [{"kind": "quiz", "after": 5}]
+    with pytest.raises(aw.AnchorwatchError, match="all begin after row 5"):
+        corpora.read({"mix": mix}, 96, tokenizer=corpus.tokenizer)
+
+
 def test_a_backcopy_row_is_its_words(vocabulary):
     from anchorwatch.worlds import Backcopy
 

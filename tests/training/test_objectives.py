@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ OBJECTIVES = {
     "diffusion": {"eps": 0.5},
     "answers": {"eps": 0.5, "answer_only": 1.0},
     "rows": {"eps": 0.5, "answer_only": 0.5, "weigh": "rows"},
+    "counted": {"masks": "counted", "answer_only": 0.5, "weigh": "rows"},
     "next_token": {"name": "next_token"},
     "next answers": {"name": "next_token", "answer_only": 1.0, "weigh": "rows"},
 }
@@ -51,7 +53,7 @@ def test_an_indifferent_network_pays_log_v_for_each_scored_token(name):
         masses += float(rows.weights.sum())
         divisor += rows.divisor
     assert weighed == pytest.approx(masses * math.log(WORDS), rel=INDIFFERENT)
-    if "next" in name:  # nothing is drawn: exact in every batch
+    if "next" in name or name == "counted":  # weights of a row sum to its tokens, whatever is drawn
         assert masses == pytest.approx(divisor, rel=INDIFFERENT)
     else:  # a mean of 1 / p over draws: eps = 1/2 keeps it near
         assert masses == pytest.approx(divisor, rel=SHUFFLED)
@@ -105,6 +107,33 @@ def test_our_loss_is_that_bound_when_t_and_masks_are_integrated(monkeypatch):
             loss = (nats(cost.scorer, rows).detach() * rows.weights).sum()
             total += share * chance * float(loss)
     assert total == pytest.approx(over_orders(cost, answer), abs=ENUMERATED)
+
+
+def test_counted_masks_have_the_same_bound(monkeypatch):
+    """Every count and every set of that many masks is tried, each as likely as it is drawn."""
+    cost, answer = Exact(), (2, 7, 8)
+    text = Text(cost.ids, np.isin(np.arange(len(cost.ids)), answer))
+    poser = dataclasses.replace(cost.poser, objective=Objective(masks="counted", answer_only=1.0))
+    total = 0.0
+    for count in range(1, len(answer) + 1):
+        sets = list(combinations(answer, count))
+        for masked in sets:
+            chosen = np.isin(np.arange(len(text.ids)), masked)
+            monkeypatch.setattr(noise, "counted", lambda *_, chosen=chosen: chosen)
+            rows = poser([text], 0, [0])
+            loss = (nats(cost.scorer, rows).detach() * rows.weights).sum()
+            total += float(loss) / len(answer) / len(sets)
+    assert total == pytest.approx(over_orders(cost, answer), abs=ENUMERATED)
+
+
+@given(st.integers(0, 2**20), st.lists(st.booleans(), min_size=1, max_size=12).filter(any))
+def test_counts_are_even_and_scored_only(seed, flags):
+    scored = np.array(flags)
+    n = int(scored.sum())
+    slices = [noise.counted(seed, 3, 1, (k + 0.5) / n, scored) for k in range(n)]
+    assert [int(chosen.sum()) for chosen in slices] == list(range(1, n + 1))
+    for less, more in pairwise(slices):
+        assert not (less & ~more).any() and not (more & ~scored).any()
 
 
 def test_rows_ask_what_the_slow_way_asks():

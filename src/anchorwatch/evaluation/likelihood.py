@@ -244,7 +244,9 @@ def _rows(
     yield from (_Row(work, at) for at in needed)
 
 
-def _score(model: Model, group: list[_Row], how: Scoring, proven: set[tuple[int | Part, int]]) -> None:
+def _score(
+    model: Model, group: list[_Row], how: Scoring, proven: set[tuple[int | Part, int]]
+) -> None:
     """One forward pass, and what it says about each row's answer."""
     last = max(len(row.work.answer) for row in group)
     logits = _logits(model, group, how, last, proven)

@@ -1,4 +1,4 @@
-"""`load`: from a folder, a file, a hub id or `tiny/...` to a Model that has proved itself.
+"""`load`: from a folder, a file, a hub id, `lab/...` or `tiny/...` to a Model that proved itself.
 
 No remote code runs, ever: `auto_map` is ignored (and said), kernels and dtypes are set by us, and
 the weights go into stock transformers classes tensor by tensor, with nothing left over.
@@ -93,7 +93,8 @@ def load(
     torch.Size([3])
 
     Args:
-        source: a folder, a .safetensors or .gguf file, a hub id, or tiny/llada|dream|arm|bert.
+        source: a folder, a .safetensors or .gguf file, a hub id, an embedded model that is trained
+            (lab/mdm|mdm-sink|mdm-gate|arm) or random (tiny/llada|dream|arm|bert).
         revision: branch, tag or commit of a hub id.
         dtype: float32 (the default on a CPU), bfloat16 or float16; elsewhere the checkpoint's own.
         device: where to put it; the default is the first accelerator, else the CPU.
@@ -104,9 +105,9 @@ def load(
     place_on = _device(device)
     number = _dtype(dtype, place_on)
     mask_id = checked_mask(mask_id)
+    if source.startswith(("tiny/", "lab/")) and revision is not None:
+        raise SpecError(f"{source} is embedded and revision is for hub ids: leave revision out")
     if source.startswith("tiny/"):
-        if revision is not None:
-            raise SpecError(f"{source} is embedded and revision is for hub ids: leave revision out")
         model = tiny.build(source, number or torch.float32, mask_id)
     elif source.endswith(".gguf"):
         model = load_gguf(source, revision, number or torch.float32, mask_id)

@@ -31,6 +31,8 @@ from anchorwatch.training.sources import (
     Place,
     Prose,
     Questions,
+    Quiz,
+    Retold,
     Rows,
     Source,
 )
@@ -39,7 +41,7 @@ from anchorwatch.worlds import Draw
 from anchorwatch.worlds.names import require_split
 
 KINDS: dict[str, type[Source]] = {
-    kind.kind: kind for kind in (Questions, Passages, Backcopy, Prose, File)
+    kind.kind: kind for kind in (Questions, Passages, Quiz, Retold, Backcopy, Prose, File)
 }
 DEFAULT: tuple[dict[str, Any], ...] = (
     {"kind": "questions", "weight": 0.5, "hops": 1},
@@ -65,6 +67,8 @@ class Mix:
 
     sources: tuple[Source, ...]
     weights: tuple[float, ...]
+    after: tuple[int, ...] = ()
+    """The training row at which each begins to be drawn; empty for all at once."""
 
     def __post_init__(self) -> None:
         if not self.sources or len(self.sources) != len(self.weights):
@@ -76,6 +80,17 @@ class Mix:
                 raise SpecError(f"weight={weight!r} is no number: expected one above 0")
             if not 0 < weight < math.inf:
                 raise SpecError(f"weight={weight!r}: expected a number above 0")
+        for row in self.after:
+            if isinstance(row, bool) or not isinstance(row, int) or row < 0:
+                raise SpecError(f"after={row!r}: expected the number of a row, 0 or more")
+        if (first := min(self.after, default=0)) > 0:
+            raise SpecError(f"the first row is of no kind: all begin after row {first}")
+
+    def at(self, index: int) -> tuple[float, ...]:
+        """How likely the training row at an index is of each kind."""
+        begun = [index >= row for row in self.after] or [True] * len(self.weights)
+        weights = [w if b else 0.0 for w, b in zip(self.weights, begun, strict=True)]
+        return tuple(weight / sum(weights) for weight in weights)
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -93,10 +108,10 @@ class Mix:
 
     def as_dicts(self) -> list[dict[str, Any]]:
         """The tables of a spec that say it."""
-        pairs = zip(self.sources, self.shares, strict=True)
+        after = self.after or (0,) * len(self.sources)
         return [
-            {"kind": source.kind, "weight": share, **dataclasses.asdict(source)}
-            for source, share in pairs
+            {"kind": source.kind, "weight": share, "after": row, **dataclasses.asdict(source)}
+            for source, share, row in zip(self.sources, self.shares, after, strict=True)
         ]
 
 
@@ -121,7 +136,9 @@ class Corpus:
         if index < 0:
             raise SpecError(f"rows are counted from 0: there is no row {index}")
         at = Draw("mix", self.split, self.seed, index).word() / 2.0**64
-        which = int(np.searchsorted(self._upto, at, side="right"))
+        early = self.split == "train" and index < max(self.mix.after, default=0)
+        upto = np.cumsum(self.mix.at(index))[:-1] if early else self._upto
+        which = int(np.searchsorted(upto, at, side="right"))
         return self._rows[which](index)
 
     @cached_property
@@ -215,7 +232,9 @@ def _mix(tables: Any) -> Mix:
     if not isinstance(tables, Sequence) or not all(isinstance(table, Mapping) for table in tables):
         raise SpecError('corpus.mix is a list of tables: say [{kind = "questions", weight = 1.0}]')
     sources = tuple(_source(table) for table in tables)
-    return Mix(sources, tuple(table.get("weight", 1.0) for table in tables))
+    after = tuple(table.get("after", 0) for table in tables)
+    weights = tuple(table.get("weight", 1.0) for table in tables)
+    return Mix(sources, weights, after if any(after) else ())
 
 
 def _source(table: Mapping[str, Any]) -> Source:
@@ -225,7 +244,9 @@ def _source(table: Mapping[str, Any]) -> Source:
         found = table.get("kind")
         raise SpecError(f"corpus.mix: kind={found!r} is unknown: expected {', '.join(KINDS)}")
     known = {field.name: field.default for field in dataclasses.fields(kind)}
-    given = {name: value for name, value in table.items() if name not in ("kind", "weight")}
+    given = {
+        name: value for name, value in table.items() if name not in ("kind", "weight", "after")
+    }
     for name, value in given.items():
         if name not in known:
             takes = ", ".join(known) or "nothing but a weight"

@@ -34,17 +34,18 @@ class Updates(Dataset):
         self.spec, self.corpus, self.poser, self.rank, self.world = spec, corpus, poser, rank, world
 
     def __getitem__(self, update: int) -> list[Rows]:
-        """One `Rows` for each pass. Places are dealt out in turn, so that each has all times."""
-        spec, passes = self.spec, self.spec.accumulation
-        dealt = [
-            range(self.rank + self.world * number, spec.batch, self.world * passes)
-            for number in range(passes)
-        ]
-        first = update * spec.batch
-        return [
-            self.poser([self.corpus[first + place] for place in places], update, places)
-            for places in dealt
-        ]
+        """One `Rows` for each pass.
+
+        Places are dealt to the processes in turn, so that each has all times; its passes hold rows
+        of like lengths, so that little of them is padding.
+        """
+        spec, first = self.spec, update * self.spec.batch
+        places = list(range(self.rank, spec.batch, self.world))
+        examples = {place: self.corpus[first + place] for place in places}
+        places.sort(key=lambda place: len(examples[place].ids))
+        size = len(places) // spec.accumulation
+        passes = [places[at : at + size] for at in range(0, len(places), size)]
+        return [self.poser([examples[place] for place in some], update, some) for some in passes]
 
 
 def loader_of(

@@ -51,6 +51,19 @@ def masked(seed: int, update: int, example: int, p: float, length: int) -> np.nd
     return stream(seed, "mask", update, example).random(length) < p
 
 
+def counted(seed: int, update: int, example: int, t: float, scored: np.ndarray) -> np.ndarray:
+    """[length] bool: 1 + floor(t n) of the n scored tokens, those with the least numbers.
+
+    A count that is even over 1..n, weighed by n over it, has the bound for its mean, as masks drawn
+    one by one have; but no row goes by without a question, and no weight is above n.
+    """
+    numbers = np.where(scored, stream(seed, "mask", update, example).random(len(scored)), np.inf)
+    count = min(1 + int(t * scored.sum()), int(scored.sum()))
+    chosen = np.zeros(len(scored), dtype=bool)
+    chosen[np.argsort(numbers, kind="stable")[:count]] = True
+    return chosen
+
+
 def answers_only(seed: int, update: int, example: int, share: float) -> bool:
     """Whether an example with an answer is scored on its answer only."""
     return bool(stream(seed, "answer", update, example).random() < share)

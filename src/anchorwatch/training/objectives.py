@@ -96,10 +96,12 @@ class Poser:
             return self._gathered(posed, [scored for _, scored in posed], np.ones(len(posed)))
         t = noise.times(self.objective.t, self.seed, update, places, self.batch)
         p = noise.probability(t, self.objective.eps)
-        masked = [
-            scored & noise.masked(self.seed, update, update * self.batch + place, p[i], len(ids))
-            for i, ((ids, scored), place) in enumerate(zip(posed, places, strict=True))
-        ]
+        at = [(self.seed, update, update * self.batch + place) for place in places]
+        if self.objective.masks == "counted":
+            masked = [noise.counted(*at[i], t[i], scored) for i, (_, scored) in enumerate(posed)]
+            p = np.array([m.sum() / s.sum() for m, (_, s) in zip(masked, posed, strict=True)])
+        else:
+            masked = [s & noise.masked(*at[i], p[i], len(s)) for i, (_, s) in enumerate(posed)]
         return self._gathered(posed, masked, 1.0 / p)
 
     def _posed(

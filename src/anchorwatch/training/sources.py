@@ -186,6 +186,91 @@ class Passages(Source):
 
 
 @dataclass(frozen=True)
+class Quiz(Source):
+    """One passage and a question for each of its facts; every answer is scored.
+
+    An answer of one question is a few tokens of a row: here many names are asked back.
+    """
+
+    extra: int = 3
+    reverse: float = 0.25
+    filler: float = 0.25
+    kind: ClassVar[str] = "quiz"
+
+    def __post_init__(self) -> None:
+        self._world("train", 0)
+
+    def _world(self, split: str, seed: int) -> World:
+        return World(split, 1, seed, extra=self.extra, reverse=self.reverse, filler=self.filler)
+
+    def open(self, place: Place) -> Rows:
+        return partial(self._row, place, self._world(place.split, place.seed))
+
+    def _row(self, place: Place, world: World, index: int) -> Example:
+        vocabulary = place.vocabulary
+        for attempt in range(_TRIES):
+            told, asked = world.quiz(index + attempt * _ANOTHER)
+            ids = vocabulary.start + vocabulary.ids(f"Passage: {told}")
+            scored = [False] * len(ids)
+            for question, answer in asked:
+                prompt = vocabulary.ids(f"\nQuestion: {question}\nAnswer:")
+                given = [*vocabulary.ids(f" {answer}"), vocabulary.end]
+                if len(ids) + len(prompt) + len(given) > place.length:
+                    break  # the questions that fit
+                ids += prompt + given
+                scored += [False] * len(prompt) + [True] * len(given)
+            if any(scored):
+                return Example(np.array(ids, dtype=np.int32), np.array(scored), self.kind)
+        raise SpecError(f"no passage with a question fits into length {place.length}: raise length")
+
+    def learned(self, seed: int, count: int) -> Iterator[str]:
+        world = self._world("train", seed)
+        for index in range(count):
+            told, asked = world.quiz(index)
+            yield from fragments(f"Passage: {told}")
+            for question, answer in asked:
+                yield from fragments(f"\nQuestion: {question}\nAnswer: {answer}")
+
+
+@dataclass(frozen=True)
+class Retold(Source):
+    """Passages told again and again in other words, one subject after another; cut to the length.
+
+    A name that is masked in one telling stands in the other.
+    """
+
+    times: int = 2
+    extra: int = 3
+    filler: float = 0.25
+    kind: ClassVar[str] = "retold"
+
+    def __post_init__(self) -> None:
+        if self.times < 1:
+            raise SpecError(f"times={self.times!r}: a passage is told at least once")
+        self._world("train", 0)
+
+    def _world(self, split: str, seed: int) -> World:
+        return World(split, 1, seed, extra=self.extra, filler=self.filler)
+
+    def open(self, place: Place) -> Rows:
+        return partial(self._row, place, self._world(place.split, place.seed))
+
+    def _row(self, place: Place, world: World, index: int) -> Example:
+        ids: list[int] = []
+        more = index
+        while len(ids) < place.length:
+            told = world.retold(more, self.times)
+            ids += place.vocabulary.ids("".join(f"Passage: {text}\n" for text in told))
+            more += _ANOTHER
+        return place.plain(ids, self.kind)
+
+    def learned(self, seed: int, count: int) -> Iterator[str]:
+        world = self._world("train", seed)
+        for index in range(count):
+            yield from fragments("".join(f"Passage: {text}\n" for text in world.retold(index)))
+
+
+@dataclass(frozen=True)
 class Backcopy(Source):
     """Trigger-copy text, cut to the length."""
 

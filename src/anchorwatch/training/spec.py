@@ -119,6 +119,9 @@ class Objective(_Table):
     """How the times of a batch are drawn."""
     eps: Annotated[float, Field(gt=0, lt=1)] = 1e-3
     """The least masking probability: p = (1 - eps) t + eps."""
+    masks: Literal["single", "counted"] = "single"
+    """Each scored token masked by itself with p; or a count of them that is even over 1..n, weighed
+    by n over the count: the same mean without weights of 1 / eps, for rows with few scored."""
     answer_only: Share = 0.0
     """Share of the rows with an answer in which only the answer is scored, the rest kept clear."""
     random_lengths: Share = 0.0
@@ -128,7 +131,7 @@ class Objective(_Table):
 
     @model_validator(mode="after")
     def _useful(self) -> Self:
-        noise = self.model_fields_set & {"t", "eps"}
+        noise = self.model_fields_set & {"t", "eps", "masks"}
         if self.name == "next_token" and noise:
             raise ValueError(f"next_token has no noise: leave {', '.join(sorted(noise))} out")
         if self.name == "fine_tune" and "answer_only" in self.model_fields_set:

@@ -145,6 +145,24 @@ class World:
         }
         return Item(core.question, (core.answer,), shown, metadata)
 
+    def retold(self, index: int, times: int = 2) -> tuple[str, ...]:
+        """The first gold passage of an item, told so many times in other words and order."""
+        facts = self._core(self._draw(index, "core")).golds[0]
+        draws = (self._draw(index, "retold", again) for again in range(times))
+        return tuple(passage(facts, draw, self.filler) for draw in draws)
+
+    def quiz(self, index: int) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """The first gold passage of an item, and a question with its answer for each fact in it."""
+        draw = self._draw(index, "quiz")
+        facts = self._core(self._draw(index, "core")).golds[0]
+        told = passage(facts, draw, self.filler)
+        asked = []
+        for fact in draw.shuffled(facts):
+            reverse = draw.chance(self.reverse)
+            name, answer = (fact.object, fact.subject) if reverse else (fact.subject, fact.object)
+            asked.append((draw.pick(_wordings((fact.relation,), name, reverse)), answer))
+        return told, tuple(asked)
+
     def closed_book_chance(self) -> float:
         """The best guess without the passages, by one who knows every name of the split."""
         total = 0.0
