@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pandas as pd
@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "src" / "anchorwatch" / "lab" / "variants.csv"
 NEXT_ROWS = 1000
 """Added to the seed of the corpus after the stem."""
+EFFORT = Effort(examples=128, draws=2, items=80, prompts=6, texts=6, steps=16)
 DIGITS = "%.7g"
 """Of the committed table: more than float32 has say nothing."""
 
@@ -106,7 +107,7 @@ def _more(asked: argparse.Namespace, seed: int) -> tuple[str, ...]:
 
 def _effort(asked: argparse.Namespace) -> Effort:
     said = dict(one.split("=", 1) for one in asked.effort)
-    return Effort(**{name: int(value) for name, value in said.items()})
+    return replace(EFFORT, **{name: int(value) for name, value in said.items()})
 
 
 def _asked(words: list[str] | None) -> argparse.Namespace:
