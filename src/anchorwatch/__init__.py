@@ -14,7 +14,7 @@ from anchorwatch.errors import AnchorwatchError
 from anchorwatch.lazy import attributes
 
 if TYPE_CHECKING:
-    from anchorwatch import evaluation, figures, lab, metrics, stats, training, worlds
+    from anchorwatch import evaluation, figures, lab, metrics, stats, studies, training, worlds
     from anchorwatch.diffs import diff
     from anchorwatch.effects import effect
     from anchorwatch.loop import Step
@@ -40,7 +40,10 @@ _LAZY = {
     "steps": "runs",
 }
 
-_MODULES = ("evaluation", "figures", "lab", "metrics", "stats", "training", "worlds")
+_MODULES = (
+    *("evaluation", "figures", "lab", "metrics", "stats"),
+    *("studies", "training", "worlds"),
+)
 
 __all__ = [
     "AnchorwatchError",
@@ -67,6 +70,7 @@ __all__ = [
     "run_many",
     "stats",
     "steps",
+    "studies",
     "training",
     "worlds",
 ]

@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorwatch import cli_eval, cli_read, cli_train, options, places, spelling, talk, words
+from anchorwatch import (
+    cli_eval,
+    cli_read,
+    cli_study,
+    cli_train,
+    options,
+    places,
+    spelling,
+    talk,
+    words,
+)
 from anchorwatch import probes as kinds
 from anchorwatch._version import __version__
 from anchorwatch.errors import AnchorwatchError, SpecError
@@ -214,6 +224,7 @@ for read_by in (cli_read.show, cli_read.verify, cli_read.measure, cli_read.plot,
 app.command("eval")(cli_eval.evaluate)
 app.command("lm-eval", context_settings=cli_eval.ANY_WORDS)(cli_eval.lm_eval)
 app.command()(cli_train.train)
+app.command()(cli_study.study)
 
 
 @app.command()

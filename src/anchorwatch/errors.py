@@ -8,6 +8,7 @@ AnchorwatchError
 │   ├── FamilyError             no family reads this architecture
 │   └── WeightsError            the tensors are not what the family expects
 ├── TraceError (RuntimeError)   a trace that is missing, damaged or of another kind
+├── EvidenceError (RuntimeError)  evidence that cannot carry a claim, such as a model at the floor
 └── TrainingError (RuntimeError)  a training run that cannot go on
 """
 
@@ -42,6 +43,10 @@ class WeightsError(ModelError):
 
 class TraceError(AnchorwatchError, RuntimeError):
     """A trace that is missing, damaged or of another kind."""
+
+
+class EvidenceError(AnchorwatchError, RuntimeError):
+    """Evidence that cannot carry a claim; a study lists the claim with what it lacks."""
 
 
 class TrainingError(AnchorwatchError, RuntimeError):

@@ -1,0 +1,74 @@
+"""`anchorwatch study`: the words of it, and one call."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anchorwatch import talk
+from anchorwatch.errors import SpecError
+from anchorwatch.foreign import one_line
+
+if TYPE_CHECKING:
+    from anchorwatch.studies.planning import Plan
+
+_SHOWN = ("id", "verdict", "effect", "low", "high", "n", "unit", "lacking")
+
+
+def study(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="floating, sinks, sink_token, or claims such as sinks/H3; else all."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The masked diffusion model; else the lab's four.")
+    ] = None,
+    against: Annotated[str | None, typer.Option(help="The autoregressive one.")] = None,
+    sink: Annotated[str | None, typer.Option(help="One with a sink token.")] = None,
+    gate: Annotated[str | None, typer.Option(help="One with gates.")] = None,
+    budget: Annotated[str, typer.Option(help="quick, standard or full.")] = "quick",
+    variants: Annotated[
+        Path | None, typer.Option(help="A table of training seeds; else the package's.")
+    ] = None,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder, to go on from.")] = Path(
+        "study"
+    ),
+    only_plan: Annotated[bool, typer.Option("--plan", help="Say the cost, run nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run the papers' claims on models: claims.json, claims.csv and report.md; a table on stdout.
+
+    Exit code 3 if some claims lack something.
+    """
+    from anchorwatch.studies.budget import budget as named
+    from anchorwatch.studies.catalogue import claims
+
+    claims(names or [])  # a typing mistake costs no loading
+    named(budget)
+    if variants is not None and not variants.is_file():
+        raise SpecError(f"there is no table {variants}: make one with `make variants`")
+    from anchorwatch import studies
+
+    given: dict[str, Any] = {"model": model, "against": against, "sink": sink, "gate": gate}
+    given |= {"budget": budget, "variants": variants, "out": out}
+    if only_plan:
+        planned = studies.plan(names or [], **given)
+        if as_json:
+            return talk.print_json(planned.as_dict())
+        return typer.echo(str(planned))
+    found = studies.study(names or [], **given, before=_say)
+    if as_json:
+        talk.print_json(json.loads(json.dumps(found.as_dict())))
+    else:
+        table = found.claims[list(_SHOWN)]
+        typer.echo(table.to_csv(index=False, lineterminator="\n"), nl=False)
+    talk.say(f"{found!r}\nwrote {one_line(str(out))}")
+    raise typer.Exit(3 if found.counts()["lacking"] else 0)
+
+
+def _say(plan: Plan) -> None:
+    """The plan, before anything runs."""
+    talk.say(one_line(str(plan).splitlines()[-1].strip()))

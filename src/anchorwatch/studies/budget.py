@@ -1,0 +1,66 @@
+"""How much a study may cost: prompts, answer length, steps, items, seeds. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.errors import SpecError
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What every need takes unless it says its own."""
+
+    name: str
+    prompts: int
+    """Runs of each kind; the prompt is what claims about attention resample."""
+    length: int
+    """Positions that a watched run writes."""
+    steps: int
+    """Its forward passes, where masks are filled."""
+    items: int
+    """Questions in each cell of an evaluation."""
+    rows: int
+    """Units of a table that a function makes of a model."""
+    answer: int = 16
+    """Positions of an answer to a question."""
+
+    def decoding(self, kind: str) -> Decoding:
+        """How a watched run writes: greedily, and to the end, so that models share a length.
+
+        Without a cache an autoregressive model too sees all rows at each step, as a masked one
+        does.
+        """
+        if kind == "arm":
+            return LeftToRight(self.length, cache=False, stop=False)
+        return LowConfidence(self.length, self.steps)
+
+    def asked(self, kind: str) -> Decoding:
+        """How an answer is written: two commits a step where masks are filled."""
+        if kind == "arm":
+            return LeftToRight(self.answer)
+        return LowConfidence(self.answer, -(-self.answer // 2))
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+BUDGETS = {
+    one.name: one
+    for one in (
+        Budget("quick", prompts=12, length=16, steps=16, items=64, rows=12),
+        Budget("standard", prompts=48, length=32, steps=32, items=400, rows=48),
+        Budget("full", prompts=200, length=64, steps=64, items=2000, rows=200),
+    )
+}
+
+
+def budget(name: str | Budget) -> Budget:
+    """A budget by name, or one of yours as it is."""
+    if isinstance(name, Budget):
+        return name
+    if name not in BUDGETS:
+        raise SpecError(f"no budget is called {name!r}: expected one of {', '.join(BUDGETS)}")
+    return BUDGETS[name]

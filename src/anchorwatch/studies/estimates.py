@@ -1,0 +1,189 @@
+"""A number with what it takes to make its interval at any level: the unit is said with it.
+
+Student's form: the mean over units (prompts, items, training seeds) and its standard error. From
+these follow intervals, one-sided p-values and power, so that a verdict needs nothing else. Where no
+two units differ there is no error to speak of: a statistic with bounds then has an exact interval
+(n alike units leave at most a share 1 - a^(1/n) of others, anywhere within the bounds), one without
+bounds has none. No torch here.
+
+>>> found = Estimate.mean([0.2, 0.3, 0.1, 0.4, 0.2], "prompt")
+>>> [round(bound, 3) for bound in found.interval(0.95)]
+[0.098, 0.382]
+>>> Estimate.mean([1.0] * 50, "prompt", bounds=(0, 1)).interval(0.95)[0].__round__(3)
+0.929
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import scipy  # its submodules load when they are first used
+from numpy.typing import ArrayLike
+
+from anchorwatch.errors import SpecError
+
+PROMPT, ITEM, SEED = "prompt", "item", "training seed"
+UNITS = {PROMPT: 5, ITEM: 5, SEED: 3}
+"""What may be resampled, and how many are needed for an interval."""
+POWER = 0.8
+_ALIKE = 1e-12
+"""Units that differ by less, as a share of their size, are alike."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One effect over units."""
+
+    value: float
+    error: float
+    """Standard error of the mean over units; NaN where there is none."""
+    freedom: float
+    n: int
+    """Units that have a value."""
+    unit: str
+    missing: int = 0
+    """Units that have none."""
+    centre: float = math.nan
+    """Where the interval lies: the value, or what pseudo-counts make of it."""
+    bounds: tuple[float, float] | None = None
+    """Between which the statistic of a unit must lie, where that is known."""
+    alike: bool = False
+    """Whether no two units differ."""
+    why: str = ""
+    """Why there is no interval; empty where there is one."""
+
+    @classmethod
+    def mean(
+        cls, values: ArrayLike, unit: str, bounds: tuple[float, float] | None = None
+    ) -> Estimate:
+        """The mean of one number for each unit; NaN is a unit without one."""
+        every = _checked(values, unit)
+        held = every[~np.isnan(every)]
+        n, few = len(held), _few(len(held), unit)
+        value = float(held.mean()) if n else math.nan
+        alike = n > 1 and np.ptp(held) <= _ALIKE * max(np.abs(held).max(), 1e-300)
+        error = float(held.std(ddof=1) / math.sqrt(n)) if n > 1 and not alike else math.nan
+        why = few or (f"no two {unit}s differ" if alike and bounds is None else "")
+        return cls(value, error, n - 1, n, unit, len(every) - n, value, bounds, bool(alike), why)
+
+    @classmethod
+    def pairs(cls, a: ArrayLike, b: ArrayLike, unit: str) -> Estimate:
+        """mean(a - b) of right-or-wrong answers to the same items: Bonett and Price (2012).
+
+        A pseudo-count on either side keeps the error honest where hardly a pair differs; it moves
+        the centre of the interval, not the value.
+        """
+        gaps = _checked(np.asarray(a, dtype=float) - np.asarray(b, dtype=float), unit)
+        held = gaps[~np.isnan(gaps)]
+        if not np.isin(held, (-1, 0, 1)).all():
+            raise SpecError(
+                "pairs() is of answers that are right (1) or wrong (0): use mean(a - b)"
+            )
+        n = len(held)
+        up, down = ((held == 1).sum() + 1) / (n + 2), ((held == -1).sum() + 1) / (n + 2)
+        centre = float(up - down)
+        error = math.sqrt((up + down - centre**2) / (n + 2))
+        value = float(held.mean()) if n else math.nan
+        missing, why = len(gaps) - n, _few(n, unit)
+        return cls(value, error, math.inf, n, unit, missing, centre, (-1.0, 1.0), why=why)
+
+    @classmethod
+    def jackknife(cls, rows: ArrayLike, of: Callable[[np.ndarray], float], unit: str) -> Estimate:
+        """A smooth function of mean rows [unit, cell]: a ratio, a correlation of means.
+
+        Units that lack a cell are left out of all.
+        """
+        every = np.asarray(rows, dtype=float)
+        held = every[~np.isnan(every).any(axis=1)]
+        n = len(held)
+        if n < 2:
+            return cls.mean(np.full(len(every), np.nan), unit)
+        total, whole = held.sum(axis=0), float(of(held.mean(axis=0)))
+        without = np.array([of((total - row) / (n - 1)) for row in held])
+        pseudo = n * whole - (n - 1) * without
+        if not np.isfinite(pseudo).all():
+            return cls(whole, math.nan, n - 1, n, unit, len(every) - n, whole, why="it has a pole")
+        found = cls.mean(pseudo, unit)
+        kept = {name: getattr(found, name) for name in ("error", "freedom", "alike", "why")}
+        return cls(whole, n=n, unit=unit, missing=len(every) - n, centre=found.value, **kept)
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """Two-sided; NaN where there is none."""
+        tail = (1 - level) / 2
+        if self.why:
+            return math.nan, math.nan
+        if self.alike:
+            low, high = self.bounds or (math.nan, math.nan)
+            others = 1 - tail ** (1 / self.n)
+            return self.value - others * (self.value - low), self.value + others * (
+                high - self.value
+            )
+        reach = _quantile(self.freedom, 1 - tail) * self.error
+        low, high = self.centre - reach, self.centre + reach
+        if self.bounds:
+            low, high = max(low, self.bounds[0]), min(high, self.bounds[1])
+        return low, high
+
+    def p_above(self, limit: float) -> float:
+        """One-sided p of a truth of at most `limit`: small where the truth is above it."""
+        return self._tail(limit, 1.0)
+
+    def p_below(self, limit: float) -> float:
+        """One-sided p of a truth of at least `limit`: small where the truth is below it."""
+        return self._tail(limit, -1.0)
+
+    def reach(self, tail: float, power: float = POWER) -> float:
+        """How far beyond a limit the truth must lie to be told from it with this power."""
+        if self.why or self.alike:
+            return math.nan
+        return (_quantile(self.freedom, 1 - tail) + _quantile(self.freedom, power)) * self.error
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    def _tail(self, limit: float, side: float) -> float:
+        """Absent evidence is none: p = 1."""
+        if self.why or math.isnan(self.value):
+            return 1.0
+        if self.alike:
+            assert self.bounds is not None
+            end = self.bounds[0] if side > 0 else self.bounds[1]
+            room, left = side * (self.value - end), side * (limit - end)
+            if side * (self.value - limit) <= 0:
+                return 1.0
+            return float((max(left, 0.0) / room) ** self.n)
+        t = side * (self.centre - limit) / self.error
+        return float(_below(self.freedom, -t))
+
+
+def _quantile(freedom: float, share: float) -> float:
+    if math.isinf(freedom):
+        return float(scipy.special.ndtri(share))
+    return float(scipy.special.stdtrit(freedom, share))
+
+
+def _below(freedom: float, t: float) -> float:
+    if math.isinf(freedom):
+        return float(scipy.special.ndtr(t))
+    return float(scipy.special.stdtr(freedom, t))
+
+
+def _few(n: int, unit: str) -> str:
+    needed = UNITS[unit]
+    return "" if n >= needed else f"{n} {unit}{'s' * (n != 1)}, {needed} needed"
+
+
+def _checked(values: ArrayLike, unit: str) -> np.ndarray:
+    if unit not in UNITS:
+        raise SpecError(f"no unit is called {unit!r}: expected one of {', '.join(UNITS)}")
+    array = np.asarray(values, dtype=float)
+    if array.ndim != 1:
+        raise SpecError(f"values have shape {array.shape}: give one number for each {unit}")
+    if np.isinf(array).any():
+        raise SpecError(f"a {unit} has an infinite value: use NaN where it has none")
+    return array

@@ -1,0 +1,227 @@
+"""A study that was run: every claim with its verdict or with what it lacks; as files too.
+
+No torch here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from anchorwatch._version import __version__
+from anchorwatch.commits import replace_file
+from anchorwatch.errors import AnchorwatchError, SpecError
+from anchorwatch.studies.claim import Claim, Criterion, Evidence, Finding, Measured
+from anchorwatch.studies.planning import Plan
+from anchorwatch.studies.verdicts import (
+    ALPHA,
+    LACKING,
+    REFUTED,
+    VERDICTS,
+    Verdict,
+    inside,
+    outside,
+    verdicts,
+)
+
+if TYPE_CHECKING:
+    from anchorwatch.figures.figure import Figure
+
+VERSION = 1
+"""Of claims.json."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One claim after a study: measured and judged, or with what it lacks."""
+
+    claim: Claim
+    finding: Finding | None = None
+    verdict: Verdict | None = None
+    lacking: str = ""
+
+    @property
+    def says(self) -> str:
+        return LACKING if self.verdict is None else self.verdict.says
+
+    @property
+    def binding(self) -> Criterion | None:
+        """The criterion that decides: the furthest outside if refuted, else the least inside."""
+        if self.finding is None:
+            return None
+
+        def measured(one: Criterion) -> Measured:
+            assert self.finding is not None
+            return self.finding.measured[one.name]
+
+        if self.says == REFUTED:
+            return min(self.claim.criteria, key=lambda one: outside(measured(one).estimate, one))
+        return max(self.claim.criteria, key=lambda one: inside(measured(one).estimate, one))
+
+    def criterion_row(self, one: Criterion) -> dict[str, Any]:
+        """What a criterion said and what was found."""
+        assert self.finding is not None
+        assert self.verdict is not None
+        found = self.finding.measured[one.name]
+        low, high = self.verdict.intervals[one.name]
+        return {
+            "criterion": one.name,
+            "statistic": one.statistic,
+            "direction": one.direction,
+            "margin": one.margin,
+            "about": one.about,
+            "reason": one.reason,
+            "null_is": one.null,
+            "control_is": one.control,
+            "n": found.estimate.n,
+            "missing": found.estimate.missing,
+            "effect": found.estimate.value,
+            "low": low,
+            "high": high,
+            "level": self.verdict.level,
+            "null": found.null,
+            "control": found.control,
+            "detectable": self.verdict.detectable.get(one.name, math.nan),
+            "why": found.estimate.why,
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, as claims.json has it; an absent number is null."""
+        claim = self.claim
+        held: dict[str, Any] = {
+            "id": claim.id,
+            "study": claim.study,
+            "verdict": self.says,
+            "lacking": self.lacking,
+            "sentence": claim.sentence,
+            "source": claim.source,
+            "reported": claim.reported,
+            "unit": claim.unit,
+            "defect": claim.defect,
+            "caveat": claim.caveat,
+            "needs": [str(need) for need in claim.needs],
+        }
+        if self.verdict is not None and self.finding is not None:
+            binding = self.binding
+            assert binding is not None
+            held |= {"p": self.verdict.p, "p_holm": self.verdict.p_holm}
+            held |= {"binding": binding.name, "also": dict(self.finding.also)}
+            held["criteria"] = [self.criterion_row(one) for one in claim.criteria]
+        return _absent(held)
+
+
+def judged(
+    claims: Sequence[Claim], evidence: Evidence, lacking: Mapping[str, str]
+) -> tuple[Judged, ...]:
+    """Measure all claims that can be, and judge those of each study together."""
+    found: dict[str, Finding] = {}
+    lost = dict(lacking)
+    for claim in claims:
+        if claim.id not in lost:
+            try:
+                found[claim.id] = claim.find(evidence)
+            except (
+                AnchorwatchError
+            ) as error:  # what is at hand cannot be measured so; said, not skipped
+                lost[claim.id] = str(error)
+    said: dict[str, Verdict] = {}
+    for study in dict.fromkeys(claim.study for claim in claims):
+        mine = [claim for claim in claims if claim.study == study and claim.id in found]
+        each = verdicts([(claim.criteria, found[claim.id]) for claim in mine])
+        said |= {claim.id: one for claim, one in zip(mine, each, strict=True)}
+    return tuple(
+        Judged(claim, found.get(claim.id), said.get(claim.id), lost.get(claim.id, ""))
+        for claim in claims
+    )
+
+
+COLUMNS = (
+    *("id", "verdict", "sentence", "criterion", "statistic", "unit", "n", "missing"),
+    *("effect", "low", "high", "level", "direction", "margin", "null", "control"),
+    *("p", "p_holm", "detectable", "why", "lacking", "reported", "source", "defect", "caveat"),
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Study:
+    """What a study found. `study.claims` is the table, `study.findings` all of it."""
+
+    findings: tuple[Judged, ...]
+    about: Mapping[str, Any]
+    """The manifest: models, budget, versions, plan."""
+    plan: Plan
+    evidence: Evidence = field(repr=False)
+
+    @property
+    def claims(self) -> pd.DataFrame:
+        """A row for each claim, with the criterion that binds."""
+        rows = []
+        for one in self.findings:
+            held = one.as_dict() | {"criterion": ""}
+            if (binding := one.binding) is not None:
+                held |= one.criterion_row(binding)
+            rows.append({name: held.get(name, math.nan) for name in COLUMNS})
+        return pd.DataFrame(rows, columns=list(COLUMNS))
+
+    def __getitem__(self, name: str) -> Judged:
+        """One claim, by its id."""
+        for one in self.findings:
+            if one.claim.id == name:
+                return one
+        raise SpecError(f"this study has no claim {name!r}: it has {self.findings[0].claim.id} ...")
+
+    def counts(self) -> dict[str, int]:
+        """How many claims came to each verdict."""
+        said = [one.says for one in self.findings]
+        return {verdict: said.count(verdict) for verdict in VERDICTS}
+
+    def draw(self, name: str) -> Figure | None:
+        """The figure of a claim that was run, where it has one."""
+        one = self[name]
+        if one.verdict is None or one.claim.draw is None:
+            return None
+        return one.claim.draw(self.evidence)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What claims.json holds."""
+        return {
+            "anchorwatch": __version__,
+            "version": VERSION,
+            "alpha": ALPHA,
+            "about": _absent(dict(self.about)),
+            "counts": self.counts(),
+            "claims": [one.as_dict() for one in self.findings],
+        }
+
+    def save(self, out: str | Path) -> Path:
+        """Write claims.json, claims.csv and report.md into a folder."""
+        from anchorwatch.studies.pages import page
+
+        folder = Path(out)
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / "claims.json", (json.dumps(self.as_dict(), indent=1) + "\n").encode())
+        table = self.claims.to_csv(index=False, lineterminator="\n")
+        replace_file(folder / "claims.csv", table.encode())
+        replace_file(folder / "report.md", page(self).encode())
+        return folder
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{count} {name}" for name, count in self.counts().items() if count)
+        return f"Study({said})"
+
+
+def _absent(value: Any) -> Any:
+    """NaN and the infinite as null, all through."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(name): _absent(held) for name, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [_absent(one) for one in value]
+    return value.item() if hasattr(value, "item") else value

@@ -1,0 +1,177 @@
+"""Makes evidence: the one place of a study where models run. Each unit is kept before the next."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from anchorwatch.commits import extent
+from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.effects import effect
+from anchorwatch.errors import AnchorwatchWarning, PromptError
+from anchorwatch.evaluation.grid import evaluate
+from anchorwatch.models.model import Model
+from anchorwatch.runs import run
+from anchorwatch.studies import rows, sets
+from anchorwatch.studies.needs import REGIONAL, Asked, Effect, Need, Rows, Runs
+from anchorwatch.studies.shelf import ROWS, Shelf
+
+Said = Callable[[int], None]
+"""Told how many units were made."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a forward pass of a model costs on this machine."""
+
+    watched: float
+    """Seconds of one with probes."""
+    plain: float
+    """Seconds of one without."""
+    bytes: float
+    """Kept of one with probes."""
+
+
+def gather(shelf: Shelf, need: Need, role: str, model: Model, said: Said) -> None:
+    """Make what is not there yet of a need, with the model of a role."""
+    if isinstance(need, Runs):
+        _each(shelf, need, role, said, lambda at, path: _run(shelf, need, model, at, path))
+    elif isinstance(need, Effect):
+        _each(shelf, need, role, said, lambda at, path: _compare(shelf, need, model, at, path))
+    elif isinstance(need, Rows):
+        _each(shelf, need, role, said, lambda at, path: _row(shelf, need, model, at, path))
+    elif isinstance(need, Asked):
+        left = shelf.left(need, role)
+        if left:
+            _ask(shelf, need, role, model)
+            said(len(left))
+
+
+def _each(
+    shelf: Shelf, need: Need, role: str, said: Said, make: Callable[[int, Path], None]
+) -> None:
+    for at in shelf.left(need, role):
+        path = shelf.unit(need, role, at)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            make(at, path)
+        except PromptError as error:  # too long for this model, for instance: kept, and counted
+            shelf.keep(path.with_suffix(".unfit"), {"unfit": str(error)})
+        said(1)
+
+
+def _run(shelf: Shelf, need: Runs, model: Model, at: int, path: Path) -> None:
+    shown = sets.shown(need.prompts, at)
+    how = need.how(shelf.budget, model.family.kind)
+    with _quiet():  # the manifest keeps what was warned of
+        trace = run(
+            model,
+            shown.text,
+            how,
+            regions=dict(shown.regions) or None,
+            probes=need.measures,
+            edits=need.edits,
+            seed=at,
+        )
+    trace.write(path)
+
+
+def _compare(shelf: Shelf, need: Effect, model: Model, at: int, path: Path) -> None:
+    shown = sets.shown(need.prompts, at)
+    with _quiet() as told:
+        found = effect(
+            model,
+            [shown.text],
+            need.how(shelf.budget, model.family.kind),
+            need.edit,
+            control=need.control,
+            doses=need.doses or None,
+            seed=at,
+            regions=dict(shown.regions) or None,
+        )
+    table = found.table.assign(k=-1) if found.doses is None else found.doses
+    record = {
+        "table": _records(table),
+        "layers": _records(found.layers),
+        "warnings": sorted({str(one.message) for one in told}),
+    }
+    shelf.keep(path, record)
+
+
+def _row(shelf: Shelf, need: Rows, model: Model, at: int, path: Path) -> None:
+    made = rows.ROWS[need.name](model, at, dict(need.options))
+    shelf.keep(path, {"rows": [{"unit": at} | dict(one) for one in made]})
+
+
+def _ask(shelf: Shelf, need: Asked, role: str, model: Model) -> None:
+    """Cells are kept line by line under `cells`, where other needs find them too."""
+    how: Decoding = shelf.budget.asked(model.family.kind)
+    if need.steps is not None and isinstance(how, LowConfidence):
+        how = replace(how, steps=need.steps)
+    cells = shelf.folder / "cells"
+    cells.mkdir(parents=True, exist_ok=True)
+    found = evaluate(
+        model,
+        need.task,
+        contexts=list(need.contexts),
+        edits=dict(need.edits),
+        decoding={model.family.kind: how},
+        template=need.template,
+        limit=shelf.budget.items,
+        out=cells,
+    )
+    record = {"rows": _records(found.rows), "manifests": dict(found.manifests)}
+    shelf.keep(shelf.place(need, role) / ROWS, record)
+
+
+def calibrated(shelf: Shelf, role: str, model: Model) -> Rates:
+    """Seconds and bytes of a pass, measured once for each model and kept."""
+    budget = shelf.budget
+    name = f"{shelf.hand.models[role].weights[:16]}-{budget.length}.json"
+    path = shelf.folder / "rates" / name
+    if path.exists():
+        held = {k: float(v) for k, v in shelf.opened(path).items()}
+        return Rates(**held)
+    shown, passes = sets.shown("asked", 0), min(4, budget.steps)
+    how: Decoding = LowConfidence(budget.length, passes)
+    if model.family.kind == "arm":
+        how = LeftToRight(passes, cache=False, stop=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    growing = path.with_name(f".{uuid.uuid4().hex[:8]}.trace")
+    run(model, shown.text, how, probes=())  # the first pass of a model is slower than the others
+    _, plain = _timed(lambda: run(model, shown.text, how, probes=()))
+    parts = dict(shown.regions)
+    trace, watched = _timed(lambda: run(model, shown.text, how, regions=parts, probes=REGIONAL))
+    _, wrote = _timed(lambda: trace.write(growing))
+    size = extent(growing)[1]
+    shutil.rmtree(growing)
+    rates = Rates((watched + wrote) / passes, plain / passes, size / passes)
+    shelf.keep(path, asdict(rates))
+    return rates
+
+
+def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    begun = time.perf_counter()
+    return call(), time.perf_counter() - begun
+
+
+def _records(table: Any) -> list[dict[str, Any]]:
+    return [
+        {str(k): v.item() if hasattr(v, "item") else v for k, v in row.items()}
+        for row in table.to_dict(orient="records")
+    ]
+
+
+@contextmanager
+def _quiet() -> Iterator[list[warnings.WarningMessage]]:
+    """Our own warnings are kept with the evidence instead of said for every prompt."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", AnchorwatchWarning)
+        yield told

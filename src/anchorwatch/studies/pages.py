@@ -1,0 +1,95 @@
+"""A study as text: report.md. No torch here."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anchorwatch.studies.findings import Judged, Study
+
+METHOD = (
+    "A claim is supported if the interval of each of its statistics lies inside the region that "
+    "the claim names, refuted if one lies wholly outside, else undecided. Intervals are Student's "
+    "over the unit of analysis, at Holm's level over the claims of a paper that were run "
+    "(alpha = 0.05)."
+)
+
+
+def page(study: Study) -> str:
+    """The whole report."""
+    about = study.about
+    models = [f"- {role}: {source}" for role, source in dict(about["models"]).items()]
+    said = ", ".join(f"{count} {name}" for name, count in study.counts().items())
+    head = ["# Study", "", said + ".", "", f"Budget: {about['budget']['name']}.", *models, ""]
+    lines = [*head, METHOD, "", "| claim | verdict | effect | interval | n | reported |"]
+    lines += ["|---|---|---|---|---|---|", *map(_line, study.findings), ""]
+    for one in study.findings:
+        lines += _part(one)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _line(one: Judged) -> str:
+    cells = [one.claim.id, one.says, "", "", "", _cell(one.claim.reported)]
+    if (binding := one.binding) is not None:
+        row = one.criterion_row(binding)
+        cells[2:5] = [number(row["effect"]), _interval(row), f"{row['n']} {one.claim.unit}s"]
+    return f"| {' | '.join(cells)} |"
+
+
+def _part(one: Judged) -> list[str]:
+    claim = one.claim
+    lines = [f"## {claim.id}: {one.says}", "", claim.sentence, ""]
+    lines += [f"Source: {claim.source}. Reported: {claim.reported}.", ""]
+    if one.lacking:
+        lines += [f"Not run. It lacks: {one.lacking}.", ""]
+    for criterion in claim.criteria if one.finding else ():
+        lines += [_sentence(one, one.criterion_row(criterion)), ""]
+    also = dict(one.finding.also) if one.finding else {}
+    if also:
+        pairs = (
+            f"{name} {value if isinstance(value, str) else number(value)}"
+            for name, value in also.items()
+        )
+        lines += [f"Also: {'; '.join(pairs)}.", ""]
+    for name, words in (("The published code", claim.defect), ("Mind", claim.caveat)):
+        if words:
+            lines += [f"{name}: {words}.", ""]
+    return lines
+
+
+def _sentence(one: Judged, row: dict[str, Any]) -> str:
+    wants = {
+        "greater": f"above {number(row['margin'])}",
+        "less": f"below {number(row['margin'])}",
+        "equal": f"within {number(row['margin'])} of {number(row['about'])}",
+    }[row["direction"]]
+    says = f"- {row['statistic']}: {number(row['effect'])}, interval {_interval(row)}, "
+    says += f"n = {row['n']} {one.claim.unit}s; to be {wants} ({row['reason']})."
+    for name in ("null", "control"):
+        if not math.isnan(row[name]):
+            says += f" {name.capitalize()}: {number(row[name])} ({row[f'{name}_is']})."
+    if row["why"]:
+        says += f" No interval: {row['why']}."
+    if not math.isnan(row["detectable"]):
+        says += f" These {one.claim.unit}s would have shown {number(row['detectable'])}."
+    return says
+
+
+def number(value: float) -> str:
+    """Three digits that matter.
+
+    >>> number(0.01234), number(-3.0)
+    ('0.0123', '-3')
+    """
+    return "-" if math.isnan(value) else f"{value:.3g}"
+
+
+def _interval(row: dict[str, Any]) -> str:
+    if math.isnan(row["low"]):
+        return "none"
+    return f"{number(row['low'])} to {number(row['high'])}"
+
+
+def _cell(words: str) -> str:
+    return words.replace("|", "\\|")

@@ -1,0 +1,250 @@
+"""Runs a study: gathers all evidence once, judges every claim, writes what was found.
+
+Models are held in memory one at a time. What was gathered is kept under `out/evidence`, so that the
+same call goes on where it was stopped, and finds everything where it was not.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+import transformers
+
+from anchorwatch._version import __version__
+from anchorwatch.commits import place
+from anchorwatch.errors import AnchorwatchError, ModelError, SpecError, TraceError
+from anchorwatch.lab import tables
+from anchorwatch.models import lab
+from anchorwatch.models.loading import load
+from anchorwatch.models.model import Model
+from anchorwatch.progress import Progress
+from anchorwatch.studies.budget import Budget
+from anchorwatch.studies.budget import budget as named_budget
+from anchorwatch.studies.catalogue import claims as named_claims
+from anchorwatch.studies.claim import Claim, Evidence
+from anchorwatch.studies.findings import Study, judged
+from anchorwatch.studies.gathering import Rates, calibrated, gather
+from anchorwatch.studies.needs import KINDS, PARTS, ROLES, AtHand, Holding, Need
+from anchorwatch.studies.planning import Plan, planned
+from anchorwatch.studies.shelf import Shelf
+
+DEFAULTS = {
+    "mdm": "lab/mdm",
+    "arm": "lab/arm",
+    "sink": "lab/mdm-sink",
+    "gate": "lab/mdm-gate",
+}
+"""What a study is of where no model is named."""
+EVIDENCE = "evidence"
+
+
+def study(
+    names: Sequence[str] = (),
+    *,
+    model: str | None = None,
+    against: str | None = None,
+    sink: str | None = None,
+    gate: str | None = None,
+    budget: str | Budget = "quick",
+    out: str | Path = "study",
+    variants: str | Path | None = None,
+    before: Callable[[Plan], None] | None = None,
+) -> Study:
+    """Run the claims of papers and say what came of each.
+
+    Args:
+        names: studies (floating, sinks, sink_token) or claims ("sinks/H3"); all where left out.
+        model: the masked diffusion model the claims are about; a name, folder or hub id.
+        against: the autoregressive one beside it.
+        sink: one trained with a sink token.
+        gate: one trained with gates.
+        budget: quick, standard or full; or a `Budget`.
+        out: a folder: evidence, claims.json, claims.csv, report.md.
+        variants: the table of training seeds; the package's own where left out.
+        before: told the plan before anything runs.
+
+    Where no model is named, the four of the lab are taken; where one is, only those that are.
+    """
+    task = _begun(names, _roles(model, against, sink, gate), budget, out, variants)
+    plan = task.plan()
+    if before is not None:
+        before(plan)
+    failed = task.gather(plan)
+    evidence = Evidence(task.shelf.load)
+    lost = dict(plan.lacking) | task.lost(failed)
+    found = Study(judged(task.claims, evidence, lost), task.about(plan), plan, evidence)
+    found.save(task.out)
+    return found
+
+
+def plan(
+    names: Sequence[str] = (),
+    *,
+    model: str | None = None,
+    against: str | None = None,
+    sink: str | None = None,
+    gate: str | None = None,
+    budget: str | Budget = "quick",
+    out: str | Path = "study",
+    variants: str | Path | None = None,
+) -> Plan:
+    """What `study` with these arguments would run: passes, minutes on this machine, bytes."""
+    return _begun(names, _roles(model, against, sink, gate), budget, out, variants).plan()
+
+
+def _roles(*sources: str | None) -> dict[str, str]:
+    """Sources by role; the lab's where none is named."""
+    named = {role: one for role, one in zip(ROLES, sources, strict=True) if one is not None}
+    if named:
+        return named
+    return {role: name for role, name in DEFAULTS.items() if _shipped(name)}
+
+
+def _shipped(name: str) -> bool:
+    try:
+        lab.folder_of(name)
+    except ModelError:
+        return False
+    return True
+
+
+def _begun(
+    names: Sequence[str],
+    roles: Mapping[str, str],
+    budget: str | Budget,
+    out: str | Path,
+    variants: str | Path | None,
+) -> _Task:
+    """Check everything that can be before weights are touched."""
+    claims, much, folder = named_claims(names), named_budget(budget), place(out)
+    if folder.exists() and not folder.is_dir():
+        raise SpecError(f"{folder} is a file: a study is many files, name a folder")
+    table = _variants(variants)
+    task = _Task(claims, folder, dict(roles))
+    holdings = {}
+    for role in roles:
+        loaded = task.model(role)
+        holdings[role] = _holding(role, loaded)
+    cards = {role: lab.folder_of(source) for role, source in roles.items() if source in lab.NAMES}
+    hand = AtHand(
+        holdings,
+        () if table is None else tuple(table.columns),
+        None if table is None else {str(k): int(v) for k, v in table["arm"].value_counts().items()},
+        tuple(cards),
+    )
+    task.shelf = Shelf(folder / EVIDENCE, much, hand, table, cards)
+    return task
+
+
+def _variants(path: str | Path | None) -> pd.DataFrame | None:
+    """The table of training seeds; None where the package has none and none was named."""
+    if path is not None:
+        return tables.variants(path)
+    try:
+        return tables.variants()
+    except TraceError:
+        return None
+
+
+def _holding(role: str, model: Model) -> Holding:
+    """What is known of a model, once it was proved to be what its role says."""
+    kind, parts = model.family.kind, tuple(part.as_dict()["name"] for part in model.parts)
+    says, option = ROLES[role]
+    if kind != KINDS[role] or (role in PARTS and PARTS[role] not in parts):
+        has = ", ".join(parts) or "no part"
+        raise SpecError(
+            f"{option} {model.source} is {kind} with {has}: {option} is {says}, "
+            f"such as {DEFAULTS[role]}"
+        )
+    return Holding(
+        source=model.source,
+        kind=kind,
+        weights=model.digest,
+        parts=parts,
+        layers=model.num_layers,
+        heads=model.num_heads,
+        positions=model.num_positions,
+    )
+
+
+@dataclass
+class _Task:
+    """A study on its way."""
+
+    claims: tuple[Claim, ...]
+    out: Path
+    sources: dict[str, str]
+    shelf: Shelf = field(init=False)
+    _held: tuple[str, Model] | None = None
+    """The role and model in memory."""
+
+    def model(self, role: str) -> Model:
+        """Loaded when it is another than the last."""
+        if self._held is None or self._held[0] != role:
+            self._held = None  # let go of one before the next is loaded
+            self._held = role, load(self.sources[role])
+        return self._held[1]
+
+    def plan(self) -> Plan:
+        needed = {
+            role
+            for claim in self.claims
+            if claim.written
+            for need in claim.needs
+            if need.kind not in ("cards", "seeds")
+            for role in need.roles
+        }
+        rates: dict[str, Rates] = {}
+        for role in self.sources:
+            if role in needed:
+                rates[role] = calibrated(self.shelf, role, self.model(role))
+        return planned(self.claims, self.shelf, rates)
+
+    def gather(self, plan: Plan) -> dict[Need, str]:
+        """Make all that is left, model by model; needs that could not be made, and why."""
+        failed: dict[Need, str] = {}
+        total = sum(max(1, round(one.seconds * 10)) for one in plan.pieces if one.left)
+        with Progress("gathering", total=total) as bar:
+            for piece in sorted(plan.pieces, key=lambda one: list(self.sources).index(one.role)):
+                if not piece.left or piece.need in failed:
+                    continue
+                tenths = max(1, round(piece.seconds * 10)) / piece.left
+
+                def said(count: int, note: str = str(piece.need), each: float = tenths) -> None:
+                    bar.advance(note, max(1, round(count * each)))
+
+                try:
+                    gather(self.shelf, piece.need, piece.role, self.model(piece.role), said)
+                except AnchorwatchError as error:
+                    failed[piece.need] = f"{piece.need} could not be made: {error}"
+        return failed
+
+    def lost(self, failed: Mapping[Need, str]) -> dict[str, str]:
+        """Claims whose evidence could not be made."""
+        return {
+            claim.id: failed[need]
+            for claim in self.claims
+            for need in claim.needs
+            if need in failed
+        }
+
+    def about(self, plan: Plan) -> dict[str, Any]:
+        """The manifest."""
+        return {
+            "models": dict(self.sources),
+            "weights": {role: one.weights for role, one in self.shelf.hand.models.items()},
+            "budget": self.shelf.budget.as_dict(),
+            "versions": {
+                "anchorwatch": __version__,
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+                "python": platform.python_version(),
+            },
+            "plan": plan.as_dict(),
+        }

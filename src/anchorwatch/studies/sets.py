@@ -1,0 +1,51 @@
+"""Sets of prompts by name: prompt i is a function of the set and of i. No torch here.
+
+A larger budget reads further in the same set, so that what a smaller one ran is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from anchorwatch.errors import SpecError
+from anchorwatch.worlds import Distractors, World
+
+SEED = 70_000
+"""Of made-up items: not those of training, of cards, or of evaluations."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A prompt and its named parts, in characters."""
+
+    text: str
+    regions: Mapping[str, tuple[int, int]]
+
+
+def _asked(index: int) -> Shown:
+    """A question with its passage and two others, a random and a hard one."""
+    item = World("held-out", seed=SEED, distractors=Distractors(random=1, hard=1))[index]
+    return Shown(item.prompt(), item.regions())
+
+
+def _alone(index: int) -> Shown:
+    """The same question without any passage."""
+    item = World("held-out", seed=SEED)[index].keeping()
+    return Shown(item.prompt(), item.regions())
+
+
+def _told(index: int) -> Shown:
+    """Passages and no question: the run goes on with the text."""
+    item = World("held-out", seed=SEED + 1, distractors=Distractors(random=2))[index]
+    return Shown(" ".join(passage.text for passage in item.passages), {})
+
+
+SETS: Mapping[str, Callable[[int], Shown]] = {"asked": _asked, "alone": _alone, "told": _told}
+
+
+def shown(name: str, index: int) -> Shown:
+    """Prompt `index` of a set."""
+    if name not in SETS:
+        raise SpecError(f"no set of prompts is called {name!r}: expected one of {', '.join(SETS)}")
+    return SETS[name](index)

@@ -1,0 +1,172 @@
+"""Where evidence is kept: a folder for each need and model, a file for each unit. No torch here.
+
+What decides a piece of evidence is in the name of its folder: the need, the weights, the decoding,
+our version and torch's. A unit is whole or not there, so that a study that was killed goes on, and
+one with a larger budget finds what a smaller one made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from anchorwatch._version import __version__
+from anchorwatch.commits import replace_file, sealed, unsealed
+from anchorwatch.errors import TraceError
+from anchorwatch.evaluation.results import made
+from anchorwatch.lab.cards import read as read_card
+from anchorwatch.studies.budget import Budget
+from anchorwatch.studies.evidence import Answered, Compared, Traced
+from anchorwatch.studies.needs import Asked, AtHand, Cards, Effect, Need, Rows, Runs, Seeds
+from anchorwatch.trace import read
+
+ROWS = "rows.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Shelf:
+    """The evidence of one study: what it is made with, and where it lies."""
+
+    folder: Path
+    budget: Budget
+    hand: AtHand
+    variants: pd.DataFrame | None = None
+    card_folders: Mapping[str, Path] | None = None
+
+    def place(self, need: Need, role: str) -> Path:
+        """The folder of a need's units of one model."""
+        held = self.hand.models[role]
+        deciding: dict[str, Any] = {"need": need.as_dict(), "weights": held.weights}
+        deciding["versions"] = {"anchorwatch": __version__, "torch": _torch()}
+        if isinstance(need, Runs | Effect):
+            deciding["decoding"] = need.how(self.budget, held.kind).as_dict()
+        if isinstance(need, Asked):
+            deciding["items"] = self.budget.items
+            deciding["decoding"] = self.budget.asked(held.kind).as_dict()
+        spelled = json.dumps(deciding, sort_keys=True)
+        return self.folder / need.kind / hashlib.sha256(spelled.encode()).hexdigest()[:16]
+
+    def unit(self, need: Need, role: str, index: int) -> Path:
+        """The file, or for runs the trace, of a unit that was made."""
+        folder = self.place(need, role)
+        return folder / (f"{index:05}.trace" if isinstance(need, Runs) else f"{index:05}.json")
+
+    def left(self, need: Need, role: str) -> list[int]:
+        """Units that are not made yet."""
+        if isinstance(need, Seeds | Cards):
+            return []
+        if isinstance(need, Asked):
+            whole = (self.place(need, role) / ROWS).exists()
+            return [] if whole else list(range(need.units(self.budget)))
+        every = range(need.units(self.budget))
+        return [at for at in every if not self._there(need, role, at)]
+
+    def _there(self, need: Need, role: str, index: int) -> bool:
+        path = self.unit(need, role, index)
+        return path.exists() or path.with_suffix(".unfit").exists()
+
+    def keep(self, path: Path, record: Mapping[str, Any]) -> None:
+        """Write a sealed file, whole or not at all; NaN is kept as null."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, sealed(_absent(record)))
+
+    def opened(self, path: Path) -> dict[str, Any]:
+        """What was kept; damage is named."""
+        try:
+            return unsealed(path)
+        except (OSError, ValueError) as error:
+            raise TraceError(f"{path} is damaged ({error}): remove it, and run again") from None
+
+    def load(self, need: Need) -> Any:
+        """The evidence of a need, whose units are all made."""
+        if isinstance(need, Runs):
+            return self._traced(need)
+        if isinstance(need, Effect):
+            return self._compared(need)
+        if isinstance(need, Asked):
+            return self._answered(need)
+        if isinstance(need, Rows):
+            units = range(self.budget.rows)
+            rows = [r for at in units for r in self._record(need, need.role, at)["rows"]]
+            return _table(rows)
+        if isinstance(need, Cards):
+            assert self.card_folders is not None
+            return {role: read_card(self.card_folders[role]) for role in need.of}
+        assert isinstance(need, Seeds)
+        assert self.variants is not None
+        return self.variants[self.variants["arm"].isin(need.arms)]
+
+    def _record(self, need: Need, role: str, index: int) -> dict[str, Any]:
+        return self.opened(self.unit(need, role, index))
+
+    def _unfit(self, need: Runs | Effect) -> dict[int, str]:
+        found = {}
+        for at in range(self.budget.prompts):
+            path = self.unit(need, need.role, at).with_suffix(".unfit")
+            if path.exists():
+                found[at] = str(self.opened(path)["unfit"])
+        return found
+
+    def _traced(self, need: Runs) -> Traced:
+        unfit = self._unfit(need)
+        places = [at for at in range(self.budget.prompts) if at not in unfit]
+        traces = [read(self.unit(need, need.role, at)) for at in places]
+        return Traced(traces, places, self.budget.prompts, unfit)
+
+    def _compared(self, need: Effect) -> Compared:
+        unfit = self._unfit(need)
+        places = [at for at in range(self.budget.prompts) if at not in unfit]
+        parts: dict[str, list[pd.DataFrame]] = {"table": [], "layers": []}
+        for at in places:
+            record = self._record(need, need.role, at)
+            for name, held in parts.items():
+                held.append(_table(record[name]).assign(place=at))
+        tables = {
+            name: pd.concat(held, ignore_index=True) if held else pd.DataFrame()
+            for name, held in parts.items()
+        }
+        return Compared(tables["table"], tables["layers"], self.budget.prompts, unfit)
+
+    def _answered(self, need: Asked) -> Answered:
+        rows: list[dict[str, Any]] = []
+        manifests: dict[str, Any] = {}
+        for role in need.roles:
+            record = self.opened(self.place(need, role) / ROWS)
+            rows += [row | {"role": role} for row in record["rows"]]
+            manifests |= record["manifests"]
+        return Answered(made(_numbers(rows), manifests, {}))
+
+
+def _numbers(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Null is NaN again."""
+    return [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]
+
+
+def _table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    return pd.DataFrame(_numbers(rows))
+
+
+def _absent(value: Any) -> Any:
+    """NaN and the infinite as null, all through a record."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {name: _absent(held) for name, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [_absent(one) for one in value]
+    return value
+
+
+def _torch() -> str:
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return "none"

@@ -1,0 +1,125 @@
+"""From estimates to verdicts: supported, refuted or undecided. No torch here.
+
+A criterion says where the truth must lie. A claim is **supported** if the interval of each of its
+criteria lies inside that region, **refuted** if the interval of one lies wholly outside, and else
+**undecided**. The level of the intervals is Holm's: of the m claims of a study that were run, the
+one with the smallest p is read at level 1 - alpha/m, the next at 1 - alpha/(m - 1), and so on until
+one cannot be decided; that one and all after it are undecided. So the chance that a study says
+"supported" (or "refuted") of any claim for which the contrary is true is at most alpha. One of J
+criteria refutes a claim at level 1 - alpha/J. Nothing but direction, margin and estimate is looked
+at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anchorwatch import stats
+from anchorwatch.studies.claim import EQUAL, GREATER, Criterion, Finding
+from anchorwatch.studies.estimates import POWER, Estimate
+
+ALPHA = 0.05
+SUPPORTED, REFUTED, UNDECIDED, LACKING = "supported", "refuted", "undecided", "lacking"
+VERDICTS = (SUPPORTED, REFUTED, UNDECIDED, LACKING)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one claim came to, among the claims of its study."""
+
+    says: str
+    p: float
+    """Two-sided, of the decision that is nearer."""
+    p_holm: float
+    level: float
+    """Of the intervals, after Holm."""
+    intervals: Mapping[str, tuple[float, float]]
+    """By criterion."""
+    detectable: Mapping[str, float]
+    """Where undecided: the value that would have been told from the margin four times in five."""
+
+
+def verdicts(
+    found: Sequence[tuple[Sequence[Criterion], Finding]], *, alpha: float = ALPHA
+) -> list[Verdict]:
+    """The verdicts of all claims of a study that were run, together."""
+    each = [_sides(criteria, finding) for criteria, finding in found]
+    p = np.array([min(1.0, 2 * min(sides)) for sides in each])
+    adjusted, levels = stats.holm(p), _levels(p, alpha)
+    return [
+        _verdict(criteria, finding, sides, (float(p[at]), float(adjusted[at]), levels[at], alpha))
+        for at, ((criteria, finding), sides) in enumerate(zip(found, each, strict=True))
+    ]
+
+
+def inside(estimate: Estimate, criterion: Criterion) -> float:
+    """One-sided p of a truth outside the region: small where it is inside."""
+    low, high = criterion.region
+    above = 0.0 if math.isinf(low) else estimate.p_above(low)
+    below = 0.0 if math.isinf(high) else estimate.p_below(high)
+    return max(above, below)
+
+
+def outside(estimate: Estimate, criterion: Criterion) -> float:
+    """One-sided p of a truth inside the region: small where it is outside."""
+    low, high = criterion.region
+    below = 1.0 if math.isinf(low) else estimate.p_below(low)
+    above = 1.0 if math.isinf(high) else estimate.p_above(high)
+    return min(below, above)
+
+
+def _sides(criteria: Sequence[Criterion], finding: Finding) -> tuple[float, float]:
+    """p of all criteria inside, and of any outside."""
+    pairs = [(finding.measured[criterion.name].estimate, criterion) for criterion in criteria]
+    supports = max(inside(*pair) for pair in pairs)
+    refutes = min(1.0, len(pairs) * min(outside(*pair) for pair in pairs))
+    return supports, refutes
+
+
+def _levels(p: np.ndarray, alpha: float) -> list[float]:
+    """Of each claim's interval: Holm's step, and where it stops, that of the stop."""
+    levels, stopped, count = [0.0] * len(p), None, len(p)
+    for rank, at in enumerate(np.argsort(p, kind="stable")):
+        share = stopped or alpha / (count - rank)
+        if stopped is None and not p[at] < share:
+            stopped = share
+        levels[at] = 1 - share
+    return levels
+
+
+def _verdict(
+    criteria: Sequence[Criterion],
+    finding: Finding,
+    sides: tuple[float, float],
+    numbers: tuple[float, float, float, float],
+) -> Verdict:
+    p, adjusted, level, alpha = numbers
+    supports, refutes = sides
+    says = UNDECIDED
+    if adjusted < alpha:
+        says = SUPPORTED if supports < refutes else REFUTED
+    measured = {criterion.name: finding.measured[criterion.name].estimate for criterion in criteria}
+    intervals = {name: one.interval(level) for name, one in measured.items()}
+    shown = {}
+    if says == UNDECIDED:
+        shown = {
+            criterion.name: detectable(measured[criterion.name], criterion, level)
+            for criterion in criteria
+        }
+    return Verdict(says, p, adjusted, level, intervals, shown)
+
+
+def detectable(estimate: Estimate, criterion: Criterion, level: float) -> float:
+    """The value nearest to the margin that these units would have shown with power 0.8.
+
+    For equality it is the margin that an effect of exactly `about` would have been shown within.
+    """
+    tail = (1 - level) / 2
+    if criterion.direction == EQUAL:
+        return estimate.reach(tail, (1 + POWER) / 2)
+    sign = 1.0 if criterion.direction == GREATER else -1.0
+    return criterion.margin + sign * estimate.reach(tail)

@@ -1,0 +1,36 @@
+"""`anchorwatch study`: the plan alone, the study, and what a typing mistake costs."""
+
+import json
+
+from typer.testing import CliRunner
+
+from anchorwatch.cli import app
+from anchorwatch.errors import SpecError
+
+GIVEN = ("--model", "tiny/llada", "--against", "tiny/arm")
+
+
+def typed(*words):
+    return CliRunner().invoke(app, ["study", *map(str, words)])
+
+
+def test_the_plan_alone_runs_nothing(tmp_path):
+    done = typed("sinks/H2", "sinks/H4", *GIVEN, "--plan", "--json", "-o", tmp_path / "out")
+    plan = json.loads(done.stdout)
+    assert plan["claims"] == ["sinks/H2"]
+    assert plan["lacking"] == {"sinks/H4": "not written yet"}
+    assert plan["passes"] == 12 * 16
+    assert not (tmp_path / "out" / "claims.json").exists()
+
+
+def test_a_claim_that_lacks_something_is_listed_and_the_exit_code_says_so(tmp_path):
+    done = typed("sink_token/H20", *GIVEN, "-o", tmp_path / "out")
+    assert done.exit_code == 3
+    assert "sink_token/H20,lacking" in done.stdout
+    held = json.loads((tmp_path / "out" / "claims.json").read_text())
+    assert held["claims"][0]["lacking"] == "not written yet"
+
+
+def test_a_typing_mistake_is_refused_before_anything_is_loaded(tmp_path):
+    for words in (["poems"], ["--budget", "huge"], ["--variants", tmp_path / "none.csv"]):
+        assert isinstance(typed(*words).exception, SpecError)

@@ -1,0 +1,124 @@
+"""Evidence made by us for claims: traces, effects, answers and training seeds of known truth."""
+
+import numpy as np
+import pandas as pd
+
+from anchorwatch.evaluation.results import Results
+from anchorwatch.outcomes import OUTCOMES
+from anchorwatch.studies.claim import Evidence
+from anchorwatch.studies.evidence import Answered, Compared, Traced
+from anchorwatch.studies.verdicts import verdicts
+from planted import planted
+
+SHARE = 0.6
+"""What a planted sink takes of every row that sees it."""
+
+
+def said(claim, held):
+    """The verdict on a claim that is the only one of its study, and the finding."""
+    finding = claim.find(Evidence.of(held))
+    return verdicts([(claim.criteria, finding)])[0].says, finding
+
+
+def traces(count, where, *, causal=False, length=12, steps=6, heads=2, seed=0):
+    """Runs in which `where(rng, step, head)` is the key that takes most; None for no sink.
+
+    Prompts differ, so that each is a unit.
+    """
+    found = []
+    for index in range(count):
+        rng = np.random.default_rng((seed, index))
+        seen = np.tril(np.ones((length, length))) if causal else np.ones((length, length))
+        even = seen / seen.sum(axis=-1, keepdims=True)
+        maps = np.empty((steps, 1, heads, length, length))
+        for step in range(steps):
+            for head in range(heads):
+                keys = where(rng, step, head)
+                rows = even.copy()
+                for key in [] if keys is None else np.atleast_1d(keys):
+                    sees = seen[:, key] > 0
+                    rows[sees] *= 1 - SHARE / np.size(keys)
+                    rows[sees, key] += SHARE / np.size(keys)
+                maps[step, 0, head] = rows / rows.sum(axis=-1, keepdims=True)
+        tokens = np.arange(1, length + 1) + 100 * (index + 1)
+        visibility = "causal" if causal else "bidirectional"
+        source = "planted/arm" if causal else "planted/mdm"
+        found.append(
+            planted(
+                maps,
+                prompt=length - steps,
+                tokens=tokens,
+                visibility=visibility,
+                source=source,
+                seed=index,
+            )
+        )
+    return Traced.of(found)
+
+
+def jumping(rate, places=6):
+    """A sink that is elsewhere than a step before with this chance."""
+    at = {}
+
+    def where(rng, step, head):
+        if step == 0:
+            at[head] = 0
+        elif rng.random() < rate:
+            at[head] = (at[head] + 1 + rng.integers(places - 1)) % places
+        return at[head]
+
+    return where
+
+
+def compared(values, doses=(1, 5, 10)):
+    """An effect whose outcomes are {outcome: {series: [prompt]}}, the same at every dose."""
+    rows = []
+    names = {one.name: one for one in OUTCOMES}
+    count = len(next(iter(next(iter(values.values())).values())))
+    columns = ("clean", "edited", "control", "null", "difference", "control_difference", "did")
+    for place in range(count):
+        for k in doses:
+            for outcome, series in values.items():
+                row = {"place": place, "k": k, "outcome": outcome, "unit": names[outcome].unit}
+                row |= {"on": names[outcome].on, "against": names[outcome].against}
+                row |= {
+                    name: float(series[name][place]) if name in series else 0.0 for name in columns
+                }
+                rows.append(row)
+    return Compared(pd.DataFrame(rows), pd.DataFrame(), count)
+
+
+def answered(scores):
+    """Answers of {(role, context, edit): [item] right or wrong}."""
+    rows = [
+        {
+            "role": role,
+            "model": f"planted/{role}",
+            "kind": "arm" if role == "arm" else "mdm",
+            "context": context,
+            "edit": edit,
+            "task": "planted",
+            "item": f"{item:05}",
+            "containment": float(right),
+            "unfit": "",
+            "narrow": 0,
+        }
+        for (role, context, edit), held in scores.items()
+        for item, right in enumerate(held)
+    ]
+    return Answered(Results(pd.DataFrame(rows), {}))
+
+
+def right(rng, count, share):
+    """[item] answers, right with this chance."""
+    return (rng.random(count) < share).astype(float)
+
+
+def seeds(arms):
+    """A table of variants of {arm: {column: [seed]}}."""
+    rows = [
+        {"arm": arm, "seed": seed} | {name: held[seed] for name, held in columns.items()}
+        for arm, columns in arms.items()
+        for seed in range(len(next(iter(columns.values()))))
+    ]
+    return pd.DataFrame(rows)

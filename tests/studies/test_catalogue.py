@@ -1,0 +1,46 @@
+"""Every hypothesis of the three papers is there, whole, and says what it is about."""
+
+import pytest
+
+from anchorwatch.errors import SpecError
+from anchorwatch.studies.catalogue import STUDIES, claims
+from anchorwatch.studies.estimates import SEED
+from anchorwatch.studies.needs import Need, Seeds
+
+
+def test_all_claims_are_registered_once():
+    ids = [one.id for one in claims()]
+    assert ids == [f"{study}/H{n}" for study, count in STUDIES.items() for n in range(1, count + 1)]
+    assert len(set(ids)) == 72
+
+
+@pytest.mark.parametrize("claim", claims(), ids=lambda one: one.id)
+def test_a_claim_says_what_is_claimed_and_where(claim):
+    assert claim.sentence.endswith(".")
+    assert claim.source
+    assert claim.reported
+    for words in (claim.defect, claim.caveat, claim.reported):
+        assert not words.endswith("."), words
+    for one in claim.criteria:
+        assert one.statistic
+        assert one.reason
+    uses_seeds = any(isinstance(need, Seeds) for need in claim.needs)
+    assert not claim.written or uses_seeds == (claim.unit == SEED), "seeds are the unit of training"
+
+
+def test_needs_that_are_alike_are_one_and_have_a_digest_of_their_own():
+    every: dict[Need, str] = {}
+    for claim in claims():
+        for need in claim.needs:
+            assert every.setdefault(need, need.digest) == need.digest
+    assert len(set(every.values())) == len(every)
+
+
+def test_claims_are_chosen_by_study_or_id():
+    assert len(claims(["sinks"])) == 25
+    assert [one.id for one in claims(["sinks/H3", "sink_token/H5"])] == [
+        "sinks/H3",
+        "sink_token/H5",
+    ]
+    with pytest.raises(SpecError, match="expected floating, sinks, sink_token, or sinks/H3"):
+        claims(["sink"])

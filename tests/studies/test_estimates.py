@@ -1,0 +1,121 @@
+"""Intervals, p-values and power of one estimate: against scipy, by simulation, and at the edges."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tolerances
+from anchorwatch.studies.estimates import ITEM, PROMPT, SEED, Estimate
+
+VALUES = st.lists(st.floats(-5, 5), min_size=5, max_size=30).filter(lambda v: np.ptp(v) > 1e-3)
+
+
+@given(VALUES, st.floats(0.5, 0.999))
+def test_a_mean_has_students_interval(values, level):
+    found = Estimate.mean(values, PROMPT)
+    twin = scipy.stats.ttest_1samp(values, 0.0).confidence_interval(level)
+    assert found.interval(level) == pytest.approx(twin, abs=tolerances.STATISTIC)
+    assert found.n == len(values)
+
+
+@given(VALUES, st.floats(-6, 6))
+def test_one_sided_p_values_are_scipys(values, limit):
+    found = Estimate.mean(values, PROMPT)
+    above = scipy.stats.ttest_1samp(values, limit, alternative="greater").pvalue
+    below = scipy.stats.ttest_1samp(values, limit, alternative="less").pvalue
+    assert found.p_above(limit) == pytest.approx(above, abs=tolerances.STATISTIC)
+    assert found.p_below(limit) == pytest.approx(below, abs=tolerances.STATISTIC)
+
+
+@given(
+    st.one_of(
+        VALUES.map(lambda v: Estimate.mean(v, PROMPT)),
+        st.tuples(st.floats(0.1, 0.9), st.integers(5, 80)).map(
+            lambda one: Estimate.mean([one[0]] * one[1], PROMPT, (0.0, 1.0))
+        ),
+    ),
+    st.floats(0.01, 0.99),
+    st.floats(0.5, 0.999),
+)
+def test_an_interval_leaves_out_what_its_p_rejects(found, limit, level):
+    low, high = found.interval(level)
+    tail = (1 - level) / 2
+    for bound, p in ((low, found.p_above(limit)), (high, found.p_below(limit))):
+        if abs(bound - limit) > 1e-9:
+            assert (p < tail) == (bound > limit if bound is low else bound < limit)
+
+
+@pytest.mark.parametrize("n", [5, 20, 100])
+def test_alike_units_leave_room_for_as_many_others_as_could_be_missed(n):
+    low, high = Estimate.mean([1.0] * n, PROMPT, (0.0, 1.0)).interval(0.95)
+    # n units of a share q of ones are all ones with chance q^n: exactly the tail at the bound
+    assert low**n == pytest.approx(0.025)
+    assert high == 1.0
+    inner = Estimate.mean([0.4] * n, PROMPT, (0.0, 1.0)).interval(0.95)
+    assert inner[0] == pytest.approx(0.4 * low)
+    assert inner[1] == pytest.approx(0.4 + 0.6 * (1 - low))
+
+
+def test_alike_units_without_bounds_have_no_interval():
+    found = Estimate.mean([0.3] * 9, PROMPT)
+    assert found.why == "no two prompts differ"
+    assert all(map(math.isnan, found.interval(0.95)))
+    assert found.p_above(-10) == found.p_below(10) == 1.0
+
+
+def test_too_few_units_have_no_interval_and_say_so():
+    assert Estimate.mean([0.1, 0.2, 0.3, 0.4], PROMPT).why == "4 prompts, 5 needed"
+    assert Estimate.mean([0.1, 0.2], SEED).why == "2 training seeds, 3 needed"
+    assert Estimate.mean([0.1, 0.2, 0.4], SEED).why == ""
+    absent = Estimate.mean([np.nan] * 6, ITEM)
+    assert (absent.n, absent.missing, absent.why) == (0, 6, "0 items, 5 needed")
+
+
+def test_pairs_that_hardly_differ_are_not_certain():
+    wrong, right = np.zeros(100), np.r_[np.ones(3), np.zeros(97)]
+    found = Estimate.pairs(right, wrong, ITEM)
+    assert found.value == pytest.approx(0.03)
+    exact = scipy.stats.binomtest(3, 3, 0.5, alternative="greater").pvalue
+    plain = Estimate.mean(right - wrong, ITEM).p_above(0)
+    assert abs(found.p_above(0) - exact) < abs(plain - exact)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.05, 0.3])
+def test_pairs_cover_the_truth(rate):
+    rng, held = np.random.default_rng(1), 0
+    for _ in range(2000):
+        gap = rng.choice([-1.0, 0.0, 1.0], 200, p=[rate / 3, 1 - rate, 2 * rate / 3])
+        low, high = Estimate.pairs(np.maximum(gap, 0), np.maximum(-gap, 0), ITEM).interval(0.95)
+        held += low <= rate / 3 <= high
+    assert held / 2000 >= tolerances.COVERED[0]
+
+
+def test_a_jackknife_of_a_mean_is_the_mean():
+    values = np.random.default_rng(0).normal(1, 2, 40)
+    found = Estimate.jackknife(values[:, None], lambda means: float(means[0]), PROMPT)
+    plain = Estimate.mean(values, PROMPT)
+    assert found.interval(0.95) == pytest.approx(plain.interval(0.95), abs=tolerances.STATISTIC)
+
+
+def test_a_jackknife_of_a_ratio_covers_it():
+    rng, held = np.random.default_rng(0), 0
+    for _ in range(1000):
+        base = rng.gamma(4, 0.5, 40)
+        rows = np.stack([1.5 * base + rng.normal(0, 0.5, 40), base], axis=1)
+        found = Estimate.jackknife(rows, lambda means: float(means[0] / means[1]), PROMPT)
+        low, high = found.interval(0.95)
+        held += low <= 1.5 <= high
+    assert tolerances.COVERED[0] <= held / 1000 <= tolerances.COVERED[1] + 0.01
+
+
+def test_reach_is_what_is_shown_four_times_in_five():
+    rng, shown, error = np.random.default_rng(0), 0, 1 / math.sqrt(20)
+    beyond = Estimate(0.0, error, 19, 20, PROMPT, centre=0.0).reach(0.025)
+    for _ in range(2000):
+        found = Estimate.mean(rng.normal(beyond, 1, 20), PROMPT)
+        shown += found.interval(0.95)[0] > 0
+    assert shown / 2000 == pytest.approx(0.8, abs=0.03)

@@ -1,0 +1,219 @@
+"""Every written claim on evidence of known truth: true, false and under-powered."""
+
+import numpy as np
+import pytest
+
+from anchorwatch.studies import (
+    floating_anchors,
+    floating_answers,
+    sink_token_trained,
+    sinks_hidden,
+    sinks_seen,
+)
+from anchorwatch.studies.catalogue import claims
+from anchorwatch.studies.claim import Evidence
+from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED, verdicts
+from evidenced import answered, compared, jumping, right, said, seeds, traces
+
+TRUTHS = (SUPPORTED, REFUTED, UNDECIDED)
+PLANTED = {}
+"""By claim: what makes its evidence, by truth."""
+
+
+def plants(claim):
+    def keep(make):
+        PLANTED[claim] = make
+        return make
+
+    return keep
+
+
+@plants("floating/H1")
+def first_or_not(truth):
+    stays, count, roams = {
+        SUPPORTED: (0.99, 40, 0.8),
+        REFUTED: (0.3, 40, 0.8),
+        UNDECIDED: (0.9, 6, 0.8),
+    }[truth]
+
+    def arm(rng, step, head):
+        return 0 if rng.random() < stays else int(rng.integers(1, 6))
+
+    held = traces(count, arm, causal=True, seed=3), traces(count, jumping(roams), seed=4)
+    return dict(zip((floating_anchors.ARM, floating_anchors.MDM), held, strict=True))
+
+
+@plants("sinks/H2")
+def few_or_many(truth):
+    count, length, most = {SUPPORTED: (30, 40, 1), REFUTED: (30, 12, 2), UNDECIDED: (6, 25, 2)}[
+        truth
+    ]
+
+    def where(rng, step, head):
+        keys = rng.choice(length // 2, int(rng.integers(0, most + 1)), replace=False)
+        return keys if len(keys) else None
+
+    return {sinks_seen.MDM: traces(count, where, length=length, seed=5)}
+
+
+@plants("sinks/H3")
+def moves_or_stays(truth):
+    count, mdm, arm = {
+        SUPPORTED: (20, 0.8, 0.1),
+        REFUTED: (20, 0.1, 0.8),
+        UNDECIDED: (6, 0.35, 0.25),
+    }[truth]
+    return {
+        sinks_seen.MDM: traces(count, jumping(mdm), seed=6),
+        sinks_seen.ARM: traces(count, jumping(arm), causal=True, seed=7),
+        sinks_seen.FROZEN: traces(count, jumping(0.0), seed=8),
+    }
+
+
+@plants("sinks/H13")
+def robust_or_not(truth):
+    rng = np.random.default_rng(9)
+    count, lost = {SUPPORTED: (3000, 0.0), REFUTED: (800, 0.2), UNDECIDED: (60, 0.0)}[truth]
+    clean = right(rng, count, 0.8)
+    edited = clean * right(rng, count, 1 - lost)
+    flipped = rng.random(count) < 0.01  # a few answers change either way
+    edited = np.where(flipped, 1 - edited, edited)
+    arm = right(rng, count, 0.85)
+    hurt = arm * right(rng, count, 0.02)
+    cells = {("mdm", "none"): clean, ("mdm", "sinks"): edited, ("mdm", "random"): clean}
+    cells |= {("arm", "none"): arm, ("arm", "sinks"): hurt, ("arm", "random"): arm}
+    return {
+        sinks_hidden.ANSWERED: answered(
+            {(role, "gold", edit): held for (role, edit), held in cells.items()}
+        )
+    }
+
+
+@plants("sinks/H14")
+def specific_or_not(truth):
+    rng = np.random.default_rng(10)
+    count, size = {SUPPORTED: (24, 1.0), REFUTED: (24, -1.0), UNDECIDED: (6, 0.1)}[truth]
+    agreement = rng.normal(-0.1 * size, 0.05, count)
+    kl = rng.normal(0.2 * size, 0.1, count)
+    held = {"argmax_agreement": {"did": agreement}, "kl": {"did": kl}}
+    return {sinks_hidden.HIDDEN: compared(held)}
+
+
+@plants("sinks/H25")
+def one_gains_or_all(truth):
+    rng = np.random.default_rng(11)
+    count, mean = {SUPPORTED: (24, 0.3), REFUTED: (24, -0.1), UNDECIDED: (6, 0.06)}[truth]
+    gains = rng.normal(mean, 0.1, count)
+    empty = {"edited": np.zeros(count), "null": np.zeros(count)}
+    held = {"largest_gainer": {"difference": gains, "null": np.full(count, 0.1)}}
+    held |= {"gain_entropy": empty, "new_sink_share": empty}
+    return {sinks_hidden.HIDDEN: compared(held)}
+
+
+@plants("floating/H21")
+def flatter_or_steeper(truth):
+    rng = np.random.default_rng(12)
+    count, mdm, arm = {
+        SUPPORTED: (1500, 0.0, 0.15),
+        REFUTED: (1500, 0.15, 0.0),
+        UNDECIDED: (40, 0.02, 0.03),
+    }[truth]
+    cells = {}
+    for role, falls in (("mdm", mdm), ("arm", arm)):
+        for at, context in enumerate(floating_answers.NOISE.contexts):
+            cells[role, context, "none"] = right(rng, count, 0.9 - falls * at)
+    return {floating_answers.NOISE: answered(cells)}
+
+
+@plants("floating/H23")
+def doubles_or_not(truth):
+    rng = np.random.default_rng(13)
+    count, mdm, arm = {
+        SUPPORTED: (800, 0.8, 0.2),
+        REFUTED: (800, 0.4, 0.6),
+        UNDECIDED: (10, 0.5, 0.2),
+    }[truth]
+    cells = {}
+    for role, gain in (("mdm", mdm), ("arm", arm)):
+        cells[role, "closed", "none"] = right(rng, count, 0.1)
+        cells[role, "gold", "none"] = right(rng, count, 0.1 + gain)
+    return {floating_answers.GAIN: answered(cells)}
+
+
+@plants("sink_token/H5")
+def better_or_worse(truth):
+    rng = np.random.default_rng(14)
+    count, gap = {SUPPORTED: (6, -0.05), REFUTED: (6, 0.05), UNDECIDED: (4, -0.01)}[truth]
+    base = rng.normal(2.5, 0.1, count)
+    arms = {"vanilla": base, "sink": base + rng.normal(gap, 0.01, count)}
+    columns = {arm: {"bound.all": v, "answers.gold": np.ones(count)} for arm, v in arms.items()}
+    return {sink_token_trained.IMPROVES: seeds(columns)}
+
+
+@plants("sink_token/H7")
+def place_matters_or_not(truth):
+    rng = np.random.default_rng(15)
+    count, moved, noise = {
+        SUPPORTED: (8, 0.0, 0.004),
+        REFUTED: (8, 0.08, 0.004),
+        UNDECIDED: (4, 0.01, 0.05),
+    }[truth]
+    base = rng.normal(2.5, 0.1, count)
+    sink = base - rng.normal(0.1, 0.005, count)
+    arms = {"vanilla": base, "sink": sink, "sink-end": sink + rng.normal(moved, noise, count)}
+    columns = {arm: {"bound.all": held} for arm, held in arms.items()}
+    return {sink_token_trained.PLACES: seeds(columns)}
+
+
+def test_every_written_claim_has_planted_evidence():
+    assert set(PLANTED) == {one.id for one in claims() if one.written}
+
+
+@pytest.mark.parametrize("truth", TRUTHS)
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_verdict_is_the_truth(name, truth):
+    (claim,) = claims([name])
+    verdict, _ = said(claim, PLANTED[name](truth))
+    assert verdict == truth
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_it_measured_is_told_whole(name):
+    (claim,) = claims([name])
+    _, finding = said(claim, PLANTED[name](SUPPORTED))
+    for one in claim.criteria:
+        found = finding.measured[one.name]
+        assert found.estimate.n >= 3
+        assert not np.isnan(found.estimate.value)
+        assert np.isnan(found.null) == (not one.null)
+        assert np.isnan(found.control) == (not one.control)
+    assert all(np.isfinite(v) for v in finding.also.values() if not isinstance(v, str))
+
+
+def test_a_sink_token_that_does_nothing_is_supported_at_most_at_the_error_rate():
+    (claim,) = claims(["sink_token/H5"])
+    rng, wrong, runs = np.random.default_rng(0), 0, 400
+    for _ in range(runs):
+        base = rng.normal(2.5, 0.1, 5)
+        sink = base + rng.normal(claim.criteria[0].margin, 0.03, 5)
+        columns = {"vanilla": base, "sink": sink}
+        table = seeds({a: {"bound.all": v, "answers.gold": v} for a, v in columns.items()})
+        finding = claim.find(Evidence.of({sink_token_trained.IMPROVES: table}))
+        wrong += verdicts([(claim.criteria, finding)])[0].says == SUPPORTED
+    assert wrong / runs <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5
+
+
+def test_models_that_move_alike_are_supported_at_most_at_the_error_rate():
+    (claim,) = claims(["sinks/H3"])
+    rng, wrong, runs = np.random.default_rng(1), 0, 40
+    for _ in range(runs):
+        one, other = rng.integers(2**31, size=2)
+        held = {
+            sinks_seen.MDM: traces(6, jumping(0.4), length=8, steps=4, seed=int(one)),
+            sinks_seen.ARM: traces(
+                6, jumping(0.4), length=8, steps=4, causal=True, seed=int(other)
+            ),
+            sinks_seen.FROZEN: traces(6, jumping(0.0), length=8, steps=4),
+        }
+        wrong += said(claim, held)[0] == SUPPORTED
+    assert wrong / runs <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5

@@ -1,0 +1,129 @@
+"""A study from end to end on tiny models: plan, resume, files, and what is lacking."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from anchorwatch import studies
+from anchorwatch.errors import PromptError
+from anchorwatch.studies import gathering, running
+from anchorwatch.studies.budget import Budget
+from anchorwatch.studies.needs import Runs
+
+SMALL = Budget("small", prompts=5, length=4, steps=4, items=5, rows=2, answer=4)
+NAMES = ["sinks/H2", "sinks/H3", "sink_token/H5"]
+MODELS = {"model": "tiny/llada", "against": "tiny/arm"}
+
+
+class Killed(BaseException):
+    """As a signal would."""
+
+
+def variants(folder):
+    """A table of training seeds, three of each arm."""
+    rows = [
+        {"arm": arm, "seed": seed, "spec": "x", "version": 1}
+        | {"bound.all": 2.5 + 0.01 * seed - gain * (1 + 0.1 * seed), "answers.gold": 0.5}
+        for arm, gain in (("vanilla", 0.0), ("sink", 0.1))
+        for seed in range(3)
+    ]
+    path = folder / "variants.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A study that was killed in the middle, and ended when it was begun again."""
+    folder = tmp_path_factory.mktemp("study")
+    given = MODELS | {"budget": SMALL, "out": folder / "out", "variants": variants(folder)}
+    planned, counts, true = studies.plan(NAMES, **given), [0], gathering.run
+
+    def dies(*args, **named):
+        counts[0] += 1
+        if counts[0] == 8:
+            raise Killed
+        return true(*args, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gathering, "run", dies)
+        with pytest.raises(Killed):
+            studies.study(NAMES, **given)
+        first = counts[0] - 1
+        counts[0] = 100
+        found = studies.study(NAMES, **given)
+    return found, planned, given, (first, counts[0] - 100)
+
+
+def test_a_killed_study_goes_on_and_makes_nothing_twice(made):
+    _, _, _, (before, after) = made
+    assert before == 7
+    assert before + after == 15  # three needs of five prompts
+
+
+def test_every_claim_has_a_verdict_or_what_it_lacks(made):
+    found, _, given, _ = made
+    held = json.loads((given["out"] / "claims.json").read_text())
+    assert [one["id"] for one in held["claims"]] == NAMES
+    assert all(one["verdict"] in ("supported", "refuted", "undecided") for one in held["claims"])
+    assert found["sink_token/H5"].says == "supported"
+    table = pd.read_csv(given["out"] / "claims.csv")
+    assert list(table["id"]) == NAMES
+    assert "## sinks/H3" in (given["out"] / "report.md").read_text()
+
+
+def test_the_plan_counts_what_ran(made):
+    _, planned, given, _ = made
+    assert planned.passes == 15 * 4
+    assert planned.minutes > 0
+    assert planned.bytes > 0
+    again = studies.plan(NAMES, **given)
+    assert (again.passes, again.minutes) == (0, 0)
+    assert set(planned.runs) == set(NAMES)
+
+
+def test_again_gives_the_same_numbers_and_runs_nothing(made, monkeypatch):
+    found, _, given, _ = made
+    monkeypatch.setattr(gathering, "run", None)
+    again = studies.study(NAMES, **given)
+    pd.testing.assert_frame_equal(again.claims, found.claims)
+
+
+def test_a_claim_has_its_figure(made):
+    assert made[0].draw("sinks/H3") is not None
+    assert made[0].draw("sinks/H2") is None
+
+
+def test_what_is_not_at_hand_is_said(tmp_path):
+    names = ["sinks/H3", "sink_token/H5", "sink_token/H20"]
+    plan = studies.plan(names, model="tiny/llada", budget=SMALL, out=tmp_path / "out")
+    assert plan.lacking["sinks/H3"] == "an autoregressive model (--against)"
+    assert plan.lacking["sink_token/H20"] == "not written yet"
+
+
+def test_a_prompt_that_does_not_fit_is_kept_and_counted(made, tmp_path, monkeypatch):
+    true = gathering.run
+
+    def long(model, text, *args, **named):
+        if named.get("seed") == 2:
+            raise PromptError("too long")
+        return true(model, text, *args, **named)
+
+    monkeypatch.setattr(gathering, "run", long)
+    budget = Budget("six", prompts=6, length=4, steps=4, items=5, rows=2)
+    found = studies.study(["sinks/H2"], model="tiny/llada", budget=budget, out=tmp_path / "out")
+    held = found.evidence[Runs("mdm")]
+    assert held.unfit == {2: "too long"}
+    estimate = found["sinks/H2"].finding.measured["sum"].estimate
+    assert (estimate.n, estimate.missing) == (5, 1)
+
+
+def test_evidence_that_cannot_be_made_is_said(tmp_path, monkeypatch):
+    def breaks(*_):
+        raise PromptError("this model cannot")
+
+    monkeypatch.setattr(running, "gather", breaks)
+    found = studies.study(["sinks/H2"], model="tiny/llada", budget=SMALL, out=tmp_path / "out")
+    assert found["sinks/H2"].says == "lacking"
+    assert "this model cannot" in found["sinks/H2"].lacking

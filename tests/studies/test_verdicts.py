@@ -1,0 +1,158 @@
+"""Verdicts are a function of direction, margin and estimate; Holm by a slow twin; error rates."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anchorwatch.studies.claim import EQUAL, GREATER, LESS, Criterion, Finding, Measured
+from anchorwatch.studies.estimates import PROMPT, Estimate
+from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED, verdicts
+
+RUNS = 2000
+SLACK = 3 * math.sqrt(0.05 * 0.95 / RUNS)
+
+
+def criterion(direction=GREATER, margin=0.0, name="it"):
+    return Criterion(name, "a number", direction, margin, "planted")
+
+
+def claim(value, error=0.1, n=20, direction=GREATER, margin=0.0):
+    one = criterion(direction, margin)
+    estimate = Estimate(value, error, n - 1, n, PROMPT, centre=value)
+    return (one,), Finding({"it": Measured(estimate)})
+
+
+def alone(*given, **named):
+    return verdicts([claim(*given, **named)])[0].says
+
+
+@pytest.mark.parametrize(
+    ("direction", "margin", "value", "says"),
+    [
+        (GREATER, 0.5, 1.0, SUPPORTED),
+        (GREATER, 0.5, 0.0, REFUTED),
+        (GREATER, 0.5, 0.55, UNDECIDED),
+        (LESS, 0.5, 0.0, SUPPORTED),
+        (LESS, 0.5, 1.0, REFUTED),
+        (LESS, 0.5, 0.45, UNDECIDED),
+        (EQUAL, 0.5, 0.0, SUPPORTED),
+        (EQUAL, 0.5, 1.0, REFUTED),
+        (EQUAL, 0.5, -1.0, REFUTED),
+        (EQUAL, 0.5, 0.45, UNDECIDED),
+    ],
+)
+def test_where_the_interval_lies_decides(direction, margin, value, says):
+    assert alone(value, direction=direction, margin=margin) == says
+
+
+@given(st.floats(-2, 2), st.floats(0.01, 1), st.floats(-1, 1))
+def test_a_claim_and_its_contrary_are_never_both_supported(value, error, margin):
+    one = alone(value, error, direction=GREATER, margin=margin)
+    other = alone(value, error, direction=LESS, margin=margin)
+    assert (one, other) in {
+        (SUPPORTED, REFUTED),
+        (REFUTED, SUPPORTED),
+        (UNDECIDED, UNDECIDED),
+    }
+
+
+def slow_holm(each, alpha=0.05):
+    """Step by step, from intervals: the surest first, until one holds its margin."""
+    left, said = list(range(len(each))), [UNDECIDED] * len(each)
+
+    def surety(at):
+        (one,), finding = each[at]
+        estimate = finding.measured["it"].estimate
+        return abs(estimate.value - one.margin) / estimate.error
+
+    while left:
+        at = max(left, key=surety)
+        (one,), finding = each[at]
+        low, high = finding.measured["it"].estimate.interval(1 - alpha / len(left))
+        if low <= one.margin <= high:
+            break
+        above = low > one.margin
+        said[at] = SUPPORTED if above == (one.direction == GREATER) else REFUTED
+        left.remove(at)
+    return said
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(-1, 1), st.floats(0.05, 0.5), st.sampled_from([GREATER, LESS])),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_holm_is_the_walk_down_the_intervals(each):
+    claims = [claim(value, error, direction=way) for value, error, way in each]
+    assert [one.says for one in verdicts(claims)] == slow_holm(claims)
+
+
+@given(
+    st.lists(st.tuples(st.floats(-1, 1), st.floats(0.05, 0.5)), min_size=1, max_size=8),
+)
+def test_the_interval_in_the_row_says_the_verdict(each):
+    claims = [claim(value, error) for value, error in each]
+    for one in verdicts(claims):
+        low, high = one.intervals["it"]
+        assert one.says == (SUPPORTED if low > 0 else REFUTED if high < 0 else UNDECIDED)
+
+
+def two(first, second):
+    """A claim of two criteria, both to be above 0."""
+    criteria = criterion(name="one"), criterion(name="two")
+    held = [Measured(Estimate(v, 0.1, 19, 20, PROMPT, centre=v)) for v in (first, second)]
+    return criteria, Finding({"one": held[0], "two": held[1]})
+
+
+def test_all_criteria_must_hold_and_one_can_refute():
+    assert verdicts([two(1, 1)])[0].says == SUPPORTED
+    assert verdicts([two(1, 0.05)])[0].says == UNDECIDED
+    assert verdicts([two(1, -1)])[0].says == REFUTED
+    assert verdicts([two(-1, 0.05)])[0].says == REFUTED
+
+
+def test_a_criterion_without_an_interval_supports_nothing():
+    few = Finding({"it": Measured(Estimate.mean([1.0, 1.1], PROMPT))})
+    found = verdicts([((criterion(),), few)])[0]
+    assert (found.says, found.p) == (UNDECIDED, 1.0)
+
+
+@pytest.mark.parametrize("direction", [GREATER, LESS, EQUAL])
+def test_a_truth_on_the_margin_is_supported_at_most_at_the_error_rate(direction):
+    rng, margin = np.random.default_rng(0), 0.3
+    counts = dict.fromkeys((SUPPORTED, REFUTED, UNDECIDED), 0)
+    one = criterion(direction, margin)
+    for _ in range(RUNS):
+        found = Finding({"it": Measured(Estimate.mean(rng.normal(margin, 1, 24), PROMPT))})
+        counts[verdicts([((one,), found)])[0].says] += 1
+    assert counts[SUPPORTED] / RUNS <= 0.05 + SLACK
+    assert counts[REFUTED] / RUNS <= 0.05 + SLACK
+
+
+def test_a_study_of_false_claims_says_supported_of_any_at_most_at_the_error_rate():
+    rng, wrong = np.random.default_rng(1), 0
+    one = criterion(GREATER, 0.0)
+    for _ in range(RUNS):
+        each = rng.normal(0, 1, (15, 24))
+        found = [((one,), Finding({"it": Measured(Estimate.mean(v, PROMPT))})) for v in each]
+        wrong += any(verdict.says == SUPPORTED for verdict in verdicts(found))
+    assert wrong / RUNS <= 0.05 + SLACK
+
+
+def test_undecided_says_what_would_have_been_shown():
+    found = verdicts([claim(0.02, 0.1, 40)])[0]
+    assert found.says == UNDECIDED
+    beyond = found.detectable["it"]
+    rng, shown = np.random.default_rng(2), 0
+    for _ in range(RUNS):
+        drawn = Finding(
+            {"it": Measured(Estimate.mean(rng.normal(beyond, 0.1 * 40**0.5, 40), PROMPT))}
+        )
+        shown += verdicts([((criterion(),), drawn)])[0].says == SUPPORTED
+    assert shown / RUNS == pytest.approx(0.8, abs=0.04)
+    assert verdicts([claim(1.0)])[0].detectable == {}
