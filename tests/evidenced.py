@@ -7,11 +7,38 @@ from anchorwatch.evaluation.results import Results
 from anchorwatch.outcomes import OUTCOMES
 from anchorwatch.studies.claim import Evidence
 from anchorwatch.studies.evidence import Answered, Compared, Traced
-from anchorwatch.studies.verdicts import verdicts
+from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED, verdicts
 from planted import planted
+
+TRUTHS = (SUPPORTED, REFUTED, UNDECIDED)
 
 SHARE = 0.6
 """What a planted sink takes of every row that sees it."""
+
+
+def planting():
+    """What makes the evidence of each claim, by truth, and the decorator that keeps one there."""
+    kept = {}
+
+    def plants(claim):
+        def keep(make):
+            kept[claim] = make
+            return make
+
+        return keep
+
+    return kept, plants
+
+
+def told_whole(claim, finding):
+    """A finding has a value, and a null and a control where the criterion names one."""
+    for one in claim.criteria:
+        found = finding.measured[one.name]
+        assert found.estimate.n >= 3
+        assert not np.isnan(found.estimate.value)
+        assert np.isnan(found.null) == (not one.null)
+        assert np.isnan(found.control) == (not one.control)
+    assert all(np.isfinite(v) for v in finding.also.values() if not isinstance(v, str))
 
 
 def said(claim, held):

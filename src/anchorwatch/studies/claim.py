@@ -135,6 +135,8 @@ class Claim:
     """Known of the published code."""
     caveat: str = ""
     """What a verdict here does not say."""
+    lacks: str = ""
+    """What there would have to be for it to be tested; only of a claim without a judge."""
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id):
@@ -148,6 +150,8 @@ class Claim:
             raise SpecError(
                 f"{self.id}: criteria, needs and judge belong together, give all or none"
             )
+        if self.lacks and self.judge is not None:
+            raise SpecError(f"{self.id} has a judge: what its needs lack is theirs to say")
 
     @property
     def study(self) -> str:

@@ -1,25 +1,32 @@
-"""Claims of 2601.07894 about where anchors are: fixed, moving, how many, how much they absorb."""
+"""Claims of 2601.07894 about where anchors are: fixed, moving, appearing."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from anchorwatch import metrics
+from anchorwatch.edits import freeze_canvas
+from anchorwatch.rules import zscore
+from anchorwatch.stats.ranks import spearman
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import PROMPT, Estimate
-from anchorwatch.studies.evidence import by_prompt
+from anchorwatch.studies.evidence import by_prompt, by_trace
+from anchorwatch.studies.least import Least
 from anchorwatch.studies.needs import Runs
+from anchorwatch.trace import Trace
+
+if TYPE_CHECKING:
+    from anchorwatch.figures.figure import Figure
 
 _PAPER = "arXiv 2601.07894"
-_SHARE = (0.0, 1.0)
+_SHARE, _GAP = (0.0, 1.0), (-1.0, 1.0)
 MDM, ARM = Runs("mdm"), Runs("arm")
-
-_DETECTOR = (
-    "the detector adds 3 to a column mean, which is at most 1: it can never fire and falls back to "
-    "the greatest key, so that every figure of absorption is of one key"
-)
+FROZEN = Runs("mdm", edits=(freeze_canvas(),))
+ANCHORS = zscore(3.0)
+"""The rule of the paper's temporal figures."""
 
 
 def _greatest_is_first(evidence: Evidence, need: Runs) -> np.ndarray:
@@ -49,6 +56,99 @@ def _fixed(evidence: Evidence) -> Finding:
         {
             "share on position 0": float(np.nanmean(first.value)),
             "of even attention": float(np.nanmean(first.null)),
+        },
+    )
+
+
+def turnover(evidence: Evidence, need: Runs) -> np.ndarray:
+    """[prompt] share of a head's anchors, of both steps together, that are not those of the next.
+
+    Steps without an anchor on either side do not count.
+    """
+    options = {"rule": ANCHORS, "lags": (1,)}
+    return 1 - by_prompt(evidence, need, "set_jaccard", "jaccard", options=options).value
+
+
+def _moves(evidence: Evidence) -> Finding:
+    mdm, arm, frozen = (turnover(evidence, need) for need in (MDM, ARM, FROZEN))
+    return Finding(
+        {
+            "beside the ARM": Measured(
+                Estimate.mean(mdm - arm, PROMPT, _GAP), 0.0, float(np.nanmean(arm))
+            ),
+            "beside a frozen canvas": Measured(
+                Estimate.mean(mdm - frozen, PROMPT, _GAP), 0.0, float(np.nanmean(frozen))
+            ),
+        },
+        {"turnover of the MDM": float(np.nanmean(mdm))},
+    )
+
+
+def _path_figure(evidence: Evidence) -> Figure | None:
+    """Where the greatest key of every head is, over the steps of one prompt."""
+    from anchorwatch.figures.movement import sink_positions
+
+    first = list(evidence[MDM].traces[:1])
+    return sink_positions(metrics.sink_positions(first, ANCHORS)) if first else None
+
+
+def _drifts(evidence: Evidence) -> Finding:
+    held = evidence[MDM]
+    whole = by_trace(held, lambda trace: (trace.num_steps - 1) / trace.canvas.shape[1])
+    options = {"rule": ANCHORS}
+    centre, greatest = (
+        by_prompt(evidence, MDM, "direction", name, over="layer", options=options).value
+        * whole[:, None]
+        for name in ("centroid_slope", "slope_any")
+    )
+    least = Least.among([Estimate.mean(layer, PROMPT) for layer in centre.T])
+    also = {
+        "drift, mean over layers": float(np.nanmean(centre)),
+        "of the greatest key, mean over layers": float(np.nanmean(greatest)),
+    }
+    given = float(np.nanmean([np.nan, *by_trace(held, _beyond_frontier)]))
+    if np.isfinite(given):
+        also["rank correlation of place and step, given the frontier"] = given
+    return Finding({"least": Measured(least, null=0.0)}, also)
+
+
+def _beyond_frontier(trace: Trace) -> float:
+    """Partial rank correlation of the greatest key's place with the step, given where the mean of
+    the committed positions is; NaN where text is written strictly from left to right."""
+    shares = trace["received"].sel(group="all").values
+    place = np.nan_to_num(shares, nan=-1.0).argmax(axis=-1)  # [step, layer, head]
+    when, steps = trace.committed_at, np.arange(1, trace.num_steps)
+    written = [np.flatnonzero((when >= 0) & (when < step)) for step in steps]
+    if len(steps) < 3 or not all(len(one) for one in written):
+        return np.nan
+    frontier = np.array([one.mean() for one in written])
+    path = place[1:].reshape(len(steps), -1).T.astype(float)
+    step = np.broadcast_to(steps.astype(float), path.shape)
+    front = np.broadcast_to(frontier, path.shape)
+    a, b, c = spearman(path, step), spearman(path, front), spearman(step, front)
+    size = (1 - b**2) * (1 - c**2)
+    there = size > 1e-9  # NaN is not
+    return float(np.mean((a - b * c)[there] / np.sqrt(size[there]))) if there.any() else np.nan
+
+
+def _onsets(evidence: Evidence) -> Finding:
+    held = evidence[MDM]
+    found = by_prompt(evidence, MDM, "onsets", "share_just_committed", options={"rule": ANCHORS})
+    keys = by_trace(held, lambda trace: trace.canvas.shape[1])
+    commits = by_trace(held, lambda trace: len(trace.answer) / trace.num_steps)
+    chance = commits / keys
+    return Finding(
+        {
+            "beyond chance": Measured(Estimate.mean(found.value - chance, PROMPT, _GAP), null=0.0),
+            "beyond other steps": Measured(
+                Estimate.mean(found.value - found.null, PROMPT, _GAP),
+                null=0.0,
+                control=float(np.nanmean(found.null)),
+            ),
+        },
+        {
+            "share of onsets just committed": float(np.nanmean(found.value)),
+            "share of keys just committed": float(np.nanmean(chance)),
         },
     )
 
@@ -94,19 +194,61 @@ CLAIMS = (
     Claim(
         "floating/H2",
         "Anchors of a masked diffusion model move from step to step, more than an autoregressive "
-        "model's and more than shuffled layers would.",
+        "model's, and because the canvas changes.",
         f"{_PAPER}, README, temporal figures",
         "qualitative; in the released deep-layer example the greatest key moves at two steps of 32",
         PROMPT,
+        needs=(MDM, ARM, FROZEN),
+        criteria=(
+            Criterion(
+                "beside the ARM",
+                "turnover: share of a head's anchors that are not its anchors a step later, MDM "
+                "less ARM on the same prompts",
+                GREATER,
+                0.05,
+                "one anchor in twenty: about what the released deep-layer example shows",
+                null="no difference between the models",
+                control="the ARM",
+            ),
+            Criterion(
+                "beside a frozen canvas",
+                "the same of the MDM, less that of runs in which nothing is committed",
+                GREATER,
+                0.05,
+                "one anchor in twenty",
+                null="a canvas that does not change moves nothing",
+                control="the same prompts with a frozen canvas",
+            ),
+        ),
+        judge=_moves,
+        draw=_path_figure,
         defect="no released code makes the input of the temporal figure",
+        caveat="anchors are keys above mean + 3 sd; shuffled steps or layers would bound turnover "
+        "from above, so that a canvas that stands still is the null",
     ),
     Claim(
         "floating/H3",
         "Anchors drift to the right over denoising, at each layer.",
         f"{_PAPER}, README, temporal figures",
-        "right shift at each layer",
+        "right shift at each layer; 2510.15731: LLaDA to the right, Dream to the left",
         PROMPT,
+        needs=(MDM,),
+        criteria=(
+            Criterion(
+                "least",
+                "drift over a run of the mean position weighted by attention (Theil-Sen slope), "
+                "as a share of the canvas, of the layer that drifts least",
+                GREATER,
+                0.02,
+                "one position of the published figure's 52",
+                null="attention that stays where it is",
+            ),
+        ),
+        judge=_drifts,
+        draw=_path_figure,
         defect="no statistic of drift is computed anywhere",
+        caveat="text is written from left to right more often than not, and attention that follows "
+        "it drifts too; the correlation given the frontier says what is left",
     ),
     Claim(
         "floating/H4",
@@ -114,69 +256,28 @@ CLAIMS = (
         f"{_PAPER}, temporal figure of layer 0",
         "three positions of one example do so",
         PROMPT,
-    ),
-    Claim(
-        "floating/H5",
-        "At the first layer anchors are decided by which token stands there, deeper by position.",
-        f"{_PAPER}, temporal figure of layer 0",
-        "equal tokens have equal values in one example",
-        PROMPT,
-    ),
-    Claim(
-        "floating/H6",
-        "Attention is spread over many anchors in shallow layers and sparse in deep ones.",
-        f"{_PAPER}, README",
-        "qualitative",
-        PROMPT,
-        defect="mean + 3 sd cannot flag more than a tenth of the positions, so that spread anchors "
-        "are not seen",
-    ),
-    Claim(
-        "floating/H7",
-        "A masked diffusion model's anchors absorb less attention than an autoregressive model's "
-        "sink.",
-        f"{_PAPER}, absorption figure",
-        "74.5 / 63.0 % (Llama, Qwen) against 34.1 / 18.4 % (LLaDA, Dream)",
-        PROMPT,
-        defect=_DETECTOR + "; models are compared with other prompts, lengths and sets of keys",
-    ),
-    Claim(
-        "floating/H8",
-        "The detector's fault matters: absorption by detected anchors is not that of one key.",
-        f"{_PAPER}, absorption script",
-        "not reported; a simulation gives 84 against 28.5 %",
-        PROMPT,
-        defect=_DETECTOR,
-    ),
-    Claim(
-        "floating/H9",
-        "Absorption grows with depth in masked diffusion models.",
-        f"{_PAPER}, absorption figure",
-        "thirds of the layers: LLaDA 12 / 19 / 25 %, Dream 23 / 37 / 44 %",
-        PROMPT,
-        defect=_DETECTOR,
-    ),
-    Claim(
-        "floating/H10",
-        "A diffusion model made from an autoregressive one inherits the layer at which its sink "
-        "begins.",
-        f"{_PAPER}, absorption figure",
-        "Dream and Qwen2.5 both at layer 4",
-        PROMPT,
-        defect=_DETECTOR,
-    ),
-    Claim(
-        "floating/H26",
-        "Where anchors are depends on the task, beyond the places of the prompt's template.",
-        f"{_PAPER}, README",
-        "claimed without data",
-        PROMPT,
-    ),
-    Claim(
-        "floating/H27",
-        "Masked and written positions use different anchors.",
-        "arXiv 2510.15731, Fig. 6a, beside 2601.07894",
-        "qualitative",
-        PROMPT,
+        needs=(MDM,),
+        criteria=(
+            Criterion(
+                "beyond chance",
+                "share of new anchors that were committed a step before, less the share of all "
+                "keys that were",
+                GREATER,
+                0.1,
+                "one new anchor in ten; of the handful in the figure three are",
+                null="anchors that begin anywhere",
+            ),
+            Criterion(
+                "beyond other steps",
+                "the same share, less what it is if commits are dealt out to other steps",
+                GREATER,
+                0.1,
+                "one new anchor in ten",
+                null="anchors that begin at written positions at any time",
+                control="the same with commits dealt out to other steps",
+            ),
+        ),
+        judge=_onsets,
+        defect="no released code makes the input of the temporal figure",
     ),
 )

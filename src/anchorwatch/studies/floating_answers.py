@@ -8,7 +8,7 @@ import numpy as np
 
 from anchorwatch.evaluation.effects import slope
 from anchorwatch.evaluation.tables import gains
-from anchorwatch.studies.claim import GREATER, Claim, Criterion, Evidence, Finding, Measured
+from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import ITEM, Estimate
 from anchorwatch.studies.evidence import answers, by_item
 from anchorwatch.studies.needs import ROLES, Asked
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 _PAPER = "arXiv 2601.07894"
 GAIN = Asked(("mdm", "arm"), ("closed", "gold"))
 NOISE = Asked(("mdm", "arm"), ("gold", "gold+1", "gold+2", "gold+4"))
+PLACES = Asked(("mdm", "arm"), ("gold@1/5", "gold@3/5", "gold@5/5"))
+LAYOUT = Asked(("mdm", "arm"), ("adjacent+2", "far+2", "reversed+2"), task="synthetic/two-hop")
+PROMPTED = {
+    name: Asked(("mdm",), ("closed", "gold"), template=f"floating-{name}")
+    for name in ("rules", "examples")
+}
 LEAST = 0.05
 """Of the questions: a model that gains less from a passage has nothing to lose or to double."""
 _DOUBLINGS = tuple(float(np.log2(1 + others)) for others in (0, 1, 2, 4))
@@ -67,13 +73,105 @@ def _flatter(evidence: Evidence) -> Finding:
     return Finding({"slope": Measured(Estimate.mean(mdm - arm, ITEM), null=0.0)}, also)
 
 
+def _by_role(evidence: Evidence, need: Asked) -> dict[str, np.ndarray]:
+    """[item, context] of each role; a model that answers nothing in any context is refused."""
+    found = {}
+    for role in need.asks:
+        found[role] = by_item(evidence, need, [(role, name, "none") for name in need.contexts])
+        answers(float(np.nanmean(found[role])), LEAST, ROLES[role][0])
+    return found
+
+
+def _not_lost(evidence: Evidence) -> Finding:
+    scores = _by_role(evidence, PLACES)
+    index, also = {}, {}
+    for role, held in scores.items():
+        index[role] = (held[:, 0] + held[:, 2]) / 2 - held[:, 1]
+        also[f"last less first, {role.upper()}"] = float(np.nanmean(held[:, 2] - held[:, 0]))
+        also[f"accuracy, {role.upper()}"] = float(np.nanmean(held))
+    apart = Estimate.mean(index["mdm"] - index["arm"], ITEM, (-2.0, 2.0))
+    beside = float(np.nanmean(index["arm"]))
+    return Finding(
+        {
+            "mdm": Measured(Estimate.mean(index["mdm"], ITEM, (-1.0, 1.0)), null=0.0),
+            "beside the ARM": Measured(apart, 0.0, beside),
+        },
+        also,
+    )
+
+
+def _place_figure(evidence: Evidence) -> Figure | None:
+    from anchorwatch.evaluation.curves import curve
+    from anchorwatch.figures.evaluation import position_curve
+
+    return position_curve(curve(evidence[PLACES].results, "position"))
+
+
+def _noise_figure(evidence: Evidence) -> Figure | None:
+    from anchorwatch.evaluation.curves import curve
+    from anchorwatch.figures.evaluation import noise_curve
+
+    return noise_curve(curve(evidence[NOISE].results, "noise"))
+
+
+def _integrates(evidence: Evidence) -> Finding:
+    scores = _by_role(evidence, LAYOUT)
+    found, also = {}, {}
+    for name, other in (("far", 1), ("order", 2)):
+        cost = {role: held[:, 0] - held[:, other] for role, held in scores.items()}
+        effect = Estimate.mean(cost["mdm"] - cost["arm"], ITEM, (-2.0, 2.0))
+        found[name] = Measured(effect, 0.0, float(np.nanmean(cost["arm"])))
+        also[f"cost to the MDM, {name}"] = float(np.nanmean(cost["mdm"]))
+    return Finding(found, also)
+
+
+def _prompt_helps(evidence: Evidence) -> Finding:
+    gain, also = {}, {}
+    for name, need in PROMPTED.items():
+        held = by_item(evidence, need, [("mdm", context, "none") for context in need.contexts])
+        gain[name] = held[:, 1] - held[:, 0]
+        also[f"gain with the prompt of {name}"] = float(np.nanmean(gain[name]))
+    answers(
+        float(np.nanmean([np.nan, *gain["rules"]])),
+        LEAST,
+        f"with its passage, over the closed book, in the prompt of rules, {ROLES['mdm'][0]}",
+    )
+    effect = Estimate.mean(gain["rules"] - gain["examples"], ITEM, (-2.0, 2.0))
+    return Finding({"less": Measured(effect, 0.0, float(np.nanmean(gain["examples"])))}, also)
+
+
 CLAIMS = (
     Claim(
         "floating/H20",
-        "Masked diffusion models are not lost in the middle.",
+        "Masked diffusion models are not lost in the middle, and less than autoregressive ones.",
         f"{_PAPER}, stress tests; 2511.21338 reports the contrary, a bias to what is near",
         "claimed, numbers not known to us",
         ITEM,
+        needs=(PLACES,),
+        criteria=(
+            Criterion(
+                "mdm",
+                "U-index of the MDM: accuracy with the evidence first or last of five, less in the "
+                "middle",
+                LESS,
+                0.05,
+                "five points; lost in the middle are models that lose ten or twenty",
+                null="places alike",
+            ),
+            Criterion(
+                "beside the ARM",
+                "the same, less that of the ARM, the same items",
+                LESS,
+                -0.01,
+                "a point is the least that would matter",
+                null="no difference between the models",
+                control="the ARM",
+            ),
+        ),
+        judge=_not_lost,
+        draw=_place_figure,
+        defect="no code for the stress tests was released",
+        caveat="without masks after the answer, which 2511.21338 finds harmful",
     ),
     Claim(
         "floating/H21",
@@ -93,15 +191,39 @@ CLAIMS = (
             ),
         ),
         judge=_flatter,
+        draw=_noise_figure,
         defect="no code for the stress tests was released",
     ),
     Claim(
         "floating/H22",
-        "Evidence in two passages is put together by a masked diffusion model as well when they "
-        "are apart, or in the other order.",
+        "Evidence in two passages that are apart, or in the other order, costs a masked diffusion "
+        "model less than an autoregressive one.",
         f"{_PAPER}, stress tests",
         "claimed, numbers not known to us",
         ITEM,
+        needs=(LAYOUT,),
+        criteria=(
+            Criterion(
+                "far",
+                "accuracy with the two passages side by side, less with two others between them, "
+                "MDM less ARM, the same items",
+                LESS,
+                -0.01,
+                "a point is the least that would matter",
+                null="no difference between the models",
+                control="the ARM",
+            ),
+            Criterion(
+                "order",
+                "accuracy with the first hop first, less with the second first, MDM less ARM",
+                LESS,
+                -0.01,
+                "a point is the least that would matter",
+                null="no difference between the models",
+                control="the ARM",
+            ),
+        ),
+        judge=_integrates,
         defect="no code for the stress tests was released",
     ),
     Claim(
@@ -135,12 +257,22 @@ CLAIMS = (
         f"{_PAPER}, evaluation scripts",
         "untested; +25.68 points with its own prompt",
         ITEM,
-    ),
-    Claim(
-        "floating/H25",
-        "Moving attention, or attention on the evidence, goes with right answers within a model.",
-        f"{_PAPER}, abstract: it is to explain in-context learning",
-        "untested",
-        ITEM,
+        needs=tuple(PROMPTED.values()),
+        criteria=(
+            Criterion(
+                "less",
+                "gain from the passage in the prompt of rules (LLaDA's), less that in the prompt "
+                "with three examples (the others'), the same items",
+                GREATER,
+                0.01,
+                "a point is the least that would matter",
+                null="prompts alike",
+                control="the gain in the prompt with examples",
+            ),
+        ),
+        judge=_prompt_helps,
+        defect="the prompts are said to be the same and are not",
+        caveat="prompts in our words; a model that was never trained on instructions may answer "
+        "in neither",
     ),
 )

@@ -117,7 +117,7 @@ def planned(claims: Sequence[Claim], shelf: Shelf, rates: Mapping[str, Costs]) -
 def lacks(claim: Claim, shelf: Shelf) -> str:
     """What keeps a claim from being run; empty where nothing does."""
     if not claim.written:
-        return NOT_WRITTEN
+        return claim.lacks or NOT_WRITTEN
     found = [need.lacks(shelf.hand) for need in claim.needs]
     return "; ".join(dict.fromkeys(said for said in found if said))
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from anchorwatch.models.model import Model
-from anchorwatch.studies import sets
+from anchorwatch.studies import rows_floating, rows_sink_token, rows_sinks, sets
 
 Make = Callable[[Model, int, Mapping[str, Any]], Iterable[Mapping[str, Any]]]
 
@@ -24,4 +24,9 @@ def confidence(model: Model, unit: int, options: Mapping[str, Any]) -> list[dict
     return [{"tokens": len(own), "logprob": sum(own) / max(len(own), 1)}]
 
 
-ROWS: Mapping[str, Make] = {"confidence": confidence}
+ROWS: Mapping[str, Make] = {
+    "confidence": confidence,
+    **rows_floating.ROWS,
+    **rows_sink_token.ROWS,
+    **rows_sinks.ROWS,
+}

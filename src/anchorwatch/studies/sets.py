@@ -13,6 +13,8 @@ from anchorwatch.worlds import Distractors, World
 
 SEED = 70_000
 """Of made-up items: not those of training, of cards, or of evaluations."""
+ASKED = World("held-out", seed=SEED, distractors=Distractors(random=1, hard=1))
+"""Whose items the set `asked` shows: item i has the answers to prompt i."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Shown:
 
 def _asked(index: int) -> Shown:
     """A question with its passage and two others, a random and a hard one."""
-    item = World("held-out", seed=SEED, distractors=Distractors(random=1, hard=1))[index]
+    item = ASKED[index]
     return Shown(item.prompt(), item.regions())
 
 

@@ -94,9 +94,9 @@ class Shelf:
         if isinstance(need, Asked):
             return self._answered(need)
         if isinstance(need, Rows):
-            units = range(self.budget.rows)
-            rows = [r for at in units for r in self._record(need, need.role, at)["rows"]]
-            return _table(rows)
+            paths = [self.unit(need, need.role, at) for at in range(self.budget.rows)]
+            fit = [path for path in paths if not path.with_suffix(".unfit").exists()]
+            return _table([row for path in fit for row in self.opened(path)["rows"]])
         if isinstance(need, Cards):
             assert self.card_folders is not None
             return {role: read_card(self.card_folders[role]) for role in need.of}

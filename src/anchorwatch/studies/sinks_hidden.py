@@ -160,29 +160,6 @@ CLAIMS = (
         draw=_dose_figure,
     ),
     Claim(
-        "sinks/H15",
-        "Sinks found in the edited map are hidden only every second step, so that robustness is "
-        "overstated.",
-        f"{_PAPER}, section on masking, silent on which map",
-        "not reported",
-        PROMPT,
-    ),
-    Claim(
-        "sinks/H16",
-        "Robustness comes from order: tokens that looked at the hidden sink lose confidence and "
-        "are written later.",
-        f"{_PAPER}, discussion",
-        "hypothesis, untested",
-        PROMPT,
-    ),
-    Claim(
-        "sinks/H17",
-        "Robustness comes from looking both ways, or from many steps: the two can be told apart.",
-        f"{_PAPER}, discussion",
-        "hypothesis, untested",
-        PROMPT,
-    ),
-    Claim(
         "sinks/H25",
         "After a sink is hidden a new one forms: its attention goes to one other key.",
         f"{_PAPER}, open question",

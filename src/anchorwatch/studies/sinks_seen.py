@@ -1,4 +1,4 @@
-"""Claims of 2510.15731 about sinks as they are: existence, movement, depth, identity, geometry."""
+"""Claims of 2510.15731 about sinks as they are: existence, number, movement, and by which rule."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numpy as np
 
 from anchorwatch import metrics
 from anchorwatch.edits import freeze_canvas
+from anchorwatch.metrics.amounts import RULES
 from anchorwatch.rules import rulli
 from anchorwatch.studies.claim import GREATER, Claim, Criterion, Evidence, Finding, Measured
-from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
+from anchorwatch.studies.estimates import PROMPT, Estimate
 from anchorwatch.studies.evidence import by_prompt
-from anchorwatch.studies.needs import Runs
+from anchorwatch.studies.needs import Rows, Runs
 
 if TYPE_CHECKING:
     from anchorwatch.figures.figure import Figure
@@ -22,6 +23,7 @@ _PAPER = "arXiv 2510.15731"
 _SHARE, _GAP = (0.0, 1.0), (-1.0, 1.0)
 MDM, ARM = Runs("mdm"), Runs("arm")
 FROZEN = Runs("mdm", edits=(freeze_canvas(),))
+MAPS = Rows("mdm", "maps", passes=32)
 _SCALE = "the criterion as printed is of column means, which never exceed 1: eps = 3 cannot fire"
 
 
@@ -69,6 +71,46 @@ def _path_figure(evidence: Evidence) -> Figure | None:
     return sink_positions(table)
 
 
+def _exist(evidence: Evidence) -> Finding:
+    units = evidence[MAPS].groupby("unit")
+    above, greatest, shuffled = (units[name].mean() for name in ("above", "greatest", "shuffled"))
+    return Finding(
+        {
+            "above": Measured(Estimate.mean(above, PROMPT, _SHARE), null=1 / 20),
+            "greatest": Measured(Estimate.mean(greatest, PROMPT), null=float(shuffled.mean())),
+        }
+    )
+
+
+def _histogram(evidence: Evidence) -> Figure | None:
+    from anchorwatch.figures.sinks import score_histogram
+
+    held = list(evidence[MDM].traces)
+    return score_histogram(
+        evidence.once((MDM, "score_histogram"), partial(metrics.score_histogram, held))
+    )
+
+
+def _agree(evidence: Evidence) -> Finding:
+    kappa = by_prompt(evidence, MDM, "agreement", "kappa", over="rules")
+    found = {}
+    for rule in RULES[1:]:
+        pair = kappa.labels.index(f"{RULES[0]} ~ {rule}")
+        value = kappa.value[:, pair]
+        found[type(rule).__name__] = Measured(Estimate.mean(value, PROMPT, _GAP), null=0.0)
+    also: dict[str, float | str] = {}
+    for rule in RULES:
+        gap = [
+            by_prompt(evidence, need, "jumps", "jump_rate", options={"rule": rule}).value
+            for need in (MDM, ARM)
+        ]
+        apart = gap[0] - gap[1]
+        known = np.isfinite(apart).any()
+        name = f"jump rate beyond the ARM's, {type(rule).__name__}"
+        also[name] = float(np.nanmean(apart)) if known else "absent"
+    return Finding(found, also)
+
+
 CLAIMS = (
     Claim(
         "sinks/H1",
@@ -76,6 +118,28 @@ CLAIMS = (
         f"{_PAPER}, Fig. 3 and 9",
         "few tokens very high, most near 0",
         PROMPT,
+        needs=(MAPS, MDM),
+        criteria=(
+            Criterion(
+                "above",
+                "share of maps (step, layer, head) whose greatest key receives more than the "
+                "greatest of each of 19 maps with shuffled rows",
+                GREATER,
+                0.5,
+                "most heads and steps must have one",
+                null="every row's attention dealt out to its keys anew: one in twenty",
+            ),
+            Criterion(
+                "greatest",
+                "column sum of the greatest key, mean over heads and steps; 1 is even attention",
+                GREATER,
+                4.0,
+                "the paper's own criterion, eps = 3, asks for four times the even share",
+                null="every row's attention dealt out to its keys anew",
+            ),
+        ),
+        judge=_exist,
+        draw=_histogram,
         defect=_SCALE,
     ),
     Claim(
@@ -133,114 +197,29 @@ CLAIMS = (
         caveat="the greatest key counts whether the rule calls it a sink or not",
     ),
     Claim(
-        "sinks/H4",
-        "Attention maps of neighbouring steps are alike, and yet the greatest sink jumps.",
-        f"{_PAPER}, Fig. 4, against SparseD",
-        "contradictory between papers",
-        PROMPT,
-    ),
-    Claim(
-        "sinks/H5",
-        "A sink stays for some steps and then vanishes; some live one step only.",
-        f"{_PAPER}, Fig. 6b and text",
-        "qualitative",
-        PROMPT,
-    ),
-    Claim(
-        "sinks/H6",
-        "LLaDA's sink moves to the right with the blocks, and jumps where a block begins.",
-        f"{_PAPER}, Fig. 7",
-        "qualitative",
-        PROMPT,
-    ),
-    Claim(
-        "sinks/H7",
-        "Dream's sink begins at the rightmost masked position and moves to the left, most in early "
-        "layers.",
-        f"{_PAPER}, Fig. 7 and 8b",
-        "qualitative",
-        PROMPT,
-    ),
-    Claim(
-        "sinks/H8",
-        "MMaDA's sink is static, and most of its heads have none.",
-        f"{_PAPER}, Fig. 7 and 8a",
-        "qualitative",
-        PROMPT,
-    ),
-    Claim(
-        "sinks/H9",
-        "Deeper layers have fewer and stronger sinks, one or two in the last ones.",
-        f"{_PAPER}, Fig. 5",
-        "one or two in deep layers of LLaDA",
-        PROMPT,
-    ),
-    Claim(
-        "sinks/H10",
-        "Sinks are newlines, masks and punctuation far more often than chance.",
-        f"{_PAPER}, Table 2",
-        "LLaDA: newline .368, mask .366, full stop .050; Dream: mask .321, newline .090",
-        PROMPT,
-        defect="the text names end tokens, which the table does not have, and leaves out masks, "
-        "which it has",
-    ),
-    Claim(
-        "sinks/H11",
-        "LLaDA's sinks are decided by what a token is, Dream's by where it stands.",
-        f"{_PAPER}, section on sink types",
-        "qualitative",
-        PROMPT,
-    ),
-    Claim(
-        "sinks/H12",
-        "In deep layers masked and written queries have different sinks.",
-        f"{_PAPER}, Fig. 6a",
-        "qualitative",
-        PROMPT,
-    ),
-    Claim(
-        "sinks/H18",
-        "Sinks have small values: attending to them does nearly nothing.",
-        "2601.19657, Fig. 1, beside 2510.15731",
-        "value norm 2.4 against 7.6 (LLaDA), 3.0 against 7.7 (Dream)",
-        PROMPT,
-    ),
-    Claim(
-        "sinks/H19",
-        "Deep sinks are made by the angle to queries, not by the key's norm.",
-        "2601.07894, QK figure, beside 2510.15731",
-        "angle-driven in deep layers",
-        PROMPT,
-        defect="vectors are averaged over heads before the cosine",
-    ),
-    Claim(
-        "sinks/H20",
-        "Massive activations are where sinks are, as in autoregressive models.",
-        f"{_PAPER}, open question",
-        "unknown",
-        PROMPT,
-    ),
-    Claim(
-        "sinks/H21",
-        "The sinks of a middle layer are those of the later ones.",
-        "Focus-dLLM's premise, beside 2510.15731",
-        "assumed",
-        PROMPT,
-    ),
-    Claim(
-        "sinks/H22",
-        "Masks added after the answer draw attention and cost accuracy, and the one explains the "
-        "other.",
-        "2511.21338, beside 2510.15731",
-        "masks are distracting",
-        ITEM,
-    ),
-    Claim(
         "sinks/H23",
         "Rules of what a sink is agree, and no conclusion turns with the rule.",
         f"{_PAPER}, and its neighbours' definitions",
         "not studied",
         PROMPT,
+        needs=(MDM, ARM),
+        criteria=tuple(
+            Criterion(
+                name,
+                f"Cohen's kappa of {words} with column sums above eps = 3",
+                GREATER,
+                0.6,
+                "substantial agreement, by the usual words for kappa",
+                null="agreement by chance: 0",
+            )
+            for name, words in (
+                ("zscore", "three standard deviations above the mean"),
+                ("gu", "a share above 0.3 of the queries that see it"),
+                ("topk", "the greatest key, whatever it receives"),
+            )
+        ),
+        judge=_agree,
+        caveat="of conclusions only movement is said by rule, beside the verdict",
     ),
     Claim(
         "sinks/H24",
@@ -248,5 +227,8 @@ CLAIMS = (
         f"{_PAPER}, limitations",
         "not studied",
         PROMPT,
+        lacks="a base checkpoint beside its instruction-tuned one, or a diffusion model that was "
+        "started from an autoregressive one beside the same trained from scratch: a study is given "
+        "one masked diffusion model",
     ),
 )

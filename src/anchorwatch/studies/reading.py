@@ -1,0 +1,70 @@
+"""What a run looked at while it wrote its answer, and whether the answer is right. No torch here.
+
+Only tokens of the answer itself count: what a run writes after an end token or a line break to
+fill its length is no answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anchorwatch.evaluation.prompts import PLAIN, extracted, until_end
+from anchorwatch.evaluation.scores import containment
+from anchorwatch.metrics.looks import looks_of
+from anchorwatch.trace import Trace
+from anchorwatch.worlds import Item
+
+GOLD, OTHERS = "gold", ("distractor 1", "distractor 2")
+"""Regions of the prompts of the set `asked`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reads:
+    """Of the rows that predicted the answer's tokens: [layer, head] means, NaN without any."""
+
+    gold: np.ndarray
+    """Attention to the gold passage."""
+    other: np.ndarray
+    """To the others, each scaled to gold's length."""
+    copy: np.ndarray
+    """Share of rows whose greatest key is a gold token of the id that was written."""
+
+    @property
+    def beyond(self) -> np.ndarray:
+        return self.gold - self.other
+
+
+def reads(trace: Trace) -> Reads:
+    """From `top_keys` and `commit_regions`."""
+    looks = looks_of(trace, (GOLD, *OTHERS), None)
+    told = np.isin(np.flatnonzero(trace.committed_at >= 0), answer_positions(trace))
+    if not told.any():
+        nothing = np.full(looks.hit.shape[1:3], np.nan)
+        return Reads(nothing, nothing, nothing)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scale = np.where(looks.expected[1:] > 0, looks.expected[0] / looks.expected[1:], np.nan)
+    mass, other = looks.mass[0], (looks.mass[1:] * scale[:, :, None]).mean(axis=0)
+    return Reads(*(one[..., told].mean(axis=-1) for one in (mass, other, looks.copy[0])))
+
+
+def answer_positions(trace: Trace) -> np.ndarray:
+    """Positions of the answer, up to its end token or its first line break after some text."""
+    model, found, begun = trace.manifest["model"], [], False
+    ends = model.get("end_ids", ())
+    for position in trace.answer.tolist():
+        token = int(trace.own[position])
+        text = trace.token(token)
+        if token in ends or (begun and "\n" in text):
+            break
+        begun = begun or bool(text.strip())
+        found.append(position)
+    return np.array(found, dtype=int)
+
+
+def right(trace: Trace, item: Item) -> float:
+    """Whether what was written holds the answer, as an evaluation would say."""
+    model = trace.manifest["model"]
+    ids = until_end(trace.own[trace.answer].tolist(), model.get("end_ids", ()), model["mask_id"])
+    return containment(extracted(trace.spell(ids), PLAIN), item.answers)

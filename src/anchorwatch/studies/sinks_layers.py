@@ -1,0 +1,252 @@
+"""Claims of 2510.15731 and its neighbours about depth: number, strength, splits, keys, reuse."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from anchorwatch import metrics
+from anchorwatch.metrics.tables import prompt_id
+from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
+from anchorwatch.studies.depths import deep, shallow
+from anchorwatch.studies.estimates import PROMPT, Estimate
+from anchorwatch.studies.evidence import Traced, by_prompt
+from anchorwatch.studies.needs import Runs
+
+if TYPE_CHECKING:
+    from anchorwatch.figures.figure import Figure
+
+_PAPER = "arXiv 2510.15731"
+_SHARE, _GAP = (0.0, 1.0), (-1.0, 1.0)
+MDM = Runs("mdm")
+
+
+def _fewer_and_stronger(evidence: Evidence) -> Finding:
+    count, most = (
+        by_prompt(evidence, MDM, "sinks", name, over="layer") for name in ("count", "greatest")
+    )
+    fewer, stronger = (deep(one.value) - shallow(one.value) for one in (count, most))
+    even = float(np.nanmean(deep(most.null) - shallow(most.null)))
+    last = count.value[:, -max(1, count.value.shape[1] // 4) :].mean(axis=1)
+    return Finding(
+        {
+            "fewer": Measured(Estimate.mean(fewer, PROMPT), null=0.0),
+            "stronger": Measured(Estimate.mean(stronger, PROMPT, _GAP), null=even),
+        },
+        {"sinks of a head in the last quarter": float(np.nanmean(last))},
+    )
+
+
+def _depth_figure(evidence: Evidence) -> Figure | None:
+    from anchorwatch.figures.sinks import profile
+
+    held = list(evidence[MDM].traces)
+    table = evidence.once((MDM, "sinks by layer"), partial(metrics.sinks, held, by=["layer"]))
+    return profile(table)
+
+
+def _splits(evidence: Evidence) -> Finding:
+    split = by_prompt(evidence, MDM, "split_index", "split", over="layer")
+    last = deep(split.value)
+    shuffled = float(np.nanmean(deep(split.null)))
+    apart = by_prompt(evidence, MDM, "split_index", "split_jensen_shannon", over="layer")
+    return Finding(
+        {
+            "deep": Measured(Estimate.mean(last, PROMPT, _SHARE), null=shuffled),
+            "deeper": Measured(Estimate.mean(last - shallow(split.value), PROMPT, _GAP), null=0.0),
+        },
+        {"divergence of deep layers, bits": float(np.nanmean(deep(apart.value)))},
+    )
+
+
+def _by_angle(evidence: Evidence) -> Finding:
+    angle, norm = (
+        by_prompt(evidence, MDM, "qk_split", f"{name}_share", over="layer").value
+        for name in ("angle", "norm")
+    )
+    return Finding(
+        {
+            "deep": Measured(
+                Estimate.mean(deep(angle), PROMPT, _GAP),
+                null=0.0,
+                control=float(np.nanmean(deep(norm))),
+            ),
+            "deeper": Measured(
+                Estimate.mean(deep(angle) - shallow(angle), PROMPT, (-2.0, 2.0)), null=0.0
+            ),
+        },
+        {"share of the angle in shallow layers": float(np.nanmean(shallow(angle)))},
+    )
+
+
+def _angle_figure(evidence: Evidence) -> Figure | None:
+    from anchorwatch.figures.geometry import shapley_bars
+
+    held = list(evidence[MDM].traces)
+    table = evidence.once((MDM, "qk by layer"), partial(metrics.qk_split, held, by=["layer"]))
+    return shapley_bars(table)
+
+
+def _reused(evidence: Evidence) -> Finding:
+    held: Traced = evidence[MDM]
+    every = ["prompt", "layer", "other_layer"]
+    make = partial(metrics.layer_consistency, list(held.traces), by=every)
+    table = evidence.once((MDM, "layer_consistency", tuple(every)), make)
+    middle = (int(table["layer"].max()) + 1) // 2
+    rows = table[(table["layer"] == middle) & (table["other_layer"] > middle)]
+    shared, chance = (_by_place(held, rows, "jaccard", name) for name in ("value", "chance"))
+    same = _by_place(held, rows, "same_greatest", "value")
+    return Finding(
+        {
+            "shared": Measured(
+                Estimate.mean(shared, PROMPT, _SHARE), null=float(np.nanmean(chance))
+            ),
+            "beyond chance": Measured(Estimate.mean(shared - chance, PROMPT, _GAP), null=0.0),
+        },
+        {"same greatest sink": _mean(same), "middle layer": middle},
+    )
+
+
+def _by_place(held: Traced, rows: pd.DataFrame, quantity: str, column: str) -> np.ndarray:
+    """[prompt] mean over the other layers, in the order of the set."""
+    means: Any = rows[rows["quantity"] == quantity].groupby("prompt")[column].mean()
+    found = np.full(held.count, np.nan)
+    for place, trace in zip(held.places, held.traces, strict=True):
+        found[place] = means.get(prompt_id(trace), np.nan)
+    return found
+
+
+def _reuse_figure(evidence: Evidence) -> Figure | None:
+    from anchorwatch.figures.movement import layer_consistency
+
+    held = list(evidence[MDM].traces)
+    make = partial(metrics.layer_consistency, held)
+    return layer_consistency(evidence.once((MDM, "layer_consistency"), make))
+
+
+def _mean(values: np.ndarray) -> float | str:
+    return float(np.nanmean(values)) if np.isfinite(values).any() else "absent"
+
+
+CLAIMS = (
+    Claim(
+        "sinks/H9",
+        "Deeper layers have fewer and stronger sinks, one or two in the last ones.",
+        f"{_PAPER}, Fig. 5",
+        "one or two in deep layers of LLaDA",
+        PROMPT,
+        needs=(MDM,),
+        criteria=(
+            Criterion(
+                "fewer",
+                "sinks of a head and step, last half of the layers less the first",
+                LESS,
+                -0.1,
+                "one sink in ten heads; no number is given",
+                null="as many in all layers",
+            ),
+            Criterion(
+                "stronger",
+                "share of attention of the greatest key, last half of the layers less the first",
+                GREATER,
+                0.05,
+                "a twentieth of all attention: less could not be seen in the figure",
+                null="indifferent attention to the same keys",
+            ),
+        ),
+        judge=_fewer_and_stronger,
+        draw=_depth_figure,
+        caveat="halves of the layers, for models of few layers",
+    ),
+    Claim(
+        "sinks/H12",
+        "In deep layers masked and written queries have different sinks.",
+        f"{_PAPER}, Fig. 6a",
+        "qualitative, of LLaDA's deepest layers",
+        PROMPT,
+        needs=(MDM,),
+        criteria=(
+            Criterion(
+                "deep",
+                "share of steps at which masked and written queries of a head both have a sink, "
+                "and another; last half of the layers",
+                GREATER,
+                0.1,
+                "one step in ten: the paper shows single maps and gives no rate",
+                null="one group's steps shuffled; a lasting split has as large a null",
+            ),
+            Criterion(
+                "deeper",
+                "the same, last half of the layers less the first",
+                GREATER,
+                0.05,
+                "one step in twenty",
+                null="as often in all layers",
+            ),
+        ),
+        judge=_splits,
+    ),
+    Claim(
+        "sinks/H19",
+        "Deep sinks are made by the angle to queries, not by the key's norm.",
+        "arXiv 2601.07894, figure of QK, beside 2510.15731",
+        "angle-driven in deep layers; angle and norm in shallow ones",
+        PROMPT,
+        needs=(MDM,),
+        criteria=(
+            Criterion(
+                "deep",
+                "share of a sink's logit advantage that is due to the angle (Shapley split, head "
+                "by head); last half of the layers",
+                GREATER,
+                0.5,
+                "mostly by the angle is more than half",
+                null="a key like the others has no advantage",
+                control="the share that is due to the norm",
+            ),
+            Criterion(
+                "deeper",
+                "the same, last half of the layers less the first",
+                GREATER,
+                0.05,
+                "a twentieth of the advantage",
+                null="alike in all layers",
+            ),
+        ),
+        judge=_by_angle,
+        draw=_angle_figure,
+        defect="the published code averages vectors over heads before the cosine",
+    ),
+    Claim(
+        "sinks/H21",
+        "The sinks of a middle layer are those of the later ones.",
+        "Focus-dLLM's premise, beside 2510.15731",
+        "assumed",
+        PROMPT,
+        needs=(MDM,),
+        criteria=(
+            Criterion(
+                "shared",
+                "keys that are sinks in the middle layer and in a later one, over those that are "
+                "in either, at the same step",
+                GREATER,
+                0.5,
+                "what is reused in place of another set must share more than half with it",
+                null="as many sinks anywhere",
+            ),
+            Criterion(
+                "beyond chance",
+                "the same, less what as many sinks anywhere would share",
+                GREATER,
+                0.05,
+                "a twentieth beyond chance",
+                null="as many sinks anywhere",
+            ),
+        ),
+        judge=_reused,
+        draw=_reuse_figure,
+    ),
+)

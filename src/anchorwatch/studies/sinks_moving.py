@@ -1,0 +1,313 @@
+"""Claims of 2510.15731 about where sinks go: likeness of maps, stays, blocks, the frontier."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from anchorwatch import metrics
+from anchorwatch.decoding import LowConfidence
+from anchorwatch.metrics.movement import frontier_of
+from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
+from anchorwatch.studies.depths import deep, shallow
+from anchorwatch.studies.estimates import PROMPT, Estimate
+from anchorwatch.studies.evidence import by_prompt, by_trace
+from anchorwatch.studies.needs import Rows, Runs
+
+if TYPE_CHECKING:
+    from anchorwatch.figures.figure import Figure
+
+_PAPER = "arXiv 2510.15731"
+_SHARE, _GAP = (0.0, 1.0), (-1.0, 1.0)
+_GIVEN = "here of the model that is given, whichever it is"
+MDM = Runs("mdm")
+BLOCKS = Runs("mdm", decoding=LowConfidence(32, 32, block=8))
+MAPS = Rows("mdm", "maps", passes=32)
+ALIKE = 0.9
+"""Cosine from which two maps are called alike."""
+LONG = 8
+"""Steps beyond which a sink is expected to have gone."""
+
+
+def _alike_and_jumps(evidence: Evidence) -> Finding:
+    table: pd.DataFrame = evidence[MAPS]
+    units = table.groupby("unit")
+    cosine = units["cosine"].mean()
+    alike = table[table["cosine"] >= ALIKE]
+    jumps = alike.groupby("unit")["jumps"].mean().reindex(cosine.index)
+    return Finding(
+        {
+            "alike": Measured(Estimate.mean(cosine, PROMPT, _GAP)),
+            "jumps": Measured(Estimate.mean(jumps, PROMPT, _SHARE), null=0.0),
+        },
+        {
+            "share of heads alike": len(alike) / len(table),
+            "share alike that jump at all": float((alike["jumps"] > 0).mean()),
+            "share of the others that do": float(
+                (table["jumps"] > 0)[~(table.index.isin(alike.index))].mean()
+            )
+            if len(alike) < len(table)
+            else "no other heads",
+        },
+    )
+
+
+def _lives(evidence: Evidence) -> Finding:
+    curve = by_prompt(evidence, MDM, "survival", "survival", over="age")
+    flicker = by_prompt(evidence, MDM, "lifetime", "flicker")
+    first, long = (_at_age(curve.value, curve.labels, age) for age in (1, LONG))
+    null = _at_age(curve.null, curve.labels, 1), _at_age(curve.null, curve.labels, LONG)
+    return Finding(
+        {
+            "stays": Measured(Estimate.mean(first, PROMPT, _SHARE), _mean(null[0])),
+            "vanishes": Measured(Estimate.mean(long, PROMPT, _SHARE), _mean(null[1])),
+            "flickers": Measured(Estimate.mean(flicker.value, PROMPT, _SHARE), _mean(flicker.null)),
+        }
+    )
+
+
+def _at_age(values: np.ndarray, ages: tuple[int, ...], age: int) -> np.ndarray:
+    """[prompt] of [prompt, age]; the oldest where there are fewer steps."""
+    return values[:, ages.index(min(age, max(ages)))]
+
+
+def _survival_figure(evidence: Evidence) -> Figure | None:
+    from anchorwatch.figures.movement import survival
+
+    held = list(evidence[MDM].traces)
+    return survival(evidence.once((MDM, "survival"), partial(metrics.survival, held)))
+
+
+def _drifts(evidence: Evidence) -> Finding:
+    tau = by_prompt(evidence, BLOCKS, "direction", "tau")
+    at, inside = (
+        by_prompt(evidence, BLOCKS, "block_jumps", f"jump_rate_{where}").value
+        for where in ("at_boundaries", "inside")
+    )
+    return Finding(
+        {
+            "right": Measured(Estimate.mean(tau.value, PROMPT, _GAP), null=0.0),
+            "boundaries": Measured(
+                Estimate.mean(at - inside, PROMPT, _GAP), null=0.0, control=_mean(inside)
+            ),
+        }
+    )
+
+
+def _path_figure(evidence: Evidence) -> Figure | None:
+    from anchorwatch.figures.movement import sink_positions
+
+    first = list(evidence[BLOCKS].traces)[:1]
+    return sink_positions(metrics.sink_positions(first)) if first else None
+
+
+def _frontier(evidence: Evidence) -> Finding:
+    tau = by_prompt(evidence, MDM, "direction", "tau").value
+    hits = by_prompt(evidence, MDM, "frontier_hits", "frontier_hit_any", over="layer")
+    chance = by_trace(evidence[MDM], lambda trace: np.nanmean(frontier_of(trace)[1]))
+    mean = hits.value.mean(axis=1)
+    early = shallow(hits.value) - deep(hits.value)
+    return Finding(
+        {
+            "left": Measured(Estimate.mean(tau, PROMPT, _GAP), null=0.0),
+            "frontier": Measured(
+                Estimate.mean(mean - chance, PROMPT, _GAP), null=0.0, control=_mean(chance)
+            ),
+            "early": Measured(Estimate.mean(early, PROMPT, _GAP), null=0.0),
+        },
+        {"hits": _mean(mean), "hits, steps shuffled": _mean(hits.null)},
+    )
+
+
+def _static(evidence: Evidence) -> Finding:
+    modal = by_prompt(evidence, MDM, "spread", "modal_share")
+    types = by_prompt(evidence, MDM, "head_type_shares", "share_of_heads", over="type")
+    none = types.value[:, types.labels.index("none")]
+    return Finding(
+        {
+            "modal": Measured(Estimate.mean(modal.value, PROMPT, _SHARE), _mean(modal.null)),
+            "none": Measured(Estimate.mean(none, PROMPT, _SHARE)),
+        },
+        {f"{name} heads": _mean(types.value[:, at]) for at, name in enumerate(types.labels)},
+    )
+
+
+def _types_figure(evidence: Evidence) -> Figure | None:
+    from anchorwatch.figures.movement import head_types
+
+    held = list(evidence[MDM].traces)
+    return head_types(evidence.once((MDM, "head_types"), partial(metrics.head_types, held)))
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+
+
+CLAIMS = (
+    Claim(
+        "sinks/H4",
+        "Attention maps of neighbouring steps are alike, and yet the greatest sink jumps.",
+        f"{_PAPER}, Fig. 4, against SparseD",
+        "contradictory between papers: patterns stay similar, sinks move",
+        PROMPT,
+        needs=(MAPS,),
+        criteria=(
+            Criterion(
+                "alike",
+                "cosine of a head's map with its map a step later, mean over rows, heads and four "
+                "pairs of steps",
+                GREATER,
+                ALIKE,
+                "a pattern found at one step could be used at the next; no number is given",
+            ),
+            Criterion(
+                "jumps",
+                "share of neighbouring steps at which the greatest key is another, in the heads "
+                f"whose maps have a cosine of at least {ALIKE}",
+                GREATER,
+                0.05,
+                "one step in twenty: less could not be seen in the paper's figures",
+                null="a head whose greatest key stays",
+            ),
+        ),
+        judge=_alike_and_jumps,
+    ),
+    Claim(
+        "sinks/H5",
+        "A sink stays for some steps and then vanishes; some live one step only.",
+        f"{_PAPER}, Fig. 6b and text",
+        "qualitative",
+        PROMPT,
+        needs=(MDM,),
+        criteria=(
+            Criterion(
+                "stays",
+                "share of stays that last longer than a step (Kaplan-Meier)",
+                GREATER,
+                0.5,
+                "then the median stay is more than one step",
+                null="steps shuffled",
+            ),
+            Criterion(
+                "vanishes",
+                f"share of stays that last longer than {LONG} steps",
+                LESS,
+                0.95,
+                "at least one in twenty must be seen to end: 1 would be sinks that never do",
+                null="steps shuffled",
+            ),
+            Criterion(
+                "flickers",
+                "share of stays that last one step, those cut off by the end left out",
+                GREATER,
+                0.05,
+                "one stay in twenty: fewer would be exceptions",
+                null="steps shuffled",
+            ),
+        ),
+        judge=_lives,
+        draw=_survival_figure,
+    ),
+    Claim(
+        "sinks/H6",
+        "Written block by block, the sink moves to the right with the blocks, and jumps where one "
+        "begins.",
+        f"{_PAPER}, Fig. 7",
+        "qualitative, of LLaDA",
+        PROMPT,
+        needs=(BLOCKS,),
+        criteria=(
+            Criterion(
+                "right",
+                "Kendall's tau of a head's greatest sink with the step, mean over heads whose sink "
+                "moves; four blocks of eight",
+                GREATER,
+                0.1,
+                "a tenth of a perfect drift: in the figure it is plain to see",
+                null="steps shuffled",
+            ),
+            Criterion(
+                "boundaries",
+                "jump rate at the steps that open a block, less that at the others",
+                GREATER,
+                0.05,
+                "one step in twenty",
+                null="opening steps dealt out at random",
+                control="the rate inside blocks",
+            ),
+        ),
+        judge=_drifts,
+        draw=_path_figure,
+        caveat=f"said of LLaDA, {_GIVEN}",
+    ),
+    Claim(
+        "sinks/H7",
+        "Written in a free order, the sink begins at the rightmost masked position and moves to "
+        "the left, most in early layers.",
+        f"{_PAPER}, Fig. 7 and 8b",
+        "qualitative, of Dream",
+        PROMPT,
+        needs=(MDM,),
+        criteria=(
+            Criterion(
+                "left",
+                "Kendall's tau of a head's greatest sink with the step",
+                LESS,
+                -0.1,
+                "a tenth of a perfect drift: in the figure it is plain to see",
+                null="steps shuffled",
+            ),
+            Criterion(
+                "frontier",
+                "share of steps at which the greatest key is the rightmost masked position, less "
+                "that of a masked position drawn by chance",
+                GREATER,
+                0.05,
+                "one step in twenty beyond chance",
+                null="no more often than chance",
+                control="a masked position drawn by chance",
+            ),
+            Criterion(
+                "early",
+                "the same share in the first half of the layers less that in the last",
+                GREATER,
+                0.02,
+                "strongest in early layers is what is said; no number is given",
+                null="alike in all layers",
+            ),
+        ),
+        judge=_frontier,
+        caveat=f"said of Dream, {_GIVEN}; a third-party count finds most of Dream's heads fixed",
+    ),
+    Claim(
+        "sinks/H8",
+        "The sink is static, and most heads have none.",
+        f"{_PAPER}, Fig. 7 and 8a",
+        "qualitative, of MMaDA",
+        PROMPT,
+        needs=(MDM,),
+        criteria=(
+            Criterion(
+                "modal",
+                "share of the steps with a sink at which it is where it is most often",
+                GREATER,
+                0.9,
+                "the limit from which a head's sink is called static",
+                null="positions drawn evenly",
+            ),
+            Criterion(
+                "none",
+                "share of heads that have no sink at more than nine steps in ten",
+                GREATER,
+                0.5,
+                "most is more than half",
+            ),
+        ),
+        judge=_static,
+        draw=_types_figure,
+        caveat=f"said of MMaDA, {_GIVEN}; the comparison with LLaDA takes two such models",
+    ),
+)

@@ -1,0 +1,301 @@
+"""Claims about sink tokens on evidence of known truth: true, false and under-powered."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anchorwatch.errors import EvidenceError
+from anchorwatch.studies import sink_token_changed, sink_token_inside, sink_token_trained
+from anchorwatch.studies.claim import Evidence
+from anchorwatch.studies.evidence import Traced
+from anchorwatch.studies.sink_token import CLAIMS
+from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
+from evidenced import TRUTHS, jumping, planting, said, seeds, told_whole, traces
+from planted import column, planted
+
+PLANTED, plants = planting()
+CLAIM = {one.id: one for one in CLAIMS}
+SURE = {SUPPORTED: 8, REFUTED: 8, UNDECIDED: 4}
+"""Training seeds."""
+
+
+def arms(truth, column, means, *, noise=0.004, start=20):
+    """A table of one column whose arms are vanilla's and so much more, seed by seed."""
+    rng, count = np.random.default_rng(start), SURE[truth]
+    wide = 0.05 if truth == UNDECIDED else noise
+    base = rng.normal(2.5, 0.1, count)
+    held = {arm: base + mean + rng.normal(0, wide, count) for arm, mean in means.items()}
+    return seeds({arm: {column: one} for arm, one in ({"vanilla": base} | held).items()})
+
+
+@plants("sink_token/H1")
+def small_or_large(truth):
+    count, ratio, wide = {
+        SUPPORTED: (20, 0.4, 0.1),
+        REFUTED: (20, 1.0, 0.1),
+        UNDECIDED: (5, 0.75, 0.3),
+    }[truth]
+    found = []
+    for index in range(count):
+        rng = np.random.default_rng((21, index))
+        steps, layers, length = 3, 2, 12
+        maps = np.broadcast_to(column(length, 2, 0.6), (steps, layers, 2, length, length))
+        sizes = rng.uniform(0.9, 1.1, (steps, layers, 2, length))
+        sizes[..., 2] *= ratio + wide * (-1) ** index
+        norms = ("step", "layer", "head", "key"), sizes.astype(np.float32)
+        tokens = np.arange(1, length + 1) + 100 * (index + 1)
+        found.append(planted(maps.copy(), prompt=9, tokens=tokens, more={"each_value_norm": norms}))
+    return {sink_token_inside.NORMS: Traced.of(found)}
+
+
+@plants("sink_token/H2")
+def moves_or_stays(truth):
+    count, mdm, arm = {
+        SUPPORTED: (20, 0.8, 0.05),
+        REFUTED: (20, 0.05, 0.8),
+        UNDECIDED: (5, 0.35, 0.25),
+    }[truth]
+    return {
+        sink_token_inside.MDM: traces(count, jumping(mdm), seed=22),
+        sink_token_inside.ARM: traces(count, jumping(arm), causal=True, seed=23),
+    }
+
+
+@plants("sink_token/H3")
+def replaces_or_not(truth):
+    rng, count = np.random.default_rng(24), SURE[truth]
+    left, wide = {SUPPORTED: (0.1, 0.02), REFUTED: (1.0, 0.02), UNDECIDED: (0.5, 0.2)}[truth]
+
+    def times(base):
+        return np.abs(base * (left + rng.normal(0, wide, count)))
+
+    sinks, shares, moves = (rng.normal(m, 0.02, count) for m in (0.3, 1.5, 0.6))
+    names = sink_token_changed.REPLACED.columns
+    vanilla = dict(zip(names, (sinks, 1 + shares, moves, 1 + shares), strict=True))
+    values = (times(sinks), 1 + times(shares), times(moves), 1 + shares)
+    return {
+        sink_token_changed.REPLACED: seeds(
+            {"vanilla": vanilla, "sink": dict(zip(names, values, strict=True))}
+        )
+    }
+
+
+@plants("sink_token/H4")
+def drained_or_full(truth):
+    rng, count = np.random.default_rng(25), SURE[truth]
+    mean, wide = {SUPPORTED: (0.4, 0.05), REFUTED: (1.3, 0.05), UNDECIDED: (0.75, 0.2)}[truth]
+    ratio = rng.normal(mean, wide, count)
+    columns = {
+        name: ratio + 0.01 * at for at, name in enumerate(sink_token_changed.DRAINED.columns)
+    }
+    columns["noisy.layer.sink_value_ratio.0"] = ratio
+    return {sink_token_changed.DRAINED: seeds({"sink": columns})}
+
+
+@plants("sink_token/H6")
+def gates_or_sink(truth):
+    gates = {SUPPORTED: 0.05, REFUTED: -0.05, UNDECIDED: 0.0}[truth]
+    means = {"sink": 0.0, "gate-plain": gates, "gate": 0.03, "gate-headwise": 0.04}
+    return {sink_token_trained.GATES: arms(truth, "bound.all", means)}
+
+
+@plants("sink_token/H8")
+def enough_or_not(truth):
+    two = {SUPPORTED: 0.0, REFUTED: -0.08, UNDECIDED: 0.0}[truth]
+    means = {"sink": -0.1, "sink-2": -0.1 + two, "sink-4": -0.095}
+    return {sink_token_trained.NUMBERS: arms(truth, "bound.all", means)}
+
+
+@plants("sink_token/H9")
+def empty_or_not(truth):
+    empty = {SUPPORTED: 0.0, REFUTED: 0.08, UNDECIDED: 0.0}[truth]
+    means = {"sink": -0.1, "sink-zero": -0.1 + empty, "off-by-one": -0.05, "sink-logit": -0.05}
+    return {sink_token_trained.CONTENTS: arms(truth, "bound.all", means)}
+
+
+@plants("sink_token/H10")
+def sees_or_not(truth):
+    register = {SUPPORTED: 0.0, REFUTED: -0.1, UNDECIDED: -0.05}[truth]
+    means = {"sink": -0.05, "register": register}
+    return {sink_token_trained.SEEING: arms(truth, "bound.all", means)}
+
+
+def rows(held):
+    """A table with a row for each unit."""
+    return pd.DataFrame(held).rename_axis("unit").reset_index()
+
+
+@plants("sink_token/H11")
+def constant_or_not(truth):
+    rng = np.random.default_rng(26)
+    count, size = {SUPPORTED: (12, 3e-7), REFUTED: (12, 0.1), UNDECIDED: (5, 3.3e-6)}[truth]
+    apart = {name: size * rng.uniform(0.5, 1.5, count) for name in ("key", "value", "logits")}
+    return {sink_token_inside.CONSTANTS: rows(apart | {"value_if_it_sees_all": 0.5})}
+
+
+@plants("sink_token/H12")
+def mixes_or_not(truth):
+    rng, count = np.random.default_rng(27), SURE[truth]
+    size, wide = {SUPPORTED: (1.0, 0.01), REFUTED: (-1.0, 0.01), UNDECIDED: (0.4, 0.2)}[truth]
+    base = {name: rng.uniform(0.3, 0.5, count) for name in sink_token_changed.MIXED.columns}
+    spread, rank, cosine, bound = sink_token_changed.MIXED.columns
+    sink = {
+        spread: base[spread] * (1 - 0.2 * size + rng.normal(0, wide, count)),
+        rank: base[rank] * (1 + 0.2 * size + rng.normal(0, wide, count)),
+        cosine: base[cosine] - 0.1 * size + rng.normal(0, wide, count),
+        bound: base[bound],
+    }
+    return {sink_token_changed.MIXED: seeds({"vanilla": base, "sink": sink})}
+
+
+@plants("sink_token/H14")
+def cheap_or_not(truth):
+    rng = np.random.default_rng(28)
+    count, more = {SUPPORTED: (12, 0.002), REFUTED: (12, 0.4), UNDECIDED: (5, 0.009)}[truth]
+    length = rng.integers(60, 120, count)
+    without = 1e6 * length
+    held = {"positions": length, "without": without, "published": without * (1 + 1 / length)}
+    return {
+        sink_token_inside.OPERATIONS: rows(
+            held | {"with": without * (1 + more * rng.uniform(0.5, 1.5, count))}
+        )
+    }
+
+
+@plants("sink_token/H15")
+def hurts_or_not(truth):
+    gates = {SUPPORTED: 0.1, REFUTED: -0.05, UNDECIDED: 0.02}[truth]
+    means = {"sink": -0.02, "gate-plain": gates, "gate": -0.01}
+    return {sink_token_trained.CONVERTED: arms(truth, "bound.all", means)}
+
+
+@plants("sink_token/H16")
+def off_length_or_not(truth):
+    rng, count = np.random.default_rng(29), SURE[truth]
+    more, wide = {SUPPORTED: (-0.1, 0.01), REFUTED: (0.1, 0.01), UNDECIDED: (-0.01, 0.05)}[truth]
+    base = {name: rng.normal(2.5, 0.1, count) for name in sink_token_changed.LENGTHS.columns}
+    gain = rng.normal(-0.05, 0.02, count)
+    sink = {
+        name: held + gain + (rng.normal(more, wide, count) if name != "length.trained" else 0.0)
+        for name, held in base.items()
+    }
+    return {sink_token_changed.LENGTHS: seeds({"vanilla": base, "sink": sink})}
+
+
+@plants("sink_token/H17")
+def where_few_or_many(truth):
+    rng, count = np.random.default_rng(30), SURE[truth]
+    low, high = {SUPPORTED: (-0.1, 0.0), REFUTED: (0.0, -0.1), UNDECIDED: (-0.02, 0.0)}[truth]
+    wide = 0.1 if truth == UNDECIDED else 0.005
+    bins = sink_token_changed.BINS
+    base = {name: rng.normal(2.5, 0.1, count) for name in sink_token_changed.FEW.columns}
+    sink = {
+        name: base[name] + low + (high - low) * t + rng.normal(0, wide, count)
+        for name, t in bins.items()
+    }
+    return {sink_token_changed.FEW: seeds({"vanilla": base, "sink": base | sink})}
+
+
+@plants("sink_token/H18")
+def causal_or_not(truth):
+    rng = np.random.default_rng(31)
+    count, size = {SUPPORTED: (20, 1.0), REFUTED: (20, -1.0), UNDECIDED: (5, 0.1)}[truth]
+    chance = rng.uniform(0.1, 0.2, count)
+    greatest = chance + rng.normal(0.2 * size, 0.05, count)
+    sink = greatest + rng.normal(0.3 * size, 0.1, count)
+    return {
+        sink_token_inside.KNOCK_OUTS: rows({"sink": sink, "greatest": greatest, "random": chance})
+    }
+
+
+@plants("sink_token/H19")
+def same_or_not(truth):
+    rng = np.random.default_rng(32)
+    count, share, keys = {
+        SUPPORTED: (12, 0.9, 30),
+        REFUTED: (12, 0.1, 30),
+        UNDECIDED: (5, 0.55, 4),
+    }[truth]
+    sides = {"sink": [], "gate": []}
+    for unit in range(count):
+        for layer, head in np.ndindex(2, 2):
+            common, own = rng.normal(0, 1, (2, keys))
+            values = {"sink": common, "gate": share * common + (1 - share**2) ** 0.5 * own}
+            for role, held in values.items():
+                sides[role].append(
+                    {"unit": unit, "layer": layer, "head": head, "open": list(0.5 + 0.1 * held)}
+                )
+    return {sink_token_inside.OPEN[role]: pd.DataFrame(held) for role, held in sides.items()}
+
+
+@plants("sink_token/H20")
+def lost_or_not(truth):
+    rng = np.random.default_rng(33)
+    count, lost, wide = {
+        SUPPORTED: (30, 0.6, 0.3),
+        REFUTED: (30, 0.0, 0.05),
+        UNDECIDED: (5, 0.2, 0.5),
+    }[truth]
+    return {sink_token_inside.IN_CONTEXT: told(rng, count, 2.0, rng.normal(lost, wide, count))}
+
+
+def told(rng, count, brings, lost):
+    """Answers to which a passage brings so much, and less without the sink token."""
+    closed = rng.normal(-4, 0.2, count)
+    held = {
+        "closed": (closed, closed - 0.05),
+        "gold": (closed + brings, closed + brings - lost - 0.05),
+    }
+    parts = [
+        pd.DataFrame({"context": context, "worn": worn, "hidden": hidden}).rename_axis("unit")
+        for context, (worn, hidden) in held.items()
+    ]
+    return pd.concat(parts).reset_index()
+
+
+@pytest.mark.parametrize("truth", TRUTHS)
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_verdict_is_the_truth(name, truth):
+    verdict, _ = said(CLAIM[name], PLANTED[name](truth))
+    assert verdict == truth
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_it_measured_is_told_whole(name):
+    _, finding = said(CLAIM[name], PLANTED[name](SUPPORTED))
+    told_whole(CLAIM[name], finding)
+
+
+@pytest.mark.parametrize("name", [name for name in PLANTED if CLAIM[name].draw])
+def test_a_figure_is_drawn(name):
+    assert CLAIM[name].draw(Evidence.of(PLANTED[name](SUPPORTED))) is not None
+
+
+@pytest.mark.parametrize("hurts", [0.05, 0.2])
+def test_one_that_hurts_is_not_enough_though_two_hurt_more(hurts):
+    means = {"sink": hurts, "sink-2": 2 * hurts, "sink-4": 3 * hurts}
+    held = {sink_token_trained.NUMBERS: arms(SUPPORTED, "bound.all", means)}
+    assert said(CLAIM["sink_token/H8"], held)[0] == REFUTED
+
+
+def test_a_model_that_reads_nothing_has_nothing_to_lose():
+    rng = np.random.default_rng(34)
+    table = told(rng, 20, 0.1, rng.normal(0, 0.01, 20))
+    with pytest.raises(EvidenceError, match=r"a passage brings 0.5 nats .* it brings 0.10"):
+        said(CLAIM["sink_token/H20"], {sink_token_inside.IN_CONTEXT: table})
+
+
+def test_heads_that_differ_alike_are_told_from_positions_that_do():
+    """Two models whose heads are open alike, and whose positions have nothing in common."""
+    rng = np.random.default_rng(35)
+    means = np.array([0.1, 0.4, 0.6, 0.9])
+    one, other = (means[:, None] + rng.normal(0, 0.05, (4, 400)) for _ in range(2))
+    whole, heads, within = sink_token_inside._correlations(one, other)
+    assert whole == pytest.approx(heads, abs=0.01)
+    assert whole > 0.9
+    assert abs(within) < 0.1
+    assert whole == pytest.approx(np.corrcoef(one.ravel(), other.ravel())[0, 1])
+    shuffled = [
+        np.corrcoef(one.ravel(), rng.permuted(other, axis=1).ravel())[0, 1] for _ in range(50)
+    ]
+    assert heads == pytest.approx(np.mean(shuffled), abs=0.01)

@@ -1,0 +1,153 @@
+"""Rows about sink tokens and gates, against slower ways to the same numbers."""
+
+import numpy as np
+import pytest
+import torch
+
+import anchorwatch as aw
+import checkpoints
+from anchorwatch.decoding import LowConfidence
+from anchorwatch.edits import gate, sink_token
+from anchorwatch.errors import SpecError
+from anchorwatch.lab import arms, noisy
+from anchorwatch.studies import rows_sink_token as made
+from anchorwatch.studies import sets
+from anchorwatch.studies.sets import Shown
+from anchorwatch.training.loop import fit
+from lab_toys import RECIPE, TOY
+from references.parts import with_sinks
+from tolerances import COMPARED, METRIC, SAME_MATHS
+
+CANVAS = torch.tensor([5, 9, checkpoints.MASK, 11, checkpoints.MASK, 40, 41, 7, checkpoints.MASK])
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    return aw.load(checkpoints.without_parts(tmp_path_factory.mktemp("bare")))
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Two sink tokens after the text."""
+    part = sink_token(2, position="end", embedding="random")
+    return aw.load(checkpoints.trained(tmp_path_factory.mktemp("two"), [part])[0])
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory):
+    """Networks of the lab's kind after four updates, with a tokenizer."""
+    runs = tmp_path_factory.mktemp("runs")
+    return {
+        arm: aw.load(fit(arms.spec_of(RECIPE, arms.LAB, arm, TOY), runs / arm).model, device="cpu")
+        for arm in ("mdm-sink", "mdm-gate")
+    }
+
+
+def test_without_its_sink_token_a_model_is_the_network_that_never_had_one(two, bare):
+    hidden = two.logits(CANVAS, parts=made.without_sink(two, len(CANVAS)))
+    assert torch.equal(hidden, bare.logits(CANVAS))
+    assert not torch.allclose(hidden, two.logits(CANVAS), atol=SAME_MATHS)
+
+
+def test_the_published_form_is_that_of_the_reference(two, bare):
+    said, kept = made.dense(two, CANVAS)
+    sink = two.network.anchorwatch.sink.detach()
+    slow = with_sinks(bare.network, CANVAS, sink, position="end")
+    assert (said - slow).abs().max() < SAME_MATHS
+    assert [key.shape for key, _ in kept] == [(2, 2, 8)] * 2  # key heads, tokens, channels
+
+
+@pytest.mark.parametrize("unit", [0, 3])
+def test_a_sink_token_is_a_constant_unless_it_sees(toys, unit):
+    (row,) = made.constants(toys["mdm-sink"], unit, {})
+    assert max(row[name] for name in ("key", "value", "logits")) < COMPARED
+    assert row["value_if_it_sees_all"] > 0.01
+
+
+def test_a_token_that_cannot_stand_in_the_sequence_is_refused(bare, tmp_path):
+    empty = aw.load(checkpoints.trained(tmp_path, [sink_token(value="zero")])[0])
+    with pytest.raises(SpecError, match="name a model whose sink token has both"):
+        made.dense(empty, CANVAS)
+    with pytest.raises(SpecError, match="such as lab/mdm-sink"):
+        made.dense(bare, CANVAS)
+
+
+def test_a_sink_token_adds_one_key_to_every_query(toys):
+    model = toys["mdm-sink"]
+    (row,) = made.operations(model, 0, {})
+    queries = model.num_layers * model.num_heads * row["positions"]
+    channels = model.network.config.head_dim
+    each = 4 * channels  # of a query and a key: two products, and what they add up to
+    assert row["with"] - row["without"] == queries * each
+    token = (row["without"] - queries * row["positions"] * each) / row["positions"]
+    pairs = 2 * row["positions"] + 1  # of one more query and one more key
+    added = token + pairs * queries / row["positions"] * each
+    assert row["published"] - row["without"] == added
+
+
+def test_hiding_is_measured_on_the_clean_frames(toys, monkeypatch):
+    model = toys["mdm-sink"]
+    monkeypatch.setattr(sets, "shown", lambda *_: Shown("the anchor drifts by the pier", {}))
+    (row,) = made.knock_outs(model, 0, {"length": 4, "steps": 2})
+    how = LowConfidence(4, 2)
+    clean = aw.run(model, "the anchor drifts by the pier", how, probes=(), seed=0)
+    slow = []
+    for canvas in clean.canvas[:-1]:
+        pair = [
+            model.logits(canvas, parts=parts).double().softmax(-1)
+            for parts in ((), made.without_sink(model, len(canvas)))
+        ]
+        for at in np.flatnonzero(canvas == model.mask_id):
+            p, q = (rows[at] for rows in pair)
+            slow.append(float((p * (p / q).log()).sum()))
+    assert row["sink"] == pytest.approx(np.mean(slow), rel=METRIC)
+    assert row["greatest"] > 0
+    assert row["random"] > 0
+
+
+def test_what_does_not_go_to_the_sink_token_is_open(toys):
+    model = toys["mdm-sink"]
+    rows = made.openness(model, 1, {})
+    canvas = made.noisy_canvas(model, 1)
+    trace = aw.run(model, canvas=canvas, decoding=LowConfidence(steps=1))
+    taken = trace["sink_received"].sel(group="all").values[0]
+    assert len(rows) == taken.size
+    for row in rows:
+        assert len(row["open"]) == len(canvas)
+        assert 1 - np.mean(row["open"]) == pytest.approx(
+            taken[row["layer"], row["head"]], abs=METRIC
+        )
+
+
+def test_gates_are_those_that_the_network_multiplies_by(toys):
+    model = toys["mdm-gate"]
+    rows = made.openness(model, 2, {})
+    by_layer = noisy.states_of(model, made.noisy_canvas(model, 2), (0,))["gate"]
+    for layer, gates in enumerate(by_layer):
+        mine = [row["open"] for row in rows if row["layer"] == layer]
+        assert np.mean(mine) == pytest.approx(gates, abs=METRIC)
+    assert np.ptp([row["open"] for row in rows]) > METRIC
+
+
+def test_answers_are_scored_with_and_without_passage_and_token(toys):
+    model = toys["mdm-sink"]
+    rows = {row["context"]: row for row in made.in_context(model, 4, {})}
+    assert set(rows) == {"gold", "closed"}
+    item = made.World("held-out", seed=sets.SEED + 2)[4]
+    answer = model.encode(" " + item.answers[0])
+    prompt = model.encode(item.prompt())
+    answer = [i for i in answer if i not in model.specials.special_ids]
+    each = model.logprobs([*prompt, *[model.mask_id] * len(answer)])
+    own = [float(each[len(prompt) + at, token]) for at, token in enumerate(answer)]
+    assert rows["gold"]["worn"] == pytest.approx(np.mean(own), abs=METRIC)
+    assert len({round(row[name], 9) for row in rows.values() for name in ("worn", "hidden")}) == 4
+
+
+def test_other_parts_stay_when_the_sink_token_is_hidden(tmp_path):
+    parts = [sink_token(), gate(init="plain")]
+    both = aw.load(checkpoints.trained(tmp_path / "both", parts)[0])
+    gated = aw.load(checkpoints.trained(tmp_path / "gated", parts[1:])[0])
+    held = gated.network.state_dict()
+    both.network.load_state_dict(held, strict=False)
+    hidden = both.logits(CANVAS, parts=made.without_sink(both, len(CANVAS)))
+    assert torch.equal(hidden, gated.logits(CANVAS))
