@@ -94,10 +94,10 @@ def _histogram(evidence: Evidence) -> Figure | None:
 def _agree(evidence: Evidence) -> Finding:
     kappa = by_prompt(evidence, MDM, "agreement", "kappa", over="rules")
     found = {}
-    for rule in RULES[1:]:
-        pair = kappa.labels.index(f"{RULES[0]} ~ {rule}")
+    for other in RULES[1:]:
+        pair = kappa.labels.index(f"{RULES[0]} ~ {other}")
         value = kappa.value[:, pair]
-        found[type(rule).__name__] = Measured(Estimate.mean(value, PROMPT, _GAP), null=0.0)
+        found[type(other).__name__] = Measured(Estimate.mean(value, PROMPT, _GAP), null=0.0)
     also: dict[str, float | str] = {}
     for rule in RULES:
         gap = [
