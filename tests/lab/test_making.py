@@ -88,6 +88,31 @@ def test_the_record_says_how_it_was_made(runs, models):
     assert json.loads(json.dumps(again.describe())) == said, "the corpus can be read again"
 
 
+def test_the_record_and_the_card_name_the_stem(runs, tmp_path):
+    import shutil
+
+    shutil.copytree(runs / "arm", tmp_path / "runs" / "stem")
+    shutil.copytree(runs / "mdm-gate", tmp_path / "runs" / "mdm-gate")
+    folder = making.export_arm("mdm-gate", tmp_path / "runs", tmp_path / "models", TOY)
+    made = exports.made_with(folder)
+    assert made["stem"] == exports.record(runs / "arm", "stem")
+    assert made["stem"]["spec"]["objective"]["name"] == "next_token"
+    card = making.card_of(folder, "lab/mdm-gate", SMALL)
+    said = f"| goes on from | recipes/lab-stem.toml: next_token, 4 updates, {made['stem']['budget']['tokens']:,} tokens"
+    assert said in cards.words(card)
+    assert card["shape"]["layers"] == 2 and "2 layers of 4 heads" in cards.words(card)
+
+
+def test_arms_go_on_from_a_stem_of_their_own_seed(tmp_path):
+    """The recipes name the stem's folder; its seed and size are the stem's own affair."""
+    stem = making.train_stem(RECIPE.with_name("variants-stem.toml"), tmp_path, "stem-seed3", TOY)
+    source = f'model.from="{(stem / "model").as_posix()}"'
+    spec = arms.spec_of(RECIPE.with_name("variants.toml"), arms.VARIANTS, "sink", (source,))
+    assert spec.model.source == (stem / "model").as_posix()
+    model = aw.load(stem / "model")
+    assert model.family.kind == "arm" and model.network.config.num_hidden_layers == 2
+
+
 def test_minutes_and_curves_by_hand():
     lines = [Line(i + 1, 4.0 - i, 1e-3, 1.0, 50.0 * (1 + i % 2), 300 * (i + 1)) for i in range(4)]
     assert exports.budget(lines) == {"updates": 4, "tokens": 1200, "minutes": 0.3}
