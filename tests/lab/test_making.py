@@ -44,7 +44,7 @@ def test_variants_differ_only_in_their_parts(arm):
 
 
 def test_next_token_leaves_the_noise_of_a_recipe_out(tmp_path):
-    text = RECIPE.read_text().replace("[objective]", '[objective]\nmasks = "counted"\neps = 0.01')
+    text = RECIPE.read_text().replace("[objective]", "[objective]\neps = 0.01")
     recipe = tmp_path / "noisy.toml"
     recipe.write_text(text)
     mdm, arm = (arms.spec_of(recipe, arms.LAB, name).objective for name in ("mdm", "arm"))
