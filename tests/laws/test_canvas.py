@@ -776,14 +776,14 @@ def test_a_policy_that_ignores_canvas_edits_stops_the_run(edit):
 
 def test_the_padding_of_a_batch_moves_nothing():
     """The proof reads the very row of the batch: a canvas shifted by one is found out."""
-    padded = loop._padded
+    padded = loop.padded
 
     def shifted(rows, pad_id):
         canvases, padding = padded(rows, pad_id)
         return canvases.roll(1, dims=1), padding
 
     with (
-        mock.patch.object(loop, "_padded", shifted),
+        mock.patch.object(loop, "padded", shifted),
         pytest.raises(ModelError, match="not alive at step 0"),
     ):
         aw.run(load("tiny/llada"), PROMPT_IDS, D.LowConfidence(4), edits=[E.swap_token(2, 99)])
