@@ -249,6 +249,7 @@ def test_swapping_in_what_stands_there_is_nothing(model, prompt, decoding, seed,
 @given(denoisers, prompts, denoisings, seeds, st.data())
 def test_forcing_what_would_have_been_chosen_changes_nothing(model, prompt, decoding, seed, data):
     plain = aw.run(model, prompt, decoding, seed=seed)
+    assume(not plain["narrow"].values.any())  # between equals topk looks at who else is there
     places = np.flatnonzero(plain.committed_at >= 0)
     assume(len(places))
     forced = data.draw(st.lists(st.sampled_from(places.tolist()), min_size=1, unique=True))
@@ -269,6 +270,7 @@ def test_delaying_what_waits_anyway_changes_nothing(model, prompt, decoding, see
     )
     identical(plain, nothing)
     assume(not plain["mask_chosen"].values.any())
+    assume(not plain["narrow"].values.any())  # between equals topk looks at who else is there
     places = data.draw(st.lists(st.sampled_from(plain.answer.tolist()), min_size=1, unique=True))
     edits = [E.delay_commit([p], until=int(plain.committed_at[p])) for p in places]
     trace = aw.run(model, prompt, decoding, seed=seed, edits=edits)
