@@ -34,12 +34,15 @@ app = typer.Typer(
 )
 
 _LENGTH = 64
-_EMBEDDED = ("tiny/llada", "tiny/dream", "tiny/arm", "tiny/bert")
+_EMBEDDED = (
+    *("lab/mdm", "lab/mdm-sink", "lab/mdm-gate", "lab/arm"),
+    *("tiny/llada", "tiny/dream", "tiny/arm", "tiny/bert"),
+)
 
 
 @app.command()
 def run(
-    model: Annotated[str, typer.Argument(help="Folder, .gguf file, hub id, or tiny/llada.")],
+    model: Annotated[str, typer.Argument(help="Folder, .gguf file, hub id, or lab/mdm.")],
     prompt: Annotated[
         str,
         typer.Argument(
@@ -140,7 +143,7 @@ def resume(
 
 @app.command()
 def effect(
-    model: Annotated[str, typer.Argument(help="Folder, .gguf file, hub id, or tiny/llada.")],
+    model: Annotated[str, typer.Argument(help="Folder, .gguf file, hub id, or lab/mdm.")],
     prompts: Annotated[
         str | None,
         typer.Argument(help='A .txt of lines, a .jsonl with "prompt", or - for lines on stdin.'),

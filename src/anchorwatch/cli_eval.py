@@ -27,7 +27,7 @@ TABLES = ("accuracy", "effects", "gains", "interactions", "gain_ratios", "edits"
 
 
 def evaluate(
-    models: Annotated[list[str], typer.Argument(help="Folders, hub ids, or tiny/llada.")],
+    models: Annotated[list[str], typer.Argument(help="Folders, hub ids, or lab/mdm.")],
     task: Annotated[
         str | None, typer.Option(help="A file, synthetic/one-hop or synthetic/two-hop.")
     ] = None,

@@ -12,7 +12,7 @@ import pytest
 
 from anchorwatch.cli import app
 from anchorwatch.errors import SpecError
-from anchorwatch.models import tiny
+from anchorwatch.models import lab, tiny
 from command import ENV, called, in_shell, one_line_of, type_in
 
 
@@ -56,7 +56,7 @@ def test_json_is_json(lena):
     rows = {row["name"]: row for row in families["families"]}
     assert {"llada", "dream", "encoder", "causal"} <= set(rows)
     assert "albert" in rows["encoder"]["model_types"]
-    assert tuple(families["embedded"]) == tiny.NAMES
+    assert tuple(families["embedded"]) == (*lab.NAMES, *tiny.NAMES)
     run = json.loads(type_in("run", "tiny/arm", "the", "--length", 3, "--json").stdout)
     assert run["decoding"]["name"] == "LeftToRight"
 
@@ -249,7 +249,7 @@ def test_the_family_table_fits_eighty_columns_and_loses_nothing():
         assert f"{family.name} {family.kind}" in words
         assert " ".join(family.checkpoints.split()) in words
     assert all(f"{name} {reason}" in words for name, reason in UNSUPPORTED.items())
-    assert ", ".join(tiny.NAMES) in words
+    assert ", ".join((*lab.NAMES, *tiny.NAMES)) in words
 
 
 TORCH_FREE = """

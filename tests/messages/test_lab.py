@@ -21,7 +21,7 @@ def test_a_revision_is_for_hub_ids():
 
 def test_a_copy_without_weights_says_how_to_make_them(monkeypatch, tmp_path):
     monkeypatch.setattr(lab, "MODELS", tmp_path)
-    with pytest.raises(ModelError, match=r"not in this copy .*`make lab`"):
+    with pytest.raises(ModelError, match=r"not in this copy .* install the wheel, or .*`make lab`"):
         aw.load("lab/mdm")
     with pytest.raises(ModelError, match="`make lab`"):
         aw.lab.card("lab/arm")

@@ -17,7 +17,7 @@ def folder_of(name: str) -> Path:
     folder = MODELS / name.removeprefix("lab/")
     if not (folder / "config.json").is_file():
         raise ModelError(
-            f"{name} is not in this copy of the package ({folder} is missing): "
-            "train it with `make lab`"
+            f"{name} is not in this copy of the package ({folder} is missing): install the wheel, "
+            "or train it with `make lab`"
         )
     return folder
