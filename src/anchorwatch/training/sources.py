@@ -187,17 +187,21 @@ class Passages(Source):
 
 @dataclass(frozen=True)
 class Quiz(Source):
-    """One passage and a question for each of its facts; every answer is scored.
+    """A passage, perhaps with its rivals, and a question for each fact; every answer is scored.
 
     An answer of one question is a few tokens of a row: here many names are asked back.
     """
 
     extra: int = 3
+    rivals: int = 0
+    """Passages of other subjects of the same relation."""
     reverse: float = 0.25
     filler: float = 0.25
     kind: ClassVar[str] = "quiz"
 
     def __post_init__(self) -> None:
+        if self.rivals < 0:
+            raise SpecError(f"rivals={self.rivals!r}: expected a number of passages, 0 or more")
         self._world("train", 0)
 
     def _world(self, split: str, seed: int) -> World:
@@ -209,8 +213,9 @@ class Quiz(Source):
     def _row(self, place: Place, world: World, index: int) -> Example:
         vocabulary = place.vocabulary
         for attempt in range(_TRIES):
-            told, asked = world.quiz(index + attempt * _ANOTHER)
-            ids = vocabulary.start + vocabulary.ids(f"Passage: {told}")
+            told, asked = world.quiz(index + attempt * _ANOTHER, self.rivals)
+            text = "\n".join(f"Passage: {one}" for one in told)
+            ids = vocabulary.start + vocabulary.ids(text)
             scored = [False] * len(ids)
             for question, answer in asked:
                 prompt = vocabulary.ids(f"\nQuestion: {question}\nAnswer:")
@@ -226,8 +231,8 @@ class Quiz(Source):
     def learned(self, seed: int, count: int) -> Iterator[str]:
         world = self._world("train", seed)
         for index in range(count):
-            told, asked = world.quiz(index)
-            yield from fragments(f"Passage: {told}")
+            told, asked = world.quiz(index, self.rivals)
+            yield from fragments("\n".join(f"Passage: {one}" for one in told))
             for question, answer in asked:
                 yield from fragments(f"\nQuestion: {question}\nAnswer: {answer}")
 
