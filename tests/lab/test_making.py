@@ -44,13 +44,13 @@ def test_variants_differ_only_in_their_parts(arm):
 
 
 def test_next_token_leaves_the_noise_of_a_recipe_out(tmp_path):
-    text = RECIPE.read_text().replace("[objective]", '[objective]\nmasks = "counted"\neps = 0.01')
+    text = RECIPE.read_text().replace("[objective]", '[objective]\nt = "uniform"')
     recipe = tmp_path / "noisy.toml"
     recipe.write_text(text)
     mdm, arm = (arms.spec_of(recipe, arms.LAB, name).objective for name in ("mdm", "arm"))
-    assert (mdm.masks, mdm.eps) == ("counted", 0.01)
+    assert (mdm.masks, mdm.t) == ("counted", "uniform")
     assert (arm.name, arm.answer_only) == ("next_token", mdm.answer_only)
-    assert arm.eps != 0.01
+    assert (arm.masks, arm.t) == ("single", "stratified")
 
 
 def test_an_arm_that_is_none():
@@ -86,6 +86,31 @@ def test_the_record_says_how_it_was_made(runs, models):
     again = exports.corpus_of(made["spec"], model.tokenizer)
     said = {name: held for name, held in made["corpus"].items() if name != "digest"}
     assert json.loads(json.dumps(again.describe())) == said, "the corpus can be read again"
+
+
+def test_the_record_and_the_card_name_the_stem(runs, tmp_path):
+    import shutil
+
+    shutil.copytree(runs / "arm", tmp_path / "runs" / "stem")
+    shutil.copytree(runs / "mdm-gate", tmp_path / "runs" / "mdm-gate")
+    folder = making.export_arm("mdm-gate", tmp_path / "runs", tmp_path / "models", TOY)
+    made = exports.made_with(folder)
+    assert made["stem"] == exports.record(runs / "arm", "stem")
+    assert made["stem"]["spec"]["objective"]["name"] == "next_token"
+    card = making.card_of(folder, "lab/mdm-gate", SMALL)
+    said = f"| goes on from | recipes/lab-stem.toml: next_token, 4 updates, {made['stem']['budget']['tokens']:,} tokens"
+    assert said in cards.words(card)
+    assert card["shape"]["layers"] == 2 and "2 layers of 4 heads" in cards.words(card)
+
+
+def test_arms_go_on_from_a_stem_of_their_own_seed(tmp_path):
+    """The recipes name the stem's folder; its seed and size are the stem's own affair."""
+    stem = making.train_stem(RECIPE.with_name("variants-stem.toml"), tmp_path, "stem-seed3", TOY)
+    source = f'model.from="{(stem / "model").as_posix()}"'
+    spec = arms.spec_of(RECIPE.with_name("variants.toml"), arms.VARIANTS, "sink", (source,))
+    assert spec.model.source == (stem / "model").as_posix()
+    model = aw.load(stem / "model")
+    assert model.family.kind == "arm" and model.network.config.num_hidden_layers == 2
 
 
 def test_minutes_and_curves_by_hand():
