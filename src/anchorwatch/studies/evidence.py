@@ -103,6 +103,16 @@ def by_prompt(
     return PerPrompt(value, null, labels)
 
 
+def by_cell(held: Traced, table: pd.DataFrame, over: str, column: str) -> dict[Any, np.ndarray]:
+    """[prompt] of each cell of a table that is split by prompt, in the order of the set."""
+    wide = table.pivot_table(index="prompt", columns=over, values=column, dropna=False)
+    found = {name: np.full(held.count, np.nan) for name in wide.columns}
+    for place, trace in zip(held.places, held.traces, strict=True):
+        for name, values in found.items():
+            values[place] = wide[name].get(prompt_id(trace), np.nan)
+    return found
+
+
 def by_trace(held: Traced, of: Any) -> np.ndarray:
     """A function of one trace for each prompt: [prompt]."""
     found = np.full(held.count, np.nan)

@@ -101,15 +101,18 @@ def _drifts(evidence: Evidence) -> Finding:
         * whole[:, None]
         for name in ("centroid_slope", "slope_any")
     )
-    least = Least.among([Estimate.mean(layer, PROMPT) for layer in centre.T])
+    found = {
+        name: Measured(Least.among([Estimate.mean(layer, PROMPT) for layer in drift.T]), null=0.0)
+        for name, drift in (("attention", centre), ("greatest key", greatest))
+    }
     also = {
         "drift, mean over layers": float(np.nanmean(centre)),
         "of the greatest key, mean over layers": float(np.nanmean(greatest)),
     }
-    given = float(np.nanmean([np.nan, *by_trace(held, _beyond_frontier)]))
-    if np.isfinite(given):
-        also["rank correlation of place and step, given the frontier"] = given
-    return Finding({"least": Measured(least, null=0.0)}, also)
+    given = by_trace(held, _beyond_frontier)
+    if np.isfinite(given).any():
+        also["rank correlation of place and step, given the frontier"] = float(np.nanmean(given))
+    return Finding(found, also)
 
 
 def _beyond_frontier(trace: Trace) -> float:
@@ -235,13 +238,21 @@ CLAIMS = (
         needs=(MDM,),
         criteria=(
             Criterion(
-                "least",
+                "attention",
                 "drift over a run of the mean position weighted by attention (Theil-Sen slope), "
                 "as a share of the canvas, of the layer that drifts least",
                 GREATER,
                 0.02,
                 "one position of the published figure's 52",
                 null="attention that stays where it is",
+            ),
+            Criterion(
+                "greatest key",
+                "the same of the position of a head's greatest key, of the layer that drifts least",
+                GREATER,
+                0.02,
+                "one position of the published figure's 52",
+                null="a greatest key that stays where it is",
             ),
         ),
         judge=_drifts,

@@ -15,6 +15,7 @@ from anchorwatch.studies.estimates import PROMPT, Estimate
 from anchorwatch.studies.evidence import by_prompt
 from anchorwatch.studies.floating_anchors import MDM
 from anchorwatch.studies.needs import Rows
+from anchorwatch.studies.sets import TEMPLATE
 
 if TYPE_CHECKING:
     from anchorwatch.figures.figure import Figure
@@ -23,7 +24,6 @@ _PAPER = "arXiv 2601.07894"
 _PART = (-1.0, 1.0)
 HALVES = Rows("mdm", "hidden_by_depth", passes=192)
 _RULE = {"rule": floating()}
-_WORDS = _RULE | {"template": ("Passage:", "Question:", "Answer:")}
 
 
 def _angle(evidence: Evidence) -> Finding:
@@ -60,7 +60,9 @@ def _short(evidence: Evidence) -> Finding:
 
 def _structure(evidence: Evidence) -> Finding:
     kinds = {
-        name: by_prompt(evidence, MDM, "structure", name, over="layer", options=_WORDS)
+        name: by_prompt(
+            evidence, MDM, "structure", name, over="layer", options=_RULE | {"template": TEMPLATE}
+        )
         for name in ("structure_of_sinks", "content")
     }
     sinks, content = kinds["structure_of_sinks"], kinds["content"]
@@ -77,9 +79,7 @@ def _structure(evidence: Evidence) -> Finding:
 def _structure_figure(evidence: Evidence) -> Figure | None:
     from anchorwatch.figures.identity import structure
 
-    return structure(
-        metrics.structure(list(evidence[MDM].traces), floating(), template=_WORDS["template"])
-    )
+    return structure(metrics.structure(list(evidence[MDM].traces), floating(), template=TEMPLATE))
 
 
 def _needed(evidence: Evidence) -> Finding:

@@ -40,10 +40,10 @@ def _wherever(evidence: Evidence) -> Finding:
 
 
 def _masks_doing(evidence: Evidence) -> Finding:
-    tables: dict[str, pd.DataFrame] = {
-        role: evidence[need].set_index("unit") for role, need in ROLLED.items()
-    }
-    both = tables["arm"].join(tables["mdm"], lsuffix=" arm", rsuffix=" mdm", how="outer")
+    arm, mdm = (
+        evidence[ROLLED[role]].set_index("unit").add_suffix(f" {role}") for role in ("arm", "mdm")
+    )
+    both: pd.DataFrame = arm.join(mdm, how="outer")
 
     def of(name: str) -> np.ndarray:
         return both[name].to_numpy(dtype=float)

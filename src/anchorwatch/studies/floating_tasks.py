@@ -7,6 +7,7 @@ from math import sqrt
 import numpy as np
 import pandas as pd
 
+from anchorwatch import metrics
 from anchorwatch.errors import EvidenceError
 from anchorwatch.metrics.tokens import CLASSES, MASK, TEMPLATE
 from anchorwatch.stats.ranks import jensen_shannon
@@ -15,7 +16,7 @@ from anchorwatch.studies.anchors import floating
 from anchorwatch.studies.claim import GREATER, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.depths import deep
 from anchorwatch.studies.estimates import PROMPT, Estimate
-from anchorwatch.studies.evidence import by_prompt, by_trace
+from anchorwatch.studies.evidence import Traced, by_cell, by_trace
 from anchorwatch.studies.floating_anchors import MDM, turnover
 from anchorwatch.studies.floating_heads import by_head
 from anchorwatch.studies.needs import ROLES, Rows, Runs
@@ -97,14 +98,15 @@ def _tasks(evidence: Evidence) -> Finding:
 
 def _profiles(evidence: Evidence, need: Runs) -> np.ndarray:
     """[prompt, class] share of anchors over the class's share of the keys; NaN: it has no keys."""
-    options = {"rule": floating()}
-    if need.prompts == "asked":
-        options |= {"template": ("Passage:", "Question:", "Answer:")}  # type: ignore[dict-item]
-    found = by_prompt(evidence, need, "enrichment", "share", over="class", options=options)
-    profile = np.full((len(found.value), len(CLASSES)), np.nan)
+    held: Traced = evidence[need]
+    words = sets.TEMPLATE if need.prompts == "asked" else ()
+    table = metrics.enrichment(list(held.traces), floating(), by=["prompt"], template=words)
+    share, even = (by_cell(held, table, "class", name) for name in ("value", "null"))
+    profile = np.full((held.count, len(CLASSES)), np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
-        lift = np.where(found.null > 0, found.value / found.null, np.nan)
-    profile[:, [CLASSES.index(str(name)) for name in found.labels]] = lift
+        for name, null in even.items():
+            lift = np.where(null > 0, share[name] / null, np.nan)
+            profile[:, CLASSES.index(str(name))] = lift
     return profile
 
 

@@ -10,11 +10,10 @@ import pandas as pd
 
 from anchorwatch import metrics
 from anchorwatch.errors import EvidenceError
-from anchorwatch.metrics.tables import prompt_id
 from anchorwatch.probes import norms, received
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
-from anchorwatch.studies.evidence import Traced, answers, by_prompt
+from anchorwatch.studies.evidence import Traced, answers, by_cell, by_prompt
 from anchorwatch.studies.needs import ROLES, Rows, Runs
 
 if TYPE_CHECKING:
@@ -30,21 +29,11 @@ LEAST = 0.3
 """Share of first tokens that are right before few masks, below which little can be lost."""
 
 
-def _split_by(held: Traced, table: pd.DataFrame, over: str, column: str) -> dict[str, np.ndarray]:
-    """[prompt] of each cell of a table split by prompt, in the order of the set."""
-    wide = table.pivot_table(index="prompt", columns=over, values=column, dropna=False)
-    found = {name: np.full(held.count, np.nan) for name in wide.columns}
-    for place, trace in zip(held.places, held.traces, strict=True):
-        for name, values in found.items():
-            values[place] = wide[name].get(prompt_id(trace), np.nan)
-    return found
-
-
 def _enriched(evidence: Evidence) -> Finding:
     held: Traced = evidence[MDM]
     make = partial(metrics.enrichment, list(held.traces), by=["prompt"], matched=True)
     table = evidence.once((MDM, "enrichment by prompt"), make)
-    share, even = (_split_by(held, table, "class", name) for name in ("value", "null"))
+    share, even = (by_cell(held, table, "class", name) for name in ("value", "null"))
     found = {
         name: Measured(
             Estimate.mean(share[name] - even[name], PROMPT, _GAP),
@@ -71,7 +60,7 @@ def _class_or_place(evidence: Evidence) -> Finding:
     make = partial(metrics.meaning_or_place, list(held.traces), by=["prompt"])
     table = evidence.once((MDM, "meaning_or_place by prompt"), make)
     sink = table[table["outcome"] == "sink"]
-    value, null = (_split_by(held, sink, "quantity", name) for name in ("value", "null"))
+    value, null = (by_cell(held, sink, "quantity", name) for name in ("value", "null"))
     beyond = {name: value[name] - null[name] for name in ("class", "place")}
     gap = beyond["class"] - beyond["place"]
     return Finding(
