@@ -1,11 +1,13 @@
 """Claims of Attention Floating about anchors and layers on evidence of known truth."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from anchorwatch.studies import floating_anchors
+from anchorwatch.errors import EvidenceError
+from anchorwatch.studies import floating_anchors, floating_origin
 from anchorwatch.studies.catalogue import claims
-from anchorwatch.studies.estimates import SEED, Estimate
+from anchorwatch.studies.estimates import PROMPT, SEED, Estimate
 from anchorwatch.studies.evidence import Traced
 from anchorwatch.studies.least import Least
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
@@ -156,6 +158,40 @@ def grows_or_falls(truth):
     return {MDM: layered(count, keys, heads=1, seed=27)}
 
 
+def weights(rng, parent=None):
+    """A table of weights of four layers: those of a parent and some noise, or of their own."""
+    rows = [
+        {"unit": unit, "layer": layer, "shape": "8x8", "held": rng.normal(0, 1, 16)}
+        for unit in range(5)
+        for layer in range(4)
+    ]
+    if parent is not None:
+        for row, other in zip(rows, parent["held"], strict=True):
+            row["held"] = other + 0.3 * row["held"]
+    return pd.DataFrame(rows)
+
+
+@plants("floating/H10")
+def inherited_or_not(truth):
+    count, mdm, arm = {SUPPORTED: (20, 2, 2), REFUTED: (20, 1, 3), UNDECIDED: (6, 2, 2)}[truth]
+    rng = np.random.default_rng(28)
+
+    def from_layer(place, wanders):
+        def keys(rng, index, layer, step):
+            first = place - (wanders and index % 3 == 0)
+            return peaked(0, (0.8 if layer >= first else 0.3) + 0.1 * rng.uniform(-1, 1))
+
+        return keys
+
+    parent = weights(rng)
+    return {
+        MDM: layered(count, from_layer(mdm, truth == UNDECIDED), heads=1, seed=28),
+        ARM: layered(count, from_layer(arm, False), heads=1, causal=True, seed=29),
+        floating_origin.WEIGHTS["mdm"]: parent,
+        floating_origin.WEIGHTS["arm"]: weights(rng, parent),
+    }
+
+
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_verdict_is_the_truth(name, truth):
@@ -179,3 +215,39 @@ def test_the_least_of_several_supports_only_if_all_do_and_refutes_with_a_correct
     assert least.p_below(2.0) == pytest.approx(2 * low.p_below(2.0))
     assert least.interval(0.95)[0] == low.interval(0.95)[0]
     assert least.interval(0.95)[1] == low.interval(0.975)[1]
+
+
+def test_networks_trained_apart_inherit_nothing():
+    rng = np.random.default_rng(0)
+    held = inherited_or_not(SUPPORTED) | {floating_origin.WEIGHTS["arm"]: weights(rng)}
+    with pytest.raises(
+        EvidenceError, match=r"of one origin, such as Dream and Qwen2\.5: the weights"
+    ):
+        said(claims(["floating/H10"])[0], held)
+    other = held[floating_origin.WEIGHTS["arm"]].assign(shape="8x16")
+    assert np.isnan(floating_origin.kinship(held[floating_origin.WEIGHTS["mdm"]], other))
+
+
+def slow_beginning(profile):
+    """The place whose two means leave the least squared error, among those that rise."""
+
+    def error(at):
+        parts = profile[:at], profile[at:]
+        rises = parts[1].mean() > parts[0].mean()
+        return sum(((part - part.mean()) ** 2).sum() for part in parts) if rises else np.inf
+
+    return min(range(1, len(profile)), key=error)
+
+
+def test_a_beginning_is_the_change_that_leaves_least():
+    profiles = np.random.default_rng(1).normal(0, 1, (200, 6)) + np.arange(6)
+    found = floating_origin.begins(profiles)
+    assert found.tolist() == [slow_beginning(one) for one in profiles]
+
+
+def test_layers_alike_have_no_rise_though_a_beginning_is_always_found():
+    profiles = np.random.default_rng(2).normal(0, 1, (400, 5))
+    found = Estimate.mean(floating_origin.rises(profiles), PROMPT)
+    low, high = found.interval(0.999)
+    assert low < 0 < high
+    assert floating_origin._steps(profiles).max(axis=1).mean() > 5 * found.error

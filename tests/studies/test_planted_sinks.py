@@ -287,8 +287,10 @@ def massive_or_not(truth):
 
 @plants("sinks/H21")
 def reused_or_not(truth):
+    share = {SUPPORTED: 0.95, REFUTED: 0.02, UNDECIDED: 0.15}[truth]
+
     def keys(rng, step, layer, head):
-        same = rng.random() < 0.7 if truth == UNDECIDED else truth == SUPPORTED
+        same = rng.random() < share
         moves = rng.random() < 0.1  # so that prompts differ
         return (step + 1 if moves else step) if layer == 2 or same else step + 10
 

@@ -6,12 +6,14 @@ NaN is a prompt that a model could not be given, or that has no value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from anchorwatch import metrics
 from anchorwatch.errors import EvidenceError, SpecError
@@ -159,6 +161,21 @@ def by_seed(evidence: Evidence, need: Seeds, column: str) -> pd.DataFrame:
     table: pd.DataFrame = evidence[need]
     wide = table.pivot(index="seed", columns="arm", values=column).astype(float).sort_index()
     return wide.reindex(columns=list(need.arms))
+
+
+def mean_of(values: ArrayLike) -> float:
+    """Of the values that are there; NaN without any."""
+    held = np.asarray(values, dtype=float)
+    there = held[~np.isnan(held)]
+    return float(there.mean()) if there.size else math.nan
+
+
+def means_of(rows: np.ndarray) -> np.ndarray:
+    """[cell] over the units of [unit, cell] that have a value; NaN where none has."""
+    there = ~np.isnan(rows)
+    count = there.sum(axis=0)
+    total = np.where(there, rows, 0.0).sum(axis=0)
+    return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
 
 
 def answers(share: float, least: float, who: str) -> None:
