@@ -244,9 +244,12 @@ def test_every_kind_of_estimate_keeps_the_error_rate_on_its_margin(kind, directi
 
 
 @pytest.mark.parametrize("alike", [0.0, 0.8])
-@pytest.mark.parametrize("true", [0, 5, 11])
-def test_sure_claims_beside_false_ones_spend_nothing_of_the_error_rate(true, alike):
-    """Holm steps down past what is sure: those left must keep the rate, also if all go together."""
+@pytest.mark.parametrize(("true", "size"), [(0, 0.0), (5, 3.0), (11, 3.0), (5, 0.6), (11, 0.6)])
+def test_true_claims_beside_false_ones_spend_nothing_of_the_error_rate(true, size, alike):
+    """Holm steps down past what is sure: those left must keep the rate, also if all go together.
+
+    Of claims that are true by little, half are not seen to be, and any may be said to be false.
+    """
     rng, runs, wrong = np.random.default_rng(5), 1000, 0
     criteria = (Criterion("it", "a number", GREATER, 0.0, "planted"),)
     for _ in range(runs):
@@ -255,9 +258,12 @@ def test_sure_claims_beside_false_ones_spend_nothing_of_the_error_rate(true, ali
         for at in range(12):
             own = math.sqrt(1 - alike) * rng.normal(size=24) + math.sqrt(alike) * common
             found.append(
-                (criteria, Finding({"it": Measured(Estimate.mean(own + 3 * (at < true), PROMPT))}))
+                (
+                    criteria,
+                    Finding({"it": Measured(Estimate.mean(own + size * (at < true), PROMPT))}),
+                )
             )
         said = [one.says for one in verdicts(found)]
-        assert said[:true] == [SUPPORTED] * true
-        wrong += SUPPORTED in said[true:] or REFUTED in said[true:]
+        assert size < 1 or said[:true] == [SUPPORTED] * true
+        wrong += REFUTED in said or SUPPORTED in said[true:]
     assert at_most(wrong, runs)
