@@ -127,6 +127,7 @@ def answered(scores):
             "task": "planted",
             "item": f"{item:05}",
             "containment": float(right),
+            "prediction": "planted",
             "unfit": "",
             "narrow": 0,
         }

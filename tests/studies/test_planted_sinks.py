@@ -74,7 +74,10 @@ def exist_or_not(truth):
         UNDECIDED: (0.55, 4.5, 0.2),
     }[truth]
     held = {"above": np.clip(rng.normal(above, wide, count), 0, 1), "shuffled": np.full(count, 2.0)}
-    return {sinks_seen.MAPS: table(held | {"greatest": rng.normal(most, 10 * wide, count)})}
+    return {
+        sinks_seen.MAPS: table(held | {"greatest": rng.normal(most, 10 * wide, count)}),
+        MDM: traces(2, jumping(0.5)),
+    }
 
 
 @plants("sinks/H4")

@@ -115,6 +115,12 @@ def _absorption_figure(evidence: Evidence) -> Figure | None:
     return profile(metrics.absorption(both, ["first", "top1", "top5", ANCHORS]))
 
 
+def _depth_figure(evidence: Evidence) -> Figure | None:
+    from anchorwatch.figures.sinks import profile
+
+    return profile(metrics.absorption(list(evidence[MDM].traces), ["top1", ANCHORS]))
+
+
 def _not_one_key(evidence: Evidence) -> Finding:
     every, one = (absorbed(evidence, MDM, name).value for name in (str(floating()), "top1"))
     return Finding(
@@ -263,7 +269,7 @@ CLAIMS = (
             ),
         ),
         judge=_grows,
-        draw=_absorption_figure,
+        draw=_depth_figure,
         defect=DETECTOR,
     ),
 )

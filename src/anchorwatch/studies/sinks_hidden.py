@@ -73,7 +73,8 @@ def _dose_figure(evidence: Evidence) -> Figure | None:
     table: pd.DataFrame = evidence[HIDDEN].table
     kept = [name for name in NUMBERS if name in table and name not in ("n", "did_n", "interval")]
     means = table.groupby(["k", "outcome", "unit", "on", "against"], sort=False)[kept].mean()
-    return effect_doses(means.reset_index().assign(n=evidence[HIDDEN].count, interval=""))
+    held = means.reset_index().assign(n=evidence[HIDDEN].count, interval="")
+    return effect_doses(held, outcomes=("argmax_agreement", "kl"))
 
 
 def _recovers(evidence: Evidence) -> Finding:

@@ -53,7 +53,8 @@ def _token_figure(evidence: Evidence) -> Figure | None:
 
     held = list(evidence[MDM].traces)
     make = partial(metrics.enrichment, held, matched=True)
-    return enrichment(evidence.once((MDM, "enrichment"), make))
+    table = evidence.once((MDM, "enrichment"), make)
+    return enrichment(table) if table["value"].notna().any() else None  # no sink, no share
 
 
 def _class_or_place(evidence: Evidence) -> Finding:
