@@ -127,7 +127,8 @@ def answered(scores):
             "task": "planted",
             "item": f"{item:05}",
             "containment": float(right),
-            "prediction": "planted",
+            "prediction": f"{item}" if right else "nothing",
+            "answers": [f"{item}"],
             "unfit": "",
             "narrow": 0,
         }

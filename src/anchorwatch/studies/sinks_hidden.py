@@ -67,14 +67,21 @@ def _specific(evidence: Evidence) -> Finding:
 
 
 def _dose_figure(evidence: Evidence) -> Figure | None:
-    from anchorwatch.contrasts import NUMBERS
+    """Sinks and other keys over the dose, with Student's interval over prompts."""
     from anchorwatch.figures.effects import effect_doses
 
     table: pd.DataFrame = evidence[HIDDEN].table
-    kept = [name for name in NUMBERS if name in table and name not in ("n", "did_n", "interval")]
-    means = table.groupby(["k", "outcome", "unit", "on", "against"], sort=False)[kept].mean()
-    held = means.reset_index().assign(n=evidence[HIDDEN].count, interval="")
-    return effect_doses(held, outcomes=("argmax_agreement", "kl"))
+    outcomes = ("argmax_agreement", "kl")
+    rows = []
+    shown = table[table["outcome"].isin(outcomes)]
+    for (k, outcome, unit), part in shown.groupby(["k", "outcome", "unit"], sort=False):
+        row = {"k": k, "outcome": outcome, "unit": unit, "n": len(part)}
+        for value, ends in (("difference", ""), ("control_difference", "control_")):
+            found = Estimate.mean(part[value], PROMPT)
+            low, high = found.interval(0.95)
+            row |= {value: found.value, f"{ends}low": low, f"{ends}high": high}
+        rows.append(row)
+    return effect_doses(pd.DataFrame(rows), outcomes=outcomes)
 
 
 def _recovers(evidence: Evidence) -> Finding:
