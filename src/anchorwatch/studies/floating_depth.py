@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _PAPER = "arXiv 2601.07894"
 _PART = (-1.0, 1.0)
-HALVES = Rows("mdm", "hidden_by_depth", passes=192)
+HALVES = Rows("mdm", "hidden_by_depth", passes=96)
 _RULE = {"rule": floating()}
 
 

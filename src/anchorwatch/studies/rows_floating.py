@@ -19,7 +19,7 @@ from anchorwatch.models.model import Model
 from anchorwatch.models.sites import attention_modules
 from anchorwatch.probes import commit_regions, pattern, region_flow, top_keys
 from anchorwatch.rules import zscore
-from anchorwatch.runs import run
+from anchorwatch.runs import run, run_many
 from anchorwatch.stats.ranks import jensen_shannon
 from anchorwatch.studies import sets
 from anchorwatch.studies.reading import reads, right
@@ -124,7 +124,7 @@ def hidden_by_depth(model: Model, unit: int, options: Mapping[str, Any]) -> Rows
             made = effect(
                 model,
                 [shown.text],
-                _writes(model),
+                _writes(model, LENGTH // 2),
                 hide_sinks(KEYS, rule=zscore(), layers=at),
                 control=hide_random(KEYS, rule=zscore(), layers=at, matched_to="class", seed=unit),
                 seed=unit,
@@ -139,7 +139,10 @@ _HEADS: WeakKeyDictionary[Model, tuple[tuple[int, int], ...]] = WeakKeyDictionar
 
 
 def heads_out(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
-    """Answers with retrieval heads taken out, with as many others of their layers, and unedited."""
+    """Answers with retrieval heads taken out, with as many others of their layers, and unedited.
+
+    Each question has its own passage only: what is lost is then lost to the heads.
+    """
     if model not in _HEADS:
         _HEADS[model] = _retrieval_heads(model)
     heads = _HEADS[model]
@@ -150,14 +153,14 @@ def heads_out(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
         "heads": (knock_out(heads),),
         "others": (knock_out(others),),
     }
-    found = []
-    for index in range(unit * ITEMS, (unit + 1) * ITEMS):
-        item = sets.ASKED[index]
-        row: dict[str, Any] = {"item": index, "heads": len(heads)}
-        for name, edits in arms.items():
-            trace = run(model, item.prompt(), _writes(model), probes=(), edits=edits)
+    asked = range(unit * ITEMS, (unit + 1) * ITEMS)
+    items = [sets.GIVEN[index] for index in asked]
+    found: Rows = [{"item": index, "heads": len(heads)} for index in asked]
+    for name, edits in arms.items():
+        prompts = [item.prompt() for item in items]
+        traces = run_many(model, prompts, _answers(model), probes=(), edits=edits, batch=ITEMS)
+        for row, trace, item in zip(found, traces, items, strict=True):
             row[f"right_{name}"] = right(trace, item)
-        found.append(row)
     return found
 
 
@@ -195,10 +198,19 @@ def weights(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     return found
 
 
-def _writes(model: Model) -> Decoding:
+def _answers(model: Model) -> Decoding:
+    """As questions are answered elsewhere: two commits a step where masks are filled."""
     if model.family.kind == "arm":
-        return LeftToRight(LENGTH, cache=False, stop=False)
-    return LowConfidence(LENGTH, LENGTH)
+        return LeftToRight(LENGTH)
+    return LowConfidence(LENGTH, LENGTH // 2)
+
+
+def _writes(model: Model, length: int | None = None) -> Decoding:
+    """A position a step, to the end."""
+    positions = LENGTH if length is None else length
+    if model.family.kind == "arm":
+        return LeftToRight(positions, cache=False, stop=False)
+    return LowConfidence(positions, positions)
 
 
 def _written(
