@@ -95,7 +95,7 @@ def rewritten(out, change):
 def rows(text):
     """Cells of the first table, by claim; a pipe that is escaped ends no cell."""
     table = text.split("<details>")[0]
-    lines = [line for line in table.splitlines() if line.startswith("| H")]
+    lines = [line for line in table.splitlines() if re.match(r"\| H\d+ \|", line)]
     cells = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines]
     return {line[0]: line for line in cells}
 
