@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup check test test-real bench bench-read bench-train lab variants study film figures clean
+.PHONY: setup check test test-real bench bench-read bench-train lab variants study papers film figures clean
 
 setup: $(READY)
 
@@ -47,6 +47,11 @@ variants: $(READY)
 
 figures: $(READY)
 	$(BIN)/python docs/gallery.py
+
+# 3 says that some claims lack something: the pages say what
+papers: $(READY)
+	$(BIN)/anchorwatch study --budget standard -o runs/papers || test $$? -eq 3
+	$(BIN)/python docs/papers.py runs/papers
 
 study: $(READY)
 	$(BIN)/python examples/first_run.py
