@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+RUN    := $(VENV)/.run
 
 .PHONY: setup check test test-real bench bench-read bench-train lab variants study papers film figures clean
 
@@ -12,7 +13,14 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "anchorwatch needs Python 3.11 or newer: make PYTHON=python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $(READY)
+	touch $(READY) $(RUN)
+
+# What a study takes, and no more.
+$(RUN): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "anchorwatch needs Python 3.11 or newer: make PYTHON=python3.11"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -e $(READY) || ANCHORWATCH_WITHOUT_PAGE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[run]'
+	touch $(RUN)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -53,8 +61,8 @@ papers: $(READY)
 	$(BIN)/anchorwatch study --budget standard -o runs/papers || test $$? -eq 3
 	$(BIN)/python docs/papers.py runs/papers
 
-study: $(READY)
-	$(BIN)/python examples/first_run.py
+study: $(RUN)
+	$(BIN)/anchorwatch study --budget quick -o runs/study || test $$? -eq 3
 
 clean:
 	rm -rf $(VENV) .real dist build
