@@ -11,8 +11,8 @@ from anchorwatch.studies.claim import Criterion
 from anchorwatch.studies.report.figures import name_of
 from anchorwatch.studies.report.forest import forest
 from anchorwatch.studies.report.inlining import inlined
-from anchorwatch.studies.report.markup import Markup, joined, tag
 from anchorwatch.studies.report.marks import marks
+from anchorwatch.studies.report.markup import Markup, joined, tag
 from anchorwatch.studies.report.overview import filtered_by, verdict
 from anchorwatch.studies.report.papers import PAPERS, REPORTED
 from anchorwatch.studies.report.sentences import (
@@ -88,7 +88,9 @@ def _criterion(one: Judged, criterion: Criterion) -> Markup:
     caption = tag(
         "figcaption", None, tag("b", None, f"{criterion.name}: "), f"{criterion.statistic}."
     )
-    facts = [joined(tag("dt", None, name), tag("dd", None, words)) for name, words in _told(one, row)]
+    facts = [
+        joined(tag("dt", None, name), tag("dd", None, words)) for name, words in _told(one, row)
+    ]
     off = marks(one, criterion).off
     away = [f"{name} {number(value)}" for name, value in off]
     note = f"Not on this axis: {', '.join(away)}." if away else ""
@@ -103,8 +105,9 @@ def _told(one: Judged, row: Mapping[str, Any]) -> list[tuple[str, str]]:
     criterion = next(c for c in one.claim.criteria if c.name == row["criterion"])
     unit = one.claim.unit
     within = f"interval {interval(row['low'], row['high'])} at {level(row['level'])}"
+    within = f"no interval: {row['why']}" if row["why"] else within
     missing = f", {row['missing']} without a value" if row["missing"] else ""
-    found = f"{number(row['effect'])}, {row['why'] and 'no interval: ' + row['why'] or within}"
+    found = f"{number(row['effect'])}, {within}"
     told = [
         ("found", f"{found}; n = {counted(row['n'], unit)}{missing}"),
         ("needed", f"{wanted(criterion)} ({row['reason']})"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,9 @@ def _panel(ax: Axes, found: Marks, colour: str) -> None:
         )
     ax.plot([found.effect], [0.0], "o", color=colour, markersize=3.5)
     if found.values:
-        ax.plot(found.values, [-0.55] * len(found.values), "|", color=colour, markersize=4, alpha=0.6)
+        ax.plot(
+            found.values, [-0.55] * len(found.values), "|", color=colour, markersize=4, alpha=0.6
+        )
     for at, (name, value) in enumerate(found.named):
         style = (0, (4, 2)) if name == "null" else (0, (1, 1.5))
         ax.axvline(value, color=NULL, linestyle=style, linewidth=0.7)
@@ -82,11 +85,13 @@ def name_of(claim: str) -> str:
     return claim.replace("/", "-")
 
 
-def save_figures(drawn: dict[str, Figure], folder: Path) -> None:
+def save_figures(drawn: Iterable[tuple[str, Figure]], folder: Path) -> None:
     """Figures by name as PDF; those of an earlier study in this folder that are not made go."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, figure in drawn.items():
+    names = set()
+    for name, figure in drawn:
         figure.save(folder / f"{name}.pdf")
+        names.add(name)
     for path in folder.glob("*.pdf"):
-        if _OURS.fullmatch(path.name) and path.stem not in drawn:
+        if _OURS.fullmatch(path.name) and path.stem not in names:
             path.unlink()

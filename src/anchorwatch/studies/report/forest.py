@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from anchorwatch.studies.claim import Criterion
 from anchorwatch.studies.findings import Judged
-from anchorwatch.studies.report.markup import Markup, joined, tag
 from anchorwatch.studies.report.marks import Marks, marks, ticks
+from anchorwatch.studies.report.markup import Markup, joined, tag
 from anchorwatch.studies.report.sentences import interval, number, wanted
 
 _LEFT, _RIGHT = 3.0, 97.0

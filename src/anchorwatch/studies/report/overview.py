@@ -133,8 +133,9 @@ def _facts(study: Study) -> Markup:
         held = about["machine"]
         cores = counted(int(held["cores"]), "core")
         rows.append(("machine", f"{held['system']}, {held['processor']}, {cores}"))
-    if "variants" in about:
-        rows.append(("training seeds", str(about["variants"])))
+    if arms := dict(about.get("variants", {})):
+        runs = counted(sum(arms.values()), "training run")
+        rows.append(("training", f"{runs} of {counted(len(arms), 'arm')}: {', '.join(arms)}"))
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     rows.append(("versions", versions))
     pairs = [joined(tag("dt", None, name), tag("dd", None, words)) for name, words in rows]

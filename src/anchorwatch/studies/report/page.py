@@ -50,7 +50,11 @@ def page(study: Study, drawn: Mapping[str, Figure | str], beside: Sequence[Secti
             overview.what_was_run(study),
             overview.table(study),
             _beside(beside),
-            tag("section", {"aria-label": "How to read the pictures"}, tag("p", {"class": "note"}, HOW)),
+            tag(
+                "section",
+                {"aria-label": "How to read the pictures"},
+                tag("p", {"class": "note"}, HOW),
+            ),
             *(of_paper(study, name, drawn) for name in names),
             _methods(study),
             _manifest(study),
@@ -147,8 +151,9 @@ def _manifest(study: Study) -> Markup:
 
 
 def _made(study: Study) -> Markup:
+    version = study.about["versions"]["anchorwatch"]
     words = (
-        f"Made by anchorwatch {study.about['versions']['anchorwatch']}. claims.json, claims.csv and "
-        "report.md say the same for machines and editors; figures/ has every picture as PDF."
+        f"Made by anchorwatch {version}. Beside this page, claims.json, claims.csv and report.md "
+        "say the same for machines and editors, and figures/ has every picture as PDF."
     )
     return joined(tag("p", None, words))

@@ -82,8 +82,7 @@ def reason(one: Judged) -> str:
     lies = f"the interval{name} ({interval(row['low'], row['high'])})"
     said = {
         SUPPORTED: _supported(one, binding, lies),
-        REFUTED: f"Refuted: {lies} lies wholly outside of what the claim needs, "
-        f"{wanted(binding)}.",
+        REFUTED: f"Refuted: {lies} lies wholly outside of what the claim needs, {wanted(binding)}.",
         UNDECIDED: _undecided(row, binding, lies, name),
     }[one.says]
     adjusted = f"After Holm's correction {chance(one.verdict.p_holm)}."
@@ -128,7 +127,10 @@ def power(row: Mapping[str, Any], unit: str) -> str:
             f"With these {units}, equality could be shown four times in five only within "
             f"{number(shown)}."
         )
-    return f"With these {units}, a true value of {number(shown)} would be told from the margin four times in five."
+    return (
+        f"With these {units}, a true value of {number(shown)} would be told from the margin four "
+        "times in five."
+    )
 
 
 def summary(study: Study) -> str:
