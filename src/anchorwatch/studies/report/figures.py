@@ -23,6 +23,8 @@ from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
 if TYPE_CHECKING:
     from anchorwatch.studies.findings import Judged, Study
 
+_LETTERS = 66
+"""Of a title that is as wide as a column."""
 COLOURS = {SUPPORTED: PALETTE[0], REFUTED: PALETTE[1], UNDECIDED: NULL}
 _OURS = re.compile(r"((floating|sinks|sink_token)-H[1-9][0-9]?|compared)(-[a-z0-9-]+)?\.pdf")
 
@@ -31,12 +33,14 @@ _OURS = re.compile(r"((floating|sinks|sink_token)-H[1-9][0-9]?|compared)(-[a-z0-
 def claim_figure(one: Judged) -> Figure:
     """A panel for each criterion of a claim that was run: effect, interval, margin, null, units."""
     criteria = one.claim.criteria
-    drawn, axes = sheet(COLUMN, 0.35 + 0.85 * len(criteria), rows=len(criteria))
-    for ax, criterion in zip(axes, criteria, strict=True):
+    titles = [textwrap.wrap(printable(f"{c.name}: {c.statistic}"), _LETTERS) for c in criteria]
+    height = 0.35 + sum(0.75 + 0.1 * len(lines) for lines in titles)
+    drawn, axes = sheet(COLUMN, height, rows=len(criteria))
+    for ax, criterion, lines in zip(axes, criteria, titles, strict=True):
         _panel(ax, marks(one, criterion), COLOURS[one.says])
-        words = printable(f"{criterion.name}: {criterion.statistic}")
-        ax.set_title(textwrap.shorten(words, 92, placeholder=" …"), fontsize=SMALL, wrap=True)
-    drawn.suptitle(f"{one.claim.id}: {one.says}", fontsize=SMALL + 1, x=0.01, ha="left")
+        ax.set_title("\n".join(lines), fontsize=SMALL)
+    said = f"{one.claim.id}: {one.says} (shaded: where the claim holds)"
+    drawn.suptitle(said, fontsize=SMALL, x=0.01, ha="left")
     table = pd.DataFrame([one.criterion_row(criterion) for criterion in criteria])
     settings = {"claim": one.claim.id, "verdict": one.says}
     return Figure(drawn, table, name="claim", settings=settings, traces=[])
@@ -65,9 +69,17 @@ def _panel(ax: Axes, found: Marks, colour: str) -> None:
         style = (0, (4, 2)) if name == "null" else (0, (1, 1.5))
         ax.axvline(value, color=NULL, linestyle=style, linewidth=0.7)
         words = printable(f"{name} {number(value)}", 30)
-        spot = (value, 0.78 - 0.3 * (at % 3))
-        side = "left" if found.at(value) < 0.6 else "right"
-        ax.annotate(words, spot, fontsize=SMALL - 1, ha=side, va="center", color=NULL)
+        spot, left = (value, 0.78 - 0.3 * (at % 3)), found.at(value) < 0.6
+        ax.annotate(
+            words,
+            spot,
+            (2 if left else -2, 0),
+            textcoords="offset points",
+            fontsize=SMALL - 1,
+            ha="left" if left else "right",
+            va="center",
+            color=NULL,
+        )
     ax.set(xlim=(found.low, found.high), ylim=(-0.8, 1.0), yticks=[])
     ax.spines["left"].set_visible(False)
 
