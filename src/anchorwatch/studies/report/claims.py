@@ -94,10 +94,11 @@ def _criterion(one: Judged, criterion: Criterion) -> Markup:
     off = marks(one, criterion).off
     away = [f"{name} {number(value)}" for name, value in off]
     note = f"Not on this axis: {', '.join(away)}." if away else ""
-    parts = [caption, forest(one, criterion)]
+    shown = [forest(one, criterion)]
     if note:
-        parts.append(tag("p", {"class": "muted"}, note))
-    return tag("figure", {"class": "criterion"}, *parts, tag("dl", {"class": "facts"}, *facts))
+        shown.append(tag("p", {"class": "muted"}, note))
+    told = tag("dl", {"class": "facts"}, *facts)
+    return tag("figure", {"class": "criterion"}, caption, tag("div", None, *shown), told)
 
 
 def _told(one: Judged, row: Mapping[str, Any]) -> list[tuple[str, str]]:

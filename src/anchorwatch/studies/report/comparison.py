@@ -76,7 +76,9 @@ def sections(study: Study) -> list[Section]:
 
 def _attention(study: Study, gathered: Sequence[Need]) -> Iterator[Section]:
     """Watched runs of at least two models, or of one in two ways."""
+    order = list(study.about["models"])
     held = [need for need in gathered if isinstance(need, Runs) and _plain(need)]
+    held.sort(key=lambda need: (order.index(need.role), need.decoding is not None))
     needs = {_label(study, need): need for need in held if study.evidence[need].traces}
     if len(needs) < 2:
         return
@@ -99,15 +101,15 @@ def _attention(study: Study, gathered: Sequence[Need]) -> Iterator[Section]:
     ]
     title = "Attention, model beside model"
     caption = (
-        "Mean over prompts with its 95 % interval; differences are paired by prompt. Not "
-        "corrected for being many: verdicts are above. In brackets what even attention would give."
+        "Mean over prompts with its 95 % interval; differences are paired by prompt, and not "
+        "corrected for being many: verdicts are above. In parentheses what even attention gives."
     )
     drawn = tuple((says, figure) for says, figure in figures if figure is not None)
     yield Section("attention", title, words, head, tuple(rows), caption, drawn)
 
 
 def _plain(need: Runs) -> bool:
-    return need.prompts == "asked" and not need.edits
+    return need.prompts == "asked" and not need.edits and need.probes is None
 
 
 def _label(study: Study, need: Runs) -> str:
@@ -156,13 +158,15 @@ def _profile(study: Study, needs: dict[str, Runs], by: str) -> Figure | None:
             tables.append(made.assign(model=label))
     table = pd.concat(tables, ignore_index=True)
     axis = "progress"
+    if by == "layer" and table["layer"].nunique() < 2:
+        return None
     if by == "layer":
         axis, deepest = "depth", table.groupby("model")["layer"].transform("max")
         table["depth"] = (table["layer"] / deepest.where(deepest > 0, 1)).astype(float)
     drawn, axes = sheet(PAGE, 3.6, rows=2, columns=2)
     entries: list[Any] = []
     for ax, (name, (_, quantity, unit)) in zip(axes, MEASURES.items(), strict=True):
-        part = table[table["quantity"] == quantity]
+        part = table[table["quantity"] == quantity].dropna(subset="value")  # tenths without a step
         if quantity == "jump_rate_any":
             part = part.drop(columns="null")  # of shuffled steps: not even attention
         made = lines(ax, part, x=axis, unit=unit, colour_by="model")

@@ -166,11 +166,11 @@ def _names(found: Marks) -> list[tuple[int, str, float, float]]:
 
 
 def _name(row: int, words: str, percent: float, share: float) -> Markup:
-    """A name under the axis and the line up to its place."""
+    """A name under the axis, and its line above."""
     at, y = f"{percent:.2f}%", _NAMES + _ROW * row
     kind = words.partition(" ")[0].rstrip(",")
     top = 18.0 if kind in ("null", "margin") else _BAR - 8
-    line = {"class": kind, "x1": at, "x2": at, "y1": top, "y2": y - 11}
+    line = {"class": kind, "x1": at, "x2": at, "y1": top, "y2": _AXIS}
     label = {"class": f"name {kind}", "x": at, "y": y, "text-anchor": _anchor(share)}
     drawn = [] if kind == "margin" else [tag("line", line)]
     return joined(*drawn, tag("text", label, words))

@@ -11,6 +11,7 @@ from anchorwatch.studies.report.papers import PAPERS
 from anchorwatch.studies.report.sentences import (
     KIND,
     MEANING,
+    WORDS,
     counted,
     interval,
     number,
@@ -34,14 +35,14 @@ def opening(study: Study) -> Markup:
     places += [("methods", "Methods and citation"), ("manifest", "Manifest")]
     links = [tag("li", None, tag("a", {"href": f"#{at}"}, words)) for at, words in places]
     says = (
-        "Claims of papers about attention in masked diffusion language models, each run as a "
-        "hypothesis with a margin stated beforehand."
+        "What papers claim about attention in masked diffusion language models, tested on the "
+        "models named below, claim by claim, with a margin stated before anything ran."
     )
     return tag(
         "header",
         None,
         tag("a", {"class": "skip", "href": "#verdicts"}, "Skip to the verdicts"),
-        tag("h1", None, "What holds here of what papers claim"),
+        tag("h1", None, "Do the papers’ claims hold here?"),
         tag("p", {"class": "muted"}, says),
         tag("nav", {"aria-label": "Contents"}, tag("ul", None, *links)),
     )
@@ -70,7 +71,15 @@ def what_was_run(study: Study) -> Markup:
         _by_paper(study),
         tag("h3", None, "What was run"),
         _facts(study),
+        _words(),
     )
+
+
+def _words() -> Markup:
+    """What a newcomer has to know."""
+    pairs = [joined(tag("dt", None, word), tag("dd", None, says)) for word, says in WORDS.items()]
+    title = tag("summary", None, "New to this? The words of this page")
+    return tag("details", None, title, tag("dl", {"class": "facts"}, *pairs))
 
 
 def _studies(study: Study) -> list[str]:
@@ -83,8 +92,9 @@ def _by_paper(study: Study) -> Markup:
     for name in _studies(study):
         said = [one.says for one in study.findings if one.claim.study == name]
         cells = [tag("td", {"class": "number"}, str(said.count(one))) for one in VERDICTS]
-        title = tag("a", {"href": f"#paper-{name}"}, PAPERS[name].title)
-        row = tag("th", {"scope": "row"}, title)
+        link = tag("a", {"href": f"#paper-{name}"}, name)
+        title = tag("span", {"class": "spare title"}, PAPERS[name].title)
+        row = tag("th", {"scope": "row"}, link, title)
         bar = tag("td", {"class": "spare"}, _stack([said.count(one) for one in VERDICTS]))
         rows.append(tag("tr", None, row, *cells, bar))
     head = [tag("th", {"scope": "col"}, "paper")]
@@ -92,7 +102,7 @@ def _by_paper(study: Study) -> Markup:
     head.append(tag("th", {"scope": "col", "class": "spare"}, "share"))
     return tag(
         "table",
-        None,
+        {"class": "papers"},
         tag("caption", None, "Verdicts by paper"),
         tag("thead", None, tag("tr", None, *head)),
         tag("tbody", None, *rows),

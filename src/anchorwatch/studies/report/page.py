@@ -67,7 +67,7 @@ def page(study: Study, drawn: Mapping[str, Figure | str], beside: Sequence[Secti
         tag("meta", {"http-equiv": "Content-Security-Policy", "content": policy}),
         tag("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
         tag("meta", {"name": "referrer", "content": "no-referrer"}),
-        tag("title", None, "anchorwatch study: what holds here of what papers claim"),
+        tag("title", None, "anchorwatch study: do the papers’ claims hold here?"),
         Markup(f"<style>{style}</style>"),
     ]
     whole = tag("html", {"lang": "en"}, tag("head", None, *head), tag("body", None, *body))

@@ -22,6 +22,24 @@ MEANING = {
     UNDECIDED: "an interval reaches across the margin: more prompts, items or seeds could tell",
     LACKING: "not run, because something it needs is not at hand",
 }
+WORDS = {
+    "masked diffusion model": "a language model that starts from an answer of masks and fills "
+    "them in over several steps, in any order",
+    "autoregressive model": "a language model that writes from left to right, one token a step",
+    "attention": "how much each position of the text looks at each other one; every row of it "
+    "sums to one",
+    "sink, anchor": "a position that takes much more attention than an even share",
+    "step": "one pass through the network, after which some masks are filled",
+    "progress": "the share of the answer that is written; the clock that both kinds of model have",
+    "vanilla, sink token, gate": "a network with nothing added; with one extra token that all see "
+    "and that sees only itself; with a factor that can close what attention brings",
+    "statistic": "what is measured of each prompt, question or training run, and then averaged",
+    "null": "what the statistic would be if nothing of interest happened: even attention, chance",
+    "control": "the same done to something else of equal size, to hold the effect against",
+    "margin": "how far the statistic must be for the claim to count, stated before anything ran",
+    "interval": "where the true mean may lie, given how much prompts (questions, runs) differ",
+}
+"""For who is new to the field."""
 KIND = {
     "mdm": "masked diffusion model",
     "arm": "autoregressive model",
@@ -41,12 +59,13 @@ def number(value: float) -> str:
 
 
 def chance(p: float) -> str:
-    """A p-value as text.
+    r"""A p-value as text.
 
     >>> chance(0.2), chance(1e-9)
-    ('p = 0.2', 'p < 0.0001')
+    ('p\u202f=\u202f0.2', 'p\u202f<\u202f0.0001')
     """
-    return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
+    said = "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
+    return said.replace(" ", "\u202f")  # no line breaks within
 
 
 def wanted(criterion: Criterion) -> str:
