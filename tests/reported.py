@@ -43,10 +43,10 @@ def found(claim, truth, rng):
     return Finding(measured, {"on another scale": 0.25, "in words": "as expected"})
 
 
-def judged(truths=TRUTHS, *, sentence=None, seed=0):
-    """Every claim of the catalogue, with truths dealt out in turn."""
-    rng, held, lost = np.random.default_rng(seed), {}, {}
-    every = claims()
+def judged(truths=TRUTHS, names=()):
+    """Claims of the catalogue, all where none is named, with truths dealt out in turn."""
+    rng, held, lost = np.random.default_rng(0), {}, {}
+    every = claims(names)
     for at, claim in enumerate(every):
         truth = truths[at % len(truths)]
         if truth == LACKING or not claim.written:
@@ -123,6 +123,6 @@ def about(models=None):
     }
 
 
-def study(truths=TRUTHS, *, models=None, seed=0):
-    """A whole study, as if it had been run."""
-    return Study(judged(truths, seed=seed), about(models), Plan((), {}, ()), evidence())
+def study(truths=TRUTHS, names=(), *, models=None):
+    """A study as if it had been run."""
+    return Study(judged(truths, names), about(models), Plan((), {}, ()), evidence())

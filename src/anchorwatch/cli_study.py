@@ -77,7 +77,8 @@ def study(
         typer.echo(table.to_csv(index=False, lineterminator="\n"), nl=False)
     page = out / "report.html"
     talk.say(f"{found!r}\nwrote {one_line(str(page))}")
-    if _at_a_desktop() if opens is None else opens:
+    shown = _at_a_desktop() if opens is None else opens
+    if shown:
         _show(page)
     raise typer.Exit(3 if found.counts()["lacking"] else 0)
 

@@ -110,7 +110,7 @@ def _told(one: Judged, row: Mapping[str, Any]) -> list[tuple[str, str]]:
     missing = f", {row['missing']} without a value" if row["missing"] else ""
     found = f"{number(row['effect'])}, {within}"
     told = [
-        ("found", f"{found}; n = {counted(row['n'], unit)}{missing}"),
+        ("found", f"{found}; n\u202f=\u202f{counted(row['n'], unit)}{missing}"),
         ("needed", f"{wanted(criterion)} ({row['reason']})"),
     ]
     for name in ("null", "control"):

@@ -23,8 +23,8 @@ from anchorwatch.studies.verdicts import VERDICTS
 if TYPE_CHECKING:
     from anchorwatch.studies.findings import Judged, Study
 
-_HEAD = ("claim", "verdict", "what is claimed", "interval and margin", "found", "needed", "over")
-_SPARE = frozenset(("interval and margin", "found", "needed", "over"))
+_HEAD = ("claim", "verdict", "what is claimed", "picture", "found", "needed", "over")
+_SPARE = frozenset(("picture", "found", "needed", "over"))
 """Columns that a phone has no room for: they are told again with each claim."""
 
 

@@ -88,7 +88,7 @@ def counted(n: int, unit: str) -> str:
 
 def level(share: float) -> str:
     """Of an interval: 99.79 %."""
-    return f"{100 * share:.4g} %"
+    return f"{100 * share:.4g}\u202f%"
 
 
 def reason(one: Judged) -> str:
