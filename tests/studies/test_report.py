@@ -250,8 +250,8 @@ NEAR = Criterion("c", "the statistic c", EQUAL, 0.1, "because", about=1.0)
 @pytest.mark.parametrize(
     ("criteria", "values", "said"),
     [
-        ([ABOVE], [[0.5, 0.6, 0.5, 0.6, 0.5]], "Supported: the interval (0.482 to 0.598) lies"),
-        ([ABOVE], [[-0.5, -0.6, -0.5, -0.6, -0.5]], "Refuted: the interval (−0.598 to −0.482)"),
+        ([ABOVE], [[0.5, 0.6, 0.5, 0.6, 0.5]], "Supported: the interval (0.472 to 0.608) lies"),
+        ([ABOVE], [[-0.5, -0.6, -0.5, -0.6, -0.5]], "Refuted: the interval (−0.608 to −0.472)"),
         ([ABOVE], [[0.5, -0.6, 0.5, -0.6, 0.5]], "Undecided: the interval"),
         ([ABOVE], [[0.5, 0.6]], "Undecided: there is no interval (2 prompts, 5 needed)"),
         (
