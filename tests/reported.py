@@ -119,6 +119,7 @@ def about(models=None):
         "machine": {"system": "Linux x86_64", "processor": "planted", "cores": 2},
         "took": {"minutes": 3.2, "ended": "2026-01-02 03:04 UTC"},
         "cards": list(models),
+        "arms": {"vanilla": 5, "sink": 5, "gate": 5},
         "plan": {},
     }
 

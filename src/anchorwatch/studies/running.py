@@ -267,6 +267,6 @@ class _Task:
                 "threads": torch.get_num_threads(),
             },
             "cards": list(self.shelf.hand.cards),
-            "variants": dict(self.shelf.hand.arms or {}),
+            "arms": dict(self.shelf.hand.arms or {}),
             "plan": plan.as_dict(),
         }

@@ -144,7 +144,7 @@ def _facts(study: Study) -> Markup:
         held = about["machine"]
         cores = counted(int(held["cores"]), "core")
         rows.append(("machine", f"{held['system']}, {held['processor']}, {cores}"))
-    if arms := dict(about.get("variants", {})):
+    if arms := dict(about.get("arms", {})):
         runs = counted(sum(arms.values()), "training run")
         rows.append(("training", f"{runs} of {counted(len(arms), 'arm')}: {', '.join(arms)}"))
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
