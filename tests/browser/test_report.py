@@ -5,18 +5,24 @@ from pathlib import Path
 import pytest
 
 import reported
-from anchorwatch.studies.report.writing import write
+from anchorwatch.studies.report.comparison import sections
+from anchorwatch.studies.report.page import page
 
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 PHONE, DESK = (360, 740), (1280, 900)
+DRAWN = ("floating/H2", "sink_token/H6")
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=alert(1)>"
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A page with every verdict, and names that would run if they could."""
-    folder = tmp_path_factory.mktemp("page")
-    return write(reported.study(models=reported.MODELS | {"arm": HOSTILE}), folder)
+    """A page with every verdict, some figures, and names that would run if they could."""
+    study = reported.study(models=reported.MODELS | {"arm": HOSTILE})
+    drawn = {name: study.draw(name) for name in DRAWN}
+    assert all(drawn.values())
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(page(study, drawn, sections(study)))
+    return path
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def _attention(study: Study, gathered: Sequence[Need]) -> Iterator[Section]:
     """Watched runs of at least two models, or of one in two ways."""
     order = list(study.about["models"])
     held = [need for need in gathered if isinstance(need, Runs) and _plain(need)]
-    held.sort(key=lambda need: (order.index(need.role), need.decoding is not None))
+    held.sort(key=lambda need: (need.decoding is not None, order.index(need.role)))
     needs = {_label(study, need): need for need in held if study.evidence[need].traces}
     if len(needs) < 2:
         return
