@@ -97,7 +97,7 @@ def jumping(rate, places=6):
     return where
 
 
-def compared(values, doses=(1, 5, 10)):
+def compared(values, doses=(1, 5, 10, 20)):
     """An effect whose outcomes are {outcome: {series: [prompt]}}, the same at every dose."""
     rows = []
     names = {one.name: one for one in OUTCOMES}
@@ -127,6 +127,7 @@ def answered(scores):
             "task": "planted",
             "item": f"{item:05}",
             "containment": float(right),
+            "prediction": "planted",
             "unfit": "",
             "narrow": 0,
         }

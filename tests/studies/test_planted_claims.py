@@ -1,8 +1,5 @@
 """Every written claim on evidence of known truth: true, false and under-powered."""
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -167,14 +164,6 @@ def place_matters_or_not(truth):
     arms = {"vanilla": base, "sink": sink, "sink-end": sink + rng.normal(moved, noise, count)}
     columns = {arm: {"bound.all": held} for arm, held in arms.items()}
     return {sink_token_trained.PLACES: seeds(columns)}
-
-
-def test_every_written_claim_has_planted_evidence():
-    files = Path(__file__).parent.glob("test_planted_*.py")
-    found = [
-        name for one in files for name in re.findall(r'^@plants\("(.+)"\)', one.read_text(), re.M)
-    ]
-    assert sorted(found) == sorted(one.id for one in claims() if one.written)
 
 
 @pytest.mark.parametrize("truth", TRUTHS)

@@ -6,7 +6,6 @@ import pytest
 
 from anchorwatch.errors import EvidenceError
 from anchorwatch.studies import sink_token_changed, sink_token_inside, sink_token_trained
-from anchorwatch.studies.claim import Evidence
 from anchorwatch.studies.evidence import Traced
 from anchorwatch.studies.sink_token import CLAIMS
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
@@ -264,11 +263,6 @@ def test_the_verdict_is_the_truth(name, truth):
 def test_what_it_measured_is_told_whole(name):
     _, finding = said(CLAIM[name], PLANTED[name](SUPPORTED))
     told_whole(CLAIM[name], finding)
-
-
-@pytest.mark.parametrize("name", [name for name in PLANTED if CLAIM[name].draw])
-def test_a_figure_is_drawn(name):
-    assert CLAIM[name].draw(Evidence.of(PLANTED[name](SUPPORTED))) is not None
 
 
 @pytest.mark.parametrize("hurts", [0.05, 0.2])

@@ -74,7 +74,10 @@ def exist_or_not(truth):
         UNDECIDED: (0.55, 4.5, 0.2),
     }[truth]
     held = {"above": np.clip(rng.normal(above, wide, count), 0, 1), "shuffled": np.full(count, 2.0)}
-    return {sinks_seen.MAPS: table(held | {"greatest": rng.normal(most, 10 * wide, count)})}
+    return {
+        sinks_seen.MAPS: table(held | {"greatest": rng.normal(most, 10 * wide, count)}),
+        MDM: traces(2, jumping(0.5)),
+    }
 
 
 @plants("sinks/H4")
@@ -287,8 +290,10 @@ def massive_or_not(truth):
 
 @plants("sinks/H21")
 def reused_or_not(truth):
+    share = {SUPPORTED: 0.95, REFUTED: 0.02, UNDECIDED: 0.15}[truth]
+
     def keys(rng, step, layer, head):
-        same = rng.random() < 0.7 if truth == UNDECIDED else truth == SUPPORTED
+        same = rng.random() < share
         moves = rng.random() < 0.1  # so that prompts differ
         return (step + 1 if moves else step) if layer == 2 or same else step + 10
 

@@ -6,12 +6,14 @@ NaN is a prompt that a model could not be given, or that has no value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from anchorwatch import metrics
 from anchorwatch.errors import EvidenceError, SpecError
@@ -103,6 +105,16 @@ def by_prompt(
     return PerPrompt(value, null, labels)
 
 
+def by_cell(held: Traced, table: pd.DataFrame, over: str, column: str) -> dict[Any, np.ndarray]:
+    """[prompt] of each cell of a table that is split by prompt, in the order of the set."""
+    wide = table.pivot_table(index="prompt", columns=over, values=column, dropna=False)
+    found = {name: np.full(held.count, np.nan) for name in wide.columns}
+    for place, trace in zip(held.places, held.traces, strict=True):
+        for name, values in found.items():
+            values[place] = wide[name].get(prompt_id(trace), np.nan)
+    return found
+
+
 def by_trace(held: Traced, of: Any) -> np.ndarray:
     """A function of one trace for each prompt: [prompt]."""
     found = np.full(held.count, np.nan)
@@ -149,6 +161,21 @@ def by_seed(evidence: Evidence, need: Seeds, column: str) -> pd.DataFrame:
     table: pd.DataFrame = evidence[need]
     wide = table.pivot(index="seed", columns="arm", values=column).astype(float).sort_index()
     return wide.reindex(columns=list(need.arms))
+
+
+def mean_of(values: ArrayLike) -> float:
+    """Of the values that are there; NaN without any."""
+    held = np.asarray(values, dtype=float)
+    there = held[~np.isnan(held)]
+    return float(there.mean()) if there.size else math.nan
+
+
+def means_of(rows: np.ndarray) -> np.ndarray:
+    """[cell] over the units of [unit, cell] that have a value; NaN where none has."""
+    there = ~np.isnan(rows)
+    count = there.sum(axis=0)
+    total = np.where(there, rows, 0.0).sum(axis=0)
+    return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
 
 
 def answers(share: float, least: float, who: str) -> None:

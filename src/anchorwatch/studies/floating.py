@@ -7,12 +7,14 @@ from anchorwatch.studies import (
     floating_flow,
     floating_heads,
     floating_layers,
+    floating_origin,
     floating_tasks,
 )
 
 _MODULES = (
     floating_anchors,
     floating_layers,
+    floating_origin,
     floating_depth,
     floating_heads,
     floating_flow,

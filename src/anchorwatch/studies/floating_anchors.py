@@ -13,7 +13,7 @@ from anchorwatch.rules import zscore
 from anchorwatch.stats.ranks import spearman
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import PROMPT, Estimate
-from anchorwatch.studies.evidence import by_prompt, by_trace
+from anchorwatch.studies.evidence import by_prompt, by_trace, mean_of
 from anchorwatch.studies.least import Least
 from anchorwatch.studies.needs import Runs
 from anchorwatch.trace import Trace
@@ -54,8 +54,8 @@ def _fixed(evidence: Evidence) -> Finding:
             "mdm": Measured(Estimate.mean(mdm, PROMPT, _SHARE)),
         },
         {
-            "share on position 0": float(np.nanmean(first.value)),
-            "of even attention": float(np.nanmean(first.null)),
+            "share on position 0": mean_of(first.value),
+            "of even attention": mean_of(first.null),
         },
     )
 
@@ -73,14 +73,12 @@ def _moves(evidence: Evidence) -> Finding:
     mdm, arm, frozen = (turnover(evidence, need) for need in (MDM, ARM, FROZEN))
     return Finding(
         {
-            "beside the ARM": Measured(
-                Estimate.mean(mdm - arm, PROMPT, _GAP), 0.0, float(np.nanmean(arm))
-            ),
+            "beside the ARM": Measured(Estimate.mean(mdm - arm, PROMPT, _GAP), 0.0, mean_of(arm)),
             "beside a frozen canvas": Measured(
-                Estimate.mean(mdm - frozen, PROMPT, _GAP), 0.0, float(np.nanmean(frozen))
+                Estimate.mean(mdm - frozen, PROMPT, _GAP), 0.0, mean_of(frozen)
             ),
         },
-        {"turnover of the MDM": float(np.nanmean(mdm))},
+        {"turnover of the MDM": mean_of(mdm)},
     )
 
 
@@ -101,15 +99,18 @@ def _drifts(evidence: Evidence) -> Finding:
         * whole[:, None]
         for name in ("centroid_slope", "slope_any")
     )
-    least = Least.among([Estimate.mean(layer, PROMPT) for layer in centre.T])
-    also = {
-        "drift, mean over layers": float(np.nanmean(centre)),
-        "of the greatest key, mean over layers": float(np.nanmean(greatest)),
+    found = {
+        name: Measured(Least.among([Estimate.mean(layer, PROMPT) for layer in drift.T]), null=0.0)
+        for name, drift in (("attention", centre), ("greatest key", greatest))
     }
-    given = float(np.nanmean([np.nan, *by_trace(held, _beyond_frontier)]))
-    if np.isfinite(given):
-        also["rank correlation of place and step, given the frontier"] = given
-    return Finding({"least": Measured(least, null=0.0)}, also)
+    also = {
+        "drift, mean over layers": mean_of(centre),
+        "of the greatest key, mean over layers": mean_of(greatest),
+    }
+    given = by_trace(held, _beyond_frontier)
+    if np.isfinite(given).any():
+        also["rank correlation of place and step, given the frontier"] = mean_of(given)
+    return Finding(found, also)
 
 
 def _beyond_frontier(trace: Trace) -> float:
@@ -143,12 +144,12 @@ def _onsets(evidence: Evidence) -> Finding:
             "beyond other steps": Measured(
                 Estimate.mean(found.value - found.null, PROMPT, _GAP),
                 null=0.0,
-                control=float(np.nanmean(found.null)),
+                control=mean_of(found.null),
             ),
         },
         {
-            "share of onsets just committed": float(np.nanmean(found.value)),
-            "share of keys just committed": float(np.nanmean(chance)),
+            "share of onsets just committed": mean_of(found.value),
+            "share of keys just committed": mean_of(chance),
         },
     )
 
@@ -235,13 +236,21 @@ CLAIMS = (
         needs=(MDM,),
         criteria=(
             Criterion(
-                "least",
+                "attention",
                 "drift over a run of the mean position weighted by attention (Theil-Sen slope), "
                 "as a share of the canvas, of the layer that drifts least",
                 GREATER,
                 0.02,
                 "one position of the published figure's 52",
                 null="attention that stays where it is",
+            ),
+            Criterion(
+                "greatest key",
+                "the same of the position of a head's greatest key, of the layer that drifts least",
+                GREATER,
+                0.02,
+                "one position of the published figure's 52",
+                null="a greatest key that stays where it is",
             ),
         ),
         judge=_drifts,

@@ -10,7 +10,7 @@ from anchorwatch.evaluation.effects import slope
 from anchorwatch.evaluation.tables import gains
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import ITEM, Estimate
-from anchorwatch.studies.evidence import answers, by_item
+from anchorwatch.studies.evidence import answers, by_item, mean_of, means_of
 from anchorwatch.studies.needs import ROLES, Asked
 
 if TYPE_CHECKING:
@@ -34,11 +34,9 @@ def _doubles(evidence: Evidence) -> Finding:
     cells = [(role, context, "none") for role in ("mdm", "arm") for context in GAIN.contexts]
     scores = by_item(evidence, GAIN, cells)
     mdm, arm = scores[:, 1] - scores[:, 0], scores[:, 3] - scores[:, 2]
-    means = np.nanmean(scores, axis=0)
-    answers(
-        float(np.nanmean(arm)), LEAST, f"with its passage, over the closed book, {ROLES['arm'][0]}"
-    )
-    gained, beside = float(np.nanmean(mdm)), float(np.nanmean(arm))
+    means = means_of(scores)
+    answers(mean_of(arm), LEAST, f"with its passage, over the closed book, {ROLES['arm'][0]}")
+    gained, beside = mean_of(mdm), mean_of(arm)
     also = {
         "gain of the MDM": gained,
         "gain of the ARM": beside,
@@ -63,11 +61,11 @@ def _flatter(evidence: Evidence) -> Finding:
     cells = [(role, context, "none") for role in roles for context in NOISE.contexts]
     scores = by_item(evidence, NOISE, cells)
     half = len(NOISE.contexts)
-    for role, share in zip(roles, np.nanmean(scores, axis=0)[[0, half]], strict=True):
+    for role, share in zip(roles, means_of(scores)[[0, half]], strict=True):
         answers(float(share), LEAST, ROLES[role][0])
     mdm, arm = of(scores[:, :half]), of(scores[:, half:])
     also = {
-        f"slope of the {role.upper()}": float(np.nanmean(x))
+        f"slope of the {role.upper()}": mean_of(x)
         for role, x in zip(roles, (mdm, arm), strict=True)
     }
     return Finding({"slope": Measured(Estimate.mean(mdm - arm, ITEM), null=0.0)}, also)
@@ -78,7 +76,7 @@ def _by_role(evidence: Evidence, need: Asked) -> dict[str, np.ndarray]:
     found = {}
     for role in need.asks:
         found[role] = by_item(evidence, need, [(role, name, "none") for name in need.contexts])
-        answers(float(np.nanmean(found[role])), LEAST, ROLES[role][0])
+        answers(mean_of(found[role]), LEAST, ROLES[role][0])
     return found
 
 
@@ -87,10 +85,10 @@ def _not_lost(evidence: Evidence) -> Finding:
     index, also = {}, {}
     for role, held in scores.items():
         index[role] = (held[:, 0] + held[:, 2]) / 2 - held[:, 1]
-        also[f"last less first, {role.upper()}"] = float(np.nanmean(held[:, 2] - held[:, 0]))
-        also[f"accuracy, {role.upper()}"] = float(np.nanmean(held))
+        also[f"last less first, {role.upper()}"] = mean_of(held[:, 2] - held[:, 0])
+        also[f"accuracy, {role.upper()}"] = mean_of(held)
     apart = Estimate.mean(index["mdm"] - index["arm"], ITEM, (-2.0, 2.0))
-    beside = float(np.nanmean(index["arm"]))
+    beside = mean_of(index["arm"])
     return Finding(
         {
             "mdm": Measured(Estimate.mean(index["mdm"], ITEM, (-1.0, 1.0)), null=0.0),
@@ -120,8 +118,8 @@ def _integrates(evidence: Evidence) -> Finding:
     for name, other in (("far", 1), ("order", 2)):
         cost = {role: held[:, 0] - held[:, other] for role, held in scores.items()}
         effect = Estimate.mean(cost["mdm"] - cost["arm"], ITEM, (-2.0, 2.0))
-        found[name] = Measured(effect, 0.0, float(np.nanmean(cost["arm"])))
-        also[f"cost to the MDM, {name}"] = float(np.nanmean(cost["mdm"]))
+        found[name] = Measured(effect, 0.0, mean_of(cost["arm"]))
+        also[f"cost to the MDM, {name}"] = mean_of(cost["mdm"])
     return Finding(found, also)
 
 
@@ -130,14 +128,14 @@ def _prompt_helps(evidence: Evidence) -> Finding:
     for name, need in PROMPTED.items():
         held = by_item(evidence, need, [("mdm", context, "none") for context in need.contexts])
         gain[name] = held[:, 1] - held[:, 0]
-        also[f"gain with the prompt of {name}"] = float(np.nanmean(gain[name]))
+        also[f"gain with the prompt of {name}"] = mean_of(gain[name])
     answers(
-        float(np.nanmean([np.nan, *gain["rules"]])),
+        mean_of(gain["rules"]),
         LEAST,
         f"with its passage, over the closed book, in the prompt of rules, {ROLES['mdm'][0]}",
     )
     effect = Estimate.mean(gain["rules"] - gain["examples"], ITEM, (-2.0, 2.0))
-    return Finding({"less": Measured(effect, 0.0, float(np.nanmean(gain["examples"])))}, also)
+    return Finding({"less": Measured(effect, 0.0, mean_of(gain["examples"]))}, also)
 
 
 CLAIMS = (
@@ -186,7 +184,7 @@ CLAIMS = (
                 "change of accuracy per doubling of the passages, MDM less ARM, the same items",
                 GREATER,
                 0.01,
-                "a point per doubling is the least that would matter over four doublings",
+                "a point for each doubling is the least that would matter",
                 null="no difference between the models",
             ),
         ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from anchorwatch import metrics
@@ -12,9 +11,10 @@ from anchorwatch.studies.anchors import floating
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.depths import deep, rise, shallow
 from anchorwatch.studies.estimates import PROMPT, Estimate
-from anchorwatch.studies.evidence import by_prompt
+from anchorwatch.studies.evidence import by_prompt, mean_of, means_of
 from anchorwatch.studies.floating_anchors import MDM
 from anchorwatch.studies.needs import Rows
+from anchorwatch.studies.sets import TEMPLATE
 
 if TYPE_CHECKING:
     from anchorwatch.figures.figure import Figure
@@ -23,7 +23,6 @@ _PAPER = "arXiv 2601.07894"
 _PART = (-1.0, 1.0)
 HALVES = Rows("mdm", "hidden_by_depth", passes=192)
 _RULE = {"rule": floating()}
-_WORDS = _RULE | {"template": ("Passage:", "Question:", "Answer:")}
 
 
 def _angle(evidence: Evidence) -> Finding:
@@ -32,7 +31,7 @@ def _angle(evidence: Evidence) -> Finding:
         for name in ("angle_share", "norm_share")
     )
     also = {
-        f"{name} share, {where} half": float(np.nanmean(half(held)))
+        f"{name} share, {where} half": mean_of(half(held))
         for name, held in (("angle", angle), ("norm", norm))
         for where, half in (("shallow", shallow), ("deep", deep))
     }
@@ -54,18 +53,20 @@ def _angle_figure(evidence: Evidence) -> Figure | None:
 
 def _short(evidence: Evidence) -> Finding:
     ratio = by_prompt(evidence, MDM, "key_norms", "ratio", over="layer", options=_RULE).value
-    also = {f"layer {at}": float(value) for at, value in enumerate(np.nanmean(ratio, axis=0))}
+    also = {f"layer {at}": float(value) for at, value in enumerate(means_of(ratio))}
     return Finding({"ratio": Measured(Estimate.mean(deep(ratio), PROMPT), null=1.0)}, also)
 
 
 def _structure(evidence: Evidence) -> Finding:
     kinds = {
-        name: by_prompt(evidence, MDM, "structure", name, over="layer", options=_WORDS)
+        name: by_prompt(
+            evidence, MDM, "structure", name, over="layer", options=_RULE | {"template": TEMPLATE}
+        )
         for name in ("structure_of_sinks", "content")
     }
     sinks, content = kinds["structure_of_sinks"], kinds["content"]
     also = {
-        f"{words}, {where} layer": float(np.nanmean(held.value[:, at]))
+        f"{words}, {where} layer": mean_of(held.value[:, at])
         for words, held in (("structure among anchors", sinks), ("attention on content", content))
         for where, at in (("first", 0), ("last", -1))
     }
@@ -77,9 +78,7 @@ def _structure(evidence: Evidence) -> Finding:
 def _structure_figure(evidence: Evidence) -> Figure | None:
     from anchorwatch.figures.identity import structure
 
-    return structure(
-        metrics.structure(list(evidence[MDM].traces), floating(), template=_WORDS["template"])
-    )
+    return structure(metrics.structure(list(evidence[MDM].traces), floating(), template=TEMPLATE))
 
 
 def _needed(evidence: Evidence) -> Finding:
@@ -87,19 +86,19 @@ def _needed(evidence: Evidence) -> Finding:
     wide = table.pivot(index="unit", columns="half")
     own, deeper = (wide["did"][half].to_numpy(dtype=float) for half in ("shallow", "deep"))
     also = {
-        f"KL, {words}, {half}": float(np.nanmean(wide[name][half]))
+        f"KL, {words}, {half}": mean_of(wide[name][half])
         for words, name in (
             ("anchors hidden", "difference"),
             ("others hidden", "control_difference"),
         )
         for half in ("shallow", "deep")
     }
-    control = float(np.nanmean(wide["control_difference"]["shallow"]))
+    control = mean_of(wide["control_difference"]["shallow"])
     return Finding(
         {
             "beyond the control": Measured(Estimate.mean(own, PROMPT), 0.0, control),
             "beside deep layers": Measured(
-                Estimate.mean(own - deeper, PROMPT), 0.0, float(np.nanmean(deeper))
+                Estimate.mean(own - deeper, PROMPT), 0.0, mean_of(deeper)
             ),
         },
         also,

@@ -9,6 +9,7 @@ import pandas as pd
 
 from anchorwatch.studies.claim import EQUAL, GREATER, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import PROMPT, Estimate
+from anchorwatch.studies.evidence import mean_of
 from anchorwatch.studies.needs import Rows
 
 _PAPER = "arXiv 2601.07894"
@@ -24,7 +25,7 @@ def _wherever(evidence: Evidence) -> Finding:
     logs = np.log2(wide.where(wide > 0))
     first, middle, last = (logs[name].to_numpy() for name in ("first", "middle", "last"))
     also = {
-        f"times, gold {name}": float(2 ** np.nanmean(logs[name]))
+        f"times, gold {name}": float(2 ** mean_of(logs[name]))
         for name in ("first", "middle", "last")
     }
     return Finding(
@@ -40,10 +41,10 @@ def _wherever(evidence: Evidence) -> Finding:
 
 
 def _masks_doing(evidence: Evidence) -> Finding:
-    tables: dict[str, pd.DataFrame] = {
-        role: evidence[need].set_index("unit") for role, need in ROLLED.items()
-    }
-    both = tables["arm"].join(tables["mdm"], lsuffix=" arm", rsuffix=" mdm", how="outer")
+    arm, mdm = (
+        evidence[ROLLED[role]].set_index("unit").add_suffix(f" {role}") for role in ("arm", "mdm")
+    )
+    both: pd.DataFrame = arm.join(mdm, how="outer")
 
     def of(name: str) -> np.ndarray:
         return both[name].to_numpy(dtype=float)
@@ -51,7 +52,7 @@ def _masks_doing(evidence: Evidence) -> Finding:
     contrast = of("value arm") - of("value mdm")
     of_masks = of("null arm") - of("null mdm")
     also = {
-        f"{words}, {role.upper()}": float(np.nanmean(of(f"{name} {role}")))
+        f"{words}, {role.upper()}": mean_of(of(f"{name} {role}"))
         for role in ROLLED
         for words, name in (
             ("into the first token", "value"),
@@ -131,6 +132,7 @@ CLAIMS = (
         ),
         judge=_masks_doing,
         defect="in a causal model the first row can only look at itself and absorbs everything",
-        caveat="the more layers, the more flows into the first token; this is of the model's own",
+        caveat="the more layers, the more flows into the first token; this is of the model's own. "
+        "Whether answers look otherwise once the first token is left out is floating/H18's",
     ),
 )

@@ -11,7 +11,7 @@ from anchorwatch import metrics
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.depths import weighted_depth
 from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
-from anchorwatch.studies.evidence import answers
+from anchorwatch.studies.evidence import answers, mean_of, means_of
 from anchorwatch.studies.floating_anchors import ARM, MDM
 from anchorwatch.studies.needs import ROLES, Rows, Runs
 from anchorwatch.studies.reading import reads
@@ -54,8 +54,8 @@ def _deep(evidence: Evidence) -> Finding:
     def apart(means: np.ndarray) -> float:
         return weighted_depth(means[:layers]) - weighted_depth(means[layers:])
 
-    other = weighted_depth(np.nanmean(mdm["other"].mean(axis=2), axis=0))
-    beside = weighted_depth(np.nanmean(theirs, axis=0))
+    other = weighted_depth(means_of(mdm["other"].mean(axis=2)))
+    beside = weighted_depth(means_of(theirs))
     return Finding(
         {
             "deep": Measured(Estimate.jackknife(mine, weighted_depth, PROMPT), 0.5, other),
@@ -64,7 +64,7 @@ def _deep(evidence: Evidence) -> Finding:
             ),
         },
         {
-            f"attention to gold, {where} layer": float(np.nanmean(mine[:, at]))
+            f"attention to gold, {where} layer": mean_of(mine[:, at])
             for where, at in (("first", 0), ("last", -1))
         },
     )
@@ -88,7 +88,7 @@ def _few(evidence: Evidence) -> Finding:
         copy = by_head(evidence, need)["copy"]
         heads = copy.reshape(len(copy), -1)
         found[role] = Estimate.jackknife(heads, _carried_by, PROMPT)
-        at_least = np.nanmean(heads, axis=0) >= RETRIEVES
+        at_least = means_of(heads) >= RETRIEVES
         shares[f"share of heads that copy at least a tenth, {role}"] = float(at_least.mean())
     return Finding({"mdm": Measured(found["MDM"], 1.0, found["ARM"].value)}, shares)
 
@@ -100,12 +100,12 @@ def _matter(evidence: Evidence) -> Finding:
         whole, heads, others = (
             table[f"right_{name}"].to_numpy(dtype=float) for name in ("none", "heads", "others")
         )
-        answers(float(np.nanmean(whole)), LEAST, ROLES[role][0])
-        control = float(np.nanmean(others - whole))
+        answers(mean_of(whole), LEAST, ROLES[role][0])
+        control = mean_of(others - whole)
         found[role] = Measured(Estimate.pairs(heads, others, ITEM), 0.0, control)
-        also[f"{role.upper()} unedited"] = float(np.nanmean(whole))
-        also[f"{role.upper()} without {int(table['heads'].iloc[0])} retrieval heads"] = float(
-            np.nanmean(heads)
+        also[f"{role.upper()} unedited"] = mean_of(whole)
+        also[f"{role.upper()} without {int(table['heads'].iloc[0])} retrieval heads"] = mean_of(
+            heads
         )
     return Finding(found, also)
 

@@ -7,6 +7,7 @@ from math import sqrt
 import numpy as np
 import pandas as pd
 
+from anchorwatch import metrics
 from anchorwatch.errors import EvidenceError
 from anchorwatch.metrics.tokens import CLASSES, MASK, TEMPLATE
 from anchorwatch.stats.ranks import jensen_shannon
@@ -15,7 +16,7 @@ from anchorwatch.studies.anchors import floating
 from anchorwatch.studies.claim import GREATER, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.depths import deep
 from anchorwatch.studies.estimates import PROMPT, Estimate
-from anchorwatch.studies.evidence import by_prompt, by_trace
+from anchorwatch.studies.evidence import Traced, by_cell, by_trace, mean_of
 from anchorwatch.studies.floating_anchors import MDM, turnover
 from anchorwatch.studies.floating_heads import by_head
 from anchorwatch.studies.needs import ROLES, Rows, Runs
@@ -34,7 +35,7 @@ def _success(evidence: Evidence) -> Finding:
     scored = np.full(held.count, np.nan)
     for place, trace in zip(held.places, held.traces, strict=True):
         scored[place] = right(trace, sets.ASKED[place])
-    share = float(np.nanmean(scored))
+    share = mean_of(scored)
     if not ROOM <= share <= 1 - ROOM:
         raise EvidenceError(
             f"{ROLES['mdm'][0]} that is right in {ROOM:.0%} to {1 - ROOM:.0%} of the prompts: "
@@ -51,7 +52,7 @@ def _success(evidence: Evidence) -> Finding:
     also = {"right": share}
     for name, held_by in (("turnover", moves), ("attention to gold beyond others", looks)):
         for words, which in (("right", scored > 0.5), ("wrong", scored <= 0.5)):
-            also[f"{name}, {words} answers"] = float(np.nanmean(held_by[which]))
+            also[f"{name}, {words} answers"] = mean_of(held_by[which])
     return Finding(found, also)
 
 
@@ -64,7 +65,7 @@ def _goes_with(y: np.ndarray, x: np.ndarray, z: np.ndarray) -> Estimate:
 
 def _centred(values: np.ndarray) -> np.ndarray:
     """Nothing but numerics: products of small numbers keep more digits."""
-    return values - np.nanmean(values)
+    return values - mean_of(values)
 
 
 def _partial(means: np.ndarray) -> float:
@@ -89,22 +90,23 @@ def _tasks(evidence: Evidence) -> Finding:
     for at, name in zip(np.flatnonzero(known), np.array(CLASSES)[known], strict=True):
         if at == MASK or not np.nansum(asked[:, at]) + np.nansum(told[:, at]):
             continue
-        also[f"lift of {name}, asked"] = float(np.nanmean(asked[:, at]))
-        also[f"lift of {name}, told"] = float(np.nanmean(told[:, at]))
+        also[f"lift of {name}, asked"] = mean_of(asked[:, at])
+        also[f"lift of {name}, told"] = mean_of(told[:, at])
     effect = Estimate.mean(across - within, PROMPT, (-1.0, 1.0))
-    return Finding({"tasks": Measured(effect, 0.0, float(np.nanmean(within)))}, also)
+    return Finding({"tasks": Measured(effect, 0.0, mean_of(within))}, also)
 
 
 def _profiles(evidence: Evidence, need: Runs) -> np.ndarray:
     """[prompt, class] share of anchors over the class's share of the keys; NaN: it has no keys."""
-    options = {"rule": floating()}
-    if need.prompts == "asked":
-        options |= {"template": ("Passage:", "Question:", "Answer:")}  # type: ignore[dict-item]
-    found = by_prompt(evidence, need, "enrichment", "share", over="class", options=options)
-    profile = np.full((len(found.value), len(CLASSES)), np.nan)
+    held: Traced = evidence[need]
+    words = sets.TEMPLATE if need.prompts == "asked" else ()
+    table = metrics.enrichment(list(held.traces), floating(), by=["prompt"], template=words)
+    share, even = (by_cell(held, table, "class", name) for name in ("value", "null"))
+    profile = np.full((held.count, len(CLASSES)), np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
-        lift = np.where(found.null > 0, found.value / found.null, np.nan)
-    profile[:, [CLASSES.index(str(name)) for name in found.labels]] = lift
+        for name, null in even.items():
+            lift = np.where(null > 0, share[name] / null, np.nan)
+            profile[:, CLASSES.index(str(name))] = lift
     return profile
 
 
@@ -133,10 +135,10 @@ def _queries(evidence: Evidence) -> Finding:
     value, null = (wide[name].to_numpy(dtype=float) for name in ("value", "null"))
     effect = Estimate.mean((value - null).mean(axis=1), PROMPT, (-1.0, 1.0))
     return Finding(
-        {"apart": Measured(effect, 0.0, float(np.nanmean(null)))},
+        {"apart": Measured(effect, 0.0, mean_of(null))},
         {
-            "last half of the layers": float(np.nanmean(deep(value - null))),
-            "heads whose greatest key is another": float(np.nanmean(wide["elsewhere"])),
+            "last half of the layers": mean_of(deep(value - null)),
+            "heads whose greatest key is another": mean_of(wide["elsewhere"]),
         },
     )
 

@@ -14,8 +14,9 @@ from anchorwatch import metrics
 from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.edits import Edit, hide_random, hide_sinks, knock_out, random_heads
 from anchorwatch.effects import effect
-from anchorwatch.errors import AnchorwatchWarning
+from anchorwatch.errors import AnchorwatchWarning, EvidenceError
 from anchorwatch.models.model import Model
+from anchorwatch.models.sites import attention_modules
 from anchorwatch.probes import commit_regions, pattern, region_flow, top_keys
 from anchorwatch.rules import zscore
 from anchorwatch.runs import run
@@ -39,6 +40,9 @@ KEYS = 3
 """Anchors hidden in each head, at most."""
 DRAWS = 20
 """Of queries dealt out by chance."""
+
+WEIGHTS = 64
+"""Of each layer, for a unit of `weights`."""
 
 Rows = list[dict[str, Any]]
 
@@ -163,6 +167,10 @@ def _retrieval_heads(model: Model) -> tuple[tuple[int, int], ...]:
         reads(_written(model, sets.ASKED[FAR + at], top_keys(), commit_regions())).beyond
         for at in range(FOUND_ON)
     ]
+    if np.isnan(scores).all():
+        raise EvidenceError(
+            f"a model that writes answers: {model.source} wrote none to {FOUND_ON} prompts"
+        )
     mean = np.nanmean(scores, axis=0)  # [layer, head]
     count = max(2, round(SHARE_OUT * mean.size))
     taken: list[tuple[int, int]] = []
@@ -171,6 +179,20 @@ def _retrieval_heads(model: Model) -> tuple[tuple[int, int], ...]:
         if sum(at == layer for at, _ in taken) < mean.shape[1] // 2 and len(taken) < count:
             taken.append((layer, head))
     return tuple(sorted(taken))
+
+
+def weights(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+    """Some weights of each layer's attention, at places that a unit draws: a row a layer."""
+    found = []
+    for layer, module in enumerate(attention_modules(model.network)):
+        named = sorted(dict(module.named_parameters()).items())
+        matrix = next(held for _, held in named if held.ndim == 2).detach()
+        chance = np.random.default_rng((unit, layer))
+        rows, columns = (chance.integers(size, size=WEIGHTS) for size in matrix.shape)
+        held = matrix[rows, columns].double().tolist()
+        shape = "x".join(map(str, matrix.shape))
+        found.append({"layer": layer, "shape": shape, "held": held})
+    return found
 
 
 def _writes(model: Model) -> Decoding:
@@ -195,5 +217,5 @@ def _quiet() -> Iterator[None]:
 
 ROWS = {
     one.__name__: one
-    for one in (gold_places, first_rollout, query_split, hidden_by_depth, heads_out)
+    for one in (gold_places, first_rollout, query_split, hidden_by_depth, heads_out, weights)
 }

@@ -6,6 +6,7 @@ same call goes on where it was stopped, and finds everything where it was not.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import time
@@ -140,7 +141,7 @@ def _begun(
     if folder.exists() and not folder.is_dir():
         raise SpecError(f"{folder} is a file: a study is many files, name a folder")
     table = _variants(variants)
-    task = _Task(claims, folder, dict(roles))
+    task = _Task(claims, folder, dict(roles), _said_of(table, variants))
     holdings = {}
     for role in roles:
         loaded = task.model(role)
@@ -164,6 +165,15 @@ def _variants(path: str | Path | None) -> pd.DataFrame | None:
         return tables.variants()
     except TraceError:
         return None
+
+
+def _said_of(table: pd.DataFrame | None, path: str | Path | None) -> dict[str, str] | None:
+    """Which table of training seeds a study read; None where it had none."""
+    if table is None:
+        return None
+    spelled = table.to_csv(index=False).encode()
+    source = "the package's" if path is None else str(path)
+    return {"source": source, "sha256": hashlib.sha256(spelled).hexdigest()}
 
 
 def _holding(role: str, model: Model) -> Holding:
@@ -194,6 +204,8 @@ class _Task:
     claims: tuple[Claim, ...]
     out: Path
     sources: dict[str, str]
+    table: dict[str, str] | None
+    """Which table of training seeds."""
     shelf: Shelf = field(init=False)
     _held: tuple[str, Model] | None = None
     """The role and model in memory."""
@@ -251,8 +263,10 @@ class _Task:
     def about(self, plan: Plan) -> dict[str, Any]:
         """The manifest."""
         return {
+            "claims": [claim.id for claim in self.claims],
             "models": dict(self.sources),
             "weights": {role: one.weights for role, one in self.shelf.hand.models.items()},
+            "variants": self.table,
             "budget": self.shelf.budget.as_dict(),
             "versions": {
                 "anchorwatch": __version__,

@@ -15,6 +15,8 @@ SEED = 70_000
 """Of made-up items: not those of training, of cards, or of evaluations."""
 ASKED = World("held-out", seed=SEED, distractors=Distractors(random=1, hard=1))
 """Whose items the set `asked` shows: item i has the answers to prompt i."""
+TEMPLATE = ("Passage:", "Question:", "Answer:")
+"""Words of the prompts of `asked` that are neither passage nor question."""
 
 
 @dataclass(frozen=True)

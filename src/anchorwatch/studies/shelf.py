@@ -20,7 +20,7 @@ import pandas as pd
 
 from anchorwatch._version import __version__
 from anchorwatch.commits import replace_file, sealed, unsealed
-from anchorwatch.errors import TraceError
+from anchorwatch.errors import EvidenceError, TraceError
 from anchorwatch.evaluation.results import made
 from anchorwatch.lab.cards import read as read_card
 from anchorwatch.studies.budget import Budget
@@ -94,9 +94,10 @@ class Shelf:
         if isinstance(need, Asked):
             return self._answered(need)
         if isinstance(need, Rows):
-            paths = [self.unit(need, need.role, at) for at in range(self.budget.rows)]
-            fit = [path for path in paths if not path.with_suffix(".unfit").exists()]
-            return _table([row for path in fit for row in self.opened(path)["rows"]])
+            places, _ = self._fit(need)
+            return _table(
+                [row for at in places for row in self._record(need, need.role, at)["rows"]]
+            )
         if isinstance(need, Cards):
             assert self.card_folders is not None
             return {role: read_card(self.card_folders[role]) for role in need.of}
@@ -107,32 +108,32 @@ class Shelf:
     def _record(self, need: Need, role: str, index: int) -> dict[str, Any]:
         return self.opened(self.unit(need, role, index))
 
-    def _unfit(self, need: Runs | Effect) -> dict[int, str]:
-        found = {}
-        for at in range(self.budget.prompts):
+    def _fit(self, need: Runs | Effect | Rows) -> tuple[list[int], dict[int, str]]:
+        """Units that were made, and why the others were not; one at least must have been."""
+        every, unfit = range(need.units(self.budget)), {}
+        for at in every:
             path = self.unit(need, need.role, at).with_suffix(".unfit")
             if path.exists():
-                found[at] = str(self.opened(path)["unfit"])
-        return found
+                unfit[at] = str(self.opened(path)["unfit"])
+        if len(unfit) == len(every):
+            raise EvidenceError(
+                f"prompts that fit the model: none of {len(every)} does for {need} ({unfit[0]})"
+            )
+        return [at for at in every if at not in unfit], unfit
 
     def _traced(self, need: Runs) -> Traced:
-        unfit = self._unfit(need)
-        places = [at for at in range(self.budget.prompts) if at not in unfit]
+        places, unfit = self._fit(need)
         traces = [read(self.unit(need, need.role, at)) for at in places]
         return Traced(traces, places, self.budget.prompts, unfit)
 
     def _compared(self, need: Effect) -> Compared:
-        unfit = self._unfit(need)
-        places = [at for at in range(self.budget.prompts) if at not in unfit]
+        places, unfit = self._fit(need)
         parts: dict[str, list[pd.DataFrame]] = {"table": [], "layers": []}
         for at in places:
             record = self._record(need, need.role, at)
             for name, held in parts.items():
                 held.append(_table(record[name]).assign(place=at))
-        tables = {
-            name: pd.concat(held, ignore_index=True) if held else pd.DataFrame()
-            for name, held in parts.items()
-        }
+        tables = {name: pd.concat(held, ignore_index=True) for name, held in parts.items()}
         return Compared(tables["table"], tables["layers"], self.budget.prompts, unfit)
 
     def _answered(self, need: Asked) -> Answered:

@@ -17,7 +17,7 @@ from anchorwatch.probes import norms, received
 from anchorwatch.rules import topk
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
-from anchorwatch.studies.evidence import by_prompt
+from anchorwatch.studies.evidence import by_prompt, mean_of
 from anchorwatch.studies.needs import Rows, Runs
 
 if TYPE_CHECKING:
@@ -36,10 +36,6 @@ LEAST_GAIN = 0.5
 """Nats per token of an answer that a passage must bring for there to be something to lose."""
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(np.nanmean(values))
-
-
 def _low_norms(evidence: Evidence) -> Finding:
     """The median over layers for each prompt: one layer with large vectors does not decide."""
     ratio = by_prompt(evidence, NORMS, "value_norms", "ratio", over="layer")
@@ -49,8 +45,8 @@ def _low_norms(evidence: Evidence) -> Finding:
         evidence, NORMS, "value_norms", "ratio", over="layer", options={"rule": topk(1)}
     )
     also = {
-        "AUROC of the smaller norm": _mean(_medians(auroc.value)),
-        "ratio of the greatest key, sink or not": _mean(_medians(greatest.value)),
+        "AUROC of the smaller norm": mean_of(_medians(auroc.value)),
+        "ratio of the greatest key, sink or not": mean_of(_medians(greatest.value)),
     }
     return Finding({"ratio": Measured(Estimate.mean(middle, PROMPT), 1.0)}, also)
 
@@ -75,14 +71,14 @@ def _moves(evidence: Evidence) -> Finding:
     rates = [by_prompt(evidence, need, "jumps", "jump_rate") for need in (MDM, ARM)]
     stays = [by_prompt(evidence, need, "spread", "modal_share") for need in (MDM, ARM)]
     found = {
-        name: Measured(Estimate.mean(mdm.value - arm.value, PROMPT, _GAP), 0.0, _mean(arm.value))
+        name: Measured(Estimate.mean(mdm.value - arm.value, PROMPT, _GAP), 0.0, mean_of(arm.value))
         for name, (mdm, arm) in (("switch", rates), ("places", stays))
     }
     also = {
-        "switch, MDM": _mean(rates[0].value),
-        "switch, steps shuffled": _mean(rates[0].null),
-        "commonest place, MDM": _mean(stays[0].value),
-        "commonest place, drawn evenly": _mean(stays[0].null),
+        "switch, MDM": mean_of(rates[0].value),
+        "switch, steps shuffled": mean_of(rates[0].null),
+        "commonest place, MDM": mean_of(stays[0].value),
+        "commonest place, drawn evenly": mean_of(stays[0].null),
     }
     return Finding(found, also)
 
@@ -118,13 +114,13 @@ def _causal(evidence: Evidence) -> Finding:
     table: pd.DataFrame = evidence[KNOCK_OUTS]
     kl = {name: table[name].to_numpy(dtype=float) for name in ("sink", "greatest", "random")}
     found = {
-        name: Measured(Estimate.mean(kl[one] - kl[other], PROMPT), 0.0, _mean(kl[other]))
+        name: Measured(Estimate.mean(kl[one] - kl[other], PROMPT), 0.0, mean_of(kl[other]))
         for name, one, other in (
             ("token over key", "sink", "greatest"),
             ("key over chance", "greatest", "random"),
         )
     }
-    return Finding(found, {"KL without the sink token": _mean(kl["sink"])})
+    return Finding(found, {"KL without the sink token": mean_of(kl["sink"])})
 
 
 def _same(evidence: Evidence) -> Finding:
@@ -132,8 +128,8 @@ def _same(evidence: Evidence) -> Finding:
     sides = {role: _by_unit(evidence[need]) for role, need in OPEN.items()}
     both = sorted(set(sides["sink"]) & set(sides["gate"]))
     found = np.array([_correlations(sides["sink"][u], sides["gate"][u]) for u in both])
-    one = Measured(Estimate.mean(found[:, 0], PROMPT, _GAP), 0.0, _mean(found[:, 1]))
-    return Finding({"correlation": one}, {"within heads": _mean(found[:, 2])})
+    one = Measured(Estimate.mean(found[:, 0], PROMPT, _GAP), 0.0, mean_of(found[:, 1]))
+    return Finding({"correlation": one}, {"within heads": mean_of(found[:, 2])})
 
 
 def _by_unit(table: pd.DataFrame) -> dict[int, np.ndarray]:

@@ -20,7 +20,7 @@ from anchorwatch.studies.claim import (
     Measured,
 )
 from anchorwatch.studies.estimates import SEED, Estimate
-from anchorwatch.studies.evidence import by_seed
+from anchorwatch.studies.evidence import by_seed, mean_of
 from anchorwatch.studies.needs import Seeds
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def _over(values: np.ndarray, null: float = 0.0) -> Measured:
 def _improves(evidence: Evidence) -> Finding:
     wide, answers = (by_seed(evidence, IMPROVES, name) for name in IMPROVES.columns)
     better = (wide["sink"] - wide["vanilla"]).to_numpy()
-    right = float(np.nanmean(answers["sink"] - answers["vanilla"]))
-    found = Measured(Estimate.mean(better, SEED), 0.0, float(np.nanmean(wide["vanilla"])))
+    right = mean_of(answers["sink"] - answers["vanilla"])
+    found = Measured(Estimate.mean(better, SEED), 0.0, mean_of(wide["vanilla"]))
     return Finding({"bound": found}, {"answers with passage, sink less vanilla": right})
 
 
@@ -79,7 +79,7 @@ def _gates(evidence: Evidence) -> Finding:
         for arm in ("gate-plain", "gate", "gate-headwise")
     }
     means = {
-        f"{arm} less vanilla": float(np.nanmean(gap(evidence, GATES, BOUND, arm, "vanilla")))
+        f"{arm} less vanilla": mean_of(gap(evidence, GATES, BOUND, arm, "vanilla"))
         for arm in GATES.arms[1:]
     }
     return Finding(found, means)
@@ -94,10 +94,10 @@ def _alike(evidence: Evidence, need: Seeds, arm: str, word: str) -> Finding:
         f"{word} not better": _over(-moved - _PART * gain),
     }
     means = {
-        f"{other} less sink": float(np.nanmean(gap(evidence, need, BOUND, other, "sink")))
+        f"{other} less sink": mean_of(gap(evidence, need, BOUND, other, "sink"))
         for other in need.arms[2:]
     }
-    return Finding(found, means | {"gain of a sink": float(np.nanmean(gain))})
+    return Finding(found, means | {"gain of a sink": mean_of(gain)})
 
 
 def _place(evidence: Evidence) -> Finding:
@@ -116,14 +116,14 @@ def _number(evidence: Evidence) -> Finding:
         f"{word} gain no more": _over(more[arm] - _PART * gain)
         for word, arm in (("two", "sink-2"), ("four", "sink-4"))
     }
-    also = {f"gain of {arm} over one": float(np.nanmean(more[arm])) for arm in more}
-    return Finding(found, also | {"gain of one": float(np.nanmean(gain))})
+    also = {f"gain of {arm} over one": mean_of(more[arm]) for arm in more}
+    return Finding(found, also | {"gain of one": mean_of(gain)})
 
 
 def _sees(evidence: Evidence) -> Finding:
     less = gap(evidence, SEEING, BOUND, "register", "sink")
     also = {
-        f"{arm} less vanilla": float(np.nanmean(gap(evidence, SEEING, BOUND, arm, "vanilla")))
+        f"{arm} less vanilla": mean_of(gap(evidence, SEEING, BOUND, arm, "vanilla"))
         for arm in SEEING.arms[1:]
     }
     return Finding({"register": _over(less)}, also)
@@ -134,7 +134,7 @@ def _converts(evidence: Evidence) -> Finding:
         "gates hurt": _over(gap(evidence, CONVERTED, BOUND, "gate-plain", "vanilla")),
         "a sink token does not": _over(gap(evidence, CONVERTED, BOUND, "sink", "vanilla")),
     }
-    begun = float(np.nanmean(gap(evidence, CONVERTED, BOUND, "gate", "vanilla")))
+    begun = mean_of(gap(evidence, CONVERTED, BOUND, "gate", "vanilla"))
     return Finding(found, {"gates that begin as 1, less vanilla": begun})
 
 
@@ -216,7 +216,7 @@ CLAIMS = (
         judge=_place,
         draw=compared(PLACES),
         defect="code for the other place was not released",
-        caveat=_NO_GAIN,
+        caveat=_NO_GAIN + "; a token in the middle, or without a rotary position, is in no table",
     ),
     Claim(
         "sink_token/H8",
@@ -265,7 +265,7 @@ CLAIMS = (
         defect="code for the empty value was not released; whether it is empty in training or only "
         "afterwards is not said (ours is in both)",
         caveat=_NO_GAIN + "; relatives without a token (off by one, a logit of each head) are told "
-        "and decide nothing",
+        "and decide nothing; a frozen token, or a value emptied after training, is in no table",
     ),
     Claim(
         "sink_token/H10",

@@ -8,7 +8,7 @@ import pandas as pd
 from anchorwatch.edits import hide_random, hide_sinks
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
-from anchorwatch.studies.evidence import answers, by_effect, by_item
+from anchorwatch.studies.evidence import answers, by_effect, by_item, mean_of
 from anchorwatch.studies.needs import ROLES, Asked, Effect, Rows
 from anchorwatch.studies.sinks_hidden import HIDDEN
 
@@ -34,7 +34,7 @@ def _comes_back(evidence: Evidence) -> Finding:
         for need in (HIDDEN, FOUND_EDITED)
     )
     gap = {name: shadow[name] - edited[name] for name in shadow}
-    control = {name: float(np.nanmean(edited[name])) for name in edited}
+    control = {name: mean_of(edited[name]) for name in edited}
     return Finding(
         {
             "hidden": Measured(
@@ -42,7 +42,7 @@ def _comes_back(evidence: Evidence) -> Finding:
             ),
             "kl": Measured(Estimate.mean(gap["kl"], PROMPT), 0.0, control["kl"]),
         },
-        {"KL, found without the edit": float(np.nanmean(shadow["kl"]))},
+        {"KL, found without the edit": mean_of(shadow["kl"])},
     )
 
 
@@ -53,7 +53,7 @@ def _postponed(evidence: Evidence) -> Finding:
     for name in ("later", "surer"):
         mine, other = (wide[name][arm].to_numpy(dtype=float) for arm in ("sinks", "random"))
         known = np.isfinite(other).any()
-        control = float(np.nanmean(other)) if known else float("nan")
+        control = mean_of(other) if known else float("nan")
         found[name] = Measured(Estimate.mean(mine, PROMPT, _GAP), 0.0, control)
     moved = float(wide["moved"]["sinks"].mean())
     return Finding(found, {"share of positions written at another step": moved})
@@ -66,13 +66,13 @@ def _needs_steps(evidence: Evidence) -> Finding:
         for need in (ONE_STEP, MANY_STEPS)
     )
     for held in (one, many):
-        answers(float(np.nanmean(held[:, 0])), LEAST, ROLES["mdm"][0])
+        answers(mean_of(held[:, 0]), LEAST, ROLES["mdm"][0])
     lost = {"one": one[:, 1] - one[:, 0], "many": many[:, 1] - many[:, 0]}
     other = (one[:, 2] - one[:, 0]) - (many[:, 2] - many[:, 0])
     gap = Estimate.mean(lost["one"] - lost["many"], ITEM, (-2.0, 2.0))
     return Finding(
-        {"steps": Measured(gap, null=0.0, control=float(np.nanmean(other)))},
-        {f"lost in {name} steps": float(np.nanmean(held)) for name, held in lost.items()},
+        {"steps": Measured(gap, null=0.0, control=mean_of(other))},
+        {f"lost in {name} steps": mean_of(held) for name, held in lost.items()},
     )
 
 
@@ -162,7 +162,7 @@ CLAIMS = (
             ),
         ),
         judge=_needs_steps,
-        caveat="if it costs no more, looking both ways is what is left: no run under a causal mask "
-        "separates that",
+        caveat="if it costs no more, looking both ways is what is left: no run under a causal "
+        "mask, or in a fixed order, separates that",
     ),
 )

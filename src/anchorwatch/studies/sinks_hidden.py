@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from anchorwatch.edits import hide_random, hide_sinks
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
-from anchorwatch.studies.evidence import answers, by_effect, by_item
+from anchorwatch.studies.evidence import answers, by_effect, by_item, mean_of
 from anchorwatch.studies.needs import ROLES, Asked, Effect
 
 if TYPE_CHECKING:
     from anchorwatch.figures.figure import Figure
 
 _PAPER = "arXiv 2510.15731"
-DOSES = (1, 5, 10)
+DOSES = (1, 5, 10, 20)
 HIDDEN = Effect("mdm", (hide_sinks(1),), doses=DOSES)
 ANSWERED = Asked(
     ("mdm", "arm"),
@@ -36,26 +35,24 @@ def _robust(evidence: Evidence) -> Finding:
         for role in ANSWERED.asks
     }
     for role, least in LEAST.items():
-        answers(float(np.nanmean(scores[role][:, 0])), least, ROLES[role][0])
+        answers(mean_of(scores[role][:, 0]), least, ROLES[role][0])
     found, also = {}, {}
     for role, held in scores.items():
         effect = Estimate.pairs(held[:, 1], held[:, 0], ITEM)
-        control = float(np.nanmean(held[:, 2] - held[:, 0]))
+        control = mean_of(held[:, 2] - held[:, 0])
         found[role] = Measured(effect, null=0.0, control=control)
-        also[f"{role.upper()} unedited"] = float(np.nanmean(held[:, 0]))
+        also[f"{role.upper()} unedited"] = mean_of(held[:, 0])
     return Finding(found, also)
 
 
 def _specific(evidence: Evidence) -> Finding:
     agreement, kl = (by_effect(evidence, HIDDEN, name) for name in ("argmax_agreement", "kl"))
     beside = {
-        name: float(np.nanmean(by_effect(evidence, HIDDEN, name, "control_difference")))
+        name: mean_of(by_effect(evidence, HIDDEN, name, "control_difference"))
         for name in ("argmax_agreement", "kl")
     }
     doses = {
-        f"KL beyond the control at k = {k}": float(
-            np.nanmean(by_effect(evidence, HIDDEN, "kl", k=k))
-        )
+        f"KL beyond the control at k = {k}": mean_of(by_effect(evidence, HIDDEN, "kl", k=k))
         for k in DOSES
     }
     return Finding(
@@ -76,18 +73,19 @@ def _dose_figure(evidence: Evidence) -> Figure | None:
     table: pd.DataFrame = evidence[HIDDEN].table
     kept = [name for name in NUMBERS if name in table and name not in ("n", "did_n", "interval")]
     means = table.groupby(["k", "outcome", "unit", "on", "against"], sort=False)[kept].mean()
-    return effect_doses(means.reset_index().assign(n=evidence[HIDDEN].count, interval=""))
+    held = means.reset_index().assign(n=evidence[HIDDEN].count, interval="")
+    return effect_doses(held, outcomes=("argmax_agreement", "kl"))
 
 
 def _recovers(evidence: Evidence) -> Finding:
     gainer = by_effect(evidence, HIDDEN, "largest_gainer", "difference")
     null = by_effect(evidence, HIDDEN, "largest_gainer", "null")
     even, expected = (
-        float(np.nanmean(by_effect(evidence, HIDDEN, "gain_entropy", series)))
+        mean_of(by_effect(evidence, HIDDEN, "gain_entropy", series))
         for series in ("edited", "null")
     )
-    found = Measured(Estimate.mean(gainer, PROMPT, (-1.0, 1.0)), float(np.nanmean(null)))
-    new = float(np.nanmean(by_effect(evidence, HIDDEN, "new_sink_share", "edited")))
+    found = Measured(Estimate.mean(gainer, PROMPT, (-1.0, 1.0)), mean_of(null))
+    new = mean_of(by_effect(evidence, HIDDEN, "new_sink_share", "edited"))
     return Finding(
         {"gainer": found},
         {"evenness of gains": even, "if in proportion": expected, "gains of new sinks": new},
@@ -118,7 +116,7 @@ CLAIMS = (
                 "the same of the ARM",
                 LESS,
                 -0.5,
-                "the ARM must lose half its accuracy to be called destroyed",
+                "fifty points: less would not be called destroyed; Llama loses 83",
                 null="an edit that does nothing",
                 control="as many other keys hidden",
             ),

@@ -10,11 +10,10 @@ import pandas as pd
 
 from anchorwatch import metrics
 from anchorwatch.errors import EvidenceError
-from anchorwatch.metrics.tables import prompt_id
 from anchorwatch.probes import norms, received
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
-from anchorwatch.studies.evidence import Traced, answers, by_prompt
+from anchorwatch.studies.evidence import Traced, answers, by_cell, by_prompt, mean_of
 from anchorwatch.studies.needs import ROLES, Rows, Runs
 
 if TYPE_CHECKING:
@@ -25,36 +24,27 @@ _SHARE, _GAP = (0.0, 1.0), (-1.0, 1.0)
 MDM = Runs("mdm")
 NORMS = Runs("mdm", probes=(received(), norms(keys=True, contribution=True)))
 MASKS = Rows("mdm", "added_masks", passes=4)
-NAMED = ("newline", "mask", "punctuation")
+NAMED = ("newline", "mask")
 LEAST = 0.3
 """Share of first tokens that are right before few masks, below which little can be lost."""
-
-
-def _split_by(held: Traced, table: pd.DataFrame, over: str, column: str) -> dict[str, np.ndarray]:
-    """[prompt] of each cell of a table split by prompt, in the order of the set."""
-    wide = table.pivot_table(index="prompt", columns=over, values=column, dropna=False)
-    found = {name: np.full(held.count, np.nan) for name in wide.columns}
-    for place, trace in zip(held.places, held.traces, strict=True):
-        for name, values in found.items():
-            values[place] = wide[name].get(prompt_id(trace), np.nan)
-    return found
 
 
 def _enriched(evidence: Evidence) -> Finding:
     held: Traced = evidence[MDM]
     make = partial(metrics.enrichment, list(held.traces), by=["prompt"], matched=True)
     table = evidence.once((MDM, "enrichment by prompt"), make)
-    share, even = (_split_by(held, table, "class", name) for name in ("value", "null"))
+    share, even = (by_cell(held, table, "class", name) for name in ("value", "null"))
     found = {
         name: Measured(
             Estimate.mean(share[name] - even[name], PROMPT, _GAP),
             null=0.0,
-            control=_mean(even[name]),
+            control=mean_of(even[name]),
         )
         for name in NAMED
     }
-    end = _mean(share["end"] - even["end"]) if "end" in share else float("nan")
-    also: dict[str, float | str] = {f"share of {name}": _mean(share[name]) for name in NAMED}
+    end = mean_of(share["end"] - even["end"]) if "end" in share else float("nan")
+    told = [name for name in (*NAMED, "punctuation") if name in share]
+    also: dict[str, float | str] = {f"share of {name}": mean_of(share[name]) for name in told}
     return Finding(found, also | {"ends beyond chance": end if np.isfinite(end) else "absent"})
 
 
@@ -63,7 +53,8 @@ def _token_figure(evidence: Evidence) -> Figure | None:
 
     held = list(evidence[MDM].traces)
     make = partial(metrics.enrichment, held, matched=True)
-    return enrichment(evidence.once((MDM, "enrichment"), make))
+    table = evidence.once((MDM, "enrichment"), make)
+    return enrichment(table) if table["value"].notna().any() else None  # no sink, no share
 
 
 def _class_or_place(evidence: Evidence) -> Finding:
@@ -71,12 +62,12 @@ def _class_or_place(evidence: Evidence) -> Finding:
     make = partial(metrics.meaning_or_place, list(held.traces), by=["prompt"])
     table = evidence.once((MDM, "meaning_or_place by prompt"), make)
     sink = table[table["outcome"] == "sink"]
-    value, null = (_split_by(held, sink, "quantity", name) for name in ("value", "null"))
+    value, null = (by_cell(held, sink, "quantity", name) for name in ("value", "null"))
     beyond = {name: value[name] - null[name] for name in ("class", "place")}
     gap = beyond["class"] - beyond["place"]
     return Finding(
         {"class": Measured(Estimate.mean(gap, PROMPT), null=0.0)},
-        {f"explained by {name}": _mean(value[name]) for name in ("class", "place", "token")},
+        {f"explained by {name}": mean_of(value[name]) for name in ("class", "place", "token")},
     )
 
 
@@ -90,14 +81,14 @@ def _small_values(evidence: Evidence) -> Finding:
             "smaller": Measured(Estimate.mean(smaller.value, PROMPT, _SHARE), null=0.5),
             "ratio": Measured(Estimate.mean(ratio.value, PROMPT), null=1.0),
         },
-        {"attention that moves nothing": _mean(idle)},
+        {"attention that moves nothing": mean_of(idle)},
     )
 
 
 def _massive(evidence: Evidence) -> Finding:
     chance = by_prompt(evidence, MDM, "massive_activations", "sink_if_massive")
     if not np.isfinite(chance.value).any():
-        most = _mean(by_prompt(evidence, MDM, "massive_activations", "largest").value)
+        most = mean_of(by_prompt(evidence, MDM, "massive_activations", "largest").value)
         raise EvidenceError(
             "a model with massive activations (above 100, and 1000 times the median): the largest "
             f"of this one is {most:.3g}"
@@ -105,7 +96,7 @@ def _massive(evidence: Evidence) -> Finding:
     gap = chance.value - chance.null
     return Finding(
         {"sink if massive": Measured(Estimate.mean(gap, PROMPT, _GAP), null=0.0)},
-        {"a massive position is a sink": _mean(chance.value), "any is": _mean(chance.null)},
+        {"a massive position is a sink": mean_of(chance.value), "any is": mean_of(chance.null)},
     )
 
 
@@ -136,14 +127,10 @@ def _correlation(means: np.ndarray) -> float:
     return float((xy - x * y) / size) if size > 0 else float("nan")
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
-
-
 CLAIMS = (
     Claim(
         "sinks/H10",
-        "Sinks are newlines, masks and punctuation far more often than chance.",
+        "Sinks are newlines and masks far more often than chance.",
         f"{_PAPER}, Table 2",
         "LLaDA: newline .368, mask .366, full stop .050; Dream: mask .321, newline .090",
         PROMPT,
@@ -164,15 +151,6 @@ CLAIMS = (
                 GREATER,
                 0.05,
                 "a twentieth of all sinks; the table gives no share of keys, and masks are many",
-                null="sinks anywhere",
-                control="the share of such keys",
-            ),
-            Criterion(
-                "punctuation",
-                "the same of punctuation",
-                GREATER,
-                0.01,
-                "the table has a twentieth of all sinks for full stops, part of which is chance",
                 null="sinks anywhere",
                 control="the share of such keys",
             ),

@@ -14,7 +14,7 @@ from anchorwatch.metrics.movement import frontier_of
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.depths import deep, shallow
 from anchorwatch.studies.estimates import PROMPT, Estimate
-from anchorwatch.studies.evidence import by_prompt, by_trace
+from anchorwatch.studies.evidence import by_prompt, by_trace, mean_of
 from anchorwatch.studies.needs import Rows, Runs
 
 if TYPE_CHECKING:
@@ -62,9 +62,11 @@ def _lives(evidence: Evidence) -> Finding:
     null = _at_age(curve.null, curve.labels, 1), _at_age(curve.null, curve.labels, LONG)
     return Finding(
         {
-            "stays": Measured(Estimate.mean(first, PROMPT, _SHARE), _mean(null[0])),
-            "vanishes": Measured(Estimate.mean(long, PROMPT, _SHARE), _mean(null[1])),
-            "flickers": Measured(Estimate.mean(flicker.value, PROMPT, _SHARE), _mean(flicker.null)),
+            "stays": Measured(Estimate.mean(first, PROMPT, _SHARE), mean_of(null[0])),
+            "vanishes": Measured(Estimate.mean(long, PROMPT, _SHARE), mean_of(null[1])),
+            "flickers": Measured(
+                Estimate.mean(flicker.value, PROMPT, _SHARE), mean_of(flicker.null)
+            ),
         }
     )
 
@@ -91,7 +93,7 @@ def _drifts(evidence: Evidence) -> Finding:
         {
             "right": Measured(Estimate.mean(tau.value, PROMPT, _GAP), null=0.0),
             "boundaries": Measured(
-                Estimate.mean(at - inside, PROMPT, _GAP), null=0.0, control=_mean(inside)
+                Estimate.mean(at - inside, PROMPT, _GAP), null=0.0, control=mean_of(inside)
             ),
         }
     )
@@ -107,18 +109,18 @@ def _path_figure(evidence: Evidence) -> Figure | None:
 def _frontier(evidence: Evidence) -> Finding:
     tau = by_prompt(evidence, MDM, "direction", "tau").value
     hits = by_prompt(evidence, MDM, "frontier_hits", "frontier_hit_any", over="layer")
-    chance = by_trace(evidence[MDM], lambda trace: np.nanmean(frontier_of(trace)[1]))
+    chance = by_trace(evidence[MDM], lambda trace: mean_of(frontier_of(trace)[1]))
     mean = hits.value.mean(axis=1)
     early = shallow(hits.value) - deep(hits.value)
     return Finding(
         {
             "left": Measured(Estimate.mean(tau, PROMPT, _GAP), null=0.0),
             "frontier": Measured(
-                Estimate.mean(mean - chance, PROMPT, _GAP), null=0.0, control=_mean(chance)
+                Estimate.mean(mean - chance, PROMPT, _GAP), null=0.0, control=mean_of(chance)
             ),
             "early": Measured(Estimate.mean(early, PROMPT, _GAP), null=0.0),
         },
-        {"hits": _mean(mean), "hits, steps shuffled": _mean(hits.null)},
+        {"hits": mean_of(mean), "hits, steps shuffled": mean_of(hits.null)},
     )
 
 
@@ -128,10 +130,10 @@ def _static(evidence: Evidence) -> Finding:
     none = types.value[:, types.labels.index("none")]
     return Finding(
         {
-            "modal": Measured(Estimate.mean(modal.value, PROMPT, _SHARE), _mean(modal.null)),
+            "modal": Measured(Estimate.mean(modal.value, PROMPT, _SHARE), mean_of(modal.null)),
             "none": Measured(Estimate.mean(none, PROMPT, _SHARE)),
         },
-        {f"{name} heads": _mean(types.value[:, at]) for at, name in enumerate(types.labels)},
+        {f"{name} heads": mean_of(types.value[:, at]) for at, name in enumerate(types.labels)},
     )
 
 
@@ -140,10 +142,6 @@ def _types_figure(evidence: Evidence) -> Figure | None:
 
     held = list(evidence[MDM].traces)
     return head_types(evidence.once((MDM, "head_types"), partial(metrics.head_types, held)))
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
 
 
 CLAIMS = (

@@ -13,7 +13,7 @@ from anchorwatch.metrics.amounts import RULES
 from anchorwatch.rules import rulli
 from anchorwatch.studies.claim import GREATER, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import PROMPT, Estimate
-from anchorwatch.studies.evidence import by_prompt
+from anchorwatch.studies.evidence import by_prompt, mean_of
 from anchorwatch.studies.needs import Rows, Runs
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _kept(evidence: Evidence, scale: str) -> np.ndarray:
 def _filtered(evidence: Evidence) -> Finding:
     found = {scale: _kept(evidence, scale) for scale in ("sum", "percent")}
     effect = Estimate.mean(found["sum"], PROMPT, _SHARE)
-    also = {"on the percent scale": float(np.nanmean(found["percent"]))}
+    also = {"on the percent scale": mean_of(found["percent"])}
     return Finding({"sum": Measured(effect, null=1.0)}, also)
 
 
@@ -50,15 +50,13 @@ def _moves(evidence: Evidence) -> Finding:
     )
     beside = Estimate.mean(mdm.value - arm.value, PROMPT, _GAP)
     still = Estimate.mean(mdm.value - frozen.value, PROMPT, _GAP)
-    shuffled = float(np.nanmean(mdm.null))
+    shuffled = mean_of(mdm.null)
     return Finding(
         {
-            "beside the ARM": Measured(beside, null=0.0, control=float(np.nanmean(arm.value))),
-            "beside a frozen canvas": Measured(
-                still, null=0.0, control=float(np.nanmean(frozen.value))
-            ),
+            "beside the ARM": Measured(beside, null=0.0, control=mean_of(arm.value)),
+            "beside a frozen canvas": Measured(still, null=0.0, control=mean_of(frozen.value)),
         },
-        {"MDM": float(np.nanmean(mdm.value)), "MDM, steps shuffled": shuffled},
+        {"MDM": mean_of(mdm.value), "MDM, steps shuffled": shuffled},
     )
 
 
@@ -107,7 +105,7 @@ def _agree(evidence: Evidence) -> Finding:
         apart = gap[0] - gap[1]
         known = np.isfinite(apart).any()
         name = f"jump rate beyond the ARM's, {type(rule).__name__}"
-        also[name] = float(np.nanmean(apart)) if known else "absent"
+        also[name] = mean_of(apart) if known else "absent"
     return Finding(found, also)
 
 
@@ -227,8 +225,9 @@ CLAIMS = (
         f"{_PAPER}, limitations",
         "not studied",
         PROMPT,
-        lacks="a base checkpoint beside its instruction-tuned one, or a diffusion model that was "
-        "started from an autoregressive one beside the same trained from scratch: a study is given "
-        "one masked diffusion model",
+        caveat="Dream beside LLaDA differs in data and architecture as well as in its start",
+        lacks="a second masked diffusion model beside --model: the same one before it was tuned on "
+        "instructions, or, of an arm that goes on from a next-token network, the same arm trained "
+        "from scratch with three seeds in the table of variants (all arms there have a stem)",
     ),
 )

@@ -5,9 +5,10 @@ criteria lies inside that region, **refuted** if the interval of one lies wholly
 **undecided**. The level of the intervals is Holm's: of the m claims of a study that were run, the
 one with the smallest p is read at level 1 - alpha/m, the next at 1 - alpha/(m - 1), and so on until
 one cannot be decided; that one and all after it are undecided. So the chance that a study says
-"supported" (or "refuted") of any claim for which the contrary is true is at most alpha. One of J
-criteria refutes a claim at level 1 - alpha/J. Nothing but direction, margin and estimate is looked
-at.
+"supported" or "refuted" of any claim for which the contrary is true is at most alpha: whatever
+claims have in common if all lie on their margins, and else if they are independent (Shaffer, 1980);
+claims that share prompts are simulated in the tests. One of J criteria refutes a claim at level
+1 - alpha/J. Nothing but direction, margin and estimate is looked at.
 """
 
 from __future__ import annotations

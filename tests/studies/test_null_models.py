@@ -1,0 +1,269 @@
+"""Studies in which nothing is so: "supported" of any claim at most at the stated error rate.
+
+The hardest case for a verdict that must not be given: one criterion of every claim lies on its
+margin, and the others hold.
+"""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.special
+
+from anchorwatch.studies import (
+    floating_answers,
+    floating_depth,
+    floating_flow,
+    floating_tasks,
+    sink_token_changed,
+    sink_token_inside,
+    sink_token_trained,
+    sinks_causes,
+    sinks_hidden,
+    sinks_moving,
+)
+from anchorwatch.studies.catalogue import claims
+from anchorwatch.studies.claim import GREATER, LESS, Criterion, Evidence, Finding, Measured
+from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
+from anchorwatch.studies.findings import judged
+from anchorwatch.studies.least import Least
+from anchorwatch.studies.verdicts import ALPHA, REFUTED, SUPPORTED, verdicts
+from evidenced import answered, seeds
+
+RUNS = 150
+COLUMN = sink_token_trained.BOUND
+
+
+def at_most(wrong, runs, rate=ALPHA):
+    """Whether so many of the runs are no more than chance makes of an error rate."""
+    return wrong / runs <= rate + 3 * math.sqrt(rate * (1 - rate) / runs)
+
+
+def trained(rng, need, gaps, count=5, wide=0.02):
+    """Seeds of a need's arms: vanilla and {arm: {column: what it has more}}, and chance."""
+    base = {name: rng.normal(2.5, 0.1, count) for name in need.columns}
+    held = {}
+    for arm in need.arms:
+        more = gaps.get(arm, {})
+        noise = 0.0 if arm == "vanilla" else wide
+        held[arm] = {
+            name: one + more.get(name, 0.0) + noise * rng.normal(size=count)
+            for name, one in base.items()
+        }
+    return seeds(held)
+
+
+def training(rng):
+    """Arms that gain just too little, cost just too much, or are just not alike."""
+    own, changed = sink_token_trained, sink_token_changed
+    gaps = {
+        own.IMPROVES: {"sink": -0.005},
+        own.GATES: {"sink": 0.0, "gate-plain": -0.005, "gate": 1.0, "gate-headwise": 1.0},
+        own.SEEING: {"sink": -0.05, "register": -0.045},
+        own.CONVERTED: {"sink": -1.0, "gate-plain": 0.005},
+        own.PLACES: {"sink": -1.0, "sink-end": -0.8},
+        own.NUMBERS: {"sink": -1.0, "sink-2": -1.2, "sink-4": -1.0},
+        own.CONTENTS: {"sink": -1.0, "sink-zero": -1.2},
+    }
+    held = {
+        need: trained(rng, need, {arm: {COLUMN: gap} for arm, gap in arms.items()})
+        for need, arms in gaps.items()
+    }
+    quarter, longest = (f"length.{name}" for name in ("quarter", "longest"))
+    lengths = {"sink": {quarter: -0.005, longest: -1.0}}
+    slope = {name: 0.005 * t - 1.0 for name, t in changed.BINS.items()}
+    held[changed.LENGTHS] = trained(rng, changed.LENGTHS, lengths)
+    held[changed.FEW] = trained(rng, changed.FEW, {"sink": slope})
+    spread, rank, cosine, _ = changed.MIXED.columns
+    mixed = {"sink": {spread: -1.0, rank: 1.0, cosine: -0.01}}
+    held[changed.MIXED] = trained(rng, changed.MIXED, mixed)
+    drained = {name: rng.normal(0.8, 0.05, 5) for name in changed.DRAINED.columns}
+    held[changed.DRAINED] = seeds({"sink": drained})
+    return held
+
+
+def coins(rng, count, shares):
+    """Answers of {cell: share that is right} to items that are hard or easy in every cell."""
+    item = rng.normal(size=count)
+    return answered(
+        {
+            cell: (0.7 * item + math.sqrt(0.51) * rng.normal(size=count) < scipy.special.ndtri(s))
+            for cell, s in shares.items()
+        }
+    )
+
+
+def answering(rng, count=100):
+    """Models that differ, gain or lose just too little."""
+    asked = floating_answers
+    doublings = dict(zip(asked.NOISE.contexts, asked._DOUBLINGS, strict=True))
+    falls = {"mdm": 0.02, "arm": 0.03}
+    shares = {
+        asked.NOISE: {
+            (role, context): 0.8 - fall * more
+            for role, fall in falls.items()
+            for context, more in doublings.items()
+        },
+        asked.PLACES: {
+            (role, context): 0.8 - 0.01 * (role == "arm" and at == 1)
+            for role in falls
+            for at, context in enumerate(asked.PLACES.contexts)
+        },
+        asked.LAYOUT: {
+            (role, context): 0.8 - (role == "arm") * (0.0, 0.01, 0.7)[at]
+            for role in falls
+            for at, context in enumerate(asked.LAYOUT.contexts)
+        },
+        asked.GAIN: {
+            ("mdm", "closed"): 0.1,
+            ("mdm", "gold"): 0.9,
+            ("arm", "closed"): 0.1,
+            ("arm", "gold"): 0.5,
+        },
+    }
+    for name, gold in (("rules", 0.61), ("examples", 0.6)):
+        shares[asked.PROMPTED[name]] = {("mdm", "closed"): 0.1, ("mdm", "gold"): gold}
+    held = {
+        need: coins(rng, count, {(*cell, "none"): share for cell, share in cells.items()})
+        for need, cells in shares.items()
+    }
+    edits = ("none", "sinks", "random")
+    for need, lost in ((sinks_causes.ONE_STEP, 0.01), (sinks_causes.MANY_STEPS, 0.0)):
+        cells = {("mdm", "gold", edit): 0.8 - lost * (edit == "sinks") for edit in edits}
+        held[need] = coins(rng, count, cells)
+    cells = {("mdm", "gold", edit): 0.8 - 0.01 * (edit == "sinks") for edit in edits}
+    cells |= {("arm", "gold", edit): 0.95 - 0.9 * (edit == "sinks") for edit in edits}
+    held[sinks_hidden.ANSWERED] = coins(rng, count, cells)
+    return held
+
+
+def units(rng, count, means, wide=0.1):
+    """A table of units, each column about its mean."""
+    held = {name: rng.normal(mean, wide, count) for name, mean in means.items()}
+    return pd.DataFrame(held).rename_axis("unit").reset_index()
+
+
+def parts(rng, count, column, each, means, wide=0.1):
+    """Such tables one below the other, a part for each name; `each` has the means that differ."""
+    made = [units(rng, count, means | more, wide).assign(**{column: at}) for at, more in each]
+    return pd.concat(made, ignore_index=True)
+
+
+def watching(rng, count=12):
+    """Prompts about the margins of the claims about them."""
+    kl = {"difference": 0.1, "control_difference": 0.1}
+    halves = (("shallow", {"did": 0.01}), ("deep", {"did": -2.0}))
+    log = floating_flow.TENTH + 0.1 * rng.normal(size=count)
+    places = [
+        pd.DataFrame({"unit": range(count), "lift": 2 ** (log + 0.005 * rng.normal(size=count))})
+        for _ in range(3)
+    ]
+    names = ("first", "middle", "last")
+    put = [one.assign(place=name) for one, name in zip(places, names, strict=True)]
+    delays = [(arm, {"later": 0.1, "surer": -1.0}) for arm in ("sinks", "random")]
+    rolled = {"value": 0.8, "null": 0.72, "dobrushin": 0.1}
+    maps = {"cosine": 0.97, "jumps": 0.05}
+    told = [("closed", {"worn": -9.0, "hidden": -9.0}), ("gold", {"worn": -5.0, "hidden": -5.1})]
+    layers = [(at, {"value": 0.07, "null": 0.02}) for at in range(4)]
+    return {
+        floating_depth.HALVES: parts(rng, count, "half", halves, kl),
+        floating_flow.PLACES: pd.concat(put, ignore_index=True),
+        floating_flow.ROLLED["arm"]: units(rng, count, rolled),
+        floating_flow.ROLLED["mdm"]: units(rng, count, dict.fromkeys(rolled, 0.0), 0.0),
+        floating_tasks.QUERIES: parts(rng, count, "layer", layers, {"elsewhere": 0.5}),
+        sinks_causes.POSTPONED: parts(rng, count, "arm", delays, {"moved": 0.5}),
+        sinks_moving.MAPS: units(rng, count, maps, 0.01),
+        sink_token_inside.KNOCK_OUTS: units(
+            rng, count, {"sink": 2.01, "greatest": 2.0, "random": 0.0}
+        ),
+        sink_token_inside.IN_CONTEXT: parts(rng, count, "context", told, {}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("make", "least"),
+    [(training, 11), (answering, 7), (watching, 8)],
+    ids=["seeds", "items", "prompts"],
+)
+def test_a_study_of_nothing_supports_any_claim_at_most_at_the_error_rate(make, least):
+    rng, said = np.random.default_rng(3), {}
+    for _ in range(RUNS):
+        held = make(rng)
+        able = [one for one in claims() if one.written and set(one.needs) <= set(held)]
+        found = judged(able, Evidence.of(held), {})
+        assert all(one.verdict for one in found), [one.lacking for one in found if one.lacking]
+        for one in found:
+            said.setdefault(one.claim.study, []).append(one.says == SUPPORTED)
+    assert len(able) >= least
+    for study, supported in said.items():
+        each = np.array(supported).reshape(RUNS, -1)
+        assert at_most(each.any(axis=1).sum(), RUNS), (study, each.mean(axis=0))
+
+
+def mean(rng, n=24):
+    return Estimate.mean(rng.normal(0.3, 1, n), PROMPT)
+
+
+def share(rng, n=40):
+    return Estimate.mean(rng.random(n) < 0.3, PROMPT, (0.0, 1.0))
+
+
+def pair(rng, n=100):
+    gap = rng.choice([-1.0, 0.0, 1.0], n, p=[0.1, 0.5, 0.4])
+    return Estimate.pairs(np.maximum(gap, 0), np.maximum(-gap, 0), ITEM)
+
+
+def ratio(rng, n=24):
+    base = rng.normal(2, 0.3, n)
+    rows = np.stack([0.3 * base + rng.normal(0, 0.2, n), base], axis=1)
+    return Estimate.jackknife(rows, lambda means: float(means[0] / means[1]), PROMPT)
+
+
+def least(rng, n=24):
+    """Of four, one of which is on the margin and the others above."""
+    return Least.among([Estimate.mean(rng.normal(m, 1, n), PROMPT) for m in (0.3, 2.0, 2.0, 2.0)])
+
+
+def least_of_equals(rng, n=24):
+    return Least.among([Estimate.mean(rng.normal(0.3, 1, n), PROMPT) for _ in range(4)])
+
+
+@pytest.mark.parametrize("kind", [mean, share, pair, ratio, least, least_of_equals])
+@pytest.mark.parametrize("direction", [GREATER, LESS])
+def test_every_kind_of_estimate_keeps_the_error_rate_on_its_margin(kind, direction):
+    rng, runs = np.random.default_rng(4), 1500
+    one = Criterion("it", "a number", direction, 0.3, "planted")
+    counts = {SUPPORTED: 0, REFUTED: 0}
+    for _ in range(runs):
+        finding = Finding({"it": Measured(kind(rng))})
+        (verdict,) = verdicts([((one,), finding)])
+        counts[verdict.says] = counts.get(verdict.says, 0) + 1
+    assert at_most(counts[SUPPORTED], runs)
+    assert at_most(counts[REFUTED], runs)
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.8])
+@pytest.mark.parametrize(("true", "size"), [(0, 0.0), (5, 3.0), (11, 3.0), (5, 0.6), (11, 0.6)])
+def test_true_claims_beside_false_ones_spend_nothing_of_the_error_rate(true, size, alike):
+    """Holm steps down past what is sure: those left must keep the rate, also if all go together.
+
+    Of claims that are true by little, half are not seen to be, and any may be said to be false.
+    """
+    rng, runs, wrong = np.random.default_rng(5), 1000, 0
+    criteria = (Criterion("it", "a number", GREATER, 0.0, "planted"),)
+    for _ in range(runs):
+        common = rng.normal(size=24)
+        found = []
+        for at in range(12):
+            own = math.sqrt(1 - alike) * rng.normal(size=24) + math.sqrt(alike) * common
+            found.append(
+                (
+                    criteria,
+                    Finding({"it": Measured(Estimate.mean(own + size * (at < true), PROMPT))}),
+                )
+            )
+        said = [one.says for one in verdicts(found)]
+        assert size < 1 or said[:true] == [SUPPORTED] * true
+        wrong += REFUTED in said or SUPPORTED in said[true:]
+    assert at_most(wrong, runs)

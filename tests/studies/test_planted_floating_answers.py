@@ -1,0 +1,159 @@
+"""Claims of Attention Floating about answers, heads and flow, on evidence of known truth."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anchorwatch.studies import (
+    floating_answers,
+    floating_depth,
+    floating_flow,
+    floating_heads,
+    floating_tasks,
+)
+from anchorwatch.studies.catalogue import claims
+from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
+from evidenced import TRUTHS, answered, planting, right, said, told_whole
+
+PLANTED, plants = planting()
+
+
+@plants("floating/H15")
+def heads_matter_or_not(truth):
+    rng = np.random.default_rng(29)
+    count, lost = {SUPPORTED: (600, 0.4), REFUTED: (600, 0.0), UNDECIDED: (30, 0.1)}[truth]
+    held = {}
+    for need in floating_heads.OUT.values():
+        whole = right(rng, count, 0.8)
+        rows = {"unit": np.arange(count) // 8, "item": np.arange(count), "heads": 2}
+        rows |= {"right_none": whole, "right_others": whole * right(rng, count, 0.98)}
+        held[need] = pd.DataFrame(rows | {"right_heads": whole * right(rng, count, 1 - lost)})
+    return held
+
+
+@plants("floating/H17")
+def shallow_or_deep(truth):
+    rng = np.random.default_rng(28)
+    count, own, deep = {
+        SUPPORTED: (24, 0.3, 0.1),
+        REFUTED: (24, -0.1, 0.1),
+        UNDECIDED: (6, 0.02, 0.0),
+    }[truth]
+    rows = [
+        {"unit": unit, "half": half, "did": mean + 0.05 * rng.normal()}
+        | {"difference": mean + 0.1, "control_difference": 0.1}
+        for unit in range(count)
+        for half, mean in (("shallow", own), ("deep", deep))
+    ]
+    return {floating_depth.HALVES: pd.DataFrame(rows)}
+
+
+@plants("floating/H18")
+def wherever_or_near(truth):
+    rng = np.random.default_rng(30)
+    count, near, noise = {
+        SUPPORTED: (30, 0.0, 0.05),
+        REFUTED: (30, 1.0, 0.05),
+        UNDECIDED: (6, 0.0, 0.6),
+    }[truth]
+    rows = [
+        {"unit": unit, "place": place, "lift": 2 ** (0.6 + near * at + noise * rng.normal())}
+        for unit in range(count)
+        for at, place in enumerate(("first", "middle", "last"))
+    ]
+    return {floating_flow.PLACES: pd.DataFrame(rows)}
+
+
+@plants("floating/H19")
+def the_mask_or_the_model(truth):
+    rng = np.random.default_rng(31)
+    count, even, noise = {
+        SUPPORTED: (20, 0.8, 0.01),
+        REFUTED: (20, 0.3, 0.01),
+        UNDECIDED: (6, 0.73, 0.1),
+    }[truth]
+    held = {}
+    for role, value, null in (("arm", 0.8, even), ("mdm", 0.01, 0.01)):
+        rows = {"unit": np.arange(count), "dobrushin": 0.01}
+        rows |= {"value": value + noise * rng.normal(size=count) / 4}
+        rows |= {"null": null + noise * rng.normal(size=count)}
+        held[floating_flow.ROLLED[role]] = pd.DataFrame(rows)
+    return held
+
+
+@plants("floating/H20")
+def middle_or_ends(truth):
+    rng = np.random.default_rng(32)
+    count, mdm, arm = {
+        SUPPORTED: (2000, 0.0, 0.3),
+        REFUTED: (2000, 0.3, 0.0),
+        UNDECIDED: (40, 0.0, 0.05),
+    }[truth]
+    cells = {}
+    for role, lost in (("mdm", mdm), ("arm", arm)):
+        for at, context in enumerate(floating_answers.PLACES.contexts):
+            cells[role, context, "none"] = right(rng, count, 0.8 - lost * (at == 1))
+    return {floating_answers.PLACES: answered(cells)}
+
+
+@plants("floating/H22")
+def together_or_not(truth):
+    rng = np.random.default_rng(33)
+    count, mdm, arm = {
+        SUPPORTED: (2000, 0.0, 0.3),
+        REFUTED: (2000, 0.3, 0.0),
+        UNDECIDED: (40, 0.0, 0.05),
+    }[truth]
+    cells = {}
+    for role, lost in (("mdm", mdm), ("arm", arm)):
+        for at, context in enumerate(floating_answers.LAYOUT.contexts):
+            cells[role, context, "none"] = right(rng, count, 0.8 - lost * (at > 0))
+    return {floating_answers.LAYOUT: answered(cells)}
+
+
+@plants("floating/H24")
+def prompt_or_model(truth):
+    rng = np.random.default_rng(34)
+    count, rules, examples = {
+        SUPPORTED: (1500, 0.6, 0.3),
+        REFUTED: (1500, 0.3, 0.6),
+        UNDECIDED: (40, 0.4, 0.35),
+    }[truth]
+    held = {}
+    for name, gain in (("rules", rules), ("examples", examples)):
+        cells = {("mdm", "closed", "none"): right(rng, count, 0.1)}
+        cells["mdm", "gold", "none"] = right(rng, count, 0.1 + gain)
+        held[floating_answers.PROMPTED[name]] = answered(cells)
+    return held
+
+
+@plants("floating/H27")
+def apart_or_alike(truth):
+    rng = np.random.default_rng(35)
+    count, gap, noise = {
+        SUPPORTED: (20, 0.2, 0.05),
+        REFUTED: (20, 0.0, 0.02),
+        UNDECIDED: (6, 0.06, 0.1),
+    }[truth]
+    rows = [
+        {"unit": unit, "layer": layer, "null": 0.02, "elsewhere": 0.5}
+        | {"value": 0.02 + gap + noise * rng.normal()}
+        for unit in range(count)
+        for layer in range(4)
+    ]
+    return {floating_tasks.QUERIES: pd.DataFrame(rows)}
+
+
+@pytest.mark.parametrize("truth", TRUTHS)
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_verdict_is_the_truth(name, truth):
+    (claim,) = claims([name])
+    verdict, finding = said(claim, PLANTED[name](truth))
+    shown = {key: (one.estimate.value, one.estimate.error) for key, one in finding.measured.items()}
+    assert verdict == truth, shown
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_it_measured_is_told_whole(name):
+    (claim,) = claims([name])
+    told_whole(claim, said(claim, PLANTED[name](SUPPORTED))[1])

@@ -1,0 +1,219 @@
+"""Claims of Attention Floating about what anchors are and go with, on evidence of known truth."""
+
+import numpy as np
+import pytest
+
+from anchorwatch.studies import floating_anchors, floating_tasks, sets
+from anchorwatch.studies.catalogue import claims
+from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
+from evidenced import TRUTHS, planting, said, told_whole
+from floated import LENGTH, STEPS, layered, peaked
+
+PLANTED, plants = planting()
+MDM, ARM = floating_anchors.MDM, floating_anchors.ARM
+
+
+def geometry(at_key, spread):
+    """Fields of every key; the key 3 of a layer has a norm of its own, and a larger cosine."""
+
+    def made(rng, index, maps):
+        shape = (*maps.shape[:3], LENGTH)
+        norm, cosine = np.full(shape, 5.0), np.full(shape, 0.1)
+        for layer in range(shape[1]):
+            norm[:, layer, :, 3] = at_key(rng, layer) * (1 + spread * rng.normal())
+        cosine[..., 3] = 0.5
+        dims = ("step", "layer", "head", "key")
+        return {
+            "each_norm_product": (dims, norm),
+            "each_cosine": (dims, cosine),
+            "each_logit": (dims, norm * cosine),
+            "each_key_norm": (dims, norm),
+        }
+
+    return made
+
+
+def to_key_3(rng, index, layer, step):
+    return peaked(3, 0.8)
+
+
+@plants("floating/H11")
+def angle_or_norm(truth):
+    count, norms, spread = {
+        SUPPORTED: (20, (10.0, 10.0, 4.0, 4.0), 0.02),
+        REFUTED: (20, (4.0, 4.0, 10.0, 10.0), 0.02),
+        UNDECIDED: (6, (6.0, 6.0, 6.0, 6.0), 0.4),
+    }[truth]
+    made = geometry(lambda rng, layer: norms[layer], spread)
+    return {MDM: layered(count, to_key_3, seed=36, more=made)}
+
+
+@plants("floating/H12")
+def short_or_long(truth):
+    count, deep, spread = {
+        SUPPORTED: (20, 3.0, 0.05),
+        REFUTED: (20, 6.0, 0.05),
+        UNDECIDED: (6, 4.6, 0.3),
+    }[truth]
+    made = geometry(lambda rng, layer: deep if layer > 1 else 5.0, spread)
+    return {MDM: layered(count, to_key_3, seed=37, more=made)}
+
+
+REGIONS = {"gold": range(4), "distractor 1": range(4, 8), "distractor 2": range(8, 11)}
+
+
+def passages(rng, index, maps):
+    return REGIONS
+
+
+def masses(gold):
+    """Attention of committed rows to each passage; `gold(rng, index, layer)` to the evidence."""
+
+    def made(rng, index, maps):
+        _, layers, heads, length, _ = maps.shape
+        held = np.full((layers, heads, length, len(REGIONS)), 0.1, dtype=np.float32)
+        for layer in range(layers):
+            held[layer, :, :, 0] = max(gold(rng, index, layer), 0.001)
+        return {"commit_region_mass": (("layer", "head", "position", "key_region"), held)}
+
+    return made
+
+
+def even(rng, index, layer, step):
+    return np.ones(LENGTH)
+
+
+@plants("floating/H13")
+def deep_or_shallow(truth):
+    count, way, noise = {SUPPORTED: (20, 1, 0.05), REFUTED: (20, -1, 0.05), UNDECIDED: (6, 0, 0.2)}[
+        truth
+    ]
+
+    def going(way):
+        return lambda rng, index, layer: 0.4 + way * 0.1 * (layer - 1.5) + noise * rng.normal()
+
+    return {
+        MDM: layered(count, even, seed=38, regions=passages, more=masses(going(way))),
+        ARM: layered(count, even, causal=True, seed=39, regions=passages, more=masses(going(-way))),
+    }
+
+
+@plants("floating/H14")
+def few_or_all(truth):
+    count, copying, chance = {
+        SUPPORTED: (20, 1, 0.9),
+        REFUTED: (20, 8, 0.9),
+        UNDECIDED: (6, 1, 0.6),
+    }[truth]
+
+    def tokens(rng, index):
+        own = np.arange(1, LENGTH + 1) + 100 * (index + 1)
+        own[[0, *range(LENGTH - STEPS, LENGTH)]] = 7  # what is written stands in gold
+        return own
+
+    def keys(rng, index, layer, step):
+        held = np.ones((2, 1, LENGTH))
+        for head in range(2):
+            likely = chance if 2 * layer + head < copying else 0.05
+            copies = rng.random() < likely
+            held[head, 0, 0 if copies else 11] = 20.0
+        return held
+
+    gold = masses(lambda rng, index, layer: 0.3)
+    given = {"regions": passages, "more": gold, "tokens": tokens}
+    return {
+        MDM: layered(count, keys, seed=40, **given),
+        ARM: layered(count, keys, causal=True, seed=41, **given),
+    }
+
+
+TEMPLATE = {1: "Passage:", 2: " Question:", 3: " Answer:", 4: "."}
+
+
+def texts(rng, index, maps):
+    return TEMPLATE
+
+
+def templated(rng, index):
+    """Passage: w w w . w w Question: w w w Answer: and what is written."""
+    own = np.arange(10, LENGTH + 10) + 100 * (index + 1)
+    own[[0, 4, 7, 11]] = [1, 4, 2, 3]
+    return own
+
+
+def untemplated(rng, index):
+    own = np.arange(10, LENGTH + 10) + 100 * (index + 1) + 50_000
+    own[[4, 9]] = 4
+    return own
+
+
+@plants("floating/H16")
+def structure_or_content(truth):
+    count, way = {SUPPORTED: (20, 1), REFUTED: (20, -1), UNDECIDED: (6, 0)}[truth]
+
+    def keys(rng, index, layer, step):
+        mark = rng.random() < (0.5 if way == 0 else 0.9 if (layer < 2) == (way > 0) else 0.1)
+        return peaked(4 if mark else 2, 0.6 + 0.1 * rng.random())
+
+    return {MDM: layered(count, keys, seed=42, tokens=templated, texts=texts)}
+
+
+@plants("floating/H25")
+def goes_with_or_not(truth):
+    count, way = {SUPPORTED: (40, 1), REFUTED: (40, -1), UNDECIDED: (8, 0)}[truth]
+    good = np.arange(count) % 2 == 0
+    at = {}
+
+    def keys(rng, index, layer, step):
+        rate = 0.5 if way == 0 else 0.7 if good[index] == (way > 0) else 0.3
+        if step == 0 or rng.random() < rate:
+            at[layer] = int(rng.integers(0, LENGTH - STEPS))
+        return peaked(at[layer], 0.8)
+
+    def gold(rng, index, layer):
+        return 0.4 + 0.1 * way * (1 if good[index] else -1) + 0.1 * rng.normal()
+
+    def tokens(rng, index):
+        own = np.arange(10, LENGTH + 10) + 100 * (index + 1)
+        own[LENGTH - STEPS] = 5
+        return own
+
+    def answers(rng, index, maps):
+        return {5: " " + sets.ASKED[index].answers[0] if good[index] else " nothing"}
+
+    given = {"regions": passages, "more": masses(gold), "tokens": tokens, "texts": answers}
+    return {MDM: layered(count, keys, seed=43, **given)}
+
+
+@plants("floating/H26")
+def another_task_or_not(truth):
+    count, other = {SUPPORTED: (20, 2), REFUTED: (20, 4), UNDECIDED: (6, 2)}[truth]
+
+    def to(place):
+        def keys(rng, index, layer, step):
+            alike = truth == UNDECIDED and index % 3 > 0  # one prompt in three is another's
+            at = 4 if alike else place
+            return peaked(at if rng.random() < 0.9 else 6 - at, 0.8)
+
+        return keys
+
+    given = {"layers": 1, "texts": texts}
+    return {
+        MDM: layered(count, to(4), seed=44, tokens=templated, **given),
+        floating_tasks.TOLD: layered(count, to(other), seed=45, tokens=untemplated, **given),
+    }
+
+
+@pytest.mark.parametrize("truth", TRUTHS)
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_verdict_is_the_truth(name, truth):
+    (claim,) = claims([name])
+    verdict, finding = said(claim, PLANTED[name](truth))
+    shown = {key: (one.estimate.value, one.estimate.error) for key, one in finding.measured.items()}
+    assert verdict == truth, shown
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_it_measured_is_told_whole(name):
+    (claim,) = claims([name])
+    told_whole(claim, said(claim, PLANTED[name](SUPPORTED))[1])

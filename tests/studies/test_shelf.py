@@ -1,0 +1,104 @@
+"""Evidence that is kept: found again, told from other evidence, and never half there."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from anchorwatch.edits import hide_sinks
+from anchorwatch.errors import EvidenceError, TraceError
+from anchorwatch.studies import shelf as shelves
+from anchorwatch.studies.budget import Budget
+from anchorwatch.studies.needs import AtHand, Effect, Holding, Rows, Runs
+from anchorwatch.studies.shelf import Shelf
+
+BUDGET = Budget("small", prompts=4, length=4, steps=4, items=5, rows=4)
+NEED = Rows("mdm", "query_split", passes=1)
+EFFECT = Effect("mdm", (hide_sinks(1),))
+
+
+def shelf(folder, weights="abc", budget=BUDGET):
+    held = Holding("planted", "mdm", weights, (), 2, 2, 64)
+    return Shelf(folder, budget, AtHand({"mdm": held}))
+
+
+def filled(one, need=NEED, unfit=()):
+    """Every unit a row of its number, or why it has none."""
+    for at in range(need.units(one.budget)):
+        path = one.unit(need, "mdm", at)
+        if at in unfit:
+            one.keep(path.with_suffix(".unfit"), {"unfit": f"too long by {at}"})
+        else:
+            row = {"unit": at, "outcome": "kl", "value": math.nan if at == 1 else at / 2}
+            one.keep(path, {"rows": [row], "table": [row], "layers": [row]})
+    return one
+
+
+def test_what_was_kept_is_found_and_absent_stays_absent(tmp_path):
+    one = shelf(tmp_path)
+    assert one.left(NEED, "mdm") == [0, 1, 2, 3]
+    table = filled(one).load(NEED)
+    assert one.left(NEED, "mdm") == []
+    assert table["unit"].tolist() == [0, 1, 2, 3]
+    assert [round(v, 1) for v in table["value"].drop(1)] == [0.0, 1.0, 1.5]
+    assert math.isnan(table["value"][1])
+
+
+def test_a_unit_that_did_not_fit_is_left_out_and_not_tried_again(tmp_path):
+    one = filled(shelf(tmp_path), unfit=(0, 2))
+    assert one.left(NEED, "mdm") == []
+    assert one.load(NEED)["unit"].tolist() == [1, 3]
+    found = filled(shelf(tmp_path), EFFECT, unfit=(2,)).load(EFFECT)
+    assert found.table["place"].tolist() == [0, 1, 3]
+    assert (found.count, found.unfit) == (4, {2: "too long by 2"})
+
+
+@pytest.mark.parametrize("need", [NEED, EFFECT, Runs("mdm")], ids=lambda one: one.kind)
+def test_evidence_of_nothing_is_refused_with_its_reason(tmp_path, need):
+    one = filled(shelf(tmp_path), need, unfit=range(4))
+    with pytest.raises(EvidenceError, match=r"none of 4 does for .* \(too long by 0\)"):
+        one.load(need)
+
+
+def test_a_larger_budget_goes_on_from_a_smaller_one(tmp_path):
+    filled(shelf(tmp_path))
+    more = shelf(tmp_path, budget=replace(BUDGET, name="more", rows=6))
+    assert more.left(NEED, "mdm") == [4, 5]
+
+
+def test_other_evidence_has_another_place(tmp_path, monkeypatch):
+    one = shelf(tmp_path)
+    longer = shelf(tmp_path, budget=replace(BUDGET, length=8, steps=8))
+    other = Effect("mdm", (hide_sinks(2),))
+    places = {
+        one.place(NEED, "mdm"),
+        shelf(tmp_path, "def").place(NEED, "mdm"),
+        one.place(EFFECT, "mdm"),
+        one.place(other, "mdm"),
+        longer.place(EFFECT, "mdm"),
+    }
+    monkeypatch.setattr(shelves, "__version__", "0")
+    places.add(one.place(NEED, "mdm"))
+    assert len(places) == 6
+    assert longer.place(NEED, "mdm") == one.place(NEED, "mdm")  # its length is its own
+
+
+@pytest.mark.parametrize("harm", [lambda b: b[:-9], lambda b: b.replace(b"0.0", b"9.0")])
+def test_damage_is_named_with_what_helps(tmp_path, harm):
+    one = filled(shelf(tmp_path))
+    path = one.unit(NEED, "mdm", 0)
+    path.write_bytes(harm(path.read_bytes()))
+    with pytest.raises(TraceError, match=r"00000\.json is damaged .*: remove it, and run again"):
+        one.load(NEED)
+
+
+def test_a_write_that_fails_leaves_no_unit(tmp_path, monkeypatch):
+    one = shelf(tmp_path)
+
+    def full(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(shelves, "replace_file", full)
+    with pytest.raises(OSError, match="no space"):
+        one.keep(one.unit(NEED, "mdm", 0), {"rows": []})
+    assert one.left(NEED, "mdm") == [0, 1, 2, 3]
