@@ -292,6 +292,26 @@ def test_marks_are_on_the_axis_and_what_is_far_away_is_named():
     assert dict(marks(away, ABOVE).off) == {"control": 99.0}
 
 
+@pytest.mark.parametrize(
+    ("criterion", "centre", "lies"),
+    [
+        (ABOVE, 0.5, SUPPORTED),
+        (ABOVE, -0.5, REFUTED),
+        (ABOVE, 0.1, UNDECIDED),
+        (BELOW, -0.5, SUPPORTED),
+        (BELOW, 0.5, REFUTED),
+        (NEAR, 1.0, SUPPORTED),
+        (NEAR, 2.0, REFUTED),
+        (NEAR, 0.0, REFUTED),
+        (NEAR, 1.1, UNDECIDED),
+    ],
+)
+def test_each_interval_has_the_colour_of_where_it_lies(criterion, centre, lies):
+    values = [centre + gap for gap in (-0.02, -0.01, 0.0, 0.01, 0.02)]
+    held = one([criterion], [values])
+    assert marks(held, criterion).lies == lies == held.says
+
+
 def test_right_and_wrong_answers_are_no_points():
     held = one([ABOVE], [[1.0, 0.0, 1.0, 1.0, 0.0, -1.0]], "item")
     assert marks(held, ABOVE).values == ()

@@ -28,6 +28,26 @@ from anchorwatch.studies.report.sentences import (
 if TYPE_CHECKING:
     from anchorwatch.studies.findings import Judged, Study
 
+SHOWS = {
+    "effect_doses": "what hiding keys did, over how many were hidden, beside as many others",
+    "enrichment": "which kinds of token are sinks, over how often they would be by chance",
+    "gain_bars": "what passages add to the answers of each model",
+    "head_types": "what the sink of each head does over steps, layer by head",
+    "layer_consistency": "how far layers have the same sinks",
+    "noise_curve": "answers right over the number of other passages, for each model",
+    "position_curve": "answers right over the place of the passage, for each model",
+    "profile": "layer by layer, with what even attention would give",
+    "retrieval_map": "how much each head looks at the evidence, layer by head",
+    "score_histogram": "how attention received is spread over keys, beside even attention",
+    "shapley_bars": "what is due to the angle and what to the norm, layer by layer",
+    "sink_positions": "where the greatest sink is, layer by step, of one prompt",
+    "structure": "attention on what holds a text together and on what it says, layer by layer",
+    "survival": "how long sinks stay, in steps",
+    "value_norm_scatter": "the size of values over the attention that keys receive",
+    "variant_differences": "every arm less vanilla, training seed by training seed",
+}
+"""What the figures that claims draw show, by name."""
+
 
 def of_paper(study: Study, name: str, drawn: Mapping[str, Figure | str]) -> Markup:
     """All claims of one paper."""
@@ -131,8 +151,9 @@ def _own(one: Judged, own: Figure | str | None) -> Markup:
         return Markup("")
     if isinstance(own, str):
         return tag("p", {"class": "muted"}, f"Of this claim {own}")
-    name = str(own.whence["figure"]).replace("_", " ").replace("-", " ")
-    return picture(own, f"{name_of(one.claim.id)}-drawn", f"The evidence: {name}")
+    name = str(own.whence["figure"]).replace("-", "_")
+    says = SHOWS.get(name, name.replace("_", " "))
+    return picture(own, f"{name_of(one.claim.id)}-drawn", f"The evidence: {says}")
 
 
 def picture(figure: Figure, name: str, says: str) -> Markup:

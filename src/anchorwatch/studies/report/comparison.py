@@ -163,6 +163,7 @@ def _profile(study: Study, needs: dict[str, Runs], by: str) -> Figure | None:
     if by == "layer":
         axis, deepest = "depth", table.groupby("model")["layer"].transform("max")
         table["depth"] = (table["layer"] / deepest.where(deepest > 0, 1)).astype(float)
+    table["model"] = pd.Categorical(table["model"], list(needs), ordered=True)
     drawn, axes = sheet(PAGE, 3.6, rows=2, columns=2)
     entries: list[Any] = []
     for ax, (name, (_, quantity, unit)) in zip(axes, MEASURES.items(), strict=True):
@@ -224,8 +225,8 @@ def _answer_bars(tables: dict[tuple[str, str], pd.DataFrame], names: dict[str, s
             row = {"context": where, "model": name, "value": one.value, "low": low, "high": high}
             found.append(row | {"n": one.n})
     data = pd.DataFrame(found)
-    order = list(dict.fromkeys(data["context"]))
-    data["context"] = pd.Categorical(data["context"], order, ordered=True)
+    for name in ("context", "model"):
+        data[name] = pd.Categorical(data[name], list(dict.fromkeys(data[name])), ordered=True)
     drawn, (ax,) = sheet(PAGE, 2.3)
     entries = bars(ax, data, x="context", unit="answered right", colour_by="model", of="questions")
     ax.set_ylim(0, 1)

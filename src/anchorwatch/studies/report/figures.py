@@ -37,7 +37,7 @@ def claim_figure(one: Judged) -> Figure:
     height = 0.35 + sum(0.75 + 0.1 * len(lines) for lines in titles)
     drawn, axes = sheet(COLUMN, height, rows=len(criteria))
     for ax, criterion, lines in zip(axes, criteria, titles, strict=True):
-        _panel(ax, marks(one, criterion), COLOURS[one.says])
+        _panel(ax, marks(one, criterion))
         ax.set_title("\n".join(lines), fontsize=SMALL)
     said = f"{one.claim.id}: {one.says} (shaded: where the claim holds)"
     drawn.suptitle(said, fontsize=SMALL, x=0.01, ha="left")
@@ -46,7 +46,8 @@ def claim_figure(one: Judged) -> Figure:
     return Figure(drawn, table, name="claim", settings=settings, traces=[])
 
 
-def _panel(ax: Axes, found: Marks, colour: str) -> None:
+def _panel(ax: Axes, found: Marks) -> None:
+    colour = COLOURS[found.lies]
     ax.axvspan(*found.region, color=PALETTE[2], alpha=0.14, linewidth=0)
     for limit in found.limits:
         ax.axvline(limit, color=PALETTE[2], linewidth=0.8)

@@ -31,7 +31,7 @@ def forest(one: Judged, criterion: Criterion) -> Markup:
     parts += [_name(*row) for row in rows]
     parts += _effect(found)
     said = _alt(one, criterion)
-    attributes = {"class": f"forest {one.says}", "width": "100%", "height": height}
+    attributes = {"class": f"forest {found.lies}", "width": "100%", "height": height}
     return tag("svg", attributes | {"role": "img", "aria-label": said}, *parts)
 
 
@@ -90,12 +90,9 @@ def _ground(found: Marks) -> Markup:
     """The shaded region, its margins and its name."""
     low, high = found.region
     middle = _x(found, (low + high) / 2)
-    wide = found.at(high) - found.at(low) > 0.3
-    name = tag(
-        "text",
-        {"class": "where", "x": middle, "y": 11, "text-anchor": "middle"},
-        "the claim holds here" if wide else "holds",
-    )
+    wide = found.at(high) - found.at(low)
+    words = "the claim holds here" if wide > 0.3 else "holds" if wide > 0.12 else ""
+    name = tag("text", {"class": "where", "x": middle, "y": 11, "text-anchor": "middle"}, words)
     limits = [_limit(found, at, 0, _AXIS) for at in found.limits]
     return joined(_region(found, 0, _AXIS), name, *limits)
 

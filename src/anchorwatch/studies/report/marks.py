@@ -16,6 +16,7 @@ import numpy as np
 from anchorwatch.studies.claim import Criterion
 from anchorwatch.studies.findings import Judged
 from anchorwatch.studies.report.papers import REPORTED
+from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
 
 MOST_UNITS = 200
 """Units that are drawn as points each."""
@@ -43,6 +44,19 @@ class Marks:
     """Those that are not."""
     values: tuple[float, ...]
     """Of units."""
+
+    @property
+    def lies(self) -> str:
+        """Where the interval is: supported, refuted or undecided, were this criterion alone."""
+        (low, high), (bottom, top) = self.interval, self.region
+        if math.isnan(low):
+            return UNDECIDED
+        inside_low = low > bottom or bottom not in self.limits
+        inside_high = high < top or top not in self.limits
+        if inside_low and inside_high:
+            return SUPPORTED
+        beyond = (high <= bottom and bottom in self.limits) or (low >= top and top in self.limits)
+        return REFUTED if beyond else UNDECIDED
 
     def at(self, value: float) -> float:
         """Where a value is on the axis: 0 to 1."""
