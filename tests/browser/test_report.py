@@ -10,14 +10,16 @@ from anchorwatch.studies.report.page import page
 
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 PHONE, DESK = (360, 740), (1280, 900)
-DRAWN = ("floating/H2", "sink_token/H6")
+NAMES = ("floating", "sinks/H13", "sink_token/H5", "sink_token/H6")
+DRAWN = ("floating/H2", "sink_token/H5")
+COUNT = 30
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=alert(1)>"
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A page with every verdict, some figures, and names that would run if they could."""
-    study = reported.study(models=reported.MODELS | {"arm": HOSTILE})
+    study = reported.study(names=NAMES, models=reported.MODELS | {"arm": HOSTILE})
     drawn = {name: study.draw(name) for name in DRAWN}
     assert all(drawn.values())
     path = tmp_path_factory.mktemp("page") / "report.html"
@@ -77,10 +79,10 @@ def test_filters_show_what_they_say(opened):
     page.select_option("select[name=paper]", "sinks")
     fewer = [row for row in rows.all() if row.is_visible()]
     assert 0 < len(fewer) < len(shown)
-    assert page.locator("#told").inner_text() == f"{len(fewer)} of 72 claims shown"
+    assert page.locator("#told").inner_text() == f"{len(fewer)} of {COUNT} claims shown"
     assert page.locator("article[data-claim]:visible").count() == len(fewer)
     page.click("button[type=reset]")
-    page.wait_for_function("document.getElementById('told').textContent.startsWith('72')")
+    page.wait_for_function("document.getElementById('told').textContent.startsWith('30')")
     page.fill("input[name=words]", "sinks/h13")
     assert [row.get_attribute("data-claim") for row in rows.all() if row.is_visible()] == [
         "sinks/H13"
@@ -96,7 +98,7 @@ def test_a_link_to_a_claim_that_is_filtered_away_shows_it(opened):
 
 def test_without_a_script_everything_is_there(opened):
     page = opened(script=False)
-    assert page.locator("tr[data-claim]:visible").count() == 72
+    assert page.locator("tr[data-claim]:visible").count() == COUNT
     assert not page.locator("#filters").is_visible()
 
 
@@ -110,6 +112,6 @@ def test_it_prints_all_claims_and_no_buttons(opened, tmp_path):
     page = opened()
     page.emulate_media(media="print")
     assert not page.locator("#filters").is_visible()
-    assert page.locator("article[data-claim]:visible").count() == 72
+    assert page.locator("article[data-claim]:visible").count() == COUNT
     page.pdf(path=tmp_path / "page.pdf", format="A4")
     assert (tmp_path / "page.pdf").stat().st_size > 50_000

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from anchorwatch.foreign import one_line
 
-Attributes = Mapping[str, str | float | bool | None]
+Attributes = Mapping[str, object]
 _VOID = frozenset(("meta", "input", "br", "rect", "line", "circle", "path"))
 
 
