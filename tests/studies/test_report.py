@@ -4,13 +4,24 @@ import itertools
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 import reported
 from anchorwatch.studies.catalogue import claims
-from anchorwatch.studies.claim import EQUAL, GREATER, LESS, Claim, Criterion, Finding, Measured
+from anchorwatch.studies.claim import (
+    EQUAL,
+    GREATER,
+    LESS,
+    Claim,
+    Criterion,
+    Evidence,
+    Finding,
+    Measured,
+)
 from anchorwatch.studies.estimates import Estimate
-from anchorwatch.studies.findings import Judged
+from anchorwatch.studies.evidence import Traced, by_prompt
+from anchorwatch.studies.findings import Judged, Study
 from anchorwatch.studies.needs import Runs
 from anchorwatch.studies.report import sentences
 from anchorwatch.studies.report.comparison import sections
@@ -22,6 +33,7 @@ from anchorwatch.studies.report.page import page
 from anchorwatch.studies.report.papers import PAPERS, REPORTED
 from anchorwatch.studies.report.writing import write
 from anchorwatch.studies.verdicts import LACKING, REFUTED, SUPPORTED, UNDECIDED, verdicts
+from planted import planted, random_maps
 
 LARGEST = 8_000_000
 FEW = ("floating/H2", "floating/H23", "sink_token/H5")
@@ -215,15 +227,41 @@ def test_models_are_compared_where_there_are_two(study):
     assert moves[0] > 0.4
     assert moves[1] == 0.0
     assert "6 positions in 6 steps" in attention.words[0]
-    assert len(attention.figures) == 2
+    assert len(attention.figures) == 1  # networks of one layer have no depth
     arms = [row[0] for row in found["variants"].rows]
     assert arms[0] == "vanilla"
     assert {"sink", "gate"} <= set(arms)
 
 
-def test_a_difference_of_models_is_paired_by_prompt(study):
-    from anchorwatch.studies.evidence import by_prompt
+def layered(layers, *, causal):
+    """Runs of a network with so many layers."""
+    rng = np.random.default_rng(layers)
+    visibility = "causal" if causal else "bidirectional"
+    made = [
+        planted(
+            random_maps(rng, (4, layers, 2, 8), causal=causal),
+            prompt=4,
+            tokens=np.arange(1, 9) + 100 * (at + 1),
+            visibility=visibility,
+            source=visibility,
+        )
+        for at in range(5)
+    ]
+    return Traced.of(made)
 
+
+def test_layers_of_different_networks_meet_at_relative_depth():
+    held = reported.study((SUPPORTED,), ("floating/H2",))
+    runs = {Runs("mdm"): layered(3, causal=False), Runs("arm"): layered(2, causal=True)}
+    study = Study(held.findings, held.about | {"cards": []}, held.plan, Evidence.of(runs))
+    (attention,) = sections(study)
+    (_, progress), (_, depth) = attention.figures
+    found = {str(name): sorted(set(part["depth"])) for name, part in depth.data.groupby("model")}
+    assert found == {"lab/mdm": [0.0, 0.5, 1.0], "lab/arm": [0.0, 1.0]}
+    assert progress.data["progress"].between(0, 1).all()
+
+
+def test_a_difference_of_models_is_paired_by_prompt(study):
     (attention,) = (one for one in sections(study) if one.name == "attention")
     at = [row[0].partition(",")[0] for row in attention.rows].index("on the greatest key")
     values = [
