@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +17,7 @@ from anchorwatch.foreign import one_line
 if TYPE_CHECKING:
     from anchorwatch.studies.planning import Plan
 
+_SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 _SHOWN = ("id", "verdict", "effect", "low", "high", "n", "unit", "lacking")
 
 
@@ -38,10 +41,17 @@ def study(
     ),
     only_plan: Annotated[bool, typer.Option("--plan", help="Say the cost, run nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    opens: Annotated[
+        bool | None,
+        typer.Option(
+            "--open/--no-open", help="Show the page in a browser; at a desktop's terminal it does."
+        ),
+    ] = None,
 ) -> None:
-    """Run the papers' claims on models: claims.json, claims.csv and report.md; a table on stdout.
+    """Run the papers' claims on models: one page, report.html; a table on stdout.
 
-    Exit code 3 if some claims lack something.
+    Beside the page are report.md, claims.json, claims.csv and figures/. Exit code 3 if some claims
+    lack something.
     """
     from anchorwatch.studies.budget import budget as named
     from anchorwatch.studies.catalogue import claims
@@ -65,10 +75,29 @@ def study(
     else:
         table = found.claims[list(_SHOWN)]
         typer.echo(table.to_csv(index=False, lineterminator="\n"), nl=False)
-    talk.say(f"{found!r}\nwrote {one_line(str(out))}")
+    page = out / "report.html"
+    talk.say(f"{found!r}\nwrote {one_line(str(page))}")
+    shown = _at_a_desktop() if opens is None else opens
+    if shown:
+        _show(page)
     raise typer.Exit(3 if found.counts()["lacking"] else 0)
 
 
 def _say(plan: Plan) -> None:
     """The plan, before anything runs."""
     talk.say(one_line(str(plan).splitlines()[-1].strip()))
+
+
+def _at_a_desktop() -> bool:
+    """A person at a terminal who has a screen: elsewhere a browser would hang or take the shell."""
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
+        return False
+    return sys.platform in ("darwin", "win32") or any(map(os.environ.get, _SCREENS))
+
+
+def _show(page: Path) -> None:
+    """In the browser that is there; a machine without one says where the page is all the same."""
+    import webbrowser
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        talk.say("note: there is no browser to open it in")

@@ -324,6 +324,7 @@ OPTIONS = {
     "verify": "--json",
     "eval": """--bad --batch --chat --contexts --decoding --edit --format --json --length --limit --out
         --probes --score --seed --steps --stress --table --task --template""",
+    "study": "--against --budget --gate --json --model --open --out --plan --sink --variants",
     "train": "--json --out --set",
     "lm-eval": "",
     "models": "--json",

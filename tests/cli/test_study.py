@@ -1,7 +1,9 @@
 """`anchorwatch study`: the plan alone, the study, and what a typing mistake costs."""
 
 import json
+import webbrowser
 
+import pytest
 from typer.testing import CliRunner
 
 from anchorwatch.cli import app
@@ -34,3 +36,23 @@ def test_a_claim_that_lacks_something_is_listed_and_the_exit_code_says_so(tmp_pa
 def test_a_typing_mistake_is_refused_before_anything_is_loaded(tmp_path):
     for words in (["poems"], ["--budget", "huge"], ["--variants", tmp_path / "none.csv"]):
         assert isinstance(typed(*words).exception, SpecError)
+
+
+@pytest.mark.parametrize(("words", "shown"), [([], 0), (["--open"], 1), (["--no-open"], 0)])
+def test_the_page_is_written_said_and_shown_where_it_is_asked_for(
+    tmp_path, monkeypatch, words, shown
+):
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: bool(opened.append(address)) or True)
+    out = tmp_path / "a study"
+    done = typed("sink_token/H20", *GIVEN, "-o", out, *words)
+    page = out / "report.html"
+    assert f"wrote {page}" in done.stderr
+    assert 'data-claim="sink_token/H20"' in page.read_text()
+    assert opened == [page.resolve().as_uri()] * shown
+
+
+def test_where_there_is_no_browser_it_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(webbrowser, "open", lambda address: False)
+    done = typed("sink_token/H20", *GIVEN, "-o", tmp_path / "out", "--open")
+    assert "there is no browser to open it in" in done.stderr

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,8 @@ class Estimate:
     """Whether no two units differ."""
     why: str = ""
     """Why there is no interval; empty where there is one."""
+    values: tuple[float, ...] = field(default=(), repr=False, compare=False)
+    """Of each unit, for pictures; empty where the statistic is none of single units."""
 
     @classmethod
     def mean(
@@ -68,7 +70,9 @@ class Estimate:
         alike = n > 1 and np.ptp(held) <= _ALIKE * max(np.abs(held).max(), 1e-300)
         error = float(held.std(ddof=1) / math.sqrt(n)) if n > 1 and not alike else math.nan
         why = few or (f"no two {unit}s differ" if alike and bounds is None else "")
-        return cls(value, error, n - 1, n, unit, len(every) - n, value, bounds, bool(alike), why)
+        each = tuple(held.tolist())
+        rest = len(every) - n, value, bounds, bool(alike), why, each
+        return cls(value, error, n - 1, n, unit, *rest)
 
     @classmethod
     def pairs(cls, a: ArrayLike, b: ArrayLike, unit: str) -> Estimate:
@@ -88,8 +92,9 @@ class Estimate:
         centre = float(up - down)
         error = math.sqrt((up + down - centre**2) / (n + 2))
         value = float(held.mean()) if n else math.nan
-        missing, why = len(gaps) - n, _few(n, unit)
-        return cls(value, error, math.inf, n, unit, missing, centre, (-1.0, 1.0), why=why)
+        missing, why, each = len(gaps) - n, _few(n, unit), tuple(held.tolist())
+        rest = missing, centre, (-1.0, 1.0), False, why, each
+        return cls(value, error, math.inf, n, unit, *rest)
 
     @classmethod
     def jackknife(cls, rows: ArrayLike, of: Callable[[np.ndarray], float], unit: str) -> Estimate:

@@ -200,8 +200,9 @@ class Study:
         }
 
     def save(self, out: str | Path) -> Path:
-        """Write claims.json, claims.csv and report.md into a folder."""
+        """Write claims.json, claims.csv, report.md, report.html and figures/ into a folder."""
         from anchorwatch.studies.pages import page
+        from anchorwatch.studies.report.writing import write
 
         folder = Path(out)
         folder.mkdir(parents=True, exist_ok=True)
@@ -209,6 +210,7 @@ class Study:
         table = self.claims.to_csv(index=False, lineterminator="\n")
         replace_file(folder / "claims.csv", table.encode())
         replace_file(folder / "report.md", page(self).encode())
+        write(self, folder)
         return folder
 
     def __repr__(self) -> str:

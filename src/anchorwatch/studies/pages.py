@@ -5,24 +5,22 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from anchorwatch.foreign import one_line
+from anchorwatch.studies.report.sentences import methods, reason, summary
+
 if TYPE_CHECKING:
     from anchorwatch.studies.findings import Judged, Study
-
-METHOD = (
-    "A claim is supported if the interval of each of its statistics lies inside the region that "
-    "the claim names, refuted if one lies wholly outside, else undecided. Intervals are Student's "
-    "over the unit of analysis, at Holm's level over the claims of a paper that were run "
-    "(alpha = 0.05)."
-)
 
 
 def page(study: Study) -> str:
     """The whole report."""
-    about = study.about
-    models = [f"- {role}: {source}" for role, source in dict(about["models"]).items()]
+    models = [
+        f"- {role}: {one_line(str(source))}" for role, source in study.about["models"].items()
+    ]
     said = ", ".join(f"{count} {name}" for name, count in study.counts().items())
-    head = ["# Study", "", said + ".", "", f"Budget: {about['budget']['name']}.", *models, ""]
-    lines = [*head, METHOD, "", "| claim | verdict | effect | interval | n | reported |"]
+    head = ["# Study", "", one_line(summary(study)), "", f"{said}.", "", *models, ""]
+    head += [one_line(methods(study)), ""]
+    lines = [*head, "| claim | verdict | effect | interval | n | reported |"]
     lines += ["|---|---|---|---|---|---|", *map(_line, study.findings), ""]
     for one in study.findings:
         lines += _part(one)
@@ -41,8 +39,7 @@ def _part(one: Judged) -> list[str]:
     claim = one.claim
     lines = [f"## {claim.id}: {one.says}", "", claim.sentence, ""]
     lines += [f"Source: {claim.source}. Reported: {claim.reported}.", ""]
-    if one.lacking:
-        lines += [f"Not run. It lacks: {one.lacking}.", ""]
+    lines += [reason(one), ""]
     for criterion in claim.criteria if one.finding else ():
         lines += [_sentence(one, one.criterion_row(criterion)), ""]
     also = dict(one.finding.also) if one.finding else {}

@@ -7,9 +7,12 @@ same call goes on where it was stopped, and finds everything where it was not.
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +69,13 @@ def study(
         sink: one trained with a sink token.
         gate: one trained with gates.
         budget: quick, standard or full; or a `Budget`.
-        out: a folder: evidence, claims.json, claims.csv, report.md.
+        out: a folder: report.html, report.md, claims.json, claims.csv, figures, evidence.
         variants: the table of training seeds; the package's own where left out.
         before: told the plan before anything runs.
 
     Where no model is named, the four of the lab are taken; where one is, only those that are.
     """
+    begun = time.monotonic()
     task = _begun(names, _roles(model, against, sink, gate), budget, out, variants)
     plan = task.plan()
     if before is not None:
@@ -79,7 +83,8 @@ def study(
     failed = task.gather(plan)
     evidence = Evidence(task.shelf.load)
     lost = dict(plan.lacking) | task.lost(failed)
-    found = Study(judged(task.claims, evidence, lost), task.about(plan), plan, evidence)
+    each = judged(task.claims, evidence, lost)
+    found = Study(each, task.about(plan) | _took(begun), plan, evidence)
     found.save(task.out)
     return found
 
@@ -97,6 +102,15 @@ def plan(
 ) -> Plan:
     """What `study` with these arguments would run: passes, minutes on this machine, bytes."""
     return _begun(names, _roles(model, against, sink, gate), budget, out, variants).plan()
+
+
+def _took(begun: float) -> dict[str, Any]:
+    """How long a study took, and when it ended: the one part of a manifest that no rerun repeats.
+
+    Evidence that was there already took its time before.
+    """
+    ended = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return {"took": {"minutes": (time.monotonic() - begun) / 60, "ended": ended}}
 
 
 def _roles(*sources: str | None) -> dict[str, str]:
@@ -260,5 +274,13 @@ class _Task:
                 "transformers": transformers.__version__,
                 "python": platform.python_version(),
             },
+            "machine": {
+                "system": platform.system(),
+                "processor": platform.machine(),
+                "cores": os.cpu_count() or 1,
+                "threads": torch.get_num_threads(),
+            },
+            "cards": list(self.shelf.hand.cards),
+            "arms": dict(self.shelf.hand.arms or {}),
             "plan": plan.as_dict(),
         }

@@ -1,0 +1,311 @@
+"""Models side by side, from evidence that claims were judged on: nothing is run for it.
+
+Runs of different lengths and step counts meet on progress (the share of the answer written), layers
+of networks of different depth on relative depth. A difference is taken prompt by prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from anchorwatch import metrics
+from anchorwatch.errors import AnchorwatchError
+from anchorwatch.figures.figure import Figure
+from anchorwatch.figures.series import bars, key, lines
+from anchorwatch.figures.style import PAGE, look, sheet
+from anchorwatch.lab.pictures import SHOWN, TITLES, variant_differences
+from anchorwatch.lab.tables import differences
+from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
+from anchorwatch.studies.evidence import Traced, by_prompt
+from anchorwatch.studies.needs import Asked, Cards, Need, Runs, Seeds
+from anchorwatch.studies.report.sentences import counted, interval, listed, number
+
+if TYPE_CHECKING:
+    from anchorwatch.studies.findings import Study
+
+LEVEL = 0.95
+MEASURES = {
+    "on position 0": ("absorption", "first", "share of attention"),
+    "on the greatest key": ("absorption", "top1", "share of attention"),
+    "greatest key moves": ("jumps", "jump_rate_any", "share of steps"),
+    "keys in use": ("concentration", "effective_share", "effective share of keys"),
+}
+"""What is compared: metric, its quantity, unit."""
+OPTIONS: dict[str, dict[str, Any]] = {"absorption": {"sets": ("first", "top1")}}
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """One comparison: what it is of, in words, as a table and as figures."""
+
+    name: str
+    title: str
+    words: tuple[str, ...]
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str
+    figures: tuple[tuple[str, Figure], ...] = ()
+    """With what they show, in words."""
+
+
+def sections(study: Study) -> list[Section]:
+    """All comparisons that the evidence of this study can show."""
+    gathered = [need for one in study.findings if one.verdict for need in one.claim.needs]
+    unique = list(dict.fromkeys(gathered))
+    makers = {
+        "attention": partial(_attention, study, unique),
+        "answers": partial(_answers, study, unique),
+        "variants": partial(_variants, study, unique),
+        "cards": partial(_cards, study),
+    }
+    found: list[Section] = []
+    for name, make in makers.items():
+        try:
+            found += make()
+        except AnchorwatchError as error:  # said on the page, and the rest of it stands
+            words = (f"This comparison could not be made: {error}",)
+            found.append(Section(name, name.capitalize(), words, (), (), ""))
+    return found
+
+
+def _attention(study: Study, gathered: Sequence[Need]) -> Iterator[Section]:
+    """Watched runs of at least two models, or of one in two ways."""
+    order = list(study.about["models"])
+    held = [need for need in gathered if isinstance(need, Runs) and _plain(need)]
+    held.sort(key=lambda need: (need.decoding is not None, order.index(need.role)))
+    needs = {_label(study, need): need for need in held if study.evidence[need].traces}
+    if len(needs) < 2:
+        return
+    first = next(iter(needs))
+    head = ("", *needs, *(f"{other} less {first}" for other in list(needs)[1:]))
+    rows = [_measured(study, name, needs) for name in MEASURES]
+    steps = [
+        f"{name} writes {len(trace.answer)} positions in {trace.num_steps} steps"
+        for name, need in needs.items()
+        for trace in study.evidence[need].traces[:1]
+    ]
+    words = (
+        f"The same prompts, watched while they are answered: {listed(steps)}. Curves are over "
+        "progress, the share of the answer that is written, in tenths, so that runs of different "
+        "step counts meet; and over relative depth, 0 the first layer and 1 the last.",
+    )
+    figures = [
+        (f"Over progress: {', '.join(MEASURES)}", _profile(study, needs, "progress")),
+        (f"Over depth: {', '.join(MEASURES)}", _profile(study, needs, "layer")),
+    ]
+    title = "Attention, model beside model"
+    caption = (
+        "Mean over prompts with its 95 % interval; differences are paired by prompt, and not "
+        "corrected for being many: verdicts are above. In parentheses what even attention gives."
+    )
+    drawn = tuple((says, figure) for says, figure in figures if figure is not None)
+    yield Section("attention", title, words, head, tuple(rows), caption, drawn)
+
+
+def _plain(need: Runs) -> bool:
+    return need.prompts == "asked" and not need.edits and need.probes is None
+
+
+def _label(study: Study, need: Runs) -> str:
+    """The model, and how it wrote where that is not the budget's way."""
+    source = str(study.about["models"].get(need.role, need.role))
+    if need.decoding is None:
+        return source
+    how = need.decoding.as_dict()
+    return f"{source}, blocks of {how['block']}" if how.get("block") else f"{source}, {how['name']}"
+
+
+def _measured(study: Study, name: str, needs: dict[str, Runs]) -> tuple[str, ...]:
+    """One quantity of every model, and what it differs by from the first."""
+    metric, quantity, unit = MEASURES[name]
+    read = partial(by_prompt, study.evidence, metric=metric, quantity=quantity)
+    found = [read(need, options=OPTIONS.get(metric)) for need in needs.values()]
+    cells = []
+    for one in found:
+        null = float(np.nanmean([np.nan, *one.null])) if np.isfinite(one.null).any() else np.nan
+        even = "" if np.isnan(null) or metric == "jumps" else f" ({number(null)})"
+        cells.append(_estimated(one.value) + even)
+    first = found[0].value
+    for one in found[1:]:
+        same = min(len(first), len(one.value))
+        cells.append(_estimated(one.value[:same] - first[:same]))
+    return (f"{name}, {unit}", *cells)
+
+
+def _estimated(values: np.ndarray, unit: str = PROMPT) -> str:
+    found = Estimate.mean(values, unit)
+    low, high = found.interval(LEVEL)
+    if np.isnan(found.value):
+        return "–"
+    within = found.why if np.isnan(low) else interval(low, high)
+    return f"{number(found.value)} [{within}]"
+
+
+@look()
+def _profile(study: Study, needs: dict[str, Runs], by: str) -> Figure | None:
+    """A panel for each quantity over progress or depth, a line for each model."""
+    tables = []
+    for label, need in needs.items():
+        held: Traced = study.evidence[need]
+        for metric in dict.fromkeys(metric for metric, _, _ in MEASURES.values()):
+            made = getattr(metrics, metric)(list(held.traces), by=[by], **OPTIONS.get(metric, {}))
+            tables.append(made.assign(model=label))
+    table = pd.concat(tables, ignore_index=True)
+    axis = "progress"
+    if by == "layer" and table["layer"].nunique() < 2:
+        return None
+    if by == "layer":
+        axis, deepest = "depth", table.groupby("model")["layer"].transform("max")
+        table["depth"] = (table["layer"] / deepest.where(deepest > 0, 1)).astype(float)
+    table["model"] = pd.Categorical(table["model"], list(needs), ordered=True)
+    drawn, axes = sheet(PAGE, 3.6, rows=2, columns=2)
+    entries: list[Any] = []
+    for ax, (name, (_, quantity, unit)) in zip(axes, MEASURES.items(), strict=True):
+        part = table[table["quantity"] == quantity].dropna(subset="value")  # tenths without a step
+        if quantity == "jump_rate_any":
+            part = part.drop(columns="null")  # of shuffled steps: not even attention
+        made = lines(ax, part, x=axis, unit=unit, colour_by="model")
+        entries = made if len(made) > len(entries) else entries
+        ax.set_title(name)
+        if part["value"].min() >= 0:
+            ax.set_ylim(bottom=0)
+    key(drawn, entries)
+    traces = [trace for need in needs.values() for trace in study.evidence[need].traces]
+    return Figure(drawn, table, name="beside", settings={"by": by}, traces=traces)
+
+
+def _answers(study: Study, gathered: Sequence[Need]) -> Iterator[Section]:
+    """Questions that several models were asked in the same contexts."""
+    tables: dict[tuple[str, str], pd.DataFrame] = {}
+    for need in gathered:
+        if not isinstance(need, Asked) or len(need.asks) < 2 or need.template != "plain":
+            continue
+        rows = study.evidence[need].results.rows
+        for context in need.contexts:
+            part = rows[(rows["context"] == context) & (rows["edit"] == "none")]
+            tables[need.task, context] = part.pivot(
+                index="item", columns="role", values="containment"
+            ).astype(float)
+    if not tables:
+        return
+    roles = list(dict.fromkeys(role for table in tables.values() for role in table.columns))
+    roles.sort(key=list(study.about["models"]).index)
+    names = [str(study.about["models"][role]) for role in roles]
+    rows = []
+    for (task, context), table in tables.items():
+        cells = [_estimated(table[role].to_numpy(), ITEM) for role in roles]
+        gaps = [_estimated((table[r] - table[roles[0]]).to_numpy(), ITEM) for r in roles[1:]]
+        rows.append((f"{task.removeprefix('synthetic/')}, {context}", *cells, *gaps))
+    n = max(len(table) for table in tables.values())
+    head = ("questions", *names, *(f"{other} less {names[0]}" for other in names[1:]))
+    words = (
+        f"The same {counted(n, 'made-up question')} asked of each model, with no passage (closed), "
+        "the passage that holds the answer (gold), and others beside it; share answered right.",
+    )
+    caption = "Mean over questions with its 95 % interval, paired by question."
+    drawn = ("Answers right by context", _answer_bars(tables, dict(zip(roles, names, strict=True))))
+    title = "Answers, model beside model"
+    yield Section("answers", title, words, head, tuple(rows), caption, (drawn,))
+
+
+@look()
+def _answer_bars(tables: dict[tuple[str, str], pd.DataFrame], names: dict[str, str]) -> Figure:
+    found = []
+    for (task, context), table in tables.items():
+        for role, name in names.items():
+            one = Estimate.mean(table[role].to_numpy(), ITEM, (0.0, 1.0))
+            low, high = one.interval(LEVEL)
+            where = context if task.endswith("one-hop") else f"2: {context}"
+            row = {"context": where, "model": name, "value": one.value, "low": low, "high": high}
+            found.append(row | {"n": one.n})
+    data = pd.DataFrame(found)
+    for name in ("context", "model"):
+        data[name] = pd.Categorical(data[name], list(dict.fromkeys(data[name])), ordered=True)
+    drawn, (ax,) = sheet(PAGE, 2.3)
+    entries = bars(ax, data, x="context", unit="answered right", colour_by="model", of="questions")
+    ax.set_ylim(0, 1)
+    key(drawn, entries)
+    return Figure(drawn, data, name="answers", settings={}, traces=[])
+
+
+def _variants(study: Study, gathered: Sequence[Need]) -> Iterator[Section]:
+    """Arms of training: vanilla, sink token, gate and their relatives, paired by training seed."""
+    parts = [study.evidence[need] for need in gathered if isinstance(need, Seeds)]
+    if not parts:
+        return
+    table = pd.concat(parts, ignore_index=True).groupby(["arm", "seed"], sort=False).first()
+    table = table.reset_index()
+    names = [name for name in SHOWN if name in table.columns]
+    if "vanilla" not in set(table["arm"]) or table["arm"].nunique() < 2 or not names:
+        return
+    found = differences(table, names).set_index(["arm", "quantity"])
+    rows = [("vanilla", *(number(_base(found, name)) for name in names))]
+    for arm in dict.fromkeys(found.index.get_level_values("arm")):
+        cells = [found.loc[(arm, name)] for name in names]
+        rows.append((str(arm), *(_difference(cell) for cell in cells)))
+    seeds = int(table["seed"].nunique())
+    words = (
+        f"Networks trained on the same data with the same noise, {counted(seeds, 'training seed')} "
+        "each: with nothing added (vanilla), with a sink token, with gates, and relatives of "
+        "these. The first row is vanilla's mean, every other what the arm differs by.",
+    )
+    head = ("arm", *(TITLES[name] for name in names))
+    caption = (
+        "Mean difference to vanilla over training seeds, with Student's 95 % interval; paired, "
+        "not corrected for being many."
+    )
+    drawn = ("Differences to vanilla: dots are seeds", variant_differences(table))
+    title = "Vanilla, sink token and gate"
+    yield Section("variants", title, words, head, tuple(rows), caption, (drawn,))
+
+
+def _base(found: pd.DataFrame, name: str) -> float:
+    return float(found.xs(name, level="quantity")["base"].mean())
+
+
+def _difference(cell: pd.Series) -> str:
+    if np.isnan(cell["value"]):
+        return "–"
+    return f"{number(cell['value'])} [{interval(cell['low'], cell['high'])}]"
+
+
+def _cards(study: Study) -> Iterator[Section]:
+    """What was measured of the models when they were made, where at least two have a card."""
+    roles = tuple(study.about.get("cards", ()))
+    if len(roles) < 2:
+        return
+    cards = study.evidence[Cards(roles)]
+    names = [name for name in SHOWN if any(_of_card(cards[role], name) for role in roles)]
+    rows = [
+        (TITLES[name], *(_of_card(cards[role], name) or "–" for role in roles)) for name in names
+    ]
+    head = ("", *(str(study.about["models"][role]) for role in roles))
+    words = ("What the cards of these models say, measured once when they were made.",)
+    caption = "With the card's 95 % interval where it has one."
+    title = "The models, by their cards"
+    yield Section("cards", title, words, head, tuple(rows), caption)
+
+
+def _of_card(card: dict[str, Any], name: str) -> str:
+    """A measure by its dotted name (keys have dots themselves); empty where there is none."""
+    held: Any = card["measured"]
+    rest = name
+    while rest:
+        if not isinstance(held, dict):
+            return ""
+        step = next((k for k in held if rest == k or rest.startswith(f"{k}.")), None)
+        if step is None:
+            return ""
+        held, rest = held[step], rest[len(step) + 1 :]
+    if not isinstance(held, dict):
+        return "" if held is None else number(float(held))
+    if held.get("value") is None:
+        return ""
+    within = f" [{interval(held['low'], held['high'])}]" if "low" in held else ""
+    return number(float(held["value"])) + within

@@ -1,0 +1,209 @@
+"""What a study says, in words: a paragraph, a reason for each verdict, the sentence for a paper.
+
+Every number is taken from the study; nothing here knows what a claim is about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from anchorwatch.studies.claim import EQUAL, GREATER, Criterion
+from anchorwatch.studies.verdicts import ALPHA, LACKING, REFUTED, SUPPORTED, UNDECIDED
+
+if TYPE_CHECKING:
+    from anchorwatch.studies.findings import Judged, Study
+
+MEANING = {
+    SUPPORTED: "every interval lies where the claim says the truth is",
+    REFUTED: "an interval lies wholly where the claim says it is not",
+    UNDECIDED: "an interval reaches across the margin: more prompts, items or seeds could tell",
+    LACKING: "not run, because something it needs is not at hand",
+}
+WORDS = {
+    "masked diffusion model": "a language model that starts from an answer of masks and fills "
+    "them in over several steps, in any order",
+    "autoregressive model": "a language model that writes from left to right, one token a step",
+    "attention": "how much each position of the text looks at each other one; every row of it "
+    "sums to one",
+    "sink, anchor": "a position that takes much more attention than an even share",
+    "step": "one pass through the network, after which some masks are filled",
+    "progress": "the share of the answer that is written; the clock that both kinds of model have",
+    "vanilla, sink token, gate": "a network with nothing added; with one extra token that all see "
+    "and that sees only itself; with a factor that can close what attention brings",
+    "statistic": "what is measured of each prompt, question or training run, and then averaged",
+    "null": "what the statistic would be if nothing of interest happened: even attention, chance",
+    "control": "the same done to something else of equal size, to hold the effect against",
+    "margin": "how far the statistic must be for the claim to count, stated before anything ran",
+    "interval": "where the true mean may lie, given how much prompts (questions, runs) differ",
+}
+"""For who is new to the field."""
+KIND = {
+    "mdm": "masked diffusion model",
+    "arm": "autoregressive model",
+    "sink": "masked diffusion model with a sink token",
+    "gate": "masked diffusion model with gates",
+}
+"""What a model is in a study."""
+
+
+def number(value: float) -> str:
+    """Three digits that matter, with a minus sign that is one.
+
+    >>> number(-0.01234), number(1234567.0), number(float("nan"))
+    ('−0.0123', '1.23e+06', 'none')
+    """
+    return "none" if math.isnan(value) else f"{value:.3g}".replace("-", "−", 1)
+
+
+def chance(p: float) -> str:
+    r"""A p-value as text.
+
+    >>> chance(0.2), chance(1e-9)
+    ('p\u202f=\u202f0.2', 'p\u202f<\u202f0.0001')
+    """
+    said = "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
+    return said.replace(" ", "\u202f")  # no line breaks within
+
+
+def wanted(criterion: Criterion) -> str:
+    """Where the truth must lie for the claim to hold."""
+    if criterion.direction == EQUAL:
+        return f"within {number(criterion.margin)} of {number(criterion.about)}"
+    side = "above" if criterion.direction == GREATER else "below"
+    return f"{side} {number(criterion.margin)}"
+
+
+def interval(low: float, high: float) -> str:
+    """Both ends, or that there is none."""
+    return "no interval" if math.isnan(low) else f"{number(low)} to {number(high)}"
+
+
+def counted(n: int, unit: str) -> str:
+    """A number of units."""
+    return f"{n} {unit}{'s' * (n != 1)}"
+
+
+def level(share: float) -> str:
+    """Of an interval: 99.79 %."""
+    return f"{100 * share:.4g}\u202f%"
+
+
+def reason(one: Judged) -> str:
+    """Why the verdict is what it is."""
+    binding = one.binding
+    if binding is None or one.verdict is None:
+        return f"Not run. It lacks {one.lacking.rstrip('.')}."
+    row, several = one.criterion_row(binding), len(one.claim.criteria) > 1
+    name = f" of “{binding.name}”" if several else ""
+    lies = f"the interval{name} ({interval(row['low'], row['high'])})"
+    said = {
+        SUPPORTED: _supported(one, binding, lies),
+        REFUTED: f"Refuted: {lies} lies wholly outside of what the claim needs, {wanted(binding)}.",
+        UNDECIDED: _undecided(row, binding, lies, name),
+    }[one.says]
+    adjusted = f"After Holm's correction {chance(one.verdict.p_holm)}."
+    return f"{said} {adjusted}"
+
+
+def _supported(one: Judged, binding: Criterion, lies: str) -> str:
+    if len(one.claim.criteria) == 1:
+        return f"Supported: {lies} lies wholly where the claim needs it, {wanted(binding)}."
+    many = len(one.claim.criteria)
+    return (
+        f"Supported: all {many} intervals lie where the claim needs them; the nearest to its "
+        f"margin is {lies.removeprefix('the interval of ')}, which must be {wanted(binding)}."
+    )
+
+
+def _undecided(row: Mapping[str, Any], binding: Criterion, lies: str, name: str) -> str:
+    if row["why"]:
+        return f"Undecided: there is no interval{name} ({row['why']})."
+    low, high = binding.region
+    if row["low"] > low and row["high"] < high:
+        return (
+            f"Undecided: {lies} is inside what the claim needs ({wanted(binding)}), "
+            "and not far enough once all claims and statistics are counted."
+        )
+    if row["high"] <= low or row["low"] >= high:
+        return (
+            f"Undecided: {lies} is outside of what the claim needs ({wanted(binding)}), "
+            "and not far enough once all claims and statistics are counted."
+        )
+    return f"Undecided: {lies} reaches across the margin; the claim needs {wanted(binding)}."
+
+
+def power(row: Mapping[str, Any], unit: str) -> str:
+    """What these units could have shown; empty where the claim was decided."""
+    shown = row["detectable"]
+    if shown is None or math.isnan(shown):
+        return ""
+    units = counted(row["n"], unit)
+    if row["direction"] == EQUAL:
+        return (
+            f"With these {units}, equality could be shown four times in five only within "
+            f"{number(shown)}."
+        )
+    return (
+        f"With these {units}, a true value of {number(shown)} would be told from the margin four "
+        "times in five."
+    )
+
+
+def summary(study: Study) -> str:
+    """The study in one paragraph, for who reads nothing else."""
+    count = study.counts()
+    run, all_ = len(study.findings) - count[LACKING], len(study.findings)
+    models = [f"{source} ({KIND[role]})" for role, source in study.about["models"].items()]
+    parts = [
+        f"{run} of {counted(all_, 'claim')} could be tested on {listed(models)}: "
+        f"{count[SUPPORTED]} {_are(count[SUPPORTED])} supported, "
+        f"{count[REFUTED]} refuted, and {count[UNDECIDED]} could not be decided with this budget."
+    ]
+    if count[LACKING]:
+        lost = Counter(one.lacking for one in study.findings if one.says == LACKING)
+        what, most = lost.most_common(1)[0]
+        often = f", most often ({most} times) {what}" if most > 1 else ""
+        parts.append(f"{count[LACKING]} lack something{often}.")
+    parts.append(
+        "A verdict is about these models and these prompts, and about a margin that was stated "
+        "before anything ran; it does not say that a paper is right or wrong elsewhere."
+    )
+    return " ".join(parts)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def listed(words: list[str]) -> str:
+    """a, b and c."""
+    if len(words) < 2:
+        return "".join(words) or "no model"
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def methods(study: Study) -> str:
+    """The sentence for a methods section."""
+    about = study.about
+    budget, versions = about["budget"], about["versions"]
+    weights = dict(about.get("weights", {}))
+    models = [
+        f"{source} ({KIND[role]}, weights {str(weights.get(role, 'unknown'))[:12]})"
+        for role, source in about["models"].items()
+    ]
+    papers = dict(Counter(one.claim.study for one in study.findings if one.verdict is not None))
+    tested = listed([f"{count} of {name}" for name, count in papers.items()])
+    return (
+        f"Claims ({tested}) were tested with anchorwatch {versions['anchorwatch']} on "
+        f"{listed(models)}, with {budget['prompts']} prompts of made-up questions, "
+        f"{budget['length']} positions written in {budget['steps']} steps, "
+        f"{budget['items']} questions per cell of an evaluation and {budget['rows']} rows per "
+        "table. Each statistic has a direction and a margin stated beforehand, and an interval of "
+        "Student's over its unit (prompt, question or training seed), at Holm's level over the "
+        f"claims of a paper that were run (alpha = {ALPHA:g}). A claim is supported if all its "
+        "intervals lie inside the stated region, refuted if one lies wholly outside, else "
+        "undecided."
+    )

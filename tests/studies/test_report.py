@@ -1,0 +1,396 @@
+"""The page of a study: every claim, its words and pictures, and foreign text that stays text."""
+
+import itertools
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import reported
+from anchorwatch.studies.catalogue import claims
+from anchorwatch.studies.claim import (
+    EQUAL,
+    GREATER,
+    LESS,
+    Claim,
+    Criterion,
+    Evidence,
+    Finding,
+    Measured,
+)
+from anchorwatch.studies.estimates import Estimate
+from anchorwatch.studies.evidence import Traced, by_prompt
+from anchorwatch.studies.findings import Judged, Study
+from anchorwatch.studies.needs import Runs
+from anchorwatch.studies.report import sentences
+from anchorwatch.studies.report.comparison import sections
+from anchorwatch.studies.report.figures import claim_figure
+from anchorwatch.studies.report.inlining import inlined
+from anchorwatch.studies.report.marks import marks, ticks
+from anchorwatch.studies.report.markup import tag
+from anchorwatch.studies.report.page import page
+from anchorwatch.studies.report.papers import PAPERS, REPORTED
+from anchorwatch.studies.report.writing import write
+from anchorwatch.studies.verdicts import LACKING, REFUTED, SUPPORTED, UNDECIDED, verdicts
+from planted import planted, random_maps
+
+LARGEST = 8_000_000
+FEW = ("floating/H2", "floating/H23", "sink_token/H5")
+"""Claims of each kind of evidence that is compared, two of which draw."""
+HOSTILE = {
+    "mdm": "</script><script>alert(1)</script>",
+    "arm": '"><img src=x onerror=alert(2)>',
+    "sink": "a\x1b[31m\u202ered",
+    "gate": "<!--]]>&amp;",
+}
+
+
+class Found(HTMLParser):
+    """What a browser would find in a page."""
+
+    VOID = ("meta", "input", "br")
+
+    def __init__(self, words):
+        super().__init__()
+        self.tags, self.ids, self.text, self.open, self.crossed = [], [], [], [], []
+        self.feed(words)
+
+    def handle_starttag(self, name, attributes):
+        held = dict(attributes)
+        self.tags.append((name, held))
+        if "id" in held:
+            self.ids.append(held["id"])
+        if name not in self.VOID:
+            self.open.append(name)
+
+    def handle_startendtag(self, name, attributes):
+        self.handle_starttag(name, attributes)
+        if name not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, name):
+        if not self.open or self.open.pop() != name:
+            self.crossed.append(name)
+
+    def handle_data(self, words):
+        self.text.append(words)
+
+
+@pytest.fixture(scope="module")
+def study():
+    return reported.study()
+
+
+@pytest.fixture(scope="module")
+def words(study):
+    """The page with no figure but those of criteria."""
+    return page(study, {}, [])
+
+
+@pytest.fixture(scope="module")
+def written(study, tmp_path_factory):
+    """What is written of a study whose claims draw, and compare."""
+    folder = tmp_path_factory.mktemp("report")
+    stale = folder / "figures" / "sinks-H99.pdf"
+    kept = folder / "figures" / "mine.pdf"
+    stale.parent.mkdir()
+    for path in (stale, kept):
+        path.write_bytes(b"old")
+    return write(study, folder), folder
+
+
+def one(criteria, values, unit="prompt"):
+    """A claim of its own, judged alone."""
+    claim = Claim(
+        *("sinks/H3", "A sentence.", "a paper", "0.5", unit),
+        needs=(Runs("mdm"),),
+        criteria=tuple(criteria),
+        judge=lambda _: None,
+    )
+    pairs = zip(criteria, values, strict=True)
+    found = Finding({c.name: Measured(Estimate.mean(v, unit), 0.0) for c, v in pairs})
+    return Judged(claim, found, verdicts([(claim.criteria, found)])[0])
+
+
+def test_every_claim_is_on_the_page_with_its_verdict(study, words):
+    found = Found(words)
+    assert {one.says for one in study.findings} == {SUPPORTED, REFUTED, UNDECIDED, LACKING}
+    rows = [held for name, held in found.tags if name == "tr" and "data-claim" in held]
+    articles = [held for name, held in found.tags if name == "article"]
+    for told in (rows, articles):
+        assert [held["data-claim"] for held in told] == [one.id for one in claims()]
+        assert [held["data-verdict"] for held in told] == [one.says for one in study.findings]
+    text = " ".join(found.text)
+    for held in study.findings:
+        assert held.claim.sentence in text
+        assert held.claim.reported in text
+        assert held.claim.defect in text
+        assert sentences.reason(held) in text
+
+
+def test_a_claim_that_ran_has_a_picture_of_each_criterion_and_the_others_what_they_lack(
+    study, words
+):
+    for held in study.findings:
+        at = words.index(f'<article data-claim="{held.claim.id}"')
+        part = words[at : words.index("</article>", at)]
+        wanted = 0 if held.verdict is None else len(held.claim.criteria)
+        assert part.count("<svg") == wanted
+        if held.verdict is None:
+            assert "Not run. It lacks" in part
+
+
+def test_the_page_is_well_formed_and_its_ids_are_its_own(written):
+    found = Found(written[0].read_text())
+    assert found.crossed == []
+    assert found.open == []
+    assert len(set(found.ids)) == len(found.ids)
+    aims = [held["href"] for name, held in found.tags if name == "a"]
+    assert {aim[1:] for aim in aims} <= set(found.ids)
+    headings = [int(name[1]) for name, _ in found.tags if re.fullmatch("h[1-6]", name)]
+    assert headings[0] == 1
+    assert headings.count(1) == 1
+    assert all(b - a <= 1 for a, b in itertools.pairwise(headings))
+    assert all("scope" in held for name, held in found.tags if name == "th")
+
+
+def test_the_page_is_one_small_file_that_asks_nobody(written):
+    text = written[0].read_text()
+    assert len(text.encode()) < LARGEST
+    found = Found(text)
+    for name, held in found.tags:
+        assert name not in ("link", "img", "iframe", "object", "base")
+        assert "style" not in held, "the page's policy forbids it"
+        assert not [key for key in held if key.startswith("on")]
+        for key in ("src", "href", "xlink:href", "action"):
+            assert held.get(key, "#").startswith(("#", "data:image/png")), held
+        for value in held.values():
+            assert "url(#" in value if "url(" in str(value) else True
+    css = re.search("<style>(.*?)</style>", text, re.DOTALL)[1]
+    assert "url(" not in css
+    assert "@import" not in css
+    policy = next(held["content"] for _, held in found.tags if "http-equiv" in held)
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
+
+
+def test_foreign_text_stays_text(tmp_path):
+    study = reported.study((SUPPORTED,), FEW, models=HOSTILE)
+    text = write(study, tmp_path).read_text()
+    found = Found(text)
+    assert [name for name, _ in found.tags].count("script") == 1
+    assert [name for name, _ in found.tags].count("img") == 0
+    assert not [key for _, held in found.tags for key in held if key.startswith("on")]
+    assert found.crossed == []
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "a·[31m·red" in text
+    shown = "".join(found.text)
+    assert HOSTILE["arm"] in shown
+    assert HOSTILE["gate"] in shown
+
+
+def test_the_same_study_gives_the_same_bytes(tmp_path):
+    both = [write(reported.study((SUPPORTED,), FEW), tmp_path / name) for name in "ab"]
+    assert both[0].read_bytes() == both[1].read_bytes()
+    for name in sorted(path.name for path in (tmp_path / "a" / "figures").iterdir()):
+        a, b = (tmp_path / place / "figures" / name for place in "ab")
+        assert a.read_bytes() == b.read_bytes()
+
+
+def test_every_picture_is_a_pdf_and_old_ones_go(study, written):
+    _, folder = written
+    names = {path.stem for path in (folder / "figures").glob("*.pdf")}
+    ran = {one.claim.id.replace("/", "-") for one in study.findings if one.verdict}
+    assert ran <= names
+    assert {"mine", "compared-attention-0", "compared-variants-0"} <= names
+    assert "sinks-H99" not in names
+    lacking = {one.claim.id.replace("/", "-") for one in study.findings if not one.verdict}
+    assert not lacking & names
+
+
+def test_what_a_claim_draws_is_on_the_page_or_why_not(study, written):
+    text = written[0].read_text()
+    assert 'id="floating-H2-drawn-' in text
+    assert "its picture could not be drawn" in text  # of evidence that was not planted
+
+
+def test_models_are_compared_where_there_are_two(study):
+    found = {one.name: one for one in sections(study)}
+    assert set(found) == {"attention", "answers", "variants", "cards"}
+    attention = found["attention"]
+    assert attention.head[1:3] == ("lab/mdm", "lab/arm")
+    assert attention.head[4:] == ("lab/arm less lab/mdm", "lab/mdm, blocks of 8 less lab/mdm")
+    rows = {row[0].partition(",")[0]: row[1:] for row in attention.rows}
+    moves = [float(cell.split(" ")[0]) for cell in rows["greatest key moves"][:2]]
+    assert moves[0] > 0.4
+    assert moves[1] == 0.0
+    assert "6 positions in 6 steps" in attention.words[0]
+    assert len(attention.figures) == 1  # networks of one layer have no depth
+    arms = [row[0] for row in found["variants"].rows]
+    assert arms[0] == "vanilla"
+    assert {"sink", "gate"} <= set(arms)
+
+
+def layered(layers, *, causal):
+    """Runs of a network with so many layers."""
+    rng = np.random.default_rng(layers)
+    visibility = "causal" if causal else "bidirectional"
+    made = [
+        planted(
+            random_maps(rng, (4, layers, 2, 8), causal=causal),
+            prompt=4,
+            tokens=np.arange(1, 9) + 100 * (at + 1),
+            visibility=visibility,
+            source=visibility,
+        )
+        for at in range(5)
+    ]
+    return Traced.of(made)
+
+
+def test_layers_of_different_networks_meet_at_relative_depth():
+    held = reported.study((SUPPORTED,), ("floating/H2",))
+    runs = {Runs("mdm"): layered(3, causal=False), Runs("arm"): layered(2, causal=True)}
+    study = Study(held.findings, held.about | {"cards": []}, held.plan, Evidence.of(runs))
+    (attention,) = sections(study)
+    (_, progress), (_, depth) = attention.figures
+    found = {str(name): sorted(set(part["depth"])) for name, part in depth.data.groupby("model")}
+    assert found == {"lab/mdm": [0.0, 0.5, 1.0], "lab/arm": [0.0, 1.0]}
+    assert progress.data["progress"].between(0, 1).all()
+
+
+def test_a_difference_of_models_is_paired_by_prompt(study):
+    (attention,) = (one for one in sections(study) if one.name == "attention")
+    at = [row[0].partition(",")[0] for row in attention.rows].index("on the greatest key")
+    values = [
+        by_prompt(
+            study.evidence, Runs(role), "absorption", "top1", options={"sets": ("first", "top1")}
+        ).value
+        for role in ("mdm", "arm")
+    ]
+    slow = sum(b - a for a, b in zip(*values, strict=True)) / len(values[0])
+    other = attention.head.index("lab/arm less lab/mdm")
+    assert attention.rows[at][other].startswith(f"{sentences.number(slow)} [")
+
+
+def test_one_model_alone_is_compared_with_nothing():
+    study = reported.study((LACKING,))
+    assert "evidence of one model only" in page(study, {}, [])
+
+
+ABOVE = Criterion("a", "the statistic a", GREATER, 0.1, "because")
+BELOW = Criterion("b", "the statistic b", LESS, 0.1, "because")
+NEAR = Criterion("c", "the statistic c", EQUAL, 0.1, "because", about=1.0)
+
+
+@pytest.mark.parametrize(
+    ("criteria", "values", "said"),
+    [
+        ([ABOVE], [[0.5, 0.6, 0.5, 0.6, 0.5]], "Supported: the interval (0.472 to 0.608) lies"),
+        ([ABOVE], [[-0.5, -0.6, -0.5, -0.6, -0.5]], "Refuted: the interval (−0.608 to −0.472)"),
+        ([ABOVE], [[0.5, -0.6, 0.5, -0.6, 0.5]], "Undecided: the interval"),
+        ([ABOVE], [[0.5, 0.6]], "Undecided: there is no interval (2 prompts, 5 needed)"),
+        (
+            [ABOVE, BELOW],
+            [[0.5, 0.6, 0.5, 0.6, 0.5], [-0.5, -0.6, -0.5, -0.6, -0.5]],
+            "Supported: all 2 intervals lie where the claim needs them",
+        ),
+        (
+            [ABOVE, BELOW],
+            [[0.5, 0.6, 0.5, 0.6, 0.5], [0.5, 0.6, 0.5, 0.6, 0.5]],
+            "Refuted: the interval of “b”",
+        ),
+        ([NEAR], [[1.0, 1.01, 0.99, 1.0, 1.0]], "needs it, within 0.1 of 1"),
+    ],
+)
+def test_the_reason_is_in_words(criteria, values, said):
+    assert said in sentences.reason(one(criteria, values))
+
+
+def test_power_is_said_where_nothing_was_decided():
+    held = one([ABOVE], [[0.5, -0.6, 0.5, -0.6, 0.5]])
+    row = held.criterion_row(ABOVE)
+    assert "With these 5 prompts, a true value of" in sentences.power(row, "prompt")
+    decided = one([ABOVE], [[0.5, 0.6, 0.5, 0.6, 0.5]])
+    assert sentences.power(decided.criterion_row(ABOVE), "prompt") == ""
+
+
+def test_marks_are_on_the_axis_and_what_is_far_away_is_named():
+    held = one([ABOVE], [[0.5, 0.6, 0.5, 0.62, 0.48]])
+    near = marks(held, ABOVE)
+    assert near.region == (0.1, near.high)
+    assert dict(near.named) == {"null": 0.0}
+    assert len(near.values) == 5
+    for value in (near.effect, *near.interval, *near.limits, *near.values):
+        assert 0 < near.at(value) < 1
+    far = Finding({"a": Measured(Estimate.mean([0.5, 0.6, 0.5, 0.62, 0.48], "prompt"), 0.0, 99.0)})
+    away = Judged(held.claim, far, held.verdict)
+    assert dict(marks(away, ABOVE).off) == {"control": 99.0}
+
+
+@pytest.mark.parametrize(
+    ("criterion", "centre", "lies"),
+    [
+        (ABOVE, 0.5, SUPPORTED),
+        (ABOVE, -0.5, REFUTED),
+        (ABOVE, 0.1, UNDECIDED),
+        (BELOW, -0.5, SUPPORTED),
+        (BELOW, 0.5, REFUTED),
+        (NEAR, 1.0, SUPPORTED),
+        (NEAR, 2.0, REFUTED),
+        (NEAR, 0.0, REFUTED),
+        (NEAR, 1.1, UNDECIDED),
+    ],
+)
+def test_each_interval_has_the_colour_of_where_it_lies(criterion, centre, lies):
+    values = [centre + gap for gap in (-0.02, -0.01, 0.0, 0.01, 0.02)]
+    held = one([criterion], [values])
+    assert marks(held, criterion).lies == lies == held.says
+
+
+def test_right_and_wrong_answers_are_no_points():
+    held = one([ABOVE], [[1.0, 0.0, 1.0, 1.0, 0.0, -1.0]], "item")
+    assert marks(held, ABOVE).values == ()
+
+
+@pytest.mark.parametrize(("low", "high"), [(-0.03, 0.41), (0, 1e-5), (-1e6, 3), (0.9, 0.95)])
+def test_ticks_are_round_and_few(low, high):
+    found = ticks(low, high)
+    assert 2 <= len(found) <= 6
+    assert all(low <= value <= high for value in found)
+    gaps = {round((b - a) / (found[1] - found[0]), 6) for a, b in itertools.pairwise(found)}
+    assert gaps == {1.0}
+
+
+def test_the_paper_s_numbers_are_of_criteria_that_exist():
+    every = {(one.id, criterion.name) for one in claims() for criterion in one.criteria}
+    assert set(REPORTED) <= every
+    assert set(PAPERS) == {one.study for one in claims()}
+
+
+def test_a_figure_of_a_claim_has_a_panel_for_each_criterion(study):
+    held = next(one for one in study.findings if one.verdict and len(one.claim.criteria) == 3)
+    figure = claim_figure(held)
+    assert len(figure.axes) == 3
+    assert list(figure.data["effect"]) == [
+        held.criterion_row(criterion)["effect"] for criterion in held.claim.criteria
+    ]
+
+
+def test_a_drawn_figure_follows_the_page_s_colours_and_keeps_its_text(study):
+    held = next(one for one in study.findings if one.verdict)
+    svg = inlined(claim_figure(held), "name", 'an "alt"')
+    assert "style=" not in svg
+    assert "#000000" not in svg
+    assert "var(--ink)" in svg
+    assert held.claim.id in svg
+    assert 'aria-label="an &quot;alt&quot;"' in svg
+    assert set(re.findall(r'id="([^"]*)"', svg)) == {
+        name for name in re.findall(r'id="([^"]*)"', svg) if name.startswith("name-")
+    }
+
+
+def test_nothing_gets_into_markup_unescaped():
+    assert tag("p", {"title": '"<'}, "<b>") == '<p title="&quot;&lt;">&lt;b&gt;</p>'
