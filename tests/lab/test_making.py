@@ -125,6 +125,23 @@ def test_a_run_that_has_not_finished(tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+def test_an_export_that_fails_leaves_the_old_one(runs, tmp_path, monkeypatch):
+    old = making.export_arm("arm", runs, tmp_path)
+    kept = {path.name: path.read_bytes() for path in old.iterdir()}
+    renamed = Path.rename
+
+    def failing(self, target):
+        if Path(target) == old and self.suffix == ".tmp":
+            raise OSError("no space left")
+        return renamed(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="no space left"):
+        making.export_arm("arm", runs, tmp_path)
+    assert {path.name: path.read_bytes() for path in old.iterdir()} == kept
+    assert [path.name for path in tmp_path.iterdir()] == ["arm"]
+
+
 def test_exporting_again_replaces(runs, tmp_path):
     (tmp_path / "arm").mkdir()
     (tmp_path / "arm" / "stale.txt").write_text("old")

@@ -128,6 +128,13 @@ def test_an_unknown_part_is_refused(tmp_path):
         train(tmp_path / "run", variant=["sponge"])
 
 
+def test_fine_tuning_an_autoregressive_model_has_no_noise(tmp_path):
+    done = train(tmp_path / "one", updates=2, objective={"name": "next_token"})
+    told = {"name": "fine_tune", "masks": "counted", "t": "uniform"}
+    with pytest.raises(SpecError, match="has no noise; leave masks, t out, or use diffusion"):
+        train(tmp_path / "two", model={"from": str(done.model)}, objective=told)
+
+
 def test_fine_tuning_needs_answers(tmp_path):
     done = train(tmp_path / "one", updates=2)
     plain = Always([6, 7, 8], np.zeros(3, bool))

@@ -135,6 +135,12 @@ def _loaded(spec: Spec, source: str) -> Start:
         raise SpecError(f"{source} has no tokenizer: put its files into the folder")
     if model.family.kind == "mdm" and name == "next_token":
         raise SpecError(f"{source} is a diffusion model: use diffusion or fine_tune")
+    if model.family.kind == "arm" and name == "fine_tune":
+        if said := sorted(spec.objective.model_fields_set & {"t", "eps", "masks"}):
+            raise SpecError(
+                f"{source} is autoregressive, and fine_tune keeps that: its loss has no noise; "
+                f"leave {', '.join(said)} out, or use diffusion"
+            )
     origin = model.digest
     kind = "mdm" if name == "diffusion" else model.family.kind
     network.config.is_causal = kind == "arm"
