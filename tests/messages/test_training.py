@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from anchorwatch.errors import SpecError, TrainingError
-from anchorwatch.training import checkpoints, fit, read
+from anchorwatch.training import checkpoints, fit, log, read
+from anchorwatch.training.log import Log
 from anchorwatch.training.spec import from_dict
 from toy_texts import Text, Texts, fields, tokenizer
 
@@ -208,7 +209,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "commit", commit)
     said = {"updates": 8, "checkpoints": {"updates": 3}}
     with pytest.raises(
-        TrainingError, match=r"No space left .* the one before it is kept; make room"
+        TrainingError, match=r"No space left .* the checkpoint of update 3 is kept; make room"
     ):
         train(out, **said)
     names = sorted(path.name for path in (out / "checkpoints").iterdir())
@@ -218,6 +219,46 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
     assert done.resumed_at == 3
     whole = train(tmp_path / "whole", **said)
     assert [line.loss for line in done.lines] == [line.loss for line in whole.lines]
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.csv"])
+def test_a_log_that_meets_a_full_disk_says_what_is_kept(name, tmp_path, monkeypatch):
+    out, said = tmp_path / "run", {"updates": 6, "checkpoints": {"updates": 3}, "log": {"every": 1}}
+    honest = Log.add
+
+    def add(log, lines):
+        if lines[0].update == 5:
+            (out / name).unlink()
+            (out / name).symlink_to("/dev/full")
+        honest(log, lines)
+
+    monkeypatch.setattr(Log, "add", add)
+    kept = "the checkpoint of update 3 is kept; make room on the disk"
+    with pytest.raises(TrainingError, match=rf"written to .*{name} \(No space left .*\): {kept}"):
+        train(out, **said)
+    monkeypatch.setattr(Log, "add", honest)
+    assert train(out, **said).resumed_at == 3
+    assert (out / name).is_file()
+    assert not (out / name).is_symlink()
+
+
+FILES = {"run.json": (checkpoints, "no checkpoint was made"), "log.csv": (log, "no checkpoint")}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_small_file_that_meets_a_full_disk_is_named(name, tmp_path, monkeypatch):
+    owner, kept = FILES[name]
+
+    def replace_file(path, content, honest=owner.replace_file):
+        (full if path.name == name else honest)(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, "replace_file", replace_file)
+        with pytest.raises(
+            TrainingError, match=rf"{name} \(No space left .*\): {kept}.* make room"
+        ):
+            train(tmp_path / "run", updates=2)
+    assert train(tmp_path / "run", updates=2).updates == 2
 
 
 def test_a_file_that_cannot_grow_is_a_full_disk(tmp_path):

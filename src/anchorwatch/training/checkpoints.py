@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -36,9 +35,10 @@ from anchorwatch.commits import (
     unsealed,
 )
 from anchorwatch.errors import SpecError, TrainingError
+from anchorwatch.training.disk import CHECKPOINTS, numbered, writing
 from anchorwatch.training.log import Line, as_json, from_json
 
-RUN, MODEL, CHECKPOINTS, LOCK = "run.json", "model", "checkpoints", ".lock"
+RUN, MODEL, LOCK = "run.json", "model", ".lock"
 WEIGHTS = "model.safetensors"
 _INNER = "training"
 
@@ -79,7 +79,8 @@ def claimed(out: Path, record: Mapping[str, Any]) -> Iterator[None]:
         for left in (*out.glob(".*.tmp"), *(out / CHECKPOINTS).glob(".*.tmp")):
             shutil.rmtree(left, ignore_errors=True)  # of a write that was killed
         if not (out / RUN).exists():
-            replace_file(out / RUN, sealed(record))
+            with writing("the record of the run", out / RUN, out):
+                replace_file(out / RUN, sealed(record))
         yield
 
 
@@ -119,8 +120,8 @@ def save(out: Path, state: State, keep: int, write: Callable[[Path], None]) -> P
         put_file(inner / "state.json", json.dumps({"update": state.update}).encode())
 
     target = out / CHECKPOINTS / f"update-{state.update:08d}"
-    _published(target, fill, f"the checkpoint of update {state.update}")
-    for old in [path for _, path in _numbered(out)][:-keep]:
+    _published(out, target, fill, f"the checkpoint of update {state.update}")
+    for old in [path for _, path in numbered(out)][:-keep]:
         gone = old.with_name(f".{old.name}.{uuid.uuid4().hex[:8]}.tmp")
         old.rename(gone)  # half a removed checkpoint must not look like one
         shutil.rmtree(gone, ignore_errors=True)
@@ -131,16 +132,16 @@ def save_model(out: Path, write: Callable[[Path], None]) -> Path:
     """Publish the finished network as OUT/model."""
     target = out / MODEL
     if not target.exists():
-        _published(target, write, "the finished model")
+        _published(out, target, write, "the finished model")
     return target
 
 
 def newest(out: Path) -> State | None:
     """The newest checkpoint that is whole, or None."""
-    for _, folder in reversed(_numbered(out)):
+    for _, folder in reversed(numbered(out)):
         if not damage(folder):
             return _read(folder)
-    if found := _numbered(out):
+    if found := numbered(out):
         raise TrainingError(
             f"{found[-1][1]} is damaged ({damage(found[-1][1])[0]}) and no other checkpoint is "
             "left: begin again in another folder"
@@ -163,37 +164,18 @@ def _read(folder: Path) -> State:
     )
 
 
-def _numbered(out: Path) -> list[tuple[int, Path]]:
-    found = (
-        (int(match[1]), path)
-        for path in (out / CHECKPOINTS).glob("update-*")
-        if (match := re.fullmatch(r"update-(\d{8,12})", path.name))
-    )
-    return sorted(found)
-
-
-def _published(target: Path, fill: Callable[[Path], None], what: str) -> None:
+def _published(out: Path, target: Path, fill: Callable[[Path], None], what: str) -> None:
     """One rename puts it there, whole; on a full disk nothing of it stays."""
     folder = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        folder.mkdir()
-        fill(folder)
-        commit(folder)
-        publish(folder, target)
-    except BaseException as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        if not _is_writing(error):
+    with writing(what, target, out):
+        try:
+            folder.mkdir()
+            fill(folder)
+            commit(folder)
+            publish(folder, target)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
             raise
-        raise TrainingError(
-            f"{what} could not be written ({error}): the one before it is kept; make room on the "
-            "disk and start the same command again"
-        ) from error
-
-
-def _is_writing(error: BaseException) -> bool:
-    """What the disk said; safetensors and torch wrap it."""
-    wrapped = type(error).__name__ == "SafetensorError" or "No space left" in str(error)
-    return isinstance(error, OSError) or wrapped
 
 
 def _flat(optimizer: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -31,6 +31,7 @@ from anchorwatch.progress import Progress
 from anchorwatch.training import checkpoints, exports
 from anchorwatch.training.corpora import read as read_corpus
 from anchorwatch.training.curves import loss_curve
+from anchorwatch.training.disk import writing
 from anchorwatch.training.feed import Corpus, loader_of, poser_of
 from anchorwatch.training.log import Line, Log, Tracker, check_tracker
 from anchorwatch.training.networks import Start, start
@@ -258,7 +259,8 @@ class Trainer:
         tensors = self._tensors()
         if self.main:
             checkpoints.save_model(self.out, lambda to: exports.write(to, self.begun, tensors))
-            loss_curve(self.lines, self.spec).save(self.out / "loss.pdf")
+            with writing("the loss curve", self.out / "loss.pdf", self.out):
+                loss_curve(self.lines, self.spec).save(self.out / "loss.pdf")
         if self.log is not None:
             self.log.close()
         self.accelerator.wait_for_everyone()
