@@ -2,18 +2,21 @@
 
 import errno
 import fcntl
+import json
 import os
 import re
 import resource
+import shutil
 
 import numpy as np
 import pytest
 
+from anchorwatch.commits import commit
 from anchorwatch.errors import SpecError, TrainingError
 from anchorwatch.training import checkpoints, fit, log, read
 from anchorwatch.training.log import Log
 from anchorwatch.training.spec import from_dict
-from toy_texts import Text, Texts, fields, tokenizer
+from toy_texts import Text, Texts, fields, stopped_before, tokenizer
 
 WRONG = {
     "unknown field": (
@@ -174,6 +177,74 @@ def test_a_folder_of_another_run_is_refused_and_left_alone(tmp_path):
     train(out, updates=2, log={"every": 1}, checkpoints={"updates": 1})  # these do not decide
 
 
+def test_checkpoints_without_their_record_are_refused(tmp_path):
+    out = tmp_path / "run"
+    train(out, updates=4)
+    shutil.move(out / "checkpoints", tmp_path / "left" / "checkpoints")
+    for differs in ({}, {"seed": 7}, {"updates": 2}, {"model": WIDER}):
+        with pytest.raises(SpecError, match=r"holds checkpoints but no run.json.* choose another"):
+            train(tmp_path / "left", **({"updates": 4} | differs))
+    assert [path.name for path in (tmp_path / "left").iterdir()] == ["checkpoints"]
+
+
+WIDER = {"layers": 2, "width": 64, "heads": 4}
+OTHERS = {"seed": {"seed": 7}, "updates": {"updates": 2}, "width": {"model": WIDER}}
+
+
+@pytest.mark.parametrize("differs", OTHERS)
+def test_a_checkpoint_of_another_run_is_refused(differs, tmp_path):
+    name, mine = "update-00000004", {"updates": 8} | OTHERS[differs]
+    train(tmp_path / "theirs", updates=4)
+    with stopped_before(1):
+        train(tmp_path / "mine", **mine)
+    put = shutil.copytree(
+        tmp_path / "theirs/checkpoints" / name, tmp_path / "mine/checkpoints" / name
+    )
+    with pytest.raises(SpecError, match=r"update-00000004 is a checkpoint of another run: move it"):
+        train(tmp_path / "mine", **mine)
+    shutil.rmtree(put)
+    assert train(tmp_path / "mine", **mine).resumed_at == 0
+
+
+def without_owner(folder):
+    """The checkpoint as it was written when none said whose it is."""
+    state = folder / "training" / "state.json"
+    state.write_text(json.dumps({"update": json.loads(state.read_text())["update"]}))
+    commit(folder)
+
+
+def test_a_checkpoint_that_does_not_say_whose_it_is_belongs_to_its_folder(tmp_path):
+    out = tmp_path / "run"
+    with stopped_before(5):
+        train(out, updates=6, checkpoints={"updates": 4})
+    without_owner(out / "checkpoints" / "update-00000004")
+    assert train(out, updates=6).resumed_at == 4
+    wider = tmp_path / "wider"
+    with stopped_before(5):
+        train(wider, updates=6, checkpoints={"updates": 4}, model=WIDER)
+    old = wider / "checkpoints" / "update-00000004"
+    shutil.rmtree(old)
+    shutil.copytree(out / "checkpoints" / "update-00000006", old)
+    without_owner(old)
+    with pytest.raises(
+        TrainingError, match=r"does not fit .*size mismatch.* choose another folder"
+    ):
+        train(wider, updates=6, model=WIDER)
+
+
+def test_a_run_that_began_in_between_is_refused(tmp_path, monkeypatch):
+    out, honest = tmp_path / "run", checkpoints.fcntl.flock
+
+    def flock(handle, how):
+        monkeypatch.setattr(checkpoints.fcntl, "flock", honest)
+        checkpoints.replace_file(out / "run.json", checkpoints.sealed({"spec": {"seed": 3}}))
+        honest(handle, how)
+
+    monkeypatch.setattr(checkpoints.fcntl, "flock", flock)
+    with pytest.raises(SpecError, match=r"is another run's folder"):
+        train(out, updates=2)
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(SpecError, match="holds something else than a training run: choose another"):
@@ -181,6 +252,15 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     with pytest.raises(SpecError, match="is a file: name a folder"):
         train(tmp_path / "thesis.tex")
     assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", [".thesis.tex.0123abcd.tmp", "checkpoints/notes.txt", ".run.tmp"])
+def test_what_a_killed_start_did_not_leave_is_something_else(name, tmp_path):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("precious")
+    with pytest.raises(SpecError, match="holds something else than a training run: choose another"):
+        train(tmp_path)
+    assert (tmp_path / name).read_text() == "precious"
 
 
 def test_two_processes_cannot_train_one_folder(tmp_path):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +31,7 @@ from anchorwatch.commits import (
     damage,
     publish,
     put_file,
+    read_json,
     replace_file,
     sealed,
     unsealed,
@@ -41,6 +43,8 @@ from anchorwatch.training.log import Line, as_json, from_json
 RUN, MODEL, LOCK = "run.json", "model", ".lock"
 WEIGHTS = "model.safetensors"
 _INNER = "training"
+_GROWING = r"\.[0-9a-f]{8}\.tmp"
+"""How the name of something half written ends."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class State:
     optimizer: dict[str, Any]
     """torch's full state by parameter name: {"state": ..., "param_groups": ...}."""
     lines: list[Line]
+    run: str
+    """Whose it is: the digest of the run's record."""
 
 
 @contextmanager
@@ -76,8 +82,8 @@ def claimed(out: Path, record: Mapping[str, Any]) -> Iterator[None]:
             raise TrainingError(
                 f"{out} is being trained by another process: wait for it, or choose another folder"
             ) from None
-        for left in (*out.glob(".*.tmp"), *(out / CHECKPOINTS).glob(".*.tmp")):
-            shutil.rmtree(left, ignore_errors=True)  # of a write that was killed
+        refuse_foreign(out, record)  # another run may have begun before the lock was ours
+        _remove_leftovers(out)
         if not (out / RUN).exists():
             with writing("the record of the run", out / RUN, out):
                 replace_file(out / RUN, sealed(record))
@@ -86,11 +92,16 @@ def claimed(out: Path, record: Mapping[str, Any]) -> Iterator[None]:
 
 def refuse_foreign(out: Path, record: Mapping[str, Any]) -> None:
     """Refuse a folder that holds anything but this very run."""
-    if not out.exists() or (out.is_dir() and not _holds_more_than_a_lock(out)):
+    if not out.exists() or (out.is_dir() and _holds_nothing(out)):
         return
     if not out.is_dir():
         raise SpecError(f"{out} is a file: name a folder")
     if not (out / RUN).is_file():
+        if numbered(out):
+            raise SpecError(
+                f"{out} holds checkpoints but no {RUN}, which says whose they are: choose another "
+                f"folder, or put their {RUN} back"
+            )
         raise SpecError(f"{out} holds something else than a training run: choose another folder")
     try:
         held = unsealed(out / RUN)
@@ -117,7 +128,8 @@ def save(out: Path, state: State, keep: int, write: Callable[[Path], None]) -> P
         save_file(tensors, inner / "optimizer.safetensors")
         put_file(inner / "optimizer.json", json.dumps(rest).encode())
         put_file(inner / "log.jsonl", as_json(state.lines).encode())
-        put_file(inner / "state.json", json.dumps({"update": state.update}).encode())
+        held = {"update": state.update, "run": state.run}
+        put_file(inner / "state.json", json.dumps(held).encode())
 
     target = out / CHECKPOINTS / f"update-{state.update:08d}"
     _published(out, target, fill, f"the checkpoint of update {state.update}")
@@ -136,11 +148,16 @@ def save_model(out: Path, write: Callable[[Path], None]) -> Path:
     return target
 
 
+def whose(out: Path) -> str:
+    """The digest of the record of the run whose folder this is."""
+    return str(read_json(out / RUN)["digest"])
+
+
 def newest(out: Path) -> State | None:
-    """The newest checkpoint that is whole, or None."""
+    """The newest checkpoint that is whole, or None; another run's is refused."""
     for _, folder in reversed(numbered(out)):
         if not damage(folder):
-            return _read(folder)
+            return _read(folder, whose(out))
     if found := numbered(out):
         raise TrainingError(
             f"{found[-1][1]} is damaged ({damage(found[-1][1])[0]}) and no other checkpoint is "
@@ -149,11 +166,16 @@ def newest(out: Path) -> State | None:
     return None
 
 
-def _read(folder: Path) -> State:
+def _read(folder: Path, run: str) -> State:
     inner = folder / _INNER
+    said = json.loads((inner / "state.json").read_text())
+    if said.get("run", run) != run:  # one that does not say it is older than the question
+        raise SpecError(
+            f"{folder} is a checkpoint of another run: move it away, or choose another folder"
+        )
     adapted = (inner / "trained.safetensors").is_file()
     return State(
-        update=json.loads((inner / "state.json").read_text())["update"],
+        update=said["update"],
         tensors=load_file(inner / "trained.safetensors" if adapted else folder / WEIGHTS),
         adapted=adapted,
         optimizer=_nested(
@@ -161,6 +183,7 @@ def _read(folder: Path) -> State:
             json.loads((inner / "optimizer.json").read_text()),
         ),
         lines=from_json((inner / "log.jsonl").read_text()),
+        run=run,
     )
 
 
@@ -198,8 +221,26 @@ def _nested(tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> dic
     return {"state": state, "param_groups": rest["param_groups"]}
 
 
-def _holds_more_than_a_lock(out: Path) -> bool:
-    return any(path.name not in (LOCK, CHECKPOINTS) for path in out.iterdir())
+def _holds_nothing(out: Path) -> bool:
+    """Whether nothing is there but what a start leaves that was killed before its record."""
+
+    def is_nothing(path: Path) -> bool:
+        if path.name == CHECKPOINTS and path.is_dir():
+            return not any(path.iterdir())
+        return path.name == LOCK or bool(re.fullmatch(rf"\.{RUN}{_GROWING}", path.name))
+
+    return all(is_nothing(path) for path in out.iterdir())
+
+
+def _remove_leftovers(out: Path) -> None:
+    """Of writes that were killed, folders and files."""
+    for left in (*out.glob(".*.tmp"), *(out / CHECKPOINTS).glob(".*.tmp")):
+        if not re.fullmatch(rf"\..+{_GROWING}", left.name):
+            continue  # not a name of ours
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 def _differing(held: Any, asked: Any, at: str = "") -> Iterator[str]:

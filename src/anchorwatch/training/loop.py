@@ -118,7 +118,7 @@ class Trainer:
     ) -> None:
         self.spec, self.out, self.begun, self.accelerator = spec, out, begun, accelerator
         self.main = accelerator.is_main_process
-        held = checkpoints.newest(out)
+        self.whose, held = checkpoints.whose(out), checkpoints.newest(out)
         if held is not None:
             restore(begun, held.tensors)
         self.begun_at = self.update = 0 if held is None else held.update
@@ -224,7 +224,9 @@ class Trainer:
         moments = get_optimizer_state_dict(self.scorer, raw, options=_FULL)
         if self.main:
             adapted = self.spec.lora is not None
-            state = checkpoints.State(self.update, tensors, adapted, moments, self.lines)
+            state = checkpoints.State(
+                self.update, tensors, adapted, moments, self.lines, self.whose
+            )
             keep = self.spec.checkpoints.keep
             checkpoints.save(
                 self.out, state, keep, lambda to: exports.write(to, self.begun, tensors)
@@ -304,7 +306,13 @@ def adamw(
 
 def restore(begun: Start, tensors: Mapping[str, torch.Tensor]) -> None:
     """Put a checkpoint's tensors into the network they came from."""
-    lost, unknown = begun.network.load_state_dict(tensors, strict=False)
+    try:
+        lost, unknown = begun.network.load_state_dict(tensors, strict=False)
+    except RuntimeError as error:  # another shape
+        raise TrainingError(
+            f"the checkpoint does not fit the network ({str(error).splitlines()[-1].strip()}): "
+            "it is another run's, choose another folder"
+        ) from None
     tied = set(begun.network.all_tied_weights_keys)
     if unknown or set(lost) - tied:
         raise TrainingError(f"the checkpoint does not fit the network: {(*unknown, *lost)[0]}")
