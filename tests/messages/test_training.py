@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from anchorwatch.commits import commit
-from anchorwatch.errors import SpecError, TrainingError
+from anchorwatch.errors import AnchorwatchWarning, SpecError, TrainingError
 from anchorwatch.training import checkpoints, fit, log, read
 from anchorwatch.training.log import Log
 from anchorwatch.training.spec import from_dict
@@ -341,6 +341,17 @@ def test_a_small_file_that_meets_a_full_disk_is_named(name, tmp_path, monkeypatc
     assert train(tmp_path / "run", updates=2).updates == 2
 
 
+def test_a_loss_curve_that_meets_a_full_disk_is_drawn_later(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("anchorwatch.figures.figure.replace_file", full)
+        said = r"loss.pdf \(No space left .*\): the checkpoint of update 2 is kept"
+        with pytest.raises(TrainingError, match=said):
+            train(out, updates=2)
+    assert train(out, updates=2).resumed_at == 2
+    assert (out / "loss.pdf").is_file()
+
+
 def test_a_file_that_cannot_grow_is_a_full_disk(tmp_path):
     """The limit is the kernel's, so that safetensors' own writer meets it too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -355,18 +366,80 @@ def test_a_file_that_cannot_grow_is_a_full_disk(tmp_path):
     assert train(out, updates=4).resumed_at == 0
 
 
+def flip_a_bit(path):
+    raw = bytearray(path.read_bytes())
+    raw[-5] ^= 1
+    path.write_bytes(raw)
+
+
 def test_a_damaged_checkpoint_is_named(tmp_path):
     out = tmp_path / "run"
     done = train(out, updates=4)
-    weights = next((out / "checkpoints").iterdir()) / "model.safetensors"
-    raw = bytearray(weights.read_bytes())
-    raw[-5] ^= 1
-    weights.write_bytes(raw)
+    flip_a_bit(next((out / "checkpoints").iterdir()) / "model.safetensors")
     with pytest.raises(
         TrainingError, match=r"model.safetensors was changed.* begin again in another"
     ):
         train(out, updates=4)
     assert done.model.is_dir()
+
+
+TWO = {"updates": 6, "checkpoints": {"updates": 2, "keep": 2}}
+
+
+@pytest.mark.parametrize("number", [4, 6])
+def test_a_damaged_checkpoint_is_set_aside_where_another_is_whole(number, tmp_path):
+    out, name = tmp_path / "run", f"update-{number:08d}"
+    whole = train(out, **TWO)
+    weights = (whole.model / "model.safetensors").read_bytes()
+    shutil.rmtree(whole.model)
+    flip_a_bit(out / "checkpoints" / name / "model.safetensors")
+    with pytest.warns(
+        AnchorwatchWarning,
+        match=rf"{name} is damaged .*changed.* kept as {name}.damaged-.* made again",
+    ):
+        done = train(out, **TWO)
+    assert done.resumed_at == (4 if number == 6 else 6)
+    assert (done.model / "model.safetensors").read_bytes() == weights
+    assert [line.loss for line in done.lines] == [line.loss for line in whole.lines]
+    kept = sorted(path.name.split("-")[1] for path in (out / "checkpoints").iterdir())
+    assert f"{number:08d}.damaged" in kept
+    assert train(out, **TWO).resumed_at == 6  # and nothing is said any more
+
+
+def test_damaged_checkpoints_do_not_count_as_kept(tmp_path):
+    out = tmp_path / "run"
+    with stopped_before(5):
+        train(out, **TWO)
+    flip_a_bit(out / "checkpoints" / "update-00000004" / "model.safetensors")
+    with pytest.warns(AnchorwatchWarning, match="is damaged"), stopped_before(4):
+        train(out, updates=6, checkpoints={"updates": 3, "keep": 2})
+    names = sorted(path.name.split("-")[1] for path in (out / "checkpoints").iterdir())
+    assert names == ["00000002", "00000003", "00000004.damaged"]
+
+
+@pytest.mark.parametrize("hurt", ["truncated", "removed", "changed"])
+def test_a_damaged_model_is_made_again_from_the_last_checkpoint(hurt, tmp_path):
+    out = tmp_path / "run"
+    weights = train(out, updates=4).model / "model.safetensors"
+    before = weights.read_bytes()
+    if hurt == "truncated":
+        os.truncate(weights, 100)
+    elif hurt == "removed":
+        weights.unlink()
+    else:
+        flip_a_bit(weights)
+    with pytest.warns(AnchorwatchWarning, match=r"model is damaged .* kept as model.damaged-"):
+        assert train(out, updates=4).resumed_at == 4
+    assert weights.read_bytes() == before
+    assert train(out, updates=4).resumed_at == 4
+
+
+def test_a_file_put_beside_the_finished_weights_is_left_there(tmp_path):
+    out = tmp_path / "run"
+    notes = train(out, updates=2).model / "NOTES.md"
+    notes.write_text("mine")
+    assert train(out, updates=2).resumed_at == 2
+    assert notes.read_text() == "mine"
 
 
 def test_a_loss_that_explodes_stops_the_run(tmp_path):

@@ -61,6 +61,7 @@ MOMENTS = {
     "after the rename": (checkpoints, "publish", True),
     "before the old one goes": (checkpoints.shutil, "rmtree", False),
     "before the model": (checkpoints, "save_model", False),
+    "after the model": (checkpoints, "save_model", True),
 }
 
 

@@ -103,6 +103,16 @@ def test_killed_while_the_record_is_written(runs, whole, tmp_path):
     assert not list(out.rglob("*.tmp"))
 
 
+def test_killed_between_the_model_and_its_curve(runs, whole, tmp_path):
+    out = tmp_path / "run"
+    assert runs(out, "after the model") == KILLED
+    assert (out / "model").exists()
+    assert not (out / "loss.pdf").exists()
+    assert runs(out) == 0
+    same(out, whole)
+    assert (out / "loss.pdf").read_bytes() == (whole / "loss.pdf").read_bytes()
+
+
 def test_killed_at_random_moments(runs, whole, tmp_path):
     out, chance = tmp_path / "run", random.Random()
     for _ in range(8):

@@ -16,6 +16,7 @@ import json
 import re
 import shutil
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from anchorwatch.commits import (
     sealed,
     unsealed,
 )
-from anchorwatch.errors import SpecError, TrainingError
+from anchorwatch.errors import AnchorwatchWarning, SpecError, TrainingError
 from anchorwatch.training.disk import CHECKPOINTS, numbered, writing
 from anchorwatch.training.log import Line, as_json, from_json
 
@@ -87,6 +88,7 @@ def claimed(out: Path, record: Mapping[str, Any]) -> Iterator[None]:
         if not (out / RUN).exists():
             with writing("the record of the run", out / RUN, out):
                 replace_file(out / RUN, sealed(record))
+        _set_damaged_aside(out)
         yield
 
 
@@ -164,6 +166,27 @@ def newest(out: Path) -> State | None:
             "left: begin again in another folder"
         )
     return None
+
+
+def _set_damaged_aside(out: Path) -> None:
+    """Rename what is damaged and will be made again: it must not be in the way, or count as kept.
+
+    Where no checkpoint is whole nothing is touched, and `newest` refuses.
+    """
+    found = [path for _, path in numbered(out)]
+    damaged = {path: said[0] for path in found if (said := damage(path))}
+    if found and len(damaged) == len(found):
+        return
+    if (model := out / MODEL).exists() and (said := damage(model, additions=False)):
+        damaged[model] = said[0]
+    for path, why in damaged.items():
+        aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:8]}")
+        path.rename(aside)
+        warnings.warn(
+            f"{path} is damaged ({why}): it is kept as {aside.name}, and will be made again",
+            AnchorwatchWarning,
+            stacklevel=5,
+        )
 
 
 def _read(folder: Path, run: str) -> State:

@@ -122,6 +122,8 @@ class Trainer:
         if held is not None:
             restore(begun, held.tensors)
         self.begun_at = self.update = 0 if held is None else held.update
+        # Asked before `prepare`, where processes meet: the first one may soon publish the model.
+        self.finished = self.update == spec.updates and (out / checkpoints.MODEL).exists()
         self.lines = [] if held is None else list(held.lines)
         self.tokens = self.lines[-1].tokens if self.lines else 0
         scorer = Scorer(begun.network, bf16=spec.precision == "bf16")
@@ -140,7 +142,8 @@ class Trainer:
     def run(self) -> Fitted:
         """All updates that are left, and the finished model."""
         spec = self.spec
-        if (self.out / checkpoints.MODEL).exists() and self.update == spec.updates:
+        if self.finished:
+            self._draw()
             return self._fitted()
         self.log = self._log()
         with Progress("training", total=spec.updates if self.main else None) as bar:
@@ -261,12 +264,18 @@ class Trainer:
         tensors = self._tensors()
         if self.main:
             checkpoints.save_model(self.out, lambda to: exports.write(to, self.begun, tensors))
-            with writing("the loss curve", self.out / "loss.pdf", self.out):
-                loss_curve(self.lines, self.spec).save(self.out / "loss.pdf")
+        self._draw()
         if self.log is not None:
             self.log.close()
         self.accelerator.wait_for_everyone()
         return self._fitted()
+
+    def _draw(self) -> None:
+        """The loss curve, unless it is there: a run may be killed between its model and this."""
+        path = self.out / "loss.pdf"
+        if self.main and not path.exists():
+            with writing("the loss curve", path, self.out):
+                loss_curve(self.lines, self.spec).save(path)
 
     def _fitted(self) -> Fitted:
         last = self.lines[-max(1, len(self.lines) // 10) :]
