@@ -31,6 +31,7 @@ from anchorwatch.progress import Progress
 from anchorwatch.training import checkpoints, exports
 from anchorwatch.training.corpora import read as read_corpus
 from anchorwatch.training.curves import loss_curve
+from anchorwatch.training.disk import writing
 from anchorwatch.training.feed import Corpus, loader_of, poser_of
 from anchorwatch.training.log import Line, Log, Tracker, check_tracker
 from anchorwatch.training.networks import Start, start
@@ -117,10 +118,12 @@ class Trainer:
     ) -> None:
         self.spec, self.out, self.begun, self.accelerator = spec, out, begun, accelerator
         self.main = accelerator.is_main_process
-        held = checkpoints.newest(out)
+        self.whose, held = checkpoints.whose(out), checkpoints.newest(out)
         if held is not None:
             restore(begun, held.tensors)
         self.begun_at = self.update = 0 if held is None else held.update
+        # Asked before `prepare`, where processes meet: the first one may soon publish the model.
+        self.finished = self.update == spec.updates and (out / checkpoints.MODEL).exists()
         self.lines = [] if held is None else list(held.lines)
         self.tokens = self.lines[-1].tokens if self.lines else 0
         scorer = Scorer(begun.network, bf16=spec.precision == "bf16")
@@ -139,7 +142,8 @@ class Trainer:
     def run(self) -> Fitted:
         """All updates that are left, and the finished model."""
         spec = self.spec
-        if (self.out / checkpoints.MODEL).exists() and self.update == spec.updates:
+        if self.finished:
+            self._draw()
             return self._fitted()
         self.log = self._log()
         with Progress("training", total=spec.updates if self.main else None) as bar:
@@ -223,7 +227,9 @@ class Trainer:
         moments = get_optimizer_state_dict(self.scorer, raw, options=_FULL)
         if self.main:
             adapted = self.spec.lora is not None
-            state = checkpoints.State(self.update, tensors, adapted, moments, self.lines)
+            state = checkpoints.State(
+                self.update, tensors, adapted, moments, self.lines, self.whose
+            )
             keep = self.spec.checkpoints.keep
             checkpoints.save(
                 self.out, state, keep, lambda to: exports.write(to, self.begun, tensors)
@@ -258,11 +264,18 @@ class Trainer:
         tensors = self._tensors()
         if self.main:
             checkpoints.save_model(self.out, lambda to: exports.write(to, self.begun, tensors))
-            loss_curve(self.lines, self.spec).save(self.out / "loss.pdf")
+        self._draw()
         if self.log is not None:
             self.log.close()
         self.accelerator.wait_for_everyone()
         return self._fitted()
+
+    def _draw(self) -> None:
+        """The loss curve, unless it is there: a run may be killed between its model and this."""
+        path = self.out / "loss.pdf"
+        if self.main and not path.exists():
+            with writing("the loss curve", path, self.out):
+                loss_curve(self.lines, self.spec).save(path)
 
     def _fitted(self) -> Fitted:
         last = self.lines[-max(1, len(self.lines) // 10) :]
@@ -302,7 +315,13 @@ def adamw(
 
 def restore(begun: Start, tensors: Mapping[str, torch.Tensor]) -> None:
     """Put a checkpoint's tensors into the network they came from."""
-    lost, unknown = begun.network.load_state_dict(tensors, strict=False)
+    try:
+        lost, unknown = begun.network.load_state_dict(tensors, strict=False)
+    except RuntimeError as error:  # another shape
+        raise TrainingError(
+            f"the checkpoint does not fit the network ({str(error).splitlines()[-1].strip()}): "
+            "it is another run's, choose another folder"
+        ) from None
     tied = set(begun.network.all_tied_weights_keys)
     if unknown or set(lost) - tied:
         raise TrainingError(f"the checkpoint does not fit the network: {(*unknown, *lost)[0]}")
