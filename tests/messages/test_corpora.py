@@ -70,6 +70,8 @@ def test_values_that_cannot_be(make, says):
         ({"mix": [{"kind": "prose", "weight": 0}]}, "weight=0: expected a number above 0"),
         ({"mix": [{"kind": "prose", "weight": "all"}]}, "weight='all' is no number"),
         ({"seed": -3}, "corpus.seed=-3: expected a whole number, 0 or more"),
+        ({"mix": [{"kind": ["prose"]}]}, "kind=['prose'] is unknown: expected questions"),
+        ({"tokenizer": 5}, "corpus.tokenizer=5: expected the path of a folder"),
         ({"tokenizer": "x", "vocabulary": 512}, "there is one tokenizer; say one of the two"),
     ],
 )

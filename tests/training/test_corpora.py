@@ -147,6 +147,12 @@ def test_a_row_is_a_function_of_its_number(corpus, index):
     assert row.ids[0] == 1 and (row.ids != 0).all() and (row.ids != 3).all()
 
 
+def test_any_whole_number_names_a_row(corpus):
+    assert all(same(corpus[np.int64(index)], corpus[index]) for index in range(40))
+    with pytest.raises(TypeError):
+        corpus[3.0]
+
+
 def test_rows_are_the_same_for_whoever_reads_the_spec_again(corpus, tmp_path):
     corpus.vocabulary.save(tmp_path)
     again = corpora.read({"tokenizer": str(tmp_path), "seed": 3}, LENGTH)
@@ -396,6 +402,12 @@ def test_a_text_file_is_read_whole(tmp_path, vocabulary):
     assert "".join(texts.pieces) == "".join(lines)
     rows = sources.File(path=str(path)).open(sources.Place(vocabulary, 64, "train", 0))
     assert len(rows(0).ids) == 64 and not same(rows(0), rows(1))
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "the sea"}\n', encoding="utf-8-sig")
+    assert read_texts(path).pieces == ("the sea",)
 
 
 def test_pairs_are_a_row_each(tmp_path, vocabulary):

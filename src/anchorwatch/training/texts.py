@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 from collections.abc import Set
@@ -120,7 +121,8 @@ def _lines(path: Path, content: bytes) -> Texts:
     texts: list[str] = []
     pairs: list[Pair] = []
     bad: dict[int, str] = {}
-    for number, line in enumerate(content.split(b"\n"), start=1):
+    lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         found = _read_line(line, number)
