@@ -53,6 +53,12 @@ WRONG = {
     ),
     "fine tuning nothing": ({"objective": {"name": "fine_tune"}}, "say model.from"),
     "lora of nothing": ({"lora": {"rank": 2}}, "say model.from, or leave lora out"),
+    "a decay of one": ({"optimizer": {"betas": [1.0, 1.0]}}, "betas.0 = 1.0: input should be less"),
+    "endless rate": ({"optimizer": {"lr": float("inf")}}, "lr = inf: input should be a finite"),
+    "endless decay": (
+        {"optimizer": {"weight_decay": float("inf")}},
+        "weight_decay = inf: input should be a finite number",
+    ),
     "nameless part": ({"variant": [{"n": 1}]}, 'expected {name = "gate"}'),
 }
 
@@ -102,8 +108,15 @@ class Always(Nothing):
         return self.text
 
 
+class Ending(Texts):
+    def __getitem__(self, index):
+        return [Texts()[number] for number in range(self.count)][index]
+
+
 TEXTS = {
-    "empty": (Nothing(), "the corpus is empty: give it at least one text"),
+    "empty": (Nothing(), r"the corpus ends \(it is empty\): give it at least one text"),
+    "less than a batch": (Ending(3), r"there is no row 3, and the run reads 96\).*\[i % count\]"),
+    "less than a run": (Ending(95), r"there is no row 95, and the run reads 96\).*\[i % count\]"),
     "too long": (Always(range(6, 23)), "example 0 has 17 tokens and length is 16: raise length"),
     "another vocabulary": (
         Always([6, 40]),
@@ -122,6 +135,29 @@ def test_texts_that_cannot_be_trained_on_leave_nothing_behind(case, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+LATE = {
+    "too long": (
+        {"kind": "questions", "hops": 2, "after": 16},
+        {"workers": 1},
+        "questions of 2 hops do not fit into length 16",
+    ),
+    "never": (
+        {"kind": "prose", "after": 96},
+        {},
+        r"after=96 is never reached: the run reads rows 0 to 95; lower after, or raise updates",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LATE)
+def test_a_kind_that_begins_late_is_tried_at_the_start(case, tmp_path):
+    kind, differs, said = LATE[case]
+    mix = [{"kind": "backcopy"}, kind]
+    with pytest.raises(SpecError, match=said):
+        fit(fields(corpus={"vocabulary": 512, "mix": mix}, **differs), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
 def test_diffusion_needs_a_mask_token(tmp_path):
     with pytest.raises(SpecError, match="the tokenizer has none: add mask_token"):
         train(tmp_path / "run", words=tokenizer(masked=False))
@@ -137,6 +173,41 @@ def test_fine_tuning_an_autoregressive_model_has_no_noise(tmp_path):
     told = {"name": "fine_tune", "masks": "counted", "t": "uniform"}
     with pytest.raises(SpecError, match="has no noise; leave masks, t out, or use diffusion"):
         train(tmp_path / "two", model={"from": str(done.model)}, objective=told)
+
+
+@pytest.fixture(scope="module")
+def arm(tmp_path_factory):
+    """An autoregressive checkpoint with tied ends and an added token that nothing uses."""
+    words = tokenizer(masked=False)
+    words.add_special_tokens({"additional_special_tokens": ["<|spare|>"]})
+    shape = {"layers": 2, "width": 32, "heads": 4, "tied": True}
+    said = {"updates": 1, "objective": {"name": "next_token"}, "model": shape}
+    return train(tmp_path_factory.mktemp("arm") / "run", words=words, **said).model
+
+
+@pytest.mark.parametrize("target", ["embed_tokens", "lm_head", "mlp", "norm"])
+def test_adapters_are_of_linear_layers_that_stand_alone(target, arm, tmp_path):
+    spec = fields(model={"from": str(arm)}, lora={"targets": ["q_proj", target]})
+    works = r"expected some of down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj$"
+    with pytest.raises(SpecError, match=rf"names {target}, which is no linear .*: {works}"):
+        fit(spec, tmp_path / "run", corpus=Texts())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("mask_id", [1, 10, 40, 9999])
+def test_a_mask_id_is_a_token_that_no_text_holds(mask_id, arm, tmp_path):
+    spec = fields(model={"from": str(arm), "mask_id": mask_id})
+    said = r"is no spare token .*: leave mask_id out, and a mask token is added; or .* tokens, 3$"
+    with pytest.raises(SpecError, match=said):
+        fit(spec, tmp_path / "run", corpus=Texts())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("objective", ["next_token", "fine_tune"])
+def test_what_has_no_masks_takes_no_mask_id(objective, arm, tmp_path):
+    spec = fields(model={"from": str(arm), "mask_id": 3}, objective={"name": objective})
+    with pytest.raises(SpecError, match=r"leave model.mask_id out, or use diffusion"):
+        fit(spec, tmp_path / "run", corpus=Texts())
 
 
 def test_fine_tuning_needs_answers(tmp_path):
@@ -475,6 +546,17 @@ PARTS = {
         {"objective": {"name": "next_token"}},
         "is for networks that look both ways: use sink_token()",
     ),
+    "no such layer": (
+        [{"name": "gate", "layers": [0, 9]}],
+        {},
+        "gate(layers=[9]) is not there: this network has layers 0 to 1",
+    ),
+    "no such head": (
+        [{"name": "sink_logit", "logit": 0.0, "heads": [77]}],
+        {},
+        "sink_logit(heads=[77]) is not there: this network has heads 0 to 3",
+    ),
+    "no logit": (["sink_logit"], {}, "sink_logit needs its logit: say logit = ..."),
     "compiled": (["gate"], {"compile": True}, "leave compile or the parts out"),
     "no mask": (
         [{"name": "sink_token", "embedding": "mask"}],

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, DistributedType
+from accelerate.utils import GradientAccumulationPlugin
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
@@ -29,6 +30,7 @@ from anchorwatch.models.tokens import tokenizer_digest
 from anchorwatch.models.variants import tensor_names
 from anchorwatch.progress import Progress
 from anchorwatch.training import checkpoints, exports
+from anchorwatch.training.corpora import Corpus as Mixed
 from anchorwatch.training.corpora import read as read_corpus
 from anchorwatch.training.curves import loss_curve
 from anchorwatch.training.disk import writing
@@ -83,7 +85,9 @@ def fit(
     """
     asked = _spec(spec)
     check_tracker(asked.log.tracker)
-    accelerator = Accelerator()
+    accelerator = Accelerator(  # the environment may not divide gradients: passes are our own
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1)
+    )
     passes = asked.accumulation * accelerator.num_processes
     if asked.batch % passes:
         fits = passes * (asked.batch // passes + 1)
@@ -354,9 +358,21 @@ def _begin(
 
 
 def _peek(corpus: Corpus, spec: Spec, begun: Start) -> None:
-    """Make the first update's rows before anything is written: a corpus that cannot shows here."""
+    """Make some rows before anything is written: a corpus that cannot shows here.
+
+    They are the first update's, the last one, and the first of each kind of a mix.
+    """
+    rows, index = spec.updates * spec.batch, 0
     try:
-        texts = [corpus[place] for place in range(spec.batch)]
+        texts = [corpus[index := place] for place in range(spec.batch)]
+        corpus[index := rows - 1]
     except IndexError:
-        raise SpecError("the corpus is empty: give it at least one text, it never ends") from None
-    poser_of(spec, begun)(texts, 0, range(spec.batch))
+        found = f"there is no row {index}, and the run reads {rows}" if index else "it is empty"
+        raise SpecError(
+            f"the corpus ends ({found}): give it at least one text, and begin again after the "
+            "last, corpus[i % count]"
+        ) from None
+    poser = poser_of(spec, begun)
+    poser(texts, 0, range(spec.batch))
+    for text in corpus.first_of_each(rows) if isinstance(corpus, Mixed) else ():
+        poser([text], 0, [0])
