@@ -179,6 +179,51 @@ def test_what_was_asked_is_not_asked_again(tmp_path):
                 evaluate(models()[1:], "synthetic/one-hop", limit=3, **options | changed)
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """tiny/arm as a folder whose files can be changed."""
+    model = load("tiny/arm")
+    model.network.save_pretrained(tmp_path / "arm")
+    model.tokenizer.save_pretrained(tmp_path / "arm")
+    return tmp_path / "arm"
+
+
+def _in_config(folder, change):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rope_parameters": {"rope_theta": 100.0, "rope_type": "default"}},
+        {"rms_norm_eps": 0.1},
+        {"max_position_embeddings": 400},
+        {"bos_token_id": 7},
+        {"chat_template": "{{ messages[0].content }} ahoy"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_the_same_weights_with_other_settings_are_another_model(folder, tmp_path, change):
+    chat = template("plain", chat=True)
+    options = {"contexts": "closed", "decoding": SHORT, "limit": 1, "template": chat}
+    first = evaluate(str(folder), "synthetic/one-hop", out=tmp_path / "out", **options)
+    with mock.patch.object(asking, "run_many", side_effect=AssertionError("asked again")):
+        moved = folder.rename(tmp_path / "moved")
+        _in_config(moved, {"_name_or_path": "x", "transformers_version": "1", "use_cache": False})
+        evaluate(str(moved), "synthetic/one-hop", out=tmp_path / "out", **options)
+    folder = moved.rename(folder)
+    if "chat_template" in change:
+        (folder / "chat_template.jinja").write_text(change["chat_template"])
+    else:
+        _in_config(folder, change)
+    second = evaluate(str(folder), "synthetic/one-hop", out=tmp_path / "out", **options)
+    truth = evaluate(str(folder), "synthetic/one-hop", **options)
+    assert second.rows.equals(truth.rows)
+    assert not set(first.manifests) & set(second.manifests)
+    assert read_results(tmp_path / "out").rows.model.nunique() == 2, "both are there, by two names"
+
+
 def test_another_file_gives_other_distractors(tmp_path):
     """A cell whose distractors come from the file is asked again when the file is another."""
     rows = [{"question": f"Where is ship {n}?", "answers": ["Oslo"], "context": f"Ship {n} is in Oslo."}

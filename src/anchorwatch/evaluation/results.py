@@ -163,10 +163,11 @@ def made(
 ) -> Results:
     """Rows as a table, in an order that no run decides."""
     table = pd.DataFrame(list(rows))
-    weights = {cell: str(held["model"]["weights"]) for cell, held in manifests.items()}
-    made_of = table["cell"].map(weights)
-    several = made_of.groupby(table["model"]).transform("nunique") > 1
-    table.loc[several, "model"] += "@" + made_of[several].str[:8]  # one source, other weights
+    for part in ("weights", "settings"):  # one source, other weights or another config
+        named = {cell: str(held["model"].get(part)) for cell, held in manifests.items()}
+        made_of = table["cell"].map(named)
+        several = made_of.groupby(table["model"]).transform("nunique") > 1
+        table.loc[several, "model"] += "@" + made_of[several].str[:8]
     ordered = {name: at for at, name in enumerate(_ordered(table["context"]))}
     table = table.sort_values(
         list(COLUMNS),
