@@ -52,7 +52,7 @@ def test_edits_tables_and_json(tmp_path):
     assert done.exit_code == 0, done.output
     table = pd.read_csv(io.StringIO(done.stdout))
     assert list(zip(table.a, table.b, strict=True)) == [
-        ("none", "random"), ("none", "sinks"), ("random", "sinks"),
+        ("none", "sinks"), ("none", "random"), ("sinks", "random"),
     ]  # fmt: skip
     held = json.loads(typed(*words, "--json").stdout)
     assert set(held) == {"accuracy", "edits"}

@@ -6,13 +6,13 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
-from itertools import islice
+from itertools import combinations, islice
 from unittest import mock
 
 import pytest
 
 import anchorwatch as aw
-from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.errors import AnchorwatchWarning, SpecError, TraceError
 from anchorwatch.evaluation import asking
 from anchorwatch.evaluation.contexts import context
 from anchorwatch.evaluation.grid import evaluate
@@ -237,6 +237,48 @@ def test_another_file_gives_other_distractors(tmp_path):
         asked = pytest.raises(AssertionError, match="asked") if again else nullcontext()
         with mock.patch.object(asking, "run_many", side_effect=AssertionError("asked")), asked:
             evaluate(models()[1:], path, contexts=contexts, **options)
+
+
+def _ships(path, first):
+    rows = [{"id": str(n), "question": f"Where is ship {n}?", "answers": [first if n == 0 else "Oslo"],
+             "context": f"Ship {n} is in Oslo."} for n in range(4)]  # fmt: skip
+    return lines(path, rows)
+
+
+def test_of_a_changed_file_the_last_version_is_read(tmp_path):
+    """Corrected, an item is another: its old answers stay on disk and out of the results."""
+    path, out = tmp_path / "t.jsonl", tmp_path / "out"
+    options = {"decoding": SHORT, "out": out}
+    first = evaluate(models()[1:], _ships(path, "Wrong"), contexts="closed,gold", **options)
+    assert read_results(out).rows.equals(first.rows)
+    second = evaluate(models()[1:], _ships(path, "Right"), contexts="closed,gold", **options)
+    with pytest.warns(AnchorwatchWarning, match="2 answers at .* are to an earlier version of the"):
+        assert read_results(out).rows.equals(second.rows)
+    assert (
+        evaluate(models()[1:], path, contexts="gold", limit=2, **options).rows.item.nunique() == 2
+    )
+    with pytest.warns(AnchorwatchWarning, match="2 answers"):
+        assert read_results(out).rows.equals(second.rows), (
+            "fewer of the same file are no other file"
+        )
+    third = evaluate(models()[1:], _ships(path, "Wrong"), contexts="gold", **options)
+    with pytest.warns(AnchorwatchWarning, match="6 answers at .* ask again in all contexts"):
+        assert read_results(out).rows.equals(third.rows), "nothing is paired with another version"
+        (held,) = read_results(out, "t.jsonl").manifests.values()
+    assert held["context"] == "gold"
+
+
+def test_edits_stand_in_the_order_in_which_they_are_given(tmp_path):
+    """So the sign of a comparison does not depend on names."""
+    hidden, random = [aw.edits.hide_keys([0])], [aw.edits.hide_random(1)]
+    options = {"contexts": "closed", "decoding": SHORT, "limit": 1, "out": tmp_path}
+    for names in (["none", "z", "a"], ["none", "a", "z"], ["none", "none of it", "Z"]):
+        given = {names[1]: hidden, names[0]: [], names[2]: random}
+        found = evaluate(models()[1:], "synthetic/one-hop", edits=given, **options)
+        assert list(found.rows.edit) == names
+        assert read_results(tmp_path).rows.equals(found.rows), "the last names are on disk"
+        table = aw.evaluation.tables.edits_compared(found)
+        assert list(zip(table.a, table.b, strict=True)) == list(combinations(names, 2))
 
 
 KILLED = """
