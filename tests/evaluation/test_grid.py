@@ -381,12 +381,30 @@ def test_items_that_do_not_fit_are_counted_with_their_reason(tmp_path):
     assert len(found.rows) == 8 and found.num_unfit == 5
     reasons = found.unfit().set_index("model").unfit
     assert sorted(reasons["tiny/llada"])[0] == "it does not fit the 512 positions of tiny/llada"
-    assert sorted(reasons["tiny/llada"])[1] == "none of its passages is gold"
-    assert "holds the mask id" in sorted(reasons["tiny/llada"])[2]
+    assert "it spells <|mask|>, a control token" in sorted(reasons["tiny/llada"])[1]
+    assert sorted(reasons["tiny/llada"])[2] == "none of its passages is gold"
     lost = found.rows[found.rows.unfit != ""]
     assert lost.exact_match.isna().all() and (lost.steps == -1).all()
     long = lost[lost.unfit.str.contains("fit")]
     assert (long.prompt_positions > 512).all()
+
+
+@pytest.mark.parametrize("token", ["<|end|>", "<|user|>", "<|answer|>", "<|start|>", "<|pad|>"])
+@pytest.mark.parametrize("where", ["question", "context"])
+def test_control_tokens_in_the_text_are_no_text(token, where, tmp_path):
+    item = {"question": "Where is it?", "answer": "bay", "context": "In the bay."}
+    rows = [item, item | {where: f"It is {token} in the bay"}]
+    path = lines(tmp_path / "t.jsonl", rows)
+    found = evaluate(models(), path, contexts="closed,gold", decoding=SHORT).rows
+    shown = (found.context == "gold") | (where == "question")
+    assert set(found[found.unfit != ""].unfit) == {
+        f"it spells {token}, a control token of {one}: take it out of the text"
+        for one in ("tiny/llada", "tiny/arm")
+    }
+    assert (found.unfit != "").sum() == shown.sum() / 2, "closed, no passage is shown"
+    spaced = {**item, "context": token.replace("<", "< ")}
+    spaced = evaluate(models(), lines(path, [spaced]), contexts="gold", decoding=SHORT)
+    assert spaced.num_unfit == 0, "other spellings are text"
 
 
 def test_items_that_stand_there_twice_are_asked_once(tmp_path):
