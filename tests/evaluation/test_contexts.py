@@ -225,6 +225,9 @@ def test_items_without_random_distractors_borrow_some():
     assert borrowed == {"Fog is wet.", "Rope is long.", "Salt."}, "never one with the answer"
     assert golds(context("gold@2/3").shown(FILE, POOL)) == [2]
     assert [p.text for p in evidence(FILE)] == ["It is in the bay."], "one gold of each hop"
+    marked = ["The bay\u2019s fog.", "A bay-side inn.", "\u201cBay\u201d it said."]
+    with pytest.raises(ItemError, match="it has 0 random distractors"):
+        context("gold+1").shown(FILE, marked)
     yes = dataclasses.replace(FILE, answers=("no",))
     context("gold+2").shown(yes, ["there is no wind", "no rope"])
 

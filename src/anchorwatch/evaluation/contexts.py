@@ -240,7 +240,7 @@ class _Chance:
         borrowed = [text for text in pool if text not in had] if kind == "random" else []
         far = [Passage(text, False, NO_HOP, "random") for text in borrowed]
         every = chain(self.ordered(own), self.ordered(far))
-        found = list(islice((one for one in every if not _answers_it(one.text, item)), count))
+        found = list(islice((one for one in every if not holds(one.text, item.answers)), count))
         if len(found) < count:
             raise ItemError(f"it has {len(found)} {kind} distractors of the {count} needed")
         return found
@@ -267,12 +267,6 @@ def _first(item: Item, count: int | None) -> list[Passage]:
     if count is not None and len(item.passages) < count:
         raise ItemError(f"it has {len(item.passages)} passages of the {count} needed")
     return list(item.passages[:count])
-
-
-def _answers_it(text: str, item: Item) -> bool:
-    """Whether a text gives the answer away; yes and no are words of any text."""
-    telling = [one for one in item.answers if normalised(one) not in ("yes", "no")]
-    return holds(text, telling)
 
 
 def _change(name: str, change: str) -> dict[str, object]:
