@@ -1,10 +1,12 @@
 """Tasks: every format becomes the one schema, streamed, and nothing is dropped in silence."""
 
 import csv
+import gzip
 import io
 import json
 import tracemalloc
 import warnings
+import zlib
 from itertools import islice
 
 import pytest
@@ -109,8 +111,6 @@ def test_plain_lines(tmp_path):
     ("name", "separator"), [("t.csv", ","), ("t.tsv", "\t"), ("t.csv.gz", ",")]
 )
 def test_tables(tmp_path, name, separator):
-    import gzip
-
     made = io.StringIO()
     rows = csv.writer(made, delimiter=separator)
     rows.writerow(["id", "question", "answers", "passages"])
@@ -206,14 +206,78 @@ def test_bad_rows_of_tables_and_arrays_have_places_too(tmp_path):
         ("a.jsonl", b'{"who": "x", "say": "y"}\n', "none of input, query, question"),
         ("a.jsonl.gz", b"\x1f\x8b\x08\x00broken", "cannot be unpacked"),
         ("a.parquet", b"PAR1 and no more", "cannot be read as Parquet"),
+        ("a.json", b'[{"question": "x", "answer": "y"},\n {"question": "x", "answer": "z"}]\n\n[{"q": 1}]', "array's 2 elements .*JSON lines"),
+        ("a.json", b'[{"question": "x", "answer": "y"}]\n[{"q": 1}]', "line 1: is no JSON object but list"),
+        ("a.json", b'[{"question": "x", "answer": "y"}] {"question": 1}', "after the array's 1 elements"),
         ("a.csv", b"question,question\na,b\n", "names the column 'question' twice"),
         ("a.csv", b"question,answer\na,\xff\n", "not UTF-8"),
     ],
-)
+)  # fmt: skip
 def test_files_that_are_no_task(tmp_path, name, content, says):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SpecError, match=says):
         read(tmp_path / name)
+
+
+def damaged(content):
+    """Packed bytes that go on with no deflate block: zlib's own error, after the content."""
+    packing = zlib.compressobj(wbits=31)
+    raw = packing.compress(content.encode()) + packing.flush(zlib.Z_FULL_FLUSH) + b"\xff" * 16
+    with pytest.raises(zlib.error):
+        gzip.decompress(raw)
+    return raw
+
+
+LONG = " ".join(map(str, range(40000)))  # longer than the first look at a file
+ROW = json.dumps({"question": "q", "answer": "a", "passages": [LONG]})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.json.gz", f"[{ROW}, {ROW}", "cannot be unpacked after element .*fetch it"),
+        ("a.json.gz", json.dumps({"words": LONG, "data": []}, indent=1), "is not JSON"),
+        ("a.csv.gz", f"question,answer,context\nq,a,{LONG}\n", "nothing can be read"),
+        ("a.csv.gz", "", "cannot be unpacked"),
+    ],
+)
+def test_packed_files_that_are_damaged(tmp_path, name, content, says):
+    (tmp_path / name).write_bytes(damaged(content))
+    with pytest.raises(SpecError, match=says):
+        read(tmp_path / name)
+
+
+def test_of_packed_lines_those_before_the_damage_are_read(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(damaged(f"{ROW}\n{ROW}\n{ROW}"))
+    asked = task(tmp_path / "a.jsonl.gz", bad="count")
+    read_whole = len(list(asked))
+    (place,) = asked.bad
+    assert 1 <= read_whole <= 2 and place == f"line {read_whole + 1}"
+    assert "nothing after it" in asked.bad[place]
+
+
+@pytest.mark.parametrize("first", ["[1]", "{oops", "oops", '{"question": "x", "answer":'])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_a_bad_first_line_is_one_bad_line(tmp_path, name, first):
+    good = json.dumps(PLAIN[1])
+    (tmp_path / name).write_text(f"{first}\n\n{good}\n{good}\n")
+    asked = task(tmp_path / name, bad="count")
+    assert len(list(asked)) == 2 and list(asked.bad) == ["line 1"]
+    with pytest.raises(SpecError, match=r"line 1: .*bad='count'"):
+        read(tmp_path / name)
+
+
+def test_a_row_of_empty_cells_is_bad_and_a_blank_line_is_nothing(tmp_path):
+    (tmp_path / "t.csv").write_text("question,answer,context\nWho?,Lena,x\n\n,,\nWhen?,now,y\n")
+    asked = task(tmp_path / "t.csv", bad="count")
+    assert len(list(asked)) == 2 and list(asked.bad) == ["line 4"]
+
+
+def test_half_a_letter_does_not_stop_the_pool(tmp_path):
+    rows = [{"question": "q", "answer": "a", "passages": ["half \ud800", "whole"]}]
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(rows[0]))
+    assert sorted(task(path).pool()) == ["half \ud800", "whole"]
 
 
 def test_names_that_are_no_task(tmp_path):
