@@ -31,7 +31,8 @@ def gold(item):
 
 
 def test_kilt_with_segments(tmp_path):
-    one, two = read(lines(tmp_path / "nq_dev_psg.jsonl", KILT))
+    with pytest.warns(AnchorwatchWarning, match=r"line 1: nothing reads output\[\].provenance of"):
+        one, two = task(lines(tmp_path / "nq_dev_psg.jsonl", KILT))
     assert one.question == "who wrote the lighthouse log"
     assert one.answers == ("Lena Berg", "L. Berg")
     assert [passage.text for passage in one.passages] == [
@@ -136,7 +137,7 @@ def test_parquet_is_streamed_in_batches(tmp_path):
 
 
 def test_unknown_fields_are_said_once(tmp_path):
-    rows = [KILT[0] | {"weather": "fog"}, KILT[1] | {"weather": "rain", "tide": 3}]
+    rows = [KILT[1] | {"weather": "fog"}, KILT[1] | {"weather": "rain", "tide": 3}]
     rows[1] = rows[1] | {"passage": [{"segment": "The reef is south.", "colour": "red"}]}
     asked = task(lines(tmp_path / "k.jsonl", rows))
     with pytest.warns(AnchorwatchWarning) as said:
@@ -148,6 +149,131 @@ def test_unknown_fields_are_said_once(tmp_path):
     ]
 
 
+def test_fields_that_lose_to_another_are_said(tmp_path):
+    row = {"question": "Who?", "answers": ["x"], "passages": ["x it is"]}
+    other = {
+        "input": "Write an answer. Who?",
+        "context": "y it is",
+        "answer": {"value": "z", "kind": 1},
+    }
+    with pytest.warns(AnchorwatchWarning) as said:
+        (item,) = task(lines(tmp_path / "a.jsonl", [row | other]))
+    assert [str(one.message).partition(": ")[2] for one in said] == [
+        "nothing reads answer.kind, context beside passages, question beside input"
+        " of the format plain"
+    ]
+    assert item.question == "Write an answer. Who?" and item.answers == ("z", "x")
+    read(lines(tmp_path / "b.jsonl", [row | {"input": "Who?", "context": ""}]))
+
+
+def test_answers_of_all_fields_are_right(tmp_path):
+    row = {"question": "Where?", "answer": "New York City", "answers": ["New York City", "NYC"]}
+    (item,) = read(lines(tmp_path / "a.jsonl", [row]))
+    assert item.answers == ("New York City", "NYC")
+    (item, _) = read(
+        lines(tmp_path / "h.jsonl", [HOTPOT[0] | {"answers": ["Christiania"]}, HOTPOT[1]])
+    )
+    assert item.answers == ("Oslo", "Christiania")
+
+
+@pytest.mark.parametrize(
+    ("cell", "answers"),
+    [
+        ("['Oslo', 'Kristiania']", ("Oslo", "Kristiania")),
+        ('["Oslo", "Kristiania"]', ("Oslo", "Kristiania")),
+        ("""["O'Brien", 'Berg']""", ("O'Brien", "Berg")),
+        ("{'text': ['Oslo'], 'answer_start': [3]}", ("Oslo",)),
+        ("[1969.0]", ("1969",)),
+        ("[Music] rises [it ends]", ("[Music] rises [it ends]",)),
+        ("[[Oslo]] in [[Norway]]", ("[[Oslo]] in [[Norway]]",)),
+        ("{{Oslo}}", ("{{Oslo}}",)),
+        ("[0, 1)", ("[0, 1)",)),
+        ("['Oslo' 'Kristiania']", None),  # as numpy spells it; Python would join the two
+        ("['Oslo'\n 'Kristiania']", None),
+        ("[Oslo, Kristiania]", None),
+        ("['Oslo', nan]", None),
+        ("{'text': array(['Oslo'], dtype=object)}", None),
+        ("{'Oslo', 'Kristiania'}", None),  # a set has no order
+    ],
+)  # fmt: skip
+def test_cells_that_spell_a_list(tmp_path, cell, answers):
+    made = io.StringIO()
+    csv.writer(made).writerows([["question", "answers"], ["Where?", cell]])
+    (tmp_path / "t.csv").write_text(made.getvalue())
+    if answers is None:
+        with pytest.raises(SpecError, match="looks like a list and is none: write it as JSON"):
+            read(tmp_path / "t.csv")
+    else:
+        assert read(tmp_path / "t.csv")[0].answers == answers
+
+
+def test_numbers_are_answers_and_no_number_is_none(tmp_path):
+    rows = [{"question": "When?", "answer": answer} for answer in (1969.0, 2.5, [3.0, "x"], -4)]
+    found = read(lines(tmp_path / "a.jsonl", rows))
+    assert [item.answers for item in found] == [("1969",), ("2.5",), ("3", "x"), ("-4",)]
+
+
+def hub(tmp_path, shape, rows):
+    if shape == "lines":
+        return lines(tmp_path / "validation.jsonl", rows)
+    import pandas as pd
+
+    pd.DataFrame(rows).to_parquet(tmp_path / "validation.parquet")
+    return tmp_path / "validation.parquet"
+
+
+@pytest.mark.parametrize("format", [None, "squad"])
+@pytest.mark.parametrize("shape", ["lines", "parquet"])
+def test_squad_as_the_hub_has_it(tmp_path, shape, format):
+    row = {"id": "56be", "title": "Harbor", "context": "It was built in 1820.", "question": "When?"}
+    rows = [
+        row | {"answers": {"text": [], "answer_start": []}},
+        row | {"answers": {"text": ["1820", "in 1820"], "answer_start": [16, 13]}},
+    ]
+    none, some = read(hub(tmp_path, shape, rows), format=format)
+    assert none.answers == ("",) and some.answers == ("1820", "in 1820")
+    assert gold(none) == gold(some) == [(1, "It was built in 1820.")]
+    assert some.metadata["format"] == "squad" and len(some.passages) == 1
+
+
+def test_a_title_is_put_before_a_text_that_only_begins_with_its_letters(tmp_path):
+    titles = [
+        ("Go", "Google x"),
+        ("Go", "Go is a game."),
+        ("Go", "Go-playing"),
+        ("", "x"),
+        ("A", "A"),
+    ]
+    held = [{"title": title, "text": text} for title, text in titles]
+    (item,) = read(
+        lines(tmp_path / "a.jsonl", [{"question": "q", "answer": "x", "passages": held}])
+    )
+    assert [passage.text for passage in item.passages] == [
+        "Go. Google x", "Go is a game.", "Go-playing", "x", "A"
+    ]  # fmt: skip
+
+
+def test_yes_and_no_are_words_of_any_text(tmp_path):
+    """They neither order the hops nor mark a passage."""
+    row = HOTPOT[1] | {"answer": "no", "question": "Is it?"}
+    row["context"] = [["Aurora", ["There is no fog."]], ["Boreas", ["It is calm."]]]
+    (item,) = read(lines(tmp_path / "h.jsonl", [row]))
+    assert [(p.hop, p.text) for p in item.passages] == [
+        (1, "Aurora. There is no fog."),
+        (2, "Boreas. It is calm."),
+    ]
+    bare = {"question": "Is it?", "answer": "no", "passages": ["There is no fog.", "Calm."]}
+    (item,) = read(lines(tmp_path / "a.jsonl", [bare]))
+    assert gold(item) == []
+
+
+def test_passages_with_the_answer_between_marks_are_gold(tmp_path):
+    texts = ["Einstein\u2019s theory.", "An Einstein-like man.", "Albert.", "\u201cEinstein\u201d"]
+    row = {"question": "Who?", "answer": "Einstein", "passages": texts}
+    (item,) = read(lines(tmp_path / "a.jsonl", [row]))
+    assert [passage.gold for passage in item.passages] == [True, True, False, True]
+
+
 BAD = [
     (b"{not json}", "is not JSON"),
     (b"[1, 2]", "is no JSON object but list"),
@@ -156,6 +282,8 @@ BAD = [
     (b'{"question": "", "answer": "y"}', "has no question"),
     (b'{"question": 3, "answer": "y"}', "its question is 3"),
     (b'{"question": "x", "answer": true}', "write yes or no"),
+    (b'{"question": "x", "answer": NaN}', "its answer is nan, not text: leave it out"),
+    (b'{"question": "x", "answer": ["y", -Infinity]}', "its answer is -inf"),
     (b'{"question": "x", "answer": "y", "passages": 7}', "not a list"),
     (b'{"question": "x", "answer": "y", "passages": [{"words": "z"}]}', "has none of text, segment"),
     (b'{"question": "x", "answer": "y", "passages": [{"text": "z", "gold": "maybe"}]}', "gold mark"),

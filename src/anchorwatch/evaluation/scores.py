@@ -95,10 +95,10 @@ def holds(text: str, answers: Sequence[str]) -> bool:
     if isinstance(answers, str):
         raise SpecError(f"answers={answers!r:.40} is one text: give a list, [{answers!r:.40}]")
     forms = [form for one in answers if (form := _form(one))]
-    return any(form.search(_spelled(text)) for form in forms)
+    said = _spelled(text) if forms else ""
+    return any(form.search(said) for form in forms)
 
 
-@lru_cache(maxsize=1024)  # of one pool, an item tries many texts in turn
 def _spelled(text: str) -> str:
     """Letters without case, spaces, and a hyphen for every mark that is not part of a number."""
     return _MARKED.sub(_marked, unicodedata.normalize("NFKC", text).casefold())
