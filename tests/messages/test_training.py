@@ -137,8 +137,8 @@ def test_texts_that_cannot_be_trained_on_leave_nothing_behind(case, tmp_path):
 
 LATE = {
     "too long": (
-        {"kind": "questions", "hops": 2, "after": 16},
-        {"workers": 1},
+        {"kind": "questions", "hops": 2, "after": 200},  # beyond what the digest reads
+        {"workers": 1, "updates": 40},
         "questions of 2 hops do not fit into length 16",
     ),
     "never": (
