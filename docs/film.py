@@ -19,9 +19,9 @@ THEME = TerminalTheme(
     bright=[GREY, PAPER, PAPER, YELLOW, PAPER, PAPER, CYAN, PAPER],
 )
 
-model = aw.load("tiny/llada")
-ask = "Passage: Lena was born in Oslo.\nQuestion: Where was Lena born?\nAnswer:"
-trace = aw.run(model, ask, aw.decoding.LowConfidence(length=16, steps=8))
+model = aw.load("lab/mdm")
+ask = aw.worlds.World("held-out")[0].prompt()
+trace = aw.run(model, ask, aw.decoding.LowConfidence(length=8))
 console = Console(
     record=True,
     width=100,
@@ -31,6 +31,6 @@ console = Console(
     no_color=False,
 )
 console.print(film(trace))
-drawing = console.export_svg(title="anchorwatch show lena.trace", theme=THEME, unique_id="film")
+drawing = console.export_svg(title="anchorwatch show book.trace", theme=THEME, unique_id="film")
 drawing = re.sub(r"@font-face \{.*?\}", "", drawing, flags=re.DOTALL)  # no outside request
 Path(__file__).with_name("film.svg").write_text(drawing)

@@ -17,8 +17,11 @@ from pathlib import Path
 
 from anchorwatch.lab import arms, making
 from anchorwatch.models.lab import MODELS
+from anchorwatch.training.checkpoints import MODEL
 
 HERE = Path(__file__).resolve().parent
+RUNS = Path("runs", "lab")
+"""Where the recipe names the stem."""
 STEPS = ("train", "export", "card")
 
 
@@ -35,7 +38,7 @@ def main(words: list[str] | None = None) -> None:
 
 
 def _do(step: str, arm: str, asked: argparse.Namespace) -> None:
-    more = tuple(asked.set)
+    more = _more(asked)
     if step == "train":
         making.train_arm(asked.recipe, arm, asked.runs, more)
     elif step == "export":
@@ -44,13 +47,21 @@ def _do(step: str, arm: str, asked: argparse.Namespace) -> None:
         making.card_of(asked.models / arm, f"lab/{arm}")
 
 
+def _more(asked: argparse.Namespace) -> tuple[str, ...]:
+    """Settings over the recipe: arms in another folder go on from the stem that lies there."""
+    if asked.runs.resolve() == RUNS.resolve():
+        return tuple(asked.set)
+    source = (asked.runs / making.STEM / MODEL).as_posix()
+    return (f'model.from="{source}"', *asked.set)
+
+
 def _asked(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arms", nargs="+", choices=arms.LAB, default=list(arms.LAB))
     parser.add_argument("--only", nargs="+", choices=STEPS, default=list(STEPS))
     parser.add_argument("--recipe", type=Path, default=HERE / "lab.toml")
     parser.add_argument("--stem", type=Path, default=HERE / "lab-stem.toml")
-    parser.add_argument("--runs", type=Path, default=HERE.parent / "runs" / "lab")
+    parser.add_argument("--runs", type=Path, default=RUNS)
     parser.add_argument("--models", type=Path, default=MODELS)
     parser.add_argument("--set", action="append", default=[], help="over the recipe: updates=30")
     return parser.parse_args(words)

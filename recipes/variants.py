@@ -121,7 +121,9 @@ def _asked(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--table", type=Path, default=TABLE)
     parser.add_argument("--docs", type=Path, default=ROOT / "docs")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--set", action="append", default=[], help="over the recipe: updates=30")
+    parser.add_argument(
+        "--set", action="append", default=[], help="over the recipes: optimizer.lr=1e-3"
+    )
     known = ", ".join(field.name for field in fields(Effort))
     parser.add_argument("--effort", action="append", default=[], help=f"items=20; of {known}")
     parser.add_argument("--one", nargs=2, metavar=("ARM", "SEED"), help="train and measure one")

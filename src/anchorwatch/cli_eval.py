@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from anchorwatch import spelling, talk, words
+from anchorwatch.commits import place
 from anchorwatch.decoding import LeftToRight, LowConfidence
 from anchorwatch.errors import SpecError
 from anchorwatch.foreign import one_line
@@ -72,9 +73,10 @@ def evaluate(
 
     Exit code 3 if some items could not be asked; stderr says how many, and why.
     """
-    _check(table, score, stress, task, contexts)
-    how = _decodings(decoding, length, steps)
-    given: dict[str, Any] = {"edits": _edits(edit), "decoding": how, "batch": batch, "seed": seed}
+    _check(score, stress, task, contexts)
+    how, named, out = _decodings(decoding, length, steps), _edits(edit), out and place(out)
+    _check_table(table, score, contexts, len(models), len(named or ()))
+    given: dict[str, Any] = {"edits": named, "decoding": how, "batch": batch, "seed": seed}
     if limit is not None:
         given["limit"] = limit
     measured = None if probes is None else words.probes(probes)
@@ -107,15 +109,15 @@ def lm_eval(given: typer.Context) -> None:
     evaluation.lm_eval_command(given.args)
 
 
-def _check(table: str, score: str, stress: bool, task: str | None, contexts: str | None) -> None:
+def _check(score: str, stress: bool, task: str | None, contexts: str | None) -> None:
     """Refuse what cannot be before anything is loaded."""
     from anchorwatch.evaluation.contexts import contexts as named
     from anchorwatch.evaluation.scores import SCORES
+    from anchorwatch.evaluation.tables import MISLED
 
-    if table not in TABLES:
-        raise SpecError(f"no table is called {table!r}: expected one of {', '.join(TABLES)}")
-    if score not in SCORES:
-        raise SpecError(f"no score is called {score!r}: expected one of {', '.join(SCORES)}")
+    if score not in (*SCORES, MISLED):
+        known = ", ".join((*SCORES, MISLED))
+        raise SpecError(f"no score is called {score!r}: expected one of {known}")
     if stress and (task or contexts):
         raise SpecError("--stress says which tasks and contexts: leave --task and --contexts out")
     if not stress and (task is None or contexts is None):
@@ -124,6 +126,30 @@ def _check(table: str, score: str, stress: bool, task: str | None, contexts: str
         )
     if contexts is not None:
         named(contexts)
+
+
+def _check_table(table: str, score: str, contexts: str | None, models: int, edits: int) -> None:
+    """Refuse a table that these results would not have; without contexts it is the stress grid."""
+    from anchorwatch.evaluation.contexts import contexts as named
+    from anchorwatch.evaluation.effects import CLOSED
+    from anchorwatch.evaluation.scores import BINARY
+
+    if table not in TABLES:
+        raise SpecError(f"no table is called {table!r}: expected one of {', '.join(TABLES)}")
+    asked = [] if contexts is None else [one.name for one in named(contexts)]
+    if table in ("gains", "gain_ratios") and asked and (CLOSED not in asked or len(asked) < 2):
+        raise SpecError(
+            f"--table {table} is over the closed book: say --contexts closed,gold, or more"
+        )
+    if table in ("edits", "models") and score not in BINARY:
+        raise SpecError(
+            f"--table {table} takes right or wrong, and {score} is neither: "
+            f"say --score {' or '.join(BINARY)}"
+        )
+    if table == "edits" and edits < 2:
+        raise SpecError("--table edits compares two: say --edit sinks=hide-sinks:1")
+    if table in ("models", "interactions", "gain_ratios") and models < 2:
+        raise SpecError(f"--table {table} compares two models: name another beside it")
 
 
 def _decodings(name: str | None, length: int | None, steps: int | None) -> Any:
@@ -163,8 +189,8 @@ def _told(name: str, results: Results) -> bool:
         where = f"{row.model} {row.context}" + ("" if row.edit == "none" else f" {row.edit}")
         talk.say(f"  {row.items} not asked, {one_line(where)}: {one_line(row.unfit)}")
     left = results.about.get("bad", {})
-    for place, says in list(left.items())[:5]:
-        talk.say(f"  left out, {place}: {one_line(says)}")
+    for at, says in list(left.items())[:5]:
+        talk.say(f"  left out, {at}: {one_line(says)}")
     if len(left) > 5:
         talk.say(f"  and {len(left) - 5} more lines")
     if twice := results.about.get("duplicates"):
@@ -197,9 +223,12 @@ def _printed(
     if out is not None:
         folder = out / "tables"
         folder.mkdir(exist_ok=True)
-        for name, one in whole.items():
-            files.save(one, folder / f"{name}.csv")
-            files.save(one, folder / f"{name}.json")
+        for name in TABLES:
+            for path in (folder / f"{name}.csv", folder / f"{name}.json"):
+                if name in whole:
+                    files.save(whole[name], path)
+                else:
+                    path.unlink(missing_ok=True)  # an earlier command's, of other results
         talk.say(f"wrote {one_line(str(folder))}")
     if as_json:
         talk.print_json({name: json.loads(files.as_json(one)) for name, one in whole.items()})

@@ -41,8 +41,11 @@ def place(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def damage(path: str | Path) -> list[str]:
-    """Every way in which a trace differs from its commit record, a sentence each; none if whole."""
+def damage(path: str | Path, *, additions: bool = True) -> list[str]:
+    """Every way in which a trace differs from its commit record, a sentence each; none if whole.
+
+    Without `additions`, files that are not in the record are left to their owner.
+    """
     folder = place(path)
     if said := absent(folder) or unfinished(folder):
         return [said]
@@ -55,6 +58,7 @@ def damage(path: str | Path) -> list[str]:
     except UNREADABLE as error:
         return [f"{COMMIT} is damaged, nothing can be checked: {error}"]
     found.pop(COMMIT, None)
+    added = sorted(found.keys() - recorded.keys()) if additions else []
     both = sorted(found.keys() & recorded.keys())
     with ThreadPoolExecutor(_THREADS) as pool:
         changed = pool.map(lambda name: _changed(folder, name, found[name], recorded[name]), both)
@@ -63,7 +67,7 @@ def damage(path: str | Path) -> list[str]:
             *filter(None, changed),
             *(
                 f"{_shown(name)} is not in the commit record: it was added later, remove it"
-                for name in sorted(found.keys() - recorded.keys())
+                for name in added
             ),
         ]
 

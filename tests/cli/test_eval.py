@@ -20,6 +20,7 @@ def typed(*words):
     return CliRunner().invoke(app, ["eval", *map(str, words)])
 
 
+ASKED = ("--task", "x", "--contexts", "closed,gold")
 SHORT = ("--length", 6, "--steps", 3)
 
 
@@ -52,7 +53,7 @@ def test_edits_tables_and_json(tmp_path):
     assert done.exit_code == 0, done.output
     table = pd.read_csv(io.StringIO(done.stdout))
     assert list(zip(table.a, table.b, strict=True)) == [
-        ("none", "random"), ("none", "sinks"), ("random", "sinks"),
+        ("none", "sinks"), ("none", "random"), ("sinks", "random"),
     ]  # fmt: skip
     held = json.loads(typed(*words, "--json").stdout)
     assert set(held) == {"accuracy", "edits"}
@@ -103,12 +104,42 @@ def test_traces_prompts_and_decodings(tmp_path):
         (["--task", "x", "--contexts", "gold", "--edit", "a=sink:1"], "no edit is called 'sink'"),
         (["--task", "x", "--contexts", "gold", "--edit", "a=no-op", "--edit", "a=no-op"], "twice"),
         (["--task", "x", "--contexts", "gold", "--steps", "0"], "steps=0"),
+        (["--task", "x", "--contexts", "gold", "--table", "gains"], "say --contexts closed,gold"),
+        (["--task", "x", "--contexts", "closed", "--table", "gains"], "say --contexts closed,gold"),
+        (
+            [*ASKED, "--table", "edits", "--score", "token_f1", "--edit", "a=no-op"],
+            "token_f1 is neither: say --score exact_match or containment",
+        ),
+        ([*ASKED, "--table", "edits"], "compares two: say --edit sinks=hide-sinks:1"),
+        ([*ASKED, "--table", "models"], "compares two models: name another"),
+        (["--stress", "--table", "interactions"], "compares two models: name another"),
         (["--task", "x", "--contexts", "gold", "--probes", "heat"], "no probe is called 'heat'"),
     ],
 )
 def test_mistakes_cost_no_loading(words, says):
     with pytest.raises(SpecError, match=says):
         raise typed("no/such-model", *words).exception
+
+
+def test_a_folder_is_where_home_is_and_holds_no_table_of_an_earlier_command(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = ("tiny/arm", "--task", "synthetic/one-hop", "--limit", 2, *SHORT, "--out=~/x")
+    done = typed(*words, "--contexts", "closed,gold")
+    assert done.exit_code == 0, done.output
+    tables = tmp_path / "x" / "tables"
+    (tables / "mine.csv").write_text("")
+    assert (tables / "gains.csv").exists() and (tables / "gains.json").exists()
+    assert typed(*words, "--contexts", "gold").exit_code == 0
+    assert {path.name for path in tables.iterdir()} == {"accuracy.csv", "accuracy.json", "mine.csv"}
+
+
+def test_being_misled_is_a_score_too():
+    done = typed("tiny/arm", "--task", "synthetic/one-hop", "--limit", 5, *SHORT, "--score",
+                 "misled", "--contexts", "gold,gold+1counterfactual", "--json")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    rows = {(row["context"], row["quantity"]): row for row in json.loads(done.stdout)["accuracy"]["rows"]}  # fmt: skip
+    assert rows["gold+1counterfactual", "misled"]["n"] == 5
+    assert rows["gold", "misled"]["n"] == 0, "none was shown"
 
 
 def test_an_error_is_one_line():

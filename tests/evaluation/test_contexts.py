@@ -1,6 +1,7 @@
 """Contexts: each name means one thing, chance comes from the item alone, gold stays gold."""
 
 import dataclasses
+import re
 from itertools import islice
 
 import pytest
@@ -173,6 +174,25 @@ def test_typos_spare_the_answer(item, percent):
         assert changed > 0.4 * len(long)
 
 
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ("Coca-Cola", "The Coca-Cola, or CocaCola, firm sells cola everywhere."),
+        ("O'Brien", "Conan O\u2019Brien and OBrien spoke together yesterday."),
+        ("Weber\u2014Fechner", "Fechner and Weber\u2014Fechner laws measure sensation."),
+        ("\u6771\u4eac", "\u65e5\u672c\u306e\u9996\u90fd\u306f\u6771\u4eac\u3067\u3059 indeed surely"),
+    ],
+)  # fmt: skip
+def test_typos_spare_answers_with_marks(answer, text):
+    item = Item("Which?", (answer,), (Passage(text, True, 1, "gold"),))
+    for seed in range(20):
+        shown = context("gold~typos100").shown(item, seed=seed).passages[0].text
+        assert shown != text
+        for word in re.findall(r"[^\W_]{2,}", answer):
+            assert shown.casefold().count(word.casefold()) == text.casefold().count(word.casefold())
+        assert holds(shown, [answer])
+
+
 def _words(item):
     return " ".join([item.question, *(p.text for p in item.passages)]).split()
 
@@ -225,6 +245,9 @@ def test_items_without_random_distractors_borrow_some():
     assert borrowed == {"Fog is wet.", "Rope is long.", "Salt."}, "never one with the answer"
     assert golds(context("gold@2/3").shown(FILE, POOL)) == [2]
     assert [p.text for p in evidence(FILE)] == ["It is in the bay."], "one gold of each hop"
+    marked = ["The bay\u2019s fog.", "A bay-side inn.", "\u201cBay\u201d it said."]
+    with pytest.raises(ItemError, match="it has 0 random distractors"):
+        context("gold+1").shown(FILE, marked)
     yes = dataclasses.replace(FILE, answers=("no",))
     context("gold+2").shown(yes, ["there is no wind", "no rope"])
 

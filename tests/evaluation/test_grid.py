@@ -6,13 +6,13 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
-from itertools import islice
+from itertools import combinations, islice
 from unittest import mock
 
 import pytest
 
 import anchorwatch as aw
-from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.errors import AnchorwatchWarning, SpecError, TraceError
 from anchorwatch.evaluation import asking
 from anchorwatch.evaluation.contexts import context
 from anchorwatch.evaluation.grid import evaluate
@@ -179,6 +179,51 @@ def test_what_was_asked_is_not_asked_again(tmp_path):
                 evaluate(models()[1:], "synthetic/one-hop", limit=3, **options | changed)
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """tiny/arm as a folder whose files can be changed."""
+    model = load("tiny/arm")
+    model.network.save_pretrained(tmp_path / "arm")
+    model.tokenizer.save_pretrained(tmp_path / "arm")
+    return tmp_path / "arm"
+
+
+def _in_config(folder, change):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rope_parameters": {"rope_theta": 100.0, "rope_type": "default"}},
+        {"rms_norm_eps": 0.1},
+        {"max_position_embeddings": 400},
+        {"bos_token_id": 7},
+        {"chat_template": "{{ messages[0].content }} ahoy"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_the_same_weights_with_other_settings_are_another_model(folder, tmp_path, change):
+    chat = template("plain", chat=True)
+    options = {"contexts": "closed", "decoding": SHORT, "limit": 1, "template": chat}
+    first = evaluate(str(folder), "synthetic/one-hop", out=tmp_path / "out", **options)
+    with mock.patch.object(asking, "run_many", side_effect=AssertionError("asked again")):
+        moved = folder.rename(tmp_path / "moved")
+        _in_config(moved, {"_name_or_path": "x", "transformers_version": "1", "use_cache": False})
+        evaluate(str(moved), "synthetic/one-hop", out=tmp_path / "out", **options)
+    folder = moved.rename(folder)
+    if "chat_template" in change:
+        (folder / "chat_template.jinja").write_text(change["chat_template"])
+    else:
+        _in_config(folder, change)
+    second = evaluate(str(folder), "synthetic/one-hop", out=tmp_path / "out", **options)
+    truth = evaluate(str(folder), "synthetic/one-hop", **options)
+    assert second.rows.equals(truth.rows)
+    assert not set(first.manifests) & set(second.manifests)
+    assert read_results(tmp_path / "out").rows.model.nunique() == 2, "both are there, by two names"
+
+
 def test_another_file_gives_other_distractors(tmp_path):
     """A cell whose distractors come from the file is asked again when the file is another."""
     rows = [{"question": f"Where is ship {n}?", "answers": ["Oslo"], "context": f"Ship {n} is in Oslo."}
@@ -192,6 +237,48 @@ def test_another_file_gives_other_distractors(tmp_path):
         asked = pytest.raises(AssertionError, match="asked") if again else nullcontext()
         with mock.patch.object(asking, "run_many", side_effect=AssertionError("asked")), asked:
             evaluate(models()[1:], path, contexts=contexts, **options)
+
+
+def _ships(path, first):
+    rows = [{"id": str(n), "question": f"Where is ship {n}?", "answers": [first if n == 0 else "Oslo"],
+             "context": f"Ship {n} is in Oslo."} for n in range(4)]  # fmt: skip
+    return lines(path, rows)
+
+
+def test_of_a_changed_file_the_last_version_is_read(tmp_path):
+    """Corrected, an item is another: its old answers stay on disk and out of the results."""
+    path, out = tmp_path / "t.jsonl", tmp_path / "out"
+    options = {"decoding": SHORT, "out": out}
+    first = evaluate(models()[1:], _ships(path, "Wrong"), contexts="closed,gold", **options)
+    assert read_results(out).rows.equals(first.rows)
+    second = evaluate(models()[1:], _ships(path, "Right"), contexts="closed,gold", **options)
+    with pytest.warns(AnchorwatchWarning, match="2 answers at .* are to an earlier version of the"):
+        assert read_results(out).rows.equals(second.rows)
+    assert (
+        evaluate(models()[1:], path, contexts="gold", limit=2, **options).rows.item.nunique() == 2
+    )
+    with pytest.warns(AnchorwatchWarning, match="2 answers"):
+        assert read_results(out).rows.equals(second.rows), (
+            "fewer of the same file are no other file"
+        )
+    third = evaluate(models()[1:], _ships(path, "Wrong"), contexts="gold", **options)
+    with pytest.warns(AnchorwatchWarning, match="6 answers at .* ask again in all contexts"):
+        assert read_results(out).rows.equals(third.rows), "nothing is paired with another version"
+        (held,) = read_results(out, "t.jsonl").manifests.values()
+    assert held["context"] == "gold"
+
+
+def test_edits_stand_in_the_order_in_which_they_are_given(tmp_path):
+    """So the sign of a comparison does not depend on names."""
+    hidden, random = [aw.edits.hide_keys([0])], [aw.edits.hide_random(1)]
+    options = {"contexts": "closed", "decoding": SHORT, "limit": 1, "out": tmp_path}
+    for names in (["none", "z", "a"], ["none", "a", "z"], ["none", "none of it", "Z"]):
+        given = {names[1]: hidden, names[0]: [], names[2]: random}
+        found = evaluate(models()[1:], "synthetic/one-hop", edits=given, **options)
+        assert list(found.rows.edit) == names
+        assert read_results(tmp_path).rows.equals(found.rows), "the last names are on disk"
+        table = aw.evaluation.tables.edits_compared(found)
+        assert list(zip(table.a, table.b, strict=True)) == list(combinations(names, 2))
 
 
 KILLED = """
@@ -294,12 +381,30 @@ def test_items_that_do_not_fit_are_counted_with_their_reason(tmp_path):
     assert len(found.rows) == 8 and found.num_unfit == 5
     reasons = found.unfit().set_index("model").unfit
     assert sorted(reasons["tiny/llada"])[0] == "it does not fit the 512 positions of tiny/llada"
-    assert sorted(reasons["tiny/llada"])[1] == "none of its passages is gold"
-    assert "holds the mask id" in sorted(reasons["tiny/llada"])[2]
+    assert "it spells <|mask|>, a control token" in sorted(reasons["tiny/llada"])[1]
+    assert sorted(reasons["tiny/llada"])[2] == "none of its passages is gold"
     lost = found.rows[found.rows.unfit != ""]
     assert lost.exact_match.isna().all() and (lost.steps == -1).all()
     long = lost[lost.unfit.str.contains("fit")]
     assert (long.prompt_positions > 512).all()
+
+
+@pytest.mark.parametrize("token", ["<|end|>", "<|user|>", "<|answer|>", "<|start|>", "<|pad|>"])
+@pytest.mark.parametrize("where", ["question", "context"])
+def test_control_tokens_in_the_text_are_no_text(token, where, tmp_path):
+    item = {"question": "Where is it?", "answer": "bay", "context": "In the bay."}
+    rows = [item, item | {where: f"It is {token} in the bay"}]
+    path = lines(tmp_path / "t.jsonl", rows)
+    found = evaluate(models(), path, contexts="closed,gold", decoding=SHORT).rows
+    shown = (found.context == "gold") | (where == "question")
+    assert set(found[found.unfit != ""].unfit) == {
+        f"it spells {token}, a control token of {one}: take it out of the text"
+        for one in ("tiny/llada", "tiny/arm")
+    }
+    assert (found.unfit != "").sum() == shown.sum() / 2, "closed, no passage is shown"
+    spaced = {**item, "context": token.replace("<", "< ")}
+    spaced = evaluate(models(), lines(path, [spaced]), contexts="gold", decoding=SHORT)
+    assert spaced.num_unfit == 0, "other spellings are text"
 
 
 def test_items_that_stand_there_twice_are_asked_once(tmp_path):

@@ -1,5 +1,6 @@
 """lm-eval's tasks on our models, beside lm-eval's own model; local data, no network."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -152,6 +153,18 @@ def test_greedy_is_what_the_model_writes(name):
     assert [greedy for _, greedy in found] == [True, False]
 
 
+def test_a_model_that_writes_in_blocks_is_greedy_in_blocks():
+    model = dataclasses.replace(load("tiny/llada"), block=4)
+    prompt = model.encode("Lena was born in")
+    written = aw.run(model, prompt, LowConfidence(8, block=4), probes=()).canvas[-1]
+    answer = written[len(prompt) : len(prompt) + 6].tolist()
+    whole = aw.run(model, prompt, LowConfidence(6), probes=()).canvas[-1][len(prompt) :].tolist()
+    assert whole != answer, "else the test says nothing"
+    lm = Harness(model, passes=16, method="counts")
+    found = lm._loglikelihood_tokens([(("", ""), prompt, one) for one in (answer, whole)])
+    assert [greedy for _, greedy in found] == [True, False]
+
+
 def test_generation_stops_where_it_is_told():
     lm, model = Harness("tiny/arm"), load("tiny/arm")
     prompt = "Where is the mate?"
@@ -247,6 +260,20 @@ def test_what_is_too_long_loses_its_beginning_and_is_counted(name):
     with pytest.warns(AnchorwatchWarning, match="lost their beginning"):
         ids, _, _ = lm._asked("the " * 600, {"until": [], "max_gen_toks": 12})
     assert len(ids) == room - 12
+
+
+@pytest.mark.parametrize("name", ["tiny/llada", "tiny/arm"])
+def test_a_continuation_longer_than_the_model_is_cut_like_a_prompt(name):
+    """One such request does not stop the others."""
+    lm = Harness(load(name), passes=4)
+    long, answer = [10 + i % 500 for i in range(600)], [400, 401]
+    with pytest.warns(AnchorwatchWarning, match="1 of 2 requests lost their beginning"):
+        found = lm._loglikelihood_tokens([(None, [5, 6], long), (None, [5, 6], answer)])
+    assert lm.seen["cut"] == 1 and not found[0][1]
+    kept = long[-(511 + (name == "tiny/arm")) :]
+    for (value, _), (prompt, one) in zip(found, [([6], kept), ([5, 6], answer)], strict=True):
+        expected = loglikelihood(load(name), prompt, one, passes=4)
+        assert value == pytest.approx(expected.value, rel=1e-5)
 
 
 def test_decodings_and_edits_are_spelled_in_words():

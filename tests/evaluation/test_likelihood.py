@@ -332,6 +332,20 @@ def test_one_replicate_has_no_error_and_says_so():
     assert math.isfinite(found.value)
 
 
+@pytest.mark.parametrize("method", ["monte_carlo", "inverse_t"])
+def test_draws_that_mask_nothing_bring_nothing(method):
+    """A short answer and few draws: the estimate is then 0, and no pass was needed."""
+    model, seeds = load("tiny/llada"), range(12)
+    pairs = [(PROMPT, ANSWER[:1]), (PROMPT, ANSWER)]
+    found = [loglikelihoods(model, pairs, method=method, passes=2, seed=seed) for seed in seeds]
+    empty = [one for one, _ in found if one.passes == 0]
+    assert empty and len(empty) < len(found), "else the test says nothing"
+    for one in empty:
+        assert (one.value, one.standard_error, one.per_token) == (0.0, 0.0, (0.0,))
+        assert one.greedy is None, "nothing was looked at"
+    assert all(whole.passes for _, whole in found), "its mate is scored all the same"
+
+
 def test_the_default_is_exact_where_the_budget_allows_it():
     model = load("tiny/llada")
     assert loglikelihood(model, PROMPT, [400] * 7).method == "exact"

@@ -77,6 +77,95 @@ def test_a_passage_holds_an_answer_as_whole_words():
     assert not scores.holds("This is because of that.", ["us"])
     assert not scores.holds("Anything at all", ["the", ""])
     assert not scores.holds("Anything at all", [])
+    with pytest.raises(SpecError, match=r"is one text: give a list, \['Oslo'\]"):
+        scores.holds("Oslo", "Oslo")
+
+
+HELD = [
+    ("Einstein's theory", "Einstein"),
+    ("Einstein\u2019s theory", "Einstein"),
+    ("a Paris-based firm", "Paris"),
+    ("He said \u201cOslo\u201d.", "Oslo"),
+    ("He went to Oslo\u2014and stayed.", "Oslo"),
+    ("Paris,France", "Paris"),
+    ("the_anchor_log", "anchor"),
+    ("the U.S.-led army", "US"),
+    ("the US army", "U.S."),
+    ("CocaCola and Coca Cola", "Coca-Cola"),
+    ("Coca\u2011Cola", "Coca-Cola"),
+    ("Conan O\u2019Brien spoke", "O'Brien"),
+    ("Beatles' songs", "The Beatles"),
+    ("It took 1,000 days.", "1000"),
+    ("It took 1000 days.", "1,000"),
+    ("born on 01.05.2020", "2020"),
+    ("years 1969,1970", "1969"),
+    ("it is 3.5 km", "3.5"),
+    ("Zu\u0308rich\u2019s lake", "Z\u00fcrich"),
+    ("in der Hauptstrasse", "Hauptstra\u00dfe"),
+    ("\uff2f\uff53\uff4c\uff4f", "Oslo"),
+    ("\u65e5\u672c\u306e\u9996\u90fd\u306f\u6771\u4eac\u3067\u3059", "\u6771\u4eac"),
+    ("\u5f7c\u306fOslo\u306b\u3044\u308b", "Oslo"),
+    ("\uc11c\uc6b8\uc740 \ud06c\ub2e4", "\uc11c\uc6b8"),
+    ("New\nYork", "New York"),
+    ("either yes or rain", "rain"),
+]
+NOT_HELD = [
+    ("Osloer", "Oslo"),
+    ("the paris", "par"),
+    ("This is land.", "island"),
+    ("20,000 leagues", "20"),
+    ("1,000 days", "000"),
+    ("it is 3.5 km", "5"),
+    ("they won 2-1", "21"),
+    ("in Oslo Norway", "Norway Oslo"),
+    ("Vitamin C", "Vitamin A"),
+    ("newyork", "new york"),
+    ("\u0939\u093f\u0928\u094d\u0926\u0940", "\u0939"),  # a vowel sign belongs to its letter
+    ("there is no wind", "no"),
+    ("She said yes.", "\u201cYes\u201d"),
+    ("what the crew did", "\u201cthe\u201d"),
+    ("anything", "!?"),
+]
+
+
+@pytest.mark.parametrize(("text", "answer"), HELD, ids=lambda one: ascii(one))
+def test_marks_part_words_and_may_be_lacking(text, answer):
+    assert scores.holds(text, [answer])
+    assert scores.holds(unicodedata.normalize("NFD", text), [answer])
+
+
+@pytest.mark.parametrize(("text", "answer"), NOT_HELD, ids=lambda one: ascii(one))
+def test_what_only_looks_like_the_answer_is_not_held(text, answer):
+    assert not scores.holds(text, [answer])
+
+
+pieces = st.lists(st.sampled_from(["oslo", "us", "x1", "-", " ", "'", "\u2014", "\u201c", "b"]))
+
+
+@given(pieces.map("".join), st.sampled_from(["oslo", "us", "x1", "oslo us", "b-us", "b'us"]))
+def test_holding_against_a_walk_over_places(text, answer):
+    """Letters that begin and end at an edge, with nothing but marks between those of one word."""
+
+    def here(at):
+        gap = ""
+        for letter in answer:
+            if not letter.isalnum():
+                gap += letter
+                continue
+            start = at
+            while at < len(text) and not text[at].isalnum():
+                at += 1
+            skipped = text[start:at]
+            if (" " in gap and not skipped) or (not gap and " " in skipped):
+                return False
+            if at == len(text) or text[at] != letter:
+                return False
+            at, gap = at + 1, ""
+        return at == len(text) or not text[at].isalnum()
+
+    starts = [at for at in range(len(text)) if text[at].isalnum()]
+    edges = [at for at in starts if at == 0 or not text[at - 1].isalnum()]
+    assert scores.holds(text, [answer]) == any(here(at) for at in edges)
 
 
 texts = st.text(max_size=30)

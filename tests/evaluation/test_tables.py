@@ -1,6 +1,7 @@
 """Tables: planted answers give back what was planted, and slow twins agree."""
 
 import dataclasses
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -114,11 +115,32 @@ def test_few_items_have_no_interval():
         {("mdm", "closed", "none"): share(1, 4), ("mdm", "gold", "none"): share(3, 4)}
     )
     assert (
-        row(tables.accuracy(found, ["containment"]), context="gold").interval
-        == "4 prompts, 5 needed"
+        row(tables.accuracy(found, ["containment"]), context="gold").interval == "4 items, 5 needed"
     )
     gain = row(tables.gains(found), quantity="gain")
-    assert gain.value == 0.5 and np.isnan(gain.low) and gain.interval == "4 prompts, 5 needed"
+    assert gain.value == 0.5 and np.isnan(gain.low) and gain.interval == "4 items, 5 needed"
+
+
+@pytest.mark.parametrize(("closed", "some"), [(10, 2000), (9, None), (2, 0)])
+def test_a_share_of_no_room_has_no_interval_and_says_so(closed, some):
+    """Resamplings in which the closed book is always right have no share: none is left out."""
+    found = results_of(
+        {("mdm", "closed", "none"): share(closed, 10), ("mdm", "gold", "none"): share(9, 10)}
+    )
+    room = row(tables.gains(found), quantity="share_of_room")
+    weights = stats.resampling.resamplings(10, tables.DRAWS, np.random.default_rng(0))
+    absent = int((weights @ share(closed, 10) == 10).sum())
+    assert some in (None, absent) and np.isnan(room.value) == (closed == 10)
+    assert np.isnan(room.low) == np.isnan(room.high) == (absent > 0)
+    assert room.interval == (f"no value in {absent} of 2000 resamplings" if absent else "")
+
+
+def test_resamplings_are_drawn_once(planted):
+    tables._weights.cache_clear()
+    with mock.patch.object(tables, "resamplings", wraps=stats.resampling.resamplings) as drawn:
+        tables.effects(planted)
+        tables.gains(planted)
+    assert drawn.call_count == 1
 
 
 def test_gains_are_paired(planted):
@@ -336,13 +358,14 @@ def test_effects_cover_random_draws():
     assert hits >= 70
 
 
-def test_attention_beside_correctness(tmp_path):
+def test_attention_beside_correctness(tmp_path, monkeypatch):
     found = aw.evaluation.evaluate(
         "tiny/llada", "synthetic/one-hop", contexts="gold", limit=3, out=tmp_path,
         decoding=aw.decoding.LowConfidence(length=4, steps=2), probes=[aw.probes.received()],
     )  # fmt: skip
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
     joined = curves.attended(
-        found, tmp_path, lambda traces: aw.metrics.concentration(traces, by=["trace"])
+        found, f"~/{tmp_path.name}", lambda traces: aw.metrics.concentration(traces, by=["trace"])
     )
     assert set(joined.item) == set(found.rows.item)
     one = joined[joined.quantity == joined.quantity.iloc[0]]

@@ -1,10 +1,12 @@
 """Tasks: every format becomes the one schema, streamed, and nothing is dropped in silence."""
 
 import csv
+import gzip
 import io
 import json
 import tracemalloc
 import warnings
+import zlib
 from itertools import islice
 
 import pytest
@@ -29,7 +31,8 @@ def gold(item):
 
 
 def test_kilt_with_segments(tmp_path):
-    one, two = read(lines(tmp_path / "nq_dev_psg.jsonl", KILT))
+    with pytest.warns(AnchorwatchWarning, match=r"line 1: nothing reads output\[\].provenance of"):
+        one, two = task(lines(tmp_path / "nq_dev_psg.jsonl", KILT))
     assert one.question == "who wrote the lighthouse log"
     assert one.answers == ("Lena Berg", "L. Berg")
     assert [passage.text for passage in one.passages] == [
@@ -109,8 +112,6 @@ def test_plain_lines(tmp_path):
     ("name", "separator"), [("t.csv", ","), ("t.tsv", "\t"), ("t.csv.gz", ",")]
 )
 def test_tables(tmp_path, name, separator):
-    import gzip
-
     made = io.StringIO()
     rows = csv.writer(made, delimiter=separator)
     rows.writerow(["id", "question", "answers", "passages"])
@@ -136,7 +137,7 @@ def test_parquet_is_streamed_in_batches(tmp_path):
 
 
 def test_unknown_fields_are_said_once(tmp_path):
-    rows = [KILT[0] | {"weather": "fog"}, KILT[1] | {"weather": "rain", "tide": 3}]
+    rows = [KILT[1] | {"weather": "fog"}, KILT[1] | {"weather": "rain", "tide": 3}]
     rows[1] = rows[1] | {"passage": [{"segment": "The reef is south.", "colour": "red"}]}
     asked = task(lines(tmp_path / "k.jsonl", rows))
     with pytest.warns(AnchorwatchWarning) as said:
@@ -148,6 +149,131 @@ def test_unknown_fields_are_said_once(tmp_path):
     ]
 
 
+def test_fields_that_lose_to_another_are_said(tmp_path):
+    row = {"question": "Who?", "answers": ["x"], "passages": ["x it is"]}
+    other = {
+        "input": "Write an answer. Who?",
+        "context": "y it is",
+        "answer": {"value": "z", "kind": 1},
+    }
+    with pytest.warns(AnchorwatchWarning) as said:
+        (item,) = task(lines(tmp_path / "a.jsonl", [row | other]))
+    assert [str(one.message).partition(": ")[2] for one in said] == [
+        "nothing reads answer.kind, context beside passages, question beside input"
+        " of the format plain"
+    ]
+    assert item.question == "Write an answer. Who?" and item.answers == ("z", "x")
+    read(lines(tmp_path / "b.jsonl", [row | {"input": "Who?", "context": ""}]))
+
+
+def test_answers_of_all_fields_are_right(tmp_path):
+    row = {"question": "Where?", "answer": "New York City", "answers": ["New York City", "NYC"]}
+    (item,) = read(lines(tmp_path / "a.jsonl", [row]))
+    assert item.answers == ("New York City", "NYC")
+    (item, _) = read(
+        lines(tmp_path / "h.jsonl", [HOTPOT[0] | {"answers": ["Christiania"]}, HOTPOT[1]])
+    )
+    assert item.answers == ("Oslo", "Christiania")
+
+
+@pytest.mark.parametrize(
+    ("cell", "answers"),
+    [
+        ("['Oslo', 'Kristiania']", ("Oslo", "Kristiania")),
+        ('["Oslo", "Kristiania"]', ("Oslo", "Kristiania")),
+        ("""["O'Brien", 'Berg']""", ("O'Brien", "Berg")),
+        ("{'text': ['Oslo'], 'answer_start': [3]}", ("Oslo",)),
+        ("[1969.0]", ("1969",)),
+        ("[Music] rises [it ends]", ("[Music] rises [it ends]",)),
+        ("[[Oslo]] in [[Norway]]", ("[[Oslo]] in [[Norway]]",)),
+        ("{{Oslo}}", ("{{Oslo}}",)),
+        ("[0, 1)", ("[0, 1)",)),
+        ("['Oslo' 'Kristiania']", None),  # as numpy spells it; Python would join the two
+        ("['Oslo'\n 'Kristiania']", None),
+        ("[Oslo, Kristiania]", None),
+        ("['Oslo', nan]", None),
+        ("{'text': array(['Oslo'], dtype=object)}", None),
+        ("{'Oslo', 'Kristiania'}", None),  # a set has no order
+    ],
+)  # fmt: skip
+def test_cells_that_spell_a_list(tmp_path, cell, answers):
+    made = io.StringIO()
+    csv.writer(made).writerows([["question", "answers"], ["Where?", cell]])
+    (tmp_path / "t.csv").write_text(made.getvalue())
+    if answers is None:
+        with pytest.raises(SpecError, match="looks like a list and is none: write it as JSON"):
+            read(tmp_path / "t.csv")
+    else:
+        assert read(tmp_path / "t.csv")[0].answers == answers
+
+
+def test_numbers_are_answers_and_no_number_is_none(tmp_path):
+    rows = [{"question": "When?", "answer": answer} for answer in (1969.0, 2.5, [3.0, "x"], -4)]
+    found = read(lines(tmp_path / "a.jsonl", rows))
+    assert [item.answers for item in found] == [("1969",), ("2.5",), ("3", "x"), ("-4",)]
+
+
+def hub(tmp_path, shape, rows):
+    if shape == "lines":
+        return lines(tmp_path / "validation.jsonl", rows)
+    import pandas as pd
+
+    pd.DataFrame(rows).to_parquet(tmp_path / "validation.parquet")
+    return tmp_path / "validation.parquet"
+
+
+@pytest.mark.parametrize("format", [None, "squad"])
+@pytest.mark.parametrize("shape", ["lines", "parquet"])
+def test_squad_as_the_hub_has_it(tmp_path, shape, format):
+    row = {"id": "56be", "title": "Harbor", "context": "It was built in 1820.", "question": "When?"}
+    rows = [
+        row | {"answers": {"text": [], "answer_start": []}},
+        row | {"answers": {"text": ["1820", "in 1820"], "answer_start": [16, 13]}},
+    ]
+    none, some = read(hub(tmp_path, shape, rows), format=format)
+    assert none.answers == ("",) and some.answers == ("1820", "in 1820")
+    assert gold(none) == gold(some) == [(1, "It was built in 1820.")]
+    assert some.metadata["format"] == "squad" and len(some.passages) == 1
+
+
+def test_a_title_is_put_before_a_text_that_only_begins_with_its_letters(tmp_path):
+    titles = [
+        ("Go", "Google x"),
+        ("Go", "Go is a game."),
+        ("Go", "Go-playing"),
+        ("", "x"),
+        ("A", "A"),
+    ]
+    held = [{"title": title, "text": text} for title, text in titles]
+    (item,) = read(
+        lines(tmp_path / "a.jsonl", [{"question": "q", "answer": "x", "passages": held}])
+    )
+    assert [passage.text for passage in item.passages] == [
+        "Go. Google x", "Go is a game.", "Go-playing", "x", "A"
+    ]  # fmt: skip
+
+
+def test_yes_and_no_are_words_of_any_text(tmp_path):
+    """They neither order the hops nor mark a passage."""
+    row = HOTPOT[1] | {"answer": "no", "question": "Is it?"}
+    row["context"] = [["Aurora", ["There is no fog."]], ["Boreas", ["It is calm."]]]
+    (item,) = read(lines(tmp_path / "h.jsonl", [row]))
+    assert [(p.hop, p.text) for p in item.passages] == [
+        (1, "Aurora. There is no fog."),
+        (2, "Boreas. It is calm."),
+    ]
+    bare = {"question": "Is it?", "answer": "no", "passages": ["There is no fog.", "Calm."]}
+    (item,) = read(lines(tmp_path / "a.jsonl", [bare]))
+    assert gold(item) == []
+
+
+def test_passages_with_the_answer_between_marks_are_gold(tmp_path):
+    texts = ["Einstein\u2019s theory.", "An Einstein-like man.", "Albert.", "\u201cEinstein\u201d"]
+    row = {"question": "Who?", "answer": "Einstein", "passages": texts}
+    (item,) = read(lines(tmp_path / "a.jsonl", [row]))
+    assert [passage.gold for passage in item.passages] == [True, True, False, True]
+
+
 BAD = [
     (b"{not json}", "is not JSON"),
     (b"[1, 2]", "is no JSON object but list"),
@@ -156,6 +282,8 @@ BAD = [
     (b'{"question": "", "answer": "y"}', "has no question"),
     (b'{"question": 3, "answer": "y"}', "its question is 3"),
     (b'{"question": "x", "answer": true}', "write yes or no"),
+    (b'{"question": "x", "answer": NaN}', "its answer is nan, not text: leave it out"),
+    (b'{"question": "x", "answer": ["y", -Infinity]}', "its answer is -inf"),
     (b'{"question": "x", "answer": "y", "passages": 7}', "not a list"),
     (b'{"question": "x", "answer": "y", "passages": [{"words": "z"}]}', "has none of text, segment"),
     (b'{"question": "x", "answer": "y", "passages": [{"text": "z", "gold": "maybe"}]}', "gold mark"),
@@ -206,14 +334,78 @@ def test_bad_rows_of_tables_and_arrays_have_places_too(tmp_path):
         ("a.jsonl", b'{"who": "x", "say": "y"}\n', "none of input, query, question"),
         ("a.jsonl.gz", b"\x1f\x8b\x08\x00broken", "cannot be unpacked"),
         ("a.parquet", b"PAR1 and no more", "cannot be read as Parquet"),
+        ("a.json", b'[{"question": "x", "answer": "y"},\n {"question": "x", "answer": "z"}]\n\n[{"q": 1}]', "array's 2 elements .*JSON lines"),
+        ("a.json", b'[{"question": "x", "answer": "y"}]\n[{"q": 1}]', "line 1: is no JSON object but list"),
+        ("a.json", b'[{"question": "x", "answer": "y"}] {"question": 1}', "after the array's 1 elements"),
         ("a.csv", b"question,question\na,b\n", "names the column 'question' twice"),
         ("a.csv", b"question,answer\na,\xff\n", "not UTF-8"),
     ],
-)
+)  # fmt: skip
 def test_files_that_are_no_task(tmp_path, name, content, says):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SpecError, match=says):
         read(tmp_path / name)
+
+
+def damaged(content):
+    """Packed bytes that go on with no deflate block: zlib's own error, after the content."""
+    packing = zlib.compressobj(wbits=31)
+    raw = packing.compress(content.encode()) + packing.flush(zlib.Z_FULL_FLUSH) + b"\xff" * 16
+    with pytest.raises(zlib.error):
+        gzip.decompress(raw)
+    return raw
+
+
+LONG = " ".join(map(str, range(40000)))  # longer than the first look at a file
+ROW = json.dumps({"question": "q", "answer": "a", "passages": [LONG]})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.json.gz", f"[{ROW}, {ROW}", "cannot be unpacked after element .*fetch it"),
+        ("a.json.gz", json.dumps({"words": LONG, "data": []}, indent=1), "is not JSON"),
+        ("a.csv.gz", f"question,answer,context\nq,a,{LONG}\n", "nothing can be read"),
+        ("a.csv.gz", "", "cannot be unpacked"),
+    ],
+)
+def test_packed_files_that_are_damaged(tmp_path, name, content, says):
+    (tmp_path / name).write_bytes(damaged(content))
+    with pytest.raises(SpecError, match=says):
+        read(tmp_path / name)
+
+
+def test_of_packed_lines_those_before_the_damage_are_read(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(damaged(f"{ROW}\n{ROW}\n{ROW}"))
+    asked = task(tmp_path / "a.jsonl.gz", bad="count")
+    read_whole = len(list(asked))
+    (place,) = asked.bad
+    assert 1 <= read_whole <= 2 and place == f"line {read_whole + 1}"
+    assert "nothing after it" in asked.bad[place]
+
+
+@pytest.mark.parametrize("first", ["[1]", "{oops", "oops", '{"question": "x", "answer":'])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_a_bad_first_line_is_one_bad_line(tmp_path, name, first):
+    good = json.dumps(PLAIN[1])
+    (tmp_path / name).write_text(f"{first}\n\n{good}\n{good}\n")
+    asked = task(tmp_path / name, bad="count")
+    assert len(list(asked)) == 2 and list(asked.bad) == ["line 1"]
+    with pytest.raises(SpecError, match=r"line 1: .*bad='count'"):
+        read(tmp_path / name)
+
+
+def test_a_row_of_empty_cells_is_bad_and_a_blank_line_is_nothing(tmp_path):
+    (tmp_path / "t.csv").write_text("question,answer,context\nWho?,Lena,x\n\n,,\nWhen?,now,y\n")
+    asked = task(tmp_path / "t.csv", bad="count")
+    assert len(list(asked)) == 2 and list(asked.bad) == ["line 4"]
+
+
+def test_half_a_letter_does_not_stop_the_pool(tmp_path):
+    rows = [{"question": "q", "answer": "a", "passages": ["half \ud800", "whole"]}]
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(rows[0]))
+    assert sorted(task(path).pool()) == ["half \ud800", "whole"]
 
 
 def test_names_that_are_no_task(tmp_path):

@@ -103,7 +103,7 @@ def test_sentences_say_what_the_numbers_say():
     assert "lower with sink by 0.1" in said[0]
     assert "(vanilla 3.1)" in said[0]
     assert "higher" not in said[0]
-    assert "after Holm's correction p < 0.05 for 1 of them" in said[0]
+    assert "p < 0.05 for sink." in said[0]
     assert "no interval of 1 arms leaves 0 out" in said[1]
     turned = PLANTED.assign(**{"bound.all": -PLANTED["bound.all"]})
     assert "higher with sink by 0.1" in pages.sentences(tables.differences(turned))[0]

@@ -1,7 +1,9 @@
 """From a run to a folder of the lab, its card, and a row of the table; what arms differ in."""
 
+import importlib.util
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -89,8 +91,6 @@ def test_the_record_says_how_it_was_made(runs, models):
 
 
 def test_the_record_and_the_card_name_the_stem(runs, tmp_path):
-    import shutil
-
     shutil.copytree(runs / "arm", tmp_path / "runs" / "stem")
     shutil.copytree(runs / "mdm-gate", tmp_path / "runs" / "mdm-gate")
     folder = making.export_arm("mdm-gate", tmp_path / "runs", tmp_path / "models", TOY)
@@ -123,6 +123,23 @@ def test_a_run_that_has_not_finished(tmp_path):
     with pytest.raises(TrainingError, match="no finished model: train it first"):
         exports.export(tmp_path, tmp_path / "model", "mdm")
     assert not (tmp_path / "model").exists()
+
+
+def test_an_export_that_fails_leaves_the_old_one(runs, tmp_path, monkeypatch):
+    old = making.export_arm("arm", runs, tmp_path)
+    kept = {path.name: path.read_bytes() for path in old.iterdir()}
+    renamed = Path.rename
+
+    def failing(self, target):
+        if Path(target) == old and self.suffix == ".tmp":
+            raise OSError("no space left")
+        return renamed(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="no space left"):
+        making.export_arm("arm", runs, tmp_path)
+    assert {path.name: path.read_bytes() for path in old.iterdir()} == kept
+    assert [path.name for path in tmp_path.iterdir()] == ["arm"]
 
 
 def test_exporting_again_replaces(runs, tmp_path):
@@ -160,8 +177,6 @@ def test_a_card_is_numbers_and_words_made_from_them(models, card):
 
 
 def test_a_card_needs_only_its_folder_and_comes_out_the_same(models, card, tmp_path):
-    import shutil
-
     copy = shutil.copytree(models / "mdm-sink", tmp_path / "elsewhere")
     again = making.card_of(copy, "lab/mdm-sink", SMALL)
     assert again == card
@@ -179,6 +194,41 @@ def test_a_row_that_was_measured_is_kept(tmp_path):
     more = measure.Effort(examples=7)
     assert making.kept_row(kept.parent, about, more) is None
     assert making.kept_row(kept.parent, about | {"version": 99}, SMALL) is None
+
+
+def test_a_row_is_not_kept_when_its_stem_has_changed(tmp_path, monkeypatch):
+    monkeypatch.setattr(making, "measured", lambda model, corpus, effort: {"effort": vars(effort)})
+    stem, runs = RECIPE.with_name("variants-stem.toml"), tmp_path / "runs"
+    folder = making.train_stem(stem, tmp_path, "stem", (*TOY, "updates=1"))
+    mix = 'corpus={mix = [{kind = "backcopy"}]}'
+    more = (*TOY[:3], f'model={{from = "{(folder / "model").as_posix()}"}}', mix)
+    asked = RECIPE.with_name("variants.toml"), "vanilla", 0, runs, SMALL, more
+    row = making.variant_row(*asked)
+    kept = runs / "vanilla-seed0" / making.ROW
+    kept.write_text(json.dumps(row | {"loss": -1.0}))
+    assert making.variant_row(*asked)["loss"] == -1.0
+    shutil.rmtree(folder)
+    making.train_stem(stem, tmp_path, "stem", (*TOY, "updates=1", "seed=5"))
+    with pytest.raises(SpecError, match=r"another run's folder .*start.origin is"):
+        making.variant_row(*asked)
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_arms_go_on_from_the_stem_that_the_recipe_has_trained(elsewhere, tmp_path, monkeypatch):
+    said = importlib.util.spec_from_file_location("recipe_of_lab", RECIPE.with_name("lab.py"))
+    recipe = importlib.util.module_from_spec(said)
+    said.loader.exec_module(recipe)
+    stems, sources = [], []
+
+    def train_arm(recipe, arm, runs, more):
+        sources.append(Path(arms.spec_of(recipe, arms.LAB, arm, more).model.source).resolve())
+
+    monkeypatch.setattr(making, "train_stem", lambda recipe, runs: stems.append(runs / "stem"))
+    monkeypatch.setattr(making, "train_arm", train_arm)
+    monkeypatch.chdir(tmp_path)  # the recipe goes elsewhere
+    recipe.main(["--only", "train", *(["--runs", str(tmp_path / "mine")] if elsewhere else [])])
+    assert set(sources) == {(stems[0] / "model").resolve()} and len(sources) == len(arms.LAB)
+    assert elsewhere == (stems[0].parent == tmp_path / "mine")
 
 
 def test_recipes_are_the_commands_of_make():

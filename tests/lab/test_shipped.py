@@ -3,6 +3,7 @@
 Where they are missing, everything here fails: `make lab` makes them.
 """
 
+import platform
 import time
 from dataclasses import replace
 from functools import cache
@@ -91,6 +92,17 @@ def test_the_four_were_trained_alike():
         assert all(one[what] == made[0][what] for one in made), what
     assert len({one["budget"]["updates"] for one in made}) == 1
     assert len({one["budget"]["tokens"] for one in made}) == 1
+
+
+@pytest.mark.parametrize("name", ["lab/mdm", "lab/arm"])
+def test_the_rows_it_was_trained_on_are_still_made(name):
+    made = card(name)["training"]
+    told = made["machine"]["python"].rpartition(".")[0]
+    if not platform.python_version().startswith(f"{told}."):
+        pytest.skip(f"Python {told} told this prose, and every version tells its own")
+    for run in (made, made["stem"]):
+        corpus = exports.corpus_of(run["spec"], model(name).tokenizer)
+        assert corpus.digest == run["corpus"]["digest"]
 
 
 @pytest.mark.parametrize("name", NAMES)

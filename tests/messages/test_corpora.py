@@ -70,6 +70,8 @@ def test_values_that_cannot_be(make, says):
         ({"mix": [{"kind": "prose", "weight": 0}]}, "weight=0: expected a number above 0"),
         ({"mix": [{"kind": "prose", "weight": "all"}]}, "weight='all' is no number"),
         ({"seed": -3}, "corpus.seed=-3: expected a whole number, 0 or more"),
+        ({"mix": [{"kind": ["prose"]}]}, "kind=['prose'] is unknown: expected questions"),
+        ({"tokenizer": 5}, "corpus.tokenizer=5: expected the path of a folder"),
         ({"tokenizer": "x", "vocabulary": 512}, "there is one tokenizer; say one of the two"),
     ],
 )
@@ -155,8 +157,17 @@ def test_a_file_too_short_to_part(tmp_path, folder):
     path = tmp_path / "short.txt"
     path.write_text("the sea\n")
     corpus = corpora.read({"tokenizer": folder, "mix": [{"kind": "file", "path": str(path)}]}, 64)
-    with pytest.raises(SpecError, match=r"too short \(1 pieces\) to have a held-out split"):
+    with pytest.raises(
+        SpecError, match=r"too short \(1 pieces\), .* give it more texts that differ"
+    ):
         corpus.held_out()
+
+
+def test_a_file_that_repeats_itself_has_nothing_to_hold_out(tmp_path):
+    path = tmp_path / "same.jsonl"
+    path.write_text('{"text": "the sea"}\n' * 50)
+    with pytest.raises(SpecError, match="repeats itself too much, to have a held-out split: give"):
+        read_texts(path).of_split("held-out")
 
 
 def test_chat_rows_need_role_tokens(tmp_path):

@@ -15,6 +15,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from anchorwatch import commits
 from anchorwatch.training import checkpoints, loop
 from toy_texts import Texts, fields, tokenizer
 
@@ -50,6 +51,7 @@ def dying(function, number, *, after=False):
 
 
 MOMENTS = {
+    "before a small file has its name": (commits, "put_file", True),
     "in an update": (loop.Trainer, "_one", False),
     "after an update": (loop.Trainer, "_one", True),
     "after a log line": (loop.Trainer, "_flush", True),
@@ -59,6 +61,7 @@ MOMENTS = {
     "after the rename": (checkpoints, "publish", True),
     "before the old one goes": (checkpoints.shutil, "rmtree", False),
     "before the model": (checkpoints, "save_model", False),
+    "after the model": (checkpoints, "save_model", True),
 }
 
 

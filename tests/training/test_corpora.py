@@ -14,7 +14,7 @@ import anchorwatch as aw
 from anchorwatch.models.families import by_name
 from anchorwatch.models.tokens import find_mask, load_tokenizer, specials_of
 from anchorwatch.training import corpora, sources, tokenizer
-from anchorwatch.training.texts import python_prose, read_texts
+from anchorwatch.training.texts import _held_out, python_prose, read_texts
 from anchorwatch.worlds import World, fragments, split_of
 from anchorwatch.worlds.names import _UNWANTED, _pool
 from checkpoints import llada_config, llada_names, network, tensors_of, write
@@ -147,6 +147,12 @@ def test_a_row_is_a_function_of_its_number(corpus, index):
     assert row.ids[0] == 1 and (row.ids != 0).all() and (row.ids != 3).all()
 
 
+def test_any_whole_number_names_a_row(corpus):
+    assert all(same(corpus[np.int64(index)], corpus[index]) for index in range(40))
+    with pytest.raises(TypeError):
+        corpus[3.0]
+
+
 def test_rows_are_the_same_for_whoever_reads_the_spec_again(corpus, tmp_path):
     corpus.vocabulary.save(tmp_path)
     again = corpora.read({"tokenizer": str(tmp_path), "seed": 3}, LENGTH)
@@ -247,20 +253,6 @@ def test_a_quiz_asks_for_facts_of_its_passage(vocabulary):
     assert set(asked) >= {1, 2, 3}
 
 
-def test_rivals_make_the_name_of_the_question_matter():
-    """Every question has one answer, by what the passages say; a rival fits its kind too."""
-    world = World("train", 1, 3, extra=1, filler=0.0)
-    for index in range(100):
-        told, asked = world.quiz(index, rivals=1)
-        facts = [reading.triples(text) for text in told]
-        assert len(told) == 2 and len(asked) == sum(map(len, facts))
-        shared = [{relation for _, relation, _ in some} for some in facts]
-        assert shared[0] & shared[1], "both say the asked relation"
-        everything = set().union(*facts)
-        for question, answer in asked:
-            assert reading.answers(question, everything) == {answer}, question
-
-
 def test_a_short_quiz_asks_the_questions_that_fit(vocabulary):
     rows = sources.Quiz(extra=3).open(sources.Place(vocabulary, 48, "train", 0))
     for index in range(100):
@@ -348,10 +340,55 @@ def test_held_out_rows_are_of_the_other_split(corpus):
 def test_texts_are_parted_by_piece():
     texts = python_prose()
     seen, held = (texts.of_split(split).pieces for split in ("train", "held-out"))
-    assert sorted((*seen, *held)) == sorted(texts.pieces)
-    assert set(seen).isdisjoint(held)
+    assert set(seen) < set(texts.pieces), "training has whole pieces"
+    others = [piece for at, piece in enumerate(texts.pieces) if _held_out(at)]
+    assert sorted((*seen, *others)) == sorted(texts.pieces)
     assert 0.03 < len(held) / len(texts.pieces) < 0.2
     assert sum(map(len, texts.pieces)) > 200_000
+    assert sum(map(len, held)) > 20_000
+
+
+def test_held_out_prose_does_not_stand_in_training_prose():
+    """The topics contain one another: a fourth of what was held out stood in training too."""
+    texts = python_prose()
+    told = "\n".join(texts.of_split("train").pieces)
+    stretches = {told[at : at + 100] for at in range(len(told))}
+    held = texts.of_split("held-out").pieces
+    assert not any(p[at : at + 100] in stretches for p in held for at in range(len(p) - 99))
+    lines = {line.strip() for line in told.splitlines()}
+    kept = [line.strip() for piece in held for line in piece.splitlines()]
+    assert sum(len(line) >= 40 for line in kept) > 300
+    assert not any(line in lines for line in kept if len(line) >= 40)
+
+
+def test_what_is_held_out_loses_what_training_has(tmp_path):
+    """Planted: of two texts in one piece the seen one goes, short lines with their neighbours."""
+    seen = [
+        "A line that is long enough to be known again.",
+        "a = 1",
+        "b = function_of(a)",
+        "",
+        "c()",
+    ]
+    own = ["Nobody ever said this line of text before now.", "a = 1", "d = 4"]
+    lines = [{"text": "\n".join([f"Piece {n} of the training text.", *seen])} for n in range(60)]
+    held = [n for n in range(60) if _held_out(n)]
+    for n in held:
+        lines[n] = {"text": "\n".join([*own, *(f"  {line}" for line in seen)])}
+    lines[held[0]] = lines[0]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    texts = read_texts(path)
+    assert texts.of_split("held-out").pieces == ("\n".join(own) + "\n",) * (len(held) - 1)
+    assert len(texts.of_split("train").pieces) == 60 - len(held)
+
+
+def test_a_pair_of_the_training_split_is_not_held_out(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    pairs = [{"prompt": f"Say {n % 25}:", "answer": str(n % 25)} for n in range(100)]
+    pairs[next(n for n in range(100) if _held_out(n))] = {"prompt": "Say 2:", "answer": "no"}
+    path.write_text("\n".join(map(json.dumps, pairs)))
+    assert [p.answer for p in read_texts(path).of_split("held-out").pairs] == ["no"]
 
 
 # Files of the user's
@@ -365,6 +402,12 @@ def test_a_text_file_is_read_whole(tmp_path, vocabulary):
     assert "".join(texts.pieces) == "".join(lines)
     rows = sources.File(path=str(path)).open(sources.Place(vocabulary, 64, "train", 0))
     assert len(rows(0).ids) == 64 and not same(rows(0), rows(1))
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "the sea"}\n', encoding="utf-8-sig")
+    assert read_texts(path).pieces == ("the sea",)
 
 
 def test_pairs_are_a_row_each(tmp_path, vocabulary):

@@ -113,6 +113,19 @@ def test_an_autoregressive_checkpoint_becomes_a_diffusion_model(arm, tmp_path):
     assert not torch.equal(one[1], other[1])
 
 
+def test_a_spare_token_may_become_the_mask(tmp_path):
+    words = tokenizer(masked=False)
+    words.add_special_tokens({"additional_special_tokens": ["<|spare|>"]})
+    said = fields(updates=1, objective={"name": "next_token"})
+    done = fit(said, tmp_path / "run", corpus=Texts(), tokenizer=words)
+    begun = start(from_dict(fields(model={"from": str(done.model), "mask_id": MASK})))
+    assert (begun.mask_id, begun.tokenizer.mask_token, begun.vocab_size) == (
+        MASK,
+        "<|spare|>",
+        WORDS,
+    )
+
+
 def test_fine_tuning_keeps_the_kind_and_the_prompt_clear(arm, mdm, tmp_path):
     for source, kind in ((arm, "arm"), (mdm, "mdm")):
         spec = fields(model={"from": str(source)}, objective={"name": "fine_tune"})
@@ -209,6 +222,14 @@ def test_passes_that_are_added_up_give_the_update_of_one(tmp_path):
     four = fitted(tmp_path / "four", updates=3, accumulation=4)
     losses = [line.loss for line in one.lines]
     assert [line.loss for line in four.lines] == pytest.approx(losses, abs=SAME_MATHS)
+
+
+def test_the_environment_does_not_divide_gradients(tmp_path, monkeypatch):
+    plain = fitted(tmp_path / "plain", updates=2)
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    launched = fitted(tmp_path / "launched", updates=2)
+    assert [line.grad_norm for line in launched.lines] == [line.grad_norm for line in plain.lines]
+    assert [line.loss for line in launched.lines] == [line.loss for line in plain.lines]
 
 
 def test_the_log_is_whole_in_both_forms(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import anchorwatch as aw
+from anchorwatch.errors import SpecError
 from anchorwatch.training import answers, bound, by_length, fit
 from anchorwatch.worlds import Item, Passage
 from references.bounds import over_orders
@@ -95,6 +96,24 @@ def test_lengths_are_cut_and_named(mdm):
     whole = bound(mdm, Texts(), examples=12)
     assert table["value"].iloc[-1] == whole.value
     assert table["value"].nunique() == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "length", "said"),
+    [
+        ("mdm", 17, "length 17 cannot be measured: the model has 16 positions"),
+        ("mdm", 0, "length=0 leaves nothing to score: expected 1 or more"),
+        ("arm", 1, "length=1 leaves nothing to score: expected 2 or more"),
+    ],
+)
+def test_a_length_that_is_not_measured_is_not_in_the_table(kind, length, said, request):
+    with pytest.raises(SpecError, match=said):
+        by_length(request.getfixturevalue(kind), Texts(), [4, length], examples=4)
+
+
+def test_texts_that_are_too_short_have_no_length(mdm):
+    with pytest.raises(SpecError, match="and the longest of the 4 texts 8 tokens"):
+        by_length(mdm, Texts(length=8), [8, 16], examples=4)
 
 
 def item(question, answer):

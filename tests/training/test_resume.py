@@ -68,6 +68,8 @@ def same(one, other):
 
 
 CHAINS = {
+    # run.json, log.jsonl, log.csv
+    "beginning": [("before a small file has its name", number) for number in (1, 2, 2)],
     "updates": [("in an update", 2), ("after an update", 6), ("in an update", 3)],
     "logs": [("after a log line", 2), ("after a log line", 1), ("in an update", 5)],
     "writes": [
@@ -87,6 +89,28 @@ def test_killed_at_named_moments(chain, runs, whole, tmp_path):
         assert runs(out, moment, number) == KILLED, moment
     assert runs(out) == 0
     same(out, whole)
+    assert not list(out.rglob("*.tmp"))
+
+
+def test_killed_while_the_record_is_written(runs, whole, tmp_path):
+    out = tmp_path / "run"
+    assert runs(out, "before a small file has its name") == KILLED
+    left = sorted(path.name for path in out.iterdir())
+    assert [name.startswith(".run.json.") for name in left] == [False, True, False]
+    (out / left[1]).write_text('{"half')
+    assert runs(out) == 0
+    same(out, whole)
+    assert not list(out.rglob("*.tmp"))
+
+
+def test_killed_between_the_model_and_its_curve(runs, whole, tmp_path):
+    out = tmp_path / "run"
+    assert runs(out, "after the model") == KILLED
+    assert (out / "model").exists()
+    assert not (out / "loss.pdf").exists()
+    assert runs(out) == 0
+    same(out, whole)
+    assert (out / "loss.pdf").read_bytes() == (whole / "loss.pdf").read_bytes()
 
 
 def test_killed_at_random_moments(runs, whole, tmp_path):

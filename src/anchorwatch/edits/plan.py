@@ -49,6 +49,10 @@ def from_dict(fields: Mapping[str, Any]) -> Edit:
     known = {one.name for one in dataclasses.fields(EDITS[name])}
     if unknown := sorted(set(rest) - known):
         raise SpecError(f"{name} has no {', '.join(unknown)}: it takes {', '.join(sorted(known))}")
+    for one in dataclasses.fields(EDITS[name]):
+        required = one.default is one.default_factory is dataclasses.MISSING
+        if required and one.name not in rest:
+            raise SpecError(f"{name} needs its {one.name}: say {one.name} = ...")
     return EDITS[name](**rest)
 
 

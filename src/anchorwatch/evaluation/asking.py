@@ -89,12 +89,30 @@ def with_masks(decoding: Decoding, context: Context, model: Model) -> Decoding:
 
 def question(model: Model, template: Template, key: str, item: Item, *, parts: bool) -> Question:
     """The item for this model, tokenised once; PromptError where it cannot be given to it."""
+    _check_foreign(model, item)
     asked = template.asked(item)
     prompt: Any = [{"role": "user", "content": asked.text}] if template.chat else asked.text
     ids = model.encode(prompt)
     check_start(ids, model.specials.bos_id, model.specials.end_ids)
     regions = _regions(model, template, asked.text, dict(asked.regions), ids) if parts else {}
     return Question(key, item, ids, regions)
+
+
+def _check_foreign(model: Model, item: Item) -> None:
+    """Refuse an item that spells a control token: the model would read it as one, not as text.
+
+    An unknown word's token is none, unless the tokenizer has but one for everything.
+    """
+    if (tokenizer := model.tokenizer) is None:
+        return
+    special = model.specials
+    control = special.special_ids - {tokenizer.unk_token_id} | {*special.end_ids, special.bos_id}
+    spelled = {str(one): i for i, one in tokenizer.added_tokens_decoder.items() if i in control}
+    for text in (item.question, *(passage.text for passage in item.passages)):
+        if found := [name for name in spelled if name in text]:
+            raise ItemError(
+                f"it spells {found[0]}, a control token of {model.source}: take it out of the text"
+            )
 
 
 def check_fits(model: Model, asked: Question, how: How) -> None:

@@ -49,6 +49,7 @@ _CHANGE = re.compile(
     r"(?P<paraphrase>paraphrase)|shuffle(?P<shuffle>\d*)|typos(?P<typos>\d+)|masks(?P<masks>\d+)"
 )
 _WORD = re.compile(r"[^\W\d_]{4,}")
+_LETTERS = re.compile(r"[^\W_]+")
 _FRAMES = (
     "Please answer this: {}",
     "Here is what I want to know. {}",
@@ -130,7 +131,7 @@ class Context:
             passages = Draw("shuffle", seed, key, self.shuffle).shuffled(passages)
         question = _reworded(item, key, seed) if self.paraphrase else item.question
         if self.typos:
-            spared = {word for answer in item.answers for word in normalised(answer).split()}
+            spared = _words_of(item.answers)
             question = _misspelt(question, self.typos, spared, Draw("typos", seed, key, 0))
             passages = [
                 dataclasses.replace(
@@ -240,7 +241,7 @@ class _Chance:
         borrowed = [text for text in pool if text not in had] if kind == "random" else []
         far = [Passage(text, False, NO_HOP, "random") for text in borrowed]
         every = chain(self.ordered(own), self.ordered(far))
-        found = list(islice((one for one in every if not _answers_it(one.text, item)), count))
+        found = list(islice((one for one in every if not holds(one.text, item.answers)), count))
         if len(found) < count:
             raise ItemError(f"it has {len(found)} {kind} distractors of the {count} needed")
         return found
@@ -269,12 +270,6 @@ def _first(item: Item, count: int | None) -> list[Passage]:
     return list(item.passages[:count])
 
 
-def _answers_it(text: str, item: Item) -> bool:
-    """Whether a text gives the answer away; yes and no are words of any text."""
-    telling = [one for one in item.answers if normalised(one) not in ("yes", "no")]
-    return holds(text, telling)
-
-
 def _change(name: str, change: str) -> dict[str, object]:
     found = _CHANGE.fullmatch(change)
     if found is None:
@@ -292,17 +287,23 @@ def _reworded(item: Item, key: str, seed: int) -> str:
     return draw.pick(told) if told else draw.pick(_FRAMES).format(item.question)
 
 
+def _words_of(answers: Sequence[str]) -> list[str]:
+    """Words of answers, parted by marks and with these dropped: O, Brien and obrien."""
+    parted = (word for answer in answers for word in _LETTERS.findall(answer))
+    return list(dict.fromkeys([*parted, *" ".join(map(normalised, answers)).split()]))
+
+
 def _typos(seed: int, key: str, passage: Passage) -> Draw:
     return Draw("typos", seed, key, passage.text)
 
 
-def _misspelt(text: str, percent: int, spared: set[str], draw: Draw) -> str:
+def _misspelt(text: str, percent: int, spared: list[str], draw: Draw) -> str:
     """A share of the longer words with two letters swapped, one lost or one doubled, inside."""
 
     def typo(match: re.Match[str]) -> str:
         word, hit, how = match[0], draw.below(100) < percent, draw.below(3)
         at = 1 + draw.below(len(word) - 2)
-        if not hit or normalised(word) in spared:
+        if not hit or holds(word, spared):
             return word
         middle = (word[at + 1] + word[at], word[at + 1], word[at] * 2 + word[at + 1])[how]
         return word[:at] + middle + word[at + 2 :]

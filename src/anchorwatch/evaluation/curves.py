@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from anchorwatch.commits import place
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.contexts import LAYOUTS, Context, context
 from anchorwatch.evaluation.results import TRACES, Results
@@ -48,11 +49,11 @@ def attended(
     >>> from anchorwatch import metrics
     >>> measure = lambda traces: metrics.concentration(traces, by=["trace"])
     """
-    folder, rows = Path(out), results.rows[results.rows["unfit"] == ""]
-    places = [folder / row.cell / TRACES / f"{row.item}.trace" for row in rows.itertuples()]
-    if not any(place.exists() for place in places):
+    folder, rows = place(out), results.rows[results.rows["unfit"] == ""]
+    kept = [folder / row.cell / TRACES / f"{row.item}.trace" for row in rows.itertuples()]
+    if not any(one.exists() for one in kept):
         raise SpecError(f"no traces are kept in {out}: evaluate(..., probes=[...]) keeps them")
-    table = measure([read(place) for place in places if place.exists()])
+    table = measure([read(one) for one in kept if one.exists()])
     if "trace" not in table:
         raise SpecError("the measure does not tell traces apart: give it by=['trace']")
     told = table.drop(columns=["model"], errors="ignore").rename(columns={"trace": "run"})

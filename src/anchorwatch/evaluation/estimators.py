@@ -154,7 +154,7 @@ def _inverse_t(
     """SMDM's: t is stratified, each position is masked with probability t, the weight is 1 / t.
 
     Without a floor on t it has a mean and no variance, for rare sets weigh without limit: 95 %
-    intervals hold the bound in 89 to 94 cases of a hundred, whatever the budget.
+    intervals held the bound in 87 to 94 cases of a hundred, with 7 to 256 draws.
     """
     t = 1.0 - _stratified(strata, chance)  # in (0, 1]
     return chance.random((strata, length)) < t[:, None], 1.0 / t

@@ -7,7 +7,10 @@ said. Where no field marks the evidence, a passage is gold if it holds an answer
 
 from __future__ import annotations
 
+import ast
 import json
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +31,23 @@ _KINDS_ARE = f"expected one of {', '.join(PASSAGE_KINDS)}"
 _IDS = ("id", "_id", "qid", "question_id")
 _OF_PASSAGE = frozenset(
     {*_TEXTS, *_FLAGS, "hop", "kind", "title", "hasanswer", "id", "docid", "pid", "score", "rank"}
-    | {"url", "headings", "start_char", "end_char", "original_retrieval_index", "wikipedia_id"}
+    | {
+        "sentences",
+        "url",
+        "headings",
+        "start_char",
+        "end_char",
+        "original_retrieval_index",
+        "wikipedia_id",
+    }
 )
+
+_OF_ANSWER = ("answer", "text", "value", "aliases")
+_LEFT_OF_ANSWER = frozenset({"answer_start", "answer_id", "meta"})
+_LIST_LIKE = re.compile(r"\[[^\[\]]*\]|\[\s*['\"{].*\]|\{\s*['\"].*\}", re.DOTALL)
+"""A cell that means a list or an object; "[Music] rises [it ends]" and "[[Oslo]]" are text."""
+_SIDE_BY_SIDE = re.compile(r"(['\"])\s+(['\"])")
+"""Texts without a comma, as numpy spells them: Python would join them into one."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +63,7 @@ def detect(fields: Mapping[str, Any]) -> Format:
     """The format that these fields are written in."""
     if isinstance(fields.get("ctxs"), list):
         return FORMATS["lost-in-the-middle"]
-    if "others" in fields and "context" in fields:
+    if "context" in fields and ("others" in fields or _columns(fields.get("answers"))):
         return FORMATS["squad"]
     if "supporting_facts" in fields and "context" in fields:
         return FORMATS["hotpot"]
@@ -60,14 +78,22 @@ def detect(fields: Mapping[str, Any]) -> Format:
 
 
 def unknown(fields: Mapping[str, Any], known: Format) -> set[str]:
-    """Names of fields, of the record or of its passages, that nothing here reads."""
+    """Names of fields, of the record, its passages or its answers, that nothing here reads."""
     found = {str(name) for name in fields if name not in known.knows}
-    for name in (*_PASSAGES, "ctxs"):
-        held = fields.get(name)
-        for one in held if isinstance(held, list) and name in known.knows else ():
+    for name in (*_PASSAGES, *_ANSWERS):
+        reads = _OF_PASSAGE if name in _PASSAGES else {*_OF_ANSWER, *_LEFT_OF_ANSWER}
+        held = fields.get(name) if name in known.knows else None
+        within = f"{name}[]" if isinstance(held, list) else name
+        for one in held if isinstance(held, list) else [held]:
             if isinstance(one, Mapping):
-                found |= {f"{name}[].{key}" for key in one if key not in _OF_PASSAGE}
-    return found
+                found |= {f"{within}.{key}" for key in one if key not in reads}
+    return found | _beaten(fields, _QUESTIONS, known) | _beaten(fields, _PASSAGES, known)
+
+
+def _beaten(fields: Mapping[str, Any], names: Iterable[str], known: Format) -> set[str]:
+    """Names that lose to one before them, which says something else."""
+    first, *others = [one for one in names if one in known.knows and fields.get(one)] or [""]
+    return {f"{one} beside {first}" for one in others if fields[one] != fields[first]}
 
 
 def _kilt(fields: Mapping[str, Any]) -> Item:
@@ -84,11 +110,14 @@ def _lost(fields: Mapping[str, Any]) -> Item:
 
 
 def _squad(fields: Mapping[str, Any]) -> Item:
-    """SQuAD: the paragraph is gold, the others of its article are hard distractors."""
+    """SQuAD: the paragraph is gold, the others of its article are hard distractors.
+
+    Rows of the hub's tables know no article, and have no answer where there is none.
+    """
     gold = _Found(_text(fields.get("context"), "context"), flag=True)
-    others = [_Found(text, flag=False, kind="hard") for text in fields["others"]]
-    answers = _answers(fields.get("answers"))
-    if fields.get("is_impossible"):
+    others = [_Found(text, flag=False, kind="hard") for text in fields.get("others", ())]
+    answers = _answers(fields)
+    if fields.get("is_impossible") or (not answers and _columns(fields.get("answers"))):
         answers = ("",)  # the right answer is to say nothing
     return _item("squad", fields, [gold, *others], answers)
 
@@ -102,7 +131,7 @@ def _hotpot(fields: Mapping[str, Any]) -> Item:
         body = context["sentences"] if "sentences" in context else context["content"]
         context = list(zip(context["title"], body, strict=True))
     gold = list(dict.fromkeys(str(title) for title, *_ in facts))
-    answers = _answers(fields.get("answer"))
+    answers = _answers(fields)
     found = []
     for title, sentences in context:
         text = _titled(title, " ".join(str(one).strip() for one in sentences))
@@ -127,8 +156,7 @@ def _plain(fields: Mapping[str, Any]) -> Item:
     found = _passages([held] if isinstance(held, str | Mapping) else held)
     if len(found) == 1 and found[0].flag is None:
         found = [found[0].marked(True)]  # the text the question is about
-    answers = next((fields[name] for name in _ANSWERS if fields.get(name) is not None), None)
-    return _item("plain", fields, found, _answers(_unpacked(answers)))
+    return _item("plain", fields, found)
 
 
 @dataclass(frozen=True)
@@ -180,9 +208,7 @@ def _item(
 ) -> Item:
     asked = next((fields[one] for one in _QUESTIONS if fields.get(one)), None)
     question = _text(asked, "question")
-    if answers is None:
-        said = next((fields[one] for one in _ANSWERS if fields.get(one) is not None), None)
-        answers = _answers(said)
+    answers = _answers(fields) if answers is None else answers
     if not answers:
         raise SpecError("has no answer")
     marked = any(one.flag is not None for one in found)
@@ -199,21 +225,30 @@ def _item(
     return Item(question, answers, passages, {"id": given, "format": name, "gold_by": said_by})
 
 
-def _answers(held: Any) -> tuple[str, ...]:
-    """Every text an answer field holds, each once, in its order."""
+def _answers(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Every text of every answer field, each once, in its order."""
+    held = [_unpacked(fields[name]) for name in _ANSWERS if fields.get(name) is not None]
     return tuple(dict.fromkeys(_texts_in(held)))
+
+
+def _columns(held: Any) -> bool:
+    """Whether answers are columns, as the hub's tables of SQuAD have them."""
+    return isinstance(held, Mapping) and {"text", "answer_start"} <= held.keys()
 
 
 def _texts_in(held: Any) -> Iterable[str]:
     if held is None:
         return
-    if isinstance(held, bool):
-        raise SpecError(f"its answer is {held}, not text: write yes or no")
+    if isinstance(held, bool) or (isinstance(held, float) and not math.isfinite(held)):
+        what = "write yes or no" if isinstance(held, bool) else "leave it out, or write it as text"
+        raise SpecError(f"its answer is {held}, not text: {what}")
+    if isinstance(held, float) and held.is_integer() and abs(held) < 2**53:
+        held = int(held)  # a table that lacks a number elsewhere has made a year 1969.0
     if isinstance(held, str | int | float):
         if text := str(held).strip():
             yield text
     elif isinstance(held, Mapping):
-        for name in ("answer", "text", "value", "aliases"):
+        for name in _OF_ANSWER:
             yield from _texts_in(held.get(name))
     elif isinstance(held, list | tuple):
         for one in held:
@@ -223,19 +258,28 @@ def _texts_in(held: Any) -> Iterable[str]:
 
 
 def _unpacked(held: Any) -> Any:
-    """A cell of a table that spells a JSON list, as that list."""
-    if isinstance(held, str) and held.lstrip().startswith("["):
-        try:
-            return json.loads(held, strict=False)  # a cell may break a line
-        except (ValueError, RecursionError):
+    """A cell of a table that spells a list or an object, in JSON or in Python, as that."""
+    if not isinstance(held, str) or not held.lstrip().startswith(("[", "{")):
+        return held
+    try:
+        return json.loads(held, strict=False)  # a cell may break a line
+    except (ValueError, RecursionError):
+        if not _LIST_LIKE.fullmatch(held.strip()):
             return held
-    return held
+    try:
+        found = ast.literal_eval(held.strip())
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        found = None
+    if not isinstance(found, list | dict) or _SIDE_BY_SIDE.search(held):
+        raise SpecError(f"{held!r:.40} looks like a list and is none: write it as JSON")
+    return found
 
 
 def _titled(title: Any, text: str) -> str:
     """A passage under its title, unless it begins with it anyway."""
     named = str(title or "").strip()
-    return f"{named}. {text}" if named and not text.startswith(named) else text
+    begins = text.startswith(named) and not text[len(named) :][:1].isalnum()
+    return text if begins or not named else f"{named}. {text}"
 
 
 def _text(held: Any, what: str) -> str:

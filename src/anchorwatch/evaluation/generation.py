@@ -1,9 +1,10 @@
-"""What a task of lm-eval asks of a decoding. No torch here."""
+"""What a task of lm-eval asks of a decoding, of chance, and of an answer. No torch here."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from anchorwatch.decoding import Decoding
@@ -37,3 +38,16 @@ def for_task(given: Decoding | None, own: Decoding, asked: Mapping[str, Any]) ->
             "say decoding=dream:temperature=0.2:top_p=0.9, or --gen_kwargs do_sample=False"
         )
     return dataclasses.replace(own, **chance)
+
+
+def seed_of(seed: int, ids: Sequence[int], time: int) -> int:
+    """A seed of its own for each prompt and each time it is asked, wherever it stands."""
+    said = hashlib.sha256(repr((seed, list(ids), time)).encode()).digest()
+    return int.from_bytes(said[:8], "big") >> 1
+
+
+def until(text: str, stops: Iterable[str]) -> str:
+    """The text before the first of the stops."""
+    for stop in stops:
+        text = text.partition(stop)[0]
+    return text

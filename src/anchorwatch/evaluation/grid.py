@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,15 @@ from anchorwatch.evaluation.contexts import Context
 from anchorwatch.evaluation.contexts import contexts as listed_contexts
 from anchorwatch.evaluation.prompts import Template
 from anchorwatch.evaluation.prompts import template as named_template
-from anchorwatch.evaluation.results import TRACES, Cell, Results, made, row_of
+from anchorwatch.evaluation.results import (
+    TRACES,
+    UNEDITED,
+    Asked,
+    Cell,
+    Results,
+    made,
+    row_of,
+)
 from anchorwatch.evaluation.tasks import Task, item_key
 from anchorwatch.evaluation.tasks import task as named_task
 from anchorwatch.models.loading import load
@@ -55,7 +63,6 @@ HELD = 64
 MADE = 100
 """Items of a made task, which has no end, unless a limit is said."""
 BATCH = 8
-UNEDITED = "none"
 
 Decodings = Decoding | Mapping[str, Decoding] | None
 
@@ -131,7 +138,8 @@ class Grid:
 
     def over(self, models: Sequence[Model | str]) -> Results:
         """Ask all of them, one after another."""
-        total, twice = self._count()
+        keys, twice = self._keys()
+        total, asked = len(keys), self._asked(keys)
         pool = self.task.pool() if any(one.needs_pool for one in self.contexts) else ()
         drawn = sha256("\0".join(pool).encode(errors="surrogatepass")).hexdigest()
         cells = len(self.contexts) * len(self.edits)
@@ -143,7 +151,9 @@ class Grid:
                 with ExitStack() as stack:
                     asking = [
                         Asking(self, model, self._how(model, context, name), context, pool, cell)
-                        for context, name, cell in self._cells(model, manifests, stack, drawn)
+                        for context, name, cell in self._cells(
+                            model, manifests, stack, drawn, asked
+                        )
                     ]
                     rows += self._each(asking, bar)
         about = {"items": total, "duplicates": twice, "bad": dict(self.task.bad or {})}
@@ -160,13 +170,19 @@ class Grid:
     def _walked(self) -> Iterator[Item]:
         return islice(self.task, self.limit or (MADE if self.task.path is None else None))
 
-    def _count(self) -> tuple[int, int]:
+    def _keys(self) -> tuple[frozenset[str], int]:
         """Items, and how many are there twice; the walk finds bad lines before weights are used."""
         keys = [item_key(item) for item in self._walked()]
         if not keys:
             raise SpecError(f"{self.task.name} holds no item: there is nothing to ask")
-        total = len(set(keys))
-        return total, len(keys) - total
+        return frozenset(keys), len(keys) - len(set(keys))
+
+    def _asked(self, keys: frozenset[str]) -> Asked | None:
+        """Which file the items are of, so that answers to another version of it can be told."""
+        if self.task.path is None or self.out is None:
+            return None
+        with self.task.path.open("rb") as handle:
+            return Asked(file_digest(handle, "sha256").hexdigest(), keys)
 
     def _each(self, asking: Sequence[Asking], bar: Progress) -> Iterator[dict[str, Any]]:
         """A few items in all cells, then the next few: a kill leaves pairs, not one long cell."""
@@ -178,14 +194,19 @@ class Grid:
                     yield one.row(key)
 
     def _cells(
-        self, model: Model, manifests: dict[str, Mapping[str, Any]], stack: ExitStack, pool: str
+        self,
+        model: Model,
+        manifests: dict[str, Mapping[str, Any]],
+        stack: ExitStack,
+        pool: str,
+        asked: Asked | None,
     ) -> Iterator[tuple[Context, str, Cell]]:
         for context in self.contexts:
-            for name in self.edits:
-                manifest = self._manifest(model, context, name)
+            for at, name in enumerate(self.edits):
+                manifest = self._manifest(model, context, name) | {"place": at}
                 # Random distractors of a file come from all of it: another file, other answers.
                 manifest["pool"] = pool if context.needs_pool else None
-                cell = Cell(manifest, self.out)
+                cell = Cell(manifest, self.out, asked)
                 if cell.digest[:16] in manifests:
                     raise SpecError(
                         f"{model.source} under the edit {name!r} would be asked the same twice: "
@@ -300,7 +321,8 @@ def _named_edits(edits: Mapping[str, Sequence[Edit]] | None) -> dict[str, tuple[
         raise SpecError(
             "edits are named lists: say edits={'none': [], 'sinks': [aw.edits.hide_sinks(1)]}"
         )
-    return {str(name): edit_list(held) for name, held in edits.items()}
+    found = {str(name): edit_list(held) for name, held in edits.items()}
+    return dict(sorted(found.items(), key=lambda pair: pair[0] != UNEDITED))  # it comes first
 
 
 def _counted(name: str, value: Any) -> int | None:

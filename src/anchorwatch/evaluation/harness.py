@@ -9,7 +9,6 @@ hands over. This module imports lm_eval, which the extra `eval` brings.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import sys
 import warnings
@@ -27,7 +26,7 @@ from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.edits import Edit
 from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
 from anchorwatch.evaluation.estimators import Likelihood
-from anchorwatch.evaluation.generation import for_task
+from anchorwatch.evaluation.generation import for_task, seed_of, until
 from anchorwatch.evaluation.likelihood import Scoring, score
 from anchorwatch.models.loading import load
 from anchorwatch.models.model import Model
@@ -37,6 +36,8 @@ from anchorwatch.spelling import decoding_of, edits_of
 NAME = "anchorwatch"
 """What --model calls us."""
 
+_Pair = tuple[list[int], list[int]]
+"""Context and continuation."""
 _WRITING = 8
 """Prompts that are written together where the batch size is left to us."""
 _HELD = 64
@@ -192,7 +193,7 @@ class Harness(TemplateLM):  # type: ignore[misc]
                 windows.append(make_disjoint_window(window))
                 owners.append(place)
         totals = [0.0] * len(requests)
-        for place, found in zip(owners, self._scored(windows), strict=True):
+        for place, found in zip(owners, self._scored(self._fitted(windows)), strict=True):
             totals[place] += found.value
         for request, total in zip(requests, totals, strict=True):
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
@@ -204,7 +205,7 @@ class Harness(TemplateLM):  # type: ignore[misc]
         times: Counter[tuple[int, ...]] = Counter()
         seeds = []
         for ids, _, _ in asked:  # a prompt that is asked again is answered by other chances
-            seeds.append(_seed(self.scoring.seed, ids, times[tuple(ids)]))
+            seeds.append(seed_of(self.scoring.seed, ids, times[tuple(ids)]))
             times[tuple(ids)] += 1
         written: dict[int, str] = {}
         for decoding in dict.fromkeys(how for _, how, _ in asked):
@@ -215,7 +216,7 @@ class Harness(TemplateLM):  # type: ignore[misc]
                 prompts, chances = [asked[i][0] for i in group], [seeds[i] for i in group]
                 texts = self._written(prompts, decoding, chances)
                 written |= dict(zip(group, texts, strict=True))
-        answers = [_until(written[i], stops) for i, (_, _, stops) in enumerate(asked)]
+        answers = [until(written[i], stops) for i, (_, _, stops) in enumerate(asked)]
         for request, answer in zip(requests, answers, strict=True):
             self.cache_hook.add_partial("generate_until", request.args, answer)
         return answers
@@ -241,7 +242,7 @@ class Harness(TemplateLM):  # type: ignore[misc]
         disable_tqdm: bool = False,
     ) -> list[tuple[float, bool]]:
         """(log-likelihood, whether the model would write it) of each continuation."""
-        pairs = [(context, continuation) for _, context, continuation in requests]
+        pairs = self._fitted((context, continuation) for _, context, continuation in requests)
         answers = []
         for said, pair, found in zip(requests, pairs, self._scored(pairs), strict=True):
             answer = found.value, self._is_greedy(pair, found)
@@ -249,32 +250,45 @@ class Harness(TemplateLM):  # type: ignore[misc]
             self.cache_hook.add_partial("loglikelihood", said[0], answer)
         return answers
 
-    def _scored(self, pairs: Iterable[tuple[list[int], list[int]]]) -> list[Likelihood]:
-        """Likelihoods; what is too long loses its beginning, which is counted and said."""
+    def _fitted(self, pairs: Iterable[_Pair]) -> list[_Pair]:
+        """What is too long loses its beginning, which is counted and said; one token stays before.
+
+        So a continuation that is longer than the model loses its own beginning too.
+        """
         room, kept, cut = self.max_length + 1, [], 0
         for context, continuation in pairs:
             over = max(0, len(context) + len(continuation) - room)
             cut += over > 0
-            kept.append((context[min(over, len(context) - 1) :], continuation))
+            kept.append((context[min(over, len(context) - 1) :], continuation[1 - room :]))
         self._say_cut(cut, len(kept))
-        self.seen["scored"] += len(kept)
-        found = score(self.model, kept, self.scoring, self.batch_size)
+        return kept
+
+    def _scored(self, pairs: Sequence[_Pair]) -> list[Likelihood]:
+        """Likelihoods of what fits."""
+        self.seen["scored"] += len(pairs)
+        found = score(self.model, pairs, self.scoring, self.batch_size)
         self._squares += sum(one.standard_error**2 for one in found)
         return found
 
-    def _is_greedy(self, pair: tuple[list[int], list[int]], found: Likelihood) -> bool:
-        """Whether greedy writing, the surest position first, gives this very answer."""
+    def _is_greedy(self, pair: _Pair, found: Likelihood) -> bool:
+        """Whether greedy writing, the surest position first, gives this very answer.
+
+        Where the model writes in blocks they are whole: what stands after the answer is not asked.
+        """
         if found.greedy is not None:
             return found.greedy
         context, answer = pair
-        context = context[max(0, len(context) + len(answer) - self.model.num_positions) :]
-        how, left = LowConfidence(len(answer), guidance=self.scoring.guidance), len(answer)
+        block = self.model.block or len(answer)
+        how = self._own(-(-len(answer) // block) * block)
+        context = context[max(0, len(context) + int(how.length or 0) - self.model.num_positions) :]
+        wanted = dict(enumerate(answer, start=len(context)))
         for step in steps(self.model, context, how, edits=self.edits, seed=self.scoring.seed):
-            wanted = [answer[position - len(context)] for position in step.positions.tolist()]
-            if step.tokens.tolist() != wanted:
-                return False
-            left -= len(wanted)
-        return left == 0
+            for position, token in zip(step.positions.tolist(), step.tokens.tolist(), strict=True):
+                if wanted.pop(position, token) != token:
+                    return False
+            if not wanted:
+                break
+        return not wanted
 
     def _asked(
         self, context: str, given: Mapping[str, Any]
@@ -383,15 +397,3 @@ def _closing(tokenizer: Any) -> int:
         for start in range(len(whole))
         if whole[start : start + len(plain)] == plain
     )
-
-
-def _seed(seed: int, ids: Sequence[int], time: int) -> int:
-    """A seed of its own for each prompt and each time it is asked, wherever it stands."""
-    said = hashlib.sha256(repr((seed, list(ids), time)).encode()).digest()
-    return int.from_bytes(said[:8], "big") >> 1
-
-
-def _until(text: str, stops: Iterable[str]) -> str:
-    for stop in stops:
-        text = text.partition(stop)[0]
-    return text

@@ -150,10 +150,11 @@ def score(
         chosen_method(how.method, model.family.kind, len(answer), how.passes)
     # Long ones first: rows that share a pass are then about equally long.
     order = sorted(range(len(items)), key=lambda i: -len(items[i][0]) - len(items[i][1]))
-    rows = (row for i in order for row in _rows(model, i, items[i], how))
+    works = (_work(model, i, items[i], how) for i in order)
     found: dict[int, Likelihood] = {}
     proven: set[tuple[int | Part, int]] = set()
     with Progress("scoring", total=len(items)) as bar:
+        rows = _rows(works, found, how, bar)
         while group := list(islice(rows, 1)):
             group += islice(rows, _size(model, group[0].work, how, batch) - 1)
             _score(model, group, how, proven)
@@ -182,19 +183,20 @@ class _Work:
     best: np.ndarray
     """[set, position] bool: whether the token is the likeliest."""
     key: tuple[int, ...]
+    needed: list[int]
+    """Sets that go through the network."""
     waiting: int
-    """Sets that have not been scored."""
-    passes: int
+    """Those that have not been scored."""
 
     def finished(self, how: Scoring) -> Likelihood:
         value, error, each = estimate(self.draws, self.logprobs[self.of])
-        in_order = self.method == "chain" or not self.draws.masked.any()
+        in_order = self.method == "chain" or (self.draws.scored > self.draws.masked).any()
         greedy = bool(self.best[self.of][self.draws.scored].all()) if in_order else None
         return Likelihood(
             value=value,
             standard_error=error,
             method=self.method,
-            passes=self.passes * (2 if how.guidance else 1),
+            passes=len(self.needed) * (2 if how.guidance else 1),
             per_token=tuple(each.tolist()),
             replicates=self.draws.replicates,
             greedy=greedy,
@@ -221,9 +223,18 @@ class _Row:
 
 
 def _rows(
-    model: Model, place: int, item: tuple[list[int], list[int]], how: Scoring
+    works: Iterable[_Work], found: dict[int, Likelihood], how: Scoring, bar: Progress
 ) -> Iterator[_Row]:
-    """The rows of one answer; equal sets of masked positions are one row."""
+    """The rows of all answers; one whose draws mask nothing needs none, and is found at once."""
+    for work in works:
+        if not work.needed:
+            found[work.place] = work.finished(how)
+            bar.advance()
+        yield from (_Row(work, at) for at in work.needed)
+
+
+def _work(model: Model, place: int, item: tuple[list[int], list[int]], how: Scoring) -> _Work:
+    """What one answer takes; equal sets of masked positions are one row."""
     prompt, answer = item
     arm, length = model.family.kind == "arm", len(answer)
     method = chosen_method(how.method, model.family.kind, length, how.passes)
@@ -236,12 +247,11 @@ def _rows(
         drawn = draws(method, length, how.passes, key)
     sets, of = np.unique(drawn.masked, axis=0, return_inverse=True)
     needed = [at for at, masked in enumerate(sets) if arm or masked.any()]
-    nothing, count = np.zeros(sets.shape), len(needed)
-    work = _Work(
+    nothing = np.zeros(sets.shape)
+    return _Work(
         *(place, prompt, answer, method, drawn, sets, of.reshape(-1)),
-        *(nothing, nothing > 0, key, count, count),
+        *(nothing, nothing > 0, key, needed, len(needed)),
     )
-    yield from (_Row(work, at) for at in needed)
 
 
 def _score(

@@ -11,6 +11,7 @@ import codecs
 import csv
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ CHUNK = 2**16
 LONGEST = 2**26
 """Characters of one element of a JSON array; a longer one is taken for a damaged file."""
 _LFS, _GZIP, _PARQUET = b"version https://git-lfs", b"\x1f\x8b", b"PAR1"
+_DAMAGED = (OSError, EOFError, zlib.error)
 _READS = "JSON lines, a JSON array, SQuAD's JSON, .csv, .tsv or .parquet, also as .gz"
 
 
@@ -67,7 +69,7 @@ def kind_of(path: Path, handle: BinaryIO) -> str:
     """lines, array, object, csv, tsv or parquet, by the first bytes and then the name."""
     try:
         first = handle.read(CHUNK)
-    except (OSError, EOFError) as error:
+    except _DAMAGED as error:
         raise SpecError(f"{path} cannot be unpacked, {error}: fetch it again") from None
     if first.startswith(_LFS):
         raise SpecError(f"{path} is a Git LFS pointer, not the data: run `git lfs pull` first")
@@ -78,13 +80,14 @@ def kind_of(path: Path, handle: BinaryIO) -> str:
         raise SpecError(f"{path} is empty: expected {_READS}")
     names = [suffix.lower() for suffix in path.suffixes]
     if begin.startswith(b"["):
-        return "array"
+        return "lines" if _line_by_line(begin) else "array"
     if begin.startswith(b"{"):
-        return "lines" if ".jsonl" in names or _whole_line(begin) else "object"
+        whole = ".jsonl" in names or _whole_line(begin) or _record_next(begin)
+        return "lines" if whole else "object"
     for kind in ("csv", "tsv"):
         if f".{kind}" in names:
             return kind
-    if ".jsonl" in names:
+    if ".jsonl" in names or _record_next(begin):
         return "lines"  # whose first line is bad, and will be named
     raise SpecError(f"{path} begins with {begin[:12]!r}, which is none of {_READS}")
 
@@ -92,12 +95,30 @@ def kind_of(path: Path, handle: BinaryIO) -> str:
 def _whole_line(begin: bytes) -> bool:
     """Whether the first line is a record by itself, and not SQuAD's object in one line."""
     line, newline, _ = begin.partition(b"\n")
-    try:
-        held = json.loads(line)
-    except (ValueError, RecursionError):
+    if (held := _parsed(line)) is None:
         # too long for one look, yet a line is a line: SQuAD's object names its data early
         return b'"paragraphs"' not in begin and not newline and len(begin) > CHUNK // 2
     return isinstance(held, dict) and not isinstance(held.get("data"), list)
+
+
+def _line_by_line(begin: bytes) -> bool:
+    """Whether the first line is an array by itself, and not the file's only one."""
+    line, _, rest = begin.partition(b"\n")
+    return bool(rest.strip()) and _parsed(line) is not None
+
+
+def _record_next(begin: bytes) -> bool:
+    """Whether the second line is a record by itself: then the first is one that is bad."""
+    held = _parsed(begin.partition(b"\n")[2].lstrip().partition(b"\n")[0])
+    return isinstance(held, dict) and "paragraphs" not in held  # an article of SQuAD's
+
+
+def _parsed(line: bytes) -> Any:
+    """What a line spells; None where it spells nothing."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 @contextmanager
@@ -119,7 +140,7 @@ def _lines(handle: BinaryIO) -> Iterator[Record | Bad]:
         number += 1
         try:
             line = handle.readline()
-        except (OSError, EOFError) as error:
+        except _DAMAGED as error:
             yield Bad(f"line {number}", f"cannot be unpacked ({error}), and nothing after it")
             return
         if not line:
@@ -136,7 +157,7 @@ def _line(place: str, line: bytes) -> Record | Bad:
     except (ValueError, RecursionError) as error:
         return Bad(place, f"is not JSON: {str(error).splitlines()[0][:80]}")
     if not isinstance(held, dict):
-        return Bad(place, f"is no JSON object but {type(held).__name__}")
+        return Bad(place, f"is no JSON object but {type(held).__name__}, and a line is one object")
     return Record(place, held)
 
 
@@ -161,7 +182,7 @@ def elements(path: Path, handle: BinaryIO) -> Iterator[Any]:
             opened, at = True, at + 1  # kind_of saw that it is [
             continue
         if at < len(buffer) and buffer[at] == "]":
-            return
+            return _nothing_after(path, handle, letters, buffer[at + 1 :], number)
         try:
             if at == len(buffer) or not parted:
                 raise ValueError("an element is expected")
@@ -179,6 +200,18 @@ def elements(path: Path, handle: BinaryIO) -> Iterator[Any]:
         yield held
 
 
+def _nothing_after(
+    path: Path, handle: BinaryIO, letters: codecs.IncrementalDecoder, rest: str, number: int
+) -> None:
+    while not rest.strip():
+        if not (rest := _more(path, handle, letters, CHUNK, number)):
+            return
+    raise SpecError(
+        f"{path}: after the array's {number - 1} elements stands {rest.strip()[:20]!r}, "
+        "which nothing reads: make it one array, or JSON lines"
+    )
+
+
 def _more(
     path: Path, handle: BinaryIO, letters: codecs.IncrementalDecoder, size: int, number: int
 ) -> str:
@@ -193,15 +226,16 @@ def _more(
             f"{path}: element {number} or one soon after is not UTF-8 ({error.reason}): "
             "convert it first, for example with iconv -t utf-8"
         ) from None
-    except (OSError, EOFError) as error:
-        raise SpecError(f"{path} cannot be unpacked after element {number - 1}: {error}") from None
+    except _DAMAGED as error:
+        said = f"{path} cannot be unpacked after element {number - 1}, {error}: fetch it again"
+        raise SpecError(said) from None
 
 
 def _squad(path: Path, handle: BinaryIO) -> Iterator[Record | Bad]:
     """Questions of SQuAD's articles; each knows the other paragraphs of its article."""
     try:
         held = json.loads(handle.read().decode("utf-8-sig"))
-    except (ValueError, RecursionError, OSError, EOFError) as error:
+    except (ValueError, RecursionError, *_DAMAGED) as error:
         raise SpecError(f"{path} is not JSON: {str(error).splitlines()[0][:80]}") from None
     if not isinstance(held, dict) or not isinstance(held.get("data"), list):
         raise SpecError(f"{path} is one JSON object without a list `data`: expected {_READS}")
@@ -240,13 +274,13 @@ def _table(path: Path, handle: BinaryIO, separator: str) -> Iterator[Record | Ba
             raise SpecError(f"{path} names the column {min(twice)!r} twice: rename one")
         for row in rows:
             place = f"line {rows.line_num}"
-            if not any(row):
-                continue
+            if not row:
+                continue  # a blank line; one of empty cells is a record, and bad
             if len(row) != len(header):
                 yield Bad(place, f"has {len(row)} cells and the header {len(header)}")
             else:
                 yield Record(place, dict(zip(header, row, strict=True)))
-    except (UnicodeDecodeError, csv.Error, OSError, EOFError) as error:
+    except (UnicodeDecodeError, csv.Error, *_DAMAGED) as error:
         says = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise SpecError(
             f"{path}: after line {rows.line_num} nothing can be read ({says}): repair the file"

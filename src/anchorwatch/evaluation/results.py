@@ -11,6 +11,8 @@ import fcntl
 import hashlib
 import json
 import os
+import time
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +21,12 @@ from typing import IO, Any
 import pandas as pd
 
 from anchorwatch.commits import place, plain, put_file, replace_file, sealed, sync_folder, unsealed
-from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.errors import AnchorwatchWarning, SpecError, TraceError
 from anchorwatch.evaluation.contexts import context
 from anchorwatch.evaluation.scores import SCORES
 
-MANIFEST, ITEMS, TRACES = "manifest.json", "items.jsonl", "traces"
+MANIFEST, ITEMS, TRACES, ASKED = "manifest.json", "items.jsonl", "traces", "asked.json"
+UNEDITED = "none"
 _UNDECIDING = ("source", "revision", "notes")
 """What a manifest says of a model that its answers do not depend on: the weights do."""
 COLUMNS = ("model", "kind", "context", "edit", "item")
@@ -62,11 +65,40 @@ class Results:
         return lost.groupby(keys, sort=False).size().rename("items").reset_index()
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Which items of which file a cell was asked last: its other lines are of an earlier file."""
+
+    file: str
+    """SHA-256 of the file's bytes."""
+    items: frozenset[str]
+    when: int = 0
+    """Nanoseconds of the clock."""
+
+    @classmethod
+    def of(cls, folder: Path) -> Asked | None:
+        """What a cell's folder says; None where items are made and no file can change."""
+        if not (folder / ASKED).exists():
+            return None
+        held = _sound(folder / ASKED)
+        return cls(held["file"], frozenset(held["items"]), held["when"])
+
+    def write(self, folder: Path) -> None:
+        """Say it; items of the same file that were asked before stay among them."""
+        before = Asked.of(folder)
+        same = before is not None and before.file == self.file
+        items = self.items | before.items if before and same else self.items
+        held = {"file": self.file, "items": sorted(items), "when": time.time_ns()}
+        replace_file(folder / ASKED, sealed(held))
+
+
 class Cell:
     """The lines of one cell, on disk (`with cell:`) or, without a folder, in memory."""
 
-    def __init__(self, manifest: Mapping[str, Any], out: Path | None) -> None:
-        self.manifest = dict(manifest)
+    def __init__(
+        self, manifest: Mapping[str, Any], out: Path | None, asked: Asked | None = None
+    ) -> None:
+        self.manifest, self.asked = dict(manifest), asked
         self.digest = digest_of(manifest)
         self.folder = None if out is None else out / self.digest[:16]
         self.done: dict[str, dict[str, Any]] = {}
@@ -76,8 +108,6 @@ class Cell:
         if self.folder is None:
             return self
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not (self.folder / MANIFEST).exists():
-            replace_file(self.folder / MANIFEST, sealed(self.manifest))
         path = self.folder / ITEMS
         if not path.exists():
             put_file(path, b"")
@@ -90,6 +120,9 @@ class Cell:
             raise SpecError(
                 f"another evaluation is writing to {self.folder}: wait for it, or choose another"
             ) from None
+        replace_file(self.folder / MANIFEST, sealed(self.manifest))  # names are the last ones
+        if self.asked is not None:
+            self.asked.write(self.folder)
         lines, whole = read_lines(path)
         self._handle.truncate(whole)  # what a kill cut short is asked again
         self._handle.seek(whole)
@@ -113,7 +146,7 @@ class Cell:
 
 def digest_of(manifest: Mapping[str, Any]) -> str:
     """The digest of what decides answers: all of it but names and places."""
-    deciding = {name: held for name, held in manifest.items() if name != "edit"}
+    deciding = {name: held for name, held in manifest.items() if name not in ("edit", "place")}
     model = {k: v for k, v in manifest["model"].items() if k not in _UNDECIDING}
     spelled = json.dumps(plain(deciding | {"model": model}), sort_keys=True)
     return hashlib.sha256(spelled.encode()).hexdigest()
@@ -132,28 +165,56 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def read_results(out: str | Path, task: str | None = None) -> Results:
-    """The results of an evaluation's `out`, of one task or of all, whether it ended or not."""
+    """The results of an evaluation's `out`, of one task or of all, whether it ended or not.
+
+    Of a file that was changed, those of the version that was asked last; others are warned of.
+    """
     folder = place(out)
     cells = sorted(found.parent for found in folder.glob(f"*/{MANIFEST}"))
     if not cells:
         raise TraceError(f"there are no results at {folder}: `anchorwatch eval ... -o` makes some")
-    manifests, rows = {}, []
-    for cell in cells:
-        try:
-            manifest = unsealed(cell / MANIFEST)
-        except (OSError, ValueError) as error:
-            raise TraceError(
-                f"{cell / MANIFEST} is damaged ({error}): remove {cell}, and it is asked again"
-            ) from None
-        if task not in (None, manifest["task"]["name"]):
-            continue
-        manifests[cell.name] = manifest
+    manifests = {cell: _sound(cell / MANIFEST) for cell in cells}
+    manifests = {c: held for c, held in manifests.items() if task in (None, held["task"]["name"])}
+    said = {cell: asked for cell in manifests if (asked := Asked.of(cell))}
+    last: dict[str, str] = {}
+    for cell in sorted(said, key=lambda cell: said[cell].when):
+        last[manifests[cell]["task"]["name"]] = said[cell].file
+    rows, left, found = [], 0, {}
+    for cell, manifest in manifests.items():
         lines = read_lines(cell / ITEMS)[0] if (cell / ITEMS).exists() else []
-        rows += [row_of(line, manifest, cell.name) for line in lines]
+        kept = _of_file(lines, said.get(cell), last.get(manifest["task"]["name"]))
+        left += len(lines) - len(kept)
+        if kept or not lines:
+            found[cell.name] = manifest
+        rows += [row_of(line, manifest, cell.name) for line in kept]
+    if left:
+        warnings.warn(
+            f"{left} answers at {folder} are to an earlier version of the task's file and are left "
+            "out: ask again in all contexts, or give each version a folder of its own",
+            AnchorwatchWarning,
+            stacklevel=2,
+        )
     if not rows:
         of = f" of {task}" if task else ""
         raise TraceError(f"the results at {folder} have no item{of} yet: run the evaluation again")
-    return made(rows, manifests, {})
+    return made(rows, found, {})
+
+
+def _of_file(lines: list[dict[str, Any]], asked: Asked | None, last: str | None) -> list[Any]:
+    """The lines that answer items of the file that was asked last."""
+    if asked is None:
+        return lines
+    return [line for line in lines if asked.file == last and line["item"] in asked.items]
+
+
+def _sound(path: Path) -> dict[str, Any]:
+    """A sealed file of a cell."""
+    try:
+        return unsealed(path)
+    except (OSError, ValueError) as error:
+        raise TraceError(
+            f"{path} is damaged ({error}): remove {path.parent}, and it is asked again"
+        ) from None
 
 
 def made(
@@ -163,22 +224,32 @@ def made(
 ) -> Results:
     """Rows as a table, in an order that no run decides."""
     table = pd.DataFrame(list(rows))
-    weights = {cell: str(held["model"]["weights"]) for cell, held in manifests.items()}
-    made_of = table["cell"].map(weights)
-    several = made_of.groupby(table["model"]).transform("nunique") > 1
-    table.loc[several, "model"] += "@" + made_of[several].str[:8]  # one source, other weights
-    ordered = {name: at for at, name in enumerate(_ordered(table["context"]))}
+    for part in ("weights", "settings"):  # one source, other weights or another config
+        named = {cell: str(held["model"].get(part)) for cell, held in manifests.items()}
+        made_of = table["cell"].map(named)
+        several = made_of.groupby(table["model"]).transform("nunique") > 1
+        table.loc[several, "model"] += "@" + made_of[several].str[:8]
+    ordered = {"context": _ordered(table["context"]), "edit": _given(manifests.values())}
     table = table.sort_values(
         list(COLUMNS),
         kind="stable",
         ignore_index=True,
-        key=lambda held: held.map(ordered) if held.name == "context" else held,
+        key=lambda held: held.map(ordered[held.name].index) if held.name in ordered else held,
     )
     return Results(table, dict(manifests), dict(about))
 
 
 def _ordered(names: Iterable[str]) -> list[str]:
     return sorted(set(names), key=lambda name: context(name).order)
+
+
+def _given(manifests: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Names of edits as they were given, the model as it is first."""
+    found: dict[str, int] = {}
+    for held in manifests:
+        name, at = held.get("edit", UNEDITED), held.get("place", 0)
+        found[name] = min(at, found.get(name, at))
+    return sorted(found, key=lambda name: (name != UNEDITED, found[name], name))
 
 
 def row_of(record: Mapping[str, Any], manifest: Mapping[str, Any], cell: str) -> dict[str, Any]:

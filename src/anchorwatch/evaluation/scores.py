@@ -3,7 +3,8 @@
 All are the best over several right answers, from 0 to 1, and NaN where there is no right answer to
 compare with. Words are SQuAD's: lower case, ASCII punctuation dropped (not made a space), without
 a, an, the. As in SQuAD 2.0 a right answer of which nothing is left counts only where all are so,
-and then nothing is what must be said.
+and then nothing is what must be said. `holds`, which finds evidence and distractors, is no score
+and has a rule of its own: SQuAD's words miss `Einstein's`.
 
 >>> containment("He lives because of it.", ["us"]), substring_containment("because", ["us"])
 (0.0, 1.0)
@@ -18,12 +19,20 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from anchorwatch.errors import SpecError
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WORD = re.compile(r"[^\W_]+")
+_MARKED = re.compile(r"(?<![\d.,])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![.,]?\d)|[^\w\s]|_")
+"""A number with its comma and point, or a mark."""
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
+    "\u3005-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff"
+)
+"""Letters of scripts that do not part words, or that join particles to them."""
 
 
 def normalised(text: str) -> str:
@@ -75,9 +84,47 @@ def score_all(prediction: str, answers: Sequence[str]) -> dict[str, float]:
 
 
 def holds(text: str, answers: Sequence[str]) -> bool:
-    """Whether a text holds an answer as whole words; an answer that is nothing it never holds."""
-    said = f" {normalised(text)} "
-    return any(f" {right} " in said for answer in answers if (right := normalised(answer)))
+    """Whether a text holds an answer as whole words, or as letters where a script parts no words.
+
+    Every mark parts words, yet may be lacking inside of one: U.S. holds US, and Paris-based Paris.
+    A text never holds an answer that is nothing, nor yes and no, which are words of any text.
+
+    >>> holds("Einstein\u2019s theory", ["Einstein"]), holds("20,000 leagues", ["20"])
+    (True, False)
+    """
+    if isinstance(answers, str):
+        raise SpecError(f"answers={answers!r:.40} is one text: give a list, [{answers!r:.40}]")
+    forms = [form for one in answers if (form := _form(one))]
+    said = _spelled(text) if forms else ""
+    return any(form.search(said) for form in forms)
+
+
+def _spelled(text: str) -> str:
+    """Letters without case, spaces, and a hyphen for every mark that is not part of a number."""
+    return _MARKED.sub(_marked, unicodedata.normalize("NFKC", text).casefold())
+
+
+def _marked(found: re.Match[str]) -> str:
+    if found[0][0].isdigit():
+        return found[0].replace(",", "")
+    return found[0] if unicodedata.category(found[0]).startswith("M") else "-"  # accents stay
+
+
+@lru_cache(maxsize=1024)
+def _form(answer: str) -> re.Pattern[str] | None:
+    """What matches an answer in a spelled text; None where nothing telling is left of it."""
+    plain = re.sub(r"^[\s-]*(?:(?:an?|the)\s[\s-]*)*|[\s-]+$", "", _spelled(answer))
+    if plain in ("", "a", "an", "the", "yes", "no"):
+        return None
+    words = re.split(r"([\s-]+)", plain)
+    for at in range(0, len(words), 2):
+        words[at] = "-*".join(map(re.escape, re.findall(r"\d[\d.]*|.", words[at])))
+    for at in range(1, len(words), 2):  # what a mark alone parts, may also be joined
+        words[at] = r"[\s-]" + ("+" if re.search(r"\s", words[at]) else "*")
+    edge = rf"[^\s\-{_UNSPACED}]"
+    before = "" if re.match(f"[{_UNSPACED}]", plain) else f"(?<!{edge})"
+    after = "" if re.search(f"[{_UNSPACED}]$", plain) else f"(?!{edge})"
+    return re.compile(before + "".join(words) + after)
 
 
 def _best(

@@ -9,6 +9,7 @@ shuffled within each item. No torch here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import combinations, product
 from typing import Any
 
@@ -24,6 +25,8 @@ from anchorwatch.stats.resampling import NEEDED, WORDS, quantiles, resamplings, 
 
 SCORE = "containment"
 """The score of tables that take one: whole words, right or wrong."""
+MISLED = "misled"
+"""What a counterfactual passage did; no score of all answers, so no table has it unasked."""
 DRAWS, LEVEL = 2000, 0.95
 SHIFTS = 8
 """Other items that each answer is held against, for the null of a score."""
@@ -42,7 +45,7 @@ def accuracy(results: Results, scores: Sequence[str] | None = None) -> pd.DataFr
         found = stats.cluster_bootstrap(wide.to_numpy(dtype=float), draws=DRAWS, level=LEVEL)
         for at, cell in enumerate(wide.columns):
             null, value, n = nulls[cell], float(found.value[at]), int(found.n[at])
-            low, high, why = found.low[at], found.high[at], str(found.why[at])
+            low, high, why = found.low[at], found.high[at], _of_items(found.why[at])
             if low == high:  # all items alike: resampling them says nothing of others
                 low, high, why = _alike(name, value, n)
             rows.append(
@@ -125,7 +128,7 @@ def gain_ratios(results: Results, score: str = SCORE, base: str = CLOSED) -> pd.
             pair = _paired(wide, mdm, arm, edit, (base, name))
             found = _estimated(pair, lambda means: _ratio(_halves(means, minus)), null=1.0)
             below = _estimated(pair.iloc[:, 2:], minus)
-            if not below["low"] > 0 and not found["interval"]:
+            if not below["low"] > 0 and found["n"] >= NEEDED:
                 found |= {"low": np.nan, "high": np.nan}
                 found["interval"] = "the autoregressive gain is not clearly above 0"
             rows.append({"mdm": mdm, "arm": arm, "context": name, "edit": edit} | found)
@@ -148,7 +151,8 @@ def models_compared(results: Results, score: str = "containment") -> pd.DataFram
 
 def stress_tables(results: Results, score: str = SCORE) -> dict[str, pd.DataFrame]:
     """Every table that says something about these results, by name."""
-    made = {"accuracy": accuracy(results), "effects": effects(results, score)}
+    shown = (*SCORES, score) if score == MISLED else None
+    made = {"accuracy": accuracy(results, shown), "effects": effects(results, score)}
     if CLOSED in set(results.rows["context"]) and results.rows["context"].nunique() > 1:
         made["gains"] = gains(results, score)
     if next(_families(results), None):
@@ -162,8 +166,9 @@ def stress_tables(results: Results, score: str = SCORE) -> dict[str, pd.DataFram
 
 def _wide(results: Results, score: str) -> pd.DataFrame:
     """[item, (model, context, edit)]; NaN where an item could not be asked."""
-    if score not in SCORES and score != "misled":
-        raise SpecError(f"no score is called {score!r}: expected one of {', '.join(SCORES)}")
+    if score not in (*SCORES, MISLED):
+        known = ", ".join((*SCORES, MISLED))
+        raise SpecError(f"no score is called {score!r}: expected one of {known}")
     _of_one_evaluation(results.rows)
     wide = results.rows.pivot(index="item", columns=KEYS, values=score)
     order = results.rows[KEYS].drop_duplicates().itertuples(index=False, name=None)
@@ -237,20 +242,37 @@ def _estimated(
     n = len(whole)
     found: dict[str, Any] = {"value": np.nan, "null": np.nan, "lift": np.nan, "n": n}
     found |= {"missing": len(values) - n, "low": np.nan, "high": np.nan}
-    found["interval"] = str(WORDS[min(n, NEEDED)])
+    found["interval"] = _of_items(WORDS[min(n, NEEDED)])
     if not n:
         return found
     found["value"] = float(of(whole.mean(axis=0)))
     permuted = effect is not None and not effect.linear
     size = len(effect.contexts) if effect else 0
     found["null"] = _permuted(whole, of, size) if permuted else null
-    if n >= NEEDED:
-        weights = resamplings(n, DRAWS, np.random.default_rng(0))
-        drawn = of(weights @ whole / n)
-        tail = tail_of(LEVEL, np.array(n))
-        low, high = (float(x) for x in quantiles(drawn, (tail, 1 - tail)))
-        found |= {"interval": ALIKE} if low == high else {"low": low, "high": high}
-    return found
+    return found | _interval(of(_weights(n) @ whole / n), n) if n >= NEEDED else found
+
+
+def _interval(drawn: np.ndarray, n: int) -> dict[str, Any]:
+    """Quantiles of resamplings, or why there are none: NaN is where nothing was left to divide."""
+    if absent := int(np.isnan(drawn).sum()):
+        return {"interval": f"no value in {absent} of {DRAWS} resamplings"}
+    tail = tail_of(LEVEL, np.array(n))
+    low, high = (float(x) for x in quantiles(drawn, (tail, 1 - tail)))
+    return {"interval": ALIKE} if low == high else {"low": low, "high": high}
+
+
+@lru_cache(maxsize=4)
+def _weights(n: int) -> np.ndarray:
+    """[draw, item] the same for every number of a table, so drawn once; counts, to be held small.
+
+    2000 resamplings of 10 000 items are 40 MB.
+    """
+    return resamplings(n, DRAWS, np.random.default_rng(0)).astype(np.uint16)
+
+
+def _of_items(why: Any) -> str:
+    """The reason in our unit, which is the item."""
+    return str(why).replace("prompt", "item")
 
 
 def _alike(score: str, value: float, n: int) -> tuple[float, float, str]:

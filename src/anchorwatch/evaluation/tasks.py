@@ -73,7 +73,8 @@ class Task:
         heap: list[int] = []  # negated: the largest digest kept stands first
         for item in self:
             for passage in item.passages:
-                digest = int.from_bytes(hashlib.sha256(passage.text.encode()).digest()[:8])
+                raw = passage.text.encode(errors="surrogatepass")  # JSON may hold half a letter
+                digest = int.from_bytes(hashlib.sha256(raw).digest()[:8])
                 if digest in kept or (len(heap) == size and digest > -heap[0]):
                     continue
                 kept[digest] = passage.text

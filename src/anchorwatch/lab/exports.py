@@ -55,6 +55,7 @@ def export(
     if not (run / MODEL / WEIGHTS).is_file():
         raise TrainingError(f"{run} has no finished model: train it first, fit(spec, {str(run)!r})")
     made = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
+    old = made.with_suffix(".old")
     made.mkdir(parents=True)
     try:
         _weights(run / MODEL, made)
@@ -64,10 +65,13 @@ def export(
         said = json.dumps(held, indent=1)
         (made / TRAINING).write_text(said + "\n", encoding="utf-8")
         if target.exists():
-            shutil.rmtree(target)
+            target.rename(old)
         made.rename(target)
     finally:
         shutil.rmtree(made, ignore_errors=True)
+        if old.exists() and not target.exists():
+            old.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
     return target
 
 

@@ -8,12 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from anchorwatch.commits import replace_file
+from anchorwatch.commits import replace_file, unsealed
 from anchorwatch.lab import arms, cards, exports
 from anchorwatch.lab.measure import Effort, flat, measured, plain_values
 from anchorwatch.lab.tables import VERSION
 from anchorwatch.models.loading import load
 from anchorwatch.models.model import Model
+from anchorwatch.training.checkpoints import RUN
 from anchorwatch.training.corpora import Corpus
 from anchorwatch.training.loop import fit
 from anchorwatch.training.spec import read
@@ -71,12 +72,13 @@ def variant_row(
 ) -> dict[str, Any]:
     """Train and measure one arm with one seed: a row of the table, kept beside the run.
 
-    A row that was measured before, of the same spec and effort, is not measured again.
+    A row that was measured before, of the same spec, stem and effort, is not measured again.
     """
     spec = arms.spec_of(recipe, arms.VARIANTS, arm, (*more, f"seed={seed}"))
     about = {"arm": arm, "seed": seed, "spec": spec.digest, "version": VERSION}
     folder = runs / f"{arm}-seed{seed}"
-    if (kept := kept_row(folder, about, effort)) is not None:
+    kept = kept_row(folder, about, effort)
+    if kept is not None and _goes_on_from(folder, spec.model.source):
         return kept
     done = fit(spec, folder)
     model = load(done.model, device="cpu")
@@ -95,6 +97,14 @@ def variant_row(
 def _corpus(model: Model, spec: Mapping[str, Any]) -> Corpus:
     assert model.tokenizer is not None, "what we train has one"
     return exports.corpus_of(spec, model.tokenizer)
+
+
+def _goes_on_from(folder: Path, source: str | None) -> bool:
+    """Whether a run began with the weights that lie at `source` now: a spec knows their path."""
+    if not (folder / RUN).is_file():
+        return False
+    origin = None if source is None else load(source, dtype="float32", device="cpu").digest
+    return bool(unsealed(folder / RUN)["start"]["origin"] == origin)
 
 
 def kept_row(folder: Path, about: Mapping[str, Any], effort: Effort) -> dict[str, Any] | None:

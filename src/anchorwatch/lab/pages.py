@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
@@ -56,9 +56,12 @@ def sentences(found: pd.DataFrame) -> list[str]:
             continue
         lower, higher = known[known["high"] < 0], known[known["low"] > 0]
         apart = [*_named(lower, "lower"), *_named(higher, "higher")]
-        text = "; ".join(apart) or f"no interval of {len(known)} arms leaves 0 out"
-        kept = int((known["p_holm"] < ALPHA).sum())
-        said.append(f"{where}: {text}; after Holm's correction p < {ALPHA:g} for {kept} of them.")
+        if not apart:
+            said.append(f"{where}: no interval of {len(known)} arms leaves 0 out.")
+            continue
+        kept = _listed(known.loc[known["p_holm"] < ALPHA, "arm"]) or "none of them"
+        text = "; ".join(apart)
+        said.append(f"{where}: {text}; after Holm's correction p < {ALPHA:g} for {kept}.")
     return said
 
 
@@ -113,8 +116,8 @@ def _counts(found: pd.DataFrame) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _listed(seeds: Sequence[int]) -> str:
-    return ", ".join(str(seed) for seed in seeds)
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(map(str, names))
 
 
 def _number(value: float) -> str:

@@ -61,6 +61,11 @@ _BLOCKS = {"sdar": 4, "Fast_dLLM_Qwen": 32}
 """Block sizes of the config classes that leave theirs out of config.json, by model_type."""
 
 
+def deciding(config: Mapping[str, Any]) -> Fields:
+    """The fields of a config that may change what is computed."""
+    return {k: v for k, v in config.items() if k not in _NEVER and not k.startswith("_")}
+
+
 def stock_config(family: Family, config: Mapping[str, Any]) -> Fields:
     """Keyword arguments for transformers' `AutoConfig.for_model`, `model_type` among them."""
     if config.get("quantization_config"):

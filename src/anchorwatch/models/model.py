@@ -24,7 +24,7 @@ from anchorwatch.models.families import Family
 from anchorwatch.models.fits import check_parts, fitted, windows_of
 from anchorwatch.models.parts import Closet, On, Worn, dressed, dressing, registered
 from anchorwatch.models.prompts import Prompt, encoded
-from anchorwatch.models.proof import weights_digest
+from anchorwatch.models.proof import settings_digest, weights_digest
 from anchorwatch.models.tokens import Specials, tokenizer_digest
 from anchorwatch.models.variants import held_fit
 from anchorwatch.models.visibility import keys_and_pairs, starts_of, visible_pairs
@@ -247,6 +247,7 @@ class Model:
             "vocab_size": self.vocab_size,
             "weights": self.digest,
             "tokenizer": tokenizer_digest(self.tokenizer),
+            "settings": settings_digest(self.network, self.tokenizer, self.specials),
             "dtype": str(self.network.dtype).removeprefix("torch."),
             "device": self.device.type,
             "kernel": self.network.config._attn_implementation,
@@ -254,11 +255,12 @@ class Model:
         }
 
     def _in_vocabulary(self, ids: Sequence[int]) -> None:
-        if wrong := [i for i in ids if not 0 <= i < self.vocab_size]:
+        size = self.vocab_size  # looked up in the network each time
+        if wrong := [i for i in ids if not 0 <= i < size]:
             hint = "; -1 marks an absent position, cut the canvas there" if wrong[0] == -1 else ""
             raise PromptError(
                 f"token id {wrong[0]} is outside the vocabulary of {self.source}: "
-                f"ids run from 0 to {self.vocab_size - 1}{hint}"
+                f"ids run from 0 to {size - 1}{hint}"
             )
 
     def _ids(self, canvas: torch.Tensor | Sequence[int]) -> torch.Tensor:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from anchorwatch.errors import FamilyError, WeightsError
-from anchorwatch.models.configs import rope_parameters
+from anchorwatch.models.configs import deciding, rope_parameters
 from anchorwatch.models.families import Excuse, Family
+from anchorwatch.models.tokens import Specials
 
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 """What a parameter may be kept as in a file; anything else is a code for weights, not weights."""
@@ -126,6 +128,21 @@ def weights_digest(network: PreTrainedModel) -> str:
     items = sorted(network.named_parameters(), key=lambda item: item[0])
     with ThreadPoolExecutor(max_workers=4) as pool:  # hashlib lets go of the interpreter lock
         return hashlib.sha256(b"".join(pool.map(one, items))).hexdigest()
+
+
+def settings_digest(
+    network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, specials: Specials
+) -> str:
+    """SHA-256 of what decides answers besides weights and vocabulary.
+
+    The config the network computes by (rotary base, epsilons, positions), start and end ids, the
+    chat template, and how the tokenizer's specials and spaces are spelled.
+    """
+    said: dict[str, Any] = {"config": deciding(network.config.to_dict())}
+    said |= {"eos": specials.eos_ids, "bos": specials.bos_id}
+    for name in ("chat_template", "special_tokens_map", "clean_up_tokenization_spaces"):
+        said[name] = getattr(tokenizer, name, None)
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _fits(name: str, tensor: torch.Tensor, parameter: torch.Tensor, where: str) -> None:

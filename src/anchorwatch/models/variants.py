@@ -153,6 +153,11 @@ def attach(
 def _check(network: PreTrainedModel, sizes: Sizes, part: Part) -> None:
     config, kind = network.config, type(part).__name__
     check_sizes(sizes, part)
+    for name, size in (("layers", sizes.layers), ("heads", sizes.heads)):
+        if (last := max(getattr(part, name) or (0,))) >= size:
+            raise SpecError(
+                f"{kind}({name}=[{last}]) is not there: this network has {name} 0 to {size - 1}"
+            )
     if _fields(part) and sites_of(network).shared:
         raise SpecError(
             f"{config.model_type} has one module for all layers and cannot train {kind}: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -15,21 +16,19 @@ _NAME = "default"
 """peft's own name for a first adapter; it stands in every tensor's name."""
 
 
-def adapt(network: PreTrainedModel, lora: Lora, seed: int, *, embeddings: bool) -> None:
+def adapt(
+    network: PreTrainedModel, lora: Lora, seed: int, *, embeddings: bool, full: Container[str] = ()
+) -> None:
     """Freeze the network and give it adapters, whose first values derive from their names.
 
-    To be called before parts are attached, so that their hooks see the adapted projections.
+    To be called before parts are attached, so that their hooks see the adapted projections. Tensors
+    of a checkpoint's parts (`full`) are trained in full and have none.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ModuleNotFoundError:
         raise SpecError("lora needs peft: pip install 'anchorwatch[train]'") from None
-    names = {name.rpartition(".")[2] for name, _ in network.named_modules()}
-    if unknown := sorted(set(lora.targets) - names):
-        raise SpecError(
-            f"lora.targets names {unknown[0]}, which this network has not: "
-            f"expected some of {', '.join(sorted(n for n in names if n.endswith('_proj')))}"
-        )
+    _check_targets(network, lora, full)
     network.requires_grad_(False)
     config = LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets), lora_dropout=0.0
@@ -43,6 +42,22 @@ def adapt(network: PreTrainedModel, lora: Lora, seed: int, *, embeddings: bool) 
     if embeddings if lora.embeddings is None else lora.embeddings:
         network.get_input_embeddings().requires_grad_(True)
         network.get_output_embeddings().requires_grad_(True)
+
+
+def _check_targets(network: PreTrainedModel, lora: Lora, full: Container[str]) -> None:
+    """Refuse what is no linear layer, and a head that is the embedding: neither can be merged."""
+    kinds: dict[str, list[bool]] = {}
+    tied = network.get_output_embeddings() if network.config.tie_word_embeddings else None
+    for name, module in network.named_modules():
+        fits = isinstance(module, torch.nn.Linear) and f"{name}.weight" not in full
+        kinds.setdefault(name.rpartition(".")[2], []).append(fits and module is not tied)
+    work = sorted(name for name, fits in kinds.items() if all(fits))
+    for name in lora.targets:
+        if name not in work:
+            why = "which this network has not"
+            if name in kinds:
+                why = "which is no linear layer, is tied to another, or is a part trained in full"
+            raise SpecError(f"lora.targets names {name}, {why}: expected some of {', '.join(work)}")
 
 
 @torch.no_grad()

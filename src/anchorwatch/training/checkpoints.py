@@ -16,6 +16,7 @@ import json
 import re
 import shutil
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,16 +32,20 @@ from anchorwatch.commits import (
     damage,
     publish,
     put_file,
+    read_json,
     replace_file,
     sealed,
     unsealed,
 )
-from anchorwatch.errors import SpecError, TrainingError
+from anchorwatch.errors import AnchorwatchWarning, SpecError, TrainingError
+from anchorwatch.training.disk import CHECKPOINTS, numbered, writing
 from anchorwatch.training.log import Line, as_json, from_json
 
-RUN, MODEL, CHECKPOINTS, LOCK = "run.json", "model", "checkpoints", ".lock"
+RUN, MODEL, LOCK = "run.json", "model", ".lock"
 WEIGHTS = "model.safetensors"
 _INNER = "training"
+_GROWING = r"\.[0-9a-f]{8}\.tmp"
+"""How the name of something half written ends."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class State:
     optimizer: dict[str, Any]
     """torch's full state by parameter name: {"state": ..., "param_groups": ...}."""
     lines: list[Line]
+    run: str
+    """Whose it is: the digest of the run's record."""
 
 
 @contextmanager
@@ -76,20 +83,27 @@ def claimed(out: Path, record: Mapping[str, Any]) -> Iterator[None]:
             raise TrainingError(
                 f"{out} is being trained by another process: wait for it, or choose another folder"
             ) from None
-        for left in (*out.glob(".*.tmp"), *(out / CHECKPOINTS).glob(".*.tmp")):
-            shutil.rmtree(left, ignore_errors=True)  # of a write that was killed
+        refuse_foreign(out, record)  # another run may have begun before the lock was ours
+        _remove_leftovers(out)
         if not (out / RUN).exists():
-            replace_file(out / RUN, sealed(record))
+            with writing("the record of the run", out / RUN, out):
+                replace_file(out / RUN, sealed(record))
+        _set_damaged_aside(out)
         yield
 
 
 def refuse_foreign(out: Path, record: Mapping[str, Any]) -> None:
     """Refuse a folder that holds anything but this very run."""
-    if not out.exists() or (out.is_dir() and not _holds_more_than_a_lock(out)):
+    if not out.exists() or (out.is_dir() and _holds_nothing(out)):
         return
     if not out.is_dir():
         raise SpecError(f"{out} is a file: name a folder")
     if not (out / RUN).is_file():
+        if numbered(out):
+            raise SpecError(
+                f"{out} holds checkpoints but no {RUN}, which says whose they are: choose another "
+                f"folder, or put their {RUN} back"
+            )
         raise SpecError(f"{out} holds something else than a training run: choose another folder")
     try:
         held = unsealed(out / RUN)
@@ -116,11 +130,12 @@ def save(out: Path, state: State, keep: int, write: Callable[[Path], None]) -> P
         save_file(tensors, inner / "optimizer.safetensors")
         put_file(inner / "optimizer.json", json.dumps(rest).encode())
         put_file(inner / "log.jsonl", as_json(state.lines).encode())
-        put_file(inner / "state.json", json.dumps({"update": state.update}).encode())
+        held = {"update": state.update, "run": state.run}
+        put_file(inner / "state.json", json.dumps(held).encode())
 
     target = out / CHECKPOINTS / f"update-{state.update:08d}"
-    _published(target, fill, f"the checkpoint of update {state.update}")
-    for old in [path for _, path in _numbered(out)][:-keep]:
+    _published(out, target, fill, f"the checkpoint of update {state.update}")
+    for old in [path for _, path in numbered(out)][:-keep]:
         gone = old.with_name(f".{old.name}.{uuid.uuid4().hex[:8]}.tmp")
         old.rename(gone)  # half a removed checkpoint must not look like one
         shutil.rmtree(gone, ignore_errors=True)
@@ -131,16 +146,21 @@ def save_model(out: Path, write: Callable[[Path], None]) -> Path:
     """Publish the finished network as OUT/model."""
     target = out / MODEL
     if not target.exists():
-        _published(target, write, "the finished model")
+        _published(out, target, write, "the finished model")
     return target
 
 
+def whose(out: Path) -> str:
+    """The digest of the record of the run whose folder this is."""
+    return str(read_json(out / RUN)["digest"])
+
+
 def newest(out: Path) -> State | None:
-    """The newest checkpoint that is whole, or None."""
-    for _, folder in reversed(_numbered(out)):
+    """The newest checkpoint that is whole, or None; another run's is refused."""
+    for _, folder in reversed(numbered(out)):
         if not damage(folder):
-            return _read(folder)
-    if found := _numbered(out):
+            return _read(folder, whose(out))
+    if found := numbered(out):
         raise TrainingError(
             f"{found[-1][1]} is damaged ({damage(found[-1][1])[0]}) and no other checkpoint is "
             "left: begin again in another folder"
@@ -148,11 +168,37 @@ def newest(out: Path) -> State | None:
     return None
 
 
-def _read(folder: Path) -> State:
+def _set_damaged_aside(out: Path) -> None:
+    """Rename what is damaged and will be made again: it must not be in the way, or count as kept.
+
+    Where no checkpoint is whole nothing is touched, and `newest` refuses.
+    """
+    found = [path for _, path in numbered(out)]
+    damaged = {path: said[0] for path in found if (said := damage(path))}
+    if found and len(damaged) == len(found):
+        return
+    if (model := out / MODEL).exists() and (said := damage(model, additions=False)):
+        damaged[model] = said[0]
+    for path, why in damaged.items():
+        aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:8]}")
+        path.rename(aside)
+        warnings.warn(
+            f"{path} is damaged ({why}): it is kept as {aside.name}, and will be made again",
+            AnchorwatchWarning,
+            stacklevel=5,
+        )
+
+
+def _read(folder: Path, run: str) -> State:
     inner = folder / _INNER
+    said = json.loads((inner / "state.json").read_text())
+    if said.get("run", run) != run:  # one that does not say it is older than the question
+        raise SpecError(
+            f"{folder} is a checkpoint of another run: move it away, or choose another folder"
+        )
     adapted = (inner / "trained.safetensors").is_file()
     return State(
-        update=json.loads((inner / "state.json").read_text())["update"],
+        update=said["update"],
         tensors=load_file(inner / "trained.safetensors" if adapted else folder / WEIGHTS),
         adapted=adapted,
         optimizer=_nested(
@@ -160,40 +206,22 @@ def _read(folder: Path) -> State:
             json.loads((inner / "optimizer.json").read_text()),
         ),
         lines=from_json((inner / "log.jsonl").read_text()),
+        run=run,
     )
 
 
-def _numbered(out: Path) -> list[tuple[int, Path]]:
-    found = (
-        (int(match[1]), path)
-        for path in (out / CHECKPOINTS).glob("update-*")
-        if (match := re.fullmatch(r"update-(\d{8,12})", path.name))
-    )
-    return sorted(found)
-
-
-def _published(target: Path, fill: Callable[[Path], None], what: str) -> None:
+def _published(out: Path, target: Path, fill: Callable[[Path], None], what: str) -> None:
     """One rename puts it there, whole; on a full disk nothing of it stays."""
     folder = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        folder.mkdir()
-        fill(folder)
-        commit(folder)
-        publish(folder, target)
-    except BaseException as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        if not _is_writing(error):
+    with writing(what, target, out):
+        try:
+            folder.mkdir()
+            fill(folder)
+            commit(folder)
+            publish(folder, target)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
             raise
-        raise TrainingError(
-            f"{what} could not be written ({error}): the one before it is kept; make room on the "
-            "disk and start the same command again"
-        ) from error
-
-
-def _is_writing(error: BaseException) -> bool:
-    """What the disk said; safetensors and torch wrap it."""
-    wrapped = type(error).__name__ == "SafetensorError" or "No space left" in str(error)
-    return isinstance(error, OSError) or wrapped
 
 
 def _flat(optimizer: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -216,8 +244,26 @@ def _nested(tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> dic
     return {"state": state, "param_groups": rest["param_groups"]}
 
 
-def _holds_more_than_a_lock(out: Path) -> bool:
-    return any(path.name not in (LOCK, CHECKPOINTS) for path in out.iterdir())
+def _holds_nothing(out: Path) -> bool:
+    """Whether nothing is there but what a start leaves that was killed before its record."""
+
+    def is_nothing(path: Path) -> bool:
+        if path.name == CHECKPOINTS and path.is_dir():
+            return not any(path.iterdir())
+        return path.name == LOCK or bool(re.fullmatch(rf"\.{RUN}{_GROWING}", path.name))
+
+    return all(is_nothing(path) for path in out.iterdir())
+
+
+def _remove_leftovers(out: Path) -> None:
+    """Of writes that were killed, folders and files."""
+    for left in (*out.glob(".*.tmp"), *(out / CHECKPOINTS).glob(".*.tmp")):
+        if not re.fullmatch(rf"\..+{_GROWING}", left.name):
+            continue  # not a name of ours
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 def _differing(held: Any, asked: Any, at: str = "") -> Iterator[str]:

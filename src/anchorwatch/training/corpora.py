@@ -14,9 +14,11 @@ import dataclasses
 import hashlib
 import json
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,6 +135,7 @@ class Corpus:
         _ = self._rows
 
     def __getitem__(self, index: int) -> Example:
+        index = operator.index(index)  # draws are keyed by how a number is written
         if index < 0:
             raise SpecError(f"rows are counted from 0: there is no row {index}")
         at = Draw("mix", self.split, self.seed, index).word() / 2.0**64
@@ -150,6 +153,15 @@ class Corpus:
     def _upto(self) -> np.ndarray:
         """[source - 1] where the next kind begins, of all below one."""
         return np.cumsum(self.mix.shares)[:-1]
+
+    def first_of_each(self, rows: int) -> list[Example]:
+        """One row of every kind, for a run of so many rows; what it cannot make is refused now."""
+        if (last := max(self.mix.after, default=0)) >= rows:
+            raise SpecError(
+                f"after={last} is never reached: the run reads rows 0 to {rows - 1}; lower after, "
+                "or raise updates or batch"
+            )
+        return [make(0) for make in self._rows]
 
     def held_out(self) -> Corpus:
         """The same mix of unseen names, values and pieces of text."""
@@ -222,6 +234,10 @@ def read(
     if tokenizer is not None:
         vocabulary = Vocabulary(tokenizer)
     elif "tokenizer" in said:
+        if not isinstance(said["tokenizer"], str | Path):
+            raise SpecError(
+                f"corpus.tokenizer={said['tokenizer']!r}: expected the path of a folder"
+            )
         vocabulary = read_vocabulary(said["tokenizer"])
     else:
         vocabulary = mix.vocabulary(said.get("vocabulary", VOCABULARY), seed)
@@ -239,9 +255,9 @@ def _mix(tables: Any) -> Mix:
 
 def _source(table: Mapping[str, Any]) -> Source:
     """A kind of row from its table; a field of the wrong type or name is refused."""
-    kind = KINDS.get(table.get("kind", ""))
+    found = table.get("kind")
+    kind = KINDS.get(found) if isinstance(found, str) else None
     if kind is None:
-        found = table.get("kind")
         raise SpecError(f"corpus.mix: kind={found!r} is unknown: expected {', '.join(KINDS)}")
     known = {field.name: field.default for field in dataclasses.fields(kind)}
     given = {

@@ -104,6 +104,8 @@ def bound(
     """
     if examples < 1 or draws < 1:
         raise SpecError(f"examples={examples}, draws={draws}: expected at least 1 of each")
+    if length is not None and length < (least := 1 if model.family.kind == "mdm" else 2):
+        raise SpecError(f"length={length!r} leaves nothing to score: expected {least} or more")
     longest = model.num_positions if length is None else min(length, model.num_positions)
     texts = [_cut(corpus[index], longest) for index in range(examples)]
     poser = _poser(model, examples, longest, answer_only, seed)
@@ -129,7 +131,17 @@ def bound(
 def by_length(
     model: Model, corpus: Corpus, lengths: Sequence[int], *, examples: int = 256, seed: int = 0
 ) -> pd.DataFrame:
-    """The bound of the same texts cut to each length, beside its null."""
+    """The bound of the same texts cut to each length, beside its null.
+
+    A length that the model or none of the texts has is refused: it would repeat a shorter one.
+    """
+    longest = max(len(corpus[index].ids) for index in range(max(1, examples)))
+    for length in lengths:
+        if length > min(longest, model.num_positions):
+            raise SpecError(
+                f"length {length} cannot be measured: the model has {model.num_positions} "
+                f"positions and the longest of the {examples} texts {longest} tokens"
+            )
     rows = []
     for length in lengths:
         held = bound(model, corpus, examples=examples, length=length, seed=seed)

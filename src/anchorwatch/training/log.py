@@ -16,6 +16,7 @@ from typing import Any
 
 from anchorwatch.commits import replace_file
 from anchorwatch.errors import SpecError
+from anchorwatch.training.disk import writing
 
 
 @dataclass(frozen=True)
@@ -62,18 +63,19 @@ class Log:
 
     def __init__(self, folder: Path, lines: list[Line], tracker: Tracker | None = None) -> None:
         self.lines = lines
+        self._folder, self._tracker = folder, tracker
         self._json, self._csv = folder / "log.jsonl", folder / "log.csv"
-        self._tracker = tracker
         # What was logged after the checkpoint will be logged again.
-        replace_file(self._json, as_json(lines).encode())
-        replace_file(self._csv, as_csv(lines).encode())
+        for path, text in ((self._json, as_json(lines)), (self._csv, as_csv(lines))):
+            with writing("the log", path, folder):
+                replace_file(path, text.encode())
 
     def add(self, lines: list[Line]) -> None:
         self.lines += lines
-        with self._json.open("a", encoding="utf-8") as held:
-            held.write(as_json(lines))
-        with self._csv.open("a", encoding="utf-8") as held:
-            held.write(as_csv(lines, header=False))
+        added = ((self._json, as_json(lines)), (self._csv, as_csv(lines, header=False)))
+        for path, text in added:
+            with writing("the log", path, self._folder), path.open("a", encoding="utf-8") as held:
+                held.write(text)
         if self._tracker is not None:
             for line in lines:
                 said = asdict(line)

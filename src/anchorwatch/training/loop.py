@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, DistributedType
+from accelerate.utils import GradientAccumulationPlugin
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
@@ -29,8 +30,10 @@ from anchorwatch.models.tokens import tokenizer_digest
 from anchorwatch.models.variants import tensor_names
 from anchorwatch.progress import Progress
 from anchorwatch.training import checkpoints, exports
+from anchorwatch.training.corpora import Corpus as Mixed
 from anchorwatch.training.corpora import read as read_corpus
 from anchorwatch.training.curves import loss_curve
+from anchorwatch.training.disk import writing
 from anchorwatch.training.feed import Corpus, loader_of, poser_of
 from anchorwatch.training.log import Line, Log, Tracker, check_tracker
 from anchorwatch.training.networks import Start, start
@@ -82,7 +85,9 @@ def fit(
     """
     asked = _spec(spec)
     check_tracker(asked.log.tracker)
-    accelerator = Accelerator()
+    accelerator = Accelerator(  # the environment may not divide gradients: passes are our own
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1)
+    )
     passes = asked.accumulation * accelerator.num_processes
     if asked.batch % passes:
         fits = passes * (asked.batch // passes + 1)
@@ -117,10 +122,12 @@ class Trainer:
     ) -> None:
         self.spec, self.out, self.begun, self.accelerator = spec, out, begun, accelerator
         self.main = accelerator.is_main_process
-        held = checkpoints.newest(out)
+        self.whose, held = checkpoints.whose(out), checkpoints.newest(out)
         if held is not None:
             restore(begun, held.tensors)
         self.begun_at = self.update = 0 if held is None else held.update
+        # Asked before `prepare`, where processes meet: the first one may soon publish the model.
+        self.finished = self.update == spec.updates and (out / checkpoints.MODEL).exists()
         self.lines = [] if held is None else list(held.lines)
         self.tokens = self.lines[-1].tokens if self.lines else 0
         scorer = Scorer(begun.network, bf16=spec.precision == "bf16")
@@ -139,7 +146,8 @@ class Trainer:
     def run(self) -> Fitted:
         """All updates that are left, and the finished model."""
         spec = self.spec
-        if (self.out / checkpoints.MODEL).exists() and self.update == spec.updates:
+        if self.finished:
+            self._draw()
             return self._fitted()
         self.log = self._log()
         with Progress("training", total=spec.updates if self.main else None) as bar:
@@ -223,7 +231,9 @@ class Trainer:
         moments = get_optimizer_state_dict(self.scorer, raw, options=_FULL)
         if self.main:
             adapted = self.spec.lora is not None
-            state = checkpoints.State(self.update, tensors, adapted, moments, self.lines)
+            state = checkpoints.State(
+                self.update, tensors, adapted, moments, self.lines, self.whose
+            )
             keep = self.spec.checkpoints.keep
             checkpoints.save(
                 self.out, state, keep, lambda to: exports.write(to, self.begun, tensors)
@@ -258,11 +268,18 @@ class Trainer:
         tensors = self._tensors()
         if self.main:
             checkpoints.save_model(self.out, lambda to: exports.write(to, self.begun, tensors))
-            loss_curve(self.lines, self.spec).save(self.out / "loss.pdf")
+        self._draw()
         if self.log is not None:
             self.log.close()
         self.accelerator.wait_for_everyone()
         return self._fitted()
+
+    def _draw(self) -> None:
+        """The loss curve, unless it is there: a run may be killed between its model and this."""
+        path = self.out / "loss.pdf"
+        if self.main and not path.exists():
+            with writing("the loss curve", path, self.out):
+                loss_curve(self.lines, self.spec).save(path)
 
     def _fitted(self) -> Fitted:
         last = self.lines[-max(1, len(self.lines) // 10) :]
@@ -302,7 +319,13 @@ def adamw(
 
 def restore(begun: Start, tensors: Mapping[str, torch.Tensor]) -> None:
     """Put a checkpoint's tensors into the network they came from."""
-    lost, unknown = begun.network.load_state_dict(tensors, strict=False)
+    try:
+        lost, unknown = begun.network.load_state_dict(tensors, strict=False)
+    except RuntimeError as error:  # another shape
+        raise TrainingError(
+            f"the checkpoint does not fit the network ({str(error).splitlines()[-1].strip()}): "
+            "it is another run's, choose another folder"
+        ) from None
     tied = set(begun.network.all_tied_weights_keys)
     if unknown or set(lost) - tied:
         raise TrainingError(f"the checkpoint does not fit the network: {(*unknown, *lost)[0]}")
@@ -335,9 +358,21 @@ def _begin(
 
 
 def _peek(corpus: Corpus, spec: Spec, begun: Start) -> None:
-    """Make the first update's rows before anything is written: a corpus that cannot shows here."""
+    """Make some rows before anything is written: a corpus that cannot shows here.
+
+    They are the first update's, the last one, and the first of each kind of a mix.
+    """
+    rows, index = spec.updates * spec.batch, 0
     try:
-        texts = [corpus[place] for place in range(spec.batch)]
+        texts = [corpus[index := place] for place in range(spec.batch)]
+        corpus[index := rows - 1]
     except IndexError:
-        raise SpecError("the corpus is empty: give it at least one text, it never ends") from None
-    poser_of(spec, begun)(texts, 0, range(spec.batch))
+        found = f"there is no row {index}, and the run reads {rows}" if index else "it is empty"
+        raise SpecError(
+            f"the corpus ends ({found}): give it at least one text, and begin again after the "
+            "last, corpus[i % count]"
+        ) from None
+    poser = poser_of(spec, begun)
+    poser(texts, 0, range(spec.batch))
+    for text in corpus.first_of_each(rows) if isinstance(corpus, Mixed) else ():
+        poser([text], 0, [0])

@@ -84,7 +84,8 @@ def start(spec: Spec, tokenizer: PreTrainedTokenizerBase | None = None) -> Start
         )
     begun.network.requires_grad_(True)
     if spec.lora is not None:
-        adapt(begun.network, spec.lora, spec.seed, embeddings=begun.new_mask)
+        full = tensor_names(begun.network, begun.parts)
+        adapt(begun.network, spec.lora, spec.seed, embeddings=begun.new_mask, full=full)
     begun = _with_parts(begun, spec)
     begun.network.train()
     return begun
@@ -135,6 +136,8 @@ def _loaded(spec: Spec, source: str) -> Start:
         raise SpecError(f"{source} has no tokenizer: put its files into the folder")
     if model.family.kind == "mdm" and name == "next_token":
         raise SpecError(f"{source} is a diffusion model: use diffusion or fine_tune")
+    if model.family.kind == "arm" and name != "diffusion":
+        _check_stays_causal(spec, source)
     origin = model.digest
     kind = "mdm" if name == "diffusion" else model.family.kind
     network.config.is_causal = kind == "arm"
@@ -152,6 +155,18 @@ def _loaded(spec: Spec, source: str) -> Start:
     return begun
 
 
+def _check_stays_causal(spec: Spec, source: str) -> None:
+    """An autoregressive checkpoint that stays one has no use for noise and masks."""
+    said = sorted(spec.objective.model_fields_set & {"t", "eps", "masks"})
+    if spec.model.mask_id is not None:
+        said.append("model.mask_id")
+    if said:
+        raise SpecError(
+            f"{source} is autoregressive, and {spec.objective.name} keeps that: its loss has no "
+            f"noise; leave {', '.join(said)} out, or use diffusion"
+        )
+
+
 def _opened(source: str, mask_id: int | None) -> Model:
     """The checkpoint with the mask id asked for; an autoregressive one takes it afterwards."""
     try:
@@ -166,15 +181,27 @@ def _with_mask(begun: Start, mask_id: int | None) -> Start:
     """A mask token for a network that had none: the id given, a spare row, or a new one."""
     rows, tokenizer = len(begun.network.get_input_embeddings().weight), begun.tokenizer
     if mask_id is not None:
-        if mask_id >= rows:
-            raise SpecError(f"mask_id {mask_id} is outside the vocabulary: 0 to {rows - 1}")
-        tokenizer.mask_token = tokenizer.convert_ids_to_tokens(mask_id)
+        tokenizer.mask_token = _spare_token(tokenizer, mask_id)
     elif tokenizer.mask_token_id is None:
         tokenizer.add_special_tokens({"mask_token": MASK_TOKEN})
     found = int(tokenizer.mask_token_id)
     if found >= rows:
         _grow(begun.network, found + 1)
     return replace(begun, mask_id=found, new_mask=True)
+
+
+def _spare_token(tokenizer: PreTrainedTokenizerBase, mask_id: int) -> str:
+    """The name of a token that no text makes: an added one that begins, ends and pads nothing."""
+    used = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+    spare = {at: name for name, at in tokenizer.get_added_vocab().items() if at not in used}
+    if mask_id not in spare:
+        some = ", ".join(map(str, sorted(spare)[:8]))
+        raise SpecError(
+            f"mask_id {mask_id} is no spare token of the tokenizer, which text would never hold: "
+            "leave mask_id out, and a mask token is added"
+            + (f"; or give one of its added tokens, {some}" if some else "")
+        )
+    return spare[mask_id]
 
 
 @torch.no_grad()

@@ -203,22 +203,15 @@ class Passages(Worldly):
 
 @dataclass(frozen=True)
 class Quiz(Worldly):
-    """A passage, perhaps with its rivals, and a question for each fact; every answer is scored.
+    """One passage and a question for each of its facts; every answer is scored.
 
     An answer of one question is a few tokens of a row: here many names are asked back.
     """
 
     extra: int = 3
-    rivals: int = 0
-    """Passages of other subjects of the same relation."""
     reverse: float = 0.25
     filler: float = 0.25
     kind: ClassVar[str] = "quiz"
-
-    def __post_init__(self) -> None:
-        if self.rivals < 0:
-            raise SpecError(f"rivals={self.rivals!r}: expected a number of passages, 0 or more")
-        super().__post_init__()
 
     def _world(self, split: str, seed: int) -> World:
         return World(split, 1, seed, extra=self.extra, reverse=self.reverse, filler=self.filler)
@@ -226,9 +219,8 @@ class Quiz(Worldly):
     def _row(self, place: Place, world: World, index: int) -> Example:
         vocabulary = place.vocabulary
         for attempt in range(_TRIES):
-            told, asked = world.quiz(index + attempt * _ANOTHER, self.rivals)
-            text = "\n".join(f"Passage: {one}" for one in told)
-            ids = vocabulary.start + vocabulary.ids(text)
+            told, asked = world.quiz(index + attempt * _ANOTHER)
+            ids = vocabulary.start + vocabulary.ids(f"Passage: {told}")
             scored = [False] * len(ids)
             for question, answer in asked:
                 prompt = vocabulary.ids(f"\nQuestion: {question}\nAnswer:")
@@ -242,8 +234,8 @@ class Quiz(Worldly):
         raise SpecError(f"no passage with a question fits into length {place.length}: raise length")
 
     def _told(self, world: World, index: int) -> Iterator[str]:
-        told, asked = world.quiz(index, self.rivals)
-        yield "\n".join(f"Passage: {one}" for one in told)
+        told, asked = world.quiz(index)
+        yield f"Passage: {told}"
         yield from (f"\nQuestion: {question}\nAnswer: {answer}" for question, answer in asked)
 
 

@@ -42,6 +42,8 @@ _KEEPERS = ("checkpoints", "log", "workers")
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class _Table(BaseModel):
@@ -65,7 +67,7 @@ class Shape(_Table):
     """Inner width of the MLP; four times the width unless said."""
     positions: Count | None = None
     """The longest canvas; the training length unless said."""
-    rotary_base: Annotated[float, Field(gt=0)] = 10000.0
+    rotary_base: Positive = 10000.0
     tied: bool = False
     """Whether embedding and unembedding are one."""
     source: str | None = Field(default=None, alias="from")
@@ -146,10 +148,10 @@ class Objective(_Table):
 class Optimizer(_Table):
     """[optimizer]: AdamW, a linear warm-up, then a cosine down to a floor."""
 
-    lr: Annotated[float, Field(gt=0)] = 2e-4
-    betas: tuple[Share, Share] = Field(default=(0.9, 0.95), strict=False)
-    eps: Annotated[float, Field(gt=0)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    lr: Positive = 2e-4
+    betas: tuple[Decay, Decay] = Field(default=(0.9, 0.95), strict=False)
+    eps: Positive = 1e-8
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
     decay_all: bool = False
     """Whether norms, biases and trained parts (gates too) decay; all other matrices always do."""
     warm_up: Share = 0.01

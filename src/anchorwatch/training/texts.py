@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
+from collections.abc import Set
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from anchorwatch.errors import SpecError
@@ -13,6 +16,8 @@ from anchorwatch.worlds import Draw
 HELD_OUT = 0.1
 """Share of the pieces of a text that is held out."""
 _PIECE = 2000  # characters; a piece ends with its line
+_SEEN = 40
+"""Characters, spaces around lines aside, of shared lines that a held-out piece loses."""
 _FORMS = '{"text": "..."} or {"prompt": "...", "answer": "..."}'
 
 
@@ -23,6 +28,10 @@ class Pair:
     line: int
     prompt: str
     answer: str
+
+    @property
+    def words(self) -> tuple[str, str]:
+        return self.prompt.strip(), self.answer.strip()
 
 
 @dataclass(frozen=True)
@@ -40,17 +49,38 @@ class Texts:
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
     def of_split(self, split: str) -> Texts:
-        """The pieces or pairs of a split; the number of a piece decides."""
-        wanted = split == "held-out"
-        found = Texts(
-            self.source,
-            tuple(piece for at, piece in enumerate(self.pieces) if _held_out(at) == wanted),
-            tuple(pair for at, pair in enumerate(self.pairs) if _held_out(at) == wanted),
-        )
+        """The pieces or pairs of a split; the number of a piece decides.
+
+        What is held out loses all that stands in training too: texts repeat one another.
+        """
+        found = self._numbered(held_out=split == "held-out")
+        if split == "held-out":
+            found = found._without(self._numbered(held_out=False))
         if not found.pieces and not found.pairs:
             count = len(self.pieces) + len(self.pairs)
-            raise SpecError(f"{self.source} is too short ({count} pieces) to have a {split} split")
+            raise SpecError(
+                f"{self.source} is too short ({count} pieces), or repeats itself too much, "
+                f"to have a {split} split: give it more texts that differ"
+            )
         return found
+
+    def _numbered(self, *, held_out: bool) -> Texts:
+        return Texts(
+            self.source,
+            tuple(piece for at, piece in enumerate(self.pieces) if _held_out(at) == held_out),
+            tuple(pair for at, pair in enumerate(self.pairs) if _held_out(at) == held_out),
+        )
+
+    def _without(self, seen: Texts) -> Texts:
+        """What is left when equal pieces and pairs, and runs of shared lines, are taken out."""
+        pieces, pairs = set(seen.pieces), {pair.words for pair in seen.pairs}
+        lines = {line.strip() for piece in seen.pieces for line in piece.splitlines()}
+        left = (_unseen(piece, lines) for piece in self.pieces if piece not in pieces)
+        return Texts(
+            self.source,
+            tuple(piece for piece in left if piece.strip()),
+            tuple(pair for pair in self.pairs if pair.words not in pairs),
+        )
 
 
 def python_prose() -> Texts:
@@ -91,7 +121,8 @@ def _lines(path: Path, content: bytes) -> Texts:
     texts: list[str] = []
     pairs: list[Pair] = []
     bad: dict[int, str] = {}
-    for number, line in enumerate(content.split(b"\n"), start=1):
+    lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         found = _read_line(line, number)
@@ -156,6 +187,19 @@ def _cut(text: str) -> list[str]:
             pieces.append("".join(lines))
             lines, size = [], 0
     return [*pieces, "".join(lines)] if lines else pieces
+
+
+def _unseen(piece: str, seen: Set[str]) -> str:
+    """The lines of a piece but for those in a row that all were seen, if they say enough.
+
+    A short line alone, such as a bracket, is nobody's; many together are an example.
+    """
+    left: list[str] = []
+    for shared, run in groupby(piece.splitlines(keepends=True), lambda line: line.strip() in seen):
+        lines = list(run)
+        if not shared or sum(len(line.strip()) for line in lines) < _SEEN:
+            left += lines
+    return "".join(left)
 
 
 def _held_out(number: int) -> bool:
