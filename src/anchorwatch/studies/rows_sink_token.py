@@ -154,8 +154,19 @@ def _counted(call: Callable[[], Any]) -> int:
     return int(counter.get_total_flops())
 
 
-def _attended(query: Any, key: Any, value: Any, *_: Any, **named: Any) -> int:
-    """Of shapes [B, H, positions, D]: a product and a sum for each channel, of keys and values."""
+def _attended(
+    query: Any,
+    key: Any,
+    value: Any,
+    *_: Any,
+    attn_mask: Any = None,
+    scale: Any = None,
+    out_shape: Any = None,
+) -> int:
+    """Of shapes [B, H, positions, D]: a product and a sum for each channel, of keys and values.
+
+    The rest of the names is what torch's counter hands over, too.
+    """
     pairs = query[0] * query[1] * query[2] * key[2]
     return int(2 * pairs * (key[3] + value[3]))
 
