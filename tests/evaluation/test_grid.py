@@ -497,6 +497,13 @@ def test_manifests_say_what_it_takes_to_make_them_again(asked):
     assert template("plain").as_dict()["stops"] == ["\n"]
 
 
+def test_a_long_prompt_looks_the_vocabulary_up_once():
+    model, size = load("tiny/arm"), mock.PropertyMock(return_value=load("tiny/arm").vocab_size)
+    with mock.patch.object(type(model), "vocab_size", size):
+        assert len(model.encode("the anchor " * 50)) > 50
+    assert size.call_count == 1
+
+
 def test_a_bar_inside_a_bar_is_silent(monkeypatch, capsys):
     from anchorwatch.progress import Progress
 
