@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+PAGE   := src/anchorwatch/explorer/built/app.js
+WEB    := $(wildcard web/*.json web/*.ts web/*.js web/src/*.* web/src/*/*.*)
 
-.PHONY: setup check test test-real bench bench-read study film figures clean
+.PHONY: setup setup-browser web check test test-web test-real bench bench-read study film figures tour clean
 
 setup: $(READY)
 
@@ -20,7 +22,23 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: $(READY)
+web: $(PAGE)
+
+$(PAGE): $(WEB)
+	@node -e 'const [a, b] = process.versions.node.split("."); process.exit(a > 20 || (a == 20 && b >= 19) ? 0 : 1)' || { echo "the explorer's page needs Node 20.19 or newer"; exit 1; }
+	cd web && npm install --no-save --silent && npm run build
+
+# Playwright drives the machine's own Chromium: nothing is downloaded but Debian's package.
+setup-browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
+	if [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq chromium; \
+	else echo "the browser tests need Chromium: sudo apt-get install chromium"; exit 1; fi
+
+test-web: $(PAGE)
+	test -d web/node_modules || (cd web && npm install --no-save --silent)
+	cd web && npm run check && npm test
+
+test: $(READY) setup-browser test-web
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 -m "not real"
 
 test-real: $(READY)
@@ -39,8 +57,11 @@ bench-read: $(READY)
 figures: $(READY)
 	$(BIN)/python docs/gallery.py
 
+tour: $(READY) $(PAGE) setup-browser
+	$(BIN)/python docs/tour.py
+
 study: $(READY)
 	$(BIN)/python examples/first_run.py
 
 clean:
-	rm -rf $(VENV) .real dist build
+	rm -rf $(VENV) .real dist build web/node_modules $(dir $(PAGE))

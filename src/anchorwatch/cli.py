@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from anchorwatch import probes as kinds
-from anchorwatch import talk, words
+from anchorwatch import talk, viewing, words
 from anchorwatch._version import __version__
 from anchorwatch.errors import AnchorwatchError, SpecError
 from anchorwatch.foreign import one_line
@@ -324,6 +324,9 @@ def doctor(as_json: AsJson = False) -> None:
             mark = "ok  " if finding.good else "FAIL"
             typer.echo(f"{mark} {finding.name:<{width}}  {finding.says}")
     raise typer.Exit(1 if failed else 0)
+
+
+viewing.add_to(app)
 
 
 def main() -> None:

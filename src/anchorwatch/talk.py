@@ -19,6 +19,7 @@ from anchorwatch.foreign import one_line, visible
 if TYPE_CHECKING:
     from anchorwatch.trace import Trace
 
+_EXPLORING = ("starlette", "uvicorn")
 _RUNNING = ("torch", "transformers", "safetensors", "tokenizers", "accelerate", "huggingface_hub")
 
 
@@ -72,6 +73,8 @@ def fail(said: str, code: int) -> NoReturn:
 def lacking(error: ImportError) -> str:
     """What to install when an import fails."""
     name = (error.name or "").partition(".")[0]
+    if name in _EXPLORING:
+        return f"this command needs {name}, not installed: pip install 'anchorwatch[explore]'"
     if "pip install" in str(error) or name not in _RUNNING:
         return str(error)
     return f"this command needs {name}, which is not installed: pip install 'anchorwatch[run]'"

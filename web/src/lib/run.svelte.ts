@@ -1,0 +1,285 @@
+/** A run in the page: its header, its frames, and the parts that arrive while it is looked at. */
+
+import { numbers, shares, type Packet } from "./packet";
+import { Missing, type Header, type Source } from "./source";
+import type { Scale } from "./state";
+
+export interface Sinks {
+  /** [step] where the sinks of a step begin; one more than there are steps. */
+  first: Int32Array;
+  key: Int32Array;
+  share: Float32Array;
+  leftOut: number;
+}
+
+export interface Tile {
+  /** [step, bin] codes of shares. */
+  codes: Uint8Array;
+  most: number;
+  sinks: Sinks;
+}
+
+export interface Layer extends Tile {
+  topKey: Int32Array;
+  topShare: Float32Array;
+  headTopKey: Int32Array;
+  headTopShare: Float32Array;
+  headSinkShare: Float32Array;
+  headSinks: Int32Array;
+  flow: Float32Array;
+}
+
+export interface Frames {
+  canvas: Int32Array;
+  role: Uint8Array;
+  region: Int32Array;
+  committedAt: Int32Array;
+  logprob: Float32Array;
+  keys: Int32Array;
+}
+
+export interface Row {
+  shares: Float32Array;
+  null: Float32Array;
+}
+
+export interface ExactMap {
+  map: Float32Array;
+  rows: number;
+  cols: number;
+  width: number;
+}
+
+export const MASKED = 2;
+export const FRESH = 3;
+export const ABSENT = 5;
+
+/** Tiles of single heads that are kept; each is steps x bins bytes. */
+const MOST_TILES = 48;
+const MOST_ROWS = 400;
+
+export class RunData {
+  layers = $state.raw<ReadonlyMap<number, Layer>>(new Map());
+  tiles = $state.raw<ReadonlyMap<string, Tile>>(new Map());
+  rows = $state.raw<ReadonlyMap<string, Row>>(new Map());
+  maps = $state.raw<ReadonlyMap<string, ExactMap>>(new Map());
+  measures = $state.raw<ReadonlyMap<string, Float32Array>>(new Map());
+  nulls = $state.raw<ReadonlyMap<number, Tile["codes"] | null>>(new Map());
+  flow = $state.raw<Float32Array | null>(null);
+  /** What could not be had, by key: shown where it is missing. */
+  missing = $state.raw<ReadonlyMap<string, string>>(new Map());
+  private nullMost = new Map<number, number>();
+  private asking = new Set<string>();
+
+  private constructor(
+    readonly id: number,
+    readonly header: Header,
+    readonly frames: Frames,
+    private source: Source,
+  ) {}
+
+  static async open(source: Source, id: number, header: Header): Promise<RunData> {
+    const { arrays } = await source.packet(id, "frames");
+    const frames: Frames = {
+      canvas: arrays.canvas as Int32Array,
+      role: arrays.role as Uint8Array,
+      region: arrays.region as Int32Array,
+      committedAt: arrays.committed_at as Int32Array,
+      logprob: arrays.logprob as Float32Array,
+      keys: arrays.keys as Int32Array,
+    };
+    return new RunData(id, header, frames, source);
+  }
+
+  /** The layer at the cursor first, then the others, one after another. */
+  async load(first: number): Promise<void> {
+    const { layers, null_of, measures, flow } = this.header;
+    if (layers.includes(first)) await this.wantLayer(first);
+    if (layers.length) for (const at of new Set(null_of)) await this.wantNull(at);
+    for (const at of layers) if (!this.layers.has(at)) await this.wantLayer(at);
+    if (flow) await this.want("flow", (packet) => (this.flow = packet.arrays.flow as Float32Array));
+    await Promise.all(measures.map((_, at) => this.wantMeasure(at)));
+  }
+
+  wantLayer(at: number): Promise<void> {
+    return this.want(`layer-${at}`, (packet) => {
+      this.layers = new Map(this.layers).set(at, layerOf(packet, this.header.steps));
+    });
+  }
+
+  /** The tile that is looked at: of the mean over heads it came with the layer. */
+  tile(layer: number, head: number | null, group: number): Tile | undefined {
+    if (head === null && group === this.header.group) return this.layers.get(layer);
+    return this.tiles.get(`tile-${layer}-${head ?? "mean"}-${group}`);
+  }
+
+  wantTile(layer: number, head: number | null, group: number): void {
+    if (!this.header.layers.includes(layer)) return;
+    if (head === null && group === this.header.group) return void this.wantLayer(layer);
+    if (!this.header.on_demand.heads) return;
+    const key = `tile-${layer}-${head ?? "mean"}-${group}`;
+    void this.want(key, (packet) => {
+      this.tiles = kept(this.tiles, key, tileOf(packet, this.header.steps), MOST_TILES);
+    });
+  }
+
+  row(step: number, layer: number, head: number | null): Row | undefined {
+    return this.rows.get(`row-${step}-${layer}-${head ?? "mean"}`);
+  }
+
+  wantRow(step: number, layer: number, head: number | null): void {
+    if (!this.header.on_demand.rows || !this.header.layers.includes(layer)) return;
+    const key = `row-${step}-${layer}-${head ?? "mean"}`;
+    void this.want(key, ({ arrays }) => {
+      const row = { shares: arrays.shares as Float32Array, null: arrays.null as Float32Array };
+      this.rows = kept(this.rows, key, row, MOST_ROWS);
+    });
+  }
+
+  hasMap(step: number, layer: number, head: number): boolean {
+    return this.header.maps.some(([s, l, h]) => s === step && l === layer && h === head);
+  }
+
+  wantMap(step: number, layer: number, head: number): Promise<void> {
+    const key = `map-${step}-${layer}-${head}`;
+    return this.want(key, ({ arrays, shapes, meta }) => {
+      const [rows, cols] = shapes.map;
+      const map = { map: arrays.map as Float32Array, rows, cols, width: meta.width };
+      this.maps = kept(this.maps, key, map, 8);
+    });
+  }
+
+  wantMeasure(at: number): Promise<void> {
+    const { name } = this.header.measures[at];
+    return this.want(`measure-${at}`, ({ arrays, meta }) => {
+      const values = arrays.values
+        ? (arrays.values as Float32Array)
+        : numbers(arrays.codes as Uint8Array, meta.least, meta.most);
+      this.measures = new Map(this.measures).set(name, values);
+    });
+  }
+
+  private wantNull(at: number): Promise<void> {
+    return this.want(`null-${at}`, ({ arrays, meta }) => {
+      this.nullMost.set(at, meta.most);
+      this.nulls = new Map(this.nulls).set(at, arrays.codes as Uint8Array);
+    });
+  }
+
+  /** [step, bin] what a tile shows on a scale: shares, or times what indifferent attention gives. */
+  values(tile: Tile, layer: number, scale: Scale): Float32Array {
+    const table = shares(tile.most);
+    const found = new Float32Array(tile.codes.length);
+    for (let at = 0; at < found.length; at++) found[at] = table[tile.codes[at]];
+    if (scale !== "lift") return found;
+    const of = this.header.null_of[layer];
+    const codes = this.nulls.get(of);
+    if (!codes) return found.fill(NaN);
+    const even = shares(this.nullMost.get(of) ?? 0);
+    for (let at = 0; at < found.length; at++) found[at] /= even[codes[at]];
+    return found;
+  }
+
+  token(frame: number, position: number) {
+    const at = this.frames.canvas[frame * this.header.positions + position];
+    return at < 0 ? undefined : this.header.tokens[at];
+  }
+
+  /** What stands at a position in the end. */
+  last(position: number) {
+    return this.token(this.header.frames - 1, position);
+  }
+
+  private async want(key: string, put: (packet: Packet) => void): Promise<void> {
+    if (this.asking.has(key)) return;
+    this.asking.add(key);
+    try {
+      put(await this.source.packet(this.id, key));
+    } catch (error) {
+      if (!(error instanceof Missing)) throw error;
+      this.missing = new Map(this.missing).set(key, error.message);
+    }
+    if (/^(tile|row|map)/.test(key)) this.asking.delete(key);
+  }
+}
+
+function kept<T>(held: ReadonlyMap<string, T>, key: string, value: T, most: number): Map<string, T> {
+  const found = new Map(held).set(key, value);
+  for (const old of found.keys()) {
+    if (found.size <= most) break;
+    found.delete(old);
+  }
+  return found;
+}
+
+function tileOf({ arrays, meta }: Packet, steps: number): Tile {
+  const at = arrays.sink_step as Int32Array;
+  const first = new Int32Array(steps + 1);
+  for (const step of at) first[step + 1]++;
+  for (let step = 0; step < steps; step++) first[step + 1] += first[step];
+  return {
+    codes: arrays.codes as Uint8Array,
+    most: meta.most,
+    sinks: {
+      first,
+      key: arrays.sink_key as Int32Array,
+      share: arrays.sink_share as Float32Array,
+      leftOut: meta.sinks_left_out,
+    },
+  };
+}
+
+function layerOf(packet: Packet, steps: number): Layer {
+  const { arrays } = packet;
+  return {
+    ...tileOf(packet, steps),
+    topKey: arrays.top_key as Int32Array,
+    topShare: arrays.top_share as Float32Array,
+    headTopKey: arrays.head_top_key as Int32Array,
+    headTopShare: arrays.head_top_share as Float32Array,
+    headSinkShare: arrays.head_sink_share as Float32Array,
+    headSinks: arrays.head_sinks as Int32Array,
+    flow: arrays.flow as Float32Array,
+  };
+}
+
+export const DERIVED = {
+  "greatest share": { unit: "share of attention", says: "share of the key that receives most" },
+  "share on sinks": { unit: "share of attention", says: "share that all sinks receive" },
+  "number of sinks": { unit: "keys", says: "keys that the rule calls sinks" },
+  "greatest key": { unit: "position", says: "position of the key that receives most" },
+} as const;
+
+/** [layer, head] a measure at a step; NaN where it was not measured or is not in the page. */
+export function headTable(run: RunData, measure: string, step: number): Float32Array {
+  const { layers, heads } = run.header.model;
+  const found = new Float32Array(layers * heads).fill(NaN);
+  const field = run.measures.get(measure);
+  if (field) return field.slice(step * layers * heads, (step + 1) * layers * heads);
+  for (const [at, layer] of run.layers)
+    for (let head = 0; head < heads; head++) {
+      const from = step * heads + head;
+      const value = {
+        "greatest share": layer.headTopShare[from],
+        "share on sinks": layer.headSinkShare[from],
+        "number of sinks": layer.headSinks[from] < 0 ? NaN : layer.headSinks[from],
+        "greatest key": layer.headTopKey[from] < 0 ? NaN : layer.headTopKey[from],
+      }[measure];
+      if (value !== undefined) found[at * heads + head] = value;
+    }
+  return found;
+}
+
+/** The texts of a run in the end, and which of them it wrote. */
+export function spelled(run: RunData) {
+  const texts = Array.from({ length: run.header.positions }, (_, at) => run.last(at)?.text ?? "");
+  return { texts, answer: run.header.answer_positions };
+}
+
+/** The layer as deep in the other run: the same number where both have as many. */
+export function depth(layer: number, from: RunData, to: RunData): number {
+  const [n, m] = [from.header.model.layers, to.header.model.layers];
+  const wanted = n === m || n < 2 ? layer : Math.round((layer / (n - 1)) * (m - 1));
+  const able = to.header.layers.length ? to.header.layers : [wanted];
+  return able.reduce((x, y) => (Math.abs(y - wanted) < Math.abs(x - wanted) ? y : x));
+}
