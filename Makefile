@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 PAGE   := src/anchorwatch/explorer/built/app.js
 WEB    := $(wildcard web/*.json web/*.ts web/*.js web/src/*.* web/src/*/*.*)
 
-.PHONY: setup setup-browser web check test test-web test-real bench bench-read study film figures tour clean
+.PHONY: setup setup-browser web check test test-web test-real bench bench-read bench-train lab variants study film figures tour clean
 
 setup: $(READY)
 
@@ -53,6 +53,15 @@ bench: $(READY)
 
 bench-read: $(READY)
 	$(BIN)/python benchmarks/metrics.py
+
+bench-train: $(READY)
+	$(BIN)/python benchmarks/training.py
+
+lab: $(READY)
+	$(BIN)/python recipes/lab.py
+
+variants: $(READY)
+	$(BIN)/python recipes/variants.py
 
 figures: $(READY)
 	$(BIN)/python docs/gallery.py

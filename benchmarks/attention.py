@@ -2,7 +2,8 @@
 
 Arms: plain generation; ours with the default probes, and with `received` alone; transformers' eager
 attention with `output_attentions=True`, reduced to the same numbers; and the published way, hidden
-states first and then a recomputed T x T map for each layer. Peak memory is what the process took
+states first and then a recomputed T x T map for each layer. Then parts: one pass without and with a
+sink token, ours and the published dense mask. Peak memory is what the process took
 above its resting size, read while the arm runs; timings are the best of several interleaved turns.
 """
 
@@ -21,6 +22,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 import anchorwatch as aw
 from anchorwatch.attention import NAME, attend, register, watching
 from anchorwatch.models.families import by_name
+from anchorwatch.models.fits import fitted
 from anchorwatch.models.model import Model
 from anchorwatch.models.tokens import Specials
 from anchorwatch.tiles import Want, survey
@@ -159,6 +161,45 @@ def layer_table(lengths, layers, turns):
     return found
 
 
+def dense_mask(model, ids, embedding):
+    """The published sink token: a token in the sequence and a boolean (T + 1)^2 mask."""
+    tokens = torch.cat([embedding, model.network.get_input_embeddings()(ids[0])])[None]
+    seen = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool)
+    seen[0, 1:] = False
+    return model.network(inputs_embeds=tokens, attention_mask=seen[None, None]).logits[:, 1:]
+
+
+def parts_table(length, layers, turns):
+    """One bare forward pass without and with a sink token: ours, and the published form."""
+    model = llada_layers(layers, length + 1)
+    ids = torch.randint(5, 500, (1, length), generator=torch.Generator().manual_seed(0))
+    ids[:, length // 2 :] = 511
+    sink = aw.edits.sink_token()
+    embedding = fitted(sink, model).embedding
+    parts = {
+        "off by one": aw.edits.off_by_one(),
+        "position-free": aw.edits.sink_token(rotary=False),
+        "register": aw.edits.register(),
+    }
+    with torch.no_grad():
+        arms = {
+            "plain": lambda: model.logits(ids),
+            "sink token": lambda: model.logits(ids, parts=[sink]),
+            "dense mask": lambda: dense_mask(model, ids, embedding),
+        } | {
+            name: lambda part=part: model.logits(ids, parts=[part]) for name, part in parts.items()
+        }
+        gap = (arms["sink token"]() - arms["dense mask"]()).abs().max()
+        rows = measured(arms, turns)
+    print(
+        f"\nParts, LLaDA-8B layer shape, {layers} layer(s), T = {length}; forms differ by {gap:.1e}"
+    )
+    for name, row in rows.items():
+        row["ratio"] = row["seconds"] / rows["plain"]["seconds"]
+        print(f"  {name:<13} {row['seconds']:8.3f} s  {row['ratio']:5.3f}x plain")
+    return rows
+
+
 class Surveyor:
     """Attention alone: surveys each call, as the probes do."""
 
@@ -231,6 +272,7 @@ def tiny_table(turns, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=[256, 512, 1024, 2048])
+    parser.add_argument("--parts-length", type=int, default=512)
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/attention.json"))
@@ -250,6 +292,7 @@ def main():
             "facts": facts,
             "attention": attention_table(given.turns),
             "tiny": tiny_table(given.turns, Path(folder)),
+            "parts": parts_table(given.parts_length, given.layers, given.turns),
             "layer": layer_table(given.lengths, given.layers, given.turns),
         }
     given.out.write_text(json.dumps(result, indent=1))

@@ -79,7 +79,7 @@ def summaries(received: np.ndarray, generator: np.random.Generator) -> dict:
 def manifest(layers: int, heads: int, length: int, prompt: int, steps: int) -> dict:
     model = {"source": "benchmark", "family": "llada", "kind": "mdm", "weights": "benchmark"}
     model |= {"visibility": "bidirectional", "block": None, "windows": None, "shift": False}
-    model |= {"mask_id": 0, "sink_id": None, "layers": layers, "heads": heads, "kv_heads": heads}
+    model |= {"mask_id": 0, "parts": [], "layers": layers, "heads": heads, "kv_heads": heads}
     words = [".", ",", "\n", " the", " of", " anchor", " 7", " holds"]
     return {
         "model": model,

@@ -8,6 +8,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
+from anchorwatch.models import variants
+
 SMALL = {
     "vocab_size": 96,
     "hidden_size": 32,
@@ -226,3 +228,29 @@ def write_gguf(path, *more):
     writer.write_tensors_to_file()
     writer.close()
     return made
+
+
+def _as_llada():
+    return network("llama", bidirectional=True, rope_theta=500000.0, rms_norm_eps=1e-6)
+
+
+def trained(folder, parts, *, change=0.1):
+    """A folder as training leaves it: the network's tensors, and the parts with their digests."""
+    made = _as_llada()
+    variants.attach(made, parts)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name in variants.tensor_names(made, parts):
+            held = made.get_parameter(name)
+            held.add_(change * torch.randn_like(held))
+    now = variants.trained(made, parts)
+    config = llada_config() | {"anchorwatch": {"parts": [part.as_dict() for part in now]}}
+    own = variants.tensor_names(made, parts)  # these keep their names whatever the family's are
+    tensors = {k: v.clone().contiguous() for k, v in made.state_dict().items()}
+    named = llada_names({k: v for k, v in tensors.items() if k not in own})
+    return write(folder, config, named | {k: tensors[k] for k in own}), now
+
+
+def without_parts(folder):
+    """The same network without any part."""
+    return write(folder, llada_config(), llada_names(tensors_of(_as_llada())))

@@ -183,7 +183,7 @@ def _manifest(model: tuple, ids: list[int], texts: Mapping[int, str], rest: tupl
             "windows": None,
             "shift": shift,
             "mask_id": None if kind == "arm" else MASK_ID,
-            "sink_id": None,
+            "parts": [],
             "layers": layers,
             "heads": heads,
             "kv_heads": heads,

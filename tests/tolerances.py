@@ -56,3 +56,33 @@ SCORE = 2e-4
 
 PLANTED_SINK = 3e-3
 """A planted sink's share against the round number it was planted for (0.98, or nothing)."""
+
+COMPARED = 2e-5
+"""A mean over two runs (KL in nats, a change of states, a share of gains): float32 against eager."""
+
+IDENTITY = 1e-5
+"""Logits of a whole float32 pass by two forms of one identity, relative to the largest."""
+
+IDENTITY_64 = 1e-10
+"""The same in float64, and gradients, relative to the largest."""
+
+BFLOAT16_SHARE, BFLOAT16_LOGPROB = 0.08, 0.2
+"""A share of attention, a log-probability of order five: bfloat16 against float32, tiny networks."""
+
+LIKELIHOOD = 1e-4
+"""A log-likelihood of a few tokens, in nats, in another batch or against float64 loops."""
+
+COVERED = 0.93, 0.97
+"""Share of nominal 95 % intervals that hold the truth, over at least 1,000 fixed seeds."""
+
+SEEDED_ERRORS = 3
+"""Standard errors that the mean over many seeds may lie from the truth."""
+
+SHARED_LOSS = 2e-5
+"""A loss of order one after a few updates, one process against two: other sums of the same numbers."""
+
+ENUMERATED = 1e-6
+"""A bound in nats against the sum over all mask sets or orders, float64 networks."""
+
+INDIFFERENT = 1e-6
+"""A loss against log V, relative: float32 logits of zero, some hundred terms."""

@@ -6,16 +6,17 @@
 Nothing heavy is imported until a name that needs it is used: reading a trace never imports torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anchorwatch import decoding, edits, probes, rules
 from anchorwatch._version import __version__
 from anchorwatch.errors import AnchorwatchError
+from anchorwatch.lazy import attributes
 
 if TYPE_CHECKING:
-    from anchorwatch import figures, metrics, stats
+    from anchorwatch import evaluation, figures, lab, metrics, stats, training, worlds
     from anchorwatch.diffs import diff
+    from anchorwatch.effects import effect
     from anchorwatch.loop import Step
     from anchorwatch.models.loading import load
     from anchorwatch.models.model import Model
@@ -24,21 +25,22 @@ if TYPE_CHECKING:
     from anchorwatch.trace import Trace, read
 
 _LAZY = {
-    "Model": "anchorwatch.models.model",
-    "Step": "anchorwatch.loop",
-    "Trace": "anchorwatch.trace",
-    "diff": "anchorwatch.diffs",
-    "fork": "anchorwatch.replays",
-    "load": "anchorwatch.models.loading",
-    "plan": "anchorwatch.runs",
-    "read": "anchorwatch.trace",
-    "replay": "anchorwatch.replays",
-    "run": "anchorwatch.runs",
-    "run_many": "anchorwatch.runs",
-    "steps": "anchorwatch.runs",
+    "Model": "models.model",
+    "Step": "loop",
+    "Trace": "trace",
+    "diff": "diffs",
+    "effect": "effects",
+    "fork": "replays",
+    "load": "models.loading",
+    "plan": "runs",
+    "read": "trace",
+    "replay": "replays",
+    "run": "runs",
+    "run_many": "runs",
+    "steps": "runs",
 }
 
-_MODULES = ("figures", "metrics", "stats")
+_MODULES = ("evaluation", "figures", "lab", "metrics", "stats", "training", "worlds")
 
 __all__ = [
     "AnchorwatchError",
@@ -49,8 +51,11 @@ __all__ = [
     "decoding",
     "diff",
     "edits",
+    "effect",
+    "evaluation",
     "figures",
     "fork",
+    "lab",
     "load",
     "metrics",
     "plan",
@@ -62,24 +67,12 @@ __all__ = [
     "run_many",
     "stats",
     "steps",
+    "training",
+    "worlds",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"anchorwatch.{name}")
-    if name not in _LAZY:
-        raise AttributeError(f"module 'anchorwatch' has no attribute {name!r}")
-    try:
-        return getattr(import_module(_LAZY[name]), name)
-    except ModuleNotFoundError as error:
-        if error.name in ("torch", "transformers", "accelerate", "safetensors", "tokenizers"):
-            raise ModuleNotFoundError(
-                f"aw.{name} needs {error.name}, which is not installed: "
-                "pip install 'anchorwatch[run]'",
-                name=error.name,
-            ) from None
-        raise
+__getattr__ = attributes("anchorwatch", _LAZY, _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -83,15 +83,24 @@ class Made:
     call: Call
     spared: Spared
     before_heads: torch.Tensor
-    """[B, K, H, D] output before heads were taken out of it, of earlier rows too."""
+    """[B, k, H, D] output before heads were taken out of it, of earlier rows too."""
+
+
+def made_of(call: Call, out: torch.Tensor) -> Made:
+    """A call that nothing changed, in the same words."""
+    none = torch.zeros(0, dtype=torch.long, device=out.device)
+    return Made(out, call, Spared(none, none, none, none, none.float()), out)
 
 
 def applied(plain: Call, change: Change, before: torch.Tensor | None = None) -> Made:
     """The call with the change. `before` [B, k, H, D] is output of earlier rows under a cache."""
-    query = plain.query
+    query, added = plain.query, plain.added
     if bool(change.uniform.any()):
-        query = query.masked_fill(change.uniform[..., None, None], 0.0)
-    call = replace(plain, query=query)
+        even = change.uniform[..., None, None]
+        query = query.masked_fill(even, 0.0)
+        if added is not None:
+            added = added.masked_fill(even & (added > -torch.inf), 0.0)
+    call = replace(plain, query=query, added=added)
     spared = _spared(call, change)
     call = replace(call, bias=_bias(call, change, spared), dropped=_dropped(call, change, spared))
     value = plain.value.repeat_interleave(query.shape[1] // plain.value.shape[1], dim=1)
@@ -122,10 +131,15 @@ def _heads(plain: Call, change: Change, out: torch.Tensor, rows: torch.Tensor) -
 
 
 def _mean(call: Call, states: torch.Tensor) -> torch.Tensor:
-    """[B, H, Q, D]: the mean of [B, H, K, D] over the positions each row may look at."""
-    seen = visible(call)
+    """[B, H, Q, D]: the mean of [B, H, K, D] over the positions each row may look at.
+
+    Added keys are no positions: states may hold them (values do) or not (outputs do not).
+    """
+    seen, keys = visible(call), call.key.shape[2] - call.num_added
+    states = states[:, :, -keys:]
     if seen is None:
         return states.mean(dim=2, keepdim=True).expand(-1, -1, call.query.shape[2], -1)
+    seen = seen[..., -keys:]
     share = seen.float() / seen.sum(dim=-1, keepdim=True).clamp(min=1)
     return (share @ states.float()).to(states.dtype)
 
@@ -166,7 +180,10 @@ def _dropped(call: Call, change: Change, spared: Spared) -> torch.Tensor | None:
 def _spared(call: Call, change: Change) -> Spared:
     """Rows that may look at something and would be left with nothing."""
     emptied, seen = change.emptied, visible(call)
-    queries = call.query.shape[2]
+    queries, n = call.query.shape[2], call.num_added
+    if call.added is not None:  # what a head does not see cannot be its last key
+        emptied = emptied.clone()
+        emptied[..., :n] |= (call.added == -torch.inf).all(dim=2)
     if seen is None:
         bare = emptied.all(dim=-1, keepdim=True).expand(-1, -1, queries)
     else:
@@ -190,6 +207,8 @@ def logits_of(call: Call, b: int, h: int, queries: torch.Tensor) -> torch.Tensor
     """[n, K] logits of some rows of one head without any bias; -inf where a row may not look."""
     group = h * call.key.shape[1] // call.query.shape[1]
     logits = call.query[b, h, queries].float() @ call.key[b, group].float().T * call.scale
+    if call.added is not None:
+        logits[:, : call.num_added] = call.added[b, h, queries].float()
     seen = visible(call)
     if seen is None:
         return logits

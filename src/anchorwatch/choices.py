@@ -60,24 +60,25 @@ def chosen(
     count = len(pool.eligible)
     known = np.full((len(shares), count), np.nan)
     known[:, : shares.shape[1]] = shares[:, :count]
-    found = np.full((len(known), edit.k), MISSING, dtype=np.int32)
-    most = min(edit.k, int((~np.isnan(known[0])).sum()) - 1)
+    most = max(min(edit.k, int((~np.isnan(known[0])).sum()) - 1), 0)
     allowed = pool.eligible & ~np.isnan(known)
-    sinks = _sinks(edit, known, looked)
-    for place in range(len(known)):
-        if isinstance(edit, hide_lowest):
-            order = np.argsort(known[place], kind="stable")
-            keys = order[allowed[place][order]][: max(most, 0)]
-        else:
-            order = np.argsort(-known[place], kind="stable")
-            keys = order[(allowed & sinks)[place][order]][: max(most, 0)]
-        if isinstance(edit, hide_random):
-            others = allowed[place].copy()
-            others[keys] = False
-            draw = np.random.default_rng((*pool.draw, place))
-            keys = _others(edit, keys, order[others[order]], pool.classes, draw)
-        found[place, : len(keys)] = keys
-    return found
+    lowest = isinstance(edit, hide_lowest)
+    order = np.argsort(known if lowest else -known, axis=1, kind="stable")
+    wanted = allowed if lowest else allowed & _sinks(edit, known, looked)
+    ranks = np.cumsum(np.take_along_axis(wanted, order, axis=1), axis=1)
+    keys = _nth(order, ranks, np.arange(1, edit.k + 1))
+    keys[:, most:] = MISSING
+    if not isinstance(edit, hide_random):
+        return keys
+    draws = [np.random.default_rng((*pool.draw, place)) for place in range(len(known))]
+    return _others(edit, keys, _Ordered(order, allowed, pool.classes), draws)
+
+
+def _nth(order: np.ndarray, ranks: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """[place, n] keys at which each row of `ranks`, that never falls, first reaches `wanted`."""
+    reached = ranks[:, None, :] >= wanted[..., None]
+    keys = np.take_along_axis(order, reached.argmax(axis=-1), axis=1).astype(np.int32)
+    return np.where(reached[..., -1], keys, MISSING).astype(np.int32)
 
 
 def _sinks(edit: Detecting, shares: np.ndarray, looked: np.ndarray | None) -> np.ndarray:
@@ -91,21 +92,49 @@ def _sinks(edit: Detecting, shares: np.ndarray, looked: np.ndarray | None) -> np
     return there & edit.rule.labels(shares, looked)
 
 
+@dataclass(frozen=True)
+class _Ordered:
+    """Keys of every place, those that receive most first."""
+
+    keys: np.ndarray
+    """[place, rank]."""
+    allowed: np.ndarray
+    """[place, key] bool."""
+    classes: np.ndarray
+    """[key]."""
+
+
 def _others(
-    edit: hide_random,
-    sinks: np.ndarray,
-    others: np.ndarray,
-    classes: np.ndarray,
-    draw: np.random.Generator,
+    edit: hide_random, sinks: np.ndarray, ordered: _Ordered, draws: list[np.random.Generator]
 ) -> np.ndarray:
-    """As many of the others (those that receive most first) as there are sinks."""
+    """[place, k] for each sink one of the keys that are none, of its kind where kinds matter.
+
+    One draw after another, for all places at once: what is drawn is never drawn again.
+    """
+    k = sinks.shape[1]
+    left = ordered.allowed.copy()
+    rows, _ = np.nonzero(sinks != MISSING)
+    left[rows, sinks[sinks != MISSING]] = False
+    left = np.take_along_axis(left, ordered.keys, axis=1)  # [place, rank] from here on
     if edit.matched_to == "rank":
-        others = others[: 2 * edit.k]
-    picked: list[int] = []
-    for sink in sinks:
-        left = [int(key) for key in others if key not in picked]
-        alike = [key for key in left if classes[key] == classes[sink]]
-        pool = (alike or left) if edit.matched_to == "class" else left
-        if pool:
-            picked.append(int(draw.choice(pool)))
-    return np.asarray(picked, dtype=np.int32)
+        left &= np.cumsum(left, axis=1) <= 2 * k
+    kinds = ordered.classes[ordered.keys]
+    found = np.full(sinks.shape, MISSING, dtype=np.int32)
+    for rank in range(k):
+        pool = left
+        if edit.matched_to == "class":
+            alike = left & (kinds == ordered.classes[sinks[:, rank]][:, None])
+            pool = np.where(alike.any(axis=1, keepdims=True), alike, left)
+        sizes = np.where(sinks[:, rank] == MISSING, 0, pool.sum(axis=1))
+        drawn = [int(d.integers(n)) + 1 if n else 0 for d, n in zip(draws, sizes, strict=True)]
+        ranks, wanted = np.cumsum(pool, axis=1), np.array(drawn)[:, None]
+        there = np.flatnonzero(wanted[:, 0])
+        found[there, rank] = _nth(ordered.keys, ranks, wanted)[there, 0]
+        left[there, (ranks[there] >= wanted[there]).argmax(axis=1)] = False
+    return _packed(found)
+
+
+def _packed(found: np.ndarray) -> np.ndarray:
+    """Rows with what is missing moved to their end."""
+    order = np.argsort(found == MISSING, axis=1, kind="stable")
+    return np.take_along_axis(found, order, axis=1)

@@ -1,30 +1,38 @@
 """The command line: argument parsing only. Each command is one call of one public function.
 
-stdout is data, stderr is talk. Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted.
+stdout is data, stderr is talk. Exit codes: 0 done, 1 failed, 2 usage, 3 partly done,
+130 interrupted.
 Heavy imports live inside commands, so that --help answers at once.
 """
 
 from __future__ import annotations
 
-import inspect
 import io
 import sys
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from anchorwatch import (
+    cli_eval,
+    cli_read,
+    cli_train,
+    cli_view,
+    options,
+    places,
+    spelling,
+    talk,
+    words,
+)
 from anchorwatch import probes as kinds
-from anchorwatch import talk, viewing, words
 from anchorwatch._version import __version__
 from anchorwatch.errors import AnchorwatchError, SpecError
 from anchorwatch.foreign import one_line
 
 if TYPE_CHECKING:
     from anchorwatch.models.prompts import Prompt
-    from anchorwatch.trace import Trace
 
 app = typer.Typer(
     help="The laboratory for attention in masked diffusion language models.",
@@ -35,24 +43,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Revision = Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")]
-Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps.")]
-MaskId = Annotated[int | None, typer.Option(help="The mask token's id.")]
-Traces = Annotated[list[Path] | None, typer.Argument(help="Traces, as `run -o` writes them.")]
-Rule = Annotated[
-    str | None, typer.Option(help="What a sink is: rulli:3, zscore:3, gu:0.3, topk:1.")
-]
-Group = Annotated[str | None, typer.Option(help="Queries that count: all, masked, written.")]
-More = Annotated[list[str] | None, typer.Option("--set", help="Another option, name=value.")]
 _LENGTH = 64
-_EMBEDDED = ("tiny/llada", "tiny/dream", "tiny/arm", "tiny/bert")
+_EMBEDDED = (
+    *("lab/mdm", "lab/mdm-sink", "lab/mdm-gate", "lab/arm"),
+    *("tiny/llada", "tiny/dream", "tiny/arm", "tiny/bert"),
+)
 
 
 @app.command()
 def run(
-    model: Annotated[str, typer.Argument(help="Folder, .gguf file, hub id, or tiny/llada.")],
+    model: Annotated[str, typer.Argument(help="Folder, .gguf file, hub id, or lab/mdm.")],
     prompt: Annotated[
         str,
         typer.Argument(
@@ -61,15 +61,11 @@ def run(
         ),
     ],
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the trace here.")] = None,
-    decoding: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(words.DECODINGS)}.")
-    ] = None,
-    length: Annotated[
-        int | None, typer.Option(help=f"Positions to write; {_LENGTH}, or all masks to infill.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Forward passes.")] = None,
-    block: Annotated[int | None, typer.Option(help="Positions in a block.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
+    decoding: options.Decoded = None,
+    length: options.Length = None,
+    steps: options.Passes = None,
+    block: options.Block = None,
+    temperature: options.Temperature = None,
     guidance: Annotated[float | None, typer.Option(help="Classifier-free guidance scale.")] = None,
     forbid_end: Annotated[bool, typer.Option("--forbid-end", help="No end tokens.")] = False,
     defer_end: Annotated[bool, typer.Option("--defer-end", help="End tokens last.")] = False,
@@ -81,24 +77,25 @@ def run(
     top_k: Annotated[int | None, typer.Option(help="Likeliest tokens kept.")] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Reread all each step.")] = False,
     no_stop: Annotated[bool, typer.Option("--no-stop", help="Go on after an end token.")] = False,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the run.")] = 0,
+    seed: options.Seed = 0,
     probes: Annotated[
         str, typer.Option(help=f"default, none, or a list a,b,c of {', '.join(kinds.PROBES)}.")
     ] = "default",
     region: Annotated[
         list[str] | None, typer.Option(help="name=text: a part of the prompt, as it stands there.")
     ] = None,
+    edit: options.Edits = None,
     infill: Annotated[bool, typer.Option("--infill", help="Fill the prompt's masks.")] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Apply the chat template.")] = False,
-    revision: Revision = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    mask_id: MaskId = None,
-    as_json: AsJson = False,
+    revision: options.Revision = None,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    mask_id: options.MaskId = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Write an answer and keep every frame of it."""
     given: dict[str, Any] = {
-        "length": _LENGTH if length is None and not infill else length,
+        "length": length,
         "steps": steps,
         "block": block,
         "temperature": temperature,
@@ -116,34 +113,35 @@ def run(
     }
     # A typing mistake costs no loading: all that can be is checked first.
     fields = {name: value for name, value in given.items() if value is not None}
-    named = words.named(decoding, fields)
+    long = None if infill else _LENGTH
+    named = words.named(decoding, fields, long)
     measured, regions = words.probes(probes), words.regions(region or [])
+    edits = [spelling.edit(word) for word in edit or []]
     if out is not None:
-        words.refuse_place(out)
-    text = words.stdin() if prompt == "-" else prompt
+        places.refuse_place(out)
+    text = places.stdin() if prompt == "-" else prompt
     import anchorwatch as aw
 
     loaded = aw.load(model, revision=revision, dtype=dtype, device=device, mask_id=mask_id)
-    how = named or words.decoding(words.DEFAULTS[loaded.family.kind], fields)
+    how = named or spelling.decoding(words.DEFAULTS[loaded.family.kind], fields, length=long)
     asked: Prompt = [{"role": "user", "content": text}] if chat else text
     ask, canvas = (None, words.masked_canvas(loaded, asked)) if infill else (asked, None)
-    plan = str(
-        aw.plan(loaded, ask, how, canvas=canvas, regions=regions, probes=measured)
-    ).splitlines()
+    more: dict[str, Any] = {"canvas": canvas, "regions": regions, "probes": measured}
+    more["edits"] = edits
+    plan = str(aw.plan(loaded, ask, how, **more)).splitlines()
     talk.say(f"plan: {plan[0]}; {plan[-1]}")
-    options: dict[str, Any] = {"canvas": canvas, "regions": regions, "probes": measured}
-    talk.tell(aw.run(loaded, ask, how, **options, seed=seed, out=out), out, as_json)
+    talk.tell(aw.run(loaded, ask, how, **more, seed=seed, out=out), out, as_json)
 
 
 @app.command()
 def resume(
     model: Annotated[str, typer.Argument(help="The model the run was begun with.")],
     trace: Annotated[Path, typer.Argument(help="The -o of a run that did not end.")],
-    revision: Revision = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    mask_id: MaskId = None,
-    as_json: AsJson = False,
+    revision: options.Revision = None,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    mask_id: options.MaskId = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Go on with a run that was killed, after its last whole block of steps."""
     import anchorwatch as aw
@@ -154,148 +152,86 @@ def resume(
 
 
 @app.command()
-def show(
-    trace: Annotated[Path, typer.Argument(help="A trace, as `run -o` writes it.")],
-    step: Annotated[int | None, typer.Option(help="Only the frame before this step.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every frame of a long film.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show a trace: the canvas coloured by role, one frame or the film of the run."""
-    from anchorwatch import show as shows
-    from anchorwatch.trace import read
-
-    if every and step is not None:
-        raise SpecError("--all shows every frame and --step one: choose one of them")
-    held = read(trace)
-    if as_json:
-        frames = shows.frames_json(held, step)
-        talk.print_json({"manifest": held.manifest, "frames": frames}, indent=None)
-    else:
-        shows.show(held, step, every=every)
-
-
-@app.command()
-def verify(
-    trace: Annotated[Path, typer.Argument(help="A trace, as `run -o` writes it.")],
-    as_json: AsJson = False,
-) -> None:
-    """Compare every byte of a trace with its commit record; exit code 1 if anything differs."""
-    from anchorwatch.commits import damage, extent
-
-    found = damage(trace)
-    files, size = (0, 0) if found else extent(trace)
-    if as_json:
-        talk.print_json({"whole": not found, "damage": found, "files": files, "bytes": size})
-    else:
-        typer.echo("\n".join(found) or f"whole: {files} files, {size} bytes")
-    raise typer.Exit(1 if found else 0)
-
-
-@app.command()
-def measure(
-    metric: Annotated[
-        str, typer.Argument(help="sinks, jumps, ...; list names them, all is the default ones.")
-    ],
-    traces: Traces = None,
+def effect(
+    model: Annotated[str, typer.Argument(help="Folder, .gguf file, hub id, or lab/mdm.")],
+    prompts: Annotated[
+        str | None,
+        typer.Argument(help='A .txt of lines, a .jsonl with "prompt", or - for lines on stdin.'),
+    ] = None,
+    prompt: Annotated[list[str] | None, typer.Option(help="A prompt, instead of a file.")] = None,
+    edit: options.Edits = None,
+    control: Annotated[
+        str, typer.Option(help="random, none, or an edit of equal budget.")
+    ] = "random",
+    doses: Annotated[str | None, typer.Option(help="Numbers of keys to try: 1,5,10,20.")] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="A .csv, .json, .parquet.")
     ] = None,
-    rule: Rule = None,
-    group: Group = None,
-    by: Annotated[str | None, typer.Option(help="Split by: layer,head,progress ...")] = None,
-    more: More = None,
-    as_json: AsJson = False,
+    table: Annotated[
+        str | None, typer.Option(help="table, prompts, layers, doses or trends.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="A .pdf, .svg or .png: doses, or layers without any.")
+    ] = None,
+    decoding: options.Decoded = None,
+    length: options.Length = None,
+    steps: options.Passes = None,
+    block: options.Block = None,
+    temperature: options.Temperature = None,
+    seed: options.Seed = 0,
+    repeats: Annotated[int, typer.Option(min=1, help="Seeds of each prompt.")] = 1,
+    batch: Annotated[int | None, typer.Option(min=1, help="Prompts at once.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first prompts.")] = None,
+    rule: options.Rule = None,
+    revision: options.Revision = None,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    mask_id: options.MaskId = None,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Measure traces: a tidy table with null, lift and interval, as CSV on stdout."""
-    from anchorwatch import metrics
+    """Say what an edit does, beside a control: a table with intervals, as CSV on stdout."""
+    given: dict[str, Any] = {"length": length, "steps": steps, "block": block}
+    given |= {"temperature": temperature}
+    fields = {name: value for name, value in given.items() if value is not None}
+    named, texts = (
+        words.named(decoding, fields, _LENGTH),
+        places.prompts(prompts, prompt or [], limit),
+    )
+    asked = words.experiment(edit or [], control, doses, rule)
+    which = table or ("doses" if doses else "table")
+    places.effect_places(which, out, plot, doses=doses is not None)
+    import anchorwatch as aw
     from anchorwatch.metrics import files
-    from anchorwatch.metrics.everything import measure_all
 
-    if metric == "list":
-        return talk.print_names({name: getattr(metrics, name) for name in metrics.METRICS})
-    given = _given({"rule": rule, "group": group, "by": by}, more)
-    if metric == "all":
-        folder = words.folder_for_all(out, given)
-        for name, table in measure_all(_read(traces)).items():
-            files.save(table, folder / f"{name}.{'json' if as_json else 'csv'}")
-        return talk.say(f"wrote {one_line(str(folder))}")
-    function = words.metric(metric)
-    takes = dict(list(inspect.signature(function).parameters.items())[1:])
-    asked = words.options(takes, given)
+    loaded = aw.load(model, revision=revision, dtype=dtype, device=device, mask_id=mask_id)
+    how = named or spelling.decoding(words.DEFAULTS[loaded.family.kind], fields, length=_LENGTH)
+    found = aw.effect(loaded, texts, how, **asked, seed=seed, repeats=repeats, batch=batch)
+    talk.say(found.summary())
+    if plot is not None:
+        drawn = aw.figures.effect_doses if doses else aw.figures.effect_layers
+        talk.say(
+            f"wrote {one_line(str(drawn(found.named('doses' if doses else 'layers')).save(plot)))}"
+        )
+    held = found.named(which)
     if out is not None:
-        files.place(out, "table", files.KINDS)
-    table = function(_read(traces), **asked)
-    if out is not None:
-        talk.say(f"wrote {one_line(str(files.save(table, out)))}")
+        talk.say(f"wrote {one_line(str(files.save(held, out)))}")
     if out is None or as_json:
-        typer.echo(files.as_json(table) if as_json else files.as_csv(table), nl=as_json)
+        typer.echo(files.as_json(held) if as_json else files.as_csv(held), nl=as_json)
+
+
+for read_by in (cli_read.show, cli_read.verify, cli_read.measure, cli_read.plot, cli_read.whence):
+    app.command()(read_by)
+app.command("eval")(cli_eval.evaluate)
+app.command("lm-eval", context_settings=cli_eval.ANY_WORDS)(cli_eval.lm_eval)
+app.command()(cli_train.train)
+app.command()(cli_view.view)
+app.command()(cli_view.export)
 
 
 @app.command()
-def plot(
-    figure: Annotated[str, typer.Argument(help="sink-map, absorption, ...; list names all.")],
-    traces: Traces = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="A .pdf, .svg or .png.")] = None,
-    rule: Rule = None,
-    group: Group = None,
-    layer: Annotated[int | None, typer.Option(help="Only this layer.")] = None,
-    head: Annotated[int | None, typer.Option(help="Only this head.")] = None,
-    step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
-    more: More = None,
-) -> None:
-    """Draw a figure of traces into a file that remembers what made it."""
-    from anchorwatch.figures.catalogue import FIGURES, draw, find
-    from anchorwatch.figures.figure import KINDS
-    from anchorwatch.metrics.files import place
-
-    if figure == "list":
-        return talk.print_names({name: one.function for name, one in FIGURES.items()})
-    takes = find(figure).takes
-    named = {"rule": rule, "group": group, "layer": layer, "head": head, "step": step}
-    asked = words.options(takes, _given(named, more))
-    if out is None:
-        raise SpecError("say where to: -o sinks.pdf")
-    place(out, "figure", KINDS)
-    typer.echo(str(draw(figure, _read(traces), asked).save(out)))
-
-
-@app.command()
-def whence(
-    file: Annotated[Path, typer.Argument(help="A figure, or a .json or .parquet table.")],
-) -> None:
-    """Say what made a figure or a table: settings and traces, as JSON."""
-    from anchorwatch.figures import whence as of_figure
-    from anchorwatch.metrics.files import origin
-
-    table = file.suffix.lower() in (".json", ".parquet", ".csv")
-    talk.print_json(origin(file) if table else of_figure(file))
-
-
-@app.command()
-def models(as_json: AsJson = False) -> None:
+def models(as_json: options.AsJson = False) -> None:
     """List the families that can be loaded, and what each checkpoint must look like."""
-    from anchorwatch.models.families import FAMILIES, UNSUPPORTED
-
-    if as_json:
-        names = ("name", "kind", "architectures", "model_types", "network", "visibility", "shift")
-        rows = [
-            {name: getattr(family, name) for name in (*names, "mask_id", "checkpoints")}
-            for family in FAMILIES
-        ]
-        talk.print_json({"families": rows, "embedded": _EMBEDDED, "not_read": UNSUPPORTED})
-        return
-    row = "{:<13}{:<6}{:<15}{:<5}{:<16}{}"
-    typer.echo(row.format("family", "kind", "visibility", "row", "mask id", "held by"))
-    for family in FAMILIES:
-        mask = "none" if family.kind == "arm" else str(family.mask_id or "from tokenizer")
-        held, at = family.network or "its own class", "p-1" if family.shift else "p"
-        cells = (family.name, family.kind, family.visibility, at, mask, held)
-        typer.echo(row.format(*cells))
-        typer.echo(talk.wrapped(family.checkpoints, 13))
-    typer.echo("\nrow p-1: what the network says at the position before is about the token at p")
-    typer.echo(f"embedded: {', '.join(_EMBEDDED)}\n\nknown and not read:")
-    for name, reason in UNSUPPORTED.items():
-        typer.echo(f"  {name}\n{talk.wrapped(reason, 4)}")
+    talk.print_families(_EMBEDDED, as_json=as_json)
 
 
 @app.command()
@@ -310,23 +246,13 @@ def convert(
 
 
 @app.command()
-def doctor(as_json: AsJson = False) -> None:
+def doctor(as_json: options.AsJson = False) -> None:
     """Check this machine: versions, devices, and that the embedded models obey their laws."""
     from anchorwatch.doctor import examine
 
     findings = examine()
-    failed = [finding for finding in findings if not finding.good]
-    if as_json:
-        talk.print_json([finding.as_dict() for finding in findings])
-    else:
-        width = max(len(finding.name) for finding in findings)
-        for finding in findings:
-            mark = "ok  " if finding.good else "FAIL"
-            typer.echo(f"{mark} {finding.name:<{width}}  {finding.says}")
-    raise typer.Exit(1 if failed else 0)
-
-
-viewing.add_to(app)
+    talk.print_findings(findings, as_json=as_json)
+    raise typer.Exit(0 if all(finding.good for finding in findings) else 1)
 
 
 def main() -> None:
@@ -358,18 +284,6 @@ def _version(
     if version:
         typer.echo(__version__)
         raise typer.Exit
-
-
-def _read(paths: list[Path] | None) -> list[Trace]:
-    from anchorwatch.trace import read
-
-    if not paths:
-        raise SpecError("name at least one trace, as `anchorwatch run -o` writes it")
-    return [read(path) for path in paths]
-
-
-def _given(named: Mapping[str, object], more: list[str] | None) -> dict[str, str]:
-    return words.settings(more or [], {k: str(v) for k, v in named.items() if v is not None})
 
 
 if __name__ == "__main__":

@@ -75,11 +75,11 @@ def _surroundings() -> list[Finding]:
 
 
 def _embedded() -> list[Finding]:
+    from anchorwatch.models import lab, tiny
     from anchorwatch.models.loading import load
-    from anchorwatch.models.tiny import NAMES
 
     findings = []
-    for name in NAMES:
+    for name in (*lab.NAMES, *tiny.NAMES):
         try:
             laws = load(name, device="cpu").check()
             findings.append(Finding(name, f"{len(laws)} laws hold"))

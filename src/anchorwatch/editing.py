@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from anchorwatch import edits as kinds
 from anchorwatch.attention import Call, visible
-from anchorwatch.changes import Change, Made, applied
+from anchorwatch.changes import Change, Made, applied, made_of
 from anchorwatch.choices import MISSING, Pool, Seen, chosen, shares_of
-from anchorwatch.edits import Detecting, Edit, Hiding
+from anchorwatch.edits import Detecting, Edit, Hiding, Part, parts_among
 from anchorwatch.errors import ModelError
-from anchorwatch.liveness import prove
+from anchorwatch.liveness import Proof, prove, prove_gates, prove_registers, prove_value
 from anchorwatch.measures import Record, View
 from anchorwatch.metrics.tokens import token_class
 from anchorwatch.models.model import Model
+from anchorwatch.models.parts import Worn
+from anchorwatch.models.sites import output_modules
 from anchorwatch.tiles import Want, survey
 
 ALL_ROWS, LAST_ROW = range(2)
@@ -40,12 +42,38 @@ class Standing:
     seed: int
     decided: np.ndarray | None
     """[layer, head, rank] what a trace says was hidden; None where it is to be decided."""
+    settled: bool = False
+    """Whether that is known of all steps to come."""
+
+
+def worn_by(
+    model: Model,
+    edits: Sequence[Edit],
+    clocks: Sequence[tuple[int, float]],
+    ends: Sequence[int],
+) -> Worn | None:
+    """Parts that are on in a pass, in each row where its (step, progress) is one of theirs."""
+    parts: list[Part] = []
+    rows: list[torch.Tensor | None] = []
+    for part in parts_among(edits):
+        here = torch.tensor([part.at(*clock) for clock in clocks])
+        if bool(here.any()):
+            parts.append(part)
+            rows.append(None if bool(here.all()) else here.to(model.device))
+    return model.worn(parts, ends, rows)
 
 
 class Editor:
     """All edits of a group of jobs."""
 
-    def __init__(self, model: Model, edits: Sequence[Edit], records: Sequence[Record]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        edits: Sequence[Edit],
+        records: Sequence[Record],
+        proven: set[tuple[int | Part, int]] | None = None,
+    ) -> None:
+        """`proven` holds which edits an editor before this one saw alive, and is added to."""
         self.model, self.edits, self.records = model, tuple(edits), list(records)
         self.groups = tuple({"all", *(e.eligible for e in self.edits if isinstance(e, Detecting))})
         self.cached = False
@@ -58,17 +86,27 @@ class Editor:
         self._decided: dict[tuple[int, int, int], np.ndarray] = {}
         self._outputs: dict[int, torch.Tensor] = {}
         self._came: set[int] = set()
-        self._proven: set[int] = set()
+        self._proven: set[tuple[int | Part, int]] = set() if proven is None else proven
+        """Edits by their number, parts by themselves, each at a layer."""
+        self._dress: Worn | None = None
+        self._change: Change | None = None
+        self._made: Made | None = None
         self._classes: dict[int, int] = {}
 
     @contextmanager
-    def over(self, views: list[View], standing: Mapping[int, Standing]) -> Iterator[None]:
-        """Edit one forward pass."""
-        self._views, self._standing = views, standing
+    def over(
+        self,
+        views: list[View],
+        standing: Mapping[int, Standing],
+        dress: Worn | None = None,
+    ) -> Iterator[None]:
+        """Edit one forward pass, in which the network wears parts."""
+        self._views, self._standing, self._dress = views, standing, dress
         self._held = dict(self._seen)
         self._decided.clear()
         self._came.clear()
-        yield
+        with self._gates_proven():
+            yield
         wanted = {layer for layer in range(self.model.num_layers) if self.wants(layer)}
         if missing := sorted(wanted - self._came):
             raise ModelError(
@@ -93,8 +131,10 @@ class Editor:
 
     def wants(self, layer: int) -> bool:
         heads = self.model.num_heads
+        if any(part.heads_at(layer, heads) for part in self._unproven(layer)):
+            return True
         for edit in self.edits:
-            if not edit.heads_at(layer, heads):
+            if isinstance(edit, Part) or not edit.heads_at(layer, heads):
                 continue
             if isinstance(edit, Detecting) and edit.remembers:
                 return True
@@ -106,30 +146,101 @@ class Editor:
 
     def attend(self, call: Call) -> tuple[torch.Tensor, Call] | None:
         self._came.add(call.layer)
-        change, live = Change.nothing(call), set()
-        for index, edit in enumerate(self.edits):
-            heads = edit.heads_at(call.layer, self.model.num_heads)
-            for view in self._views:
-                if heads and self._lives(edit, view):
-                    self._fill(change, index, call, view, heads)
-                    live.add(index)
+        self._change = change = self._filled(call)
         before = self._outputs.get(call.layer)
-        made = None if change.is_nothing else applied(call, change, before)
+        self._made = made = None if change.is_nothing else applied(call, change, before)
         if made is not None:
             self._count(call.layer, made)
-            if live - self._proven and prove(call, change, made, self._views):
-                self._proven |= live
         if self.cached and any(getattr(edit, "form", "") == "mean" for edit in self.edits):
             rows = made or applied(call, change, before)
             self._outputs[call.layer] = rows.before_heads
         return None if made is None else (made.out, made.call)
 
-    def look(self, plain: Call, call: Call) -> None:
-        """Keep what keys receive here, for edits that decide at the next step."""
+    def look(self, plain: Call, call: Call, out: torch.Tensor) -> None:
+        """Prove what is new, and keep what keys receive here for edits that decide later."""
+        self._prove(plain, call, out)
+        if all(one.settled and one.decided is not None for one in self._standing.values()):
+            return  # nothing is left to decide
         untouched = call.bias is None and call.dropped is None and call.query is plain.query
         shadow = call if untouched else plain  # where nothing was edited the kernel's sums serve
         for kind in self._kinds(call.layer):
             self._read(call if kind == "edited" else shadow, kind)
+
+    def _filled(self, call: Call, without: int | None = None) -> Change:
+        """What all edits do to a call, or all but one."""
+        change = Change.nothing(call)
+        for index, edit in enumerate(self.edits):
+            heads = edit.heads_at(call.layer, self.model.num_heads)
+            for view in self._views:
+                if heads and index != without and self._lives(edit, view):
+                    self._fill(change, index, call, view, heads)
+        return change
+
+    def _unproven(self, layer: int) -> list[Part]:
+        """Parts of this pass with added keys or tokens that have yet to show themselves here."""
+        on = () if self._dress is None else self._dress.on
+        parts = [one.fit.part for one in on]
+        return [part for part in parts if part.columns and (part, layer) not in self._proven]
+
+    def _prove(self, plain: Call, call: Call, out: torch.Tensor) -> None:
+        """Let each edit and part that is new at this layer show that it is alive."""
+        change = self._change
+        assert change is not None
+        made = self._made or made_of(call, out)
+        proof = Proof(plain, change, made, self._views)
+        for index, edit in enumerate(self.edits if self._made is not None else ()):
+            heads = edit.heads_at(plain.layer, self.model.num_heads)
+            lives = any(self._lives(edit, view) for view in self._views)
+            done = (index, plain.layer) in self._proven
+            if isinstance(edit, Part) or done or not heads or not lives:
+                continue
+            if prove(proof, edit, heads, plain, self._filled(plain, without=index)):
+                self._proven.add((index, plain.layer))
+        self._prove_parts(proof)
+
+    def _prove_parts(self, proof: Proof) -> None:
+        plain = proof.plain
+        new, dress = self._unproven(plain.layer), self._dress
+        for one, columns in zip(dress.on, dress.slices(), strict=True) if dress and new else ():
+            part = one.fit.part
+            heads = part.heads_at(plain.layer, self.model.num_heads)
+            if part not in new or not heads:
+                continue
+            if isinstance(part, kinds.register):
+                told = prove_registers(proof, one)
+            else:
+                assert plain.added is not None
+                prove_value(proof, part, columns)
+                less = plain.added.clone()
+                less[..., columns] = -torch.inf
+                told = prove(proof, part, heads, replace(plain, added=less), proof.change)
+            if told:
+                self._proven.add((part, plain.layer))
+
+    @contextmanager
+    def _gates_proven(self) -> Iterator[None]:
+        """Compare what output projections read with what gates should leave, once, everywhere."""
+        dress = self._dress
+        gates = () if dress is None else dress.gates
+        new = [gate.fit.part for gate in gates if (gate.fit.part, 0) not in self._proven]
+        if dress is None or not new:
+            yield
+            return
+        layers, views = [0], self._views
+
+        def look(_: object, args: tuple[torch.Tensor, ...]) -> None:
+            prove_gates(dress, layers[0], args[0], views)
+            layers[0] += 1
+
+        modules = dict.fromkeys(output_modules(self.model.network))
+        hooks = [module.register_forward_pre_hook(look) for module in modules]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+        every = range(self.model.num_layers)
+        self._proven |= {(part, layer) for part in new for layer in every}
 
     def _lives(self, edit: Edit, view: View) -> bool:
         return edit.at(view.step, self._standing[view.job].progress)

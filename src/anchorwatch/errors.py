@@ -2,11 +2,13 @@
 
 AnchorwatchError
 ├── SpecError (ValueError)      a value that asks for the impossible: a decoding, a rule, an option
-│   └── PromptError             the prompt or canvas cannot be given to this model
+│   ├── PromptError             the prompt or canvas cannot be given to this model
+│   └── ItemError               an item of a task cannot be asked in this way
 ├── ModelError (RuntimeError)   a checkpoint that cannot be loaded or does not prove itself
 │   ├── FamilyError             no family reads this architecture
 │   └── WeightsError            the tensors are not what the family expects
-└── TraceError (RuntimeError)   a trace that is missing, damaged or of another kind
+├── TraceError (RuntimeError)   a trace that is missing, damaged or of another kind
+└── TrainingError (RuntimeError)  a training run that cannot go on
 """
 
 
@@ -20,6 +22,10 @@ class SpecError(AnchorwatchError, ValueError):
 
 class PromptError(SpecError):
     """The prompt or canvas cannot be given to this model."""
+
+
+class ItemError(SpecError):
+    """An item of a task cannot be asked in this way; an evaluation counts it."""
 
 
 class ModelError(AnchorwatchError, RuntimeError):
@@ -36,6 +42,10 @@ class WeightsError(ModelError):
 
 class TraceError(AnchorwatchError, RuntimeError):
     """A trace that is missing, damaged or of another kind."""
+
+
+class TrainingError(AnchorwatchError, RuntimeError):
+    """A training run that cannot go on; its last good checkpoint is kept."""
 
 
 class AnchorwatchWarning(UserWarning):

@@ -31,7 +31,7 @@ class RunShape:
     branches: int = 1
     """2 under guidance: the prompted branch and the blind one."""
     sink: bool = False
-    """Whether a sink token stands before the canvas."""
+    """Whether parts add keys before the canvas."""
     cached: bool = False
     """Whether a step brings only its new rows, those before being kept."""
 

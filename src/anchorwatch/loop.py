@@ -5,9 +5,9 @@ Each draft has its own generator, so that no answer depends on its batch mates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -15,13 +15,16 @@ from transformers import DynamicCache
 
 from anchorwatch.attention import watching
 from anchorwatch.decoding import Decoding, LeftToRight
-from anchorwatch.editing import Editor, Standing
-from anchorwatch.edits import Edit
+from anchorwatch.editing import Editor, Standing, worn_by
+from anchorwatch.edits import CanvasEdit, Edit, parts_among
 from anchorwatch.fields import RunShape
 from anchorwatch.measures import Record, View
 from anchorwatch.models.model import Model
-from anchorwatch.policies import Draft, Turn, choose, turns
+from anchorwatch.models.parts import Worn
+from anchorwatch.policies import choose
 from anchorwatch.regions import Regions
+from anchorwatch.schedules import Draft, Turn, turns
+from anchorwatch.touches import Touches
 from anchorwatch.trace import MISSING
 from anchorwatch.watch import Watch
 
@@ -59,6 +62,16 @@ class Job:
     regions: Regions
     record: Record
     edits: tuple[Edit, ...]
+    touches: Touches | None = field(init=False, default=None)
+    """Edits of the canvas; None where there are none."""
+
+    def __post_init__(self) -> None:
+        if mine := self.canvas_edits():
+            self.touches = Touches(mine, self.decoding, self.draft)
+
+    def canvas_edits(self) -> tuple[Edit, ...]:
+        """Edits that act on the canvas of this job."""
+        return tuple(edit for edit in self.edits if isinstance(edit, CanvasEdit))
 
     @property
     def autoregressive(self) -> bool:
@@ -69,9 +82,16 @@ class Job:
         draft, state = self.draft, None
         if self.decoding.draws:
             state = draft.generator.get_state().numpy()
-        choice = choose(self.decoding, draft, turn, logits)
+        forced = torch.tensor(turn.forced, dtype=torch.int64, device=draft.canvas.device)
+        forced = forced.reshape(len(turn.forced), 2)
+        if turn.frozen:
+            return self.write(forced[:, 0], forced[:, 1], logits, 0, 0, state)
+        choice = choose(self.decoding, draft, turn, logits)  # chance falls whatever is forced
+        if turn.forced and self.autoregressive:
+            return self.write(forced[:, 0], forced[:, 1], logits, 0, 0, state)
         keep = choice.tokens != draft.mask_id if draft.mask_id is not None else choice.tokens >= 0
-        positions, tokens = choice.positions[keep], choice.tokens[keep]
+        positions = torch.cat([forced[:, 0], choice.positions[keep]])
+        tokens = torch.cat([forced[:, 1], choice.tokens[keep]])
         return self.write(positions, tokens, logits, int((~keep).sum()), choice.narrow, state)
 
     def write(
@@ -115,7 +135,20 @@ class Job:
             random_state=state,
         )
         self.taken.append(step)
+        draft.step = len(self.taken)
+        if self.touches is not None:
+            self.record.put("own_token", (slice(None),), self.own())
         return step
+
+    def touched(self, turn: Turn) -> Turn:
+        """The turn as edits of the canvas leave it, the canvas as the step is to read it."""
+        if self.touches is None:
+            return turn
+        return self.touches.before(turn, self.progress(), known=self.known(len(self.taken)))
+
+    def known(self, step: int) -> bool:
+        """Whether it is known what a step writes."""
+        return False
 
     def recorded(self) -> Step | None:
         """The next step where it is known already and needs no forward pass."""
@@ -142,6 +175,15 @@ class Job:
             found[name] = there & (self.regions.of == region)
         return np.stack([found[group] for group in groups])
 
+    def progress(self) -> float:
+        """Share of the answer written, to the bit as the trace will say."""
+        answer = self.frame()[self.draft.answer.cpu().numpy()]
+        return float(((answer != MISSING) & (answer != self.draft.mask_id)).mean())
+
+    def own(self) -> np.ndarray:
+        """The canvas as it stands, but for swapped tokens: what was given or committed."""
+        return self.frame() if self.touches is None else self.touches.own(self.frame())
+
     def frame(self) -> np.ndarray:
         """The canvas as it stands, absent positions as -1."""
         frame = np.full(len(self.given), MISSING, dtype=np.int64)
@@ -150,7 +192,11 @@ class Job:
 
 
 def shape_of(
-    model: Model, decoding: Decoding, positions: int, regions: tuple[str, ...]
+    model: Model,
+    decoding: Decoding,
+    positions: int,
+    regions: tuple[str, ...],
+    edits: Sequence[Edit] = (),
 ) -> RunShape:
     """The sizes that decide how much a run keeps."""
     return RunShape(
@@ -161,7 +207,7 @@ def shape_of(
         positions=positions,
         regions=regions,
         branches=2 if getattr(decoding, "guidance", 0.0) > 0 else 1,
-        sink=model.sink_id is not None,
+        sink=any(part.columns for part in (*model.parts, *parts_among(edits))),
         cached=getattr(decoding, "cache", False),
     )
 
@@ -173,6 +219,7 @@ def walk(model: Model, jobs: list[Job], watch: Watch | None = None) -> Iterator[
     schedules = [turns(job.decoding, job.draft) for job in jobs]
     pending = {i: turn for i, schedule in enumerate(schedules) if (turn := next(schedule, None))}
     while pending:
+        pending = {i: jobs[i].touched(turn) for i, turn in pending.items()}
         known = {i: step for i in pending if (step := jobs[i].recorded()) is not None}
         for i in known:  # nothing is asked about a step that is only repeated
             yield i, known[i]
@@ -209,18 +256,18 @@ def _canvas_logits(
             blind[draft.answer] = draft.canvas[draft.answer]
             rows.append(blind)
             owners.append((i, "blind_"))
-    canvases, padding = _padded(rows, model.specials.pad_id)
-    ahead = int(model.sink_id is not None)
-    views = [
-        replace(
-            _view(jobs[i], i, branch, canvases.shape[1] - len(row) + ahead, len(row), ahead > 0),
-            row=place,
-        )
-        for place, ((i, branch), row) in enumerate(zip(owners, rows, strict=True))
-    ]
-    size = (len(rows), canvases.shape[1] + ahead)
-    with _watched(jobs, memory, views, pending, size):
-        logits = model.logits(canvases, padding=padding)
+    canvases, padding = padded(rows, model.specials.pad_id)
+    for place, (i, branch) in enumerate(owners):
+        if not branch:  # the other one has no prompt
+            _proved(jobs[i], canvases[place])
+    dress = _worn(model, [jobs[i] for i, _ in owners], [len(row) for row in rows])
+    views = []
+    for place, ((i, branch), own) in enumerate(zip(owners, rows, strict=True)):
+        view = view_of(i, branch, canvases.shape[1] - len(own), len(own), dress)
+        views.append(replace(view, row=place, step=len(jobs[i].taken)))
+    size = (len(rows), canvases.shape[1] + (0 if dress is None else dress.ahead))
+    with _watched(jobs, memory, views, pending, size, dress):
+        logits = model.logits(canvases, padding=padding, parts=dress or ())
     answers: dict[int, torch.Tensor] = {}
     for row, (i, branch) in enumerate(owners):
         own = logits[row, canvases.shape[1] - len(rows[row]) :]
@@ -244,46 +291,61 @@ def _next_logits(
     for job in jobs:
         filler = job.draft.canvas.new_full((steps - len(job.taken),), model.specials.pad_id)
         rows.append(torch.cat([job.draft.canvas, filler]))
-    canvases, padding = _padded(rows, model.specials.pad_id)
+    canvases, padding = padded(rows, model.specials.pad_id)
     fresh = canvases if memory.cache is None else canvases[:, -1:]
-    views = []
+    dress, views = _worn(model, jobs, [len(row) for row in rows]), []
     for i in pending:
         length = len(jobs[i].draft.canvas)
-        view = _view(jobs[i], i, "", canvases.shape[1] - length, length, has_sink=False)
+        _proved(jobs[i], canvases[i])
+        view = view_of(i, "", canvases.shape[1] - length, length, dress)
         if memory.cache is not None:
             view = replace(view, query_start=0, queries=1)
-        views.append(replace(view, row=i))
+        views.append(replace(view, row=i, step=len(jobs[i].taken)))
     for looking in (memory.watch, memory.editor):
         if looking is not None:
             looking.cached = decoding.cache
     # Made without a config it keeps every key: a window is a matter of masks, as without a cache.
     held = DynamicCache() if memory.cache is None else memory.cache
-    with _watched(jobs, memory, views, pending, fresh.shape):
-        logits, cache = model.extend(fresh, padding=padding, cache=held)
+    with _watched(jobs, memory, views, pending, fresh.shape, dress):
+        logits, cache = model.extend(fresh, padding=padding, cache=held, parts=dress or ())
     memory.cache = cache if decoding.cache else None
     return {i: logits[i : i + 1] for i in pending}
 
 
-def _view(job: Job, i: int, branch: str, start: int, length: int, has_sink: bool) -> View:
-    return View(i, branch, len(job.taken), start, start, length, length, has_sink)
+def _proved(job: Job, row: torch.Tensor) -> None:
+    """Stop where a row of the batch, padded on the left, is not the canvas that edits ask for."""
+    if job.touches is not None:
+        job.touches.prove(row[len(row) - len(job.draft.canvas) :])
+
+
+def view_of(job: int, branch: str, start: int, length: int, dress: Worn | None) -> View:
+    """Where a canvas that begins at column `start` lies in a pass, at step 0."""
+    added, ahead = (0, 0) if dress is None else (dress.columns, dress.ahead)
+    first = (start + added + ahead, start + ahead)
+    return View(job, branch, 0, *first, length, length, added + ahead, added)
+
+
+def _worn(model: Model, jobs: Sequence[Job], ends: Sequence[int]) -> Worn | None:
+    clocks = [(len(job.taken), job.progress()) for job in jobs]
+    return worn_by(model, jobs[0].edits, clocks, ends)
 
 
 def _editor(model: Model, jobs: list[Job]) -> Editor | None:
     """Edits at work on some jobs, which all have the same; None where there are none."""
-    edits = jobs[0].edits
-    return Editor(model, edits, [job.record for job in jobs]) if edits else None
+    edits = [edit for edit in jobs[0].edits if not isinstance(edit, CanvasEdit)]
+    works = edits or model.parts
+    return Editor(model, edits, [job.record for job in jobs]) if works else None
 
 
 def _standing(editor: Editor, job: Job) -> Standing:
     """What its edits need to know of a job before a pass."""
-    canvas, answer = job.frame(), job.draft.answer.cpu().numpy()
-    waits = (canvas[answer] == MISSING) | (canvas[answer] == job.draft.mask_id)
     return Standing(
-        progress=1 - float(waits.mean()),
+        progress=job.progress(),
         members=dict(zip(editor.groups, job.members(editor.groups), strict=True)),
-        classes=editor.classes(canvas),
+        classes=editor.classes(job.frame()),
         seed=job.seed,
         decided=job.decided(len(job.taken)),
+        settled=job.known(job.decoding.num_passes - 1),
     )
 
 
@@ -294,6 +356,7 @@ def _watched(
     views: list[View],
     pending: dict[int, Turn],
     size: tuple[int, ...],
+    dress: Worn | None,
 ) -> Iterator[None]:
     """Let edits and probes have one forward pass, the probes where any looks at this step."""
     watch, editor = memory.watch, memory.editor
@@ -301,7 +364,7 @@ def _watched(
     with ExitStack() as stack:
         if editor is not None:
             standing = {view.job: _standing(editor, jobs[view.job]) for view in views}
-            stack.enter_context(editor.over(views, standing))
+            stack.enter_context(editor.over(views, standing, dress))
         if watch is not None:
             told = _told(jobs, watch, views, pending)
             stack.enter_context(watch.over(views, *told, size, editor))
@@ -321,12 +384,12 @@ def _told(
         if jobs[view.job].autoregressive:
             opened[-1] = True  # the last row predicts the next token
         elif view.job in pending:
-            opened |= pending[view.job].open.cpu().numpy()
+            opened |= pending[view.job].reachable.cpu().numpy()
         opens.append(opened)
     return members, opens
 
 
-def _padded(rows: list[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+def padded(rows: list[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Rows as one batch, padded on the left; keys mark real tokens, None if nothing is padded."""
     longest = max(len(row) for row in rows)
     if all(len(row) == longest for row in rows):

@@ -100,20 +100,28 @@ class View:
     """Prefix of the fields: empty, or `blind_` for the second branch of guidance."""
     step: int
     key_start: int
-    """Column of canvas position 0; padding and a sink token stand before it."""
+    """Column of canvas position 0; padding and what parts add stand before it."""
     query_start: int
     """Row of the first query that belongs to the canvas."""
     length: int
     """Canvas positions that exist."""
     queries: int
     """How many of them are queries of this call: the last ones."""
-    has_sink: bool
+    before: int = 0
+    """Columns that parts add before everything: added keys, then registers."""
+    added: int = 0
+    """How many of those are added keys, which are no queries."""
     row: int = 0
     """Which row of the batch."""
 
     @property
     def key_slice(self) -> slice:
         return slice(self.key_start, self.key_start + self.length)
+
+    @property
+    def token_slice(self) -> slice:
+        """The canvas among the tokens of the sequence, where added keys are not."""
+        return slice(self.key_start - self.added, self.key_start - self.added + self.length)
 
     @property
     def query_slice(self) -> slice:
@@ -129,7 +137,7 @@ class Tally:
     sums: torch.Tensor
     """[H, N, L] attention received."""
     sink: torch.Tensor
-    """[H, N] attention received by a sink token."""
+    """[H, N] attention received by what parts added; NaN for a head that sees none of it."""
     rows: torch.Tensor
     """[] live rows."""
     entropy: torch.Tensor
@@ -161,14 +169,15 @@ def tally(call: Call, found: Found, view: View, b: int, weights: torch.Tensor) -
     heads = query.shape[0]
     zero = torch.zeros(heads, device=query.device)
     sums = found.sums[b]
-    sink = sums[:, :, 0] if view.has_sink else torch.zeros_like(sums[:, :, 0])
+    sink = sums[:, :, : view.before].sum(dim=-1)
+    sink = sink.masked_fill(~_sees_added(call, view, b)[:, None], torch.nan)
     apart = torch.zeros(heads, view.length, device=query.device)
     if found.distance is not None:
         apart = found.distance[b, :, : view.length]
     return Tally(
         counts=(weights[:, rows] * live).sum(dim=-1),
         sums=sums[:, :, keys].clone(),
-        sink=sink.clone(),
+        sink=sink,
         rows=live.sum(),
         entropy=zero if found.entropy is None else found.entropy[b, :, rows].nansum(dim=-1),
         diagonal=zero if found.diagonal is None else found.diagonal[b, :, rows].nansum(dim=-1),
@@ -177,6 +186,18 @@ def tally(call: Call, found: Found, view: View, b: int, weights: torch.Tensor) -
         unit_query=(query / length.clamp(min=1e-30)[..., None]).sum(dim=1),
         query_norm=length.sum(dim=1),
     )
+
+
+def _sees_added(call: Call, view: View, b: int) -> torch.Tensor:
+    """[H] bool: heads that see a register, or an added key."""
+    registers, sees = slice(view.added, view.before), view.before > view.added
+    if sees and call.attendable is not None:
+        row = call.attendable[b if call.attendable.shape[0] > 1 else 0, 0, view.query_slice]
+        sees = bool(row[:, registers].any())
+    found = torch.full(call.query.shape[1:2], sees, device=call.query.device)
+    if call.added is not None:
+        found |= (call.added[b] > -torch.inf).any(dim=-1).any(dim=-1)
+    return found
 
 
 def onto(call: Call, views: Sequence[View], regions: Sequence[Regions]) -> torch.Tensor:

@@ -1,6 +1,5 @@
-"""What a decoding does at each step, with tensors: its turns (schedule) and its choice (policy).
+"""Policies: which of the open positions a step commits, and the tokens.
 
-A turn says which positions are open and how many to commit; a choice says which, and which tokens.
 Every operation that can break a tie (argmax, topk, rand, multinomial) is called with the shapes the
 authors' samplers use on a single sequence, so that the same seed writes the same text as theirs.
 Shapes: T positions, V outputs, N open masked positions.
@@ -8,7 +7,6 @@ Shapes: T positions, V outputs, N open masked positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import singledispatch
 
@@ -17,50 +15,18 @@ import torch
 from anchorwatch.decoding import (
     Decoding,
     DreamOrder,
-    EvenSteps,
     LeftToRight,
     LowConfidence,
     RandomOrder,
     Threshold,
-    even_counts,
 )
 from anchorwatch.errors import SpecError
+from anchorwatch.schedules import Draft, Turn
 
 
 def narrow_margin(dtype: torch.dtype) -> float:
     """A decision with a smaller margin may fall otherwise in a padded batch; traces count them."""
     return 1e-5 if dtype in (torch.float32, torch.float64) else 1e-2
-
-
-@dataclass
-class Draft:
-    """One sequence while it is written. Mutable; lives only inside a run."""
-
-    canvas: torch.Tensor
-    """[T] ids; in autoregression only what has been written so far."""
-    answer: torch.Tensor
-    """[A] positions to write, in order."""
-    mask_id: int | None
-    end_ids: tuple[int, ...]
-    eos_ids: tuple[int, ...]
-    generator: torch.Generator
-
-    @property
-    def masked(self) -> torch.Tensor:
-        """[T] where the canvas is masked."""
-        return torch.eq(self.canvas, -1 if self.mask_id is None else self.mask_id)
-
-
-@dataclass(frozen=True)
-class Turn:
-    """What one step may do."""
-
-    open: torch.Tensor
-    """[T] bool: positions that may be committed, masked ones only."""
-    count: int | None = None
-    """How many to commit; None leaves it to the policy."""
-    chance: float | None = None
-    """Probability that each open position is committed (Dream's origin)."""
 
 
 @dataclass(frozen=True)
@@ -77,58 +43,9 @@ class Choice:
 
 
 @singledispatch
-def turns(decoding: Decoding, draft: Draft) -> Iterator[Turn]:
-    """The schedule: one turn for each forward pass, looking at the draft as it stands by then."""
-    raise SpecError(f"no schedule is known for {type(decoding).__name__}")
-
-
-@singledispatch
 def choose(decoding: Decoding, draft: Draft, turn: Turn, logits: torch.Tensor) -> Choice:
     """The policy: which open positions to commit, and the tokens; logits are [T, V], aligned."""
     raise SpecError(f"no policy is known for {type(decoding).__name__}")
-
-
-@turns.register
-def _even_turns(decoding: EvenSteps, draft: Draft) -> Iterator[Turn]:
-    for within, opened in _blocks(decoding.block, draft):
-        masked = int((draft.masked & within).sum())
-        for count in even_counts(masked, decoding.steps_per_block):
-            yield Turn(open=draft.masked & opened, count=count)
-
-
-@turns.register
-def _threshold_turns(decoding: Threshold, draft: Draft) -> Iterator[Turn]:
-    for within, opened in _blocks(decoding.block, draft):
-        idle = 0
-        while bool((draft.masked & within).any()) and idle < decoding.patience:
-            before = int(draft.masked.sum())
-            yield Turn(open=draft.masked & opened)
-            # The model may choose the mask id itself: then nothing was written, and at
-            # temperature 0 nothing ever would be.
-            idle += int(draft.masked.sum()) == before
-
-
-@turns.register
-def _dream_turns(decoding: DreamOrder, draft: Draft) -> Iterator[Turn]:
-    steps = len(draft.answer) if decoding.steps is None else decoding.steps
-    times = torch.linspace(1, decoding.eps, steps + 1)
-    for step in range(steps):
-        masked = draft.masked
-        left = masked.sum().float().cpu()
-        share = 1 - times[step + 1] / times[step]  # float32, as the authors' code has it
-        last = step == steps - 1
-        if decoding.algorithm == "origin":
-            yield Turn(open=masked, chance=1.0 if last else float(share))
-        else:
-            yield Turn(open=masked, count=int(left) if last else int(left * share))
-
-
-@turns.register
-def _left_to_right_turns(decoding: LeftToRight, draft: Draft) -> Iterator[Turn]:
-    for position in draft.answer.tolist():
-        yield Turn(open=torch.arange(position + 1) == position, count=1)
-        if decoding.stop and int(draft.canvas[-1]) in draft.eos_ids:
-            return
 
 
 @choose.register(LowConfidence)
@@ -158,14 +75,21 @@ def _choose_above(decoding: Threshold, draft: Draft, turn: Turn, logits: torch.T
     at = turn.open.nonzero()[:, 0]
     tokens, gap = _gumbel_argmax(logits, at, decoding.temperature, draft.generator)
     confidence = torch.softmax(logits[at].double(), dim=-1).gather(-1, tokens[:, None])[:, 0]
+    if turn.held is not None:
+        confidence = confidence.masked_fill(turn.held[at], -torch.inf)
     enough = confidence >= decoding.threshold
-    enough[confidence.argmax()] = True
+    least = turn.count or int(not turn.forced)
+    if turn.count:
+        enough[confidence.topk(min(least, len(confidence))).indices] = True
+    elif least:
+        enough[confidence.argmax()] = True
+    enough &= confidence > -torch.inf
     margin = narrow_margin(logits.dtype)
     near = (confidence - decoding.threshold).abs() < margin
     narrow = int((near | (enough & (gap < margin))).sum())
-    best = confidence.topk(min(2, len(confidence))).values
-    if len(best) == 2 and best[0] < decoding.threshold:  # only the surest was taken
-        narrow += int(best[0] - best[1] < margin)
+    best = confidence.topk(min(least + 1, len(confidence))).values
+    if 0 < least < len(best) and best[-2] < decoding.threshold:  # only the surest were taken
+        narrow += int(best[-2] - best[-1] < margin)
     return Choice(positions=at[enough], tokens=tokens[enough], narrow=narrow)
 
 
@@ -177,11 +101,13 @@ def _choose_dream(decoding: DreamOrder, draft: Draft, turn: Turn, logits: torch.
     probabilities = _probabilities(logits[at], decoding.temperature, decoding.top_p, decoding.top_k)
     tokens, gap = _sample(probabilities, decoding.temperature, draft.generator)
     if turn.chance is not None:
+        if turn.held is not None:
+            at, tokens, gap = (found[~turn.held[at]] for found in (at, tokens, gap))
         return Choice(
             positions=at, tokens=tokens, narrow=int((gap < narrow_margin(logits.dtype)).sum())
         )
     confidence = _dream_confidence(decoding, probabilities, tokens)
-    if not decoding.algorithm_temperature or not turn.count:
+    if not decoding.algorithm_temperature or not (turn.count or turn.forced):
         return _surest(turn, at, confidence, tokens, gap)
     return _drawn(decoding, draft, turn, (at, confidence, tokens, gap))
 
@@ -202,9 +128,15 @@ def _drawn(
     row = _row(turn, at, confidence)
     weights = torch.softmax(row / decoding.algorithm_temperature, dim=-1)
     possible = min(turn.count, int((weights > 0).sum()))
-    drawn = torch.multinomial(weights, possible, generator=draft.generator)
+    if turn.held is None:
+        drawn = torch.multinomial(weights, possible, generator=draft.generator)
+    else:  # all are drawn, held ones too, so that the others come in the order they would have
+        everyone = int((weights > 0).sum())
+        drawn = torch.multinomial(weights, everyone, generator=draft.generator)
+        row[turn.held] = -torch.inf
+        drawn = drawn[~turn.held[drawn]][: turn.count]
     row[drawn] = -torch.inf
-    drawn = torch.cat([drawn, torch.topk(row, turn.count - possible).indices])
+    drawn = torch.cat([drawn, torch.topk(row, turn.count - len(drawn)).indices])
     of = torch.searchsorted(at, drawn)
     narrow = int((gap[of] < narrow_margin(confidence.dtype)).sum())
     return Choice(positions=drawn, tokens=tokens[of], narrow=narrow)
@@ -223,16 +155,6 @@ def _choose_next(decoding: LeftToRight, draft: Draft, turn: Turn, logits: torch.
     return Choice(positions=at, tokens=tokens, narrow=int(gap[0] < narrow_margin(logits.dtype)))
 
 
-def _blocks(block: int | None, draft: Draft) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """(positions of the block, positions of it and all before it), as bool [T], block by block."""
-    opened = torch.zeros_like(draft.canvas, dtype=torch.bool)
-    for positions in torch.split(draft.answer, block or len(draft.answer)):
-        within = torch.zeros_like(opened)
-        within[positions] = True
-        opened = opened | within
-        yield within, opened
-
-
 def _row(turn: Turn, at: torch.Tensor, confidence: torch.Tensor) -> torch.Tensor:
     """Confidence over the whole canvas [T], -inf where a position may not be committed."""
     row = torch.full(turn.open.shape, -torch.inf, dtype=confidence.dtype, device=confidence.device)
@@ -245,13 +167,16 @@ def _surest(
 ) -> Choice:
     """The surest `count` open positions."""
     count = turn.count or 0
-    row = _row(turn, at, confidence)
+    row, able = _row(turn, at, confidence), len(at)
+    if turn.held is not None:
+        row[turn.held] = -torch.inf
+        able -= int(turn.held.sum())
     # topk over the whole row, as upstream: which of two equal positions wins depends on its length.
     positions = torch.topk(row, count).indices
     of = torch.searchsorted(at, positions)
     margin = narrow_margin(confidence.dtype)
     narrow = int((gap[of] < margin).sum())
-    if 0 < count < len(at):
+    if 0 < count < able:
         edge = torch.topk(row, count + 1).values
         narrow += int(edge[-2] - edge[-1] < margin)
     return Choice(positions=positions, tokens=tokens[of], narrow=narrow)

@@ -97,7 +97,7 @@ class received(Probe):  # noqa: N801
         unit = "share of attention"
         yield field("received", dims, self.dtype, unit, says, shape, len(self.groups))
         if shape.sink:
-            says = "mean over the group's queries of the attention the sink token receives"
+            says = "mean over the group's queries of the attention that added keys receive"
             yield field("sink_received", dims[:-1], "float32", unit, says, shape, len(self.groups))
         says = "queries of each group; times `received` it is the papers' column sum"
         yield field("queries", ("step", "group"), "int32", "queries", says, shape, len(self.groups))
@@ -176,7 +176,7 @@ class top_keys(Probe):  # noqa: N801
         name, of = "commit", "the row that predicted the token committed here"
         if self.every_row:
             dims, name, of = ("step", "layer", "head", "query", "rank"), "row", "each row"
-        says = f"keys that {of} looked at most" + ("; -2 is the sink token" if shape.sink else "")
+        says = f"keys that {of} looked at most" + ("; -2 is an added key" if shape.sink else "")
         yield field(f"{name}_top_key", dims, "int32", "position", says, shape, self.k)
         says = f"attention of {of} to those keys"
         unit = "share of attention"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
+
+_SHOWN: ContextVar[bool] = ContextVar("a bar is shown", default=False)
 
 
 class Progress:
     """`with Progress("writing", total=64) as bar: bar.advance()`.
 
-    Silent unless stderr is a terminal.
+    Silent unless stderr is a terminal, and inside another bar: a terminal has room for one.
     """
 
     def __init__(self, what: str, total: int | None) -> None:
@@ -19,7 +22,8 @@ class Progress:
         self._task: Any = None
 
     def __enter__(self) -> Progress:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not _SHOWN.get():
+            _SHOWN.set(True)
             from rich.console import Console
             from rich.progress import Progress as Bar
 
@@ -39,4 +43,5 @@ class Progress:
         where: TracebackType | None,
     ) -> None:
         if self._bar is not None:
+            _SHOWN.set(False)
             self._bar.stop()

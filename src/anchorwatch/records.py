@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import transformers
 
 from anchorwatch._version import __version__
+from anchorwatch.errors import AnchorwatchWarning
 from anchorwatch.fields import Field
 from anchorwatch.loop import Job
 from anchorwatch.models.model import Model
@@ -48,6 +50,9 @@ def trace_of(
 ) -> Trace:
     """The immutable record of a finished job; `fork` says what it left, and where."""
     answer, written = job.draft.answer.cpu().numpy(), history(job)
+    told = _told(job, 0 if fork is None else fork["step"])
+    for said in told:
+        warnings.warn(said, AnchorwatchWarning, stacklevel=3)
     canvas, committed_at = written["canvas"], written["committed_at"]
     return make_trace(
         canvas=canvas,
@@ -62,8 +67,17 @@ def trace_of(
         coordinates=_coordinates(job, probes),
         manifest=_manifest(model, job, canvas, answer, batch)
         | {"probes": [probe.as_dict() for probe in probes], "regions": list(job.regions.names)}
-        | ({} if fork is None else {"fork": dict(fork)}),
+        | ({} if fork is None else {"fork": dict(fork)})
+        | ({"warnings": told} if told else {}),
     )
+
+
+def _told(job: Job, begun: int) -> list[str]:
+    """What canvas edits did not do, and what they left undone."""
+    if job.touches is None:
+        return []
+    mask_chosen = sum(step.mask_chosen for step in job.taken)
+    return [*job.touches.idle(), *job.touches.unfinished(begun, mask_chosen)]
 
 
 def history(job: Job) -> dict[str, np.ndarray]:
@@ -127,10 +141,10 @@ def _roles(
 def _manifest(
     model: Model, job: Job, canvas: np.ndarray, answer: np.ndarray, batch: int
 ) -> dict[str, Any]:
-    last = canvas[-1]
+    last, own = canvas[-1], job.own()
     given = np.setdiff1d(np.arange(len(last)), answer)
     written = [int(i) for i in last[answer] if i != MISSING and i != model.specials.mask_id]
-    ids = sorted({int(i) for i in np.unique(canvas) if i != MISSING})
+    ids = sorted({int(i) for i in np.union1d(canvas, own) if i != MISSING})
     tokens = {i: model.text_of(i) for i in ids}
     split = {i: raw for i, text in tokens.items() if (raw := _token_bytes(model, i, text))}
     return {
@@ -140,7 +154,7 @@ def _manifest(
         "seed": job.seed,
         "edits": [edit.as_dict() for edit in job.edits],
         "batch": batch,
-        "prompt_text": model.decode([int(i) for i in last[given]]),
+        "prompt_text": model.decode([int(i) for i in own[given]]),
         "answer_text": model.decode(written),
         "answer_positions": [int(p) for p in answer],
         "tokens": {str(i): text for i, text in tokens.items()},

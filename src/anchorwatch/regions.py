@@ -57,7 +57,7 @@ def find_regions(
 def find_again(spans: Spans, model: Any, trace: Trace) -> Regions:
     """Regions of a finished run, given as words or as ranges of token positions."""
     _check(spans)
-    first = trace.canvas[0].astype(np.int64)
+    first = trace.given.astype(np.int64)
     words = False
     for name, span in spans.items():
         words |= isinstance(span, str)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from anchorwatch.asks import checked_seed
 from anchorwatch.edits import Edit
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.fields import listed
@@ -24,8 +25,8 @@ from anchorwatch.probes import DEFAULT, Probe
 from anchorwatch.progress import Progress
 from anchorwatch.records import trace_of
 from anchorwatch.regions import Spans, find_again
-from anchorwatch.runs import checked_seed, watch_over
-from anchorwatch.scripts import check_going_on, other_model, scripted
+from anchorwatch.runs import watch_over
+from anchorwatch.scripts import check_going_on, given_edits, other_model, scripted
 from anchorwatch.trace import Trace, checked_trace
 
 
@@ -36,12 +37,14 @@ def replay(
     *,
     steps: Sequence[int] | None = None,
     regions: Spans | None = None,
+    edits: Sequence[Edit] = (),
 ) -> Trace:
     """Measure a finished run: the same canvases, the same calls, other fields.
 
     `steps` limits every probe to those of its steps. `regions` name parts of the prompt afterwards:
     words that are in it once, or token positions as range(begin, end); without them the trace's own
-    stay. Refuses a model other than the one that wrote it.
+    stay. `edits` are the run's own, given again where they hold numbers: a manifest knows only
+    their digests. Refuses a model other than the one that wrote it.
     """
     probes = probe_list(probes)
     _same_model(model, checked_trace(trace))
@@ -52,7 +55,8 @@ def replay(
     if steps is not None:
         probes = looking
     parts = None if regions is None else find_again(regions, model, trace)
-    job = scripted(model, trace, probes, until=trace.num_steps, regions=parts)
+    again = given_edits(edits, trace)
+    job = scripted(model, trace, probes, until=trace.num_steps, regions=parts, numbers=again)
     job.measured = probes
     with Progress("replaying", total=trace.num_steps) as bar:
         for _, taken in walk(model, [job], watch_over(model, probes, [job])):

@@ -9,21 +9,32 @@ from typing import Any
 import numpy as np
 import torch
 
-from anchorwatch.edits import Edit, limited, slots
+from anchorwatch.edits import (
+    Edit,
+    check_canvas,
+    delay_commit,
+    force_commit,
+    given_again,
+    limited,
+    parts_among,
+    slots,
+)
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.loop import Job, Step, shape_of
 from anchorwatch.measures import Record
+from anchorwatch.models.fits import check_parts
 from anchorwatch.models.model import Model
-from anchorwatch.plans import check_edits
-from anchorwatch.policies import Draft, Turn
+from anchorwatch.plans import check_edits, edit_list
 from anchorwatch.probes import Probe
 from anchorwatch.regions import Regions
+from anchorwatch.schedules import Draft, Turn
+from anchorwatch.touches import ground_of
 from anchorwatch.trace import MISSING, Trace
 
 DISAGREES = 1e-2
 """A committed token's log-probability that differs by more was not given by this model."""
 
-_DECIDE = ("weights", "family", "visibility", "shift", "block", "mask_id", "sink_id", "dtype")
+_DECIDE = ("weights", "family", "visibility", "shift", "block", "mask_id", "parts", "dtype")
 """What a manifest says of a model that decides what it computes."""
 
 
@@ -51,6 +62,9 @@ class Scripted(Job):
     def decided(self, step: int) -> np.ndarray | None:
         return None if self.hidden is None or step >= self.until else self.hidden[step]
 
+    def known(self, step: int) -> bool:
+        return step < self.until or self.measured is not None  # a replay goes no further
+
     def recorded(self) -> Step | None:
         index = len(self.taken)
         if index >= self.until or self._needs_logits(index):
@@ -77,7 +91,7 @@ class Scripted(Job):
         places = np.flatnonzero(trace.committed_at == index)
         device = self.draft.canvas.device
         positions = torch.from_numpy(places).to(device)
-        tokens = torch.from_numpy(trace.canvas[-1][places].astype(np.int64)).to(device)
+        tokens = torch.from_numpy(trace.own[places].astype(np.int64)).to(device)
         state = trace["random_state"].values[index] if trace.decoding.draws else None
         counts = (int(trace["mask_chosen"][index]), int(trace["narrow"][index]))
         known = trace.logprob[places]
@@ -108,12 +122,14 @@ def scripted(
     block: int | None = None,
     regions: Regions | None = None,
     edits: Sequence[Edit] | None = None,
+    numbers: Sequence[Edit] = (),
 ) -> Scripted:
     """A job that begins as the trace did and knows its first `until` steps.
 
-    `edits` are those of the steps that follow; without them the trace's own go on.
+    `edits` are those of the steps that follow; without them the trace's own go on. `numbers` are
+    the trace's edits given again, where its manifest knows only their digests.
     """
-    first, answer = trace.canvas[0].astype(np.int64), trace.answer
+    first, answer = trace.given.astype(np.int64), trace.answer
     decoding = trace.decoding
     if regions is None:
         regions = Regions(tuple(trace.manifest["regions"]), trace["region"].values)
@@ -125,11 +141,15 @@ def scripted(
         eos_ids=model.specials.eos_ids,
         generator=torch.Generator(device=model.device).manual_seed(trace.seed),
     )
-    shape = shape_of(model, decoding, len(first), regions.names)
+    known = (*trace.edits, *(edits or ()))
+    shape = shape_of(model, decoding, len(first), regions.names, known)
     mine, hidden = trace.edits, trace["hidden_keys"].values if "hidden_keys" in trace else None
     if edits is not None:
         check_edits(edits, shape)
         mine, hidden = _handed_over(trace, hidden, edits, until)
+    mine = given_again(mine, (*numbers, *(edits or ())))
+    check_parts(model, parts_among(mine))
+    check_canvas(mine, ground_of(model, decoding, len(first), answer))
     return Scripted(
         draft,
         decoding,
@@ -145,10 +165,36 @@ def scripted(
     )
 
 
+def given_edits(edits: Any, trace: Trace) -> tuple[Edit, ...]:
+    """A trace's own edits, given again for their numbers; others are refused."""
+    again = edit_list(edits)
+    if again and again != trace.edits:
+        raise SpecError(
+            f"the run's edits are {list(trace.edits)} and are repeated as they were: give those "
+            "again, or fork with others"
+        )
+    return again
+
+
 def check_going_on(job: Scripted) -> None:
     """Refuse a job whose edits cannot decide the steps that are not known (an oracle's cannot)."""
     rest = range(job.until, job.decoding.num_passes)
     check_edits([edit for one in job.edits if (edit := limited(one, rest))], job.record.shape)
+
+
+def _still_masked(edit: Edit, trace: Trace, until: int) -> None:
+    """Refuse to delay or force what the trace wrote before the step."""
+    if not isinstance(edit, delay_commit | force_commit):
+        return
+    when = trace.committed_at
+    there = [place for place in edit.touched if place < len(when)]
+    written = [place for place in there if MISSING != when[place] < until]
+    if written:
+        first = min(int(when[place]) for place in written)
+        raise SpecError(
+            f"{type(edit).__name__} of positions {written}, which are written at step {until}: "
+            f"leave them out, or fork at step {first} or before"
+        )
 
 
 def _handed_over(
@@ -165,6 +211,7 @@ def _handed_over(
     for edit, left in zip(edits, later, strict=True):
         if left is None:
             raise SpecError(f"{edit!r} acts at no step from {until} on: name one of them")
+        _still_masked(edit, trace, until)
     mine = (*kept, *(edit for edit in later if edit is not None))
     ranks = sum(edit.ranks for edit in mine)
     if not ranks:

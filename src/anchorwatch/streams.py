@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from anchorwatch.edits import Edit
 from anchorwatch.errors import TraceError
 from anchorwatch.fields import Field
 from anchorwatch.loop import Job
@@ -20,7 +21,7 @@ from anchorwatch.models.model import Model
 from anchorwatch.probes import Probe
 from anchorwatch.probes import from_dict as probe_from
 from anchorwatch.records import history, trace_of
-from anchorwatch.scripts import check_going_on, other_model, scripted
+from anchorwatch.scripts import check_going_on, given_edits, other_model, scripted
 from anchorwatch.store import BLOCK_STEPS, SCHEMA, SCHEMA_VERSION, Partial, Spec
 from anchorwatch.trace import Trace, make_trace
 
@@ -77,14 +78,15 @@ def begin(path: str | Path, job: Job, model: Model, probes: Sequence[Probe]) -> 
     return Stream(partial, job, model, probes, done=0)
 
 
-def resume(path: str | Path, model: Model) -> Stream:
-    """Go on with an unfinished run after its last whole block."""
+def resume(path: str | Path, model: Model, edits: Sequence[Edit] = ()) -> Stream:
+    """Go on with an unfinished run after its last whole block; `edits` again for their numbers."""
     partial, done, kept, head = Partial.open(path)
     if differs := other_model(model, head["model"]):
         raise TraceError(f"{path} was begun with {head['model']['source']}: {differs}")
     probes = tuple(probe_from(fields) for fields in head["probes"])
     trace = _so_far(head, kept)
-    job = scripted(model, trace, probes, until=done, block=BLOCK_STEPS)
+    again = given_edits(edits, trace)
+    job = scripted(model, trace, probes, until=done, block=BLOCK_STEPS, numbers=again)
     check_going_on(job)
     for name, array in kept.items():
         if name.startswith(_STATIC):
@@ -127,6 +129,8 @@ def _so_far(head: dict[str, Any], kept: dict[str, np.ndarray]) -> Trace:
         for name in DECISIONS
         if name in kept
     }
+    if (own := kept.get(_STATIC + "own_token")) is not None:
+        measured["own_token"] = (Field("own_token", ("position",), "int32", "", ""), own)
     return make_trace(
         canvas=canvas,
         role=np.zeros_like(canvas),

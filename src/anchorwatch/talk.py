@@ -7,20 +7,20 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
+from anchorwatch import lazy
 from anchorwatch.errors import AnchorwatchWarning
 from anchorwatch.foreign import one_line, visible
 
 if TYPE_CHECKING:
+    from anchorwatch.doctor import Finding
     from anchorwatch.trace import Trace
-
-_EXPLORING = ("starlette", "uvicorn")
-_RUNNING = ("torch", "transformers", "safetensors", "tokenizers", "accelerate", "huggingface_hub")
+    from anchorwatch.training import Fitted
 
 
 def print_names(functions: Mapping[str, Callable[..., Any]]) -> None:
@@ -31,6 +31,41 @@ def print_names(functions: Mapping[str, Callable[..., Any]]) -> None:
         typer.echo(f"{name:<{width}}  {says}")
 
 
+def print_families(embedded: Sequence[str], *, as_json: bool) -> None:
+    """The families that can be loaded, those that cannot, and the models that need no file."""
+    from anchorwatch.models.families import FAMILIES, UNSUPPORTED
+
+    if as_json:
+        names = ("name", "kind", "architectures", "model_types", "network", "visibility", "shift")
+        rows = [
+            {name: getattr(family, name) for name in (*names, "mask_id", "checkpoints")}
+            for family in FAMILIES
+        ]
+        return print_json({"families": rows, "embedded": embedded, "not_read": UNSUPPORTED})
+    row = "{:<13}{:<6}{:<15}{:<5}{:<16}{}"
+    typer.echo(row.format("family", "kind", "visibility", "row", "mask id", "held by"))
+    for family in FAMILIES:
+        mask = "none" if family.kind == "arm" else str(family.mask_id or "from tokenizer")
+        held, at = family.network or "its own class", "p-1" if family.shift else "p"
+        cells = (family.name, family.kind, family.visibility, at, mask, held)
+        typer.echo(row.format(*cells))
+        typer.echo(wrapped(family.checkpoints, 13))
+    typer.echo("\nrow p-1: what the network says at the position before is about the token at p")
+    typer.echo(f"embedded: {', '.join(embedded)}\n\nknown and not read:")
+    for name, reason in UNSUPPORTED.items():
+        typer.echo(f"  {name}\n{wrapped(reason, 4)}")
+
+
+def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
+    """What the doctor found."""
+    if as_json:
+        return print_json([finding.as_dict() for finding in findings])
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        mark = "ok  " if finding.good else "FAIL"
+        typer.echo(f"{mark} {finding.name:<{width}}  {finding.says}")
+
+
 def tell(trace: Trace, out: Path | None, as_json: bool) -> None:
     """A finished run: its answer on stdout, what it was on stderr."""
     if as_json:
@@ -39,6 +74,19 @@ def tell(trace: Trace, out: Path | None, as_json: bool) -> None:
     seen = "\n".join(visible(line) for line in trace.text.split("\n"))
     typer.echo(seen if sys.stdout is not None and sys.stdout.isatty() else trace.text)
     say(f"{trace!r}" + (f"\n  wrote     {one_line(str(out))}" if out else ""))
+
+
+def tell_trained(done: Fitted, as_json: bool) -> None:
+    """A finished training run: its model on stdout, what it was on stderr."""
+    if as_json:
+        return print_json(done.as_dict())
+    typer.echo(str(done.model))
+    begun = f", gone on with at {done.resumed_at}" if done.resumed_at else ""
+    many = f"{done.processes} process{'es' if done.processes > 1 else ''}"
+    say(
+        f"{done.updates} updates{begun}, {done.tokens} tokens, {many}: "
+        f"loss {done.loss:.4f} nats per scored token over the last tenth"
+    )
 
 
 def wrapped(text: str, indent: int) -> str:
@@ -72,12 +120,9 @@ def fail(said: str, code: int) -> NoReturn:
 
 def lacking(error: ImportError) -> str:
     """What to install when an import fails."""
-    name = (error.name or "").partition(".")[0]
-    if name in _EXPLORING:
-        return f"this command needs {name}, not installed: pip install 'anchorwatch[explore]'"
-    if "pip install" in str(error) or name not in _RUNNING:
-        return str(error)
-    return f"this command needs {name}, which is not installed: pip install 'anchorwatch[run]'"
+    if isinstance(error, ModuleNotFoundError):
+        error = lazy.said(error, "this command")
+    return str(error)
 
 
 def say_warning(

@@ -28,7 +28,7 @@ class Want:
     weights: torch.Tensor
     """Group 0 is every query that counts."""
     before: int = 0
-    """Columns before the canvas (a sink token): they have no distance."""
+    """Columns before the canvas (added keys and registers): they have no distance."""
     entropy: bool = False
     diagonal: bool = False
     distance: bool = False
@@ -147,6 +147,8 @@ def _log_probabilities(
     else:
         logs = torch.bmm(query, key).mul_(call.scale)
     logs = logs.view(groups, repeats, count, -1)
+    if call.added is not None:
+        _write_added(logs, call, live, b, heads, rows)
     hidden = _hidden(call, b, rows)
     if call.bias is not None:
         _lower(logs, _part(call.bias, b, heads, rows, logs))
@@ -158,6 +160,18 @@ def _log_probabilities(
     if call.dropped is not None:
         logs.masked_fill_(_part(call.dropped, b, heads, rows, logs), HIDDEN)
     return logs
+
+
+def _write_added(
+    logs: torch.Tensor, call: Call, live: torch.Tensor, b: int, heads: slice, rows: slice
+) -> None:
+    """Put the logits of added keys, which are no products, where the products stand."""
+    assert call.added is not None
+    added = call.added[b, heads, rows].float().view(*logs.shape[:3], -1)
+    if call.lse is not None:
+        lse = torch.where(live[b, rows], call.lse[b, heads, rows], 0.0)
+        added = added - lse.view(*logs.shape[:3], 1)
+    logs[..., : call.num_added] = added.clamp(min=HIDDEN)
 
 
 def _part(
@@ -181,7 +195,7 @@ def _hidden(call: Call, b: int, rows: slice) -> torch.Tensor | None:
         return ~call.attendable[b if call.attendable.shape[0] > 1 else 0, 0, rows]
     if not call.causal:
         return None
-    keys = torch.arange(call.key.shape[2], device=call.key.device)
+    keys = torch.arange(call.key.shape[2], device=call.key.device) - call.num_added
     return keys > torch.arange(rows.start, rows.stop, device=keys.device)[:, None]
 
 

@@ -26,6 +26,7 @@ from anchorwatch.edits import from_dict as edit_from
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.fields import Field
 from anchorwatch.foreign import one_line
+from anchorwatch.soundness import wrong_arrays, wrong_manifest
 from anchorwatch.store import SCHEMA, SCHEMA_VERSION
 
 ROLES = ("prompt", "special", "masked", "fresh", "written", "absent")
@@ -48,23 +49,6 @@ _ALWAYS = {
 }
 
 _STATE = "state of the random generator before each step"
-
-_DIMS = {
-    "canvas": (("frame", "position"), "i"),
-    "role": (("frame", "position"), "i"),
-    "committed_at": (("position",), "i"),
-    "logprob": (("position",), "f"),
-    "mask_chosen": (("step",), "i"),
-    "narrow": (("step",), "i"),
-    "region": (("position",), "i"),
-}
-_MANIFEST: dict[str, type] = {
-    **{"model": dict, "decoding": dict, "tokens": dict, "answer_positions": list, "seed": int},
-    **{"prompt_text": str, "answer_text": str, "regions": list},
-}
-_MODEL: dict[str, type] = {
-    **{"source": str, "family": str, "weights": str, "layers": int, "heads": int},
-}
 
 
 class Trace:
@@ -135,6 +119,18 @@ class Trace:
         return self["role"].values
 
     @property
+    def own(self) -> np.ndarray:
+        """[position] what was given or committed, also where an edit put another token."""
+        return self["own_token"].values if "own_token" in self else self.canvas[-1]
+
+    @property
+    def given(self) -> np.ndarray:
+        """[position] the canvas as it was asked for: the first frame before any edit."""
+        first = self.own.copy()
+        first[self.answer] = self.canvas[0, self.answer]
+        return first
+
+    @property
     def num_steps(self) -> int:
         return len(self.canvas) - 1
 
@@ -165,7 +161,7 @@ class Trace:
 
     @property
     def edits(self) -> tuple[Edit, ...]:
-        """What was changed inside attention; () for a run as the model is."""
+        """What was changed inside attention and on the canvas; () for a run as the model is."""
         return tuple(edit_from(fields) for fields in self._manifest.get("edits", ()))
 
     @property
@@ -212,9 +208,11 @@ class Trace:
             yield kind, MASK_MARK * len(ids) if kind == MASKED else self.spell(ids)
 
     def digest(self) -> str:
-        """SHA-256 of the canvas history: runs that wrote the same text in the same order agree."""
+        """SHA-256 of canvas history and edits: the same text in the same order, edited alike."""
         canvas = np.ascontiguousarray(self.canvas.astype("<i4"))
-        return hashlib.sha256(str(canvas.shape).encode() + canvas.tobytes()).hexdigest()
+        edits = self._manifest.get("edits")
+        said = json.dumps(edits, sort_keys=True).encode() if edits else b""
+        return hashlib.sha256(str(canvas.shape).encode() + canvas.tobytes() + said).hexdigest()
 
     def write(self, path: str | Path) -> Path:
         """Write to a directory, whole or not at all; an existing one is never touched."""
@@ -327,7 +325,8 @@ def read(path: str | Path, *, without: Collection[str] | None = None) -> Trace:
     dataset = store.opened(path, check=without is None, needed=_ALWAYS, without=out)
     manifest = dataset.attrs.pop("manifest")
     del dataset.attrs["schema"], dataset.attrs["schema_version"]
-    if wrong := _wrong_manifest(manifest) or _wrong_arrays(dataset, manifest["answer_positions"]):
+    wrong = wrong_manifest(manifest)
+    if wrong := wrong or wrong_arrays(dataset, manifest["answer_positions"], len(ROLES)):
         raise TraceError(one_line(f"{path} cannot be read as a trace, make it again: {wrong}"))
     return Trace(dataset, manifest)
 
@@ -351,47 +350,6 @@ def _seal(variable: xr.Variable) -> None:
     while isinstance(held, MemoryCachedArray | CopyOnWriteArray):  # xarray's own, both writable
         held = held.array
     variable.data = _Sealed(held)  # type: ignore[no-untyped-call]
-
-
-def _wrong_manifest(manifest: Mapping[str, Any]) -> str | None:
-    """The first thing about a foreign manifest that is not as we write it."""
-    for name, kind in _MANIFEST.items():
-        if type(manifest.get(name)) is not kind:
-            return (
-                f"the manifest's {name} is {manifest.get(name)!r:.40}, not of type {kind.__name__}"
-            )
-    for name, kind in _MODEL.items():
-        if type(held := manifest["model"].get(name)) is not kind:
-            return f"the manifest's model has {name} {held!r:.40}, not of type {kind.__name__}"
-    fork = manifest.get("fork", {"step": 0})
-    if not isinstance(fork, dict) or type(fork.get("step")) is not int:
-        return f"the manifest's fork is {fork!r:.40}, without a step"
-    try:
-        from_dict(manifest["decoding"])
-        _ = [edit_from(fields) for fields in manifest.get("edits", ())]
-        for spelled in manifest.get("token_bytes", {}).values():
-            bytes.fromhex(spelled)
-    except (SpecError, TypeError, ValueError, AttributeError) as error:
-        return str(error)
-    return None
-
-
-def _wrong_arrays(dataset: xr.Dataset, answer: list[Any]) -> str | None:
-    """The first thing about foreign arrays that is not as we write it."""
-    for name, (dims, kind) in _DIMS.items():
-        if dataset[name].dims != dims or dataset[name].dtype.kind != kind:
-            return f"{name} is {dataset[name].dtype} over {', '.join(map(str, dataset[name].dims))}"
-    frames, positions = dataset["canvas"].shape
-    if dataset.sizes["step"] != frames - 1:
-        return f"{frames} frames do not fit {dataset.sizes['step']} steps"
-    if not answer or not all(type(p) is int and 0 <= p < positions for p in answer):
-        return f"its answer is not at positions 0 to {positions - 1}"
-    if sorted(set(answer)) != answer:
-        return "its answer positions are not in order"
-    role = dataset["role"].values
-    if role.size and not 0 <= role.min() <= role.max() < len(ROLES):
-        return f"role holds {role.min()} to {role.max()}: roles are 0 to {len(ROLES) - 1}"
-    return None
 
 
 def _clip(text: str, width: int = 78) -> str:

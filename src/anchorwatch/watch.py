@@ -106,7 +106,8 @@ class Watch:
                 rows = found.spans[b, :, view.query_slice]
                 self._hold("commit_region_mass", rows, view, call.layer)
         if found.mixed is not None and self._mixed is not None:
-            self._mixed = (self._mixed + found.mixed) / 2
+            first = self._mixed.shape[1] - found.mixed.shape[1]  # added keys keep what they are
+            self._mixed[:, first:] = (self._mixed[:, first:] + found.mixed) / 2
             if any(isinstance(probe, kinds.region_rollout) for probe in active):
                 self._keep_rollout(call.layer)
 
@@ -120,7 +121,7 @@ class Watch:
                 self.records[job].put(branch + name, index, held[:, rows])
 
     def _want(self, call: Call, active: list[Probe]) -> Want:
-        want = Want(weights=self._weights, before=int(self.model.sink_id is not None))
+        want = Want(weights=self._weights, before=self._views[0].before)
         for probe in self.probes if self.cached else active:
             want.entropy |= isinstance(probe, kinds.entropy)
             want.diagonal |= isinstance(probe, kinds.diagonal)
@@ -205,7 +206,7 @@ class Watch:
         assert found.top_key is not None and found.top_mass is not None
         columns = found.top_key[b, :, view.query_slice, : probe.k]
         keys = columns - view.key_start
-        keys = torch.where(keys < 0, -2, keys).where(columns >= 0, -1)  # a sink stands before all
+        keys = torch.where(keys < 0, -2, keys).where(columns >= 0, -1)  # what parts add
         mass = found.top_mass[b, :, view.query_slice, : probe.k]
         if probe.every_row:
             place = slice(view.length - view.queries, view.length)
@@ -236,7 +237,7 @@ class Watch:
         if probe.rotary == "before":
             suffix = "_before_rotary"
             query, key = self._before["query"][b], self._before["key"][b]
-            query, key = query[:, view.query_slice], key[:, view.key_slice]
+            query, key = query[:, view.query_slice], key[:, view.token_slice]
             total = Tally(**vars(total))
             length = query.norm(dim=-1)
             total.query, total.query_norm = query.sum(dim=1), length.sum(dim=1)

@@ -1,59 +1,36 @@
-"""Words of the command line turned into values: decodings, probes, options, places to write to."""
+"""Words of the command line turned into values: probes, regions, experiments, options."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
-import sys
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anchorwatch import decoding as decodings
 from anchorwatch import probes as kinds
 from anchorwatch.errors import SpecError
 from anchorwatch.rules import RULES, parse
+from anchorwatch.spelling import decoding, edit, flag
 
 if TYPE_CHECKING:
     from anchorwatch.models.model import Model
     from anchorwatch.models.prompts import Prompt
 
-DECODINGS = {
-    "low-confidence": "LowConfidence",
-    "random": "RandomOrder",
-    "dream": "DreamOrder",
-    "threshold": "Threshold",
-    "left-to-right": "LeftToRight",
-}
 DEFAULTS = {"mdm": "low-confidence", "arm": "left-to-right"}
 
 
-def named(name: str | None, fields: dict[str, Any]) -> decodings.Decoding | None:
+def named(
+    word: str | None, fields: Mapping[str, Any], length: int | None
+) -> decodings.Decoding | None:
     """The decoding asked for; None leaves it to the model, if a default takes these fields."""
-    if name is not None:
-        return decoding(name, fields)
+    if word is not None:
+        return decoding(word, fields, length=length)
     with contextlib.suppress(SpecError):
-        decoding(DEFAULTS["arm"], fields)
+        decoding(DEFAULTS["arm"], fields, length=length)
         return None
-    decoding(DEFAULTS["mdm"], fields)
+    decoding(DEFAULTS["mdm"], fields, length=length)
     return None
-
-
-def decoding(name: str, fields: dict[str, Any]) -> decodings.Decoding:
-    """The decoding of that name with these fields; says which decoding takes a field."""
-    if name not in DECODINGS:
-        raise SpecError(f"no decoding is called {name!r}: expected one of {', '.join(DECODINGS)}")
-    takes = {
-        other: {field.name for field in dataclasses.fields(decodings.DECODINGS[kind])}
-        for other, kind in DECODINGS.items()
-    }
-    for field in fields:
-        if field not in takes[name]:
-            others = ", ".join(other for other in takes if field in takes[other])
-            raise SpecError(f"{name} has no {field}: leave it out, or use --decoding {others}")
-    return decodings.from_dict({"name": DECODINGS[name]} | fields)
 
 
 def probes(names: str) -> tuple[kinds.Probe, ...]:
@@ -77,6 +54,29 @@ def regions(pairs: list[str]) -> dict[str, str] | None:
         if not all(pair.partition("=")[::2]):
             raise SpecError(f"--region {pair} is not name=text, such as --region gold='Lena was'")
     return {name: text for name, _, text in (p.partition("=") for p in pairs)} or None
+
+
+def numbers(word: str, option: str) -> list[int]:
+    """Whole numbers joined by commas."""
+    try:
+        return [int(part) for part in word.split(",")]
+    except ValueError:
+        raise SpecError(f"{option} {word} is not numbers such as {option} 1,5,10") from None
+
+
+def experiment(
+    edits: list[str], control: str, doses: str | None, rule: str | None
+) -> dict[str, Any]:
+    """What `aw.effect` is asked, in words."""
+    if not edits:
+        raise SpecError("say what to change: --edit hide-sinks:1")
+    beside: Any = {"random": "random", "none": None}.get(control, control)
+    return {
+        "edit": [edit(word) for word in edits],
+        "control": edit(control) if beside not in ("random", None) else beside,
+        "doses": None if doses is None else numbers(doses, "--doses"),
+        "rule": None if rule is None else parse(rule),
+    }
 
 
 def masked_canvas(model: Model, ask: Prompt) -> list[int]:
@@ -163,62 +163,12 @@ def _only_in_python(word: str) -> Any:
     )
 
 
-def _flag(word: str) -> bool:
-    if word.lower() not in ("true", "false"):
-        raise SpecError(f"{word!r} is neither true nor false")
-    return word.lower() == "true"
-
-
 _KINDS: dict[str, Callable[[str], Any]] = {  # the first that an annotation holds
     "TypeLimits": _only_in_python,
     "str | Rule": _rule_or_word,
     "Rule": parse,
     "tuple[int, int]": _pair,
-    "bool": _flag,
+    "bool": flag,
     "int": int,
     "float": float,
 }
-
-
-def stdin() -> str:
-    """Everything on stdin, as text."""
-    if sys.stdin is None:
-        raise SpecError("stdin is closed: pipe the prompt in, or give it as an argument")
-    try:
-        return sys.stdin.buffer.read().decode("utf-8")
-    except UnicodeDecodeError as error:
-        wrong = error.object[error.start]
-        raise SpecError(
-            f"stdin is not UTF-8: byte {wrong:#04x} at offset {error.start}; "
-            "convert it first, for example with iconv -t utf-8"
-        ) from None
-
-
-def folder_for_all(out: Path | None, given: Mapping[str, str]) -> Path:
-    """The folder that takes the tables of all metrics, made if it is not there."""
-    if given:
-        raise SpecError(f"all metrics have their own settings: leave {', '.join(given)} out")
-    if out is None:
-        raise SpecError("all metrics are many tables: say which folder, -o tables")
-    if out.exists() and not out.is_dir():
-        raise SpecError(f"{out} is a file: all metrics are many tables, name a folder")
-    from anchorwatch.metrics.files import refuse_traces
-
-    refuse_traces(out)
-    out.mkdir(parents=True, exist_ok=True)
-    return out
-
-
-def refuse_place(out: Path) -> None:
-    """Refuse a place that nothing can be written to, before there is something to write."""
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            out.lstat()
-            raise SpecError(f"{out} exists already: choose another name or remove it first")
-        if not out.parent.is_dir():
-            raise SpecError(f"the folder {out.parent} does not exist: make it first")
-        Path(tempfile.mkdtemp(prefix=".anchorwatch-", dir=out.parent)).rmdir()
-    except OSError as error:
-        raise SpecError(
-            f"{out} cannot be written, {error.strerror}: choose another place"
-        ) from None

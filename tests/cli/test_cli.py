@@ -12,7 +12,7 @@ import pytest
 
 from anchorwatch.cli import app
 from anchorwatch.errors import SpecError
-from anchorwatch.models.tiny import NAMES
+from anchorwatch.models import lab, tiny
 from command import ENV, called, in_shell, one_line_of, type_in
 
 
@@ -56,7 +56,7 @@ def test_json_is_json(lena):
     rows = {row["name"]: row for row in families["families"]}
     assert {"llada", "dream", "encoder", "causal"} <= set(rows)
     assert "albert" in rows["encoder"]["model_types"]
-    assert tuple(families["embedded"]) == NAMES
+    assert tuple(families["embedded"]) == (*lab.NAMES, *tiny.NAMES)
     run = json.loads(type_in("run", "tiny/arm", "the", "--length", 3, "--json").stdout)
     assert run["decoding"]["name"] == "LeftToRight"
 
@@ -161,9 +161,9 @@ def test_a_prompt_may_begin_with_a_dash():
         (
             ["run", "tiny/llada", "the", "--decoding", "left-to-right", "--steps", "3"],
             2,
-            "left-to-right has no steps: leave it out, or use --decoding low-confidence, random",
+            "left-to-right has no steps: leave it out, or use low-confidence, random",
         ),
-        (["run", "no/such-model", "the", "--eps", "0.1"], 2, "use --decoding dream"),
+        (["run", "no/such-model", "the", "--eps", "0.1"], 2, "leave it out, or use dream"),
         (["run", "no/such-model", "the", "--temperature", "nan"], 2, "temperature=nan is not"),
         (["run", "no/such-model", "the", "--probes", "all"], 2, "expected default, none or some"),
         (["run", "no/such-model", "the", "--seed", "-1"], 2, "--seed"),
@@ -249,7 +249,7 @@ def test_the_family_table_fits_eighty_columns_and_loses_nothing():
         assert f"{family.name} {family.kind}" in words
         assert " ".join(family.checkpoints.split()) in words
     assert all(f"{name} {reason}" in words for name, reason in UNSUPPORTED.items())
-    assert ", ".join(NAMES) in words
+    assert ", ".join((*lab.NAMES, *tiny.NAMES)) in words
 
 
 TORCH_FREE = """
@@ -311,8 +311,11 @@ def test_doctor_finds_nothing_wrong():
 
 OPTIONS = {
     "run": """--algorithm --algorithm-temperature --block --chat --decoding --defer-end --device
-        --dtype --eps --forbid-end --guidance --infill --json --length --mask-id --no-cache --no-stop
+        --dtype --edit --eps --forbid-end --guidance --infill --json --length --mask-id --no-cache --no-stop
         --out --probes --region --revision --seed --steps --temperature --threshold --top-k --top-p""",
+    "effect": """--batch --block --control --decoding --device --doses --dtype --edit --json --length
+        --limit --mask-id --out --plot --prompt --repeats --revision --rule --seed --steps --table
+        --temperature""",
     "resume": "--device --dtype --json --mask-id --revision",
     "measure": "--by --group --json --out --rule --set",
     "plot": "--group --head --layer --out --rule --set --step",
@@ -321,6 +324,10 @@ OPTIONS = {
     "export": "--layers --out --rule",
     "show": "--all --json --step",
     "verify": "--json",
+    "eval": """--bad --batch --chat --contexts --decoding --edit --format --json --length --limit --out
+        --probes --score --seed --steps --stress --table --task --template""",
+    "train": "--json --out --set",
+    "lm-eval": "",
     "models": "--json",
     "convert": "",
     "doctor": "--json",

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import anchorwatch as aw
-from anchorwatch import viewing
+from anchorwatch import cli_view
 from anchorwatch.cli import app
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.explorer import packets, server
@@ -100,10 +100,10 @@ def test_view_with_a_model_measures_maps_on_demand(tmp_path):
     trace = aw.run(model, "the anchor", aw.decoding.LowConfidence(4), probes=())
     probe = aw.probes.pattern(layers=[1], heads=[2], steps=[3])
     wanted = aw.replay(model, trace, [probe])["pattern"].values[0]
-    (replay,) = viewing._replays("tiny/llada", [given(trace)])
+    (replay,) = cli_view._replays("tiny/llada", [given(trace)])
     got = packets.unpack(Run(given(trace), replay=replay).packet("map-3-1-2"))[0]["map"]
     np.testing.assert_array_equal(got, wanted)
-    (other,) = viewing._replays("tiny/dream", [given(trace)])
+    (other,) = cli_view._replays("tiny/dream", [given(trace)])
     with pytest.raises(MissingError, match="cannot be measured"):
         Run(given(trace), replay=other).packet("map-3-1-2")
 

@@ -745,10 +745,10 @@ def test_the_laws_find_a_key_that_is_hidden_from_some_only(name, monkeypatch):
     """As when a hidden first key is taken for padding: the positions after it move."""
     honest = aw.Model.logits
 
-    def moved(self, canvas, attendable=None, *, padding=None):
+    def moved(self, canvas, attendable=None, *, padding=None, parts=()):
         hides_first = attendable is not None and attendable.ndim == 1 and not attendable[0]
         attendable = None if hides_first else attendable
-        return honest(self, canvas, attendable, padding=padding)
+        return honest(self, canvas, attendable, padding=padding, parts=parts)
 
     monkeypatch.setattr(aw.Model, "logits", moved)
     with pytest.raises(ModelError, match="a key hidden by itself is a key hidden from everyone"):
@@ -757,7 +757,11 @@ def test_the_laws_find_a_key_that_is_hidden_from_some_only(name, monkeypatch):
 
 def test_the_laws_find_positions_that_count_the_padding(monkeypatch):
     honest = aw.Model._positions
-    monkeypatch.setattr(aw.Model, "_positions", lambda self, rows, starts: honest(self, rows, None))
+
+    def counted(self, rows, starts, dress):
+        return honest(self, rows, None, dress)
+
+    monkeypatch.setattr(aw.Model, "_positions", counted)
     for dtype in ("float32", "bfloat16", "float16"):
         with pytest.raises(ModelError, match="padding on the left changes nothing"):
             aw.load("tiny/bert", dtype=dtype).check()

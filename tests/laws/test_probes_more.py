@@ -308,7 +308,7 @@ def watched(pairs, ids):
     model, length = load("tiny/llada"), len(ids)
     record = Record(probes, RunShape(1, model.num_layers, model.num_heads, 4, length))
     watch = Watch(model, probes, [record], [Regions(of=np.full(length, -1))])
-    view = View(0, "", 0, 0, 0, length, length, has_sink=False)
+    view = View(0, "", 0, 0, 0, length, length)
     everyone, nobody = np.ones((1, length), dtype=bool), np.zeros(length, dtype=bool)
     with watch.over([view], [everyone], [nobody], (1, length)):
         model.logits(ids, pairs)

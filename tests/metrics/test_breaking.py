@@ -69,7 +69,7 @@ def test_a_key_that_nobody_may_look_at_expects_exactly_nothing():
 
 def test_a_sink_token_takes_its_part_of_indifferent_attention():
     maps = np.full((1, 1, 1, 4, 4), 1 / 5)  # the fifth is the sink token's
-    trace = of_model(planted(maps), sink_id=9)
+    trace = of_model(planted(maps), parts=[{"name": "sink_token"}])
     assert indifferent(trace, ["all"]).shares[0, 0] == pytest.approx([1 / 5] * 4)
     assert one(metrics.absorption(trace, ["first"], by=()), "first").lift == pytest.approx(1)
 
@@ -78,7 +78,7 @@ def test_shares_beside_a_sink_token_are_of_what_it_leaves_in_the_null_too():
     maps = np.full((1, 1, 1, 10, 10), 0.05)
     norms = np.ones((1, 1, 1, 10), dtype=np.float32)
     more = {"each_contribution_norm": (KEYS, norms)}
-    trace = of_model(planted(maps, more=more), sink_id=9)
+    trace = of_model(planted(maps, more=more), parts=[{"name": "sink_token"}])
     table = metrics.contributions(trace, rules.topk(2), by=())
     found = one(table, "attention_share")
     assert found.value == pytest.approx(0.2)
@@ -92,13 +92,13 @@ def test_what_attention_does_not_bring_is_a_share_of_what_a_sink_token_leaves():
     norms = np.ones((1, 1, 1, 4), dtype=np.float32)
     norms[..., 0] = 0
     more = {"each_contribution_norm": (KEYS, norms)}
-    trace = of_model(planted(maps, more=more), sink_id=9)
+    trace = of_model(planted(maps, more=more), parts=[{"name": "sink_token"}])
     table = metrics.contributions(trace, rules.topk(1), by=())
     assert one(table, "no_op_share").value == pytest.approx(0.2 / 0.5)
 
 
 def test_nothing_is_concentrated_where_the_sink_token_took_everything():
-    trace = of_model(planted(np.zeros((1, 1, 1, 5, 5))), sink_id=9)
+    trace = of_model(planted(np.zeros((1, 1, 1, 5, 5))), parts=[{"name": "sink_token"}])
     table = metrics.concentration(trace, by=())
     assert table["value"].isna().all()
     assert (table["missing"] == 1).all()

@@ -358,7 +358,7 @@ def test_the_null_knows_windows_and_sink_tokens():
     options = {"prompt": 12, "tokens": TOKENS, "visibility": "causal"}
     trace = made_of(uniform(4, 2, 1, 16, causal=True), {"gold": GOLD, "late": [9, 10]}, **options)
     manifest = trace.manifest
-    manifest["model"] |= {"windows": [4, None], "sink_id": 0}
+    manifest["model"] |= {"windows": [4, None], "parts": [{"name": "sink_token"}]}
     seen = Trace(trace.dataset(), manifest)
     table = retrieval.retrieval_heads(seen, "late")
     # rows 11 to 14 see four keys and the sink token: 9 and 10, 9 and 10, 10, neither

@@ -8,7 +8,8 @@ import anchorwatch as aw
 import tolerances
 from anchorwatch.errors import SpecError
 from anchorwatch.models import tiny
-from anchorwatch.policies import Draft, Turn, choose, turns
+from anchorwatch.policies import choose
+from anchorwatch.schedules import Draft, Turn, turns
 from strategies import load
 
 PROMPT = list(range(300, 306))

@@ -6,6 +6,8 @@ import dataclasses
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from anchorwatch.errors import SpecError
 from anchorwatch.fields import listed
 from anchorwatch.rules import Rule
@@ -71,6 +73,13 @@ def one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Refuse a word that is none of the choices."""
     if value not in choices:
         raise SpecError(f"{name}={value!r} is unknown: expected one of {', '.join(choices)}")
+
+
+def seeded(seed: Any) -> int:
+    """A seed for numpy and torch, or a refusal."""
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
+        raise SpecError(f"seed={seed!r} is not a whole number of at least 0")
+    return int(seed)
 
 
 def _plain(value: Any) -> Any:

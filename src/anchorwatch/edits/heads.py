@@ -43,11 +43,12 @@ class knock_out(Edit):  # noqa: N801
 
 
 def random_heads(
-    heads: Any, *, layers: int, per_layer: int, seed: int = 0
+    heads: Any, *, layers: int, per_layer: int, seed: int = 0, besides: Any = ()
 ) -> tuple[tuple[int, int], ...]:
     """As many other heads of the same layers, for `knock_out`: the layer-matched control.
 
-    `layers` and `per_layer` are the model's numbers of layers and of heads in each.
+    `layers` and `per_layer` are the model's numbers of layers and of heads in each; heads `besides`
+    these are not drawn either.
 
     >>> random_heads({(1, 0), (1, 2)}, layers=3, per_layer=4)
     ((1, 1), (1, 3))
@@ -56,7 +57,8 @@ def random_heads(
     draw = np.random.default_rng(seed)
     for layer in sorted({layer for layer, _ in taken}):
         mine = {head for at, head in taken if at == layer}
-        others = [head for head in range(per_layer) if head not in mine]
+        out = mine | {head for at, head in besides if at == layer}
+        others = [head for head in range(per_layer) if head not in out]
         if layer >= layers or max(mine) >= per_layer:
             raise SpecError(
                 f"the model has {layers} layers of {per_layer} heads: {taken} do not fit"

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from anchorwatch import rules
-from anchorwatch.edits.edit import Edit, one_of
+from anchorwatch.edits.edit import Edit, one_of, seeded
 from anchorwatch.errors import SpecError
 from anchorwatch.fields import counted
 from anchorwatch.rules import Rule
@@ -44,7 +44,7 @@ class Hiding(Edit):
                 raise SpecError(f"form={self.form!r} takes no penalty: say form='penalty'")
             return
         c = self.penalty
-        if not isinstance(c, int | float) or isinstance(c, bool) or not 0 < c < np.inf:
+        if not isinstance(c, int | float | np.number) or isinstance(c, bool) or not 0 < c < np.inf:
             raise SpecError(f"penalty={c!r} is not a number above 0: say penalty=5.0")
         object.__setattr__(self, "penalty", float(c))
 
@@ -146,8 +146,7 @@ class hide_random(Detecting):  # noqa: N801
         super().__post_init__()
         object.__setattr__(self, "rule", _rule(self.rule))
         one_of("matched_to", self.matched_to, MATCHES)
-        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or self.seed < 0:
-            raise SpecError(f"seed={self.seed!r} is not a whole number of at least 0")
+        object.__setattr__(self, "seed", seeded(self.seed))
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,15 +9,34 @@ from typing import Any
 
 import numpy as np
 
+from anchorwatch.edits.canvas import (
+    CanvasEdit,
+    delay_commit,
+    force_commit,
+    freeze_canvas,
+    swap_token,
+)
 from anchorwatch.edits.edit import Edit, no_op
 from anchorwatch.edits.heads import knock_out
 from anchorwatch.edits.keys import hide_keys, hide_lowest, hide_random, hide_sinks
+from anchorwatch.edits.parts import (
+    gate,
+    kv_bias,
+    off_by_one,
+    register,
+    sink_logit,
+    sink_token,
+)
 from anchorwatch.errors import SpecError
 from anchorwatch.fields import Field, RunShape, field
 
 EDITS: dict[str, type[Edit]] = {
     kind.__name__: kind
-    for kind in (hide_keys, hide_sinks, hide_random, hide_lowest, knock_out, no_op)
+    for kind in (
+        *(hide_keys, hide_sinks, hide_random, hide_lowest, knock_out, no_op),
+        *(swap_token, force_commit, delay_commit, freeze_canvas),
+        *(sink_token, register, off_by_one, sink_logit, kv_bias, gate),
+    )
 }
 
 
@@ -35,6 +54,8 @@ def from_dict(fields: Mapping[str, Any]) -> Edit:
 
 def limited(edit: Edit, steps: range) -> Edit | None:
     """The edit at those of its steps that are among these; None where none is left."""
+    if isinstance(edit, CanvasEdit):
+        return edit.among(steps)
     left = tuple(steps if edit.steps is None else (one for one in edit.steps if one in steps))
     if left == (0,) and getattr(edit, "remembers", False):
         return None  # there is no step before the first
@@ -48,7 +69,10 @@ def slots(edits: tuple[Edit, ...]) -> list[slice]:
 
 
 def fields_of(edits: tuple[Edit, ...], shape: RunShape) -> Iterator[Field]:
-    """What edits add to a trace: what they decided."""
+    """What edits add to a trace: what they decided, and what stood where a token was swapped."""
+    if any(isinstance(edit, swap_token) for edit in edits):
+        says = "token that was given or committed, whatever an edit put in its place"
+        yield field("own_token", ("position",), "int32", "token id", says, shape)
     total = sum(edit.ranks for edit in edits)
     if not total:
         return

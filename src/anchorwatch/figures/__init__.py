@@ -8,11 +8,24 @@ Nothing here touches pyplot or any setting of matplotlib outside of its own draw
 no matplotlib at all.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from anchorwatch.lazy import attributes
 
 if TYPE_CHECKING:
     from anchorwatch.figures.catalogue import draw
+    from anchorwatch.figures.effects import effect_doses, effect_layers
+    from anchorwatch.figures.evaluation import (
+        accuracy_bars,
+        effect_intervals,
+        gain_bars,
+        irrelevant_curve,
+        layout_bars,
+        mask_curve,
+        noise_curve,
+        position_curve,
+        wording_bars,
+    )
     from anchorwatch.figures.figure import Figure
     from anchorwatch.figures.flow import (
         flow_bands,
@@ -54,58 +67,79 @@ if TYPE_CHECKING:
     )
 
 _LAZY = {
-    "Figure": "anchorwatch.figures.figure",
-    "flow_bands": "anchorwatch.figures.flow",
-    "flow_matrix": "anchorwatch.figures.flow",
-    "gold_lift": "anchorwatch.figures.flow",
-    "rollout_columns": "anchorwatch.figures.flow",
-    "rollout_depth": "anchorwatch.figures.flow",
-    "map_pair": "anchorwatch.figures.maps",
-    "sink_map": "anchorwatch.figures.maps",
-    "contribution_scatter": "anchorwatch.figures.geometry",
-    "mixing_by_depth": "anchorwatch.figures.geometry",
-    "qk_triptych": "anchorwatch.figures.geometry",
-    "shapley_bars": "anchorwatch.figures.geometry",
-    "value_norm_scatter": "anchorwatch.figures.geometry",
-    "retrieval_contrast": "anchorwatch.figures.retrieval",
-    "retrieval_map": "anchorwatch.figures.retrieval",
-    "by_lag": "anchorwatch.figures.movement",
-    "head_types": "anchorwatch.figures.movement",
-    "layer_consistency": "anchorwatch.figures.movement",
-    "sink_path": "anchorwatch.figures.movement",
-    "sink_positions": "anchorwatch.figures.movement",
-    "survival": "anchorwatch.figures.movement",
-    "enrichment": "anchorwatch.figures.identity",
-    "enrichment_depth": "anchorwatch.figures.identity",
-    "meaning_or_place": "anchorwatch.figures.identity",
-    "structure": "anchorwatch.figures.identity",
-    "dose_response": "anchorwatch.figures.sinks",
-    "epsilon_curve": "anchorwatch.figures.sinks",
-    "head_grid": "anchorwatch.figures.sinks",
-    "profile": "anchorwatch.figures.sinks",
-    "score_histogram": "anchorwatch.figures.sinks",
-    "whence": "anchorwatch.figures.origins",
-    "draw": "anchorwatch.figures.catalogue",
+    "Figure": "figure",
+    "flow_bands": "flow",
+    "flow_matrix": "flow",
+    "gold_lift": "flow",
+    "rollout_columns": "flow",
+    "rollout_depth": "flow",
+    "map_pair": "maps",
+    "sink_map": "maps",
+    "contribution_scatter": "geometry",
+    "mixing_by_depth": "geometry",
+    "qk_triptych": "geometry",
+    "shapley_bars": "geometry",
+    "value_norm_scatter": "geometry",
+    "retrieval_contrast": "retrieval",
+    "retrieval_map": "retrieval",
+    "by_lag": "movement",
+    "head_types": "movement",
+    "layer_consistency": "movement",
+    "sink_path": "movement",
+    "sink_positions": "movement",
+    "survival": "movement",
+    "enrichment": "identity",
+    "enrichment_depth": "identity",
+    "meaning_or_place": "identity",
+    "structure": "identity",
+    "dose_response": "sinks",
+    "effect_doses": "effects",
+    "effect_layers": "effects",
+    "epsilon_curve": "sinks",
+    "head_grid": "sinks",
+    "profile": "sinks",
+    "score_histogram": "sinks",
+    "accuracy_bars": "evaluation",
+    "effect_intervals": "evaluation",
+    "gain_bars": "evaluation",
+    "irrelevant_curve": "evaluation",
+    "layout_bars": "evaluation",
+    "mask_curve": "evaluation",
+    "noise_curve": "evaluation",
+    "position_curve": "evaluation",
+    "wording_bars": "evaluation",
+    "whence": "origins",
+    "draw": "catalogue",
 }
 
 __all__ = [
     "Figure",
+    "accuracy_bars",
     "by_lag",
     "contribution_scatter",
     "dose_response",
     "draw",
+    "effect_doses",
+    "effect_intervals",
+    "effect_layers",
     "enrichment",
     "enrichment_depth",
     "epsilon_curve",
     "flow_bands",
     "flow_matrix",
+    "gain_bars",
     "gold_lift",
     "head_grid",
     "head_types",
+    "irrelevant_curve",
     "layer_consistency",
+    "layout_bars",
     "map_pair",
+    "mask_curve",
     "meaning_or_place",
     "mixing_by_depth",
+    "noise_curve",
+    "position_curve",
     "profile",
     "qk_triptych",
     "retrieval_contrast",
@@ -121,22 +155,11 @@ __all__ = [
     "survival",
     "value_norm_scatter",
     "whence",
+    "wording_bars",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'anchorwatch.figures' has no attribute {name!r}")
-    try:
-        return getattr(import_module(_LAZY[name]), name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.split(".")[0] == "matplotlib":
-            raise ModuleNotFoundError(
-                f"aw.figures.{name} needs matplotlib, which is not installed: "
-                "pip install matplotlib",
-                name="matplotlib",
-            ) from None
-        raise
+__getattr__ = attributes("anchorwatch.figures", _LAZY)
 
 
 def __dir__() -> list[str]:

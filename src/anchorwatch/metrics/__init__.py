@@ -11,8 +11,9 @@ divided, so a ratio is one of sums; prompts come last and count alike. Metrics o
 ['absorption', 'agreement', 'block_jumps', 'concentration']
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from anchorwatch.lazy import attributes
 
 if TYPE_CHECKING:
     from anchorwatch.metrics.amounts import (
@@ -171,11 +172,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = METRICS.get(name) or _OTHERS.get(name)
-    if home is None:
-        raise AttributeError(f"module 'anchorwatch.metrics' has no attribute {name!r}")
-    return getattr(import_module(f"anchorwatch.metrics.{home}"), name)
+__getattr__ = attributes("anchorwatch.metrics", METRICS | _OTHERS)
 
 
 def __dir__() -> list[str]:

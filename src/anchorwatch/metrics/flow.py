@@ -19,7 +19,7 @@ import pandas as pd
 from anchorwatch import stats
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.cells import Quantity, mean, ratio, stacked
-from anchorwatch.metrics.nulls import indifferent, window_of
+from anchorwatch.metrics.nulls import by_kind, indifferent
 from anchorwatch.metrics.reading import Traces, held, need
 from anchorwatch.metrics.tables import NUMBERS, tabulate
 from anchorwatch.trace import ABSENT, Trace
@@ -89,12 +89,19 @@ def asked_regions(by: Sequence[str]) -> None:
         )
 
 
-def null_flow(trace: Trace, regions: Layout, window: int | None = None) -> np.ndarray:
-    """[step, query_region, key_region] of indifferent attention; NaN rows have no queries."""
-    shares = indifferent(trace, regions.names, window).shares  # [step, query_region, key]
-    flow = np.nan_to_num(shares) @ regions.onto
-    flow[regions.lengths == 0] = np.nan
-    return flow
+def null_flows(trace: Trace, regions: Layout) -> list[np.ndarray]:
+    """Of each layer [step, query_region, key_region] of indifferent attention.
+
+    NaN rows have no queries.
+    """
+
+    def made(window: int | None, added: np.ndarray) -> np.ndarray:
+        shares = indifferent(trace, regions.names, window, added).shares
+        flow = np.nan_to_num(shares) @ regions.onto
+        flow[regions.lengths == 0] = np.nan
+        return flow
+
+    return by_kind(trace, made)
 
 
 def region_flow(traces: Traces, *, by: Sequence[str] = ("layer", *REGIONS)) -> pd.DataFrame:
@@ -123,15 +130,11 @@ Kernel = Callable[[np.ndarray, np.ndarray, Layout], list[Quantity]]
 def _by_layer(trace: Trace, regions: Layout, kernel: Kernel, *, heads: bool) -> list[Quantity]:
     """Quantities of all layers; heads that nobody asks for are added up at once."""
     flow = need(trace, "region_flow").values
-    nulls: dict[int | None, np.ndarray] = {}
-    layers = []
+    nulls, layers = null_flows(trace, regions), []
     for layer in range(flow.shape[1]):
-        window = window_of(trace, layer)
-        if window not in nulls:
-            nulls[window] = null_flow(trace, regions, window)
         there = regions.lengths[:, None, None, :] > 0  # a region without keys receives no flow
         values = np.where(there, flow[:, layer], np.nan).astype(np.float64)
-        found = kernel(values, nulls[window], regions)
+        found = kernel(values, nulls[layer], regions)
         layers.append(found if heads else [_over_heads(one) for one in found])
     return stacked(layers)
 
@@ -336,7 +339,7 @@ def _others(
 
 def _item(trace: Trace, regions: Layout, documents: tuple[str, ...]) -> str:
     """The same for prompts that hold the same documents in another order."""
-    given = trace.canvas[0].astype("<i4")
+    given = trace.given.astype("<i4")
     columns = [regions.names.index(name) for name in documents]
     texts = sorted(given[regions.onto[:, at] > 0].tobytes() for at in columns)
     rest = regions.onto[:, columns].sum(axis=1) == 0

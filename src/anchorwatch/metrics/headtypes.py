@@ -29,7 +29,7 @@ from anchorwatch.metrics.paths import (
     sink_path,
 )
 from anchorwatch.metrics.reading import Slab, Traces
-from anchorwatch.metrics.tables import model_names, over_slabs, prompt_id
+from anchorwatch.metrics.tables import arm, model_names, over_slabs, prompt_id
 from anchorwatch.provenance import origin
 from anchorwatch.rules import Rule, rulli
 from anchorwatch.stats.ranks import kendall
@@ -96,7 +96,7 @@ def head_types(
     names, rows = model_names(found), []
     for trace, every in layers:
         fixed = {
-            "model": names[trace.manifest["model"]["weights"]],
+            "model": names[arm(trace)],
             "trace": trace.digest()[:12],
             "prompt": prompt_id(trace),
             "seed": trace.seed,

@@ -14,7 +14,7 @@ from anchorwatch import stats
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Cell, Quantity, collapse, mean
 from anchorwatch.metrics.reading import Slab, Traces, held
-from anchorwatch.metrics.tables import OF_TRACES, listed, model_names, over_slabs, tabulate
+from anchorwatch.metrics.tables import OF_TRACES, arm, listed, model_names, over_slabs, tabulate
 from anchorwatch.metrics.tokens import (
     CLASSES,
     MASK,
@@ -155,10 +155,7 @@ def token_table(
     """The most frequent tokens of each model, ranked over everything, in each cell of `by`."""
     named = model_names([trace for trace, _ in parts])
     ranked = _most_frequent(parts, named, top)
-    chosen = [
-        (trace, [_only(one, ranked[named[trace.manifest["model"]["weights"]]])])
-        for trace, (one,) in parts
-    ]
+    chosen = [(trace, [_only(one, ranked[named[arm(trace)]])]) for trace, (one,) in parts]
     table = tabulate(chosen, ["token", *by], _where_found, about)
     ranks = [1 + ranked[one][token] for one, token in zip(table.model, table.token, strict=True)]
     return table.assign(rank=ranks)
@@ -240,13 +237,8 @@ def _most_frequent(
     """The most frequent tokens of each model and their rank, from 0; equals in text order."""
     every: dict[str, dict[str, int]] = {name: {} for name in named.values()}
     for trace, (one,) in parts:
-        every[named[trace.manifest["model"]["weights"]]] |= dict.fromkeys(
-            map(str, one.labels["token"]), 0
-        )
-    wide = [
-        (trace, [_only(one, every[named[trace.manifest["model"]["weights"]]])])
-        for trace, (one,) in parts
-    ]
+        every[named[arm(trace)]] |= dict.fromkeys(map(str, one.labels["token"]), 0)
+    wide = [(trace, [_only(one, every[named[arm(trace)]])]) for trace, (one,) in parts]
     table = tabulate(wide, ["token"]).fillna({"value": 0.0})
     table = table.sort_values(["value", "token"], ascending=[False, True])
     ranked = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.metrics.nulls import spans, window_of
+from anchorwatch.metrics.nulls import added_keys, spans, window_of
 from anchorwatch.metrics.reading import AT_ONCE_BYTES, need, slabs
 from anchorwatch.rules import Rule
 from anchorwatch.stats import ranks
@@ -78,9 +78,9 @@ def looks_of(
     """The looks of a trace at the named regions; without a rule, no sinks are taken out."""
     rows = _rows(trace, _inside(trace, names), ignore)
     first, last = _visible(rows)
-    sink = trace.manifest["model"].get("sink_id") is not None
+    added = np.stack([added_keys(trace, layer)[rows.steps] for layer in range(len(first))])
     ones = np.ones(rows.inside.shape[1:], dtype=bool)
-    keys = _counted(ones, first, last) + sink
+    keys = _counted(ones, first, last) + added
     bears = trace.canvas[rows.steps] == rows.ids[:, None]  # [C, position]
     greatest = rows.keys[..., 0]
     place = np.maximum(greatest, 0)
@@ -126,7 +126,7 @@ def _inside(trace: Trace, names: Sequence[str]) -> np.ndarray:
 
 def _rows(trace: Trace, inside: np.ndarray, ignore: Collection[int]) -> _Rows:
     when = trace.committed_at
-    wrote = trace.canvas[when + 1, np.arange(len(when))]
+    wrote = trace.own
     positions = np.flatnonzero((when >= 0) & ~np.isin(wrote, list(ignore)))
     keys = need(trace, "commit_top_key").values[:, :, positions]
     mass = need(trace, "commit_top_mass").values[:, :, positions].astype(np.float64)

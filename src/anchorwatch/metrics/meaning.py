@@ -20,7 +20,7 @@ from anchorwatch.metrics.cells import Quantity, stacked
 from anchorwatch.metrics.identity import TokenClasses
 from anchorwatch.metrics.passes import each_slab
 from anchorwatch.metrics.reading import Slab, Traces, held
-from anchorwatch.metrics.tables import listed, over_slabs, prompt_id, tabulate
+from anchorwatch.metrics.tables import arm, listed, over_slabs, prompt_id, tabulate
 from anchorwatch.metrics.tokens import CLASSES
 from anchorwatch.rules import Rule, rulli
 from anchorwatch.trace import MISSING, Trace
@@ -156,7 +156,7 @@ class Designs:
         parts = [self._classes.one_hot(trace), tenth[..., None] == np.arange(TENTHS)]
         columns = np.concatenate(parts, axis=-1, dtype=np.float32) * seen[..., None]
         products = (columns.transpose(0, 2, 1) @ columns).astype(np.float64)
-        weights = trace.manifest["model"]["weights"]
+        weights = arm(trace)
         known = np.unique(canvas[seen]) if self._known is None else self._known[weights]
         at = np.minimum(np.searchsorted(known, canvas), max(len(known) - 1, 0))
         found = seen & (known[at] == canvas if len(known) else False)
@@ -320,7 +320,7 @@ def _across_prompts(
     """Scores of every trace, predicted from all other prompts of its model."""
     models: dict[str, list[tuple[Trace, str]]] = {}
     for trace in traces:
-        weights = trace.manifest["model"]["weights"]
+        weights = arm(trace)
         models.setdefault(weights, []).append((trace, prompt_id(trace)))
     for runs in models.values():
         if len({prompt for _, prompt in runs}) < 2:
@@ -332,7 +332,7 @@ def _across_prompts(
     kernel = partial(sums_of, designs=Designs(classes, known), rule=rule, group=group)
     sums: dict[str, list[tuple[Trace, str, list[Sums]]]] = {weights: [] for weights in models}
     for trace, layers in each_slab(traces, kernel):
-        sums[trace.manifest["model"]["weights"]].append((trace, prompt_id(trace), layers))
+        sums[arm(trace)].append((trace, prompt_id(trace), layers))
     return [part for read in sums.values() for part in _scored(read)]
 
 

@@ -30,7 +30,7 @@ from anchorwatch.metrics.paths import (
     steps_between,
 )
 from anchorwatch.metrics.reading import Slab, Traces, held
-from anchorwatch.metrics.tables import model_names, over_slabs, prompt_id
+from anchorwatch.metrics.tables import arm, model_names, over_slabs, prompt_id
 from anchorwatch.provenance import origin
 from anchorwatch.rules import Rule, rulli
 from anchorwatch.stats.ranks import kendall, theil_sen
@@ -51,11 +51,7 @@ def sink_positions(traces: Traces, rule: Rule | None = None, *, group: str = "al
     layers = each_slab(traces, partial(position_rows, rule=rule, group=group))
     found = [trace for trace, _ in layers]
     names = model_names(found)
-    rows = [
-        one.assign(model=names[trace.manifest["model"]["weights"]])
-        for trace, every in layers
-        for one in every
-    ]
+    rows = [one.assign(model=names[arm(trace)]) for trace, every in layers for one in every]
     table = pd.concat(rows, ignore_index=True)
     table = table[["model", *(column for column in table.columns if column != "model")]]
     about = {"metric": "sink_positions", "rule": str(rule), "group": group}

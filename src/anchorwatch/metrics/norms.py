@@ -18,7 +18,7 @@ from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio, total
 from anchorwatch.metrics.columns import CELL, Columns, SinkColumns, columns, every_key
 from anchorwatch.metrics.odds import odds_table
 from anchorwatch.metrics.reading import Slab, Traces, held, need, slabs
-from anchorwatch.metrics.tables import joined, model_names, over_slabs, tabulate
+from anchorwatch.metrics.tables import arm, joined, model_names, over_slabs, tabulate
 from anchorwatch.provenance import origin
 from anchorwatch.rules import Rule, checked, rulli
 
@@ -135,7 +135,7 @@ def value_norm_points(
     found: dict[tuple[str, str], list[pd.DataFrame]] = {}
     for trace in read:
         need(trace, "each_value_norm")
-        model = models[trace.manifest["model"]["weights"]]
+        model = models[arm(trace)]
         for slab in slabs(trace):
             for kind, points in _points(slab, rule, group, generator):
                 both = pd.concat([*found.get((model, kind), []), points])

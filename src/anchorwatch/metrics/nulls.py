@@ -7,13 +7,16 @@ arrays follow from where the spans begin and end, without a T x T map.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from anchorwatch.edits import from_dict, parts_among
 from anchorwatch.trace import ABSENT, FRESH, MASKED, PROMPT, SPECIAL, WRITTEN, Trace
+
+T = TypeVar("T")
 
 _ROLES = {
     "masked": (MASKED,),
@@ -27,23 +30,32 @@ class Null:
     """Both [step, group, key], NaN where the key is absent or the group has no query."""
 
     shares: np.ndarray
-    """What each key receives from indifferent queries; with the sink token's, it sums to one."""
+    """What each key receives from indifferent queries; with what parts added, it sums to one."""
     seen: np.ndarray
     """Share of the group's queries that may look at the key."""
 
 
-def indifferent(trace: Trace, groups: Sequence[str], window: int | None = None) -> Null:
-    """The null of every step and query group of a trace, for layers with this window."""
+def indifferent(
+    trace: Trace,
+    groups: Sequence[str],
+    window: int | None = None,
+    added: np.ndarray | None = None,
+) -> Null:
+    """The null of every step and query group of a trace, for layers with this window.
+
+    `added` [step] are keys that parts added there; without it, those they added to every layer.
+    """
     manifest, region = trace.manifest, trace["region"].values
     model, names = manifest["model"], manifest["regions"]
     steps, positions = trace.num_steps, trace.canvas.shape[1]
     shares = np.full((steps, len(groups), positions), np.nan)
     seen = shares.copy()
     roles = trace.role
+    added = added_keys(trace) if added is None else added
     for step in range(steps):
         there = int(np.count_nonzero(roles[step] != ABSENT))
         first, last = _spans(model, there, window)
-        looks = 1.0 / (last - first + (model.get("sink_id") is not None))
+        looks = 1.0 / (last - first + added[step])
         for g, group in enumerate(groups):
             asks = _members(roles[step], region, names, group)[:there]
             if asks.any():
@@ -53,6 +65,41 @@ def indifferent(trace: Trace, groups: Sequence[str], window: int | None = None) 
                 seen[step, g, :there] = able  # whole numbers, so that what nobody sees is zero
                 shares[step, g, :there] = np.where(able > 0, even, 0.0)
     return Null(shares, seen)
+
+
+def added_keys(trace: Trace, layer: int | None = None) -> np.ndarray:
+    """[step] keys that parts add before the canvas: at a layer, or those that every layer has.
+
+    Only what all heads of a layer see is counted; a null is for all of them.
+    """
+    model, steps = trace.manifest["model"], trace.num_steps
+    own = [from_dict(fields) for fields in model.get("parts", ())]
+    layers = range(model["layers"]) if layer is None else [layer]
+    counts = np.zeros(steps, dtype=int)
+    clock = _progress(trace)
+    for part in parts_among([*own, *trace.edits]):
+        everyone = all(len(part.heads_at(at, model["heads"])) == model["heads"] for at in layers)
+        on = [part.at(step, clock[step]) for step in range(steps)]
+        counts += part.columns * everyone * np.array(on, dtype=int)
+    return counts
+
+
+def _progress(trace: Trace) -> np.ndarray:
+    """[step] share of the answer written before it."""
+    return 1 - np.isin(trace.role[:-1, trace.answer], (MASKED, ABSENT)).mean(axis=1)
+
+
+def by_kind(trace: Trace, make: Callable[[int | None, np.ndarray], T]) -> list[T]:
+    """What `make` gives for each layer's window and added keys, made once for layers alike."""
+    made: dict[tuple[int | None, bytes], T] = {}
+    found = []
+    for layer in range(trace.manifest["model"]["layers"]):
+        window, added = window_of(trace, layer), added_keys(trace, layer)
+        kind = (window, added.tobytes())
+        if kind not in made:
+            made[kind] = make(window, added)
+        found.append(made[kind])
+    return found
 
 
 def members(trace: Trace, step: int, group: str) -> np.ndarray:

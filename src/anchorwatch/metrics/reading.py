@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.metrics.nulls import Null, indifferent, window_of
+from anchorwatch.metrics.nulls import Null, by_kind, indifferent
 from anchorwatch.rules import Rule, checked
 from anchorwatch.trace import Trace
 
@@ -153,16 +153,13 @@ def slabs(trace: Trace) -> Iterator[Slab]:
     layers, stored = received.sizes["layer"], received.encoding.get("dtype", received.dtype)
     each = received.size // max(layers, 1) * 4
     together = max(1, AT_ONCE_BYTES // max(each, 1))
-    nulls: dict[int | None, Null] = {}
+    nulls = by_kind(trace, lambda window, added: indifferent(trace, groups, window, added))
     for first in range(0, layers, together):
         values = received[:, first : first + together].values
         values = values.astype(stored, copy=False).astype(np.float32, copy=False)
         for offset in range(values.shape[1]):
             layer = first + offset
-            window = window_of(trace, layer)
-            if window not in nulls:
-                nulls[window] = indifferent(trace, groups, window)
-            yield Slab(trace, layer, values[:, offset], groups, nulls[window])
+            yield Slab(trace, layer, values[:, offset], groups, nulls[layer])
 
 
 def _probe(name: str) -> str:

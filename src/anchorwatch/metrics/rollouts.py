@@ -24,9 +24,9 @@ from anchorwatch.metrics.flow import (
     Layout,
     asked_regions,
     layouts,
-    null_flow,
+    null_flows,
 )
-from anchorwatch.metrics.nulls import spans, window_of
+from anchorwatch.metrics.nulls import added_keys, spans, window_of
 from anchorwatch.metrics.reading import Traces, need
 from anchorwatch.metrics.tables import tabulate
 from anchorwatch.trace import ABSENT, Trace
@@ -83,9 +83,7 @@ def published_rollout(traces: Traces, *, by: Sequence[str] = ("layer", *REGIONS)
     for trace, regions in found:
         flow = need(trace, "region_flow").values
         pooled = flow.mean(axis=2, dtype=np.float64)
-        windows = [window_of(trace, layer) for layer in range(flow.shape[1])]
-        nulls = {window: null_flow(trace, regions, window) for window in set(windows)}
-        expected = np.stack([nulls[window] for window in windows], axis=1)
+        expected = np.stack(null_flows(trace, regions), axis=1)
         lengths = _length_shares(trace, regions, (), within=True)
         values, null = (_multiplied(one, regions) for one in (pooled, expected))
         parts.append((trace, _quantities(values, null, lengths, None, regions, by)))
@@ -158,7 +156,6 @@ def token_rollout(
     places = [place for place in _checked_places(hidden, trace.canvas.shape[1]) if place < there]
     if not 0 <= residual < 1:
         raise SpecError(f"residual={residual!r} is not at least 0 and below 1: 0.5 is the usual")
-    sink = trace.manifest["model"].get("sink_id") is not None
     kept = np.ones(there)
     kept[places] = 0
     maps, state, null = need(trace, "pattern"), np.eye(there), np.eye(there)
@@ -167,9 +164,10 @@ def token_rollout(
         if np.isnan(heads).any():
             row = int(np.argwhere(np.isnan(heads))[0][1])
             raise TraceError(f"row {row} of layer {layer} at step {step} is absent: {_again(step)}")
-        looks = _without(heads, kept, sink).mean(axis=0)
+        added = int(added_keys(trace, layer)[step])
+        looks = _without(heads, kept, added > 0).mean(axis=0)
         state = residual * state + (1 - residual) * (looks @ state)
-        even = evenly(null, spans(trace, step, window_of(trace, layer)), kept, sink)
+        even = evenly(null, spans(trace, step, window_of(trace, layer)), kept, added)
         null = residual * null + (1 - residual) * even
     apart = float(dobrushin(state))
     if apart < COLLAPSED:
@@ -200,7 +198,7 @@ def evenly(
     state: np.ndarray,
     looks: tuple[np.ndarray, np.ndarray],
     kept: np.ndarray,
-    sink_token: bool,
+    added: int,
     plant: tuple[int, float] | None = None,
 ) -> np.ndarray:
     """Indifferent attention times `state` [key, column], by differences of cumulative sums.
@@ -212,7 +210,7 @@ def evenly(
     sums = np.concatenate([np.zeros((1, state.shape[1])), np.cumsum(state * kept[:, None], axis=0)])
     counts = np.concatenate([[0.0], np.cumsum(kept)])
     total = sums[last] - sums[first]
-    count = (counts[last] - counts[first])[:, None] + sink_token
+    count = (counts[last] - counts[first])[:, None] + added
     found = np.where(count > 0, total / np.maximum(count, 1), state)
     if plant is None or plant[0] >= len(state):
         return found
@@ -232,15 +230,16 @@ def _even_regions(
     model = trace.manifest["model"]
     windows = [window_of(trace, layer) for layer in range(model["layers"])]
     sizes = np.count_nonzero(trace.role[:-1] != ABSENT, axis=1)
+    added = np.stack([added_keys(trace, layer) for layer in range(len(windows))])
     found = np.empty((len(sizes), len(windows), *[len(regions.names)] * 2))
-    for there in np.unique(sizes):
-        steps = np.flatnonzero(sizes == there)
+    for there, *more in np.unique(np.vstack([sizes, added]), axis=1).T:
+        steps = np.flatnonzero((sizes == there) & (more == added.T).all(axis=1))
         looks = {window: spans(trace, steps[0], window) for window in set(windows)}
         kept = np.ones(there)
         kept[[position for position in hidden if position < there]] = 0
         state = onto = regions.onto[:there]
         for layer, window in enumerate(windows):
-            even = evenly(state, looks[window], kept, model.get("sink_id") is not None, plant)
+            even = evenly(state, looks[window], kept, more[layer], plant)
             state = (state + even) / 2
             found[steps, layer] = _pooled(state, onto)
     return found
@@ -259,8 +258,7 @@ def _length_shares(
     there = trace.role[:-1] != ABSENT
     there[:, [position for position in hidden if position < there.shape[1]]] = False
     sizes = there @ regions.onto
-    sink = trace.manifest["model"].get("sink_id") is not None
-    whole = sizes.sum(axis=1) if within else there.sum(axis=1) + sink
+    whole = sizes.sum(axis=1) if within else there.sum(axis=1) + added_keys(trace)
     there_is = (regions.lengths > 0) & (whole > 0)[:, None]
     return np.where(there_is, sizes / np.maximum(whole, 1)[:, None], np.nan)
 
@@ -356,13 +354,13 @@ def _checked_places(hidden: Sequence[int], positions: int) -> list[int]:
     return sorted({int(place) for place in hidden})
 
 
-def _without(heads: np.ndarray, kept: np.ndarray, sink_token: bool) -> np.ndarray:
+def _without(heads: np.ndarray, kept: np.ndarray, added: bool) -> np.ndarray:
     """Maps [head, query, key] without some columns, rows renormalised."""
     if kept.all():
         return heads
     left = heads * kept
     held = left.sum(axis=-1, keepdims=True)
-    if sink_token:  # its column is not in the map
+    if added:  # their columns are not in the map
         held += 1 - heads.sum(axis=-1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(held > 0, left / held, np.eye(len(kept)))

@@ -7,6 +7,7 @@ are averaged, and the interval comes from resampling prompts, never heads or ste
 from __future__ import annotations
 
 import hashlib
+import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -58,7 +59,7 @@ def tabulate(
     inner = [dim for dim in by if dim not in OF_TRACES]
     names = model_names([trace for trace, _ in parts])
     rows = [
-        frame.assign(model=names[trace.manifest["model"]["weights"]])
+        frame.assign(model=names[arm(trace)])
         for trace, quantities in parts
         for frame in _rows_of(trace, quantities, inner, finish, unit or prompt_id)
     ]
@@ -181,18 +182,27 @@ def _warn_of_decodings(every: pd.DataFrame, by: Sequence[str]) -> None:
         )
 
 
+def arm(trace: Trace) -> str:
+    """Traces of one model under the same edits share it: what one row of a table is about."""
+    edits = json.dumps(trace.manifest.get("edits", []), sort_keys=True)
+    return f"{trace.manifest['model']['weights']} {edits}"
+
+
 def model_names(traces: Sequence[Trace]) -> dict[str, str]:
-    """Weights to a name; two checkpoints of one source are told apart by their weights."""
-    models = {trace.manifest["model"]["weights"]: trace.manifest["model"] for trace in traces}
-    sources = [model["source"] for model in models.values()]
-    return {
-        weights: model["source"] + (f"@{weights[:8]}" if sources.count(model["source"]) > 1 else "")
-        for weights, model in models.items()
-    }
+    """Arms to names; two checkpoints of one source are told apart by their weights."""
+    arms = {arm(trace): trace for trace in traces}
+    known = {(m["source"], m["weights"]) for m in (t.manifest["model"] for t in arms.values())}
+    sources = [source for source, _ in known]
+    names = {}
+    for key, trace in arms.items():
+        source, weights = (trace.manifest["model"][name] for name in ("source", "weights"))
+        name = source + (f"@{weights[:8]}" if sources.count(source) > 1 else "")
+        names[key] = ", ".join([name, *map(repr, trace.edits)])
+    return names
 
 
 def prompt_id(trace: Trace) -> str:
     """Traces of one prompt share it, whatever their seed or decoding."""
     given = np.setdiff1d(np.arange(trace.canvas.shape[1]), trace.answer)
-    spelled = trace.canvas[0, given].astype("<i4").tobytes() + given.astype("<i4").tobytes()
+    spelled = trace.given[given].astype("<i4").tobytes() + given.astype("<i4").tobytes()
     return hashlib.sha256(spelled).hexdigest()[:12]

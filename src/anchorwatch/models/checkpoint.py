@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from anchorwatch.errors import ModelError, SpecError, WeightsError
+from anchorwatch.models import lab
 
 _HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -46,8 +47,8 @@ class Checkpoint:
 
 
 def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:
-    """Find `source` (a folder, a .safetensors file or a hub id) and list its tensors."""
-    path = Path(source).expanduser()
+    """Find `source` (a folder, a .safetensors file, lab/... or a hub id) and list its tensors."""
+    path = lab.folder_of(source) if source.startswith("lab/") else Path(source).expanduser()
     if revision is not None and path.exists():
         raise SpecError(f"{source} lies here and revision is for hub ids: leave revision out")
     if path.suffix == ".safetensors" and path.is_file():
@@ -70,7 +71,7 @@ def fetch(source: str, revision: str | None) -> Path:
         raise ModelError(
             f"there is no folder {source!r}: "
             "give a folder with config.json, a .safetensors or .gguf file, "
-            "a hub id such as 'GSAI-ML/LLaDA-8B-Instruct', or 'tiny/llada'"
+            "a hub id such as 'GSAI-ML/LLaDA-8B-Instruct', 'lab/mdm' or 'tiny/llada'"
         )
     try:
         return Path(snapshot_download(source, revision=revision, allow_patterns=list(_HUB_FILES)))

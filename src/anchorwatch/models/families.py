@@ -246,6 +246,12 @@ FAMILIES: tuple[Family, ...] = (
         checkpoints="nieshen/SMDM mdm-*.safetensors; OneTokenIsEnough (vanilla, extra token, gate)",
     ),
     Family(
+        name="anchorwatch",
+        kind="mdm",
+        architectures=("AnchorwatchForMaskedDiffusion",),  # in its own network: Llama or Qwen
+        checkpoints="what `anchorwatch train` writes with the diffusion objective",
+    ),
+    Family(
         name="encoder",
         kind="mdm",
         architectures=_ENCODERS,

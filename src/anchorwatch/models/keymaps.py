@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from anchorwatch.edits import Part, gate, sink_token
 from anchorwatch.errors import ModelError, WeightsError
 from anchorwatch.models.families import Family
 
@@ -53,8 +54,9 @@ def lit_gpt_config(
     } | {name: value for name, value in given.items() if value is not None}
 
 
-def lit_gpt_variant(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int | None, bool]:
-    """(sink id or None, gated): what OneTokenIsEnough added to the vanilla model."""
+def lit_gpt_parts(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Part, ...]:
+    """What OneTokenIsEnough added to the vanilla model: a sink token, whose row is the embedding's
+    last, or gates."""
     rows, _ = _matrix(shapes, "transformer.wte.weight")
     outputs, _ = _matrix(shapes, "lm_head.weight")
     if rows - outputs not in (1, 2):
@@ -62,8 +64,9 @@ def lit_gpt_variant(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int | None, 
             f"the embedding has {rows} rows and the unembedding {outputs}: expected one more "
             "(the mask) or two more (the mask and a sink token)"
         )
-    sink_id = rows - 1 if rows - outputs == 2 else None
-    return sink_id, any(".attn.gate." in name for name in shapes)
+    sink = (sink_token(),) if rows - outputs == 2 else ()
+    gated = any(".attn.gate." in name for name in shapes)
+    return (*sink, gate(init="plain")) if gated else sink
 
 
 def renamed(family: Family, name: str, stock: set[str], prefix: str) -> str:

@@ -1,4 +1,4 @@
-"""`load`: from a folder, a file, a hub id or `tiny/...` to a Model that has proved itself.
+"""`load`: from a folder, a file, a hub id, `lab/...` or `tiny/...` to a Model that proved itself.
 
 No remote code runs, ever: `auto_map` is ignored (and said), kernels and dtypes are set by us, and
 the weights go into stock transformers classes tensor by tensor, with nothing left over.
@@ -35,7 +35,7 @@ from anchorwatch.errors import (
     SpecError,
     WeightsError,
 )
-from anchorwatch.models import keymaps, tiny
+from anchorwatch.models import keymaps, tiny, variants
 from anchorwatch.models.checkpoint import Checkpoint, open_checkpoint, read_json
 from anchorwatch.models.configs import (
     block_of,
@@ -62,7 +62,6 @@ from anchorwatch.models.tokens import (
     require_inside,
     specials_of,
 )
-from anchorwatch.models.variants import attach_gates
 
 _CONFIG_FAULTS = (
     ValueError,
@@ -94,7 +93,8 @@ def load(
     torch.Size([3])
 
     Args:
-        source: a folder, a .safetensors or .gguf file, a hub id, or tiny/llada|dream|arm|bert.
+        source: a folder, a .safetensors or .gguf file, a hub id, an embedded model that is trained
+            (lab/mdm|mdm-sink|mdm-gate|arm) or random (tiny/llada|dream|arm|bert).
         revision: branch, tag or commit of a hub id.
         dtype: float32 (the default on a CPU), bfloat16 or float16; elsewhere the checkpoint's own.
         device: where to put it; the default is the first accelerator, else the CPU.
@@ -105,9 +105,9 @@ def load(
     place_on = _device(device)
     number = _dtype(dtype, place_on)
     mask_id = checked_mask(mask_id)
+    if source.startswith(("tiny/", "lab/")) and revision is not None:
+        raise SpecError(f"{source} is embedded and revision is for hub ids: leave revision out")
     if source.startswith("tiny/"):
-        if revision is not None:
-            raise SpecError(f"{source} is embedded and revision is for hub ids: leave revision out")
         model = tiny.build(source, number or torch.float32, mask_id)
     elif source.endswith(".gguf"):
         model = load_gguf(source, revision, number or torch.float32, mask_id)
@@ -127,14 +127,22 @@ def _load_safetensors(
     mask = find_mask(mask_id, config, generation, tokenizer, family)
     network = _empty_network(family, config, checkpoint.shapes)
     block = block_of(family, config)
-    sink_id, gated = None, False
+    parts = variants.declared(config)
+    outputs = _trained(config).get("outputs")
     if family.name == "smdm":
-        sink_id, gated = _lit_gpt_extras(network, checkpoint)
+        parts = keymaps.lit_gpt_parts(checkpoint.shapes)
+        outputs = checkpoint.shapes["lm_head.weight"][0]
+    _cut_unembedding(network, outputs)
+    variants.attach(network, parts)
     rows = len(network.get_input_embeddings().weight), len(network.get_output_embeddings().weight)
     require_inside(mask, rows[0])
     specials, left_out = specials_of(mask, config, generation, tokenizer, rows)
     dtype = dtype or _DTYPES.get(_said_dtype(config), torch.float32)
     tensors, origin = _stock_tensors(checkpoint, family, network)
+    if family.name == "smdm" and parts and "anchorwatch.sink" in network.state_dict():
+        tensors["anchorwatch.sink"] = tensors["model.embed_tokens.weight"][-1:].clone()
+    variants.check_tensors(network, parts, tensors)
+    parts = variants.settled(network, parts, tensors)
     set_aside = place(network, tensors, family, dtype, origin)
     prove_rotary(network)
     said += assumed + overruled(family, config) + left_out
@@ -147,8 +155,7 @@ def _load_safetensors(
         tokenizer=tokenizer,
         specials=specials,
         block=block,
-        sink_id=sink_id,
-        gated=gated,
+        parts=parts,
         revision=checkpoint.revision,
         notes=said + set_aside,
     )
@@ -182,7 +189,10 @@ def _identify(
     """Family, tokenizer and what was assumed; what only the checkpoint can say is filled in."""
     family = family_of(config, checkpoint.shapes, _causal_classes())
     tokenizer = load_tokenizer(checkpoint.folder, family)
-    if family.name == "causal" and model_type_of(config) == "qwen2":
+    trained = _trained(config)
+    if family.name == "anchorwatch":
+        return replace(family, shift=trained.get("shift", False)), tokenizer, ()
+    if family.name == "causal" and model_type_of(config) == "qwen2" and not trained:
         # Open-dCoder says Qwen2ForCausalLM, like the model it came from.
         named = (tokenizer is not None and tokenizer.mask_token is not None) or any(
             said.get("mask_token_id") is not None for said in (config, generation)
@@ -203,6 +213,18 @@ def _identify(
             )
         family = replace(family, shift=shift)
     return family, tokenizer, ()
+
+
+def _trained(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `anchorwatch train` says of a network that its stock config cannot; empty elsewhere."""
+    said = config.get("anchorwatch", {})
+    good = isinstance(said, dict) and isinstance(said.get("shift", False), bool)
+    if not good or type(said.get("outputs", 1)) is not int or said.get("outputs", 1) < 1:
+        raise ModelError(
+            f'config.json says anchorwatch={said!r}: expected "anchorwatch": {{"parts": [...]}}, '
+            "with shift (true or false) and outputs (a number) if there are any"
+        )
+    return said
 
 
 def _empty_network(
@@ -233,14 +255,11 @@ def _empty_network(
         ) from error
 
 
-def _lit_gpt_extras(network: PreTrainedModel, checkpoint: Checkpoint) -> tuple[int | None, bool]:
-    """lit-gpt's unembedding has fewer rows than its embedding; it may have a sink or gates."""
-    sink_id, gated = keymaps.lit_gpt_variant(checkpoint.shapes)
-    outputs, width = checkpoint.shapes["lm_head.weight"]
-    network.lm_head = torch.nn.Linear(width, outputs, bias=False, device="meta")
-    if gated:
-        attach_gates(network)
-    return sink_id, gated
+def _cut_unembedding(network: PreTrainedModel, outputs: int | None) -> None:
+    """An unembedding with fewer rows than the embedding: the mask, or a sink, is never written."""
+    rows, width = network.get_input_embeddings().weight.shape
+    if outputs is not None and outputs < rows:
+        network.lm_head = torch.nn.Linear(width, outputs, bias=False, device="meta")
 
 
 def _stock_tensors(

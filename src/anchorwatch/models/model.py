@@ -1,6 +1,6 @@
 """One Model with one meaning: `logits[p]` and `logprobs[p]` are about the token AT position p.
 
-Shifts, sink tokens, block visibility and padding positions stay inside; nothing outside this file
+Shifts, parts, block visibility and padding positions stay inside; nothing outside this file
 needs to know that Dream's row p-1 predicts p, or that an autoregressive model cannot predict row 0.
 Shapes: B rows, T positions, V outputs.
 """
@@ -10,18 +10,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import signature
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+from anchorwatch.edits import Part
 from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.models.check import Check, check
 from anchorwatch.models.families import Family
+from anchorwatch.models.fits import check_parts, fitted, windows_of
+from anchorwatch.models.parts import Closet, On, Worn, dressed, dressing, registered
 from anchorwatch.models.prompts import Prompt, encoded
 from anchorwatch.models.proof import weights_digest
 from anchorwatch.models.tokens import Specials, tokenizer_digest
+from anchorwatch.models.variants import held_fit
+from anchorwatch.models.visibility import keys_and_pairs, starts_of, visible_pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,13 +43,12 @@ class Model:
     specials: Specials = field(repr=False)
     block: int | None = None
     """Positions in a block where visibility is block-causal."""
-    sink_id: int | None = None
-    """Id of a trained sink token that stands before the canvas and looks only at itself."""
-    gated: bool = False
-    """Whether a trained sigmoid gate multiplies each attention output."""
+    parts: tuple[Part, ...] = ()
+    """What was added to the network and trained with it: sink tokens, gates; always on."""
     revision: str | None = None
     notes: tuple[str, ...] = ()
     """What was set aside or ignored while loading, in words; part of every manifest."""
+    _closet: Closet = field(default_factory=Closet, init=False, repr=False)
 
     @property
     def mask_id(self) -> int:
@@ -97,14 +102,17 @@ class Model:
         attendable: torch.Tensor | None = None,
         *,
         padding: torch.Tensor | int | None = None,
+        parts: Sequence[Part] | Worn = (),
     ) -> torch.Tensor:
         """Log-probabilities of the token at each position, float32, [..., T, V].
 
         `attendable` says who may be looked at: [..., T] keys, or [..., T, T] queries by keys.
         `padding` counts the slots before each row's first real token: positions start after them.
-        The first position of an autoregressive model has no predictor: its row is NaN.
+        `parts` are worn besides the model's own. The first position of an autoregressive model has
+        no predictor: its row is NaN.
         """
-        return torch.log_softmax(self.logits(canvas, attendable, padding=padding).float(), dim=-1)
+        rows = self.logits(canvas, attendable, padding=padding, parts=parts)
+        return torch.log_softmax(rows.float(), dim=-1)
 
     @torch.no_grad()
     def logits(
@@ -113,17 +121,27 @@ class Model:
         attendable: torch.Tensor | None = None,
         *,
         padding: torch.Tensor | int | None = None,
+        parts: Sequence[Part] | Worn = (),
+        last: int | None = None,
     ) -> torch.Tensor:
-        """Logits for the token at each position, in the network's dtype, [..., T, V]."""
+        """Logits for the token at each position, in the network's dtype, [..., T, V].
+
+        `last` asks for that many positions at the end only, and computes no others.
+        """
         ids = self._ids(canvas)
         rows = ids if ids.ndim == 2 else ids[None]
-        starts = self._starts(rows, padding)
-        keys, pairs = self._attendable(rows, ids.ndim, attendable)
+        starts = starts_of(rows, padding)
+        keys, pairs = keys_and_pairs(rows, ids.ndim, attendable)
         if starts is not None:
             real = torch.arange(rows.shape[1], device=rows.device) >= starts
             keys = real if keys is None else keys & real
-        raw = self._forward(rows, keys, pairs, starts)
-        aligned = self._aligned(raw, starts) if self.family.shift else raw
+        ends = [rows.shape[1]] * len(rows)
+        if starts is not None:
+            ends = (rows.shape[1] - starts[:, 0]).tolist()
+        dress = parts if isinstance(parts, Worn) else self.worn(parts, ends)
+        raw = self._forward(rows, keys, pairs, starts, dress, last)
+        aligned = self._aligned(raw, starts, rows.shape[1]) if self.family.shift else raw
+        aligned = aligned if last is None else aligned[:, -last:]
         return aligned if ids.ndim == 2 else aligned[0]
 
     @torch.no_grad()
@@ -133,10 +151,13 @@ class Model:
         *,
         padding: torch.Tensor | None = None,
         cache: DynamicCache | None = None,
+        parts: Sequence[Part] | Worn = (),
+        rows: int | None = None,
     ) -> tuple[torch.Tensor, DynamicCache]:
         """Logits [B, V] for the token after `ids` [B, n], given what `cache` holds.
 
         For autoregression; `padding` [B] counts the slots before each row's first real token.
+        `rows` asks for the tokens after each of the last so many ids, [B, rows, V].
         """
         cache = DynamicCache(config=self.network.config) if cache is None else cache
         inputs: dict[str, Any] = {}
@@ -146,10 +167,38 @@ class Model:
             inputs["attention_mask"] = (places >= padding[:, None]).long()
             positions = (places - padding[:, None]).clamp(min=0)
             inputs["position_ids"] = positions[:, -ids.shape[1] :]
-        output = self.network(
-            ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **inputs
-        )
-        return output.logits[:, -1], output.past_key_values
+        ends = [cache.get_seq_length() + ids.shape[1]] * len(ids)  # parts at an end are refused
+        dress = parts if isinstance(parts, Worn) else self.worn(parts, ends)
+        with dressing(self.network, dress):
+            output = self.network(
+                ids, past_key_values=cache, use_cache=True, logits_to_keep=rows or 1, **inputs
+            )
+        logits = output.logits[:, -1] if rows is None else output.logits[:, -rows:]
+        return logits, output.past_key_values
+
+    @torch.no_grad()
+    def worn(
+        self,
+        parts: Sequence[Part],
+        ends: Sequence[int],
+        rows: Sequence[torch.Tensor | None] | None = None,
+    ) -> Worn | None:
+        """The model's parts and others, ready for one pass over rows of these lengths.
+
+        `rows` [B] bool say where in the batch each of the others is on; None is everywhere. What a
+        sink token is made of is computed here, once for all passes. None where there are no parts.
+        """
+        if not self.parts and not parts:
+            return None
+        check_parts(self, parts)
+        closet = self._closet.of(self.network)
+        on = [On(held_fit(self.network, part)) for part in self.parts]
+        for place, part in enumerate(parts):
+            same = part.everywhere
+            if same not in closet.fits:
+                closet.fits[same] = fitted(same, self)
+            on.append(On(closet.fits[same], None if rows is None else rows[place]))
+        return dressed(self.network, on, ends, closet)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; text and messages get the tokenizer's own special tokens, once."""
@@ -191,8 +240,7 @@ class Model:
             "mask_id": self.specials.mask_id,
             "end_ids": list(self.specials.end_ids),
             "special_ids": sorted(self.specials.special_ids),
-            "sink_id": self.sink_id,
-            "gated": self.gated,
+            "parts": [part.as_dict() for part in self.parts],
             "layers": self.num_layers,
             "heads": self.num_heads,
             "kv_heads": self.num_kv_heads,
@@ -234,81 +282,57 @@ class Model:
             )
         return ids.long()
 
-    def _starts(self, rows: torch.Tensor, padding: torch.Tensor | int | None) -> Any:
-        """[B, 1] where each row's real tokens begin; None where nothing is padded."""
-        if padding is None:
-            return None
-        starts = torch.as_tensor(padding, device=rows.device).reshape(-1, 1).expand(len(rows), 1)
-        if bool((starts < 0).any()) or bool((starts >= rows.shape[1]).any()):
-            raise SpecError(
-                f"padding={padding} leaves a row without a token: expected 0 to {rows.shape[1] - 1}"
-            )
-        return starts if bool(starts.any()) else None
-
-    def _attendable(
-        self, rows: torch.Tensor, dims: int, attendable: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Split into keys [B, T] and pairs [B, T, T], either None where nothing is hidden."""
-        if attendable is None:
-            return None, None
-        held = attendable.copy() if isinstance(attendable, np.ndarray) else attendable
-        given = torch.as_tensor(held, device=self.device)
-        if given.is_floating_point():
-            raise SpecError("attendable is true or false, not numbers to add: say attendable > 0.5")
-        given = given.bool() if dims == 2 else given.bool()[None]
-        batch, length = rows.shape
-        if given.shape == (batch, length):
-            return (None, None) if bool(given.all()) else (given, None)
-        if given.shape == (batch, length, length):
-            return None, given
-        raise SpecError(
-            f"attendable has shape {list(torch.as_tensor(attendable).shape)}: expected "
-            f"[..., {length}] (keys) or [..., {length}, {length}] (queries by keys)"
-        )
-
     def _forward(
         self,
         rows: torch.Tensor,
         keys: torch.Tensor | None,
         pairs: torch.Tensor | None,
         starts: torch.Tensor | None,
+        dress: Worn | None,
+        last: int | None,
     ) -> torch.Tensor:
-        """Raw logits of the network, one row for each canvas position."""
-        positions = self._positions(rows, starts)
+        """Raw logits of the network, one row for each canvas position, or enough for the last."""
+        positions = self._positions(rows, starts, dress)
         pairs = self._pairs(rows, keys, pairs, positions)
+        registers = None if dress is None else dress.registers
+        tokens = {"input_ids": rows}
+        if registers is not None:
+            tokens, keys, pairs, positions = registered(
+                self.network, registers, rows, keys, pairs, positions
+            )
         inputs: dict[str, Any] = {}
         if positions is not None:
-            if self.sink_id is not None:  # the sink is at 0 and the first real token at 1, always
-                positions = torch.nn.functional.pad(positions + 1, (1, 0))
             inputs["position_ids"] = positions
         if pairs is not None:
             inputs["attention_mask"] = pairs[:, None]
         elif keys is not None:
             inputs["attention_mask"] = keys.long()
-        if self.sink_id is None:
-            return self.network(rows, **inputs).logits
-        sink = torch.full_like(rows[:, :1], self.sink_id)
-        return self.network(torch.cat([sink, rows], dim=1), **inputs).logits[:, 1:]
+        if last is not None and "logits_to_keep" in signature(self.network.forward).parameters:
+            inputs["logits_to_keep"] = min(last + self.family.shift, rows.shape[1])
+        with dressing(self.network, dress):
+            logits = self.network(**tokens, **inputs).logits
+        return logits[:, -rows.shape[1] :]  # registers stand before
 
-    def _positions(self, rows: torch.Tensor, starts: torch.Tensor | None) -> torch.Tensor | None:
-        """Position ids, or None where the network's own (0, 1, 2, ...) are right."""
+    def _positions(
+        self, rows: torch.Tensor, starts: torch.Tensor | None, dress: Worn | None
+    ) -> torch.Tensor | None:
+        """Position ids, or None where the network's own (0, 1, 2, ...) are right.
+
+        Parts stand before place 0: where there are some, that is each row's first real token.
+        """
         roberta = self.network.config.model_type == "roberta"
-        if not roberta and (starts is None or self.family.positions == "canvas"):
+        by_canvas = self.family.positions == "canvas" and dress is None
+        if not roberta and (starts is None or by_canvas):
             return None
         places = torch.arange(rows.shape[1], device=rows.device).expand(len(rows), -1)
-        if starts is not None and self.family.positions == "tokens":
+        if starts is not None and not by_canvas:
             places = (places - starts).clamp(min=0)
         return places + int(self.network.config.pad_token_id) + 1 if roberta else places
 
     @property
     def windows(self) -> list[int | None] | None:
         """How far each layer sees, as transformers counts; None where every layer sees all."""
-        config = self.network.config
-        window = getattr(config, "sliding_window", None)
-        if not window or not getattr(config, "use_sliding_window", True):
-            return None
-        kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * self.num_layers
-        return [int(window) if kind == "sliding_attention" else None for kind in kinds]
+        return windows_of(self.network)
 
     def _pairs(
         self,
@@ -318,7 +342,7 @@ class Model:
         positions: torch.Tensor | None,
     ) -> torch.Tensor | None:
         """Who may look at whom [B, T, T], or None where the network's own visibility is enough."""
-        if pairs is None and self.block is None and self.sink_id is None:
+        if pairs is None and self.block is None:
             return None
         batch, length = rows.shape
         if pairs is None:
@@ -328,25 +352,17 @@ class Model:
                 f"{self.source} has sliding-window layers: attendable may only hide keys, [..., T]"
             )
         places = torch.arange(length, device=rows.device).expand(batch, -1)
-        if self.family.visibility == "causal":
-            pairs = pairs & (places[:, :, None] >= places[:, None, :])
-        if self.block is not None:
-            block = (places if positions is None else positions) // self.block
-            pairs = pairs & (block[:, :, None] >= block[:, None, :])
-        if keys is not None:
-            # A padded query keeps itself: a row with no key at all has no softmax.
-            pairs = (pairs & keys[:, None, :]) | torch.eye(
-                length, dtype=torch.bool, device=rows.device
-            )
-        if self.sink_id is not None:
-            pairs = torch.nn.functional.pad(pairs, (1, 0, 1, 0), value=True)
-            pairs[:, 0, 1:] = False  # the sink looks only at itself
-        return pairs
+        places = places if positions is None else positions
+        causal = self.family.visibility == "causal"
+        return visible_pairs(keys, pairs, places, causal=causal, block=self.block)
 
-    def _aligned(self, raw: torch.Tensor, starts: torch.Tensor | None) -> torch.Tensor:
-        """Row p-1 moved to p. A first token keeps its own row (Dream's way); an ARM's has none."""
+    def _aligned(self, raw: torch.Tensor, starts: torch.Tensor | None, length: int) -> torch.Tensor:
+        """Row p-1 moved to p. A first token keeps its own row (Dream's way); an ARM's has none.
+
+        `raw` may be the last rows of a canvas of `length`: the first of them is then not aligned.
+        """
         aligned = torch.cat([raw[:, :1], raw[:, :-1]], dim=1)
-        places = torch.arange(raw.shape[1], device=raw.device)
+        places = torch.arange(length - raw.shape[1], length, device=raw.device)
         first = (places == (0 if starts is None else starts)).expand(raw.shape[:2])
         if self.family.kind == "arm":
             return aligned.masked_fill(first[..., None], float("nan"))

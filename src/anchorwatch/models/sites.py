@@ -22,6 +22,8 @@ class Sites:
     """The list of layers; a layer's first input is the residual stream before it."""
     output: str
     """The output projection, seen from a layer."""
+    attention: str
+    """The module that reads, attends and calls us, seen from a layer."""
     before_rotary: tuple[str, str] | None = None
     """Modules that give queries and keys before rotary, seen from a layer; None where fused."""
     has_rotary: bool = False
@@ -32,12 +34,14 @@ class Sites:
 _LLAMA = Sites(
     layers="model.layers",
     output="self_attn.o_proj",
+    attention="self_attn",
     before_rotary=("self_attn.q_proj", "self_attn.k_proj"),
     has_rotary=True,
 )
 _QWEN3 = Sites(
     layers="model.layers",
     output="self_attn.o_proj",
+    attention="self_attn",
     before_rotary=("self_attn.q_norm", "self_attn.k_norm"),
     has_rotary=True,
 )
@@ -47,17 +51,18 @@ SITES: dict[str, Sites] = {
     "qwen3": _QWEN3,
     "mistral": _LLAMA,
     "gemma": _LLAMA,
-    "gpt2": Sites(layers="transformer.h", output="attn.c_proj"),
-    "gpt_neox": Sites(layers="gpt_neox.layers", output="attention.dense", has_rotary=True),
-    "bert": Sites(layers="bert.encoder.layer", output="attention.output.dense"),
-    "roberta": Sites(layers="roberta.encoder.layer", output="attention.output.dense"),
-    "distilbert": Sites(layers="distilbert.transformer.layer", output="attention.out_lin"),
+    "gpt2": Sites(layers="transformer.h", output="attn.c_proj", attention="attn"),
+    "gpt_neox": Sites("gpt_neox.layers", "attention.dense", "attention", has_rotary=True),
+    "bert": Sites("bert.encoder.layer", "attention.output.dense", "attention.self"),
+    "roberta": Sites("roberta.encoder.layer", "attention.output.dense", "attention.self"),
+    "distilbert": Sites("distilbert.transformer.layer", "attention.out_lin", "attention"),
     "albert": Sites(
         layers="albert.encoder.albert_layer_groups.0.albert_layers",
         output="attention.dense",
+        attention="attention",
         shared=True,
     ),
-    "modernbert": Sites(layers="model.layers", output="attn.Wo", has_rotary=True),
+    "modernbert": Sites(layers="model.layers", output="attn.Wo", attention="attn", has_rotary=True),
 }
 
 
@@ -77,6 +82,18 @@ def layer_modules(network: Any) -> list[Any]:
     sites = sites_of(network)
     modules = list(network.get_submodule(sites.layers))
     return modules * network.config.num_hidden_layers if sites.shared else modules
+
+
+def attention_modules(network: Any) -> list[Any]:
+    """The modules that read, attend and call us, in order."""
+    path = sites_of(network).attention
+    return [layer.get_submodule(path) for layer in layer_modules(network)]
+
+
+def output_modules(network: Any) -> list[Any]:
+    """The output projections, in order."""
+    path = sites_of(network).output
+    return [layer.get_submodule(path) for layer in layer_modules(network)]
 
 
 def output_rows(network: Any, layer: int) -> torch.Tensor:

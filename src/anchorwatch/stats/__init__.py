@@ -1,6 +1,7 @@
 """Intervals and tests on numpy and scipy, whose unit is the prompt. No torch here.
 
-`clusters` resamples prompts, `ranks` is about series and scores, `counts` about tables of counts.
+`clusters` resamples prompts, `ranks` is about series and scores, `counts` about tables of counts,
+`seeds` about training runs, which are the unit of claims about training.
 
 >>> import anchorwatch as aw
 >>> aw.stats.cluster_bootstrap([0.2, 0.3, 0.1, 0.4, 0.2]).value.round(2)
@@ -40,6 +41,7 @@ from anchorwatch.stats.ranks import (
     spearman,
     theil_sen,
 )
+from anchorwatch.stats.seeds import paired_t
 
 __all__ = [
     "Contrast",
@@ -64,6 +66,7 @@ __all__ = [
     "mcnemar",
     "mcnemar_of",
     "odds_ratio",
+    "paired_t",
     "permutation_test",
     "ratio",
     "spearman",

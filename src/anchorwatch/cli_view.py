@@ -24,12 +24,6 @@ Traces = Annotated[list[Path], typer.Argument(help="Traces; with two or more, co
 RuleWord = Annotated[str | None, typer.Option(help="What a sink is: rulli:3, zscore:3, gu:0.3.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Give a command line both commands."""
-    app.command()(view)
-    app.command()(export)
-
-
 def view(
     traces: Traces,
     rule: RuleWord = None,

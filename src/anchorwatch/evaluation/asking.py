@@ -1,0 +1,204 @@
+"""Asking one model: items to token ids, a batch of runs, and what was said as records."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from anchorwatch.decoding import Blocks, Decoding, LeftToRight, LowConfidence
+from anchorwatch.edits import Edit
+from anchorwatch.errors import ItemError, PromptError, SpecError
+from anchorwatch.evaluation.contexts import Context
+from anchorwatch.evaluation.prompts import Template, check_start, extracted, until_end
+from anchorwatch.evaluation.scores import containment, score_all
+from anchorwatch.models.model import Model
+from anchorwatch.probes import Probe
+from anchorwatch.runs import plan, run_many
+from anchorwatch.trace import Trace
+from anchorwatch.worlds import Draw, Item
+
+LENGTH = 16
+"""Positions of an answer, unless a decoding says otherwise."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """An item as one context shows it, as token ids."""
+
+    key: str
+    """Of the item, which all contexts share."""
+    item: Item
+    ids: list[int]
+    regions: dict[str, range]
+
+
+@dataclass(frozen=True)
+class How:
+    """How the questions of one cell are asked."""
+
+    decoding: Decoding
+    template: Template
+    edits: tuple[Edit, ...] = ()
+    probes: tuple[Probe, ...] | None = None
+    """What the trace of each item measures; None keeps no traces."""
+    answer: int = LENGTH
+    """Positions that are the answer; any after it are only masked."""
+    seed: int = 0
+    batch: int = 8
+
+
+def default_decoding(model: Model, length: int = LENGTH) -> Decoding:
+    """Greedy, two commits a step where masks are filled."""
+    if model.family.kind == "arm":
+        return LeftToRight(length=length)
+    if model.block is None:
+        return LowConfidence(length=length, steps=-(-length // 2))
+    blocks = -(-length // model.block)
+    each = -(-model.block // 2)
+    return LowConfidence(length=blocks * model.block, steps=blocks * each, block=model.block)
+
+
+def with_masks(decoding: Decoding, context: Context, model: Model) -> Decoding:
+    """The decoding with the masked positions that a context appends to those of the answer.
+
+    They form blocks that open later: while the answer is written all of them are there, masked.
+    """
+    length = decoding.length or LENGTH
+    if not context.masks or model.family.kind == "arm":
+        return decoding
+    if not isinstance(decoding, Blocks):
+        raise SpecError(
+            f"{context.name}: {type(decoding).__name__} fills all masked positions at once, those "
+            "after the answer too: use LowConfidence, RandomOrder or Threshold"
+        )
+    if context.masks % length:
+        more = length * max(1, round(context.masks / length))
+        raise SpecError(
+            f"{context.name}: masks are appended in whole answers of {length} positions: "
+            f"say ~masks{more}, or decode length={context.masks}"
+        )
+    times = 1 + context.masks // length
+    steps = getattr(decoding, "steps", None)
+    longer: dict[str, Any] = {"length": length * times, "block": decoding.block or length}
+    return replace(decoding, **longer, **({} if steps is None else {"steps": steps * times}))
+
+
+def question(model: Model, template: Template, key: str, item: Item, *, parts: bool) -> Question:
+    """The item for this model, tokenised once; PromptError where it cannot be given to it."""
+    asked = template.asked(item)
+    prompt: Any = [{"role": "user", "content": asked.text}] if template.chat else asked.text
+    ids = model.encode(prompt)
+    check_start(ids, model.specials.bos_id, model.specials.end_ids)
+    regions = _regions(model, template, asked.text, dict(asked.regions), ids) if parts else {}
+    return Question(key, item, ids, regions)
+
+
+def check_fits(model: Model, asked: Question, how: How) -> None:
+    """Refuse what a run would refuse, before the weights are touched."""
+    if len(asked.ids) + (how.decoding.length or 0) > model.num_positions:
+        raise ItemError(f"it does not fit the {model.num_positions} positions of {model.source}")
+    plan(model, asked.ids, how.decoding, probes=(), edits=how.edits)
+
+
+def answers(model: Model, asked: Sequence[Question], how: How) -> list[Trace]:
+    """Runs of one batch; each has a seed of its own item, so that no mate decides it."""
+    measured = how.probes or ()
+    return run_many(
+        model,
+        [one.ids for one in asked],
+        how.decoding,
+        regions=[one.regions for one in asked] if any(one.regions for one in asked) else None,
+        probes=measured,
+        edits=how.edits,
+        seed=[Draw("run", how.seed, one.key).word() >> 1 for one in asked],
+        batch=how.batch,
+    )
+
+
+def record(model: Model, asked: Question, trace: Trace, how: How) -> dict[str, Any]:
+    """What one run said, and what that is worth."""
+    last = trace.canvas[-1][trace.answer[: how.answer]].tolist()
+    written = model.decode(until_end(last, model.specials.end_ids, model.specials.mask_id))
+    said = extracted(written, how.template)
+    rivals = asked.item.metadata.get("counter_answers") or ()
+    shown = {one.kind for one in asked.item.passages}
+    found = score_all(said, asked.item.answers)
+    found["misled"] = containment(said, rivals if "counterfactual" in shown else ())
+    return _bare(asked.key, asked.item) | {
+        "prediction": said,
+        "written": written,
+        "scores": {name: None if math.isnan(value) else value for name, value in found.items()},
+        "narrow": int(trace["narrow"].values.sum()),
+        "left_masked": sum(token == model.specials.mask_id for token in last),
+        "prompt_positions": len(asked.ids),
+        "steps": trace.num_steps,
+        "run": trace.digest()[:12],
+    }
+
+
+def unfit(key: str, item: Item, why: str, positions: int = -1) -> dict[str, Any]:
+    """An item that could not be asked, and why; -1 where it did not come to a prompt."""
+    nothing = {"prediction": "", "written": "", "scores": None, "narrow": 0, "left_masked": 0}
+    rest = {"prompt_positions": positions, "steps": -1, "run": ""}
+    return _bare(key, item) | nothing | rest | {"unfit": why}
+
+
+def keep_trace(trace: Trace, folder: Path, key: str) -> None:
+    """Write the trace of an item; one that a kill left without its line gives way."""
+    target = folder / f"{key}.trace"
+    folder.mkdir(exist_ok=True)
+    if target.exists():
+        shutil.rmtree(target)
+    trace.write(target)
+
+
+def _bare(key: str, item: Item) -> dict[str, Any]:
+    places = [at for at, passage in enumerate(item.passages, start=1) if passage.gold]
+    return {
+        "item": key,
+        "id": str(item.metadata.get("id", item.metadata.get("index", ""))),
+        "question": item.question,
+        "answers": list(item.answers),
+        "passages": len(item.passages),
+        "gold_places": places,
+        "unfit": "",
+    }
+
+
+def _regions(
+    model: Model,
+    template: Template,
+    text: str,
+    spans: dict[str, tuple[int, int]],
+    ids: list[int],
+) -> dict[str, range]:
+    """Token positions of each part: those that begin inside of it, their space skipped."""
+    tokenizer: Any = model.tokenizer
+    if not getattr(tokenizer, "is_fast", False):
+        raise SpecError(
+            "the tokenizer is slow and does not know where a token begins: keep no traces"
+        )
+    spelled, added = text, {}
+    if template.chat:
+        message = [{"role": "user", "content": text}]
+        spelled = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        added = {"add_special_tokens": False}
+    told = tokenizer(spelled, return_offsets_mapping=True, **added)
+    if list(told["input_ids"]) != ids or spelled.count(text) != 1:
+        raise PromptError("the chat template rewrites the text, so that its parts cannot be found")
+    shift = spelled.index(text)
+    begins = []
+    for begin, end in told["offset_mapping"]:
+        piece = spelled[begin:end]
+        blank = len(piece) - len(piece.lstrip())
+        begins.append(-1 if begin == end else min(begin + blank, end - 1) - shift)
+    found = {}
+    for name, (begin, end) in spans.items():
+        inside = [at for at, start in enumerate(begins) if begin <= start < end]
+        if inside:
+            found[name] = range(inside[0], inside[-1] + 1)
+    return found

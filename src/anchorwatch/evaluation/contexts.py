@@ -1,0 +1,310 @@
+"""Contexts: what an item is shown with, as values with a name. No torch here.
+
+`closed` shows nothing, `open5` the first five passages as they stand (`open` all), `gold` the
+evidence, `gold+4` the evidence somewhere among four random distractors (`gold+4hard`,
+`gold+4counterfactual`), `gold@2/5` as the second of five, `irrelevant3/5` five of which three are
+about something else. Evidence of two hops is placed by `adjacent+4`, `far+4` (first and last),
+`reversed+4` and `far-reversed+4` (second hop first). After a ~ stands what is done to it:
+`~shuffle` (`~shuffle2` is another order), `~typos10` (a tenth of the words misspelt, never those of
+an answer), `~paraphrase` (the question in other words), `~masks32` (so many masked positions after
+those of the answer).
+
+Chance comes from the item and the seed alone, never from other items, and is shared by contexts:
+the distractors of `gold+2` are among those of `gold+4`.
+
+>>> context("gold+4hard~typos10")
+Context('gold+4hard~typos10')
+>>> context("gold@2/5").total
+5
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+from anchorwatch.errors import ItemError, SpecError
+from anchorwatch.evaluation.scores import holds, normalised
+from anchorwatch.evaluation.tasks import item_key
+from anchorwatch.worlds import Draw, Item, Passage
+from anchorwatch.worlds.item import NO_HOP
+
+LAYOUTS = ("adjacent", "far", "reversed", "far-reversed")
+DISTRACTORS = ("random", "hard", "counterfactual")
+_ORDER = ("closed", "open", "gold", "irrelevant", *LAYOUTS)
+_KIND = r"(?P<kind>hard|counterfactual)?"
+_BASES = (
+    r"(?P<base>closed)",
+    r"(?P<base>open|shuffle)(?P<total>\d+)?",
+    rf"(?P<base>gold)(\+(?P<others>\d+){_KIND})?",
+    rf"(?P<base>gold)@(?P<place>\d+)/(?P<total>\d+){_KIND}",
+    r"(?P<base>irrelevant)(?P<others>\d+)/(?P<total>\d+)",
+    rf"(?P<base>{'|'.join(sorted(LAYOUTS, key=len, reverse=True))})\+(?P<others>\d+){_KIND}",
+)
+_CHANGE = re.compile(
+    r"(?P<paraphrase>paraphrase)|shuffle(?P<shuffle>\d*)|typos(?P<typos>\d+)|masks(?P<masks>\d+)"
+)
+_WORD = re.compile(r"[^\W\d_]{4,}")
+_FRAMES = (
+    "Please answer this: {}",
+    "Here is what I want to know. {}",
+    "{} Please tell me.",
+    "I have a question. {}",
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Context:
+    """One way to show an item; `context(name)` makes it, `shown` applies it."""
+
+    base: str
+    total: int | None = None
+    """Passages in all, where the base says so."""
+    others: int = 0
+    """Distractors beside the evidence; of `irrelevant`, how many are about something else."""
+    place: int | None = None
+    """Where the evidence stands, from 1."""
+    kind: str = "random"
+    shuffle: int = 0
+    typos: int = 0
+    """Misspelt words in a hundred."""
+    paraphrase: bool = False
+    masks: int = 0
+    """Masked positions after those of the answer; a model without masks has none."""
+
+    def __post_init__(self) -> None:
+        if self.place is not None and not 1 <= self.place <= (self.total or 0):
+            raise SpecError(
+                f"gold@{self.place}/{self.total} is not there: places run from 1 to {self.total}"
+            )
+        if self.base == "irrelevant" and not 0 < self.others < (self.total or 0):
+            raise SpecError(
+                f"irrelevant{self.others}/{self.total} leaves no place for the evidence, or shows "
+                f"none that is irrelevant: say irrelevant1/{max(self.total or 0, 2)}"
+            )
+        if self.base == "open" and self.total == 0:
+            raise SpecError("open0 shows nothing: say closed")
+        if self.typos > 100:
+            raise SpecError(f"typos{self.typos} is more than all words: say typos100 at most")
+
+    @property
+    def name(self) -> str:
+        """As it is asked for."""
+        kind = "" if self.kind == "random" else self.kind
+        said = self.base
+        if self.place is not None:
+            said = f"gold@{self.place}/{self.total}{kind}"
+        elif self.base == "irrelevant":
+            said += f"{self.others}/{self.total}"
+        elif self.others or self.base in LAYOUTS:
+            said += f"+{self.others}{kind}"
+        elif self.total is not None:
+            said += str(self.total)
+        said += f"~shuffle{self.shuffle if self.shuffle > 1 else ''}" if self.shuffle else ""
+        said += f"~typos{self.typos}" if self.typos else ""
+        said += "~paraphrase" if self.paraphrase else ""
+        return said + (f"~masks{self.masks}" if self.masks else "")
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Where it stands among others: the bare ones first, then more of everything."""
+        at = (_ORDER.index(self.base), self.total or 0, DISTRACTORS.index(self.kind), self.others)
+        changes = self.shuffle, self.typos, self.paraphrase, self.masks
+        return (any(changes), *at, self.place or 0, *changes)
+
+    @property
+    def needs_pool(self) -> bool:
+        """Whether it takes random distractors, which an item may have to borrow."""
+        drawn = self.base == "irrelevant" or self.others > 0 or self.place is not None
+        return drawn and self.kind == "random"
+
+    def shown(self, item: Item, pool: Sequence[str] = (), seed: int = 0) -> Item:
+        """The item with these passages and this question; ItemError says why it cannot be."""
+        key = item_key(item)
+        passages = self._passages(item, _Chance(key, seed), pool)
+        if self.shuffle:
+            passages = Draw("shuffle", seed, key, self.shuffle).shuffled(passages)
+        question = _reworded(item, key, seed) if self.paraphrase else item.question
+        if self.typos:
+            spared = {word for answer in item.answers for word in normalised(answer).split()}
+            question = _misspelt(question, self.typos, spared, Draw("typos", seed, key, 0))
+            passages = [
+                dataclasses.replace(
+                    one, text=_misspelt(one.text, self.typos, spared, _typos(seed, key, one))
+                )
+                for one in passages
+            ]
+        return dataclasses.replace(item, question=question, passages=tuple(passages))
+
+    def _passages(self, item: Item, chance: _Chance, pool: Sequence[str]) -> list[Passage]:
+        if self.base == "closed":
+            return []
+        if self.base == "open":
+            return _first(item, self.total)
+        gold = evidence(item)
+        if self.base in LAYOUTS:
+            return self._laid_out(gold, chance.distractors(item, self.kind, self.others, pool))
+        if self.place is not None:
+            if len(gold) > 1:
+                raise ItemError(
+                    f"its evidence is {len(gold)} passages: adjacent+n and far+n place those"
+                )
+            found = chance.distractors(item, self.kind, (self.total or 1) - 1, pool)
+            return [*found[: self.place - 1], *gold, *found[self.place - 1 :]]
+        if self.base == "irrelevant":
+            near = (self.total or 0) - self.others - len(gold)
+            if near < 0:
+                raise ItemError(f"its evidence is {len(gold)} passages, too many for {self.name}")
+            found = chance.distractors(item, "hard", near, pool)
+            return chance.mixed(gold, found + chance.distractors(item, "random", self.others, pool))
+        return chance.mixed(gold, chance.distractors(item, self.kind, self.others, pool))
+
+    def _laid_out(self, gold: list[Passage], others: list[Passage]) -> list[Passage]:
+        if len(gold) != 2:
+            raise ItemError(f"its evidence is {len(gold)} passage, and {self.name} places two")
+        first, last = reversed(gold) if "reversed" in self.base else gold
+        if self.base.startswith("far"):
+            return [first, *others, last]
+        middle = len(others) // 2  # adjacent and far have the same mean place
+        return [*others[:middle], first, last, *others[middle:]]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"Context({self.name!r})"
+
+
+def context(name: str | Context) -> Context:
+    """The context of that name."""
+    if isinstance(name, Context):
+        return name
+    base, *changes = str(name).split("~")
+    found = next((match for form in _BASES if (match := re.fullmatch(form, base))), None)
+    if found is None:
+        raise SpecError(f"no context is called {name!r}: expected {_EXAMPLES}")
+    given = {key: value for key, value in found.groupdict().items() if value is not None}
+    fields: dict[str, object] = {
+        key: int(value) if value.isdigit() else value for key, value in given.items()
+    }
+    if fields["base"] == "shuffle":  # short for all that is open, in another order
+        fields |= {"base": "open", "shuffle": 1}
+    for change in changes:
+        fields |= _change(str(name), change)
+    return Context(**fields)  # type: ignore[arg-type]
+
+
+def contexts(names: str | Sequence[str | Context]) -> tuple[Context, ...]:
+    """Several, each once: a list, or words with commas between them."""
+    listed = [part.strip() for part in names.split(",")] if isinstance(names, str) else list(names)
+    found = tuple(context(name) for name in listed if name != "")
+    if not found:
+        raise SpecError("no context is named: say contexts=['closed', 'gold']")
+    if twice := [one.name for at, one in enumerate(found) if one in found[:at]]:
+        raise SpecError(f"the context {twice[0]} is named twice: name each once")
+    return found
+
+
+def evidence(item: Item) -> list[Passage]:
+    """The first gold passage of each hop, in the order of hops."""
+    found: dict[int, Passage] = {}
+    for passage in item.passages:
+        if passage.gold:
+            found.setdefault(passage.hop, passage)
+    if not found:
+        raise ItemError("none of its passages is gold")
+    return [found[hop] for hop in sorted(found)]
+
+
+_EXAMPLES = (
+    "closed, open5, gold, gold+4, gold+4hard, gold@2/5, irrelevant3/5, adjacent+4, far+4, "
+    "reversed+4, and after it ~shuffle, ~typos10, ~paraphrase or ~masks32"
+)
+
+
+@dataclass(frozen=True)
+class _Chance:
+    """What is drawn for one item."""
+
+    key: str
+    seed: int
+
+    def distractors(self, item: Item, kind: str, count: int, pool: Sequence[str]) -> list[Passage]:
+        """So many passages without an answer: the item's own of that kind, then borrowed ones."""
+        own = [one for one in item.passages if one.kind == kind and not one.gold]
+        had = {one.text for one in item.passages}
+        borrowed = [text for text in pool if text not in had] if kind == "random" else []
+        far = [Passage(text, False, NO_HOP, "random") for text in borrowed]
+        every = chain(self.ordered(own), self.ordered(far))
+        found = list(islice((one for one in every if not _answers_it(one.text, item)), count))
+        if len(found) < count:
+            raise ItemError(f"it has {len(found)} {kind} distractors of the {count} needed")
+        return found
+
+    def ordered(self, passages: Sequence[Passage]) -> Iterator[Passage]:
+        """Each by its own text: an order that fewer distractors share with more."""
+        key = ("order", self.seed, self.key)
+        yield from sorted(passages, key=lambda one: Draw(*key, one.text).word())
+
+    def mixed(self, gold: list[Passage], others: list[Passage]) -> list[Passage]:
+        """The evidence at any places among the others, hops in order."""
+        total = len(gold) + len(others)
+        draw = Draw("places", self.seed, self.key, total)
+        places = sorted(draw.shuffled(range(total))[: len(gold)])
+        found = list(others)
+        for place, one in zip(places, gold, strict=True):
+            found.insert(place, one)
+        return found
+
+
+def _first(item: Item, count: int | None) -> list[Passage]:
+    if not item.passages:
+        raise ItemError("it has no passages")
+    if count is not None and len(item.passages) < count:
+        raise ItemError(f"it has {len(item.passages)} passages of the {count} needed")
+    return list(item.passages[:count])
+
+
+def _answers_it(text: str, item: Item) -> bool:
+    """Whether a text gives the answer away; yes and no are words of any text."""
+    telling = [one for one in item.answers if normalised(one) not in ("yes", "no")]
+    return holds(text, telling)
+
+
+def _change(name: str, change: str) -> dict[str, object]:
+    found = _CHANGE.fullmatch(change)
+    if found is None:
+        raise SpecError(f"{name}: ~{change} is unknown: expected {_EXAMPLES}")
+    word, number = next(
+        (key, value) for key, value in found.groupdict().items() if value is not None
+    )
+    return {word: True if word == "paraphrase" else int(number or 1)}
+
+
+def _reworded(item: Item, key: str, seed: int) -> str:
+    """The question as its maker would also ask it, or inside another sentence."""
+    draw = Draw("paraphrase", seed, key)
+    told = [one for one in item.metadata.get("paraphrases", ()) if one != item.question]
+    return draw.pick(told) if told else draw.pick(_FRAMES).format(item.question)
+
+
+def _typos(seed: int, key: str, passage: Passage) -> Draw:
+    return Draw("typos", seed, key, passage.text)
+
+
+def _misspelt(text: str, percent: int, spared: set[str], draw: Draw) -> str:
+    """A share of the longer words with two letters swapped, one lost or one doubled, inside."""
+
+    def typo(match: re.Match[str]) -> str:
+        word, hit, how = match[0], draw.below(100) < percent, draw.below(3)
+        at = 1 + draw.below(len(word) - 2)
+        if not hit or normalised(word) in spared:
+            return word
+        middle = (word[at + 1] + word[at], word[at + 1], word[at] * 2 + word[at + 1])[how]
+        return word[:at] + middle + word[at + 2 :]
+
+    return _WORD.sub(typo, text)

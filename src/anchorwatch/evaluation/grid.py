@@ -1,0 +1,306 @@
+"""The grid: every item of a task, by every model, in every context, under every edit.
+
+Each answer is on disk before the next one is asked for, a batch at a time; asking again finds what
+is there. Answers depend neither on the batch nor on the order of items, unless a margin under 1e-5
+decides (`narrow` counts those). What cannot be asked is kept with its reason, never dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from anchorwatch._version import __version__
+from anchorwatch.asks import checked_seed
+from anchorwatch.commits import place
+from anchorwatch.decoding import Decoding
+from anchorwatch.edits import Edit
+from anchorwatch.errors import ItemError, PromptError, SpecError
+from anchorwatch.evaluation.asking import (
+    How,
+    Question,
+    answers,
+    check_fits,
+    default_decoding,
+    keep_trace,
+    question,
+    record,
+    unfit,
+    with_masks,
+)
+from anchorwatch.evaluation.contexts import Context
+from anchorwatch.evaluation.contexts import contexts as listed_contexts
+from anchorwatch.evaluation.prompts import Template
+from anchorwatch.evaluation.prompts import template as named_template
+from anchorwatch.evaluation.results import TRACES, Cell, Results, made, row_of
+from anchorwatch.evaluation.tasks import Task, item_key
+from anchorwatch.evaluation.tasks import task as named_task
+from anchorwatch.models.loading import load
+from anchorwatch.models.model import Model
+from anchorwatch.plans import edit_list, probe_list
+from anchorwatch.probes import Probe
+from anchorwatch.progress import Progress
+from anchorwatch.worlds import Item
+
+HELD = 64
+"""Items in memory at once."""
+MADE = 100
+"""Items of a made task, which has no end, unless a limit is said."""
+BATCH = 8
+UNEDITED = "none"
+
+Decodings = Decoding | Mapping[str, Decoding] | None
+
+
+def evaluate(  # noqa: PLR0913 - one keyword for each thing an evaluation can be given
+    models: Model | str | Sequence[Model | str],
+    task: str | Path | Task,
+    *,
+    contexts: str | Sequence[str | Context] = ("closed", "gold"),
+    edits: Mapping[str, Sequence[Edit]] | None = None,
+    decoding: Decodings = None,
+    template: str | Template = "plain",
+    probes: Sequence[Probe] | None = None,
+    limit: int | None = None,
+    batch: int = BATCH,
+    seed: int = 0,
+    out: str | Path | None = None,
+) -> Results:
+    """Ask every model every item of a task in every context, under every edit.
+
+    Args:
+        models: as `aw.load` gives them, or what it takes; those are loaded one after another.
+        task: a name such as "synthetic/one-hop", the path of a file, or a `Task`.
+        contexts: names, such as "closed,gold,gold+4"; `aw.evaluation.contexts` explains them.
+        edits: by name, `{"none": [], "sinks": [aw.edits.hide_sinks(1)]}`; "none" is the default.
+        decoding: one for all models that it suits, or `{"mdm": ..., "arm": ...}`. Any other model
+            writes as many positions greedily, 16 unless said, in half as many steps if masked.
+        template: the prompt, the same for all models.
+        probes: keeps the trace of each item, measured so, under `out`.
+        limit: the first so many items; without it all of a file, and 100 made ones.
+        batch: rows that share a forward pass.
+        seed: where chance begins, of contexts and of decodings that draw.
+        out: a folder for the results; what it holds already is not asked again.
+    """
+    grid = Grid(
+        task=named_task(task),
+        contexts=listed_contexts(contexts),
+        edits=_named_edits(edits),
+        decoding=decoding,
+        template=named_template(template),
+        probes=None if probes is None else probe_list(probes),
+        limit=_counted("limit", limit),
+        batch=_counted("batch", batch) or BATCH,
+        seed=checked_seed(seed),
+        out=None if out is None else place(out),
+    )
+    listed = [models] if isinstance(models, Model | str) else list(models)
+    if not listed:
+        raise SpecError("no model is named: say evaluate(['tiny/llada'], ...)")
+    return grid.over(listed)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """An evaluation that has been checked and not begun."""
+
+    task: Task
+    contexts: tuple[Context, ...]
+    edits: Mapping[str, tuple[Edit, ...]]
+    decoding: Decodings
+    template: Template
+    probes: tuple[Probe, ...] | None
+    limit: int | None
+    batch: int
+    seed: int
+    out: Path | None
+
+    def __post_init__(self) -> None:
+        if self.probes is not None and self.out is None:
+            raise SpecError("traces need a place: say out=, or leave probes out")
+        if self.out is not None and self.out.exists() and not self.out.is_dir():
+            raise SpecError(f"{self.out} is a file: results are many files, name a folder")
+
+    def over(self, models: Sequence[Model | str]) -> Results:
+        """Ask all of them, one after another."""
+        total, twice = self._count()
+        pool = self.task.pool() if any(one.needs_pool for one in self.contexts) else ()
+        cells = len(self.contexts) * len(self.edits)
+        rows: list[dict[str, Any]] = []
+        manifests: dict[str, Mapping[str, Any]] = {}
+        with Progress("asking", total=total * cells * len(models)) as bar:
+            for one in models:
+                model = load(one) if isinstance(one, str) else one
+                with ExitStack() as stack:
+                    asking = [
+                        Asking(self, model, self._how(model, context, name), context, pool, cell)
+                        for context, name, cell in self._cells(model, manifests, stack)
+                    ]
+                    rows += self._each(asking, bar)
+        about = {"items": total, "duplicates": twice, "bad": dict(self.task.bad or {})}
+        return made(rows, manifests, about)
+
+    def items(self) -> Iterator[tuple[str, Item]]:
+        """The items that are asked, each once: one that stands there twice has one answer."""
+        seen: set[str] = set()
+        for item in self._walked():
+            if (key := item_key(item)) not in seen:
+                seen.add(key)
+                yield key, item
+
+    def _walked(self) -> Iterator[Item]:
+        return islice(self.task, self.limit or (MADE if self.task.path is None else None))
+
+    def _count(self) -> tuple[int, int]:
+        """Items, and how many are there twice; the walk finds bad lines before weights are used."""
+        keys = [item_key(item) for item in self._walked()]
+        if not keys:
+            raise SpecError(f"{self.task.name} holds no item: there is nothing to ask")
+        total = len(set(keys))
+        return total, len(keys) - total
+
+    def _each(self, asking: Sequence[Asking], bar: Progress) -> Iterator[dict[str, Any]]:
+        """A few items in all cells, then the next few: a kill leaves pairs, not one long cell."""
+        walk = self.items()
+        while held := list(islice(walk, HELD)):
+            for one in asking:
+                one.ask(held, bar)
+                for key, _ in held:
+                    yield one.row(key)
+
+    def _cells(
+        self, model: Model, manifests: dict[str, Mapping[str, Any]], stack: ExitStack
+    ) -> Iterator[tuple[Context, str, Cell]]:
+        for context in self.contexts:
+            for name in self.edits:
+                cell = Cell(self._manifest(model, context, name), self.out)
+                if cell.digest[:16] in manifests:
+                    raise SpecError(
+                        f"{model.source} under the edit {name!r} would be asked the same twice: "
+                        "name each model, and each list of edits, once"
+                    )
+                manifests[cell.digest[:16]] = cell.manifest
+                yield context, name, stack.enter_context(cell)
+
+    def _manifest(self, model: Model, context: Context, name: str) -> dict[str, Any]:
+        how = self._how(model, context, name)
+        return {
+            "model": model.describe(),
+            "task": self.task.describe(),
+            "context": context.name,
+            "edit": name,
+            "edits": [edit.as_dict() for edit in how.edits],
+            "decoding": how.decoding.as_dict(),
+            "answer": how.answer,
+            "template": self.template.as_dict(),
+            "probes": None if self.probes is None else [one.as_dict() for one in self.probes],
+            "seed": self.seed,
+            "versions": {
+                "anchorwatch": __version__,
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+            },
+        }
+
+    def _how(self, model: Model, context: Context, name: str) -> How:
+        decoding = self._decoding(model)
+        return How(
+            decoding=with_masks(decoding, context, model),
+            template=self.template,
+            edits=self.edits[name],
+            probes=self.probes,
+            answer=decoding.length or 0,
+            seed=self.seed,
+            batch=self.batch,
+        )
+
+    def _decoding(self, model: Model) -> Decoding:
+        """What was said for this kind of model, or the default of the same length."""
+        kind, said = model.family.kind, self.decoding
+        if isinstance(said, Mapping):
+            if unknown := [one for one in said if one not in ("mdm", "arm")]:
+                raise SpecError(f"decoding has {unknown[0]!r}: expected 'mdm' and 'arm'")
+            said = said.get(kind)
+        lengths = [said.length] if isinstance(said, Decoding) and said.length else []
+        if said is None or said.writes != ("absent" if kind == "arm" else "masked"):
+            return default_decoding(model, *lengths)
+        if said.length is None:
+            raise SpecError("the decoding has no length: say how many positions, length=16")
+        return said
+
+
+@dataclass(frozen=True)
+class Asking:
+    """One cell at work."""
+
+    grid: Grid
+    model: Model
+    how: How
+    context: Context
+    pool: Sequence[str]
+    cell: Cell
+
+    def ask(self, held: Sequence[tuple[str, Item]], bar: Progress) -> None:
+        """Ask those of the items that have no line yet."""
+        note = f"{self.model.source} {self.context.name}"
+        waiting, lost = [], []
+        for key, item in held:
+            if key in self.cell.done:
+                bar.advance(note)
+                continue
+            shown, asked, parts = item, None, self.how.probes is not None
+            try:
+                shown = self.context.shown(item, self.pool, self.grid.seed)
+                asked = question(self.model, self.how.template, key, shown, parts=parts)
+                check_fits(self.model, asked, self.how)
+                waiting.append(asked)
+            except (ItemError, PromptError) as error:
+                lost.append(unfit(key, shown, str(error), len(asked.ids) if asked else -1))
+                bar.advance(note)
+        if lost:
+            self.cell.add(*lost)
+        for group in self._batches(waiting):
+            traces = answers(self.model, group, self.how)
+            if self.how.probes is not None and self.cell.folder is not None:
+                for asked, trace in zip(group, traces, strict=True):
+                    keep_trace(trace, self.cell.folder / TRACES, asked.key)
+            both = zip(group, traces, strict=True)
+            self.cell.add(*(record(self.model, asked, trace, self.how) for asked, trace in both))
+            bar.advance(note, len(group))
+
+    def row(self, key: str) -> dict[str, Any]:
+        """What the results say of an item."""
+        return row_of(self.cell.done[key], self.cell.manifest, self.cell.digest[:16])
+
+    def _batches(self, waiting: Iterable[Question]) -> Iterator[list[Question]]:
+        """Questions of like length, which need little padding, and of the same parts."""
+        ordered = sorted(waiting, key=lambda one: (tuple(one.regions), len(one.ids), one.key))
+        for _, alike in groupby(ordered, key=lambda one: tuple(one.regions)):
+            group = list(alike)
+            for start in range(0, len(group), self.how.batch):
+                yield group[start : start + self.how.batch]
+
+
+def _named_edits(edits: Mapping[str, Sequence[Edit]] | None) -> dict[str, tuple[Edit, ...]]:
+    if edits is None:
+        return {UNEDITED: ()}
+    if not isinstance(edits, Mapping) or not edits:
+        raise SpecError(
+            "edits are named lists: say edits={'none': [], 'sinks': [aw.edits.hide_sinks(1)]}"
+        )
+    return {str(name): edit_list(held) for name, held in edits.items()}
+
+
+def _counted(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SpecError(f"{name}={value!r} is not a whole number of at least 1")
+    return value

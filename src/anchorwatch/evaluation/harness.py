@@ -1,0 +1,397 @@
+"""lm-eval's tasks on our models: diffusion and autoregression, edited, or trained with a sink.
+
+    lm_eval.simple_evaluate(model=aw.evaluation.Harness("tiny/llada"), tasks=["arc_easy"])
+    anchorwatch lm-eval --model_args pretrained=tiny/llada,passes=64 --tasks arc_easy
+
+The harness's own command finds no models but its own, so `lm_eval_command` registers this one and
+hands over. This module imports lm_eval, which the extra `eval` brings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import TemplateLM
+from lm_eval.api.registry import model_registry
+from lm_eval.models.utils import normalize_gen_kwargs
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.edits import Edit
+from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
+from anchorwatch.evaluation.estimators import Likelihood
+from anchorwatch.evaluation.generation import for_task
+from anchorwatch.evaluation.likelihood import Scoring, score
+from anchorwatch.models.loading import load
+from anchorwatch.models.model import Model
+from anchorwatch.runs import run_many, steps
+from anchorwatch.spelling import decoding_of, edits_of
+
+NAME = "anchorwatch"
+"""What --model calls us."""
+
+_WRITING = 8
+"""Prompts that are written together where the batch size is left to us."""
+_HELD = 64
+"""Prompts whose runs are held at once."""
+
+
+class Harness(TemplateLM):  # type: ignore[misc]
+    """One of our models as lm-eval's; every argument can be said in --model_args."""
+
+    backend = "causal"
+
+    def __init__(  # noqa: PLR0913 - one word of --model_args each
+        self,
+        pretrained: str | Model,
+        *,
+        decoding: str | Mapping[str, Any] | Decoding | None = None,
+        edits: str | Sequence[Any] | Edit | None = None,
+        method: str | None = None,
+        passes: int = 128,
+        guidance: float = 0.0,
+        seed: int = 0,
+        max_gen_toks: int = 256,
+        batch_size: int | str | None = None,
+        max_batch_size: int | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        revision: str | None = None,
+        mask_id: int | None = None,
+    ) -> None:
+        """
+        Args:
+            pretrained: a folder, a hub id, tiny/llada, or a model that is loaded.
+            decoding: how answers are written: `low-confidence:steps=32:block=8`; without a length
+                it writes as many positions as the task asks. Given, it also decides temperature.
+            edits: what to change inside attention, `hide-sinks:1:detect=same_shadow`; several with
+                / between them.
+            method: of `loglikelihood`, as are passes, guidance and seed.
+            max_gen_toks: positions to write where a task does not say.
+            batch_size: rows of a forward pass; no answer depends on it. "auto" leaves it to us.
+            max_batch_size: taken, since the harness gives it, and not needed.
+        """
+        super().__init__()
+        self._decoding, self.edits = decoding_of(decoding), edits_of(edits)
+        self.scoring = Scoring(method, passes, float(guidance), seed, self.edits)
+        self.max_gen_toks, self.batch_size = max_gen_toks, _batch(batch_size)
+        if isinstance(pretrained, Model):
+            if any(said is not None for said in (dtype, revision, mask_id)):
+                raise SpecError(
+                    "a loaded model has its dtype, revision and mask_id: leave them out"
+                )
+            self.model = pretrained
+        else:
+            place = None if device == "auto" else device
+            self.model = load(
+                pretrained, revision=revision, dtype=dtype, device=place, mask_id=mask_id
+            )
+        if self.model.tokenizer is None:
+            raise SpecError(f"{self.model.source} has no tokenizer, and tasks are text")
+        self.tokenizer = self.model.tokenizer
+        self._closing = _closing(self.tokenizer)
+        self.seen: Counter[str] = Counter()
+        """Requests scored, written, cut to fit, and decisions by a margin under 1e-5."""
+        self._squares = 0.0
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
+    ) -> Harness:
+        """As the harness makes it; an argument we do not know is named."""
+        more = {k: v for k, v in (additional_config or {}).items() if v is not None}
+        return cls(**cls.checked(dict(arg_dict) | more))
+
+    @classmethod
+    def checked(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Words of --model_args, decoding and edits as values; refuses before anything loads."""
+        known = list(inspect.signature(cls).parameters)
+        if wrong := sorted(set(given) - set(known)):
+            raise SpecError(f"--model_args has no {', '.join(wrong)}: it takes {', '.join(known)}")
+        if "pretrained" not in given:
+            raise SpecError("--model_args names no model: say pretrained=tiny/llada, or a folder")
+        how = {
+            "decoding": decoding_of(given.get("decoding")),
+            "edits": edits_of(given.get("edits")),
+        }
+        return dict(given) | how
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: Mapping[str, Any] | None = None
+    ) -> Harness:
+        """The same from `key=value,key=value`."""
+        from lm_eval.utils import simple_parse_args_string
+
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    @property
+    def eot_token_id(self) -> int:
+        return next(iter(self.model.specials.eos_ids), self.prefix_token_id)
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What stands before a text that has nothing before it."""
+        specials = self.model.specials
+        if specials.bos_id is None and not specials.eos_ids:
+            raise SpecError(f"{self.model.source} names no start or end token to begin a text with")
+        return specials.eos_ids[0] if specials.bos_id is None else specials.bos_id
+
+    @property
+    def max_length(self) -> int:
+        """Tokens after the first that a pass can score; autoregression never reads the last."""
+        return self.model.num_positions - (self.model.family.kind == "mdm")
+
+    @property
+    def tokenizer_name(self) -> str:
+        return self.model.source.replace("/", "__")
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """Messages as text; what it begins with is not put there a second time by `tok_encode`."""
+        if not self.tokenizer.chat_template:
+            raise PromptError(
+                f"{self.model.source} has no chat template: leave --apply_chat_template out"
+            )
+        made = self.tokenizer.apply_chat_template(
+            chat_history,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
+        )
+        return str(made)
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None) -> list[int]:
+        """Ids of a text: a start token once, and nothing after the last word."""
+        start = self.tokenizer.bos_token
+        if add_special_tokens is None:
+            add_special_tokens = not (start and string.startswith(start))
+        ids = self.tokenizer(string, add_special_tokens=add_special_tokens)["input_ids"]
+        return list(ids[: len(ids) - self._closing] if add_special_tokens else ids)
+
+    def loglikelihood_rolling(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[float]:
+        """Whole texts, in windows where they are longer than the model."""
+        windows, owners = [], []
+        for place, request in enumerate(requests):
+            tokens = self.tok_encode(request.args[0])
+            if tokens[:1] == [self.prefix_token_id]:  # the window brings it
+                tokens = tokens[1:]
+            for window in get_rolling_token_windows(
+                tokens, self.prefix_token_id, self.max_length, context_len=1
+            ):
+                windows.append(make_disjoint_window(window))
+                owners.append(place)
+        totals = [0.0] * len(requests)
+        for place, found in zip(owners, self._scored(windows), strict=True):
+            totals[place] += found.value
+        for request, total in zip(requests, totals, strict=True):
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
+        return totals
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Answers up to the first stop string, in the order of the requests."""
+        asked = [self._asked(*request.args) for request in requests]
+        times: Counter[tuple[int, ...]] = Counter()
+        seeds = []
+        for ids, _, _ in asked:  # a prompt that is asked again is answered by other chances
+            seeds.append(_seed(self.scoring.seed, ids, times[tuple(ids)]))
+            times[tuple(ids)] += 1
+        written: dict[int, str] = {}
+        for decoding in dict.fromkeys(how for _, how, _ in asked):
+            mine = [i for i, one in enumerate(asked) if one[1] == decoding]
+            mine.sort(key=lambda i: -len(asked[i][0]))
+            for start in range(0, len(mine), _HELD):
+                group = mine[start : start + _HELD]
+                prompts, chances = [asked[i][0] for i in group], [seeds[i] for i in group]
+                texts = self._written(prompts, decoding, chances)
+                written |= dict(zip(group, texts, strict=True))
+        answers = [_until(written[i], stops) for i, (_, _, stops) in enumerate(asked)]
+        for request, answer in zip(requests, answers, strict=True):
+            self.cache_hook.add_partial("generate_until", request.args, answer)
+        return answers
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What the harness keeps beside its results."""
+        decoding = None if self._decoding is None else self._decoding.as_dict()
+        return {
+            "anchorwatch_model": self.model.describe(),
+            "anchorwatch_scoring": {
+                name: getattr(self.scoring, name)
+                for name in ("method", "passes", "guidance", "seed")
+            },
+            "anchorwatch_decoding": decoding,
+            "anchorwatch_edits": [edit.as_dict() for edit in self.edits],
+            "anchorwatch_seen": dict(self.seen),
+            "anchorwatch_standard_error": (self._squares / max(self.seen["scored"], 1)) ** 0.5,
+        }
+
+    def _loglikelihood_tokens(
+        self,
+        requests: list[tuple[tuple[str, str], list[int], list[int]]],
+        disable_tqdm: bool = False,
+    ) -> list[tuple[float, bool]]:
+        """(log-likelihood, whether the model would write it) of each continuation."""
+        pairs = [(context, continuation) for _, context, continuation in requests]
+        answers = []
+        for said, pair, found in zip(requests, pairs, self._scored(pairs), strict=True):
+            answer = found.value, self._is_greedy(pair, found)
+            answers.append(answer)
+            self.cache_hook.add_partial("loglikelihood", said[0], answer)
+        return answers
+
+    def _scored(self, pairs: Iterable[tuple[list[int], list[int]]]) -> list[Likelihood]:
+        """Likelihoods; what is too long loses its beginning, which is counted and said."""
+        room, kept, cut = self.max_length + 1, [], 0
+        for context, continuation in pairs:
+            over = max(0, len(context) + len(continuation) - room)
+            cut += over > 0
+            kept.append((context[min(over, len(context) - 1) :], continuation))
+        self._say_cut(cut, len(kept))
+        self.seen["scored"] += len(kept)
+        found = score(self.model, kept, self.scoring, self.batch_size)
+        self._squares += sum(one.standard_error**2 for one in found)
+        return found
+
+    def _is_greedy(self, pair: tuple[list[int], list[int]], found: Likelihood) -> bool:
+        """Whether greedy writing, the surest position first, gives this very answer."""
+        if found.greedy is not None:
+            return found.greedy
+        context, answer = pair
+        context = context[max(0, len(context) + len(answer) - self.model.num_positions) :]
+        how, left = LowConfidence(len(answer), guidance=self.scoring.guidance), len(answer)
+        for step in steps(self.model, context, how, edits=self.edits, seed=self.scoring.seed):
+            wanted = [answer[position - len(context)] for position in step.positions.tolist()]
+            if step.tokens.tolist() != wanted:
+                return False
+            left -= len(wanted)
+        return left == 0
+
+    def _asked(
+        self, context: str, given: Mapping[str, Any]
+    ) -> tuple[list[int], Decoding, tuple[str, ...]]:
+        """A request as prompt ids, decoding and stop strings."""
+        fields = dict(normalize_gen_kwargs(dict(given), self.max_gen_toks))
+        stops, length = fields.pop("until"), fields.pop("max_gen_toks")
+        decoding = for_task(self._decoding, self._own(length), fields)
+        length = int(decoding.length or length)
+        ids = self.tok_encode(context) if context else [self.prefix_token_id]
+        room = self.model.num_positions - length
+        if room < 1:
+            raise SpecError(
+                f"the task writes {length} positions and {self.model.source} was made for "
+                f"{self.model.num_positions}: say --gen_kwargs max_gen_toks=64, or "
+                "decoding=...:length=64"
+            )
+        self._say_cut(int(len(ids) > room), 1)
+        return ids[-room:], decoding, tuple(stop for stop in stops if stop)
+
+    def _own(self, length: int) -> Decoding:
+        """What the model writes by where it was not told."""
+        if self.model.family.kind == "arm":
+            return LeftToRight(length)
+        return LowConfidence(length, block=self.model.block, guidance=self.scoring.guidance)
+
+    def _written(self, prompts: list[list[int]], decoding: Decoding, seeds: list[int]) -> list[str]:
+        """Answers as text, each up to its first end token."""
+        arm = self.model.family.kind == "arm"
+        ends = set(self.model.specials.eos_ids if arm else self.model.specials.end_ids)
+        size, edits = self.batch_size or _WRITING, self.edits
+        traces = run_many(
+            self.model, prompts, decoding, probes=(), edits=edits, seed=seeds, batch=size
+        )
+        texts = []
+        for prompt, trace in zip(prompts, traces, strict=True):
+            ids = [int(one) for one in trace.canvas[-1][len(prompt) :] if one >= 0]
+            end = next((place for place, one in enumerate(ids) if one in ends), len(ids))
+            texts.append(self.model.decode(ids[:end]))
+            self.seen["narrow"] += int(trace["narrow"].sum())
+        self.seen["written"] += len(texts)
+        return texts
+
+    def _say_cut(self, cut: int, of: int) -> None:
+        if not cut:
+            return
+        self.seen["cut"] += cut
+        warnings.warn(
+            f"{cut} of {of} requests lost their beginning: {self.model.source} was made for "
+            f"{self.model.num_positions} positions",
+            AnchorwatchWarning,
+            stacklevel=3,
+        )
+
+
+def register() -> None:
+    """Make `anchorwatch` a model of the harness in this process. Idempotent."""
+    import lm_eval.models  # noqa: F401 - it fills the registry, and only where that is empty
+
+    model_registry.register(NAME, target=Harness)
+
+
+def lm_eval_command(words: Sequence[str]) -> None:
+    """lm-eval's own command, told of our model; all words are its own.
+
+    Without `--model`, `--batch_size` and `--device` these are ours: it would take hf, 1 and cuda:0.
+    """
+    from lm_eval._cli import HarnessCLI
+    from lm_eval.utils import setup_logging
+
+    register()
+    words = list(words)
+    if words[:1] not in (["ls"], ["validate"]):
+        words = words[1:] if words[:1] == ["run"] else words
+        ours = {("--model", "-M"): NAME, ("--batch_size", "-b"): "auto", ("--device",): "auto"}
+        for spelled, value in ours.items():
+            if not any(word.partition("=")[0] in spelled for word in words):
+                words += [spelled[0], value]
+        words = ["run", *words]
+    before, sys.argv = sys.argv, ["lm-eval", *words]  # the harness reads nothing else
+    try:
+        setup_logging()
+        harness = HarnessCLI()
+        read = harness.parse_args()
+        if getattr(read, "model", None) == NAME and read.model_args:
+            Harness.checked(read.model_args)
+        harness.execute(read)
+    finally:
+        sys.argv = before
+
+
+def _batch(size: int | str | None) -> int | None:
+    """Rows of a pass; None leaves it to us."""
+    if size is None or str(size).startswith("auto"):
+        return None
+    if not str(size).isdigit() or int(size) < 1:
+        raise SpecError(f"batch_size={size!r} is not a whole number of at least 1, or auto")
+    return int(size)
+
+
+def _closing(tokenizer: Any) -> int:
+    """Special tokens that a tokenizer puts after a text."""
+    whole, plain = (list(tokenizer("a", add_special_tokens=s)["input_ids"]) for s in (True, False))
+    return next(
+        len(whole) - start - len(plain)
+        for start in range(len(whole))
+        if whole[start : start + len(plain)] == plain
+    )
+
+
+def _seed(seed: int, ids: Sequence[int], time: int) -> int:
+    """A seed of its own for each prompt and each time it is asked, wherever it stands."""
+    said = hashlib.sha256(repr((seed, list(ids), time)).encode()).digest()
+    return int.from_bytes(said[:8], "big") >> 1
+
+
+def _until(text: str, stops: Iterable[str]) -> str:
+    for stop in stops:
+        text = text.partition(stop)[0]
+    return text

@@ -1,0 +1,278 @@
+"""Records out of files, one at a time: JSON lines, JSON arrays, SQuAD, CSV, Parquet; gzip too.
+
+What a file is, its first bytes say, not its name. A record comes with its place in words, so that
+whatever is wrong with it can be found again; a line that is no record comes as a `Bad` one. Only
+SQuAD's one object is read whole; all else is streamed.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from anchorwatch.errors import SpecError
+
+CHUNK = 2**16
+LONGEST = 2**26
+"""Characters of one element of a JSON array; a longer one is taken for a damaged file."""
+_LFS, _GZIP, _PARQUET = b"version https://git-lfs", b"\x1f\x8b", b"PAR1"
+_READS = "JSON lines, a JSON array, SQuAD's JSON, .csv, .tsv or .parquet, also as .gz"
+
+
+@dataclass(frozen=True)
+class Record:
+    """Fields of one item as they stand in the file."""
+
+    place: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A place of the file that holds no record."""
+
+    place: str
+    says: str
+
+
+def records(path: Path) -> Iterator[Record | Bad]:
+    """Everything the file holds, in its order."""
+    if not path.is_file():
+        what = "is a folder: name a file in it" if path.is_dir() else "does not exist"
+        raise SpecError(f"{path} {what}; a task is a file of {_READS}, or synthetic/one-hop")
+    with _opened(path) as handle:
+        kind = kind_of(path, handle)
+    if kind == "parquet":
+        yield from _parquet(path)
+        return
+    with _opened(path) as handle:
+        if kind == "array":
+            yield from _array(path, handle)
+        elif kind == "object":
+            yield from _squad(path, handle)
+        elif kind == "lines":
+            yield from _lines(handle)
+        else:
+            yield from _table(path, handle, "\t" if kind == "tsv" else ",")
+
+
+def kind_of(path: Path, handle: BinaryIO) -> str:
+    """lines, array, object, csv, tsv or parquet, by the first bytes and then the name."""
+    try:
+        first = handle.read(CHUNK)
+    except (OSError, EOFError) as error:
+        raise SpecError(f"{path} cannot be unpacked, {error}: fetch it again") from None
+    if first.startswith(_LFS):
+        raise SpecError(f"{path} is a Git LFS pointer, not the data: run `git lfs pull` first")
+    if first.startswith(_PARQUET):
+        return "parquet"
+    begin = first.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if not begin:
+        raise SpecError(f"{path} is empty: expected {_READS}")
+    names = [suffix.lower() for suffix in path.suffixes]
+    if begin.startswith(b"["):
+        return "array"
+    if begin.startswith(b"{"):
+        return "lines" if ".jsonl" in names or _whole_line(begin) else "object"
+    for kind in ("csv", "tsv"):
+        if f".{kind}" in names:
+            return kind
+    if ".jsonl" in names:
+        return "lines"  # whose first line is bad, and will be named
+    raise SpecError(f"{path} begins with {begin[:12]!r}, which is none of {_READS}")
+
+
+def _whole_line(begin: bytes) -> bool:
+    """Whether the first line is a record by itself, and not SQuAD's object in one line."""
+    line, newline, _ = begin.partition(b"\n")
+    try:
+        held = json.loads(line)
+    except (ValueError, RecursionError):
+        # too long for one look, yet a line is a line: SQuAD's object names its data early
+        return b'"paragraphs"' not in begin and not newline and len(begin) > CHUNK // 2
+    return isinstance(held, dict) and not isinstance(held.get("data"), list)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The file, unpacked on the way where it is packed."""
+    with path.open("rb") as handle:
+        packed = handle.read(2) == _GZIP
+        handle.seek(0)
+        if not packed:
+            yield handle
+            return
+        with gzip.GzipFile(fileobj=handle, mode="rb") as inner:
+            yield inner  # type: ignore[misc]
+
+
+def _lines(handle: BinaryIO) -> Iterator[Record | Bad]:
+    number = 0
+    while True:
+        number += 1
+        try:
+            line = handle.readline()
+        except (OSError, EOFError) as error:
+            yield Bad(f"line {number}", f"cannot be unpacked ({error}), and nothing after it")
+            return
+        if not line:
+            return
+        if line.strip():
+            yield _line(f"line {number}", line)
+
+
+def _line(place: str, line: bytes) -> Record | Bad:
+    try:
+        held = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        return Bad(place, f"is not UTF-8 at byte {error.start}")
+    except (ValueError, RecursionError) as error:
+        return Bad(place, f"is not JSON: {str(error).splitlines()[0][:80]}")
+    if not isinstance(held, dict):
+        return Bad(place, f"is no JSON object but {type(held).__name__}")
+    return Record(place, held)
+
+
+def _array(path: Path, handle: BinaryIO) -> Iterator[Record | Bad]:
+    for number, held in enumerate(elements(path, handle), start=1):
+        place = f"element {number}"
+        if isinstance(held, dict):
+            yield Record(place, held)
+        else:
+            yield Bad(place, f"is no JSON object but {type(held).__name__}")
+
+
+def elements(path: Path, handle: BinaryIO) -> Iterator[Any]:
+    """Elements of one JSON array, each parsed as soon as it is there."""
+    decoder, letters = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8-sig")()
+    buffer, at, number, size = "", 0, 1, CHUNK
+    opened, parted = False, True  # whether [ was seen, and whether a comma stands before us
+    while True:
+        while at < len(buffer) and (buffer[at].isspace() or (buffer[at] == "," and not parted)):
+            parted, at = parted or buffer[at] == ",", at + 1
+        if at < len(buffer) and not opened:
+            opened, at = True, at + 1  # kind_of saw that it is [
+            continue
+        if at < len(buffer) and buffer[at] == "]":
+            return
+        try:
+            if at == len(buffer) or not parted:
+                raise ValueError("an element is expected")
+            held, at = decoder.raw_decode(buffer, at)
+        except (ValueError, RecursionError) as error:
+            more = _more(path, handle, letters, size, number)
+            if not more or len(buffer) - at > LONGEST:
+                raise SpecError(
+                    f"{path}: element {number} is not JSON ({str(error).splitlines()[0][:60]}), "
+                    "and nothing after it can be read: repair the file, or make it JSON lines"
+                ) from None
+            buffer, at, size = buffer[at:] + more, 0, 2 * size
+            continue
+        number, size, parted = number + 1, CHUNK, False
+        yield held
+
+
+def _more(
+    path: Path, handle: BinaryIO, letters: codecs.IncrementalDecoder, size: int, number: int
+) -> str:
+    """The next text; nothing at the end of the file, also where a letter is cut in two."""
+    try:
+        while raw := handle.read(size):
+            if text := letters.decode(raw):
+                return text
+        return letters.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise SpecError(
+            f"{path}: element {number} or one soon after is not UTF-8 ({error.reason}): "
+            "convert it first, for example with iconv -t utf-8"
+        ) from None
+    except (OSError, EOFError) as error:
+        raise SpecError(f"{path} cannot be unpacked after element {number - 1}: {error}") from None
+
+
+def _squad(path: Path, handle: BinaryIO) -> Iterator[Record | Bad]:
+    """Questions of SQuAD's articles; each knows the other paragraphs of its article."""
+    try:
+        held = json.loads(handle.read().decode("utf-8-sig"))
+    except (ValueError, RecursionError, OSError, EOFError) as error:
+        raise SpecError(f"{path} is not JSON: {str(error).splitlines()[0][:80]}") from None
+    if not isinstance(held, dict) or not isinstance(held.get("data"), list):
+        raise SpecError(f"{path} is one JSON object without a list `data`: expected {_READS}")
+    for number, article in enumerate(held["data"], start=1):
+        place = f"article {number}"
+        if not isinstance(article, dict) or not isinstance(article.get("paragraphs"), list):
+            yield Bad(place, "has no list of paragraphs")
+            continue
+        yield from _article(place, article)
+
+
+def _article(place: str, article: dict[str, Any]) -> Iterator[Record | Bad]:
+    contexts = [one.get("context") for one in article["paragraphs"] if isinstance(one, dict)]
+    for number, paragraph in enumerate(article["paragraphs"], start=1):
+        where = f"{place}, paragraph {number}"
+        if not isinstance(paragraph, dict) or not isinstance(paragraph.get("qas"), list):
+            yield Bad(where, "has no list of questions, qas")
+            continue
+        own = paragraph.get("context")
+        around = {"context": own, "title": article.get("title")}
+        around["others"] = [one for one in contexts if isinstance(one, str) and one != own]
+        for index, asked in enumerate(paragraph["qas"], start=1):
+            at = f"{where}, question {index}"
+            if isinstance(asked, dict):
+                yield Record(at, asked | around)
+            else:
+                yield Bad(at, f"is no JSON object but {type(asked).__name__}")
+
+
+def _table(path: Path, handle: BinaryIO, separator: str) -> Iterator[Record | Bad]:
+    csv.field_size_limit(LONGEST)  # the csv module has one limit for the whole process
+    rows = csv.reader(_decoded(handle), delimiter=separator, strict=True)
+    try:
+        header = next(rows)
+        if twice := {name for name in header if header.count(name) > 1}:
+            raise SpecError(f"{path} names the column {min(twice)!r} twice: rename one")
+        for row in rows:
+            place = f"line {rows.line_num}"
+            if not any(row):
+                continue
+            if len(row) != len(header):
+                yield Bad(place, f"has {len(row)} cells and the header {len(header)}")
+            else:
+                yield Record(place, dict(zip(header, row, strict=True)))
+    except (UnicodeDecodeError, csv.Error, OSError, EOFError) as error:
+        says = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise SpecError(
+            f"{path}: after line {rows.line_num} nothing can be read ({says}): repair the file"
+        ) from None
+
+
+def _decoded(handle: BinaryIO) -> Iterator[str]:
+    """Lines with their ends, which may stand inside a quoted cell."""
+    first = True
+    for line in handle:
+        yield line.decode("utf-8-sig" if first else "utf-8")
+        first = False
+
+
+def _parquet(path: Path) -> Iterator[Record]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ModuleNotFoundError:
+        raise SpecError("a .parquet file needs pyarrow: pip install pyarrow") from None
+    try:
+        held = parquet.ParquetFile(path)
+        number = 0
+        for batch in held.iter_batches(batch_size=256):
+            for fields in batch.to_pylist():
+                number += 1
+                yield Record(f"row {number}", fields)
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise SpecError(f"{path} cannot be read as Parquet: {str(error)[:100]}") from None

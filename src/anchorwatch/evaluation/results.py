@@ -1,0 +1,222 @@
+"""Results on disk and in memory: a line for each item of each cell, on disk before the next.
+
+A cell is one model, context and edit of one task. Its folder is named by the digest of everything
+that decides its answers, so that asking again finds them. Each line holds its own check: a line
+that a kill cut short is taken off, any other damage is named. No torch here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import pandas as pd
+
+from anchorwatch.commits import place, plain, put_file, replace_file, sealed, sync_folder, unsealed
+from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.evaluation.contexts import context
+from anchorwatch.evaluation.scores import SCORES
+
+MANIFEST, ITEMS, TRACES = "manifest.json", "items.jsonl", "traces"
+_UNDECIDING = ("source", "revision", "notes")
+"""What a manifest says of a model that its answers do not depend on: the weights do."""
+COLUMNS = ("model", "kind", "context", "edit", "item")
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """Every item of every cell, as rows, and what made them."""
+
+    rows: pd.DataFrame
+    """A row for each item of each cell: its scores, or why it could not be asked (`unfit`)."""
+    manifests: Mapping[str, Mapping[str, Any]]
+    """What made each cell, by its digest."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Counts of the task: items, duplicates, bad lines."""
+
+    def __repr__(self) -> str:
+        cells = self.rows.groupby(["model", "context", "edit"], sort=False).ngroups
+        items = self.rows["item"].nunique()
+        return f"Results({cells} cells of {items} items, {self.num_unfit} unfit)"
+
+    @property
+    def num_unfit(self) -> int:
+        """Rows that could not be asked."""
+        return int((self.rows["unfit"] != "").sum())
+
+    @property
+    def num_narrow(self) -> int:
+        """Rows with a decision whose margin was under 1e-5: another batch could turn those."""
+        return int((self.rows["narrow"] > 0).sum())
+
+    def unfit(self) -> pd.DataFrame:
+        """How many items of each cell could not be asked, by reason."""
+        lost = self.rows[self.rows["unfit"] != ""]
+        keys = ["model", "context", "edit", "unfit"]
+        return lost.groupby(keys, sort=False).size().rename("items").reset_index()
+
+
+class Cell:
+    """The lines of one cell, on disk (`with cell:`) or, without a folder, in memory."""
+
+    def __init__(self, manifest: Mapping[str, Any], out: Path | None) -> None:
+        self.manifest = dict(manifest)
+        self.digest = digest_of(manifest)
+        self.folder = None if out is None else out / self.digest[:16]
+        self.done: dict[str, dict[str, Any]] = {}
+        self._handle: IO[bytes] | None = None
+
+    def __enter__(self) -> Cell:
+        if self.folder is None:
+            return self
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not (self.folder / MANIFEST).exists():
+            replace_file(self.folder / MANIFEST, sealed(self.manifest))
+        path = self.folder / ITEMS
+        if not path.exists():
+            put_file(path, b"")
+            sync_folder(self.folder)
+        self._handle = path.open("r+b")
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._handle.close()
+            raise SpecError(
+                f"another evaluation is writing to {self.folder}: wait for it, or choose another"
+            ) from None
+        lines, whole = read_lines(path)
+        self._handle.truncate(whole)  # what a kill cut short is asked again
+        self._handle.seek(whole)
+        self.done |= {line["item"]: line for line in lines}
+        return self
+
+    def add(self, *records: Mapping[str, Any]) -> None:
+        """Keep what was found together; on disk before this returns."""
+        if self._handle is not None:
+            self._handle.write(b"".join(_checked(record) for record in records))
+            self._handle.flush()
+            os.fsync(self._handle.fileno())
+        for record in records:  # as a reader will find it
+            self.done[str(record["item"])] = json.loads(_spelled(record))
+
+    def __exit__(self, *error: object) -> None:
+        if self._handle is not None:
+            self._handle.close()
+            self._handle = None
+
+
+def digest_of(manifest: Mapping[str, Any]) -> str:
+    """The digest of what decides answers: all of it but names and places."""
+    deciding = {name: held for name, held in manifest.items() if name != "edit"}
+    model = {k: v for k, v in manifest["model"].items() if k not in _UNDECIDING}
+    spelled = json.dumps(plain(deciding | {"model": model}), sort_keys=True)
+    return hashlib.sha256(spelled.encode()).hexdigest()
+
+
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Whole lines, and how many bytes they take; the rest was being written when it was killed."""
+    found, whole = [], 0
+    with path.open("rb") as handle:
+        for number, line in enumerate(handle, start=1):
+            if not line.endswith(b"\n"):
+                break
+            found.append(_opened(path, number, line))
+            whole += len(line)
+    return found, whole
+
+
+def read_results(out: str | Path, task: str | None = None) -> Results:
+    """The results of an evaluation's `out`, of one task or of all, whether it ended or not."""
+    folder = place(out)
+    cells = sorted(found.parent for found in folder.glob(f"*/{MANIFEST}"))
+    if not cells:
+        raise TraceError(f"there are no results at {folder}: `anchorwatch eval ... -o` makes some")
+    manifests, rows = {}, []
+    for cell in cells:
+        try:
+            manifest = unsealed(cell / MANIFEST)
+        except (OSError, ValueError) as error:
+            raise TraceError(
+                f"{cell / MANIFEST} is damaged ({error}): remove {cell}, and it is asked again"
+            ) from None
+        if task not in (None, manifest["task"]["name"]):
+            continue
+        manifests[cell.name] = manifest
+        lines = read_lines(cell / ITEMS)[0] if (cell / ITEMS).exists() else []
+        rows += [row_of(line, manifest, cell.name) for line in lines]
+    if not rows:
+        of = f" of {task}" if task else ""
+        raise TraceError(f"the results at {folder} have no item{of} yet: run the evaluation again")
+    return made(rows, manifests, {})
+
+
+def made(
+    rows: Iterable[Mapping[str, Any]],
+    manifests: Mapping[str, Mapping[str, Any]],
+    about: Mapping[str, Any],
+) -> Results:
+    """Rows as a table, in an order that no run decides."""
+    table = pd.DataFrame(list(rows))
+    weights = {cell: str(held["model"]["weights"]) for cell, held in manifests.items()}
+    made_of = table["cell"].map(weights)
+    several = made_of.groupby(table["model"]).transform("nunique") > 1
+    table.loc[several, "model"] += "@" + made_of[several].str[:8]  # one source, other weights
+    ordered = {name: at for at, name in enumerate(_ordered(table["context"]))}
+    table = table.sort_values(
+        list(COLUMNS),
+        kind="stable",
+        ignore_index=True,
+        key=lambda held: held.map(ordered) if held.name == "context" else held,
+    )
+    return Results(table, dict(manifests), dict(about))
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    return sorted(set(names), key=lambda name: context(name).order)
+
+
+def row_of(record: Mapping[str, Any], manifest: Mapping[str, Any], cell: str) -> dict[str, Any]:
+    """One line under the names of its cell; scores become columns, absent ones NaN."""
+    said = {name: record[name] for name in record if name not in ("scores", "check")}
+    held = record["scores"] or {}
+    nan = float("nan")
+    scores = {name: nan if held.get(name) is None else held[name] for name in (*SCORES, "misled")}
+    named = {
+        "model": manifest["model"]["source"],
+        "kind": manifest["model"]["kind"],
+        "context": manifest["context"],
+        "edit": manifest["edit"],
+        "task": manifest["task"]["name"],
+        "cell": cell,
+    }
+    return named | said | scores
+
+
+def _checked(record: Mapping[str, Any]) -> bytes:
+    bare = _spelled(record)
+    check = hashlib.sha256(bare).hexdigest()[:12]
+    return _spelled(dict(record) | {"check": check}) + b"\n"
+
+
+def _spelled(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(plain(record), sort_keys=True, allow_nan=False).encode()
+
+
+def _opened(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+        check = record.pop("check")
+        good = hashlib.sha256(_spelled(record)).hexdigest()[:12] == check
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        good = False
+    if not good:
+        raise TraceError(
+            f"{path}, line {number} is damaged: remove that line, and its item is asked again"
+        )
+    return record

@@ -1,0 +1,206 @@
+"""Figures of an evaluation: accuracy by context, and a curve for each stress test.
+
+Tables are those of `aw.evaluation.tables`; a line or a bar for each model, under each edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from anchorwatch.errors import SpecError
+from anchorwatch.figures.cells import require, whole_ticks
+from anchorwatch.figures.figure import Figure
+from anchorwatch.figures.labels import printable
+from anchorwatch.figures.series import bars, key, lines, no_interval
+from anchorwatch.figures.style import COLUMN, NULL, PAGE, colours, look, sheet
+
+_WORDS = {
+    "exact_match": "exact match",
+    "token_f1": "token F1",
+    "containment": "share of answers that are right",
+    "substring_containment": "share right, by letters",
+    "rouge1_recall": "ROUGE-1 recall",
+}
+_MOST_BARS = 20
+_TURNED = 5
+"""Bars on an axis beyond which their names are turned."""
+
+
+@look()
+def accuracy_bars(table: pd.DataFrame, *, quantity: str = "containment") -> Figure:
+    """A bar for each context and model, with its interval and its null."""
+    require(table, "model", "context", "edit", "quantity", "value", "null", "low", "high")
+    return _bars(table[table["quantity"] == quantity], table, "accuracy_bars", quantity)
+
+
+@look()
+def gain_bars(table: pd.DataFrame, *, quantity: str = "gain") -> Figure:
+    """What passages add, for each context and model; a table of `gains`."""
+    require(table, "model", "context", "edit", "quantity", "value", "low", "high")
+    unit = {"gain": "gain over the closed book", "share_of_room": "share of what was left to gain"}
+    return _bars(table[table["quantity"] == quantity], table, "gain_bars", quantity, unit)
+
+
+@look()
+def layout_bars(table: pd.DataFrame) -> Figure:
+    """Accuracy by how the two passages of the evidence lie; the `curve` of layout."""
+    require(table, "model", "context", "edit", "quantity", "value", "shown")
+    return _bars(table, table, "layout_bars", _only(table))
+
+
+@look()
+def wording_bars(table: pd.DataFrame) -> Figure:
+    """Accuracy with misspelt words or the question in others; the `curve` of wording."""
+    require(table, "model", "context", "edit", "quantity", "value", "shown")
+    return _bars(table, table, "wording_bars", _only(table))
+
+
+@look()
+def position_curve(table: pd.DataFrame) -> Figure:
+    """Accuracy over the place of the gold passage, a panel for each number of passages."""
+    require(table, "place", "total", "kind")
+    panels = [
+        (f"of {total} passages, {kind} others", part)
+        for (total, kind), part in table.groupby(["total", "kind"], sort=True)
+    ]
+    return _curves(table, panels, "place", "place of the gold passage", "position_curve")
+
+
+@look()
+def noise_curve(table: pd.DataFrame) -> Figure:
+    """Accuracy over the number of distractors, doubling by doubling, a panel for each kind."""
+    require(table, "distractors", "kind")
+    none = table[table["distractors"] == 0]
+    kinds = [kind for kind in dict.fromkeys(table["kind"]) if (table["kind"] == kind).any()]
+    panels = []
+    for kind in kinds:
+        part = table[(table["kind"] == kind) & (table["distractors"] > 0)]
+        if len(part):
+            whole = pd.concat([none, part])
+            panels.append(
+                (f"{kind} distractors", whole.assign(x=np.log2(1 + whole["distractors"])))
+            )
+    if not panels:
+        raise SpecError("the table has no distractors: ask for contexts such as gold+1 and gold+4")
+    return _curves(table, panels, "x", "distractors", "noise_curve", ticks="distractors")
+
+
+@look()
+def irrelevant_curve(table: pd.DataFrame) -> Figure:
+    """Accuracy over the share of passages that are about something else."""
+    require(table, "share")
+    return _curves(table, [("", table)], "share", "share that is irrelevant", "irrelevant_curve")
+
+
+@look()
+def mask_curve(table: pd.DataFrame) -> Figure:
+    """Accuracy over the number of masked positions after those of the answer."""
+    require(table, "masks")
+    return _curves(table, [("", table)], "masks", "masks after the answer", "mask_curve")
+
+
+@look()
+def effect_intervals(table: pd.DataFrame, *, test: str | None = None) -> Figure:
+    """Every effect with its interval, and its null as a dash; of `effects` or `interactions`."""
+    require(table, "effect", "test", "value", "null", "low", "high")
+    part = table if test is None else table[table["test"] == test]
+    if part.empty:
+        raise SpecError(f"no effect belongs to {test!r}: {', '.join(dict.fromkeys(table['test']))}")
+    data = part.assign(who=_who(part))
+    names, whos = list(dict.fromkeys(data["effect"])), list(dict.fromkeys(data["who"]))
+    shades, step = colours(whos), 0.7 / len(whos)
+    drawn, (ax,) = sheet(PAGE, 0.6 + 0.2 * len(names) * max(1, len(whos) / 2))
+    for row in data.itertuples():
+        y = names.index(row.effect) + (whos.index(row.who) - (len(whos) - 1) / 2) * step
+        ax.plot([row.low, row.high], [y, y], color=shades[row.who], linewidth=1.0)
+        ax.plot([row.value], [y], marker="o", color=shades[row.who], linestyle="none")
+        ax.plot([row.null], [y], marker="|", color=NULL, linestyle="none", markersize=5)
+    ax.axvline(0, color="black", linewidth=0.5)
+    ax.set_yticks(range(len(names)), labels=[printable(name, 60) for name in names])
+    ax.set(xlabel="difference in score", ylim=(len(names) - 0.5, -0.5))
+    entries: list[Any] = []
+    for who in whos:
+        entries += ax.plot([], [], marker="o", color=shades[who], label=printable(who, 40))
+    entries += ax.plot([], [], marker="|", color=NULL, linestyle="none", label="null")
+    key(drawn, [*entries, *no_interval(data, of="items")])
+    return Figure.of_table(drawn, data, "effect_intervals", {"of": test}, table)
+
+
+def _bars(
+    part: pd.DataFrame,
+    table: pd.DataFrame,
+    name: str,
+    quantity: str,
+    units: dict[str, str] | None = None,
+) -> Figure:
+    if part.empty:
+        held = ", ".join(dict.fromkeys(table["quantity"]))
+        raise SpecError(f"the table has no quantity {quantity!r}: it has {held}")
+    order = list(dict.fromkeys(part["context"]))
+    if len(order) > _MOST_BARS:
+        raise SpecError(f"{len(order)} contexts are too many bars: show {_MOST_BARS} or fewer")
+    data = part.assign(who=_who(part))
+    data["shown"] = pd.Categorical(data["context"], order, ordered=True)
+    drawn, (ax,) = sheet(COLUMN if len(order) <= _TURNED else PAGE, 2.3)
+    unit = (units or _WORDS).get(quantity, quantity.replace("_", " "))
+    entries = bars(ax, data, x="shown", unit=unit, colour_by="who", of="items")
+    ax.set_xlabel("")
+    if len(order) > _TURNED:
+        ax.tick_params(axis="x", rotation=60)
+    key(drawn, entries)
+    plain = data.assign(shown=data["shown"].astype(str))
+    return Figure.of_table(drawn, plain, name, {"quantity": quantity}, table)
+
+
+def _curves(
+    table: pd.DataFrame,
+    panels: Sequence[tuple[str, pd.DataFrame]],
+    x: str,
+    label: str,
+    name: str,
+    ticks: str | None = None,
+) -> Figure:
+    require(table, "model", "edit", "quantity", "value", "low", "high")
+    unit = _WORDS.get(_only(table), "score")
+    wide = COLUMN if len(panels) == 1 else PAGE
+    drawn, axes = sheet(wide, 2.2, columns=len(panels))
+    entries: list[Any] = []
+    for ax, (title, part) in zip(axes, panels, strict=True):
+        data = part.assign(who=_who(part))
+        made = lines(ax, data, x=x, unit=unit, colour_by="who", of="items")
+        entries = made if len(made) > len(entries) else entries
+        ax.set_title(printable(title, 40))
+        ax.set(xlabel=label, ylim=(0, 1))
+        _places(ax, data, x, ticks)
+    key(drawn, entries)
+    data = pd.concat([part for _, part in panels], ignore_index=True)
+    return Figure.of_table(drawn, data, name, {}, table)
+
+
+def _places(ax: Axes, data: pd.DataFrame, x: str, ticks: str | None) -> None:
+    """Ticks where there are values, under the numbers that were varied."""
+    if ticks is None and pd.api.types.is_integer_dtype(data[x]):
+        whole_ticks(ax, y=False)
+    if ticks is not None:
+        held = data.drop_duplicates(x).sort_values(x)
+        ax.set_xticks(list(held[x]), labels=[str(one) for one in held[ticks]])
+
+
+def _who(part: pd.DataFrame) -> list[str]:
+    """A model, or a pair of models, and its edit where there are several."""
+    names = part["model"] if "model" in part else part["mdm"] + " minus " + part["arm"]
+    if part["edit"].nunique() == 1:
+        return [str(name) for name in names]
+    return [f"{name}, {edit}" for name, edit in zip(names, part["edit"], strict=True)]
+
+
+def _only(table: pd.DataFrame) -> str:
+    held = list(dict.fromkeys(table["quantity"]))
+    if len(held) != 1:
+        raise SpecError(f"a curve is of one score: the table has {', '.join(held)}")
+    return str(held[0])

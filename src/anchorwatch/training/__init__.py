@@ -1,0 +1,35 @@
+"""Training: masked diffusion and next-token prediction, with trained parts, on accelerate.
+
+`fit(spec, out)` is all there is to call; `read("SPEC.toml")` gives the spec. An optimiser's step is
+an *update* here: a step belongs to denoising.
+"""
+
+from typing import TYPE_CHECKING
+
+from anchorwatch.lazy import attributes
+
+if TYPE_CHECKING:
+    from anchorwatch.training.held_out import Bound, answers, bound, by_length
+    from anchorwatch.training.loop import Fitted, fit
+    from anchorwatch.training.spec import SIZES, Spec, read
+
+_LAZY = {
+    "Bound": "held_out",
+    "Fitted": "loop",
+    "SIZES": "spec",
+    "Spec": "spec",
+    "answers": "held_out",
+    "bound": "held_out",
+    "by_length": "held_out",
+    "fit": "loop",
+    "read": "spec",
+}
+
+__all__ = ["SIZES", "Bound", "Fitted", "Spec", "answers", "bound", "by_length", "fit", "read"]
+
+
+__getattr__ = attributes("anchorwatch.training", _LAZY)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,268 @@
+"""Training text by number: `corpus[i]` is a function of the corpus, its seed and i, nothing else.
+
+So any process can make any row at any time, and a run goes on where it was.
+
+>>> said = {"vocabulary": 512, "mix": [{"kind": "backcopy"}]}
+>>> corpus = read(said, length=32)
+>>> corpus[7].ids.tolist() == corpus[7].ids.tolist()
+True
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from anchorwatch.errors import SpecError
+from anchorwatch.training.sources import (
+    Backcopy,
+    Example,
+    File,
+    Passages,
+    Place,
+    Prose,
+    Questions,
+    Quiz,
+    Retold,
+    Rows,
+    Source,
+)
+from anchorwatch.training.tokenizer import Vocabulary, read_vocabulary, train_vocabulary
+from anchorwatch.worlds import Draw
+from anchorwatch.worlds.names import require_split
+
+KINDS: dict[str, type[Source]] = {
+    kind.kind: kind for kind in (Questions, Passages, Quiz, Retold, Backcopy, Prose, File)
+}
+DEFAULT: tuple[dict[str, Any], ...] = (
+    {"kind": "questions", "weight": 0.5, "hops": 1},
+    {"kind": "questions", "weight": 0.15, "hops": 2},
+    {"kind": "passages", "weight": 0.1},
+    {"kind": "backcopy", "weight": 0.15},
+    {"kind": "prose", "weight": 0.1},
+)
+"""The mix where a spec names none."""
+
+VOCABULARY = 2048
+_SHORTEST = 8
+_LEARNED = 4000
+"""Rows that a tokenizer is learned from."""
+_SAMPLE = 128
+"""Rows that the digest and the description look at."""
+_FIELDS = ("mix", "tokenizer", "vocabulary", "seed")
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Kinds of rows and how often each is drawn."""
+
+    sources: tuple[Source, ...]
+    weights: tuple[float, ...]
+    after: tuple[int, ...] = ()
+    """The training row at which each begins to be drawn; empty for all at once."""
+
+    def __post_init__(self) -> None:
+        if not self.sources or len(self.sources) != len(self.weights):
+            raise SpecError(
+                "the corpus is empty: a mix needs at least one kind, each with a weight"
+            )
+        for weight in self.weights:
+            if isinstance(weight, bool) or not isinstance(weight, int | float):
+                raise SpecError(f"weight={weight!r} is no number: expected one above 0")
+            if not 0 < weight < math.inf:
+                raise SpecError(f"weight={weight!r}: expected a number above 0")
+        for row in self.after:
+            if isinstance(row, bool) or not isinstance(row, int) or row < 0:
+                raise SpecError(f"after={row!r}: expected the number of a row, 0 or more")
+        if (first := min(self.after, default=0)) > 0:
+            raise SpecError(f"the first row is of no kind: all begin after row {first}")
+
+    def at(self, index: int) -> tuple[float, ...]:
+        """How likely the training row at an index is of each kind."""
+        begun = [index >= row for row in self.after] or [True] * len(self.weights)
+        weights = [w if b else 0.0 for w, b in zip(self.weights, begun, strict=True)]
+        return tuple(weight / sum(weights) for weight in weights)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The weights, summing to one."""
+        return tuple(weight / sum(self.weights) for weight in self.weights)
+
+    def vocabulary(self, size: int = VOCABULARY, seed: int = 0) -> Vocabulary:
+        """A tokenizer learned from text of the training split, each kind by its share."""
+
+        def texts() -> Iterator[str]:
+            for source, share in zip(self.sources, self.shares, strict=True):
+                yield from source.learned(seed, max(1, round(share * _LEARNED)))
+
+        return train_vocabulary(texts(), size)
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """The tables of a spec that say it."""
+        after = self.after or (0,) * len(self.sources)
+        return [
+            {"kind": source.kind, "weight": share, "after": row, **dataclasses.asdict(source)}
+            for source, share, row in zip(self.sources, self.shares, after, strict=True)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Rows without end; of a split, `held_out()` gives the other one."""
+
+    mix: Mix
+    vocabulary: Vocabulary
+    length: int
+    """Tokens of the longest row."""
+    seed: int = 0
+    split: str = "train"
+
+    def __post_init__(self) -> None:
+        require_split(self.split)
+        if self.length < _SHORTEST:
+            raise SpecError(f"length={self.length!r}: a row needs {_SHORTEST} tokens or more")
+        _ = self._rows
+
+    def __getitem__(self, index: int) -> Example:
+        if index < 0:
+            raise SpecError(f"rows are counted from 0: there is no row {index}")
+        at = Draw("mix", self.split, self.seed, index).word() / 2.0**64
+        early = self.split == "train" and index < max(self.mix.after, default=0)
+        upto = np.cumsum(self.mix.at(index))[:-1] if early else self._upto
+        which = int(np.searchsorted(upto, at, side="right"))
+        return self._rows[which](index)
+
+    @cached_property
+    def _rows(self) -> tuple[Rows, ...]:
+        place = Place(self.vocabulary, self.length, self.split, self.seed)
+        return tuple(source.open(place) for source in self.mix.sources)
+
+    @cached_property
+    def _upto(self) -> np.ndarray:
+        """[source - 1] where the next kind begins, of all below one."""
+        return np.cumsum(self.mix.shares)[:-1]
+
+    def held_out(self) -> Corpus:
+        """The same mix of unseen names, values and pieces of text."""
+        return dataclasses.replace(self, split="held-out")
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The stock tokenizer, to be saved beside the weights."""
+        return self.vocabulary.stock
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of all that decides the rows, and of the first ones themselves."""
+        said = {
+            "mix": [
+                {name: value for name, value in table.items() if name != "path"}
+                for table in self.mix.as_dicts()
+            ],
+            "content": [source.content() for source in self.mix.sources],
+            "tokenizer": self.vocabulary.digest,
+            "place": [self.length, self.seed, self.split],
+        }
+        hashed = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
+        for example in self._sample:
+            hashed.update(example.ids.tobytes() + example.scored.tobytes())
+        return hashed.hexdigest()
+
+    @cached_property
+    def _sample(self) -> tuple[Example, ...]:
+        return tuple(self[index] for index in range(_SAMPLE))
+
+    def describe(self) -> dict[str, Any]:
+        """What it is made of, and how long its first rows are; plain values."""
+        tokens = [len(example.ids) for example in self._sample]
+        answers = [int(e.scored.sum()) for e in self._sample if not e.scored.all()]
+        return {
+            "mix": self.mix.as_dicts(),
+            "split": self.split,
+            "seed": self.seed,
+            "length": self.length,
+            "vocabulary": len(self.vocabulary),
+            "tokens_per_row": float(np.mean(tokens)),
+            "tokens_per_answer": float(np.mean(answers)) if answers else None,
+        }
+
+
+def read(
+    said: Mapping[str, Any],
+    length: int,
+    seed: int = 0,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> Corpus:
+    """A corpus from the table [corpus] of a spec.
+
+    Its fields: `mix`, tables with a kind, a weight and what the kind takes; `tokenizer`, a folder,
+    or else `vocabulary`, the size of one that is learned; `seed`. A `tokenizer` given here is that
+    of the checkpoint to go on from, and the only one that fits.
+    """
+    for name in said:
+        if name not in _FIELDS:
+            raise SpecError(f"corpus.{name} is unknown: expected {', '.join(_FIELDS)}")
+    mix = _mix(said.get("mix", DEFAULT))
+    seed = said.get("seed", seed)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise SpecError(f"corpus.seed={seed!r}: expected a whole number, 0 or more")
+    chosen = [name for name in ("tokenizer", "vocabulary") if name in said]
+    if len(chosen) + (tokenizer is not None) > 1:
+        keep = "the checkpoint brings its own" if tokenizer is not None else "say one of the two"
+        raise SpecError(f"corpus.{' and corpus.'.join(chosen)}: there is one tokenizer; {keep}")
+    if tokenizer is not None:
+        vocabulary = Vocabulary(tokenizer)
+    elif "tokenizer" in said:
+        vocabulary = read_vocabulary(said["tokenizer"])
+    else:
+        vocabulary = mix.vocabulary(said.get("vocabulary", VOCABULARY), seed)
+    return Corpus(mix, vocabulary, length, seed)
+
+
+def _mix(tables: Any) -> Mix:
+    if not isinstance(tables, Sequence) or not all(isinstance(table, Mapping) for table in tables):
+        raise SpecError('corpus.mix is a list of tables: say [{kind = "questions", weight = 1.0}]')
+    sources = tuple(_source(table) for table in tables)
+    after = tuple(table.get("after", 0) for table in tables)
+    weights = tuple(table.get("weight", 1.0) for table in tables)
+    return Mix(sources, weights, after if any(after) else ())
+
+
+def _source(table: Mapping[str, Any]) -> Source:
+    """A kind of row from its table; a field of the wrong type or name is refused."""
+    kind = KINDS.get(table.get("kind", ""))
+    if kind is None:
+        found = table.get("kind")
+        raise SpecError(f"corpus.mix: kind={found!r} is unknown: expected {', '.join(KINDS)}")
+    known = {field.name: field.default for field in dataclasses.fields(kind)}
+    given = {
+        name: value for name, value in table.items() if name not in ("kind", "weight", "after")
+    }
+    for name, value in given.items():
+        if name not in known:
+            takes = ", ".join(known) or "nothing but a weight"
+            raise SpecError(f"corpus.mix: {kind.kind} takes no {name}: it takes {takes}")
+        given[name] = _typed(f"{kind.kind}.{name}", value, known[name])
+    return kind(**given)
+
+
+def _typed(where: str, value: Any, default: Any) -> Any:
+    """The value as a field with this default holds it."""
+    if isinstance(default, tuple):
+        if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
+            return tuple(value)
+        raise SpecError(f"corpus.mix: {where}={value!r} is no list of names")
+    wanted = int | float if isinstance(default, float) else type(default)
+    if not isinstance(value, wanted) or isinstance(value, bool):
+        word = {int: "a whole number", float: "a number", str: "text"}[type(default)]
+        raise SpecError(f"corpus.mix: {where}={value!r}: expected {word}")
+    return value

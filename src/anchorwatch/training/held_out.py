@@ -1,0 +1,210 @@
+"""How well a network does on text it has not seen: nats per token, and questions answered.
+
+The noise is addressed as in training, by seed and example, so that two arms that read the same
+text are asked about the same tokens: their difference is paired, sequence by sequence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import torch
+
+from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.errors import SpecError
+from anchorwatch.evaluation.scores import exact_match
+from anchorwatch.models.model import Model
+from anchorwatch.runs import run_many
+from anchorwatch.trace import MISSING, Trace
+from anchorwatch.training import noise
+from anchorwatch.training.feed import Corpus
+from anchorwatch.training.objectives import Example, Poser, Rows
+from anchorwatch.training.spec import Objective
+from anchorwatch.worlds import Item
+
+BOOKS = ("open", "closed")
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """What each sequence cost; of a diffusion model an upper bound, of an autoregressive one exact.
+
+    Axes: draws of the noise, sequences.
+    """
+
+    nats: np.ndarray
+    """[draw, sequence] weighed cost of all its scored tokens."""
+    scored: np.ndarray
+    """[sequence] tokens; an autoregressive model does not score the first."""
+    t: np.ndarray
+    """[draw, sequence]; NaN where nothing is masked."""
+    plain: np.ndarray
+    """[draw, sequence] cost of the masked tokens, not weighed."""
+    asked: np.ndarray
+    """[draw, sequence] how many those are."""
+    vocab_size: int
+
+    @property
+    def value(self) -> float:
+        """Nats per scored token."""
+        return float(self.nats.mean(axis=0).sum() / self.scored.sum())
+
+    @property
+    def null(self) -> float:
+        """What indifference pays for a token."""
+        return math.log(self.vocab_size)
+
+    @property
+    def sequences(self) -> np.ndarray:
+        """[sequence] nats per scored token of each: what is paired between arms."""
+        return self.nats.mean(axis=0) / self.scored
+
+    def by_time(self, bins: int = 10) -> pd.DataFrame:
+        """Each slice of t: its `value`, whose mean over full slices is the bound, and `masked`,
+        the plain cost of a masked token there; NaN where no sequence fell into it."""
+        edges = np.linspace(0, 1, bins + 1)
+        scored = np.broadcast_to(self.scored, self.t.shape)
+        rows = []
+        for low, high in pairwise(edges):
+            inside = (self.t >= low) & (self.t < high)
+            tokens, asked = scored[inside].sum(), self.asked[inside].sum()
+            rows.append(
+                {
+                    "t_low": low,
+                    "t_high": high,
+                    "value": self.nats[inside].sum() / tokens if tokens else np.nan,
+                    "masked": self.plain[inside].sum() / asked if asked else np.nan,
+                    "null": self.null,
+                    "n": int(inside.sum()),
+                }
+            )
+        return pd.DataFrame(rows)
+
+
+@torch.no_grad()
+def bound(
+    model: Model,
+    corpus: Corpus,
+    *,
+    examples: int = 256,
+    draws: int = 4,
+    length: int | None = None,
+    answer_only: bool = False,
+    seed: int = 0,
+    batch: int = 32,
+) -> Bound:
+    """Cost of the corpus's first `examples`, cut to `length`, under `draws` of the noise each.
+
+    `answer_only` keeps prompts clear; a text without a prompt is then scored whole.
+    """
+    if examples < 1 or draws < 1:
+        raise SpecError(f"examples={examples}, draws={draws}: expected at least 1 of each")
+    longest = model.num_positions if length is None else min(length, model.num_positions)
+    texts = [_cut(corpus[index], longest) for index in range(examples)]
+    poser = _poser(model, examples, longest, answer_only, seed)
+    draws = draws if model.family.kind == "mdm" else 1
+    held = np.zeros((3, draws, examples))
+    scored, t = np.zeros(examples), np.full((draws, examples), np.nan)
+    for draw in range(draws):
+        if model.family.kind == "mdm":
+            t[draw] = noise.times("stratified", seed, draw, range(examples), examples)
+        for first in range(0, examples, batch):
+            places = range(first, min(first + batch, examples))
+            rows = poser(texts[first : first + batch], draw, places).to(model.device)
+            costs = _costs(model, rows)
+            for which, what in enumerate((costs * rows.weights, costs, torch.ones_like(costs))):
+                sums = torch.zeros(len(places), dtype=torch.float64, device=model.device)
+                sums.index_add_(0, rows.owners, what.double())
+                held[which, draw, first : first + batch] = sums.cpu().numpy()
+            scored[first : first + batch] = rows.scored.cpu().numpy()
+    outputs = len(model.network.get_output_embeddings().weight)
+    return Bound(held[0], scored, t, held[1], held[2], outputs)
+
+
+def by_length(
+    model: Model, corpus: Corpus, lengths: Sequence[int], *, examples: int = 256, seed: int = 0
+) -> pd.DataFrame:
+    """The bound of the same texts cut to each length, beside its null."""
+    rows = []
+    for length in lengths:
+        held = bound(model, corpus, examples=examples, length=length, seed=seed)
+        rows.append({"length": length, "value": held.value, "null": held.null, "n": examples})
+    return pd.DataFrame(rows)
+
+
+def answers(
+    model: Model, items: Sequence[Item], *, book: str = "open", length: int = 16, batch: int = 16
+) -> pd.DataFrame:
+    """Greedy answers to questions, with or without their passages, and whether each is right.
+
+    `null` is what guessing among the names of the right kind in the passages would score.
+    """
+    if book not in BOOKS:
+        raise SpecError(f"book={book!r} is unknown: expected {' or '.join(BOOKS)}")
+    asked = [item if book == "open" else item.keeping() for item in items]
+    traces = run_many(
+        model, [item.prompt() for item in asked], _greedy(model, length), probes=(), batch=batch
+    )
+    said = [_said(model, trace) for trace in traces]
+    return pd.DataFrame(
+        {
+            "question": [item.question for item in items],
+            "said": said,
+            "right": [
+                exact_match(text, item.answers) for text, item in zip(said, items, strict=True)
+            ],
+            "null": [1 / (1 + len(item.rivals)) if item.passages else 0.0 for item in asked],
+        }
+    )
+
+
+def _greedy(model: Model, length: int) -> Decoding:
+    if model.family.kind == "arm":
+        return LeftToRight(length=length)
+    return LowConfidence(length=length)
+
+
+def _said(model: Model, trace: Trace) -> str:
+    """What was written before the first end token."""
+    written = [int(trace.canvas[-1][at]) for at in trace.answer]
+    ends = (i for i, token in enumerate(written) if token in (*model.specials.end_ids, MISSING))
+    return model.decode(written[: next(ends, len(written))])
+
+
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    ids: np.ndarray
+    scored: np.ndarray
+
+
+def _cut(example: Example, length: int) -> _Cut:
+    ids, scored = np.asarray(example.ids), np.asarray(example.scored, dtype=bool)
+    return _Cut(ids[:length], scored[:length])
+
+
+def _costs(model: Model, rows: Rows) -> torch.Tensor:
+    """[N] nats, asked of the model and not of its network: parts and shifts are its own matter."""
+    logits = model.logits(rows.canvas, rows.real)[rows.owners, rows.positions]
+    return torch.nn.functional.cross_entropy(logits.float(), rows.targets, reduction="none")
+
+
+def _poser(model: Model, examples: int, length: int, answer_only: bool, seed: int) -> Poser:
+    objective = Objective(name="diffusion", answer_only=float(answer_only))
+    if model.family.kind == "arm":
+        objective = Objective(name="next_token", answer_only=float(answer_only))
+    return Poser(
+        objective=objective,
+        kind=model.family.kind,
+        shift=model.family.shift,
+        mask_id=model.specials.mask_id,
+        pad_id=model.specials.pad_id,
+        vocab_size=model.vocab_size,
+        length=length,
+        batch=examples,
+        seed=seed,
+    )

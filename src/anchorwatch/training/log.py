@@ -1,0 +1,114 @@
+"""The log of a run: one line for each update, as JSON lines and as CSV, and elsewhere if asked.
+
+The checkpoint holds the log up to it, so that a resumed run's log has every update once.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from anchorwatch.commits import replace_file
+from anchorwatch.errors import SpecError
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is known after an update."""
+
+    update: int
+    """Updates done, this one included."""
+    loss: float
+    """Nats per scored token, over the whole batch."""
+    lr: float
+    grad_norm: float
+    """Before clipping."""
+    tokens_per_second: float
+    tokens: int
+    """Tokens read so far."""
+
+
+COLUMNS = tuple(field.name for field in fields(Line))
+
+
+def as_json(lines: Iterable[Line]) -> str:
+    """JSON lines; numbers are spelled so that they read back to the same bits."""
+    return "".join(json.dumps(asdict(line)) + "\n" for line in lines)
+
+
+def as_csv(lines: Iterable[Line], *, header: bool = True) -> str:
+    """CSV, with its header unless more is appended."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if header:
+        writer.writerow(COLUMNS)
+    writer.writerows(asdict(line).values() for line in lines)
+    return text.getvalue()
+
+
+def from_json(text: str) -> list[Line]:
+    """The lines of a whole log."""
+    return [Line(**json.loads(line)) for line in text.splitlines()]
+
+
+class Log:
+    """The lines so far, in memory and in `log.jsonl` and `log.csv` of a folder."""
+
+    def __init__(self, folder: Path, lines: list[Line], tracker: Tracker | None = None) -> None:
+        self.lines = lines
+        self._json, self._csv = folder / "log.jsonl", folder / "log.csv"
+        self._tracker = tracker
+        # What was logged after the checkpoint will be logged again.
+        replace_file(self._json, as_json(lines).encode())
+        replace_file(self._csv, as_csv(lines).encode())
+
+    def add(self, lines: list[Line]) -> None:
+        self.lines += lines
+        with self._json.open("a", encoding="utf-8") as held:
+            held.write(as_json(lines))
+        with self._csv.open("a", encoding="utf-8") as held:
+            held.write(as_csv(lines, header=False))
+        if self._tracker is not None:
+            for line in lines:
+                said = asdict(line)
+                self._tracker.log(said, step=said.pop("update"))
+
+    def close(self) -> None:
+        if self._tracker is not None:
+            self._tracker.finish()
+
+
+class Tracker:
+    """trackio or wandb, which take the same three calls."""
+
+    def __init__(self, name: str, run: str, config: dict[str, Any]) -> None:
+        self._module: Any = _tracker_module(name)
+        self._module.init(project="anchorwatch", name=run, config=config)
+
+    def log(self, values: dict[str, Any], step: int) -> None:
+        self._module.log(values, step=step)
+
+    def finish(self) -> None:
+        self._module.finish()
+
+
+def check_tracker(name: str | None) -> None:
+    """Refuse a tracker that is not installed, before anything is built."""
+    if name is not None:
+        _tracker_module(name)
+
+
+def _tracker_module(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        raise SpecError(
+            f"log.tracker = {name!r} is not installed: pip install {name}, or leave it out; "
+            "log.csv and log.jsonl are always written"
+        ) from None

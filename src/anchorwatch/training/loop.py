@@ -1,0 +1,343 @@
+"""`fit`: from a spec to a trained network in a folder, in one process or in many.
+
+Which rows an update reads, their noise, the learning rate and every first value are functions of
+the spec and an index, so that a run has no state but weights, moments and a counter: killed and
+started again it goes on as if nothing had happened, bit for bit on a CPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator, DistributedType
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+from transformers import PreTrainedTokenizerBase
+
+from anchorwatch.edits import Part
+from anchorwatch.errors import SpecError, TrainingError
+from anchorwatch.models.tokens import tokenizer_digest
+from anchorwatch.models.variants import tensor_names
+from anchorwatch.progress import Progress
+from anchorwatch.training import checkpoints, exports
+from anchorwatch.training.corpora import read as read_corpus
+from anchorwatch.training.curves import loss_curve
+from anchorwatch.training.feed import Corpus, loader_of, poser_of
+from anchorwatch.training.log import Line, Log, Tracker, check_tracker
+from anchorwatch.training.networks import Start, start
+from anchorwatch.training.objectives import Rows, Scorer, nats
+from anchorwatch.training.schedule import learning_rate
+from anchorwatch.training.spec import Optimizer, Spec, from_dict, read
+
+_FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A finished training run."""
+
+    folder: Path
+    """The run's folder."""
+    model: Path
+    """The folder inside it that `aw.load` opens."""
+    updates: int
+    tokens: int
+    loss: float
+    """Mean over the last tenth of the updates, nats per scored token."""
+    resumed_at: int
+    """Updates that were done when this call began."""
+    processes: int
+    """How many really took part: a launcher may start fewer than it was asked for."""
+    lines: tuple[Line, ...] = field(repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For machines, without the log."""
+        held = {name: value for name, value in vars(self).items() if name != "lines"}
+        return held | {"folder": str(self.folder), "model": str(self.model)}
+
+
+def fit(
+    spec: Spec | Mapping[str, Any] | str | Path,
+    out: str | Path | None = None,
+    *,
+    corpus: Corpus | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> Fitted:
+    """Train what `spec` says into the folder `out`; an unfinished run there is gone on with.
+
+    Args:
+        spec: a `Spec`, its fields, or the path of a SPEC.toml.
+        out: the run's folder; unless said, the spec's own name, here.
+        corpus: what to read instead of `spec.corpus`.
+        tokenizer: the tokenizer of that corpus, for a network from scratch.
+    """
+    asked = _spec(spec)
+    check_tracker(asked.log.tracker)
+    accelerator = Accelerator()
+    passes = asked.accumulation * accelerator.num_processes
+    if asked.batch % passes:
+        fits = passes * (asked.batch // passes + 1)
+        raise SpecError(
+            f"a batch of {asked.batch} rows cannot be shared by {accelerator.num_processes} "
+            f"processes in {asked.accumulation} passes: say batch = {fits}"
+        )
+    begun, texts = _begin(asked, corpus, tokenizer)
+    if begun.parts and accelerator.distributed_type == DistributedType.FSDP:
+        # A sink token passes through the network before its shards are together.
+        raise SpecError("FSDP cannot train parts: use DDP, or leave variant out")
+    _peek(texts, asked, begun)
+    record = {
+        "spec": asked.deciding(),
+        "corpus": {"digest": texts.digest, **texts.describe()},
+        "start": begun.describe(),
+    }
+    folder = Path(out or asked.name).expanduser()
+    checkpoints.refuse_foreign(folder, record)
+    accelerator.wait_for_everyone()  # none may look while the first one makes the folder
+    main = accelerator.is_main_process
+    with checkpoints.claimed(folder, record) if main else nullcontext():
+        accelerator.wait_for_everyone()
+        return Trainer(asked, folder, begun, texts, accelerator).run()
+
+
+class Trainer:
+    """One run on its way."""
+
+    def __init__(
+        self, spec: Spec, out: Path, begun: Start, corpus: Corpus, accelerator: Accelerator
+    ) -> None:
+        self.spec, self.out, self.begun, self.accelerator = spec, out, begun, accelerator
+        self.main = accelerator.is_main_process
+        held = checkpoints.newest(out)
+        if held is not None:
+            restore(begun, held.tensors)
+        self.begun_at = self.update = 0 if held is None else held.update
+        self.lines = [] if held is None else list(held.lines)
+        self.tokens = self.lines[-1].tokens if self.lines else 0
+        scorer = Scorer(begun.network, bf16=spec.precision == "bf16")
+        if spec.compile:
+            begun.network.base_model.compile(dynamic=True)
+        optimizer = adamw(scorer, begun.parts, spec.optimizer, accelerator.device)
+        self.scorer, self.optimizer = accelerator.prepare(scorer, optimizer)
+        if held is not None:
+            self._restore_moments(held.optimizer)
+        self.poser = poser_of(spec, begun)
+        self.loader = loader_of(spec, corpus, self.poser, accelerator, self.update)
+        self.saved_at, self.saved_when = self.update, time.monotonic()
+        self.pending: list[tuple[torch.Tensor, torch.Tensor, float, int]] = []
+        self.flushed_when = time.monotonic()
+
+    def run(self) -> Fitted:
+        """All updates that are left, and the finished model."""
+        spec = self.spec
+        if (self.out / checkpoints.MODEL).exists() and self.update == spec.updates:
+            return self._fitted()
+        self.log = self._log()
+        with Progress("training", total=spec.updates if self.main else None) as bar:
+            bar.advance(count=self.update)
+            for batches in self.loader:
+                due = self._one(batches)
+                ended = self.update == spec.updates
+                if due or ended or self.update % spec.log.every == 0:
+                    self._flush()
+                if due or ended:
+                    self._save()
+                bar.advance(f"loss {self.lines[-1].loss:.3f}" if self.lines else "")
+        return self._finish()
+
+    def _one(self, batches: Sequence[Rows]) -> bool:
+        """One update; whether a checkpoint is due, as the first process says."""
+        spec, accelerator, device = self.spec, self.accelerator, self.accelerator.device
+        counted = (sum(rows.divisor for rows in batches), sum(rows.tokens for rows in batches))
+        shared = torch.tensor([*counted, self.main and self._due()], dtype=torch.float64)
+        divisor, tokens, due = accelerator.reduce(shared.to(device), "sum").tolist()
+        loss = torch.zeros((), device=device)
+        scale = accelerator.num_processes / max(divisor, 1.0)  # DDP and FSDP take the mean
+        for number, rows in enumerate(batches):
+            last = number == len(batches) - 1
+            with nullcontext() if last else accelerator.no_sync(self.scorer):
+                rows = rows.to(device)
+                part = (nats(self.scorer, rows) * rows.weights).sum() * scale
+                accelerator.backward(part)
+                loss += part.detach()
+        norm = accelerator.clip_grad_norm_(self.scorer.parameters(), spec.optimizer.clip)
+        rate = learning_rate(spec.optimizer, self.update, spec.updates)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.update += 1
+        self.tokens += int(tokens)
+        self.pending.append((loss, torch.as_tensor(norm), rate, self.tokens))
+        return bool(due)
+
+    def _due(self) -> bool:
+        """Whether the update that begins is the last before a checkpoint."""
+        every, minutes = self.spec.checkpoints.updates, self.spec.checkpoints.minutes
+        late = minutes is not None and time.monotonic() - self.saved_when > 60 * minutes
+        return late or (self.update + 1) % every == 0
+
+    def _flush(self) -> None:
+        """Fetch what the last updates gave, which waits for the device once, and log it."""
+        if not self.pending:
+            return
+        losses = torch.stack([loss for loss, *_ in self.pending])
+        losses = self.accelerator.reduce(losses, "mean").tolist()
+        norms = torch.stack([norm for _, norm, *_ in self.pending]).tolist()
+        before = self.lines[-1].tokens if self.lines else 0
+        now = time.monotonic()
+        speed = (self.tokens - before) / max(now - self.flushed_when, 1e-9)
+        first = self.update - len(self.pending) + 1
+        lines = [
+            Line(first + i, losses[i], rate, norms[i], speed, tokens)
+            for i, (_, _, rate, tokens) in enumerate(self.pending)
+        ]
+        self.pending, self.flushed_when = [], now
+        self._refuse_nan(lines)
+        self.lines += lines
+        if self.log is not None:
+            self.log.add(lines)
+
+    def _refuse_nan(self, lines: Sequence[Line]) -> None:
+        for line in lines:
+            if not (abs(line.loss) < float("inf") and abs(line.grad_norm) < float("inf")):
+                raise TrainingError(
+                    f"update {line.update} has loss {line.loss} and gradient norm "
+                    f"{line.grad_norm}: the checkpoint of update {self.saved_at} is kept; "
+                    "lower optimizer.lr"
+                )
+
+    def _save(self) -> None:
+        """A checkpoint; every process helps to gather it, the first one writes."""
+        tensors = self._tensors()
+        raw = getattr(self.optimizer, "optimizer", self.optimizer)
+        moments = get_optimizer_state_dict(self.scorer, raw, options=_FULL)
+        if self.main:
+            adapted = self.spec.lora is not None
+            state = checkpoints.State(self.update, tensors, adapted, moments, self.lines)
+            keep = self.spec.checkpoints.keep
+            checkpoints.save(
+                self.out, state, keep, lambda to: exports.write(to, self.begun, tensors)
+            )
+        self.saved_at, self.saved_when = self.update, time.monotonic()
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """The network's tensors by its own names, on the CPU, tied copies left out."""
+        held = self.accelerator.get_state_dict(self.scorer)
+        tied = set(self.begun.network.all_tied_weights_keys)
+        named = {name.removeprefix("network."): value for name, value in held.items()}
+        return {
+            name: value.detach().cpu().contiguous()
+            for name, value in named.items()
+            if name not in tied
+        }
+
+    def _restore_moments(self, held: dict[str, Any]) -> None:
+        raw = getattr(self.optimizer, "optimizer", self.optimizer)
+        for group in held["param_groups"]:
+            group["betas"] = tuple(group["betas"])  # JSON has lists
+        set_optimizer_state_dict(self.scorer, raw, optim_state_dict=held, options=_FULL)
+
+    def _log(self) -> Log | None:
+        if not self.main:
+            return None
+        name = self.spec.log.tracker
+        tracker = None if name is None else Tracker(name, self.spec.name, self.spec.as_dict())
+        return Log(self.out, self.lines[:], tracker)
+
+    def _finish(self) -> Fitted:
+        tensors = self._tensors()
+        if self.main:
+            checkpoints.save_model(self.out, lambda to: exports.write(to, self.begun, tensors))
+            loss_curve(self.lines, self.spec).save(self.out / "loss.pdf")
+        if self.log is not None:
+            self.log.close()
+        self.accelerator.wait_for_everyone()
+        return self._fitted()
+
+    def _fitted(self) -> Fitted:
+        last = self.lines[-max(1, len(self.lines) // 10) :]
+        return Fitted(
+            folder=self.out,
+            model=self.out / checkpoints.MODEL,
+            updates=self.update,
+            tokens=self.tokens,
+            loss=sum(line.loss for line in last) / len(last),
+            resumed_at=self.begun_at,
+            processes=self.accelerator.num_processes,
+            lines=tuple(self.lines),
+        )
+
+
+def adamw(
+    scorer: Scorer, parts: Sequence[Part], asked: Optimizer, device: torch.device
+) -> torch.optim.Optimizer:
+    """AdamW; norms, biases and trained parts, gates too, do not decay unless all is to."""
+    added = {f"network.{name}" for name in tensor_names(scorer.network, parts)}
+    decays: list[torch.nn.Parameter] = []
+    stays: list[torch.nn.Parameter] = []
+    for name, parameter in scorer.named_parameters():
+        if parameter.requires_grad:
+            exempt = parameter.ndim < 2 or name in added
+            (stays if exempt and not asked.decay_all else decays).append(parameter)
+    groups: list[dict[str, Any]] = [{"params": decays}, {"params": stays, "weight_decay": 0.0}]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=asked.lr,
+        betas=asked.betas,
+        eps=asked.eps,
+        weight_decay=asked.weight_decay,
+        fused=device.type in ("cpu", "cuda"),
+    )
+
+
+def restore(begun: Start, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Put a checkpoint's tensors into the network they came from."""
+    lost, unknown = begun.network.load_state_dict(tensors, strict=False)
+    tied = set(begun.network.all_tied_weights_keys)
+    if unknown or set(lost) - tied:
+        raise TrainingError(f"the checkpoint does not fit the network: {(*unknown, *lost)[0]}")
+    begun.network.tie_weights()
+
+
+def _spec(spec: Spec | Mapping[str, Any] | str | Path) -> Spec:
+    if isinstance(spec, Spec):
+        return spec
+    return read(spec) if isinstance(spec, str | Path) else from_dict(spec)
+
+
+def _begin(
+    spec: Spec, corpus: Corpus | None, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[Start, Corpus]:
+    """Network and corpus, which have one tokenizer: the checkpoint's, or else the corpus's own."""
+    held = tokenizer if tokenizer is not None else getattr(corpus, "tokenizer", None)
+    if spec.model.source is not None:
+        begun = start(spec)
+        if held is not None and tokenizer_digest(held) != tokenizer_digest(begun.tokenizer):
+            raise SpecError(
+                f"the corpus was made with another tokenizer than {spec.model.source}'s: "
+                "leave corpus and tokenizer out, and the checkpoint's own is used"
+            )
+        return begun, corpus or read_corpus(spec.corpus, spec.length, spec.seed, begun.tokenizer)
+    if corpus is None:
+        corpus = read_corpus(spec.corpus, spec.length, spec.seed)
+        held = corpus.tokenizer
+    return start(spec, held), corpus
+
+
+def _peek(corpus: Corpus, spec: Spec, begun: Start) -> None:
+    """Make the first update's rows before anything is written: a corpus that cannot shows here."""
+    try:
+        texts = [corpus[place] for place in range(spec.batch)]
+    except IndexError:
+        raise SpecError("the corpus is empty: give it at least one text, it never ends") from None
+    poser_of(spec, begun)(texts, 0, range(spec.batch))

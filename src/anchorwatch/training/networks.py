@@ -1,0 +1,239 @@
+"""Where training starts: a network from scratch, or one that `aw.load` opens, and its tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from anchorwatch import edits
+from anchorwatch.attention import NAME, register
+from anchorwatch.edits import Part
+from anchorwatch.errors import SpecError
+from anchorwatch.models.loading import load
+from anchorwatch.models.model import Model
+from anchorwatch.models.tokens import tokenizer_digest
+from anchorwatch.models.variants import attach, tensor_names, trainable
+from anchorwatch.training import initial
+from anchorwatch.training.adapters import adapt
+from anchorwatch.training.spec import Spec
+
+MASK_TOKEN = "<|mask|>"
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """A network about to be trained, and how to read it."""
+
+    network: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    kind: Literal["mdm", "arm"]
+    shift: bool
+    mask_id: int | None
+    parts: tuple[Part, ...] = ()
+    """What is trained with it, as the spec and the checkpoint name it."""
+    origin: str | None = None
+    """Digest of the weights it goes on from."""
+    new_mask: bool = False
+    """Whether the mask token is new to the embedding."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids a text may hold: those the network can write."""
+        return len(self.network.get_output_embeddings().weight)
+
+    @property
+    def pad_id(self) -> int:
+        """An id to fill rows with; it is never looked at."""
+        held = self.tokenizer.pad_token_id
+        return 0 if held is None else int(held)
+
+    def describe(self) -> dict[str, Any]:
+        """What a run's record says of its start: two runs that differ here are two runs."""
+        return {
+            "kind": self.kind,
+            "shift": self.shift,
+            "mask_id": self.mask_id,
+            "vocab_size": self.vocab_size,
+            "tokenizer": tokenizer_digest(self.tokenizer),
+            "origin": self.origin,
+        }
+
+
+def start(spec: Spec, tokenizer: PreTrainedTokenizerBase | None = None) -> Start:
+    """The network a spec begins with: its first values, adapters and parts in place."""
+    register()
+    if spec.model.source is not None:
+        begun = _loaded(spec, spec.model.source)
+    elif tokenizer is None:
+        raise SpecError("a network from scratch needs a tokenizer: the corpus brings one")
+    else:
+        begun = _fresh(spec, tokenizer)
+    limit = int(begun.network.config.max_position_embeddings)
+    if spec.length > limit:
+        raise SpecError(
+            f"length {spec.length} is more than the {limit} positions of {spec.model.source}: "
+            f"say length = {limit} or less"
+        )
+    begun.network.requires_grad_(True)
+    if spec.lora is not None:
+        adapt(begun.network, spec.lora, spec.seed, embeddings=begun.new_mask)
+    begun = _with_parts(begun, spec)
+    begun.network.train()
+    return begun
+
+
+def _fresh(spec: Spec, tokenizer: PreTrainedTokenizerBase) -> Start:
+    """A network from scratch: every tensor's values derive from its name."""
+    diffusion = spec.objective.name == "diffusion"
+    mask_id = tokenizer.mask_token_id if diffusion else None
+    if diffusion and mask_id is None:
+        raise SpecError("diffusion needs a mask token and the tokenizer has none: add mask_token")
+    shape, (layers, width, heads) = spec.model, spec.model.numbers
+    config = AutoConfig.for_model(
+        shape.network,
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=shape.hidden or 4 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=shape.kv_heads or heads,
+        head_dim=width // heads,
+        max_position_embeddings=shape.positions or spec.length,
+        rms_norm_eps=1e-5,
+        rope_theta=shape.rotary_base,
+        tie_word_embeddings=shape.tied,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=None,  # torch would freeze its row
+    )
+    config.is_causal = not diffusion
+    network = AutoModelForCausalLM.from_config(
+        config, attn_implementation=NAME, dtype=torch.float32
+    )
+    initial.fill(network, spec.seed)
+    kind: Literal["mdm", "arm"] = "mdm" if diffusion else "arm"
+    return Start(network, tokenizer, kind, shift=not diffusion, mask_id=mask_id)
+
+
+def _loaded(spec: Spec, source: str) -> Start:
+    """A checkpoint to go on from; an autoregressive one may become a diffusion model."""
+    model = _opened(source, spec.model.mask_id)
+    network, name = model.network, spec.objective.name
+    if model.family.name == "encoder" or not hasattr(network, "lm_head"):
+        raise SpecError(f"{source} is a {model.family.name} model, whose head is not trained here")
+    if model.family.visibility == "block-causal":
+        raise SpecError(f"{source} sees in blocks, for which there is no noise here yet")
+    if model.tokenizer is None:
+        raise SpecError(f"{source} has no tokenizer: put its files into the folder")
+    if model.family.kind == "mdm" and name == "next_token":
+        raise SpecError(f"{source} is a diffusion model: use diffusion or fine_tune")
+    origin = model.digest
+    kind = "mdm" if name == "diffusion" else model.family.kind
+    network.config.is_causal = kind == "arm"
+    begun = Start(
+        network,
+        model.tokenizer,
+        kind,
+        model.family.shift,
+        model.specials.mask_id,
+        parts=model.parts,
+        origin=origin,
+    )
+    if kind == "mdm" and begun.mask_id is None:
+        begun = _with_mask(begun, spec.model.mask_id)
+    return begun
+
+
+def _opened(source: str, mask_id: int | None) -> Model:
+    """The checkpoint with the mask id asked for; an autoregressive one takes it afterwards."""
+    try:
+        return load(source, dtype="float32", device="cpu", mask_id=mask_id)
+    except SpecError:
+        if mask_id is None:
+            raise
+        return load(source, dtype="float32", device="cpu")
+
+
+def _with_mask(begun: Start, mask_id: int | None) -> Start:
+    """A mask token for a network that had none: the id given, a spare row, or a new one."""
+    rows, tokenizer = len(begun.network.get_input_embeddings().weight), begun.tokenizer
+    if mask_id is not None:
+        if mask_id >= rows:
+            raise SpecError(f"mask_id {mask_id} is outside the vocabulary: 0 to {rows - 1}")
+        tokenizer.mask_token = tokenizer.convert_ids_to_tokens(mask_id)
+    elif tokenizer.mask_token_id is None:
+        tokenizer.add_special_tokens({"mask_token": MASK_TOKEN})
+    found = int(tokenizer.mask_token_id)
+    if found >= rows:
+        _grow(begun.network, found + 1)
+    return replace(begun, mask_id=found, new_mask=True)
+
+
+@torch.no_grad()
+def _grow(network: PreTrainedModel, rows: int) -> None:
+    """More rows for embedding and unembedding, each the mean of those there were."""
+    old = {}
+    for name, module in _ends(network):
+        old[name] = module.weight.detach().mean(dim=0)
+    before = len(network.get_input_embeddings().weight)
+    network.resize_token_embeddings(rows, mean_resizing=False)
+    for name, module in _ends(network):
+        module.weight[before:] = old[name]
+
+
+def _ends(network: Any) -> list[tuple[str, Any]]:
+    ends = [("embedding", network.get_input_embeddings())]
+    if not network.config.tie_word_embeddings:
+        ends.append(("unembedding", network.get_output_embeddings()))
+    return ends
+
+
+def _with_parts(begun: Start, spec: Spec) -> Start:
+    """The parts of the spec beside those of the checkpoint, all of them trained in full."""
+    asked = _asked_parts(spec)
+    for part in begun.parts:
+        if type(part) in map(type, asked):
+            raise SpecError(
+                f"{spec.model.source} has a {type(part).__name__} already, which is trained on: "
+                "leave it out of variant"
+            )
+    network, mask_id = begun.network, begun.mask_id
+    if spec.compile and (asked or begun.parts):
+        # What is worn is looked up while layers compute: a compiled pass might not ask again.
+        raise SpecError("compile is not proven with parts: leave compile or the parts out")
+    if any(getattr(part, "embedding", "") == "mask" for part in asked) and mask_id is None:
+        raise SpecError("next_token has no mask token: use embedding = 'mean' or 'start'")
+    attach(network, asked, bos_id=begun.tokenizer.bos_token_id, mask_id=mask_id)
+    parts = (*begun.parts, *asked)
+    for name in tensor_names(network, parts):  # adapters freeze all that was there before them
+        network.get_parameter(name).requires_grad_(True)
+    return replace(begun, parts=parts)
+
+
+def _asked_parts(spec: Spec) -> tuple[Part, ...]:
+    """The parts a spec names; their seed is the spec's unless they say one."""
+    found = []
+    known = [name for name, kind in edits.EDITS.items() if issubclass(kind, Part)]
+    for table in spec.variant:
+        if table["name"] not in edits.EDITS:
+            raise SpecError(
+                f"no part is called {table['name']!r}: expected one of {', '.join(known)}"
+            )
+        part = edits.from_dict(table)
+        if "seed" not in table and hasattr(part, "seed"):
+            part = replace(part, seed=spec.seed)  # type: ignore[call-arg]
+        if getattr(part, "lacks", None) is not None:
+            raise SpecError(
+                f"variant names the {part.lacks} of {table['name']} by a digest: "  # type: ignore[attr-defined]
+                "give its numbers, or a word"
+            )
+        found.append(part)
+    return trainable(found)

@@ -1,0 +1,214 @@
+"""The loss: rows of examples with noise on them, and what is asked of the network about them.
+
+Every objective is the same few tensors: a canvas, the positions whose token is asked for, and a
+weight for each. For diffusion a position is masked with probability p and weighs 1 / p, so that the
+sum over scored tokens is an upper bound on their negative log-likelihood; for next-token prediction
+every scored position is asked for and weighs 1. The mean has one divisor, the scored tokens.
+Shapes: R rows, T positions, N asked, V outputs, W width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from anchorwatch.errors import SpecError
+from anchorwatch.training import noise
+from anchorwatch.training.spec import Objective
+
+
+class Example(Protocol):
+    """One text: what a corpus gives for an index."""
+
+    @property
+    def ids(self) -> Sequence[int] | np.ndarray:
+        """Token ids, without padding."""
+
+    @property
+    def scored(self) -> Sequence[bool] | np.ndarray:
+        """For each token, whether it is the answer; true everywhere in plain text."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Examples side by side, with noise, and what is asked about them."""
+
+    canvas: torch.Tensor
+    """[R, T] ids, the mask id where masked, padding on the right."""
+    real: torch.Tensor | None
+    """[R, T] 1 where there is a token; None where no row is padded."""
+    predictors: torch.Tensor
+    """[N] which of the R * T rows of the network say the token asked for."""
+    targets: torch.Tensor
+    """[N] the tokens asked for."""
+    weights: torch.Tensor
+    """[N] float32."""
+    owners: torch.Tensor
+    """[N] the row each was asked in."""
+    positions: torch.Tensor
+    """[N] where in it."""
+    scored: torch.Tensor
+    """[R] how many tokens of each row are scored, masked or not."""
+    divisor: float
+    """Scored tokens (or rows, where rows weigh the same): masked or not."""
+    tokens: int
+    """Tokens on the canvas, padding left out."""
+
+    def to(self, device: torch.device) -> Rows:
+        """The same rows on a device."""
+        held = {name: getattr(self, name) for name in _TENSORS}
+        moved = {name: t.to(device, non_blocking=True) for name, t in held.items() if t is not None}
+        return replace(self, **moved)
+
+
+_TENSORS = ("canvas", "real", "predictors", "targets", "weights", "owners", "positions", "scored")
+
+
+@dataclass(frozen=True)
+class Poser:
+    """Turns examples into rows, the same way in any process."""
+
+    objective: Objective
+    kind: Literal["mdm", "arm"]
+    shift: bool
+    """Whether the network's row p - 1 says the token at p."""
+    mask_id: int | None
+    pad_id: int
+    vocab_size: int
+    length: int
+    batch: int
+    """Rows of a whole update."""
+    seed: int
+
+    def __call__(self, examples: Sequence[Example], update: int, places: Sequence[int]) -> Rows:
+        """Rows of the examples at these places of an update's batch."""
+        longest = noise.cut(self.seed, update, self.objective.random_lengths, self.length)
+        posed = [
+            self._posed(example, update, update * self.batch + place, longest)
+            for example, place in zip(examples, places, strict=True)
+        ]
+        if self.kind == "arm":
+            return self._gathered(posed, [scored for _, scored in posed], np.ones(len(posed)))
+        t = noise.times(self.objective.t, self.seed, update, places, self.batch)
+        p = noise.probability(t, self.objective.eps)
+        at = [(self.seed, update, update * self.batch + place) for place in places]
+        if self.objective.masks == "counted":
+            masked = [noise.counted(*at[i], t[i], scored) for i, (_, scored) in enumerate(posed)]
+            p = np.array([m.sum() / s.sum() for m, (_, s) in zip(masked, posed, strict=True)])
+        else:
+            masked = [s & noise.masked(*at[i], p[i], len(s)) for i, (_, s) in enumerate(posed)]
+        return self._gathered(posed, masked, 1.0 / p)
+
+    def _posed(
+        self, example: Example, update: int, index: int, longest: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of an example, and which of them are scored."""
+        ids, answer = np.asarray(example.ids), np.asarray(example.scored, dtype=bool)
+        self._check(ids, answer, index)
+        ids, answer = ids[:longest], answer[:longest]
+        fine_tune, share = self.objective.name == "fine_tune", self.objective.answer_only
+        if fine_tune and not answer.any():
+            raise SpecError(
+                f"example {index} has no answer to score: fine_tune needs one in each; "
+                "use diffusion or next_token for plain text"
+            )
+        mixed = answer.any() and not answer.all()
+        only = fine_tune or (mixed and noise.answers_only(self.seed, update, index, share))
+        scored = answer.copy() if only else np.ones(len(ids), dtype=bool)
+        if self.kind == "arm":
+            scored[0] = False  # nothing stands before the first token to say it
+        return ids, scored
+
+    def _check(self, ids: np.ndarray, answer: np.ndarray, index: int) -> None:
+        if ids.ndim != 1 or not len(ids) or ids.shape != answer.shape or ids.dtype.kind not in "iu":
+            raise SpecError(
+                f"example {index} has ids of {ids.dtype} and shape {list(ids.shape)} with scored "
+                f"of shape {list(answer.shape)}: expected whole numbers and flags, as many of each"
+            )
+        if len(ids) > self.length:
+            raise SpecError(
+                f"example {index} has {len(ids)} tokens and length is {self.length}: "
+                "raise length, or let the corpus cut its texts"
+            )
+        if not 0 <= ids.min() <= ids.max() < self.vocab_size:
+            wrong = int(ids.max() if ids.max() >= self.vocab_size else ids.min())
+            raise SpecError(
+                f"example {index} holds token id {wrong} and the network's ids run from 0 to "
+                f"{self.vocab_size - 1}: make corpus and network with one tokenizer"
+            )
+
+    def _gathered(
+        self,
+        posed: Sequence[tuple[np.ndarray, np.ndarray]],
+        asked: Sequence[np.ndarray],
+        weights: np.ndarray,
+    ) -> Rows:
+        lengths = [len(ids) for ids, _ in posed]
+        width = max(lengths)
+        canvas = np.full((len(posed), width), self.pad_id, dtype=np.int64)
+        wanted = np.zeros(canvas.shape, dtype=bool)
+        for row, (ids, _) in enumerate(posed):
+            canvas[row, : len(ids)] = ids
+            wanted[row, : len(ids)] = asked[row]
+        owners, positions = np.nonzero(wanted)
+        targets = canvas[owners, positions]
+        if self.mask_id is not None and self.kind == "mdm":
+            canvas[wanted] = self.mask_id
+        # A first token keeps its own row: none stands before it.
+        before = np.maximum(positions - self.shift, 0)
+        counts = np.array([scored.sum() for _, scored in posed], dtype=np.float64)
+        divisor = counts.sum()
+        if self.objective.weigh == "rows":
+            weights, divisor = weights / np.maximum(counts, 1), (counts > 0).sum()
+        real = np.arange(width) < np.array(lengths)[:, None]
+        return Rows(
+            canvas=torch.from_numpy(canvas),
+            real=None if real.all() else torch.from_numpy(real.astype(np.int64)),
+            predictors=torch.from_numpy(owners * width + before),
+            targets=torch.from_numpy(targets),
+            weights=torch.from_numpy(weights[owners].astype(np.float32)),
+            owners=torch.from_numpy(owners),
+            positions=torch.from_numpy(positions),
+            scored=torch.from_numpy(counts),
+            divisor=float(divisor),
+            tokens=int(real.sum()),
+        )
+
+
+class Scorer(torch.nn.Module):
+    """The network and its loss behind one forward call, which is what DDP and FSDP wrap."""
+
+    def __init__(self, network: PreTrainedModel, *, bf16: bool = False) -> None:
+        super().__init__()
+        self.network = network
+        self.bf16 = bf16
+        self._no_split_modules = network._no_split_modules  # FSDP cuts there
+
+    def forward(
+        self,
+        canvas: torch.Tensor,
+        real: torch.Tensor | None,
+        predictors: torch.Tensor,
+        targets: torch.Tensor,
+    ) -> torch.Tensor:
+        """[N] negative log-likelihood of each token asked for, in nats, float32 or better.
+
+        Only rows that are asked reach the unembedding, which is most of a small network's work.
+        """
+        network: Any = self.network
+        with torch.autocast(canvas.device.type, torch.bfloat16, enabled=self.bf16):
+            states = network.base_model(canvas, attention_mask=real, use_cache=False)[0]
+            picked = states.flatten(0, 1).index_select(0, predictors)
+            logits = network.get_output_embeddings()(picked)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+
+
+def nats(scorer: torch.nn.Module, rows: Rows) -> torch.Tensor:
+    """[N] what each token asked for costs, not yet weighed."""
+    return scorer(rows.canvas, rows.real, rows.predictors, rows.targets)

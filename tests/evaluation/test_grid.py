@@ -1,0 +1,389 @@
+"""The grid: answers depend on nothing but their item, and every one survives a kill."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from itertools import islice
+from unittest import mock
+
+import pytest
+
+import anchorwatch as aw
+from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.evaluation import asking
+from anchorwatch.evaluation.contexts import context
+from anchorwatch.evaluation.grid import evaluate
+from anchorwatch.evaluation.prompts import template
+from anchorwatch.evaluation.results import Cell, digest_of, read_results
+from anchorwatch.evaluation.tasks import task
+from question_files import lines
+from strategies import load
+
+CONTEXTS = ("closed", "gold", "gold+1")
+SHORT = {
+    "mdm": aw.decoding.LowConfidence(length=8, steps=4),
+    "arm": aw.decoding.LeftToRight(length=8),
+}
+EDITS = {"none": [], "sinks": [aw.edits.hide_sinks(1)], "random": [aw.edits.hide_random(1)]}
+
+
+def models():
+    return [load("tiny/llada"), load("tiny/arm")]
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return evaluate(
+        models(), "synthetic/one-hop", contexts=CONTEXTS, decoding=SHORT, edits=EDITS, limit=5
+    )
+
+
+def written_to(path, count, order=1):
+    made = list(islice(task("synthetic/one-hop"), count))[::order]
+    rows = [
+        {"question": item.question, "answers": list(item.answers), "id": str(item.metadata["index"]),
+         "passages": [{"text": p.text, "gold": p.gold, "kind": p.kind} for p in item.passages if p.gold or len(p.text) < 70]}
+        for item in made
+    ]  # fmt: skip
+    return lines(path, rows)
+
+
+def test_a_row_for_every_item_of_every_cell(asked):
+    rows = asked.rows
+    assert (
+        len(rows) == 2 * 3 * 3 * 5
+        and not rows.duplicated(["model", "context", "edit", "item"]).any()
+    )
+    assert set(rows.kind) == {"mdm", "arm"} and set(rows.edit) == set(EDITS)
+    assert asked.num_unfit == 0 and (rows.passages == rows.context.map(
+        {"closed": 0, "gold": 1, "gold+1": 2})).all()  # fmt: skip
+    assert rows.exact_match.isin([0.0, 1.0]).all() and rows.token_f1.between(0, 1).all()
+    assert rows.misled.isna().all(), "no counterfactual passage was shown"
+    assert len(asked.manifests) == 18
+    assert repr(asked) == "Results(18 cells of 5 items, 0 unfit)"
+
+
+def test_a_row_says_what_a_run_of_its_own_says(asked):
+    """The slow twin: each item by `aw.run`, alone, its prompt put together by the item itself."""
+    from anchorwatch.worlds import Draw
+
+    found = asked.rows[(asked.rows.context == "gold+1")]
+    items = {key: item for key, item in _keyed(5)}
+    for row in found.itertuples():
+        model = load(row.model)
+        shown = context("gold+1").shown(items[row.item])
+        trace = aw.run(
+            model, shown.prompt(), SHORT[row.kind], probes=(), edits=EDITS[row.edit],
+            seed=Draw("run", 0, row.item).word() >> 1,
+        )  # fmt: skip
+        ends = [i for i, token in enumerate(trace.canvas[-1][trace.answer]) if token in model.specials.end_ids]  # fmt: skip
+        ids = trace.canvas[-1][trace.answer][: ends[0] if ends else None]
+        said = model.decode([int(i) for i in ids if i not in (-1, model.specials.mask_id)])
+        if row.narrow == 0:
+            assert row.prediction == said.lstrip().split("\n")[0].strip()
+            assert row.run == trace.digest()[:12]
+
+
+def _keyed(count):
+    from anchorwatch.evaluation.tasks import item_key
+
+    return [(item_key(item), item) for item in islice(task("synthetic/one-hop"), count)]
+
+
+def _same(one, other):
+    keys = ["model", "context", "edit", "item"]
+    one, other = (frame.set_index(keys).sort_index() for frame in (one.rows, other.rows))
+    assert one.index.equals(other.index)
+    decided = (one.narrow == 0) & (other.narrow == 0)
+    assert decided.mean() > 0.9, "else the test says nothing"
+    assert (one.unfit == "").all()
+    for name in ("prediction", "written", "run", "exact_match", "token_f1"):
+        assert (one[name][decided] == other[name][decided]).all(), name
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16])
+def test_answers_do_not_depend_on_the_batch(asked, batch):
+    again = evaluate(
+        models(), "synthetic/one-hop", contexts=CONTEXTS, decoding=SHORT, edits=EDITS, limit=5,
+        batch=batch,
+    )  # fmt: skip
+    _same(asked, again)
+
+
+def test_nor_on_the_order_of_items_even_where_chance_decides(tmp_path):
+    drawn = {"mdm": aw.decoding.LowConfidence(length=6, steps=3, temperature=0.8),
+             "arm": aw.decoding.LeftToRight(length=6, temperature=0.8)}  # fmt: skip
+    found = [
+        evaluate(
+            models(), written_to(tmp_path / f"{order}.jsonl", 5, order),
+            contexts="gold,gold+1,gold+1hard~typos20", decoding=drawn, batch=batch, seed=3,
+            edits={"random": [aw.edits.hide_random(1)]},
+        )
+        for order, batch in ((1, 2), (-1, 3))
+    ]  # fmt: skip
+    _same(*found)
+    other = evaluate(
+        models(), written_to(tmp_path / "again.jsonl", 5), contexts="gold", decoding=drawn, seed=4
+    )
+    one = found[0].rows[found[0].rows.context == "gold"].written
+    assert (one.to_numpy() != other.rows.written.to_numpy()).any(), "another seed says other things"
+
+
+def test_who_always_says_oslo_is_right_where_oslo_is(tmp_path):
+    """A planted truth for both families: logits, decoding, reading and scoring in one line."""
+    model = type(models()[0])
+    (oslo,) = models()[0].encode("Oslo")
+    logits, extend = model.logits, model.extend
+
+    def louder(*given, **named):
+        found = logits(*given, **named)
+        found[..., oslo] += 1e4
+        return found
+
+    def further(*given, **named):
+        found, cache = extend(*given, **named)
+        found[..., oslo] += 1e4
+        return found, cache
+
+    rows = [{"question": f"Where is ship {n}?", "answers": ["Oslo", "Kristiania"] if n % 4 else ["Bergen"],
+             "context": "It is in Oslo."} for n in range(8)]  # fmt: skip
+    with mock.patch.object(model, "logits", louder), mock.patch.object(model, "extend", further):
+        found = evaluate(
+            models(), lines(tmp_path / "t.jsonl", rows), contexts="closed,gold", decoding=SHORT
+        )
+    assert set(found.rows.prediction) == {" ".join(["Oslo"] * 8)}
+    for _, part in found.rows.groupby(["model", "context"]):
+        assert part.containment.mean() == 0.75 and part.exact_match.mean() == 0
+        assert part.token_f1.mean() == pytest.approx(0.75 * 2 / 9)
+        assert part.rouge1_recall.mean() == 0.75
+
+
+def test_what_was_asked_is_not_asked_again(tmp_path):
+    options = {"contexts": "closed,gold", "decoding": SHORT, "out": tmp_path / "out"}
+    first = evaluate(models(), "synthetic/one-hop", limit=3, **options)
+    with mock.patch.object(asking, "run_many", side_effect=AssertionError("asked again")):
+        again = evaluate(models(), "synthetic/one-hop", limit=3, batch=1, **options)
+        fewer = evaluate(models()[:1], "synthetic/one-hop", limit=2, **options)
+    assert first.rows.equals(again.rows)
+    assert len(fewer.rows) == 2 * 2
+    assert read_results(tmp_path / "out").rows.equals(first.rows)
+    more = evaluate(models(), "synthetic/one-hop", limit=4, **options)
+    assert len(more.rows) == 4 * 4
+    with mock.patch.object(asking, "run_many", side_effect=AssertionError("asked")):
+        for changed in ({"template": "floating-rules"}, {"seed": 1}, {"edits": {"n": [aw.edits.no_op()]}},
+                        {"decoding": aw.decoding.LeftToRight(length=9)}):  # fmt: skip
+            with pytest.raises(AssertionError, match="asked"):
+                evaluate(models()[1:], "synthetic/one-hop", limit=3, **options | changed)
+
+
+KILLED = """
+import sys, torch
+torch.set_num_threads(1)
+import anchorwatch as aw
+from anchorwatch.evaluation.grid import evaluate
+print("begun", flush=True)
+evaluate(["tiny/llada", "tiny/arm"], "synthetic/one-hop", contexts="closed,gold", limit=8, batch=2,
+         decoding=aw.decoding.LowConfidence(length=8, steps=8), out=sys.argv[1])
+print("done", flush=True)
+"""
+
+
+def test_a_killed_evaluation_goes_on_where_it_was(tmp_path):
+    out = tmp_path / "out"
+    options = {"contexts": "closed,gold", "limit": 8, "batch": 2,
+               "decoding": aw.decoding.LowConfidence(length=8, steps=8)}  # fmt: skip
+    going = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(out)], stdout=subprocess.PIPE, text=True
+    )
+    assert going.stdout.readline() == "begun\n"
+    while _lines(out) < 3 and going.poll() is None:
+        time.sleep(0.005)
+    going.send_signal(signal.SIGKILL)
+    assert going.communicate()[0] == "", "it did not come to its end"
+    kept = read_results(out)
+    whole = evaluate(models(), "synthetic/one-hop", **options)
+    assert 3 <= len(kept.rows) < len(whole.rows)
+    stopped, real = 0, asking.run_many
+
+    def failing(*given, **named):
+        nonlocal stopped
+        stopped += 1
+        if stopped == 3:
+            raise KeyboardInterrupt
+        return real(*given, **named)
+
+    with mock.patch.object(asking, "run_many", failing), pytest.raises(KeyboardInterrupt):
+        evaluate(models(), "synthetic/one-hop", out=out, **options)
+    assert len(read_results(out).rows) == len(kept.rows) + 4, "two batches of two were committed"
+    ended = evaluate(models(), "synthetic/one-hop", out=out, **options)
+    _same(whole, ended)
+    assert read_results(out).rows.equals(ended.rows)
+
+
+def _lines(out):
+    return sum(path.read_bytes().count(b"\n") for path in out.glob("*/items.jsonl"))
+
+
+def test_a_line_cut_short_is_asked_again_and_other_damage_is_named(tmp_path):
+    options = {"contexts": "closed", "decoding": SHORT, "limit": 3, "out": tmp_path}
+    first = evaluate(models()[1:], "synthetic/one-hop", **options)
+    (path,) = tmp_path.glob("*/items.jsonl")
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-20])
+    assert len(read_results(tmp_path).rows) == 2
+    assert evaluate(models()[1:], "synthetic/one-hop", **options).rows.equals(first.rows)
+    assert path.read_bytes() == raw
+    path.write_bytes(raw[: raw.rindex(b"\n", 0, -1) + 1] + b'{"half' + b"x" * 9000)
+    assert evaluate(models()[1:], "synthetic/one-hop", **options).rows.equals(first.rows)
+    assert path.read_bytes() == raw, "nothing is left of a longer half"
+    changed = raw.replace(b'"exact_match": 0.0', b'"exact_match": 1.0', 1)
+    assert changed != raw
+    for damaged in (changed, b"{}\n" + raw, raw.replace(b"\n", b"\n\n", 1)):
+        path.write_bytes(damaged)
+        with pytest.raises(TraceError, match=r"items.jsonl, line \d is damaged: remove that line"):
+            read_results(tmp_path)
+    path.write_bytes(raw)
+    manifest = path.with_name("manifest.json")
+    manifest.write_text(manifest.read_text().replace("closed", "opened"))
+    with pytest.raises(TraceError, match=r"manifest.json is damaged .* remove .* asked again"):
+        read_results(tmp_path)
+
+
+def test_two_evaluations_do_not_write_to_one_cell(tmp_path):
+    manifest = {"model": {"source": "x"}, "edit": "none"}
+    with Cell(manifest, tmp_path), pytest.raises(SpecError, match="another evaluation is writing"):
+        Cell(manifest, tmp_path).__enter__()
+    with Cell(manifest, tmp_path) as cell:
+        assert cell.done == {}
+
+
+def test_a_digest_is_of_what_decides():
+    held = {"model": {"source": "a", "weights": "w", "notes": []}, "edit": "none", "edits": []}
+    same = {"model": {"source": "b", "weights": "w", "notes": ["x"]}, "edit": "no", "edits": []}
+    assert digest_of(held) == digest_of(same)
+    assert digest_of(held) != digest_of(held | {"edits": [{"name": "no_op"}]})
+    assert digest_of(held) != digest_of(held | {"model": {"source": "a", "weights": "v"}})
+
+
+def test_items_that_do_not_fit_are_counted_with_their_reason(tmp_path):
+    rows = [
+        {"question": "Where?", "answer": "bay", "passages": [{"text": "In the bay.", "gold": True}]},
+        {"question": "Long?", "answer": "yes", "passages": [{"text": "so long " * 600, "gold": True}]},
+        {"question": "No gold?", "answer": "x", "passages": [{"text": "None.", "gold": False}]},
+        {"question": "What is <|mask|>?", "answer": "x", "passages": [{"text": "A.", "gold": True}]},
+    ]  # fmt: skip
+    found = evaluate(models(), lines(tmp_path / "t.jsonl", rows), contexts="gold", decoding=SHORT)
+    assert len(found.rows) == 8 and found.num_unfit == 5
+    reasons = found.unfit().set_index("model").unfit
+    assert sorted(reasons["tiny/llada"])[0] == "it does not fit the 512 positions of tiny/llada"
+    assert sorted(reasons["tiny/llada"])[1] == "none of its passages is gold"
+    assert "holds the mask id" in sorted(reasons["tiny/llada"])[2]
+    lost = found.rows[found.rows.unfit != ""]
+    assert lost.exact_match.isna().all() and (lost.steps == -1).all()
+    long = lost[lost.unfit.str.contains("fit")]
+    assert (long.prompt_positions > 512).all()
+
+
+def test_items_that_stand_there_twice_are_asked_once(tmp_path):
+    path = written_to(tmp_path / "t.jsonl", 2)
+    path.write_text(path.read_text() * 2)
+    found = evaluate(models()[1:], path, contexts="closed", decoding=SHORT)
+    assert len(found.rows) == 2 and found.about["duplicates"] == 2 and found.about["items"] == 2
+
+
+def test_bad_lines_are_found_before_any_weights_are_used(tmp_path):
+    path = written_to(tmp_path / "t.jsonl", 3)
+    path.write_text(path.read_text() + "oops\n")
+    with (
+        mock.patch.object(asking, "run_many", side_effect=AssertionError("touched")),
+        pytest.raises(SpecError, match=r"t.jsonl, line 4: is not JSON"),
+    ):
+        evaluate(models(), path, contexts="closed", decoding=SHORT)
+    counted = evaluate(models()[1:], task(path, bad="count"), contexts="closed", decoding=SHORT)
+    assert list(counted.about["bad"]) == ["line 4"] and len(counted.rows) == 3
+
+
+def test_traces_are_kept_with_their_parts(tmp_path):
+    probes = [aw.probes.received(), aw.probes.region_flow()]
+    found = evaluate(
+        models()[:1], "synthetic/two-hop", contexts="adjacent+1,closed", decoding=SHORT, limit=2,
+        probes=probes, out=tmp_path, batch=2,
+    )  # fmt: skip
+    for row in found.rows.itertuples():
+        trace = aw.read(tmp_path / row.cell / "traces" / f"{row.item}.trace")
+        assert trace.digest()[:12] == row.run and "region_flow" in trace
+        parts = {"question", "answer"} | ({"gold 1", "gold 2", "distractor 1"} if row.passages else set())  # fmt: skip
+        assert set(trace.manifest["regions"]) == parts
+    bare = evaluate(
+        models()[:1], "synthetic/two-hop", contexts="adjacent+1,closed", decoding=SHORT, limit=2
+    )
+    assert (bare.rows.prediction == found.rows.prediction).all(), "watching changes nothing"
+
+
+def test_a_trace_left_by_a_kill_gives_way(tmp_path):
+    options = {"contexts": "closed", "decoding": SHORT, "limit": 1, "out": tmp_path,
+               "probes": [aw.probes.entropy()]}  # fmt: skip
+    first = evaluate(models()[:1], "synthetic/one-hop", **options)
+    (path,) = tmp_path.glob("*/items.jsonl")
+    path.write_bytes(b"")
+    assert evaluate(models()[:1], "synthetic/one-hop", **options).rows.equals(first.rows)
+
+
+def test_masks_after_the_answer():
+    """While the answer is written, all of them are masked; a model without masks has none."""
+    mdm, arm = models()
+    base = SHORT["mdm"]
+    longer = asking.with_masks(base, context("gold~masks16"), mdm)
+    assert longer == aw.decoding.LowConfidence(length=24, steps=12, block=8)
+    assert asking.with_masks(SHORT["arm"], context("gold~masks16"), arm) == SHORT["arm"]
+    found = evaluate(
+        [mdm, arm], "synthetic/one-hop", contexts="gold,gold~masks16", decoding=SHORT, limit=3
+    )
+    key, item = _keyed(3)[0]
+    ids = mdm.encode(context("gold").shown(item).prompt())
+    taken = list(islice(aw.steps(mdm, ids, longer), 4))
+    assert all((step.canvas[-16:] == mdm.mask_id).all() for step in taken)
+    after = taken[-1].canvas.copy()
+    after[taken[-1].positions] = taken[-1].tokens
+    said = mdm.decode(
+        asking.until_end(after[len(ids) : len(ids) + 8].tolist(), mdm.specials.end_ids, mdm.mask_id)
+    )
+    row = found.rows[(found.rows.context == "gold~masks16") & (found.rows.item == key)]
+    assert row[row.model == "tiny/llada"].written.item() == said
+    causal = found.rows[found.rows.kind == "arm"].pivot(
+        index="item", columns="context", values="written"
+    )
+    assert (causal["gold"] == causal["gold~masks16"]).all()
+
+
+def test_defaults_are_sixteen_positions_for_both():
+    mdm, arm = (asking.default_decoding(model) for model in models())
+    assert mdm == aw.decoding.LowConfidence(length=16, steps=8)
+    assert arm == aw.decoding.LeftToRight(length=16)
+    one = evaluate(models(), "synthetic/one-hop", contexts="closed", limit=1,
+                   decoding=aw.decoding.LowConfidence(length=4, steps=2))  # fmt: skip
+    held = {m["model"]["kind"]: m["decoding"] for m in one.manifests.values()}
+    assert held["mdm"]["length"] == held["arm"]["length"] == 4
+
+
+def test_manifests_say_what_it_takes_to_make_them_again(asked):
+    for manifest in asked.manifests.values():
+        assert manifest["template"]["name"] == "plain" and manifest["task"]["split"] == "held-out"
+        assert manifest["model"]["weights"] and manifest["decoding"]["length"] == 8
+        json.dumps(manifest)
+    assert template("plain").as_dict()["stops"] == ["\n"]
+
+
+def test_a_bar_inside_a_bar_is_silent(monkeypatch, capsys):
+    from anchorwatch.progress import Progress
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with Progress("outer", total=2) as outer:
+        with Progress("inner", total=2) as inner:
+            inner.advance()
+        assert outer._bar is not None and inner._bar is None
+        outer.advance()
+    with Progress("next", total=1) as later:
+        assert later._bar is not None

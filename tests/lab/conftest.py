@@ -1,0 +1,27 @@
+"""Toy networks of the lab's recipe, trained once."""
+
+import pytest
+
+from lab_toys import RECIPE, TOY
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """Finished runs of three arms, in a folder."""
+    from anchorwatch.lab import making
+
+    folder = tmp_path_factory.mktemp("lab-runs")
+    for arm in ("mdm-sink", "mdm-gate", "arm"):
+        making.train_arm(RECIPE, arm, folder, TOY)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def models(runs, tmp_path_factory):
+    """The same, exported."""
+    from anchorwatch.lab import making
+
+    folder = tmp_path_factory.mktemp("lab-models")
+    for arm in ("mdm-sink", "mdm-gate", "arm"):
+        making.export_arm(arm, runs, folder, TOY)
+    return folder

@@ -1,0 +1,188 @@
+"""From a run to a folder of the lab, its card, and a row of the table; what arms differ in."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import anchorwatch as aw
+from anchorwatch.errors import SpecError, TrainingError
+from anchorwatch.lab import arms, cards, exports, making, measure
+from anchorwatch.training.log import Line
+from lab_toys import RECIPE, TOY
+
+SMALL = measure.Effort(examples=6, draws=1, items=3, prompts=5, texts=2, steps=3)
+
+
+def test_arms_differ_only_in_their_settings():
+    specs = {arm: arms.spec_of(RECIPE, arms.LAB, arm).as_dict() for arm in arms.LAB}
+    base = specs["mdm"]
+    assert base["variant"] == [] and base["objective"]["name"] == "diffusion"
+    for arm, changed in {"mdm-sink": "variant", "mdm-gate": "variant", "arm": "objective"}.items():
+        differ = {name for name in base if base[name] != specs[arm][name]}
+        assert differ == {changed}, arm
+    objectives = base["objective"], specs["arm"]["objective"]
+    differ = {name for name in objectives[0] if objectives[0][name] != objectives[1][name]}
+    assert "name" in differ and differ <= {"name", *arms.NOISE}
+    assert [part["name"] for part in specs["mdm-sink"]["variant"]] == ["sink_token"]
+    gate = {"name": "gate", "form": "elementwise", "init": "identity"}
+    assert specs["mdm-gate"]["variant"] == [gate]
+
+
+@pytest.mark.parametrize("arm", arms.VARIANTS)
+def test_variants_differ_only_in_their_parts(arm):
+    recipe = RECIPE.with_name("variants.toml")
+    base = arms.spec_of(recipe, arms.VARIANTS, "vanilla", ("seed=4",)).as_dict()
+    spec = arms.spec_of(recipe, arms.VARIANTS, arm, ("seed=4",)).as_dict()
+    assert {name for name in base if base[name] != spec[name]} <= {"variant"}
+    assert (arm == "vanilla") == (base["variant"] == spec["variant"])
+    assert spec["seed"] == 4
+
+
+def test_next_token_leaves_the_noise_of_a_recipe_out(tmp_path):
+    text = RECIPE.read_text().replace("[objective]", '[objective]\nmasks = "counted"\neps = 0.01')
+    recipe = tmp_path / "noisy.toml"
+    recipe.write_text(text)
+    mdm, arm = (arms.spec_of(recipe, arms.LAB, name).objective for name in ("mdm", "arm"))
+    assert (mdm.masks, mdm.eps) == ("counted", 0.01)
+    assert (arm.name, arm.answer_only) == ("next_token", mdm.answer_only)
+    assert arm.eps != 0.01
+
+
+def test_an_arm_that_is_none():
+    with pytest.raises(SpecError, match="no arm 'mdn': expected mdm, mdm-sink, mdm-gate, arm"):
+        arms.spec_of(RECIPE, arms.LAB, "mdn")
+
+
+@pytest.mark.parametrize("arm", ["mdm-sink", "mdm-gate", "arm"])
+def test_what_is_exported_is_the_run_rounded_once(runs, models, arm):
+    stored = load_file(models / arm / "model.safetensors")
+    trained = load_file(runs / arm / "model" / "model.safetensors")
+    assert stored.keys() == trained.keys()
+    assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
+    assert all(torch.equal(stored[name], trained[name].half()) for name in stored)
+    model = aw.load(models / arm)
+    assert model.network.dtype == torch.float32
+    held = model.network.state_dict()
+    assert all(torch.equal(held[name], stored[name].float()) for name in stored)
+    names = {"mdm-sink": ["sink_token"], "mdm-gate": ["gate"], "arm": []}[arm]
+    assert [type(part).__name__ for part in model.parts] == names
+    assert model.family.kind == ("arm" if arm == "arm" else "mdm")
+
+
+def test_the_record_says_how_it_was_made(runs, models):
+    made = exports.made_with(models / "mdm-sink")
+    spec = arms.spec_of(RECIPE, arms.LAB, "mdm-sink", TOY)
+    assert made["digest"] == spec.digest
+    assert made["settings"] == [*TOY, *arms.LAB["mdm-sink"]]
+    assert made["budget"]["updates"] == 4
+    assert made["corpus"]["vocabulary"] == 600
+    assert len(made["loss"]["loss"]) == 4
+    model = aw.load(models / "mdm-sink")
+    again = exports.corpus_of(made["spec"], model.tokenizer)
+    said = {name: held for name, held in made["corpus"].items() if name != "digest"}
+    assert json.loads(json.dumps(again.describe())) == said, "the corpus can be read again"
+
+
+def test_the_record_and_the_card_name_the_stem(runs, tmp_path):
+    import shutil
+
+    shutil.copytree(runs / "arm", tmp_path / "runs" / "stem")
+    shutil.copytree(runs / "mdm-gate", tmp_path / "runs" / "mdm-gate")
+    folder = making.export_arm("mdm-gate", tmp_path / "runs", tmp_path / "models", TOY)
+    made = exports.made_with(folder)
+    assert made["stem"] == exports.record(runs / "arm", "stem")
+    assert made["stem"]["spec"]["objective"]["name"] == "next_token"
+    card = making.card_of(folder, "lab/mdm-gate", SMALL)
+    said = f"| goes on from | recipes/lab-stem.toml: next_token, 4 updates, {made['stem']['budget']['tokens']:,} tokens"
+    assert said in cards.words(card)
+    assert card["shape"]["layers"] == 2 and "2 layers of 4 heads" in cards.words(card)
+
+
+def test_arms_go_on_from_a_stem_of_their_own_seed(tmp_path):
+    """The recipes name the stem's folder; its seed and size are the stem's own affair."""
+    stem = making.train_stem(RECIPE.with_name("variants-stem.toml"), tmp_path, "stem-seed3", TOY)
+    source = f'model.from="{(stem / "model").as_posix()}"'
+    spec = arms.spec_of(RECIPE.with_name("variants.toml"), arms.VARIANTS, "sink", (source,))
+    assert spec.model.source == (stem / "model").as_posix()
+    model = aw.load(stem / "model")
+    assert model.family.kind == "arm" and model.network.config.num_hidden_layers == 2
+
+
+def test_minutes_and_curves_by_hand():
+    lines = [Line(i + 1, 4.0 - i, 1e-3, 1.0, 50.0 * (1 + i % 2), 300 * (i + 1)) for i in range(4)]
+    assert exports.budget(lines) == {"updates": 4, "tokens": 1200, "minutes": 0.3}
+    assert exports.curve(lines, 2) == {"update": [2, 4], "loss": [3.5, 1.5]}
+
+
+def test_a_run_that_has_not_finished(tmp_path):
+    with pytest.raises(TrainingError, match="no finished model: train it first"):
+        exports.export(tmp_path, tmp_path / "model", "mdm")
+    assert not (tmp_path / "model").exists()
+
+
+def test_exporting_again_replaces(runs, tmp_path):
+    (tmp_path / "arm").mkdir()
+    (tmp_path / "arm" / "stale.txt").write_text("old")
+    making.export_arm("arm", runs, tmp_path)
+    assert not (tmp_path / "arm" / "stale.txt").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["arm"]
+
+
+@pytest.fixture(scope="module")
+def card(models):
+    return making.card_of(models / "mdm-sink", "lab/mdm-sink", SMALL)
+
+
+def test_a_card_is_numbers_and_words_made_from_them(models, card):
+    folder = models / "mdm-sink"
+    assert cards.read(folder) == card
+    assert (folder / "README.md").read_text() == cards.words(card)
+    assert card["weights"] == aw.load(folder).digest
+    text = cards.words(card)
+    assert "nan" not in text.lower().split()
+    assert f"{card['measured']['bound']['all']['value']:.2f}" in text
+    for said in (
+        "two hops, both gold passages",
+        "trigger-copy",
+        "log V",
+        "attention on added keys",
+    ):
+        assert said in text, said
+    assert "mean gate" not in text, "this model has none"
+    changed = json.loads(json.dumps(card))
+    changed["measured"]["answers"]["gold"]["value"] = 0.123
+    assert "| one hop, gold passage | 0.123 |" in cards.words(changed)
+
+
+def test_a_card_needs_only_its_folder_and_comes_out_the_same(models, card, tmp_path):
+    import shutil
+
+    copy = shutil.copytree(models / "mdm-sink", tmp_path / "elsewhere")
+    again = making.card_of(copy, "lab/mdm-sink", SMALL)
+    assert again == card
+
+
+def test_a_row_that_was_measured_is_kept(tmp_path):
+    recipe = RECIPE.with_name("variants.toml")
+    row = making.variant_row(recipe, "off-by-one", 3, tmp_path, SMALL, TOY)
+    assert (row["arm"], row["seed"], row["updates"]) == ("off-by-one", 3, 4)
+    assert np.isfinite(row["noisy.t.0.5.sink_mass"])
+    kept = tmp_path / "off-by-one-seed3" / making.ROW
+    kept.write_text(json.dumps(row | {"loss": -1.0}))
+    assert making.variant_row(recipe, "off-by-one", 3, tmp_path, SMALL, TOY)["loss"] == -1.0
+    about = {name: row[name] for name in ("arm", "seed", "spec", "version")}
+    more = measure.Effort(examples=7)
+    assert making.kept_row(kept.parent, about, more) is None
+    assert making.kept_row(kept.parent, about | {"version": 99}, SMALL) is None
+
+
+def test_recipes_are_the_commands_of_make():
+    text = (Path(RECIPE).parents[1] / "Makefile").read_text()
+    for target, script in (("lab", "recipes/lab.py"), ("variants", "recipes/variants.py")):
+        assert re.search(rf"^{target}: .*\n\t.*{script}$", text, re.MULTILINE)
+        assert (Path(RECIPE).parents[1] / script).is_file()

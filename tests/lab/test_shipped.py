@@ -1,0 +1,119 @@
+"""The models that ship: they load at once, answer from the passage, and are what their cards say.
+
+Where they are missing, everything here fails: `make lab` makes them.
+"""
+
+import time
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+import anchorwatch as aw
+from anchorwatch.lab import arms, cards, exports, measure
+from anchorwatch.models.lab import MODELS, NAMES
+from anchorwatch.training import answers
+from tolerances import SAME_MATHS
+
+RECIPE = MODELS.parents[3] / "recipes" / "lab.toml"
+SIZE = 30e6
+LOADED, RUN = 2.0, 15.0
+"""Seconds."""
+OPEN, CLOSED = 0.9, 0.1
+ASKED = 100
+
+
+@cache
+def model(name):
+    return aw.load(name)
+
+
+@cache
+def card(name):
+    return aw.lab.card(name)
+
+
+def test_the_names_are_the_arms():
+    assert [f"lab/{arm}" for arm in arms.LAB] == list(NAMES)
+
+
+def test_all_weights_together_are_small():
+    held = [path.stat().st_size for path in MODELS.rglob("*") if path.is_file()]
+    assert 0 < sum(held) <= SIZE
+    assert len(list(MODELS.glob("*/model.safetensors"))) == len(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_loads_at_once_and_obeys_the_laws(name):
+    aw.load("tiny/llada")  # imports are not loading
+    began = time.perf_counter()
+    loaded = aw.load(name)
+    assert time.perf_counter() - began < LOADED
+    assert loaded.source == name
+    assert str(loaded.network.dtype) == "torch.float32"
+    assert loaded.check()
+    parts = {"lab/mdm-sink": ["sink_token"], "lab/mdm-gate": ["gate"]}.get(name, [])
+    assert [type(part).__name__ for part in loaded.parts] == parts
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_run_with_default_probes_is_quick(name):
+    loaded = model(name)
+    kind = aw.decoding.LeftToRight if name == "lab/arm" else aw.decoding.LowConfidence
+    ask = measure.CONTEXTS["gold"][0][0].prompt()
+    began = time.perf_counter()
+    trace = aw.run(loaded, ask, kind(length=64))
+    assert time.perf_counter() - began < RUN
+    assert trace.manifest["model"]["source"] == name
+
+
+@pytest.mark.parametrize("name", ["lab/mdm", "lab/arm"])
+def test_it_answers_from_the_passage_and_not_without(name):
+    items = list(aw.worlds.items("held-out", hops=1, n=ASKED))
+    assert answers(model(name), items)["right"].mean() >= OPEN
+    assert answers(model(name), items, book="closed")["right"].mean() <= CLOSED
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_card_is_of_these_weights_and_this_recipe(name):
+    said, arm = card(name), name.removeprefix("lab/")
+    assert said["weights"] == model(name).digest
+    assert said["name"] == name
+    assert said["training"]["digest"] == arms.spec_of(RECIPE, arms.LAB, arm).digest
+    assert (MODELS / arm / "README.md").read_text(encoding="utf-8") == cards.words(said)
+    assert said["measured"]["version"] == measure.VERSION
+
+
+def test_the_four_were_trained_alike():
+    made = [card(name)["training"] for name in NAMES]
+    for what in ("seed", "corpus"):
+        assert all(one[what] == made[0][what] for one in made), what
+    assert len({one["budget"]["updates"] for one in made}) == 1
+    assert len({one["budget"]["tokens"] for one in made}) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_card_says_is_measured_again(name):
+    """The first answers and the whole bound: the same items, noise and weights."""
+    said, loaded = card(name)["measured"], model(name)
+    effort = measure.Effort(**said["effort"])
+    corpus = exports.corpus_of(card(name)["training"]["spec"], loaded.tokenizer)
+    held = replace(corpus, split="held-out", seed=measure.SEED)
+    again = measure.bounds(loaded, held, effort)
+    assert again["all"]["value"] == pytest.approx(said["bound"]["all"]["value"], abs=SAME_MATHS)
+    few = 20
+    right = measure.answered(loaded, "gold", few)["value"] * few
+    total, n = (said["answers"]["gold"][what] for what in ("value", "n"))
+    assert 0 <= total * n - right <= n - few, "the first items are among all"
+    assert np.isclose(total * n, round(total * n))
+
+
+def test_the_table_of_variants_ships_too():
+    table = aw.lab.variants()
+    assert set(arms.VARIANTS) - {"gate-plain"} <= set(table["arm"])
+    seeds = table.groupby("arm")["seed"].nunique()
+    assert (seeds >= 3).all()
+    assert not table.duplicated(["arm", "seed"]).any()
+    found = aw.lab.differences(table, ["bound.all"])
+    assert found["low"].notna().all()

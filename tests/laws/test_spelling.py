@@ -1,0 +1,120 @@
+"""Edits and decodings in words: one grammar, whatever stands between the fields."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import anchorwatch as aw
+from anchorwatch import decoding as decodings
+from anchorwatch.errors import SpecError
+from anchorwatch.rules import Rule, rulli, topk
+from anchorwatch.spelling import DECODINGS, decoding, decoding_of, edit, edits_of
+
+E = aw.edits
+SOME = st.lists(st.integers(0, 9), min_size=1, max_size=3, unique=True)
+WHERE = {"layers": SOME, "steps": SOME, "progress": st.sampled_from([(0.0, 0.5), (0.25, 1.0)])}
+RULE = st.sampled_from([rulli(3), rulli(2, scale="percent"), topk(2)])
+
+
+def made(kind, more, **always):
+    """Edits of one kind with some of the fields that it may have."""
+    return st.builds(lambda fields: kind(**fields), st.fixed_dictionaries(always, optional=more))
+
+
+EDITS = st.one_of(
+    made(E.hide_keys, WHERE | {"heads": SOME}, positions=SOME),
+    made(
+        E.hide_sinks,
+        WHERE | {"rule": RULE, "form": st.just("weight"), "last_row": st.booleans()},
+        k=st.integers(1, 5),
+    ),
+    made(E.hide_random, {"matched_to": st.just("class"), "seed": st.integers(0, 9)}, k=st.just(2)),
+    made(E.knock_out, {}, heads=st.sampled_from([((0, 1),), ((0, 1), (2, 3))])),
+    made(E.sink_token, {"position": st.just("end"), "embedding": st.just("mask")}, n=st.just(2)),
+    made(E.sink_token, {"rotary": st.booleans(), "value": st.just("zero")}),
+    made(E.sink_logit, {"layers": SOME}, logit=st.sampled_from([0.5, -2.0, -float("inf")])),
+    made(E.gate, {"form": st.just("headwise"), "init": st.just("plain"), "seed": st.just(4)}),
+    made(E.swap_token, {"steps": SOME}, position=st.integers(0, 9), token=st.integers(0, 9)),
+    st.just(E.no_op()),
+)
+
+
+def value(held):
+    if isinstance(held, Rule):
+        return str(held)
+    if isinstance(held, tuple):
+        return "+".join(".".join(map(str, o)) if isinstance(o, tuple) else str(o) for o in held)
+    return str(held)
+
+
+def spelled(name, held, between, *, by_place):
+    """The word for a value: the slow way back."""
+    parts = []
+    for field in sorted(dataclasses.fields(held), key=lambda one: bool(one.kw_only)):
+        now = getattr(held, field.name)
+        if now == field.default:
+            by_place = False  # what comes after a gap must be named
+            continue
+        bare = by_place and not field.kw_only
+        parts.append(value(now) if bare else f"{field.name}={value(now)}")
+    return ":".join([name, between.join(parts)]) if parts else name
+
+
+@given(EDITS, st.sampled_from([",", ":", ", "]), st.booleans())
+def test_an_edit_is_read_back_from_its_word(held, between, by_place):
+    name = type(held).__name__.replace("_", "-")
+    assert edit(spelled(name, held, between, by_place=by_place)) == held
+
+
+@given(st.lists(EDITS, max_size=3))
+def test_several_edits_stand_between_slashes(held):
+    words = [spelled(type(one).__name__, one, ":", by_place=True) for one in held]
+    assert edits_of("/".join(words)) == edits_of(words) == edits_of(held) == tuple(held)
+    assert edits_of([one.as_dict() for one in held]) == tuple(held)
+
+
+HOW = st.sampled_from(
+    [
+        decodings.LowConfidence(8, steps=4, block=2, guidance=0.5),
+        decodings.RandomOrder(temperature=1.0),
+        decodings.DreamOrder(8, 4, top_p=0.9, algorithm="entropy", eps=0.01),
+        decodings.Threshold(length=6, threshold=0.5),
+        decodings.LeftToRight(4, cache=False, top_k=3),
+    ]
+)
+
+
+@given(HOW, st.sampled_from([",", ":"]), st.booleans())
+def test_a_decoding_is_read_back_from_its_word(held, between, short):
+    words = {kind: word for word, kind in DECODINGS.items()}
+    name = words[type(held).__name__] if short else type(held).__name__
+    word = spelled(name, held, between, by_place=False)
+    assert decoding_of(word) == decoding_of(held) == decoding_of(held.as_dict()) == held
+    assert decoding(word, length=99).length == (99 if held.length is None else held.length)
+
+
+def test_a_path_may_hold_slashes(tmp_path):
+    how = aw.decoding.LowConfidence(4, steps=2)
+    trace = aw.run(aw.load("tiny/llada"), "the anchor", how)
+    trace.write(tmp_path / "clean.trace")
+    word = f"hide-sinks:1:detect=oracle:unedited={tmp_path / 'clean.trace'}"
+    found = edits_of(f"{word}/no-op")
+    assert found == (E.hide_sinks(1, detect="oracle", unedited=trace), E.no_op())
+
+
+@pytest.mark.parametrize(
+    ("word", "fields", "says"),
+    [
+        ("low-confidence:stps=3", {}, "low-confidence has no stps: it takes length"),
+        ("low-confidence:steps=3", {"steps": 4}, "steps is given twice, in low-confidence:steps=3"),
+        ("low-confidence:steps=3:steps=4", {}, "steps is given twice: say which one"),
+        ("low-confidence:steps=x", {}, "steps: 'x' cannot be read: say a whole number"),
+        ("left-to-right", {"steps": 3}, "leave it out, or use low-confidence, random"),
+        ("sideways", {}, "no decoding is called 'sideways': expected one of low-confidence"),
+    ],
+)
+def test_a_decoding_that_cannot_be_read_says_what_would_have_worked(word, fields, says):
+    with pytest.raises(SpecError, match=says):
+        decoding(word, fields)

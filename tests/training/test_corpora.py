@@ -1,0 +1,378 @@
+"""Corpora: rows by number, a tokenizer that loses nothing, and no held-out word in training text."""
+
+import json
+import re
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import anchorwatch as aw
+from anchorwatch.models.families import by_name
+from anchorwatch.models.tokens import find_mask, load_tokenizer, specials_of
+from anchorwatch.training import corpora, sources, tokenizer
+from anchorwatch.training.texts import python_prose, read_texts
+from anchorwatch.worlds import World, fragments, split_of
+from anchorwatch.worlds.names import _UNWANTED, _pool
+from checkpoints import llada_config, llada_names, network, tensors_of, write
+from references import reading
+from tolerances import BINOMIAL_ERRORS
+
+LENGTH = 128
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return corpora.read({}, LENGTH, seed=3)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(corpus):
+    return corpus.vocabulary
+
+
+def same(a, b):
+    return a.ids.tolist() == b.ids.tolist() and a.scored.tolist() == b.scored.tolist()
+
+
+# The tokenizer
+
+
+@given(st.text(st.characters(exclude_categories=("Cs",)), max_size=200))
+def test_any_text_comes_back(vocabulary, text):
+    assert vocabulary.text(vocabulary.ids(text)) == text
+    assert vocabulary.stock.decode(vocabulary.ids(text)) == text
+
+
+SPELLED = st.sampled_from([*tokenizer.SPECIALS, "<|", "|>", "<", "mask", " ", "\n", "a"])
+
+
+@given(st.lists(SPELLED, max_size=12).map("".join))
+def test_no_text_makes_a_special_token(vocabulary, text):
+    ids = vocabulary.ids(text)
+    assert not set(ids) & set(range(len(tokenizer.SPECIALS)))
+    assert vocabulary.text(ids) == text
+
+
+def test_special_tokens_are_the_first_ids(vocabulary):
+    assert vocabulary.stock.convert_tokens_to_ids(list(tokenizer.SPECIALS)) == [*range(6)]
+    assert (vocabulary.start, vocabulary.end, vocabulary.roles) == ([1], 2, (4, 5))
+    assert len(vocabulary) == 2048
+
+
+def test_bytes_of_any_kind_have_a_token(vocabulary):
+    pieces = vocabulary.stock.get_vocab()
+    assert sum(len(piece) == 1 for piece in pieces) >= 256
+
+
+def test_numbers_are_read_by_two(vocabulary):
+    for year in (*_pool("year", "held-out"), *_pool("year", "train")):
+        assert len(vocabulary.ids(f" {year}")) == 2, year
+
+
+def test_unseen_names_cost_what_seen_ones_cost(vocabulary):
+    cost = {
+        split: np.mean(
+            [
+                len(vocabulary.ids(" " + World(split, hops, 8)[i].answers[0]))
+                for hops in (1, 2)
+                for i in range(1500)
+            ]
+        )
+        for split in ("train", "held-out")
+    }
+    assert abs(cost["held-out"] / cost["train"] - 1) < 0.05
+    assert cost["train"] < 3.2
+
+
+def test_the_same_texts_teach_the_same():
+    texts = [text for i in range(300) for text in fragments(World()[i].prompt())]
+    learned = [tokenizer.train_vocabulary(iter(texts), 800) for _ in range(3)]
+    assert len({vocabulary.digest for vocabulary in learned}) == 1
+    assert learned[0].digest != tokenizer.train_vocabulary(texts[::2], 800).digest
+
+
+def test_the_files_are_read_by_what_loads_models(vocabulary, tmp_path):
+    vocabulary.save(tmp_path)
+    read = load_tokenizer(tmp_path, by_name("llada"))
+    mask = find_mask(None, {}, {}, read, by_name("llada"))
+    specials, notes = specials_of(mask, {}, {}, read, (2048, 2048))
+    assert (specials.mask_id, specials.eos_ids, specials.bos_id, specials.pad_id) == (3, (2,), 1, 0)
+    assert specials.special_ids == frozenset(range(6)) and not notes
+    again = tokenizer.read_vocabulary(tmp_path)
+    assert again.digest == vocabulary.digest
+    assert again.ids("<|mask|> Tarbo") == vocabulary.ids("<|mask|> Tarbo")
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert config["mask_token"] == "<|mask|>"
+
+
+def test_a_loaded_model_reads_prompts_and_chats_as_the_rows_do(vocabulary, tmp_path):
+    made = network("llama", bidirectional=True, vocab_size=2048, max_position_embeddings=256)
+    config = llada_config(vocab_size=2048, embedding_size=2048, mask_token_id=3)
+    config |= {"max_sequence_length": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0}
+    write(tmp_path, config, llada_names(tensors_of(made)))
+    vocabulary.save(tmp_path)
+    model = aw.load(str(tmp_path), device="cpu")
+    for chat in (0.0, 1.0):
+        kind = sources.Questions(chat=chat, random=0, hard=0)
+        place = sources.Place(vocabulary, LENGTH, "train", 0)
+        row = kind.open(place)(4)
+        item = World(distractors=sources.Distractors())[4]
+        given_ = [{"role": "user", "content": item.message()}] if chat else item.prompt()
+        assert list(model.encode(given_)) == row.ids[~row.scored].tolist()
+    regions = item.regions()
+    trace = aw.run(
+        model, item.prompt(), aw.decoding.LowConfidence(4, 2), probes=(), regions=regions
+    )
+    begin, end = regions["question"]
+    inside = trace["region"].values == trace.manifest["regions"].index("question")
+    told = trace.canvas[0][inside]
+    assert vocabulary.text(told).strip() == item.prompt()[begin:end]
+
+
+# Rows
+
+
+@given(st.integers(0, 2**40))
+def test_a_row_is_a_function_of_its_number(corpus, index):
+    row = corpus[index]
+    corpus[index + 1]
+    assert same(row, corpus[index])
+    assert 2 <= len(row.ids) <= LENGTH
+    assert row.ids.shape == row.scored.shape and row.ids.dtype == np.int32
+    assert row.ids.min() >= 0 and row.ids.max() < len(corpus.vocabulary)
+    assert row.ids[0] == 1 and (row.ids != 0).all() and (row.ids != 3).all()
+
+
+def test_rows_are_the_same_for_whoever_reads_the_spec_again(corpus, tmp_path):
+    corpus.vocabulary.save(tmp_path)
+    again = corpora.read({"tokenizer": str(tmp_path), "seed": 3}, LENGTH)
+    assert again.digest == corpus.digest
+    assert all(same(again[i], corpus[i]) for i in range(200, 300))
+
+
+def test_the_digest_sees_everything(corpus):
+    v = corpus.vocabulary
+    mix = [{"kind": "questions"}, {"kind": "backcopy"}]
+
+    def digest(mix=mix, length=LENGTH, seed=0):
+        return corpora.read({"mix": mix}, length, seed, tokenizer=v.stock).digest
+
+    others = [
+        digest(length=96),
+        digest(seed=1),
+        digest(mix=mix[:1]),
+        digest(mix=[{**mix[0], "weight": 2}, mix[1]]),
+        digest(mix=[{**mix[0], "extra": 1}, mix[1]]),
+    ]
+    assert len({digest(), *others}) == 6
+    assert digest() == digest()
+
+
+def test_kinds_come_by_weight(corpus):
+    n = 4000
+    seen = Counter(corpus[i].kind for i in range(n))
+    for kind, share in {"questions": 0.65, "passages": 0.1, "backcopy": 0.15, "prose": 0.1}.items():
+        error = (share * (1 - share) / n) ** 0.5
+        assert abs(seen[kind] / n - share) < BINOMIAL_ERRORS * error
+
+
+def test_describe_is_plain(corpus):
+    said = json.loads(json.dumps(corpus.describe()))
+    assert said["split"] == "train" and len(said["mix"]) == 5
+    again = corpora.read({"mix": said["mix"]}, LENGTH, tokenizer=corpus.tokenizer)
+    shares = zip(again.mix.shares, corpus.mix.shares, strict=True)
+    assert again.mix.sources == corpus.mix.sources and all(np.isclose(a, b) for a, b in shares)
+
+
+def test_questions_end_with_their_answer_and_some_ends(vocabulary):
+    kind = sources.Questions(chat=0.3)
+    rows = kind.open(sources.Place(vocabulary, 160, "held-out", 5))
+    world = kind.world("held-out", 5)
+    slots = Counter()
+    for index in range(300):
+        row, item = rows(index), world[index]
+        prompt, slot = row.ids[~row.scored], row.ids[row.scored]
+        assert vocabulary.text(slot[slot != 2]) == f" {item.answers[0]}"
+        words = slot != 2
+        assert not words[words.argmin() :].any()  # the ends are at the end
+        assert (np.diff(row.scored.astype(int)) >= 0).all()
+        text = vocabulary.text(prompt)
+        assert item.question in text
+        assert all(p.text in text for p in item.passages if p.gold)
+        chat = text.startswith("<|start|><|user|>")
+        assert text.endswith("<|end|><|answer|>" if chat else "\nAnswer:")
+        slots[len(slot)] += 1
+    assert max(slots) <= 16 and set(range(8, 17)) <= set(slots)
+
+
+def test_rows_have_none_to_all_distractors(vocabulary):
+    rows = sources.Questions(random=2, hard=1).open(sources.Place(vocabulary, 256, "train", 0))
+    counts = Counter(vocabulary.text(rows(i).ids).count("Passage:") - 1 for i in range(400))
+    assert set(counts) == {0, 1, 2, 3}
+
+
+def test_short_rows_lose_distractors_and_never_gold(vocabulary):
+    kind = sources.Questions(random=3, hard=3, chat=0)
+    rows = kind.open(sources.Place(vocabulary, 64, "train", 0))
+    for index in range(200):
+        row = rows(index)
+        assert len(row.ids) <= 64
+        assert "Question: " in vocabulary.text(row.ids) and row.scored.any()
+
+
+def test_running_text_fills_its_rows(corpus):
+    for index in range(400):
+        row = corpus[index]
+        if row.kind != "questions":
+            assert len(row.ids) == LENGTH and row.scored.all()
+
+
+def test_a_quiz_asks_for_facts_of_its_passage(vocabulary):
+    rows = sources.Quiz(extra=3, filler=0.0).open(sources.Place(vocabulary, 160, "held-out", 5))
+    asked = Counter()
+    for index in range(200):
+        row = rows(index)
+        told, *questions = vocabulary.text(row.ids).split("\nQuestion: ")
+        slots = np.split(row.ids, np.flatnonzero(np.diff(row.scored.astype(int))) + 1)[1::2]
+        assert len(slots) == len(questions) >= 1 and len(row.ids) <= 160
+        for slot, question in zip(slots, questions, strict=True):
+            answer = question.split("\nAnswer: ")[1]
+            assert vocabulary.text(slot) == f" {answer}" and answer.endswith("<|end|>")
+            assert answer.removesuffix("<|end|>") in told
+        asked[len(questions)] += 1
+    assert set(asked) >= {1, 2, 3}
+
+
+def test_a_short_quiz_asks_the_questions_that_fit(vocabulary):
+    rows = sources.Quiz(extra=3).open(sources.Place(vocabulary, 48, "train", 0))
+    for index in range(100):
+        assert len(rows(index).ids) <= 48 and rows(index).scored.any()
+    with pytest.raises(aw.AnchorwatchError, match="no passage with a question fits into length 8"):
+        sources.Quiz().open(sources.Place(vocabulary, 8, "train", 0))(0)
+
+
+def test_what_is_told_again_is_the_same_in_other_words():
+    world = World("train", 1, 7, extra=3, filler=0.0)
+    different = 0
+    for index in range(100):
+        first, second = world.retold(index)
+        assert set(reading.triples(first)) == set(reading.triples(second))
+        different += first != second
+    assert different > 80
+
+
+def test_kinds_begin_after_their_row(corpus):
+    mix = [{"kind": "quiz", "weight": 1.0}, {"kind": "backcopy", "weight": 3.0, "after": 50}]
+    some = corpora.read({"mix": mix}, 96, tokenizer=corpus.tokenizer)
+    kinds = [some[i].kind for i in range(400)]
+    assert set(kinds[:50]) == {"quiz"} and kinds[50:].count("backcopy") > 200
+    assert "backcopy" in {some.held_out()[i].kind for i in range(50)}  # which begins at once
+    flat = corpora.read({"mix": [{**table, "after": 0} for table in mix]}, 96, 0, corpus.tokenizer)
+    assert some.digest != flat.digest
+    assert all(same(some[i], flat[i]) for i in range(50, 80))
+
+
+def test_a_first_row_of_no_kind_is_refused(corpus):
+    mix = [{"kind": "quiz", "after": 5}]
+    with pytest.raises(aw.AnchorwatchError, match="all begin after row 5"):
+        corpora.read({"mix": mix}, 96, tokenizer=corpus.tokenizer)
+
+
+def test_a_backcopy_row_is_its_words(vocabulary):
+    from anchorwatch.worlds import Backcopy
+
+    row = sources.Backcopy(triggers=0.2).open(sources.Place(vocabulary, 64, "train", 9))(2)
+    text = " " + " ".join(Backcopy(0.2).words(9, 2, 64))
+    assert text.startswith(vocabulary.text(row.ids[1:]))
+
+
+def test_prose_windows_are_of_the_text(vocabulary):
+    rows = sources.Prose().open(sources.Place(vocabulary, 64, "train", 0))
+    told = "<|end|>".join(python_prose().of_split("train").pieces)
+    for index in range(40):
+        text = vocabulary.text(rows(index).ids[1:])
+        assert text.strip("\ufffd") in told
+
+
+# The held-out split
+
+
+def test_no_held_out_name_or_value_stands_in_training_text(corpus):
+    """Every word of 3000 rows and of all prose that could be one is of the training split."""
+    text = [corpus.vocabulary.text(corpus[i].ids) for i in range(3000)]
+    text = "\n".join([*text, *python_prose().pieces])
+    syllables = r"[BDFGKMPTVZ][aeiou][lnr]?(?:[bdfgkmptvz][aeiou][lnr]?){1,2}"
+    found = set(re.findall(rf"\b{syllables}(?:{reading.TOWN}|{reading.LAND})?\b", text))
+    assert len(found) > 3000
+    for name in found:
+        assert split_of(name) == "train" or name[:4].lower() in _UNWANTED, name
+    words = re.findall(r"\w+", text)
+    said = {*words, *(f"{one} {two}" for one, two in pairwise(words))}
+    for kind in ("book", "ship", "trade", "year"):
+        assert said.isdisjoint(_pool(kind, "held-out"))
+        assert len(said.intersection(_pool(kind, "train"))) > 200
+
+
+def test_held_out_rows_are_of_the_other_split(corpus):
+    held = corpus.held_out()
+    assert held.split == "held-out" and held.digest != corpus.digest
+    answers = {split: set() for split in ("train", "held-out")}
+    for one in (corpus, held):
+        for index in range(600):
+            row = one[index]
+            if row.kind == "questions":
+                slot = row.ids[row.scored]
+                answers[one.split].add(corpus.vocabulary.text(slot[slot != 2]))
+    assert len(answers["held-out"]) > 250
+    assert answers["train"].isdisjoint(answers["held-out"])
+
+
+def test_texts_are_parted_by_piece():
+    texts = python_prose()
+    seen, held = (texts.of_split(split).pieces for split in ("train", "held-out"))
+    assert sorted((*seen, *held)) == sorted(texts.pieces)
+    assert set(seen).isdisjoint(held)
+    assert 0.03 < len(held) / len(texts.pieces) < 0.2
+    assert sum(map(len, texts.pieces)) > 200_000
+
+
+# Files of the user's
+
+
+def test_a_text_file_is_read_whole(tmp_path, vocabulary):
+    path = tmp_path / "sea.txt"
+    lines = [f"Line {n} of the sea, with a ¼ and an é.\n" for n in range(3000)]
+    path.write_text("".join(lines), encoding="utf-8")
+    texts = read_texts(path)
+    assert "".join(texts.pieces) == "".join(lines)
+    rows = sources.File(path=str(path)).open(sources.Place(vocabulary, 64, "train", 0))
+    assert len(rows(0).ids) == 64 and not same(rows(0), rows(1))
+
+
+def test_pairs_are_a_row_each(tmp_path, vocabulary):
+    path = tmp_path / "pairs.jsonl"
+    pairs = [{"prompt": f"What is {n} plus one?", "answer": str(n + 1)} for n in range(100)]
+    path.write_text("\n\n".join(map(json.dumps, pairs)))
+    rows = sources.File(path=str(path)).open(sources.Place(vocabulary, 64, "train", 0))
+    for index in range(50):
+        row = rows(index)
+        number = int(re.search(r"is (\d+) plus", vocabulary.text(row.ids))[1])
+        assert vocabulary.text(row.ids[row.scored]) == f" {number + 1}<|end|>"
+
+
+def test_files_count_by_content_and_not_by_path(tmp_path, vocabulary):
+    digests = []
+    for name, text in (("a", "one "), ("b", "one "), ("c", "two ")):
+        (tmp_path / f"{name}.txt").write_text((text * 20 + "\n") * 500)
+        said = {"mix": [{"kind": "file", "path": str(tmp_path / f"{name}.txt")}]}
+        digests.append(corpora.read(said, 64, tokenizer=vocabulary.stock).digest)
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_tokenizer_learns_syllables_not_names(vocabulary):
+    whole = [piece for piece in vocabulary.stock.get_vocab() if len(fragments(piece[1:])) > 1]
+    assert len(whole) < 12  # English ones, such as Golden and Garden

@@ -1,0 +1,237 @@
+"""From a spec to a folder that `aw.load` opens: from scratch, from a checkpoint, with parts, with adapters."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import anchorwatch as aw
+from anchorwatch.training import fit
+from anchorwatch.training.networks import start
+from anchorwatch.training.objectives import Scorer
+from anchorwatch.training.spec import SIZES, from_dict
+from checkpoints import network, tensors_of, write
+from tolerances import SAME_MATHS
+from toy_texts import MASK, WORDS, Texts, fields, stopped_before, tokenizer
+
+
+def fitted(out, **differs):
+    texts = differs.pop("corpus", Texts())
+    words = None if "from" in differs.get("model", {}) else tokenizer()
+    return fit(fields(**differs), out, corpus=texts, tokenizer=words)
+
+
+@pytest.fixture(scope="module")
+def arm(tmp_path_factory):
+    """An autoregressive checkpoint whose tokenizer has no mask token and no spare row."""
+    out = tmp_path_factory.mktemp("arm") / "run"
+    spec = fields(objective={"name": "next_token"})
+    return fit(spec, out, corpus=Texts(), tokenizer=tokenizer(masked=False)).model
+
+
+@pytest.fixture(scope="module")
+def mdm(tmp_path_factory):
+    return fitted(tmp_path_factory.mktemp("mdm") / "run").model
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("objective", ["diffusion", "next_token"])
+def test_what_is_trained_is_what_is_loaded(kind, objective, tmp_path):
+    shape = {"network": kind, "layers": 2, "width": 32, "heads": 4, "kv_heads": 2}
+    done = fitted(tmp_path / "run", model=shape, objective={"name": objective})
+    model = aw.load(done.model)
+    arm = objective == "next_token"
+    assert model.family.kind == ("arm" if arm else "mdm")
+    assert model.family.shift is arm
+    assert model.specials.mask_id == (None if arm else MASK)
+    assert not [check for check in model.check() if not check.holds]
+    held = load_file(done.model / "model.safetensors")
+    assert all(torch.equal(held[name], value) for name, value in model.network.named_parameters())
+    assert aw.load(done.folder / "checkpoints" / "update-00000012").digest == model.digest
+    ask = [6, 7, 8]
+    how = aw.decoding.LeftToRight(length=4) if arm else aw.decoding.LowConfidence(length=4)
+    assert aw.run(model, ask, how, probes=()).num_steps
+
+
+def test_tied_embeddings_are_saved_once_and_stay_tied(tmp_path):
+    shape = {"layers": 1, "width": 32, "heads": 4, "tied": True}
+    done = fitted(tmp_path / "run", model=shape, updates=3)
+    assert "lm_head.weight" not in load_file(done.model / "model.safetensors")
+    loaded = aw.load(done.model).network
+    assert loaded.lm_head.weight.data_ptr() == loaded.model.embed_tokens.weight.data_ptr()
+
+
+def test_arms_begin_with_the_same_tensors():
+    plain = start(from_dict(fields()), tokenizer()).network.state_dict()
+    gated = start(from_dict(fields(variant=["gate"])), tokenizer()).network.state_dict()
+    other = start(from_dict(fields(seed=1)), tokenizer()).network.state_dict()
+    assert set(gated) - set(plain) == {f"model.layers.{i}.self_attn.gate.weight" for i in range(2)}
+    assert all(torch.equal(plain[name], gated[name]) for name in plain)
+    drawn = [name for name in plain if plain[name].ndim == 2]
+    assert not any(torch.equal(plain[name], other[name]) for name in drawn)
+    flat = [plain[name].flatten()[:32] for name in drawn]
+    assert len({tuple(one.tolist()) for one in flat}) == len(drawn)
+
+
+def test_a_deeper_arm_shares_its_first_layers():
+    def first(layers):
+        shape = {"layers": layers, "width": 32, "heads": 4}
+        return start(from_dict(fields(model=shape)), tokenizer()).network.state_dict()
+
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert torch.equal(first(2)[name], first(3)[name])
+
+
+def test_a_gated_arm_is_loaded_with_its_gates(tmp_path):
+    done = fitted(tmp_path / "run", variant=["gate"])
+    model = aw.load(done.model)
+    begun = start(from_dict(fields(variant=["gate"])), tokenizer())
+    begun.network.load_state_dict(load_file(done.model / "model.safetensors"))
+    canvas = torch.tensor([[6, MASK, 8, 9]])
+    with torch.no_grad():
+        expected = begun.network.eval()(canvas).logits
+        ungated = start(from_dict(fields()), tokenizer()).network.eval()
+        ungated.load_state_dict(begun.network.state_dict(), strict=False)
+        assert not torch.allclose(ungated(canvas).logits, expected, atol=SAME_MATHS)
+    assert torch.equal(model.logits(canvas), expected)
+
+
+def test_an_autoregressive_checkpoint_becomes_a_diffusion_model(arm, tmp_path):
+    begun = start(from_dict(fields(model={"from": str(arm)})))
+    assert (begun.kind, begun.shift, begun.mask_id) == ("mdm", True, WORDS)
+    old = load_file(arm / "model.safetensors")
+    rows = begun.network.model.embed_tokens.weight
+    assert torch.equal(rows[:WORDS], old["model.embed_tokens.weight"])
+    assert torch.allclose(rows[WORDS], old["model.embed_tokens.weight"].mean(dim=0))
+    done = fitted(tmp_path / "run", model={"from": str(arm)})
+    model = aw.load(done.model)
+    assert (model.family.kind, model.family.shift, model.mask_id) == ("mdm", True, WORDS)
+    assert model.tokenizer.mask_token_id == WORDS
+    # Every position sees every other: the last token changes what is said of the first.
+    one, other = model.logits([[6, WORDS, 8, 9], [6, WORDS, 8, 10]])
+    assert not torch.equal(one[1], other[1])
+
+
+def test_fine_tuning_keeps_the_kind_and_the_prompt_clear(arm, mdm, tmp_path):
+    for source, kind in ((arm, "arm"), (mdm, "mdm")):
+        spec = fields(model={"from": str(source)}, objective={"name": "fine_tune"})
+        done = fit(spec, tmp_path / kind, corpus=Texts())
+        assert aw.load(done.model).family.kind == kind
+    from anchorwatch.training.feed import poser_of
+
+    spec = from_dict(fields(model={"from": str(mdm)}, objective={"name": "fine_tune"}))
+    rows = poser_of(spec, start(spec))([Texts()[i] for i in range(8)], 0, range(8))
+    for row in range(8):
+        text = Texts()[row]
+        prompt = len(text.ids) - 4
+        assert rows.canvas[row, :prompt].tolist() == text.ids[:prompt].tolist()
+    assert rows.divisor == 32
+
+
+def test_a_first_update_of_a_converted_checkpoint_begins_at_its_weights(arm, tmp_path):
+    spec = fields(model={"from": str(arm)}, updates=1, optimizer={"lr": 1e-12, "weight_decay": 0.0})
+    done = fit(spec, tmp_path / "run", corpus=Texts())
+    old, new = (load_file(at / "model.safetensors") for at in (arm, done.model))
+    name = "model.layers.1.mlp.up_proj.weight"
+    assert torch.allclose(old[name], new[name], atol=1e-9)
+
+
+LORA = {"rank": 4, "targets": ["q_proj", "o_proj", "up_proj"]}
+
+
+def test_adapters_train_and_are_saved_merged(mdm, tmp_path):
+    out = tmp_path / "run"
+    done = fitted(out, model={"from": str(mdm)}, lora=LORA, variant=["gate"])
+    old, new = (load_file(at / "model.safetensors") for at in (mdm, done.model))
+    changed = {name for name in old if not torch.equal(old[name], new[name])}
+    targets = ("q_proj.weight", "o_proj.weight", "up_proj.weight")
+    assert changed == {name for name in old if name.endswith(targets)}
+    assert not [name for name in new if "lora" in name or "base_layer" in name]
+    # The part is trained in full, and is not where it began.
+    spec = from_dict(fields(model={"from": str(mdm)}, lora=LORA, variant=["gate"]))
+    begun = start(spec)
+    gate = "model.layers.0.self_attn.gate.weight"
+    assert not torch.equal(begun.network.state_dict()[gate], new[gate])
+    # Merged is what was trained, but for rounding.
+    inner = done.folder / "checkpoints" / "update-00000012" / "training"
+    begun.network.load_state_dict(load_file(inner / "trained.safetensors"))
+    canvas = torch.tensor([[6, MASK, 8, 9]])
+    with torch.no_grad():
+        expected = begun.network.eval()(canvas).logits
+    assert torch.allclose(aw.load(done.model).logits(canvas), expected, atol=SAME_MATHS)
+
+
+def test_adapters_of_a_new_mask_token_train_its_row(arm, tmp_path):
+    done = fitted(tmp_path / "run", model={"from": str(arm)}, lora=LORA)
+    rows = load_file(done.model / "model.safetensors")["model.embed_tokens.weight"]
+    mean = load_file(arm / "model.safetensors")["model.embed_tokens.weight"].mean(dim=0)
+    assert not torch.allclose(rows[WORDS], mean, atol=1e-4)
+
+
+def test_adapters_go_on_bit_for_bit(mdm, tmp_path):
+    said = {"model": {"from": str(mdm)}, "lora": LORA, "checkpoints": {"updates": 5}}
+    whole = fitted(tmp_path / "whole", **said)
+    with stopped_before(8):
+        fitted(tmp_path / "cut", **said)
+    cut = fitted(tmp_path / "cut", **said)
+    assert cut.resumed_at == 5
+    one, other = (load_file(run.model / "model.safetensors") for run in (whole, cut))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_scorer_is_the_networks_own_loss(mdm):
+    model = aw.load(mdm)
+    canvas, at = torch.tensor([[6, MASK, 8, MASK]]), torch.tensor([1, 3])
+    costs = Scorer(model.network)(canvas, None, at, torch.tensor([7, 9]))
+    logprobs = model.logprobs(canvas)[0]
+    expected = torch.stack([-logprobs[1, 7], -logprobs[3, 9]])
+    assert torch.allclose(costs, expected, atol=SAME_MATHS)
+
+
+def test_bf16_computes_in_bf16_and_keeps_float32(tmp_path):
+    done = fitted(tmp_path / "run", precision="bf16", updates=3)
+    plain = fitted(tmp_path / "plain", updates=3)
+    held = load_file(done.model / "model.safetensors")
+    assert {tensor.dtype for tensor in held.values()} == {torch.float32}
+    assert done.lines[0].loss != plain.lines[0].loss
+    assert done.lines[0].loss == pytest.approx(plain.lines[0].loss, rel=0.02)
+
+
+def test_workers_change_nothing(tmp_path):
+    one = fitted(tmp_path / "one", updates=4)
+    other = fitted(tmp_path / "other", updates=4, workers=1)
+    assert [line.loss for line in one.lines] == [line.loss for line in other.lines]
+
+
+def test_passes_that_are_added_up_give_the_update_of_one(tmp_path):
+    one = fitted(tmp_path / "one", updates=3)
+    four = fitted(tmp_path / "four", updates=3, accumulation=4)
+    losses = [line.loss for line in one.lines]
+    assert [line.loss for line in four.lines] == pytest.approx(losses, abs=SAME_MATHS)
+
+
+def test_the_log_is_whole_in_both_forms(tmp_path):
+    done = fitted(tmp_path / "run")
+    lines = (done.folder / "log.csv").read_text().splitlines()
+    assert lines[0] == "update,loss,lr,grad_norm,tokens_per_second,tokens"
+    assert [int(line.split(",")[0]) for line in lines[1:]] == list(range(1, 13))
+    held = [json.loads(line) for line in (done.folder / "log.jsonl").read_text().splitlines()]
+    assert [one["loss"] for one in held] == [line.loss for line in done.lines]
+    assert held[-1]["lr"] == pytest.approx(1e-3)
+    assert (done.folder / "loss.pdf").stat().st_size > 1000
+
+
+def test_the_ladder_is_smdm_s():
+    from anchorwatch.models.keymaps import SMDM_HEADS
+
+    assert all(SMDM_HEADS[layers, width] == heads for layers, width, heads in SIZES.values())
+
+
+def test_a_foreign_stock_checkpoint_can_be_gone_on_from(tmp_path):
+    made = network("llama", vocab_size=WORDS)
+    config = made.config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
+    folder = write(tmp_path / "stock", config, tensors_of(made))
+    tokenizer(masked=False).save_pretrained(folder)
+    done = fitted(tmp_path / "run", model={"from": str(folder)})
+    assert aw.load(done.model).family.shift

@@ -1,0 +1,142 @@
+"""Held-out numbers: the bound against its enumeration, paired noise, answers by exact match."""
+
+import numpy as np
+import pytest
+import torch
+
+import anchorwatch as aw
+from anchorwatch.training import answers, bound, by_length, fit
+from anchorwatch.worlds import Item, Passage
+from references.bounds import over_orders
+from tolerances import METRIC, SAME_MATHS, SHUFFLED
+from toy_texts import MASK, WORDS, Text, Texts, fields, tokenizer
+
+
+def trained(out, **differs):
+    return aw.load(fit(fields(**differs), out, corpus=Texts(), tokenizer=tokenizer()).model)
+
+
+@pytest.fixture(scope="module")
+def mdm(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("mdm") / "run", updates=40)
+
+
+@pytest.fixture(scope="module")
+def arm(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("arm") / "run"
+    return trained(folder, updates=40, objective={"name": "next_token"})
+
+
+class One:
+    """One text, again and again."""
+
+    digest = "one"
+
+    def __init__(self, text):
+        self.text = text
+
+    def __getitem__(self, index):
+        return self.text
+
+    def describe(self):
+        return {}
+
+
+def test_the_bound_of_a_short_answer_is_the_mean_over_orders(mdm):
+    ids = Texts(ragged=False)[3].ids
+    answer = (4, 9, 15)
+
+    def cost(masked, at):
+        canvas = torch.from_numpy(ids.copy())
+        canvas[list(masked)] = MASK
+        return -float(mdm.logprobs(canvas)[at, ids[at]])
+
+    text = Text(ids, np.isin(np.arange(len(ids)), answer))
+    held = bound(mdm, One(text), examples=512, draws=4, answer_only=True)
+    assert held.scored.tolist() == [3] * 512
+    expected = over_orders(cost, answer) / len(answer)
+    assert held.value == pytest.approx(expected, rel=SHUFFLED)
+
+
+def test_an_autoregressive_cost_is_exact(arm):
+    held = bound(arm, Texts(), examples=5)
+    for index in range(5):
+        ids = torch.from_numpy(Texts()[index].ids)
+        rows = arm.logprobs(ids)[1:].gather(-1, ids[1:, None])
+        assert held.sequences[index] == pytest.approx(-float(rows.mean()), abs=SAME_MATHS)
+    assert np.isnan(held.t).all()
+    assert held.scored.tolist() == [len(Texts()[i].ids) - 1 for i in range(5)]
+
+
+def test_noise_is_shared_by_arms_and_batches(mdm, tmp_path):
+    other = trained(tmp_path / "run", updates=5, variant=["gate"])
+    one, two = bound(mdm, Texts(), examples=24), bound(other, Texts(), examples=24)
+    assert np.array_equal(one.t, two.t)
+    assert np.array_equal(one.asked, two.asked)
+    assert not np.allclose(one.nats, two.nats)
+    again = bound(mdm, Texts(), examples=24, batch=5)
+    assert np.array_equal(again.asked, one.asked)
+    assert np.allclose(again.nats, one.nats, rtol=SAME_MATHS)
+
+
+def test_slices_of_t_average_to_the_bound(mdm):
+    held = bound(mdm, Texts(ragged=False), examples=40, draws=2)
+    table = held.by_time(bins=4)
+    assert table["n"].tolist() == [20, 20, 20, 20]
+    assert table["value"].mean() == pytest.approx(held.value, rel=METRIC)
+    assert (table["null"] == np.log(WORDS)).all()
+    wide = held.by_time(bins=400)
+    assert wide["value"].isna().sum() == (wide["n"] == 0).sum() > 0  # absent is not zero
+
+
+def test_lengths_are_cut_and_named(mdm):
+    table = by_length(mdm, Texts(), [4, 8, 16], examples=12)
+    assert table["length"].tolist() == [4, 8, 16]
+    whole = bound(mdm, Texts(), examples=12)
+    assert table["value"].iloc[-1] == whole.value
+    assert table["value"].nunique() == 3
+
+
+def item(question, answer):
+    return Item(question, (answer,), (Passage("w9 w8", gold=True, rivals=("w8",)),), {})
+
+
+class Planted:
+    """`aw.run_many` whose traces say what is planted: the answer, an end, and rubbish after it."""
+
+    def __init__(self, model, said):
+        self.model, self.said, self.prompts = model, said, []
+
+    def __call__(self, model, prompts, decoding, *, probes, batch):
+        self.prompts += prompts
+        return [self.trace(words) for words in self.said]
+
+    def trace(self, words):
+        class Trace:
+            answer = np.arange(2, 2 + len(words))
+            canvas = np.array([[6, 7, *words]])
+
+        return Trace()
+
+
+@pytest.mark.parametrize("book", ["open", "closed"])
+def test_answers_end_at_the_first_end_token(mdm, monkeypatch, book):
+    from anchorwatch.training import held_out
+
+    w = {name: mdm.tokenizer.convert_tokens_to_ids(name) for name in ("w1", "w2", "w3")}
+    end = mdm.specials.end_ids[0]
+    planted = Planted(mdm, [[w["w1"], end, w["w2"]], [w["w3"], end, end]])
+    monkeypatch.setattr(held_out, "run_many", planted)
+    table = answers(mdm, [item("q1", "w1"), item("q2", "w2")], book=book)
+    assert table["said"].tolist() == ["w1", "w3"]
+    assert table["right"].tolist() == [1.0, 0.0]
+    assert table["null"].tolist() == ([0.5, 0.5] if book == "open" else [0.0, 0.0])
+    assert all(("Passage" in prompt) == (book == "open") for prompt in planted.prompts)
+
+
+@pytest.mark.parametrize("kind", ["mdm", "arm"])
+def test_real_runs_answer_too(kind, request):
+    model = request.getfixturevalue(kind)
+    table = answers(model, [item("w1", "w1"), item("w2 w3", "w2")], length=3)
+    assert len(table) == 2
+    assert set(table["right"]) <= {0.0, 1.0}

@@ -1,0 +1,115 @@
+"""Killed at any moment and started again, a run ends with the same weights, bit for bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from anchorwatch.training.checkpoints import newest
+from anchorwatch.training.log import from_json
+
+SCRIPT = Path(__file__).with_name("killed.py")
+KILLED = -signal.SIGKILL
+
+
+class Runs:
+    """One process that forks a child for each run."""
+
+    def __init__(self):
+        env = os.environ | {"HF_HUB_OFFLINE": "1"}
+        pipe, words = subprocess.PIPE, [sys.executable, str(SCRIPT)]
+        self.server = subprocess.Popen(words, stdin=pipe, stdout=pipe, env=env, text=True)
+
+    def __call__(self, out, moment="never", number=1):
+        self.server.stdin.write(f"{out}|{moment}|{number}\n")
+        self.server.stdin.flush()
+        return int(self.server.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def runs():
+    held = Runs()
+    yield held
+    held.server.stdin.close()
+    held.server.wait()
+    held.server.stdout.close()
+
+
+def weights(out):
+    return load_file(out / "model" / "model.safetensors")
+
+
+def curve(out):
+    """All that is logged but the speed, which is the machine's."""
+    lines = from_json((out / "log.jsonl").read_text())
+    return [(one.update, one.loss, one.lr, one.grad_norm, one.tokens) for one in lines]
+
+
+@pytest.fixture(scope="module")
+def whole(runs, tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert runs(out) == 0
+    return out
+
+
+def same(one, other):
+    assert curve(one) == curve(other)
+    held, expected = weights(one), weights(other)
+    assert held.keys() == expected.keys()
+    for name in expected:
+        assert torch.equal(held[name], expected[name]), name
+
+
+CHAINS = {
+    "updates": [("in an update", 2), ("after an update", 6), ("in an update", 3)],
+    "logs": [("after a log line", 2), ("after a log line", 1), ("in an update", 5)],
+    "writes": [
+        ("while tensors are written", 1),
+        ("before the record", 1),
+        ("before the record", 2),
+    ],
+    "renames": [("before the rename", 1), ("after the rename", 2), ("before the old one goes", 1)],
+    "end": [("before the model", 1), ("before the rename", 1)],
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_killed_at_named_moments(chain, runs, whole, tmp_path):
+    out = tmp_path / "run"
+    for moment, number in CHAINS[chain]:
+        assert runs(out, moment, number) == KILLED, moment
+    assert runs(out) == 0
+    same(out, whole)
+
+
+def test_killed_at_random_moments(runs, whole, tmp_path):
+    out, chance = tmp_path / "run", random.Random()
+    for _ in range(8):
+        assert runs(out, "after milliseconds", chance.randrange(300)) in (0, KILLED)
+    assert runs(out) == 0
+    same(out, whole)
+
+
+def test_nothing_is_left_lying_about(whole):
+    assert not list(whole.rglob("*.tmp"))
+    assert sorted(path.name for path in (whole / "checkpoints").iterdir()) == ["update-00000011"]
+    held = newest(whole)
+    assert held.update == 11
+    assert len(held.lines) == 11
+    assert json.loads((whole / "run.json").read_text())["spec"]["updates"] == 11
+
+
+def test_a_finished_run_is_not_trained_again(runs, whole):
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
+    assert runs(whole) == 0
+    after = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
+    assert {p: t for p, t in after.items() if p.name != ".lock"} == {
+        p: t for p, t in before.items() if p.name != ".lock"
+    }
