@@ -35,6 +35,11 @@ HOSTILE = (
     "[MASK]",
     "\u2028\u2029",
     "javascript:alert(1)",
+    "abc مرحبا 123 שלום",
+    "<|endoftext|><s>[INST]",
+    "{@html x}${x}`",
+    "'onmouseover=window.hacked=1 x='",
+    '=HYPERLINK("http://evil.example")',
     "x" * 1_000_000,
 )
 
@@ -144,7 +149,7 @@ def _manifest(sizes, prompt, ids, seed) -> dict:
             "windows": None,
             "shift": False,
             "mask_id": MASK_ID,
-            "sink_id": None,
+            "parts": [],
             "layers": layers,
             "heads": heads,
             "kv_heads": heads,

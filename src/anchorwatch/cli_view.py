@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from anchorwatch.trace import Trace
 
 Traces = Annotated[list[Path], typer.Argument(help="Traces; with two or more, compare them.")]
+Tables = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--table",
+        help="Metrics for the head grid: a file of `measure METRIC --by layer,head -o`, a folder.",
+    ),
+]
 RuleWord = Annotated[str | None, typer.Option(help="What a sink is: rulli:3, zscore:3, gu:0.3.")]
 
 
@@ -32,6 +39,7 @@ def view(
         str | None, typer.Option(help="The model that wrote them: measures exact maps on demand.")
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 0,
+    table: Tables = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Only print the address.")] = False,
 ) -> None:
     """Look at traces in the browser: a server for this machine only, until interrupted."""
@@ -41,7 +49,7 @@ def view(
     from anchorwatch.explorer.tiles import Run
 
     link("", at)  # a typing mistake costs no reading
-    options, held = _options(rule), _opened(traces)
+    options, held = _looked_at(traces, rule, table)
     replays = _replays(model, held)
     runs = [Run(one, options, replay) for one, replay in zip(held, replays, strict=True)]
     server = Server(runs, port=port)
@@ -60,12 +68,14 @@ def export(
     ],
     rule: RuleWord = None,
     layers: Annotated[str | None, typer.Option(help="Only these layers: 0,8,31.")] = None,
+    table: Tables = None,
 ) -> None:
     """Write traces as one page that opens from a mail attachment; exit code 3 if any is damaged."""
     from anchorwatch.explorer import export as exports
     from anchorwatch.explorer.tiles import Run
 
-    options, held, chosen = _options(rule), _opened(traces), _layers(layers)
+    chosen = _layers(layers)
+    options, held = _looked_at(traces, rule, table)
     if not any(one.trace for one in held):
         raise TraceError(f"{held[0].name} cannot be shown: {held[0].damage[0]}")
     written = exports.export([Run(one, options) for one in held], out, layers=chosen)
@@ -74,10 +84,17 @@ def export(
         raise typer.Exit(3)
 
 
-def _options(rule: str | None) -> Options:
+def _looked_at(
+    traces: Sequence[Path], rule: str | None, table: Sequence[Path] | None
+) -> tuple[Options, list[Opened]]:
+    """How runs are shown, and the runs; a wrong rule or table costs no reading of traces."""
+    from anchorwatch.explorer import tables
     from anchorwatch.explorer.tiles import Options
 
-    return Options(rule=rulli() if rule is None else parse(rule))
+    chosen, read = rulli() if rule is None else parse(rule), tables.gathered(table or [])
+    held = _opened(traces)
+    tables.refuse_strangers(read, [one.trace for one in held if one.trace is not None])
+    return Options(rule=chosen, tables=tuple(read)), held
 
 
 def _opened(traces: Sequence[Path]) -> list[Opened]:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -28,6 +28,9 @@ from anchorwatch.fields import Field
 from anchorwatch.foreign import one_line
 from anchorwatch.soundness import wrong_arrays, wrong_manifest
 from anchorwatch.store import SCHEMA, SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ROLES = ("prompt", "special", "masked", "fresh", "written", "absent")
 PROMPT, SPECIAL, MASKED, FRESH, WRITTEN, ABSENT = range(len(ROLES))
@@ -225,9 +228,14 @@ class Trace:
             name = Path(path).name
             raise TraceError(f"the name {name[:20]}... is too long: choose a shorter one") from None
 
-    def show(self, beside: Trace | None = None) -> Any:
-        """The explorer in a notebook, alone or beside another run; elsewhere `anchorwatch view`."""
-        return import_module("anchorwatch.explorer.notebook").shown(self, beside)
+    def show(
+        self, beside: Trace | None = None, *, tables: Mapping[str, pd.DataFrame] | None = None
+    ) -> Any:
+        """The explorer in a notebook, alone or beside another run; elsewhere `anchorwatch view`.
+
+        `tables` are metrics by layer and head, by the names that the head grid gives them.
+        """
+        return import_module("anchorwatch.explorer.notebook").shown(self, beside, tables)
 
     def __repr__(self) -> str:
         m = self._manifest

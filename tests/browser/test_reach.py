@@ -4,11 +4,14 @@ import http.server
 import threading
 from functools import partial
 
+import numpy as np
 import pytest
 
 from anchorwatch.explorer.export import export
 from anchorwatch.explorer.opening import given, opened
-from anchorwatch.explorer.tiles import Run
+from anchorwatch.explorer.tiles import Options, Run
+from planted import planted, random_maps
+from shown import small
 
 
 def reading(page, panel="map"):
@@ -170,14 +173,99 @@ def test_the_difference_is_b_minus_a(look, serving, plain, causal):
     one, two = (
         t["received"].sel(group="all")[2, 1].mean("head").values[3] for t in (plain, causal)
     )
+    page.wait_for_function(
+        "() => !document.querySelector('[data-panel=difference] .reading').textContent.includes('≈')"
+    )
     said = float(reading(page, "difference").rpartition("·")[2].replace("+", ""))
-    assert said == pytest.approx(float(two - one), abs=0.02 * float(max(one, two)))
+    assert said == pytest.approx(float(two - one), rel=1e-3)  # four digits are said
+    page.locator("[data-panel=difference] button", has_text="Table").click()
+    rows = [
+        row.split("\t")
+        for row in page.locator("[data-panel=difference] tbody tr").all_inner_texts()
+    ]
+    assert {row[-1] for row in rows} == {"exact"}
+    shares = [t["received"].sel(group="all")[2, 1].mean("head").values for t in (plain, causal)]
+    for a, _, b, _, value, _ in rows:
+        assert float(value) == pytest.approx(
+            shares[1][int(b)] - shares[0][int(a)], rel=1e-4, abs=1e-7
+        )
+    assert "rounded to eight bits" in page.locator("[data-panel=difference] .note").inner_text()
 
 
 def test_a_run_beside_itself_does_not_differ(look, url):
     page = look(url).go(f"{url}#v=1&with=0&step=4&layer=1&token=5")
     page.wait_for_selector("[data-panel=difference] canvas[data-drawn]")
     assert reading(page, "difference").endswith("· 0")
+
+
+def test_layers_of_unequal_depth_are_matched_in_words(look, serving, plain):
+    deep = planted(
+        random_maps(np.random.default_rng(4), (8, 7, 2, 14)), prompt=4, source="lab/deep"
+    )
+    url = serving([Run(given(plain)), Run(given(deep))])
+    page = look(url).go(f"{url}#v=1&with=1&step=2&layer=1&head=3")
+    page.wait_for_selector("[data-panel=difference] canvas[data-drawn]")
+    words = page.locator(".align").inner_text()
+    assert "layer 1 of A is beside layer 3 of B: A has 3 layers and B 7, matched by depth" in words
+    assert "B has no head 3: the mean of its 2 is shown" in words
+    assert "layer 3, mean of 2 heads" in page.locator("[data-panel=mapB] .says").inner_text()
+
+
+def test_a_sent_difference_says_how_far_it_may_be_off(look, sent, plain, causal):
+    held = look(sent[0].as_uri())
+    page = held.go(f"{sent[0].as_uri()}#v=1&with=1&align=step&step=2&layer=1&token=3&scale=share")
+    page.wait_for_selector("[data-panel=difference] canvas[data-drawn]")
+    one, two = (
+        float(t["received"].sel(group="all")[2, 1].mean("head").values[3]) for t in (plain, causal)
+    )
+    said = reading(page, "difference").rpartition("·")[2]
+    if "≈" in said:
+        low, high = (float(word) for word in said.partition("from ")[2].split(" to "))
+        room = 1e-3 * max(abs(low), abs(high))  # three digits are said
+        assert low - room <= two - one <= high + room
+    else:  # sinks in both
+        assert float(said) == pytest.approx(two - one, rel=1e-3)
+    assert (
+        "the least and the greatest they may be"
+        in page.locator("[data-panel=difference] .note").inner_text()
+    )
+
+
+def test_a_bin_opens_its_positions(look, serving):
+    trace = small(steps=6, length=150)
+    url = serving([Run(given(trace), Options(columns=50))])
+    held = look(url)
+    page = held.go(f"{url}#v=1&step=2&layer=1&scale=share")
+    assert "A column is 3 positions" in page.locator("[data-range]").inner_text()
+    heat = page.locator("[data-panel=map] .heat").first
+    x, y, w, h = map(float, heat.get_attribute("data-frame").split())
+    heat.click(position={"x": x + 30.5 * w / 50, "y": y + 4.5 * h / 6})
+    page.wait_for_selector("[data-range] canvas[data-drawn]")
+    assert "positions 64 to 127, one column each" in page.locator("[data-range]").inner_text()
+    token = int(held.hash("step=4").partition("token=")[2].partition("&")[0])
+    assert 90 <= token <= 92
+    small_heat = page.locator("[data-range] .heat")
+    x, y, w, h = map(float, small_heat.get_attribute("data-frame").split())
+    small_heat.click(position={"x": x + 40.5 * w / 64, "y": y + 3.5 * h / 6})
+    assert "token=104" in held.hash("step=3")
+    share = trace["received"].sel(group="all")[3, 1].mean("head").values[104]
+    said = page.locator("[data-range] .reading").inner_text()
+    assert "position 104" in said
+    assert f"{float(f'{share:.5g}')}"[:6] in said
+    for _ in range(30):  # keys go on into the next part
+        page.keyboard.press(".")
+    page.wait_for_function(
+        "() => document.querySelector('[data-range]').textContent.includes('positions 128 to 149')"
+    )
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => !document.querySelector('[data-range] canvas')")
+
+
+def test_a_sent_page_says_that_bins_stay_shut(look, tmp_path):
+    runs = [Run(given(small(steps=6, length=150)), Options(columns=50))]
+    place = export(runs, tmp_path / "page.html").as_uri()
+    page = look(place).go(f"{place}#v=1&step=2&layer=1&token=90")
+    assert "this page holds no more" in page.locator("[data-range]").inner_text()
 
 
 @pytest.fixture(scope="module")

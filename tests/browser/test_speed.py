@@ -1,10 +1,9 @@
-"""How long a reader waits for a trace of full size.
+"""How long a reader waits for a trace of full size: measured, and compared with what we promise.
 
-The best of a few tries, on a machine that others may use: waiting for a core is measured beside it,
-by the same work done here, and taken out.
+Run by itself (`make test` does so last): a busy machine makes a reader wait, and this fails.
 """
 
-import time
+from statistics import median
 
 import pytest
 
@@ -14,7 +13,7 @@ from shown import large
 
 FIRST_PAINT_MS = 1000
 SCRUB_MS = 50
-TRIES = 4
+TRIES = 5
 
 SCRUB = """async () => {
   const painted = () => new Promise(done => requestAnimationFrame(() => {
@@ -40,14 +39,6 @@ def place(tmp_path_factory):
     return large().write(tmp_path_factory.mktemp("large") / "large.trace")
 
 
-def contention() -> float:
-    """How many times longer work takes than its own time on a core; 1 on a machine of its own."""
-    wall, own = time.perf_counter(), time.thread_time()
-    while time.perf_counter() - wall < 0.4:
-        sum(range(2000))
-    return max(1.0, (time.perf_counter() - wall) / (time.thread_time() - own))
-
-
 def first_paint(page, address):
     page.goto("about:blank")
     page.goto(address, wait_until="commit")
@@ -58,23 +49,20 @@ def first_paint(page, address):
     return held.json_value()
 
 
+@pytest.mark.alone
 def test_a_full_trace_is_seen_within_a_second_and_scrubbed_without_waiting(look, serving, place):
     times, scrubs = [], []
     for _ in range(TRIES):
         url = serving([Run(opened(place))])  # nothing is kept from the try before
         held = look(url)
-        wait = contention()
-        times.append(first_paint(held.page, f"{url}#v=1&step=10&layer=6") / wait)
+        times.append(first_paint(held.page, f"{url}#v=1&step=10&layer=6"))
         held.page.wait_for_function(
             "() => !document.querySelector('[data-panel=layers] [role=status]')"
         )
-        wait = contention()
-        scrubs.append(held.page.evaluate(SCRUB) / wait)
+        scrubs.append(held.page.evaluate(SCRUB))
         assert "step=35" in held.hash("step=35")
-        if times[-1] < FIRST_PAINT_MS and scrubs[-1] < SCRUB_MS:
-            break
-    assert min(times) < FIRST_PAINT_MS, times
-    assert min(scrubs) < SCRUB_MS, scrubs
+    assert median(times) < FIRST_PAINT_MS, times
+    assert median(scrubs) < SCRUB_MS, scrubs
 
 
 def test_a_canvas_of_4096_tokens_is_binned_and_said(look, serving):
@@ -88,3 +76,4 @@ def test_a_canvas_of_4096_tokens_is_binned_and_said(look, serving):
     assert page.locator("[data-panel=text] [data-p]").count() == 4096
     page.keyboard.press("ArrowRight")
     page.wait_for_function("() => location.hash.includes('step=65')")
+    assert "A column is 4 positions" in page.locator("[data-range]").inner_text()

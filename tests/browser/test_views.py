@@ -4,7 +4,12 @@ import matplotlib
 import numpy as np
 import pytest
 
+from anchorwatch import metrics
+from anchorwatch.explorer.opening import given
 from anchorwatch.explorer.packets import codes, decoded
+from anchorwatch.explorer.tables import gathered
+from anchorwatch.explorer.tiles import Options, Run
+from anchorwatch.metrics import files
 
 PANELS = ("map", "layers", "text", "heads", "flow", "geometry", "exact")
 COLOUR = 8
@@ -151,6 +156,29 @@ def test_heads_show_any_measure(look, url, plain):
     assert f"layer 2 · head 1 · entropy {said(value, 4)}" in text
     page.locator("[data-panel=heads] button", has_text="Table").click()
     assert "top 8 of 12 heads shown" in page.locator("[data-panel=heads] .under").inner_text()
+
+
+def test_heads_show_a_table_with_its_null(look, serving, plain, tmp_path):
+    table = metrics.sinks([plain], by=["layer", "head"])
+    place = files.save(table, tmp_path / "sinks.csv")
+    url = serving([Run(given(plain), Options(tables=tuple(gathered([place]))))])
+    row = table[(table["layer"] == 2) & (table["head"] == 1)].iloc[0]
+    page = look(url).go(f"{url}#v=1&step=5&layer=2&head=1")
+    page.wait_for_function(
+        "word => [...document.querySelectorAll('[data-panel=heads] option')].some(o => o.textContent === word)",
+        arg=f"{row['quantity']} (sinks)",
+    )
+    page.locator("[data-panel=heads] select").select_option(f"{row['quantity']} (sinks)")
+    page.wait_for_function(
+        "() => document.querySelector('[data-panel=heads] .reading').textContent.includes('null')"
+    )
+    text = page.locator("[data-panel=heads] .reading").inner_text()
+    assert f"{row['quantity']} (sinks) {said(row['value'], 4)}" in text
+    assert f"null {said(row['null'], 3)}" in text
+    assert "one prompt" in text
+    page.locator("[data-panel=heads] button", has_text="Table").click()
+    under = page.locator("[data-panel=heads] .under").inner_text()
+    assert "over all steps: top 8 of 12 heads shown" in under
 
 
 def test_flow_says_who_gives_to_whom(look, url, plain):

@@ -56,7 +56,7 @@ def test_a_page_holds_what_the_server_would_give():
     run = Run(given(small()))
     (held,) = data_of(whole([run]))["runs"]
     assert held["packets"].keys() == set(run.keys())
-    for key in ("frames", "null-0", "layer-0", "layer-2"):
+    for key in ("frames", "null-0-0", "layer-0", "layer-2"):
         wanted, meta = packets.unpack(run.packet(key))
         got, got_meta = packet_of(held, key)
         assert got_meta == meta

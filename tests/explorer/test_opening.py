@@ -1,11 +1,13 @@
 """A damaged or foreign trace: what is damaged is named, the rest is shown, nothing is made up."""
 
+import contextlib
 import json
 import shutil
 
 import numpy as np
 import pytest
 
+from anchorwatch import commits
 from anchorwatch.errors import TraceError
 from anchorwatch.explorer import packets
 from anchorwatch.explorer.opening import given, opened
@@ -125,6 +127,61 @@ def test_a_foreign_folder_says_so(tmp_path, kind):
     assert held.trace is None
     assert held.damage
     assert Run(held).header()["damage"]
+
+
+def rewritten(path, edit):
+    """A trace whose metadata were changed, with a record that agrees: sealed by somebody else."""
+    root = json.loads((path / "zarr.json").read_bytes())
+    edit(root["consolidated_metadata"]["metadata"], root["attributes"])
+    (path / "zarr.json").write_text(json.dumps(root))
+    commits.commit(path)
+
+
+FOREIGN = {
+    "other dimensions": lambda a, _: a["received"].update(
+        dimension_names=["step", "head", "layer", "group", "key"]
+    ),
+    "no dimension names": lambda a, _: a["received"].pop("dimension_names"),
+    "float64": lambda a, _: a["received"].update(data_type="float64"),
+    "big-endian": lambda a, _: a["received"].update(
+        codecs=[{"name": "bytes", "configuration": {"endian": "big"}}]
+    ),
+    "objects": lambda a, _: a["received"].update(data_type="object"),
+    "an unknown kind": lambda a, _: a["received"].update(data_type="bits"),
+    "10^18 cells": lambda a, _: a["received"].update(shape=[10**9, 10**9, 1, 1, 1]),
+    "other lengths": lambda a, _: a["received"].update(shape=[8, 3, 4, 3, 99]),
+    "groups within groups": lambda a, _: a.update(
+        {"/".join("g" * n): {"zarr_format": 3, "node_type": "group"} for n in range(1, 300)}
+    ),
+    "many attributes": lambda a, _: a["entropy"]["attributes"].update(
+        {f"a{n}": "x" for n in range(100_000)}
+    ),
+    "parts that are none": lambda _, b: retold(b, lambda m: m["model"].update(parts=[{"name": 3}])),
+    "layers without end": lambda _, b: retold(b, lambda m: m["model"].update(layers=10**9)),
+    "no layers": lambda _, b: retold(b, lambda m: m["model"].update(layers=-1)),
+    "regions that are no words": lambda _, b: retold(b, lambda m: m.update(regions=[1, None])),
+    "windows that are none": lambda _, b: retold(b, lambda m: m["model"].update(windows=["x"])),
+    "tokens that are no words": lambda _, b: retold(b, lambda m: m.update(tokens={"1": 5})),
+}
+
+
+def retold(attributes, edit):
+    edit(attributes["manifest"])
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_what_somebody_else_sealed_is_shown_or_said_and_never_another_error(path, kind):
+    """Whatever the metadata say: a header, and packets or sentences; nothing is raised else."""
+    rewritten(path, FOREIGN[kind])
+    run = Run(opened(path))
+    told = run.header()
+    json.dumps(told, allow_nan=False)
+    if run.opened.trace is None:
+        assert told["damage"]
+        return
+    for key in ("frames", "layer-0", "tile-0-mean-0", "row-0-0-mean", "null-0-0", "part-0-0-0-0"):
+        with contextlib.suppress(MissingError):
+            packets.unpack(run.packet(key))
 
 
 def test_many_damaged_files_are_counted(path, monkeypatch):

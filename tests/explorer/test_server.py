@@ -148,6 +148,8 @@ PATHS = (
     *("data/0/../1/header.json", "data/-1/header.json", "data/9/header.json", "data/0/frames"),
     *("data/1e3/header.json", "data/0x0/header.json", "data/0/frames.bin/", "data/0/.bin"),
     *("data/0/layer-0.bin%00", "file:///etc/passwd", "data/0/" + "a" * 5000 + ".bin", "CON", "app"),
+    *("data/0/frames.bin;x", "data//0/frames.bin", "NUL"),
+    *("data/0/\x00.bin", "data/0/frames.bin\x00", "data/0/\u202eframes.bin", "~root", "aux.bin"),
     *("data/99999999999999999999999/header.json", "data/0/zarr.json", "data/0/COMMIT.json"),
 )
 
@@ -159,6 +161,25 @@ def test_paths_lead_nowhere(held, path):
     assert status in (400, 403, 404, 414), path
     assert b"root:" not in body
     assert b"Traceback" not in body
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://evil.example/TOKEN/",
+        "//evil.example/TOKEN/",
+        "*",
+        "evil.example:443",
+        "\x00",
+        "TOKEN/",
+    ],
+)
+def test_targets_of_other_forms_are_refused(held, target):
+    spelled = target.replace("TOKEN", held.server.token)
+    request = f"GET {spelled} HTTP/1.1\r\nHost: 127.0.0.1:{held.server.port}\r\n"
+    status, body = held.raw(f"{request}Connection: close\r\n\r\n".encode())
+    assert status in (0, 400, 403, 404), target
+    assert b"<div id=app>" not in body
 
 
 def test_a_websocket_is_refused(held):

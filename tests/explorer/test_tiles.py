@@ -257,7 +257,19 @@ def test_exact_maps_come_from_the_trace_or_a_replay_or_say_how():
             "row-99-0-mean",
             "tile-0-9-0",
         ),
-        *("../../etc/passwd", "header", "map-0-0-mean", "layer-0-0", "measure-99", "null-1"),
+        *(
+            "../../etc/passwd",
+            "header",
+            "map-0-0-mean",
+            "layer-0-0",
+            "measure-99",
+            "null-1",
+            "null-1-0",
+            "null-0-9",
+            "part-0-0-0-1",
+            "part-0-0-0",
+            "part-9-mean-0-0",
+        ),
         *("LAYER-0", "layer-1e3", "layer-٣", "row-0-0-mean-0", "keys", "packet-0"),
     ],
 )
@@ -306,12 +318,12 @@ def test_a_layer_is_read_a_few_steps_at_a_time(tmp_path, monkeypatch):
     assert Run(given(trace)).packet("layer-1") == whole  # before it is written, the same
 
 
-def test_a_sink_token_s_share_is_a_class_and_a_measure():
+def test_the_share_of_added_keys_is_a_class_and_a_measure():
     taken = np.random.default_rng(8).uniform(size=(8, 3, 4, 3)).astype(np.float32)
     more = {"sink_received": (("step", "layer", "head", "group"), taken)}
     run = Run(given(small(more=more)))
     told = run.header()
-    assert told["classes"][-1] == "sink token"
+    assert told["classes"][-1] == "added keys"
     flow = packets.unpack(run.packet("layer-2"))[0]["flow"]
     assert flow.shape == (8, 3, len(told["classes"]))
     np.testing.assert_allclose(flow[..., -1], taken[:, 2].mean(axis=1), atol=SHARE)
@@ -319,3 +331,48 @@ def test_a_sink_token_s_share_is_a_class_and_a_measure():
     np.testing.assert_array_equal(
         packets.unpack(run.packet("measure-0"))[0]["values"], taken[..., 0]
     )
+
+
+@pytest.mark.parametrize("head", [None, 1])
+def test_a_part_is_the_positions_without_bins(head):
+    trace = small(steps=5, length=150)
+    run = Run(given(trace), Options(columns=20))
+    assert run.header()["part"] == 64
+    for at, keys in enumerate((slice(0, 64), slice(64, 128), slice(128, 150))):
+        arrays, _ = packets.unpack(run.packet(f"part-2-{'mean' if head is None else head}-0-{at}"))
+        wanted = shares_of(trace, 2, head)[:, keys]
+        np.testing.assert_allclose(arrays["shares"], wanted, atol=SHARE)
+        np.testing.assert_allclose(arrays["null"], np.full(wanted.shape, 1 / 150), atol=SHARE)
+    with pytest.raises(MissingError):
+        run.packet("part-2-mean-0-3")
+
+
+def test_layers_with_added_keys_have_a_null_of_their_own():
+    trace = small()
+    part = aw.edits.off_by_one(layers=[1])
+    held = dict(trace.manifest)
+    held["model"] = held["model"] | {"parts": [part.as_dict()]}
+    run = Run(given(type(trace)(trace.dataset(), held)))
+    told = run.header()
+    assert told["null_of"] == [0, 1, 0]
+    assert "off_by_one" in told["model"]["parts"][0]
+    for kind, keys in ((0, 14), (1, 15)):
+        arrays, meta = packets.unpack(run.packet(f"null-{kind}-0"))
+        back = packets.decoded(arrays["codes"], meta["most"])
+        np.testing.assert_allclose(back, 1 / keys, atol=SHARE)
+    with pytest.raises(MissingError):
+        run.packet("null-2-0")
+
+
+def test_a_query_group_has_its_own_null():
+    maps = random_maps(np.random.default_rng(9), (6, 1, 1, 10), causal=True)
+    run = Run(given(planted(maps, prompt=4, visibility="causal")))
+    told = run.header()
+    exact = packets.unpack(run.packet("row-3-0-mean"))[0]["null"]
+    for group in range(len(told["groups"])):
+        arrays, meta = packets.unpack(run.packet(f"null-0-{group}"))
+        back = packets.decoded(arrays["codes"], meta["most"])[3]
+        assert (np.isnan(back) == np.isnan(exact[group])).all()
+        there = ~np.isnan(back)
+        level = np.abs(np.cbrt(back) - np.cbrt(exact[group]))[there] / np.cbrt(meta["most"])
+        assert (level <= 0.5 / packets.LEVELS + 1e-6).all()

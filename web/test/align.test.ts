@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { beside, columns, inWords, type Spelled } from "../src/lib/align";
+import { beside, besides, columns, inWords, type Spelled } from "../src/lib/align";
 
 const even = (steps: number) => ({
   steps,
@@ -91,4 +91,36 @@ test("as many tokens are matched as can be", () => {
       if (i >= 0 && found.b[at] >= 0) expect(a[i]).toBe(b[found.b[at]]);
     });
   }
+});
+
+const net = (layers: number, more: { heads?: number; source?: string; groups?: string[]; held?: number[] } = {}) => ({
+  layers: more.held ?? Array.from({ length: layers }, (_, at) => at),
+  groups: more.groups ?? ["all", "masked"],
+  model: { source: more.source ?? "a", layers, heads: more.heads ?? 8 },
+});
+const at = (layer: number, head: number | null = null, group = 0) => ({ layer, head, group });
+
+test("runs of one shape have nothing more to say", () => {
+  expect(besides(net(12), net(12), at(5, 3, 1), at(5, 3, 1))).toEqual([]);
+});
+
+test("layers of unequal depth are matched in words", () => {
+  expect(besides(net(12), net(24), at(5), at(10))).toEqual([
+    "layer 5 of A is beside layer 10 of B: A has 12 layers and B 24, matched by depth, first to first and last to last",
+  ]);
+});
+
+test("a layer that a page does not hold is said", () => {
+  const [said] = besides(net(32), net(32, { held: [0, 16, 31] }), at(14), at(16));
+  expect(said).toBe("layer 14 of A is beside layer 16 of B, the nearest that is at hand");
+});
+
+test("heads and query groups that B lacks are said", () => {
+  expect(besides(net(4), net(4, { heads: 2 }), at(0, 3), at(0, null))).toEqual([
+    "B has no head 3: the mean of its 2 is shown",
+  ]);
+  expect(besides(net(4), net(4, { source: "b" }), at(0, 3), at(0, 3))).toEqual(["head 3 of both, by number only"]);
+  expect(besides(net(4), net(4, { groups: ["all"] }), at(0, null, 1), at(0, null, 0))).toEqual([
+    "B was not measured for masked queries: all are shown",
+  ]);
 });

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from anchorwatch._version import __version__
+from anchorwatch.edits import from_dict
 from anchorwatch.explorer.layers import class_names
 from anchorwatch.explorer.opening import Opened
 from anchorwatch.foreign import one_line, visible
@@ -37,7 +38,7 @@ def header(opened: Opened, rule: Rule) -> dict[str, Any]:
         "digest": trace.digest()[:12],
         "model": _model(manifest["model"]),
         "decoding": _decoding(manifest["decoding"]),
-        "edits": [_clip(repr(edit), 120) for edit in trace.edits],
+        "edits": [_clip(one_line(repr(edit)), 120) for edit in trace.edits],
         "fork": manifest["fork"]["step"] if "fork" in manifest else None,
         "seed": trace.seed,
         "prompt": _clip(visible(trace.prompt), LONGEST_TEXT),
@@ -106,7 +107,8 @@ def _model(model: dict[str, Any]) -> dict[str, Any]:
         for name in ("source", "family", "kind", "visibility")
     }
     kept |= {name: model[name] for name in ("layers", "heads")}
-    return kept | {"sink": model.get("sink_id") is not None}
+    parts = [from_dict(fields) for fields in model.get("parts", ())]
+    return kept | {"parts": [_clip(one_line(repr(part)), 120) for part in parts]}
 
 
 def _decoding(fields: dict[str, Any]) -> str:

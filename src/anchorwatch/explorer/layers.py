@@ -13,7 +13,7 @@ import numpy as np
 
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer.packets import binned, codes, pack
-from anchorwatch.metrics.nulls import Null, indifferent, window_of
+from anchorwatch.metrics.nulls import Null, by_kind, indifferent
 from anchorwatch.metrics.reading import need
 from anchorwatch.rules import Rule
 from anchorwatch.trace import ROLES, Trace
@@ -43,19 +43,33 @@ class Received:
         self._field = need(trace, "received")
         if self._field.dims != DIMS:
             raise SpecError(f"received is over {', '.join(map(str, self._field.dims))}")
+        model = trace.manifest["model"]
+        if self._field.shape[1:3] != (model["layers"], model["heads"]):
+            raise SpecError(f"received is of {self._field.shape[1:3]} layers and heads, not of all")
         self._stored = self._field.encoding.get("dtype", self._field.dtype)
         self.groups = tuple(str(name) for name in self._field.coords["group"].values)
         self.first = self.groups.index("all") if "all" in self.groups else 0
-        self._nulls: dict[int | None, Null] = {}
+        self._kinds: list[tuple[int | None, np.ndarray]] = []
+        self.null_of = by_kind(trace, self._kind)
+        """By layer, which null: layers alike in window and added keys share one."""
+        self._nulls: dict[int, Null] = {}
         self._one_hot = _one_hot(trace)
         self._sink = trace["sink_received"] if has_sink(trace) else None
 
-    def null(self, layer: int) -> Null:
-        """What indifferent attention gives, under the layer's visibility."""
-        window = window_of(self.trace, layer)
-        if window not in self._nulls:
-            self._nulls[window] = indifferent(self.trace, self.groups, window)
-        return self._nulls[window]
+    def _kind(self, window: int | None, added: np.ndarray) -> int:
+        self._kinds.append((window, added))
+        return len(self._kinds) - 1
+
+    def null(self, kind: int) -> Null:
+        """What indifferent attention gives, under one kind of visibility."""
+        if kind not in self._nulls:
+            window, added = self._kinds[kind]
+            self._nulls[kind] = indifferent(self.trace, self.groups, window, added)
+        return self._nulls[kind]
+
+    def null_at(self, layer: int) -> Null:
+        """The same, for a layer."""
+        return self.null(self.null_of[layer])
 
     def blocks(self, layer: int) -> Iterator[tuple[slice, np.ndarray]]:
         """(steps, shares [step, head, group, key]) of a layer."""
@@ -71,6 +85,12 @@ class Received:
         values = self._field[step, layer].values.astype(self._stored, copy=False)
         return _one(values.astype(np.float32)[None], head)[0]
 
+    def part(self, layer: int, head: int | None, group: int, keys: slice) -> bytes:
+        """[step, key] exact shares of neighbouring keys, and what indifferent attention gives."""
+        held = [_one(values[..., keys], head)[:, group] for _, values in self.blocks(layer)]
+        null = self.null_at(layer).shares[:, group, keys].astype(np.float32)
+        return pack({"shares": np.concatenate(held).astype(np.float32), "null": null})
+
     def tile(self, layer: int, head: int | None, group: int, width: int) -> bytes:
         """[step, bin] codes of one head or the mean, with the sinks among what is drawn."""
         shares = np.concatenate([_one(v, head)[:, group] for _, v in self.blocks(layer)])
@@ -79,7 +99,7 @@ class Received:
     def layer(self, layer: int, width: int) -> bytes:
         """All that is sent of a layer at once: the mean tile, every head's greatest and sinks."""
         means, heads, flows = [], [], []
-        seen = self.null(layer).seen[:, self.first]
+        seen = self.null_at(layer).seen[:, self.first]
         for at, values in self.blocks(layer):
             mean = _one(values, None)
             means.append(mean[:, self.first])
@@ -97,7 +117,7 @@ class Received:
         self, shares: np.ndarray, layer: int, group: int, width: int
     ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         coded, most = codes(binned(shares, width))
-        found = sinks(shares, self.rule, self.null(layer).seen[:, group])
+        found = sinks(shares, self.rule, self.null_at(layer).seen[:, group])
         arrays = {
             "codes": coded,
             "sink_step": found.step,
@@ -132,7 +152,7 @@ class Received:
         return np.where(empty[..., None], np.nan, flow).astype(np.float32)
 
     def _with_sink(self, flow: np.ndarray, layer: int) -> np.ndarray:
-        """The same with what goes to the sink token, which is no position, as the last class."""
+        """The same with what goes to keys that parts added, which are no positions, last."""
         if self._sink is None:
             return flow
         taken = self._sink[:, layer].mean("head").values[..., None]
@@ -140,12 +160,12 @@ class Received:
 
 
 def class_names(trace: Trace) -> tuple[str, ...]:
-    """What keys are told apart by: named regions and the rest, or roles; and the sink token."""
-    return (*(_regions(trace) or ROLES), *(["sink token"] if has_sink(trace) else []))
+    """What keys are told apart by: named regions and the rest, or roles; and added keys."""
+    return (*(_regions(trace) or ROLES), *(["added keys"] if has_sink(trace) else []))
 
 
 def has_sink(trace: Trace) -> bool:
-    """Whether the share of a sink token before the canvas was measured."""
+    """Whether the share of keys that parts added, such as a sink token, was measured."""
     held = "sink_received" in trace
     return held and trace["sink_received"].dims == ("step", "layer", "head", "group")
 

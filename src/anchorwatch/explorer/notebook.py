@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer.export import whole
 from anchorwatch.explorer.opening import given
-from anchorwatch.explorer.tiles import Run
+from anchorwatch.explorer.tables import checked, refuse_strangers
+from anchorwatch.explorer.tiles import Options, Run
 from anchorwatch.trace import Trace, checked_trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HEIGHT = 900
 _INSTEAD = "too large for a notebook: trace.write('run.trace'), then `anchorwatch view run.trace`"
@@ -37,11 +42,15 @@ class Shown:
         return self.says
 
 
-def shown(trace: Trace, beside: Trace | None = None) -> Shown:
-    """The explorer of one run, or of two side by side."""
+def shown(
+    trace: Trace, beside: Trace | None = None, tables: Mapping[str, pd.DataFrame] | None = None
+) -> Shown:
+    """The explorer of one run, or of two side by side, with metrics by head in its head grid."""
     traces = [trace] if beside is None else [trace, checked_trace(beside)]
+    held = tuple(checked(name, table) for name, table in (tables or {}).items())
+    refuse_strangers(held, traces)
     try:
-        made = whole([Run(given(one)) for one in traces])
+        made = whole([Run(given(one), Options(tables=held)) for one in traces])
     except SpecError:
         return Shown(_INSTEAD, None)
     names = " and ".join(given(one).name for one in traces)

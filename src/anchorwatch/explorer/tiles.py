@@ -6,6 +6,7 @@ the same for the server, the static folder and the exported page, which differ o
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -20,7 +21,8 @@ from anchorwatch.explorer import header as heads
 from anchorwatch.explorer.layers import Received
 from anchorwatch.explorer.opening import Opened
 from anchorwatch.explorer.packets import binned, codes, linear_codes, pack
-from anchorwatch.metrics.nulls import window_of
+from anchorwatch.explorer.tables import MetricTable, head_measures
+from anchorwatch.foreign import one_line
 from anchorwatch.rules import Rule, rulli
 from anchorwatch.trace import ABSENT, MISSING, Trace
 
@@ -28,7 +30,9 @@ MOST_COLUMNS = 1024
 """Columns of a tile: a longer canvas is binned, and the page says so."""
 MOST_MAP = 1024
 """Rows and columns of an exact map, likewise."""
-KEY = re.compile(r"[a-z]{3,8}(-(\d{1,7}|mean)){0,3}")
+PART = 64
+"""Positions of a part: what a click on a bin opens."""
+KEY = re.compile(r"[a-z]{3,8}(-(\d{1,7}|mean)){0,4}")
 """What a key may look like at all."""
 
 Replay = Callable[[int, int, int], np.ndarray]
@@ -45,6 +49,8 @@ class Options:
 
     rule: Rule = field(default_factory=rulli)
     columns: int = MOST_COLUMNS
+    tables: tuple[MetricTable, ...] = ()
+    """Metrics by head, for whichever runs they are about."""
 
 
 class Run:
@@ -59,19 +65,30 @@ class Run:
         self._received: Received | None = None
         self.problems: list[str] = []
         if opened.trace is not None:
-            self._prepare(opened.trace)
+            self._tabled = head_measures(self.options.tables, opened.trace)
+            try:
+                self._prepare(opened.trace)
+            except (AnchorwatchError, *UNREADABLE) as error:
+                self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """Somebody sealed what is no run of ours: its name, and why."""
+        said = one_line(f"it is not as we write it: {error}")[:300]
+        damage = (*self.opened.damage, said)
+        self.opened = dataclasses.replace(self.opened, trace=None, damage=damage)
 
     def _prepare(self, trace: Trace) -> None:
         """Find out what there is; a field that is not as we write it is named and left out."""
         self.width = -(-trace.canvas.shape[1] // self.options.columns)
-        self.measures = heads.measures(trace)
+        self._fields = heads.measures(trace)
+        said = [{"name": t.name, "unit": "", "says": t.says, "table": True} for t in self._tabled]
+        self.measures: list[dict[str, Any]] = [*self._fields, *said]
         self.layers = trace.manifest["model"]["layers"]
-        self.windows = sorted({window_of(trace, at) for at in range(self.layers)}, key=str)
         if "received" in trace:
             try:
                 self._received = Received(trace, self.options.rule)
             except (AnchorwatchError, *UNREADABLE) as error:
-                self.problems.append(f"received cannot be shown: {error}"[:300])
+                self.problems.append(one_line(f"received cannot be shown: {error}")[:300])
 
     @property
     def trace(self) -> Trace:
@@ -83,8 +100,14 @@ class Run:
 
     def header(self) -> dict[str, Any]:
         """Everything but arrays, as JSON has it."""
-        if self.opened.trace is None:
-            return heads.unshown(self.opened)
+        if self.opened.trace is not None:
+            try:
+                return self._told()
+            except (AnchorwatchError, *UNREADABLE) as error:
+                self._give_up(error)
+        return heads.unshown(self.opened)
+
+    def _told(self) -> dict[str, Any]:
         told = heads.header(self.opened, self.options.rule)
         told["damage"] += self.problems
         held = self._received
@@ -94,7 +117,8 @@ class Run:
             "groups": [] if held is None else list(held.groups),
             "group": 0 if held is None else held.first,
             "layers": list(range(self.layers)) if held is not None else [],
-            "null_of": [self.windows.index(window_of(self.trace, at)) for at in range(self.layers)],
+            "null_of": [] if held is None else held.null_of,
+            "part": PART,
             "measures": self.measures,
             "flow": "region_flow" in self.trace,
             "maps": self.maps(),
@@ -107,7 +131,8 @@ class Run:
         held = range(self.layers) if layers is None else layers
         found = ["frames"]
         if self._received is not None:
-            found += [f"null-{at}" for at in range(len(self.windows))]
+            first = self._received.first
+            found += [f"null-{kind}-{first}" for kind in sorted(set(self._received.null_of))]
             found += [f"layer-{at}" for at in held]
         found += [f"measure-{at}" for at in range(len(self.measures))]
         found += ["flow"] if "region_flow" in self.trace else []
@@ -129,7 +154,7 @@ class Run:
             raise MissingError("there is no such part of a run")
         kind, *words = key.split("-")
         made = _MAKERS.get((kind, len(words)))
-        if made is None or (kind != "tile" and kind != "row" and "mean" in words):
+        if made is None or ("mean" in words and kind not in ("tile", "row", "part")):
             raise MissingError("there is no such part of a run")
         if kind in ("row", "map"):
             return self._made(made, key)
@@ -137,7 +162,7 @@ class Run:
             if key in self._kept:
                 return self._kept[key]
             packet = self._made(made, key)
-            if kind != "tile":
+            if kind not in ("tile", "part"):
                 self._kept[key] = packet
             return packet
 
@@ -166,11 +191,12 @@ class Run:
         }
         return pack(held)
 
-    def null(self, window: int) -> bytes:
-        """[step, bin] what indifferent attention gives under one kind of visibility."""
+    def null(self, kind: int, group: int) -> bytes:
+        """[step, bin] what indifferent queries of a group give under one kind of visibility."""
         held = self._shares()
-        layer = [window_of(self.trace, at) for at in range(self.layers)].index(self.windows[window])
-        coded, most = codes(binned(held.null(layer).shares[:, held.first], self.width))
+        _within(kind, max(held.null_of) + 1)
+        _within(group, len(held.groups))
+        coded, most = codes(binned(held.null(kind).shares[:, group], self.width))
         return pack({"codes": coded}, {"most": most})
 
     def layer(self, layer: int) -> bytes:
@@ -182,16 +208,27 @@ class Run:
         _within(group, len(held.groups))
         return held.tile(_within(layer, self.layers), self._head(head), group, self.width)
 
+    def part(self, layer: int, head: int | None, group: int, at: int) -> bytes:
+        """[step, key] the `at`-th run of `PART` positions, without bins and exact."""
+        held, positions = self._shares(), self.trace.canvas.shape[1]
+        _within(group, len(held.groups))
+        _within(at, -(-positions // PART))
+        keys = slice(at * PART, min((at + 1) * PART, positions))
+        return held.part(_within(layer, self.layers), self._head(head), group, keys)
+
     def row(self, step: int, layer: int, head: int | None) -> bytes:
         """[group, key] exact shares at a step, and what indifferent attention would give."""
         held = self._shares()
         _within(step, self.trace.num_steps)
         shares = held.row(step, _within(layer, self.layers), self._head(head))
-        null = held.null(layer).shares[step].astype(np.float32)
+        null = held.null_at(layer).shares[step].astype(np.float32)
         return pack({"shares": shares, "null": null})
 
     def measure(self, at: int) -> bytes:
-        """[step, layer, head] exact numbers of a field."""
+        """[step, layer, head] exact numbers of a field, or of a table with what stands beside."""
+        _within(at, len(self.measures))
+        if at >= len(self._fields):
+            return pack(self._tabled[at - len(self._fields)].arrays)
         return pack({"values": self._measured(at).astype(np.float32)})
 
     def flow(self) -> bytes:
@@ -227,12 +264,14 @@ class Run:
             raise MissingError(f"the map cannot be measured: {error}") from error
 
     def small_measure(self, at: int) -> bytes:
-        """As `measure`, in eight bits: for a page that is sent."""
+        """As `measure`, in eight bits: for a page that is sent. Tables stay exact."""
+        if at >= len(self._fields):
+            return self.measure(at)
         coded, least, most = linear_codes(self._measured(at))
         return pack({"codes": coded}, {"least": least, "most": most})
 
     def _measured(self, at: int) -> np.ndarray:
-        held = self.trace[self.measures[_within(at, len(self.measures))]["name"]]
+        held = self.trace[self._fields[_within(at, len(self._fields))]["name"]]
         groups = held.dims[-1] == "group"
         at_last = self._received.first if groups and self._received is not None else 0
         return held.values if held.ndim == 3 else held[..., at_last].values
@@ -275,9 +314,10 @@ def _within(index: int, count: int) -> int:
 
 _MAKERS: dict[tuple[str, int], Callable[..., bytes]] = {
     ("frames", 0): Run.frames,
-    ("null", 1): Run.null,
+    ("null", 2): Run.null,
     ("layer", 1): Run.layer,
     ("tile", 3): Run.tile,
+    ("part", 4): Run.part,
     ("row", 3): Run.row,
     ("measure", 1): Run.measure,
     ("flow", 0): Run.flow,

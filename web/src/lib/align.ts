@@ -32,6 +32,34 @@ export function inWords(align: Align, one: Clocked, other: Clocked, step: number
   return `${how}: step ${step} of A (${share(one, step)}) is beside step ${to} of B (${share(other, to)})`;
 }
 
+interface Headed {
+  layers: number[];
+  groups: string[];
+  model: { source: string; layers: number; heads: number };
+}
+
+interface Placed {
+  layer: number;
+  head: number | null;
+  group: number;
+}
+
+/** What else is not the same in both runs at a place, in words: layers, heads, query groups. */
+export function besides(one: Headed, other: Headed, at: Placed, to: Placed): string[] {
+  const said: string[] = [];
+  const [n, m] = [one.model.layers, other.model.layers];
+  const pair = `layer ${at.layer} of A is beside layer ${to.layer} of B`;
+  if (n !== m) said.push(`${pair}: A has ${n} layers and B ${m}, matched by depth, first to first and last to last`);
+  else if (at.layer !== to.layer && other.layers.length) said.push(`${pair}, the nearest that is at hand`);
+  if (at.head !== null && to.head === null) said.push(`B has no head ${at.head}: the mean of its ${other.model.heads} is shown`);
+  else if (at.head !== null && one.model.source !== other.model.source)
+    said.push(`head ${at.head} of both, by number only`);
+  const [asked, shown] = [one.groups[at.group], other.groups[to.group]];
+  if (asked !== undefined && shown !== undefined && asked !== shown)
+    said.push(`B was not measured for ${asked} queries: ${shown} are shown`);
+  return said;
+}
+
 export interface Spelled {
   /** Text of each position in the end. */
   texts: string[];

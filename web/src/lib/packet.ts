@@ -31,6 +31,18 @@ export function shares(most: number): Float32Array {
   return found;
 }
 
+/** The least and the greatest share that are rounded to a code. */
+export function bounds(most: number, code: number): [number, number] {
+  if (code === 0) return [NaN, NaN];
+  const edge = (level: number) => most * (Math.min(Math.max(level, 0), 254) / 254) ** 3;
+  return [edge(code - 1.5), edge(code - 0.5)];
+}
+
+/** The widest step of the codes, which is the one below the greatest share. */
+export function widest(most: number): number {
+  return most * (1 - (253 / 254) ** 3);
+}
+
 /** The numbers of linear codes, for measures in an exported page. */
 export function numbers(codes: Uint8Array, least: number, most: number): Float32Array {
   const found = new Float32Array(codes.length);

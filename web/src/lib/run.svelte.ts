@@ -1,8 +1,9 @@
 /** A run in the page: its header, its frames, and the parts that arrive while it is looked at. */
 
-import { numbers, shares, type Packet } from "./packet";
+import { bounds, numbers, shares, type Packet } from "./packet";
 import { Missing, type Header, type Source } from "./source";
 import type { Scale } from "./state";
+import { said } from "./values";
 
 export interface Sinks {
   /** [step] where the sinks of a step begin; one more than there are steps. */
@@ -43,6 +44,16 @@ export interface Row {
   null: Float32Array;
 }
 
+/** Some neighbouring positions at all steps, one column each. */
+export interface Part {
+  /** The position of the first column. */
+  from: number;
+  cols: number;
+  /** [step, column] exact. */
+  shares: Float32Array;
+  null: Float32Array;
+}
+
 export interface ExactMap {
   map: Float32Array;
   rows: number;
@@ -57,6 +68,14 @@ export const ABSENT = 5;
 /** Tiles of single heads that are kept; each is steps x bins bytes. */
 const MOST_TILES = 48;
 const MOST_ROWS = 400;
+const MOST_PARTS = 24;
+
+/** A number that was rounded, and the least and greatest it may have been. */
+export interface Rounded {
+  value: number;
+  low: number;
+  high: number;
+}
 
 export class RunData {
   layers = $state.raw<ReadonlyMap<number, Layer>>(new Map());
@@ -64,11 +83,13 @@ export class RunData {
   rows = $state.raw<ReadonlyMap<string, Row>>(new Map());
   maps = $state.raw<ReadonlyMap<string, ExactMap>>(new Map());
   measures = $state.raw<ReadonlyMap<string, Float32Array>>(new Map());
-  nulls = $state.raw<ReadonlyMap<number, Tile["codes"] | null>>(new Map());
+  /** What table measures have beside their values: null, lift, low, high, n. */
+  besides = $state.raw<ReadonlyMap<string, Packet["arrays"]>>(new Map());
+  parts = $state.raw<ReadonlyMap<string, Part>>(new Map());
+  nulls = $state.raw<ReadonlyMap<string, { codes: Uint8Array; most: number }>>(new Map());
   flow = $state.raw<Float32Array | null>(null);
   /** What could not be had, by key: shown where it is missing. */
   missing = $state.raw<ReadonlyMap<string, string>>(new Map());
-  private nullMost = new Map<number, number>();
   private asking = new Set<string>();
 
   private constructor(
@@ -93,9 +114,9 @@ export class RunData {
 
   /** The layer at the cursor first, then the others, one after another. */
   async load(first: number): Promise<void> {
-    const { layers, null_of, measures, flow } = this.header;
+    const { layers, null_of, measures, flow, group } = this.header;
     if (layers.includes(first)) await this.wantLayer(first);
-    if (layers.length) for (const at of new Set(null_of)) await this.wantNull(at);
+    if (layers.length) for (const at of new Set(null_of)) await this.wantNull(at, group);
     for (const at of layers) if (!this.layers.has(at)) await this.wantLayer(at);
     if (flow) await this.want("flow", (packet) => (this.flow = packet.arrays.flow as Float32Array));
     await Promise.all(measures.map((_, at) => this.wantMeasure(at)));
@@ -117,6 +138,7 @@ export class RunData {
     if (!this.header.layers.includes(layer)) return;
     if (head === null && group === this.header.group) return void this.wantLayer(layer);
     if (!this.header.on_demand.heads) return;
+    if (group !== this.header.group) void this.wantNull(this.header.null_of[layer], group);
     const key = `tile-${layer}-${head ?? "mean"}-${group}`;
     void this.want(key, (packet) => {
       this.tiles = kept(this.tiles, key, tileOf(packet, this.header.steps), MOST_TILES);
@@ -133,6 +155,26 @@ export class RunData {
     void this.want(key, ({ arrays }) => {
       const row = { shares: arrays.shares as Float32Array, null: arrays.null as Float32Array };
       this.rows = kept(this.rows, key, row, MOST_ROWS);
+    });
+  }
+
+  part(layer: number, head: number | null, group: number, at: number): Part | undefined {
+    return this.parts.get(`part-${layer}-${head ?? "mean"}-${group}-${at}`);
+  }
+
+  /** The exact range around a position, where the axis is binned. */
+  wantPart(layer: number, head: number | null, group: number, at: number): void {
+    if (!this.header.on_demand.rows || !this.header.layers.includes(layer)) return;
+    const key = `part-${layer}-${head ?? "mean"}-${group}-${at}`;
+    if (this.parts.has(key)) return;
+    void this.want(key, ({ arrays, shapes }) => {
+      const part = {
+        from: at * this.header.part,
+        cols: shapes.shares[1],
+        shares: arrays.shares as Float32Array,
+        null: arrays.null as Float32Array,
+      };
+      this.parts = kept(this.parts, key, part, MOST_PARTS);
     });
   }
 
@@ -156,27 +198,41 @@ export class RunData {
         ? (arrays.values as Float32Array)
         : numbers(arrays.codes as Uint8Array, meta.least, meta.most);
       this.measures = new Map(this.measures).set(name, values);
+      if (arrays.null) this.besides = new Map(this.besides).set(name, arrays);
     });
   }
 
-  private wantNull(at: number): Promise<void> {
-    return this.want(`null-${at}`, ({ arrays, meta }) => {
-      this.nullMost.set(at, meta.most);
-      this.nulls = new Map(this.nulls).set(at, arrays.codes as Uint8Array);
+  private wantNull(at: number, group: number): Promise<void> {
+    const key = `null-${at}-${group}`;
+    return this.want(key, ({ arrays, meta }) => {
+      this.nulls = new Map(this.nulls).set(key, { codes: arrays.codes as Uint8Array, most: meta.most });
     });
+  }
+
+  private null(layer: number, group: number) {
+    return this.nulls.get(`null-${this.header.null_of[layer]}-${group}`);
+  }
+
+  /** What indifferent attention gives to the bin of a position. */
+  even(layer: number, group: number, step: number, position: number): Rounded {
+    const held = this.null(layer, group);
+    if (!held) return { value: NaN, low: NaN, high: NaN };
+    const { bins, width } = this.header;
+    const code = held.codes[step * bins + Math.floor(position / width)];
+    const [low, high] = bounds(held.most, code);
+    return { value: shares(held.most)[code], low, high };
   }
 
   /** [step, bin] what a tile shows on a scale: shares, or times what indifferent attention gives. */
-  values(tile: Tile, layer: number, scale: Scale): Float32Array {
+  values(tile: Tile, layer: number, scale: Scale, group: number): Float32Array {
     const table = shares(tile.most);
     const found = new Float32Array(tile.codes.length);
     for (let at = 0; at < found.length; at++) found[at] = table[tile.codes[at]];
     if (scale !== "lift") return found;
-    const of = this.header.null_of[layer];
-    const codes = this.nulls.get(of);
-    if (!codes) return found.fill(NaN);
-    const even = shares(this.nullMost.get(of) ?? 0);
-    for (let at = 0; at < found.length; at++) found[at] /= even[codes[at]];
+    const held = this.null(layer, group);
+    if (!held) return found.fill(NaN);
+    const even = shares(held.most);
+    for (let at = 0; at < found.length; at++) found[at] /= even[held.codes[at]];
     return found;
   }
 
@@ -199,7 +255,7 @@ export class RunData {
       if (!(error instanceof Missing)) throw error;
       this.missing = new Map(this.missing).set(key, error.message);
     }
-    if (/^(tile|row|map)/.test(key)) this.asking.delete(key);
+    if (/^(tile|row|map|part)/.test(key)) this.asking.delete(key);
   }
 }
 
@@ -255,7 +311,7 @@ export function headTable(run: RunData, measure: string, step: number): Float32A
   const { layers, heads } = run.header.model;
   const found = new Float32Array(layers * heads).fill(NaN);
   const field = run.measures.get(measure);
-  if (field) return field.slice(step * layers * heads, (step + 1) * layers * heads);
+  if (field) return field.slice(...held(field, step, layers * heads));
   for (const [at, layer] of run.layers)
     for (let head = 0; head < heads; head++) {
       const from = step * heads + head;
@@ -268,6 +324,26 @@ export function headTable(run: RunData, measure: string, step: number): Float32A
       if (value !== undefined) found[at * heads + head] = value;
     }
   return found;
+}
+
+/** Where a step begins and ends in [step, layer, head]; what was measured over all steps is one. */
+function held(field: Float32Array, step: number, size: number): [number, number] {
+  return field.length === size ? [0, size] : [step * size, (step + 1) * size];
+}
+
+/** What a table says of a head beside its value, in words; nothing for a field of the trace. */
+export function beside(run: RunData, measure: string, step: number, at: number): string {
+  const arrays = run.besides.get(measure);
+  if (!arrays) return "";
+  const { layers, heads } = run.header.model;
+  const [from] = held(run.measures.get(measure)!, step, layers * heads);
+  const number = (name: string) => (arrays[name] as Float32Array)[from + at];
+  const words = [Number.isNaN(number("null")) ? "no null" : `null ${said(number("null"), 3)}`];
+  if (!Number.isNaN(number("lift"))) words.push(`lift ${said(number("lift"), 3)}`);
+  const n = number("n");
+  if (!Number.isNaN(number("low"))) words.push(`interval ${said(number("low"), 3)} to ${said(number("high"), 3)}`);
+  if (n >= 0) words.push(n === 1 ? "one prompt" : `${n} prompts`);
+  return words.join(", ");
 }
 
 /** The texts of a run in the end, and which of them it wrote. */

@@ -14,6 +14,8 @@ export interface Measure {
   name: string;
   unit: string;
   says: string;
+  /** It comes from a table of a metric, and has a null and an interval. */
+  table?: boolean;
 }
 
 /** What docs/explorer-contract.md calls the header. */
@@ -29,7 +31,8 @@ export interface Header {
     visibility: string;
     layers: number;
     heads: number;
-    sink: boolean;
+    /** What was trained with the network: sink tokens, gates. */
+    parts: string[];
   };
   decoding: string;
   edits: string[];
@@ -53,6 +56,8 @@ export interface Header {
   lost: string[];
   width: number;
   bins: number;
+  /** Positions of a part that is had without bins. */
+  part: number;
   groups: string[];
   group: number;
   layers: number[];

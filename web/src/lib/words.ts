@@ -2,7 +2,7 @@
 
 import { ABSENT, type RunData } from "./run.svelte";
 import type { Place } from "./place";
-import { shares } from "./packet";
+import { bounds, shares } from "./packet";
 import { label } from "./text";
 import { percent, said } from "./values";
 
@@ -10,24 +10,37 @@ export interface Reading {
   share: number;
   null: number;
   exact: boolean;
+  /** The least and the greatest it may be: eight bits are rounded. */
+  low: number;
+  high: number;
 }
 
-/** What a position receives at a step: the stored number, a sink's, or the tile's eight bits. */
+/** What a position receives at a step: the stored number, a sink's, or its bin's eight bits. */
 export function reading(run: RunData, place: Place, step: number, position: number): Reading {
   const { layer, head, group } = place;
   const { positions, width, bins } = run.header;
   const row = run.row(step, layer, head);
   if (row) {
     const at = group * positions + position;
-    return { share: row.shares[at], null: row.null[at], exact: true };
+    return exactly(row.shares[at], row.null[at]);
+  }
+  const part = width > 1 ? run.part(layer, head, group, Math.floor(position / run.header.part)) : undefined;
+  if (part) {
+    const at = step * part.cols + position - part.from;
+    return exactly(part.shares[at], part.null[at]);
   }
   const tile = run.tile(layer, head, group);
-  const even = NaN;
-  if (!tile) return { share: NaN, null: even, exact: false };
+  if (!tile) return { ...exactly(NaN, NaN), exact: false };
   for (let at = tile.sinks.first[step]; at < tile.sinks.first[step + 1]; at++)
-    if (tile.sinks.key[at] === position) return { share: tile.sinks.share[at], null: even, exact: true };
+    if (tile.sinks.key[at] === position) return exactly(tile.sinks.share[at], NaN);
   const code = tile.codes[step * bins + Math.floor(position / width)];
-  return { share: shares(tile.most)[code], null: even, exact: false };
+  const [low, high] = bounds(tile.most, code);
+  // Of a bin only the greatest is known: a position of it may have less.
+  return { share: shares(tile.most)[code], null: NaN, exact: false, low: width > 1 && code ? 0 : low, high };
+}
+
+function exactly(share: number, even: number): Reading {
+  return { share, null: even, exact: true, low: share, high: share };
 }
 
 export function isSink(run: RunData, place: Place, step: number, position: number): boolean {
@@ -58,7 +71,7 @@ export function cell(run: RunData, place: Place, step: number, position: number)
   const read = reading(run, place, step, position);
   const share = Number.isNaN(read.share)
     ? "not measured"
-    : `${read.exact ? "" : "≈ "}${said(read.share, read.exact ? 5 : 2)} of attention`;
+    : `${read.exact ? "" : header.width > 1 ? "bin ≈ " : "≈ "}${said(read.share, read.exact ? 5 : 2)} of attention`;
   parts.push(share + (read.null > 0 ? `, ${said(read.share / read.null, 3)} × null` : ""));
   if (isSink(run, place, step, position)) parts.push("sink");
   const committed = frames.committedAt[position];
