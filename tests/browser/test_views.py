@@ -159,26 +159,34 @@ def test_heads_show_any_measure(look, url, plain):
 
 
 def test_heads_show_a_table_with_its_null(look, serving, plain, tmp_path):
-    table = metrics.sinks([plain], by=["layer", "head"])
-    place = files.save(table, tmp_path / "sinks.csv")
-    url = serving([Run(given(plain), Options(tables=tuple(gathered([place]))))])
-    row = table[(table["layer"] == 2) & (table["head"] == 1)].iloc[0]
+    table = metrics.absorption([plain], by=["layer", "head"])
+    place = files.save(table, tmp_path / "taken.csv")
+    types = metrics.head_types([plain])
+    more = files.save(types, tmp_path / "types.csv")
+    url = serving([Run(given(plain), Options(tables=tuple(gathered([place, more]))))])
+    row = table[(table["layer"] == 2) & (table["head"] == 1) & (table["null"] > 0)].iloc[0]
     page = look(url).go(f"{url}#v=1&step=5&layer=2&head=1")
     page.wait_for_function(
         "word => [...document.querySelectorAll('[data-panel=heads] option')].some(o => o.textContent === word)",
-        arg=f"{row['quantity']} (sinks)",
+        arg=f"{row['quantity']} (taken)",
     )
-    page.locator("[data-panel=heads] select").select_option(f"{row['quantity']} (sinks)")
+    page.locator("[data-panel=heads] select").select_option(f"{row['quantity']} (taken)")
     page.wait_for_function(
         "() => document.querySelector('[data-panel=heads] .reading').textContent.includes('null')"
     )
     text = page.locator("[data-panel=heads] .reading").inner_text()
-    assert f"{row['quantity']} (sinks) {said(row['value'], 4)}" in text
+    assert f"{row['quantity']} (taken) {said(row['value'], 4)}" in text
     assert f"null {said(row['null'], 3)}" in text
     assert "one prompt" in text
     page.locator("[data-panel=heads] button", has_text="Table").click()
     under = page.locator("[data-panel=heads] .under").inner_text()
     assert "over all steps: top 8 of 12 heads shown" in under
+    page.locator("[data-panel=heads] select").select_option("type (types)")
+    verdict = types[(types["layer"] == 2) & (types["head"] == 1)]["type"].iloc[0]
+    page.wait_for_function(
+        "word => document.querySelector('[data-panel=heads] .reading').textContent.endsWith(word)",
+        arg=f"type (types) {verdict}",
+    )
 
 
 def test_flow_says_who_gives_to_whom(look, url, plain):
@@ -261,7 +269,7 @@ def test_query_groups_can_be_chosen(look, url, plain):
     held.hash("group=1")
     share = plain["received"].sel(group="masked")[4, 1].mean("head").values[6]
     page.wait_for_function(
-        "() => !document.querySelector('[data-panel=map] .reading').textContent.includes('≈')"
+        "() => document.querySelector('[data-panel=map] .reading')?.textContent.includes('≈') === false"
     )
     page.wait_for_timeout(200)
     text = page.locator("[data-panel=map] .reading").inner_text()

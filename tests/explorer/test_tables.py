@@ -182,6 +182,27 @@ def test_files_that_are_no_tables_say_so(tmp_path, name, text, says):
         read_table(tmp_path / "absent.csv")
 
 
+def test_head_types_are_verdicts_in_words(trace, tmp_path):
+    table = metrics.head_types([trace])
+    listed, run = seen(trace, read_table(files.save(table, tmp_path / "types.csv")))
+    by_name = {one["name"]: (at, one) for at, one in enumerate(listed)}
+    at, verdict = by_name["type (types)"]
+    assert verdict["words"] == sorted(set(table["type"]))
+    arrays = packets.unpack(run.packet(f"measure-{at}"))[0]
+    for row in table.to_dict("records"):
+        code = arrays["values"][0, row["layer"], row["head"]]
+        assert verdict["words"][int(code)] == row["type"]
+    for name, null in (("jump_rate", "jump_rate_null"), ("frontier_hit", "frontier_null")):
+        at, one = by_name[f"{name} (types)"]
+        assert "words" not in one
+        arrays = packets.unpack(run.packet(f"measure-{at}"))[0]
+        for row in table.to_dict("records"):
+            spot = (0, row["layer"], row["head"])
+            np.testing.assert_equal(arrays["values"][spot], np.float32(row[name]))
+            np.testing.assert_equal(arrays["null"][spot], np.float32(row[null]))
+    assert not any("null (types)" in name for name in by_name)
+
+
 def test_a_folder_gives_its_tables_of_heads(trace, table, tmp_path):
     files.save(table, tmp_path / "heads.csv")
     files.save(metrics.sinks([trace], by=["layer"]), tmp_path / "layers.csv")

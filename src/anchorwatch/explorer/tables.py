@@ -1,7 +1,8 @@
 """Tables of metrics in the head grid: what `anchorwatch measure --by layer,head` wrote of a run.
 
-A row is one quantity of one head, with its null and interval; all of them go to the page. Rows of
-other runs are left out, and a table that is about none of the runs shown is refused.
+A row is one quantity of one head, with its null and interval; all of them go to the page. A plain
+table, as `head_types` has it, is a row for each head: its numbers, and its verdict in a word. Rows
+of other runs are left out, and a table that is about none of the runs shown is refused.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from anchorwatch.trace import Trace
 BESIDE = ("null", "lift", "low", "high", "n")
 """What stands beside a value; absent where the table has no such column."""
 _PLACES = ("model", "trace", "layer", "head", "step", "quantity")
+_OF_TRACES = ("prompt", "seed", "decoding")
+_NULLS = {"frontier_hit": "frontier_null"}
+_MOST_WORDS = 32
 _HOW = "measure it with --by layer,head (and step, trace)"
 _LONGEST = 60
 
@@ -34,6 +38,9 @@ class MetricTable:
 
     name: str
     rows: pd.DataFrame
+    """A row is a quantity of a head."""
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of quantities that are verdicts, what each number stands for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,19 +51,50 @@ class HeadMeasure:
     says: str
     arrays: Mapping[str, np.ndarray]
     """`values` and `BESIDE`, each [step or one, layer, head] float32, NaN where there is no row."""
+    words: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the header has of it."""
+        told = {"name": self.name, "unit": "", "says": self.says, "table": True}
+        return told | ({"words": list(self.words)} if self.words else {})
 
 
 def checked(name: str, rows: pd.DataFrame) -> MetricTable:
     """A table with a number for each head, or a sentence that says how to get one."""
     shown = one_line(name)[:_LONGEST] or "table"
+    words: dict[str, tuple[str, ...]] = {}
+    if "quantity" not in rows and {"layer", "head"} <= set(rows.columns):
+        rows, words = _melted(rows)
     if missing := [word for word in ("layer", "head", "quantity", "value") if word not in rows]:
         raise SpecError(f"{shown} has no column {', '.join(missing)}: {_HOW}")
     keys = list(rows.columns[: list(rows.columns).index("quantity")])
-    if more := [key for key in keys if key not in _PLACES]:
+    if more := [key for key in keys if key not in (*_PLACES, *_OF_TRACES)]:
         raise SpecError(f"{shown} is split by {', '.join(map(str, more))} too: {_HOW}")
     if "model" not in rows and "trace" not in rows:
         raise SpecError(f"{shown} does not say which model or trace it is about: {_HOW}")
-    return MetricTable(shown, rows)
+    return MetricTable(shown, rows, words)
+
+
+def _melted(rows: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, tuple[str, ...]]]:
+    """A plain table as a row for each quantity of a head; words become numbers with a list."""
+    keys = [name for name in rows.columns if name in (*_PLACES, *_OF_TRACES)]
+    parts: list[pd.DataFrame] = []
+    words: dict[str, tuple[str, ...]] = {}
+    nulls = {_NULLS.get(str(name), f"{name}_null") for name in rows.columns}
+    for name in (one for one in rows.columns if one not in keys and one not in nulls):
+        held, null = rows[name], _NULLS.get(str(name), f"{name}_null")
+        value = pd.to_numeric(held, errors="coerce")
+        if value.isna().all() and held.notna().any():
+            listed = sorted({one_line(str(one))[:_LONGEST] for one in held.dropna()})
+            if len(listed) > _MOST_WORDS:
+                continue
+            words[str(name)] = tuple(listed)
+            codes = {word: code for code, word in enumerate(listed)}
+            spelled = held.map(lambda one: one_line(str(one))[:_LONGEST], na_action="ignore")
+            value = spelled.map(codes)
+        long = rows[keys].assign(quantity=str(name), value=pd.to_numeric(value))
+        parts.append(long.assign(null=rows[null]) if null in rows else long)
+    return (pd.concat(parts, ignore_index=True) if parts else rows), words
 
 
 def read_table(path: str | Path) -> MetricTable:
@@ -106,7 +144,12 @@ def head_measures(tables: Iterable[MetricTable], trace: Trace) -> list[HeadMeasu
             rows = mine[quantities == quantity]
             name = f"{quantity} ({table.name})"[:_LONGEST]
             found.append(
-                HeadMeasure(_alone(name, found), _says(table, rows), _laid(table, rows, trace))
+                HeadMeasure(
+                    _alone(name, found),
+                    _says(table, rows),
+                    _laid(table, rows, trace),
+                    table.words.get(quantity, ()),
+                )
             )
     return found
 

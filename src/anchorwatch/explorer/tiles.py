@@ -81,8 +81,8 @@ class Run:
         """Find out what there is; a field that is not as we write it is named and left out."""
         self.width = -(-trace.canvas.shape[1] // self.options.columns)
         self._fields = heads.measures(trace)
-        said = [{"name": t.name, "unit": "", "says": t.says, "table": True} for t in self._tabled]
-        self.measures: list[dict[str, Any]] = [*self._fields, *said]
+        tabled = [one.as_dict() for one in self._tabled]
+        self.measures: list[dict[str, Any]] = [*self._fields, *tabled]
         self.layers = trace.manifest["model"]["layers"]
         if "received" in trace:
             try:

@@ -138,11 +138,11 @@ export class RunData {
     if (!this.header.layers.includes(layer)) return;
     if (head === null && group === this.header.group) return void this.wantLayer(layer);
     if (!this.header.on_demand.heads) return;
-    if (group !== this.header.group) void this.wantNull(this.header.null_of[layer], group);
     const key = `tile-${layer}-${head ?? "mean"}-${group}`;
     void this.want(key, (packet) => {
       this.tiles = kept(this.tiles, key, tileOf(packet, this.header.steps), MOST_TILES);
     });
+    if (group !== this.header.group) void this.wantNull(this.header.null_of[layer], group);
   }
 
   row(step: number, layer: number, head: number | null): Row | undefined {

@@ -16,6 +16,8 @@ export interface Measure {
   says: string;
   /** It comes from a table of a metric, and has a null and an interval. */
   table?: boolean;
+  /** Of a verdict, what each number stands for. */
+  words?: string[];
 }
 
 /** What docs/explorer-contract.md calls the header. */
