@@ -374,6 +374,25 @@ def test_a_foreign_trace_says_why(look, url):
     assert page.locator("[data-panel=map] canvas").count() > 0
 
 
+def test_a_run_without_attention_beside_one_with_says_what_cannot_be_compared(look, url):
+    page = look(url).go(f"{url}#v=1&with=3&step=2&layer=1")
+    page.wait_for_selector("[data-panel=mapA] canvas[data-drawn]")
+    said = page.locator("[data-panel=difference]").inner_text()
+    assert "B: This run has no received attention" in said
+    assert "loading" not in said
+    page.wait_for_selector("[data-panel=headsB] canvas[data-drawn]")
+    assert page.locator("[data-panel=textB] [data-p]").count() == 14
+
+
+def test_runs_of_other_tokenizers_are_aligned_where_they_can_be(look, url, plain):
+    page = look(url).go(f"{url}#v=1&with=2&step=2&layer=1&token=0")
+    page.wait_for_selector("[data-panel=difference] canvas[data-drawn]")
+    said = page.locator("[data-panel=difference] .says").inner_text()
+    assert "only in A" in said
+    assert "matched by depth" in said  # three layers beside two
+    assert "is only in A" in reading(page, "difference")
+
+
 def test_a_server_that_stops_is_said(look, serving, plain, tmp_path):
     from shown import large
 

@@ -55,6 +55,17 @@ export function roleAt(run: RunData, frame: number, position: number): number {
   return run.frames.role[frame * run.header.positions + position];
 }
 
+/** Why there is no picture of a layer, and what would give one. */
+export function lacking({ header, missing }: RunData, layer: number, head: number | null, group: number): string {
+  const said = missing.get(`tile-${layer}-${head ?? "mean"}-${group}`) ?? missing.get(`layer-${layer}`);
+  if (said) return said;
+  if (!header.layers.length)
+    return "This run has no received attention to show: measure it with aw.replay(model, trace, probes=[aw.probes.received()]).";
+  if ((head !== null || group !== header.group) && !header.on_demand.heads)
+    return "Single heads and query groups are not in this page: `anchorwatch view` shows them. Choose the mean of heads and all queries.";
+  return "loading …";
+}
+
 /** One line about a cell of the sink map. */
 export function cell(run: RunData, place: Place, step: number, position: number): string {
   const { header, frames } = run;
