@@ -118,6 +118,18 @@ def test_export_writes_one_page(path, tmp_path):
     assert "2 of 3 layers are in this page: 0, 2" in text
 
 
+def test_export_takes_tables_for_the_head_grid(path, tmp_path):
+    table, page = tmp_path / "taken.csv", tmp_path / "a.html"
+    assert typed("measure", "absorption", path, "--by", "layer,head", "-o", table).exit_code == 0
+    assert typed("export", path, "-o", page, "--table", table).exit_code == 0
+    assert "top1 (taken)" in page.read_text()
+    other = small(source="made/other").write(tmp_path / "other.trace")
+    with pytest.raises(SpecError, match="taken is about planted, which is not shown"):
+        typed("export", other, "-o", page, "--table", table)
+    with pytest.raises(SpecError, match="there is no table"):
+        typed("view", path, "--table", tmp_path / "absent.csv")
+
+
 def test_export_of_a_damaged_trace_is_partly_done(broken, tmp_path):
     done = typed("export", broken, "-o", tmp_path / "page.html")
     assert done.exit_code == 3

@@ -214,7 +214,8 @@ def _places(table: MetricTable, rows: pd.DataFrame, name: str, count: int) -> np
 def _says(table: MetricTable, rows: pd.DataFrame) -> str:
     when = "by step" if "step" in rows else "over all steps"
     verdicts = sorted(map(str, rows["verdict"].dropna().unique())) if "verdict" in rows else []
-    said = f"from {table.name}, {when}, each number with its null"
+    held = "null" in rows and rows["null"].notna().any()
+    said = f"from {table.name}, {when}" + (", each number with its null" if held else "")
     return one_line(said + (f"; verdicts: {', '.join(verdicts)}" if verdicts else ""))[:200]
 
 
