@@ -78,9 +78,10 @@ def evaluate(
     if limit is not None:
         given["limit"] = limit
     measured = None if probes is None else words.probes(probes)
-    if stress and (measured is not None or chat or template != "plain" or form):
+    said = measured is not None or chat or template != "plain" or form or bad != "refuse"
+    if stress and said:
         raise SpecError(
-            "--stress has its own task and prompt: leave --probes, --chat and so on out"
+            "--stress has its own task and prompt: leave --probes, --chat, --bad and so on out"
         )
     from anchorwatch import evaluation as ev
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from itertools import islice
 from unittest import mock
 
@@ -176,6 +177,21 @@ def test_what_was_asked_is_not_asked_again(tmp_path):
                         {"decoding": aw.decoding.LeftToRight(length=9)}):  # fmt: skip
             with pytest.raises(AssertionError, match="asked"):
                 evaluate(models()[1:], "synthetic/one-hop", limit=3, **options | changed)
+
+
+def test_another_file_gives_other_distractors(tmp_path):
+    """A cell whose distractors come from the file is asked again when the file is another."""
+    rows = [{"question": f"Where is ship {n}?", "answers": ["Oslo"], "context": f"Ship {n} is in Oslo."}
+            for n in range(4)]  # fmt: skip
+    others = [*rows[:2], *({**row, "context": "Another text."} for row in rows[2:])]
+    options = {"decoding": SHORT, "out": tmp_path / "out", "limit": 2}
+    for contexts, again in (("gold", False), ("gold+1", True)):
+        path = lines(tmp_path / "t.jsonl", rows)
+        evaluate(models()[1:], path, contexts=contexts, **options)
+        lines(path, others)
+        asked = pytest.raises(AssertionError, match="asked") if again else nullcontext()
+        with mock.patch.object(asking, "run_many", side_effect=AssertionError("asked")), asked:
+            evaluate(models()[1:], path, contexts=contexts, **options)
 
 
 KILLED = """

@@ -44,13 +44,13 @@ def test_variants_differ_only_in_their_parts(arm):
 
 
 def test_next_token_leaves_the_noise_of_a_recipe_out(tmp_path):
-    text = RECIPE.read_text().replace("[objective]", '[objective]\nmasks = "counted"\neps = 0.01')
+    text = RECIPE.read_text().replace("[objective]", '[objective]\nt = "uniform"')
     recipe = tmp_path / "noisy.toml"
     recipe.write_text(text)
     mdm, arm = (arms.spec_of(recipe, arms.LAB, name).objective for name in ("mdm", "arm"))
-    assert (mdm.masks, mdm.eps) == ("counted", 0.01)
+    assert (mdm.masks, mdm.t) == ("counted", "uniform")
     assert (arm.name, arm.answer_only) == ("next_token", mdm.answer_only)
-    assert arm.eps != 0.01
+    assert (arm.masks, arm.t) == ("single", "stratified")
 
 
 def test_an_arm_that_is_none():

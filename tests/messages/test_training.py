@@ -43,6 +43,10 @@ WRONG = {
         "lower length or raise model.positions",
     ),
     "noise for next token": ({"objective": {"name": "next_token", "eps": 0.1}}, "leave eps out"),
+    "least of counted masks": (
+        {"objective": {"masks": "counted", "eps": 0.1}},
+        "counted masks have no least probability: leave eps out",
+    ),
     "fine tuning nothing": ({"objective": {"name": "fine_tune"}}, "say model.from"),
     "lora of nothing": ({"lora": {"rank": 2}}, "say model.from, or leave lora out"),
     "nameless part": ({"variant": [{"n": 1}]}, 'expected {name = "gate"}'),

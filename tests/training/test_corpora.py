@@ -247,6 +247,20 @@ def test_a_quiz_asks_for_facts_of_its_passage(vocabulary):
     assert set(asked) >= {1, 2, 3}
 
 
+def test_rivals_make_the_name_of_the_question_matter():
+    """Every question has one answer, by what the passages say; a rival fits its kind too."""
+    world = World("train", 1, 3, extra=1, filler=0.0)
+    for index in range(100):
+        told, asked = world.quiz(index, rivals=1)
+        facts = [reading.triples(text) for text in told]
+        assert len(told) == 2 and len(asked) == sum(map(len, facts))
+        shared = [{relation for _, relation, _ in some} for some in facts]
+        assert shared[0] & shared[1], "both say the asked relation"
+        everything = set().union(*facts)
+        for question, answer in asked:
+            assert reading.answers(question, everything) == {answer}, question
+
+
 def test_a_short_quiz_asks_the_questions_that_fit(vocabulary):
     rows = sources.Quiz(extra=3).open(sources.Place(vocabulary, 48, "train", 0))
     for index in range(100):

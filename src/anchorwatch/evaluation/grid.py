@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,7 @@ class Grid:
         """Ask all of them, one after another."""
         total, twice = self._count()
         pool = self.task.pool() if any(one.needs_pool for one in self.contexts) else ()
+        drawn = sha256("\0".join(pool).encode(errors="surrogatepass")).hexdigest()
         cells = len(self.contexts) * len(self.edits)
         rows: list[dict[str, Any]] = []
         manifests: dict[str, Mapping[str, Any]] = {}
@@ -141,7 +143,7 @@ class Grid:
                 with ExitStack() as stack:
                     asking = [
                         Asking(self, model, self._how(model, context, name), context, pool, cell)
-                        for context, name, cell in self._cells(model, manifests, stack)
+                        for context, name, cell in self._cells(model, manifests, stack, drawn)
                     ]
                     rows += self._each(asking, bar)
         about = {"items": total, "duplicates": twice, "bad": dict(self.task.bad or {})}
@@ -176,11 +178,14 @@ class Grid:
                     yield one.row(key)
 
     def _cells(
-        self, model: Model, manifests: dict[str, Mapping[str, Any]], stack: ExitStack
+        self, model: Model, manifests: dict[str, Mapping[str, Any]], stack: ExitStack, pool: str
     ) -> Iterator[tuple[Context, str, Cell]]:
         for context in self.contexts:
             for name in self.edits:
-                cell = Cell(self._manifest(model, context, name), self.out)
+                manifest = self._manifest(model, context, name)
+                # Random distractors of a file come from all of it: another file, other answers.
+                manifest["pool"] = pool if context.needs_pool else None
+                cell = Cell(manifest, self.out)
                 if cell.digest[:16] in manifests:
                     raise SpecError(
                         f"{model.source} under the edit {name!r} would be asked the same twice: "

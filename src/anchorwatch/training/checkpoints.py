@@ -180,22 +180,20 @@ def _published(target: Path, fill: Callable[[Path], None], what: str) -> None:
         fill(folder)
         commit(folder)
         publish(folder, target)
-    except Exception as error:
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
-        if not isinstance(error, OSError) and not _is_writing(error):
+        if not _is_writing(error):
             raise
         raise TrainingError(
             f"{what} could not be written ({error}): the one before it is kept; make room on the "
             "disk and start the same command again"
         ) from error
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
-def _is_writing(error: Exception) -> bool:
-    """safetensors and torch wrap what the disk said."""
-    return type(error).__name__ == "SafetensorError" or "No space left" in str(error)
+def _is_writing(error: BaseException) -> bool:
+    """What the disk said; safetensors and torch wrap it."""
+    wrapped = type(error).__name__ == "SafetensorError" or "No space left" in str(error)
+    return isinstance(error, OSError) or wrapped
 
 
 def _flat(optimizer: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

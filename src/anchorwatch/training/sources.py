@@ -154,63 +154,81 @@ class Questions(Source):
 
 
 @dataclass(frozen=True)
-class Passages(Source):
+class Worldly(Source):
+    """Rows from a world of one-hop items; its fields are refused when the source is made."""
+
+    def __post_init__(self) -> None:
+        self._world("train", 0)
+
+    def open(self, place: Place) -> Rows:
+        return partial(self._row, place, self._world(place.split, place.seed))
+
+    def _world(self, split: str, seed: int) -> World:
+        raise NotImplementedError
+
+    def _row(self, place: Place, world: World, index: int) -> Example:
+        """Tellings of one item after another, cut to the length."""
+        ids: list[int] = []
+        more = index
+        while len(ids) < place.length:
+            ids += place.vocabulary.ids("".join(self._told(world, more)))
+            more += _ANOTHER
+        return place.plain(ids, self.kind)
+
+    def _told(self, world: World, index: int) -> Iterator[str]:
+        """What a row or a tokenizer reads of an item."""
+        raise NotImplementedError
+
+    def learned(self, seed: int, count: int) -> Iterator[str]:
+        world = self._world("train", seed)
+        for index in range(count):
+            for text in self._told(world, index):
+                yield from fragments(text)
+
+
+@dataclass(frozen=True)
+class Passages(Worldly):
     """Passages one after another, without questions; cut to the length."""
 
     extra: int = 3
     filler: float = 0.25
     kind: ClassVar[str] = "passages"
 
-    def __post_init__(self) -> None:
-        self._world("train", 0)
-
     def _world(self, split: str, seed: int) -> World:
         return World(split, 1, seed, Distractors(random=3), extra=self.extra, filler=self.filler)
 
-    def open(self, place: Place) -> Rows:
-        return partial(self._row, place, self._world(place.split, place.seed))
-
-    def _row(self, place: Place, world: World, index: int) -> Example:
-        ids: list[int] = []
-        more = index
-        while len(ids) < place.length:
-            ids += place.vocabulary.ids("".join(f"{p.text}\n" for p in world[more].passages))
-            more += _ANOTHER
-        return place.plain(ids, self.kind)
-
-    def learned(self, seed: int, count: int) -> Iterator[str]:
-        world = self._world("train", seed)
-        for index in range(count):
-            for passage in world[index].passages:
-                yield from fragments(f"{passage.text}\n")
+    def _told(self, world: World, index: int) -> Iterator[str]:
+        return (f"{passage.text}\n" for passage in world[index].passages)
 
 
 @dataclass(frozen=True)
-class Quiz(Source):
-    """One passage and a question for each of its facts; every answer is scored.
+class Quiz(Worldly):
+    """A passage, perhaps with its rivals, and a question for each fact; every answer is scored.
 
     An answer of one question is a few tokens of a row: here many names are asked back.
     """
 
     extra: int = 3
+    rivals: int = 0
+    """Passages of other subjects of the same relation."""
     reverse: float = 0.25
     filler: float = 0.25
     kind: ClassVar[str] = "quiz"
 
     def __post_init__(self) -> None:
-        self._world("train", 0)
+        if self.rivals < 0:
+            raise SpecError(f"rivals={self.rivals!r}: expected a number of passages, 0 or more")
+        super().__post_init__()
 
     def _world(self, split: str, seed: int) -> World:
         return World(split, 1, seed, extra=self.extra, reverse=self.reverse, filler=self.filler)
 
-    def open(self, place: Place) -> Rows:
-        return partial(self._row, place, self._world(place.split, place.seed))
-
     def _row(self, place: Place, world: World, index: int) -> Example:
         vocabulary = place.vocabulary
         for attempt in range(_TRIES):
-            told, asked = world.quiz(index + attempt * _ANOTHER)
-            ids = vocabulary.start + vocabulary.ids(f"Passage: {told}")
+            told, asked = world.quiz(index + attempt * _ANOTHER, self.rivals)
+            text = "\n".join(f"Passage: {one}" for one in told)
+            ids = vocabulary.start + vocabulary.ids(text)
             scored = [False] * len(ids)
             for question, answer in asked:
                 prompt = vocabulary.ids(f"\nQuestion: {question}\nAnswer:")
@@ -223,17 +241,14 @@ class Quiz(Source):
                 return Example(np.array(ids, dtype=np.int32), np.array(scored), self.kind)
         raise SpecError(f"no passage with a question fits into length {place.length}: raise length")
 
-    def learned(self, seed: int, count: int) -> Iterator[str]:
-        world = self._world("train", seed)
-        for index in range(count):
-            told, asked = world.quiz(index)
-            yield from fragments(f"Passage: {told}")
-            for question, answer in asked:
-                yield from fragments(f"\nQuestion: {question}\nAnswer: {answer}")
+    def _told(self, world: World, index: int) -> Iterator[str]:
+        told, asked = world.quiz(index, self.rivals)
+        yield "\n".join(f"Passage: {one}" for one in told)
+        yield from (f"\nQuestion: {question}\nAnswer: {answer}" for question, answer in asked)
 
 
 @dataclass(frozen=True)
-class Retold(Source):
+class Retold(Worldly):
     """Passages told again and again in other words, one subject after another; cut to the length.
 
     A name that is masked in one telling stands in the other.
@@ -247,27 +262,13 @@ class Retold(Source):
     def __post_init__(self) -> None:
         if self.times < 1:
             raise SpecError(f"times={self.times!r}: a passage is told at least once")
-        self._world("train", 0)
+        super().__post_init__()
 
     def _world(self, split: str, seed: int) -> World:
         return World(split, 1, seed, extra=self.extra, filler=self.filler)
 
-    def open(self, place: Place) -> Rows:
-        return partial(self._row, place, self._world(place.split, place.seed))
-
-    def _row(self, place: Place, world: World, index: int) -> Example:
-        ids: list[int] = []
-        more = index
-        while len(ids) < place.length:
-            told = world.retold(more, self.times)
-            ids += place.vocabulary.ids("".join(f"Passage: {text}\n" for text in told))
-            more += _ANOTHER
-        return place.plain(ids, self.kind)
-
-    def learned(self, seed: int, count: int) -> Iterator[str]:
-        world = self._world("train", seed)
-        for index in range(count):
-            yield from fragments("".join(f"Passage: {text}\n" for text in world.retold(index)))
+    def _told(self, world: World, index: int) -> Iterator[str]:
+        yield "".join(f"Passage: {text}\n" for text in world.retold(index, self.times))
 
 
 @dataclass(frozen=True)

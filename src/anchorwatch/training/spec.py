@@ -134,6 +134,8 @@ class Objective(_Table):
         noise = self.model_fields_set & {"t", "eps", "masks"}
         if self.name == "next_token" and noise:
             raise ValueError(f"next_token has no noise: leave {', '.join(sorted(noise))} out")
+        if self.masks == "counted" and "eps" in self.model_fields_set:
+            raise ValueError("counted masks have no least probability: leave eps out")
         if self.name == "fine_tune" and "answer_only" in self.model_fields_set:
             raise ValueError("fine_tune scores the answer only, always: leave answer_only out")
         if self.name == "fine_tune" and self.random_lengths:
@@ -175,7 +177,7 @@ class Checkpoints(_Table):
 
     updates: Count = 500
     minutes: Annotated[float, Field(gt=0)] | None = 10.0
-    """The longest time between two; None leaves it to the updates."""
+    """The longest time between two; None, in Python, leaves it to the updates."""
     keep: Count = 1
 
 

@@ -151,13 +151,21 @@ class World:
         draws = (self._draw(index, "retold", again) for again in range(times))
         return tuple(passage(facts, draw, self.filler) for draw in draws)
 
-    def quiz(self, index: int) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """The first gold passage of an item, and a question with its answer for each fact in it."""
-        draw = self._draw(index, "quiz")
-        facts = self._core(self._draw(index, "core")).golds[0]
-        told = passage(facts, draw, self.filler)
+    def quiz(
+        self, index: int, rivals: int = 0
+    ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+        """Passages of an item's subject and of its rivals, and a question for each of their facts.
+
+        A rival is a hard distractor: another subject of the asked relation. With one of them, no
+        question is answered by the kind of name it asks for. Gives (passages, (question, answer)).
+        """
+        draw, core = self._draw(index, "quiz"), self._core(self._draw(index, "core"))
+        tellings = [core.golds[0]]
+        for which in range(rivals):
+            tellings.append(self._distractor("hard", which, core, self._draw(index, "quiz", which)))
+        told = tuple(passage(facts, draw, self.filler) for facts in draw.shuffled(tellings))
         asked = []
-        for fact in draw.shuffled(facts):
+        for fact in draw.shuffled([fact for facts in tellings for fact in facts]):
             reverse = draw.chance(self.reverse)
             name, answer = (fact.object, fact.subject) if reverse else (fact.subject, fact.object)
             asked.append((draw.pick(_wordings((fact.relation,), name, reverse)), answer))
