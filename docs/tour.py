@@ -1,8 +1,13 @@
-"""Takes the screenshots of docs/explorer.md: `make tour`. Needs Chromium (`make setup-browser`)."""
+"""Takes the pictures of docs/explorer.md: `make tour`. Needs Chromium (`make setup-browser`).
 
+Lab models where the package has them, else the untrained tiny ones: `--models` names others.
+"""
+
+import argparse
 import shutil
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
@@ -10,27 +15,70 @@ from playwright.sync_api import Page, sync_playwright
 import anchorwatch as aw
 from anchorwatch.explorer.opening import given
 from anchorwatch.explorer.server import Server
-from anchorwatch.explorer.tiles import Run
+from anchorwatch.explorer.tables import gathered
+from anchorwatch.explorer.tiles import Options, Run
+from anchorwatch.metrics import files
 
 OUT = Path(__file__).parent / "explorer"
-ASK = "Passage: Lena was born in Oslo.\nQuestion: Where was Lena born?\nAnswer:"
-REGIONS = {"passage": "Lena was born in Oslo.", "question": "Where was Lena born?"}
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 PANELS = ("map", "layers", "text", "heads", "flow", "geometry", "exact")
+APART = ("difference", "layers-difference", "heads-difference", "flow-difference")
+LAB = ("lab/mdm", "lab/arm", "lab/mdm-sink")
+TINY = ("tiny/llada", "tiny/arm", "tiny/llada")
+LENGTH = 24
+COLUMNS = 48
+"""Columns of the binned run: of few tokens, it looks as one of thousands does with 1,024."""
 
 
-def traces() -> list[aw.Trace]:
-    """A diffusion run and an autoregressive one of the same prompt."""
+def main() -> None:
+    asked = _asked()
+    asked.out.mkdir(exist_ok=True, parents=True)
+    with tempfile.TemporaryDirectory() as held, sync_playwright() as playwright:
+        server = Server(_runs(asked.models, Path(held)))
+        threading.Thread(target=server.serve, daemon=True).start()
+        place = shutil.which("chromium") or shutil.which("chromium-browser")
+        browser = playwright.chromium.launch(executable_path=place, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1280, "height": 860})
+        _pictures(page, server.url, asked.out)
+        browser.close()
+        server.close()
+
+
+def _asked() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs=3, metavar=("MDM", "ARM", "SINK"), default=_there())
+    parser.add_argument("--out", type=Path, default=OUT)
+    return parser.parse_args()
+
+
+def _there() -> Sequence[str]:
+    """The lab models, if all three are in the package."""
+    models = Path(aw.__file__).parent / "lab" / "models"
+    return LAB if all((models / name.removeprefix("lab/")).is_dir() for name in LAB) else TINY
+
+
+def _runs(names: Sequence[str], place: Path) -> list[Run]:
+    """Diffusion with a metric table, the same prompt autoregressive, with a sink, and binned."""
+    item = aw.worlds.World("held-out", distractors=aw.worlds.Distractors(random=1, hard=1))[4]
     probes = [*aw.probes.DEFAULT, aw.probes.region_flow()]
-    mdm, arm = aw.load("tiny/llada"), aw.load("tiny/arm")
     exact = aw.probes.pattern(layers=(1,), heads=(0,), steps=(9,))
-    how = aw.decoding.LowConfidence(length=32, steps=32)
-    one = aw.run(mdm, ASK, how, regions=REGIONS, probes=[*probes, exact])
-    two = aw.run(arm, ASK, aw.decoding.LeftToRight(length=32), regions=REGIONS, probes=probes)
-    return [one, two]
+    low = aw.decoding.LowConfidence(length=LENGTH, steps=LENGTH)
+    mdm, arm, sink = (aw.load(name) for name in names)
+
+    def run(model: aw.Model, how: aw.decoding.Decoding, *edits: aw.edits.Edit) -> aw.Trace:
+        held = [*probes, exact] if model is mdm else probes
+        return aw.run(model, item.prompt(), how, regions=item.regions(), probes=held, edits=edits)
+
+    one = run(mdm, low)
+    two = run(arm, aw.decoding.LeftToRight(length=LENGTH, stop=False))
+    three = run(sink, low, *([] if sink.parts else [aw.edits.sink_token()]))
+    table = aw.metrics.absorption([one], by=["layer", "head"])
+    tables = tuple(gathered([files.save(table, place / "absorption.csv")]))
+    first = Run(given(one), Options(tables=tables))
+    return [first, Run(given(two)), Run(given(three)), Run(given(one), Options(columns=COLUMNS))]
 
 
-def settled(page: Page, address: str) -> None:
+def _settled(page: Page, address: str) -> None:
     page.goto("about:blank")
     page.goto(address)
     page.wait_for_selector("[data-panel] canvas[data-drawn]")
@@ -38,26 +86,28 @@ def settled(page: Page, address: str) -> None:
     page.wait_for_timeout(500)
 
 
-def main() -> None:
-    OUT.mkdir(exist_ok=True)
-    server = Server([Run(given(trace)) for trace in traces()])
-    threading.Thread(target=server.serve, daemon=True).start()
-    with sync_playwright() as playwright, tempfile.TemporaryDirectory():
-        place = shutil.which("chromium") or shutil.which("chromium-browser")
-        browser = playwright.chromium.launch(executable_path=place, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1280, "height": 860})
-        settled(page, f"{server.url}#v=1&step=9&layer=1&token=24")
-        page.screenshot(path=OUT / "one.png", full_page=True)
-        settled(page, f"{server.url}#v=1&step=9&layer=1&head=0&token=24")
-        for panel in PANELS:
-            page.locator(f"[data-panel={panel}]").screenshot(path=OUT / f"{panel}.png")
-        settled(page, f"{server.url}#v=1&with=1&step=9&layer=1&token=24")
-        page.screenshot(path=OUT / "two.png", full_page=False)
-        page.locator("[data-panel=difference]").screenshot(path=OUT / "difference.png")
-        settled(page, f"{server.url}#v=1&step=9&layer=1&scale=lift&theme=dark")
-        page.screenshot(path=OUT / "dark.png", full_page=False)
-        browser.close()
-    server.close()
+def _panel(page: Page, name: str, file: Path) -> None:
+    page.locator(f"[data-panel={name}]").screenshot(path=file)
+
+
+def _pictures(page: Page, url: str, out: Path) -> None:
+    here = "step=9&layer=1&token=24"
+    _settled(page, f"{url}#v=1&{here}")
+    page.screenshot(path=out / "one.png", full_page=True)
+    _settled(page, f"{url}#v=1&{here}&head=0")
+    for panel in PANELS:
+        _panel(page, panel, out / f"{panel}.png")
+    _settled(page, f"{url}#v=1&{here}&head=0&measure=prompt+share+%28absorption%29&tables=1")
+    _panel(page, "heads", out / "table.png")
+    _settled(page, f"{url}#v=1&run=3&{here}")
+    _panel(page, "map", out / "bin.png")
+    for beside, name in ((1, "arm"), (2, "sink")):
+        _settled(page, f"{url}#v=1&with={beside}&{here}")
+        page.screenshot(path=out / f"two-{name}.png", full_page=True)
+        for panel in APART:
+            _panel(page, panel, out / f"{panel}-{name}.png")
+    _settled(page, f"{url}#v=1&{here}&scale=lift&theme=dark")
+    page.screenshot(path=out / "dark.png", full_page=False)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 /** Where one run is looked at, and how a panel says where to go. */
 
+import type { Columns } from "./align";
 import type { RunData } from "./run.svelte";
-import type { PanelName, Scale, Theme } from "./state";
+import type { Align, PanelName, Scale, Theme } from "./state";
 
 export interface Place {
   step: number;
@@ -37,6 +38,23 @@ export interface View {
   go: Go;
   /** A or B, where two runs are seen. */
   side?: string;
+  widest: PanelName | null;
+  onwiden: (name: PanelName | null) => void;
+}
+
+/** What every view of a difference is given. */
+export interface Pair {
+  a: RunData;
+  b: RunData;
+  placeA: Place;
+  placeB: Place;
+  columns: Columns;
+  align: Align;
+  look: Look;
+  /** Goes to a place of A. */
+  go: Go;
+  /** How both are aligned. */
+  words: string;
   widest: PanelName | null;
   onwiden: (name: PanelName | null) => void;
 }

@@ -3,7 +3,6 @@
 import { bounds, numbers, shares, type Packet } from "./packet";
 import { Missing, type Header, type Source } from "./source";
 import type { Scale } from "./state";
-import { said } from "./values";
 
 export interface Sinks {
   /** [step] where the sinks of a step begin; one more than there are steps. */
@@ -85,6 +84,8 @@ export class RunData {
   measures = $state.raw<ReadonlyMap<string, Float32Array>>(new Map());
   /** What table measures have beside their values: null, lift, low, high, n. */
   besides = $state.raw<ReadonlyMap<string, Packet["arrays"]>>(new Map());
+  /** How wide the steps of measures are that came in eight bits; others are exact. */
+  coarse = $state.raw<ReadonlyMap<string, number>>(new Map());
   parts = $state.raw<ReadonlyMap<string, Part>>(new Map());
   nulls = $state.raw<ReadonlyMap<string, { codes: Uint8Array; most: number }>>(new Map());
   flow = $state.raw<Float32Array | null>(null);
@@ -198,6 +199,7 @@ export class RunData {
         ? (arrays.values as Float32Array)
         : numbers(arrays.codes as Uint8Array, meta.least, meta.most);
       this.measures = new Map(this.measures).set(name, values);
+      if (!arrays.values) this.coarse = new Map(this.coarse).set(name, (meta.most - meta.least) / 254);
       if (arrays.null) this.besides = new Map(this.besides).set(name, arrays);
     });
   }
@@ -239,6 +241,23 @@ export class RunData {
   token(frame: number, position: number) {
     const at = this.frames.canvas[frame * this.header.positions + position];
     return at < 0 ? undefined : this.header.tokens[at];
+  }
+
+  /** The key that receives most of a head, or of the mean of heads; -1 and NaN where none is known. */
+  top(layer: number, head: number | null, step: number): [key: number, share: number] {
+    const held = this.layers.get(layer);
+    if (!held) return [-1, NaN];
+    if (head === null) return [held.topKey[step], held.topShare[step]];
+    const at = step * this.header.model.heads + head;
+    return [held.headTopKey[at], held.headTopShare[at]];
+  }
+
+  /** The greatest share that any key receives in any layer, of a head or of the mean. */
+  strongest(head: number | null): number {
+    let most = 0;
+    for (const layer of this.layers.keys())
+      for (let step = 0; step < this.header.steps; step++) most = Math.max(most, this.top(layer, head, step)[1] || 0);
+    return most;
   }
 
   /** What stands at a position in the end. */
@@ -297,53 +316,6 @@ function layerOf(packet: Packet, steps: number): Layer {
     headSinks: arrays.head_sinks as Int32Array,
     flow: arrays.flow as Float32Array,
   };
-}
-
-export const DERIVED = {
-  "greatest share": { unit: "share of attention", says: "share of the key that receives most" },
-  "share on sinks": { unit: "share of attention", says: "share that all sinks receive" },
-  "number of sinks": { unit: "keys", says: "keys that the rule calls sinks" },
-  "greatest key": { unit: "position", says: "position of the key that receives most" },
-} as const;
-
-/** [layer, head] a measure at a step; NaN where it was not measured or is not in the page. */
-export function headTable(run: RunData, measure: string, step: number): Float32Array {
-  const { layers, heads } = run.header.model;
-  const found = new Float32Array(layers * heads).fill(NaN);
-  const field = run.measures.get(measure);
-  if (field) return field.slice(...held(field, step, layers * heads));
-  for (const [at, layer] of run.layers)
-    for (let head = 0; head < heads; head++) {
-      const from = step * heads + head;
-      const value = {
-        "greatest share": layer.headTopShare[from],
-        "share on sinks": layer.headSinkShare[from],
-        "number of sinks": layer.headSinks[from] < 0 ? NaN : layer.headSinks[from],
-        "greatest key": layer.headTopKey[from] < 0 ? NaN : layer.headTopKey[from],
-      }[measure];
-      if (value !== undefined) found[at * heads + head] = value;
-    }
-  return found;
-}
-
-/** Where a step begins and ends in [step, layer, head]; what was measured over all steps is one. */
-function held(field: Float32Array, step: number, size: number): [number, number] {
-  return field.length === size ? [0, size] : [step * size, (step + 1) * size];
-}
-
-/** What a table says of a head beside its value, in words; nothing for a field of the trace. */
-export function beside(run: RunData, measure: string, step: number, at: number): string {
-  const arrays = run.besides.get(measure);
-  if (!arrays) return "";
-  const { layers, heads } = run.header.model;
-  const [from] = held(run.measures.get(measure)!, step, layers * heads);
-  const number = (name: string) => (arrays[name] as Float32Array)[from + at];
-  const words = [Number.isNaN(number("null")) ? "no null" : `null ${said(number("null"), 3)}`];
-  if (!Number.isNaN(number("lift"))) words.push(`lift ${said(number("lift"), 3)}`);
-  const n = number("n");
-  if (!Number.isNaN(number("low"))) words.push(`interval ${said(number("low"), 3)} to ${said(number("high"), 3)}`);
-  if (n >= 0) words.push(n === 1 ? "one prompt" : `${n} prompts`);
-  return words.join(", ");
 }
 
 /** The texts of a run in the end, and which of them it wrote. */

@@ -3,7 +3,9 @@
 export const SCALES = ["log", "share", "lift"] as const;
 export const ALIGNS = ["decided", "step", "steps"] as const;
 export const THEMES = ["auto", "light", "dark"] as const;
-export const PANELS = ["map", "layers", "text", "heads", "flow", "geometry", "exact", "difference"] as const;
+export const SINGLE = ["map", "layers", "text", "heads", "geometry", "flow", "exact"] as const;
+export const DIFFERENCES = ["difference", "layers-difference", "heads-difference", "flow-difference"] as const;
+export const PANELS = [...SINGLE, ...DIFFERENCES] as const;
 
 export type Scale = (typeof SCALES)[number];
 export type Align = (typeof ALIGNS)[number];

@@ -96,11 +96,8 @@ export function cell(run: RunData, place: Place, step: number, position: number)
 export function finding(run: RunData, place: Place): string {
   const { layer, head, step } = place;
   const where = `layer ${layer}, ${head === null ? "mean of heads" : `head ${head}`}, step ${step} of ${run.header.steps}`;
-  const held = run.layers.get(layer);
-  if (!held) return `${where}: not loaded`;
-  const heads = run.header.model.heads;
-  const key = head === null ? held.topKey[step] : held.headTopKey[step * heads + head];
-  const share = head === null ? held.topShare[step] : held.headTopShare[step * heads + head];
+  if (!run.layers.has(layer)) return `${where}: not loaded`;
+  const [key, share] = run.top(layer, head, step);
   if (key < 0) return `${where}: nothing was measured`;
   return `${where}: position ${key} “${label(run.last(key))}” receives most, ${percent(share)}`;
 }
