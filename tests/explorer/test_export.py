@@ -210,7 +210,7 @@ def test_a_notebook_gets_a_frame_that_reaches_nothing():
     bundle = held._repr_mimebundle_()
     ((tag, attrs),) = Elements(bundle["text/html"]).found
     assert tag == "iframe"
-    assert attrs["sandbox"] == "allow-scripts"
+    assert attrs["sandbox"] == "allow-scripts allow-downloads"
     assert attrs["srcdoc"] == held.page
     assert len(data_of(held.page)["runs"]) == 2
     assert "srcdoc" not in repr(held)

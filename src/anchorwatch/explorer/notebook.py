@@ -33,7 +33,8 @@ class Shown:
         if self.page is None:
             return {"text/plain": self.says}
         frame = (
-            f'<iframe sandbox="allow-scripts" style="width:100%;height:{HEIGHT}px;border:0" '
+            '<iframe sandbox="allow-scripts allow-downloads" '  # tables and pictures can be saved
+            f'style="width:100%;height:{HEIGHT}px;border:0" '
             f'title="anchorwatch explorer" srcdoc="{escape(self.page)}"></iframe>'
         )
         return {"text/plain": self.says, "text/html": frame}

@@ -30,6 +30,9 @@ export interface Table {
   says?: string;
 }
 
+/** What is under a chart; `whole` for a file, else as many rows as one looks at. */
+export type Tabled = (whole?: boolean) => Table;
+
 /** What every view is given. */
 export interface View {
   run: RunData;

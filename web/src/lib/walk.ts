@@ -1,7 +1,7 @@
 /** Going from place to place: what keys and buttons do. */
 
 import type { Session } from "./session.svelte";
-import { ALIGNS, SCALES } from "./state";
+import { ALIGNS, PANELS, SCALES, type PanelName } from "./state";
 
 /** The one after, round and round. */
 export function next<T>(able: readonly T[], now: T): T {
@@ -57,6 +57,12 @@ export function leave(at: Session): void {
   else at.view.token = null;
 }
 
+/** The panel that has the focus; without one, the sink map. */
+function focused(event: KeyboardEvent): PanelName {
+  const name = (event.target as HTMLElement).closest<HTMLElement>("[data-name]")?.dataset.name;
+  return PANELS.find((one) => one === name) ?? "map";
+}
+
 export type Keys = Record<string, (event: KeyboardEvent) => void>;
 
 /** What each key does; `does` is what the page itself has to do. */
@@ -81,7 +87,7 @@ export function keys(at: Session, does: { play(): void; help(): void; seek(): vo
     d: () => (at.runB ? at.widen(view.panel === "difference" ? null : "difference") : undefined),
     n: () => (view.scale = next(SCALES, view.scale)),
     t: () => (view.tables = !view.tables),
-    m: () => at.widen(view.panel === "map" ? null : "map"),
+    m: (event) => at.widen(view.panel === null ? focused(event) : null),
     "?": does.help,
     Escape: () => leave(at),
   };
