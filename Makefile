@@ -8,7 +8,7 @@ WEB    := $(wildcard web/*.json web/*.ts web/*.js web/src/*.* web/src/*/*.*)
 # From a clone the explorer's page is built; a wheel or an sdist brings it, and needs no Node.
 NODE   := node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null || { echo "the explorer's page needs Node 20.19 or newer, this is $$(node --version 2>/dev/null || echo none): install it (https://nodejs.org), or set ANCHORWATCH_WITHOUT_PAGE=1 to do without the explorer"; exit 1; }
 
-.PHONY: setup setup-browser web check test test-web test-real bench bench-read bench-train lab variants study film figures tour clean
+.PHONY: setup setup-browser web check test test-web test-real bench bench-read bench-train bench-view lab variants study film figures tour clean
 
 setup: $(READY)
 
@@ -61,6 +61,10 @@ bench-read: $(READY)
 
 bench-train: $(READY)
 	$(BIN)/python benchmarks/training.py
+
+# First paint, scrub, export: on a quiet machine, each number beside its limit.
+bench-view: $(READY) $(PAGE) setup-browser
+	$(BIN)/python -m pytest -q -m alone tests/browser
 
 lab: $(READY)
 	$(BIN)/python recipes/lab.py

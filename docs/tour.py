@@ -25,7 +25,10 @@ PANELS = ("map", "layers", "text", "heads", "flow", "geometry", "exact")
 APART = ("difference", "layers-difference", "heads-difference", "flow-difference")
 LAB = ("lab/mdm", "lab/arm", "lab/mdm-sink")
 TINY = ("tiny/llada", "tiny/arm", "tiny/llada")
-LENGTH = 24
+LENGTH = 16
+PROMPTS = 6
+WITH = aw.worlds.Distractors(random=1, hard=1)
+STEP, LAYER, HEAD, TOKEN = 6, 2, 1, 24
 COLUMNS = 48
 """Columns of the binned run: of few tokens, it looks as one of thousands does with 1,024."""
 
@@ -59,23 +62,28 @@ def _there() -> Sequence[str]:
 
 def _runs(names: Sequence[str], place: Path) -> list[Run]:
     """Diffusion with a metric table, the same prompt autoregressive, with a sink, and binned."""
-    item = aw.worlds.World("held-out", distractors=aw.worlds.Distractors(random=1, hard=1))[4]
-    probes = [*aw.probes.DEFAULT, aw.probes.region_flow()]
-    exact = aw.probes.pattern(layers=(1,), heads=(0,), steps=(9,))
-    low = aw.decoding.LowConfidence(length=LENGTH, steps=LENGTH)
+    items = list(aw.worlds.items("held-out", n=PROMPTS, distractors=WITH))
     mdm, arm, sink = (aw.load(name) for name in names)
-
-    def run(model: aw.Model, how: aw.decoding.Decoding, *edits: aw.edits.Edit) -> aw.Trace:
-        held = [*probes, exact] if model is mdm else probes
-        return aw.run(model, item.prompt(), how, regions=item.regions(), probes=held, edits=edits)
-
-    one = run(mdm, low)
-    two = run(arm, aw.decoding.LeftToRight(length=LENGTH, stop=False))
-    three = run(sink, low, *([] if sink.parts else [aw.edits.sink_token()]))
-    table = aw.metrics.absorption([one], by=["layer", "head"])
+    low = aw.decoding.LowConfidence(length=LENGTH, steps=LENGTH)
+    one = _run(mdm, items[0], low)
+    two = _run(arm, items[0], aw.decoding.LeftToRight(length=LENGTH, stop=False))
+    three = _run(sink, items[0], low, () if sink.parts else (aw.edits.sink_token(),))
+    rest = [_run(mdm, item, low) for item in items[1:]]
+    table = aw.metrics.absorption([one, *rest], by=["layer", "head"])
     tables = tuple(gathered([files.save(table, place / "absorption.csv")]))
     first = Run(given(one), Options(tables=tables))
     return [first, Run(given(two)), Run(given(three)), Run(given(one), Options(columns=COLUMNS))]
+
+
+def _run(
+    model: aw.Model,
+    item: aw.worlds.Item,
+    how: aw.decoding.Decoding,
+    edits: Sequence[aw.edits.Edit] = (),
+) -> aw.Trace:
+    exact = aw.probes.pattern(layers=(LAYER,), heads=(HEAD,), steps=(STEP,))
+    probes = [*aw.probes.DEFAULT, aw.probes.region_flow(), exact]
+    return aw.run(model, item.prompt(), how, regions=item.regions(), probes=probes, edits=edits)
 
 
 def _settled(page: Page, address: str) -> None:
@@ -91,13 +99,14 @@ def _panel(page: Page, name: str, file: Path) -> None:
 
 
 def _pictures(page: Page, url: str, out: Path) -> None:
-    here = "step=9&layer=1&token=24"
+    here = f"step={STEP}&layer={LAYER}&token={TOKEN}"
     _settled(page, f"{url}#v=1&{here}")
     page.screenshot(path=out / "one.png", full_page=True)
-    _settled(page, f"{url}#v=1&{here}&head=0")
+    _settled(page, f"{url}#v=1&{here}&head={HEAD}")
     for panel in PANELS:
         _panel(page, panel, out / f"{panel}.png")
-    _settled(page, f"{url}#v=1&{here}&head=0&measure=prompt+share+%28absorption%29&tables=1")
+    _settled(page, f"{url}#v=1&{here}&head={HEAD}&measure=top1+%28absorption%29")
+    page.locator("[data-panel=heads] button", has_text="Table").click()
     _panel(page, "heads", out / "table.png")
     _settled(page, f"{url}#v=1&run=3&{here}")
     _panel(page, "map", out / "bin.png")

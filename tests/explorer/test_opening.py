@@ -109,7 +109,9 @@ def test_what_is_said_never_names_the_folders_above(path):
     assert "secret-folder" not in " ".join(opened(path).damage)
 
 
-@pytest.mark.parametrize("kind", ["empty", "text", "zarr2", "foreign", "deep", "huge"])
+@pytest.mark.parametrize(
+    "kind", ["empty", "text", "zarr2", "foreign", "deep", "huge", "twice", "wide", "blank"]
+)
 def test_a_foreign_folder_says_so(tmp_path, kind):
     place = tmp_path / "b.trace"
     place.mkdir()
@@ -119,6 +121,9 @@ def test_a_foreign_folder_says_so(tmp_path, kind):
         "foreign": ("zarr.json", json.dumps({"zarr_format": 3, "node_type": "group"})),
         "deep": ("zarr.json", "[" * 100_000),
         "huge": ("zarr.json", '{"a": ' + "9" * 5000 + "}"),
+        "twice": ("zarr.json", '{"zarr_format": 3, "zarr_format": 2, "node_type": "group"}'),
+        "wide": ("zarr.json", '{"zarr_format": 3, "a": [' + "1," * 100_000 + "1]}"),
+        "blank": ("zarr.json", ""),
     }
     if kind in foreign:
         name, text = foreign[kind]
@@ -151,7 +156,7 @@ FOREIGN = {
     "10^18 cells": lambda a, _: a["received"].update(shape=[10**9, 10**9, 1, 1, 1]),
     "other lengths": lambda a, _: a["received"].update(shape=[8, 3, 4, 3, 99]),
     "groups within groups": lambda a, _: a.update(
-        {"/".join("g" * n): {"zarr_format": 3, "node_type": "group"} for n in range(1, 300)}
+        {"/".join("g" * n): {"zarr_format": 3, "node_type": "group"} for n in range(1, 1001)}
     ),
     "many attributes": lambda a, _: a["entropy"]["attributes"].update(
         {f"a{n}": "x" for n in range(100_000)}
