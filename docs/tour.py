@@ -112,7 +112,7 @@ def _pictures(page: Page, url: str, out: Path) -> None:
     _panel(page, "map", out / "bin.png")
     for beside, name in ((1, "arm"), (2, "sink")):
         _settled(page, f"{url}#v=1&with={beside}&{here}")
-        page.screenshot(path=out / f"two-{name}.png", full_page=True)
+        page.screenshot(path=out / f"two-{name}.png", full_page=False)
         for panel in APART:
             _panel(page, panel, out / f"{panel}-{name}.png")
     _settled(page, f"{url}#v=1&{here}&scale=lift&theme=dark")

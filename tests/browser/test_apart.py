@@ -184,3 +184,30 @@ def test_head_grids_of_two_runs_have_one_scale(both):
         for panel in ("headsA", "headsB")
     ]
     assert legends[0] == legends[1]
+
+
+@pytest.mark.parametrize("head", [None, 2])
+def test_added_keys_stand_beside_the_map(look, serving, plain, head):
+    """What a sink token takes is no column of the text: a strip, and a sentence in the difference."""
+    taken = np.random.default_rng(2).uniform(0.2, 0.5, (8, 3, 4, 3)).astype(np.float32)
+    dims = ("step", "layer", "head", "group")
+    maps = random_maps(np.random.default_rng(5), (8, 3, 4, 14))
+    sunk = planted(maps, prompt=4, source="lab/sink", more={"sink_received": (dims, taken)})
+    url = serving([Run(given(plain)), Run(given(sunk))])
+    word = "" if head is None else f"&head={head}"
+    held = look(url)
+    page = held.go(f"{url}#v=1&with=1&align=step&step={STEP}&layer={LAYER}{word}")
+    page.wait_for_selector("[data-panel=difference] canvas[data-drawn]")
+    assert page.locator("[data-panel=mapA] [data-added]").count() == 0
+    page.wait_for_selector("[data-panel=mapB] [data-added] canvas[data-drawn]")
+    share = taken[STEP, LAYER, :, 0]
+    percent = 100 * float(share.mean() if head is None else share[head])
+    said = f"receive {float(f'{percent:.3g}'):g} % of attention"
+    page.wait_for_function(
+        "word => document.querySelector('[data-panel=mapB]').textContent.includes(word)", arg=said
+    )
+    assert said in page.locator("[data-panel=difference]").inner_text()
+    strip = page.locator("[data-panel=mapB] [data-added] .heat")
+    x, y, _, h = map(float, strip.get_attribute("data-frame").split())
+    strip.click(position={"x": x + 5, "y": y + 5.5 * h / 8})
+    held.hash("step=5")

@@ -109,6 +109,17 @@ def test_search_space_help_and_escape(look, url):
     page.wait_for_function("() => !document.querySelector('.widest')")
 
 
+def test_the_panel_that_has_the_focus_is_enlarged(look, url):
+    held = look(url)
+    page = held.go(f"{url}#v=1&step=1&layer=1")
+    page.locator("[data-panel=heads] select").focus()
+    page.keyboard.press("Tab")  # from the select, which has its own keys, to a button
+    page.keyboard.press("m")
+    held.hash("panel=heads")
+    page.keyboard.press("m")
+    page.wait_for_function("() => !document.querySelector('.widest')")
+
+
 def test_every_control_can_be_reached_with_tab(look, url):
     page = look(url).go(f"{url}#v=1&step=3&layer=1")
     page.wait_for_timeout(300)
@@ -294,6 +305,19 @@ def test_a_page_opens_from_a_file(look, sent, plain):
         assert "≈" not in said
     assert "rounded to eight bits" in page.locator(".about").inner_text()
     assert held.page.url.startswith("file://")
+
+
+def test_a_sent_page_marks_measures_that_are_rounded(look, sent, plain):
+    page = look(sent[0].as_uri()).go(
+        f"{sent[0].as_uri()}#v=1&step=2&layer=1&head=3&measure=entropy"
+    )
+    page.wait_for_function(
+        "() => document.querySelector('[data-panel=heads] .reading').textContent.includes('entropy ≈')"
+    )
+    value = float(reading(page, "heads").partition("≈ ")[2])
+    field = plain["entropy"].values
+    step = float(field.max() - field.min()) / 254
+    assert abs(value - field[2, 1, 3]) <= step / 2 + 0.01 * abs(value)  # three digits are said
 
 
 def test_a_folder_opens_from_any_web_server(look, sent):

@@ -192,10 +192,29 @@ def test_heads_show_a_table_with_its_null(look, serving, plain, tmp_path):
 def test_flow_says_who_gives_to_whom(look, url, plain):
     page = look(url).go(f"{url}#v=1&step=5&layer=1")
     page.wait_for_selector("[data-panel=flow] svg")
-    label = page.locator("[data-panel=flow] svg").get_attribute("aria-label")
+    label = page.locator("[data-panel=flow] svg").first.get_attribute("aria-label")
     shares = plain["received"].sel(group="masked")[5, 1].mean("head").values
     given = 100 * shares[:3].sum()
     assert f"masked queries give {said(given, 3)} % to passage" in label
+
+
+def test_parts_of_the_text_by_layer(look, url, plain):
+    held = look(url)
+    page = held.go(f"{url}#v=1&step=5&layer=1")
+    chart = page.locator("[data-panel=flow] svg").nth(1)
+    page.wait_for_function(
+        "() => document.querySelectorAll('[data-panel=flow] svg')[1]?.querySelectorAll('rect').length >= 9"
+    )
+    shares = plain["received"].sel(group="all")[5].mean("head").values
+    label = chart.get_attribute("aria-label")
+    assert f"layer 1: passage {said(100 * shares[1, :3].sum(), 3)} %" in label
+    bars = chart.locator("rect").evaluate_all(
+        "all => all.map(one => Number(one.getAttribute('height')))"
+    )
+    assert sum(bars) == pytest.approx(3 * 84, rel=1e-4)  # of each layer all is shown
+    box = chart.bounding_box()
+    chart.click(position={"x": 38 + (box["width"] - 40) * 5 / 6, "y": 40})
+    held.hash("layer=2")
 
 
 def test_geometry_beside_the_greatest_key(look, url, plain):

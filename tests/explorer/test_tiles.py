@@ -328,6 +328,8 @@ def test_the_share_of_added_keys_is_a_class_and_a_measure():
     assert flow.shape == (8, 3, len(told["classes"]))
     np.testing.assert_allclose(flow[..., -1], taken[:, 2].mean(axis=1), atol=SHARE)
     assert [one["name"] for one in told["measures"]] == ["sink_received"]
+    assert told["added"]
+    assert not Run(given(small())).header()["added"]
     np.testing.assert_array_equal(
         packets.unpack(run.packet("measure-0"))[0]["values"], taken[..., 0]
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from anchorwatch._version import __version__
 from anchorwatch.edits import from_dict
-from anchorwatch.explorer.layers import class_names
+from anchorwatch.explorer.layers import class_names, has_sink
 from anchorwatch.explorer.opening import Opened
 from anchorwatch.foreign import one_line, visible
 from anchorwatch.rules import Rule
@@ -52,6 +52,7 @@ def header(opened: Opened, rule: Rule) -> dict[str, Any]:
         "regions": [_clip(one_line(name), 40) for name in manifest["regions"]],
         "classes": [_clip(one_line(name), 40) for name in class_names(trace)],
         "class_kind": "region" if manifest["regions"] else "role",
+        "added": has_sink(trace),
         "tokens": tokens(trace),
         "rule": str(rule),
         "left_masked": trace.num_left_masked,

@@ -31,11 +31,7 @@ export function save(data: Blob, name: string): void {
 
 /** The panel in PNG, twice as fine as the page, whole even where the page scrolls. */
 export async function png(panel: HTMLElement, words: string): Promise<Blob> {
-  fine.ratio = RATIO;
-  flushSync();
-  const { text, width, height } = drawing(panel, words);
-  fine.ratio = 0;
-  flushSync();
+  const { text, width, height } = finely(() => drawing(panel, words));
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
   await image.decode();
@@ -46,6 +42,17 @@ export async function png(panel: HTMLElement, words: string): Promise<Blob> {
   return new Promise((done, fail) =>
     canvas.toBlob((blob) => (blob ? done(blob) : fail(new Error("the browser made no picture"))), "image/png"),
   );
+}
+
+function finely<T>(draw: () => T): T {
+  fine.ratio = RATIO;
+  flushSync();
+  try {
+    return draw();
+  } finally {
+    fine.ratio = 0;
+    flushSync();
+  }
 }
 
 /** The panel's elements inside an SVG, with their styles: a browser draws it as it draws the page. */

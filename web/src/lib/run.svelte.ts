@@ -252,6 +252,19 @@ export class RunData {
     return [held.headTopKey[at], held.headTopShare[at]];
   }
 
+  /** What keys receive that parts added, such as a sink token; NaN where that is not known. */
+  added(layer: number, head: number | null, group: number, step: number): number {
+    const { header } = this;
+    if (!header.added) return NaN;
+    const { layers, heads } = header.model;
+    if (head === null) {
+      const [groups, classes] = [header.groups.length, header.classes.length];
+      return this.layers.get(layer)?.flow[(step * groups + group + 1) * classes - 1] ?? NaN;
+    }
+    const field = group === header.group ? this.measures.get("sink_received") : undefined;
+    return field?.[(step * layers + layer) * heads + head] ?? NaN;
+  }
+
   /** The greatest share that any key receives in any layer, of a head or of the mean. */
   strongest(head: number | null): number {
     let most = 0;

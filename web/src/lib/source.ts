@@ -51,6 +51,8 @@ export interface Header {
   regions: string[];
   classes: string[];
   class_kind: "region" | "role";
+  /** The last class is keys that parts added, such as a sink token: no positions. */
+  added: boolean;
   tokens: Token[];
   rule: string;
   left_masked: number;

@@ -92,6 +92,14 @@ export function cell(run: RunData, place: Place, step: number, position: number)
   return parts.join(" · ");
 }
 
+/** What keys receive that are no positions of the text. */
+export function addedWords(run: RunData, { layer, head, group }: Place, step: number): string {
+  const share = run.added(layer, head, group, step);
+  const rounded = head !== null && run.coarse.has("sink_received") ? "≈ " : "";
+  const what = Number.isNaN(share) ? "an unknown share" : `${rounded}${percent(share)} of attention`;
+  return `step ${step} · added keys, which are no positions of the text, receive ${what}`;
+}
+
 /** What stands out at a step: for the picture's label and the live region. */
 export function finding(run: RunData, place: Place): string {
   const { layer, head, step } = place;
