@@ -81,7 +81,7 @@ def _run(
     how: aw.decoding.Decoding,
     edits: Sequence[aw.edits.Edit] = (),
 ) -> aw.Trace:
-    exact = aw.probes.pattern(layers=(LAYER,), heads=(HEAD,), steps=(STEP,))
+    exact = aw.probes.pattern(layers=(LAYER,), heads=(0, HEAD), steps=(STEP,))
     probes = [*aw.probes.DEFAULT, aw.probes.region_flow(), exact]
     return aw.run(model, item.prompt(), how, regions=item.regions(), probes=probes, edits=edits)
 
@@ -90,6 +90,7 @@ def _settled(page: Page, address: str) -> None:
     page.goto("about:blank")
     page.goto(address)
     page.wait_for_selector("[data-panel] canvas[data-drawn]")
+    page.wait_for_selector("[data-panel^=geometry] figure:nth-child(5)")
     page.wait_for_load_state("networkidle")
     page.wait_for_timeout(500)
 

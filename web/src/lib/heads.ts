@@ -36,17 +36,28 @@ function held(field: Float32Array, step: number, size: number): [number, number]
   return field.length === size ? [0, size] : [step * size, (step + 1) * size];
 }
 
-/** What a table says of a head beside its value, in words; nothing for a field of the trace. */
-export function nullOf(run: RunData, measure: string, step: number, at: number): string {
+export const BESIDE = ["null", "lift", "low", "high", "n"] as const;
+
+/** What a table has of a head beside its value; nothing for a field of the trace. */
+export function besideValue(run: RunData, measure: string, step: number, at: number): number[] | null {
   const arrays = run.besides.get(measure);
-  if (!arrays) return "";
+  if (!arrays) return null;
   const { layers, heads } = run.header.model;
   const [from] = held(run.measures.get(measure)!, step, layers * heads);
-  const number = (name: string) => (arrays[name] as Float32Array)[from + at];
-  const words = [Number.isNaN(number("null")) ? "no null" : `null ${said(number("null"), 3)}`];
-  if (!Number.isNaN(number("lift"))) words.push(`lift ${said(number("lift"), 3)}`);
-  const n = number("n");
-  if (!Number.isNaN(number("low"))) words.push(`interval ${said(number("low"), 3)} to ${said(number("high"), 3)}`);
+  return BESIDE.map((name) => {
+    const value = arrays[name][from + at];
+    return name === "n" && value < 0 ? NaN : value; // absent counts are -1
+  });
+}
+
+/** The same in words. */
+export function nullOf(run: RunData, measure: string, step: number, at: number): string {
+  const numbers = besideValue(run, measure, step, at);
+  if (!numbers) return "";
+  const [even, lift, low, high, n] = numbers;
+  const words = [Number.isNaN(even) ? "no null" : `null ${said(even, 3)}`];
+  if (!Number.isNaN(lift)) words.push(`lift ${said(lift, 3)}`);
+  if (!Number.isNaN(low)) words.push(`interval ${said(low, 3)} to ${said(high, 3)}`);
   if (n >= 0) words.push(n === 1 ? "one prompt" : `${n} prompts`);
   return words.join(", ");
 }
