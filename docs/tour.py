@@ -28,7 +28,9 @@ TINY = ("tiny/llada", "tiny/arm", "tiny/llada")
 LENGTH = 16
 PROMPTS = 6
 WITH = aw.worlds.Distractors(random=1, hard=1)
-STEP, LAYER, HEAD, TOKEN = 6, 2, 1, 24
+STEP, LAYER, HEAD = 6, 1, 1
+TOKEN, GIVEN = 86, 1
+"""One that attracts attention when it is fresh, and one of the prompt."""
 COLUMNS = 48
 """Columns of the binned run: of few tokens, it looks as one of thousands does with 1,024."""
 
@@ -96,6 +98,7 @@ def _settled(page: Page, address: str) -> None:
 
 
 def _panel(page: Page, name: str, file: Path) -> None:
+    page.evaluate("document.querySelector('.bar').style.position = 'static'")  # it would cover
     page.locator(f"[data-panel={name}]").screenshot(path=file)
 
 
@@ -112,7 +115,7 @@ def _pictures(page: Page, url: str, out: Path) -> None:
     _settled(page, f"{url}#v=1&run=3&{here}")
     _panel(page, "map", out / "bin.png")
     for beside, name in ((1, "arm"), (2, "sink")):
-        _settled(page, f"{url}#v=1&with={beside}&{here}")
+        _settled(page, f"{url}#v=1&with={beside}&step={STEP}&layer={LAYER}&token={GIVEN}")
         page.screenshot(path=out / f"two-{name}.png", full_page=False)
         for panel in APART:
             _panel(page, panel, out / f"{panel}-{name}.png")
