@@ -21,7 +21,7 @@ from anchorwatch.metrics import files
 
 OUT = Path(__file__).parent / "explorer"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-PANELS = ("map", "layers", "text", "heads", "flow", "geometry", "exact")
+PANELS = ("map", "layers", "text", "flow", "geometry", "exact")
 APART = ("difference", "layers-difference", "heads-difference", "flow-difference")
 LAB = ("lab/mdm", "lab/arm", "lab/mdm-sink")
 TINY = ("tiny/llada", "tiny/arm", "tiny/llada")

@@ -213,7 +213,7 @@ def test_parts_of_the_text_by_layer(look, url, plain):
     )
     assert sum(bars) == pytest.approx(3 * 84, rel=1e-4)  # of each layer all is shown
     box = chart.bounding_box()
-    chart.click(position={"x": 38 + (box["width"] - 40) * 5 / 6, "y": 40})
+    chart.click(position={"x": 42 + (box["width"] - 44) * 5 / 6, "y": 40})
     held.hash("layer=2")
 
 
