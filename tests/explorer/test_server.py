@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import numpy as np
@@ -198,7 +199,11 @@ def test_a_websocket_scope_is_closed():
     async def send(message):
         sent.append(message)
 
-    asyncio.run(app.app({"type": "websocket", "headers": [], "path": "/"}, None, send))
+    async def ask():
+        await app.app({"type": "websocket", "headers": [], "path": "/"}, None, send)
+
+    with ThreadPoolExecutor(1) as pool:  # a browser of other tests keeps a loop in this thread
+        pool.submit(asyncio.run, ask()).result()
     app.close()
     assert [message["type"] for message in sent] == ["websocket.close"]
 
