@@ -4,13 +4,18 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 RUN    := $(VENV)/.run
+PAGE   := src/anchorwatch/explorer/built/app.js
+WEB    := $(wildcard web/*.json web/*.ts web/*.js web/src/*.* web/src/*/*.*)
+# From a clone the explorer's page is built; a wheel or an sdist brings it, and needs no Node.
+NODE   := node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null || { echo "the explorer's page needs Node 20.19 or newer, this is $$(node --version 2>/dev/null || echo none): install it (https://nodejs.org), or set ANCHORWATCH_WITHOUT_PAGE=1 to do without the explorer"; exit 1; }
 
-.PHONY: setup check test test-real bench bench-read bench-train lab variants study papers film figures clean
+.PHONY: setup setup-browser web check test test-web test-real bench bench-read bench-train bench-view lab variants study papers film figures tour clean
 
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "anchorwatch needs Python 3.11 or newer: make PYTHON=python3.11"; exit 1; }
+	@test -n "$$ANCHORWATCH_WITHOUT_PAGE" || $(NODE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY) $(RUN)
@@ -28,8 +33,26 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: $(READY)
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 -m "not real"
+web: $(PAGE)
+
+$(PAGE): $(WEB)
+	@$(NODE)
+	cd web && npm install --no-save --silent && npm run build
+
+# Playwright drives the machine's own Chromium: nothing is downloaded but Debian's package.
+setup-browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -qq && apt-get install -y -qq chromium; \
+	else echo "the tests of the explorer need Chromium: sudo apt-get install chromium"; exit 1; fi
+
+test-web: $(PAGE)
+	test -d web/node_modules || (cd web && npm install --no-save --silent)
+	cd web && npm run check && npm test
+
+# What measures time runs by itself, after all others.
+test: $(READY) setup-browser test-web
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 -m "not real and not alone"
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m alone tests/browser
 
 test-real: $(READY)
 	$(BIN)/python tests/real/fetch.py .real
@@ -46,6 +69,10 @@ bench-read: $(READY)
 
 bench-train: $(READY)
 	$(BIN)/python benchmarks/training.py
+
+# First paint, scrub, export: on a quiet machine, each number beside its limit.
+bench-view: $(READY) $(PAGE) setup-browser
+	$(BIN)/python -m pytest -q -m alone tests/browser
 
 lab: $(READY)
 	$(BIN)/python recipes/lab.py
@@ -64,5 +91,8 @@ papers: $(READY)
 study: $(RUN)
 	$(BIN)/anchorwatch study --budget quick -o runs/study || test $$? -eq 3
 
+tour: $(READY) $(PAGE) setup-browser
+	$(BIN)/python docs/tour.py
+
 clean:
-	rm -rf $(VENV) .real dist build
+	rm -rf $(VENV) .real dist build web/node_modules $(dir $(PAGE))

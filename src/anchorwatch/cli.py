@@ -20,6 +20,7 @@ from anchorwatch import (
     cli_read,
     cli_study,
     cli_train,
+    cli_view,
     options,
     places,
     spelling,
@@ -225,6 +226,8 @@ app.command("eval")(cli_eval.evaluate)
 app.command("lm-eval", context_settings=cli_eval.ANY_WORDS)(cli_eval.lm_eval)
 app.command()(cli_train.train)
 app.command()(cli_study.study)
+app.command()(cli_view.view)
+app.command()(cli_view.export)
 
 
 @app.command()

@@ -52,24 +52,30 @@ def damage(path: str | Path, *, additions: bool = True) -> list[str]:
     if not (folder / COMMIT).is_file():
         return [f"{COMMIT} is missing: the trace was never finished, or not copied whole"]
     try:
-        files = unsealed(folder / COMMIT)["files"]
-        recorded = {name: (file["bytes"], file["sha256"]) for name, file in files.items()}
-        found = _files(folder)
+        return list(differing(folder, additions=additions).values())
     except UNREADABLE as error:
         return [f"{COMMIT} is damaged, nothing can be checked: {error}"]
+
+
+def differing(folder: Path, *, additions: bool = True) -> dict[str, str]:
+    """Files that are not as the commit record says, each with a sentence; needs a sound record."""
+    files = unsealed(folder / COMMIT)["files"]
+    recorded = {name: (file["bytes"], file["sha256"]) for name, file in files.items()}
+    found = _files(folder)
     found.pop(COMMIT, None)
-    added = sorted(found.keys() - recorded.keys()) if additions else []
     both = sorted(found.keys() & recorded.keys())
     with ThreadPoolExecutor(_THREADS) as pool:
         changed = pool.map(lambda name: _changed(folder, name, found[name], recorded[name]), both)
-        return [
-            *(f"{_shown(name)} is missing" for name in sorted(recorded.keys() - found.keys())),
-            *filter(None, changed),
-            *(
-                f"{_shown(name)} is not in the commit record: it was added later, remove it"
-                for name in added
-            ),
-        ]
+        missing = recorded.keys() - found.keys()
+        added = found.keys() - recorded.keys() if additions else set()
+        return {
+            **{name: f"{_shown(name)} is missing" for name in sorted(missing)},
+            **{name: said for name, said in zip(both, changed, strict=True) if said},
+            **{
+                name: f"{_shown(name)} is not in the commit record: it was added later, remove it"
+                for name in sorted(added)
+            },
+        }
 
 
 def extent(path: str | Path) -> tuple[int, int]:

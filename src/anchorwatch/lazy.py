@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from typing import Any
 
-_RUN, _TRAIN, _EVAL = (f"'anchorwatch[{extra}]'" for extra in ("run", "train", "eval"))
+_RUN, _TRAIN, _EVAL, _EXPLORE = (
+    f"'anchorwatch[{extra}]'" for extra in ("run", "train", "eval", "explore")
+)
 INSTALLS = {
     "torch": _RUN,
     "transformers": _RUN,
@@ -17,6 +19,8 @@ INSTALLS = {
     "pydantic": _TRAIN,
     "peft": _TRAIN,
     "lm_eval": _EVAL,
+    "starlette": _EXPLORE,
+    "uvicorn": _EXPLORE,
     "matplotlib": "matplotlib",
 }
 """What pip is to install, by the module that is missing."""

@@ -24,6 +24,8 @@ _MANIFEST: dict[str, type] = {
     **{"model": dict, "decoding": dict, "tokens": dict, "answer_positions": list, "seed": int},
     **{"prompt_text": str, "answer_text": str, "regions": list},
 }
+_MOST = 10_000
+"""Layers, or heads of one, that a network may have: they are counted one by one."""
 _MODEL: dict[str, type] = {
     **{"source": str, "family": str, "weights": str, "layers": int, "heads": int},
 }
@@ -39,12 +41,16 @@ def wrong_manifest(manifest: Mapping[str, Any]) -> str | None:
     for name, kind in _MODEL.items():
         if type(held := manifest["model"].get(name)) is not kind:
             return f"the manifest's model has {name} {held!r:.40}, not of type {kind.__name__}"
+    for name in ("layers", "heads"):
+        if not 0 < manifest["model"][name] <= _MOST:
+            return f"the manifest's model has {manifest['model'][name]} {name}: 1 to {_MOST} can be"
     fork = manifest.get("fork", {"step": 0})
     if not isinstance(fork, dict) or type(fork.get("step")) is not int:
         return f"the manifest's fork is {fork!r:.40}, without a step"
     try:
         from_dict(manifest["decoding"])
-        _ = [edit_from(fields) for fields in manifest.get("edits", ())]
+        held = (*manifest.get("edits", ()), *manifest["model"].get("parts", ()))
+        _ = [edit_from(fields) for fields in held]
         for spelled in manifest.get("token_bytes", {}).values():
             bytes.fromhex(spelled)
     except (SpecError, TypeError, ValueError, AttributeError) as error:

@@ -36,6 +36,7 @@ SCHEMA = "anchorwatch/trace"
 SCHEMA_VERSION = 1
 BLOCK_STEPS = 8
 """Steps in a file: the unit in which a run is appended."""
+Names = Collection[str]
 LIMIT_BYTES = 64 << 30
 """Decoded size above which a declared array is taken for hostile."""
 
@@ -75,13 +76,16 @@ def write(path: str | Path, dataset: xr.Dataset) -> Path:
     return target
 
 
-def opened(path: str | Path, *, check: bool = True, needed: Collection[str] = ()) -> xr.Dataset:
+def opened(
+    path: str | Path, *, check: bool = True, needed: Names = (), without: Names = ()
+) -> xr.Dataset:
     """Open a trace: small variables are loaded now, the others when they are used.
 
     Args:
         path: a folder that `write` or `Partial.finish` made.
         check: compare every file with the commit record first.
         needed: variables without which it is no trace.
+        without: variables that are left out, their files being damaged.
     """
     target = commits.place(path)
     if said := commits.absent(target) or commits.unfinished(target):
@@ -93,7 +97,7 @@ def opened(path: str | Path, *, check: bool = True, needed: Collection[str] = ()
         if check and (found := damage(target)):
             more = f" (and {len(found) - 1} more: `anchorwatch verify`)" if found[1:] else ""
             raise TraceError(f"{target} is damaged, copy it again: {found[0]}{more}")
-        return _lazy(target)
+        return _lazy(target, without)
     except TraceError:
         raise
     except UNREADABLE as error:
@@ -255,7 +259,7 @@ class _Strict(WrapperStore[LocalStore]):
         return value
 
 
-def _lazy(target: Path) -> xr.Dataset:
+def _lazy(target: Path, without: Names) -> xr.Dataset:
     with _quiet():
         dataset = xr.open_zarr(
             _Strict(LocalStore(target, read_only=True)),
@@ -265,6 +269,7 @@ def _lazy(target: Path) -> xr.Dataset:
             mask_and_scale=False,  # nothing we write is scaled, and no integer becomes a float
             decode_times=False,
             decode_timedelta=False,
+            drop_variables=list(without),
         )
     for name, variable in list(dataset.variables.items()):
         if variable.dtype.kind in "OT":  # text, whatever numpy calls it
@@ -275,7 +280,7 @@ def _lazy(target: Path) -> xr.Dataset:
     return dataset
 
 
-def _vet(target: Path, needed: Collection[str]) -> None:
+def _vet(target: Path, needed: Names) -> None:
     """Refuse what is no trace of ours by its metadata alone, before Zarr sees it."""
     root = commits.read_json(target / "zarr.json")
     attrs = root.get("attributes", {})

@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -27,6 +28,9 @@ from anchorwatch.fields import Field
 from anchorwatch.foreign import one_line
 from anchorwatch.soundness import wrong_arrays, wrong_manifest
 from anchorwatch.store import SCHEMA, SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ROLES = ("prompt", "special", "masked", "fresh", "written", "absent")
 PROMPT, SPECIAL, MASKED, FRESH, WRITTEN, ABSENT = range(len(ROLES))
@@ -224,23 +228,29 @@ class Trace:
             name = Path(path).name
             raise TraceError(f"the name {name[:20]}... is too long: choose a shorter one") from None
 
+    def show(
+        self, beside: Trace | None = None, *, tables: Mapping[str, pd.DataFrame] | None = None
+    ) -> Any:
+        """The explorer in a notebook, alone or beside another run; elsewhere `anchorwatch view`.
+
+        `tables` are metrics by layer and head, by the names that the head grid gives them.
+        """
+        return import_module("anchorwatch.explorer.notebook").shown(self, beside, tables)
+
     def __repr__(self) -> str:
         m = self._manifest
         model, left = m["model"], self.num_left_masked
         size = f"{model['layers']} layers x {model['heads']} heads"
         name = f"{model['source']} ({model['family']}, {size})"
         frames = f"{len(self.canvas)} frames x {self.canvas.shape[1]} positions"
-        settings = {
-            k: v for k, v in m["decoding"].items() if k != "name" and v not in (None, 0.0, False)
-        }
-        spec = ", ".join(f"{key}={value}" for key, value in settings.items())
+        usual, given = (None, 0.0, False), m["decoding"].items()
+        spec = ", ".join(f"{k}={v}" for k, v in given if k != "name" and v not in usual)
         how = f"{m['decoding']['name']}({spec})  seed {self.seed}"
         how += f", edited: {', '.join(map(repr, self.edits))}" if self.edits else ""
         how += f", forked at step {m['fork']['step']}" if "fork" in m else ""
         measured = [name for name in self if name not in _ALWAYS and name != "random_state"]
-        kept = (
-            f"{_clip(', '.join(measured), 64)} ({len(measured)} field{'s' * (len(measured) > 1)})"
-        )
+        count = f"{len(measured)} field{'s' * (len(measured) > 1)}"
+        kept = f"{_clip(', '.join(measured), 64)} ({count})"
         return "\n".join(
             one_line(line)
             for line in (
@@ -313,12 +323,14 @@ def checked_trace(value: Any) -> Trace:
     return value
 
 
-def read(path: str | Path) -> Trace:
+def read(path: str | Path, *, without: Collection[str] | None = None) -> Trace:
     """Read a trace from disk, whole or not at all; needs no torch.
 
     Every file is compared with the commit record. Large fields are loaded when they are used.
+    `without` names fields to leave out, their files being damaged: then nothing is compared.
     """
-    dataset = store.opened(path, needed=_ALWAYS)
+    out = without or ()
+    dataset = store.opened(path, check=without is None, needed=_ALWAYS, without=out)
     manifest = dataset.attrs.pop("manifest")
     del dataset.attrs["schema"], dataset.attrs["schema_version"]
     wrong = wrong_manifest(manifest)

@@ -84,6 +84,17 @@ def test_a_module_is_a_sitting_and_a_function_a_screen():
                 assert node.args.kwarg is None or node.name == "attend", f"{path.name}:{node.name}"
 
 
+def test_a_source_of_the_page_is_a_sitting_too():
+    files = [
+        *(SOURCE.parents[1] / "web" / "src").rglob("*.svelte"),
+        *(SOURCE.parents[1] / "web" / "src").rglob("*.ts"),
+    ]
+    assert len(files) > 20
+    for path in files:
+        lines = path.read_text().count("\n")
+        assert lines <= 400, f"{path.name} has {lines} lines"
+
+
 def test_every_module_says_what_it_is_for():
     for path in modules():
         assert ast.get_docstring(ast.parse(path.read_text())), path

@@ -320,6 +320,8 @@ OPTIONS = {
     "measure": "--by --group --json --out --rule --set",
     "plot": "--group --head --layer --out --rule --set --step",
     "whence": "",
+    "view": "--at --model --no-open --port --rule",
+    "export": "--layers --out --rule",
     "show": "--all --json --step",
     "verify": "--json",
     "eval": """--bad --batch --chat --contexts --decoding --edit --format --json --length --limit --out

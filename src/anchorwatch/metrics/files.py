@@ -76,7 +76,7 @@ def origin(path: str | Path) -> dict[str, Any]:
         raise TraceError(f"there is no table at {target}: expected a .json or .parquet file")
     try:
         if target.suffix.lower() == ".parquet":
-            return json.loads(_parquet_reader().read_schema(target).metadata[_KEY.encode()])
+            return json.loads(parquet_reader().read_schema(target).metadata[_KEY.encode()])
         held = json.loads(target.read_text())
         return {name: held[name] for name in ("anchorwatch", "about", "traces")}
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -97,7 +97,7 @@ def _plain(value: Any) -> Any:
 
 
 def _parquet(table: pd.DataFrame) -> bytes:
-    parquet = _parquet_reader()
+    parquet = parquet_reader()
     import pyarrow
 
     bare = table.copy()
@@ -109,7 +109,8 @@ def _parquet(table: pd.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def _parquet_reader() -> Any:
+def parquet_reader() -> Any:
+    """pyarrow's, or a sentence that says how to do without."""
     try:
         import pyarrow.parquet
     except ModuleNotFoundError:

@@ -1,0 +1,127 @@
+"""Takes the pictures of docs/explorer.md: `make tour`. Needs Chromium (`make setup-browser`).
+
+Lab models where the package has them, else the untrained tiny ones: `--models` names others.
+"""
+
+import argparse
+import shutil
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+import anchorwatch as aw
+from anchorwatch.explorer.opening import given
+from anchorwatch.explorer.server import Server
+from anchorwatch.explorer.tables import gathered
+from anchorwatch.explorer.tiles import Options, Run
+from anchorwatch.metrics import files
+
+OUT = Path(__file__).parent / "explorer"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+PANELS = ("map", "layers", "text", "flow", "geometry", "exact")
+APART = ("difference", "layers-difference", "heads-difference", "flow-difference")
+LAB = ("lab/mdm", "lab/arm", "lab/mdm-sink")
+TINY = ("tiny/llada", "tiny/arm", "tiny/llada")
+LENGTH = 16
+PROMPTS = 6
+WITH = aw.worlds.Distractors(random=1, hard=1)
+STEP, LAYER, HEAD = 6, 1, 1
+TOKEN, GIVEN = 86, 1
+"""One that attracts attention when it is fresh, and one of the prompt."""
+COLUMNS = 48
+"""Columns of the binned run: of few tokens, it looks as one of thousands does with 1,024."""
+
+
+def main() -> None:
+    asked = _asked()
+    asked.out.mkdir(exist_ok=True, parents=True)
+    with tempfile.TemporaryDirectory() as held, sync_playwright() as playwright:
+        server = Server(_runs(asked.models, Path(held)))
+        threading.Thread(target=server.serve, daemon=True).start()
+        place = shutil.which("chromium") or shutil.which("chromium-browser")
+        browser = playwright.chromium.launch(executable_path=place, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1280, "height": 860})
+        _pictures(page, server.url, asked.out)
+        browser.close()
+        server.close()
+
+
+def _asked() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs=3, metavar=("MDM", "ARM", "SINK"), default=_there())
+    parser.add_argument("--out", type=Path, default=OUT)
+    return parser.parse_args()
+
+
+def _there() -> Sequence[str]:
+    """The lab models, if all three are in the package."""
+    models = Path(aw.__file__).parent / "lab" / "models"
+    return LAB if all((models / name.removeprefix("lab/")).is_dir() for name in LAB) else TINY
+
+
+def _runs(names: Sequence[str], place: Path) -> list[Run]:
+    """Diffusion with a metric table, the same prompt autoregressive, with a sink, and binned."""
+    items = list(aw.worlds.items("held-out", n=PROMPTS, distractors=WITH))
+    mdm, arm, sink = (aw.load(name) for name in names)
+    low = aw.decoding.LowConfidence(length=LENGTH, steps=LENGTH)
+    one = _run(mdm, items[0], low)
+    two = _run(arm, items[0], aw.decoding.LeftToRight(length=LENGTH, stop=False))
+    three = _run(sink, items[0], low, () if sink.parts else (aw.edits.sink_token(),))
+    rest = [_run(mdm, item, low) for item in items[1:]]
+    table = aw.metrics.absorption([one, *rest], by=["layer", "head"])
+    tables = tuple(gathered([files.save(table, place / "absorption.csv")]))
+    first = Run(given(one), Options(tables=tables))
+    return [first, Run(given(two)), Run(given(three)), Run(given(one), Options(columns=COLUMNS))]
+
+
+def _run(
+    model: aw.Model,
+    item: aw.worlds.Item,
+    how: aw.decoding.Decoding,
+    edits: Sequence[aw.edits.Edit] = (),
+) -> aw.Trace:
+    exact = aw.probes.pattern(layers=(LAYER,), heads=(0, HEAD), steps=(STEP,))
+    probes = [*aw.probes.DEFAULT, aw.probes.region_flow(), exact]
+    return aw.run(model, item.prompt(), how, regions=item.regions(), probes=probes, edits=edits)
+
+
+def _settled(page: Page, address: str) -> None:
+    page.goto("about:blank")
+    page.goto(address)
+    page.wait_for_selector("[data-panel] canvas[data-drawn]")
+    page.wait_for_selector("[data-panel^=geometry] figure:nth-child(5)")
+    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(500)
+
+
+def _panel(page: Page, name: str, file: Path) -> None:
+    page.evaluate("document.querySelector('.bar').style.position = 'static'")  # it would cover
+    page.locator(f"[data-panel={name}]").screenshot(path=file)
+
+
+def _pictures(page: Page, url: str, out: Path) -> None:
+    here = f"step={STEP}&layer={LAYER}&token={TOKEN}"
+    _settled(page, f"{url}#v=1&{here}")
+    page.screenshot(path=out / "one.png", full_page=True)
+    _settled(page, f"{url}#v=1&{here}&head={HEAD}")
+    for panel in PANELS:
+        _panel(page, panel, out / f"{panel}.png")
+    _settled(page, f"{url}#v=1&{here}&head={HEAD}&measure=top1+%28absorption%29")
+    page.locator("[data-panel=heads] button", has_text="Table").click()
+    _panel(page, "heads", out / "table.png")
+    _settled(page, f"{url}#v=1&run=3&{here}")
+    _panel(page, "map", out / "bin.png")
+    for beside, name in ((1, "arm"), (2, "sink")):
+        _settled(page, f"{url}#v=1&with={beside}&step={STEP}&layer={LAYER}&token={GIVEN}")
+        page.screenshot(path=out / f"two-{name}.png", full_page=False)
+        for panel in APART:
+            _panel(page, panel, out / f"{panel}-{name}.png")
+    _settled(page, f"{url}#v=1&{here}&scale=lift&theme=dark")
+    page.screenshot(path=out / "dark.png", full_page=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The commands `view` and `export`: traces in the browser, here or in a page to send."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anchorwatch import talk
+from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.foreign import one_line
+from anchorwatch.rules import parse, rulli
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from anchorwatch.explorer.opening import Opened
+    from anchorwatch.explorer.tiles import Options, Replay
+    from anchorwatch.trace import Trace
+
+Traces = Annotated[list[Path], typer.Argument(help="Traces; with two or more, compare them.")]
+Tables = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--table",
+        help="Metrics for the head grid: a file of `measure METRIC --by layer,head -o`, a folder.",
+    ),
+]
+RuleWord = Annotated[str | None, typer.Option(help="What a sink is: rulli:3, zscore:3, gu:0.3.")]
+
+
+def view(
+    traces: Traces,
+    rule: RuleWord = None,
+    at: Annotated[str, typer.Option(help="Where to begin: step=40,layer=31,token=17.")] = "",
+    model: Annotated[
+        str | None, typer.Option(help="The model that wrote them: measures exact maps on demand.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 0,
+    table: Tables = None,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Only print the address.")] = False,
+) -> None:
+    """Look at traces in the browser: a server for this machine only, until interrupted."""
+    import webbrowser
+
+    from anchorwatch.explorer.server import Server, link
+    from anchorwatch.explorer.tiles import Run
+
+    link("", at)  # a typing mistake costs no reading
+    options, held = _looked_at(traces, rule, table)
+    replays = _replays(model, held)
+    runs = [Run(one, options, replay) for one, replay in zip(held, replays, strict=True)]
+    server = Server(runs, port=port)
+    place = link(server.url, at) if at or len(runs) == 1 else f"{server.url}#v=1&with=1"
+    typer.echo(place)
+    talk.say("press Ctrl-C to stop; the address is for this machine and holds a secret")
+    if not no_open:
+        webbrowser.open(place)
+    server.serve()
+
+
+def export(
+    traces: Traces,
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="A page.html, or a folder for a web server.")
+    ],
+    rule: RuleWord = None,
+    layers: Annotated[str | None, typer.Option(help="Only these layers: 0,8,31.")] = None,
+    table: Tables = None,
+) -> None:
+    """Write traces as one page that opens from a mail attachment; exit code 3 if any is damaged."""
+    from anchorwatch.explorer import export as exports
+    from anchorwatch.explorer.tiles import Run
+
+    chosen = _layers(layers)
+    options, held = _looked_at(traces, rule, table)
+    if not any(one.trace for one in held):
+        raise TraceError(f"{held[0].name} cannot be shown: {held[0].damage[0]}")
+    written = exports.export([Run(one, options) for one in held], out, layers=chosen)
+    typer.echo(str(written))
+    if any(one.damage for one in held):
+        raise typer.Exit(3)
+
+
+def _looked_at(
+    traces: Sequence[Path], rule: str | None, table: Sequence[Path] | None
+) -> tuple[Options, list[Opened]]:
+    """How runs are shown, and the runs; a wrong rule or table costs no reading of traces."""
+    from anchorwatch.explorer import tables
+    from anchorwatch.explorer.tiles import Options
+
+    chosen, read = rulli() if rule is None else parse(rule), tables.gathered(table or [])
+    held = _opened(traces)
+    tables.refuse_strangers(read, [one.trace for one in held if one.trace is not None])
+    return Options(rule=chosen, tables=tuple(read)), held
+
+
+def _opened(traces: Sequence[Path]) -> list[Opened]:
+    """The traces; a path that is none is refused, a damaged trace is said and shown."""
+    from anchorwatch import commits
+    from anchorwatch.explorer.opening import opened
+
+    for path in traces:
+        if said := commits.absent(commits.place(path)):
+            raise TraceError(said)
+    held = [opened(path) for path in traces]
+    for one in held:
+        for said in one.damage:
+            talk.say(f"note: {one_line(f'{one.name}: {said}')}")
+    return held
+
+
+def _layers(words: str | None) -> list[int] | None:
+    if words is None:
+        return None
+    try:
+        return [int(word) for word in words.split(",")]
+    except ValueError:
+        raise SpecError(f"--layers {words} is not a list of layers, such as 0,8,31") from None
+
+
+def _replays(model: str | None, held: Sequence[Opened]) -> list[Replay | None]:
+    if model is None:
+        return [None] * len(held)
+    import anchorwatch as aw
+
+    loaded = aw.load(model)
+    return [None if one.trace is None else _replay(loaded, one.trace) for one in held]
+
+
+def _replay(model: Any, trace: Trace) -> Replay:
+    def measured(step: int, layer: int, head: int) -> np.ndarray:
+        import anchorwatch as aw
+
+        probe = aw.probes.pattern(layers=(layer,), heads=(head,), steps=(step,))
+        return aw.replay(model, trace, [probe], steps=[step])["pattern"].values[0]
+
+    return measured

@@ -1,0 +1,220 @@
+"""What the page needs of one layer, read a few steps at a time: never the whole field.
+
+Shares are read as they are stored, so a run looks the same before it is written and after. A mean
+over heads is over those that were measured, in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from anchorwatch.errors import SpecError
+from anchorwatch.explorer.packets import binned, codes, pack
+from anchorwatch.metrics.nulls import Null, by_kind, indifferent
+from anchorwatch.metrics.reading import need
+from anchorwatch.rules import Rule
+from anchorwatch.trace import ROLES, Trace
+
+DIMS = ("step", "layer", "head", "group", "key")
+AT_ONCE_BYTES = 64_000_000
+"""Shares held at a time, as float32."""
+MOST_SINKS = 64
+"""Sinks of a step whose exact shares are sent, greatest first; the page says how many were not."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sinks:
+    """The keys a rule calls sinks, one row each, in the order of steps and keys."""
+
+    step: np.ndarray
+    key: np.ndarray
+    share: np.ndarray
+    left_out: int
+
+
+class Received:
+    """`received` of a trace, by layer; nulls are worked out once for each window."""
+
+    def __init__(self, trace: Trace, rule: Rule) -> None:
+        self.trace, self.rule = trace, rule
+        self._field = need(trace, "received")
+        if self._field.dims != DIMS:
+            raise SpecError(f"received is over {', '.join(map(str, self._field.dims))}")
+        model = trace.manifest["model"]
+        if self._field.shape[1:3] != (model["layers"], model["heads"]):
+            raise SpecError(f"received is of {self._field.shape[1:3]} layers and heads, not of all")
+        self._stored = self._field.encoding.get("dtype", self._field.dtype)
+        self.groups = tuple(str(name) for name in self._field.coords["group"].values)
+        self.first = self.groups.index("all") if "all" in self.groups else 0
+        self._kinds: list[tuple[int | None, np.ndarray]] = []
+        self.null_of = by_kind(trace, self._kind)
+        """By layer, which null: layers alike in window and added keys share one."""
+        self._nulls: dict[int, Null] = {}
+        self._one_hot = _one_hot(trace)
+        self._sink = trace["sink_received"] if has_sink(trace) else None
+
+    def _kind(self, window: int | None, added: np.ndarray) -> int:
+        self._kinds.append((window, added))
+        return len(self._kinds) - 1
+
+    def null(self, kind: int) -> Null:
+        """What indifferent attention gives, under one kind of visibility."""
+        if kind not in self._nulls:
+            window, added = self._kinds[kind]
+            self._nulls[kind] = indifferent(self.trace, self.groups, window, added)
+        return self._nulls[kind]
+
+    def null_at(self, layer: int) -> Null:
+        """The same, for a layer."""
+        return self.null(self.null_of[layer])
+
+    def blocks(self, layer: int) -> Iterator[tuple[slice, np.ndarray]]:
+        """(steps, shares [step, head, group, key]) of a layer."""
+        steps, _, heads, groups, keys = self._field.shape
+        together = max(8, AT_ONCE_BYTES // max(4 * heads * groups * keys, 1))
+        for first in range(0, steps, together):
+            at = slice(first, min(first + together, steps))
+            values = self._field[at, layer].values
+            yield at, values.astype(self._stored, copy=False).astype(np.float32, copy=False)
+
+    def row(self, step: int, layer: int, head: int | None) -> np.ndarray:
+        """[group, key] exact shares of one head, or the mean over heads."""
+        values = self._field[step, layer].values.astype(self._stored, copy=False)
+        return _one(values.astype(np.float32)[None], head)[0]
+
+    def part(self, layer: int, head: int | None, group: int, keys: slice) -> bytes:
+        """[step, key] exact shares of neighbouring keys, and what indifferent attention gives."""
+        held = [_one(values[..., keys], head)[:, group] for _, values in self.blocks(layer)]
+        null = self.null_at(layer).shares[:, group, keys].astype(np.float32)
+        return pack({"shares": np.concatenate(held).astype(np.float32), "null": null})
+
+    def tile(self, layer: int, head: int | None, group: int, width: int) -> bytes:
+        """[step, bin] codes of one head or the mean, with the sinks among what is drawn."""
+        shares = np.concatenate([_one(v, head)[:, group] for _, v in self.blocks(layer)])
+        return pack(*self._drawn(shares, layer, group, width))
+
+    def layer(self, layer: int, width: int) -> bytes:
+        """All that is sent of a layer at once: the mean tile, every head's greatest and sinks."""
+        means, heads, flows = [], [], []
+        seen = self.null_at(layer).seen[:, self.first]
+        for at, values in self.blocks(layer):
+            mean = _one(values, None)
+            means.append(mean[:, self.first])
+            heads.append(self._heads(values[:, :, self.first], seen[at]))
+            flows.append(self._flow(mean, at))
+        shares = np.concatenate(means)
+        arrays, meta = self._drawn(shares, layer, self.first, width)
+        arrays["top_key"], arrays["top_share"] = _top(shares)
+        for name in heads[0]:
+            arrays[name] = np.concatenate([block[name] for block in heads])
+        arrays["flow"] = self._with_sink(np.concatenate(flows), layer)
+        return pack(arrays, meta)
+
+    def _drawn(
+        self, shares: np.ndarray, layer: int, group: int, width: int
+    ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+        coded, most = codes(binned(shares, width))
+        found = sinks(shares, self.rule, self.null_at(layer).seen[:, group])
+        arrays = {
+            "codes": coded,
+            "sink_step": found.step,
+            "sink_key": found.key,
+            "sink_share": found.share,
+        }
+        return arrays, {"most": most, "sinks_left_out": found.left_out}
+
+    def _heads(self, shares: np.ndarray, seen: np.ndarray) -> dict[str, np.ndarray]:
+        """Of every head and step: its greatest key and share, its sinks and what they take."""
+        key, share = _top(shares)
+        labels = self.rule.labels(shares, seen[:, None])
+        measured = ~np.isnan(share)
+        taken = np.where(labels, shares, 0.0).sum(axis=-1, dtype=np.float64)
+        return {
+            "head_top_key": key,
+            "head_top_share": share,
+            "head_sink_share": np.where(measured, taken, np.nan).astype(np.float32),
+            "head_sinks": np.where(measured, labels.sum(axis=-1), -1).astype(np.int32),
+        }
+
+    def _flow(self, mean: np.ndarray, at: slice) -> np.ndarray:
+        """[step, group, class] what queries of a group give to keys of a class, mean over heads."""
+        held = np.nan_to_num(mean, nan=0.0)
+        if self._one_hot is not None:
+            flow = held @ self._one_hot
+        else:
+            role = self.trace.role[at, None]
+            each = [(held * (role == kind)).sum(axis=-1) for kind in range(len(ROLES))]
+            flow = np.stack(each, axis=-1)
+        empty = np.isnan(mean).all(axis=-1)
+        return np.where(empty[..., None], np.nan, flow).astype(np.float32)
+
+    def _with_sink(self, flow: np.ndarray, layer: int) -> np.ndarray:
+        """The same with what goes to keys that parts added, which are no positions, last."""
+        if self._sink is None:
+            return flow
+        taken = self._sink[:, layer].mean("head").values[..., None]
+        return np.concatenate([flow, taken.astype(np.float32)], axis=-1)
+
+
+def class_names(trace: Trace) -> tuple[str, ...]:
+    """What keys are told apart by: named regions and the rest, or roles; and added keys."""
+    return (*(_regions(trace) or ROLES), *(["added keys"] if has_sink(trace) else []))
+
+
+def has_sink(trace: Trace) -> bool:
+    """Whether the share of keys that parts added, such as a sink token, was measured."""
+    held = "sink_received" in trace
+    return held and trace["sink_received"].dims == ("step", "layer", "head", "group")
+
+
+def _regions(trace: Trace) -> tuple[str, ...]:
+    """Named regions and the rest; () without any."""
+    names = tuple(trace.manifest["regions"])
+    return (*names, "elsewhere") if names else ()
+
+
+def sinks(shares: np.ndarray, rule: Rule, seen: np.ndarray) -> Sinks:
+    """The sinks among [step, key] shares, at most `MOST_SINKS` of a step."""
+    labels = rule.labels(shares, seen)
+    left_out = 0
+    for step in np.flatnonzero(labels.sum(axis=-1) > MOST_SINKS).tolist():
+        held = np.flatnonzero(labels[step])
+        weakest = held[np.argsort(-shares[step, held], kind="stable")[MOST_SINKS:]]
+        labels[step, weakest] = False
+        left_out += len(weakest)
+    steps, keys = np.nonzero(labels)
+    share = shares[steps, keys].astype(np.float32)
+    return Sinks(steps.astype(np.int32), keys.astype(np.int32), share, left_out)
+
+
+def _one(values: np.ndarray, head: int | None) -> np.ndarray:
+    """[step, group, key] of one head, or the mean over the heads that were measured."""
+    if head is not None:
+        return values[:, head]
+    there = (~np.isnan(values)).sum(axis=1)
+    total = np.nansum(values, axis=1, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.where(there > 0, total / np.maximum(there, 1), np.nan).astype(np.float32)
+
+
+def _one_hot(trace: Trace) -> np.ndarray | None:
+    """[key, class] which region a key is in, the last being none; None where classes are roles."""
+    names = _regions(trace)
+    if not names:
+        return None
+    region = trace["region"].values
+    of = np.where(region < 0, len(names) - 1, region)
+    return (of[:, None] == np.arange(len(names))).astype(np.float64)
+
+
+def _top(shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(position, share) of the greatest key of [..., key]; -1 and NaN where none was measured."""
+    filled = np.where(np.isnan(shares), np.float32(-1), shares)
+    key = filled.argmax(axis=-1)
+    share = np.take_along_axis(filled, key[..., None], axis=-1)[..., 0]
+    there = share >= 0
+    share = np.where(there, share, np.nan).astype(np.float32)
+    return np.where(there, key, -1).astype(np.int32), share

@@ -1,0 +1,58 @@
+"""The explorer in a notebook: the exported page in a frame that reaches nothing outside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from anchorwatch.errors import SpecError
+from anchorwatch.explorer.export import whole
+from anchorwatch.explorer.opening import given
+from anchorwatch.explorer.tables import checked, refuse_strangers
+from anchorwatch.explorer.tiles import Options, Run
+from anchorwatch.trace import Trace, checked_trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HEIGHT = 900
+_INSTEAD = "too large for a notebook: trace.write('run.trace'), then `anchorwatch view run.trace`"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What `trace.show()` returns; a notebook displays it, `str` says what it is."""
+
+    says: str
+    page: str | None = field(repr=False)
+    """The whole page; None where it would be too large."""
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        if self.page is None:
+            return {"text/plain": self.says}
+        frame = (
+            '<iframe sandbox="allow-scripts allow-downloads" '  # tables and pictures can be saved
+            f'style="width:100%;height:{HEIGHT}px;border:0" '
+            f'title="anchorwatch explorer" srcdoc="{escape(self.page)}"></iframe>'
+        )
+        return {"text/plain": self.says, "text/html": frame}
+
+    def __str__(self) -> str:
+        return self.says
+
+
+def shown(
+    trace: Trace, beside: Trace | None = None, tables: Mapping[str, pd.DataFrame] | None = None
+) -> Shown:
+    """The explorer of one run, or of two side by side, with metrics by head in its head grid."""
+    traces = [trace] if beside is None else [trace, checked_trace(beside)]
+    held = tuple(checked(name, table) for name, table in (tables or {}).items())
+    refuse_strangers(held, traces)
+    try:
+        made = whole([Run(given(one), Options(tables=held)) for one in traces])
+    except SpecError:
+        return Shown(_INSTEAD, None)
+    names = " and ".join(given(one).name for one in traces)
+    return Shown(f"explorer of {names}, {len(made) / 1e6:.1f} MB", made)

@@ -1,0 +1,209 @@
+"""Runs shown on this machine: a server that answers this machine only, and only who has its token.
+
+The address holds a random token; Host and Origin are checked before anything is routed, so that
+neither a page of another site nor a name that points here reads a run. It only reads: GET, opaque
+run numbers and keys, never a path.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from anchorwatch.errors import SpecError
+from anchorwatch.explorer import page
+from anchorwatch.explorer.tiles import MissingError, Run
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+HOST = "127.0.0.1"
+LONGEST_TARGET = 2048
+_FETCHED_BY_US = ("same-origin", "none")
+
+
+class Server:
+    """A bound, not yet serving explorer: `url` says where, `serve()` blocks until interrupted."""
+
+    def __init__(self, runs: Sequence[Run], *, port: int = 0) -> None:
+        if not runs:
+            raise SpecError("name at least one trace, as `anchorwatch run -o` writes it")
+        self.token = secrets.token_urlsafe(24)
+        self._socket = _bound(port)
+        self.port = int(self._socket.getsockname()[1])
+        self.app = application(runs, self.token, self.port)
+        self._server: Any = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}/{self.token}/"
+
+    def serve(self) -> None:
+        """Answer until interrupted."""
+        import uvicorn
+
+        config = uvicorn.Config(
+            self.app, log_level="error", access_log=False, server_header=False, ws="none"
+        )
+        self._server = uvicorn.Server(config)
+        self._server.run(sockets=[self._socket])
+
+    def close(self) -> None:
+        """Stop, from another thread, or give the port back before serving."""
+        if self._server is not None:
+            self._server.should_exit = True
+        else:
+            self._socket.close()
+
+
+def link(url: str, at: str) -> str:
+    """The address of a place in the page: `step=40,layer=31`."""
+    pairs = [word.partition("=") for word in at.split(",") if word]
+    for name, equals, value in pairs:
+        if name not in ("step", "layer", "head", "token") or not equals or not value.isdecimal():
+            raise SpecError(f"--at {at} is not step=40,layer=31: step, layer, head and token go")
+    return url + "#v=1" + "".join(f"&{name}={quote(value)}" for name, _, value in pairs)
+
+
+def application(runs: Sequence[Run], token: str, port: int) -> Starlette:
+    """The whole server as an ASGI application, guarded."""
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.routing import Route
+
+    shown = list(runs)
+    listed = {
+        "source": "api",
+        "runs": [{"id": at, "name": r.opened.name} for at, r in enumerate(shown)],
+    }
+
+    def index(_: Request) -> Response:
+        return _answer(page.shell("anchorwatch", listed).encode(), "text/html; charset=utf-8")
+
+    def script(_: Request) -> Response:
+        return _answer(page.built("app.js").encode(), "text/javascript; charset=utf-8")
+
+    def style(_: Request) -> Response:
+        return _answer(page.built("app.css").encode(), "text/css; charset=utf-8")
+
+    def header(request: Request) -> Response:
+        return _json(_run(shown, request).header())
+
+    def packet(request: Request) -> Response:
+        held = _run(shown, request).packet(request.path_params["key"])
+        return _answer(held, "application/octet-stream")
+
+    routes = [
+        Route("/", index, methods=["GET"]),
+        Route("/app.js", script, methods=["GET"]),
+        Route("/app.css", style, methods=["GET"]),
+        Route("/data/{run:int}/header.json", header, methods=["GET"]),
+        Route("/data/{run:int}/{key:str}.bin", packet, methods=["GET"]),
+    ]
+    guarded = [Middleware(_Guard, token=token, port=port)]
+    refusals: dict[Any, Any] = {MissingError: _missing, 404: _nothing, 405: _nothing}
+    made = Starlette(routes=routes, middleware=guarded, exception_handlers=refusals)
+    made.router.redirect_slashes = False
+    return made
+
+
+class _Guard:
+    """Refuses before routing: other hosts, origins and methods, and who has no token."""
+
+    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+        self._app, self._token = app, token.encode()
+        names = (HOST, "localhost")
+        self._hosts = {f"{name}:{port}".encode() for name in names}
+        self._origins = {f"http://{name}:{port}".encode() for name in names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if refused := self._refused(scope):
+            await _json({"error": refused[1]}, refused[0])(scope, receive, send)
+            return
+        path = scope["path"].removeprefix(f"/{self._token.decode()}")
+        inner = dict(scope) | {"path": path, "raw_path": path.encode(), "root_path": ""}
+        await self._app(inner, receive, send)
+
+    def _refused(self, scope: Scope) -> tuple[int, str] | None:
+        """(status, why), or None for a request that may pass."""
+        held: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            held.setdefault(name.lower(), []).append(value)
+        if len(held.get(b"host", [])) != 1 or held[b"host"][0].lower() not in self._hosts:
+            return 400, "this server answers to 127.0.0.1 and its own port only"
+        if any(origin not in self._origins for origin in held.get(b"origin", [])):
+            return 403, "a page of another origin may not read this"
+        if any(
+            site.decode("latin-1") not in _FETCHED_BY_US for site in held.get(b"sec-fetch-site", [])
+        ):
+            return 403, "a page of another site may not read this"
+        if scope["method"] != "GET":
+            return 405, "this server only reads: GET"
+        raw = scope.get("raw_path") or b""
+        if len(raw) > LONGEST_TARGET or b"%" in raw or b"\\" in raw or b"//" in raw:
+            return 404, "there is nothing here"
+        given = raw.split(b"/")[1] if raw.count(b"/") >= 2 else b""
+        if not hmac.compare_digest(given, self._token):
+            return 403, "the address lacks its token: open the one that `anchorwatch view` printed"
+        return None
+
+
+def _run(runs: Sequence[Run], request: Request) -> Run:
+    at = int(request.path_params["run"])
+    if at >= len(runs):
+        raise MissingError("there is no such run")
+    return runs[at]
+
+
+def _answer(body: bytes, kind: str, status: int = 200) -> Response:
+    from starlette.responses import Response
+
+    held = {
+        "content-security-policy": page.policy_of("'self'", "'self'") + "; frame-ancestors 'none'",
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cross-origin-resource-policy": "same-origin",
+        "cache-control": "no-store",
+    }
+    return Response(body, status, headers=held, media_type=kind)
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return _answer(json.dumps(value, allow_nan=False).encode(), "application/json", status)
+
+
+async def _missing(_: Request, error: Exception) -> Response:
+    return _json({"error": str(error)}, 404)
+
+
+async def _nothing(_: Request, __: Exception) -> Response:
+    return _json({"error": "there is nothing here"}, 404)
+
+
+def _bound(port: int) -> socket.socket:
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        held.bind((HOST, port))
+        held.listen(128)  # who has the address may come before we serve, and waits
+    except (OSError, OverflowError) as error:
+        held.close()
+        said = getattr(error, "strerror", None) or str(error)
+        raise SpecError(
+            f"port {port} cannot be had, {said}: leave --port out for a free one"
+        ) from None
+    return held

@@ -1,0 +1,209 @@
+"""A browser, a server, and pages that may talk to nobody else. Without a browser the tests fail."""
+
+import shutil
+import socket
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anchorwatch.explorer.opening import given, opened
+from anchorwatch.explorer.server import Server
+from anchorwatch.explorer.tiles import Run
+from planted import planted, random_maps
+from shown import hostile, small
+
+FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update"),
+)
+AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    place = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert place, "the browser tests need Chromium: make setup-browser"
+    with sync_playwright() as playwright:
+        held = playwright.chromium.launch(executable_path=place, args=list(FLAGS))
+        yield held
+        held.close()
+
+
+def measured(seed: int = 0, steps: int = 8) -> dict:
+    """Fields as the default probes keep them."""
+    generator = np.random.default_rng(seed)
+    per, found = ("step", "layer", "head"), {}
+    for name in ("entropy", "cosine", "norm_product", "logit", "key_norm", "value_norm"):
+        found[name] = (per, generator.normal(2, 1, (steps, 3, 4)).astype(np.float32))
+    for name in ("cosine", "norm_product", "logit", "key_norm", "value_norm"):
+        values = generator.normal(3, 1, (steps, 3, 4, 8)).astype(np.float32)
+        found[f"peak_{name}"] = ((*per, "peak"), values)
+    return found
+
+
+def mapped() -> tuple[np.ndarray, dict]:
+    """Maps, and the fields that hold one of them: step 2, layer 1, head 3."""
+    maps = random_maps(np.random.default_rng(0), (8, 3, 4, 14)).astype(np.float32)
+    one = {"pattern": (("pick", "query", "key"), maps[2:3, 1, 3])}
+    for name, value in (("step", 2), ("layer", 1), ("head", 3)):
+        one[f"pick_{name}"] = (("pick",), np.array([value], dtype=np.int32))
+    return maps, one
+
+
+WORDS = {
+    i: text for i, text in enumerate(" Passage| :| Lena| was|\n| Oslo| .| the|\n|x".split("|"), 1)
+}
+
+
+@pytest.fixture(scope="session")
+def plain():
+    """A diffusion run with regions, measures and one exact map."""
+    maps, one = mapped()
+    regions = {"passage": range(3), "answer": range(4, 14)}
+    return planted(
+        maps, prompt=4, regions=regions, texts=WORDS, more=measured() | one, source="lab/mdm"
+    )
+
+
+@pytest.fixture(scope="session")
+def causal():
+    """An autoregressive run of another length."""
+    maps = random_maps(np.random.default_rng(9), (6, 3, 4, 10), causal=True)
+    return planted(maps, prompt=4, visibility="causal", texts=WORDS, source="lab/arm")
+
+
+@pytest.fixture(scope="session")
+def damaged(tmp_path_factory):
+    """A trace on disk whose received attention was changed."""
+    path = small(more=measured()).write(tmp_path_factory.mktemp("damaged") / "broken.trace")
+    file = next(file for file in (path / "received").iterdir() if file.name.startswith("c"))
+    raw = bytearray(file.read_bytes())
+    raw[40] ^= 1
+    file.write_bytes(bytes(raw))
+    return path
+
+
+@pytest.fixture(scope="session")
+def foreign(tmp_path_factory):
+    place = tmp_path_factory.mktemp("foreign") / "other.trace"
+    place.mkdir()
+    (place / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+    return place
+
+
+@pytest.fixture(scope="session")
+def serving():
+    """Serve runs until the tests end; returns the address."""
+    held = []
+
+    def serve(runs):
+        server = Server(runs)
+        thread = threading.Thread(target=server.serve, daemon=True)
+        thread.start()
+        held.append((server, thread))
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", server.port)) == 0:
+                    return server.url
+            time.sleep(0.02)
+        raise AssertionError("the server did not start")
+
+    yield serve
+    for server, thread in held:
+        server.close()
+        thread.join(timeout=20)
+
+
+@pytest.fixture(scope="session")
+def url(serving, plain, causal, damaged, foreign):
+    """Runs 0 to 4: plain, causal, hostile, damaged, foreign."""
+    maps, _ = mapped()
+    runs = [
+        Run(given(plain), replay=lambda *at: maps[at]),
+        Run(given(causal)),
+        Run(given(hostile())),
+        Run(opened(damaged)),
+        Run(opened(foreign)),
+    ]
+    return serving(runs)
+
+
+class Page:
+    """A page under watch: what it said, and whom it asked."""
+
+    def __init__(self, page, allowed):
+        self.page, self.said, self.outside = page, [], []
+        page.on("console", lambda m: self.said.append(f"{m.type}: {m.text}"))
+        page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
+
+        def route(held):
+            if held.request.url.startswith(allowed):
+                held.continue_()
+            else:
+                self.outside.append(held.request.url)
+                held.abort()
+
+        page.route("**/*", route)
+
+    def go(self, address):
+        """Open an address anew and wait for the first picture, or for what is said instead."""
+        self.page.goto("about:blank")
+        self.page.goto(address)
+        self.page.wait_for_selector(
+            "[data-panel] canvas[data-drawn], .notice.bad, [data-panel] .empty"
+        )
+        return self.page
+
+    def hash(self, has=None):
+        """The address after #, once it has settled."""
+        if has is not None:
+            self.page.wait_for_function("word => location.hash.includes(word)", arg=has)
+        else:
+            self.page.wait_for_timeout(250)
+        return self.page.evaluate("location.hash")
+
+    def axe(self):
+        """What axe finds wrong."""
+        self.page.evaluate(AXE.read_text())
+        found = self.page.evaluate("axe.run(document)")
+        return [
+            (one["id"], [node["html"][:160] for node in one["nodes"][:3]])
+            for one in found["violations"]
+        ]
+
+    def quiet(self):
+        assert self.said == []
+        assert self.outside == []
+
+
+@pytest.fixture
+def look(browser, request):
+    """Open pages that may ask only `allowed`; each must have been quiet in the end."""
+    held = []
+
+    def open_page(allowed, *, width=1280, height=900, dark=False, quiet=True):
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
+        )
+        held.append(
+            (
+                context,
+                page := Page(context.new_page(), (allowed, "about:", "data:", "blob:")),
+                quiet,
+            )
+        )
+        return page
+
+    yield open_page
+    for context, page, quiet in held:
+        if quiet:
+            page.quiet()
+        context.close()

@@ -1,0 +1,235 @@
+"""One page, or a folder: self-contained, small enough, honest, and safe with any text in it."""
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import anchorwatch as aw
+from anchorwatch.errors import SpecError
+from anchorwatch.explorer import export as exports
+from anchorwatch.explorer import packets, page
+from anchorwatch.explorer.export import chosen, export, whole
+from anchorwatch.explorer.opening import Opened, given
+from anchorwatch.explorer.tiles import Run
+from shown import HOSTILE, hostile, large, small
+
+
+class Elements(HTMLParser):
+    """What a browser would find in a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.inside, self.texts = [], None, {}
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        self.inside = len(self.found) - 1
+
+    def handle_data(self, data):
+        self.texts[self.inside] = self.texts.get(self.inside, "") + data
+
+    def scripts(self):
+        return [
+            (attrs, self.texts.get(at, ""))
+            for at, (tag, attrs) in enumerate(self.found)
+            if tag == "script"
+        ]
+
+
+def data_of(text):
+    scripts = Elements(text).scripts()
+    return json.loads(next(body for attrs, body in scripts if attrs.get("id") == page.DATA_ID))
+
+
+def packet_of(held, key):
+    return packets.unpack(gzip.decompress(base64.b64decode(held["packets"][key])))
+
+
+def test_a_page_holds_what_the_server_would_give():
+    run = Run(given(small()))
+    (held,) = data_of(whole([run]))["runs"]
+    assert held["packets"].keys() == set(run.keys())
+    for key in ("frames", "null-0-0", "layer-0", "layer-2"):
+        wanted, meta = packets.unpack(run.packet(key))
+        got, got_meta = packet_of(held, key)
+        assert got_meta == meta
+        for name in wanted:
+            np.testing.assert_array_equal(got[name], wanted[name])
+
+
+def test_a_page_is_the_same_each_time():
+    assert whole([Run(given(small()))]) == whole([Run(given(small()))])
+
+
+def test_a_page_asks_nobody_for_anything():
+    text = whole([Run(given(small()))])
+    elements = Elements(text)
+    for tag, attrs in elements.found:
+        assert not attrs.get("src"), tag
+        assert attrs.get("href", "data:,").startswith("data:"), tag
+    policy = next(a["content"] for t, a in elements.found if a.get("http-equiv"))
+    assert "default-src 'none'" in policy
+    assert "connect-src 'none'" in policy
+    script = next(body for attrs, body in elements.scripts() if not attrs.get("type"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in policy
+    for name in ("app.js", "app.css"):
+        # names of XML vocabularies are no addresses anybody loads
+        loads = re.findall(r"https?://(?!www\.w3\.org/|svelte\.dev/e/)[\w.]+", page.built(name))
+        assert loads == []
+
+
+def test_hostile_text_is_text():
+    text = whole([Run(given(hostile()))])
+    tags = [tag for tag, _ in Elements(text).found]
+    assert tags.count("script") == 2
+    assert not {"img", "svg"} & set(tags)
+    (held,) = data_of(text)["runs"]
+    shown = {one["id"]: one for one in held["header"]["tokens"]}
+    assert shown[1]["text"] == HOSTILE[0]
+    assert len(shown[len(HOSTILE)]["text"]) <= 160
+    assert shown[len(HOSTILE)]["length"] == 1_000_000
+    assert len(text) < 1_500_000
+    for one in shown.values():  # nothing that turns or hides the rest reaches the page
+        assert not re.search(
+            "[\u202a-\u202e\u2066-\u2069\x00\x1b\ud800-\udfff\u2028\u2029]", one["text"]
+        )
+    assert shown[HOSTILE.index("\u202egnirts") + 1]["escaped"] == r"\u202egnirts"
+
+
+@pytest.mark.parametrize("text", [*HOSTILE[:-1], "&lt;/script&gt;", "\\u003c/script>"])
+def test_embedded_json_comes_back_and_ends_nothing(text):
+    spelled = page.embedded({"a": text, text[:9]: 1})
+    assert json.loads(spelled) == {"a": text, text[:9]: 1}
+    assert not set("<>&\u2028\u2029") & set(spelled)
+    assert spelled.isascii()
+
+
+def test_what_is_left_out_is_said():
+    trace = large(steps=4, length=40, layers=20, heads=2)
+    (held,) = data_of(whole([Run(given(trace))]))["runs"]
+    told = held["header"]
+    said = " ".join(told["left_out"])
+    assert "16 of 20 layers are in this page" in said
+    assert "rounded to eight bits" in said
+    assert len(told["layers"]) == 16
+    assert {f"layer-{at}" for at in told["layers"]} <= held["packets"].keys()
+    assert "layer-1" in held["packets"] or 1 not in told["layers"]
+    assert told["on_demand"] == {"heads": False, "rows": False, "maps": False}
+
+
+def test_layers_can_be_named():
+    run = Run(given(small()))
+    (held,) = data_of(whole([run], layers=[2, 0]))["runs"]
+    assert held["header"]["layers"] == [0, 2]
+    with pytest.raises(SpecError, match=r"layer 3 is not in .*: it has 0 to 2"):
+        whole([run], layers=[3])
+
+
+def test_a_full_trace_fits(tmp_path):
+    path = export([Run(given(large(layers=16)))], tmp_path / "page.html")
+    assert 100_000 < path.stat().st_size < exports.LIMIT_BYTES
+
+
+def test_layers_go_until_it_fits(monkeypatch):
+    run = Run(given(large(steps=16, length=512, layers=8, heads=4)))
+    full = len(whole([run]))
+    monkeypatch.setattr(exports, "LIMIT_BYTES", full - 1)
+    text = whole([run])
+    assert len(text) < full
+    (held,) = data_of(text)["runs"]
+    assert len(held["header"]["layers"]) < 8
+    assert f"{len(held['header']['layers'])} of 8 layers" in " ".join(held["header"]["left_out"])
+    monkeypatch.setattr(exports, "LIMIT_BYTES", 1000)
+    with pytest.raises(SpecError, match="anchorwatch view"):
+        whole([run])
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 16, 17, 32, 80])
+@pytest.mark.parametrize("most", [1, 2, 7, 16])
+def test_chosen_layers_are_spread_from_first_to_last(count, most):
+    held = chosen(count, most)
+    assert len(held) == min(count, most)
+    assert held == sorted(set(held))
+    assert held[-1] == count - 1
+    assert held[0] == 0 or most == 1
+
+
+def test_a_folder_has_every_packet_as_a_file(tmp_path):
+    run = Run(given(small()))
+    folder = export([run], tmp_path / "site")
+    assert sorted(p.name for p in folder.iterdir()) == ["app.css", "app.js", "data", "index.html"]
+    for key in [*run.keys()]:
+        assert (folder / "data" / "0" / f"{key}.bin").read_bytes() == run.packet(key)
+    told = json.loads((folder / "data" / "0" / "header.json").read_text())
+    assert told["layers"] == [0, 1, 2]
+    with pytest.raises(aw.AnchorwatchError, match="exists already"):
+        export([run], folder)
+
+
+def test_exact_maps_of_the_trace_are_in_the_page(monkeypatch):
+    trace = aw.run(
+        aw.load("tiny/llada"),
+        "the anchor",
+        aw.decoding.LowConfidence(4),
+        probes=[*aw.probes.DEFAULT, aw.probes.pattern(layers=[1], heads=[0, 1], steps=[2])],
+    )
+    (held,) = data_of(whole([Run(given(trace))]))["runs"]
+    assert held["header"]["maps"] == [[2, 1, 0], [2, 1, 1]]
+    wanted = trace["pattern"].values[0]
+    np.testing.assert_array_equal(packet_of(held, "map-2-1-0")[0]["map"], wanted)
+    monkeypatch.setattr(exports, "MOST_MAPS_BYTES", 10)
+    (held,) = data_of(whole([Run(given(trace))]))["runs"]
+    assert held["header"]["maps"] == []
+    assert "2 exact maps are too large" in " ".join(held["header"]["left_out"])
+
+
+def test_a_run_that_cannot_be_shown_is_in_the_page_with_why():
+    broken = Opened("b.trace", None, ("canvas/c.0.0 is missing",))
+    held = data_of(whole([Run(given(small())), Run(broken)]))["runs"]
+    assert held[1]["header"]["damage"] == ["canvas/c.0.0 is missing"]
+
+
+def test_a_page_never_holds_a_path(tmp_path):
+    from anchorwatch.explorer.opening import opened
+
+    path = small().write(tmp_path / "a.trace")
+    assert str(tmp_path) not in whole([Run(opened(path))])
+
+
+def test_a_notebook_gets_a_frame_that_reaches_nothing():
+    trace = small()
+    held = trace.show(small(seed=1))
+    bundle = held._repr_mimebundle_()
+    ((tag, attrs),) = Elements(bundle["text/html"]).found
+    assert tag == "iframe"
+    assert attrs["sandbox"] == "allow-scripts allow-downloads"
+    assert attrs["srcdoc"] == held.page
+    assert len(data_of(held.page)["runs"]) == 2
+    assert "srcdoc" not in repr(held)
+    with pytest.raises(SpecError, match=r"aw.read\(path\)"):
+        trace.show("b.trace")
+
+
+def test_a_notebook_is_spared_what_is_too_large(monkeypatch):
+    monkeypatch.setattr(exports, "LIMIT_BYTES", 1000)
+    bundle = small().show()._repr_mimebundle_()
+    assert bundle.keys() == {"text/plain"}
+    assert "anchorwatch view" in bundle["text/plain"]
+
+
+def test_a_page_that_was_not_built_says_how(monkeypatch, tmp_path):
+    monkeypatch.setattr(page, "files", lambda _: tmp_path)
+    with pytest.raises(page.PageError, match="make web"):
+        whole([Run(given(small()))])
+
+
+def test_the_script_is_small():
+    assert len(gzip.compress(page.built("app.js").encode())) < 150_000

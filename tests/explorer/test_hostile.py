@@ -1,0 +1,91 @@
+"""Foreign text outside the browser: terminal, notebook, header and tables hold marks, not controls."""
+
+import ast
+import io
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from anchorwatch import show
+from anchorwatch.explorer import packets
+from anchorwatch.explorer.opening import given
+from anchorwatch.explorer.tiles import Run
+from anchorwatch.foreign import visible
+from shown import HOSTILE, hostile, large
+
+CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]")
+"""What may move a cursor, turn a line, or is no text; line breaks are kept."""
+
+
+def texts(node):
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, dict | list):
+        for one in node.values() if isinstance(node, dict) else node:
+            yield from texts(one)
+
+
+def test_no_text_of_a_header_is_more_than_text():
+    told = Run(given(hostile())).header()
+    for text in texts(told):
+        assert not CONTROLS.search(text), ascii(text)
+    assert len(json.dumps(told)) < 200_000  # a token of a megabyte is clipped
+
+
+def test_the_terminal_gets_marks():
+    from rich.console import Console
+
+    held = io.StringIO()
+    console = Console(file=held, force_terminal=True, width=200, color_system=None)
+    for step in range(hostile().num_steps + 1):
+        console.print(show.frame(hostile(), step))
+    said = re.sub(r"\x1b\[[0-9;]*m", "", held.getvalue())  # rich's own colours
+    assert not CONTROLS.search(said)
+    assert "[red]markup[/red]" in said  # as it stands: no markup is read
+    assert visible("\x1b[31mred") in said
+
+
+class Elements(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+
+
+def test_a_notebook_has_one_frame_whatever_tokens_say():
+    bundle = hostile().show(hostile())._repr_mimebundle_()
+    assert Elements(bundle["text/html"]).tags == ["iframe"]
+    assert not CONTROLS.search(bundle["text/plain"])
+
+
+def test_a_hundred_thousand_tokens_are_binned():
+    trace = large(steps=2, length=100_000, layers=1, heads=1, groups=("all",))
+    run = Run(given(trace))
+    told = run.header()
+    assert (told["width"], told["bins"]) == (98, 1021)
+    arrays, meta = packets.unpack(run.packet("layer-0"))
+    assert arrays["codes"].shape == (2, 1021)
+    shares = trace["received"].values[:, 0, 0, 0].astype(np.float16).astype(np.float32)
+    assert meta["most"] == pytest.approx(shares.max())
+    last = packets.unpack(run.packet(f"part-0-mean-0-{100_000 // 64}"))[0]["shares"]
+    np.testing.assert_array_equal(last, shares[:, 64 * (100_000 // 64) :])
+
+
+@pytest.mark.parametrize("text", [text for text in HOSTILE if len(text) < 200])
+def test_tokens_are_told_apart_and_come_back(text):
+    """What is shown of a token is one text for one token, and its escaped form says which."""
+    told = next(
+        one
+        for one in Run(given(hostile())).header()["tokens"]
+        if one["id"] == HOSTILE.index(text) + 1
+    )
+    assert told["text"] == visible(text)
+    if "escaped" in told and len(text) < 100:
+        spelled = f'"{told["escaped"]}"' if "'" in text else f"'{told['escaped']}'"
+        assert ast.literal_eval(spelled) == text

@@ -1,0 +1,252 @@
+"""The server answers this machine, its own page and whoever has the token; nobody else."""
+
+import asyncio
+import http.client
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from anchorwatch.errors import SpecError
+from anchorwatch.explorer import packets
+from anchorwatch.explorer.opening import given
+from anchorwatch.explorer.server import Server, link
+from anchorwatch.explorer.tiles import Run
+from shown import HOSTILE, hostile, small
+
+
+class Held:
+    """A server at work, and the plainest client there is."""
+
+    def __init__(self, runs):
+        self.server = Server(runs)
+        self.thread = threading.Thread(target=self.server.serve, daemon=True)
+        self.thread.start()
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.server.port)) == 0:
+                    return
+            time.sleep(0.02)
+        raise AssertionError("the server did not start")
+
+    def raw(self, text: bytes) -> tuple[int, bytes]:
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=10) as wire:
+            wire.sendall(text)
+            held = b""
+            while block := wire.recv(1 << 16):
+                held += block
+        status = int(held.split(b" ", 2)[1]) if held.startswith(b"HTTP") else 0
+        return status, held
+
+    def get(self, path, method="GET", **headers):
+        with closing(http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)) as wire:
+            wire.request(method, path, headers=headers)
+            answer = wire.getresponse()
+            return answer.status, answer.read(), dict(answer.getheaders())
+
+    def __call__(self, path="", **more):
+        return self.get(f"/{self.server.token}/{path}", **more)
+
+
+@pytest.fixture(scope="module")
+def held():
+    server = Held([Run(given(small())), Run(given(hostile()))])
+    yield server
+    server.server.close()
+    server.thread.join(timeout=20)
+
+
+def test_it_serves_headers_and_packets(held):
+    status, body, _ = held("data/0/header.json")
+    assert (status, json.loads(body)["positions"]) == (200, 14)
+    status, body, headers = held("data/0/row-3-1-2.bin")
+    assert (status, headers["content-type"]) == (200, "application/octet-stream")
+    wanted = small()["received"].values[3, 1, 2]
+    np.testing.assert_array_equal(packets.unpack(body)[0]["shares"], wanted)
+
+
+def test_every_answer_carries_the_policy(held):
+    for path in ("", "app.js", "app.css", "data/0/header.json", "data/0/frames.bin", "nothing"):
+        _, _, headers = held(path)
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe-inline" not in policy.partition("script-src")[2].partition(";")[0]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert "access-control-allow-origin" not in headers
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE"])
+def test_it_only_reads(held, method):
+    assert held("data/0/header.json", method=method)[0] == 405
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/app.js", "/data/0/header.json", "/wrong/", "/wrong/app.js"]
+)
+def test_without_the_token_there_is_nothing(held, path):
+    status, body, _ = held.get(path)
+    assert status == 403
+    assert b"anchorwatch view" in body
+    assert held.server.token.encode() not in body
+
+
+def test_a_token_that_begins_right_is_still_wrong(held):
+    token = held.server.token
+    for wrong in (token[:-1], token + "a", token.swapcase(), f"%{ord(token[0]):02x}{token[1:]}"):
+        assert held.get(f"/{wrong}/")[0] in (403, 404)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "localhost.evil", "127.0.0.1", "127.0.0.1:1", "[::1]", "0.0.0.0", "", "a b"],
+)
+def test_other_hosts_are_refused_before_routing(held, host):
+    status, body, _ = held.get(f"/{held.server.token}/", Host=host)
+    assert status == 400
+    assert b"<div id=app>" not in body
+
+
+def test_localhost_by_name_is_this_machine(held):
+    assert held("", Host=f"localhost:{held.server.port}")[0] == 200
+
+
+def test_no_host_or_two_are_refused(held):
+    target = f"GET /{held.server.token}/ HTTP/1.1\r\nConnection: close\r\n".encode()
+    good = f"Host: 127.0.0.1:{held.server.port}\r\n".encode()
+    assert held.raw(target + good + b"\r\n")[0] == 200
+    assert held.raw(target + b"\r\n")[0] == 400
+    assert held.raw(target + good + b"Host: evil.example\r\n\r\n")[0] == 400
+    assert held.raw(target + good + good + b"\r\n")[0] == 400
+
+
+@pytest.mark.parametrize("origin", ["null", "http://evil.example", "https://127.0.0.1", "file://"])
+def test_other_origins_are_refused(held, origin):
+    assert held("data/0/header.json", Origin=origin)[0] == 403
+
+
+def test_its_own_origin_may_ask(held):
+    own = f"http://127.0.0.1:{held.server.port}"
+    assert held("data/0/header.json", Origin=own)[0] == 200
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "whatever"])
+def test_pages_of_other_sites_are_refused(held, site):
+    assert held("data/0/header.json", **{"Sec-Fetch-Site": site})[0] == 403
+    assert held("data/0/header.json", **{"Sec-Fetch-Site": "same-origin"})[0] == 200
+
+
+PATHS = (
+    *("../../etc/passwd", "..%2f..%2fetc/passwd", "%2e%2e/%2e%2e/etc/passwd", "%252e%252e/etc"),
+    *("..\\..\\etc", "//etc/passwd", "/etc/passwd", "data/", "data", "data/0", "data/0/", "."),
+    *("data/0/../1/header.json", "data/-1/header.json", "data/9/header.json", "data/0/frames"),
+    *("data/1e3/header.json", "data/0x0/header.json", "data/0/frames.bin/", "data/0/.bin"),
+    *("data/0/layer-0.bin%00", "file:///etc/passwd", "data/0/" + "a" * 5000 + ".bin", "CON", "app"),
+    *("data/0/frames.bin;x", "data//0/frames.bin", "NUL"),
+    *("data/0/\x00.bin", "data/0/frames.bin\x00", "data/0/\u202eframes.bin", "~root", "aux.bin"),
+    *("data/99999999999999999999999/header.json", "data/0/zarr.json", "data/0/COMMIT.json"),
+)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_paths_lead_nowhere(held, path):
+    target = f"GET /{held.server.token}/{path} HTTP/1.1\r\nHost: 127.0.0.1:{held.server.port}\r\n"
+    status, body = held.raw(f"{target}Connection: close\r\n\r\n".encode())
+    assert status in (400, 403, 404, 414), path
+    assert b"root:" not in body
+    assert b"Traceback" not in body
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://evil.example/TOKEN/",
+        "//evil.example/TOKEN/",
+        "*",
+        "evil.example:443",
+        "\x00",
+        "TOKEN/",
+    ],
+)
+def test_targets_of_other_forms_are_refused(held, target):
+    spelled = target.replace("TOKEN", held.server.token)
+    request = f"GET {spelled} HTTP/1.1\r\nHost: 127.0.0.1:{held.server.port}\r\n"
+    status, body = held.raw(f"{request}Connection: close\r\n\r\n".encode())
+    assert status in (0, 400, 403, 404), target
+    assert b"<div id=app>" not in body
+
+
+def test_a_websocket_is_refused(held):
+    upgrade = f"GET /{held.server.token}/ HTTP/1.1\r\nHost: 127.0.0.1:{held.server.port}\r\n"
+    upgrade += "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    upgrade += "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", held.server.port), timeout=10) as wire:
+        wire.sendall(upgrade.encode())
+        assert b" 101 " not in wire.recv(4096)
+
+
+def test_a_websocket_scope_is_closed():
+    app = Server([Run(given(small()))])
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    async def ask():
+        await app.app({"type": "websocket", "headers": [], "path": "/"}, None, send)
+
+    with ThreadPoolExecutor(1) as pool:  # a browser of other tests keeps a loop in this thread
+        pool.submit(asyncio.run, ask()).result()
+    app.close()
+    assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+def test_hostile_text_stays_inside_the_json(held):
+    for path in ("", "data/1/header.json"):
+        _, body, headers = held(path)
+        if headers["content-type"].startswith("text/html"):
+            assert b"<img" not in body
+            assert body.count(b"</script>") == 2
+    told = json.loads(held("data/1/header.json")[1])
+    assert HOSTILE[1] in told["model"]["source"]
+
+
+def test_what_cannot_be_had_says_why(held):
+    status, body, _ = held("data/0/map-0-0-0.bin")
+    assert status == 404
+    assert "aw.probes.pattern" in json.loads(body)["error"]
+
+
+def test_it_listens_on_this_machine_only(held):
+    assert held.server._socket.getsockname()[0] == "127.0.0.1"
+
+
+def test_each_server_has_its_own_token(held):
+    other = Server([Run(given(small()))])
+    other.close()
+    assert len(other.token) >= 32
+    assert other.token != held.server.token
+
+
+def test_a_busy_port_is_said(held):
+    with pytest.raises(SpecError, match="leave --port out"):
+        Server([Run(given(small()))], port=held.server.port)
+
+
+def test_nothing_to_show_is_refused():
+    with pytest.raises(SpecError, match="at least one trace"):
+        Server([])
+
+
+def test_links_are_places_in_the_page():
+    assert link("http://x/", "step=40,layer=31") == "http://x/#v=1&step=40&layer=31"
+    for wrong in ("step", "step=-1", "step=1e3", "window=2", "step=", "step=4&x=1"):
+        with pytest.raises(SpecError, match="step=40,layer=31"):
+            link("", wrong)

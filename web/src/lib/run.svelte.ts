@@ -1,0 +1,346 @@
+/** A run in the page: its header, its frames, and the parts that arrive while it is looked at. */
+
+import { bounds, numbers, shares, type Packet } from "./packet";
+import { Missing, type Header, type Source } from "./source";
+import type { Scale } from "./state";
+
+export interface Sinks {
+  /** [step] where the sinks of a step begin; one more than there are steps. */
+  first: Int32Array;
+  key: Int32Array;
+  share: Float32Array;
+  leftOut: number;
+}
+
+export interface Tile {
+  /** [step, bin] codes of shares. */
+  codes: Uint8Array;
+  most: number;
+  sinks: Sinks;
+}
+
+export interface Layer extends Tile {
+  topKey: Int32Array;
+  topShare: Float32Array;
+  headTopKey: Int32Array;
+  headTopShare: Float32Array;
+  headSinkShare: Float32Array;
+  headSinks: Int32Array;
+  flow: Float32Array;
+}
+
+export interface Frames {
+  canvas: Int32Array;
+  role: Uint8Array;
+  region: Int32Array;
+  committedAt: Int32Array;
+  logprob: Float32Array;
+  keys: Int32Array;
+}
+
+export interface Row {
+  shares: Float32Array;
+  null: Float32Array;
+}
+
+/** Some neighbouring positions at all steps, one column each. */
+export interface Part {
+  /** The position of the first column. */
+  from: number;
+  cols: number;
+  /** [step, column] exact. */
+  shares: Float32Array;
+  null: Float32Array;
+}
+
+export interface ExactMap {
+  map: Float32Array;
+  rows: number;
+  cols: number;
+  width: number;
+}
+
+export const MASKED = 2;
+export const FRESH = 3;
+export const ABSENT = 5;
+
+/** Tiles of single heads that are kept; each is steps x bins bytes. */
+const MOST_TILES = 48;
+const MOST_ROWS = 400;
+const MOST_PARTS = 24;
+
+/** A number that was rounded, and the least and greatest it may have been. */
+export interface Rounded {
+  value: number;
+  low: number;
+  high: number;
+}
+
+export class RunData {
+  layers = $state.raw<ReadonlyMap<number, Layer>>(new Map());
+  tiles = $state.raw<ReadonlyMap<string, Tile>>(new Map());
+  rows = $state.raw<ReadonlyMap<string, Row>>(new Map());
+  maps = $state.raw<ReadonlyMap<string, ExactMap>>(new Map());
+  measures = $state.raw<ReadonlyMap<string, Float32Array>>(new Map());
+  /** What table measures have beside their values: null, lift, low, high, n. */
+  besides = $state.raw<ReadonlyMap<string, Packet["arrays"]>>(new Map());
+  /** How wide the steps of measures are that came in eight bits; others are exact. */
+  coarse = $state.raw<ReadonlyMap<string, number>>(new Map());
+  parts = $state.raw<ReadonlyMap<string, Part>>(new Map());
+  nulls = $state.raw<ReadonlyMap<string, { codes: Uint8Array; most: number }>>(new Map());
+  flow = $state.raw<Float32Array | null>(null);
+  /** What could not be had, by key: shown where it is missing. */
+  missing = $state.raw<ReadonlyMap<string, string>>(new Map());
+  private asking = new Set<string>();
+
+  private constructor(
+    readonly id: number,
+    readonly header: Header,
+    readonly frames: Frames,
+    private source: Source,
+  ) {}
+
+  static async open(source: Source, id: number, header: Header): Promise<RunData> {
+    const { arrays } = await source.packet(id, "frames");
+    const frames: Frames = {
+      canvas: arrays.canvas as Int32Array,
+      role: arrays.role as Uint8Array,
+      region: arrays.region as Int32Array,
+      committedAt: arrays.committed_at as Int32Array,
+      logprob: arrays.logprob as Float32Array,
+      keys: arrays.keys as Int32Array,
+    };
+    return new RunData(id, header, frames, source);
+  }
+
+  /** The layer at the cursor first, then the others, one after another. */
+  async load(first: number): Promise<void> {
+    const { layers, null_of, measures, flow, group } = this.header;
+    if (layers.includes(first)) await this.wantLayer(first);
+    if (layers.length) for (const at of new Set(null_of)) await this.wantNull(at, group);
+    for (const at of layers) if (!this.layers.has(at)) await this.wantLayer(at);
+    if (flow) await this.want("flow", (packet) => (this.flow = packet.arrays.flow as Float32Array));
+    await Promise.all(measures.map((_, at) => this.wantMeasure(at)));
+  }
+
+  wantLayer(at: number): Promise<void> {
+    return this.want(`layer-${at}`, (packet) => {
+      this.layers = new Map(this.layers).set(at, layerOf(packet, this.header.steps));
+    });
+  }
+
+  /** The tile that is looked at: of the mean over heads it came with the layer. */
+  tile(layer: number, head: number | null, group: number): Tile | undefined {
+    if (head === null && group === this.header.group) return this.layers.get(layer);
+    return this.tiles.get(`tile-${layer}-${head ?? "mean"}-${group}`);
+  }
+
+  wantTile(layer: number, head: number | null, group: number): void {
+    if (!this.header.layers.includes(layer)) return;
+    if (head === null && group === this.header.group) return void this.wantLayer(layer);
+    if (!this.header.on_demand.heads) return;
+    const key = `tile-${layer}-${head ?? "mean"}-${group}`;
+    void this.want(key, (packet) => {
+      this.tiles = kept(this.tiles, key, tileOf(packet, this.header.steps), MOST_TILES);
+    });
+    if (group !== this.header.group) void this.wantNull(this.header.null_of[layer], group);
+  }
+
+  row(step: number, layer: number, head: number | null): Row | undefined {
+    return this.rows.get(`row-${step}-${layer}-${head ?? "mean"}`);
+  }
+
+  wantRow(step: number, layer: number, head: number | null): void {
+    if (!this.header.on_demand.rows || !this.header.layers.includes(layer)) return;
+    const key = `row-${step}-${layer}-${head ?? "mean"}`;
+    void this.want(key, ({ arrays }) => {
+      const row = { shares: arrays.shares as Float32Array, null: arrays.null as Float32Array };
+      this.rows = kept(this.rows, key, row, MOST_ROWS);
+    });
+  }
+
+  part(layer: number, head: number | null, group: number, at: number): Part | undefined {
+    return this.parts.get(`part-${layer}-${head ?? "mean"}-${group}-${at}`);
+  }
+
+  /** The exact range around a position, where the axis is binned. */
+  wantPart(layer: number, head: number | null, group: number, at: number): void {
+    if (!this.header.on_demand.rows || !this.header.layers.includes(layer)) return;
+    const key = `part-${layer}-${head ?? "mean"}-${group}-${at}`;
+    if (this.parts.has(key)) return;
+    void this.want(key, ({ arrays, shapes }) => {
+      const part = {
+        from: at * this.header.part,
+        cols: shapes.shares[1],
+        shares: arrays.shares as Float32Array,
+        null: arrays.null as Float32Array,
+      };
+      this.parts = kept(this.parts, key, part, MOST_PARTS);
+    });
+  }
+
+  hasMap(step: number, layer: number, head: number): boolean {
+    return this.header.maps.some(([s, l, h]) => s === step && l === layer && h === head);
+  }
+
+  wantMap(step: number, layer: number, head: number): Promise<void> {
+    const key = `map-${step}-${layer}-${head}`;
+    return this.want(key, ({ arrays, shapes, meta }) => {
+      const [rows, cols] = shapes.map;
+      const map = { map: arrays.map as Float32Array, rows, cols, width: meta.width };
+      this.maps = kept(this.maps, key, map, 8);
+    });
+  }
+
+  wantMeasure(at: number): Promise<void> {
+    const { name } = this.header.measures[at];
+    return this.want(`measure-${at}`, ({ arrays, meta }) => {
+      const values = arrays.values
+        ? (arrays.values as Float32Array)
+        : numbers(arrays.codes as Uint8Array, meta.least, meta.most);
+      this.measures = new Map(this.measures).set(name, values);
+      if (!arrays.values) this.coarse = new Map(this.coarse).set(name, (meta.most - meta.least) / 254);
+      if (arrays.null) this.besides = new Map(this.besides).set(name, arrays);
+    });
+  }
+
+  private wantNull(at: number, group: number): Promise<void> {
+    const key = `null-${at}-${group}`;
+    return this.want(key, ({ arrays, meta }) => {
+      this.nulls = new Map(this.nulls).set(key, { codes: arrays.codes as Uint8Array, most: meta.most });
+    });
+  }
+
+  private null(layer: number, group: number) {
+    return this.nulls.get(`null-${this.header.null_of[layer]}-${group}`);
+  }
+
+  /** What indifferent attention gives to the bin of a position. */
+  even(layer: number, group: number, step: number, position: number): Rounded {
+    const held = this.null(layer, group);
+    if (!held) return { value: NaN, low: NaN, high: NaN };
+    const { bins, width } = this.header;
+    const code = held.codes[step * bins + Math.floor(position / width)];
+    const [low, high] = bounds(held.most, code);
+    return { value: shares(held.most)[code], low, high };
+  }
+
+  /** [step, bin] what a tile shows on a scale: shares, or times what indifferent attention gives. */
+  values(tile: Tile, layer: number, scale: Scale, group: number): Float32Array {
+    const table = shares(tile.most);
+    const found = new Float32Array(tile.codes.length);
+    for (let at = 0; at < found.length; at++) found[at] = table[tile.codes[at]];
+    if (scale !== "lift") return found;
+    const held = this.null(layer, group);
+    if (!held) return found.fill(NaN);
+    const even = shares(held.most);
+    for (let at = 0; at < found.length; at++) found[at] /= even[held.codes[at]];
+    return found;
+  }
+
+  token(frame: number, position: number) {
+    const at = this.frames.canvas[frame * this.header.positions + position];
+    return at < 0 ? undefined : this.header.tokens[at];
+  }
+
+  /** The key that receives most of a head, or of the mean of heads; -1 and NaN where none is known. */
+  top(layer: number, head: number | null, step: number): [key: number, share: number] {
+    const held = this.layers.get(layer);
+    if (!held) return [-1, NaN];
+    if (head === null) return [held.topKey[step], held.topShare[step]];
+    const at = step * this.header.model.heads + head;
+    return [held.headTopKey[at], held.headTopShare[at]];
+  }
+
+  /** What keys receive that parts added, such as a sink token; NaN where that is not known. */
+  added(layer: number, head: number | null, group: number, step: number): number {
+    const { header } = this;
+    if (!header.added) return NaN;
+    const { layers, heads } = header.model;
+    if (head === null) {
+      const [groups, classes] = [header.groups.length, header.classes.length];
+      return this.layers.get(layer)?.flow[(step * groups + group + 1) * classes - 1] ?? NaN;
+    }
+    const field = group === header.group ? this.measures.get("sink_received") : undefined;
+    return field?.[(step * layers + layer) * heads + head] ?? NaN;
+  }
+
+  /** The greatest share that any key receives in any layer, of a head or of the mean. */
+  strongest(head: number | null): number {
+    let most = 0;
+    for (const layer of this.layers.keys())
+      for (let step = 0; step < this.header.steps; step++) most = Math.max(most, this.top(layer, head, step)[1] || 0);
+    return most;
+  }
+
+  /** What stands at a position in the end. */
+  last(position: number) {
+    return this.token(this.header.frames - 1, position);
+  }
+
+  private async want(key: string, put: (packet: Packet) => void): Promise<void> {
+    if (this.asking.has(key)) return;
+    this.asking.add(key);
+    try {
+      put(await this.source.packet(this.id, key));
+    } catch (error) {
+      if (!(error instanceof Missing)) throw error;
+      this.missing = new Map(this.missing).set(key, error.message);
+    }
+    if (/^(tile|row|map|part)/.test(key)) this.asking.delete(key);
+  }
+}
+
+function kept<T>(held: ReadonlyMap<string, T>, key: string, value: T, most: number): Map<string, T> {
+  const found = new Map(held).set(key, value);
+  for (const old of found.keys()) {
+    if (found.size <= most) break;
+    found.delete(old);
+  }
+  return found;
+}
+
+function tileOf({ arrays, meta }: Packet, steps: number): Tile {
+  const at = arrays.sink_step as Int32Array;
+  const first = new Int32Array(steps + 1);
+  for (const step of at) first[step + 1]++;
+  for (let step = 0; step < steps; step++) first[step + 1] += first[step];
+  return {
+    codes: arrays.codes as Uint8Array,
+    most: meta.most,
+    sinks: {
+      first,
+      key: arrays.sink_key as Int32Array,
+      share: arrays.sink_share as Float32Array,
+      leftOut: meta.sinks_left_out,
+    },
+  };
+}
+
+function layerOf(packet: Packet, steps: number): Layer {
+  const { arrays } = packet;
+  return {
+    ...tileOf(packet, steps),
+    topKey: arrays.top_key as Int32Array,
+    topShare: arrays.top_share as Float32Array,
+    headTopKey: arrays.head_top_key as Int32Array,
+    headTopShare: arrays.head_top_share as Float32Array,
+    headSinkShare: arrays.head_sink_share as Float32Array,
+    headSinks: arrays.head_sinks as Int32Array,
+    flow: arrays.flow as Float32Array,
+  };
+}
+
+/** The texts of a run in the end, and which of them it wrote. */
+export function spelled(run: RunData) {
+  const texts = Array.from({ length: run.header.positions }, (_, at) => run.last(at)?.text ?? "");
+  return { texts, answer: run.header.answer_positions };
+}
+
+/** The layer as deep in the other run: the same number where both have as many. */
+export function depth(layer: number, from: RunData, to: RunData): number {
+  const [n, m] = [from.header.model.layers, to.header.model.layers];
+  const wanted = n === m || n < 2 ? layer : Math.round((layer / (n - 1)) * (m - 1));
+  const able = to.header.layers.length ? to.header.layers : [wanted];
+  return able.reduce((x, y) => (Math.abs(y - wanted) < Math.abs(x - wanted) ? y : x));
+}

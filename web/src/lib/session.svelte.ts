@@ -1,0 +1,147 @@
+/** What is looked at: the runs that are open, the place in each, and how one leads to the other. */
+
+import { besides, beside, columns, inWords } from "./align";
+import type { Place } from "./place";
+import { depth, RunData, spelled } from "./run.svelte";
+import { canShow, Missing, type Source } from "./source";
+import { clamped, decode, FIRST, type PanelName, type State } from "./state";
+
+export class Session {
+  view = $state<State>({ ...FIRST });
+  notices = $state<string[]>([]);
+  /** Grows when colours must be drawn anew. */
+  drawn = $state(0);
+  private runs = $state.raw<ReadonlyMap<number, RunData>>(new Map());
+  private broken = $state.raw<ReadonlyMap<number, string[]>>(new Map());
+  private layered = false;
+
+  readonly runA = $derived(this.runs.get(this.view.run));
+  readonly runB = $derived(this.view.beside === null ? undefined : this.runs.get(this.view.beside));
+  readonly placeA = $derived<Place>({
+    step: this.view.step,
+    layer: this.view.layer,
+    head: this.view.head,
+    token: this.view.token,
+    group: this.view.group ?? this.runA?.header.group ?? 0,
+  });
+  readonly matched = $derived(this.runA && this.runB ? columns(spelled(this.runA), spelled(this.runB)) : null);
+  readonly placeB = $derived.by(() => this.across());
+  /** How both are aligned: steps, and what else is not the same in both. */
+  readonly words = $derived.by((): string => {
+    const [a, b] = [this.runA, this.runB];
+    if (!a || !b) return "";
+    const said = besides(a.header, b.header, this.placeA, this.placeB);
+    return [inWords(this.view.align, a.header, b.header, this.view.step), ...said].join("; ");
+  });
+  /** Runs that are wanted and cannot be shown, with why. */
+  readonly failed = $derived(
+    [this.view.run, this.view.beside].flatMap((id) => {
+      const why = id === null ? undefined : this.broken.get(id);
+      return why ? [{ name: this.source.runs[id!].name, why }] : [];
+    }),
+  );
+
+  constructor(readonly source: Source) {}
+
+  /** Go where an address says. */
+  read(hash: string): void {
+    const read = decode(hash);
+    this.layered = hash.includes("layer=");
+    Object.assign(this.view, read.state);
+    this.notices = read.notices;
+    if (this.runA) this.settle(this.runA);
+  }
+
+  say(...words: string[]): void {
+    this.notices = [...this.notices, ...words];
+  }
+
+  /** Open the runs that are wanted, the first one first. */
+  async arrive(one: number, other: number | null): Promise<void> {
+    const last = this.source.runs.length - 1;
+    if (one > last) {
+      this.say(`there is no run ${one}: showing 0`);
+      this.view.run = 0;
+    } else if (other !== null && other > last) {
+      this.say(`there is no run ${other} to compare with`);
+      this.view.beside = null;
+    } else {
+      await this.open(one);
+      if (other !== null) await this.open(other);
+    }
+  }
+
+  private async open(id: number): Promise<void> {
+    if (this.runs.has(id) || this.broken.has(id)) return;
+    try {
+      const told = await this.source.header(id);
+      if (!canShow(told)) {
+        this.broken = new Map(this.broken).set(id, told.damage);
+        return;
+      }
+      const run = await RunData.open(this.source, id, told);
+      if (id === this.view.run) this.settle(run);
+      this.runs = new Map(this.runs).set(id, run);
+      void run.load(id === this.view.run ? this.view.layer : this.placeB.layer);
+    } catch (error) {
+      if (!(error instanceof Missing)) throw error;
+      this.broken = new Map(this.broken).set(id, [error.message]);
+    }
+  }
+
+  /** A link may name what the run does not have. */
+  private settle(run: RunData): void {
+    const { view } = this;
+    const { steps, layers, positions, groups, model, measures } = run.header;
+    if (!this.layered && layers.length) view.layer = layers[layers.length >> 1];
+    this.layered = true;
+    if (!layers.length && view.measure === FIRST.measure) view.measure = measures[0]?.name ?? view.measure;
+    const limits = { runs: this.source.runs.length, steps, layers, heads: model.heads, positions, groups: groups.length };
+    const read = clamped(view, limits);
+    Object.assign(view, read.state);
+    this.say(...read.notices);
+  }
+
+  /** The place in B that is beside the place in A. */
+  private across(): Place {
+    const [a, b, at] = [this.runA, this.runB, this.placeA];
+    if (!a || !b) return at;
+    const column = at.token === null || !this.matched ? -1 : this.matched.a.indexOf(at.token);
+    const other = column < 0 ? -1 : this.matched!.b[column];
+    const group = b.header.groups.indexOf(a.header.groups[at.group]);
+    return {
+      step: beside(a.header, b.header, at.step, this.view.align),
+      layer: depth(at.layer, a, b),
+      head: at.head !== null && at.head < b.header.model.heads ? at.head : null,
+      token: other < 0 ? null : other,
+      group: group < 0 ? b.header.group : group,
+    };
+  }
+
+  readonly goA = (to: Partial<Place>): void => {
+    const layers = this.runA?.header.layers ?? [];
+    if (to.layer !== undefined && layers.length && !layers.includes(to.layer)) {
+      this.notices = [`layer ${to.layer} is not in this page`];
+      to = { ...to, layer: this.view.layer };
+    }
+    Object.assign(this.view, to);
+  };
+
+  readonly goB = (to: Partial<Place>): void => {
+    const [a, b] = [this.runA, this.runB];
+    if (!a || !b) return;
+    const held: Partial<Place> = { ...to };
+    if (to.step !== undefined) held.step = beside(b.header, a.header, to.step, this.view.align);
+    if (to.layer !== undefined) held.layer = depth(to.layer, b, a);
+    if (to.token != null && this.matched) {
+      const at = this.matched.b.indexOf(to.token);
+      held.token = at < 0 || this.matched.a[at] < 0 ? this.view.token : this.matched.a[at];
+    }
+    this.goA(held);
+  };
+
+  readonly widen = (name: PanelName | null): void => {
+    this.view.panel = name;
+    this.drawn++;
+  };
+}

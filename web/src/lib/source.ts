@@ -1,0 +1,137 @@
+/** One page, three sources of runs: inside the page, beside it as files, or a local server. */
+
+import { inflated, unpack, type Packet } from "./packet";
+
+export interface Token {
+  id: number;
+  text: string;
+  length?: number;
+  escaped?: string;
+  bytes?: string;
+}
+
+export interface Measure {
+  name: string;
+  unit: string;
+  says: string;
+  /** It comes from a table of a metric, and has a null and an interval. */
+  table?: boolean;
+  /** Of a verdict, what each number stands for. */
+  words?: string[];
+}
+
+/** What docs/explorer-contract.md calls the header. */
+export interface Header {
+  version: number;
+  anchorwatch: string;
+  name: string;
+  digest: string;
+  model: {
+    source: string;
+    family: string;
+    kind: string;
+    visibility: string;
+    layers: number;
+    heads: number;
+    /** What was trained with the network: sink tokens, gates. */
+    parts: string[];
+  };
+  decoding: string;
+  edits: string[];
+  fork: number | null;
+  seed: number;
+  prompt: string;
+  answer: string;
+  frames: number;
+  steps: number;
+  positions: number;
+  answer_positions: number[];
+  progress: number[];
+  roles: string[];
+  regions: string[];
+  classes: string[];
+  class_kind: "region" | "role";
+  /** The last class is keys that parts added, such as a sink token: no positions. */
+  added: boolean;
+  tokens: Token[];
+  rule: string;
+  left_masked: number;
+  damage: string[];
+  lost: string[];
+  width: number;
+  bins: number;
+  /** Positions of a part that is had without bins. */
+  part: number;
+  groups: string[];
+  group: number;
+  layers: number[];
+  null_of: number[];
+  measures: Measure[];
+  flow: boolean;
+  maps: number[][];
+  on_demand: { heads: boolean; rows: boolean; maps: boolean };
+  left_out: string[];
+}
+
+/** Of a run that cannot be shown there is only a name and why. */
+export type Told = Header | { version: number; name: string; damage: string[] };
+
+export interface Source {
+  kind: "inline" | "static" | "api";
+  runs: { id: number; name: string }[];
+  header(run: number): Promise<Told>;
+  packet(run: number, key: string): Promise<Packet>;
+}
+
+interface Embedded {
+  source: "inline" | "static" | "api";
+  runs: { id: number; name: string; header?: Told; packets?: Record<string, string> }[];
+}
+
+/** A part that is not there; the message says how to get it. */
+export class Missing extends Error {}
+
+export function opened(text: string, fetcher: typeof fetch = fetch): Source {
+  const data = JSON.parse(text) as Embedded;
+  const runs = data.runs.map(({ id, name }) => ({ id, name }));
+  return data.source === "inline"
+    ? { kind: "inline", runs, ...inline(data) }
+    : { kind: data.source, runs, ...asked(fetcher) };
+}
+
+function inline(data: Embedded): Pick<Source, "header" | "packet"> {
+  return {
+    async header(run) {
+      const told = data.runs[run]?.header;
+      if (!told) throw new Missing("there is no such run");
+      return told;
+    },
+    async packet(run, key) {
+      const held = data.runs[run]?.packets?.[key];
+      if (held === undefined) throw new Missing(`this page does not hold ${key}`);
+      return unpack(await inflated(held));
+    },
+  };
+}
+
+function asked(fetcher: typeof fetch): Pick<Source, "header" | "packet"> {
+  async function get(path: string): Promise<Response> {
+    let answer: Response;
+    try {
+      answer = await fetcher(path);
+    } catch {
+      throw new Missing("nobody answers: the server has stopped, or the files have gone");
+    }
+    if (answer.ok) return answer;
+    const said = await answer.json().catch(() => ({ error: `the server says ${answer.status}` }));
+    throw new Missing(String(said.error));
+  }
+  return {
+    header: async (run) => (await get(`data/${run}/header.json`)).json(),
+    packet: async (run, key) => unpack(await (await get(`data/${run}/${key}.bin`)).arrayBuffer()),
+  };
+}
+
+export function canShow(told: Told): told is Header {
+  return "frames" in told;
+}

@@ -1,0 +1,110 @@
+/** Going from place to place: what keys and buttons do. */
+
+import type { Session } from "./session.svelte";
+import { ALIGNS, PANELS, SCALES, type PanelName } from "./state";
+
+/** The one after, round and round. */
+export function next<T>(able: readonly T[], now: T): T {
+  return able[(able.indexOf(now) + 1) % able.length];
+}
+
+export function stepTo({ view, runA }: Session, to: number): void {
+  if (runA) view.step = Math.min(Math.max(to, 0), runA.header.steps - 1);
+}
+
+export function layerBy({ view, runA }: Session, by: number): void {
+  if (!runA) return;
+  const able = runA.header.layers;
+  const at = able.indexOf(view.layer) + by;
+  if (at >= 0 && at < able.length) view.layer = able[at];
+}
+
+export function headBy({ view, runA }: Session, by: number): void {
+  if (!runA) return;
+  const at = (view.head ?? -1) + by;
+  view.head = at < 0 ? null : Math.min(at, runA.header.model.heads - 1);
+}
+
+export function tokenBy({ view, runA }: Session, by: number): void {
+  if (!runA) return;
+  const from = view.token ?? (by > 0 ? -1 : runA.header.positions);
+  view.token = Math.min(Math.max(from + by, 0), runA.header.positions - 1);
+}
+
+/** With the next run, or with none. */
+export function compare({ view, source }: Session): void {
+  if (view.beside !== null) view.beside = null;
+  else view.beside = source.runs.find((one) => one.id !== view.run)?.id ?? null;
+}
+
+/** The next token that holds the words. */
+export function find(at: Session, sought: string): void {
+  const { view, runA } = at;
+  if (!runA || !sought) return;
+  const from = view.token ?? -1;
+  for (let by = 1; by <= runA.header.positions; by++) {
+    const token = (from + by) % runA.header.positions;
+    if (runA.last(token)?.text.toLowerCase().includes(sought.toLowerCase())) {
+      view.token = token;
+      return;
+    }
+  }
+  at.notices = [`no token holds “${sought.slice(0, 40)}”`];
+}
+
+export function leave(at: Session): void {
+  if (at.view.panel !== null) at.widen(null);
+  else at.view.token = null;
+}
+
+/** The panel that has the focus; without one, the sink map. */
+function focused(event: KeyboardEvent): PanelName {
+  const name = (event.target as HTMLElement).closest<HTMLElement>("[data-name]")?.dataset.name;
+  return PANELS.find((one) => one === name) ?? "map";
+}
+
+export type Keys = Record<string, (event: KeyboardEvent) => void>;
+
+/** What each key does; `does` is what the page itself has to do. */
+export function keys(at: Session, does: { play(): void; help(): void; seek(): void }): Keys {
+  const { view } = at;
+  const far = (event: KeyboardEvent) => (event.shiftKey ? 10 : 1);
+  return {
+    ArrowLeft: (event) => stepTo(at, view.step - far(event)),
+    ArrowRight: (event) => stepTo(at, view.step + far(event)),
+    Home: () => stepTo(at, 0),
+    End: () => stepTo(at, Infinity),
+    ArrowUp: () => layerBy(at, -1),
+    ArrowDown: () => layerBy(at, 1),
+    "[": () => headBy(at, -1),
+    "]": () => headBy(at, 1),
+    ",": () => tokenBy(at, -1),
+    ".": () => tokenBy(at, 1),
+    " ": does.play,
+    "/": does.seek,
+    c: () => compare(at),
+    a: () => (view.align = next(ALIGNS, view.align)),
+    d: () => (at.runB ? at.widen(view.panel === "difference" ? null : "difference") : undefined),
+    n: () => (view.scale = next(SCALES, view.scale)),
+    t: () => (view.tables = !view.tables),
+    m: (event) => at.widen(view.panel === null ? focused(event) : null),
+    "?": does.help,
+    Escape: () => leave(at),
+  };
+}
+
+/** A key goes to the page unless a control or a dialogue has a use for it. */
+export function press(event: KeyboardEvent, able: Keys): void {
+  const target = event.target as HTMLElement;
+  if (event.ctrlKey || event.metaKey || event.altKey || target.closest("dialog")) return;
+  if (target.closest("input, select, textarea")) {
+    if (event.key === "Escape") target.blur();
+    return;
+  }
+  if (event.key === " " && target.closest("button, a")) return;
+  if (/^Arrow(Up|Down)$/.test(event.key) && target.closest(".text")) return;
+  const does = able[event.key];
+  if (!does) return;
+  event.preventDefault();
+  does(event);
+}

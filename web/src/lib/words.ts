@@ -1,0 +1,132 @@
+/** Sentences about a cell: the numbers under the pointer, exact where they can be. */
+
+import { ABSENT, type RunData } from "./run.svelte";
+import type { Place } from "./place";
+import { bounds, shares } from "./packet";
+import { label } from "./text";
+import { percent, said } from "./values";
+
+export interface Reading {
+  share: number;
+  null: number;
+  exact: boolean;
+  /** The least and the greatest it may be: eight bits are rounded. */
+  low: number;
+  high: number;
+}
+
+/** What a position receives at a step: the stored number, a sink's, or its bin's eight bits. */
+export function reading(run: RunData, place: Place, step: number, position: number): Reading {
+  const { layer, head, group } = place;
+  const { positions, width, bins } = run.header;
+  const row = run.row(step, layer, head);
+  if (row) {
+    const at = group * positions + position;
+    return exactly(row.shares[at], row.null[at]);
+  }
+  const part = width > 1 ? run.part(layer, head, group, Math.floor(position / run.header.part)) : undefined;
+  if (part) {
+    const at = step * part.cols + position - part.from;
+    return exactly(part.shares[at], part.null[at]);
+  }
+  const tile = run.tile(layer, head, group);
+  if (!tile) return { ...exactly(NaN, NaN), exact: false };
+  for (let at = tile.sinks.first[step]; at < tile.sinks.first[step + 1]; at++)
+    if (tile.sinks.key[at] === position) return exactly(tile.sinks.share[at], NaN);
+  const code = tile.codes[step * bins + Math.floor(position / width)];
+  const [low, high] = bounds(tile.most, code);
+  // Of a bin only the greatest is known: a position of it may have less.
+  return { share: shares(tile.most)[code], null: NaN, exact: false, low: width > 1 && code ? 0 : low, high };
+}
+
+function exactly(share: number, even: number): Reading {
+  return { share, null: even, exact: true, low: share, high: share };
+}
+
+export function isSink(run: RunData, place: Place, step: number, position: number): boolean {
+  const tile = run.tile(place.layer, place.head, place.group);
+  if (!tile) return false;
+  for (let at = tile.sinks.first[step]; at < tile.sinks.first[step + 1]; at++)
+    if (tile.sinks.key[at] === position) return true;
+  return false;
+}
+
+export function roleAt(run: RunData, frame: number, position: number): number {
+  return run.frames.role[frame * run.header.positions + position];
+}
+
+/** Why there is no picture of a layer, and what would give one. */
+export function lacking({ header, missing }: RunData, layer: number, head: number | null, group: number): string {
+  const said = missing.get(`tile-${layer}-${head ?? "mean"}-${group}`) ?? missing.get(`layer-${layer}`);
+  if (said) return said;
+  if (!header.layers.length)
+    return "This run has no received attention to show: measure it with aw.replay(model, trace, probes=[aw.probes.received()]).";
+  if ((head !== null || group !== header.group) && !header.on_demand.heads)
+    return "Single heads and query groups are not in this page: `anchorwatch view` shows them. Choose the mean of heads and all queries.";
+  return "loading …";
+}
+
+/** One line about a cell of the sink map. */
+export function cell(run: RunData, place: Place, step: number, position: number): string {
+  const { header, frames } = run;
+  const parts = [`step ${step}`, `position ${position}`];
+  const role = roleAt(run, step, position);
+  if (role === ABSENT) return [...parts, "not there yet"].join(" · ");
+  const now = run.token(step, position);
+  const last = run.last(position);
+  parts.push(`“${label(last)}”` + (last ? ` id ${last.id}` : ""));
+  if (now && last && now.id !== last.id && header.roles[role] !== "masked") parts.push(`now “${label(now)}”`);
+  parts.push(header.roles[role]);
+  const region = frames.region[position];
+  if (region >= 0) parts.push(header.regions[region]);
+  const read = reading(run, place, step, position);
+  const share = Number.isNaN(read.share)
+    ? "not measured"
+    : `${read.exact ? "" : header.width > 1 ? "bin ≈ " : "≈ "}${said(read.share, read.exact ? 5 : 2)} of attention`;
+  parts.push(share + (read.null > 0 ? `, ${said(read.share / read.null, 3)} × null` : ""));
+  if (isSink(run, place, step, position)) parts.push("sink");
+  const committed = frames.committedAt[position];
+  if (committed >= 0) parts.push(`committed at step ${committed}`);
+  const detail = last?.escaped ?? last?.bytes;
+  if (detail) parts.push(`${last?.escaped ? "escaped" : "bytes"} ${detail.slice(0, 40)}`);
+  return parts.join(" · ");
+}
+
+/** What keys receive that are no positions of the text. */
+export function addedWords(run: RunData, { layer, head, group }: Place, step: number): string {
+  const share = run.added(layer, head, group, step);
+  const rounded = head !== null && run.coarse.has("sink_received") ? "≈ " : "";
+  const what = Number.isNaN(share) ? "an unknown share" : `${rounded}${percent(share)} of attention`;
+  return `step ${step} · added keys, which are no positions of the text, receive ${what}`;
+}
+
+/** What stands out at a step: for the picture's label and the live region. */
+export function finding(run: RunData, place: Place): string {
+  const { layer, head, step } = place;
+  const where = `layer ${layer}, ${head === null ? "mean of heads" : `head ${head}`}, step ${step} of ${run.header.steps}`;
+  if (!run.layers.has(layer)) return `${where}: not loaded`;
+  const [key, share] = run.top(layer, head, step);
+  if (key < 0) return `${where}: nothing was measured`;
+  return `${where}: position ${key} “${label(run.last(key))}” receives most, ${percent(share)}`;
+}
+
+export const UNITS = {
+  log: "share of attention",
+  share: "share of attention",
+  lift: "times what indifferent attention gives",
+} as const;
+
+export function meaning(run: RunData, place: Place): string {
+  const { model, groups, group } = run.header;
+  const queries = place.group === group ? "" : `, ${groups[place.group]} queries only`;
+  return place.head === null
+    ? `layer ${place.layer}, mean of ${model.heads} heads${queries}`
+    : `layer ${place.layer}, head ${place.head}${queries}`;
+}
+
+/** The Python that returns what the sink map shows. */
+export function inPython(run: RunData, { layer, head, group }: Place): string {
+  const of = JSON.stringify(run.header.groups[group] ?? "all");
+  const one = head === null ? '.mean("head")' : `[:, ${head}]`;
+  return `aw.read(${JSON.stringify(run.header.name)})["received"].sel(group=${of})[:, ${layer}]${one}`;
+}

@@ -1,0 +1,64 @@
+import { expect, test } from "vitest";
+import { clamped, decode, encode, FIRST, LONGEST_HASH, type State } from "../src/lib/state";
+
+const SOME: State = {
+  ...FIRST,
+  run: 1,
+  beside: 0,
+  step: 40,
+  layer: 31,
+  head: 7,
+  token: 17,
+  group: 2,
+  scale: "lift",
+  align: "steps",
+  measure: "value_norm",
+  panel: "difference",
+  tables: true,
+  theme: "dark",
+};
+
+test("a link comes back", () => {
+  expect(decode(`#${encode(SOME)}`)).toEqual({ state: SOME, notices: [] });
+  expect(decode(`#${encode(FIRST)}`)).toEqual({ state: FIRST, notices: [] });
+});
+
+test("what is as at first is not in the link", () => {
+  expect(encode(FIRST)).toBe("v=1&layer=0");
+  expect(encode({ ...FIRST, step: 3 })).toBe("v=1&step=3&layer=0");
+});
+
+test.each(["step=-1", "step=1e309", "layer=NaN", "token=0x10", "head=1.5", "run=٣", "step=99999999"])(
+  "%s is said and ignored",
+  (word) => {
+    const { state, notices } = decode(`#v=1&${word}`);
+    expect(state).toEqual(FIRST);
+    expect(notices).toHaveLength(1);
+    expect(notices[0]).toContain("not a whole number");
+  },
+);
+
+test("unknown words are ignored without a sound", () => {
+  expect(decode("#v=1&colour=red&__proto__=1&constructor=2&scale=cubic&theme=pink")).toEqual({
+    state: FIRST,
+    notices: [],
+  });
+});
+
+test("a link of another version says so", () => {
+  expect(decode("#v=2&step=3").notices[0]).toContain("version 2");
+});
+
+test("a megabyte of link is ignored", () => {
+  const { state, notices } = decode("#v=1&step=3&measure=" + "x".repeat(LONGEST_HASH));
+  expect(state).toEqual(FIRST);
+  expect(notices[0]).toContain("too long");
+});
+
+test("what the run does not have is clamped and said", () => {
+  const limits = { runs: 2, steps: 8, layers: [0, 4, 8], heads: 4, positions: 14, groups: 3 };
+  const { state, notices } = clamped({ ...FIRST, step: 99, layer: 5, head: 9, token: 14, group: 3 }, limits);
+  expect(state).toMatchObject({ step: 7, layer: 4, head: 3, token: 13, group: 2 });
+  expect(notices).toHaveLength(5);
+  expect(clamped({ ...FIRST, step: 7, layer: 8 }, limits).notices).toEqual([]);
+});
