@@ -51,7 +51,8 @@ def print_families(embedded: Sequence[str], *, as_json: bool) -> None:
         typer.echo(row.format(*cells))
         typer.echo(wrapped(family.checkpoints, 13))
     typer.echo("\nrow p-1: what the network says at the position before is about the token at p")
-    typer.echo(f"embedded: {', '.join(embedded)}\n\nknown and not read:")
+    named = textwrap.fill(f"embedded: {', '.join(embedded)}", 80, subsequent_indent=" " * 10)
+    typer.echo(f"{named}\n\nknown and not read:")
     for name, reason in UNSUPPORTED.items():
         typer.echo(f"  {name}\n{wrapped(reason, 4)}")
 

@@ -1,12 +1,14 @@
 """Prompts: one template for all, parts where they are said to be, one start token, one way to read."""
 
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from anchorwatch.errors import PromptError, SpecError
+from anchorwatch.errors import ItemError, PromptError, SpecError
 from anchorwatch.evaluation import prompts
 from anchorwatch.evaluation.asking import question
 from anchorwatch.evaluation.contexts import context
@@ -124,12 +126,22 @@ def starting(vocabulary, chat_template=None):
     return made
 
 
+@dataclass(frozen=True)
+class Specials:
+    bos_id: int
+    end_ids: tuple[int, ...]
+    mask_id: int | None
+    special_ids: frozenset[int] = frozenset({0, 1, 2})
+
+
 class Speaker:
     """As much of a model as reading a prompt takes."""
 
+    source = "speaker"
+
     def __init__(self, tokenizer, ends=(1,)):
         self.tokenizer = tokenizer
-        self.specials = type("Specials", (), {"bos_id": 0, "end_ids": ends, "mask_id": None})
+        self.specials = Specials(bos_id=0, end_ids=ends, mask_id=None)
 
     def encode(self, prompt):
         from anchorwatch.models.prompts import encoded
@@ -154,18 +166,18 @@ def test_two_start_tokens_are_refused():
     doubled = Speaker(starting(["Where"], CHAT))
     spelled = Item("Where <s> is it", ("bay",), ())
     for item, chat in ((spelled, False), (spelled, True), (Item("<s>", ("a",), ()), False)):
-        with pytest.raises(PromptError, match=r"start token 0 more than once: .* take it out"):
+        with pytest.raises(ItemError, match="it spells <s>, a control token of speaker"):
             question(doubled, template("plain", chat=chat), "k", item, parts=False)
     begins = Template("mine", "<s>{passages}{question}")
     for ends in ((1,), (0, 1)):
-        with pytest.raises(PromptError, match="more than once"):
+        with pytest.raises(PromptError, match=r"start token 0 more than once: .* take it out"):
             question(Speaker(starting(["Where"]), ends), begins, "k", BARE, parts=False)
 
 
 def test_a_start_token_that_also_ends_texts_may_stand_inside():
     both = Speaker(starting(["Where"]), ends=(0,))
-    asked = question(both, template("plain"), "k", Item("Where <s> is", ("a",), ()), parts=False)
-    assert asked.ids.count(0) == 2
+    between = Template("mine", "{passages}<s>{question}")  # as GPT-2's parts texts
+    assert question(both, between, "k", BARE, parts=False).ids.count(0) == 2
 
 
 @pytest.mark.parametrize("name", ["tiny/llada", "tiny/arm"])
