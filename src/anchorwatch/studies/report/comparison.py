@@ -240,7 +240,7 @@ def _variants(study: Study, gathered: Sequence[Need]) -> Iterator[Section]:
     if not parts:
         return
     table = pd.concat(parts, ignore_index=True).groupby(["arm", "seed"], sort=False).first()
-    table = table.reset_index()
+    table = table.copy().reset_index()  # copied whole: its columns lie in too many pieces
     names = [name for name in SHOWN if name in table.columns]
     if "vanilla" not in set(table["arm"]) or table["arm"].nunique() < 2 or not names:
         return
