@@ -14,7 +14,7 @@ def test_the_readme_s_ten_lines_run(tmp_path, monkeypatch, capsys):
     code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
     exec(compile(code, "README.md", "exec"), {})
     assert len(capsys.readouterr().out.splitlines()) == 5
-    assert (tmp_path / "book.trace").is_dir()
+    assert (tmp_path / "first.trace").is_dir()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)

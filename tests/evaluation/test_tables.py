@@ -181,6 +181,14 @@ def test_the_ratio_of_gains(planted):
     assert weak.interval == "the autoregressive gain is not clearly above 0"
 
 
+def test_a_gain_of_every_item_is_clearly_above_0():
+    cells = {("mdm", "closed", "none"): share(0, 40), ("mdm", "gold", "none"): share(34, 40)}
+    cells |= {("arm", "closed", "none"): share(0, 40), ("arm", "gold", "none"): share(40, 40)}
+    found = row(tables.gain_ratios(results_of(cells)))
+    assert found.value == pytest.approx(0.85)
+    assert found.low < 0.85 < found.high < 1
+
+
 def under(model, cells, edit="none"):
     return {(model, name, edit): list(values) for name, values in cells.items()}
 

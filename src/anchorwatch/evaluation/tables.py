@@ -128,7 +128,8 @@ def gain_ratios(results: Results, score: str = SCORE, base: str = CLOSED) -> pd.
             pair = _paired(wide, mdm, arm, edit, (base, name))
             found = _estimated(pair, lambda means: _ratio(_halves(means, minus)), null=1.0)
             below = _estimated(pair.iloc[:, 2:], minus)
-            if not below["low"] > 0 and found["n"] >= NEEDED:
+            alike = np.isnan(below["low"]) and below["value"] > 0  # every item gained as much
+            if not (below["low"] > 0 or alike) and found["n"] >= NEEDED:
                 found |= {"low": np.nan, "high": np.nan}
                 found["interval"] = "the autoregressive gain is not clearly above 0"
             rows.append({"mdm": mdm, "arm": arm, "context": name, "edit": edit} | found)

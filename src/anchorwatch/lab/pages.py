@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from anchorwatch.lab.arms import VANILLA
+from anchorwatch.lab.arms import VANILLA, VARIANTS
 from anchorwatch.lab.tables import GROUPS, OWN, QUANTITIES, differences
 
 ALPHA = 0.05
 _MINUS = "−"
+_ROUNDING = 1e-12
+"""A difference below it is one of sums in another order."""
 
 
 def page(table: pd.DataFrame, *, command: str = "make variants", figure: str = "") -> str:
@@ -34,6 +36,7 @@ def page(table: pd.DataFrame, *, command: str = "make variants", figure: str = "
         f"![Differences to vanilla by arm: dots are seeds, bars intervals]({figure})"
         if figure
         else "",
+        "## Arms\n\n" + _settings(arms),
         "## In words\n\n" + "\n".join(f"- {one}" for one in sentences(found)),
     ]
     for title, names in GROUPS.items():
@@ -42,6 +45,13 @@ def page(table: pd.DataFrame, *, command: str = "make variants", figure: str = "
     if own := _own(table):
         parts.append(f"## What parts take and do\n\nMeans over seeds.\n\n{own}")
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _settings(arms: Sequence[str]) -> str:
+    """What each arm adds to the recipe; the parts are those of docs/training.md."""
+    rows = [(arm, *(f"`{one}`" for one in VARIANTS.get(arm, ())[:1])) for arm in arms]
+    said = [(row[0], row[1] if len(row) > 1 else "the recipe as it is") for row in rows]
+    return _table([("arm", "setting"), ("---", "---"), *said])
 
 
 def sentences(found: pd.DataFrame) -> list[str]:
@@ -125,4 +135,5 @@ def _number(value: float) -> str:
 
 
 def _signed(value: float) -> str:
+    value = 0.0 if abs(value) < _ROUNDING else value
     return f"{value:+.3g}".replace("-", _MINUS)
