@@ -320,8 +320,8 @@ OPTIONS = {
     "measure": "--by --group --json --out --rule --set",
     "plot": "--group --head --layer --out --rule --set --step",
     "whence": "",
-    "view": "--at --model --no-open --port --rule",
-    "export": "--layers --out --rule",
+    "view": "--at --model --no-open --port --rule --table",
+    "export": "--layers --out --rule --table",
     "show": "--all --json --step",
     "verify": "--json",
     "eval": """--bad --batch --chat --contexts --decoding --edit --format --json --length --limit --out

@@ -17,10 +17,11 @@ def typed(*words):
 
 
 def test_the_plan_alone_runs_nothing(tmp_path):
-    done = typed("sinks/H2", "sinks/H4", *GIVEN, "--plan", "--json", "-o", tmp_path / "out")
+    done = typed("sinks/H2", "sinks/H24", *GIVEN, "--plan", "--json", "-o", tmp_path / "out")
     plan = json.loads(done.stdout)
     assert plan["claims"] == ["sinks/H2"]
-    assert plan["lacking"] == {"sinks/H4": "not written yet"}
+    assert list(plan["lacking"]) == ["sinks/H24"]
+    assert "a second masked diffusion model" in plan["lacking"]["sinks/H24"]
     assert plan["passes"] == 12 * 16
     assert not (tmp_path / "out" / "claims.json").exists()
 
@@ -30,7 +31,7 @@ def test_a_claim_that_lacks_something_is_listed_and_the_exit_code_says_so(tmp_pa
     assert done.exit_code == 3
     assert "sink_token/H20,lacking" in done.stdout
     held = json.loads((tmp_path / "out" / "claims.json").read_text())
-    assert held["claims"][0]["lacking"] == "not written yet"
+    assert held["claims"][0]["lacking"].endswith("(--sink)")
 
 
 def test_a_typing_mistake_is_refused_before_anything_is_loaded(tmp_path):
