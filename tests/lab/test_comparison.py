@@ -113,7 +113,7 @@ def test_the_page_has_a_cell_for_every_arm():
     text = pages.page(PLANTED, figure="figures/variants.svg")
     assert "3 arms x 3 training seeds (0, 1, 2)" in text
     assert "n = 2 to 3 paired seeds" in text
-    arm, row = (line for line in text.splitlines() if line.startswith("| sink |"))
+    arm, row, *_ = (line for line in text.splitlines() if line.startswith("| sink |"))
     assert arm == '| sink | `variant=["sink_token"]` |'
     assert row == "| sink | −0.1* [−0.125, −0.0752] |"
     assert "| gate | +0.05 (n = 2) |" in text
