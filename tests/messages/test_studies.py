@@ -8,6 +8,7 @@ from anchorwatch.studies.budget import budget
 from anchorwatch.studies.claim import Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import Estimate
 from anchorwatch.studies.evidence import answers
+from anchorwatch.studies.findings import judged
 from anchorwatch.studies.needs import Runs, Seeds
 
 WORDS = ("a sentence.", "a source", "a number")
@@ -53,6 +54,15 @@ def test_a_judge_is_held_to_what_was_announced():
         claim(lambda _: Finding({"other": measured})).find(Evidence.of({}))
     with pytest.raises(SpecError, match="about the prompt, and it is over items"):
         claim(lambda _: Finding({"it": measured})).find(Evidence.of({}))
+
+
+def test_a_claim_without_one_measured_unit_is_lacking_and_not_undecided():
+    none = Measured(Estimate.mean([float("nan")] * 7, "prompt"))
+    empty = claim(lambda _: Finding({"it": none}))
+    with pytest.raises(EvidenceError, match="prompts in which this can be measured: none of 7"):
+        empty.find(Evidence.of({}))
+    (one,) = judged([empty], Evidence.of({}), {})
+    assert one.verdict is None and "none of 7" in one.lacking
 
 
 def test_a_model_at_the_floor_carries_no_claim():

@@ -49,9 +49,9 @@ def page(table: pd.DataFrame, *, command: str = "make variants", figure: str = "
 
 def _settings(arms: Sequence[str]) -> str:
     """What each arm adds to the recipe; the parts are those of docs/training.md."""
-    rows = [(arm, *(f"`{one}`" for one in VARIANTS.get(arm, ())[:1])) for arm in arms]
-    said = [(row[0], row[1] if len(row) > 1 else "the recipe as it is") for row in rows]
-    return _table([("arm", "setting"), ("---", "---"), *said])
+    said = {arm: ", ".join(f"`{one}`" for one in VARIANTS.get(arm, ())) for arm in arms}
+    rows = [(arm, words or "the recipe as it is") for arm, words in said.items()]
+    return _table([("arm", "setting"), ("---", "---"), *rows])
 
 
 def sentences(found: pd.DataFrame) -> list[str]:

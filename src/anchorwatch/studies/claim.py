@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from anchorwatch.errors import SpecError
+from anchorwatch.errors import EvidenceError, SpecError
 from anchorwatch.studies.estimates import UNITS, Estimate
 from anchorwatch.studies.needs import Need
 
@@ -178,4 +178,10 @@ class Claim:
                 raise SpecError(
                     f"{self.id} is about the {self.unit}, and {name} is over {one.estimate.unit}s"
                 )
+        if not any(one.estimate.n for one in found.measured.values()):
+            count = max(one.estimate.missing for one in found.measured.values())
+            raise EvidenceError(  # nothing was measured, which is not to be undecided
+                f"{self.unit}s in which this can be measured: none of {count} was one (too long "
+                "for the model, or what is asked about never came)"
+            )
         return found

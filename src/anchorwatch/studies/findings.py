@@ -126,9 +126,7 @@ def judged(
         if claim.id not in lost:
             try:
                 found[claim.id] = claim.find(evidence)
-            except (
-                AnchorwatchError
-            ) as error:  # what is at hand cannot be measured so; said, not skipped
+            except AnchorwatchError as error:  # what is at hand cannot be measured so: it is said
                 lost[claim.id] = str(error)
     said: dict[str, Verdict] = {}
     for study in dict.fromkeys(claim.study for claim in claims):

@@ -10,8 +10,6 @@ from anchorwatch.studies.claim import Claim
 from anchorwatch.studies.needs import Need
 from anchorwatch.studies.shelf import Shelf
 
-NOT_WRITTEN = "not written yet"
-
 
 class Costs(Protocol):
     """What a pass of a model costs."""
@@ -117,7 +115,7 @@ def planned(claims: Sequence[Claim], shelf: Shelf, rates: Mapping[str, Costs]) -
 def lacks(claim: Claim, shelf: Shelf) -> str:
     """What keeps a claim from being run; empty where nothing does."""
     if not claim.written:
-        return claim.lacks or NOT_WRITTEN
+        return claim.lacks
     found = [need.lacks(shelf.hand) for need in claim.needs]
     return "; ".join(dict.fromkeys(said for said in found if said))
 
