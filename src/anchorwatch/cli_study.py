@@ -15,6 +15,7 @@ from anchorwatch.errors import SpecError
 from anchorwatch.foreign import one_line
 
 if TYPE_CHECKING:
+    from anchorwatch.studies.findings import Study
     from anchorwatch.studies.planning import Plan
 
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
@@ -73,14 +74,26 @@ def study(
     if as_json:
         talk.print_json(json.loads(json.dumps(found.as_dict())))
     else:
-        table = found.claims[list(_SHOWN)]
-        typer.echo(table.to_csv(index=False, lineterminator="\n"), nl=False)
+        typer.echo(_table(found), nl=False)
     page = out / "report.html"
     talk.say(f"{found!r}\nwrote {one_line(str(page))}")
     shown = _at_a_desktop() if opens is None else opens
     if shown:
         _show(page)
     raise typer.Exit(3 if found.counts()["lacking"] else 0)
+
+
+def _table(found: Study) -> str:
+    """Lines for a person at a terminal; numbers in full, as CSV, for a file or the next program."""
+    table = found.claims[list(_SHOWN)]
+    if not sys.stdout.isatty():
+        return str(table.to_csv(index=False, lineterminator="\n"))
+    lines = []
+    for one in table.itertuples():
+        numbers = f"{one.effect:.3g} [{one.low:.3g}, {one.high:.3g}]" if not one.lacking else ""
+        said = f"lacks {one.lacking}" if one.lacking else f"n = {one.n} {one.unit}s"
+        lines.append(f"{one.id:<15}{one.verdict:<11}{numbers:<30}{one_line(said)}".rstrip())
+    return "\n".join(lines) + "\n"
 
 
 def _say(plan: Plan) -> None:

@@ -6,8 +6,10 @@ import webbrowser
 import pytest
 from typer.testing import CliRunner
 
+from anchorwatch import cli_study
 from anchorwatch.cli import app
 from anchorwatch.errors import SpecError
+from reported import study
 
 GIVEN = ("--model", "tiny/llada", "--against", "tiny/arm")
 
@@ -57,3 +59,21 @@ def test_where_there_is_no_browser_it_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(webbrowser, "open", lambda address: False)
     done = typed("sink_token/H20", *GIVEN, "-o", tmp_path / "out", "--open")
     assert "there is no browser to open it in" in done.stderr
+
+
+def test_at_a_terminal_the_table_is_lines_that_can_be_read(monkeypatch):
+    found = study(names=("sinks",))
+    monkeypatch.setattr(cli_study.sys.stdout, "isatty", lambda: True, raising=False)
+    lines = cli_study._table(found).splitlines()
+    assert len(lines) == len(found.findings)
+    by_name = {line.split()[0]: line for line in lines}
+    first = found["sinks/H1"]
+    assert first.says in by_name["sinks/H1"] and "n = 40 prompts" in by_name["sinks/H1"]
+    lost = next(one for one in found.findings if one.says == "lacking")
+    assert f"lacks {lost.lacking}" in by_name[lost.claim.id]
+
+
+def test_in_a_file_the_table_is_csv_with_whole_counts(tmp_path):
+    head, first, *_ = cli_study._table(study(names=("sinks",))).splitlines()
+    assert head == "id,verdict,effect,low,high,n,unit,lacking"
+    assert ",40,prompt," in first

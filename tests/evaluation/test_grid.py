@@ -502,16 +502,3 @@ def test_a_long_prompt_looks_the_vocabulary_up_once():
     with mock.patch.object(type(model), "vocab_size", size):
         assert len(model.encode("the anchor " * 50)) > 50
     assert size.call_count == 1
-
-
-def test_a_bar_inside_a_bar_is_silent(monkeypatch, capsys):
-    from anchorwatch.progress import Progress
-
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with Progress("outer", total=2) as outer:
-        with Progress("inner", total=2) as inner:
-            inner.advance()
-        assert outer._bar is not None and inner._bar is None
-        outer.advance()
-    with Progress("next", total=1) as later:
-        assert later._bar is not None

@@ -165,7 +165,8 @@ class Study:
             if (binding := one.binding) is not None:
                 held |= one.criterion_row(binding)
             rows.append({name: held.get(name, math.nan) for name in COLUMNS})
-        return pd.DataFrame(rows, columns=list(COLUMNS))
+        whole = {"n": "Int64", "missing": "Int64"}
+        return pd.DataFrame(rows, columns=list(COLUMNS)).astype(whole)
 
     def __getitem__(self, name: str) -> Judged:
         """One claim, by its id."""

@@ -150,8 +150,8 @@ class Trainer:
             self._draw()
             return self._fitted()
         self.log = self._log()
-        with Progress("training", total=spec.updates if self.main else None) as bar:
-            bar.advance(count=self.update)
+        total = spec.updates if self.main else None
+        with Progress("training", total, done=self.update) as bar:
             for batches in self.loader:
                 due = self._one(batches)
                 ended = self.update == spec.updates
