@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from anchorwatch import studies
-from anchorwatch.errors import PromptError
+from anchorwatch.errors import AnchorwatchWarning, PromptError
 from anchorwatch.studies import gathering, running
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.needs import Runs
@@ -88,6 +88,28 @@ def test_again_gives_the_same_numbers_and_runs_nothing(made, monkeypatch):
     monkeypatch.setattr(gathering, "run", None)
     again = studies.study(NAMES, **given)
     pd.testing.assert_frame_equal(again.claims, found.claims)
+
+
+def test_what_was_damaged_is_made_again_and_nothing_else(made, monkeypatch):
+    """A trace that lost a byte, and timings that nobody can read."""
+    found, _, given, _ = made
+    trace = sorted((given["out"] / "evidence" / "runs").glob("*/00001.trace"))[0]
+    file = trace / "zarr.json"
+    file.write_bytes(file.read_bytes()[:-1])
+    for path in (given["out"] / "evidence" / "rates").iterdir():
+        path.write_text("{")
+    true, counts = gathering.run, [0]
+
+    def counted(*args, **named):
+        counts[0] += "seed" in named
+        return true(*args, **named)
+
+    monkeypatch.setattr(gathering, "run", counted)
+    with pytest.warns(AnchorwatchWarning, match="00001.trace is damaged .* and is made again"):
+        again = studies.study(NAMES, **given)
+    assert counts == [1]
+    pd.testing.assert_frame_equal(again.claims, found.claims)
+    assert len(list(trace.parent.glob("00001.trace.damaged-*"))) == 1
 
 
 def test_a_claim_has_its_figure(made):
