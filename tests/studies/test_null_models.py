@@ -18,6 +18,7 @@ from anchorwatch.studies import (
     floating_tasks,
     sink_token_changed,
     sink_token_inside,
+    sink_token_seeds,
     sink_token_trained,
     sinks_causes,
     sinks_hidden,
@@ -29,10 +30,10 @@ from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
 from anchorwatch.studies.findings import judged
 from anchorwatch.studies.least import Least
 from anchorwatch.studies.verdicts import ALPHA, REFUTED, SUPPORTED, verdicts
-from evidenced import answered, seeds
+from evidenced import answered, looked_at, opened, seeds
 
 RUNS = 150
-COLUMN = sink_token_trained.BOUND
+COLUMN = sink_token_seeds.BOUND
 
 
 def at_most(wrong, runs, rate=ALPHA):
@@ -80,7 +81,7 @@ def training(rng):
     held[changed.MIXED] = trained(rng, changed.MIXED, mixed)
     drained = {name: rng.normal(0.8, 0.05, 5) for name in changed.DRAINED.columns}
     held[changed.DRAINED] = seeds({"sink": drained})
-    return held
+    return held | looked_at(rng, 5)
 
 
 def coins(rng, count, shares):
@@ -183,6 +184,7 @@ def watching(rng, count=12):
             rng, count, {"sink": 2.01, "greatest": 2.0, "random": 0.0}
         ),
         sink_token_inside.IN_CONTEXT: parts(rng, count, "context", told, {}),
+        sink_token_inside.OPEN["sink"]: opened(rng, count),
     }
 
 

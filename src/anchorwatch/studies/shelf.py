@@ -1,8 +1,9 @@
 """Where evidence is kept: a folder for each need and model, a file for each unit. No torch here.
 
 What decides a piece of evidence is in the name of its folder: the need, the model (weights,
-settings, tokenizer, device), the decoding, our version, torch's and transformers'. A unit is whole or not there, so that a study that was killed goes on, and
-one with a larger budget finds what a smaller one made.
+settings, tokenizer, device), the decoding, our version, torch's and transformers'. A unit is whole
+or not there, so that a study that was killed goes on, and one with a larger budget finds what a
+smaller one made.
 """
 
 from __future__ import annotations
