@@ -140,6 +140,7 @@ def test_a_prompt_that_does_not_fit_is_kept_and_counted(made, tmp_path, monkeypa
     assert held.unfit == {2: "too long"}
     estimate = found["sinks/H2"].finding.measured["sum"].estimate
     assert (estimate.n, estimate.missing) == (5, 1)
+    assert found["sinks/H2"].unfit == ("1 of the units of runs of mdm, asked (too long)",)
 
 
 def test_evidence_that_cannot_be_made_is_said(tmp_path, monkeypatch):

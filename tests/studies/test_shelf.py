@@ -9,6 +9,7 @@ from anchorwatch.edits import hide_sinks
 from anchorwatch.errors import AnchorwatchWarning, EvidenceError, TraceError
 from anchorwatch.studies import shelf as shelves
 from anchorwatch.studies.budget import Budget
+from anchorwatch.studies.evidence import unfit_of
 from anchorwatch.studies.needs import Asked, AtHand, Effect, Holding, Rows, Runs
 from anchorwatch.studies.shelf import Shelf
 
@@ -50,7 +51,9 @@ def test_what_was_kept_is_found_and_absent_stays_absent(tmp_path):
 def test_a_unit_that_did_not_fit_is_left_out_and_not_tried_again(tmp_path):
     one = filled(shelf(tmp_path), unfit=(0, 2))
     assert one.left(NEED, "mdm") == []
-    assert one.load(NEED)["unit"].tolist() == [1, 3]
+    table = one.load(NEED)
+    assert table["unit"].tolist() == [1, 3]
+    assert unfit_of(table) == {0: "too long by 0", 2: "too long by 2"}
     found = filled(shelf(tmp_path), EFFECT, unfit=(2,)).load(EFFECT)
     assert found.table["place"].tolist() == [0, 1, 3]
     assert (found.count, found.unfit) == (4, {2: "too long by 2"})

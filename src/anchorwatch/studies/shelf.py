@@ -124,10 +124,12 @@ class Shelf:
         if isinstance(need, Asked):
             return self._answered(need)
         if isinstance(need, Rows):
-            places, _ = self._fit(need)
-            return _table(
+            places, unfit = self._fit(need)
+            table = _table(
                 [row for at in places for row in self._record(need, need.role, at)["rows"]]
             )
+            table.attrs["unfit"] = unfit
+            return table
         if isinstance(need, Cards):
             assert self.card_folders is not None
             return {role: read_card(self.card_folders[role]) for role in need.of}

@@ -184,11 +184,11 @@ def _in_context(evidence: Evidence) -> Finding:
         "more than untold": Measured(Estimate.mean(lost["gold"] - lost["closed"], ITEM), 0.0),
     }
     sure = mean_of(wide["worn"]["gold"])
-    also = {"what a passage brings": brings, "log-probability with its passage": sure}
-    said: dict[str, float | str] = also | _looks(evidence)
+    also: dict[str, float | str] = {"what a passage brings": brings}
+    also |= {"log-probability with its passage": sure, **_looks(evidence)}
     if sure > -LEAST_LOSS:
-        said["at its ceiling"] = "the answer is all but certain with its passage"
-    return Finding(found, said)
+        also["at its ceiling"] = "the answer is all but certain with its passage"
+    return Finding(found, also)
 
 
 CLAIMS = (
