@@ -5,6 +5,7 @@ import pandas as pd
 
 from anchorwatch.evaluation.results import Results
 from anchorwatch.outcomes import OUTCOMES
+from anchorwatch.studies import sink_token_seeds
 from anchorwatch.studies.claim import Evidence
 from anchorwatch.studies.evidence import Answered, Compared, Traced
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED, verdicts
@@ -141,6 +142,25 @@ def answered(scores):
 def right(rng, count, share):
     """[item] answers, right with this chance."""
     return (rng.random(count) < share).astype(float)
+
+
+def looked_at(rng, count, share=0.2):
+    """Training seeds whose sink token gets this share of attention, where a hundredth is even."""
+    need = sink_token_seeds.LOOKED_AT
+    columns = {name: rng.normal(share, 0.1 * share, count) for name in sink_token_seeds.MASS}
+    columns |= {name: np.full(count, 0.01) for name in sink_token_seeds.EVEN}
+    return {need: seeds({"sink": columns})}
+
+
+def opened(rng, count, share=0.8):
+    """Rows of prompts in which so much of a head's attention does not go to the sink token."""
+    return pd.DataFrame(
+        [
+            {"unit": unit, "layer": 0, "head": head, "open": list(rng.uniform(share, 1.0, 8))}
+            for unit in range(count)
+            for head in range(2)
+        ]
+    )
 
 
 def seeds(arms):

@@ -18,6 +18,7 @@ from anchorwatch.studies import (
     floating_tasks,
     sink_token_changed,
     sink_token_inside,
+    sink_token_seeds,
     sink_token_trained,
     sinks_causes,
     sinks_hidden,
@@ -25,14 +26,16 @@ from anchorwatch.studies import (
 )
 from anchorwatch.studies.catalogue import claims
 from anchorwatch.studies.claim import GREATER, LESS, Criterion, Evidence, Finding, Measured
+from anchorwatch.studies.correlations import Correlation
 from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
 from anchorwatch.studies.findings import judged
 from anchorwatch.studies.least import Least
+from anchorwatch.studies.sinks_kinds import _correlation
 from anchorwatch.studies.verdicts import ALPHA, REFUTED, SUPPORTED, verdicts
-from evidenced import answered, seeds
+from evidenced import answered, looked_at, opened, seeds
 
 RUNS = 150
-COLUMN = sink_token_trained.BOUND
+COLUMN = sink_token_seeds.BOUND
 
 
 def at_most(wrong, runs, rate=ALPHA):
@@ -80,7 +83,7 @@ def training(rng):
     held[changed.MIXED] = trained(rng, changed.MIXED, mixed)
     drained = {name: rng.normal(0.8, 0.05, 5) for name in changed.DRAINED.columns}
     held[changed.DRAINED] = seeds({"sink": drained})
-    return held
+    return held | looked_at(rng, 5)
 
 
 def coins(rng, count, shares):
@@ -183,6 +186,7 @@ def watching(rng, count=12):
             rng, count, {"sink": 2.01, "greatest": 2.0, "random": 0.0}
         ),
         sink_token_inside.IN_CONTEXT: parts(rng, count, "context", told, {}),
+        sink_token_inside.OPEN["sink"]: opened(rng, count),
     }
 
 
@@ -225,6 +229,13 @@ def ratio(rng, n=24):
     return Estimate.jackknife(rows, lambda means: float(means[0] / means[1]), PROMPT)
 
 
+def correlation(rng, n=40):
+    x, own = rng.normal(size=(2, n))
+    y = 0.3 * x + math.sqrt(1 - 0.3**2) * own
+    rows = np.stack([x, y, x * y, x**2, y**2], axis=1)
+    return Correlation.jackknifed(rows, _correlation, PROMPT)
+
+
 def least(rng, n=24):
     """Of four, one of which is on the margin and the others above."""
     return Least.among([Estimate.mean(rng.normal(m, 1, n), PROMPT) for m in (0.3, 2.0, 2.0, 2.0)])
@@ -234,7 +245,7 @@ def least_of_equals(rng, n=24):
     return Least.among([Estimate.mean(rng.normal(0.3, 1, n), PROMPT) for _ in range(4)])
 
 
-@pytest.mark.parametrize("kind", [mean, share, pair, ratio, least, least_of_equals])
+@pytest.mark.parametrize("kind", [mean, share, pair, ratio, correlation, least, least_of_equals])
 @pytest.mark.parametrize("direction", [GREATER, LESS])
 def test_every_kind_of_estimate_keeps_the_error_rate_on_its_margin(kind, direction):
     rng, runs = np.random.default_rng(4), 1500

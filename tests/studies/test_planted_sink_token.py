@@ -5,25 +5,46 @@ import pandas as pd
 import pytest
 
 from anchorwatch.errors import EvidenceError
-from anchorwatch.studies import sink_token_changed, sink_token_inside, sink_token_trained
+from anchorwatch.studies import (
+    sink_token_changed,
+    sink_token_inside,
+    sink_token_seeds,
+    sink_token_trained,
+)
 from anchorwatch.studies.evidence import Traced
 from anchorwatch.studies.sink_token import CLAIMS
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
-from evidenced import TRUTHS, jumping, planting, said, seeds, told_whole, traces
+from evidenced import (
+    TRUTHS,
+    jumping,
+    looked_at,
+    opened,
+    planting,
+    said,
+    seeds,
+    told_whole,
+    traces,
+)
 from planted import column, planted
 
 PLANTED, plants = planting()
 CLAIM = {one.id: one for one in CLAIMS}
 SURE = {SUPPORTED: 8, REFUTED: 8, UNDECIDED: 4}
 """Training seeds."""
+OPEN = sink_token_inside.OPEN["sink"]
 
 
 def arms(truth, column, means, *, noise=0.004, start=20):
-    """A table of one column whose arms are vanilla's and so much more, seed by seed."""
+    """A table of one column whose arms are vanilla's and so much more, seed by seed.
+
+    What nobody could tell is how an arm differs from another, not what a sink token gains.
+    """
     rng, count = np.random.default_rng(start), SURE[truth]
-    wide = 0.05 if truth == UNDECIDED else noise
+    wide = dict.fromkeys(means, 0.05 if truth == UNDECIDED else noise)
+    if abs(means["sink"]) >= 0.1:
+        wide["sink"] = noise
     base = rng.normal(2.5, 0.1, count)
-    held = {arm: base + mean + rng.normal(0, wide, count) for arm, mean in means.items()}
+    held = {arm: base + mean + rng.normal(0, wide[arm], count) for arm, mean in means.items()}
     return seeds({arm: {column: one} for arm, one in ({"vanilla": base} | held).items()})
 
 
@@ -51,8 +72,8 @@ def small_or_large(truth):
 def moves_or_stays(truth):
     count, mdm, arm = {
         SUPPORTED: (20, 0.8, 0.05),
-        REFUTED: (20, 0.05, 0.8),
-        UNDECIDED: (5, 0.35, 0.25),
+        REFUTED: (60, 0.01, 0.8),
+        UNDECIDED: (5, 0.06, 0.25),
     }[truth]
     return {
         sink_token_inside.MDM: traces(count, jumping(mdm), seed=22),
@@ -72,11 +93,8 @@ def replaces_or_not(truth):
     names = sink_token_changed.REPLACED.columns
     vanilla = dict(zip(names, (sinks, 1 + shares, moves, 1 + shares), strict=True))
     values = (times(sinks), 1 + times(shares), times(moves), 1 + shares)
-    return {
-        sink_token_changed.REPLACED: seeds(
-            {"vanilla": vanilla, "sink": dict(zip(names, values, strict=True))}
-        )
-    }
+    arms = {"vanilla": vanilla, "sink": dict(zip(names, values, strict=True))}
+    return {sink_token_changed.REPLACED: seeds(arms)} | looked_at(rng, count)
 
 
 @plants("sink_token/H4")
@@ -88,7 +106,7 @@ def drained_or_full(truth):
         name: ratio + 0.01 * at for at, name in enumerate(sink_token_changed.DRAINED.columns)
     }
     columns["noisy.layer.sink_value_ratio.0"] = ratio
-    return {sink_token_changed.DRAINED: seeds({"sink": columns})}
+    return {sink_token_changed.DRAINED: seeds({"sink": columns})} | looked_at(rng, count)
 
 
 @plants("sink_token/H6")
@@ -144,7 +162,8 @@ def mixes_or_not(truth):
         cosine: base[cosine] - 0.1 * size + rng.normal(0, wide, count),
         bound: base[bound],
     }
-    return {sink_token_changed.MIXED: seeds({"vanilla": base, "sink": sink})}
+    table = seeds({"vanilla": base, "sink": sink})
+    return {sink_token_changed.MIXED: table} | looked_at(rng, count)
 
 
 @plants("sink_token/H14")
@@ -202,9 +221,8 @@ def causal_or_not(truth):
     chance = rng.uniform(0.1, 0.2, count)
     greatest = chance + rng.normal(0.2 * size, 0.05, count)
     sink = greatest + rng.normal(0.3 * size, 0.1, count)
-    return {
-        sink_token_inside.KNOCK_OUTS: rows({"sink": sink, "greatest": greatest, "random": chance})
-    }
+    hidden = {"sink": sink, "greatest": greatest, "random": chance}
+    return {sink_token_inside.KNOCK_OUTS: rows(hidden), OPEN: opened(rng, count)}
 
 
 @plants("sink_token/H19")
@@ -235,7 +253,8 @@ def lost_or_not(truth):
         REFUTED: (30, 0.0, 0.05),
         UNDECIDED: (5, 0.2, 0.5),
     }[truth]
-    return {sink_token_inside.IN_CONTEXT: told(rng, count, 2.0, rng.normal(lost, wide, count))}
+    table = told(rng, count, 2.0, rng.normal(lost, wide, count))
+    return {sink_token_inside.IN_CONTEXT: table, OPEN: opened(rng, count)}
 
 
 def told(rng, count, brings, lost):
@@ -276,7 +295,58 @@ def test_a_model_that_reads_nothing_has_nothing_to_lose():
     rng = np.random.default_rng(34)
     table = told(rng, 20, 0.1, rng.normal(0, 0.01, 20))
     with pytest.raises(EvidenceError, match=r"a passage brings 0.5 nats .* it brings 0.10"):
-        said(CLAIM["sink_token/H20"], {sink_token_inside.IN_CONTEXT: table})
+        said(CLAIM["sink_token/H20"], {sink_token_inside.IN_CONTEXT: table, OPEN: opened(rng, 20)})
+
+
+def test_what_hiding_does_to_answers_that_nothing_tells_is_not_in_context_learning():
+    """As in the lab's network: without a passage hiding helps, with one it does nothing."""
+    rng = np.random.default_rng(36)
+    closed, gold = rng.normal(-5.5, 2.0, 200), rng.normal(-0.02, 0.005, 200)
+    tables = [
+        rows({"worn": worn, "hidden": worn + rng.normal(more, 0.01, 200)}).assign(context=context)
+        for context, worn, more in (("gold", gold, 0.0), ("closed", closed, 0.37))
+    ]
+    held = {sink_token_inside.IN_CONTEXT: pd.concat(tables), OPEN: opened(rng, 200)}
+    verdict, finding = said(CLAIM["sink_token/H20"], held)
+    assert verdict == REFUTED
+    assert finding.measured["told"].estimate.value == pytest.approx(0, abs=0.005)
+    assert finding.measured["told"].control == pytest.approx(-0.37, abs=0.005)
+    assert "all but certain" in finding.also["at its ceiling"]
+
+
+@pytest.mark.parametrize("count", [5, 9])
+@pytest.mark.parametrize("gain", [0.05, 0.0])
+def test_nothing_is_alike_on_the_scale_of_a_gain_that_is_none(gain, count):
+    """Arms that are exactly alike, whose sink token is worse than nothing or no better."""
+    rng = np.random.default_rng(37)
+    vanilla = rng.normal(2.5, 0.1, count)
+    sink = vanilla + rng.normal(gain, 0.01, count)
+    for need, claim in ((sink_token_trained.PLACES, "H7"), (sink_token_trained.CONTENTS, "H9")):
+        each = {arm: {"bound.all": sink} for arm in need.arms} | {"vanilla": {"bound.all": vanilla}}
+        lacks = rf"a sink token that gains beyond chance.*: here .* interval .*, {count} training"
+        with pytest.raises(EvidenceError, match=lacks):
+            said(CLAIM[f"sink_token/{claim}"], {need: seeds(each)})
+
+
+@pytest.mark.parametrize("claim", ["H3", "H4", "H12"])
+def test_a_token_that_is_hardly_looked_at_is_no_sink_to_judge(claim):
+    name = f"sink_token/{claim}"
+    held = PLANTED[name](SUPPORTED) | looked_at(np.random.default_rng(38), 6, share=0.01)
+    lacks = r"gets more attention than an even share.*gets 0.0\d+ where 0.01 is even, more by"
+    with pytest.raises(EvidenceError, match=lacks):
+        said(CLAIM[name], held)
+
+
+def test_how_far_what_is_added_is_looked_at_is_told_of_each_arm_that_adds_something():
+    means = {"sink": -0.1, "sink-2": -0.1, "sink-4": -0.095}
+    table = arms(SUPPORTED, "bound.all", means)
+    for name in sink_token_seeds.MASS:
+        table[name] = table["arm"].map({"vanilla": np.nan, "sink": 0.02, "sink-2": 0.06})
+    for name in sink_token_seeds.EVEN:
+        table[name] = 0.01
+    _, finding = said(CLAIM["sink_token/H8"], {sink_token_trained.NUMBERS: table})
+    looked = {k.rpartition(", ")[2]: v for k, v in finding.also.items() if "is added" in k}
+    assert looked == pytest.approx({"sink": 2.0, "sink-2": 6.0})
 
 
 def test_heads_that_differ_alike_are_told_from_positions_that_do():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import reported
+from anchorwatch.studies import pages as text
 from anchorwatch.studies.catalogue import claims
 from anchorwatch.studies.claim import (
     EQUAL,
@@ -23,6 +24,7 @@ from anchorwatch.studies.estimates import Estimate
 from anchorwatch.studies.evidence import Traced, by_prompt
 from anchorwatch.studies.findings import Judged, Study
 from anchorwatch.studies.needs import Runs
+from anchorwatch.studies.planning import Plan
 from anchorwatch.studies.report import sentences
 from anchorwatch.studies.report.comparison import sections
 from anchorwatch.studies.report.figures import claim_figure
@@ -315,6 +317,27 @@ def test_power_is_said_where_nothing_was_decided():
     assert "With these 5 prompts, a true value of" in sentences.power(row, "prompt")
     decided = one([ABOVE], [[0.5, 0.6, 0.5, 0.6, 0.5]])
     assert sentences.power(decided.criterion_row(ABOVE), "prompt") == ""
+
+
+def test_a_value_that_cannot_be_is_not_said_to_be_what_would_have_shown():
+    criterion = Criterion("a", "a share", GREATER, 0.9, "because")
+    found = Finding({"a": Measured(Estimate.mean([1.0, 1.0, 0.6, 1.0, 0.9], "prompt", (0, 1)))})
+    held = one([criterion], [[0.9] * 5])
+    held = Judged(held.claim, found, verdicts([((criterion,), found)])[0])
+    row = held.criterion_row(criterion)
+    assert row["detectable"] > 1
+    said = sentences.power(row, "prompt")
+    assert said.startswith("With these 5 prompts, no value that is possible would be told")
+    assert said in text.page(Study((held,), reported.about(), Plan((), {}, ()), None))
+
+
+def test_the_text_says_the_level_what_is_missing_and_what_did_not_fit():
+    held = one([ABOVE], [[0.5, 0.6, 0.5, 0.6, 0.5, np.nan, np.nan]])
+    held = Judged(held.claim, held.finding, held.verdict, unfit=("2 units of rows (too long\x1b)",))
+    said = text.page(Study((held,), reported.about(), Plan((), {}, ()), None))
+    assert "| 5 prompts, 2 without a value |" in said
+    assert "interval 0.472 to 0.608 at 95\u202f%, n = 5 prompts, 2 without a value;" in said
+    assert "Did not fit: 2 units of rows (too long·)." in said
 
 
 def test_marks_are_on_the_axis_and_what_is_far_away_is_named():

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from anchorwatch import studies
-from anchorwatch.errors import PromptError
+from anchorwatch.errors import AnchorwatchWarning, PromptError
 from anchorwatch.studies import gathering, running
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.needs import Runs
@@ -90,6 +90,28 @@ def test_again_gives_the_same_numbers_and_runs_nothing(made, monkeypatch):
     pd.testing.assert_frame_equal(again.claims, found.claims)
 
 
+def test_what_was_damaged_is_made_again_and_nothing_else(made, monkeypatch):
+    """A trace that lost a byte, and timings that nobody can read."""
+    found, _, given, _ = made
+    trace = sorted((given["out"] / "evidence" / "runs").glob("*/00001.trace"))[0]
+    file = trace / "zarr.json"
+    file.write_bytes(file.read_bytes()[:-1])
+    for path in (given["out"] / "evidence" / "rates").iterdir():
+        path.write_text("{")
+    true, counts = gathering.run, [0]
+
+    def counted(*args, **named):
+        counts[0] += "seed" in named
+        return true(*args, **named)
+
+    monkeypatch.setattr(gathering, "run", counted)
+    with pytest.warns(AnchorwatchWarning, match="00001.trace is damaged .* and is made again"):
+        again = studies.study(NAMES, **given)
+    assert counts == [1]
+    pd.testing.assert_frame_equal(again.claims, found.claims)
+    assert len(list(trace.parent.glob("00001.trace.damaged-*"))) == 1
+
+
 def test_a_claim_has_its_figure(made):
     assert made[0].draw("sinks/H3") is not None
     assert made[0].draw("sinks/H2") is None
@@ -118,6 +140,7 @@ def test_a_prompt_that_does_not_fit_is_kept_and_counted(made, tmp_path, monkeypa
     assert held.unfit == {2: "too long"}
     estimate = found["sinks/H2"].finding.measured["sum"].estimate
     assert (estimate.n, estimate.missing) == (5, 1)
+    assert found["sinks/H2"].unfit == ("1 of the units of runs of mdm, asked (too long)",)
 
 
 def test_evidence_that_cannot_be_made_is_said(tmp_path, monkeypatch):

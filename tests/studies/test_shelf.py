@@ -6,19 +6,23 @@ from dataclasses import replace
 import pytest
 
 from anchorwatch.edits import hide_sinks
-from anchorwatch.errors import EvidenceError, TraceError
+from anchorwatch.errors import AnchorwatchWarning, EvidenceError, TraceError
 from anchorwatch.studies import shelf as shelves
 from anchorwatch.studies.budget import Budget
-from anchorwatch.studies.needs import AtHand, Effect, Holding, Rows, Runs
+from anchorwatch.studies.evidence import unfit_of
+from anchorwatch.studies.needs import Asked, AtHand, Effect, Holding, Rows, Runs
 from anchorwatch.studies.shelf import Shelf
 
 BUDGET = Budget("small", prompts=4, length=4, steps=4, items=5, rows=4)
 NEED = Rows("mdm", "query_split", passes=1)
 EFFECT = Effect("mdm", (hide_sinks(1),))
+ASKED = Asked(("mdm",), ("gold",))
 
 
-def shelf(folder, weights="abc", budget=BUDGET):
-    held = Holding("planted", "mdm", weights, (), 2, 2, 64)
+HELD = Holding("planted", "mdm", "abc", (), 2, 2, 64, "rope", "words", "cpu")
+
+
+def shelf(folder, held=HELD, budget=BUDGET):
     return Shelf(folder, budget, AtHand({"mdm": held}))
 
 
@@ -47,7 +51,9 @@ def test_what_was_kept_is_found_and_absent_stays_absent(tmp_path):
 def test_a_unit_that_did_not_fit_is_left_out_and_not_tried_again(tmp_path):
     one = filled(shelf(tmp_path), unfit=(0, 2))
     assert one.left(NEED, "mdm") == []
-    assert one.load(NEED)["unit"].tolist() == [1, 3]
+    table = one.load(NEED)
+    assert table["unit"].tolist() == [1, 3]
+    assert unfit_of(table) == {0: "too long by 0", 2: "too long by 2"}
     found = filled(shelf(tmp_path), EFFECT, unfit=(2,)).load(EFFECT)
     assert found.table["place"].tolist() == [0, 1, 3]
     assert (found.count, found.unfit) == (4, {2: "too long by 2"})
@@ -72,14 +78,18 @@ def test_other_evidence_has_another_place(tmp_path, monkeypatch):
     other = Effect("mdm", (hide_sinks(2),))
     places = {
         one.place(NEED, "mdm"),
-        shelf(tmp_path, "def").place(NEED, "mdm"),
         one.place(EFFECT, "mdm"),
         one.place(other, "mdm"),
         longer.place(EFFECT, "mdm"),
     }
+    for name in ("weights", "settings", "tokenizer", "device"):
+        places.add(shelf(tmp_path, replace(HELD, **{name: "other"})).place(NEED, "mdm"))
+    assert len(places) == 8
     monkeypatch.setattr(shelves, "__version__", "0")
     places.add(one.place(NEED, "mdm"))
-    assert len(places) == 6
+    monkeypatch.setattr(shelves, "version", lambda name: f"{name} 0")
+    places.add(one.place(NEED, "mdm"))
+    assert len(places) == 10
     assert longer.place(NEED, "mdm") == one.place(NEED, "mdm")  # its length is its own
 
 
@@ -90,6 +100,31 @@ def test_damage_is_named_with_what_helps(tmp_path, harm):
     path.write_bytes(harm(path.read_bytes()))
     with pytest.raises(TraceError, match=r"00000\.json is damaged .*: remove it, and run again"):
         one.load(NEED)
+
+
+@pytest.mark.parametrize("need", [NEED, EFFECT, ASKED], ids=lambda one: one.kind)
+def test_a_damaged_unit_is_set_aside_with_a_warning_and_counts_as_not_made(tmp_path, need):
+    one = shelf(tmp_path)
+    whole = [one.place(need, "mdm") / shelves.ROWS]
+    if need is not ASKED:
+        whole = [
+            path.with_suffix(end)
+            for path, end in zip(
+                (one.unit(need, "mdm", at) for at in range(4)), (".json", ".unfit") * 2, strict=True
+            )
+        ]
+    for path in whole:
+        one.keep(path, {"rows": [], "unfit": "too long"})
+    assert one.left(need, "mdm") == []
+    one.mend(need, "mdm")
+    for path in whole:
+        path.write_bytes(path.read_bytes()[:-9])
+    with pytest.warns(AnchorwatchWarning, match="damaged.*and is made again") as told:
+        one.mend(need, "mdm")
+    assert len(told) == len(whole)
+    assert one.left(need, "mdm") == list(range(need.units(BUDGET)))
+    aside = [next(path.parent.glob(f"{path.name}.damaged-*")) for path in whole]
+    assert all(path.stat().st_size for path in aside)
 
 
 def test_a_write_that_fails_leaves_no_unit(tmp_path, monkeypatch):

@@ -178,6 +178,16 @@ def means_of(rows: np.ndarray) -> np.ndarray:
     return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
 
 
+def unfit_of(held: Any) -> Mapping[Any, str]:
+    """Why units of a need's evidence could not be run, by unit; empty where all could."""
+    if isinstance(held, Traced | Compared):
+        return held.unfit
+    if isinstance(held, Answered):
+        rows = held.results.rows
+        return {one["item"]: one["unfit"] for _, one in rows[rows["unfit"] != ""].iterrows()}
+    return dict(held.attrs.get("unfit", {})) if isinstance(held, pd.DataFrame) else {}
+
+
 def answers(share: float, least: float, who: str) -> None:
     """Refuse a claim about accuracy of a model that has none: what it cannot lose says nothing."""
     if not share >= least:

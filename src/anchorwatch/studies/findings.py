@@ -18,6 +18,7 @@ from anchorwatch._version import __version__
 from anchorwatch.commits import replace_file
 from anchorwatch.errors import AnchorwatchError, SpecError
 from anchorwatch.studies.claim import Claim, Criterion, Evidence, Finding, Measured
+from anchorwatch.studies.evidence import unfit_of
 from anchorwatch.studies.planning import Plan
 from anchorwatch.studies.verdicts import (
     ALPHA,
@@ -45,6 +46,8 @@ class Judged:
     finding: Finding | None = None
     verdict: Verdict | None = None
     lacking: str = ""
+    unfit: tuple[str, ...] = ()
+    """What evidence went without, in words: prompts that are too long for a model."""
 
     @property
     def says(self) -> str:
@@ -85,6 +88,7 @@ class Judged:
             "low": low,
             "high": high,
             "level": self.verdict.level,
+            "bounds": found.estimate.bounds,
             "null": found.null,
             "control": found.control,
             "detectable": self.verdict.detectable.get(one.name, math.nan),
@@ -112,6 +116,7 @@ class Judged:
             assert binding is not None
             held |= {"p": self.verdict.p, "p_holm": self.verdict.p_holm}
             held |= {"binding": binding.name, "also": dict(self.finding.also)}
+            held["unfit"] = list(self.unfit)
             held["criteria"] = [self.criterion_row(one) for one in claim.criteria]
         return _absent(held)
 
@@ -134,8 +139,24 @@ def judged(
         each = verdicts([(claim.criteria, found[claim.id]) for claim in mine])
         said |= {claim.id: one for claim, one in zip(mine, each, strict=True)}
     return tuple(
-        Judged(claim, found.get(claim.id), said.get(claim.id), lost.get(claim.id, ""))
+        Judged(
+            claim,
+            found.get(claim.id),
+            said.get(claim.id),
+            lost.get(claim.id, ""),
+            _unfit(claim, evidence) if claim.id in found else (),
+        )
         for claim in claims
+    )
+
+
+def _unfit(claim: Claim, evidence: Evidence) -> tuple[str, ...]:
+    """A clause for each need that lost units: how many, of what, and why the first one."""
+    lost = {need: unfit_of(evidence[need]) for need in claim.needs}
+    return tuple(
+        f"{len(whys)} of the units of {need} ({next(iter(whys.values()))})"
+        for need, whys in lost.items()
+        if whys
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from anchorwatch.commits import extent
 from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.effects import effect
-from anchorwatch.errors import AnchorwatchWarning, PromptError
+from anchorwatch.errors import AnchorwatchWarning, PromptError, TraceError
 from anchorwatch.evaluation.grid import evaluate
 from anchorwatch.models.model import Model
 from anchorwatch.runs import run
@@ -136,9 +136,8 @@ def calibrated(shelf: Shelf, role: str, model: Model) -> Rates:
     budget = shelf.budget
     name = f"{shelf.hand.models[role].weights[:16]}-{budget.length}.json"
     path = shelf.folder / "rates" / name
-    if path.exists():
-        held = {k: float(v) for k, v in shelf.opened(path).items()}
-        return Rates(**held)
+    if (kept := _kept(shelf, path)) is not None:
+        return kept
     shown, passes = sets.shown("asked", 0), min(4, budget.steps)
     how: Decoding = LowConfidence(budget.length, passes)
     if model.family.kind == "arm":
@@ -155,6 +154,14 @@ def calibrated(shelf: Shelf, role: str, model: Model) -> Rates:
     rates = Rates((watched + wrote) / passes, plain / passes, size / passes)
     shelf.keep(path, asdict(rates))
     return rates
+
+
+def _kept(shelf: Shelf, path: Path) -> Rates | None:
+    """None where nothing was measured yet, or what was kept is damaged: both cost seconds."""
+    try:
+        return Rates(**{name: float(value) for name, value in shelf.opened(path).items()})
+    except (TraceError, TypeError, ValueError):
+        return None
 
 
 def _timed(call: Callable[[], Any]) -> tuple[Any, float]:

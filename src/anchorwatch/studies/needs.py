@@ -44,6 +44,11 @@ class Holding:
     layers: int
     heads: int
     positions: int
+    settings: str
+    """Digest of what decides answers besides weights and vocabulary: rotary base, epsilons, ids."""
+    tokenizer: str | None
+    """Digest of its whole definition."""
+    device: str
 
 
 @dataclass(frozen=True)

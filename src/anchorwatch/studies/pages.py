@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from anchorwatch.foreign import one_line
-from anchorwatch.studies.report.sentences import methods, reason, summary
+from anchorwatch.studies.report.sentences import level, methods, over, power, reason, summary
 
 if TYPE_CHECKING:
     from anchorwatch.studies.findings import Judged, Study
@@ -31,7 +31,7 @@ def _line(one: Judged) -> str:
     cells = [one.claim.id, one.says, "", "", "", _cell(one.claim.reported)]
     if (binding := one.binding) is not None:
         row = one.criterion_row(binding)
-        cells[2:5] = [number(row["effect"]), _interval(row), f"{row['n']} {one.claim.unit}s"]
+        cells[2:5] = [number(row["effect"]), _interval(row), over(row, one.claim.unit)]
     return f"| {' | '.join(cells)} |"
 
 
@@ -49,7 +49,12 @@ def _part(one: Judged) -> list[str]:
             for name, value in also.items()
         )
         lines += [f"Also: {'; '.join(pairs)}.", ""]
-    for name, words in (("The published code", claim.defect), ("Mind", claim.caveat)):
+    notes = (
+        ("Did not fit", one_line("; ".join(one.unfit))),
+        ("The published code", claim.defect),
+        ("Mind", claim.caveat),
+    )
+    for name, words in notes:
         if words:
             lines += [f"{name}: {words}.", ""]
     return lines
@@ -61,16 +66,15 @@ def _sentence(one: Judged, row: dict[str, Any]) -> str:
         "less": f"below {number(row['margin'])}",
         "equal": f"within {number(row['margin'])} of {number(row['about'])}",
     }[row["direction"]]
-    says = f"- {row['statistic']}: {number(row['effect'])}, interval {_interval(row)}, "
-    says += f"n = {row['n']} {one.claim.unit}s; to be {wants} ({row['reason']})."
+    at = "" if math.isnan(row["low"]) else f" at {level(row['level'])}"
+    says = f"- {row['statistic']}: {number(row['effect'])}, interval {_interval(row)}{at}, "
+    says += f"n = {over(row, one.claim.unit)}; to be {wants} ({row['reason']})."
     for name in ("null", "control"):
         if not math.isnan(row[name]):
             says += f" {name.capitalize()}: {number(row[name])} ({row[f'{name}_is']})."
     if row["why"]:
         says += f" No interval: {row['why']}."
-    if not math.isnan(row["detectable"]):
-        says += f" These {one.claim.unit}s would have shown {number(row['detectable'])}."
-    return says
+    return f"{says} {power(row, one.claim.unit)}".rstrip()
 
 
 def number(value: float) -> str:

@@ -33,6 +33,8 @@ class Piece:
     """Units that are not there yet."""
     passes: int
     """Forward passes of those."""
+    whole: int
+    """Forward passes of all units."""
     seconds: float
     bytes: float
     claims: tuple[str, ...]
@@ -83,6 +85,25 @@ class Plan:
             ],
         }
 
+    def whole(self) -> dict[str, Any]:
+        """What the study takes from nothing, whatever of it was there: the same at every rerun."""
+        return {
+            "passes": sum(one.whole for one in self.pieces),
+            "claims": list(self.runs),
+            "lacking": dict(self.lacking),
+            "pieces": [
+                {
+                    "need": str(one.need),
+                    "digest": one.need.digest,
+                    "role": one.role,
+                    "units": one.units,
+                    "passes": one.whole,
+                    "claims": list(one.claims),
+                }
+                for one in self.pieces
+            ],
+        }
+
     def __str__(self) -> str:
         """A line for each piece, and the sum."""
         lines = [
@@ -127,4 +148,5 @@ def _piece(need: Need, role: str, shelf: Shelf, costs: Costs, claims: tuple[str,
     watched, plain = cost.watched * share, cost.plain * share
     seconds = watched * costs.watched + plain * costs.plain
     size = watched * costs.bytes
-    return Piece(need, role, units, left, round(watched + plain), seconds, size, claims)
+    passes, whole = round(watched + plain), cost.watched + cost.plain
+    return Piece(need, role, units, left, passes, whole, seconds, size, claims)

@@ -77,6 +77,7 @@ def study(
     """
     begun = time.monotonic()
     task = _begun(names, _roles(model, against, sink, gate), budget, out, variants)
+    task.mend()
     plan = task.plan()
     if before is not None:
         before(plan)
@@ -105,7 +106,7 @@ def plan(
 
 
 def _took(begun: float) -> dict[str, Any]:
-    """How long a study took, and when it ended: the one part of a manifest that no rerun repeats.
+    """How long a study took, and when it ended: all that a rerun on this machine does not repeat.
 
     Evidence that was there already took its time before.
     """
@@ -186,14 +187,18 @@ def _holding(role: str, model: Model) -> Holding:
             f"{option} {model.source} is {kind} with {has}: {option} is {says}, "
             f"such as {DEFAULTS[role]}"
         )
+    said = model.describe()
     return Holding(
         source=model.source,
         kind=kind,
-        weights=model.digest,
+        weights=said["weights"],
         parts=parts,
         layers=model.num_layers,
         heads=model.num_heads,
         positions=model.num_positions,
+        settings=said["settings"],
+        tokenizer=said["tokenizer"],
+        device=said["device"],
     )
 
 
@@ -217,15 +222,24 @@ class _Task:
             self._held = role, load(self.sources[role])
         return self._held[1]
 
-    def plan(self) -> Plan:
-        needed = {
-            role
+    def asked(self) -> dict[tuple[Need, str], None]:
+        """Every need that takes a model, once, with each role that is at hand."""
+        return {
+            (need, role): None
             for claim in self.claims
-            if claim.written
             for need in claim.needs
             if need.kind not in ("cards", "seeds")
             for role in need.roles
+            if role in self.sources
         }
+
+    def mend(self) -> None:
+        """What was kept and is damaged since counts as not made."""
+        for need, role in self.asked():
+            self.shelf.mend(need, role)
+
+    def plan(self) -> Plan:
+        needed = {role for _, role in self.asked()}
         rates: dict[str, Rates] = {}
         for role in self.sources:
             if role in needed:
@@ -262,10 +276,13 @@ class _Task:
 
     def about(self, plan: Plan) -> dict[str, Any]:
         """The manifest."""
+        held = self.shelf.hand.models
         return {
             "claims": [claim.id for claim in self.claims],
             "models": dict(self.sources),
-            "weights": {role: one.weights for role, one in self.shelf.hand.models.items()},
+            "weights": {role: one.weights for role, one in held.items()},
+            "settings": {role: one.settings for role, one in held.items()},
+            "tokenizers": {role: one.tokenizer for role, one in held.items()},
             "variants": self.table,
             "budget": self.shelf.budget.as_dict(),
             "versions": {
@@ -279,8 +296,9 @@ class _Task:
                 "processor": platform.machine(),
                 "cores": os.cpu_count() or 1,
                 "threads": torch.get_num_threads(),
+                "device": sorted({one.device for one in held.values()}),
             },
             "cards": list(self.shelf.hand.cards),
             "arms": dict(self.shelf.hand.arms or {}),
-            "plan": plan.as_dict(),
+            "plan": plan.whole(),
         }

@@ -1,8 +1,9 @@
 """Where evidence is kept: a folder for each need and model, a file for each unit. No torch here.
 
-What decides a piece of evidence is in the name of its folder: the need, the weights, the decoding,
-our version and torch's. A unit is whole or not there, so that a study that was killed goes on, and
-one with a larger budget finds what a smaller one made.
+What decides a piece of evidence is in the name of its folder: the need, the model (weights,
+settings, tokenizer, device), the decoding, our version, torch's and transformers'. A unit is whole
+or not there, so that a study that was killed goes on, and one with a larger budget finds what a
+smaller one made.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+import uuid
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,14 +22,14 @@ from typing import Any
 import pandas as pd
 
 from anchorwatch._version import __version__
-from anchorwatch.commits import replace_file, sealed, unsealed
-from anchorwatch.errors import EvidenceError, TraceError
+from anchorwatch.commits import damage, replace_file, sealed, unsealed
+from anchorwatch.errors import AnchorwatchWarning, EvidenceError, TraceError
 from anchorwatch.evaluation.results import made
 from anchorwatch.lab.cards import read as read_card
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.evidence import Answered, Compared, Traced
 from anchorwatch.studies.needs import Asked, AtHand, Cards, Effect, Need, Rows, Runs, Seeds
-from anchorwatch.trace import read
+from anchorwatch.trace import Trace, read
 
 ROWS = "rows.json"
 
@@ -44,8 +47,12 @@ class Shelf:
     def place(self, need: Need, role: str) -> Path:
         """The folder of a need's units of one model."""
         held = self.hand.models[role]
-        deciding: dict[str, Any] = {"need": need.as_dict(), "weights": held.weights}
-        deciding["versions"] = {"anchorwatch": __version__, "torch": _torch()}
+        deciding: dict[str, Any] = {"need": need.as_dict()}
+        deciding |= {
+            name: getattr(held, name) for name in ("weights", "settings", "tokenizer", "device")
+        }
+        others = {name: _version_of(name) for name in ("torch", "transformers")}
+        deciding["versions"] = {"anchorwatch": __version__} | others
         if isinstance(need, Runs | Effect):
             deciding["decoding"] = need.how(self.budget, held.kind).as_dict()
         if isinstance(need, Asked):
@@ -73,6 +80,29 @@ class Shelf:
         path = self.unit(need, role, index)
         return path.exists() or path.with_suffix(".unfit").exists()
 
+    def mend(self, need: Need, role: str) -> None:
+        """Set damaged units aside, so that they are made again; each is warned of."""
+        for path in self._kept(need, role):
+            if said := _damaged(path):
+                aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:8]}")
+                path.rename(aside)
+                warnings.warn(
+                    f"{path} is damaged ({said}): it is now {aside.name}, and is made again",
+                    AnchorwatchWarning,
+                    stacklevel=2,
+                )
+
+    def _kept(self, need: Need, role: str) -> Iterator[Path]:
+        """Every unit that was made, or could not be."""
+        if isinstance(need, Seeds | Cards):
+            return
+        if isinstance(need, Asked):
+            paths = [self.place(need, role) / ROWS]
+        else:
+            units = [self.unit(need, role, at) for at in range(need.units(self.budget))]
+            paths = [one for path in units for one in (path, path.with_suffix(".unfit"))]
+        yield from (path for path in paths if path.exists())
+
     def keep(self, path: Path, record: Mapping[str, Any]) -> None:
         """Write a sealed file, whole or not at all; NaN is kept as null."""
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,10 +124,12 @@ class Shelf:
         if isinstance(need, Asked):
             return self._answered(need)
         if isinstance(need, Rows):
-            places, _ = self._fit(need)
-            return _table(
+            places, unfit = self._fit(need)
+            table = _table(
                 [row for at in places for row in self._record(need, need.role, at)["rows"]]
             )
+            table.attrs["unfit"] = unfit
+            return table
         if isinstance(need, Cards):
             assert self.card_folders is not None
             return {role: read_card(self.card_folders[role]) for role in need.of}
@@ -123,7 +155,7 @@ class Shelf:
 
     def _traced(self, need: Runs) -> Traced:
         places, unfit = self._fit(need)
-        traces = [read(self.unit(need, need.role, at)) for at in places]
+        traces = [_run(self.unit(need, need.role, at)) for at in places]
         return Traced(traces, places, self.budget.prompts, unfit)
 
     def _compared(self, need: Effect) -> Compared:
@@ -146,6 +178,25 @@ class Shelf:
         return Answered(made(_numbers(rows), manifests, {}))
 
 
+def _run(path: Path) -> Trace:
+    """A trace of ours: it need not be copied again where it can be made again."""
+    try:
+        return read(path)
+    except TraceError as error:
+        raise TraceError(f"{error}; or remove {path}, and run again") from None
+
+
+def _damaged(path: Path) -> str:
+    """What is wrong with a unit; empty where nothing is."""
+    if path.suffix == ".trace":
+        return "".join(damage(path)[:1])
+    try:
+        unsealed(path)
+    except (OSError, ValueError) as error:
+        return str(error)
+    return ""
+
+
 def _numbers(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Null is NaN again."""
     return [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]
@@ -166,8 +217,8 @@ def _absent(value: Any) -> Any:
     return value
 
 
-def _torch() -> str:
+def _version_of(package: str) -> str:
     try:
-        return version("torch")
+        return version(package)
     except PackageNotFoundError:
         return "none"

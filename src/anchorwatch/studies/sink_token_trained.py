@@ -5,29 +5,15 @@ The unit is the training seed: arms of a seed share data, noise and first values
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from anchorwatch.studies.claim import (
-    GREATER,
-    LESS,
-    Claim,
-    Criterion,
-    Draw,
-    Evidence,
-    Finding,
-    Measured,
-)
+from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import SEED, Estimate
 from anchorwatch.studies.evidence import by_seed, mean_of
 from anchorwatch.studies.needs import Seeds
-
-if TYPE_CHECKING:
-    from anchorwatch.figures.figure import Figure
+from anchorwatch.studies.sink_token_seeds import BOUND, beside, compared, gap, shown
 
 _PAPER = "arXiv 2601.19657"
-BOUND = "bound.all"
 IMPROVES = Seeds((BOUND, "answers.gold"))
 PLACES = Seeds((BOUND,), ("vanilla", "sink", "sink-end"))
 GATES = Seeds((BOUND,), ("vanilla", "sink", "gate-plain", "gate", "gate-headwise"))
@@ -41,24 +27,10 @@ _PART = 0.2
 _LEAST = 0.005
 _WHY = "half a percent of perplexity; less is within what a recipe's details do"
 _FIFTH = "a fifth of the gain: the effect is to be small beside that of the token"
-_NO_GAIN = "if a sink token gains nothing here, nothing can be called equal on this scale"
-
-
-def gap(evidence: Evidence, need: Seeds, column: str, one: str, other: str) -> np.ndarray:
-    """[seed] of one arm less another."""
-    wide = by_seed(evidence, need, column)
-    return (wide[one] - wide[other]).to_numpy()
-
-
-def compared(need: Seeds) -> Draw:
-    """Draws every arm of a need less vanilla, seed by seed, a panel for each column."""
-
-    def draw(evidence: Evidence) -> Figure | None:
-        from anchorwatch.lab.pictures import variant_differences
-
-        return variant_differences(evidence[need], need.columns)
-
-    return draw
+_NO_SINK = (
+    "how far the added token is looked at is told and decides nothing: where it gets no more than "
+    "an even share, what is found is not the work of a sink"
+)
 
 
 def _over(values: np.ndarray, null: float = 0.0) -> Measured:
@@ -70,7 +42,8 @@ def _improves(evidence: Evidence) -> Finding:
     better = (wide["sink"] - wide["vanilla"]).to_numpy()
     right = mean_of(answers["sink"] - answers["vanilla"])
     found = Measured(Estimate.mean(better, SEED), 0.0, mean_of(wide["vanilla"]))
-    return Finding({"bound": found}, {"answers with passage, sink less vanilla": right})
+    also = {"answers with passage, sink less vanilla": right}
+    return Finding({"bound": found}, also | beside(evidence, IMPROVES))
 
 
 def _gates(evidence: Evidence) -> Finding:
@@ -82,12 +55,20 @@ def _gates(evidence: Evidence) -> Finding:
         f"{arm} less vanilla": mean_of(gap(evidence, GATES, BOUND, arm, "vanilla"))
         for arm in GATES.arms[1:]
     }
-    return Finding(found, means)
+    return Finding(found, means | beside(evidence, GATES))
 
 
 def _alike(evidence: Evidence, need: Seeds, arm: str, word: str) -> Finding:
-    """Whether an arm is within a fifth of a sink token's gain of it, on either side."""
+    """Whether an arm is within a fifth of a sink token's gain of it, on either side.
+
+    Of a gain below 0 a fifth is no distance: both sides would refute what is exactly alike.
+    """
     gain = gap(evidence, need, BOUND, "vanilla", "sink")
+    shown(
+        gain,
+        "a sink token that gains beyond chance, a fifth of which is the measure of being alike",
+        "here its gain in nats per token is",
+    )
     moved = gap(evidence, need, BOUND, arm, "sink")
     found = {
         f"{word} not worse": _over(moved - _PART * gain),
@@ -97,7 +78,8 @@ def _alike(evidence: Evidence, need: Seeds, arm: str, word: str) -> Finding:
         f"{other} less sink": mean_of(gap(evidence, need, BOUND, other, "sink"))
         for other in need.arms[2:]
     }
-    return Finding(found, means | {"gain of a sink": mean_of(gain)})
+    means["gain of a sink"] = mean_of(gain)
+    return Finding(found, means | beside(evidence, need))
 
 
 def _place(evidence: Evidence) -> Finding:
@@ -117,7 +99,8 @@ def _number(evidence: Evidence) -> Finding:
         for word, arm in (("two", "sink-2"), ("four", "sink-4"))
     }
     also = {f"gain of {arm} over one": mean_of(more[arm]) for arm in more}
-    return Finding(found, also | {"gain of one": mean_of(gain)})
+    also["gain of one"] = mean_of(gain)
+    return Finding(found, also | beside(evidence, NUMBERS))
 
 
 def _sees(evidence: Evidence) -> Finding:
@@ -126,7 +109,7 @@ def _sees(evidence: Evidence) -> Finding:
         f"{arm} less vanilla": mean_of(gap(evidence, SEEING, BOUND, arm, "vanilla"))
         for arm in SEEING.arms[1:]
     }
-    return Finding({"register": _over(less)}, also)
+    return Finding({"register": _over(less)}, also | beside(evidence, SEEING))
 
 
 def _converts(evidence: Evidence) -> Finding:
@@ -175,7 +158,8 @@ CLAIMS = (
         judge=_improves,
         draw=compared(IMPROVES),
         defect=_NAMES + "; arms share no noise, and each is one run",
-        caveat="small networks and few tokens; the paper's are of 0.5B and 1.5B parameters",
+        caveat="small networks and few tokens; the paper's are of 0.5B and 1.5B parameters; "
+        + _NO_SINK,
     ),
     Claim(
         "sink_token/H6",
@@ -203,7 +187,7 @@ CLAIMS = (
         draw=compared(GATES),
         defect=_NAMES,
         caveat="at least as good, not better: the paper's gates begin near one half, which damages "
-        "a pretrained network, and it has no others",
+        "a pretrained network, and it has no others; " + _NO_SINK,
     ),
     Claim(
         "sink_token/H7",
@@ -216,7 +200,7 @@ CLAIMS = (
         judge=_place,
         draw=compared(PLACES),
         defect="code for the other place was not released",
-        caveat=_NO_GAIN + "; a token in the middle, or without a rotary position, is in no table",
+        caveat="a token in the middle, or without a rotary position, is in no table; " + _NO_SINK,
     ),
     Claim(
         "sink_token/H8",
@@ -251,6 +235,7 @@ CLAIMS = (
         draw=compared(NUMBERS),
         defect="code for more than one was not released; whether several see each other is not "
         "said (ours see only themselves)",
+        caveat=_NO_SINK,
     ),
     Claim(
         "sink_token/H9",
@@ -264,8 +249,8 @@ CLAIMS = (
         draw=compared(CONTENTS),
         defect="code for the empty value was not released; whether it is empty in training or only "
         "afterwards is not said (ours is in both)",
-        caveat=_NO_GAIN + "; relatives without a token (off by one, a logit of each head) are told "
-        "and decide nothing; a frozen token, or a value emptied after training, is in no table",
+        caveat="relatives without a token (off by one, a logit of each head) are told and decide "
+        "nothing; a frozen token, or a value emptied after training, is in no table; " + _NO_SINK,
     ),
     Claim(
         "sink_token/H10",
@@ -288,7 +273,7 @@ CLAIMS = (
         draw=compared(SEEING),
         defect="neither the paper nor its code has the arm without the mask",
         caveat="what a register's state tells of the text is not measured; a sink token's tells "
-        "nothing, as sink_token/H11 says",
+        "nothing, as sink_token/H11 says; " + _NO_SINK,
     ),
     Claim(
         "sink_token/H15",

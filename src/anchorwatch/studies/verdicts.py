@@ -123,4 +123,4 @@ def detectable(estimate: Estimate, criterion: Criterion, level: float) -> float:
     if criterion.direction == EQUAL:
         return estimate.reach(tail, (1 + POWER) / 2)
     sign = 1.0 if criterion.direction == GREATER else -1.0
-    return criterion.margin + sign * estimate.reach(tail)
+    return estimate.beyond(criterion.margin, sign, tail)

@@ -20,6 +20,7 @@ from anchorwatch.studies.report.sentences import (
     interval,
     level,
     number,
+    over,
     power,
     reason,
     wanted,
@@ -73,7 +74,11 @@ def _claim(one: Judged, own: Figure | str | None) -> Markup:
         parts.append(tag("p", None, reason(one)))
         parts += [_criterion(one, criterion) for criterion in claim.criteria]
         parts += [_own(one, own), _also(one)]
-    notes = (("In the published code", claim.defect), ("Mind", claim.caveat))
+    notes = (
+        ("Did not fit", "; ".join(one.unfit)),
+        ("In the published code", claim.defect),
+        ("Mind", claim.caveat),
+    )
     for title_, words in notes:
         if words:
             parts.append(tag("p", {"class": "note"}, tag("b", None, f"{title_}: "), words + "."))
@@ -96,8 +101,8 @@ def _beside(one: Judged) -> Markup:
         row = one.criterion_row(binding)
         found = f"{number(row['effect'])} [{interval(row['low'], row['high'])}]"
         which = f" {binding.name}," if len(claim.criteria) > 1 else ""
-        over = f"{which} {counted(row['n'], claim.unit)}"
-        ours = (tag("span", {"class": "much"}, found), over)
+        much = f"{which} {counted(row['n'], claim.unit)}"
+        ours = (tag("span", {"class": "much"}, found), much)
     here = tag("div", None, tag("span", {"class": "who"}, "Here"), *ours)
     return tag("div", {"class": "beside"}, paper, here)
 
@@ -127,10 +132,9 @@ def _told(one: Judged, row: Mapping[str, Any]) -> list[tuple[str, str]]:
     unit = one.claim.unit
     within = f"interval {interval(row['low'], row['high'])} at {level(row['level'])}"
     within = f"no interval: {row['why']}" if row["why"] else within
-    missing = f", {row['missing']} without a value" if row["missing"] else ""
     found = f"{number(row['effect'])}, {within}"
     told = [
-        ("found", f"{found}; n\u202f=\u202f{counted(row['n'], unit)}{missing}"),
+        ("found", f"{found}; n\u202f=\u202f{over(row, unit)}"),
         ("needed", f"{wanted(criterion)} ({row['reason']})"),
     ]
     for name in ("null", "control"):

@@ -86,6 +86,12 @@ def counted(n: int, unit: str) -> str:
     return f"{n} {unit}{'s' * (n != 1)}"
 
 
+def over(row: Mapping[str, Any], unit: str) -> str:
+    """How many units a number is over, and how many have none."""
+    missing = f", {row['missing']} without a value" if row["missing"] else ""
+    return counted(row["n"], unit) + missing
+
+
 def level(share: float) -> str:
     """Of an interval: 99.79 %."""
     return f"{100 * share:.4g}\u202f%"
@@ -141,6 +147,12 @@ def power(row: Mapping[str, Any], unit: str) -> str:
     if shown is None or math.isnan(shown):
         return ""
     units = counted(row["n"], unit)
+    low, high = row["bounds"] or (-math.inf, math.inf)
+    if row["direction"] != EQUAL and not low <= shown <= high:
+        return (
+            f"With these {units}, no value that is possible would be told from the margin four "
+            "times in five."
+        )
     if row["direction"] == EQUAL:
         return (
             f"With these {units}, equality could be shown four times in five only within "
