@@ -9,7 +9,7 @@ from anchorwatch.studies import floating_anchors, floating_origin
 from anchorwatch.studies.catalogue import claims
 from anchorwatch.studies.estimates import PROMPT, SEED, Estimate
 from anchorwatch.studies.evidence import Traced
-from anchorwatch.studies.least import Least
+from anchorwatch.studies.least import Greatest, Least
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import TRUTHS, jumping, planting, said, told_whole, traces
 from floated import LENGTH, STEPS, layered, peaked
@@ -215,6 +215,26 @@ def test_the_least_of_several_supports_only_if_all_do_and_refutes_with_a_correct
     assert least.p_below(2.0) == pytest.approx(2 * low.p_below(2.0))
     assert least.interval(0.95)[0] == low.interval(0.95)[0]
     assert least.interval(0.95)[1] == low.interval(0.975)[1]
+
+
+def test_the_greatest_of_several_is_the_least_of_their_contraries():
+    values = [[x - 0.1, x, x + 0.1, x + 0.2] for x in (5.0, 1.0)]
+    most = Greatest.among([Estimate.mean(one, SEED) for one in values])
+    least = Least.among([Estimate.mean(np.negative(one), SEED) for one in values])
+    assert most.value == -least.value
+    assert most.interval(0.9) == pytest.approx([-x for x in reversed(least.interval(0.9))])
+    assert most.p_above(4.9) == pytest.approx(least.p_below(-4.9))
+    assert most.p_below(5.3) == pytest.approx(least.p_above(-5.3))
+
+
+@pytest.mark.parametrize("kind", [Least, Greatest])
+def test_one_without_a_value_leaves_the_extreme_unknown_in_any_order(kind):
+    known, unknown = Estimate.mean([1.0, 1.1, 1.2], SEED), Estimate.mean([np.nan] * 3, SEED)
+    for order in ([known, unknown], [unknown, known]):
+        found = kind.among(order)
+        assert found.why
+        assert np.isnan(found.value)
+        assert all(map(np.isnan, found.interval(0.95)))
 
 
 def test_networks_trained_apart_inherit_nothing():
