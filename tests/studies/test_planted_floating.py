@@ -24,7 +24,7 @@ def moves_or_stays(truth):
     count, mdm, arm = {
         SUPPORTED: (20, 0.8, 0.1),
         REFUTED: (20, 0.1, 0.8),
-        UNDECIDED: (6, 0.5, 0.15),
+        UNDECIDED: (6, 0.5, 0.4),
     }[truth]
     return {
         MDM: traces(count, jumping(mdm), length=16, seed=6),
