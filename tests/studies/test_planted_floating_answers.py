@@ -16,6 +16,7 @@ from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import TRUTHS, answered, planting, right, said, told_whole
 
 PLANTED, plants = planting()
+ARMS = ("edited", "control")
 
 
 @plants("floating/H15")
@@ -42,6 +43,7 @@ def shallow_or_deep(truth):
     rows = [
         {"unit": unit, "half": half, "did": mean + 0.05 * rng.normal()}
         | {"difference": mean + 0.1, "control_difference": 0.1}
+        | {f"hidden_{what}_{arm}": 0.2 for what in ("keys", "share") for arm in ARMS}
         for unit in range(count)
         for half, mean in (("shallow", own), ("deep", deep))
     ]
@@ -58,6 +60,7 @@ def wherever_or_near(truth):
     }[truth]
     rows = [
         {"unit": unit, "place": place, "lift": 2 ** (0.6 + near * at + noise * rng.normal())}
+        | {"right": 1.0}
         for unit in range(count)
         for at, place in enumerate(("first", "middle", "last"))
     ]
