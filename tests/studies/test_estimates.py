@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tolerances
+from anchorwatch.studies.correlations import Correlation
 from anchorwatch.studies.estimates import ITEM, PROMPT, SEED, Estimate
 
 VALUES = st.lists(st.floats(-5, 5), min_size=5, max_size=30).filter(lambda v: np.ptp(v) > 1e-3)
@@ -110,6 +111,51 @@ def test_a_jackknife_of_a_ratio_covers_it():
         low, high = found.interval(0.95)
         held += low <= 1.5 <= high
     assert tolerances.COVERED[0] <= held / 1000 <= tolerances.COVERED[1] + 0.01
+
+
+def moments(x, y):
+    return np.stack([x, y, x * y, x**2, y**2], axis=1)
+
+
+def pearson(means):
+    x, y, xy, xx, yy = means
+    size = math.sqrt(max(xx - x * x, 0.0) * max(yy - y * y, 0.0))
+    return (xy - x * y) / size if size > 0 else math.nan
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
+def test_a_correlation_covers_the_truth_and_stays_within_its_ends(rho):
+    rng, held, runs = np.random.default_rng(0), 0, 1000
+    for _ in range(runs):
+        x, own = rng.normal(size=(2, 24))
+        y = rho * x + math.sqrt(1 - rho**2) * own
+        found = Correlation.jackknifed(moments(x, y), pearson, PROMPT)
+        assert found.value == pytest.approx(np.corrcoef(x, y)[0, 1], abs=tolerances.STATISTIC)
+        low, high = found.interval(0.95)
+        assert -1 < low < high < 1
+        held += low <= rho <= high
+    assert tolerances.COVERED[0] - 0.02 <= held / runs <= tolerances.COVERED[1] + 0.02
+
+
+@given(st.integers(0, 1000), st.floats(-0.9, 0.9), st.floats(0.5, 0.999))
+def test_a_correlation_s_interval_leaves_out_what_its_p_rejects(seed, limit, level):
+    x, own = np.random.default_rng(seed).normal(size=(2, 12))
+    found = Correlation.jackknifed(moments(x, 0.5 * x + own), pearson, PROMPT)
+    low, high = found.interval(level)
+    tail = (1 - level) / 2
+    assert (found.p_above(limit) < tail) == (low > limit)
+    assert (found.p_below(limit) < tail) == (high < limit)
+    assert -1 < found.beyond(limit, -1.0, tail) < limit < found.beyond(limit, 1.0, tail) < 1
+
+
+def test_a_correlation_of_one_and_one_of_nothing_have_no_interval():
+    x = np.random.default_rng(0).normal(size=9)
+    whole = Correlation.jackknifed(moments(x, 2 * x), pearson, PROMPT)
+    assert whole.why
+    assert math.isnan(whole.interval(0.95)[0])
+    none = Correlation.jackknifed(moments(x * np.nan, x), pearson, PROMPT)
+    assert (none.n, none.missing) == (0, 9)
+    assert none.p_above(-0.5) == none.p_below(0.5) == 1.0
 
 
 def test_reach_is_what_is_shown_four_times_in_five():

@@ -98,9 +98,10 @@ class Estimate:
 
     @classmethod
     def jackknife(cls, rows: ArrayLike, of: Callable[[np.ndarray], float], unit: str) -> Estimate:
-        """A smooth function of mean rows [unit, cell]: a ratio, a correlation of means.
+        """A smooth function of mean rows [unit, cell]: a ratio of means.
 
-        Units that lack a cell are left out of all.
+        Units that lack a cell are left out of all. What has ends, as a correlation has, is taken
+        on a scale without: `Correlation.jackknifed`.
         """
         every = np.asarray(rows, dtype=float)
         held = every[~np.isnan(every).any(axis=1)]
@@ -146,6 +147,10 @@ class Estimate:
         if self.why or self.alike:
             return math.nan
         return (_quantile(self.freedom, 1 - tail) + _quantile(self.freedom, power)) * self.error
+
+    def beyond(self, limit: float, side: float, tail: float) -> float:
+        """The value nearest to a limit, above (1) or below it (-1), that would be told from it."""
+        return limit + side * self.reach(tail)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""

@@ -14,6 +14,7 @@ from anchorwatch.stats.ranks import jensen_shannon
 from anchorwatch.studies import sets
 from anchorwatch.studies.anchors import floating
 from anchorwatch.studies.claim import GREATER, Claim, Criterion, Evidence, Finding, Measured
+from anchorwatch.studies.correlations import Correlation
 from anchorwatch.studies.depths import deep
 from anchorwatch.studies.estimates import PROMPT, Estimate
 from anchorwatch.studies.evidence import Traced, by_cell, by_trace, mean_of, means_of
@@ -54,7 +55,7 @@ def _goes_with(y: np.ndarray, x: np.ndarray, z: np.ndarray) -> Estimate:
     """Correlation of y and x over prompts, given z: a smooth function of means."""
     values = {"y": y, "x": _centred(x), "z": _centred(z)}
     rows = [*values.values(), *(values[a] * values[b] for a, b in _MOMENTS)]
-    return Estimate.jackknife(np.column_stack(rows), _partial, PROMPT)
+    return Correlation.jackknifed(np.column_stack(rows), _partial, PROMPT)
 
 
 def _centred(values: np.ndarray) -> np.ndarray:

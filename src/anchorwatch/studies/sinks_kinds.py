@@ -12,6 +12,7 @@ from anchorwatch import metrics
 from anchorwatch.errors import EvidenceError
 from anchorwatch.probes import norms, received
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
+from anchorwatch.studies.correlations import Correlation
 from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
 from anchorwatch.studies.evidence import Traced, answers, by_cell, by_prompt, mean_of
 from anchorwatch.studies.needs import ROLES, Rows, Runs
@@ -114,7 +115,7 @@ def _mask_tax(evidence: Evidence) -> Finding:
         {
             "cost": Measured(Estimate.pairs(right[many], right[few], ITEM), null=0.0),
             "drawn": Measured(Estimate.mean(taken - even, ITEM), null=0.0),
-            "explains": Measured(Estimate.jackknife(moments, _correlation, ITEM), null=0.0),
+            "explains": Measured(Correlation.jackknifed(moments, _correlation, ITEM), null=0.0),
         },
         {"right before few masks": float(right[few].mean())},
     )

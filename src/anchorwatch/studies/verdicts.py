@@ -129,6 +129,6 @@ def detectable(estimate: Estimate, criterion: Criterion, level: float) -> float:
     if criterion.direction == EQUAL:
         return estimate.reach(tail, (1 + POWER) / 2)
     sign = 1.0 if criterion.direction == GREATER else -1.0
-    shown = criterion.margin + sign * estimate.reach(tail)
+    shown = estimate.beyond(criterion.margin, sign, tail)
     low, high = estimate.bounds or (-math.inf, math.inf)
     return sign * math.inf if shown < low or shown > high else shown
