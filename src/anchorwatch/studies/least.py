@@ -76,6 +76,12 @@ class Greatest(Estimate):
             return math.nan, math.nan
         return max(lows), max(highs)
 
+    def beyond(self, limit: float, side: float, tail: float) -> float:
+        """Any of them is enough above, and of those the nearest; below, all are needed."""
+        if side > 0:
+            return min(one.beyond(limit, side, tail / len(self.others)) for one in self.others)
+        return min(one.beyond(limit, side, tail) for one in self.others)
+
     def p_above(self, limit: float) -> float:
         return min(1.0, len(self.others) * min(one.p_above(limit) for one in self.others))
 
