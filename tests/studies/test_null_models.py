@@ -160,12 +160,15 @@ def parts(rng, count, column, each, means, wide=0.1):
 def watching(rng, count=12):
     """Prompts about the margins of the claims about them."""
     kl = {"difference": 0.1, "control_difference": 0.1}
-    kl |= {f"hidden_{what}_{arm}": 0.2 for what in ("keys", "share") for arm in ("edited", "control")}
+    kl |= {
+        f"hidden_{what}_{arm}": 0.2 for what in ("keys", "share") for arm in ("edited", "control")
+    }
     halves = (("shallow", {"did": 0.01}), ("deep", {"did": -2.0}))
     log = floating_flow.TENTH + 0.1 * rng.normal(size=count)
     places = [
-        pd.DataFrame({"unit": range(count), "lift": 2 ** (log + 0.005 * rng.normal(size=count))})
-        .assign(right=1.0)
+        pd.DataFrame(
+            {"unit": range(count), "lift": 2 ** (log + 0.005 * rng.normal(size=count))}
+        ).assign(right=1.0)
         for _ in range(3)
     ]
     names = ("first", "middle", "last")

@@ -58,7 +58,10 @@ def test_positions_are_compared_with_themselves_before_they_were_written(mdm):
         masked = [trace.role[at[first + later]] == MASKED for later in (0, 1)]
         wrote = np.flatnonzero(masked[0] & ~masked[1])
         assert len(wrote) == 4
-        slow += [slow_between(*pair, wrote, prompt) for pair in zip(*maps[first : first + 2])]
+        slow += [
+            slow_between(*pair, wrote, prompt)
+            for pair in zip(*maps[first : first + 2], strict=True)
+        ]
     assert [row["value"] for row in rows] == pytest.approx(slow / 2, rel=METRIC, abs=METRIC)
     assert all(row["null"] >= 0 for row in rows)
 

@@ -57,11 +57,11 @@ def _fixed(evidence: Evidence) -> Finding:
                 shares[need][place] = np.mean(one == 0), np.bincount(one).max() / one.size
     first = by_prompt(evidence, ARM, "absorption", "first", options={"sets": ("first",)})
     beyond = Estimate.mean(first.value - first.null, PROMPT, _GAP)
-    keys = by_trace(evidence[ARM], lambda trace: trace.canvas.shape[1])
+    length = by_trace(evidence[ARM], lambda trace: trace.canvas.shape[1])
     return Finding(
         {
             "arm": Measured(
-                Estimate.mean(shares[ARM][:, 0], PROMPT, _SHARE), null=mean_of(1 / keys)
+                Estimate.mean(shares[ARM][:, 0], PROMPT, _SHARE), null=mean_of(1 / length)
             ),
             "beyond the mask": Measured(beyond, null=0.0),
             "mdm": Measured(Estimate.mean(shares[MDM][:, 1], PROMPT, _SHARE)),
@@ -240,8 +240,9 @@ CLAIMS = (
         judge=_moves,
         draw=_path_figure,
         defect="no released code makes the input of the temporal figure",
-        caveat="anchors are keys above mean + 3 sd, or the greatest. Earlier rows of a causal model "
-        "never change, whatever it attends to, so that models are compared by rows that predict",
+        caveat="anchors are keys above mean + 3 sd, or the greatest. Earlier rows of a causal "
+        "model never change, whatever it attends to, so that models are compared by rows that "
+        "predict",
     ),
     Claim(
         "floating/H3",

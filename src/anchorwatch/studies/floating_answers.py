@@ -205,9 +205,9 @@ CLAIMS = (
         judge=_flatter,
         draw=_noise_figure,
         defect="no code for the stress tests was released",
-        caveat="a line in accuracy and not in its logarithmic odds: what is claimed is lost answers, "
-        "and an item that is always right has no odds. Who has more to lose falls more steeply, so "
-        "that accuracy without distractors is given for both",
+        caveat="a line in accuracy and not in its logarithmic odds: what is claimed is lost "
+        "answers, and an item that is always right has no odds. Who has more to lose falls more "
+        "steeply, so that accuracy without distractors is given for both",
     ),
     Claim(
         "floating/H22",

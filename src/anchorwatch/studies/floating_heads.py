@@ -81,9 +81,7 @@ def _retrieving(evidence: Evidence) -> tuple[dict[str, np.ndarray], dict[str, np
 
 def _deep(evidence: Evidence) -> Finding:
     mdm, arm = _retrieving(evidence)
-    mine, other, theirs = (
-        one.mean(axis=2) for one in (mdm["gold"], mdm["other"], arm["gold"])
-    )
+    mine, other, theirs = (one.mean(axis=2) for one in (mdm["gold"], mdm["other"], arm["gold"]))
     layers = mine.shape[1]
 
     def apart(means: np.ndarray) -> float:

@@ -72,19 +72,21 @@ def _identity(evidence: Evidence) -> Finding:
 
 def _sparser(evidence: Evidence) -> Finding:
     spread = by_prompt(evidence, MDM, "concentration", "effective_share", over="layer").value
-    falls, also = [], {}
+    falls, also, most = [], {}, 0.0
     for rule in DETECTORS:
         options = {"rule": rule}
         count = by_prompt(evidence, MDM, "sinks", "count", over="layer", options=options).value
         halves = np.column_stack([shallow(count), deep(count)])
         for half, mean in zip(("shallow", "deep"), means_of(halves), strict=True):
             also[f"anchors of a head by {rule}, {half} half"] = float(mean)
-        if also[f"anchors of a head by {rule}, shallow half"] >= MANY:
+        many = also[f"anchors of a head by {rule}, shallow half"]
+        most = max(most, many)
+        if many >= MANY:
             falls.append(Estimate.jackknife(halves, _fewer, PROMPT))
     if not falls:
         raise EvidenceError(
-            f"{ROLES['mdm'][0]} whose heads have {MANY:g} anchors or more in shallow layers, by any "
-            f"detector: this one's have {max(also.values()):.2g} at most"
+            f"{ROLES['mdm'][0]} whose heads have {MANY:g} anchors or more in shallow layers, by "
+            f"any detector: this one's have {most:.2g} at most"
         )
     also |= {
         f"effective share of keys, {where} layer": mean_of(spread[:, at])

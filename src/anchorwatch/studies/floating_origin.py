@@ -43,7 +43,9 @@ def _inherits(evidence: Evidence) -> Finding:
         raise EvidenceError(f"models of {LAYERS} layers or more: these have {layers}")
     also = {}
     for role, held in (("mdm", mdm), ("arm", arm)):
-        also[f"first layer after the change, {role.upper()}"] = mean_of(begins(means_of(held)[None]))
+        also[f"first layer after the change, {role.upper()}"] = mean_of(
+            begins(means_of(held)[None])
+        )
         also[f"rise there, {role.upper()}"] = risen = mean_of(rises(held))
         if not risen > RISE:  # a place is found in any profile: what does not begin has none
             raise EvidenceError(

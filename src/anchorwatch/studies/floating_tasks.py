@@ -84,7 +84,7 @@ def _tasks(evidence: Evidence) -> Finding:
             rest = means_of(np.delete(own, prompt, axis=0))
             each[:, task, prompt] = _further(own[prompt], means_of(other), rest)
     across, within = each.mean(axis=1)
-    also = {}
+    also: dict[str, float | str] = {}
     for at, name in enumerate(np.array(CLASSES)[known]):
         if np.nansum(sides[0][:, at]) + np.nansum(sides[1][:, at]):
             also |= {

@@ -121,7 +121,7 @@ def _turned(
 
 
 def _between(heads: Sequence[np.ndarray], queries: np.ndarray) -> float:
-    """Mean over heads of the divergence of two maps' queries, on keys that are anchors in either."""
+    """Mean over heads of the divergence of queries of two maps, on keys that are anchors in one."""
     one, other = (side[:, queries].mean(axis=1) for side in heads)
     anchors = floating().labels(one) | floating().labels(other)
     return float(jensen_shannon(np.where(anchors, one, 0), np.where(anchors, other, 0)).mean())
