@@ -7,7 +7,7 @@ from anchorwatch.errors import EvidenceError, SpecError
 from anchorwatch.studies.budget import budget
 from anchorwatch.studies.claim import Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import Estimate
-from anchorwatch.studies.evidence import answers
+from anchorwatch.studies.evidence import Traced, answers
 from anchorwatch.studies.findings import judged
 from anchorwatch.studies.needs import Runs, Seeds
 
@@ -58,11 +58,14 @@ def test_a_judge_is_held_to_what_was_announced():
 
 def test_a_claim_without_one_measured_unit_is_lacking_and_not_undecided():
     none = Measured(Estimate.mean([float("nan")] * 7, "prompt"))
-    empty = claim(lambda _: Finding({"it": none}))
-    with pytest.raises(EvidenceError, match="prompts in which this can be measured: none of 7"):
-        empty.find(Evidence.of({}))
-    (one,) = judged([empty], Evidence.of({}), {})
-    assert one.verdict is None and "none of 7" in one.lacking
+    empty, need = claim(lambda _: Finding({"it": none})), Seeds(("bound.all",))
+    lost = Traced((), (), 7, dict.fromkeys(range(5), "too long for 256 positions"))
+    for held, why in ((lost, "5 of them: too long for 256 positions"), (None, "never came up")):
+        evidence = Evidence.of({need: held})
+        with pytest.raises(EvidenceError, match=f"every statistic: none of 7 has one .*{why}"):
+            empty.find(evidence)
+        (one,) = judged([empty], evidence, {})
+        assert one.verdict is None and "none of 7" in one.lacking
 
 
 def test_a_model_at_the_floor_carries_no_claim():

@@ -131,8 +131,8 @@ def doubles_or_not(truth):
     rng = np.random.default_rng(13)
     count, mdm, arm = {
         SUPPORTED: (800, 0.8, 0.2),
-        REFUTED: (800, 0.4, 0.6),
-        UNDECIDED: (10, 0.5, 0.2),
+        REFUTED: (800, 0.3, 0.4),
+        UNDECIDED: (40, 0.3, 0.15),
     }[truth]
     cells = {}
     for role, gain in (("mdm", mdm), ("arm", arm)):

@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 
 from anchorwatch.errors import EvidenceError
-from anchorwatch.studies import floating_anchors, floating_origin
+from anchorwatch.studies import floating_anchors, floating_layers, floating_origin
 from anchorwatch.studies.catalogue import claims
 from anchorwatch.studies.estimates import PROMPT, SEED, Estimate
 from anchorwatch.studies.evidence import Traced
-from anchorwatch.studies.least import Least
+from anchorwatch.studies.least import Greatest, Least
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import TRUTHS, jumping, planting, said, told_whole, traces
 from floated import LENGTH, STEPS, layered, peaked
@@ -24,7 +24,7 @@ def moves_or_stays(truth):
     count, mdm, arm = {
         SUPPORTED: (20, 0.8, 0.1),
         REFUTED: (20, 0.1, 0.8),
-        UNDECIDED: (6, 0.5, 0.15),
+        UNDECIDED: (6, 0.5, 0.4),
     }[truth]
     return {
         MDM: traces(count, jumping(mdm), length=16, seed=6),
@@ -90,7 +90,8 @@ def sparser_or_not(truth):
     count, way = {SUPPORTED: (20, 1), REFUTED: (20, -1), UNDECIDED: (6, 0)}[truth]
 
     def keys(rng, index, layer, step):
-        depth = layer if way > 0 else 3 - layer if way < 0 else int(rng.integers(4))
+        goes = way or (1 if index % 3 else -1)  # one prompt in three goes the other way
+        depth = layer if goes > 0 else 3 - layer
         anchors = (6, 4, 2, 1)[depth] + int(rng.integers(2))
         held = np.full(LENGTH, 0.01) * rng.uniform(0.9, 1.1, LENGTH)
         held[rng.choice(LENGTH, anchors, replace=False)] = 1.0
@@ -103,8 +104,8 @@ def sparser_or_not(truth):
 def less_or_more(truth):
     count, mdm, arm, wide = {
         SUPPORTED: (20, 0.1, 0.9, 0.02),
-        REFUTED: (20, 0.9, 0.3, 0.02),
-        UNDECIDED: (6, 0.3, 0.9, 0.4),
+        REFUTED: (20, 0.9, 0.5, 0.02),
+        UNDECIDED: (6, 0.7, 0.85, 0.3),
     }[truth]
 
     def of(mean, seed):
@@ -122,7 +123,7 @@ def less_or_more(truth):
 
 @plants("floating/H8")
 def one_or_several(truth):
-    count, second = {SUPPORTED: (20, 0.9), REFUTED: (20, 0.02), UNDECIDED: (6, 0.1)}[truth]
+    count, second = {SUPPORTED: (20, 0.9), REFUTED: (20, 0.02), UNDECIDED: (6, 0.3)}[truth]
 
     return {MDM: _wide(count, second)}
 
@@ -215,6 +216,46 @@ def test_the_least_of_several_supports_only_if_all_do_and_refutes_with_a_correct
     assert least.p_below(2.0) == pytest.approx(2 * low.p_below(2.0))
     assert least.interval(0.95)[0] == low.interval(0.95)[0]
     assert least.interval(0.95)[1] == low.interval(0.975)[1]
+
+
+def test_the_greatest_of_several_is_the_least_of_their_contraries():
+    values = [[x - 0.1, x, x + 0.1, x + 0.2] for x in (5.0, 1.0)]
+    most = Greatest.among([Estimate.mean(one, SEED) for one in values])
+    least = Least.among([Estimate.mean(np.negative(one), SEED) for one in values])
+    assert most.value == -least.value
+    assert most.interval(0.9) == pytest.approx([-x for x in reversed(least.interval(0.9))])
+    assert most.p_above(4.9) == pytest.approx(least.p_below(-4.9))
+    assert most.p_below(5.3) == pytest.approx(least.p_above(-5.3))
+
+
+@pytest.mark.parametrize("kind", [Least, Greatest])
+def test_one_without_a_value_leaves_the_extreme_unknown_in_any_order(kind):
+    known, unknown = Estimate.mean([1.0, 1.1, 1.2], SEED), Estimate.mean([np.nan] * 3, SEED)
+    for order in ([known, unknown], [unknown, known]):
+        found = kind.among(order)
+        assert found.why
+        assert np.isnan(found.value)
+        assert all(map(np.isnan, found.interval(0.95)))
+
+
+def test_what_no_anchors_can_show_is_lacking_and_not_refuted():
+    """A model without a sink, or whose detectors never fire, decides nothing."""
+    even = layered(6, lambda rng, index, layer, step: np.ones(LENGTH) + 0.1 * rng.random(LENGTH))
+    causal = layered(6, lambda rng, *_: np.ones(LENGTH) + 0.1 * rng.random(LENGTH), causal=True)
+    for name, held, says in (
+        ("floating/H7", less_or_more(SUPPORTED) | {ARM: causal}, "with a sink, whose greatest key"),
+        ("floating/H10", inherited_or_not(SUPPORTED) | {MDM: even}, "whose sink begins at some"),
+    ):
+        with pytest.raises(EvidenceError, match=says):
+            said(claims([name])[0], held)
+
+
+def test_a_detector_that_never_fires_does_not_decide():
+    _, finding = said(claims(["floating/H6"])[0], sparser_or_not(SUPPORTED))
+    names = [name for name in finding.also if "shallow" in name]
+    fired = [name for name in names if finding.also[name] >= floating_layers.MANY]
+    assert 0 < len(fired) < len(names)
+    assert len(finding.measured["anchors"].estimate.others) == len(fired)
 
 
 def test_networks_trained_apart_inherit_nothing():

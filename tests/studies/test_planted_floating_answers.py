@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from anchorwatch.errors import EvidenceError
 from anchorwatch.studies import (
     floating_answers,
     floating_depth,
@@ -12,10 +13,13 @@ from anchorwatch.studies import (
     floating_tasks,
 )
 from anchorwatch.studies.catalogue import claims
+from anchorwatch.studies.discrete import mean_score
+from anchorwatch.studies.estimates import ITEM, Estimate
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import TRUTHS, answered, planting, right, said, told_whole
 
 PLANTED, plants = planting()
+ARMS = ("edited", "control")
 
 
 @plants("floating/H15")
@@ -42,6 +46,7 @@ def shallow_or_deep(truth):
     rows = [
         {"unit": unit, "half": half, "did": mean + 0.05 * rng.normal()}
         | {"difference": mean + 0.1, "control_difference": 0.1}
+        | {f"hidden_{what}_{arm}": 0.2 for what in ("keys", "share") for arm in ARMS}
         for unit in range(count)
         for half, mean in (("shallow", own), ("deep", deep))
     ]
@@ -58,6 +63,7 @@ def wherever_or_near(truth):
     }[truth]
     rows = [
         {"unit": unit, "place": place, "lift": 2 ** (0.6 + near * at + noise * rng.normal())}
+        | {"right": 1.0}
         for unit in range(count)
         for at, place in enumerate(("first", "middle", "last"))
     ]
@@ -157,3 +163,32 @@ def test_the_verdict_is_the_truth(name, truth):
 def test_what_it_measured_is_told_whole(name):
     (claim,) = claims([name])
     told_whole(claim, said(claim, PLANTED[name](SUPPORTED))[1])
+
+
+def test_what_cannot_be_doubled_lacks_room_and_is_not_refuted():
+    held = {
+        (role, context, "none"): [float(context == "gold")] * 40
+        for role in ("mdm", "arm")
+        for context in ("closed", "gold")
+    }
+    with pytest.raises(EvidenceError, match=r"the latter gains 1.000, the former can gain 1.000"):
+        said(claims(["floating/H23"])[0], {floating_answers.GAIN: answered(held)})
+
+
+def test_rollouts_that_do_not_differ_have_no_reason():
+    held = the_mask_or_the_model(SUPPORTED)
+    held[floating_flow.ROLLED["arm"]] = held[floating_flow.ROLLED["mdm"]]
+    with pytest.raises(EvidenceError, match="models whose rollouts differ: into the first token"):
+        said(claims(["floating/H19"])[0], held)
+
+
+def test_a_score_that_hardly_an_item_differs_in_is_not_certain():
+    values = np.r_[np.full(47, 0.0), 0.5]
+    found, plain = mean_score(values, ITEM, (-1.0, 1.0)), Estimate.mean(values, ITEM, (-1.0, 1.0))
+    assert found.value == plain.value
+    assert found.error > 2 * plain.error
+    many = np.tile([-1.0, 0.0, 1.0], 1000)
+    assert mean_score(many, ITEM, (-1.0, 1.0)).interval(0.95) == pytest.approx(
+        Estimate.mean(many, ITEM).interval(0.95), abs=1e-3
+    )
+    assert mean_score([1.0] * 3, ITEM, (-1.0, 1.0)).why == "3 items, 5 needed"

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from anchorwatch.errors import EvidenceError
 from anchorwatch.studies import floating_anchors, floating_tasks, sets
 from anchorwatch.studies.catalogue import claims
+from anchorwatch.studies.evidence import Traced
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import TRUTHS, planting, said, told_whole
 from floated import LENGTH, STEPS, layered, peaked
@@ -79,6 +81,20 @@ def masses(gold):
     return made
 
 
+ANSWER = 7
+
+
+def answering(rng, index, maps):
+    """What is written is the answer."""
+    return {ANSWER: " " + sets.ASKED[index].answers[0]}
+
+
+def right_tokens(rng, index):
+    own = np.arange(10, LENGTH + 10) + 100 * (index + 1)
+    own[[0, *range(LENGTH - STEPS, LENGTH)]] = ANSWER  # what is written stands in gold
+    return own
+
+
 def even(rng, index, layer, step):
     return np.ones(LENGTH)
 
@@ -92,9 +108,10 @@ def deep_or_shallow(truth):
     def going(way):
         return lambda rng, index, layer: 0.4 + way * 0.1 * (layer - 1.5) + noise * rng.normal()
 
+    given = {"regions": passages, "tokens": right_tokens, "texts": answering}
     return {
-        MDM: layered(count, even, seed=38, regions=passages, more=masses(going(way))),
-        ARM: layered(count, even, causal=True, seed=39, regions=passages, more=masses(going(-way))),
+        MDM: layered(count, even, seed=38, more=masses(going(way)), **given),
+        ARM: layered(count, even, causal=True, seed=39, more=masses(going(-way)), **given),
     }
 
 
@@ -106,11 +123,6 @@ def few_or_all(truth):
         UNDECIDED: (6, 1, 0.6),
     }[truth]
 
-    def tokens(rng, index):
-        own = np.arange(1, LENGTH + 1) + 100 * (index + 1)
-        own[[0, *range(LENGTH - STEPS, LENGTH)]] = 7  # what is written stands in gold
-        return own
-
     def keys(rng, index, layer, step):
         held = np.ones((2, 1, LENGTH))
         for head in range(2):
@@ -120,7 +132,7 @@ def few_or_all(truth):
         return held
 
     gold = masses(lambda rng, index, layer: 0.3)
-    given = {"regions": passages, "more": gold, "tokens": tokens}
+    given = {"regions": passages, "more": gold, "tokens": right_tokens, "texts": answering}
     return {
         MDM: layered(count, keys, seed=40, **given),
         ARM: layered(count, keys, causal=True, seed=41, **given),
@@ -160,7 +172,7 @@ def structure_or_content(truth):
 
 @plants("floating/H25")
 def goes_with_or_not(truth):
-    count, way = {SUPPORTED: (40, 1), REFUTED: (40, -1), UNDECIDED: (8, 0)}[truth]
+    count, way = {SUPPORTED: (40, 1), REFUTED: (40, -1), UNDECIDED: (12, 0)}[truth]
     good = np.arange(count) % 2 == 0
     at = {}
 
@@ -217,3 +229,38 @@ def test_the_verdict_is_the_truth(name, truth):
 def test_what_it_measured_is_told_whole(name):
     (claim,) = claims([name])
     told_whole(claim, said(claim, PLANTED[name](SUPPORTED))[1])
+
+
+def test_what_heads_look_at_in_wrong_answers_is_no_retrieval():
+    wrong = {"tokens": right_tokens, "texts": lambda *_: {ANSWER: " nothing"}}
+    more = masses(lambda rng, index, layer: 0.3)
+    held = deep_or_shallow(SUPPORTED)
+    held |= {MDM: layered(8, even, seed=38, regions=passages, more=more, **wrong)}
+    held |= {ARM: Traced.of(held[ARM].traces[:8])}
+    for name in ("floating/H13", "floating/H14"):
+        with pytest.raises(EvidenceError, match=r"of 8 there are 0 \(the MDM is right in 0, the"):
+            said(claims([name])[0], held)
+    with pytest.raises(EvidenceError, match="this one is right in 0 and wrong in 8"):
+        said(claims(["floating/H25"])[0], held)
+
+
+def test_layers_that_look_at_any_passage_deep_are_not_said_to_retrieve_deep():
+    def both(rng, index, maps):
+        (_, held) = masses(lambda rng, index, layer: 0.1 * (layer + 1))(rng, index, maps)[
+            "commit_region_mass"
+        ]
+        held = held[..., :1] * np.exp(0.05 * rng.normal(size=held.shape))
+        return {"commit_region_mass": (("layer", "head", "position", "key_region"), held)}
+
+    held = deep_or_shallow(SUPPORTED)
+    given = {"regions": passages, "tokens": right_tokens, "texts": answering}
+    held[MDM] = layered(20, even, seed=46, more=both, **given)
+    verdict, finding = said(claims(["floating/H13"])[0], held)
+    assert verdict != SUPPORTED
+    assert finding.measured["deep"].estimate.interval(0.99)[0] > 0.5
+
+
+def test_a_kind_of_token_that_a_prompt_lacks_says_nothing_of_its_task():
+    lifts = np.array([1.0, 2.0, np.nan, 0.5])
+    other, rest = np.array([1.0, 2.0, 3.0, 0.5]), np.array([2.0, 4.0, 0.0, 1.0])
+    assert floating_tasks._further(lifts, other, rest) == pytest.approx([0.0, 0.0])

@@ -5,7 +5,7 @@ import pytest
 import scipy.spatial.distance
 
 import anchorwatch as aw
-from anchorwatch.edits import knock_out
+from anchorwatch.edits import knock_out, random_heads
 from anchorwatch.errors import EvidenceError
 from anchorwatch.models.loading import load
 from anchorwatch.studies import rows_floating as made
@@ -30,56 +30,62 @@ def test_every_table_is_known():
     assert made.ROWS.items() <= ROWS.items()
 
 
-def maps_at(model, unit, step):
-    """[layer, head, query, key] of a step, and which positions are masked."""
-    item = sets.ASKED[unit]
-    trace = aw.run(
-        model, item.prompt(), made._writes(model), probes=(aw.probes.pattern(steps=(step,)),)
-    )
-    shape = (model.num_layers, model.num_heads)
-    maps = trace["pattern"].values.astype(np.float64)
-    return maps.reshape(*shape, *maps.shape[1:]), trace.role[step] == MASKED
+def slow_between(before, after, queries, prompt):
+    """Head by head, of [head, query, key] maps."""
+    each = []
+    for one, other in zip(before, after, strict=True):
+        rows = [side[queries][:, :prompt].mean(axis=0) for side in (one, other)]
+        anchors = np.zeros(prompt, dtype=bool)
+        for row in rows:
+            high = row > row.mean() + 3 * row.std()
+            anchors |= high if high.any() else row == row.max()
+        kept = [row[anchors] / row[anchors].sum() for row in rows]
+        each.append(scipy.spatial.distance.jensenshannon(*kept, base=2) ** 2)
+    return np.mean(each)
 
 
-def test_masked_and_other_queries_are_split_head_by_head(mdm):
-    rows = made.query_split(mdm, 1, {})
+def test_positions_are_compared_with_themselves_before_they_were_written(mdm):
+    rows = made.queries_written(mdm, 1, {})
     assert [row["layer"] for row in rows] == list(range(mdm.num_layers))
-    slow = []
-    for step in (4, 8, 12):
-        maps, masked = maps_at(mdm, 1, step)
-        slow.append(
-            [
-                np.mean(
-                    [
-                        scipy.spatial.distance.jensenshannon(
-                            head[masked].mean(axis=0), head[~masked].mean(axis=0), base=2
-                        )
-                        ** 2
-                        for head in layer
-                    ]
-                )
-                for layer in maps
-            ]
-        )
-    assert [row["value"] for row in rows] == pytest.approx(np.mean(slow, axis=0), rel=METRIC)
+    at, item = (4, 8, 12), sets.ASKED[1]
+    probes = (aw.probes.pattern(steps=at),)
+    trace = aw.run(mdm, item.prompt(), made._writes(mdm), probes=probes)
+    held = trace["pattern"].values.astype(np.float64)
+    maps = held.reshape(len(at), mdm.num_layers, mdm.num_heads, *held.shape[1:])
+    prompt = int((trace.role[0] != MASKED).sum())
+    slow = np.zeros(mdm.num_layers)
+    for first in (0, 1):
+        masked = [trace.role[at[first + later]] == MASKED for later in (0, 1)]
+        wrote = np.flatnonzero(masked[0] & ~masked[1])
+        assert len(wrote) == 4
+        slow += [
+            slow_between(*pair, wrote, prompt)
+            for pair in zip(*maps[first : first + 2], strict=True)
+        ]
+    assert [row["value"] for row in rows] == pytest.approx(slow / 2, rel=METRIC, abs=METRIC)
     assert all(row["null"] >= 0 for row in rows)
 
 
-def test_queries_that_are_alike_are_no_further_apart_than_by_chance():
-    rng = np.random.default_rng(0)
-    heads = rng.dirichlet(np.full(12, 5.0), size=(6, 40))
-    masked = np.arange(40) < 16
-    value, null, _ = made._apart(heads, masked, rng)
-    assert value == pytest.approx(null, rel=0.3)
-    heads[:, masked] = heads[:, masked][..., ::-1] ** 4
-    heads /= heads.sum(axis=-1, keepdims=True)
-    assert made._apart(heads, masked, rng)[0] > 2 * null
+def test_attention_to_what_is_near_is_no_difference_of_queries():
+    """Masked positions stand together: dealt out by chance, these would be far from alike."""
+    queries, keys = 16, 60
+    near = np.exp(-np.abs(np.arange(keys) - (keys + np.arange(queries))[:, None]) / 5)
+    near = np.stack([near / near.sum(axis=1, keepdims=True)] * 2)
+    masked = [np.arange(queries) >= 4, np.arange(queries) >= 8]
+    value, null, elsewhere = made._turned([near, near], masked, np.random.default_rng(0))
+    assert (value, null, elsewhere) == (0.0, 0.0, 0.0)
+    looks = near.copy()
+    looks[:, 4:8] = looks[:, 4:8, ::-1]  # once written, they look at the other end
+    value, null, elsewhere = made._turned([near, looks], masked, np.random.default_rng(0))
+    assert value > 0.5
+    assert (null, elsewhere) == (0.0, 1.0)
 
 
 def test_gold_is_looked_at_in_each_place(mdm):
-    rows = made.gold_places(mdm, 0, {})
+    rows = made.gold_looks(mdm, 0, {})
     assert [row["place"] for row in rows] == ["first", "middle", "last"]
     assert all(row["lift"] > 0 for row in rows)
+    assert {row["right"] for row in rows} <= {0.0, 1.0}
     assert len({round(row["lift"], 6) for row in rows}) == 3
 
 
@@ -99,22 +105,37 @@ def test_even_causal_attention_flows_into_the_first_token_and_even_open_attentio
 def test_retrieval_heads_are_taken_out_and_others_of_their_layers(mdm, monkeypatch):
     monkeypatch.setattr(made, "ITEMS", 2)
     monkeypatch.setitem(made._HEADS, mdm, ((0, 1), (1, 0)))
-    rows = made.heads_out(mdm, 3, {})
+    rows = made.heads_taken(mdm, 3, {})
     assert [row["item"] for row in rows] == [6, 7]
+    sizes = {"layers": mdm.num_layers, "per_layer": mdm.num_heads}
     for row in rows:
-        item = sets.GIVEN[row["item"]]
-        edits = [knock_out([(0, 1), (1, 0)])]
-        trace = aw.run(mdm, item.prompt(), made._answers(mdm), probes=(), edits=edits)
-        assert row["right_heads"] == right(trace, item)
+        item, own = sets.GIVEN[row["item"]], [(0, 1), (1, 0)]
+        drawn = random_heads(own, **sizes, seed=row["item"])  # anew for each question
+        for name, heads in (("heads", own), ("others", drawn)):
+            edits = [knock_out(heads)]
+            trace = aw.run(mdm, item.prompt(), made._answers(mdm), probes=(), edits=edits)
+            assert row[f"right_{name}"] == right(trace, item)
         assert row["heads"] == 2
 
 
-def test_a_model_that_writes_no_answers_has_no_retrieval_heads(mdm, monkeypatch):
-    shape = (mdm.num_layers, mdm.num_heads)
-    nothing = Reads(*[np.full(shape, np.nan)] * 3)
-    monkeypatch.setattr(made, "reads", lambda _: nothing)
-    monkeypatch.setattr(made, "FOUND_ON", 1)
-    with pytest.raises(EvidenceError, match="a model that writes answers: tiny/llada wrote none"):
+def finds(monkeypatch, scores, share=1.0, is_right=1.0):
+    """Heads as if every prompt had these scores, and was answered rightly or not."""
+    monkeypatch.setattr(made, "reads", lambda _: Reads(scores, 0 * scores, scores))
+    monkeypatch.setattr(made, "right", lambda *_: is_right)
+    monkeypatch.setattr(made, "FOUND_ON", 2)
+    monkeypatch.setattr(made, "RIGHT", 2)
+    monkeypatch.setattr(made, "SHARE_OUT", share)
+
+
+def test_a_model_that_is_never_right_has_no_retrieval_heads(mdm, monkeypatch):
+    finds(monkeypatch, np.ones((mdm.num_layers, mdm.num_heads)), is_right=0.0)
+    with pytest.raises(EvidenceError, match="2 of 2 prompts at least: tiny/llada is right in 0"):
+        made._retrieval_heads(mdm)
+
+
+def test_heads_that_look_at_other_passages_more_are_no_retrieval_heads(mdm, monkeypatch):
+    finds(monkeypatch, np.full((mdm.num_layers, mdm.num_heads), -0.1), share=0.0)
+    with pytest.raises(EvidenceError, match=r"2 heads that look more .* looks 0.100 less"):
         made._retrieval_heads(mdm)
 
 
@@ -122,21 +143,20 @@ def test_heads_that_look_at_gold_are_found_and_at_most_half_of_a_layer(mdm, monk
     scores = np.zeros((mdm.num_layers, mdm.num_heads))
     scores[0] = 1.0 + np.arange(mdm.num_heads)
     scores[1, 1] = 0.5
-    monkeypatch.setattr(made, "reads", lambda _: Reads(scores, 0 * scores, scores))
-    monkeypatch.setattr(made, "FOUND_ON", 1)
-    monkeypatch.setattr(made, "SHARE_OUT", (mdm.num_heads // 2 + 1) / scores.size)
+    finds(monkeypatch, scores, share=(mdm.num_heads // 2 + 1) / scores.size)
     best = range(mdm.num_heads - mdm.num_heads // 2, mdm.num_heads)
     assert made._retrieval_heads(mdm) == (*((0, head) for head in best), (1, 1))
 
 
 def test_both_halves_are_hidden_against_others_of_their_kind(mdm, monkeypatch):
     monkeypatch.setattr(made, "LENGTH", 4)
-    rows = {row["half"]: row for row in made.hidden_by_depth(mdm, 0, {})}
+    rows = {row["half"]: row for row in made.hidden_in_halves(mdm, 0, {})}
     assert set(rows) == {"shallow", "deep"}
     for row in rows.values():
         assert row["did"] == pytest.approx(
             row["difference"] - row["control_difference"], abs=METRIC
         )
+        assert row["hidden_keys_edited"] >= row["hidden_keys_control"] >= 0
 
 
 def test_weights_at_the_same_places_tell_who_is_who(mdm, arm):

@@ -116,6 +116,14 @@ def test_all_criteria_must_hold_and_one_can_refute():
     assert verdicts([two(-1, 0.05)])[0].says == REFUTED
 
 
+@given(st.floats(-1, 1), st.floats(-1, 1))
+def test_the_interval_of_a_refuted_claim_lies_outside_at_the_level_it_says(first, second):
+    (found,) = verdicts([two(first, second)])
+    assert found.level == pytest.approx(0.975 if found.says == REFUTED else 0.95)
+    outside = [high < 0 for _, high in found.intervals.values()]
+    assert any(outside) or found.says != REFUTED
+
+
 def test_a_criterion_without_an_interval_supports_nothing():
     few = Finding({"it": Measured(Estimate.mean([1.0, 1.1], PROMPT))})
     found = verdicts([((criterion(),), few)])[0]
@@ -156,3 +164,11 @@ def test_undecided_says_what_would_have_been_shown():
         shown += verdicts([((criterion(),), drawn)])[0].says == SUPPORTED
     assert shown / RUNS == pytest.approx(0.8, abs=0.04)
     assert verdicts([claim(1.0)])[0].detectable == {}
+
+
+def test_what_no_possible_value_would_have_shown_is_said_to_be_out_of_reach():
+    share = Estimate(0.5, 0.2, 9, 10, PROMPT, centre=0.5, bounds=(0.0, 1.0))
+    for direction, margin in ((GREATER, 0.7), (LESS, 0.3)):
+        one = criterion(direction, margin)
+        (found,) = verdicts([((one,), Finding({"it": Measured(share)}))])
+        assert math.isinf(found.detectable["it"])

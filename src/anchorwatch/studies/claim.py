@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -127,7 +128,7 @@ class Claim:
     """Of analysis: prompt, item or training seed."""
     needs: tuple[Need, ...] = ()
     criteria: tuple[Criterion, ...] = ()
-    """All must hold; the first is the one in the table."""
+    """All must hold; a table of claims shows the one that binds, the least sure of them."""
     judge: Judge | None = None
     draw: Draw | None = None
     """A figure of the evidence, where there is one to draw."""
@@ -181,7 +182,14 @@ class Claim:
         if not any(one.estimate.n for one in found.measured.values()):
             count = max(one.estimate.missing for one in found.measured.values())
             raise EvidenceError(  # nothing was measured, which is not to be undecided
-                f"{self.unit}s in which this can be measured: none of {count} was one (too long "
-                "for the model, or what is asked about never came)"
+                f"{self.unit}s with a value of every statistic: none of {count} has one "
+                f"({self._whats_lost(evidence)})"
             )
         return found
+
+    def _whats_lost(self, evidence: Evidence) -> str:
+        """Why units have no value, the commonest reason first, as far as evidence says."""
+        held = (getattr(evidence[need], "unfit", {}) for need in self.needs)
+        why = Counter(said for lost in held for said in lost.values())
+        each = [f"{times} of them: {said}" for said, times in why.most_common()]
+        return "; ".join(each) or "all could be run, and what is measured never came up in them"

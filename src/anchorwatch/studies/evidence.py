@@ -59,6 +59,13 @@ class Answered:
 
     results: Results
 
+    @property
+    def unfit(self) -> dict[str, str]:
+        """Why an item could not be asked in some cell, by its name."""
+        rows = self.results.rows
+        lost = rows[rows["unfit"] != ""] if "unfit" in rows else rows[:0]
+        return dict(zip(lost["item"].astype(str), lost["unfit"].astype(str), strict=True))
+
 
 @dataclass(frozen=True, eq=False)
 class PerPrompt:

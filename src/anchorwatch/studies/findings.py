@@ -73,6 +73,7 @@ class Judged:
         assert self.verdict is not None
         found = self.finding.measured[one.name]
         low, high = self.verdict.intervals[one.name]
+        shown = self.verdict.detectable.get(one.name, math.nan)
         return {
             "criterion": one.name,
             "statistic": one.statistic,
@@ -91,7 +92,8 @@ class Judged:
             "bounds": found.estimate.bounds,
             "null": found.null,
             "control": found.control,
-            "detectable": self.verdict.detectable.get(one.name, math.nan),
+            "detectable": math.nan if math.isinf(shown) else shown,
+            "out_of_reach": math.isinf(shown),
             "why": found.estimate.why,
         }
 

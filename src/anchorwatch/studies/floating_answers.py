@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from anchorwatch.errors import EvidenceError
 from anchorwatch.evaluation.effects import slope
 from anchorwatch.evaluation.tables import gains
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
-from anchorwatch.studies.estimates import ITEM, Estimate
+from anchorwatch.studies.discrete import mean_score
+from anchorwatch.studies.estimates import ITEM
 from anchorwatch.studies.evidence import answers, by_item, mean_of, means_of
 from anchorwatch.studies.needs import ROLES, Asked
 
@@ -25,8 +27,10 @@ PROMPTED = {
     name: Asked(("mdm",), ("closed", "gold"), template=f"floating-{name}")
     for name in ("rules", "examples")
 }
-LEAST = 0.05
-"""Of the questions: a model that gains less from a passage has nothing to lose or to double."""
+LEAST = 0.3
+"""Of the questions, as for floating/H15: a model that answers fewer has too little to lose."""
+GAINS = 0.05
+"""Of the questions: a model that gains less from a passage has nothing to double."""
 _DOUBLINGS = tuple(float(np.log2(1 + others)) for others in (0, 1, 2, 4))
 
 
@@ -35,8 +39,13 @@ def _doubles(evidence: Evidence) -> Finding:
     scores = by_item(evidence, GAIN, cells)
     mdm, arm = scores[:, 1] - scores[:, 0], scores[:, 3] - scores[:, 2]
     means = means_of(scores)
-    answers(mean_of(arm), LEAST, f"with its passage, over the closed book, {ROLES['arm'][0]}")
+    answers(mean_of(arm), GAINS, f"with its passage, over the closed book, {ROLES['arm'][0]}")
     gained, beside = mean_of(mdm), mean_of(arm)
+    if 2 * beside > (room := 1 - float(means[0])):
+        raise EvidenceError(
+            f"questions of which {ROLES['mdm'][0]} could gain twice what {ROLES['arm'][0]} does: "
+            f"the latter gains {beside:.3f}, the former can gain {room:.3f} at most"
+        )
     also = {
         "gain of the MDM": gained,
         "gain of the ARM": beside,
@@ -46,7 +55,7 @@ def _doubles(evidence: Evidence) -> Finding:
         "MDM closed book": float(means[0]),
         "ARM closed book": float(means[2]),
     }
-    effect = Estimate.mean(mdm - 2 * arm, ITEM, (-3.0, 3.0))
+    effect = mean_score(mdm - 2 * arm, ITEM, (-3.0, 3.0))
     return Finding({"doubles": Measured(effect, null=-beside, control=beside)}, also)
 
 
@@ -68,7 +77,11 @@ def _flatter(evidence: Evidence) -> Finding:
         f"slope of the {role.upper()}": mean_of(x)
         for role, x in zip(roles, (mdm, arm), strict=True)
     }
-    return Finding({"slope": Measured(Estimate.mean(mdm - arm, ITEM), null=0.0)}, also)
+    for role, share in zip(roles, means_of(scores)[[0, half]], strict=True):
+        also[f"accuracy without distractors, {role.upper()}"] = float(share)
+    steepest = float(np.abs(of(np.eye(half))).sum())  # right before the middle, wrong after it
+    effect = mean_score(mdm - arm, ITEM, (-steepest, steepest))
+    return Finding({"slope": Measured(effect, null=0.0)}, also)
 
 
 def _by_role(evidence: Evidence, need: Asked) -> dict[str, np.ndarray]:
@@ -87,11 +100,11 @@ def _not_lost(evidence: Evidence) -> Finding:
         index[role] = (held[:, 0] + held[:, 2]) / 2 - held[:, 1]
         also[f"last less first, {role.upper()}"] = mean_of(held[:, 2] - held[:, 0])
         also[f"accuracy, {role.upper()}"] = mean_of(held)
-    apart = Estimate.mean(index["mdm"] - index["arm"], ITEM, (-2.0, 2.0))
+    apart = mean_score(index["mdm"] - index["arm"], ITEM, (-2.0, 2.0))
     beside = mean_of(index["arm"])
     return Finding(
         {
-            "mdm": Measured(Estimate.mean(index["mdm"], ITEM, (-1.0, 1.0)), null=0.0),
+            "mdm": Measured(mean_score(index["mdm"], ITEM, (-1.0, 1.0)), null=0.0),
             "beside the ARM": Measured(apart, 0.0, beside),
         },
         also,
@@ -117,7 +130,7 @@ def _integrates(evidence: Evidence) -> Finding:
     found, also = {}, {}
     for name, other in (("far", 1), ("order", 2)):
         cost = {role: held[:, 0] - held[:, other] for role, held in scores.items()}
-        effect = Estimate.mean(cost["mdm"] - cost["arm"], ITEM, (-2.0, 2.0))
+        effect = mean_score(cost["mdm"] - cost["arm"], ITEM, (-2.0, 2.0))
         found[name] = Measured(effect, 0.0, mean_of(cost["arm"]))
         also[f"cost to the MDM, {name}"] = mean_of(cost["mdm"])
     return Finding(found, also)
@@ -131,10 +144,10 @@ def _prompt_helps(evidence: Evidence) -> Finding:
         also[f"gain with the prompt of {name}"] = mean_of(gain[name])
     answers(
         mean_of(gain["rules"]),
-        LEAST,
+        GAINS,
         f"with its passage, over the closed book, in the prompt of rules, {ROLES['mdm'][0]}",
     )
-    effect = Estimate.mean(gain["rules"] - gain["examples"], ITEM, (-2.0, 2.0))
+    effect = mean_score(gain["rules"] - gain["examples"], ITEM, (-2.0, 2.0))
     return Finding({"less": Measured(effect, 0.0, mean_of(gain["examples"]))}, also)
 
 
@@ -169,7 +182,8 @@ CLAIMS = (
         judge=_not_lost,
         draw=_place_figure,
         defect="no code for the stress tests was released",
-        caveat="without masks after the answer, which 2511.21338 finds harmful",
+        caveat="an MDM answers in a fixed number of positions, of which those after the answer are "
+        "masks for a while; 2511.21338 finds these harmful, and their number is not varied here",
     ),
     Claim(
         "floating/H21",
@@ -191,6 +205,9 @@ CLAIMS = (
         judge=_flatter,
         draw=_noise_figure,
         defect="no code for the stress tests was released",
+        caveat="a line in accuracy and not in its logarithmic odds: what is claimed is lost "
+        "answers, and an item that is always right has no odds. Who has more to lose falls more "
+        "steeply, so that accuracy without distractors is given for both",
     ),
     Claim(
         "floating/H22",

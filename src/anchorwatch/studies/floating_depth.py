@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from anchorwatch import metrics
 from anchorwatch.studies.anchors import floating
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
-from anchorwatch.studies.depths import deep, rise, shallow
+from anchorwatch.studies.depths import by_layer, deep, rise, shallow
 from anchorwatch.studies.estimates import PROMPT, Estimate
 from anchorwatch.studies.evidence import by_prompt, mean_of, means_of
 from anchorwatch.studies.floating_anchors import MDM
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _PAPER = "arXiv 2601.07894"
 _PART = (-1.0, 1.0)
-HALVES = Rows("mdm", "hidden_by_depth", passes=96)
+HALVES = Rows("mdm", "hidden_in_halves", passes=96)
 _RULE = {"rule": floating()}
 
 
@@ -30,9 +31,14 @@ def _angle(evidence: Evidence) -> Finding:
         by_prompt(evidence, MDM, "qk_split", name, over="layer", options=_RULE).value
         for name in ("angle_share", "norm_share")
     )
+    longer = _norm_helps(evidence)
     also = {
-        f"{name} share, {where} half": mean_of(half(held))
-        for name, held in (("angle", angle), ("norm", norm))
+        f"{name}, {where} half": mean_of(half(held))
+        for name, held in (
+            ("angle share", angle),
+            ("norm share", norm),
+            ("heads in which the norm helps", longer),
+        )
         for where, half in (("shallow", shallow), ("deep", deep))
     }
     return Finding(
@@ -43,6 +49,20 @@ def _angle(evidence: Evidence) -> Finding:
         },
         also,
     )
+
+
+def _norm_helps(evidence: Evidence) -> np.ndarray:
+    """[prompt, layer] share of heads whose anchors the norm works for: parts of either sign may
+    cancel in a sum, signs do not."""
+    held = evidence[MDM]
+    table = evidence.once(
+        (MDM, "qk_split", "head"),
+        lambda: metrics.qk_split(list(held.traces), floating(), by=["prompt", "layer", "head"]),
+    )
+    norm = table[table["quantity"] == "norm"].dropna(subset="value")
+    helps = norm.assign(value=(norm["value"] > 0).astype(float))
+    rows = helps.groupby(["prompt", "layer"], as_index=False)["value"].mean()
+    return by_layer(held, rows)
 
 
 def _angle_figure(evidence: Evidence) -> Figure | None:
@@ -93,6 +113,10 @@ def _needed(evidence: Evidence) -> Finding:
         )
         for half in ("shallow", "deep")
     }
+    for half in ("shallow", "deep"):
+        for words, arm in (("anchors", "edited"), ("others", "control")):
+            for what, name in (("keys of a head", "hidden_keys"), ("attention", "hidden_share")):
+                also[f"{what} hidden, {words}, {half}"] = mean_of(wide[f"{name}_{arm}"][half])
     control = mean_of(wide["control_difference"]["shallow"])
     return Finding(
         {
@@ -201,8 +225,8 @@ CLAIMS = (
     ),
     Claim(
         "floating/H17",
-        "Anchors are needed: hiding them in shallow layers costs more than hiding as many other "
-        "keys of the same kind, and more than in deep layers.",
+        "Anchors are needed: hiding them in shallow layers changes predictions more than hiding as "
+        "many other keys of the same kind, and more than in deep layers.",
         f"{_PAPER}, abstract; 2510.15731 says hiding the greatest costs under a point",
         "not reported",
         PROMPT,
@@ -230,6 +254,8 @@ CLAIMS = (
         ),
         judge=_needed,
         defect="no intervention was released",
-        caveat="up to three keys above mean + 3 sd of each head",
+        caveat="up to three keys above mean + 3 sd of each head. KL says that predictions change, "
+        "not that they become worse; halves differ in how much attention is hidden, which is given "
+        "beside",
     ),
 )

@@ -7,14 +7,17 @@ from math import log2
 import numpy as np
 import pandas as pd
 
+from anchorwatch.errors import EvidenceError
 from anchorwatch.studies.claim import EQUAL, GREATER, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import PROMPT, Estimate
 from anchorwatch.studies.evidence import mean_of
 from anchorwatch.studies.needs import Rows
 
 _PAPER = "arXiv 2601.07894"
-PLACES = Rows("mdm", "gold_places", passes=48)
+PLACES = Rows("mdm", "gold_looks", passes=48)
 ROLLED = {role: Rows(role, "first_rollout", passes=16) for role in ("mdm", "arm")}
+CONTRAST = 0.2
+"""Of the rollout into the first token: a fifth of the published contrast; less needs no reason."""
 TENTH = round(log2(1.1), 4)
 """Ten per cent either way, as a difference of logarithms."""
 
@@ -28,6 +31,7 @@ def _wherever(evidence: Evidence) -> Finding:
         f"times, gold {name}": float(2 ** mean_of(logs[name]))
         for name in ("first", "middle", "last")
     }
+    also["right"] = mean_of(table["right"])
     return Finding(
         {
             "attended": Measured(Estimate.mean((first + middle + last) / 3, PROMPT), null=0.0),
@@ -50,6 +54,12 @@ def _masks_doing(evidence: Evidence) -> Finding:
         return both[name].to_numpy(dtype=float)
 
     contrast = of("value arm") - of("value mdm")
+    if not mean_of(contrast) > CONTRAST:
+        raise EvidenceError(
+            "models whose rollouts differ: into the first token by more than "
+            f"{CONTRAST:g}, as published ones do by nearly 1: these differ by "
+            f"{mean_of(contrast):.3f}"
+        )
     of_masks = of("null arm") - of("null mdm")
     also = {
         f"{words}, {role.upper()}": mean_of(of(f"{name} {role}"))
@@ -102,7 +112,8 @@ CLAIMS = (
         ),
         judge=_wherever,
         defect="flow is not divided by length; one example; all rows of the map are equal",
-        caveat="direct attention of the answer's rows at all steps and layers, three passages",
+        caveat="direct attention, in all layers, of the rows that predict the answer's tokens when "
+        "they do, whether the answer is right or wrong; three passages",
     ),
     Claim(
         "floating/H19",

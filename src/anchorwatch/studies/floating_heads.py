@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from anchorwatch import metrics
+from anchorwatch.errors import EvidenceError
+from anchorwatch.studies import sets
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.depths import weighted_depth
 from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
 from anchorwatch.studies.evidence import answers, mean_of, means_of
 from anchorwatch.studies.floating_anchors import ARM, MDM
 from anchorwatch.studies.needs import ROLES, Rows, Runs
-from anchorwatch.studies.reading import reads
+from anchorwatch.studies.reading import RIGHT, reads, right
 
 if TYPE_CHECKING:
     from anchorwatch.figures.figure import Figure
 
 _PAPER = "arXiv 2601.07894"
-OUT = {role: Rows(role, "heads_out", passes=200) for role in ("mdm", "arm")}
+_SHARE, _GAP = (0.0, 1.0), (-1.0, 1.0)
+OUT = {role: Rows(role, "heads_taken", passes=200) for role in ("mdm", "arm")}
 LEAST = 0.3
 """Unedited accuracy below which there is too little to lose."""
 RETRIEVES = 0.1
@@ -46,22 +50,53 @@ def by_head(evidence: Evidence, need: Runs) -> dict[str, np.ndarray]:
     return found
 
 
+def scored(evidence: Evidence, need: Runs) -> np.ndarray:
+    """[prompt] whether the answer is right; NaN where there is no run."""
+    held = evidence[need]
+    found = np.full(held.count, np.nan)
+    for place, trace in zip(held.places, held.traces, strict=True):
+        found[place] = right(trace, sets.ASKED[place])
+    return found
+
+
+def _retrieving(evidence: Evidence) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """`by_head` of the MDM and of the ARM on prompts that both answer rightly, NaN on others.
+
+    What heads look at while a wrong answer is written is no retrieval.
+    """
+    mdm, arm = (scored(evidence, need) == 1 for need in (MDM, ARM))
+    both = mdm & arm
+    if both.sum() < RIGHT:
+        raise EvidenceError(
+            f"{RIGHT} prompts or more that both models answer rightly: of {len(both)} there are "
+            f"{both.sum()} (the MDM is right in {mdm.sum()}, the ARM in {arm.sum()})"
+        )
+    told = [by_head(evidence, need) for need in (MDM, ARM)]
+    kept = [
+        {name: np.where(both[:, None, None], held, np.nan) for name, held in one.items()}
+        for one in told
+    ]
+    return kept[0], kept[1]
+
+
 def _deep(evidence: Evidence) -> Finding:
-    mdm, arm = (by_head(evidence, need) for need in (MDM, ARM))
-    mine, theirs = (one["gold"].mean(axis=2) for one in (mdm, arm))
+    mdm, arm = _retrieving(evidence)
+    mine, other, theirs = (one.mean(axis=2) for one in (mdm["gold"], mdm["other"], arm["gold"]))
     layers = mine.shape[1]
 
     def apart(means: np.ndarray) -> float:
         return weighted_depth(means[:layers]) - weighted_depth(means[layers:])
 
-    other = weighted_depth(means_of(mdm["other"].mean(axis=2)))
-    beside = weighted_depth(means_of(theirs))
+    def beside(held: np.ndarray) -> Measured:
+        effect = Estimate.jackknife(np.hstack([mine, held]), apart, PROMPT)
+        return Measured(replace(effect, bounds=_GAP), 0.0, weighted_depth(means_of(held)))
+
+    own = replace(Estimate.jackknife(mine, weighted_depth, PROMPT), bounds=_SHARE)
     return Finding(
         {
-            "deep": Measured(Estimate.jackknife(mine, weighted_depth, PROMPT), 0.5, other),
-            "beside the ARM": Measured(
-                Estimate.jackknife(np.hstack([mine, theirs]), apart, PROMPT), 0.0, beside
-            ),
+            "deep": Measured(own, 0.5),
+            "beside other passages": beside(other),
+            "beside the ARM": beside(theirs),
         },
         {
             f"attention to gold, {where} layer": mean_of(mine[:, at])
@@ -83,14 +118,22 @@ def _carried_by(scores: np.ndarray) -> float:
 
 
 def _few(evidence: Evidence) -> Finding:
-    found, shares = {}, {}
-    for role, need in (("MDM", MDM), ("ARM", ARM)):
-        copy = by_head(evidence, need)["copy"]
-        heads = copy.reshape(len(copy), -1)
-        found[role] = Estimate.jackknife(heads, _carried_by, PROMPT)
-        at_least = means_of(heads) >= RETRIEVES
-        shares[f"share of heads that copy at least a tenth, {role}"] = float(at_least.mean())
-    return Finding({"mdm": Measured(found["MDM"], 1.0, found["ARM"].value)}, shares)
+    held = [one["copy"].reshape(len(one["copy"]), -1) for one in _retrieving(evidence)]
+    heads = held[0].shape[1]
+
+    def apart(means: np.ndarray) -> float:
+        return _carried_by(means[:heads]) - _carried_by(means[heads:])
+
+    mdm = replace(Estimate.jackknife(held[0], _carried_by, PROMPT), bounds=_SHARE)
+    beside = replace(Estimate.jackknife(np.hstack(held), apart, PROMPT), bounds=_GAP)
+    arm = _carried_by(means_of(held[1]))
+    also = {
+        f"share of heads that copy at least a tenth, {role}": float(
+            (means_of(one) >= RETRIEVES).mean()
+        )
+        for role, one in zip(("MDM", "ARM"), held, strict=True)
+    }
+    return Finding({"mdm": Measured(mdm, 1.0), "beside the ARM": Measured(beside, 0.0, arm)}, also)
 
 
 def _matter(evidence: Evidence) -> Finding:
@@ -128,7 +171,16 @@ CLAIMS = (
                 0.5,
                 "one half is what layers that retrieve alike give",
                 null="layers that retrieve alike",
-                control="the passages without the answer, scaled to gold's length",
+            ),
+            Criterion(
+                "beside other passages",
+                "the same, less that of attention to the passages without the answer, scaled to "
+                "gold's length",
+                GREATER,
+                0.0,
+                "layers that look at any passage alike deep do not retrieve deeper",
+                null="passages alike",
+                control="the passages without the answer",
             ),
             Criterion(
                 "beside the ARM",
@@ -143,11 +195,13 @@ CLAIMS = (
         judge=_deep,
         draw=_map_figure,
         defect=_NO_SCRIPT,
-        caveat="the published score is not known; attention to the evidence is the likeliest",
+        caveat="the published score is not known; attention to the evidence is the likeliest. Of "
+        "prompts that both models answer rightly",
     ),
     Claim(
         "floating/H14",
-        "Retrieval heads are few.",
+        "Retrieval heads of masked diffusion models are few, and no larger a part of all than in "
+        "autoregressive ones.",
         f"{_PAPER}, retrieval-head maps",
         "ARMs 2 to 6 % at .1 or more; the MDM map has 20 % at .5 or more, on an unknown scale",
         PROMPT,
@@ -163,6 +217,14 @@ CLAIMS = (
                 "a quarter lies between maps that are mostly zeros (Wu et al.) and the published "
                 "one of LLaDA, where a fifth of the heads score .5 or more",
                 null="all heads alike",
+            ),
+            Criterion(
+                "beside the ARM",
+                "the same, less that of the ARM on the same prompts",
+                LESS,
+                0.1,
+                "a tenth of the heads: the published map of the MDM has a fifth, ARMs 2 to 6 %",
+                null="no difference between the models",
                 control="the ARM",
             ),
         ),
@@ -170,7 +232,7 @@ CLAIMS = (
         draw=_map_figure,
         defect=_NO_SCRIPT,
         caveat="a share of heads above a threshold has no standard error over prompts, so that an "
-        "effective number stands for it",
+        "effective number stands for it. Of prompts that both models answer rightly",
     ),
     Claim(
         "floating/H15",
@@ -195,7 +257,8 @@ CLAIMS = (
         ),
         judge=_matter,
         defect=_NO_SCRIPT + "; in Wu et al.'s control the heads under test are never left out",
-        caveat="heads are found on other prompts, beside other passages; 3 % of them, two at "
-        "least. Questions have their own passage only",
+        caveat="heads are found on other prompts, answered rightly beside another passage; 3 % of "
+        "them, two at least. Questions have their own passage only, and other heads are drawn for "
+        "each",
     ),
 )

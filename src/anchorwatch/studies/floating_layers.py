@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from functools import partial
+from math import log2
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from anchorwatch import metrics
+from anchorwatch.errors import EvidenceError
+from anchorwatch.metrics.reading import slabs
 from anchorwatch.rules import mass, robust_zscore
-from anchorwatch.studies.anchors import floating
+from anchorwatch.studies.anchors import absorbed_beyond, floating
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
-from anchorwatch.studies.depths import by_layer, rise
+from anchorwatch.studies.depths import by_layer, deep, rise, shallow
 from anchorwatch.studies.estimates import PROMPT, Estimate
 from anchorwatch.studies.evidence import PerPrompt, by_prompt, mean_of, means_of
 from anchorwatch.studies.floating_anchors import ANCHORS, ARM, MDM
-from anchorwatch.studies.needs import Runs
+from anchorwatch.studies.least import Least
+from anchorwatch.studies.needs import ROLES, Runs
 
 if TYPE_CHECKING:
     from anchorwatch.figures.figure import Figure
 
 _PAPER = "arXiv 2601.07894"
-_GAP = (-1.0, 1.0)
-_SETS = ("first", "top1", "top5", ANCHORS, floating())
+_SETS = ("first", "top1", ANCHORS, floating())
+DETECTORS = (ANCHORS, robust_zscore(), mass(0.5))
+"""By mean and sd, by median and MAD, and the fewest keys that take half of the attention."""
+MANY = 2.0
+"""Anchors of a head: deep layers are to have one or two, so that fewer cannot become sparse."""
+LESS_BY = -0.1
+QUARTER_MORE = round(log2(1.25), 4)
+"""A quarter more, as a difference of logarithms."""
 DETECTOR = (
     "the detector adds 3 to a column mean, which is at most 1: it can never fire and falls back to "
     "the greatest key, so that every figure of absorption is of one key"
@@ -54,9 +64,7 @@ def _identity(evidence: Evidence) -> Finding:
     return Finding(
         {
             "first layer": Measured(Estimate.mean(gap[:, 0], PROMPT), null=0.0),
-            "beside deeper ones": Measured(
-                Estimate.mean(gap[:, 0] - deeper, PROMPT), 0.0, mean_of(deeper)
-            ),
+            "deeper layers": Measured(Estimate.mean(deeper, PROMPT), null=0.0),
         },
         also,
     )
@@ -64,14 +72,22 @@ def _identity(evidence: Evidence) -> Finding:
 
 def _sparser(evidence: Evidence) -> Finding:
     spread = by_prompt(evidence, MDM, "concentration", "effective_share", over="layer").value
-    counts = {
-        str(rule): rise(
-            by_prompt(evidence, MDM, "sinks", "count", over="layer", options={"rule": rule}).value
+    falls, also, most = [], {}, 0.0
+    for rule in DETECTORS:
+        options = {"rule": rule}
+        count = by_prompt(evidence, MDM, "sinks", "count", over="layer", options=options).value
+        halves = np.column_stack([shallow(count), deep(count)])
+        for half, mean in zip(("shallow", "deep"), means_of(halves), strict=True):
+            also[f"anchors of a head by {rule}, {half} half"] = float(mean)
+        many = also[f"anchors of a head by {rule}, shallow half"]
+        most = max(most, many)
+        if many >= MANY:
+            falls.append(Estimate.jackknife(halves, _fewer, PROMPT))
+    if not falls:
+        raise EvidenceError(
+            f"{ROLES['mdm'][0]} whose heads have {MANY:g} anchors or more in shallow layers, by "
+            f"any detector: this one's have {most:.2g} at most"
         )
-        for rule in (robust_zscore(), ANCHORS, mass(0.5))
-    }
-    robust = counts.pop(str(robust_zscore()))
-    also = {f"rise of the count by {name}": mean_of(v) for name, v in counts.items()}
     also |= {
         f"effective share of keys, {where} layer": mean_of(spread[:, at])
         for where, at in (("first", 0), ("last", -1))
@@ -79,10 +95,15 @@ def _sparser(evidence: Evidence) -> Finding:
     return Finding(
         {
             "keys": Measured(Estimate.mean(rise(spread), PROMPT), null=0.0),
-            "anchors": Measured(Estimate.mean(robust, PROMPT), null=0.0),
+            "anchors": Measured(Least.among(falls), null=0.0),
         },
         also,
     )
+
+
+def _fewer(halves: np.ndarray) -> float:
+    """The part of the shallow half's anchors that the deep half lacks."""
+    return float(1 - halves[1] / halves[0])
 
 
 def _spread_figure(evidence: Evidence) -> Figure | None:
@@ -96,13 +117,33 @@ def absorbed(evidence: Evidence, need: Runs, name: str, *, over: str | None = No
     return by_prompt(evidence, need, "absorption", name, over=over, options={"sets": _SETS})
 
 
+def beyond(evidence: Evidence, need: Runs) -> dict[str, np.ndarray]:
+    """[prompt] attention beyond even attention on the keys that have most of it."""
+    held, names = evidence[need], ("top1", "top5", "anchors")
+
+    def made() -> dict[str, np.ndarray]:
+        found = np.full((held.count, len(names)), np.nan)
+        for place, trace in zip(held.places, held.traces, strict=True):
+            each = [absorbed_beyond(slab, ANCHORS) for slab in slabs(trace)]
+            found[place] = [mean_of(one) for one in np.moveaxis(np.array(each), 1, 0)]
+        return dict(zip(names, found.T, strict=True))
+
+    kept: dict[str, np.ndarray] = evidence.once((need, "absorbed_beyond"), made)
+    return kept
+
+
 def _absorbs_less(evidence: Evidence) -> Finding:
-    found, also = {}, {}
-    for called, name in (("top1", "top1"), ("top5", "top5"), ("anchors", str(ANCHORS))):
-        mdm, arm = (absorbed(evidence, need, name) for need in (MDM, ARM))
-        beyond = [one.value - one.null for one in (mdm, arm)]
-        effect = Estimate.mean(beyond[0] - beyond[1], PROMPT, (-2.0, 2.0))
-        found[called] = Measured(effect, 0.0, mean_of(beyond[1]))
+    mdm, arm = (beyond(evidence, need) for need in (MDM, ARM))
+    if not mean_of(arm["top1"]) > -LESS_BY:
+        raise EvidenceError(  # less than that by the same amount would be below nothing
+            f"{ROLES['arm'][0]} with a sink, whose greatest key takes {-LESS_BY:g} of attention "
+            f"or more beyond even attention: this one's takes {mean_of(arm['top1']):.3f}"
+        )
+    found = {
+        name: Measured(Estimate.mean(own - arm[name], PROMPT, (-2.0, 2.0)), 0.0, mean_of(arm[name]))
+        for name, own in mdm.items()
+    }
+    also = {f"MDM, {name}": mean_of(own) for name, own in mdm.items()}
     also["as published: MDM, its greatest key"] = mean_of(absorbed(evidence, MDM, "top1").value)
     also["as published: ARM, its first key"] = mean_of(absorbed(evidence, ARM, "first").value)
     return Finding(found, also)
@@ -123,9 +164,14 @@ def _depth_figure(evidence: Evidence) -> Figure | None:
 
 def _not_one_key(evidence: Evidence) -> Finding:
     every, one = (absorbed(evidence, MDM, name).value for name in (str(floating()), "top1"))
+    times = Estimate.mean(np.log2(every / one), PROMPT)
     return Finding(
-        {"more": Measured(Estimate.mean(every - one, PROMPT, _GAP), 0.0, mean_of(one))},
-        {"by all anchors": mean_of(every), "by the greatest": mean_of(one)},
+        {"more": Measured(times, 0.0)},
+        {
+            "times": float(2**times.value),
+            "by all anchors": mean_of(every),
+            "by the greatest": mean_of(one),
+        },
     )
 
 
@@ -141,7 +187,7 @@ def _grows(evidence: Evidence) -> Finding:
 CLAIMS = (
     Claim(
         "floating/H5",
-        "At the first layer anchors are decided by which token stands there, deeper by position.",
+        "At the first layer the token decides what a key receives, deeper its position does.",
         f"{_PAPER}, temporal figure of layer 0",
         "equal tokens have equal values in one example",
         PROMPT,
@@ -157,16 +203,17 @@ CLAIMS = (
                 null="token and place explain as much",
             ),
             Criterion(
-                "beside deeper ones",
-                "the same, less its mean over the other layers",
-                GREATER,
-                0.1,
-                "a tenth of the variance",
-                null="all layers alike",
-                control="the mean over the other layers",
+                "deeper layers",
+                "the same, mean over the other layers",
+                LESS,
+                0.0,
+                "that the place explains more is what is claimed of deeper layers",
+                null="token and place explain as much",
             ),
         ),
         judge=_identity,
+        caveat="of the logarithm of what every key receives, not of anchors alone: these are too "
+        "few to learn means of tokens from",
     ),
     Claim(
         "floating/H6",
@@ -187,17 +234,21 @@ CLAIMS = (
             ),
             Criterion(
                 "anchors",
-                "the same of the number of anchors of a head, by median and MAD",
-                LESS,
-                -1.0,
-                "one anchor: less is not many against few",
-                null="all layers alike",
+                "part of the shallow half's anchors that the deep half lacks, by the detector that "
+                "loses least (mean + 3 sd, median and MAD, keys that take half), of those that "
+                "find two anchors or more of a head in shallow layers",
+                GREATER,
+                0.25,
+                "a quarter fewer is the least that would be called sparser",
+                null="halves alike",
             ),
         ),
         judge=_sparser,
         draw=_spread_figure,
         defect="mean + 3 sd cannot flag more than a tenth of the positions, so that spread anchors "
         "are not seen",
+        caveat="a detector that finds hardly an anchor in shallow layers cannot lose any, and is "
+        "only reported",
     ),
     Claim(
         "floating/H7",
@@ -210,10 +261,10 @@ CLAIMS = (
         criteria=tuple(
             Criterion(
                 name,
-                f"share of attention on {words}, less what even attention under the same "
-                "visibility gives those keys, MDM less ARM on the same prompts",
+                f"attention beyond what even attention under the same visibility gives, on {words} "
+                "by that, MDM less ARM on the same prompts",
                 LESS,
-                -0.1,
+                LESS_BY,
                 "a tenth of all attention, a quarter of the published gap of 42 points",
                 null="no difference between the models",
                 control="the ARM",
@@ -238,13 +289,12 @@ CLAIMS = (
         criteria=(
             Criterion(
                 "more",
-                "share of attention on keys above mean + 3 sd (the greatest where there is none), "
-                "less that on the greatest key, MDM",
+                "log2 of how many times more attention keys above mean + 3 sd take (the greatest "
+                "where there is none) than the greatest key alone, MDM",
                 GREATER,
-                0.05,
-                "five points of attention, over a quarter of LLaDA's published mean of 18",
+                QUARTER_MORE,
+                "a quarter more; LLaDA's published 18 points would be 22 or more",
                 null="one anchor in each head",
-                control="the greatest key, which the published code gives",
             ),
         ),
         judge=_not_one_key,

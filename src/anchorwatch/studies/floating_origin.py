@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch.errors import EvidenceError
-from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
+from anchorwatch.studies.claim import LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import PROMPT, Estimate
 from anchorwatch.studies.evidence import mean_of, means_of
 from anchorwatch.studies.floating_anchors import ARM, MDM
 from anchorwatch.studies.floating_layers import DETECTOR, absorbed
-from anchorwatch.studies.needs import Rows
+from anchorwatch.studies.needs import ROLES, Rows
 
 _PAPER = "arXiv 2601.07894"
 WEIGHTS = {role: Rows(role, "weights", passes=0) for role in ("mdm", "arm")}
@@ -23,7 +23,8 @@ KIN = 0.2
 """Correlation of weights from which two networks have one origin; apart they have 0."""
 LAYERS = 3
 """With fewer there is one place to begin at."""
-_RISE = "five points of attention, as for floating/H9; the figure jumps by 43 (Dream) and 66 (Qwen)"
+RISE = 0.05
+"""Five points of attention, as for floating/H9; the figure jumps by 43 (Dream) and 66 (Qwen)."""
 
 
 def _inherits(evidence: Evidence) -> Finding:
@@ -40,17 +41,22 @@ def _inherits(evidence: Evidence) -> Finding:
     layers = mdm.shape[1]
     if layers < LAYERS:
         raise EvidenceError(f"models of {LAYERS} layers or more: these have {layers}")
+    also = {}
+    for role, held in (("mdm", mdm), ("arm", arm)):
+        also[f"first layer after the change, {role.upper()}"] = mean_of(
+            begins(means_of(held)[None])
+        )
+        also[f"rise there, {role.upper()}"] = risen = mean_of(rises(held))
+        if not risen > RISE:  # a place is found in any profile: what does not begin has none
+            raise EvidenceError(
+                f"{ROLES[role][0]} whose sink begins at some layer, where attention on the "
+                f"greatest key rises by more than {RISE:g}: this one's rises by {risen:.3f}"
+            )
     apart = np.abs(begins(mdm) - begins(arm))
-    found = {
-        "apart": Measured(Estimate.mean(apart, PROMPT, (0.0, layers - 2.0)), _by_chance(layers))
-    }
-    for name, held in (("mdm", mdm), ("arm", arm)):
-        found[f"{name} begins"] = Measured(Estimate.mean(rises(held), PROMPT), null=0.0)
-    also = {
-        f"first layer after the change, {name}": mean_of(begins(means_of(held)[None]))
-        for name, held in (("MDM", mdm), ("ARM", arm))
-    }
-    return Finding(found, also | {"correlation of weights": related})
+    effect = Estimate.mean(apart, PROMPT, (0.0, layers - 2.0))
+    return Finding(
+        {"apart": Measured(effect, _by_chance(layers))}, also | {"correlation of weights": related}
+    )
 
 
 def kinship(one: pd.DataFrame, other: pd.DataFrame) -> float:
@@ -123,18 +129,6 @@ CLAIMS = (
                 0.5,
                 "nearer to the same layer than to the next",
                 null="two places drawn evenly",
-            ),
-            *(
-                Criterion(
-                    f"{role} begins",
-                    "mean over the layers from that place on less that over those before, the "
-                    f"place found on other prompts, {role.upper()}",
-                    GREATER,
-                    0.05,
-                    _RISE,
-                    null="a place by chance",
-                )
-                for role in ("mdm", "arm")
             ),
         ),
         judge=_inherits,

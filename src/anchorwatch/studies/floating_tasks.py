@@ -17,44 +17,38 @@ from anchorwatch.studies.claim import GREATER, Claim, Criterion, Evidence, Findi
 from anchorwatch.studies.correlations import Correlation
 from anchorwatch.studies.depths import deep
 from anchorwatch.studies.estimates import PROMPT, Estimate
-from anchorwatch.studies.evidence import Traced, by_cell, by_trace, mean_of
+from anchorwatch.studies.evidence import Traced, by_cell, by_trace, mean_of, means_of
 from anchorwatch.studies.floating_anchors import MDM, turnover
-from anchorwatch.studies.floating_heads import by_head
+from anchorwatch.studies.floating_heads import by_head, scored
+from anchorwatch.studies.least import Greatest
 from anchorwatch.studies.needs import ROLES, Rows, Runs
-from anchorwatch.studies.reading import right
+from anchorwatch.studies.reading import RIGHT
 
 _PAPER = "arXiv 2601.07894"
 TOLD = Runs("mdm", "told")
-QUERIES = Rows("mdm", "query_split", passes=16)
-ROOM = 0.05
-"""Of the answers: fewer wrong ones, or right ones, say nothing of what goes with them."""
+QUERIES = Rows("mdm", "queries_written", passes=16)
 _MOMENTS = (("y", "y"), ("x", "x"), ("z", "z"), ("y", "x"), ("y", "z"), ("x", "z"))
 
 
 def _success(evidence: Evidence) -> Finding:
-    held = evidence[MDM]
-    scored = np.full(held.count, np.nan)
-    for place, trace in zip(held.places, held.traces, strict=True):
-        scored[place] = right(trace, sets.ASKED[place])
-    share = mean_of(scored)
-    if not ROOM <= share <= 1 - ROOM:
+    held, score = evidence[MDM], scored(evidence, MDM)
+    good, bad = int((score == 1).sum()), int((score == 0).sum())
+    if min(good, bad) < RIGHT:
         raise EvidenceError(
-            f"{ROLES['mdm'][0]} that is right in {ROOM:.0%} to {1 - ROOM:.0%} of the prompts: "
-            f"this one is in {share:.0%}"
+            f"{ROLES['mdm'][0]} that is right in {RIGHT} prompts and wrong in {RIGHT} at least: "
+            f"this one is right in {good} and wrong in {bad}"
         )
     length = by_trace(held, lambda trace: trace.canvas.shape[1])
     seen = by_head(evidence, MDM)
     looks = (seen["gold"] - seen["other"]).mean(axis=(1, 2))
     moves = turnover(evidence, MDM)
-    found = {
-        "moves": Measured(_goes_with(scored, moves, length), null=0.0),
-        "evidence": Measured(_goes_with(scored, looks, length), null=0.0),
-    }
-    also = {"right": share}
+    each = {"moves": _goes_with(score, moves, length), "evidence": _goes_with(score, looks, length)}
+    also = {"right": mean_of(score)}
+    also |= {f"correlation, {name}": one.value for name, one in each.items()}
     for name, held_by in (("turnover", moves), ("attention to gold beyond others", looks)):
-        for words, which in (("right", scored > 0.5), ("wrong", scored <= 0.5)):
+        for words, which in (("right", score == 1), ("wrong", score == 0)):
             also[f"{name}, {words} answers"] = mean_of(held_by[which])
-    return Finding(found, also)
+    return Finding({"either": Measured(Greatest.among(list(each.values())), null=0.0)}, also)
 
 
 def _goes_with(y: np.ndarray, x: np.ndarray, z: np.ndarray) -> Estimate:
@@ -81,20 +75,36 @@ def _partial(means: np.ndarray) -> float:
 
 def _tasks(evidence: Evidence) -> Finding:
     asked, told = (_profiles(evidence, need) for need in (MDM, TOLD))
-    known = ~(np.isnan(asked).all(axis=0) | np.isnan(told).all(axis=0))
-    known[TEMPLATE] = False  # what only a prompt's template has is no other use of a text
-    sides = [_scaled(np.nan_to_num(one[:, known])) for one in (asked, told)]
-    means = [_without_each(one) for one in sides]
-    across = (_apart(sides[0], means[1]) + _apart(sides[1], means[0])) / 2
-    within = (_apart(sides[0], means[0]) + _apart(sides[1], means[1])) / 2
-    also = {}
-    for at, name in zip(np.flatnonzero(known), np.array(CLASSES)[known], strict=True):
-        if at == MASK or not np.nansum(asked[:, at]) + np.nansum(told[:, at]):
-            continue
-        also[f"lift of {name}, asked"] = mean_of(asked[:, at])
-        also[f"lift of {name}, told"] = mean_of(told[:, at])
+    # words that only a prompt's template has, and masks, are no other use of a text
+    known = np.delete(np.arange(len(CLASSES)), [MASK, TEMPLATE])
+    sides = asked[:, known], told[:, known]
+    each = np.full((2, 2, len(asked)), np.nan)  # [across or within, task, prompt]
+    for task, (own, other) in enumerate((sides, sides[::-1])):
+        for prompt in range(len(own)):
+            rest = means_of(np.delete(own, prompt, axis=0))
+            each[:, task, prompt] = _further(own[prompt], means_of(other), rest)
+    across, within = each.mean(axis=1)
+    also: dict[str, float | str] = {}
+    for at, name in enumerate(np.array(CLASSES)[known]):
+        if np.nansum(sides[0][:, at]) + np.nansum(sides[1][:, at]):
+            also |= {
+                f"lift of {name}, {task}": mean_of(side[:, at])
+                for task, side in zip(("asked", "told"), sides, strict=True)
+                if not np.isnan(side[:, at]).all()
+            }
     effect = Estimate.mean(across - within, PROMPT, (-1.0, 1.0))
     return Finding({"tasks": Measured(effect, 0.0, mean_of(within))}, also)
+
+
+def _further(own: np.ndarray, other: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """Divergences in bits of a prompt's lifts from another task's and from the rest of its own.
+
+    Of kinds of token that all three have: what a prompt has no keys of says nothing.
+    """
+    there = ~np.isnan(own + other + rest)
+    if not there.any():
+        return np.full(2, np.nan)
+    return np.array([jensen_shannon(own[there], one[there]) for one in (other, rest)])
 
 
 def _profiles(evidence: Evidence, need: Runs) -> np.ndarray:
@@ -109,25 +119,6 @@ def _profiles(evidence: Evidence, need: Runs) -> np.ndarray:
             lift = np.where(null > 0, share[name] / null, np.nan)
             profile[:, CLASSES.index(str(name))] = lift
     return profile
-
-
-def _scaled(lifts: np.ndarray) -> np.ndarray:
-    """[prompt, class] as a distribution; NaN where a prompt has none."""
-    total = lifts.sum(axis=1, keepdims=True)
-    return lifts / np.where(total > 0, total, np.nan)
-
-
-def _without_each(profiles: np.ndarray) -> np.ndarray:
-    """[prompt, class] the mean of all the others."""
-    there = ~np.isnan(profiles[:, :1])
-    kept = np.where(there, profiles, 0.0)
-    return (kept.sum(axis=0) - kept) / np.maximum(there.sum() - there, 1)
-
-
-def _apart(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """[prompt] divergence in bits; NaN where a side is absent."""
-    found = np.asarray(jensen_shannon(one, other), dtype=float)
-    return np.where(np.isnan(one).any(axis=1) | np.isnan(other).any(axis=1), np.nan, found)
 
 
 def _queries(evidence: Evidence) -> Finding:
@@ -147,28 +138,20 @@ def _queries(evidence: Evidence) -> Finding:
 CLAIMS = (
     Claim(
         "floating/H25",
-        "Moving attention, and attention on the evidence, go with right answers within a model.",
+        "Moving attention, or attention on the evidence, goes with right answers within a model.",
         f"{_PAPER}, abstract: it is to explain in-context learning",
         "untested",
         PROMPT,
         needs=(MDM,),
         criteria=(
             Criterion(
-                "moves",
-                "correlation over prompts of a right answer with the turnover of anchors, given "
-                "the prompt's length",
+                "either",
+                "correlation over prompts of a right answer, given the prompt's length: with the "
+                "turnover of anchors, or with attention to the gold passage beyond other passages "
+                "of the rows that predict the answer, the greater of both",
                 GREATER,
                 0.1,
                 "a hundredth of the variance is the least that would explain anything",
-                null="no relation",
-            ),
-            Criterion(
-                "evidence",
-                "the same with attention to the gold passage beyond other passages, of the rows "
-                "that predict the answer",
-                GREATER,
-                0.1,
-                "a hundredth of the variance",
                 null="no relation",
             ),
         ),
@@ -197,8 +180,8 @@ CLAIMS = (
         ),
         judge=_tasks,
         defect="no data and no code were released for it",
-        caveat="questions with passages beside passages to go on with; words of the template are "
-        "left out",
+        caveat="questions with passages beside passages to go on with; words of the template, "
+        "masks, and kinds of token that a prompt has none of are left out",
     ),
     Claim(
         "floating/H27",
@@ -210,17 +193,18 @@ CLAIMS = (
         criteria=(
             Criterion(
                 "apart",
-                "Jensen-Shannon, in bits, between what masked and other queries of a head look at, "
-                "less that of the same queries dealt out by chance",
+                "Jensen-Shannon, in bits, between the anchors in the prompt that positions of the "
+                "answer use while they are masked and once they are written, less that of as many "
+                "positions that stayed as they were in the same steps",
                 GREATER,
                 0.05,
                 "a twentieth of a bit",
                 null="queries alike",
-                control="the same queries dealt out by chance",
+                control="positions that stayed as they were",
             ),
         ),
         judge=_queries,
-        caveat="masked positions stand at the end, so that attention to what is near counts as a "
-        "difference too",
+        caveat="masked and written positions stand apart, so that each is compared with itself: "
+        "attention to what is near is then no difference. Most of what is written is end tokens",
     ),
 )

@@ -16,8 +16,10 @@ from anchorwatch.metrics.looks import looks_of
 from anchorwatch.trace import Trace
 from anchorwatch.worlds import Item
 
-GOLD, OTHERS = "gold", ("distractor 1", "distractor 2")
-"""Regions of the prompts of the set `asked`."""
+GOLD, OTHER = "gold", "distractor"
+"""The region of the evidence, and how those of other passages begin."""
+RIGHT = 5
+"""Right answers that it takes to say what heads do in them: as many as any interval takes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +40,8 @@ class Reads:
 
 def reads(trace: Trace) -> Reads:
     """From `top_keys` and `commit_regions`."""
-    looks = looks_of(trace, (GOLD, *OTHERS), None)
+    others = [name for name in trace.manifest["regions"] if name.startswith(OTHER)]
+    looks = looks_of(trace, (GOLD, *others), None)
     told = np.isin(np.flatnonzero(trace.committed_at >= 0), answer_positions(trace))
     if not told.any():
         nothing = np.full(looks.hit.shape[1:3], np.nan)

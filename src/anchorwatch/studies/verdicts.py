@@ -4,11 +4,13 @@ A criterion says where the truth must lie. A claim is **supported** if the inter
 criteria lies inside that region, **refuted** if the interval of one lies wholly outside, and else
 **undecided**. The level of the intervals is Holm's: of the m claims of a study that were run, the
 one with the smallest p is read at level 1 - alpha/m, the next at 1 - alpha/(m - 1), and so on until
-one cannot be decided; that one and all after it are undecided. So the chance that a study says
-"supported" or "refuted" of any claim for which the contrary is true is at most alpha: whatever
-claims have in common if all lie on their margins, and else if they are independent (Shaffer, 1980);
-claims that share prompts are simulated in the tests. One of J criteria refutes a claim at level
-1 - alpha/J. Nothing but direction, margin and estimate is looked at.
+one cannot be decided; that one and all after it are undecided. A claim of J criteria has J chances
+to be refuted, so that a refuting interval is wider: where a claim is supported at 1 - a, it is
+refuted at 1 - a/J, and a refuted claim shows its intervals at that level. So the chance that a
+study says "supported" or "refuted" of any claim for which the contrary is true is at most alpha:
+whatever claims have in common if all lie on their margins, and else if they are independent
+(Shaffer, 1980); claims that share prompts are simulated in the tests. Nothing but direction, margin
+and estimate is looked at.
 """
 
 from __future__ import annotations
@@ -37,11 +39,12 @@ class Verdict:
     """Two-sided, of the decision that is nearer."""
     p_holm: float
     level: float
-    """Of the intervals, after Holm."""
+    """Of the intervals, after Holm; of a refuted claim, shared among its criteria too."""
     intervals: Mapping[str, tuple[float, float]]
     """By criterion."""
     detectable: Mapping[str, float]
-    """Where undecided: the value that would have been told from the margin four times in five."""
+    """Where undecided: the value that would have been told from the margin four times in five;
+    infinite where no value that the statistic can have would have been."""
 
 
 def verdicts(
@@ -103,6 +106,8 @@ def _verdict(
     says = UNDECIDED
     if adjusted < alpha:
         says = SUPPORTED if supports < refutes else REFUTED
+    if says == REFUTED:  # any of the criteria could have done it
+        level = 1 - (1 - level) / len(criteria)
     measured = {criterion.name: finding.measured[criterion.name].estimate for criterion in criteria}
     intervals = {name: one.interval(level) for name, one in measured.items()}
     shown = {}
@@ -118,9 +123,12 @@ def detectable(estimate: Estimate, criterion: Criterion, level: float) -> float:
     """The value nearest to the margin that these units would have shown with power 0.8.
 
     For equality it is the margin that an effect of exactly `about` would have been shown within.
+    Infinite where that value is beyond the statistic's bounds.
     """
     tail = (1 - level) / 2
     if criterion.direction == EQUAL:
         return estimate.reach(tail, (1 + POWER) / 2)
     sign = 1.0 if criterion.direction == GREATER else -1.0
-    return estimate.beyond(criterion.margin, sign, tail)
+    shown = estimate.beyond(criterion.margin, sign, tail)
+    low, high = estimate.bounds or (-math.inf, math.inf)
+    return sign * math.inf if shown < low or shown > high else shown

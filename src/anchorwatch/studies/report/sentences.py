@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 MEANING = {
     SUPPORTED: "every interval lies where the claim says the truth is",
-    REFUTED: "an interval lies wholly where the claim says it is not",
+    REFUTED: "an interval, wider the more statistics a claim has, lies wholly where the claim says "
+    "it is not",
     UNDECIDED: "an interval reaches across the margin: more prompts, items or seeds could tell",
     LACKING: "not run, because something it needs is not at hand",
 }
@@ -105,9 +106,14 @@ def reason(one: Judged) -> str:
     row, several = one.criterion_row(binding), len(one.claim.criteria) > 1
     name = f" of “{binding.name}”" if several else ""
     lies = f"the interval{name} ({interval(row['low'], row['high'])})"
+    shared = (
+        f" It is at {level(row['level'])}, shared among {len(one.claim.criteria)} statistics, any "
+        "of which could have refuted the claim."
+    )
     said = {
         SUPPORTED: _supported(one, binding, lies),
-        REFUTED: f"Refuted: {lies} lies wholly outside of what the claim needs, {wanted(binding)}.",
+        REFUTED: f"Refuted: {lies} lies wholly outside of what the claim needs, {wanted(binding)}."
+        + shared * several,
         UNDECIDED: _undecided(row, binding, lies, name),
     }[one.says]
     adjusted = f"After Holm's correction {chance(one.verdict.p_holm)}."
@@ -143,16 +149,11 @@ def _undecided(row: Mapping[str, Any], binding: Criterion, lies: str, name: str)
 
 def power(row: Mapping[str, Any], unit: str) -> str:
     """What these units could have shown; empty where the claim was decided."""
-    shown = row["detectable"]
+    shown, units = row["detectable"], counted(row["n"], unit)
+    if row.get("out_of_reach"):
+        return f"With these {units}, no value that it can have would be told from the margin."
     if shown is None or math.isnan(shown):
         return ""
-    units = counted(row["n"], unit)
-    low, high = row["bounds"] or (-math.inf, math.inf)
-    if row["direction"] != EQUAL and not low <= shown <= high:
-        return (
-            f"With these {units}, no value that is possible would be told from the margin four "
-            "times in five."
-        )
     if row["direction"] == EQUAL:
         return (
             f"With these {units}, equality could be shown four times in five only within "
@@ -216,6 +217,6 @@ def methods(study: Study) -> str:
         "table. Each statistic has a direction and a margin stated beforehand, and an interval of "
         "Student's over its unit (prompt, question or training seed), at Holm's level over the "
         f"claims of a paper that were run (alpha = {ALPHA:g}). A claim is supported if all its "
-        "intervals lie inside the stated region, refuted if one lies wholly outside, else "
-        "undecided."
+        "intervals lie inside the stated region, refuted if one lies wholly outside (at a level "
+        "shared among the claim's statistics), else undecided."
     )
