@@ -53,9 +53,13 @@ OUTCOMES = (
     Outcome("largest_gainer", "share of the gains", FORCED, PROPORTIONAL),
     Outcome("gain_entropy", "entropy / log keys", FORCED, PROPORTIONAL),
     Outcome("new_sink_share", "share of the gains", FORCED, PROPORTIONAL),
+    Outcome("greatest_hidden", "share of heads that hide some", FORCED, INDIFFERENT),
 )
 NAMES = tuple(one.name for one in OUTCOMES)
-MOVED = ("hidden_keys", "hidden_share", "largest_gainer", "gain_entropy", "new_sink_share")
+MOVED = (
+    *("hidden_keys", "hidden_share", "largest_gainer", "gain_entropy", "new_sink_share"),
+    "greatest_hidden",
+)
 """Outcomes of attention that hidden keys lost, in the order of `moved`."""
 
 
@@ -130,8 +134,9 @@ def moved(
 
     `before` and `after` are [layer, head, key] shares without and with the edit, `hidden` [layer,
     head, rank] keys, -1 for none. A value is its sum over the sum of weights: `hidden_keys`, how
-    many there are, and `hidden_share`, what they had, count every head that hid some; the others
-    count a head by the attention its hidden keys lost. Gains are of the keys that were not hidden;
+    many there are, `hidden_share`, what they had, and `greatest_hidden`, whether the key that
+    received most is among them, count every head that hid some; the others count a head by the
+    attention its hidden keys lost. Gains are of the keys that were not hidden;
     the null gives each of them in proportion to what it had: p (1 - q_hidden) / (1 - p_hidden).
     """
     there = ~np.isnan(before) & ~np.isnan(after)
@@ -154,6 +159,7 @@ def moved(
         (gains.max(axis=-1), null.max(axis=-1), lost),
         (_evenness(gains, free), _evenness(null, free), np.where(free > 1, lost, 0.0)),
         ((gains * new[0]).sum(axis=-1), (null * new[1]).sum(axis=-1), lost),
+        (_of_greatest(gone, p), gone.sum(axis=-1) / there.sum(axis=-1), hides.astype(float)),
     )
     return np.array([[(x * w).sum(), (y * w).sum(), w.sum()] for x, y, w in pairs])
 
@@ -163,6 +169,12 @@ def _flags(hidden: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     found = np.zeros((*shape[:-1], shape[-1] + 1), dtype=bool)  # the last place takes the -1s
     np.put_along_axis(found, hidden.astype(np.intp) % (shape[-1] + 1), True, axis=-1)
     return found[..., :-1]
+
+
+def _of_greatest(flags: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """[layer, head] the flag of the key that receives most, 0 or 1."""
+    at = shares.argmax(axis=-1)[..., None]
+    return np.take_along_axis(flags, at, axis=-1)[..., 0].astype(float)
 
 
 def _scaled(shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -47,7 +47,8 @@ def order_tau(one, two):
 
 def moved(before, after, hidden, even, rule):
     """{outcome: [value, null]} of [layer, head, key] shares, one head after another."""
-    names = ("hidden_keys", "hidden_share", "largest_gainer", "gain_entropy", "new_sink_share")
+    gains = ("largest_gainer", "gain_entropy", "new_sink_share")
+    names = ("hidden_keys", "hidden_share", *gains, "greatest_hidden")
     sums = {name: np.zeros(3) for name in names}
     for layer in range(before.shape[0]):
         for head in range(before.shape[1]):
@@ -60,6 +61,8 @@ def moved(before, after, hidden, even, rule):
             had, has = sum(p[key] for key in gone), sum(q[key] for key in gone)
             sums["hidden_keys"] += len(gone), math.nan, 1
             sums["hidden_share"] += had, sum(even.shares[layer, key] for key in gone), 1
+            greatest = max(keys, key=lambda key: p[key])
+            sums["greatest_hidden"] += greatest in gone, len(gone) / len(keys), 1
             lost = had - has
             gain = {key: max(q[key] - p[key], 0.0) for key in free}
             total, rest = sum(gain.values()), sum(p[key] for key in free)

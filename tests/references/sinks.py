@@ -47,8 +47,10 @@ def effective_share(shares):
 
 
 def kappa(a, b):
-    """Cohen's kappa of two lists of yes and no."""
+    """Cohen's kappa of two lists of yes and no; none where one of them never says yes."""
     size = len(a)
+    if not any(a) or not any(b):
+        return float("nan")
     agree = sum(x == y for x, y in zip(a, b, strict=True)) / size
     chance = sum(a) * sum(b) / size**2 + (size - sum(a)) * (size - sum(b)) / size**2
     return (agree - chance) / (1 - chance) if chance < 1 else float("nan")

@@ -283,29 +283,39 @@ def agreement(
     traces: Traces,
     rules: Sequence[Rule] = RULES,
     *,
+    given: Rule | None = None,
     group: str = "all",
     by: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Cohen's kappa and Jaccard overlap between the labels of every two rules.
 
-    Kappa's null is chance agreement at the same rates, kappa 0; Jaccard's is the same.
+    Kappa's null is chance agreement at the same rates, kappa 0; Jaccard's is the same. A rule that
+    never fires has no kappa: absent. `given` leaves out heads and steps in which that rule finds no
+    sink: `topk` labels a key in every one, and could else not agree with a rule that does not.
     """
     if len(rules) < 2:
         raise SpecError("agreement is between rules: give at least two")
-    parts = over_slabs(traces, partial(_agreement_cells, rules=tuple(rules), group=group))
+    kernel = partial(_agreement_cells, rules=tuple(rules), given=given, group=group)
+    parts = over_slabs(traces, kernel)
     about = {"metric": "agreement", "rules": [str(rule) for rule in rules], "group": group}
+    about |= {} if given is None else {"given": str(given)}
     return tabulate(parts, along("rules", by), _kappa, about)
 
 
-def _agreement_cells(slab: Slab, rules: tuple[Rule, ...], group: str) -> list[Quantity]:
+def _agreement_cells(
+    slab: Slab, rules: tuple[Rule, ...], given: Rule | None, group: str
+) -> list[Quantity]:
     keys = np.sum(~np.isnan(slab.shares(group)), axis=-1)
+    counts = np.ones(keys.shape, dtype=int)
+    if given is not None:
+        counts = (slab.labels(given, group).sum(axis=-1) > 0).astype(int)
     found: dict[str, list[np.ndarray]] = {"both": [], "one": [], "other": [], "keys": []}
     for one, other in combinations(rules, 2):
         a, b = slab.labels(one, group), slab.labels(other, group)
-        found["both"].append((a & b).sum(axis=-1))
-        found["one"].append(a.sum(axis=-1))
-        found["other"].append(b.sum(axis=-1))
-        found["keys"].append(keys)
+        found["both"].append((a & b).sum(axis=-1) * counts)
+        found["one"].append(a.sum(axis=-1) * counts)
+        found["other"].append(b.sum(axis=-1) * counts)
+        found["keys"].append(keys * counts)
     names = {"rules": [f"{one} ~ {other}" for one, other in combinations(rules, 2)]}
     lost = np.broadcast_to((keys == 0)[..., None], (*keys.shape, len(names["rules"])))
     totals = [
@@ -321,7 +331,8 @@ def _kappa(cells: dict[str, Cell]) -> dict[str, Cell]:
         rate_one, rate_other = one / keys, other / keys
         agree = (keys - one - other + 2 * both) / keys
         chance = rate_one * rate_other + (1 - rate_one) * (1 - rate_other)
-        kappa = np.where(chance < 1, (agree - chance) / (1 - chance), np.nan)
+        fire = (one > 0) & (other > 0)
+        kappa = np.where(fire & (chance < 1), (agree - chance) / (1 - chance), np.nan)
         overlap = np.where(one + other > both, both / (one + other - both), np.nan)
         expected = rate_one * rate_other
         null = expected / (rate_one + rate_other - expected)

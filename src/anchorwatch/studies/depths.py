@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 import numpy as np
 import pandas as pd
 
 from anchorwatch.evaluation.effects import slope
+from anchorwatch.metrics.cells import Quantity
 from anchorwatch.metrics.tables import prompt_id
 from anchorwatch.studies.evidence import Traced
+from anchorwatch.trace import Trace
+
+FIRST, LAST, EVERY = "first half", "last half", "every layer"
 
 
 def rise(values: np.ndarray) -> np.ndarray:
@@ -34,6 +40,33 @@ def shallow(values: np.ndarray) -> np.ndarray:
 def deep(values: np.ndarray) -> np.ndarray:
     """[prompt] mean over the last half of the layers."""
     return values[:, -(values.shape[1] // 2) :].mean(axis=1)
+
+
+def pooled(quantity: Quantity, half: str = EVERY, steps: np.ndarray | None = None) -> float:
+    """A quantity of one trace over some layers and steps, added up before it is divided.
+
+    A layer that has nothing to say is no gap in its half; NaN where none has.
+    """
+    count = quantity.top.shape[quantity.dims.index("layer")]
+    layers = {FIRST: slice(count // 2), LAST: slice(count - count // 2, None)}
+    chosen: dict[str, slice | np.ndarray] = {"layer": layers.get(half, slice(None))}
+    if steps is not None:
+        chosen["step"] = steps
+    picked = tuple(chosen.get(dim, slice(None)) for dim in quantity.dims)
+    top, bottom = quantity.top[picked].sum(), quantity.bottom[picked].sum()
+    return float(top / bottom) if bottom else np.nan
+
+
+def by_sums(
+    held: Traced,
+    parts: Sequence[tuple[Trace, Sequence[Quantity]]],
+    of: Callable[[Trace, Mapping[str, Quantity]], float],
+) -> np.ndarray:
+    """[prompt] a function of each trace and its quantities by name, in the order of the set."""
+    found = np.full(held.count, np.nan)
+    for place, (trace, quantities) in zip(held.places, parts, strict=True):
+        found[place] = of(trace, {one.name: one for one in quantities})
+    return found
 
 
 def weighted_depth(means: np.ndarray) -> float:

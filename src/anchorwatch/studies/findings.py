@@ -89,7 +89,6 @@ class Judged:
             "low": low,
             "high": high,
             "level": self.verdict.level,
-            "bounds": found.estimate.bounds,
             "null": found.null,
             "control": found.control,
             "detectable": math.nan if math.isinf(shown) else shown,

@@ -8,7 +8,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +112,7 @@ def _row(shelf: Shelf, need: Rows, model: Model, at: int, path: Path) -> None:
 
 def _ask(shelf: Shelf, need: Asked, role: str, model: Model) -> None:
     """Cells are kept line by line under `cells`, where other needs find them too."""
-    how: Decoding = shelf.budget.asked(model.family.kind)
-    if need.steps is not None and isinstance(how, LowConfidence):
-        how = replace(how, steps=need.steps)
+    how = need.how(shelf.budget, model.family.kind)
     cells = shelf.folder / "cells"
     cells.mkdir(parents=True, exist_ok=True)
     found = evaluate(

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
-from anchorwatch.decoding import Decoding
+from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.edits import Edit
 from anchorwatch.errors import SpecError
 from anchorwatch.probes import DEFAULT, Probe, commit_regions, massive, region_flow
@@ -225,9 +225,21 @@ class Asked(Need):
     def units(self, budget: Budget) -> int:
         return budget.items * len(self.contexts) * len(self.edits)
 
+    def how(self, budget: Budget, kind: str) -> Decoding:
+        """How an answer is written.
+
+        Under edits an autoregressive model keeps no cache: what it holds is not read again, so
+        that an edit would reach one new row at a step, and every row of a masked model.
+        """
+        how = budget.asked(kind)
+        if isinstance(how, LeftToRight) and any(edits for _, edits in self.edits):
+            return replace(how, cache=False)
+        if isinstance(how, LowConfidence) and self.steps is not None:
+            return replace(how, steps=self.steps)
+        return how
+
     def cost(self, budget: Budget, kind: str) -> Cost:
-        passes = budget.asked(kind).num_passes if self.steps is None else self.steps
-        return Cost(plain=self.units(budget) * passes)
+        return Cost(plain=self.units(budget) * self.how(budget, kind).num_passes)
 
     def __str__(self) -> str:
         under = [name for name, _ in self.edits if name != "none"]

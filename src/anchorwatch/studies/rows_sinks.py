@@ -12,11 +12,13 @@ from anchorwatch import metrics
 from anchorwatch.decoding import LowConfidence
 from anchorwatch.edits import Edit, hide_random, hide_sinks
 from anchorwatch.errors import AnchorwatchWarning, PromptError
+from anchorwatch.lockstep import forced
+from anchorwatch.loop import walk
 from anchorwatch.models.model import Model
 from anchorwatch.probes import Probe, pattern, received
-from anchorwatch.runs import run
+from anchorwatch.runs import run, watch_over
 from anchorwatch.studies import sets
-from anchorwatch.trace import MASKED, Trace
+from anchorwatch.trace import FRESH, MASKED, WRITTEN, Trace
 from anchorwatch.worlds import World
 
 LENGTH = 32
@@ -32,23 +34,30 @@ ITEMS = World("held-out", seed=sets.SEED + 2)
 Rows = list[dict[str, Any]]
 
 
-def maps(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+def head_maps(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     """Of every head: how far its greatest key stands out of maps whose rows are shuffled, how alike
-    the maps of neighbouring steps are, and how often the greatest key jumps."""
+    the maps of neighbouring steps are, how often the greatest sink jumps, and whether masked and
+    written queries look at different keys."""
     trace = _written(model, unit, (received(), pattern(steps=PAIRS)))
     alike = metrics.map_similarity(trace, lags=[1], by=["layer", "head"])
     jumps = metrics.jumps(trace, by=["layer", "head"])
-    cosine, jumped = (
-        table[table["quantity"] == name].set_index(["layer", "head"])["value"]
-        for table, name in ((alike, "map_cosine"), (jumps, "jump_rate_any"))
-    )
+    told = {
+        name: table[table["quantity"] == quantity].set_index(["layer", "head"])[["value", "null"]]
+        for name, table, quantity in (
+            ("cosine", alike, "map_cosine"),
+            ("jumps", jumps, "jump_rate"),
+        )
+    }
     chance, found = np.random.default_rng(unit), []
-    layers, heads = trace["pick_layer"].values, trace["pick_head"].values
+    steps, layers, heads = (trace[f"pick_{name}"].values for name in ("step", "layer", "head"))
     for layer, head in sorted(set(zip(layers.tolist(), heads.tolist(), strict=True))):
-        picked = trace["pattern"].values[(layers == layer) & (heads == head)]
+        picks = (layers == layer) & (heads == head)
+        picked, roles = trace["pattern"].values[picks], trace.role[steps[picks]]
         row: dict[str, Any] = {"layer": layer, "head": head}
-        row |= {"cosine": float(cosine[layer, head]), "jumps": float(jumped[layer, head])}
-        found.append(row | stands_out(picked, chance))
+        for name, table in told.items():
+            value, null = table.loc[(layer, head)]
+            row |= {name: float(value), f"{name}_null": float(null)}
+        found.append(row | stands_out(picked, chance) | own_keys(picked, roles, chance))
     return found
 
 
@@ -69,38 +78,105 @@ def stands_out(maps_of_head: np.ndarray, chance: np.random.Generator) -> dict[st
     return {name: float(np.mean(values)) for name, values in said.items()}
 
 
-def postponed(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
-    """Whether positions that look at the hidden keys are written later, and less surely.
+def own_keys(
+    maps_of_head: np.ndarray, roles: np.ndarray, chance: np.random.Generator
+) -> dict[str, float]:
+    """Of [map, query, key] and [map, position]: whether masked and written queries of the answer
+    have greatest keys of their own, and the same of groups as large that are drawn among them."""
+    sums: dict[str, list[float]] = {n: [] for n in ("own", "split", "own_drawn", "split_drawn")}
+    for one, role in zip(maps_of_head, roles, strict=True):
+        asks = np.flatnonzero(np.isin(role, (MASKED, FRESH, WRITTEN)))
+        masked = role[asks] == MASKED
+        drawn = [own_key(one[asks], chance.permutation(masked)) for _ in range(SHUFFLES)]
+        for end, (own, split) in (
+            ("", own_key(one[asks], masked)),
+            ("_drawn", np.mean(drawn, axis=0)),
+        ):
+            sums[f"own{end}"].append(own)
+            sums[f"split{end}"].append(split)
+    return {name: float(np.mean(values)) for name, values in sums.items()}
+
+
+def own_key(rows: np.ndarray, first: np.ndarray) -> tuple[float, float]:
+    """How much more each of two groups of queries gives its greatest key than the other group does.
+
+    In even shares, the mean of both groups: 0 where they have the same greatest key. And whether
+    they do not. `rows` [query, key], `first` [query] bool.
+    """
+    one, other = rows[first].mean(axis=0), rows[~first].mean(axis=0)
+    a, b = int(one.argmax()), int(other.argmax())
+    gap = (one[a] - other[a] + other[b] - one[b]) / 2
+    return float(gap * rows.shape[1]), float(a != b)
+
+
+def delayed(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+    """Whether positions that look at the sinks are written later, and less surely, without them.
 
     The first step hides nothing, so the second has the same canvas in every arm; what a position
-    gives there, unedited, to the keys that are then hidden is held against its delay. A row for
-    sinks and one for as many other keys.
+    gives there, unedited, to the keys that are then hidden is held against its delay and against
+    the change of its surest token. In a second row other keys are hidden, as many, and the
+    attention is that to the sinks again.
     """
     clean = _written(model, unit, (pattern(steps=(1,)),))
     arms = {"sinks": hide_sinks(1), "random": hide_random(1, seed=unit)}
+    runs = {name: _written(model, unit, (), (edit,)) for name, edit in arms.items()}
+    looks, sure = looks_at_hidden(clean, runs["sinks"]), surest(model, clean, ())
     return [
-        {"arm": name} | delays(clean, _written(model, unit, (), (edit,)))
+        {"arm": name, "looks": float(looks.mean())}
+        | delays(clean, runs[name], looks)
+        | {"surer": partial_correlation(looks, surest(model, clean, (edit,)) - sure, sure)}
         for name, edit in arms.items()
     ]
 
 
-def delays(clean: Trace, edited: Trace) -> dict[str, float]:
-    """Correlations over the positions that are masked at the second step; NaN without variation."""
+def looks_at_hidden(clean: Trace, edited: Trace) -> np.ndarray:
+    """[position masked at the second step] attention, unedited, to what the other run hides there:
+    mean over layers and heads."""
     left = np.flatnonzero(clean.role[1] == MASKED)
     hidden = edited["hidden_keys"].values[1, :, :, 0]
     shares = clean["pattern"].values
     places = zip(clean["pick_layer"].values, clean["pick_head"].values, strict=True)
-    looks = np.mean(
-        [one[left, hidden[place]] for one, place in zip(shares, places, strict=True)], axis=0
-    )
-    delay = (edited.committed_at - clean.committed_at)[left].astype(float)
-    surer = (edited.logprob - clean.logprob)[left].astype(float)
+    looks = [one[left, hidden[place]] for one, place in zip(shares, places, strict=True)]
+    return np.asarray(np.mean(looks, axis=0))
+
+
+def surest(model: Model, clean: Trace, edits: Sequence[Edit]) -> np.ndarray:
+    """[position masked at the second step] greatest log-probability there, on the clean canvas."""
+    job = forced(model, clean, edits, ())
+    steps = walk(model, [job], watch_over(model, (), [job]))
+    next(steps)
+    job.record.next_block()  # it holds one step
+    next(steps)
+    assert job.rows is not None
+    return job.rows.double().log_softmax(dim=-1).amax(dim=-1).cpu().numpy()
+
+
+def delays(clean: Trace, edited: Trace, looks: np.ndarray) -> dict[str, float]:
+    """Of the positions that are masked at the second step.
+
+    A position that was written early can only be written later: the clean step is held fixed.
+    """
+    left = np.flatnonzero(clean.role[1] == MASKED)
+    was = clean.committed_at[left].astype(float)
+    delay = edited.committed_at[left] - was
     return {
-        "later": correlation(looks, delay),
-        "surer": correlation(looks, surer),
+        "later": partial_correlation(looks, delay, was),
         "moved": float(np.mean(delay != 0)),
-        "looks": float(looks.mean()),
     }
+
+
+def partial_correlation(one: np.ndarray, other: np.ndarray, given: np.ndarray) -> float:
+    """Pearson's of what a straight line in `given` leaves of both.
+
+    0 where nothing changed, `other` being all the same; NaN where one of the rests does not vary.
+    """
+    if np.ptp(other) == 0:
+        return 0.0
+    line = np.stack([np.ones_like(given), given], axis=1)
+    rests = [x - line @ np.linalg.lstsq(line, x, rcond=None)[0] for x in (one, other)]
+    scale = [max(float(np.abs(x).max()), 1e-300) for x in (one, other)]
+    flat = any(np.abs(r).max() <= 1e-9 * size for r, size in zip(rests, scale, strict=True))
+    return float("nan") if flat else correlation(rests[0], rests[1])
 
 
 def correlation(one: np.ndarray, other: np.ndarray) -> float:
@@ -143,4 +219,4 @@ def _written(model: Model, unit: int, probes: Sequence[Probe], edits: Sequence[E
         )
 
 
-ROWS = {"maps": maps, "postponed": postponed, "added_masks": added_masks}
+ROWS = {"head_maps": head_maps, "delayed": delayed, "added_masks": added_masks}

@@ -57,7 +57,7 @@ class Shelf:
             deciding["decoding"] = need.how(self.budget, held.kind).as_dict()
         if isinstance(need, Asked):
             deciding["items"] = self.budget.items
-            deciding["decoding"] = self.budget.asked(held.kind).as_dict()
+            deciding["decoding"] = need.how(self.budget, held.kind).as_dict()
         spelled = json.dumps(deciding, sort_keys=True)
         return self.folder / need.kind / hashlib.sha256(spelled.encode()).hexdigest()[:16]
 

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
-from anchorwatch.edits import hide_random, hide_sinks
+from anchorwatch.edits import hide_sinks
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
 from anchorwatch.studies.evidence import answers, by_effect, by_item, mean_of
 from anchorwatch.studies.needs import ROLES, Asked, Effect, Rows
-from anchorwatch.studies.sinks_hidden import HIDDEN
+from anchorwatch.studies.sinks_hidden import HIDDEN, SAME_PASS
 
 _PAPER = "arXiv 2510.15731"
-_GAP = (-1.0, 1.0)
+_GAP, _GAP2 = (-1.0, 1.0), (-2.0, 2.0)
 FOUND_EDITED = Effect("mdm", (hide_sinks(1, detect="previous_edited"),), control=None)
-POSTPONED = Rows("mdm", "postponed", passes=96)
-_SAME = (
-    ("none", ()),
-    ("sinks", (hide_sinks(1, detect="same_shadow"),)),
-    ("random", (hide_random(1, detect="same_shadow"),)),
-)
-"""Found in the same pass: a run of one step has no step before it."""
-ONE_STEP = Asked(("mdm",), ("gold",), _SAME, steps=1)
-MANY_STEPS = Asked(("mdm",), ("gold",), _SAME, steps=16)
+DELAYED = Rows("mdm", "delayed", passes=102)
+ONE_STEP = Asked(("mdm",), ("gold",), SAME_PASS, steps=1)
+MANY_STEPS = Asked(("mdm",), ("gold",), SAME_PASS, steps=16)
 LEAST = 0.3
 """Unedited accuracy below which there is too little to lose."""
 
 
 def _comes_back(evidence: Evidence) -> Finding:
     shadow, edited = (
-        {name: by_effect(evidence, need, name, "edited") for name in ("hidden_share", "kl")}
+        {name: by_effect(evidence, need, name, "edited") for name in ("greatest_hidden", "kl")}
         for need in (HIDDEN, FOUND_EDITED)
     )
     gap = {name: shadow[name] - edited[name] for name in shadow}
@@ -38,25 +31,31 @@ def _comes_back(evidence: Evidence) -> Finding:
     return Finding(
         {
             "hidden": Measured(
-                Estimate.mean(gap["hidden_share"], PROMPT, _GAP), 0.0, control["hidden_share"]
+                Estimate.mean(gap["greatest_hidden"], PROMPT, _GAP),
+                0.0,
+                control["greatest_hidden"],
             ),
             "kl": Measured(Estimate.mean(gap["kl"], PROMPT), 0.0, control["kl"]),
         },
-        {"KL, found without the edit": mean_of(shadow["kl"])},
+        {
+            "greatest key hidden, found without the edit": mean_of(shadow["greatest_hidden"]),
+            "KL, found without the edit": mean_of(shadow["kl"]),
+        },
     )
 
 
 def _postponed(evidence: Evidence) -> Finding:
-    table: pd.DataFrame = evidence[POSTPONED]
+    table: pd.DataFrame = evidence[DELAYED]
     wide = table.pivot(index="unit", columns="arm").sort_index()
-    found = {}
+    found, also = {}, {}
     for name in ("later", "surer"):
         mine, other = (wide[name][arm].to_numpy(dtype=float) for arm in ("sinks", "random"))
-        known = np.isfinite(other).any()
-        control = mean_of(other) if known else float("nan")
-        found[name] = Measured(Estimate.mean(mine, PROMPT, _GAP), 0.0, control)
-    moved = float(wide["moved"]["sinks"].mean())
-    return Finding(found, {"share of positions written at another step": moved})
+        effect = Estimate.mean(mine - other, PROMPT, _GAP2)
+        found[name] = Measured(effect, 0.0, mean_of(other))
+        also[f"{name}, sinks hidden"] = mean_of(mine)
+    for arm, words in (("sinks", "sinks"), ("random", "other keys")):
+        also[f"share written at another step, {words} hidden"] = mean_of(wide["moved"][arm])
+    return Finding(found, also)
 
 
 def _needs_steps(evidence: Evidence) -> Finding:
@@ -67,12 +66,20 @@ def _needs_steps(evidence: Evidence) -> Finding:
     )
     for held in (one, many):
         answers(mean_of(held[:, 0]), LEAST, ROLES["mdm"][0])
-    lost = {"one": one[:, 1] - one[:, 0], "many": many[:, 1] - many[:, 0]}
-    other = (one[:, 2] - one[:, 0]) - (many[:, 2] - many[:, 0])
-    gap = Estimate.mean(lost["one"] - lost["many"], ITEM, (-2.0, 2.0))
+    change = {  # [item] of accuracy, by what is hidden and in how many steps
+        (at, steps): held[:, at] - held[:, 0]
+        for steps, held in (("one step", one), ("sixteen", many))
+        for at in (1, 2)
+    }
+    sinks, other = (change[at, "one step"] - change[at, "sixteen"] for at in (1, 2))
+    gap = Estimate.mean(sinks - other, ITEM, _GAP2)
+    words = {1: "sinks", 2: "other keys"}
     return Finding(
         {"steps": Measured(gap, null=0.0, control=mean_of(other))},
-        {f"lost in {name} steps": mean_of(held) for name, held in lost.items()},
+        {
+            f"change of accuracy in {steps}, {words[at]} hidden": mean_of(held)
+            for (at, steps), held in change.items()
+        },
     )
 
 
@@ -88,10 +95,11 @@ CLAIMS = (
         criteria=(
             Criterion(
                 "hidden",
-                "attention that the hidden keys had: found without the edit, less found with it",
+                "share of (step, layer, head) at which the greatest key of the unedited map is "
+                "hidden: sinks found without the edit, less found with it",
                 GREATER,
-                0.02,
-                "a fiftieth of all attention: a sink of the paper's criterion has about that",
+                0.25,
+                "every second step is a half of those of a sink that stays; half of that",
                 null="no matter how they are found",
                 control="found in the edited map",
             ),
@@ -106,7 +114,7 @@ CLAIMS = (
             ),
         ),
         judge=_comes_back,
-        defect="the paper does not say which map the sinks of a step are found in",
+        defect="not seen; the paper does not say which map the sinks of a step are found in",
     ),
     Claim(
         "sinks/H16",
@@ -115,27 +123,28 @@ CLAIMS = (
         f"{_PAPER}, discussion",
         "hypothesis, untested",
         PROMPT,
-        needs=(POSTPONED,),
+        needs=(DELAYED,),
         criteria=(
             Criterion(
                 "later",
-                "correlation over masked positions of the attention to the hidden sinks, at the "
-                "first step that hides any, with the delay of their commit",
+                "partial correlation over masked positions, given the step at which the unedited "
+                "run wrote them, of the attention to the sinks with the delay of their commit: "
+                "sinks hidden less other keys hidden",
                 GREATER,
                 0.1,
                 "a small correlation, by the usual words for sizes",
-                null="unrelated: 0",
-                control="as many other keys hidden",
+                null="the same as the control",
+                control="the same attention, while as many other keys are hidden",
             ),
             Criterion(
                 "surer",
-                "correlation of the same attention with the change of the log-probability at "
-                "which the position was committed",
+                "the same with the change of the greatest log-probability at the first step that "
+                "hides any, whose canvas is the same in all runs, given what it was",
                 LESS,
                 -0.1,
                 "a small correlation, by the usual words for sizes",
-                null="unrelated: 0",
-                control="as many other keys hidden",
+                null="the same as the control",
+                control="the same attention, while as many other keys are hidden",
             ),
         ),
         judge=_postponed,
@@ -152,11 +161,12 @@ CLAIMS = (
         criteria=(
             Criterion(
                 "steps",
-                "accuracy lost to hiding the greatest sink of every head: in one step less in "
-                "sixteen",
+                "change of accuracy when the greatest sink of every head is hidden, less that when "
+                "another key is: in one step less in sixteen; below 0 one step loses more",
                 LESS,
-                -0.01,
-                "one point is what the paper calls robust",
+                -0.05,
+                "five points: the one that the paper calls robust is less than 2000 questions can "
+                "tell in a difference of differences",
                 null="as much in one step as in many",
                 control="as many other keys hidden",
             ),

@@ -16,13 +16,17 @@ if TYPE_CHECKING:
     from anchorwatch.figures.figure import Figure
 
 _PAPER = "arXiv 2510.15731"
+_GAP2 = (-2.0, 2.0)
 DOSES = (1, 5, 10, 20)
 HIDDEN = Effect("mdm", (hide_sinks(1),), doses=DOSES)
-ANSWERED = Asked(
-    ("mdm", "arm"),
-    ("gold",),
-    (("none", ()), ("sinks", (hide_sinks(1),)), ("random", (hide_random(1),))),
+SAME_PASS = (
+    ("none", ()),
+    ("sinks", (hide_sinks(1, detect="same_shadow"),)),
+    ("random", (hide_random(1, detect="same_shadow"),)),
 )
+"""Found in the pass that is edited: by the step before, the first pass of a run hides nothing, and
+of an answer of a few tokens that is the one that reads the prompt."""
+ANSWERED = Asked(("mdm", "arm"), ("gold",), SAME_PASS)
 
 LEAST = {"mdm": 0.3, "arm": 0.5}
 """Unedited accuracy below which there is too little to lose: the ARM is to lose half."""
@@ -85,18 +89,22 @@ def _dose_figure(evidence: Evidence) -> Figure | None:
 
 
 def _recovers(evidence: Evidence) -> Finding:
-    gainer = by_effect(evidence, HIDDEN, "largest_gainer", "difference")
-    null = by_effect(evidence, HIDDEN, "largest_gainer", "null")
+    found = {}
+    for name, outcome in (("gainer", "largest_gainer"), ("new", "new_sink_share")):
+        beyond, control = (
+            by_effect(evidence, HIDDEN, outcome, series) for series in ("did", "control_difference")
+        )
+        found[name] = Measured(Estimate.mean(beyond, PROMPT, _GAP2), 0.0, mean_of(control))
     even, expected = (
         mean_of(by_effect(evidence, HIDDEN, "gain_entropy", series))
         for series in ("edited", "null")
     )
-    found = Measured(Estimate.mean(gainer, PROMPT, (-1.0, 1.0)), mean_of(null))
-    new = mean_of(by_effect(evidence, HIDDEN, "new_sink_share", "edited"))
-    return Finding(
-        {"gainer": found},
-        {"evenness of gains": even, "if in proportion": expected, "gains of new sinks": new},
-    )
+    also: dict[str, float | str] = {"evenness of gains": even, "if in proportion": expected}
+    for words, outcome in (("greatest gain", "largest_gainer"), ("new sinks", "new_sink_share")):
+        also[f"{words} beyond proportion"] = mean_of(
+            by_effect(evidence, HIDDEN, outcome, "difference")
+        )
+    return Finding(found, also)
 
 
 CLAIMS = (
@@ -129,9 +137,11 @@ CLAIMS = (
             ),
         ),
         judge=_robust,
-        defect="no random control, one seed; which map the sinks were found in is not said; Dream "
-        "loses three points in the paper's own table",
-        caveat="accuracy of made-up questions with their passage, not GSM8K",
+        defect="not seen; the paper has no random control and one seed, does not say in which map "
+        "the sinks were found, and in its own table Dream loses three points",
+        caveat="accuracy of made-up questions with their passage, not GSM8K; sinks are found in "
+        "the pass they are hidden in, and the ARM reads all its text at each step, as the MDM "
+        "does, so that no row was made without the edit",
     ),
     Claim(
         "sinks/H14",
@@ -166,7 +176,8 @@ CLAIMS = (
     ),
     Claim(
         "sinks/H25",
-        "After a sink is hidden a new one forms: its attention goes to one other key.",
+        "After a sink is hidden a new one forms: its attention goes to one other key, more than "
+        "that of other keys does.",
         f"{_PAPER}, open question",
         "unknown",
         PROMPT,
@@ -174,12 +185,23 @@ CLAIMS = (
         criteria=(
             Criterion(
                 "gainer",
-                "share of the freed attention that the key which gains most takes, less what it "
-                "would if all gained in proportion",
+                "share of the freed attention that the key which gains most takes, beyond what it "
+                "would if all gained in proportion; a sink hidden less another key hidden",
                 GREATER,
                 0.05,
                 "a twentieth of what was freed",
-                null="every other key gains in proportion to what it had",
+                null="the same as the control",
+                control="as many other keys, drawn for each run, beyond proportion",
+            ),
+            Criterion(
+                "new",
+                "share of the freed attention that keys take which the rule calls sinks only now; "
+                "the same difference",
+                GREATER,
+                0.05,
+                "a twentieth of what was freed: a sink that takes less did not take its place",
+                null="the same as the control",
+                control="as many other keys, drawn for each run, beyond proportion",
             ),
         ),
         judge=_recovers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,48 +11,55 @@ import pandas as pd
 
 from anchorwatch import metrics
 from anchorwatch.decoding import LowConfidence
-from anchorwatch.metrics.movement import frontier_of
+from anchorwatch.metrics.cells import Quantity
+from anchorwatch.metrics.movement import frontier_cells
+from anchorwatch.metrics.paths import CHANCE, Parts
+from anchorwatch.metrics.tables import over_slabs
+from anchorwatch.rules import rulli
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
-from anchorwatch.studies.depths import deep, shallow
+from anchorwatch.studies.depths import EVERY, FIRST, LAST, by_sums, pooled
 from anchorwatch.studies.estimates import PROMPT, Estimate
-from anchorwatch.studies.evidence import by_prompt, by_trace, mean_of
+from anchorwatch.studies.evidence import by_prompt, mean_of
 from anchorwatch.studies.needs import Rows, Runs
+from anchorwatch.trace import MASKED, Trace
 
 if TYPE_CHECKING:
     from anchorwatch.figures.figure import Figure
 
 _PAPER = "arXiv 2510.15731"
 _SHARE, _GAP = (0.0, 1.0), (-1.0, 1.0)
+_HIT = "frontier_hit_any"
 _GIVEN = "here of the model that is given, whichever it is"
 MDM = Runs("mdm")
 BLOCKS = Runs("mdm", decoding=LowConfidence(32, 32, block=8))
-MAPS = Rows("mdm", "maps", passes=32)
+MAPS = Rows("mdm", "head_maps", passes=32)
 ALIKE = 0.9
 """Cosine from which two maps are called alike."""
 LONG = 8
 """Steps beyond which a sink is expected to have gone."""
+LEAST = 4
+"""Masks of a step that counts: of one or two, chance hits so often that nothing can exceed it."""
 
 
 def _alike_and_jumps(evidence: Evidence) -> Finding:
     table: pd.DataFrame = evidence[MAPS]
     units = table.groupby("unit")
-    cosine = units["cosine"].mean()
-    alike = table[table["cosine"] >= ALIKE]
-    jumps = alike.groupby("unit")["jumps"].mean().reindex(cosine.index)
+    cosine, any_two = units["cosine"].mean(), units["cosine_null"].mean()
+    near = table["cosine"] >= ALIKE
+    mine = table[near].groupby("unit")[["jumps", "jumps_null"]].mean().reindex(cosine.index)
+    also: dict[str, float | str] = {"share of heads alike": float(near.mean())}
+    for words, heads in (("alike", table[near]), ("not alike", table[~near])):
+        with_sink = heads["jumps"].dropna()
+        name = f"share of heads {words} with sinks that jump at all"
+        also[name] = float((with_sink > 0).mean()) if len(with_sink) else "no such heads"
     return Finding(
         {
-            "alike": Measured(Estimate.mean(cosine, PROMPT, _GAP)),
-            "jumps": Measured(Estimate.mean(jumps, PROMPT, _SHARE), null=0.0),
+            "alike": Measured(Estimate.mean(cosine, PROMPT, _GAP), float(any_two.mean())),
+            "jumps": Measured(
+                Estimate.mean(mine["jumps"], PROMPT, _SHARE), mean_of(mine["jumps_null"])
+            ),
         },
-        {
-            "share of heads alike": len(alike) / len(table),
-            "share alike that jump at all": float((alike["jumps"] > 0).mean()),
-            "share of the others that do": float(
-                (table["jumps"] > 0)[~(table.index.isin(alike.index))].mean()
-            )
-            if len(alike) < len(table)
-            else "no other heads",
-        },
+        also,
     )
 
 
@@ -108,20 +116,44 @@ def _path_figure(evidence: Evidence) -> Figure | None:
 
 def _frontier(evidence: Evidence) -> Finding:
     tau = by_prompt(evidence, MDM, "direction", "tau").value
-    hits = by_prompt(evidence, MDM, "frontier_hits", "frontier_hit_any", over="layer")
-    chance = by_trace(evidence[MDM], lambda trace: mean_of(frontier_of(trace)[1]))
-    mean = hits.value.mean(axis=1)
-    early = shallow(hits.value) - deep(hits.value)
+    hits = {half: _hits(evidence, half) for half in (EVERY, FIRST, LAST)}
+    chance, first_chance = _hits(evidence, EVERY, chance=True), _begins(evidence, chance=True)
+    first = _begins(evidence)
+    beyond = {"begins": (first, first_chance), "frontier": (hits[EVERY], chance)}
+    early = hits[FIRST] - hits[LAST]
     return Finding(
-        {
-            "left": Measured(Estimate.mean(tau, PROMPT, _GAP), null=0.0),
-            "frontier": Measured(
-                Estimate.mean(mean - chance, PROMPT, _GAP), null=0.0, control=mean_of(chance)
-            ),
-            "early": Measured(Estimate.mean(early, PROMPT, _GAP), null=0.0),
-        },
-        {"hits": mean_of(mean), "hits, steps shuffled": mean_of(hits.null)},
+        {"left": Measured(Estimate.mean(tau, PROMPT, _GAP), null=0.0)}
+        | {
+            name: Measured(Estimate.mean(mine - even, PROMPT, _GAP), 0.0, mean_of(even))
+            for name, (mine, even) in beyond.items()
+        }
+        | {"early": Measured(Estimate.mean(early, PROMPT, _GAP), null=0.0)},
+        {"hits": mean_of(hits[EVERY]), "hits at the first step": mean_of(first)},
     )
+
+
+def _hits(evidence: Evidence, half: str, *, chance: bool = False) -> np.ndarray:
+    """[prompt] share of heads and steps with masks enough whose greatest key is the frontier."""
+
+    def of(trace: Trace, quantities: Mapping[str, Quantity]) -> float:
+        enough = np.sum(trace.role[:-1] == MASKED, axis=1) >= LEAST
+        return pooled(quantities[CHANCE * chance + _HIT], half, enough)
+
+    return by_sums(evidence[MDM], _frontier_sums(evidence), of)
+
+
+def _begins(evidence: Evidence, *, chance: bool = False) -> np.ndarray:
+    """[prompt] the same of the first step."""
+
+    def of(trace: Trace, quantities: Mapping[str, Quantity]) -> float:
+        return pooled(quantities[CHANCE * chance + _HIT], EVERY, np.arange(trace.num_steps) == 0)
+
+    return by_sums(evidence[MDM], _frontier_sums(evidence), of)
+
+
+def _frontier_sums(evidence: Evidence) -> Parts:
+    held, kernel = list(evidence[MDM].traces), partial(frontier_cells, rule=rulli())
+    return evidence.once((MDM, "frontier sums"), lambda: over_slabs(held, kernel))
 
 
 def _static(evidence: Evidence) -> Finding:
@@ -160,15 +192,16 @@ CLAIMS = (
                 GREATER,
                 ALIKE,
                 "a pattern found at one step could be used at the next; no number is given",
+                null="any two of the steps",
             ),
             Criterion(
                 "jumps",
-                "share of neighbouring steps at which the greatest key is another, in the heads "
-                f"whose maps have a cosine of at least {ALIKE}",
+                "share of neighbouring steps with a sink at which the greatest sink is another, in "
+                f"the heads whose maps have a cosine of at least {ALIKE}",
                 GREATER,
                 0.05,
                 "one step in twenty: less could not be seen in the paper's figures",
-                null="a head whose greatest key stays",
+                null="steps shuffled; a sink that stays for some steps jumps less than that",
             ),
         ),
         judge=_alike_and_jumps,
@@ -259,9 +292,18 @@ CLAIMS = (
                 null="steps shuffled",
             ),
             Criterion(
+                "begins",
+                "share of heads whose greatest key at the first step is the rightmost masked "
+                "position, less that of a masked position drawn by chance",
+                GREATER,
+                0.05,
+                "one head in twenty beyond chance",
+                null="no more often than chance",
+                control="a masked position drawn by chance",
+            ),
+            Criterion(
                 "frontier",
-                "share of steps at which the greatest key is the rightmost masked position, less "
-                "that of a masked position drawn by chance",
+                f"the same share over all steps with at least {LEAST} masks",
                 GREATER,
                 0.05,
                 "one step in twenty beyond chance",
