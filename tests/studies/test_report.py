@@ -325,7 +325,7 @@ def test_a_value_that_cannot_be_is_not_said_to_be_what_would_have_shown():
     held = one([criterion], [[0.9] * 5])
     held = Judged(held.claim, found, verdicts([((criterion,), found)])[0])
     row = held.criterion_row(criterion)
-    assert row["out_of_reach"] and math.isnan(row["detectable"])
+    assert row["out_of_reach"] and np.isnan(row["detectable"])
     said = sentences.power(row, "prompt")
     assert said.startswith("With these 5 prompts, no value that it can have would be told")
     assert said in text.page(Study((held,), reported.about(), Plan((), {}, ()), None))
