@@ -93,7 +93,8 @@ def _looked_at(
 
     chosen, read = rulli() if rule is None else parse(rule), tables.gathered(table or [])
     held = _opened(traces)
-    tables.refuse_strangers(read, [one.trace for one in held if one.trace is not None])
+    known = [one.trace for one in held if one.trace is not None and "canvas" not in one.lost]
+    tables.refuse_strangers(read, known)
     return Options(rule=chosen, tables=tuple(read)), held
 
 
@@ -127,7 +128,9 @@ def _replays(model: str | None, held: Sequence[Opened]) -> list[Replay | None]:
     import anchorwatch as aw
 
     loaded = aw.load(model)
-    return [None if one.trace is None else _replay(loaded, one.trace) for one in held]
+    # A damaged run is not what the model wrote: nothing is measured of it.
+    whole = [one.trace if not one.damage else None for one in held]
+    return [None if trace is None else _replay(loaded, trace) for trace in whole]
 
 
 def _replay(model: Any, trace: Trace) -> Replay:
