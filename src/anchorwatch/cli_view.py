@@ -52,6 +52,9 @@ def view(
     options, held = _looked_at(traces, rule, table)
     replays = _replays(model, held)
     runs = [Run(one, options, replay) for one, replay in zip(held, replays, strict=True)]
+    for run in runs:
+        for said in run.header()["damage"]:
+            _note(f"{run.opened.name}: {said}")
     server = Server(runs, port=port)
     place = link(server.url, at) if at or len(runs) == 1 else f"{server.url}#v=1&with=1"
     typer.echo(place)
@@ -76,11 +79,11 @@ def export(
 
     chosen = _layers(layers)
     options, held = _looked_at(traces, rule, table)
-    if not any(one.trace for one in held):
-        raise TraceError(f"{held[0].name} cannot be shown: {held[0].damage[0]}")
-    written = exports.export([Run(one, options) for one in held], out, layers=chosen)
-    typer.echo(str(written))
-    if any(one.damage for one in held):
+    runs = [Run(one, options) for one in held]
+    if not any(run.opened.trace for run in runs):
+        raise TraceError(f"{held[0].name} cannot be shown: {runs[0].opened.damage[0]}")
+    typer.echo(str(exports.export(runs, out, layers=chosen, say=_note)))
+    if any(run.header()["damage"] for run in runs):
         raise typer.Exit(3)
 
 
@@ -99,18 +102,18 @@ def _looked_at(
 
 
 def _opened(traces: Sequence[Path]) -> list[Opened]:
-    """The traces; a path that is none is refused, a damaged trace is said and shown."""
+    """The traces; a path that is none is refused, a damaged trace is not."""
     from anchorwatch import commits
     from anchorwatch.explorer.opening import opened
 
     for path in traces:
         if said := commits.absent(commits.place(path)):
             raise TraceError(said)
-    held = [opened(path) for path in traces]
-    for one in held:
-        for said in one.damage:
-            talk.say(f"note: {one_line(f'{one.name}: {said}')}")
-    return held
+    return [opened(path) for path in traces]
+
+
+def _note(said: str) -> None:
+    talk.say(f"note: {one_line(said)}")
 
 
 def _layers(words: str | None) -> list[int] | None:

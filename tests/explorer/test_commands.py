@@ -118,6 +118,13 @@ def test_export_writes_one_page(path, tmp_path):
     assert "2 of 3 layers are in this page: 0, 2" in text
 
 
+def test_export_says_what_is_left_out(path, tmp_path):
+    done = typed("export", path, "-o", tmp_path / "page.html", "--layers", "0,2")
+    assert "note: a.trace: 2 of 3 layers are in this page: 0, 2" in done.stderr
+    assert done.exit_code == 0
+    assert typed("export", path, "-o", tmp_path / "site").stderr == ""
+
+
 def test_export_takes_tables_for_the_head_grid(path, tmp_path):
     table, page = tmp_path / "taken.csv", tmp_path / "a.html"
     assert typed("measure", "absorption", path, "--by", "layer,head", "-o", table).exit_code == 0
@@ -133,6 +140,8 @@ def test_export_takes_tables_for_the_head_grid(path, tmp_path):
 def test_export_of_a_damaged_trace_is_partly_done(broken, tmp_path):
     done = typed("export", broken, "-o", tmp_path / "page.html")
     assert done.exit_code == 3
+    assert "note: b.trace: received/" in done.stderr
+    assert "note: b.trace: received is damaged and not shown" in done.stderr
     assert (tmp_path / "page.html").exists()
     (broken / "COMMIT.json").unlink()
     with pytest.raises(TraceError, match=r"COMMIT.json is missing"):
