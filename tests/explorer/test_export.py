@@ -175,6 +175,21 @@ def test_a_folder_has_every_packet_as_a_file(tmp_path):
         export([run], folder)
 
 
+def test_a_folder_asks_nobody_but_its_server(tmp_path):
+    text = (export([Run(given(hostile()))], tmp_path / "site") / "index.html").read_text()
+    elements = Elements(text)
+    (policy,) = [a["content"] for t, a in elements.found if a.get("http-equiv")]
+    held = dict(one.strip().split(" ", 1) for one in policy.split(";"))
+    assert held["default-src"] == "'none'"
+    assert held["script-src"] == held["connect-src"] == "'self'"
+    assert held["img-src"] == "data: blob:"
+    assert held["base-uri"] == held["form-action"] == "'none'"
+    loads = [a[word] for _, a in elements.found for word in ("src", "href") if a.get(word)]
+    assert loads == ["data:,", "app.css", "app.js"]
+    tags = [(tag, attrs.get("http-equiv")) for tag, attrs in elements.found]
+    assert tags.index(("meta", "Content-Security-Policy")) < tags.index(("link", None))
+
+
 def test_exact_maps_of_the_trace_are_in_the_page(monkeypatch):
     trace = aw.run(
         aw.load("tiny/llada"),
