@@ -56,7 +56,7 @@ def view(
         for said in run.header()["damage"]:
             _note(f"{run.opened.name}: {said}")
     server = Server(runs, port=port)
-    place = link(server.url, at) if at or len(runs) == 1 else f"{server.url}#v=1&with=1"
+    place = link(server.url, at)
     typer.echo(place)
     talk.say("press Ctrl-C to stop; the address is for this machine and holds a secret")
     if not no_open:

@@ -73,11 +73,12 @@ def held(monkeypatch):
     return found
 
 
-def test_view_opens_the_browser_and_compares_two(path, held):
-    done = typed("view", path, path)
-    (address,) = held["opened"]
-    assert address.endswith("#v=1&with=1")
-    assert done.stdout.strip() == address
+@pytest.mark.parametrize("at", ["", "step=3"])
+def test_view_leaves_it_to_the_page_to_compare_two(path, held, at):
+    """Two listed runs stand side by side unless a link says with=none: no address hides one."""
+    done = typed("view", path, path, *(["--at", at] if at else []))
+    assert done.stdout.strip().partition("#")[2] == ("v=1&" + at if at else "v=1")
+    assert len(held["served"]) == len(held["opened"]) == 1
 
 
 def test_view_shows_a_damaged_trace_and_says_so(broken, held):
