@@ -60,7 +60,7 @@ def view(
     typer.echo(place)
     talk.say("press Ctrl-C to stop; the address is for this machine and holds a secret")
     if not no_open:
-        webbrowser.open(place)
+        webbrowser.open(server.door(place).as_uri())
     server.serve()
 
 

@@ -4,8 +4,12 @@ import re
 import signal
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 import webbrowser
+from html import escape
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,6 +66,39 @@ def test_view_serves_until_interrupted(path):
     assert "Traceback" not in talk
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_no_list_of_processes_shows_the_token(path, tmp_path, how):
+    """A browser gets a file, which leads to the address and is gone when the server is."""
+    browser, left = tmp_path / "browser", tmp_path / "left"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {left}.new && mv {left}.new {left}\n')
+    browser.chmod(0o700)
+    (tmp_path / "private").mkdir()
+    running = subprocess.Popen(
+        [*COMMAND, "view", str(path), "--at", "step=3"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENV | {"BROWSER": str(browser), "TMPDIR": str(tmp_path / "private")},
+    )
+    try:
+        address = running.stdout.readline().strip()
+        deadline = time.monotonic() + 30
+        while not left.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        given_to_it = left.read_text().strip()
+        assert given_to_it.startswith(f"file://{tmp_path}/private/anchorwatch-")
+        assert escape(address) in Path(given_to_it.removeprefix("file://")).read_text()
+        host = address.split("/")[2]
+        with pytest.raises(urllib.error.HTTPError, match="403"):  # it serves, and says no
+            urllib.request.urlopen(f"http://{host}/wrong/", timeout=20)
+        running.send_signal(how)
+        running.communicate(timeout=30)
+    finally:
+        running.kill()
+        running.communicate()
+    assert list((tmp_path / "private").glob("anchorwatch-*")) == []
+
+
 @pytest.fixture
 def held(monkeypatch):
     """What would have been served and opened."""
@@ -79,6 +116,7 @@ def test_view_leaves_it_to_the_page_to_compare_two(path, held, at):
     done = typed("view", path, path, *(["--at", at] if at else []))
     assert done.stdout.strip().partition("#")[2] == ("v=1&" + at if at else "v=1")
     assert len(held["served"]) == len(held["opened"]) == 1
+    assert held["served"][0].token not in held["opened"][0]
 
 
 def test_view_shows_a_damaged_trace_and_says_so(broken, held):
