@@ -7,6 +7,7 @@ what is long is clipped, so that the page has nothing to decide.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,10 @@ def header(opened: Opened, rule: Rule) -> dict[str, Any]:
 
 
 def tokens(trace: Trace) -> list[dict[str, Any]]:
-    """Every token of the canvas history, in the order of ids; `frames` counts in this list."""
+    """Every token of the canvas history, in the order of ids; `frames` counts in this list.
+
+    Two tokens are the same if they have the same digest, or none and the same text.
+    """
     ids = np.unique(trace.canvas[trace.canvas != MISSING]).tolist()
     split = trace.manifest.get("token_bytes", {})
     found = []
@@ -76,6 +80,9 @@ def tokens(trace: Trace) -> list[dict[str, Any]]:
             one["escaped"] = _clip(ascii(text[:LONGEST_TOKEN])[1:-1], LONGEST_TOKEN)
         if str(token_id) in split:
             one["bytes"] = str(split[str(token_id)])[:LONGEST_TOKEN]
+        if one.keys() & {"length", "escaped", "bytes"}:  # else what is shown is the whole of it
+            whole = f"{text}\0{split.get(str(token_id), '')}".encode("utf-8", "surrogatepass")
+            one["digest"] = sha256(whole).hexdigest()[:16]
         found.append(one)
     return found
 
