@@ -51,9 +51,12 @@ def view(
     link("", at)  # a typing mistake costs no reading
     options, held = _looked_at(traces, rule, table)
     replays = _replays(model, held)
-    runs = [Run(one, options, replay) for one, replay in zip(held, replays, strict=True)]
-    for run in runs:
-        for said in run.header()["damage"]:
+    runs = [
+        Run(one, options, replay, no_replay=why)
+        for one, (replay, why) in zip(held, replays, strict=True)
+    ]
+    for run, (_, why) in zip(runs, replays, strict=True):
+        for said in (*run.header()["damage"], *filter(None, [why])):
             _note(f"{run.opened.name}: {said}")
     server = Server(runs, port=port)
     place = link(server.url, at)
@@ -125,15 +128,27 @@ def _layers(words: str | None) -> list[int] | None:
         raise SpecError(f"--layers {words} is not a list of layers, such as 0,8,31") from None
 
 
-def _replays(model: str | None, held: Sequence[Opened]) -> list[Replay | None]:
+def _replays(model: str | None, held: Sequence[Opened]) -> list[tuple[Replay | None, str]]:
+    """Of each run, what measures its exact maps, or why the model does not; it fits one of them."""
     if model is None:
-        return [None] * len(held)
+        return [(None, "")] * len(held)
     import anchorwatch as aw
+    from anchorwatch.scripts import other_model
 
     loaded = aw.load(model)
-    # A damaged run is not what the model wrote: nothing is measured of it.
-    whole = [one.trace if not one.damage else None for one in held]
-    return [None if trace is None else _replay(loaded, trace) for trace in whole]
+    found: list[tuple[Replay | None, str]] = []
+    for one in held:
+        if one.trace is None or one.damage:
+            found.append((None, f"{model} measures no exact maps of a damaged run"))
+        elif differs := other_model(loaded, written := one.trace.manifest["model"]):
+            by = f"it was {written['source']}, {differs}"
+            found.append((None, f"{model} did not write this run and measures no maps of it: {by}"))
+        else:
+            found.append((_replay(loaded, one.trace), ""))
+    if not any(replay for replay, _ in found):
+        said = "; ".join(f"{one.name}: {why}" for one, (_, why) in zip(held, found, strict=True))
+        raise SpecError(one_line(f"--model {model} fits none of the runs, name their own: {said}"))
+    return found
 
 
 def _replay(model: Any, trace: Trace) -> Replay:

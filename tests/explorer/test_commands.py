@@ -102,8 +102,15 @@ def test_no_list_of_processes_shows_the_token(path, tmp_path, how):
 @pytest.fixture
 def held(monkeypatch):
     """What would have been served and opened."""
-    found = {"opened": [], "served": []}
+    found = {"opened": [], "served": [], "runs": []}
     monkeypatch.setattr(webbrowser, "open", found["opened"].append)
+    made = server.Server.__init__
+
+    def noted(self, runs, *, port=0):
+        found["runs"] = list(runs)
+        made(self, runs, port=port)
+
+    monkeypatch.setattr(server.Server, "__init__", noted)
     monkeypatch.setattr(
         server.Server, "serve", lambda self: (found["served"].append(self), self.close())
     )
@@ -139,12 +146,30 @@ def test_view_with_a_model_measures_maps_on_demand(tmp_path):
     trace = aw.run(model, "the anchor", aw.decoding.LowConfidence(4), probes=())
     probe = aw.probes.pattern(layers=[1], heads=[2], steps=[3])
     wanted = aw.replay(model, trace, [probe])["pattern"].values[0]
-    (replay,) = cli_view._replays("tiny/llada", [given(trace)])
-    got = packets.unpack(Run(given(trace), replay=replay).packet("map-3-1-2"))[0]["map"]
-    np.testing.assert_array_equal(got, wanted)
-    (other,) = cli_view._replays("tiny/dream", [given(trace)])
-    with pytest.raises(MissingError, match="cannot be measured"):
-        Run(given(trace), replay=other).packet("map-3-1-2")
+    ((replay, why),) = cli_view._replays("tiny/llada", [given(trace)])
+    assert why == ""
+    run = Run(given(trace), replay=replay)
+    assert run.header()["on_demand"]["maps"]
+    np.testing.assert_array_equal(packets.unpack(run.packet("map-3-1-2"))[0]["map"], wanted)
+
+
+def test_a_model_is_at_hand_for_its_own_runs_only(tmp_path, held):
+    asked = ("the anchor", aw.decoding.LowConfidence(4))
+    paths = [
+        aw.run(aw.load(name), *asked, probes=()).write(tmp_path / f"{name[5:]}.trace")
+        for name in ("tiny/llada", "tiny/dream")
+    ]
+    done = typed("view", *paths, "--model", "tiny/llada", "--no-open")
+    said = "tiny/llada did not write this run and measures no maps of it: it was tiny/dream, "
+    assert f"note: dream.trace: {said}" in " ".join(done.stderr.split())
+    own, other = held["runs"]
+    assert own.header()["on_demand"]["maps"]
+    assert not other.header()["on_demand"]["maps"]
+    assert said in " ".join(other.header()["left_out"])
+    with pytest.raises(MissingError, match="did not write this run"):
+        other.packet("map-0-0-0")
+    with pytest.raises(SpecError, match=r"fits none of the runs, name their own: .*tiny/dream"):
+        typed("view", paths[1], "--model", "tiny/llada", "--no-open")
 
 
 def test_export_writes_one_page(path, tmp_path):

@@ -58,9 +58,15 @@ class Run:
     """One run, damaged or not: `header()` always answers, `packet(key)` where there is data."""
 
     def __init__(
-        self, opened: Opened, options: Options | None = None, replay: Replay | None = None
+        self,
+        opened: Opened,
+        options: Options | None = None,
+        replay: Replay | None = None,
+        *,
+        no_replay: str = "",
     ) -> None:
         self.opened, self.options, self._replay = opened, options or Options(), replay
+        self._no_replay = no_replay  # why the model at hand measures nothing of this run
         self._lock = threading.Lock()  # one reader at a time: a layer takes memory
         self._kept: dict[str, bytes] = {}
         self._received: Received | None = None
@@ -278,7 +284,8 @@ class Run:
         elif self._replay is not None:
             values = self._replayed(step, layer, head)
         else:
-            raise MissingError(how_to_map(step, layer, head))
+            why = f"; {self._no_replay}" if self._no_replay else ""
+            raise MissingError(how_to_map(step, layer, head) + why)
         width = -(-values.shape[-1] // MOST_MAP)
         small = binned(np.swapaxes(binned(values, width), -1, -2), width)
         return pack({"map": np.swapaxes(small, -1, -2).astype(np.float32)}, {"width": width})
@@ -322,7 +329,7 @@ class Run:
                 f"the token axis is binned {self.width}:1, each cell being the greatest of "
                 f"{self.width} neighbouring positions"
             )
-        return said
+        return [*said, self._no_replay] if self._no_replay else said
 
 
 def how_to_map(step: int, layer: int, head: int) -> str:
