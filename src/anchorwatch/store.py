@@ -255,7 +255,7 @@ class _Strict(WrapperStore[LocalStore]):
     ) -> Buffer | None:
         value = await super().get(key, prototype, byte_range)
         if value is None and key.rpartition("/")[2].partition(".")[0] == "c":
-            raise TraceError(f"{self._store.root / key} has gone since the trace was opened")
+            raise TraceError(f"{self._store.root.name}/{key} has gone since the trace was opened")
         if value is None or key != "zarr.json":
             return value
         return prototype.buffer.from_bytes(left_out(value.to_bytes(), self.without))

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 
 import numpy as np
@@ -13,9 +14,9 @@ import pytest
 import anchorwatch as aw
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.explorer import export as exports
-from anchorwatch.explorer import packets, page
+from anchorwatch.explorer import packets, page, tiles
 from anchorwatch.explorer.export import chosen, export, whole
-from anchorwatch.explorer.opening import Opened, given
+from anchorwatch.explorer.opening import Opened, given, opened
 from anchorwatch.explorer.tiles import MissingError, Run
 from planted import planted, random_maps
 from shown import HOSTILE, hostile, large, small
@@ -216,8 +217,13 @@ def test_exact_maps_that_do_not_fit_are_counted_and_those_that_do_are_kept(monke
     run = Run(given(planted(maps, prompt=3, more=more)))
     one = len(exports._packed(run, "map-1-1-0"))
     monkeypatch.setattr(exports, "MOST_MAPS_BYTES", one + 10)
-    said = []
+    said, read = [], []
+    made = Run.map
+    monkeypatch.setitem(
+        tiles._MAKERS, ("map", 3), lambda run, *at: read.append(at) or made(run, *at)
+    )
     path = export([run], tmp_path / "page.html", say=said.append)
+    assert read == [(1, 1, 0), (2, 1, 1)]  # what comes after the first that does not fit is not
     (held,) = data_of(path.read_text())["runs"]
     assert held["header"]["maps"] == [[1, 1, 0]]
     assert {key for key in held["packets"] if key.startswith("map")} == {"map-1-1-0"}
@@ -267,6 +273,33 @@ def test_a_part_that_cannot_be_read_is_left_out_and_said(monkeypatch, tmp_path, 
         assert sentence in " ".join(said)
 
 
+def test_a_measure_that_cannot_be_read_is_left_out_and_said(monkeypatch, tmp_path):
+    run = Run(given(large(steps=4, length=40, layers=2, heads=2)))
+
+    def gone(self, at):
+        raise TraceError("entropy/c.0.0.0 has gone")
+
+    monkeypatch.setattr(Run, "small_measure", gone)
+    (held,) = data_of(whole([run]))["runs"]
+    assert "measure-0" not in held["packets"]
+    assert held["header"]["layers"] == [0, 1]
+    assert "measure-0 is left out: measure cannot be read: entropy/c.0.0.0 has gone" in " ".join(
+        held["header"]["damage"]
+    )
+
+
+def test_a_trace_that_goes_while_it_is_exported_is_said_without_its_path(tmp_path):
+    path = large(steps=32, length=1024, layers=2, heads=4).write(tmp_path / "c.trace")
+    run = Run(opened(path))
+    shutil.rmtree(path)
+    text = whole([run])
+    (held,) = data_of(text)["runs"]
+    assert held["header"]["layers"] == []
+    assert "c.trace/received/c.0.0.0.0.0 has gone" in " ".join(held["header"]["damage"])
+    assert "frames" in held["packets"]
+    assert str(tmp_path) not in text
+
+
 def test_a_run_without_frames_is_in_the_page_with_why(monkeypatch, tmp_path):
     failing(monkeypatch, "frames")
     said = []
@@ -305,8 +338,6 @@ def test_a_run_that_cannot_be_shown_is_in_the_page_with_why():
 
 
 def test_a_page_never_holds_a_path(tmp_path):
-    from anchorwatch.explorer.opening import opened
-
     path = small().write(tmp_path / "a.trace")
     assert str(tmp_path) not in whole([Run(opened(path))])
 

@@ -152,15 +152,16 @@ def _told(run: Run, keys: Collection[str], too_large: int = 0) -> dict[str, Any]
 
 def _maps(run: Run) -> tuple[dict[str, str], int]:
     """The exact maps of the trace that fit, first ones first, and how many do not."""
-    packed = _parts(run, [_map_key(pick) for pick in run.maps()], partial(_packed, run))
+    keys = [_map_key(pick) for pick in run.maps()]
     found: dict[str, str] = {}
     room = MOST_MAPS_BYTES
-    for key, packet in packed.items():
-        room -= len(packet)
-        if room < 0:
-            break
-        found[key] = packet
-    return found, len(packed) - len(found)
+    for at, key in enumerate(keys):
+        packed = _parts(run, [key], partial(_packed, run))
+        room -= sum(map(len, packed.values()))
+        if room < 0:  # the rest is not read at all: there may be hundreds
+            return found, len(keys) - at
+        found |= packed
+    return found, 0
 
 
 def _map_key(pick: Sequence[int]) -> str:
@@ -168,8 +169,7 @@ def _map_key(pick: Sequence[int]) -> str:
 
 
 def _packed(run: Run, key: str) -> str:
-    kind, _, at = key.partition("-")
-    return _squeezed(run.small_measure(int(at)) if kind == "measure" else run.packet(key))
+    return _squeezed(run.small_packet(key))
 
 
 def _squeezed(packet: bytes) -> str:

@@ -38,6 +38,12 @@ class Opened:
     """What is not as it was written, a sentence each."""
     lost: tuple[str, ...] = ()
     """Fields that are left out because of it; those of `soundness.ARRAYS` are mended."""
+    place: Path | None = None
+    """Where it was read from."""
+
+    def without_place(self, text: str) -> str:
+        """A sentence without the folders above the trace: a page may be sent to others."""
+        return text if self.place is None else text.replace(f"{self.place.parent}/", "")
 
 
 def opened(path: str | Path) -> Opened:
@@ -73,7 +79,8 @@ def _read(
         unfit = _unfit(dataset, {*lost, *unread})
         said = _said([*found, *unread.values(), *unfit.values()], place)
         whole = mended(dataset.drop_vars([*unfit], errors="ignore"), manifest)
-        return Opened(name, Trace(whole, manifest), said, tuple(sorted({*lost, *unread, *unfit})))
+        gone = tuple(sorted({*lost, *unread, *unfit}))
+        return Opened(name, Trace(whole, manifest), said, gone, place)
     except (TraceError, *commits.UNREADABLE) as error:
         return Opened(name, None, _said([*found, str(error)], place), tuple(lost))
 

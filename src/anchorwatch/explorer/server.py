@@ -104,10 +104,8 @@ def link(url: str, at: str) -> str:
     return url + "#v=1" + "".join(f"&{name}={quote(value)}" for name, _, value in pairs)
 
 
-def application(
-    runs: Sequence[Run], token: str, port: int, entered: Callable[[], None]
-) -> Starlette:
-    """The whole server as an ASGI application, guarded; `entered` is told of the token's use."""
+def application(runs: Sequence[Run], token: str, port: int, shut: Callable[[], None]) -> Starlette:
+    """The whole server as an ASGI application, guarded; `shut` closes the way in when used."""
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.routing import Route
@@ -141,26 +139,29 @@ def application(
         Route("/data/{run:int}/header.json", header, methods=["GET"]),
         Route("/data/{run:int}/{key:str}.bin", packet, methods=["GET"]),
     ]
-    guarded = [Middleware(_Guard, token=token, port=port, entered=entered)]
+    guarded = [Middleware(_Guard, token=token, port=port, shut=shut)]
     refusals: dict[Any, Any] = {MissingError: _missing, 404: _nothing, 405: _nothing}
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        entered()  # a signal to stop ends the process before `serve` goes on
-
     made = Starlette(
-        routes=routes, middleware=guarded, exception_handlers=refusals, lifespan=lifespan
+        routes=routes,
+        middleware=guarded,
+        exception_handlers=refusals,
+        lifespan=lambda _: _lifetime(shut),
     )
     made.router.redirect_slashes = False
     return made
 
 
+@asynccontextmanager
+async def _lifetime(shut: Callable[[], None]) -> AsyncIterator[None]:
+    yield
+    shut()  # nobody comes any more; a signal ends the process before `serve` goes on
+
+
 class _Guard:
     """Refuses before routing: other hosts, origins and methods, and who has no token."""
 
-    def __init__(self, app: ASGIApp, *, token: str, port: int, entered: Callable[[], None]) -> None:
-        self._app, self._token, self._entered = app, token.encode(), entered
+    def __init__(self, app: ASGIApp, *, token: str, port: int, shut: Callable[[], None]) -> None:
+        self._app, self._token, self._shut = app, token.encode(), shut
         names = (HOST, "localhost")
         self._hosts = {f"{name}:{port}".encode() for name in names}
         self._origins = {f"http://{name}:{port}".encode() for name in names}
@@ -175,7 +176,7 @@ class _Guard:
         if refused := self._refused(scope):
             await _json({"error": refused[1]}, refused[0])(scope, receive, send)
             return
-        self._entered()
+        self._shut()
         path = scope["path"].removeprefix(f"/{self._token.decode()}")
         inner = dict(scope) | {"path": path, "raw_path": path.encode(), "root_path": ""}
         await self._app(inner, receive, send)

@@ -83,7 +83,8 @@ class Run:
 
     def give_up(self, error: Exception) -> None:
         """Somebody sealed what is no run of ours: its name, and why."""
-        said = one_line(f"it is not as we write it: {error}")[:300]
+        why = self.opened.without_place(str(error))
+        said = one_line(f"it is not as we write it: {why}")[:300]
         damage = (*self.opened.damage, *self.problems, said)
         self.opened = dataclasses.replace(self.opened, trace=None, damage=damage)
 
@@ -100,7 +101,8 @@ class Run:
                 try:
                     prepare(self, trace)
                 except (AnchorwatchError, *UNREADABLE) as error:
-                    self.problems.append(one_line(f"{name} cannot be shown: {error}")[:300])
+                    why = self.opened.without_place(str(error))
+                    self.problems.append(one_line(f"{name} cannot be shown: {why}")[:300])
         if "canvas" in self.opened.lost and any("trace" in t.rows for t in self.options.tables):
             self.problems.append("tables name a run by its canvas: they cannot be shown")
 
@@ -208,7 +210,8 @@ class Run:
         except (IndexError, SpecError) as error:
             raise MissingError(f"there is no {key} in this run") from error
         except (TraceError, *UNREADABLE) as error:
-            raise MissingError(f"{kind} cannot be read: {error}"[:400]) from error
+            said = self.opened.without_place(str(error))
+            raise MissingError(one_line(f"{kind} cannot be read: {said}")[:400]) from error
 
     def frames(self) -> bytes:
         """The canvas history: indices into the header's tokens, roles, regions, commit times."""
@@ -297,8 +300,15 @@ class Run:
         except AnchorwatchError as error:
             raise MissingError(f"the map cannot be measured: {error}") from error
 
+    def small_packet(self, key: str) -> bytes:
+        """As `packet`, measures in eight bits: for a page that is sent."""
+        if not re.fullmatch(r"measure-\d{1,7}", key):
+            return self.packet(key)
+        with self._lock:
+            return self._made(Run.small_measure, key)
+
     def small_measure(self, at: int) -> bytes:
-        """As `measure`, in eight bits: for a page that is sent. Tables stay exact."""
+        """As `measure`, in eight bits. Tables stay exact."""
         if at >= len(self._fields):
             return self.measure(at)
         coded, least, most = linear_codes(self._measured(at))
