@@ -51,13 +51,19 @@ def view(
     link("", at)  # a typing mistake costs no reading
     options, held = _looked_at(traces, rule, table)
     replays = _replays(model, held)
-    runs = [Run(one, options, replay) for one, replay in zip(held, replays, strict=True)]
+    runs = [
+        Run(one, options, replay, no_replay=why)
+        for one, (replay, why) in zip(held, replays, strict=True)
+    ]
+    for run, (_, why) in zip(runs, replays, strict=True):
+        for said in (*run.header()["damage"], *filter(None, [why])):
+            _note(f"{run.opened.name}: {said}")
     server = Server(runs, port=port)
-    place = link(server.url, at) if at or len(runs) == 1 else f"{server.url}#v=1&with=1"
+    place = link(server.url, at)
     typer.echo(place)
     talk.say("press Ctrl-C to stop; the address is for this machine and holds a secret")
     if not no_open:
-        webbrowser.open(place)
+        webbrowser.open(server.door(place).as_uri())
     server.serve()
 
 
@@ -76,11 +82,11 @@ def export(
 
     chosen = _layers(layers)
     options, held = _looked_at(traces, rule, table)
-    if not any(one.trace for one in held):
-        raise TraceError(f"{held[0].name} cannot be shown: {held[0].damage[0]}")
-    written = exports.export([Run(one, options) for one in held], out, layers=chosen)
-    typer.echo(str(written))
-    if any(one.damage for one in held):
+    runs = [Run(one, options) for one in held]
+    if not any(run.opened.trace for run in runs):
+        raise TraceError(f"{held[0].name} cannot be shown: {runs[0].opened.damage[0]}")
+    typer.echo(str(exports.export(runs, out, layers=chosen, say=_note)))
+    if any(run.header()["damage"] for run in runs):
         raise typer.Exit(3)
 
 
@@ -93,23 +99,24 @@ def _looked_at(
 
     chosen, read = rulli() if rule is None else parse(rule), tables.gathered(table or [])
     held = _opened(traces)
-    tables.refuse_strangers(read, [one.trace for one in held if one.trace is not None])
+    known = [one.trace for one in held if one.trace is not None and "canvas" not in one.lost]
+    tables.refuse_strangers(read, known)
     return Options(rule=chosen, tables=tuple(read)), held
 
 
 def _opened(traces: Sequence[Path]) -> list[Opened]:
-    """The traces; a path that is none is refused, a damaged trace is said and shown."""
+    """The traces; a path that is none is refused, a damaged trace is not."""
     from anchorwatch import commits
     from anchorwatch.explorer.opening import opened
 
     for path in traces:
         if said := commits.absent(commits.place(path)):
             raise TraceError(said)
-    held = [opened(path) for path in traces]
-    for one in held:
-        for said in one.damage:
-            talk.say(f"note: {one_line(f'{one.name}: {said}')}")
-    return held
+    return [opened(path) for path in traces]
+
+
+def _note(said: str) -> None:
+    talk.say(f"note: {one_line(said)}")
 
 
 def _layers(words: str | None) -> list[int] | None:
@@ -121,13 +128,27 @@ def _layers(words: str | None) -> list[int] | None:
         raise SpecError(f"--layers {words} is not a list of layers, such as 0,8,31") from None
 
 
-def _replays(model: str | None, held: Sequence[Opened]) -> list[Replay | None]:
+def _replays(model: str | None, held: Sequence[Opened]) -> list[tuple[Replay | None, str]]:
+    """Of each run, what measures its exact maps, or why the model does not; it fits one of them."""
     if model is None:
-        return [None] * len(held)
+        return [(None, "")] * len(held)
     import anchorwatch as aw
+    from anchorwatch.scripts import other_model
 
     loaded = aw.load(model)
-    return [None if one.trace is None else _replay(loaded, one.trace) for one in held]
+    found: list[tuple[Replay | None, str]] = []
+    for one in held:
+        if one.trace is None or one.damage:
+            found.append((None, f"{model} measures no exact maps of a damaged run"))
+        elif differs := other_model(loaded, written := one.trace.manifest["model"]):
+            by = f"it was {written['source']}, {differs}"
+            found.append((None, f"{model} did not write this run and measures no maps of it: {by}"))
+        else:
+            found.append((_replay(loaded, one.trace), ""))
+    if not any(replay for replay, _ in found):
+        said = "; ".join(f"{one.name}: {why}" for one, (_, why) in zip(held, found, strict=True))
+        raise SpecError(one_line(f"--model {model} fits none of the runs, name their own: {said}"))
+    return found
 
 
 def _replay(model: Any, trace: Trace) -> Replay:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import xarray as xr
@@ -20,6 +21,8 @@ _DIMS = {
     "narrow": (("step",), "i"),
     "region": (("position",), "i"),
 }
+ARRAYS = tuple(_DIMS)
+"""What every trace has."""
 _MANIFEST: dict[str, type] = {
     **{"model": dict, "decoding": dict, "tokens": dict, "answer_positions": list, "seed": int},
     **{"prompt_text": str, "answer_text": str, "regions": list},
@@ -60,17 +63,38 @@ def wrong_manifest(manifest: Mapping[str, Any]) -> str | None:
 
 def wrong_arrays(dataset: xr.Dataset, answer: list[Any], roles: int) -> str | None:
     """The first thing about foreign arrays that is not as we write it."""
-    for name, (dims, kind) in _DIMS.items():
-        if dataset[name].dims != dims or dataset[name].dtype.kind != kind:
-            return f"{name} is {dataset[name].dtype} over {', '.join(map(str, dataset[name].dims))}"
+    for name in ARRAYS:
+        if said := wrong_array(name, dataset[name], roles):
+            return said
     frames, positions = dataset["canvas"].shape
     if dataset.sizes["step"] != frames - 1:
         return f"{frames} frames do not fit {dataset.sizes['step']} steps"
+    return wrong_answer(answer, positions)
+
+
+def wrong_array(name: str, array: xr.DataArray, roles: int) -> str | None:
+    """What is not as we write it about one of the arrays that every trace has."""
+    dims, kind = _DIMS[name]
+    if array.dims != dims or array.dtype.kind != kind:
+        return f"{name} is {array.dtype} over {', '.join(map(str, array.dims))}"
+    held = array.values if name == "role" else None
+    if held is not None and held.size and not 0 <= held.min() <= held.max() < roles:
+        return f"role holds {held.min()} to {held.max()}: roles are 0 to {roles - 1}"
+    return None
+
+
+def wrong_answer(answer: list[Any], positions: int) -> str | None:
+    """What is not as we write it about the positions of the answer."""
     if not answer or not all(type(p) is int and 0 <= p < positions for p in answer):
         return f"its answer is not at positions 0 to {positions - 1}"
-    if sorted(set(answer)) != answer:
-        return "its answer positions are not in order"
-    role = dataset["role"].values
-    if role.size and not 0 <= role.min() <= role.max() < roles:
-        return f"role holds {role.min()} to {role.max()}: roles are 0 to {roles - 1}"
-    return None
+    return None if sorted(set(answer)) == answer else "its answer positions are not in order"
+
+
+def left_out(root: bytes, names: Collection[str]) -> bytes:
+    """The metadata of a store as if it had no variables of these names."""
+    if not names:
+        return root
+    held = json.loads(root)
+    known = held["consolidated_metadata"]["metadata"]
+    held["consolidated_metadata"]["metadata"] = {n: known[n] for n in known if n not in names}
+    return json.dumps(held).encode()

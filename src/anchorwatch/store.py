@@ -29,6 +29,7 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore
 from anchorwatch import commits
 from anchorwatch.commits import UNREADABLE, damage, extent
 from anchorwatch.errors import TraceError
+from anchorwatch.soundness import left_out
 
 __all__ = ["BLOCK_STEPS", "Partial", "Spec", "damage", "extent", "opened", "write"]
 
@@ -81,11 +82,8 @@ def opened(
 ) -> xr.Dataset:
     """Open a trace: small variables are loaded now, the others when they are used.
 
-    Args:
-        path: a folder that `write` or `Partial.finish` made.
-        check: compare every file with the commit record first.
-        needed: variables without which it is no trace.
-        without: variables that are left out, their files being damaged.
+    `check` compares every file with the commit record first. Where a `needed` variable is not
+    declared it is no trace. Those of `without` are left out, metadata and all.
     """
     target = commits.place(path)
     if said := commits.absent(target) or commits.unfinished(target):
@@ -93,7 +91,7 @@ def opened(
     if not (target / "zarr.json").exists():
         raise TraceError(f"{target} cannot be read as a trace: it is a folder without a zarr.json")
     try:
-        _vet(target, needed)
+        _vet(target, needed, without)
         if check and (found := damage(target)):
             more = f" (and {len(found) - 1} more: `anchorwatch verify`)" if found[1:] else ""
             raise TraceError(f"{target} is damaged, copy it again: {found[0]}{more}")
@@ -250,26 +248,31 @@ class Partial:
 class _Strict(WrapperStore[LocalStore]):
     """A store whose chunks must be there: Zarr would read a missing one as fill values."""
 
+    without: Names = ()  # whose metadata Zarr does not see: those of one keep it from all
+
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
         value = await super().get(key, prototype, byte_range)
         if value is None and key.rpartition("/")[2].partition(".")[0] == "c":
-            raise TraceError(f"{self._store.root / key} has gone since the trace was opened")
-        return value
+            raise TraceError(f"{self._store.root.name}/{key} has gone since the trace was opened")
+        if value is None or key != "zarr.json":
+            return value
+        return prototype.buffer.from_bytes(left_out(value.to_bytes(), self.without))
 
 
 def _lazy(target: Path, without: Names) -> xr.Dataset:
+    strict = _Strict(LocalStore(target, read_only=True))
+    strict.without = without
     with _quiet():
         dataset = xr.open_zarr(
-            _Strict(LocalStore(target, read_only=True)),
+            strict,
             chunks=None,
             zarr_format=3,
             consolidated=True,
             mask_and_scale=False,  # nothing we write is scaled, and no integer becomes a float
             decode_times=False,
             decode_timedelta=False,
-            drop_variables=list(without),
         )
     for name, variable in list(dataset.variables.items()):
         if variable.dtype.kind in "OT":  # text, whatever numpy calls it
@@ -280,7 +283,7 @@ def _lazy(target: Path, without: Names) -> xr.Dataset:
     return dataset
 
 
-def _vet(target: Path, needed: Names) -> None:
+def _vet(target: Path, needed: Names, without: Names) -> None:
     """Refuse what is no trace of ours by its metadata alone, before Zarr sees it."""
     root = commits.read_json(target / "zarr.json")
     attrs = root.get("attributes", {})
@@ -295,9 +298,8 @@ def _vet(target: Path, needed: Names) -> None:
         raise TraceError(f"{target} lacks {', '.join(lost)}: it is damaged, copy it again")
     if not isinstance(attrs.get("manifest"), dict):
         raise TraceError(f"{target} lacks its manifest: it is damaged, copy it again")
-    for name, array in arrays.items():
-        chunk = array["chunk_grid"]["configuration"]["chunk_shape"]
-        for sizes in (array["shape"], chunk):
+    for name, array in ((name, held) for name, held in arrays.items() if name not in without):
+        for sizes in (array["shape"], array["chunk_grid"]["configuration"]["chunk_shape"]):
             if not all(type(size) is int and size >= 0 for size in sizes):
                 raise ValueError(f"{name} declares the shape {sizes}")
             if (size := math.prod(sizes) * _ITEM_BYTES[array["data_type"]]) > LIMIT_BYTES:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -323,14 +323,12 @@ def checked_trace(value: Any) -> Trace:
     return value
 
 
-def read(path: str | Path, *, without: Collection[str] | None = None) -> Trace:
+def read(path: str | Path) -> Trace:
     """Read a trace from disk, whole or not at all; needs no torch.
 
     Every file is compared with the commit record. Large fields are loaded when they are used.
-    `without` names fields to leave out, their files being damaged: then nothing is compared.
     """
-    out = without or ()
-    dataset = store.opened(path, check=without is None, needed=_ALWAYS, without=out)
+    dataset = store.opened(path, needed=_ALWAYS)
     manifest = dataset.attrs.pop("manifest")
     del dataset.attrs["schema"], dataset.attrs["schema_version"]
     wrong = wrong_manifest(manifest)

@@ -4,8 +4,12 @@ import re
 import signal
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 import webbrowser
+from html import escape
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,22 +66,64 @@ def test_view_serves_until_interrupted(path):
     assert "Traceback" not in talk
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_no_list_of_processes_shows_the_token(path, tmp_path, how):
+    """A browser gets a file, which leads to the address and is gone when the server is."""
+    browser, left = tmp_path / "browser", tmp_path / "left"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {left}.new && mv {left}.new {left}\n')
+    browser.chmod(0o700)
+    (tmp_path / "private").mkdir()
+    running = subprocess.Popen(
+        [*COMMAND, "view", str(path), "--at", "step=3"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENV | {"BROWSER": str(browser), "TMPDIR": str(tmp_path / "private")},
+    )
+    try:
+        address = running.stdout.readline().strip()
+        deadline = time.monotonic() + 30
+        while not left.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        given_to_it = left.read_text().strip()
+        assert given_to_it.startswith(f"file://{tmp_path}/private/anchorwatch-")
+        assert escape(address) in Path(given_to_it.removeprefix("file://")).read_text()
+        host = address.split("/")[2]
+        with pytest.raises(urllib.error.HTTPError, match="403"):  # it serves, and says no
+            urllib.request.urlopen(f"http://{host}/wrong/", timeout=20)
+        running.send_signal(how)
+        running.communicate(timeout=30)
+    finally:
+        running.kill()
+        running.communicate()
+    assert list((tmp_path / "private").glob("anchorwatch-*")) == []
+
+
 @pytest.fixture
 def held(monkeypatch):
     """What would have been served and opened."""
-    found = {"opened": [], "served": []}
+    found = {"opened": [], "served": [], "runs": []}
     monkeypatch.setattr(webbrowser, "open", found["opened"].append)
+    made = server.Server.__init__
+
+    def noted(self, runs, *, port=0):
+        found["runs"] = list(runs)
+        made(self, runs, port=port)
+
+    monkeypatch.setattr(server.Server, "__init__", noted)
     monkeypatch.setattr(
         server.Server, "serve", lambda self: (found["served"].append(self), self.close())
     )
     return found
 
 
-def test_view_opens_the_browser_and_compares_two(path, held):
-    done = typed("view", path, path)
-    (address,) = held["opened"]
-    assert address.endswith("#v=1&with=1")
-    assert done.stdout.strip() == address
+@pytest.mark.parametrize("at", ["", "step=3"])
+def test_view_leaves_it_to_the_page_to_compare_two(path, held, at):
+    """Two listed runs stand side by side unless a link says with=none: no address hides one."""
+    done = typed("view", path, path, *(["--at", at] if at else []))
+    assert done.stdout.strip().partition("#")[2] == ("v=1&" + at if at else "v=1")
+    assert len(held["served"]) == len(held["opened"]) == 1
+    assert held["served"][0].token not in held["opened"][0]
 
 
 def test_view_shows_a_damaged_trace_and_says_so(broken, held):
@@ -100,12 +146,30 @@ def test_view_with_a_model_measures_maps_on_demand(tmp_path):
     trace = aw.run(model, "the anchor", aw.decoding.LowConfidence(4), probes=())
     probe = aw.probes.pattern(layers=[1], heads=[2], steps=[3])
     wanted = aw.replay(model, trace, [probe])["pattern"].values[0]
-    (replay,) = cli_view._replays("tiny/llada", [given(trace)])
-    got = packets.unpack(Run(given(trace), replay=replay).packet("map-3-1-2"))[0]["map"]
-    np.testing.assert_array_equal(got, wanted)
-    (other,) = cli_view._replays("tiny/dream", [given(trace)])
-    with pytest.raises(MissingError, match="cannot be measured"):
-        Run(given(trace), replay=other).packet("map-3-1-2")
+    ((replay, why),) = cli_view._replays("tiny/llada", [given(trace)])
+    assert why == ""
+    run = Run(given(trace), replay=replay)
+    assert run.header()["on_demand"]["maps"]
+    np.testing.assert_array_equal(packets.unpack(run.packet("map-3-1-2"))[0]["map"], wanted)
+
+
+def test_a_model_is_at_hand_for_its_own_runs_only(tmp_path, held):
+    asked = ("the anchor", aw.decoding.LowConfidence(4))
+    paths = [
+        aw.run(aw.load(name), *asked, probes=()).write(tmp_path / f"{name[5:]}.trace")
+        for name in ("tiny/llada", "tiny/dream")
+    ]
+    done = typed("view", *paths, "--model", "tiny/llada", "--no-open")
+    said = "tiny/llada did not write this run and measures no maps of it: it was tiny/dream, "
+    assert f"note: dream.trace: {said}" in " ".join(done.stderr.split())
+    own, other = held["runs"]
+    assert own.header()["on_demand"]["maps"]
+    assert not other.header()["on_demand"]["maps"]
+    assert said in " ".join(other.header()["left_out"])
+    with pytest.raises(MissingError, match="did not write this run"):
+        other.packet("map-0-0-0")
+    with pytest.raises(SpecError, match=r"fits none of the runs, name their own: .*tiny/dream"):
+        typed("view", paths[1], "--model", "tiny/llada", "--no-open")
 
 
 def test_export_writes_one_page(path, tmp_path):
@@ -116,6 +180,13 @@ def test_export_writes_one_page(path, tmp_path):
     text = (tmp_path / "page.html").read_text()
     assert "topk:2" in text
     assert "2 of 3 layers are in this page: 0, 2" in text
+
+
+def test_export_says_what_is_left_out(path, tmp_path):
+    done = typed("export", path, "-o", tmp_path / "page.html", "--layers", "0,2")
+    assert "note: a.trace: 2 of 3 layers are in this page: 0, 2" in done.stderr
+    assert done.exit_code == 0
+    assert typed("export", path, "-o", tmp_path / "site").stderr == ""
 
 
 def test_export_takes_tables_for_the_head_grid(path, tmp_path):
@@ -133,6 +204,8 @@ def test_export_takes_tables_for_the_head_grid(path, tmp_path):
 def test_export_of_a_damaged_trace_is_partly_done(broken, tmp_path):
     done = typed("export", broken, "-o", tmp_path / "page.html")
     assert done.exit_code == 3
+    assert "note: b.trace: received/" in done.stderr
+    assert "note: b.trace: received is damaged and not shown" in done.stderr
     assert (tmp_path / "page.html").exists()
     (broken / "COMMIT.json").unlink()
     with pytest.raises(TraceError, match=r"COMMIT.json is missing"):

@@ -5,18 +5,20 @@ import gzip
 import hashlib
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
 import anchorwatch as aw
-from anchorwatch.errors import SpecError
+from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.explorer import export as exports
-from anchorwatch.explorer import packets, page
+from anchorwatch.explorer import packets, page, tiles
 from anchorwatch.explorer.export import chosen, export, whole
-from anchorwatch.explorer.opening import Opened, given
-from anchorwatch.explorer.tiles import Run
+from anchorwatch.explorer.opening import Opened, given, opened
+from anchorwatch.explorer.tiles import MissingError, Run
+from planted import planted, random_maps
 from shown import HOSTILE, hostile, large, small
 
 
@@ -174,6 +176,21 @@ def test_a_folder_has_every_packet_as_a_file(tmp_path):
         export([run], folder)
 
 
+def test_a_folder_asks_nobody_but_its_server(tmp_path):
+    text = (export([Run(given(hostile()))], tmp_path / "site") / "index.html").read_text()
+    elements = Elements(text)
+    (policy,) = [a["content"] for t, a in elements.found if a.get("http-equiv")]
+    held = dict(one.strip().split(" ", 1) for one in policy.split(";"))
+    assert held["default-src"] == "'none'"
+    assert held["script-src"] == held["connect-src"] == "'self'"
+    assert held["img-src"] == "data: blob:"
+    assert held["base-uri"] == held["form-action"] == "'none'"
+    loads = [a[word] for _, a in elements.found for word in ("src", "href") if a.get(word)]
+    assert loads == ["data:,", "app.css", "app.js"]
+    tags = [(tag, attrs.get("http-equiv")) for tag, attrs in elements.found]
+    assert tags.index(("meta", "Content-Security-Policy")) < tags.index(("link", None))
+
+
 def test_exact_maps_of_the_trace_are_in_the_page(monkeypatch):
     trace = aw.run(
         aw.load("tiny/llada"),
@@ -188,7 +205,130 @@ def test_exact_maps_of_the_trace_are_in_the_page(monkeypatch):
     monkeypatch.setattr(exports, "MOST_MAPS_BYTES", 10)
     (held,) = data_of(whole([Run(given(trace))]))["runs"]
     assert held["header"]["maps"] == []
-    assert "2 exact maps are too large" in " ".join(held["header"]["left_out"])
+    assert "2 of 2 exact maps are too large" in " ".join(held["header"]["left_out"])
+
+
+def test_exact_maps_that_do_not_fit_are_counted_and_those_that_do_are_kept(monkeypatch, tmp_path):
+    maps = random_maps(np.random.default_rng(0), (4, 2, 2, 9)).astype(np.float32)
+    picks = {"step": [1, 2, 3], "layer": [1, 1, 0], "head": [0, 1, 1]}
+    more = {"pattern": (("pick", "query", "key"), maps[1:4, 1, 0])} | {
+        f"pick_{name}": (("pick",), np.array(at, np.int32)) for name, at in picks.items()
+    }
+    run = Run(given(planted(maps, prompt=3, more=more)))
+    one = len(exports._packed(run, "map-1-1-0"))
+    monkeypatch.setattr(exports, "MOST_MAPS_BYTES", one + 10)
+    said, read = [], []
+    made = Run.map
+    monkeypatch.setitem(
+        tiles._MAKERS, ("map", 3), lambda run, *at: read.append(at) or made(run, *at)
+    )
+    path = export([run], tmp_path / "page.html", say=said.append)
+    assert read == [(1, 1, 0), (2, 1, 1)]  # what comes after the first that does not fit is not
+    (held,) = data_of(path.read_text())["runs"]
+    assert held["header"]["maps"] == [[1, 1, 0]]
+    assert {key for key in held["packets"] if key.startswith("map")} == {"map-1-1-0"}
+    wanted = "2 of 3 exact maps are too large for this page: export a folder"
+    assert wanted in " ".join(held["header"]["left_out"])
+    assert wanted in " ".join(said)
+    said = []
+    folder = export([run], tmp_path / "site", say=said.append)
+    assert said == []
+    assert len(list((folder / "data" / "0").glob("map-*.bin"))) == 3
+
+
+def failing(monkeypatch, *keys):
+    """Parts of runs that cannot be read when their turn comes."""
+    made = Run.packet
+
+    def packet(self, key):
+        if key in keys:
+            raise MissingError(f"{key} has gone")
+        return made(self, key)
+
+    monkeypatch.setattr(Run, "packet", packet)
+
+
+@pytest.mark.parametrize("out", ["page.html", "site"])
+def test_a_part_that_cannot_be_read_is_left_out_and_said(monkeypatch, tmp_path, out):
+    flow = np.zeros((8, 3, 4, 2, 2), np.float32)
+    dims = ("step", "layer", "head", "query_region", "key_region")
+    regions = {"a": range(2), "b": range(2, 14)}
+    run = Run(given(small(more={"region_flow": (dims, flow)}, regions=regions)))
+    failing(monkeypatch, "layer-1", "flow")
+    said = []
+    path = export([run], tmp_path / out, say=said.append)
+    if out == "site":
+        told = json.loads((path / "data" / "0" / "header.json").read_text())
+        keys = {file.stem for file in (path / "data" / "0").glob("*.bin")}
+    else:
+        (held,) = data_of(path.read_text())["runs"]
+        told, keys = held["header"], held["packets"].keys()
+    assert told["layers"] == [0, 2]
+    assert not told["flow"]
+    assert {"layer-0", "layer-2", "frames"} <= keys
+    assert not {"layer-1", "flow"} & keys
+    for part in ("layer-1", "flow"):
+        sentence = f"{part} is left out: {part} has gone"
+        assert told["damage"].count(sentence) == 1
+        assert sentence in " ".join(said)
+
+
+def test_a_measure_that_cannot_be_read_is_left_out_and_said(monkeypatch, tmp_path):
+    run = Run(given(large(steps=4, length=40, layers=2, heads=2)))
+
+    def gone(self, at):
+        raise TraceError("entropy/c.0.0.0 has gone")
+
+    monkeypatch.setattr(Run, "small_measure", gone)
+    (held,) = data_of(whole([run]))["runs"]
+    assert "measure-0" not in held["packets"]
+    assert held["header"]["layers"] == [0, 1]
+    assert "measure-0 is left out: measure cannot be read: entropy/c.0.0.0 has gone" in " ".join(
+        held["header"]["damage"]
+    )
+
+
+def test_a_trace_that_goes_while_it_is_exported_is_said_without_its_path(tmp_path):
+    path = large(steps=32, length=1024, layers=2, heads=4).write(tmp_path / "c.trace")
+    run = Run(opened(path))
+    shutil.rmtree(path)
+    text = whole([run])
+    (held,) = data_of(text)["runs"]
+    assert held["header"]["layers"] == []
+    assert "c.trace/received/c.0.0.0.0.0 has gone" in " ".join(held["header"]["damage"])
+    assert "frames" in held["packets"]
+    assert str(tmp_path) not in text
+
+
+def test_a_run_without_frames_is_in_the_page_with_why(monkeypatch, tmp_path):
+    failing(monkeypatch, "frames")
+    said = []
+    path = export([Run(given(small()))], tmp_path / "page.html", say=said.append)
+    (held,) = data_of(path.read_text())["runs"]
+    assert "frames" not in held["header"]
+    assert "frames has gone" in " ".join(held["header"]["damage"])
+    assert "frames has gone" in " ".join(said)
+
+
+def test_a_folder_has_all_layers_unless_asked(tmp_path):
+    run = Run(given(large(steps=4, length=40, layers=20, heads=2)))
+    for name, layers in (("all", None), ("some", [3, 19])):
+        folder = export([run], tmp_path / name, layers=layers)
+        told = json.loads((folder / "data" / "0" / "header.json").read_text())
+        assert told["layers"] == (layers or list(range(20)))
+        files = (folder / "data" / "0").glob("layer-*.bin")
+        assert len(list(files)) == len(told["layers"])
+        assert ("layers are in this page" in " ".join(told["left_out"])) == (layers is not None)
+
+
+def test_named_layers_are_all_in_the_page_or_it_is_refused(monkeypatch):
+    run = Run(given(large(steps=4, length=40, layers=20, heads=2)))
+    (held,) = data_of(whole([run], layers=range(18)))["runs"]
+    assert held["header"]["layers"] == list(range(18))
+    monkeypatch.setattr(exports, "LIMIT_BYTES", len(whole([run], layers=range(18))) - 1)
+    with pytest.raises(SpecError, match=r"18 layers .* name fewer layers, export a folder"):
+        whole([run], layers=range(18))
+    assert whole([run], layers=[0, 1])
 
 
 def test_a_run_that_cannot_be_shown_is_in_the_page_with_why():
@@ -198,8 +338,6 @@ def test_a_run_that_cannot_be_shown_is_in_the_page_with_why():
 
 
 def test_a_page_never_holds_a_path(tmp_path):
-    from anchorwatch.explorer.opening import opened
-
     path = small().write(tmp_path / "a.trace")
     assert str(tmp_path) not in whole([Run(opened(path))])
 
@@ -223,6 +361,18 @@ def test_a_notebook_is_spared_what_is_too_large(monkeypatch):
     bundle = small().show()._repr_mimebundle_()
     assert bundle.keys() == {"text/plain"}
     assert "anchorwatch view" in bundle["text/plain"]
+
+
+def test_a_notebook_says_what_is_wrong_with_a_trace(tmp_path, monkeypatch):
+    trace = aw.read(small().write(tmp_path / "a.trace"))
+
+    def gone(self):
+        raise TraceError("canvas/c.0.0 has gone since the trace was opened")
+
+    monkeypatch.setattr(type(trace), "digest", gone)
+    bundle = trace.show()._repr_mimebundle_()
+    assert bundle.keys() == {"text/plain"}
+    assert "canvas/c.0.0 has gone" in bundle["text/plain"]
 
 
 def test_a_page_that_was_not_built_says_how(monkeypatch, tmp_path):

@@ -14,7 +14,7 @@ from anchorwatch.explorer import packets
 from anchorwatch.explorer.opening import given
 from anchorwatch.explorer.tiles import Run
 from anchorwatch.foreign import visible
-from shown import HOSTILE, hostile, large
+from shown import HOSTILE, hostile, large, small
 
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]")
 """What may move a cursor, turn a line, or is no text; line breaks are kept."""
@@ -89,3 +89,21 @@ def test_tokens_are_told_apart_and_come_back(text):
     if "escaped" in told and len(text) < 100:
         spelled = f'"{told["escaped"]}"' if "'" in text else f"'{told['escaped']}'"
         assert ast.literal_eval(spelled) == text
+
+
+def identities(texts, split=None):
+    """What the page compares tokens of two runs by."""
+    trace = small(texts=texts)
+    manifest = trace.manifest | {"token_bytes": split or {}}
+    told = Run(given(type(trace)(trace.dataset(), manifest))).header()["tokens"]
+    return {one["id"]: one.get("digest", one["text"]) for one in told}
+
+
+def test_tokens_that_look_alike_are_told_apart():
+    long = "x" * 200
+    texts = {1: f"{long}a", 2: f"{long}b", 3: "\x00", 4: "\x01", 5: "·", 6: "\n", 7: "⏎\n"}
+    texts |= {8: "\ufffd", 9: "\ufffd", 10: "\ud800", 11: "\udfff"}
+    found = identities(texts, {"8": "e2", "9": "82"})
+    assert len({found[at] for at in texts}) == len(texts)
+    assert found == identities(texts, {"8": "e2", "9": "82"})
+    assert found[12] == " w12"  # what is shown whole needs no digest

@@ -12,7 +12,8 @@ from anchorwatch.errors import TraceError
 from anchorwatch.explorer import packets
 from anchorwatch.explorer.opening import given, opened
 from anchorwatch.explorer.tiles import MissingError, Run
-from anchorwatch.trace import read
+from anchorwatch.trace import ROLES, read
+from planted import planted, random_maps
 from shown import small
 
 
@@ -71,14 +72,85 @@ def test_a_damaged_field_is_named_and_the_rest_shown(path, how, tmp_path):
         run.packet("layer-0")
 
 
-@pytest.mark.parametrize("field", ["canvas", "role", "region", "committed_at"])
-def test_without_the_canvas_there_is_nothing_to_show(path, field):
+def told_of(path):
+    """(header, frames, layer 1) of a run: what the page begins with."""
+    run = Run(opened(path))
+    read = [packets.unpack(run.packet(key))[0] for key in ("frames", "layer-1")]
+    return run.header(), *read
+
+
+UNNEEDED = ("narrow", "mask_chosen", "logprob", "queries", "commit_top_key")
+NEEDED = ("canvas", "role", "committed_at", "region")
+
+
+@pytest.mark.parametrize("field", [*UNNEEDED, *NEEDED])
+def test_one_damaged_field_takes_nothing_else_away(path, field):
+    told, frames, layer = told_of(path)
     spoil(chunk(path, field))
+    hurt, hurt_frames, hurt_layer = told_of(path)
+    assert field in hurt["damage"][0]
+    assert any(said.startswith(f"{field} is damaged and ") for said in hurt["left_out"])
+    changed = {"damage", "lost", "left_out"} | (
+        {"digest", "tokens"} if field == "canvas" else set()
+    )
+    assert {name: told[name] for name in told if name not in changed} == {
+        name: hurt[name] for name in hurt if name not in changed
+    }
+    for name in frames:
+        if name != field or field in ("role", "committed_at"):  # those follow from the rest
+            np.testing.assert_array_equal(hurt_frames[name], frames[name])
+    for name in layer:
+        np.testing.assert_array_equal(hurt_layer[name], layer[name])
+
+
+def test_what_does_not_follow_from_the_rest_is_absent(path):
+    for field in ("canvas", "logprob", "region"):
+        spoil(chunk(path, field))
+    told, frames, _ = told_of(path)
+    assert (told["digest"], told["tokens"]) == ("", [])
+    assert (frames["canvas"] == -1).all()
+    assert (frames["region"] == -1).all()
+    assert np.isnan(frames["logprob"]).all()
+
+
+@pytest.mark.parametrize("kind", ["mdm", "arm"])
+def test_roles_and_commits_follow_from_the_canvas(tmp_path, kind):
+    maps = random_maps(np.random.default_rng(1), (5, 3, 2, 9), causal=kind == "arm")
+    seen = "causal" if kind == "arm" else "bidirectional"
+    path = planted(maps, prompt=4, visibility=seen).write(tmp_path / "c.trace")
+    _, frames, layer = told_of(path)
+    for field in ("role", "committed_at"):
+        spoil(chunk(path, field))
+    told, hurt_frames, hurt_layer = told_of(path)
+    assert "special tokens as prompt" in " ".join(told["left_out"])
+    for name in frames:
+        np.testing.assert_array_equal(hurt_frames[name], frames[name])
+    for name in layer:
+        np.testing.assert_array_equal(hurt_layer[name], layer[name])
+
+
+def test_without_regions_keys_are_told_apart_by_roles(tmp_path):
+    regions = {"gold": range(2), "other": range(2, 4)}
+    groups = ("all", "gold")
+    path = small(regions=regions, groups=groups).write(tmp_path / "c.trace")
+    assert told_of(path)[0]["class_kind"] == "region"
+    spoil(chunk(path, "region"))
+    told, _, layer = told_of(path)
+    assert (told["class_kind"], told["classes"]) == ("role", list(ROLES))
+    assert layer["flow"].shape == (8, 2, len(ROLES))
+    tile = packets.unpack(Run(opened(path)).packet("tile-1-mean-1"))[0]
+    assert (tile["codes"] > 0).all()  # who asks is not known any more, what they gave is
+
+
+def test_without_canvas_and_roles_there_is_nothing_to_show(path):
+    for field in ("canvas", "role"):
+        spoil(chunk(path, field))
     run = Run(opened(path))
     assert run.opened.trace is None
     told = run.header()
     assert told["name"] == "a.trace"
-    assert field in " ".join(told["damage"])
+    assert "canvas/" in told["damage"][0]
+    assert "nothing to show" in told["damage"][-1]
     with pytest.raises(MissingError, match="cannot be shown"):
         run.packet("frames")
 
@@ -187,6 +259,71 @@ def test_what_somebody_else_sealed_is_shown_or_said_and_never_another_error(path
     for key in ("frames", "layer-0", "tile-0-mean-0", "row-0-0-mean", "null-0-0", "part-0-0-0-0"):
         with contextlib.suppress(MissingError):
             packets.unpack(run.packet(key))
+
+
+ODD = {
+    "of another kind": lambda a, name: a[name].update(data_type="float64"),
+    "of no kind": lambda a, name: a[name].update(data_type="bits"),
+    "too large": lambda a, name: a[name].update(shape=[10**18]),
+    "over another axis": lambda a, name: a[name].update(dimension_names=["frame"]),
+    "without names": lambda a, name: a[name].pop("dimension_names"),
+    "not there": lambda a, name: a.pop(name),
+    "a group": lambda a, name: a.update({name: {"zarr_format": 3, "node_type": "group"}}),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("field", ["narrow", "logprob"])
+def test_one_foreign_field_takes_nothing_else_away(path, kind, field):
+    wanted = told_of(path)[2]
+    rewritten(path, lambda arrays, _: ODD[kind](arrays, field))
+    told, _, layer = told_of(path)
+    assert any(field in said for said in told["damage"])
+    assert f"{field} is damaged and not shown" in told["left_out"]
+    assert told["layers"] == [0, 1, 2]
+    for name in layer:
+        np.testing.assert_array_equal(layer[name], wanted[name])
+
+
+PARTS = {
+    "region_flow": ("not over steps, layers, heads and regions", "flow"),
+    "sink_received": ("not over steps, layers, heads and groups", "added"),
+    "pattern": ("not over picks, queries and keys", "maps"),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_that_is_not_as_we_write_it_goes_alone(name):
+    says, key = PARTS[name]
+    odd = np.zeros((8, 2), dtype=np.float32)
+    run = Run(given(small(more={name: (("step", "odd"), odd)})))
+    told = run.header()
+    assert any(f"{name} cannot be shown: it is {says}" in said for said in told["damage"])
+    assert not told[key]
+    assert told["layers"] == [0, 1, 2]
+    assert run.packet("layer-0")
+
+
+def test_a_measure_of_other_layers_is_named():
+    trace = small(more={"entropy": (("step", "layer", "head"), np.ones((8, 3, 4), np.float32))})
+    manifest = trace.manifest
+    manifest["model"]["layers"] = 2
+    told = Run(given(type(trace)(trace.dataset(), manifest))).header()
+    assert told["measures"] == []
+    said = " ".join(told["damage"])
+    assert "entropy cannot be shown: it is of 3 layers and 4 heads, not of all" in said
+    assert "received cannot be shown: it is of (8, 3, 4, 3, 14)" in said
+
+
+def test_shares_of_other_positions_are_named():
+    trace = small()
+    cut = trace.dataset().isel(key=slice(0, 9))
+    run = Run(given(type(trace)(cut, trace.manifest)))
+    told = run.header()
+    assert told["layers"] == []
+    assert "(8, 3, 4, 3, 9) step, layer, head, group, key, the run of (8, 3, 4, 3, 14)" in " ".join(
+        told["damage"]
+    )
 
 
 def test_many_damaged_files_are_counted(path, monkeypatch):

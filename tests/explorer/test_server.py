@@ -4,10 +4,12 @@ import asyncio
 import http.client
 import json
 import socket
+import stat
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from html import escape
 
 import numpy as np
 import pytest
@@ -141,6 +143,44 @@ def test_its_own_origin_may_ask(held):
 def test_pages_of_other_sites_are_refused(held, site):
     assert held("data/0/header.json", **{"Sec-Fetch-Site": site})[0] == 403
     assert held("data/0/header.json", **{"Sec-Fetch-Site": "same-origin"})[0] == 200
+
+
+LED = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+
+def test_a_link_leads_a_whole_window_to_the_page_and_to_nothing_else(held):
+    assert held("", **LED)[0] == 200
+    for path in ("app.js", "data/0/header.json", "data/0/frames.bin"):
+        assert held(path, **LED)[0] == 403
+    assert held.get("/wrong/", **LED)[0] == 403
+    for name, other in (("Mode", "cors"), ("Mode", "no-cors"), ("Dest", "iframe"), ("Dest", "")):
+        assert held("", **(LED | {f"Sec-Fetch-{name}": other}))[0] == 403
+    assert held("", **(LED | {"Origin": "null"}))[0] == 403
+
+
+def test_the_way_in_is_a_file_that_nobody_else_can_read_and_goes_when_it_was_used():
+    one = Held([Run(given(small()))])
+    place = link(one.server.url, "step=3")
+    file = one.server.door(place)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert f'content="0;url={escape(place)}"' in file.read_text()
+    assert one.get("/wrong/")[0] == 403
+    assert file.exists()
+    assert one()[0] == 200
+    assert not file.parent.exists()
+    again = one.server.door(place)
+    assert again != file
+    one.server.close()
+    one.thread.join(timeout=20)
+    assert not again.parent.exists()
+
+
+def test_a_way_into_what_never_served_is_closed():
+    server = Server([Run(given(small()))])
+    file = server.door(server.url)
+    server.close()
+    assert not file.parent.exists()
 
 
 PATHS = (

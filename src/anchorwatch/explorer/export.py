@@ -1,7 +1,9 @@
 """A run, or two to compare, as one page to send, or as a folder for a plain web server.
 
 One page holds the mean over heads of at most sixteen layers in eight bits, exact shares of sinks
-only, and says so. It is never above eight megabytes: layers are left out until it fits.
+only, and says so. It is never above eight megabytes: layers are left out until it fits, or those
+that were named are refused. A folder holds all layers. A part that cannot be read is left out of
+either, and named among what is damaged.
 """
 
 from __future__ import annotations
@@ -9,47 +11,76 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from anchorwatch import commits
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer import page
 from anchorwatch.explorer.header import listed
-from anchorwatch.explorer.tiles import Run
+from anchorwatch.explorer.tiles import MissingError, Run
 
 LIMIT_BYTES = 8_000_000
-MOST_LAYERS = 16
 MOST_MAPS_BYTES = 1_500_000
 """Exact maps that are put into a page, as base64."""
 _LESS = (16, 12, 8, 6, 4, 3, 2, 1)
+_ELSEWHERE = "export a folder, -o NAME without .html, or look with `anchorwatch view`"
+_ROUNDED = (
+    "single heads and query groups are not in this page, and shares are rounded to eight bits "
+    "except those of sinks: `anchorwatch view` shows all, exactly"
+)
+T = TypeVar("T")
 
 
-def export(runs: Sequence[Run], out: str | Path, *, layers: Sequence[int] | None = None) -> Path:
-    """Write one page (`NAME.html`), or a folder of files for a web server (any other name)."""
+def export(
+    runs: Sequence[Run],
+    out: str | Path,
+    *,
+    layers: Sequence[int] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Path:
+    """Write one page (`NAME.html`), or a folder of files for a web server (any other name).
+
+    `say` gets a sentence for whatever is damaged and whatever is left out.
+    """
     if not runs:
         raise SpecError("name at least one trace, as `anchorwatch run -o` writes it")
     target = commits.place(out)
     if target.suffix.lower() in (".html", ".htm"):
         if target.is_dir():
             raise SpecError(f"{target} is a folder: name a file, page.html")
-        commits.replace_file(target, whole(runs, layers=layers).encode())
-        return target
-    with commits.staged(target) as folder:
-        _fill(folder, runs, layers)
+        data, made = _fitting(runs, layers)
+        commits.replace_file(target, made.encode())
+        headers = [held["header"] for held in data["runs"]]
+    else:
+        with commits.staged(target) as folder:
+            headers = _fill(folder, runs, layers)
+    if say is not None:
+        for told in headers:
+            for said in (*told["damage"], *told.get("left_out", ())):
+                if said != _ROUNDED:
+                    say(f"{told['name']}: {said}")
     return target
 
 
 def whole(runs: Sequence[Run], *, layers: Sequence[int] | None = None) -> str:
-    """The page as text; layers are left out until it is under `LIMIT_BYTES`."""
-    for most in _LESS:
-        made = page.page(_title(runs), _inline(runs, layers, most))
-        if len(made) <= LIMIT_BYTES:
-            return made
+    """The page as text, under `LIMIT_BYTES`."""
+    return _fitting(runs, layers)[1]
+
+
+def _fitting(runs: Sequence[Run], layers: Sequence[int] | None) -> tuple[dict[str, Any], str]:
+    """(data, page): layers are left out until it fits; those that were named are not."""
+    for most in _LESS if layers is None else _LESS[:1]:
+        data = _inline(runs, layers, most)
+        made = page.page(_title(runs), data)
+        if (size := len(made.encode())) <= LIMIT_BYTES:
+            return data, made
+    what = "these runs" if layers is None else f"{len({*layers})} layers of these runs"
+    less = "" if layers is None else "name fewer layers, "
     raise SpecError(
-        f"these runs do not fit a page of {LIMIT_BYTES} bytes: look at them with "
-        "`anchorwatch view`, or export a folder, -o NAME without .html"
+        f"{what} take {size} bytes, more than a page's {LIMIT_BYTES}: {less}{_ELSEWHERE}"
     )
 
 
@@ -65,63 +96,80 @@ def chosen(count: int, most: int) -> list[int]:
 def _inline(runs: Sequence[Run], layers: Sequence[int] | None, most: int) -> dict[str, Any]:
     held = []
     for at, run in enumerate(runs):
-        if run.opened.trace is None:
-            held.append({"id": at, "name": run.opened.name, "header": run.header()})
-            continue
-        kept = _layers(run, layers, most)
-        packets = {key: _packed(run, key) for key in run.keys(kept)}
-        maps = _maps(run)
-        told = _told(run, kept, packets.keys() | maps.keys())
-        told["maps"] = [[int(word) for word in key.split("-")[1:]] for key in maps]
-        held.append({"id": at, "name": run.opened.name, "header": told, "packets": packets | maps})
+        packets: dict[str, str] = {}
+        too_large = 0
+        if run.opened.trace is not None:
+            kept = chosen(run.layers, most) if layers is None else _named(run, layers)
+            packets = _parts(run, run.keys(kept), partial(_packed, run))
+            maps, too_large = _maps(run)
+            packets |= maps
+        told = _told(run, packets.keys(), too_large)
+        held.append({"id": at, "name": run.opened.name, "header": told, "packets": packets})
     return {"source": "inline", "runs": held}
 
 
-def _layers(run: Run, layers: Sequence[int] | None, most: int) -> list[int]:
-    if layers is None:
-        return chosen(run.layers, min(most, MOST_LAYERS))
+def _named(run: Run, layers: Sequence[int]) -> list[int]:
     for layer in layers:
         if not 0 <= layer < run.layers:
             raise SpecError(
                 f"layer {layer} is not in {run.opened.name}: it has 0 to {run.layers - 1}"
             )
-    return sorted(set(layers))[: most if most < MOST_LAYERS else None]
+    return sorted(set(layers))
 
 
-def _told(run: Run, kept: Sequence[int], keys: Any) -> dict[str, Any]:
+def _parts(run: Run, keys: Sequence[str], made: Callable[[str], T]) -> dict[str, T]:
+    """Packets by key; one that cannot be read is left out and is a problem of the run."""
+    found = {}
+    for key in keys:
+        try:
+            found[key] = made(key)
+        except MissingError as error:
+            said = f"{key} is left out: {error}"
+            run.problems += [said] if said not in run.problems else []
+    if "frames" in keys and "frames" not in found:
+        run.give_up(SpecError("its frames cannot be read"))
+    return found
+
+
+def _told(run: Run, keys: Collection[str], too_large: int = 0) -> dict[str, Any]:
     """The header of a page that cannot ask again, with what it lacks in words."""
     told = run.header()
-    said = told["left_out"]
-    if told["layers"] and len(kept) < run.layers:
-        said.append(f"{len(kept)} of {run.layers} layers are in this page: {listed(kept)}")
-        told["layers"] = list(kept)
-    said.append(
-        "single heads and query groups are not in this page, and shares are rounded to eight bits "
-        "except those of sinks: `anchorwatch view` shows all, exactly"
-    )
-    if told["maps"] and not any(key.startswith("map-") for key in keys):
-        said.append(f"{len(told['maps'])} exact maps are too large for this page")
+    if run.opened.trace is None:
+        return told
+    kept = [at for at in told["layers"] if f"layer-{at}" in keys]
+    if len(kept) < len(told["layers"]):
+        only = f"{len(kept)} of {len(told['layers'])} layers are in this page"
+        told["left_out"].append(f"{only}: {listed(kept)}" if kept else only)
+    if too_large:
+        only = f"{too_large} of {len(told['maps'])} exact maps are too large for this page"
+        told["left_out"].append(f"{only}: {_ELSEWHERE}")
+    told["layers"], told["flow"] = kept, "flow" in keys
+    told["maps"] = [pick for pick in told["maps"] if _map_key(pick) in keys]
+    told["left_out"].append(_ROUNDED)
     told["on_demand"] = {"heads": False, "rows": False, "maps": False}
     return told
 
 
-def _maps(run: Run) -> dict[str, str]:
-    """The exact maps of the trace that fit, first ones first."""
+def _maps(run: Run) -> tuple[dict[str, str], int]:
+    """The exact maps of the trace that fit, first ones first, and how many do not."""
+    keys = [_map_key(pick) for pick in run.maps()]
     found: dict[str, str] = {}
     room = MOST_MAPS_BYTES
-    for step, layer, head in run.maps():
-        key = f"map-{step}-{layer}-{head}"
-        packet = _squeezed(run.packet(key))
-        room -= len(packet)
-        if room < 0:
-            break
-        found[key] = packet
-    return found
+    for at, key in enumerate(keys):
+        packed = _parts(run, [key], partial(_packed, run))
+        room -= sum(map(len, packed.values()))
+        if room < 0:  # the rest is not read at all: there may be hundreds
+            return found, len(keys) - at
+        found |= packed
+    return found, 0
+
+
+def _map_key(pick: Sequence[int]) -> str:
+    return "map-" + "-".join(map(str, pick))
 
 
 def _packed(run: Run, key: str) -> str:
-    kind, _, at = key.partition("-")
-    return _squeezed(run.small_measure(int(at)) if kind == "measure" else run.packet(key))
+    return _squeezed(run.small_packet(key))
 
 
 def _squeezed(packet: bytes) -> str:
@@ -129,7 +177,8 @@ def _squeezed(packet: bytes) -> str:
     return base64.b64encode(gzip.compress(packet, 6, mtime=0)).decode()
 
 
-def _fill(folder: Path, runs: Sequence[Run], layers: Sequence[int] | None) -> None:
+def _fill(folder: Path, runs: Sequence[Run], layers: Sequence[int] | None) -> list[dict[str, Any]]:
+    """Write the files, and return the headers among them."""
     told = {
         "source": "static",
         "runs": [{"id": a, "name": r.opened.name} for a, r in enumerate(runs)],
@@ -141,17 +190,22 @@ def _fill(folder: Path, runs: Sequence[Run], layers: Sequence[int] | None) -> No
     }
     for name, text in texts.items():
         commits.put_file(folder / name, text.encode())
+    headers = []
     for at, run in enumerate(runs):
         place = folder / "data" / str(at)
         place.mkdir(parents=True)
-        header = run.header()
+        keys: Collection[str] = ()
         if run.opened.trace is not None:
-            kept = _layers(run, layers, run.layers if layers is None else MOST_LAYERS)
-            keys = [*run.keys(kept), *(f"map-{s}-{la}-{h}" for s, la, h in run.maps())]
-            for key in keys:
-                commits.put_file(place / f"{key}.bin", run.packet(key))
-            header = _told(run, kept, set(keys))
-        commits.put_file(place / "header.json", json.dumps(header, allow_nan=False).encode())
+            kept = range(run.layers) if layers is None else _named(run, layers)
+            wanted = [*run.keys(kept), *map(_map_key, run.maps())]
+            keys = _parts(run, wanted, partial(_put, run, place))
+        headers.append(_told(run, keys))
+        commits.put_file(place / "header.json", json.dumps(headers[-1], allow_nan=False).encode())
+    return headers
+
+
+def _put(run: Run, place: Path, key: str) -> None:
+    commits.put_file(place / f"{key}.bin", run.packet(key))
 
 
 def _title(runs: Sequence[Run]) -> str:

@@ -7,13 +7,14 @@ what is long is clipped, so that the page has nothing to decide.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
 from anchorwatch._version import __version__
 from anchorwatch.edits import from_dict
-from anchorwatch.explorer.layers import class_names, has_sink
+from anchorwatch.explorer.layers import class_names, has_sink, regions_of
 from anchorwatch.explorer.opening import Opened
 from anchorwatch.foreign import one_line, visible
 from anchorwatch.rules import Rule
@@ -35,7 +36,7 @@ def header(opened: Opened, rule: Rule) -> dict[str, Any]:
         "version": VERSION,
         "anchorwatch": __version__,
         "name": opened.name,
-        "digest": trace.digest()[:12],
+        "digest": "" if "canvas" in opened.lost else trace.digest()[:12],
         "model": _model(manifest["model"]),
         "decoding": _decoding(manifest["decoding"]),
         "edits": [_clip(one_line(repr(edit)), 120) for edit in trace.edits],
@@ -51,7 +52,7 @@ def header(opened: Opened, rule: Rule) -> dict[str, Any]:
         "roles": list(ROLES),
         "regions": [_clip(one_line(name), 40) for name in manifest["regions"]],
         "classes": [_clip(one_line(name), 40) for name in class_names(trace)],
-        "class_kind": "region" if manifest["regions"] else "role",
+        "class_kind": "region" if regions_of(trace) else "role",
         "added": has_sink(trace),
         "tokens": tokens(trace),
         "rule": str(rule),
@@ -62,7 +63,10 @@ def header(opened: Opened, rule: Rule) -> dict[str, Any]:
 
 
 def tokens(trace: Trace) -> list[dict[str, Any]]:
-    """Every token of the canvas history, in the order of ids; `frames` counts in this list."""
+    """Every token of the canvas history, in the order of ids; `frames` counts in this list.
+
+    Two tokens are the same if they have the same digest, or none and the same text.
+    """
     ids = np.unique(trace.canvas[trace.canvas != MISSING]).tolist()
     split = trace.manifest.get("token_bytes", {})
     found = []
@@ -76,25 +80,37 @@ def tokens(trace: Trace) -> list[dict[str, Any]]:
             one["escaped"] = _clip(ascii(text[:LONGEST_TOKEN])[1:-1], LONGEST_TOKEN)
         if str(token_id) in split:
             one["bytes"] = str(split[str(token_id)])[:LONGEST_TOKEN]
+        if one.keys() & {"length", "escaped", "bytes"}:  # else what is shown is the whole of it
+            whole = f"{text}\0{split.get(str(token_id), '')}".encode("utf-8", "surrogatepass")
+            one["digest"] = sha256(whole).hexdigest()[:16]
         found.append(one)
     return found
 
 
-def measures(trace: Trace) -> list[dict[str, Any]]:
-    """Fields with a number for each step, layer and head; of peaks the first, of groups all."""
-    found = []
+def measures(trace: Trace) -> tuple[list[dict[str, Any]], list[str]]:
+    """Fields with a number for each step, layer and head; of peaks the first, of groups all.
+
+    And what is said of those that have numbers for other layers and heads than the model.
+    """
+    found, said = [], []
+    model = trace.manifest["model"]
     for name in trace.fields:
         field = trace[name]
         if field.dtype.kind != "f" or field.dims[:3] != ("step", "layer", "head"):
             continue
         if field.dims[3:] not in ((), ("peak",)) and name != "sink_received":
             continue
+        if field.shape[1:3] != (model["layers"], model["heads"]):
+            layers, heads = field.shape[1:3]
+            what = f"it is of {layers} layers and {heads} heads, not of all"
+            said.append(f"{one_line(name)[:60]} cannot be shown: {what}")
+            continue
         says = one_line(str(field.attrs.get("long_name", name)))
         if field.dims[3:] == ("peak",):
             says = f"{says.removesuffix(', at peak keys')}, {_PEAKED}"
         unit = one_line(str(field.attrs.get("units", "")))
         found.append({"name": one_line(name)[:60], "unit": unit[:40], "says": says[:200]})
-    return found
+    return found, said
 
 
 def unshown(opened: Opened) -> dict[str, Any]:

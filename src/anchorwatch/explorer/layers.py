@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import xarray as xr
 
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer.packets import binned, codes, pack
@@ -41,11 +42,8 @@ class Received:
     def __init__(self, trace: Trace, rule: Rule) -> None:
         self.trace, self.rule = trace, rule
         self._field = need(trace, "received")
-        if self._field.dims != DIMS:
-            raise SpecError(f"received is over {', '.join(map(str, self._field.dims))}")
-        model = trace.manifest["model"]
-        if self._field.shape[1:3] != (model["layers"], model["heads"]):
-            raise SpecError(f"received is of {self._field.shape[1:3]} layers and heads, not of all")
+        if wrong := _wrong(self._field, trace):
+            raise SpecError(wrong)
         self._stored = self._field.encoding.get("dtype", self._field.dtype)
         self.groups = tuple(str(name) for name in self._field.coords["group"].values)
         self.first = self.groups.index("all") if "all" in self.groups else 0
@@ -159,20 +157,31 @@ class Received:
         return np.concatenate([flow, taken.astype(np.float32)], axis=-1)
 
 
+def _wrong(field: xr.DataArray, trace: Trace) -> str | None:
+    """How shares are not those of every step, layer, head and position, in words."""
+    if field.dims != DIMS or field.dtype.kind != "f":
+        return f"it is {field.dtype} over {', '.join(map(str, field.dims))}"
+    model = trace.manifest["model"]
+    steps, positions = trace.num_steps, trace.canvas.shape[1]
+    wanted = (steps, model["layers"], model["heads"], field.shape[3], positions)
+    if field.shape != wanted:
+        return f"it is of {field.shape} {', '.join(DIMS)}, the run of {wanted}"
+    return None if "group" in field.coords else "its query groups have lost their names"
+
+
 def class_names(trace: Trace) -> tuple[str, ...]:
     """What keys are told apart by: named regions and the rest, or roles; and added keys."""
-    return (*(_regions(trace) or ROLES), *(["added keys"] if has_sink(trace) else []))
+    return (*(regions_of(trace) or ROLES), *(["added keys"] if has_sink(trace) else []))
 
 
 def has_sink(trace: Trace) -> bool:
     """Whether the share of keys that parts added, such as a sink token, was measured."""
-    held = "sink_received" in trace
-    return held and trace["sink_received"].dims == ("step", "layer", "head", "group")
+    return "sink_received" in trace and trace["sink_received"].dims == DIMS[:4]
 
 
-def _regions(trace: Trace) -> tuple[str, ...]:
-    """Named regions and the rest; () without any."""
-    names = tuple(trace.manifest["regions"])
+def regions_of(trace: Trace) -> tuple[str, ...]:
+    """Named regions and the rest; () where no position is in any."""
+    names = tuple(trace.manifest["regions"]) if (trace["region"].values >= 0).any() else ()
     return (*names, "elsewhere") if names else ()
 
 
@@ -202,7 +211,7 @@ def _one(values: np.ndarray, head: int | None) -> np.ndarray:
 
 def _one_hot(trace: Trace) -> np.ndarray | None:
     """[key, class] which region a key is in, the last being none; None where classes are roles."""
-    names = _regions(trace)
+    names = regions_of(trace)
     if not names:
         return None
     region = trace["region"].values

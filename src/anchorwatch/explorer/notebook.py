@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from anchorwatch.errors import SpecError
+from anchorwatch.errors import AnchorwatchError
 from anchorwatch.explorer.export import whole
 from anchorwatch.explorer.opening import given
 from anchorwatch.explorer.tables import checked, refuse_strangers
 from anchorwatch.explorer.tiles import Options, Run
+from anchorwatch.foreign import one_line
 from anchorwatch.trace import Trace, checked_trace
 
 if TYPE_CHECKING:
     import pandas as pd
 
 HEIGHT = 900
-_INSTEAD = "too large for a notebook: trace.write('run.trace'), then `anchorwatch view run.trace`"
+_INSTEAD = "or outside of the notebook: trace.write('run.trace'), then `anchorwatch view run.trace`"
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Shown:
 
     says: str
     page: str | None = field(repr=False)
-    """The whole page; None where it would be too large."""
+    """The whole page; None where there is none to show, or it would be too large."""
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         if self.page is None:
@@ -52,7 +53,7 @@ def shown(
     refuse_strangers(held, traces)
     try:
         made = whole([Run(given(one), Options(tables=held)) for one in traces])
-    except SpecError:
-        return Shown(_INSTEAD, None)
+    except AnchorwatchError as error:
+        return Shown(one_line(f"not shown here: {error} ({_INSTEAD})"), None)
     names = " and ".join(given(one).name for one in traces)
     return Shown(f"explorer of {names}, {len(made) / 1e6:.1f} MB", made)

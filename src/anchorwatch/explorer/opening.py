@@ -1,22 +1,29 @@
-"""Traces opened for looking: a damaged one shows what is damaged and the rest.
+"""Traces opened for looking: a damaged or foreign one shows what is damaged and the rest.
 
-`aw.read` refuses a trace with a single wrong byte. Here a field with a damaged file is named, left
-out and never read. Without its record, its metadata or its canvas there is nothing to trust.
+`aw.read` refuses a trace with a single wrong byte. Here a field that is not as it was written is
+named, left out and never read. Without its record or its metadata there is nothing to trust, and
+without its canvas and its roles nothing to show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from anchorwatch import commits
+import xarray as xr
+
+from anchorwatch import commits, store
 from anchorwatch.errors import TraceError
+from anchorwatch.explorer.mending import mended
 from anchorwatch.foreign import one_line
-from anchorwatch.trace import Trace, read
+from anchorwatch.soundness import ARRAYS, wrong_array, wrong_manifest
+from anchorwatch.trace import ROLES, Trace
 
 MOST_SAID = 24
 """Sentences of damage that are kept; a folder may hold thousands of files."""
+MOST_FIELDS = 256
+"""Fields that are tried one by one where they cannot be read together."""
 _LONGEST = 400
 
 
@@ -30,7 +37,13 @@ class Opened:
     damage: tuple[str, ...] = ()
     """What is not as it was written, a sentence each."""
     lost: tuple[str, ...] = ()
-    """Fields that are left out because of it."""
+    """Fields that are left out because of it; those of `soundness.ARRAYS` are mended."""
+    place: Path | None = None
+    """Where it was read from."""
+
+    def without_place(self, text: str) -> str:
+        """A sentence without the folders above the trace: a page may be sent to others."""
+        return text if self.place is None else text.replace(f"{self.place.parent}/", "")
 
 
 def opened(path: str | Path) -> Opened:
@@ -47,7 +60,7 @@ def opened(path: str | Path) -> Opened:
     lost = tuple(sorted({file.partition("/")[0] for file in files if "/" in file}))
     if "zarr.json" in files:
         return Opened(name, None, _said(found, place), lost)
-    return _read(place, name, _said(found, place), lost)
+    return _read(place, name, found, lost)
 
 
 def given(trace: Trace) -> Opened:
@@ -56,13 +69,68 @@ def given(trace: Trace) -> Opened:
 
 
 def _read(
-    place: Path, name: str, damage: tuple[str, ...] = (), lost: tuple[str, ...] = ()
+    place: Path, name: str, found: Collection[str] = (), lost: Collection[str] = ()
 ) -> Opened:
     try:
-        trace = read(place, without=lost)
+        dataset, unread = _together(place, lost)
+        manifest = dataset.attrs.pop("manifest")
+        if wrong := wrong_manifest(manifest):
+            raise TraceError(f"it cannot be read as a trace: {wrong}")
+        unfit = _unfit(dataset, {*lost, *unread})
+        said = _said([*found, *unread.values(), *unfit.values()], place)
+        whole = mended(dataset.drop_vars([*unfit], errors="ignore"), manifest)
+        gone = tuple(sorted({*lost, *unread, *unfit}))
+        return Opened(name, Trace(whole, manifest), said, gone, place)
     except (TraceError, *commits.UNREADABLE) as error:
-        return Opened(name, None, (*damage, *_said([str(error)], place)), lost)
-    return Opened(name, trace, damage, lost)
+        return Opened(name, None, _said([*found, str(error)], place), tuple(lost))
+
+
+def _together(place: Path, lost: Collection[str]) -> tuple[xr.Dataset, dict[str, str]]:
+    """What can be read, and of the fields that cannot be, why."""
+    try:
+        return store.opened(place, check=False, without=lost), {}
+    except TraceError:
+        wrong = _one_by_one(place, lost)
+        return store.opened(place, check=False, without=[*lost, *wrong]), wrong
+
+
+def _one_by_one(place: Path, lost: Collection[str]) -> dict[str, str]:
+    """Fields that cannot be read alone, or whose axes are not as long as those of others."""
+    known = commits.read_json(place / "zarr.json")["consolidated_metadata"]["metadata"]
+    if len(known) > MOST_FIELDS:
+        raise TraceError(f"it declares {len(known)} fields, more than the {MOST_FIELDS} one tries")
+    first = [name for name in ("canvas", "role") if name in known]
+    sizes: dict[str, int] = {}
+    wrong: dict[str, str] = {}
+    for name in dict.fromkeys([*first, *known]):
+        if name in lost:
+            continue
+        try:
+            alone = store.opened(place, check=False, without=known.keys() - {name})
+        except TraceError as error:
+            wrong[name] = f"{name} cannot be read: {error}"
+            continue
+        own = {str(dim): size for dim, size in alone.sizes.items()}
+        if odd := [dim for dim in own if sizes.get(dim, own[dim]) != own[dim]]:
+            wrong[name] = f"{name} has {own[odd[0]]} along {odd[0]}, others {sizes[odd[0]]}"
+        else:
+            sizes |= own
+    return wrong
+
+
+def _unfit(dataset: xr.Dataset, lost: Collection[str]) -> dict[str, str]:
+    """Other fields that are not as we write them, each with a sentence."""
+    unfit = {}
+    for name in (one for one in ARRAYS if one not in lost):
+        if name not in dataset:
+            unfit[name] = f"{name} is not in it"
+        elif said := wrong_array(name, dataset[name], len(ROLES)):
+            unfit[name] = said
+    frames, steps = dataset.sizes.get("frame", 0), dataset.sizes.get("step")
+    if steps is not None and steps != frames - 1:
+        by_step = [str(name) for name in dataset.data_vars if "step" in dataset[name].dims]
+        unfit |= {name: f"{name} has {steps} steps, {frames} frames do not fit" for name in by_step}
+    return unfit
 
 
 def _said(found: Iterable[str], place: Path) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def page(title: str, data: Any) -> str:
     policy = policy_of(f"'sha256-{_hash(script)}'", connect="'none'")
     return "".join(
         [
-            _head(title, f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
+            _head(title, policy),
             f"<style>{style}</style></head><body><div id=app></div>",
             f'<script type="application/json" id="{DATA_ID}">{embedded(data)}</script>',
             f"<script>{script}</script></body></html>",
@@ -60,10 +60,10 @@ def page(title: str, data: Any) -> str:
 
 
 def shell(title: str, data: Any) -> str:
-    """A page beside its script, style and packets."""
+    """A page beside its script, style and packets: it asks nobody but whoever served it."""
     return "".join(
         [
-            _head(title, ""),
+            _head(title, policy_of("'self'", connect="'self'")),
             '<link rel="stylesheet" href="app.css"></head><body><div id=app></div>',
             f'<script type="application/json" id="{DATA_ID}">{embedded(data)}</script>',
             '<script src="app.js"></script></body></html>',
@@ -82,7 +82,8 @@ def policy_of(script: str, connect: str) -> str:
 def _head(title: str, policy: str) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'{policy}<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         '<meta name="referrer" content="no-referrer">'
         f'<link rel="icon" href="data:,"><title>{escape(title)}</title>'

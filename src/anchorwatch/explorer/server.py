@@ -2,16 +2,22 @@
 
 The address holds a random token; Host and Origin are checked before anything is routed, so that
 neither a page of another site nor a name that points here reads a run. It only reads: GET, opaque
-run numbers and keys, never a path.
+run numbers and keys, never a path. A browser is sent to the address by a file that nobody else can
+read: every user of a machine can list the arguments of its processes.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
+import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -39,12 +45,33 @@ class Server:
         self.token = secrets.token_urlsafe(24)
         self._socket = _bound(port)
         self.port = int(self._socket.getsockname()[1])
-        self.app = application(runs, self.token, self.port)
+        self.app = application(runs, self.token, self.port, self._shut)
         self._server: Any = None
+        self._door: TemporaryDirectory[str] | None = None
 
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.port}/{self.token}/"
+
+    def door(self, place: str) -> Path:
+        """A file to open, readable by nobody else, that leads to `place`; gone once it has."""
+        self._shut()
+        self._door = TemporaryDirectory(prefix="anchorwatch-")
+        file = Path(self._door.name) / "open.html"
+        way = escape(place)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as handle:
+            handle.write(
+                f'<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
+                f'<meta http-equiv="refresh" content="0;url={way}"><title>anchorwatch</title>'
+                f'<a href="{way}">to the runs</a>'
+            )
+        return file
+
+    def _shut(self) -> None:
+        """Somebody came in with the token, or nobody will any more."""
+        if self._door is not None:
+            self._door.cleanup()
+            self._door = None
 
     def serve(self) -> None:
         """Answer until interrupted."""
@@ -54,13 +81,17 @@ class Server:
             self.app, log_level="error", access_log=False, server_header=False, ws="none"
         )
         self._server = uvicorn.Server(config)
-        self._server.run(sockets=[self._socket])
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._shut()
 
     def close(self) -> None:
         """Stop, from another thread, or give the port back before serving."""
         if self._server is not None:
             self._server.should_exit = True
         else:
+            self._shut()
             self._socket.close()
 
 
@@ -73,8 +104,8 @@ def link(url: str, at: str) -> str:
     return url + "#v=1" + "".join(f"&{name}={quote(value)}" for name, _, value in pairs)
 
 
-def application(runs: Sequence[Run], token: str, port: int) -> Starlette:
-    """The whole server as an ASGI application, guarded."""
+def application(runs: Sequence[Run], token: str, port: int, shut: Callable[[], None]) -> Starlette:
+    """The whole server as an ASGI application, guarded; `shut` closes the way in when used."""
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.routing import Route
@@ -108,18 +139,29 @@ def application(runs: Sequence[Run], token: str, port: int) -> Starlette:
         Route("/data/{run:int}/header.json", header, methods=["GET"]),
         Route("/data/{run:int}/{key:str}.bin", packet, methods=["GET"]),
     ]
-    guarded = [Middleware(_Guard, token=token, port=port)]
+    guarded = [Middleware(_Guard, token=token, port=port, shut=shut)]
     refusals: dict[Any, Any] = {MissingError: _missing, 404: _nothing, 405: _nothing}
-    made = Starlette(routes=routes, middleware=guarded, exception_handlers=refusals)
+    made = Starlette(
+        routes=routes,
+        middleware=guarded,
+        exception_handlers=refusals,
+        lifespan=lambda _: _lifetime(shut),
+    )
     made.router.redirect_slashes = False
     return made
+
+
+@asynccontextmanager
+async def _lifetime(shut: Callable[[], None]) -> AsyncIterator[None]:
+    yield
+    shut()  # nobody comes any more; a signal ends the process before `serve` goes on
 
 
 class _Guard:
     """Refuses before routing: other hosts, origins and methods, and who has no token."""
 
-    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
-        self._app, self._token = app, token.encode()
+    def __init__(self, app: ASGIApp, *, token: str, port: int, shut: Callable[[], None]) -> None:
+        self._app, self._token, self._shut = app, token.encode(), shut
         names = (HOST, "localhost")
         self._hosts = {f"{name}:{port}".encode() for name in names}
         self._origins = {f"http://{name}:{port}".encode() for name in names}
@@ -134,6 +176,7 @@ class _Guard:
         if refused := self._refused(scope):
             await _json({"error": refused[1]}, refused[0])(scope, receive, send)
             return
+        self._shut()
         path = scope["path"].removeprefix(f"/{self._token.decode()}")
         inner = dict(scope) | {"path": path, "raw_path": path.encode(), "root_path": ""}
         await self._app(inner, receive, send)
@@ -147,9 +190,7 @@ class _Guard:
             return 400, "this server answers to 127.0.0.1 and its own port only"
         if any(origin not in self._origins for origin in held.get(b"origin", [])):
             return 403, "a page of another origin may not read this"
-        if any(
-            site.decode("latin-1") not in _FETCHED_BY_US for site in held.get(b"sec-fetch-site", [])
-        ):
+        if self._from_elsewhere(scope, held):
             return 403, "a page of another site may not read this"
         if scope["method"] != "GET":
             return 405, "this server only reads: GET"
@@ -160,6 +201,16 @@ class _Guard:
         if not hmac.compare_digest(given, self._token):
             return 403, "the address lacks its token: open the one that `anchorwatch view` printed"
         return None
+
+    def _from_elsewhere(self, scope: Scope, held: Mapping[bytes, list[bytes]]) -> bool:
+        """Whether another site asks; a link or our own file may lead a whole window to the page."""
+        sites = [site.decode("latin-1") for site in held.get(b"sec-fetch-site", [])]
+        if all(site in _FETCHED_BY_US for site in sites):
+            return False
+        led = held.get(b"sec-fetch-mode") == [b"navigate"]
+        window = held.get(b"sec-fetch-dest") == [b"document"]
+        raw = scope.get("raw_path") or b""
+        return not (led and window and hmac.compare_digest(raw, b"/" + self._token + b"/"))
 
 
 def _run(runs: Sequence[Run], request: Request) -> Run:

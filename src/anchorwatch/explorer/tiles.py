@@ -18,7 +18,8 @@ import numpy as np
 from anchorwatch.commits import UNREADABLE
 from anchorwatch.errors import AnchorwatchError, SpecError, TraceError
 from anchorwatch.explorer import header as heads
-from anchorwatch.explorer.layers import Received
+from anchorwatch.explorer.layers import Received, has_sink
+from anchorwatch.explorer.mending import INSTEAD
 from anchorwatch.explorer.opening import Opened
 from anchorwatch.explorer.packets import binned, codes, linear_codes, pack
 from anchorwatch.explorer.tables import MetricTable, head_measures
@@ -57,38 +58,78 @@ class Run:
     """One run, damaged or not: `header()` always answers, `packet(key)` where there is data."""
 
     def __init__(
-        self, opened: Opened, options: Options | None = None, replay: Replay | None = None
+        self,
+        opened: Opened,
+        options: Options | None = None,
+        replay: Replay | None = None,
+        *,
+        no_replay: str = "",
     ) -> None:
         self.opened, self.options, self._replay = opened, options or Options(), replay
+        self._no_replay = no_replay  # why the model at hand measures nothing of this run
         self._lock = threading.Lock()  # one reader at a time: a layer takes memory
         self._kept: dict[str, bytes] = {}
         self._received: Received | None = None
+        self._flow = False
+        self._picks: list[list[int]] = []
         self.problems: list[str] = []
+        """What was found wrong since the trace was opened, a sentence each."""
         if opened.trace is not None:
             self._tabled = head_measures(self.options.tables, opened.trace)
             try:
                 self._prepare(opened.trace)
             except (AnchorwatchError, *UNREADABLE) as error:
-                self._give_up(error)
+                self.give_up(error)
 
-    def _give_up(self, error: Exception) -> None:
+    def give_up(self, error: Exception) -> None:
         """Somebody sealed what is no run of ours: its name, and why."""
-        said = one_line(f"it is not as we write it: {error}")[:300]
-        damage = (*self.opened.damage, said)
+        why = self.opened.without_place(str(error))
+        said = one_line(f"it is not as we write it: {why}")[:300]
+        damage = (*self.opened.damage, *self.problems, said)
         self.opened = dataclasses.replace(self.opened, trace=None, damage=damage)
 
     def _prepare(self, trace: Trace) -> None:
         """Find out what there is; a field that is not as we write it is named and left out."""
         self.width = -(-trace.canvas.shape[1] // self.options.columns)
-        self._fields = heads.measures(trace)
+        self._fields, odd = heads.measures(trace)
+        self.problems += odd
         tabled = [one.as_dict() for one in self._tabled]
         self.measures: list[dict[str, Any]] = [*self._fields, *tabled]
         self.layers = trace.manifest["model"]["layers"]
-        if "received" in trace:
-            try:
-                self._received = Received(trace, self.options.rule)
-            except (AnchorwatchError, *UNREADABLE) as error:
-                self.problems.append(one_line(f"received cannot be shown: {error}")[:300])
+        for name, prepare in _PARTS.items():
+            if name in trace:
+                try:
+                    prepare(self, trace)
+                except (AnchorwatchError, *UNREADABLE) as error:
+                    why = self.opened.without_place(str(error))
+                    self.problems.append(one_line(f"{name} cannot be shown: {why}")[:300])
+        if "canvas" in self.opened.lost and any("trace" in t.rows for t in self.options.tables):
+            self.problems.append("tables name a run by its canvas: they cannot be shown")
+
+    def _take_received(self, trace: Trace) -> None:
+        self._received = Received(trace, self.options.rule)
+
+    def _take_sink(self, trace: Trace) -> None:
+        if not has_sink(trace):
+            raise SpecError("it is not over steps, layers, heads and groups")
+
+    def _take_flow(self, trace: Trace) -> None:
+        flow, model = trace["region_flow"], trace.manifest["model"]
+        count = len(trace.manifest["regions"])
+        if flow.dims != ("step", "layer", "head", "query_region", "key_region"):
+            raise SpecError("it is not over steps, layers, heads and regions")
+        if flow.shape[1:] != (model["layers"], model["heads"], count, count):
+            raise SpecError(f"it is of {flow.shape[1:]} layers, heads and regions, not of all")
+        self._flow = True
+
+    def _take_maps(self, trace: Trace) -> None:
+        names = ("pick_step", "pick_layer", "pick_head")
+        if trace["pattern"].dims != ("pick", "query", "key"):
+            raise SpecError("it is not over picks, queries and keys")
+        held = [trace[name] for name in names]
+        if any(one.dims != ("pick",) or one.dtype.kind not in "iu" for one in held):
+            raise SpecError(f"{', '.join(names)} do not say what it is of")
+        self._picks = np.stack([one.values for one in held], axis=1).tolist()
 
     @property
     def trace(self) -> Trace:
@@ -104,7 +145,7 @@ class Run:
             try:
                 return self._told()
             except (AnchorwatchError, *UNREADABLE) as error:
-                self._give_up(error)
+                self.give_up(error)
         return heads.unshown(self.opened)
 
     def _told(self) -> dict[str, Any]:
@@ -120,7 +161,7 @@ class Run:
             "null_of": [] if held is None else held.null_of,
             "part": PART,
             "measures": self.measures,
-            "flow": "region_flow" in self.trace,
+            "flow": self._flow,
             "maps": self.maps(),
             "on_demand": {"heads": True, "rows": True, "maps": self._replay is not None},
             "left_out": self._left_out(),
@@ -135,18 +176,12 @@ class Run:
             found += [f"null-{kind}-{first}" for kind in sorted(set(self._received.null_of))]
             found += [f"layer-{at}" for at in held]
         found += [f"measure-{at}" for at in range(len(self.measures))]
-        found += ["flow"] if "region_flow" in self.trace else []
+        found += ["flow"] if self._flow else []
         return found
 
     def maps(self) -> list[list[int]]:
         """[step, layer, head] of the exact maps the trace holds."""
-        trace = self.trace
-        if "pattern" not in trace or trace["pattern"].dims != ("pick", "query", "key"):
-            return []
-        names = ("pick_step", "pick_layer", "pick_head")
-        if any(name not in trace for name in names):
-            return []
-        return np.stack([trace[name].values for name in names], axis=1).tolist()
+        return [list(pick) for pick in self._picks]
 
     def packet(self, key: str) -> bytes:
         """The bytes of a key, or `MissingError`, which says why and what would give it."""
@@ -175,7 +210,8 @@ class Run:
         except (IndexError, SpecError) as error:
             raise MissingError(f"there is no {key} in this run") from error
         except (TraceError, *UNREADABLE) as error:
-            raise MissingError(f"{kind} cannot be read: {error}"[:400]) from error
+            said = self.opened.without_place(str(error))
+            raise MissingError(one_line(f"{kind} cannot be read: {said}")[:400]) from error
 
     def frames(self) -> bytes:
         """The canvas history: indices into the header's tokens, roles, regions, commit times."""
@@ -233,9 +269,9 @@ class Run:
 
     def flow(self) -> bytes:
         """[step, layer, query region, key region], mean over heads."""
+        if not self._flow:
+            raise MissingError("there is no flow between regions in this run")
         held = self.trace["region_flow"]
-        if held.dims != ("step", "layer", "head", "query_region", "key_region"):
-            raise SpecError("region_flow is not over steps, layers, heads and regions")
         count = (~np.isnan(held.values)).sum(axis=2)
         total = np.nansum(held.values, axis=2, dtype=np.float64)
         mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
@@ -251,7 +287,8 @@ class Run:
         elif self._replay is not None:
             values = self._replayed(step, layer, head)
         else:
-            raise MissingError(how_to_map(step, layer, head))
+            why = f"; {self._no_replay}" if self._no_replay else ""
+            raise MissingError(how_to_map(step, layer, head) + why)
         width = -(-values.shape[-1] // MOST_MAP)
         small = binned(np.swapaxes(binned(values, width), -1, -2), width)
         return pack({"map": np.swapaxes(small, -1, -2).astype(np.float32)}, {"width": width})
@@ -263,8 +300,15 @@ class Run:
         except AnchorwatchError as error:
             raise MissingError(f"the map cannot be measured: {error}") from error
 
+    def small_packet(self, key: str) -> bytes:
+        """As `packet`, measures in eight bits: for a page that is sent."""
+        if not re.fullmatch(r"measure-\d{1,7}", key):
+            return self.packet(key)
+        with self._lock:
+            return self._made(Run.small_measure, key)
+
     def small_measure(self, at: int) -> bytes:
-        """As `measure`, in eight bits: for a page that is sent. Tables stay exact."""
+        """As `measure`, in eight bits. Tables stay exact."""
         if at >= len(self._fields):
             return self.measure(at)
         coded, least, most = linear_codes(self._measured(at))
@@ -288,13 +332,14 @@ class Run:
         return None if head is None else _within(head, self.trace.manifest["model"]["heads"])
 
     def _left_out(self) -> list[str]:
-        said = [f"{name} is damaged and not shown" for name in self.opened.lost]
+        lost = self.opened.lost
+        said = [f"{name} is damaged and {INSTEAD.get(name, 'not shown')}" for name in lost]
         if self.width > 1:
             said.append(
                 f"the token axis is binned {self.width}:1, each cell being the greatest of "
                 f"{self.width} neighbouring positions"
             )
-        return said
+        return [*said, self._no_replay] if self._no_replay else said
 
 
 def how_to_map(step: int, layer: int, head: int) -> str:
@@ -323,3 +368,11 @@ _MAKERS: dict[tuple[str, int], Callable[..., bytes]] = {
     ("flow", 0): Run.flow,
     ("map", 3): Run.map,
 }
+
+_PARTS: dict[str, Callable[[Run, Trace], None]] = {
+    "received": Run._take_received,
+    "sink_received": Run._take_sink,
+    "region_flow": Run._take_flow,
+    "pattern": Run._take_maps,
+}
+"""What takes a field before it is shown, each by itself: one that is wrong takes no other away."""
