@@ -53,7 +53,7 @@ def view(
     replays = _replays(model, held)
     runs = [Run(one, options, replay) for one, replay in zip(held, replays, strict=True)]
     server = Server(runs, port=port)
-    place = link(server.url, at) if at or len(runs) == 1 else f"{server.url}#v=1&with=1"
+    place = link(server.url, at)
     typer.echo(place)
     talk.say("press Ctrl-C to stop; the address is for this machine and holds a secret")
     if not no_open:

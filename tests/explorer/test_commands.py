@@ -76,7 +76,7 @@ def held(monkeypatch):
 def test_view_opens_the_browser_and_compares_two(path, held):
     done = typed("view", path, path)
     (address,) = held["opened"]
-    assert address.endswith("#v=1&with=1")
+    assert address.endswith("#v=1")  # a page of two runs shows both
     assert done.stdout.strip() == address
 
 

@@ -19,8 +19,30 @@ const SOME: State = {
 };
 
 test("a link comes back", () => {
-  expect(decode(`#${encode(SOME)}`)).toEqual({ state: SOME, notices: [] });
+  expect(decode(`#${encode(SOME, 2)}`, 2)).toEqual({ state: SOME, notices: [] });
   expect(decode(`#${encode(FIRST)}`)).toEqual({ state: FIRST, notices: [] });
+});
+
+test("a page of several runs shows two, unless the link says none", () => {
+  expect(decode("", 2).state.beside).toBe(1);
+  expect(decode("#v=1&step=4", 3).state.beside).toBe(1);
+  expect(decode("#v=1&run=2", 3).state.beside).toBe(0);
+  expect(decode("#v=1&with=none", 2).state.beside).toBeNull();
+  expect(decode("", 1).state.beside).toBeNull();
+});
+
+test("which runs are looked at comes back, one alone and one beside itself too", () => {
+  for (const run of [0, 1, 2])
+    for (const beside of [null, 0, 1, 2]) {
+      const state = { ...FIRST, run, beside };
+      expect(decode(`#${encode(state, 3)}`, 3)).toEqual({ state, notices: [] });
+    }
+});
+
+test("runs that are not there are said", () => {
+  expect(decode("#run=7", 2)).toMatchObject({ state: { run: 0, beside: 1 }, notices: ["there is no run 7: showing 0"] });
+  expect(decode("#with=7", 2)).toMatchObject({ state: { beside: null }, notices: ["there is no run 7 to compare with"] });
+  expect(decode("#with=some", 2).notices[0]).toContain("neither a whole number nor none");
 });
 
 test("what is as at first is not in the link", () => {

@@ -45,7 +45,7 @@ export class Session {
 
   /** Go where an address says. */
   read(hash: string): void {
-    const read = decode(hash);
+    const read = decode(hash, this.source.runs.length);
     this.layered = hash.includes("layer=");
     Object.assign(this.view, read.state);
     this.notices = read.notices;
@@ -58,17 +58,8 @@ export class Session {
 
   /** Open the runs that are wanted, the first one first. */
   async arrive(one: number, other: number | null): Promise<void> {
-    const last = this.source.runs.length - 1;
-    if (one > last) {
-      this.say(`there is no run ${one}: showing 0`);
-      this.view.run = 0;
-    } else if (other !== null && other > last) {
-      this.say(`there is no run ${other} to compare with`);
-      this.view.beside = null;
-    } else {
-      await this.open(one);
-      if (other !== null) await this.open(other);
-    }
+    await this.open(one);
+    if (other !== null) await this.open(other);
   }
 
   private async open(id: number): Promise<void> {

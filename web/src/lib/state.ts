@@ -14,7 +14,7 @@ export type PanelName = (typeof PANELS)[number];
 
 export interface State {
   run: number;
-  /** The run beside it; null shows one. */
+  /** The run beside it; null is no other run. */
   beside: number | null;
   step: number;
   layer: number;
@@ -50,18 +50,22 @@ export const FIRST: State = {
 
 export const LONGEST_HASH = 4096;
 const VERSION = "1";
-const MOST = 9_999_999;
+const NUMBER = /^\d{1,7}$/;
 
-type Numbers = "run" | "step" | "layer" | "group" | "beside" | "head" | "token";
-const WHOLE: readonly Numbers[] = ["run", "step", "layer", "group", "beside", "head", "token"];
+type Numbers = "run" | "step" | "layer" | "group" | "head" | "token";
+const WHOLE: readonly Numbers[] = ["run", "step", "layer", "group", "head", "token"];
 const NAMES: Partial<Record<keyof State, string>> = { beside: "with" };
+/** No other run: a link must be able to say so where a page holds several. */
+const NONE = "none";
 
 /** The part of an address after #; what is as at first is left out. */
-export function encode(state: State): string {
+export function encode(state: State, runs = 1): string {
   const said = new URLSearchParams({ v: VERSION });
   for (const [name, value] of Object.entries(state) as [keyof State, unknown][]) {
-    if (value === FIRST[name] && name !== "layer") continue; // a page begins at a layer of its own
-    said.set(NAMES[name] ?? name, value === true ? "1" : String(value));
+    // A page begins at a layer of its own, and one of several runs with two of them.
+    const owned = name === "layer" || (name === "beside" && runs > 1);
+    if (value === FIRST[name] && !owned) continue;
+    said.set(NAMES[name] ?? name, value === true ? "1" : String(value ?? NONE));
   }
   return said.toString();
 }
@@ -72,9 +76,9 @@ export interface Read {
   notices: string[];
 }
 
-/** The state an address names. Foreign words are ignored, bad numbers said. */
-export function decode(hash: string): Read {
-  const state: State = { ...FIRST };
+/** The state an address names in a page of so many runs. Foreign words are ignored, bad numbers said. */
+export function decode(hash: string, runs = 1): Read {
+  const state: State = { ...FIRST, beside: another(FIRST.run, runs) };
   const notices: string[] = [];
   if (hash.length > LONGEST_HASH) return { state, notices: ["the link is too long and was ignored"] };
   const said = new URLSearchParams(hash.replace(/^#/, ""));
@@ -82,11 +86,12 @@ export function decode(hash: string): Read {
   if (version !== null && version !== VERSION)
     notices.push(`the link is of version ${version.slice(0, 12)}; this page reads ${VERSION}`);
   for (const name of WHOLE) {
-    const word = said.get(NAMES[name] ?? name);
+    const word = said.get(name);
     if (word === null) continue;
-    if (/^\d{1,7}$/.test(word)) state[name] = Math.min(Number(word), MOST);
-    else notices.push(`${NAMES[name] ?? name}=${word.slice(0, 20)} is not a whole number and was ignored`);
+    if (NUMBER.test(word)) state[name] = Number(word);
+    else notices.push(`${name}=${word.slice(0, 20)} is not a whole number and was ignored`);
   }
+  pair(said, state, runs, notices);
   pick(said, "scale", SCALES, (value) => (state.scale = value));
   pick(said, "align", ALIGNS, (value) => (state.align = value));
   pick(said, "theme", THEMES, (value) => (state.theme = value));
@@ -94,6 +99,30 @@ export function decode(hash: string): Read {
   state.tables = said.get("tables") === "1";
   state.measure = said.get("measure")?.slice(0, 60) ?? FIRST.measure;
   return { state, notices };
+}
+
+/** Which runs are looked at: a link may name none, itself, or one that is not there. */
+function pair(said: URLSearchParams, state: State, runs: number, notices: string[]): void {
+  if (state.run >= runs) {
+    notices.push(`there is no run ${state.run}: showing 0`);
+    state.run = 0;
+  }
+  state.beside = another(state.run, runs);
+  const word = said.get("with");
+  if (word === null) return;
+  if (word === NONE) state.beside = null;
+  else if (!NUMBER.test(word)) notices.push(`with=${word.slice(0, 20)} is neither a whole number nor ${NONE} and was ignored`);
+  else if (Number(word) < runs) state.beside = Number(word);
+  else {
+    notices.push(`there is no run ${word} to compare with`);
+    state.beside = null;
+  }
+}
+
+/** The run that is seen beside one if nothing is said: the first other. */
+function another(run: number, runs: number): number | null {
+  if (runs < 2) return null;
+  return run === 0 ? 1 : 0;
 }
 
 function pick<T extends string>(
