@@ -78,7 +78,7 @@ test("a megabyte of link is ignored", () => {
 });
 
 test("what the run does not have is clamped and said", () => {
-  const limits = { runs: 2, steps: 8, layers: [0, 4, 8], heads: 4, positions: 14, groups: 3 };
+  const limits = { steps: 8, layers: [0, 4, 8], heads: 4, positions: 14, groups: 3 };
   const { state, notices } = clamped({ ...FIRST, step: 99, layer: 5, head: 9, token: 14, group: 3 }, limits);
   expect(state).toMatchObject({ step: 7, layer: 4, head: 3, token: 13, group: 2 });
   expect(notices).toHaveLength(5);

@@ -15,8 +15,14 @@ export class Session {
   private broken = $state.raw<ReadonlyMap<number, string[]>>(new Map());
   private layered = false;
 
-  readonly runA = $derived(this.runs.get(this.view.run));
-  readonly runB = $derived(this.view.beside === null ? undefined : this.runs.get(this.view.beside));
+  /** The run that the cursor is in: A, or B where A cannot be shown. */
+  private readonly lead = $derived(
+    this.view.beside !== null && this.broken.has(this.view.run) ? this.view.beside : this.view.run,
+  );
+  readonly runA = $derived(this.runs.get(this.lead));
+  readonly runB = $derived(
+    this.view.beside === null || this.lead !== this.view.run ? undefined : this.runs.get(this.view.beside),
+  );
   readonly placeA = $derived<Place>({
     step: this.view.step,
     layer: this.view.layer,
@@ -40,6 +46,8 @@ export class Session {
       return why ? [{ name: this.source.runs[id!].name, why }] : [];
     }),
   );
+  /** The run that is seen in place of one that cannot be. */
+  readonly instead = $derived(this.lead === this.view.run ? undefined : this.runA?.header.name);
 
   constructor(readonly source: Source) {}
 
@@ -49,11 +57,17 @@ export class Session {
     this.layered = hash.includes("layer=");
     Object.assign(this.view, read.state);
     this.notices = read.notices;
-    if (this.runA) this.settle(this.runA);
+    this.settle();
   }
 
   say(...words: string[]): void {
     this.notices = [...this.notices, ...words];
+  }
+
+  /** Look at other runs; what they do not have is left at once, before anything is drawn. */
+  choose(to: Partial<Pick<State, "run" | "beside">>): void {
+    Object.assign(this.view, to);
+    this.settle();
   }
 
   /** Open the runs that are wanted, the first one first. */
@@ -66,29 +80,31 @@ export class Session {
     if (this.runs.has(id) || this.broken.has(id)) return;
     try {
       const told = await this.source.header(id);
-      if (!canShow(told)) {
-        this.broken = new Map(this.broken).set(id, told.damage);
-        return;
-      }
+      if (!canShow(told)) return this.giveUp(id, told.damage);
       const run = await RunData.open(this.source, id, told);
-      if (id === this.view.run) this.settle(run);
       this.runs = new Map(this.runs).set(id, run);
-      void run.load(id === this.view.run ? this.view.layer : this.placeB.layer);
+      this.settle();
+      void run.load(run === this.runA ? this.view.layer : this.placeB.layer);
     } catch (error) {
-      if (!(error instanceof Missing)) throw error;
-      this.broken = new Map(this.broken).set(id, [error.message]);
+      const said = error instanceof Missing ? error.message : `what the page was given of it cannot be read: ${error}`;
+      this.giveUp(id, [said]);
     }
   }
 
-  /** A link may name what the run does not have. */
-  private settle(run: RunData): void {
-    const { view } = this;
-    const { steps, layers, positions, groups, model, measures } = run.header;
+  private giveUp(id: number, why: string[]): void {
+    this.broken = new Map(this.broken).set(id, why);
+    this.settle();
+  }
+
+  /** The one place where the cursor is brought into the runs: a link, or another run, may lack what it names. */
+  private settle(): void {
+    const { view, runA } = this;
+    if (!runA) return;
+    const { steps, layers, positions, groups, model, measures } = runA.header;
     if (!this.layered && layers.length) view.layer = layers[layers.length >> 1];
     this.layered = true;
     if (!layers.length && view.measure === FIRST.measure) view.measure = measures[0]?.name ?? view.measure;
-    const limits = { runs: this.source.runs.length, steps, layers, heads: model.heads, positions, groups: groups.length };
-    const read = clamped(view, limits);
+    const read = clamped(view, { steps, layers, heads: model.heads, positions, groups: groups.length });
     Object.assign(view, read.state);
     this.say(...read.notices);
   }

@@ -137,7 +137,6 @@ function pick<T extends string>(
 }
 
 export interface Limits {
-  runs: number;
   steps: number;
   layers: number[];
   heads: number;

@@ -32,9 +32,10 @@ export function tokenBy({ view, runA }: Session, by: number): void {
 }
 
 /** With the next run, or with none. */
-export function compare({ view, source }: Session): void {
-  if (view.beside !== null) view.beside = null;
-  else view.beside = source.runs.find((one) => one.id !== view.run)?.id ?? null;
+export function compare(at: Session): void {
+  const { view, source } = at;
+  const other = source.runs.find((one) => one.id !== view.run)?.id ?? null;
+  at.choose({ beside: view.beside === null ? other : null });
 }
 
 /** The next token that holds the words. */
