@@ -197,7 +197,7 @@ def test_the_difference_is_b_minus_a(look, serving, plain, causal):
     ]
     assert {row[-1] for row in rows} == {"exact"}
     shares = [t["received"].sel(group="all")[2, 1].mean("head").values for t in (plain, causal)]
-    for a, _, b, _, value, _ in rows:
+    for a, _, b, _, value, *_ in rows:
         assert float(value) == pytest.approx(
             shares[1][int(b)] - shares[0][int(a)], rel=1e-4, abs=1e-7
         )

@@ -274,10 +274,13 @@ def test_a_table_can_be_saved(look, url):
     page = look(url).go(f"{url}#v=1&with=none&step=2&layer=1")
     section = page.locator("[data-panel=text]")
     section.locator("button", has_text="Table").click()
+    page.wait_for_function(  # until its numbers are read, they are marked ≈
+        "() => [...document.querySelectorAll('[data-panel=text] th')].some(c => c.textContent === 'share')"
+    )
     with page.expect_download() as held:
         section.locator("button", has_text="Save CSV").click()
     text = held.value.path().read_text()
-    assert text.startswith("position,token,role,committed at,log-probability,share")
+    assert text.startswith("position,token,role,committed at,log-probability,share,read as")
     assert len(text.splitlines()) == 15
 
 

@@ -153,6 +153,7 @@ export class RunData {
   wantRow(step: number, layer: number, head: number | null): void {
     if (!this.header.on_demand.rows || !this.header.layers.includes(layer)) return;
     const key = `row-${step}-${layer}-${head ?? "mean"}`;
+    if (this.rows.has(key)) return;
     void this.want(key, ({ arrays }) => {
       const row = { shares: arrays.shares as Float32Array, null: arrays.null as Float32Array };
       this.rows = kept(this.rows, key, row, MOST_ROWS);
@@ -215,24 +216,23 @@ export class RunData {
     return this.nulls.get(`null-${this.header.null_of[layer]}-${group}`);
   }
 
-  /** What indifferent attention gives to the bin of a position. */
+  /** What indifferent attention gives to a position; of a bin it is not known whose null is its greatest. */
   even(layer: number, group: number, step: number, position: number): Rounded {
     const held = this.null(layer, group);
-    if (!held) return { value: NaN, low: NaN, high: NaN };
-    const { bins, width } = this.header;
-    const code = held.codes[step * bins + Math.floor(position / width)];
+    if (!held || this.header.width > 1) return { value: NaN, low: NaN, high: NaN };
+    const code = held.codes[step * this.header.bins + position];
     const [low, high] = bounds(held.most, code);
     return { value: shares(held.most)[code], low, high };
   }
 
-  /** [step, bin] what a tile shows on a scale: shares, or times what indifferent attention gives. */
+  /** [step, bin] what a tile shows on a scale: shares, or, where a column is one position, times its null. */
   values(tile: Tile, layer: number, scale: Scale, group: number): Float32Array {
     const table = shares(tile.most);
     const found = new Float32Array(tile.codes.length);
     for (let at = 0; at < found.length; at++) found[at] = table[tile.codes[at]];
     if (scale !== "lift") return found;
     const held = this.null(layer, group);
-    if (!held) return found.fill(NaN);
+    if (!held || this.header.width > 1) return found.fill(NaN);
     const even = shares(held.most);
     for (let at = 0; at < found.length; at++) found[at] /= even[held.codes[at]];
     return found;

@@ -4,7 +4,7 @@ import { besides, beside, columns, inWords } from "./align";
 import type { Place } from "./place";
 import { depth, RunData, spelled } from "./run.svelte";
 import { canShow, Missing, type Source } from "./source";
-import { clamped, decode, FIRST, type PanelName, type State } from "./state";
+import { clamped, decode, FIRST, SCALES, type PanelName, type Scale, type State } from "./state";
 
 export class Session {
   view = $state<State>({ ...FIRST });
@@ -30,6 +30,10 @@ export class Session {
     token: this.view.token,
     group: this.view.group ?? this.runA?.header.group ?? 0,
   });
+  /** Scales that can be drawn: of a bin it is not known whose null belongs to its greatest. */
+  readonly scales = $derived<readonly Scale[]>(
+    [this.runA, this.runB].some((run) => run && run.header.width > 1) ? SCALES.filter((one) => one !== "lift") : SCALES,
+  );
   readonly matched = $derived(this.runA && this.runB ? columns(spelled(this.runA), spelled(this.runB)) : null);
   readonly placeB = $derived.by(() => this.across());
   /** How both are aligned: steps, and what else is not the same in both. */
@@ -107,6 +111,9 @@ export class Session {
     const read = clamped(view, { steps, layers, heads: model.heads, positions, groups: groups.length });
     Object.assign(view, read.state);
     this.say(...read.notices);
+    if (this.scales.includes(view.scale)) return;
+    this.say("colours in times the null are not for columns of several positions: showing shares");
+    view.scale = FIRST.scale;
   }
 
   /** The place in B that is beside the place in A. */

@@ -1,7 +1,7 @@
 /** Going from place to place: what keys and buttons do. */
 
 import type { Session } from "./session.svelte";
-import { ALIGNS, PANELS, SCALES, type PanelName } from "./state";
+import { ALIGNS, PANELS, type PanelName } from "./state";
 
 /** The one after, round and round. */
 export function next<T>(able: readonly T[], now: T): T {
@@ -86,7 +86,7 @@ export function keys(at: Session, does: { play(): void; help(): void; seek(): vo
     c: () => compare(at),
     a: () => (view.align = next(ALIGNS, view.align)),
     d: () => (at.runB ? at.widen(view.panel === "difference" ? null : "difference") : undefined),
-    n: () => (view.scale = next(SCALES, view.scale)),
+    n: () => (view.scale = next(at.scales, view.scale)),
     t: () => (view.tables = !view.tables),
     m: (event) => at.widen(view.panel === null ? focused(event) : null),
     "?": does.help,
