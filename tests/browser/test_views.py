@@ -288,7 +288,7 @@ def test_query_groups_can_be_chosen(look, url, plain):
     held = look(url)
     page = held.go(f"{url}#v=1&with=none&step=4&layer=1&token=6")
     page.locator(".bar select").nth(3).select_option("masked")
-    held.hash("group=1")
+    held.hash("group=masked")
     share = plain["received"].sel(group="masked")[4, 1].mean("head").values[6]
     page.wait_for_function(
         "() => document.querySelector('[data-panel=map] .reading')?.textContent.includes('≈') === false"

@@ -31,8 +31,11 @@ test("a run beside itself is at the same step, however aligned", () => {
 });
 
 test("the alignment is said in words", () => {
-  expect(inWords("decided", even(8), even(16), 4)).toBe(
+  expect(inWords("decided", even(8), even(16), 4, 8)).toBe(
     "aligned by the share of tokens decided: step 4 of A (50 % decided) is beside step 8 of B (50 % decided)",
+  );
+  expect(inWords("step", even(8), even(16), 7, 12)).toBe(
+    "step 7 of A (88 % decided) is beside step 12 of B (75 % decided), which was chosen; other steps are aligned by step",
   );
 });
 

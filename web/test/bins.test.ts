@@ -7,7 +7,7 @@ import { cell, readAs, reading } from "../src/lib/words";
 const WIDTH = 4;
 const POSITIONS = 10;
 const BINS = 3;
-const place = { step: 0, layer: 0, head: null, token: null, group: 0 };
+const place = { step: 0, layer: 0, head: null, token: null, query: null, group: 0 };
 const HEADER = {
   frames: 2,
   steps: 1,

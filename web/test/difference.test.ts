@@ -4,7 +4,7 @@ import { bounds, shares, widest } from "../src/lib/packet";
 import type { RunData } from "../src/lib/run.svelte";
 
 const MOST = 0.4;
-const place = { step: 0, layer: 0, head: null, token: null, group: 0 };
+const place = { step: 0, layer: 0, head: null, token: null, query: null, group: 0 };
 
 /** One step of a run whose tile has these codes; `row` has exact shares. */
 function made(codes: number[], { row, width = 1, sink }: { row?: number[]; width?: number; sink?: [number, number] } = {}) {

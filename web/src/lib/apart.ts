@@ -1,10 +1,9 @@
 /** Two runs cell by cell: the greatest key by layer, a measure by head, flow between parts. */
 
-import { beside, type Columns } from "./align";
+import type { Columns } from "./align";
 import type { Flow } from "./flow";
 import { headTable, measured } from "./heads";
 import { depth, type RunData } from "./run.svelte";
-import type { Align } from "./state";
 
 /** Position in B of each position of A, by identity; -1 where B has no such token. */
 export function partners(columns: Columns, positions: number): Int32Array {
@@ -29,13 +28,12 @@ export interface TopsApart {
 export function topsApart(
   a: RunData,
   b: RunData,
-  { heads, columns, align }: { heads: [number | null, number | null]; columns: Columns; align: Align },
+  { heads, columns, across }: { heads: [number | null, number | null]; columns: Columns; across: number[] },
 ): TopsApart {
   const [layers, steps] = [a.header.layers, a.header.steps];
   const partner = partners(columns, a.header.positions);
   const size = layers.length * steps;
   const found = { shares: new Float32Array(size).fill(NaN), moved: new Uint8Array(size), known: 0, others: 0 };
-  const across = Array.from({ length: steps }, (_, step) => beside(a.header, b.header, step, align));
   layers.forEach((layer, row) => {
     const to = depth(layer, a, b);
     for (let step = 0; step < steps; step++) {

@@ -7,6 +7,11 @@ export const SINGLE = ["map", "layers", "text", "heads", "geometry", "flow", "ex
 export const DIFFERENCES = ["difference", "layers-difference", "heads-difference", "flow-difference"] as const;
 export const PANELS = [...SINGLE, ...DIFFERENCES] as const;
 
+/** Steps a second. */
+export const SPEEDS = [1, 2, 4, 8, 16, 30] as const;
+/** Whether keys of one character do something: who dictates or types elsewhere may want none. */
+export const KEYS = ["on", "off"] as const;
+
 export type Scale = (typeof SCALES)[number];
 export type Align = (typeof ALIGNS)[number];
 export type Theme = (typeof THEMES)[number];
@@ -17,46 +22,64 @@ export interface State {
   /** The run beside it; null is no other run. */
   beside: number | null;
   step: number;
+  /** The step of B where it was chosen in B; null is the one beside A's. */
+  stepB: number | null;
   layer: number;
   /** null is the mean over heads. */
   head: number | null;
   token: number | null;
-  /** Whose attention; null is that of all queries. */
-  group: number | null;
+  /** The row of the exact map; null is the token's own. */
+  query: number | null;
+  /** Whose attention, by name: another trace may have other groups; null is the run's first. */
+  group: string | null;
   scale: Scale;
   align: Align;
   measure: string;
   /** A panel over the whole page. */
   panel: PanelName | null;
-  tables: boolean;
+  /** Panels whose table is open. */
+  tables: readonly PanelName[];
   theme: Theme;
+  speed: (typeof SPEEDS)[number];
+  /** The token that is sought. */
+  find: string;
+  keys: (typeof KEYS)[number];
 }
 
 export const FIRST: State = {
   run: 0,
   beside: null,
   step: 0,
+  stepB: null,
   layer: 0,
   head: null,
   token: null,
+  query: null,
   group: null,
   scale: "log",
   align: "decided",
   measure: "greatest share",
   panel: null,
-  tables: false,
+  tables: [],
   theme: "auto",
+  speed: 4,
+  find: "",
+  keys: "on",
 };
 
 export const LONGEST_HASH = 4096;
 const VERSION = "1";
 const NUMBER = /^\d{1,7}$/;
 
-type Numbers = "run" | "step" | "layer" | "group" | "head" | "token";
-const WHOLE: readonly Numbers[] = ["run", "step", "layer", "group", "head", "token"];
+const LONGEST_WORD = 60;
+
+type Numbers = "run" | "step" | "stepB" | "layer" | "head" | "token" | "query";
+const WHOLE: readonly Numbers[] = ["run", "step", "stepB", "layer", "head", "token", "query"];
 const NAMES: Partial<Record<keyof State, string>> = { beside: "with" };
 /** No other run: a link must be able to say so where a page holds several. */
 const NONE = "none";
+/** The table of every panel. */
+const ALL = "1";
 
 /** The part of an address after #; what is as at first is left out. */
 export function encode(state: State, runs = 1): string {
@@ -64,10 +87,15 @@ export function encode(state: State, runs = 1): string {
   for (const [name, value] of Object.entries(state) as [keyof State, unknown][]) {
     // A page begins at a layer of its own, and one of several runs with two of them.
     const owned = name === "layer" || (name === "beside" && runs > 1);
-    if (value === FIRST[name] && !owned) continue;
-    said.set(NAMES[name] ?? name, value === true ? "1" : String(value ?? NONE));
+    if (spelled(value) === spelled(FIRST[name]) && !owned) continue;
+    said.set(NAMES[name] ?? name, spelled(value));
   }
   return said.toString();
+}
+
+function spelled(value: unknown): string {
+  if (Array.isArray(value)) return value.length === PANELS.length ? ALL : value.join(",");
+  return String(value ?? NONE);
 }
 
 export interface Read {
@@ -96,8 +124,13 @@ export function decode(hash: string, runs = 1): Read {
   pick(said, "align", ALIGNS, (value) => (state.align = value));
   pick(said, "theme", THEMES, (value) => (state.theme = value));
   pick(said, "panel", PANELS, (value) => (state.panel = value));
-  state.tables = said.get("tables") === "1";
-  state.measure = said.get("measure")?.slice(0, 60) ?? FIRST.measure;
+  pick(said, "keys", KEYS, (value) => (state.keys = value));
+  const speed = SPEEDS.find((one) => String(one) === said.get("speed"));
+  state.speed = speed ?? FIRST.speed;
+  const open = said.get("tables");
+  state.tables = PANELS.filter((name) => open === ALL || open?.split(",").includes(name));
+  for (const name of ["measure", "group", "find"] as const)
+    if (said.has(name)) state[name] = said.get(name)!.slice(0, LONGEST_WORD);
   return { state, notices };
 }
 
@@ -141,7 +174,7 @@ export interface Limits {
   layers: number[];
   heads: number;
   positions: number;
-  groups: number;
+  groups: string[];
 }
 
 /** The nearest state that a run has, and what was changed. */
@@ -160,7 +193,12 @@ export function clamped(state: State, limits: Limits): Read {
   within("step", limits.steps - 1);
   within("head", limits.heads - 1);
   within("token", limits.positions - 1);
-  within("group", limits.groups - 1);
+  within("query", limits.positions - 1);
+  if (held.group !== null && !limits.groups.includes(held.group)) {
+    const able = limits.groups.length ? `it has ${limits.groups.join(", ")}` : "it has no query groups";
+    notices.push(`queries “${held.group}” are not in this run: ${able}`);
+    held.group = null;
+  }
   if (limits.layers.length && !limits.layers.includes(held.layer)) {
     const nearest = limits.layers.reduce((a, b) =>
       Math.abs(b - held.layer) < Math.abs(a - held.layer) ? b : a,

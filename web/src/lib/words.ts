@@ -135,6 +135,12 @@ export function finding(run: RunData, place: Place): string {
   return `${where}: position ${key} “${label(run.last(key))}” receives most, ${percent(share)}`;
 }
 
+/** What a reader who does not see is told of a place: of the token that was chosen, else what stands out. */
+export function announced(run: RunData, place: Place): string {
+  if (place.token === null) return finding(run, place);
+  return `${meaning(run, place)}: ${cell(run, place, place.step, place.token)}`;
+}
+
 export const UNITS = {
   log: "share of attention",
   share: "share of attention",
