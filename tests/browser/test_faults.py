@@ -2,6 +2,7 @@
 
 import json
 
+from anchorwatch.explorer.export import export
 from anchorwatch.explorer.opening import given, opened
 from anchorwatch.explorer.tiles import Run
 
@@ -77,3 +78,13 @@ def test_bytes_that_are_no_header_are_said(look, serving, plain):
     page = held.go(f"{url}#v=1&step=2&layer=1")
     assert "cannot be read: SyntaxError" in page.locator(".notice.bad").inner_text()
     page.wait_for_selector("[data-panel=map] canvas[data-drawn]")
+
+
+def test_without_a_script_the_page_says_what_it_needs(browser, serving, plain, tmp_path):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    file = export([Run(given(plain))], tmp_path / "page.html").as_uri()
+    for address in (file, serving([Run(given(plain))])):
+        page.goto(address)
+        assert "A script draws this page: allow it." in page.locator("body").inner_text()
+    context.close()

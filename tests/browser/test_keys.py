@@ -59,10 +59,10 @@ def test_an_enlarged_panel_takes_the_focus_and_gives_it_back(look, url, beside, 
     page.wait_for_selector(f"[data-panel={panel}] canvas[data-drawn]")
     page.locator(f"[data-panel={panel}] [aria-pressed]").click()
     page.wait_for_selector(f"[data-panel={panel}].widest")
-    page.wait_for_function(
-        "name => document.activeElement.dataset.panel === name", arg=panel
+    page.wait_for_function("name => document.activeElement.dataset.panel === name", arg=panel)
+    assert page.evaluate(
+        "document.querySelector('.bar').inert && document.querySelector('.top').inert"
     )
-    assert page.evaluate("document.querySelector('.bar').inert && document.querySelector('.top').inert")
     for _ in range(12):  # the focus stays in it
         page.keyboard.press("Tab")
         assert page.evaluate(
@@ -75,6 +75,14 @@ def test_an_enlarged_panel_takes_the_focus_and_gives_it_back(look, url, beside, 
     )
     assert page.evaluate("document.activeElement.hasAttribute('aria-pressed')")
     assert not page.evaluate("document.querySelector('.bar').inert")
+
+
+@pytest.mark.parametrize("hash_", ["with=none&panel=difference", "run=4&with=none&panel=map"])
+def test_a_panel_that_is_not_there_covers_nothing(look, url, hash_):
+    page = look(url).go(f"{url}#v=1&{hash_}&step=3")
+    assert page.locator("[inert]").count() == 0
+    page.locator(".runs select").first.select_option("1")
+    page.wait_for_selector("[data-panel=map] canvas[data-drawn]")
 
 
 def test_keys_of_one_character_can_be_switched_off(look, url):

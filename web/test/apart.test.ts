@@ -94,7 +94,15 @@ test("why heads cannot be compared is said", () => {
   expect(headsUnlike(a, a, "entropy")).toBe("");
 });
 
-const flow = (from: string[], to: string[], table: number[][], measured = false): Flow => ({ from, to, table, measured });
+const flow = (from: string[], to: string[], table: number[][], more: Partial<Flow> = {}): Flow => ({
+  from,
+  to,
+  table,
+  measured: false,
+  kind: "region",
+  added: false,
+  ...more,
+});
 
 test("flow is compared between parts of the same name", () => {
   const a = flow(["all", "masked"], ["passage", "rest"], [[0.5, 0.5], [0.25, 0.75]]);
@@ -103,6 +111,16 @@ test("flow is compared between parts of the same name", () => {
   expect([found.from, found.to]).toEqual([["all"], ["passage", "rest"]]);
   expect(found.table).toEqual([[0, -0.25]]);
   expect(found.says).toEqual(["only A has queries that are masked", "only B has keys that are added keys"]);
+});
+
+test("a region and a role of one name are not the same part", () => {
+  const a = flow(["all"], ["prompt", "added keys"], [[0.5, 0.5]], { added: true });
+  const b = flow(["all"], ["prompt", "masked", "added keys"], [[0.25, 0.5, 0.25]], { kind: "role", added: true });
+  const found = flowApart(a, b);
+  expect(found.to).toEqual(["added keys"]);
+  expect(found.table).toEqual([[-0.25]]);
+  expect(found.says).toEqual(["keys are told apart by region in A and by role in B"]);
+  expect(flowApart(a, { ...b, added: false }).to).toEqual([]);
 });
 
 test("ribbons are as thick as shares, and bars hold them", () => {

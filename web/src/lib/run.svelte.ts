@@ -1,7 +1,8 @@
 /** A run in the page: its header, its frames, and the parts that arrive while it is looked at. */
 
+import type { Spelled } from "./align";
 import { bounds, numbers, shares, type Packet } from "./packet";
-import { Missing, type Header, type Source } from "./source";
+import { Missing, type Header, type Source, type Token } from "./source";
 import type { Scale } from "./state";
 
 export interface Sinks {
@@ -331,10 +332,20 @@ function layerOf(packet: Packet, steps: number): Layer {
   };
 }
 
-/** The texts of a run in the end, and which of them it wrote. */
-export function spelled(run: RunData) {
-  const texts = Array.from({ length: run.header.positions }, (_, at) => run.last(at)?.text ?? "");
+/** What each position of a run holds in the end, and which of them it wrote. */
+export function spelled(run: RunData, ids: boolean): Spelled {
+  const texts = Array.from({ length: run.header.positions }, (_, at) => identity(run.last(at), ids));
   return { texts, answer: run.header.answer_positions };
+}
+
+/**
+ * All that the page knows of a token: two of one look may be written otherwise, or go on otherwise
+ * where they are clipped. Ids say it best, but only where both runs are of one model.
+ */
+export function identity(token: Token | undefined, ids: boolean): string {
+  if (!token) return "";
+  const { id, text, length, escaped, bytes } = token;
+  return JSON.stringify([text, length, escaped, bytes, ids ? id : null]);
 }
 
 /** The layer as deep in the other run: the same number where both have as many. */

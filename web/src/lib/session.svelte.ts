@@ -4,7 +4,7 @@ import { besides, beside, columns, inWords } from "./align";
 import type { Go, Place } from "./place";
 import { depth, RunData, spelled } from "./run.svelte";
 import { canShow, Missing, type Source } from "./source";
-import { clamped, decode, FIRST, SCALES, type PanelName, type Scale, type State } from "./state";
+import { clamped, decode, FIRST, SCALES, SINGLE, type PanelName, type Scale, type State } from "./state";
 
 export class Session {
   view = $state<State>({ ...FIRST });
@@ -37,7 +37,12 @@ export class Session {
   readonly scales = $derived<readonly Scale[]>(
     [this.runA, this.runB].some((run) => run && run.header.width > 1) ? SCALES.filter((one) => one !== "lift") : SCALES,
   );
-  readonly matched = $derived(this.runA && this.runB ? columns(spelled(this.runA), spelled(this.runB)) : null);
+  readonly matched = $derived.by(() => {
+    const [a, b] = [this.runA, this.runB];
+    if (!a || !b) return null;
+    const ids = a.header.model.source === b.header.model.source;
+    return columns(spelled(a, ids), spelled(b, ids));
+  });
   /** [step of A] the step of B beside it: as they are aligned, or as it was chosen in B. */
   readonly across = $derived.by((): number[] => {
     const { runA: a, runB: b, view } = this;
@@ -62,6 +67,12 @@ export class Session {
       return why ? [{ name: this.source.runs[id!].name, why }] : [];
     }),
   );
+  /** The panel that is enlarged, if it is there: a difference takes two runs. */
+  readonly widest = $derived.by((): PanelName | null => {
+    const { panel } = this.view;
+    if (!this.runA || panel === null) return null;
+    return this.runB || SINGLE.some((name) => name === panel) ? panel : null;
+  });
   /** The run that is seen in place of one that cannot be. */
   readonly instead = $derived(this.lead === this.view.run ? undefined : this.runA?.header.name);
 
@@ -185,7 +196,7 @@ export class Session {
   };
 
   readonly widen = (name: PanelName | null): void => {
-    if (this.view.panel === null) this.opener = document.activeElement;
+    if (this.widest === null) this.opener = document.activeElement;
     this.view.panel = name;
     this.drawn++;
   };

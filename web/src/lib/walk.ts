@@ -86,7 +86,7 @@ export function find(at: Session): void {
 }
 
 export function leave(at: Session): void {
-  if (at.view.panel !== null) at.widen(null);
+  if (at.widest !== null) at.widen(null);
   else at.view.token = at.view.query = null;
 }
 
@@ -117,10 +117,10 @@ export function keys(at: Session, does: { play(): void; help(): void; seek(): vo
     "/": does.seek,
     c: () => compare(at),
     a: () => (view.align = next(ALIGNS, view.align)),
-    d: () => (at.runB ? at.widen(view.panel === "difference" ? null : "difference") : undefined),
+    d: () => (at.runB ? at.widen(at.widest === "difference" ? null : "difference") : undefined),
     n: () => (view.scale = next(at.scales, view.scale)),
     t: () => (view.tables = view.tables.length ? [] : PANELS),
-    m: (event) => at.widen(view.panel === null ? focused(event) : null),
+    m: (event) => at.widen(at.widest === null ? focused(event) : null),
     "?": does.help,
     Escape: () => leave(at),
   };
