@@ -78,7 +78,7 @@ def test_a_full_trace_is_seen_within_a_second_and_scrubbed_without_waiting(
     for _ in range(TRIES):
         url = serving([Run(opened(place))])  # nothing is kept from the try before
         held = look(url)
-        times.append(first_paint(held.page, f"{url}#v=1&with=none&step=10&layer=6"))
+        times.append(first_paint(held.page, f"{url}#v=1&step=10&layer=6"))
         held.page.wait_for_function(DRAWN)
         scrubs.append(held.page.evaluate(SCRUB))
         assert "step=35" in held.hash("step=35")
@@ -120,7 +120,7 @@ def test_a_full_trace_is_sent_in_a_small_page(look, place, tmp_path, tell):
 def test_a_canvas_of_4096_tokens_is_binned_and_said(look, serving):
     trace = large(steps=128, length=4096, layers=8, heads=4, groups=("all",))
     url = serving([Run(given(trace))])
-    page = look(url).go(f"{url}#v=1&with=none&step=64&layer=7")
+    page = look(url).go(f"{url}#v=1&step=64&layer=7")
     assert "the token axis is binned 4:1" in page.locator(".about").inner_text()
     page.wait_for_function(DRAWN, timeout=120_000)
     assert page.locator("[data-panel=text] [data-p]").count() == 4096
