@@ -103,7 +103,7 @@ def _panel(page: Page, name: str, file: Path) -> None:
 
 
 def _pictures(page: Page, url: str, out: Path) -> None:
-    here = f"step={STEP}&layer={LAYER}&token={TOKEN}"
+    here = f"with=none&step={STEP}&layer={LAYER}&token={TOKEN}"
     _settled(page, f"{url}#v=1&{here}")
     page.screenshot(path=out / "one.png", full_page=True)
     _settled(page, f"{url}#v=1&{here}&head={HEAD}")

@@ -141,7 +141,7 @@ def test_parts_of_other_kinds_are_not_compared(look, url):
     page = look(url).go(f"{url}#v=1&with=1&step=2&layer=1")  # regions beside roles
     page.wait_for_selector("[data-panel=flow-difference] .empty")
     said = page.locator("[data-panel=flow-difference]").inner_text()
-    assert "No part of the text has the same name in both" in said
+    assert "keys are told apart by region in A and by role in B" in said
 
 
 def test_heads_of_unequal_number_are_not_compared(look, serving, plain):

@@ -23,7 +23,7 @@ def texts(page):
 
 @pytest.mark.parametrize("where", ["server", "file"])
 def test_hostile_tokens_are_text_everywhere(look, url, sent, where):
-    address = f"{url}#v=1&run=2&" if where == "server" else f"{sent}#v=1&"
+    address = f"{url}#v=1&with=none&run=2&" if where == "server" else f"{sent}#v=1&"
     held = look(url if where == "server" else sent)
     page = held.go(
         f"{address}step=5&layer=1&tables=1&head=0"
@@ -52,7 +52,7 @@ def test_hostile_tokens_are_text_everywhere(look, url, sent, where):
 
 
 def test_a_right_to_left_token_turns_only_itself(look, url):
-    page = look(url).go(f"{url}#v=1&run=2&step=5&layer=1")
+    page = look(url).go(f"{url}#v=1&with=none&run=2&step=5&layer=1")
     turned = HOSTILE.index("مرحبا")
     held = page.evaluate(
         "[...document.querySelectorAll('[data-panel=text] [data-p]')].map(s => ["

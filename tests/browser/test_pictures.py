@@ -36,7 +36,7 @@ def image(raw):
 
 @pytest.mark.parametrize("panel", PANELS)
 def test_every_panel_can_be_kept_as_png(look, url, panel):
-    page = look(url).go(f"{url}#v=1&step=2&layer=1&head=3&token=5")
+    page = look(url).go(f"{url}#v=1&with=none&step=2&layer=1&head=3&token=5")
     page.wait_for_selector("[data-panel=exact] canvas[data-drawn]")
     page.wait_for_selector("[data-panel=geometry] figure:nth-child(5)")
     name, raw = kept(page, panel, "PNG")
@@ -49,7 +49,7 @@ def test_every_panel_can_be_kept_as_png(look, url, panel):
 
 
 def test_a_png_has_the_colours_of_the_page(look, url):
-    page = look(url).go(f"{url}#v=1&step=2&layer=1")
+    page = look(url).go(f"{url}#v=1&with=none&step=2&layer=1")
     page.wait_for_timeout(300)
     seen = page.evaluate(FRAME, "heads")
     wanted = seen["colour"]
@@ -70,14 +70,14 @@ def test_every_difference_can_be_kept_as_png(look, url, panel):
 
 
 def test_a_dark_page_makes_a_dark_picture(look, url):
-    page = look(url).go(f"{url}#v=1&step=2&layer=1&theme=dark")
+    page = look(url).go(f"{url}#v=1&with=none&step=2&layer=1&theme=dark")
     page.wait_for_timeout(200)
     _, raw = kept(page, "flow", "PNG")
     assert image(raw)[4, 4].max() < 0.25
 
 
 def test_hostile_text_makes_pictures_too(look, url):
-    page = look(url).go(f"{url}#v=1&run=2&step=5&layer=1&head=0&token=1")
+    page = look(url).go(f"{url}#v=1&with=none&run=2&step=5&layer=1&head=0&token=1")
     page.wait_for_timeout(300)
     for panel in ("map", "text", "flow"):
         assert image(kept(page, panel, "PNG")[1]).shape[0] > 100
@@ -90,7 +90,7 @@ def test_hostile_text_makes_pictures_too(look, url):
 
 @pytest.mark.parametrize("panel", ["flow", "geometry"])
 def test_charts_of_lines_can_be_kept_as_svg(look, url, panel):
-    page = look(url).go(f"{url}#v=1&step=5&layer=1")
+    page = look(url).go(f"{url}#v=1&with=none&step=5&layer=1")
     page.wait_for_selector("[data-panel=geometry] figure:nth-child(5)")
     name, raw = kept(page, panel, "SVG")
     assert name == f"{panel}.svg"
@@ -125,7 +125,7 @@ def test_a_notebook_may_save_too(look, tmp_path, plain):
 
 
 def test_a_saved_table_is_whole(look, url):
-    page = look(url).go(f"{url}#v=1&step=2&layer=1")
+    page = look(url).go(f"{url}#v=1&with=none&step=2&layer=1")
     page.locator("[data-panel=heads] button", has_text="Table").click()
     assert page.locator("[data-panel=heads] tbody tr").count() == 8
     text = kept(page, "heads", "CSV")[1].decode()

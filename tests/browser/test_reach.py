@@ -9,6 +9,7 @@ import pytest
 
 from anchorwatch.explorer.export import export
 from anchorwatch.explorer.opening import given, opened
+from anchorwatch.explorer.server import link
 from anchorwatch.explorer.tiles import Options, Run
 from planted import planted, random_maps
 from shown import small
@@ -20,7 +21,7 @@ def reading(page, panel="map"):
 
 def test_a_link_brings_everything_back(look, url):
     held = look(url)
-    page = held.go(f"{url}#v=1&step=2&layer=1")
+    page = held.go(f"{url}#v=1&with=none&step=2&layer=1")
     for key in ("ArrowRight", "ArrowDown", "]", "]", ".", ".", ".", "n", "t"):
         page.keyboard.press(key)
     address = held.hash("tables=1")
@@ -42,7 +43,7 @@ def test_a_page_begins_in_the_middle_layer_however_slow(look, url):
     )
     held.go(url)
     assert "layer=1" in held.hash("layer=1")
-    assert "layer 1" in held.page.locator("[data-panel=map] .says").inner_text()
+    assert "layer 1" in held.page.locator("[data-panel=mapA] .says").inner_text()
 
 
 KEYS = [
@@ -64,7 +65,7 @@ KEYS = [
 @pytest.mark.parametrize(("key", "word"), KEYS)
 def test_every_key_does_what_the_help_says(look, url, key, word):
     held = look(url)
-    page = held.go(f"{url}#v=1&run={1 if key == 'c' else 0}&step=3&layer=1&token=5")
+    page = held.go(f"{url}#v=1&with=none&run={1 if key == 'c' else 0}&step=3&layer=1&token=5")
     page.keyboard.press(key)
     if key == "c":
         held.hash("with=") if word != "with=0" else page.wait_for_selector(
@@ -76,7 +77,7 @@ def test_every_key_does_what_the_help_says(look, url, key, word):
 
 def test_the_first_step_and_layer_are_ends(look, url):
     held = look(url)
-    page = held.go(f"{url}#v=1&step=0&layer=0&token=0")
+    page = held.go(f"{url}#v=1&with=none&step=0&layer=0&token=0")
     for key in ("ArrowLeft", "ArrowUp", "[", ",", "Home"):
         page.keyboard.press(key)
     assert "step=" not in held.hash()
@@ -86,7 +87,7 @@ def test_the_first_step_and_layer_are_ends(look, url):
 
 def test_search_space_help_and_escape(look, url):
     held = look(url)
-    page = held.go(f"{url}#v=1&step=1&layer=1")
+    page = held.go(f"{url}#v=1&with=none&step=1&layer=1")
     page.keyboard.press("/")
     page.keyboard.type("oslo")
     page.keyboard.press("Enter")
@@ -111,7 +112,7 @@ def test_search_space_help_and_escape(look, url):
 
 def test_the_panel_that_has_the_focus_is_enlarged(look, url):
     held = look(url)
-    page = held.go(f"{url}#v=1&step=1&layer=1")
+    page = held.go(f"{url}#v=1&with=none&step=1&layer=1")
     page.locator("[data-panel=heads] select").focus()
     page.keyboard.press("Tab")  # from the select, which has its own keys, to a button
     page.keyboard.press("m")
@@ -121,7 +122,7 @@ def test_the_panel_that_has_the_focus_is_enlarged(look, url):
 
 
 def test_every_control_can_be_reached_with_tab(look, url):
-    page = look(url).go(f"{url}#v=1&step=3&layer=1")
+    page = look(url).go(f"{url}#v=1&with=none&step=3&layer=1")
     page.wait_for_timeout(300)
     for _ in range(80):
         page.keyboard.press("Tab")
@@ -147,8 +148,8 @@ def test_every_control_can_be_reached_with_tab(look, url):
     ],
 )
 def test_a_link_that_asks_too_much_is_clamped_and_said(look, url, hash_, says):
-    page = look(url).go(f"{url}#{hash_}")
-    page.wait_for_selector("[data-panel=map] canvas[data-drawn]")
+    page = look(url).go(f"{url}#{hash_}&with=none")
+    page.wait_for_selector("[data-panel^=map] canvas[data-drawn]")
     assert says in page.locator(".notice").inner_text()
 
 
@@ -196,7 +197,7 @@ def test_the_difference_is_b_minus_a(look, serving, plain, causal):
     ]
     assert {row[-1] for row in rows} == {"exact"}
     shares = [t["received"].sel(group="all")[2, 1].mean("head").values for t in (plain, causal)]
-    for a, _, b, _, value, _ in rows:
+    for a, _, b, _, value, *_ in rows:
         assert float(value) == pytest.approx(
             shares[1][int(b)] - shares[0][int(a)], rel=1e-4, abs=1e-7
         )
@@ -246,7 +247,7 @@ def test_a_bin_opens_its_positions(look, serving):
     trace = small(steps=6, length=150)
     url = serving([Run(given(trace), Options(columns=50))])
     held = look(url)
-    page = held.go(f"{url}#v=1&step=2&layer=1&scale=share")
+    page = held.go(f"{url}#v=1&with=none&step=2&layer=1&scale=share")
     assert "A column is 3 positions" in page.locator("[data-range]").inner_text()
     heat = page.locator("[data-panel=map] .heat").first
     x, y, w, h = map(float, heat.get_attribute("data-frame").split())
@@ -290,10 +291,10 @@ def test_a_page_opens_from_a_file(look, sent, plain):
     held = look(sent[0].as_uri())
     page = held.go(f"{sent[0].as_uri()}#v=1&with=1&step=4&layer=1")
     page.wait_for_selector("[data-panel=difference] canvas[data-drawn]")
-    page = held.go(f"{sent[0].as_uri()}#v=1&step=2&layer=1&head=3&token=6")
+    page = held.go(f"{sent[0].as_uri()}#v=1&with=none&step=2&layer=1&head=3&token=6")
     page.wait_for_selector("[data-panel=exact] canvas[data-drawn]")
     assert "not in this page" in page.locator("[data-panel=map] .empty").inner_text()
-    page = held.go(f"{sent[0].as_uri()}#v=1&step=2&layer=1")
+    page = held.go(f"{sent[0].as_uri()}#v=1&with=none&step=2&layer=1")
     shares = plain["received"].sel(group="all")[:, 1].mean("head").values
     page.keyboard.press("Home")
     for _ in range(int(shares[0].argmax()) + 1):
@@ -309,7 +310,7 @@ def test_a_page_opens_from_a_file(look, sent, plain):
 
 def test_a_sent_page_marks_measures_that_are_rounded(look, sent, plain):
     page = look(sent[0].as_uri()).go(
-        f"{sent[0].as_uri()}#v=1&step=2&layer=1&head=3&measure=entropy"
+        f"{sent[0].as_uri()}#v=1&with=none&step=2&layer=1&head=3&measure=entropy"
     )
     page.wait_for_function(
         "() => document.querySelector('[data-panel=heads] .reading').textContent.includes('entropy ≈')"
@@ -320,7 +321,10 @@ def test_a_sent_page_marks_measures_that_are_rounded(look, sent, plain):
     assert abs(value - field[2, 1, 3]) <= step / 2 + 0.01 * abs(value)  # three digits are said
 
 
-def test_a_folder_opens_from_any_web_server(look, sent):
+@pytest.fixture(scope="module")
+def site(sent):
+    """The folder behind a plain web server."""
+
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_):
             pass
@@ -328,14 +332,50 @@ def test_a_folder_opens_from_any_web_server(look, sent):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=sent[1]))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    try:
-        url = f"http://127.0.0.1:{server.server_port}/"
-        page = look(url).go(f"{url}#v=1&with=1&step=4&layer=1")
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_folder_opens_from_any_web_server(look, site):
+    page = look(site).go(f"{site}#v=1&with=1&step=4&layer=1")
+    page.wait_for_selector("[data-panel=difference] canvas[data-drawn]")
+    page.wait_for_selector("[data-panel=geometryA] figure:nth-child(5)")
+
+
+def test_two_runs_are_both_seen_though_nobody_says_so(look, sent, site, url):
+    """A file, a folder, and the address that `view A B --at step=4` prints."""
+    file = sent[0].as_uri()
+    for place, address in ((file, file), (site, site), (url, link(url, "step=4"))):
+        held = look(place)
+        page = held.go(address)
         page.wait_for_selector("[data-panel=difference] canvas[data-drawn]")
-        page.wait_for_selector("[data-panel=geometryA] figure:nth-child(5)")
-    finally:
-        server.shutdown()
-        server.server_close()
+        assert page.locator("[data-panel=mapB]").count() == 1
+        assert "with=1" in held.hash("with=1")
+
+
+def test_a_run_that_was_chosen_alone_stays_alone(look, sent):
+    held = look(sent[0].as_uri())
+    page = held.go(sent[0].as_uri())
+    page.wait_for_selector("[data-panel=difference]")
+    page.locator(".runs select").nth(1).select_option("no other run")
+    address = held.hash("with=none")
+    again = look(sent[0].as_uri())
+    page = again.go(sent[0].as_uri() + address)
+    page.wait_for_selector("[data-panel=map] canvas[data-drawn]")
+    assert page.locator("[data-panel=difference]").count() == 0
+    assert again.hash() == address
+
+
+def test_a_notebook_shows_both_runs(look, tmp_path, plain, causal):
+    place = tmp_path / "notebook.html"
+    html = plain.show(causal)._repr_mimebundle_()["text/html"]
+    place.write_text(f"<!doctype html><title>notebook</title>{html}")
+    held = look(place.as_uri())
+    held.page.goto(place.as_uri())
+    held.page.frame_locator("iframe").locator(
+        "[data-panel=difference] canvas[data-drawn]"
+    ).wait_for()
 
 
 def test_a_notebook_shows_it_in_a_frame(look, tmp_path, plain):
@@ -353,12 +393,12 @@ def test_a_notebook_shows_it_in_a_frame(look, tmp_path, plain):
 
 AXED = {
     "two runs": "#v=1&with=1&step=3&layer=1&token=5",
-    "tables": "#v=1&step=2&layer=1&head=3&tables=1",
-    "damaged": "#v=1&run=3",
-    "enlarged": "#v=1&step=3&panel=map",
-    "foreign": "#v=1&run=4",
-    "hostile": "#v=1&run=2&tables=1",
-    "noticed": "#v=1&step=99",
+    "tables": "#v=1&with=none&step=2&layer=1&head=3&tables=1",
+    "damaged": "#v=1&with=none&run=3",
+    "enlarged": "#v=1&with=none&step=3&panel=map",
+    "foreign": "#v=1&with=none&run=4",
+    "hostile": "#v=1&with=none&run=2&tables=1",
+    "noticed": "#v=1&with=none&step=99",
 }
 
 
@@ -380,7 +420,7 @@ def test_the_help_is_accessible_too(look, url):
 
 
 def test_a_damaged_trace_shows_what_is_damaged_and_the_rest(look, url, damaged):
-    page = look(url).go(f"{url}#v=1&run=3&step=2&layer=1")
+    page = look(url).go(f"{url}#v=1&with=none&run=3&step=2&layer=1")
     page.wait_for_selector("[data-panel=geometry] figure:nth-child(5)")
     assert "received/" in page.locator("details.bad").inner_text()
     assert "received is damaged and not shown" in page.locator(".about").inner_text()
@@ -391,7 +431,7 @@ def test_a_damaged_trace_shows_what_is_damaged_and_the_rest(look, url, damaged):
 
 
 def test_a_foreign_trace_says_why(look, url):
-    page = look(url).go(f"{url}#v=1&run=4")
+    page = look(url).go(f"{url}#v=1&with=none&run=4")
     assert "other.trace cannot be shown" in page.locator(".notice.bad").inner_text()
     page = look(url).go(f"{url}#v=1&with=4&step=2")
     page.wait_for_selector(".notice.bad")
@@ -423,7 +463,7 @@ def test_a_server_that_stops_is_said(look, serving, plain, tmp_path):
     path = large(steps=32, length=1024, layers=3, heads=4).write(tmp_path / "c.trace")
     url = serving([Run(opened(path))])
     held = look(url, quiet=False)
-    page = held.go(f"{url}#v=1&step=2&layer=1")
+    page = held.go(f"{url}#v=1&with=none&step=2&layer=1")
     page.wait_for_function("() => !document.querySelector('[data-panel=layers] [role=status]')")
     page.route("**/*", lambda route: route.abort())
     page.keyboard.press("]")

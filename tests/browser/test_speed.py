@@ -118,12 +118,22 @@ def test_a_full_trace_is_sent_in_a_small_page(look, place, tmp_path, tell):
 
 
 def test_a_canvas_of_4096_tokens_is_binned_and_said(look, serving):
-    trace = large(steps=128, length=4096, layers=32, heads=1, groups=("all",))
+    trace = large(steps=128, length=4096, layers=8, heads=4, groups=("all",))
     url = serving([Run(given(trace))])
-    page = look(url).go(f"{url}#v=1&step=64&layer=31")
+    page = look(url).go(f"{url}#v=1&step=64&layer=7")
     assert "the token axis is binned 4:1" in page.locator(".about").inner_text()
     page.wait_for_function(DRAWN, timeout=120_000)
     assert page.locator("[data-panel=text] [data-p]").count() == 4096
     page.keyboard.press("ArrowRight")
     page.wait_for_function("() => location.hash.includes('step=65')")
     assert "A column is 4 positions" in page.locator("[data-range]").inner_text()
+    page.keyboard.press("]")
+    page.keyboard.press("]")
+    page.wait_for_function(
+        "() => document.querySelector('[data-panel=map] .says').textContent.includes('head 1')"
+    )
+    key = int(trace["received"].values[65, 7, 1, 0].argmax())
+    page.wait_for_function(
+        "word => document.querySelector('[data-panel=map] .reading')?.textContent.includes(word)",
+        arg=f"position {key} · ",
+    )

@@ -51,7 +51,7 @@ def pixels(page, panel, cells, sizes):
 
 
 def test_every_view_is_there(look, url):
-    page = look(url).go(f"{url}#v=1&step=2&layer=1&head=3&token=5")
+    page = look(url).go(f"{url}#v=1&with=none&step=2&layer=1&head=3&token=5")
     for panel in PANELS:
         section = page.locator(f"[data-panel={panel}]")
         assert section.locator("h2").inner_text()
@@ -61,7 +61,7 @@ def test_every_view_is_there(look, url):
 
 @pytest.mark.parametrize(("head", "word"), [(None, ""), (2, "&head=2")])
 def test_the_sink_map_shows_the_numbers(look, url, plain, head, word):
-    page = look(url).go(f"{url}#v=1&step=7&layer=1&scale=share{word}")
+    page = look(url).go(f"{url}#v=1&with=none&step=7&layer=1&scale=share{word}")
     page.wait_for_function(
         "() => document.querySelector('[data-panel=map] .says').textContent.includes('layer 1')"
     )
@@ -78,7 +78,7 @@ def test_the_sink_map_shows_the_numbers(look, url, plain, head, word):
 
 
 def test_numbers_under_the_pointer_are_exact(look, url, plain):
-    page = look(url).go(f"{url}#v=1&step=0&layer=1")
+    page = look(url).go(f"{url}#v=1&with=none&step=0&layer=1")
     heat = page.locator("[data-panel=map] .heat")
     x, y, w, h = map(float, heat.get_attribute("data-frame").split())
     heat.hover(position={"x": x + 9.5 * w / 14, "y": y + 4.5 * h / 8})
@@ -95,7 +95,7 @@ def test_numbers_under_the_pointer_are_exact(look, url, plain):
 
 def test_a_click_moves_every_view(look, url):
     held = look(url)
-    page = held.go(f"{url}#v=1&step=0&layer=1")
+    page = held.go(f"{url}#v=1&with=none&step=0&layer=1")
     heat = page.locator("[data-panel=map] .heat")
     x, y, w, h = map(float, heat.get_attribute("data-frame").split())
     heat.click(position={"x": x + 9.5 * w / 14, "y": y + 4.5 * h / 8})
@@ -116,7 +116,7 @@ def test_a_click_moves_every_view(look, url):
 
 
 def test_the_text_is_the_canvas(look, url, plain):
-    page = look(url).go(f"{url}#v=1&step=3&layer=1")
+    page = look(url).go(f"{url}#v=1&with=none&step=3&layer=1")
     held = page.evaluate(
         "[...document.querySelectorAll('[data-panel=text] [data-p]')].map(s => [s.textContent, s.className])"
     )
@@ -132,7 +132,7 @@ def test_the_text_is_the_canvas(look, url, plain):
 
 
 def test_where_the_greatest_key_is(look, url, plain):
-    page = look(url).go(f"{url}#v=1&step=5&layer=2")
+    page = look(url).go(f"{url}#v=1&with=none&step=5&layer=2")
     page.wait_for_function("() => !document.querySelector('[data-panel=layers] [role=status]')")
     row = shares_of(plain, 2)[5]
     text = page.locator("[data-panel=layers] .reading").inner_text()
@@ -142,7 +142,7 @@ def test_where_the_greatest_key_is(look, url, plain):
 
 def test_heads_show_any_measure(look, url, plain):
     held = look(url)
-    page = held.go(f"{url}#v=1&step=5&layer=2&head=1")
+    page = held.go(f"{url}#v=1&with=none&step=5&layer=2&head=1")
     page.wait_for_function(
         "() => document.querySelectorAll('[data-panel=heads] option').length > 10"
     )
@@ -165,7 +165,7 @@ def test_heads_show_a_table_with_its_null(look, serving, plain, tmp_path):
     more = files.save(types, tmp_path / "types.csv")
     url = serving([Run(given(plain), Options(tables=tuple(gathered([place, more]))))])
     row = table[(table["layer"] == 2) & (table["head"] == 1) & (table["null"] > 0)].iloc[0]
-    page = look(url).go(f"{url}#v=1&step=5&layer=2&head=1")
+    page = look(url).go(f"{url}#v=1&with=none&step=5&layer=2&head=1")
     page.wait_for_function(
         "word => [...document.querySelectorAll('[data-panel=heads] option')].some(o => o.textContent === word)",
         arg=f"{row['quantity']} (taken)",
@@ -190,7 +190,7 @@ def test_heads_show_a_table_with_its_null(look, serving, plain, tmp_path):
 
 
 def test_flow_says_who_gives_to_whom(look, url, plain):
-    page = look(url).go(f"{url}#v=1&step=5&layer=1")
+    page = look(url).go(f"{url}#v=1&with=none&step=5&layer=1")
     page.wait_for_selector("[data-panel=flow] svg")
     label = page.locator("[data-panel=flow] svg").first.get_attribute("aria-label")
     shares = plain["received"].sel(group="masked")[5, 1].mean("head").values
@@ -200,7 +200,7 @@ def test_flow_says_who_gives_to_whom(look, url, plain):
 
 def test_parts_of_the_text_by_layer(look, url, plain):
     held = look(url)
-    page = held.go(f"{url}#v=1&step=5&layer=1")
+    page = held.go(f"{url}#v=1&with=none&step=5&layer=1")
     chart = page.locator("[data-panel=flow] svg").nth(1)
     page.wait_for_function(
         "() => document.querySelectorAll('[data-panel=flow] svg')[1]?.querySelectorAll('rect').length >= 9"
@@ -218,7 +218,7 @@ def test_parts_of_the_text_by_layer(look, url, plain):
 
 
 def test_geometry_beside_the_greatest_key(look, url, plain):
-    page = look(url).go(f"{url}#v=1&step=5&layer=1")
+    page = look(url).go(f"{url}#v=1&with=none&step=5&layer=1")
     page.wait_for_selector("[data-panel=geometry] figure:nth-child(5)")
     label = page.locator("[data-panel=geometry] svg").first.get_attribute("aria-label")
     mean = float(np.median(plain["cosine"].values[5, 1]))
@@ -228,7 +228,7 @@ def test_geometry_beside_the_greatest_key(look, url, plain):
 
 def test_exact_maps_from_the_trace_and_by_replay(look, url, plain):
     held = look(url)
-    page = held.go(f"{url}#v=1&step=2&layer=1&head=3&token=6")
+    page = held.go(f"{url}#v=1&with=none&step=2&layer=1&head=3&token=6")
     page.wait_for_selector("[data-panel=exact] canvas[data-drawn]")
     value = plain["pattern"].values[0][6, 6]
     assert f"{said(value, 5)}" in page.locator("[data-panel=exact] .reading").inner_text()
@@ -239,14 +239,14 @@ def test_exact_maps_from_the_trace_and_by_replay(look, url, plain):
 
 
 def test_an_exact_map_that_is_not_there_says_how(look, url):
-    page = look(url).go(f"{url}#v=1&run=1&step=3&layer=2&head=1")
+    page = look(url).go(f"{url}#v=1&with=none&run=1&step=3&layer=2&head=1")
     text = page.locator("[data-panel=exact] pre").inner_text()
     assert "aw.replay(model, trace, [aw.probes.pattern(layers=[2], heads=[1])], steps=[3])" in text
 
 
 @pytest.mark.parametrize("panel", PANELS)
 def test_every_view_has_a_table(look, url, panel):
-    page = look(url).go(f"{url}#v=1&step=2&layer=1&head=3&token=5")
+    page = look(url).go(f"{url}#v=1&with=none&step=2&layer=1&head=3&token=5")
     page.wait_for_selector("[data-panel=exact] canvas[data-drawn]")
     page.wait_for_selector("[data-panel=geometry] figure:nth-child(5)")
     section = page.locator(f"[data-panel={panel}]")
@@ -256,7 +256,7 @@ def test_every_view_has_a_table(look, url, panel):
 
 
 def test_the_table_of_the_map_is_the_row(look, url, plain):
-    page = look(url).go(f"{url}#v=1&step=2&layer=1&tables=1")
+    page = look(url).go(f"{url}#v=1&with=none&step=2&layer=1&tables=1")
     page.wait_for_function(
         "() => [...document.querySelectorAll('[data-panel=map] td')].some(c => c.textContent === 'exact')"
     )
@@ -271,21 +271,24 @@ def test_the_table_of_the_map_is_the_row(look, url, plain):
 
 
 def test_a_table_can_be_saved(look, url):
-    page = look(url).go(f"{url}#v=1&step=2&layer=1")
+    page = look(url).go(f"{url}#v=1&with=none&step=2&layer=1")
     section = page.locator("[data-panel=text]")
     section.locator("button", has_text="Table").click()
+    page.wait_for_function(  # until its numbers are read, they are marked ≈
+        "() => [...document.querySelectorAll('[data-panel=text] th')].some(c => c.textContent === 'share')"
+    )
     with page.expect_download() as held:
         section.locator("button", has_text="Save CSV").click()
     text = held.value.path().read_text()
-    assert text.startswith("position,token,role,committed at,log-probability,share")
+    assert text.startswith("position,token,role,committed at,log-probability,share,read as")
     assert len(text.splitlines()) == 15
 
 
 def test_query_groups_can_be_chosen(look, url, plain):
     held = look(url)
-    page = held.go(f"{url}#v=1&step=4&layer=1&token=6")
+    page = held.go(f"{url}#v=1&with=none&step=4&layer=1&token=6")
     page.locator(".bar select").nth(3).select_option("masked")
-    held.hash("group=1")
+    held.hash("group=masked")
     share = plain["received"].sel(group="masked")[4, 1].mean("head").values[6]
     page.wait_for_function(
         "() => document.querySelector('[data-panel=map] .reading')?.textContent.includes('≈') === false"
@@ -298,7 +301,7 @@ def test_query_groups_can_be_chosen(look, url, plain):
 
 def test_play_goes_on_and_stops_at_the_end(look, url):
     held = look(url)
-    page = held.go(f"{url}#v=1&step=5&layer=1")
+    page = held.go(f"{url}#v=1&with=none&step=5&layer=1")
     page.locator(".scrub select").select_option("30 / s")
     page.get_by_role("button", name="Play").click()
     held.hash("step=7")

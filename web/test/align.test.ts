@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { identity } from "../src/lib/run.svelte";
 import { beside, besides, columns, inWords, type Spelled } from "../src/lib/align";
 
 const even = (steps: number) => ({
@@ -31,8 +32,11 @@ test("a run beside itself is at the same step, however aligned", () => {
 });
 
 test("the alignment is said in words", () => {
-  expect(inWords("decided", even(8), even(16), 4)).toBe(
+  expect(inWords("decided", even(8), even(16), 4, 8)).toBe(
     "aligned by the share of tokens decided: step 4 of A (50 % decided) is beside step 8 of B (50 % decided)",
+  );
+  expect(inWords("step", even(8), even(16), 7, 12)).toBe(
+    "step 7 of A (88 % decided) is beside step 12 of B (75 % decided), which was chosen; other steps are aligned by step",
   );
 });
 
@@ -70,6 +74,15 @@ test("other prompts are matched where they say the same, in order", () => {
 test("a given token never meets an answer of the same text", () => {
   const found = columns(run(["a"], []), run([], ["a"]));
   expect(found.both).toBe(0);
+});
+
+test("tokens of one look are not the same token where the page knows better", () => {
+  const token = { id: 5, text: "a␀" };
+  expect(identity(token, false)).toBe(identity({ id: 9, text: "a␀" }, false)); // another tokenizer
+  expect(identity(token, true)).not.toBe(identity({ id: 9, text: "a␀" }, true));
+  expect(identity(token, false)).not.toBe(identity({ ...token, escaped: "a\\x00" }, false));
+  expect(identity(token, false)).not.toBe(identity({ ...token, bytes: "e4" }, false));
+  expect(identity({ ...token, length: 200 }, false)).not.toBe(identity({ ...token, length: 300 }, false));
 });
 
 /** The slow twin: the longest common subsequence by trying everything. */

@@ -43,7 +43,7 @@ test("a token has its partner by what it says, not by its place", () => {
 test("greatest keys: how much more, and whether it is another token", () => {
   const a = made({ tops: [[[0, 0.25], [2, 0.5]]] });
   const b = made({ tops: [[[1, 0.75], [1, 0.25]]] });
-  const found = topsApart(a, b, { heads: [null, null], columns: sunk, align: "step" });
+  const found = topsApart(a, b, { heads: [null, null], columns: sunk, across: [0, 1] });
   expect([...found.shares]).toEqual([0.5, -0.25]);
   expect([...found.moved]).toEqual([0, 1]); // "a" is at 1 beside a sink; "c" would be at 3
   expect([found.known, found.others]).toEqual([2, 1]);
@@ -53,13 +53,13 @@ test("layers of unequal depth are matched first to first and last to last", () =
   const one = (share: number): [number, number][] => [[0, share]];
   const a = made({ layers: 2, tops: [one(0), one(0)] });
   const b = made({ layers: 3, tops: [one(0.125), one(0.25), one(0.5)] });
-  const found = topsApart(a, b, { heads: [null, null], columns: same, align: "step" });
+  const found = topsApart(a, b, { heads: [null, null], columns: same, across: [0] });
   expect([...found.shares]).toEqual([0.125, 0.5]);
 });
 
 test("what was not measured in both has no difference", () => {
   const [a, b] = [made({ tops: [[[0, 0.5]]] }), made({ tops: [[[-1, NaN]]] })];
-  const found = topsApart(a, b, { heads: [null, null], columns: same, align: "step" });
+  const found = topsApart(a, b, { heads: [null, null], columns: same, across: [0] });
   expect(found.shares[0]).toBeNaN();
   expect([found.known, found.others]).toEqual([0, 0]);
 });
@@ -94,7 +94,15 @@ test("why heads cannot be compared is said", () => {
   expect(headsUnlike(a, a, "entropy")).toBe("");
 });
 
-const flow = (from: string[], to: string[], table: number[][], measured = false): Flow => ({ from, to, table, measured });
+const flow = (from: string[], to: string[], table: number[][], more: Partial<Flow> = {}): Flow => ({
+  from,
+  to,
+  table,
+  measured: false,
+  kind: "region",
+  added: false,
+  ...more,
+});
 
 test("flow is compared between parts of the same name", () => {
   const a = flow(["all", "masked"], ["passage", "rest"], [[0.5, 0.5], [0.25, 0.75]]);
@@ -103,6 +111,16 @@ test("flow is compared between parts of the same name", () => {
   expect([found.from, found.to]).toEqual([["all"], ["passage", "rest"]]);
   expect(found.table).toEqual([[0, -0.25]]);
   expect(found.says).toEqual(["only A has queries that are masked", "only B has keys that are added keys"]);
+});
+
+test("a region and a role of one name are not the same part", () => {
+  const a = flow(["all"], ["prompt", "added keys"], [[0.5, 0.5]], { added: true });
+  const b = flow(["all"], ["prompt", "masked", "added keys"], [[0.25, 0.5, 0.25]], { kind: "role", added: true });
+  const found = flowApart(a, b);
+  expect(found.to).toEqual(["added keys"]);
+  expect(found.table).toEqual([[-0.25]]);
+  expect(found.says).toEqual(["keys are told apart by region in A and by role in B"]);
+  expect(flowApart(a, { ...b, added: false }).to).toEqual([]);
 });
 
 test("ribbons are as thick as shares, and bars hold them", () => {

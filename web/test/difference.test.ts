@@ -4,7 +4,7 @@ import { bounds, shares, widest } from "../src/lib/packet";
 import type { RunData } from "../src/lib/run.svelte";
 
 const MOST = 0.4;
-const place = { step: 0, layer: 0, head: null, token: null, group: 0 };
+const place = { step: 0, layer: 0, head: null, token: null, query: null, group: 0 };
 
 /** One step of a run whose tile has these codes; `row` has exact shares. */
 function made(codes: number[], { row, width = 1, sink }: { row?: number[]; width?: number; sink?: [number, number] } = {}) {
@@ -44,7 +44,7 @@ test("a code lies within its bounds, and bounds of neighbours meet", () => {
 test("stored numbers are taken before colours", () => {
   const [a, b] = [made([100], { row: [0.0625] }), made([200], { row: [0.3125] })];
   const found = between(spot(a), spot(b), "share");
-  expect(found).toEqual({ value: 0.25, low: 0.25, high: 0.25, exact: true });
+  expect(found).toEqual({ value: 0.25, low: 0.25, high: 0.25, exact: true, binned: false });
   expect(spoken(found)).toBe("+0.25");
   expect(between(spot(a), spot(b), "lift").value).toBeCloseTo(Math.log2(5), 6);
 });
@@ -69,6 +69,8 @@ test("of sinks the page has the exact share", () => {
 test("a position of a bin may have anything up to the greatest", () => {
   const found = between(spot(made([100])), spot(made([200], { width: 4 }), 3), "share");
   expect(found.low).toBe(0 - bounds(MOST, 100)[1]);
+  expect(found.value).toBeNaN();
+  expect(spoken(found)).toMatch(/^from -0\.\d+ to \+0\.\d+: of a bin only the greatest is known$/);
 });
 
 test("what is absent in one is not in both", () => {

@@ -17,6 +17,7 @@ from typing import Any
 from anchorwatch.errors import AnchorwatchError
 
 DATA_ID = "anchorwatch-data"
+_BODY = "<body><div id=app></div><noscript>A script draws this page: allow it.</noscript>"
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
@@ -52,7 +53,7 @@ def page(title: str, data: Any) -> str:
     return "".join(
         [
             _head(title, policy),
-            f"<style>{style}</style></head><body><div id=app></div>",
+            f"<style>{style}</style></head>{_BODY}",
             f'<script type="application/json" id="{DATA_ID}">{embedded(data)}</script>',
             f"<script>{script}</script></body></html>",
         ]
@@ -64,7 +65,7 @@ def shell(title: str, data: Any) -> str:
     return "".join(
         [
             _head(title, policy_of("'self'", connect="'self'")),
-            '<link rel="stylesheet" href="app.css"></head><body><div id=app></div>',
+            f'<link rel="stylesheet" href="app.css"></head>{_BODY}',
             f'<script type="application/json" id="{DATA_ID}">{embedded(data)}</script>',
             '<script src="app.js"></script></body></html>',
         ]

@@ -20,16 +20,16 @@ export function beside(one: Clocked, other: Clocked, step: number, align: Align)
   return found;
 }
 
-/** The alignment in words, for the page. */
-export function inWords(align: Align, one: Clocked, other: Clocked, step: number): string {
-  const to = beside(one, other, step, align);
+/** The alignment in words, for the page; a step of B that was chosen in B is said to be. */
+export function inWords(align: Align, one: Clocked, other: Clocked, step: number, to: number): string {
   const share = (run: Clocked, at: number) => `${Math.round(100 * run.progress[at])} % decided`;
   const how = {
     decided: "aligned by the share of tokens decided",
     step: "aligned by step",
     steps: "aligned by the share of steps taken",
   }[align];
-  return `${how}: step ${step} of A (${share(one, step)}) is beside step ${to} of B (${share(other, to)})`;
+  const pair = `step ${step} of A (${share(one, step)}) is beside step ${to} of B (${share(other, to)})`;
+  return to === beside(one, other, step, align) ? `${how}: ${pair}` : `${pair}, which was chosen; other steps are ${how}`;
 }
 
 interface Headed {

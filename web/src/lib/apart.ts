@@ -1,10 +1,9 @@
 /** Two runs cell by cell: the greatest key by layer, a measure by head, flow between parts. */
 
-import { beside, type Columns } from "./align";
+import type { Columns } from "./align";
 import type { Flow } from "./flow";
 import { headTable, measured } from "./heads";
 import { depth, type RunData } from "./run.svelte";
-import type { Align } from "./state";
 
 /** Position in B of each position of A, by identity; -1 where B has no such token. */
 export function partners(columns: Columns, positions: number): Int32Array {
@@ -29,13 +28,12 @@ export interface TopsApart {
 export function topsApart(
   a: RunData,
   b: RunData,
-  { heads, columns, align }: { heads: [number | null, number | null]; columns: Columns; align: Align },
+  { heads, columns, across }: { heads: [number | null, number | null]; columns: Columns; across: number[] },
 ): TopsApart {
   const [layers, steps] = [a.header.layers, a.header.steps];
   const partner = partners(columns, a.header.positions);
   const size = layers.length * steps;
   const found = { shares: new Float32Array(size).fill(NaN), moved: new Uint8Array(size), known: 0, others: 0 };
-  const across = Array.from({ length: steps }, (_, step) => beside(a.header, b.header, step, align));
   layers.forEach((layer, row) => {
     const to = depth(layer, a, b);
     for (let step = 0; step < steps; step++) {
@@ -108,14 +106,18 @@ export interface FlowApart {
   a: number[][];
   b: number[][];
   table: number[][];
+  /** Why parts of one name are not the same, in words; "" where they are. */
+  unlike: string;
   /** What only one of them has, in words. */
   says: string[];
 }
 
-/** Flow of two runs between the parts that both have, by name. */
+/** Flow of two runs between the parts that both have, by name and kind. */
 export function flowApart(a: Flow, b: Flow): FlowApart {
   const both = (one: string[], two: string[]) => one.filter((name) => two.includes(name));
-  const [from, to] = [both(a.from, b.from), both(a.to, b.to)];
+  const unlike = a.kind === b.kind ? "" : `keys are told apart by ${a.kind} in A and by ${b.kind} in B`;
+  const added = a.added && b.added ? a.to.slice(-1) : [];
+  const [from, to] = [both(a.from, b.from), unlike ? added : both(a.to, b.to)];
   const part = (flow: Flow) =>
     from.map((q) => to.map((k) => flow.table[flow.from.indexOf(q)][flow.to.indexOf(k)]));
   const [one, two] = [part(a), part(b)];
@@ -123,8 +125,8 @@ export function flowApart(a: Flow, b: Flow): FlowApart {
   const says =
     a.measured && b.measured
       ? only("regions", a.from, b.from)
-      : [...only("queries that are", a.from, b.from), ...only("keys that are", a.to, b.to)];
-  return { from, to, a: one, b: two, table, says };
+      : [...only("queries that are", a.from, b.from), ...(unlike ? [unlike] : only("keys that are", a.to, b.to))];
+  return { from, to, a: one, b: two, table, unlike, says };
 }
 
 function only(what: string, one: string[], two: string[]): string[] {

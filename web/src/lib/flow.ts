@@ -10,6 +10,10 @@ export interface Flow {
   table: number[][];
   /** From region to region, as a probe measured it; else worked out from query groups. */
   measured: boolean;
+  /** What keys are told apart by: a region and a role of one name are two things. */
+  kind: "region" | "role";
+  /** The last of `to` is keys that parts added, which are neither. */
+  added: boolean;
 }
 
 /** The flow of a run; without `regions`, from query groups even where regions were measured. */
@@ -19,13 +23,14 @@ export function flowOf(run: RunData, layer: number, step: number, regions = true
     const n = header.regions.length;
     const at = (step * header.model.layers + layer) * n * n;
     const table = header.regions.map((_, q) => header.regions.map((_, k) => run.flow![at + q * n + k]));
-    return { from: header.regions, to: header.regions, table, measured: true };
+    return { from: header.regions, to: header.regions, table, measured: true, kind: "region", added: false };
   }
   const held = run.layers.get(layer);
   if (!held) return null;
   const [groups, classes] = [header.groups.length, header.classes.length];
   const table = header.groups.map((_, g) => header.classes.map((_, c) => held.flow[(step * groups + g) * classes + c]));
-  return { from: header.groups, to: header.classes, table, measured: false };
+  const { groups: from, classes: to, class_kind: kind, added } = header;
+  return { from, to, table, measured: false, kind, added };
 }
 
 export interface Bar {

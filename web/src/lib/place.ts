@@ -2,22 +2,26 @@
 
 import type { Columns } from "./align";
 import type { RunData } from "./run.svelte";
-import type { Align, PanelName, Scale, Theme } from "./state";
+import type { PanelName, Scale, Theme } from "./state";
 
 export interface Place {
   step: number;
   layer: number;
   head: number | null;
   token: number | null;
+  /** The row of the exact map; null is the token's own. */
+  query: number | null;
   group: number;
 }
 
-export type Go = (to: Partial<Place>) => void;
+export type Go = (to: Partial<Omit<Place, "group">>) => void;
 
 export interface Look {
   scale: Scale;
   measure: string;
-  tables: boolean;
+  /** Panels whose table is open. */
+  tables: readonly PanelName[];
+  ontable: (name: PanelName) => void;
   theme: Theme;
   /** Grows when colours must be drawn anew. */
   drawn: number;
@@ -52,7 +56,8 @@ export interface Pair {
   placeA: Place;
   placeB: Place;
   columns: Columns;
-  align: Align;
+  /** [step of A] the step of B beside it. */
+  across: number[];
   look: Look;
   /** Goes to a place of A. */
   go: Go;

@@ -1,7 +1,8 @@
 /** A run in the page: its header, its frames, and the parts that arrive while it is looked at. */
 
+import type { Spelled } from "./align";
 import { bounds, numbers, shares, type Packet } from "./packet";
-import { Missing, type Header, type Source } from "./source";
+import { Missing, type Header, type Source, type Token } from "./source";
 import type { Scale } from "./state";
 
 export interface Sinks {
@@ -153,6 +154,7 @@ export class RunData {
   wantRow(step: number, layer: number, head: number | null): void {
     if (!this.header.on_demand.rows || !this.header.layers.includes(layer)) return;
     const key = `row-${step}-${layer}-${head ?? "mean"}`;
+    if (this.rows.has(key)) return;
     void this.want(key, ({ arrays }) => {
       const row = { shares: arrays.shares as Float32Array, null: arrays.null as Float32Array };
       this.rows = kept(this.rows, key, row, MOST_ROWS);
@@ -215,24 +217,23 @@ export class RunData {
     return this.nulls.get(`null-${this.header.null_of[layer]}-${group}`);
   }
 
-  /** What indifferent attention gives to the bin of a position. */
+  /** What indifferent attention gives to a position; of a bin it is not known whose null is its greatest. */
   even(layer: number, group: number, step: number, position: number): Rounded {
     const held = this.null(layer, group);
-    if (!held) return { value: NaN, low: NaN, high: NaN };
-    const { bins, width } = this.header;
-    const code = held.codes[step * bins + Math.floor(position / width)];
+    if (!held || this.header.width > 1) return { value: NaN, low: NaN, high: NaN };
+    const code = held.codes[step * this.header.bins + position];
     const [low, high] = bounds(held.most, code);
     return { value: shares(held.most)[code], low, high };
   }
 
-  /** [step, bin] what a tile shows on a scale: shares, or times what indifferent attention gives. */
+  /** [step, bin] what a tile shows on a scale: shares, or, where a column is one position, times its null. */
   values(tile: Tile, layer: number, scale: Scale, group: number): Float32Array {
     const table = shares(tile.most);
     const found = new Float32Array(tile.codes.length);
     for (let at = 0; at < found.length; at++) found[at] = table[tile.codes[at]];
     if (scale !== "lift") return found;
     const held = this.null(layer, group);
-    if (!held) return found.fill(NaN);
+    if (!held || this.header.width > 1) return found.fill(NaN);
     const even = shares(held.most);
     for (let at = 0; at < found.length; at++) found[at] /= even[held.codes[at]];
     return found;
@@ -331,10 +332,20 @@ function layerOf(packet: Packet, steps: number): Layer {
   };
 }
 
-/** The texts of a run in the end, and which of them it wrote. */
-export function spelled(run: RunData) {
-  const texts = Array.from({ length: run.header.positions }, (_, at) => run.last(at)?.text ?? "");
+/** What each position of a run holds in the end, and which of them it wrote. */
+export function spelled(run: RunData, ids: boolean): Spelled {
+  const texts = Array.from({ length: run.header.positions }, (_, at) => identity(run.last(at), ids));
   return { texts, answer: run.header.answer_positions };
+}
+
+/**
+ * All that the page knows of a token: two of one look may be written otherwise, or go on otherwise
+ * where they are clipped. Ids say it best, but only where both runs are of one model.
+ */
+export function identity(token: Token | undefined, ids: boolean): string {
+  if (!token) return "";
+  const { id, text, length, escaped, bytes } = token;
+  return JSON.stringify([text, length, escaped, bytes, ids ? id : null]);
 }
 
 /** The layer as deep in the other run: the same number where both have as many. */

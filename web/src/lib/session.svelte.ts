@@ -1,10 +1,10 @@
 /** What is looked at: the runs that are open, the place in each, and how one leads to the other. */
 
 import { besides, beside, columns, inWords } from "./align";
-import type { Place } from "./place";
+import type { Go, Place } from "./place";
 import { depth, RunData, spelled } from "./run.svelte";
 import { canShow, Missing, type Source } from "./source";
-import { clamped, decode, FIRST, type PanelName, type State } from "./state";
+import { clamped, decode, FIRST, SCALES, SINGLE, type PanelName, type Scale, type State } from "./state";
 
 export class Session {
   view = $state<State>({ ...FIRST });
@@ -14,24 +14,51 @@ export class Session {
   private runs = $state.raw<ReadonlyMap<number, RunData>>(new Map());
   private broken = $state.raw<ReadonlyMap<number, string[]>>(new Map());
   private layered = false;
+  /** What had the focus before a panel was enlarged. */
+  opener: Element | null = null;
 
-  readonly runA = $derived(this.runs.get(this.view.run));
-  readonly runB = $derived(this.view.beside === null ? undefined : this.runs.get(this.view.beside));
+  /** The run that the cursor is in: A, or B where A cannot be shown. */
+  private readonly lead = $derived(
+    this.view.beside !== null && this.broken.has(this.view.run) ? this.view.beside : this.view.run,
+  );
+  readonly runA = $derived(this.runs.get(this.lead));
+  readonly runB = $derived(
+    this.view.beside === null || this.lead !== this.view.run ? undefined : this.runs.get(this.view.beside),
+  );
   readonly placeA = $derived<Place>({
     step: this.view.step,
     layer: this.view.layer,
     head: this.view.head,
     token: this.view.token,
-    group: this.view.group ?? this.runA?.header.group ?? 0,
+    query: this.view.query,
+    group: groupOf(this.runA, this.view.group),
   });
-  readonly matched = $derived(this.runA && this.runB ? columns(spelled(this.runA), spelled(this.runB)) : null);
-  readonly placeB = $derived.by(() => this.across());
+  /** Scales that can be drawn: of a bin it is not known whose null belongs to its greatest. */
+  readonly scales = $derived<readonly Scale[]>(
+    [this.runA, this.runB].some((run) => run && run.header.width > 1) ? SCALES.filter((one) => one !== "lift") : SCALES,
+  );
+  readonly matched = $derived.by(() => {
+    const [a, b] = [this.runA, this.runB];
+    if (!a || !b) return null;
+    const ids = a.header.model.source === b.header.model.source;
+    return columns(spelled(a, ids), spelled(b, ids));
+  });
+  /** [step of A] the step of B beside it: as they are aligned, or as it was chosen in B. */
+  readonly across = $derived.by((): number[] => {
+    const { runA: a, runB: b, view } = this;
+    if (!a || !b) return [];
+    const found = Array.from({ length: a.header.steps }, (_, step) => beside(a.header, b.header, step, view.align));
+    if (view.stepB !== null) found[view.step] = Math.min(view.stepB, b.header.steps - 1);
+    return found;
+  });
+  readonly placeB = $derived.by(() => this.opposite());
   /** How both are aligned: steps, and what else is not the same in both. */
   readonly words = $derived.by((): string => {
     const [a, b] = [this.runA, this.runB];
     if (!a || !b) return "";
     const said = besides(a.header, b.header, this.placeA, this.placeB);
-    return [inWords(this.view.align, a.header, b.header, this.view.step), ...said].join("; ");
+    const { align, step } = this.view;
+    return [inWords(align, a.header, b.header, step, this.placeB.step), ...said].join("; ");
   });
   /** Runs that are wanted and cannot be shown, with why. */
   readonly failed = $derived(
@@ -40,108 +67,143 @@ export class Session {
       return why ? [{ name: this.source.runs[id!].name, why }] : [];
     }),
   );
+  /** The panel that is enlarged, if it is there: a difference takes two runs. */
+  readonly widest = $derived.by((): PanelName | null => {
+    const { panel } = this.view;
+    if (!this.runA || panel === null) return null;
+    return this.runB || SINGLE.some((name) => name === panel) ? panel : null;
+  });
+  /** The run that is seen in place of one that cannot be. */
+  readonly instead = $derived(this.lead === this.view.run ? undefined : this.runA?.header.name);
 
   constructor(readonly source: Source) {}
 
   /** Go where an address says. */
   read(hash: string): void {
-    const read = decode(hash);
+    const read = decode(hash, this.source.runs.length);
     this.layered = hash.includes("layer=");
     Object.assign(this.view, read.state);
     this.notices = read.notices;
-    if (this.runA) this.settle(this.runA);
+    this.settle();
   }
 
   say(...words: string[]): void {
     this.notices = [...this.notices, ...words];
   }
 
+  /** Look at other runs; what they do not have is left at once, before anything is drawn. */
+  choose(to: Partial<Pick<State, "run" | "beside">>): void {
+    Object.assign(this.view, to, { stepB: null });
+    this.settle();
+  }
+
   /** Open the runs that are wanted, the first one first. */
   async arrive(one: number, other: number | null): Promise<void> {
-    const last = this.source.runs.length - 1;
-    if (one > last) {
-      this.say(`there is no run ${one}: showing 0`);
-      this.view.run = 0;
-    } else if (other !== null && other > last) {
-      this.say(`there is no run ${other} to compare with`);
-      this.view.beside = null;
-    } else {
-      await this.open(one);
-      if (other !== null) await this.open(other);
-    }
+    await this.open(one);
+    if (other !== null) await this.open(other);
   }
 
   private async open(id: number): Promise<void> {
     if (this.runs.has(id) || this.broken.has(id)) return;
     try {
       const told = await this.source.header(id);
-      if (!canShow(told)) {
-        this.broken = new Map(this.broken).set(id, told.damage);
-        return;
-      }
+      if (!canShow(told)) return this.giveUp(id, told.damage);
       const run = await RunData.open(this.source, id, told);
-      if (id === this.view.run) this.settle(run);
       this.runs = new Map(this.runs).set(id, run);
-      void run.load(id === this.view.run ? this.view.layer : this.placeB.layer);
+      this.settle();
+      void run.load(run === this.runA ? this.view.layer : this.placeB.layer);
     } catch (error) {
-      if (!(error instanceof Missing)) throw error;
-      this.broken = new Map(this.broken).set(id, [error.message]);
+      const said = error instanceof Missing ? error.message : `what the page was given of it cannot be read: ${error}`;
+      this.giveUp(id, [said]);
     }
   }
 
-  /** A link may name what the run does not have. */
-  private settle(run: RunData): void {
-    const { view } = this;
-    const { steps, layers, positions, groups, model, measures } = run.header;
+  private giveUp(id: number, why: string[]): void {
+    this.broken = new Map(this.broken).set(id, why);
+    this.settle();
+  }
+
+  /** The one place where the cursor is brought into the runs: a link, or another run, may lack what it names. */
+  private settle(): void {
+    const { view, runA } = this;
+    if (!runA) return;
+    const { steps, layers, positions, groups, model, measures } = runA.header;
     if (!this.layered && layers.length) view.layer = layers[layers.length >> 1];
     this.layered = true;
     if (!layers.length && view.measure === FIRST.measure) view.measure = measures[0]?.name ?? view.measure;
-    const limits = { runs: this.source.runs.length, steps, layers, heads: model.heads, positions, groups: groups.length };
-    const read = clamped(view, limits);
+    const read = clamped(view, { steps, layers, heads: model.heads, positions, groups });
     Object.assign(view, read.state);
     this.say(...read.notices);
+    const last = (this.runB?.header.steps ?? Infinity) - 1;
+    if (view.stepB !== null && view.stepB > last) {
+      this.say(`stepB ${view.stepB} is not in B: showing ${last}`);
+      view.stepB = last;
+    }
+    if (this.scales.includes(view.scale)) return;
+    this.say("colours in times the null are not for columns of several positions: showing shares");
+    view.scale = FIRST.scale;
   }
 
   /** The place in B that is beside the place in A. */
-  private across(): Place {
+  private opposite(): Place {
     const [a, b, at] = [this.runA, this.runB, this.placeA];
     if (!a || !b) return at;
-    const column = at.token === null || !this.matched ? -1 : this.matched.a.indexOf(at.token);
-    const other = column < 0 ? -1 : this.matched!.b[column];
     const group = b.header.groups.indexOf(a.header.groups[at.group]);
     return {
-      step: beside(a.header, b.header, at.step, this.view.align),
+      step: this.across[at.step],
       layer: depth(at.layer, a, b),
       head: at.head !== null && at.head < b.header.model.heads ? at.head : null,
-      token: other < 0 ? null : other,
+      token: this.partner(at.token, "a", "b"),
+      query: this.partner(at.query, "a", "b"),
       group: group < 0 ? b.header.group : group,
     };
   }
 
-  readonly goA = (to: Partial<Place>): void => {
+  /** The position in one run of a position in the other; null where it has none. */
+  private partner(position: number | null, from: "a" | "b", to: "a" | "b"): number | null {
+    const column = position === null || !this.matched ? -1 : this.matched[from].indexOf(position);
+    const found = column < 0 ? -1 : this.matched![to][column];
+    return found < 0 ? null : found;
+  }
+
+  readonly goA: Go = (to) => {
     const layers = this.runA?.header.layers ?? [];
     if (to.layer !== undefined && layers.length && !layers.includes(to.layer)) {
       this.notices = [`layer ${to.layer} is not in this page`];
       to = { ...to, layer: this.view.layer };
     }
     Object.assign(this.view, to);
+    if (to.step !== undefined) this.view.stepB = null;
   };
 
-  readonly goB = (to: Partial<Place>): void => {
+  readonly goB: Go = (to) => {
     const [a, b] = [this.runA, this.runB];
     if (!a || !b) return;
-    const held: Partial<Place> = { ...to };
+    const held = { ...to };
     if (to.step !== undefined) held.step = beside(b.header, a.header, to.step, this.view.align);
     if (to.layer !== undefined) held.layer = depth(to.layer, b, a);
-    if (to.token != null && this.matched) {
-      const at = this.matched.b.indexOf(to.token);
-      held.token = at < 0 || this.matched.a[at] < 0 ? this.view.token : this.matched.a[at];
-    }
+    for (const name of ["token", "query"] as const)
+      if (to[name] != null) held[name] = this.partner(to[name], "b", "a") ?? this.view[name];
     this.goA(held);
+    // Every step of B can be reached, also one that no step of A is beside.
+    if (to.step !== undefined && this.placeB.step !== to.step) this.view.stepB = to.step;
+  };
+
+  /** Open or shut the table of a panel. */
+  readonly table = (name: PanelName): void => {
+    const { tables } = this.view;
+    this.view.tables = tables.includes(name) ? tables.filter((one) => one !== name) : [...tables, name];
   };
 
   readonly widen = (name: PanelName | null): void => {
+    if (this.widest === null) this.opener = document.activeElement;
     this.view.panel = name;
     this.drawn++;
   };
+}
+
+/** Which of a run's query groups has a name; without a name its first. */
+function groupOf(run: RunData | undefined, name: string | null): number {
+  const at = name === null ? -1 : (run?.header.groups.indexOf(name) ?? -1);
+  return at < 0 ? (run?.header.group ?? 0) : at;
 }

@@ -10,6 +10,8 @@ export interface Reading {
   share: number;
   null: number;
   exact: boolean;
+  /** The share is that of the greatest in its bin: its own is not in the page. */
+  binned: boolean;
   /** The least and the greatest it may be: eight bits are rounded. */
   low: number;
   high: number;
@@ -35,12 +37,38 @@ export function reading(run: RunData, place: Place, step: number, position: numb
     if (tile.sinks.key[at] === position) return exactly(tile.sinks.share[at], NaN);
   const code = tile.codes[step * bins + Math.floor(position / width)];
   const [low, high] = bounds(tile.most, code);
+  const binned = width > 1;
   // Of a bin only the greatest is known: a position of it may have less.
-  return { share: shares(tile.most)[code], null: NaN, exact: false, low: width > 1 && code ? 0 : low, high };
+  return { share: shares(tile.most)[code], null: NaN, exact: false, binned, low: binned && code ? 0 : low, high };
 }
 
 function exactly(share: number, even: number): Reading {
-  return { share, null: even, exact: true, low: share, high: share };
+  return { share, null: even, exact: true, binned: false, low: share, high: share };
+}
+
+/** How a number was come by, for a column of a table. */
+export function readAs({ exact, binned }: { exact: boolean; binned?: boolean }): string {
+  if (exact) return "exact";
+  return binned ? "8 bit, the greatest of its bin" : "8 bit";
+}
+
+/** The first and the last position of a bin. */
+export function span(run: RunData, bin: number): [number, number] {
+  const { width, positions } = run.header;
+  return [bin * width, Math.min((bin + 1) * width, positions) - 1];
+}
+
+/** A run of positions as a table has it: `8`, or `8 to 11`. */
+export function ranged([first, last]: [number, number]): string {
+  return first === last ? String(first) : `${first} to ${last}`;
+}
+
+function shared(run: RunData, read: Reading, position: number): string {
+  if (Number.isNaN(read.share)) return "not measured";
+  if (read.exact) return `${said(read.share, 5)} of attention`;
+  if (!read.binned) return `≈ ${said(read.share, 2)} of attention`;
+  const range = ranged(span(run, Math.floor(position / run.header.width)));
+  return `at most ≈ ${said(read.share, 2)} of attention, which the greatest of positions ${range} receives`;
 }
 
 export function isSink(run: RunData, place: Place, step: number, position: number): boolean {
@@ -80,10 +108,7 @@ export function cell(run: RunData, place: Place, step: number, position: number)
   const region = frames.region[position];
   if (region >= 0) parts.push(header.regions[region]);
   const read = reading(run, place, step, position);
-  const share = Number.isNaN(read.share)
-    ? "not measured"
-    : `${read.exact ? "" : header.width > 1 ? "bin ≈ " : "≈ "}${said(read.share, read.exact ? 5 : 2)} of attention`;
-  parts.push(share + (read.null > 0 ? `, ${said(read.share / read.null, 3)} × null` : ""));
+  parts.push(shared(run, read, position) + (read.null > 0 ? `, ${said(read.share / read.null, 3)} × null` : ""));
   if (isSink(run, place, step, position)) parts.push("sink");
   const committed = frames.committedAt[position];
   if (committed >= 0) parts.push(`committed at step ${committed}`);
@@ -108,6 +133,12 @@ export function finding(run: RunData, place: Place): string {
   const [key, share] = run.top(layer, head, step);
   if (key < 0) return `${where}: nothing was measured`;
   return `${where}: position ${key} “${label(run.last(key))}” receives most, ${percent(share)}`;
+}
+
+/** What a reader who does not see is told of a place: of the token that was chosen, else what stands out. */
+export function announced(run: RunData, place: Place): string {
+  if (place.token === null) return finding(run, place);
+  return `${meaning(run, place)}: ${cell(run, place, place.step, place.token)}`;
 }
 
 export const UNITS = {
