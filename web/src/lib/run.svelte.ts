@@ -339,13 +339,13 @@ export function spelled(run: RunData, ids: boolean): Spelled {
 }
 
 /**
- * All that the page knows of a token: two of one look may be written otherwise, or go on otherwise
- * where they are clipped. Ids say it best, but only where both runs are of one model.
+ * What makes two tokens the same: two of one look may be written otherwise, or go on otherwise where
+ * they are clipped, and then carry a digest. Ids say it best, but only where both runs are of one model.
  */
 export function identity(token: Token | undefined, ids: boolean): string {
   if (!token) return "";
-  const { id, text, length, escaped, bytes } = token;
-  return JSON.stringify([text, length, escaped, bytes, ids ? id : null]);
+  if (ids) return `id ${token.id}`;
+  return token.digest ? `digest ${token.digest}` : `text ${token.text}`;
 }
 
 /** The layer as deep in the other run: the same number where both have as many. */

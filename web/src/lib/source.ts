@@ -8,6 +8,8 @@ export interface Token {
   length?: number;
   escaped?: string;
   bytes?: string;
+  /** Of one that is not shown whole. */
+  digest?: string;
 }
 
 export interface Measure {
