@@ -12,7 +12,7 @@ from anchorwatch.metrics.nulls import indifferent
 from anchorwatch.metrics.overlaps import _between
 from anchorwatch.metrics.reading import slabs
 from anchorwatch.trace import Trace
-from planted import planted, random_maps, uniform
+from planted import column, planted, random_maps, uniform
 from references import movement as slow
 
 KEYS = ("step", "layer", "head", "key")
@@ -109,6 +109,15 @@ def test_agreement_counts_what_was_not_measured():
     maps[1] = np.nan
     table = metrics.agreement(planted(maps), [rules.rulli(1), rules.topk(2)], by=("layer",))
     assert (table["missing"] == 3).all()
+
+
+def test_the_greatest_key_is_held_to_a_rule_where_that_finds_a_sink():
+    maps = np.stack([column(12, 3, 0.9), np.full((12, 12), 1 / 12)])[:, None, None]
+    both = [rules.rulli(), rules.topk()]
+    assert one(metrics.agreement(planted(maps), both), "kappa").value < 1
+    assert one(metrics.agreement(planted(maps), both, given=rules.rulli()), "kappa").value == 1
+    never = metrics.agreement(planted(maps[1:]), both)
+    assert np.isnan(one(never, "kappa").value)
 
 
 def test_jaccard_of_two_rules_expects_the_overlap_of_two_random_sets():

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from anchorwatch.errors import EvidenceError
+from anchorwatch.metrics.cells import Quantity
 from anchorwatch.studies import (
     sinks_causes,
     sinks_hidden,
@@ -13,8 +14,11 @@ from anchorwatch.studies import (
     sinks_moving,
     sinks_seen,
 )
+from anchorwatch.studies.budget import budget
 from anchorwatch.studies.claim import Evidence
+from anchorwatch.studies.depths import FIRST, LAST, pooled
 from anchorwatch.studies.evidence import Traced
+from anchorwatch.studies.floating_answers import GAIN
 from anchorwatch.studies.predicting import pair_sinks, sink_moves
 from anchorwatch.studies.sinks import CLAIMS
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
@@ -400,3 +404,22 @@ def test_the_greatest_key_agrees_with_a_rule_where_the_rule_finds_a_sink():
     weak = grown(6, lambda *_: [2, 9, 15, 20], seed=52)  # 0.3 in all: no key is above 0.3
     gu = CLAIM["sinks/H23"].find(Evidence.of({MDM: weak})).measured["gu"].estimate
     assert (gu.n, gu.missing) == (0, 6)
+
+
+def test_a_layer_without_a_value_is_no_gap_in_its_half():
+    top, bottom = (
+        np.array([[0.0, 0], [3, 1], [2, 2], [1, 1]]),
+        np.array([[0, 0], [4, 4], [4, 0], [4, 4]]),
+    )
+    held = Quantity("share", ("layer", "step"), top, bottom.astype(float))
+    assert pooled(held, FIRST) == 0.5
+    assert pooled(held, LAST, np.array([True, False])) == 3 / 8
+    assert pooled(held) == 10 / 20
+    assert np.isnan(pooled(Quantity("share", ("layer", "step"), 0 * top, 0 * top)))
+
+
+def test_under_edits_an_arm_answers_without_a_cache():
+    arm = {need: need.how(budget("quick"), "arm") for need in (sinks_hidden.ANSWERED, GAIN)}
+    assert [how.cache for how in arm.values()] == [False, True]
+    steps = [need.how(budget("quick"), "mdm").steps for need in (sinks_causes.ONE_STEP, GAIN)]
+    assert steps == [1, 8]

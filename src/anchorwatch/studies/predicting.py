@@ -2,8 +2,9 @@
 
 Over all rows the greatest key of a causal model is nearly fixed by its mask: old rows never change,
 and early keys are seen by most. A row that predicts a token sees every key there is and is made at
-its own step, in either kind of model. One such row may only read the text; a sink is a key that two
-rows in a row look at.
+its own step, in either kind of model. But a row also reads the text, and gives the words it reads
+several times an even share; so a sink is here a key that takes more than Gu's 0.3 of two rows in a
+row. His rule is of the queries that see a key, and says the same under both visibilities.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from anchorwatch.metrics.reading import need
-from anchorwatch.rules import rulli
-from anchorwatch.trace import ABSENT, Trace
+from anchorwatch.rules import gu
+from anchorwatch.trace import Trace
 
 
 def sink_moves(trace: Trace) -> float:
@@ -29,9 +30,8 @@ def sink_moves(trace: Trace) -> float:
 def pair_sinks(trace: Trace) -> np.ndarray:
     """[layer, head, pair] the key that two rows in a row give most; -1 where there is none.
 
-    Each of the two must give it more than the paper's rule (eps = 3) asks for. Rows are in the
-    order of their commits, pairs do not overlap; keys beyond those that a row's probe kept are not
-    known.
+    Each of the two must give it more than Gu's rule asks for. Rows are in the order of their
+    commits, and pairs do not overlap.
     """
     order = np.flatnonzero(trace.committed_at >= 0)
     order = order[np.argsort(trace.committed_at[order], kind="stable")]
@@ -40,8 +40,7 @@ def pair_sinks(trace: Trace) -> np.ndarray:
         need(trace, f"commit_top_{name}").values[:, :, order].astype(kind)
         for name, kind in (("key", np.int64), ("mass", np.float64))
     )
-    least = np.array([_least(trace, step) for step in trace.committed_at[order]])
-    sink = (mass > least[:, None]) & (keys >= 0)
+    sink = (mass > gu().eps) & (keys >= 0)
     one, other = slice(0, None, 2), slice(1, None, 2)
     same = keys[:, :, one, :, None] == keys[:, :, other, None, :]
     same &= sink[:, :, one, :, None] & sink[:, :, other, None, :]
@@ -49,9 +48,3 @@ def pair_sinks(trace: Trace) -> np.ndarray:
     best = both.max(axis=-1)  # [layer, head, pair, rank of the first row]
     key = np.take_along_axis(keys[:, :, one], best.argmax(axis=-1)[..., None], axis=-1)[..., 0]
     return np.where(best.max(axis=-1) > 0, key, -1)
-
-
-def _least(trace: Trace, step: int) -> float:
-    """The share above which the rule calls one of the keys of a step a sink."""
-    keys = int(np.count_nonzero(trace.role[step] != ABSENT))
-    return float(rulli().threshold(np.full(keys, 1 / keys))[0])
