@@ -112,7 +112,7 @@ def test_a_study_fills_every_page_and_a_second_call_changes_nothing(papers, docs
         assert text.startswith("Before.\n\n<!-- found -->\n")
         assert text.endswith("\n<!-- /found -->\n\nAfter.\n")
         assert "AS IT WAS" not in text
-        assert "`lab/mdm` (mdm), `lab/arm` (arm). Budget: quick (12 prompts, 48 items)" in text
+        assert "`lab/mdm` (mdm), `lab/arm` (arm). Budget: quick (10 prompts, 32 items)" in text
         found = rows(text)
         assert list(found) == [one.id.partition("/")[2] for one in studies.claims([name])]
         for one in studies.claims([name]):

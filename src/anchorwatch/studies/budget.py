@@ -50,7 +50,7 @@ class Budget:
 BUDGETS = {
     one.name: one
     for one in (
-        Budget("quick", prompts=12, length=16, steps=16, items=48, rows=12),
+        Budget("quick", prompts=10, length=16, steps=16, items=32, rows=10),
         Budget("standard", prompts=48, length=32, steps=32, items=400, rows=48),
         Budget("full", prompts=200, length=64, steps=64, items=2000, rows=200),
     )
