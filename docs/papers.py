@@ -123,7 +123,7 @@ def _announced(every: Sequence[Claim]) -> str:
 def _found(held: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """The claims after a study."""
     lines = [_about(held["about"], rows), ""]
-    heads = ("claim", "in words", "verdict", "effect [interval]", "n unit", "reported")
+    heads = ("claim", "in words", "verdict", "effect [interval], needed", "n unit", "reported")
     lines += _table(heads, [_line(row) for row in rows])
     lines += _details(
         ("claim", "what is measured", "supported if it is", "found"),
@@ -156,7 +156,8 @@ def _line(row: Row) -> tuple[str, ...]:
     cells = [_short(row["id"]), row["sentence"], row["verdict"], "", "", row["reported"]]
     if row["verdict"] != LACKING:
         one = next(one for one in row["criteria"] if one["criterion"] == row["binding"])
-        cells[3] = _interval(one) + (f" ({row['binding']})" if len(row["criteria"]) > 1 else "")
+        name = f" ({row['binding']})" if len(row["criteria"]) > 1 else ""
+        cells[3] = f"{_interval(one)}{name}, {_where(one)}"
         cells[4] = f"{one['n']} {row['unit']}s"
         cells[4] += f", {one['missing']} missing" if one["missing"] else ""
     return tuple(cells)
@@ -177,13 +178,17 @@ def _result(one: Row) -> str:
 
 
 def _wants(one: Row) -> str:
+    return f"{_where(one)}: {one['reason']}"
+
+
+def _where(one: Row) -> str:
+    """Where the truth must lie."""
     margin = _number(one["margin"])
-    where = {
+    return {
         "greater": f"above {margin}",
         "less": f"below {margin}",
         "equal": f"within {margin} of {_number(one['about'])}",
     }[one["direction"]]
-    return f"{where}: {one['reason']}"
 
 
 def _named(criteria: Sequence[Any], at: int) -> str:
@@ -204,7 +209,7 @@ def _details(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _not_run(lacking: Sequence[tuple[str, str]]) -> list[str]:
-    lines = [f"- {_short(name)} is not run. It lacks {_cell(words)}." for name, words in lacking]
+    lines = [f"- {_short(name)} is not judged. It lacks {_cell(words)}." for name, words in lacking]
     return ["", *lines] if lines else []
 
 

@@ -140,7 +140,7 @@ def test_a_claim_that_ran_has_a_picture_of_each_criterion_and_the_others_what_th
         wanted = 0 if held.verdict is None else len(held.claim.criteria)
         assert part.count("<svg") == wanted
         if held.verdict is None:
-            assert "Not run. It lacks" in part
+            assert "Not judged. It lacks" in part
 
 
 def test_the_page_is_well_formed_and_its_ids_are_its_own(written):

@@ -20,18 +20,19 @@ def page(study: Study) -> str:
     said = ", ".join(f"{count} {name}" for name, count in study.counts().items())
     head = ["# Study", "", one_line(summary(study)), "", f"{said}.", "", *models, ""]
     head += [one_line(methods(study)), ""]
-    lines = [*head, "| claim | verdict | effect | interval | n | reported |"]
-    lines += ["|---|---|---|---|---|---|", *map(_line, study.findings), ""]
+    lines = [*head, "| claim | verdict | effect | interval | needed | n | reported |"]
+    lines += ["|---|---|---|---|---|---|---|", *map(_line, study.findings), ""]
     for one in study.findings:
         lines += _part(one)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _line(one: Judged) -> str:
-    cells = [one.claim.id, one.says, "", "", "", _cell(one.claim.reported)]
+    cells = [one.claim.id, one.says, "", "", "", "", _cell(one.claim.reported)]
     if (binding := one.binding) is not None:
         row = one.criterion_row(binding)
-        cells[2:5] = [number(row["effect"]), _interval(row), over(row, one.claim.unit)]
+        cells[2:4] = [number(row["effect"]), _interval(row)]
+        cells[4:6] = [_needed(row), over(row, one.claim.unit)]
     return f"| {' | '.join(cells)} |"
 
 
@@ -61,20 +62,24 @@ def _part(one: Judged) -> list[str]:
 
 
 def _sentence(one: Judged, row: dict[str, Any]) -> str:
-    wants = {
-        "greater": f"above {number(row['margin'])}",
-        "less": f"below {number(row['margin'])}",
-        "equal": f"within {number(row['margin'])} of {number(row['about'])}",
-    }[row["direction"]]
     at = "" if math.isnan(row["low"]) else f" at {level(row['level'])}"
     says = f"- {row['statistic']}: {number(row['effect'])}, interval {_interval(row)}{at}, "
-    says += f"n = {over(row, one.claim.unit)}; to be {wants} ({row['reason']})."
+    says += f"n = {over(row, one.claim.unit)}; to be {_needed(row)} ({row['reason']})."
     for name in ("null", "control"):
         if not math.isnan(row[name]):
             says += f" {name.capitalize()}: {number(row[name])} ({row[f'{name}_is']})."
     if row["why"]:
         says += f" No interval: {row['why']}."
     return f"{says} {power(row, one.claim.unit)}".rstrip()
+
+
+def _needed(row: dict[str, Any]) -> str:
+    """Where the truth must lie."""
+    return {
+        "greater": f"above {number(row['margin'])}",
+        "less": f"below {number(row['margin'])}",
+        "equal": f"within {number(row['margin'])} of {number(row['about'])}",
+    }[row["direction"]]
 
 
 def number(value: float) -> str:

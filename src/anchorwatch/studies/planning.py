@@ -108,12 +108,17 @@ class Plan:
         """A line for each piece, and the sum."""
         lines = [
             f"{one.passes:>9} passes {one.seconds / 60:>7.1f} min {one.bytes / 1e6:>8.1f} MB  "
-            f"{one.need} ({one.role}), for {len(one.claims)} claims"
+            f"{one.need} ({one.role}), for {_claims(len(one.claims))}"
             for one in self.pieces
         ]
         total = f"{self.passes:>9} passes {self.minutes:>7.1f} min {self.bytes / 1e6:>8.1f} MB"
-        claims = f"{len(self.runs)} claims run, {len(self.lacking)} lack something"
+        short = len(self.lacking)
+        claims = f"{_claims(len(self.runs))} to run, {short} lack{'s' * (short == 1)} something"
         return "\n".join([*lines, f"{total}  in all: {claims}"])
+
+
+def _claims(count: int) -> str:
+    return f"{count} claim{'s' * (count != 1)}"
 
 
 def planned(claims: Sequence[Claim], shelf: Shelf, rates: Mapping[str, Costs]) -> Plan:

@@ -96,7 +96,7 @@ def _beside(one: Judged) -> Markup:
         claim.reported,
     )
     if binding is None:
-        ours: tuple[str, ...] = (tag("span", {"class": "much"}, "not run"),)
+        ours: tuple[str, ...] = (tag("span", {"class": "much"}, "not judged"),)
     else:
         row = one.criterion_row(binding)
         found = f"{number(row['effect'])} [{interval(row['low'], row['high'])}]"

@@ -138,8 +138,10 @@ def _measured(study: Study, name: str, needs: dict[str, Runs]) -> tuple[str, ...
     return (f"{name}, {unit}", *cells)
 
 
-def _estimated(values: np.ndarray, unit: str = PROMPT) -> str:
-    found = Estimate.mean(values, unit)
+def _estimated(
+    values: np.ndarray, unit: str = PROMPT, bounds: tuple[float, float] | None = None
+) -> str:
+    found = Estimate.mean(values, unit, bounds)
     low, high = found.interval(LEVEL)
     if np.isnan(found.value):
         return "–"
@@ -199,14 +201,16 @@ def _answers(study: Study, gathered: Sequence[Need]) -> Iterator[Section]:
     names = [str(study.about["models"][role]) for role in roles]
     rows = []
     for (task, context), table in tables.items():
-        cells = [_estimated(table[role].to_numpy(), ITEM) for role in roles]
-        gaps = [_estimated((table[r] - table[roles[0]]).to_numpy(), ITEM) for r in roles[1:]]
-        rows.append((f"{task.removeprefix('synthetic/')}, {context}", *cells, *gaps))
+        cells = [_estimated(table[role].to_numpy(), ITEM, (0, 1)) for role in roles]
+        gaps = [table[other] - table[roles[0]] for other in roles[1:]]
+        apart = [_estimated(gap.to_numpy(), ITEM, (-1, 1)) for gap in gaps]
+        rows.append((f"{task.removeprefix('synthetic/')}, {context}", *cells, *apart))
     n = max(len(table) for table in tables.values())
     head = ("questions", *names, *(f"{other} less {names[0]}" for other in names[1:]))
     words = (
-        f"The same {counted(n, 'made-up question')} asked of each model, with no passage (closed), "
-        "the passage that holds the answer (gold), and others beside it; share answered right.",
+        f"The same {counted(n, 'made-up question')} asked of each model, with the passage that "
+        "holds the answer (gold), others beside it (+), in several orders, or none (closed); share "
+        "answered right.",
     )
     caption = "Mean over questions with its 95 % interval, paired by question."
     drawn = ("Answers right by context", _answer_bars(tables, dict(zip(roles, names, strict=True))))
@@ -253,7 +257,9 @@ def _variants(study: Study, gathered: Sequence[Need]) -> Iterator[Section]:
     words = (
         f"Networks trained on the same data with the same noise, {counted(seeds, 'training seed')} "
         "each: with nothing added (vanilla), with a sink token, with gates, and relatives of "
-        "these. The first row is vanilla's mean, every other what the arm differs by.",
+        "these. They are smaller and trained for less long than the models above. The first row is "
+        "vanilla's mean, every other what the arm differs by; arms that no claim here needs are "
+        "left out.",
     )
     head = ("arm", *(TITLES[name] for name in names))
     caption = (
@@ -272,6 +278,8 @@ def _base(found: pd.DataFrame, name: str) -> float:
 def _difference(cell: pd.Series) -> str:
     if np.isnan(cell["value"]):
         return "–"
+    if not cell["high"] > cell["low"]:  # no two seeds differ: nothing is known of the spread
+        return number(cell["value"])
     return f"{number(cell['value'])} [{interval(cell['low'], cell['high'])}]"
 
 
@@ -286,7 +294,10 @@ def _cards(study: Study) -> Iterator[Section]:
         (TITLES[name], *(_of_card(cards[role], name) or "–" for role in roles)) for name in names
     ]
     head = ("", *(str(study.about["models"][role]) for role in roles))
-    words = ("What the cards of these models say, measured once when they were made.",)
+    words = (
+        "What the cards of these models say, measured once when they were made, on other texts "
+        "than the prompts above.",
+    )
     caption = "With the card's 95 % interval where it has one."
     title = "The models, by their cards"
     yield Section("cards", title, words, head, tuple(rows), caption)

@@ -20,8 +20,9 @@ MEANING = {
     SUPPORTED: "every interval lies where the claim says the truth is",
     REFUTED: "an interval, wider the more statistics a claim has, lies wholly where the claim says "
     "it is not",
-    UNDECIDED: "an interval reaches across the margin: more prompts, items or seeds could tell",
-    LACKING: "not run, because something it needs is not at hand",
+    UNDECIDED: "an interval reaches across the margin, or not far enough past it for so many "
+    "claims: more prompts, items or seeds could tell",
+    LACKING: "not judged, because something it needs is not at hand",
 }
 WORDS = {
     "masked diffusion model": "a language model that starts from an answer of masks and fills "
@@ -65,7 +66,7 @@ def chance(p: float) -> str:
     >>> chance(0.2), chance(1e-9)
     ('p\u202f=\u202f0.2', 'p\u202f<\u202f0.0001')
     """
-    said = "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
+    said = "p < 0.0001" if p < 1e-4 else f"p = {p:.3g}"
     return said.replace(" ", "\u202f")  # no line breaks within
 
 
@@ -102,7 +103,7 @@ def reason(one: Judged) -> str:
     """Why the verdict is what it is."""
     binding = one.binding
     if binding is None or one.verdict is None:
-        return f"Not run. It lacks {one.lacking.rstrip('.')}."
+        return f"Not judged. It lacks {one.lacking.rstrip('.')}."
     row, several = one.criterion_row(binding), len(one.claim.criteria) > 1
     name = f" of “{binding.name}”" if several else ""
     lies = f"the interval{name} ({interval(row['low'], row['high'])})"
