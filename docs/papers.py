@@ -123,7 +123,7 @@ def _announced(every: Sequence[Claim]) -> str:
 def _found(held: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """The claims after a study."""
     lines = [_about(held["about"], rows), ""]
-    heads = ("claim", "in words", "verdict", "effect [interval], needed", "n unit", "reported")
+    heads = ("claim", "in words", "verdict", "effect [interval]; needed", "n unit", "reported")
     lines += _table(heads, [_line(row) for row in rows])
     lines += _details(
         ("claim", "what is measured", "supported if it is", "found"),
@@ -157,7 +157,7 @@ def _line(row: Row) -> tuple[str, ...]:
     if row["verdict"] != LACKING:
         one = next(one for one in row["criteria"] if one["criterion"] == row["binding"])
         name = f" ({row['binding']})" if len(row["criteria"]) > 1 else ""
-        cells[3] = f"{_interval(one)}{name}, {_where(one)}"
+        cells[3] = f"{_interval(one)}{name}; {_where(one)}"
         cells[4] = f"{one['n']} {row['unit']}s"
         cells[4] += f", {one['missing']} missing" if one["missing"] else ""
     return tuple(cells)

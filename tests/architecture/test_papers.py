@@ -132,7 +132,9 @@ def test_numbers_are_those_of_the_criterion_that_decides(papers, docs, tmp_path)
     one = next(each for each in claim["criteria"] if each["criterion"] == claim["binding"])
     cell = rows(read(docs)["sinks"])[claim["id"].partition("/")[2]][3]
     assert cell.startswith(f"{one['effect']:.3g} [{one['low']:.3g}, {one['high']:.3g}]")
-    assert cell.endswith(f"({claim['binding']})") == (len(claim["criteria"]) > 1)
+    result, needed = cell.split("; ")
+    assert result.endswith(f"({claim['binding']})") == (len(claim["criteria"]) > 1)
+    assert needed == f"above {one['margin']:.3g}"
 
 
 def test_what_a_study_did_not_run_is_left_as_it_is(papers, docs, tmp_path):
@@ -178,7 +180,7 @@ def test_an_absent_number_is_a_dash_and_says_why(papers, docs, tmp_path):
     rewritten(out, change)
     papers.fill(docs, out)
     cells = rows(read(docs)["sinks"])["H2"]
-    assert cells[3].endswith(", no interval: no two prompts differ")
+    assert cells[3].endswith(", no interval: no two prompts differ; above 0.96")
     assert cells[4] == "9 prompts, 2 missing"
 
 
