@@ -60,12 +60,12 @@ def test_a_claim_without_one_measured_unit_is_lacking_and_not_undecided():
     none = Measured(Estimate.mean([float("nan")] * 7, "prompt"))
     empty, need = claim(lambda _: Finding({"it": none})), Seeds(("bound.all",))
     lost = Traced((), (), 7, dict.fromkeys(range(5), "too long for 256 positions"))
-    for held, why in ((lost, "5 of them: too long for 256 positions"), (None, "never came up")):
-        evidence = Evidence.of({need: held})
-        with pytest.raises(EvidenceError, match=f"every statistic: none of 7 has one .*{why}"):
-            empty.find(evidence)
-        (one,) = judged([empty], evidence, {})
-        assert one.verdict is None and "none of 7" in one.lacking
+    unfit = f"did not fit: 5 of the units of {need} (too long for 256 positions)"
+    for held, why in ((lost, unfit), (None, "all could be run, and it never came up in them")):
+        (one,) = judged([empty], Evidence.of({need: held}), {})
+        assert one.verdict is None
+        said = "prompts with a value of every statistic: none of 7 has one"
+        assert one.lacking == f"{said} ({why})"
 
 
 def test_a_model_at_the_floor_carries_no_claim():

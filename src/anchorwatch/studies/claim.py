@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from anchorwatch.errors import EvidenceError, SpecError
+from anchorwatch.errors import SpecError
 from anchorwatch.studies.estimates import UNITS, Estimate
 from anchorwatch.studies.needs import Need
 
@@ -179,17 +178,4 @@ class Claim:
                 raise SpecError(
                     f"{self.id} is about the {self.unit}, and {name} is over {one.estimate.unit}s"
                 )
-        if not any(one.estimate.n for one in found.measured.values()):
-            count = max(one.estimate.missing for one in found.measured.values())
-            raise EvidenceError(  # nothing was measured, which is not to be undecided
-                f"{self.unit}s with a value of every statistic: none of {count} has one "
-                f"({self._whats_lost(evidence)})"
-            )
         return found
-
-    def _whats_lost(self, evidence: Evidence) -> str:
-        """Why units have no value, the commonest reason first, as far as evidence says."""
-        held = (getattr(evidence[need], "unfit", {}) for need in self.needs)
-        why = Counter(said for lost in held for said in lost.values())
-        each = [f"{times} of them: {said}" for said, times in why.most_common()]
-        return "; ".join(each) or "all could be run, and what is measured never came up in them"

@@ -59,13 +59,6 @@ class Answered:
 
     results: Results
 
-    @property
-    def unfit(self) -> dict[str, str]:
-        """Why an item could not be asked in some cell, by its name."""
-        rows = self.results.rows
-        lost = rows[rows["unfit"] != ""] if "unfit" in rows else rows[:0]
-        return dict(zip(lost["item"].astype(str), lost["unfit"].astype(str), strict=True))
-
 
 @dataclass(frozen=True, eq=False)
 class PerPrompt:
@@ -190,8 +183,8 @@ def unfit_of(held: Any) -> Mapping[Any, str]:
     if isinstance(held, Traced | Compared):
         return held.unfit
     if isinstance(held, Answered):
-        rows = held.results.rows
-        return {one["item"]: one["unfit"] for _, one in rows[rows["unfit"] != ""].iterrows()}
+        lost = held.results.rows[held.results.rows["unfit"] != ""]
+        return dict(zip(lost["item"], lost["unfit"], strict=True))
     return dict(held.attrs.get("unfit", {})) if isinstance(held, pd.DataFrame) else {}
 
 

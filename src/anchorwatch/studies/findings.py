@@ -16,7 +16,7 @@ import pandas as pd
 
 from anchorwatch._version import __version__
 from anchorwatch.commits import replace_file
-from anchorwatch.errors import AnchorwatchError, SpecError
+from anchorwatch.errors import AnchorwatchError, EvidenceError, SpecError
 from anchorwatch.studies.claim import Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.evidence import unfit_of
 from anchorwatch.studies.planning import Plan
@@ -131,7 +131,7 @@ def judged(
     for claim in claims:
         if claim.id not in lost:
             try:
-                found[claim.id] = claim.find(evidence)
+                found[claim.id] = _found(claim, evidence)
             except AnchorwatchError as error:  # what is at hand cannot be measured so: it is said
                 lost[claim.id] = str(error)
     said: dict[str, Verdict] = {}
@@ -148,6 +148,20 @@ def judged(
             _unfit(claim, evidence) if claim.id in found else (),
         )
         for claim in claims
+    )
+
+
+def _found(claim: Claim, evidence: Evidence) -> Finding:
+    """What a claim measured; one that measured nothing lacks it, which is not to be undecided."""
+    found = claim.find(evidence)
+    estimates = [one.estimate for one in found.measured.values()]
+    if any(one.n for one in estimates):
+        return found
+    lost = "; ".join(_unfit(claim, evidence))
+    why = f"did not fit: {lost}" if lost else "all could be run, and it never came up in them"
+    count = max(one.missing for one in estimates)
+    raise EvidenceError(
+        f"{claim.unit}s with a value of every statistic: none of {count} has one ({why})"
     )
 
 

@@ -6,9 +6,18 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from anchorwatch.foreign import one_line
-from anchorwatch.studies.report.sentences import level, methods, over, power, reason, summary
+from anchorwatch.studies.report.sentences import (
+    level,
+    methods,
+    over,
+    power,
+    reason,
+    summary,
+    wanted,
+)
 
 if TYPE_CHECKING:
+    from anchorwatch.studies.claim import Criterion
     from anchorwatch.studies.findings import Judged, Study
 
 
@@ -32,7 +41,7 @@ def _line(one: Judged) -> str:
     if (binding := one.binding) is not None:
         row = one.criterion_row(binding)
         cells[2:4] = [number(row["effect"]), _interval(row)]
-        cells[4:6] = [_needed(row), over(row, one.claim.unit)]
+        cells[4:6] = [wanted(binding), over(row, one.claim.unit)]
     return f"| {' | '.join(cells)} |"
 
 
@@ -42,7 +51,7 @@ def _part(one: Judged) -> list[str]:
     lines += [f"Source: {claim.source}. Reported: {claim.reported}.", ""]
     lines += [reason(one), ""]
     for criterion in claim.criteria if one.finding else ():
-        lines += [_sentence(one, one.criterion_row(criterion)), ""]
+        lines += [_sentence(one, criterion), ""]
     also = dict(one.finding.also) if one.finding else {}
     if also:
         pairs = (
@@ -61,25 +70,17 @@ def _part(one: Judged) -> list[str]:
     return lines
 
 
-def _sentence(one: Judged, row: dict[str, Any]) -> str:
+def _sentence(one: Judged, criterion: Criterion) -> str:
+    row = one.criterion_row(criterion)
     at = "" if math.isnan(row["low"]) else f" at {level(row['level'])}"
     says = f"- {row['statistic']}: {number(row['effect'])}, interval {_interval(row)}{at}, "
-    says += f"n = {over(row, one.claim.unit)}; to be {_needed(row)} ({row['reason']})."
+    says += f"n = {over(row, one.claim.unit)}; to be {wanted(criterion)} ({row['reason']})."
     for name in ("null", "control"):
         if not math.isnan(row[name]):
             says += f" {name.capitalize()}: {number(row[name])} ({row[f'{name}_is']})."
     if row["why"]:
         says += f" No interval: {row['why']}."
     return f"{says} {power(row, one.claim.unit)}".rstrip()
-
-
-def _needed(row: dict[str, Any]) -> str:
-    """Where the truth must lie."""
-    return {
-        "greater": f"above {number(row['margin'])}",
-        "less": f"below {number(row['margin'])}",
-        "equal": f"within {number(row['margin'])} of {number(row['about'])}",
-    }[row["direction"]]
 
 
 def number(value: float) -> str:

@@ -39,6 +39,16 @@ class Piece:
     bytes: float
     claims: tuple[str, ...]
 
+    def as_dict(self) -> dict[str, Any]:
+        """What it is, whatever of it is there."""
+        return {
+            "need": str(self.need),
+            "digest": self.need.digest,
+            "role": self.role,
+            "units": self.units,
+            "claims": list(self.claims),
+        }
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -70,17 +80,9 @@ class Plan:
             "claims": list(self.runs),
             "lacking": dict(self.lacking),
             "pieces": [
-                {
-                    "need": str(one.need),
-                    "digest": one.need.digest,
-                    "role": one.role,
-                    "units": one.units,
-                    "left": one.left,
-                    "passes": one.passes,
-                    "seconds": one.seconds,
-                    "bytes": one.bytes,
-                    "claims": list(one.claims),
-                }
+                one.as_dict()
+                | {"left": one.left, "passes": one.passes}
+                | {"seconds": one.seconds, "bytes": one.bytes}
                 for one in self.pieces
             ],
         }
@@ -91,17 +93,7 @@ class Plan:
             "passes": sum(one.whole for one in self.pieces),
             "claims": list(self.runs),
             "lacking": dict(self.lacking),
-            "pieces": [
-                {
-                    "need": str(one.need),
-                    "digest": one.need.digest,
-                    "role": one.role,
-                    "units": one.units,
-                    "passes": one.whole,
-                    "claims": list(one.claims),
-                }
-                for one in self.pieces
-            ],
+            "pieces": [one.as_dict() | {"passes": one.whole} for one in self.pieces],
         }
 
     def __str__(self) -> str:

@@ -21,6 +21,7 @@ from anchorwatch.figures.series import bars, key, lines
 from anchorwatch.figures.style import PAGE, look, sheet
 from anchorwatch.lab.pictures import SHOWN, TITLES, variant_differences
 from anchorwatch.lab.tables import differences
+from anchorwatch.studies.discrete import mean_score
 from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
 from anchorwatch.studies.evidence import Traced, by_prompt
 from anchorwatch.studies.needs import Asked, Cards, Need, Runs, Seeds
@@ -138,10 +139,11 @@ def _measured(study: Study, name: str, needs: dict[str, Runs]) -> tuple[str, ...
     return (f"{name}, {unit}", *cells)
 
 
-def _estimated(
-    values: np.ndarray, unit: str = PROMPT, bounds: tuple[float, float] | None = None
-) -> str:
-    found = Estimate.mean(values, unit, bounds)
+def _estimated(values: np.ndarray) -> str:
+    return _within(Estimate.mean(values, PROMPT))
+
+
+def _within(found: Estimate) -> str:
     low, high = found.interval(LEVEL)
     if np.isnan(found.value):
         return "–"
@@ -201,9 +203,9 @@ def _answers(study: Study, gathered: Sequence[Need]) -> Iterator[Section]:
     names = [str(study.about["models"][role]) for role in roles]
     rows = []
     for (task, context), table in tables.items():
-        cells = [_estimated(table[role].to_numpy(), ITEM, (0, 1)) for role in roles]
+        cells = [_within(mean_score(table[role], ITEM, (0.0, 1.0))) for role in roles]
         gaps = [table[other] - table[roles[0]] for other in roles[1:]]
-        apart = [_estimated(gap.to_numpy(), ITEM, (-1, 1)) for gap in gaps]
+        apart = [_within(mean_score(gap, ITEM, (-1.0, 1.0))) for gap in gaps]
         rows.append((f"{task.removeprefix('synthetic/')}, {context}", *cells, *apart))
     n = max(len(table) for table in tables.values())
     head = ("questions", *names, *(f"{other} less {names[0]}" for other in names[1:]))
@@ -223,7 +225,7 @@ def _answer_bars(tables: dict[tuple[str, str], pd.DataFrame], names: dict[str, s
     found = []
     for (task, context), table in tables.items():
         for role, name in names.items():
-            one = Estimate.mean(table[role].to_numpy(), ITEM, (0.0, 1.0))
+            one = mean_score(table[role], ITEM, (0.0, 1.0))
             low, high = one.interval(LEVEL)
             where = context if task.endswith("one-hop") else f"2: {context}"
             row = {"context": where, "model": name, "value": one.value, "low": low, "high": high}
