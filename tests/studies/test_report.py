@@ -23,6 +23,7 @@ from anchorwatch.studies.claim import (
 from anchorwatch.studies.estimates import Estimate
 from anchorwatch.studies.evidence import Traced, by_prompt
 from anchorwatch.studies.findings import Judged, Study
+from anchorwatch.studies.floating_answers import GAIN
 from anchorwatch.studies.needs import Runs
 from anchorwatch.studies.planning import Plan
 from anchorwatch.studies.report import sentences
@@ -35,6 +36,7 @@ from anchorwatch.studies.report.page import page
 from anchorwatch.studies.report.papers import PAPERS, REPORTED
 from anchorwatch.studies.report.writing import write
 from anchorwatch.studies.verdicts import LACKING, REFUTED, SUPPORTED, UNDECIDED, verdicts
+from evidenced import answered
 from planted import planted, random_maps
 
 LARGEST = 8_000_000
@@ -233,6 +235,22 @@ def test_models_are_compared_where_there_are_two(study):
     arms = [row[0] for row in found["variants"].rows]
     assert arms[0] == "vanilla"
     assert {"sink", "gate"} <= set(arms)
+
+
+def test_shares_of_answers_stay_shares_and_are_never_certain():
+    scores = {"mdm": [1.0] * 31 + [0.0], "arm": [1.0] * 32}
+    rows = {
+        (role, where, "none"): right for role, right in scores.items() for where in GAIN.contexts
+    }
+    held = reported.study((SUPPORTED,), ("floating/H23",))
+    evidence = Evidence.of({GAIN: answered(rows)})
+    about = dict(held.about) | {"cards": ()}
+    found = sections(Study(held.findings, about, held.plan, evidence))
+    (section,) = (one for one in found if one.name == "answers")
+    for row in section.rows:
+        for cell in row[1:3]:
+            low, high = re.search(r"\[(.+) to (.+)\]", cell).groups()
+            assert 0 <= float(low) < float(high) <= 1
 
 
 def layered(layers, *, causal):
