@@ -73,6 +73,19 @@ def test_it_serves_headers_and_packets(held):
     np.testing.assert_array_equal(packets.unpack(body)[0]["shares"], wanted)
 
 
+def test_what_a_page_opens_with_is_made_before_it_is_asked_for():
+    run = Run(given(small()))
+    held, wanted = Held([run]), f"layer-{run.layers // 2}"
+    try:
+        deadline = time.monotonic() + 20
+        while wanted not in run._kept and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert run._kept[wanted] == Run(given(small())).packet(wanted)
+    finally:
+        held.server.close()
+        held.thread.join(timeout=20)
+
+
 def test_every_answer_carries_the_policy(held):
     for path in ("", "app.js", "app.css", "data/0/header.json", "data/0/frames.bin", "nothing"):
         _, _, headers = held(path)

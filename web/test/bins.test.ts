@@ -54,7 +54,7 @@ async function made(row: number[] | null): Promise<RunData> {
     "row-0-0-mean": { arrays: { shares: new Float32Array(row ?? []), null: new Float32Array(POSITIONS).fill(0.125) } },
   };
   const source = { packet: async (_: number, key: string) => ({ meta: {}, shapes: {}, ...packets[key] }) };
-  const run = await RunData.open(source as unknown as Source, 0, HEADER);
+  const run = await RunData.open(source as unknown as Source, 0, HEADER, 0);
   await run.load(0);
   if (row) run.wantRow(0, 0, null);
   await new Promise((done) => setTimeout(done));

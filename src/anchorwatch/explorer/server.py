@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from html import escape
@@ -145,14 +146,15 @@ def application(runs: Sequence[Run], token: str, port: int, shut: Callable[[], N
         routes=routes,
         middleware=guarded,
         exception_handlers=refusals,
-        lifespan=lambda _: _lifetime(shut),
+        lifespan=lambda _: _lifetime(shown, shut),
     )
     made.router.redirect_slashes = False
     return made
 
 
 @asynccontextmanager
-async def _lifetime(shut: Callable[[], None]) -> AsyncIterator[None]:
+async def _lifetime(runs: Sequence[Run], shut: Callable[[], None]) -> AsyncIterator[None]:
+    threading.Thread(target=lambda: [run.prepare() for run in runs], daemon=True).start()
     yield
     shut()  # nobody comes any more; a signal ends the process before `serve` goes on
 

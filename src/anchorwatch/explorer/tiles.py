@@ -10,6 +10,7 @@ import dataclasses
 import re
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -200,6 +201,12 @@ class Run:
             if kind not in ("tile", "part"):
                 self._kept[key] = packet
             return packet
+
+    def prepare(self) -> None:
+        """Make what a page opens with, so that a reader whose browser starts need not wait."""
+        if self._received is not None:
+            with suppress(MissingError):  # who asks for it is told why
+                self.packet(f"layer-{self.layers // 2}")
 
     def _made(self, made: Callable[..., bytes], key: str) -> bytes:
         kind, *words = key.split("-")

@@ -92,40 +92,37 @@ export class RunData {
   flow = $state.raw<Float32Array | null>(null);
   /** What could not be had, by key: shown where it is missing. */
   missing = $state.raw<ReadonlyMap<string, string>>(new Map());
-  private asking = new Set<string>();
+  frames!: Frames;
+  private asked = new Map<string, Promise<void>>();
 
   private constructor(
     readonly id: number,
     readonly header: Header,
-    readonly frames: Frames,
     private source: Source,
   ) {}
 
-  static async open(source: Source, id: number, header: Header): Promise<RunData> {
-    const { arrays } = await source.packet(id, "frames");
-    const frames: Frames = {
-      canvas: arrays.canvas as Int32Array,
-      role: arrays.role as Uint8Array,
-      region: arrays.region as Int32Array,
-      committedAt: arrays.committed_at as Int32Array,
-      logprob: arrays.logprob as Float32Array,
-      keys: arrays.keys as Int32Array,
-    };
-    return new RunData(id, header, frames, source);
+  /** The layer that is seen first is asked for with the frames: it takes longest, and drawing would hold it back. */
+  static async open(source: Source, id: number, header: Header, first: number): Promise<RunData> {
+    const run = new RunData(id, header, source);
+    const frames = source.packet(id, "frames");
+    void run.wantLayer(first);
+    run.frames = framesOf(await frames);
+    return run;
   }
 
   /** The layer at the cursor first, then the others, one after another. */
   async load(first: number): Promise<void> {
     const { layers, null_of, measures, flow, group } = this.header;
-    if (layers.includes(first)) await this.wantLayer(first);
+    await this.wantLayer(first);
     if (layers.length) for (const at of new Set(null_of)) await this.wantNull(at, group);
     for (const at of layers) if (!this.layers.has(at)) await this.wantLayer(at);
     if (flow) await this.want("flow", (packet) => (this.flow = packet.arrays.flow as Float32Array));
     await Promise.all(measures.map((_, at) => this.wantMeasure(at)));
   }
 
-  wantLayer(at: number): Promise<void> {
-    return this.want(`layer-${at}`, (packet) => {
+  async wantLayer(at: number): Promise<void> {
+    if (!this.header.layers.includes(at)) return;
+    await this.want(`layer-${at}`, (packet) => {
       this.layers = new Map(this.layers).set(at, layerOf(packet, this.header.steps));
     });
   }
@@ -137,9 +134,8 @@ export class RunData {
   }
 
   wantTile(layer: number, head: number | null, group: number): void {
-    if (!this.header.layers.includes(layer)) return;
     if (head === null && group === this.header.group) return void this.wantLayer(layer);
-    if (!this.header.on_demand.heads) return;
+    if (!this.header.on_demand.heads || !this.header.layers.includes(layer)) return;
     const key = `tile-${layer}-${head ?? "mean"}-${group}`;
     void this.want(key, (packet) => {
       this.tiles = kept(this.tiles, key, tileOf(packet, this.header.steps), MOST_TILES);
@@ -279,17 +275,33 @@ export class RunData {
     return this.token(this.header.frames - 1, position);
   }
 
-  private async want(key: string, put: (packet: Packet) => void): Promise<void> {
-    if (this.asking.has(key)) return;
-    this.asking.add(key);
+  /** Ask for a part once; who asks again waits for the same answer. */
+  private want(key: string, put: (packet: Packet) => void): Promise<void> {
+    let coming = this.asked.get(key);
+    if (!coming) this.asked.set(key, (coming = this.ask(key, put)));
+    return coming;
+  }
+
+  private async ask(key: string, put: (packet: Packet) => void): Promise<void> {
     try {
       put(await this.source.packet(this.id, key));
     } catch (error) {
       if (!(error instanceof Missing)) throw error;
       this.missing = new Map(this.missing).set(key, error.message);
     }
-    if (/^(tile|row|map|part)/.test(key)) this.asking.delete(key);
+    if (/^(tile|row|map|part)/.test(key)) this.asked.delete(key);
   }
+}
+
+function framesOf({ arrays }: Packet): Frames {
+  return {
+    canvas: arrays.canvas as Int32Array,
+    role: arrays.role as Uint8Array,
+    region: arrays.region as Int32Array,
+    committedAt: arrays.committed_at as Int32Array,
+    logprob: arrays.logprob as Float32Array,
+    keys: arrays.keys as Int32Array,
+  };
 }
 
 function kept<T>(held: ReadonlyMap<string, T>, key: string, value: T, most: number): Map<string, T> {
@@ -348,8 +360,10 @@ export function identity(token: Token | undefined, ids: boolean): string {
   return token.digest ? `digest ${token.digest}` : `text ${token.text}`;
 }
 
+type Headed = Pick<RunData, "header">;
+
 /** The layer as deep in the other run: the same number where both have as many. */
-export function depth(layer: number, from: RunData, to: RunData): number {
+export function depth(layer: number, from: Headed, to: Headed): number {
   const [n, m] = [from.header.model.layers, to.header.model.layers];
   const wanted = n === m || n < 2 ? layer : Math.round((layer / (n - 1)) * (m - 1));
   const able = to.header.layers.length ? to.header.layers : [wanted];

@@ -3,7 +3,7 @@
 import { besides, beside, columns, inWords } from "./align";
 import type { Go, Place } from "./place";
 import { depth, RunData, spelled } from "./run.svelte";
-import { canShow, Missing, type Source } from "./source";
+import { canShow, Missing, type Header, type Source } from "./source";
 import { clamped, decode, FIRST, SCALES, SINGLE, type PanelName, type Scale, type State } from "./state";
 
 export class Session {
@@ -108,7 +108,7 @@ export class Session {
     try {
       const told = await this.source.header(id);
       if (!canShow(told)) return this.giveUp(id, told.damage);
-      const run = await RunData.open(this.source, id, told);
+      const run = await RunData.open(this.source, id, told, this.first(id, told));
       this.runs = new Map(this.runs).set(id, run);
       this.settle();
       void run.load(run === this.runA ? this.view.layer : this.placeB.layer);
@@ -116,6 +116,13 @@ export class Session {
       const said = error instanceof Missing ? error.message : `what the page was given of it cannot be read: ${error}`;
       this.giveUp(id, [said]);
     }
+  }
+
+  /** The layer that will be seen first of a run that is not yet here. */
+  private first(id: number, header: Header): number {
+    const { lead, runA, view } = this;
+    if (id !== lead && runA) return depth(view.layer, runA, { header });
+    return this.layered ? view.layer : middle(header.layers);
   }
 
   private giveUp(id: number, why: string[]): void {
@@ -128,7 +135,7 @@ export class Session {
     const { view, runA } = this;
     if (!runA) return;
     const { steps, layers, positions, groups, model, measures } = runA.header;
-    if (!this.layered && layers.length) view.layer = layers[layers.length >> 1];
+    if (!this.layered && layers.length) view.layer = middle(layers);
     this.layered = true;
     if (!layers.length && view.measure === FIRST.measure) view.measure = measures[0]?.name ?? view.measure;
     const read = clamped(view, { steps, layers, heads: model.heads, positions, groups });
@@ -200,6 +207,11 @@ export class Session {
     this.view.panel = name;
     this.drawn++;
   };
+}
+
+/** Where a reader begins: deep enough for sinks, far enough from the output. */
+function middle(layers: readonly number[]): number {
+  return layers[layers.length >> 1];
 }
 
 /** Which of a run's query groups has a name; without a name its first. */

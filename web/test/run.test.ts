@@ -1,0 +1,46 @@
+import { expect, test } from "vitest";
+import { RunData } from "../src/lib/run.svelte";
+import type { Header, Source } from "../src/lib/source";
+
+const HEADER = { layers: [0, 1, 2], null_of: [0, 0, 0], measures: [], flow: false, group: 0, steps: 1 } as unknown as Header;
+const LAYER = { codes: new Uint8Array(1), sink_step: new Int32Array(0) };
+
+/** A source that answers only when it is told to. */
+function waiting() {
+  const asked: string[] = [];
+  const answers = new Map<string, () => void>();
+  const source = {
+    packet(_: number, key: string) {
+      asked.push(key);
+      return new Promise((done) => answers.set(key, () => done({ meta: {}, shapes: {}, arrays: LAYER })));
+    },
+  };
+  const answer = async (key: string) => {
+    answers.get(key)!();
+    await new Promise((done) => setTimeout(done));
+  };
+  return { source: source as unknown as Source, asked, answer };
+}
+
+test("the first layer is asked for with the frames, once, and others wait for it", async () => {
+  const { source, asked, answer } = waiting();
+  const opening = RunData.open(source, 0, HEADER, 1);
+  expect(asked).toEqual(["frames", "layer-1"]);
+  await answer("frames");
+  const run = await opening;
+  void run.load(1);
+  run.wantTile(1, null, 0);
+  await new Promise((done) => setTimeout(done));
+  expect(asked).toEqual(["frames", "layer-1"]);
+  await answer("layer-1");
+  expect(run.layers.has(1)).toBe(true);
+  expect(asked).toEqual(["frames", "layer-1", "null-0-0"]);
+});
+
+test("a layer that the run does not have is not asked for", async () => {
+  const { source, asked, answer } = waiting();
+  const opening = RunData.open(source, 0, HEADER, 7);
+  await answer("frames");
+  (await opening).wantTile(7, null, 0);
+  expect(asked).toEqual(["frames"]);
+});
