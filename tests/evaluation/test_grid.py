@@ -12,8 +12,8 @@ from unittest import mock
 import pytest
 
 import anchorwatch as aw
-from anchorwatch.errors import AnchorwatchWarning, SpecError, TraceError
-from anchorwatch.evaluation import asking
+from anchorwatch.errors import AnchorwatchWarning, ModelError, SpecError, TraceError
+from anchorwatch.evaluation import asking, grid
 from anchorwatch.evaluation.contexts import context
 from anchorwatch.evaluation.grid import evaluate
 from anchorwatch.evaluation.prompts import template
@@ -502,3 +502,9 @@ def test_a_long_prompt_looks_the_vocabulary_up_once():
     with mock.patch.object(type(model), "vocab_size", size):
         assert len(model.encode("the anchor " * 50)) > 50
     assert size.call_count == 1
+
+
+def test_a_wrong_name_is_said_before_any_model_is_asked(monkeypatch):
+    monkeypatch.setattr(grid, "load", lambda source: pytest.fail(f"{source} was loaded"))
+    with pytest.raises(ModelError, match="tiny/none"):
+        evaluate(["tiny/llada", "tiny/none"], "synthetic/one-hop", contexts="gold")

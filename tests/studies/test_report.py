@@ -297,7 +297,7 @@ def test_a_difference_of_models_is_paired_by_prompt(study):
 
 def test_one_model_alone_is_compared_with_nothing():
     study = reported.study((LACKING,))
-    assert "evidence of one model only" in page(study, {}, [])
+    assert "no evidence of two models" in page(study, {}, [])
 
 
 ABOVE = Criterion("a", "the statistic a", GREATER, 0.1, "because")

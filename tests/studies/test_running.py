@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from anchorwatch import studies
-from anchorwatch.errors import AnchorwatchWarning, PromptError
+from anchorwatch.errors import AnchorwatchWarning, ModelError, PromptError
 from anchorwatch.studies import gathering, running
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.needs import Runs
@@ -123,6 +123,22 @@ def test_what_is_not_at_hand_is_said(tmp_path):
     assert plan.lacking["sinks/H3"] == "an autoregressive model (--against)"
     assert plan.lacking["sink_token/H13"].startswith("columns of the table of variants with")
     assert plan.lacking["sink_token/H20"] == "a masked diffusion model with a sink token (--sink)"
+
+
+def test_only_models_that_the_claims_need_are_loaded(tmp_path, monkeypatch):
+    loaded, true = [], running.load
+    monkeypatch.setattr(running, "load", lambda source: loaded.append(source) or true(source))
+    studies.plan(["sink_token/H5"], budget=SMALL, out=tmp_path / "a")
+    assert loaded == []  # it is about training seeds
+    studies.plan(["sinks/H3"], budget=SMALL, out=tmp_path / "b")
+    assert set(loaded) == {"lab/mdm", "lab/arm"}
+
+
+@pytest.mark.parametrize("name", ["tiny/none", "lab/none", "no-such-folder", "no-such-file.gguf"])
+def test_a_wrong_name_is_said_before_any_model_is_loaded(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(running, "load", lambda source: pytest.fail(f"{source} was loaded"))
+    with pytest.raises(ModelError, match=name.partition("/")[2] or name):
+        studies.plan(["sinks/H3"], model="tiny/llada", against=name, out=tmp_path / "out")
 
 
 def test_a_prompt_that_does_not_fit_is_kept_and_counted(made, tmp_path, monkeypatch):

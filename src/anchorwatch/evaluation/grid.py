@@ -51,7 +51,7 @@ from anchorwatch.evaluation.results import (
 )
 from anchorwatch.evaluation.tasks import Task, item_key
 from anchorwatch.evaluation.tasks import task as named_task
-from anchorwatch.models.loading import load
+from anchorwatch.models.loading import find, load
 from anchorwatch.models.model import Model
 from anchorwatch.plans import edit_list, probe_list
 from anchorwatch.probes import Probe
@@ -139,6 +139,9 @@ class Grid:
     def over(self, models: Sequence[Model | str]) -> Results:
         """Ask all of them, one after another."""
         keys, twice = self._keys()
+        for one in models:
+            if isinstance(one, str):
+                find(one)
         total, asked = len(keys), self._asked(keys)
         pool = self.task.pool() if any(one.needs_pool for one in self.contexts) else ()
         drawn = sha256("\0".join(pool).encode(errors="surrogatepass")).hexdigest()

@@ -154,9 +154,14 @@ def application(runs: Sequence[Run], token: str, port: int, shut: Callable[[], N
 
 @asynccontextmanager
 async def _lifetime(runs: Sequence[Run], shut: Callable[[], None]) -> AsyncIterator[None]:
-    threading.Thread(target=lambda: [run.prepare() for run in runs], daemon=True).start()
+    threading.Thread(target=_prepared, args=(runs,), daemon=True).start()
     yield
     shut()  # nobody comes any more; a signal ends the process before `serve` goes on
+
+
+def _prepared(runs: Sequence[Run]) -> None:
+    for run in runs:
+        run.prepare()
 
 
 class _Guard:

@@ -46,7 +46,7 @@ def load_gguf(source: str, revision: str | None, dtype: torch.dtype, mask_id: in
     """A local .gguf file, or `owner/repository/file.gguf` on the hub."""
     family = by_name("causal")
     find_mask(mask_id, {}, {}, None, family)  # refuses a mask id
-    path = _find(source, revision)
+    path = find_gguf(source, revision)
     held = _num_tensors(path)
     config = _quietly(
         path, lambda: AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
@@ -115,7 +115,8 @@ def _num_tensors(path: Path) -> int:
     return int(struct.unpack("<4sIQ", head)[2])
 
 
-def _find(source: str, revision: str | None) -> Path:
+def find_gguf(source: str, revision: str | None = None) -> Path:
+    """The file, brought here from the hub where it is not."""
     path = Path(source).expanduser()
     if path.is_file():
         if revision is not None:

@@ -52,7 +52,7 @@ from anchorwatch.models.families import (
     model_type_of,
     unnamed_encoder,
 )
-from anchorwatch.models.gguf import load_gguf
+from anchorwatch.models.gguf import find_gguf, load_gguf
 from anchorwatch.models.model import Model
 from anchorwatch.models.proof import place, prove_fused, prove_positions, prove_rotary
 from anchorwatch.models.tokens import (
@@ -115,6 +115,16 @@ def load(
         model = _load_safetensors(source, revision, number, mask_id)
     model.network.to(place_on)
     return model
+
+
+def find(source: str) -> None:
+    """Refuse a name that leads to no checkpoint; weights of a hub id are fetched, none is read."""
+    if source.startswith("tiny/"):
+        tiny.kind_of(source)
+    elif source.endswith(".gguf"):
+        find_gguf(source)
+    else:
+        open_checkpoint(source)
 
 
 def _load_safetensors(

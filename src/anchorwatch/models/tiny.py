@@ -72,9 +72,7 @@ NAMES = tuple(_KINDS)
 def build(name: str, dtype: torch.dtype, mask_id: int | None = None) -> Model:
     """The embedded model called `name`."""
     register()
-    if name not in _KINDS:
-        raise ModelError(f"there is no embedded model {name!r}: expected one of {', '.join(NAMES)}")
-    family_name, model_type, differs = _KINDS[name]
+    family_name, model_type, differs = kind_of(name)
     family = by_name(family_name)
     tokenizer = _tokenizer(masked=family.kind == "mdm")
     mask = find_mask(mask_id, {}, {}, tokenizer, family)
@@ -95,6 +93,13 @@ def build(name: str, dtype: torch.dtype, mask_id: int | None = None) -> Model:
         specials=specials,
         notes=notes,
     )
+
+
+def kind_of(name: str) -> tuple[str, str, dict[str, Any]]:
+    """What an embedded model is: family, transformers' model_type, what differs."""
+    if name not in _KINDS:
+        raise ModelError(f"there is no embedded model {name!r}: expected one of {', '.join(NAMES)}")
+    return _KINDS[name]
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ from anchorwatch.commits import place
 from anchorwatch.errors import AnchorwatchError, ModelError, SpecError, TraceError
 from anchorwatch.lab import tables
 from anchorwatch.models import lab
-from anchorwatch.models.loading import load
+from anchorwatch.models.loading import find, load
 from anchorwatch.models.model import Model
 from anchorwatch.progress import Progress
 from anchorwatch.studies.budget import Budget
@@ -73,10 +73,11 @@ def study(
         variants: the table of training seeds; the package's own where left out.
         before: told the plan before anything runs.
 
-    Where no model is named, the four of the lab are taken; where one is, only those that are.
+    Where no model is named, those of the lab are taken that the claims need; where one is, only
+    those that are.
     """
     begun = time.monotonic()
-    task = _begun(names, _roles(model, against, sink, gate), budget, out, variants)
+    task = _begun(names, (model, against, sink, gate), budget, out, variants)
     task.mend()
     plan = task.plan()
     if before is not None:
@@ -102,7 +103,7 @@ def plan(
     variants: str | Path | None = None,
 ) -> Plan:
     """What `study` with these arguments would run: passes, minutes on this machine, bytes."""
-    return _begun(names, _roles(model, against, sink, gate), budget, out, variants).plan()
+    return _begun(names, (model, against, sink, gate), budget, out, variants).plan()
 
 
 def _took(begun: float) -> dict[str, Any]:
@@ -114,12 +115,13 @@ def _took(begun: float) -> dict[str, Any]:
     return {"took": {"minutes": (time.monotonic() - begun) / 60, "ended": ended}}
 
 
-def _roles(*sources: str | None) -> dict[str, str]:
-    """Sources by role; the lab's where none is named."""
+def _roles(claims: Sequence[Claim], sources: Sequence[str | None]) -> dict[str, str]:
+    """Sources by role; where none is named, those of the lab that the claims need."""
     named = {role: one for role, one in zip(ROLES, sources, strict=True) if one is not None}
     if named:
         return named
-    return {role: name for role, name in DEFAULTS.items() if _shipped(name)}
+    needed = {role for claim in claims for need in claim.needs for role in need.roles}
+    return {role: name for role, name in DEFAULTS.items() if role in needed and _shipped(name)}
 
 
 def _shipped(name: str) -> bool:
@@ -132,7 +134,7 @@ def _shipped(name: str) -> bool:
 
 def _begun(
     names: Sequence[str],
-    roles: Mapping[str, str],
+    sources: Sequence[str | None],
     budget: str | Budget,
     out: str | Path,
     variants: str | Path | None,
@@ -141,8 +143,10 @@ def _begun(
     claims, much, folder = named_claims(names), named_budget(budget), place(out)
     if folder.exists() and not folder.is_dir():
         raise SpecError(f"{folder} is a file: a study is many files, name a folder")
-    table = _variants(variants)
-    task = _Task(claims, folder, dict(roles), _said_of(table, variants))
+    roles, table = _roles(claims, sources), _variants(variants)
+    for source in roles.values():
+        find(source)  # the last of four names may be wrong, and the first model take minutes
+    task = _Task(claims, folder, roles, _said_of(table, variants))
     holdings = {}
     for role in roles:
         loaded = task.model(role)

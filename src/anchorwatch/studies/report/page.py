@@ -86,7 +86,7 @@ def _beside(beside: Sequence[Section]) -> Markup:
     """Comparisons of models."""
     parts = [_compared(one) for one in beside]
     if not parts:
-        words = "This study has evidence of one model only, so there is nothing to compare."
+        words = "This study has no evidence of two models, so there is nothing to compare."
         parts = [tag("p", None, words)]
     title = tag("h2", {"id": "beside"}, "Models side by side")
     return tag("section", {"aria-labelledby": "beside"}, title, *parts)

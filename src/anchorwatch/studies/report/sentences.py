@@ -195,7 +195,7 @@ def _are(count: int) -> str:
 def listed(words: list[str]) -> str:
     """a, b and c."""
     if len(words) < 2:
-        return "".join(words) or "no model"
+        return "".join(words) or "training runs alone"
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
