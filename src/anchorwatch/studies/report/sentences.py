@@ -35,6 +35,9 @@ WORDS = {
     "progress": "the share of the answer that is written; the clock that both kinds of model have",
     "vanilla, sink token, gate": "a network with nothing added; with one extra token that all see "
     "and that sees only itself; with a factor that can close what attention brings",
+    "static, moving, flickering head": "one whose sink stays at a position; goes on to others and "
+    "stays there; is at most of them for a single step. Split: masked and written positions look "
+    "at different sinks. Frontier, block-drift: it goes with the edge of the masks, with the block",
     "statistic": "what is measured of each prompt, question or training run, and then averaged",
     "null": "what the statistic would be if nothing of interest happened: even attention, chance",
     "control": "the same done to something else of equal size, to hold the effect against",
