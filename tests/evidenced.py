@@ -6,6 +6,7 @@ import pandas as pd
 from anchorwatch.evaluation.results import Results
 from anchorwatch.outcomes import OUTCOMES
 from anchorwatch.studies import sink_token_seeds
+from anchorwatch.studies.catalogue import claims
 from anchorwatch.studies.claim import Evidence
 from anchorwatch.studies.evidence import Answered, Compared, Traced
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED, verdicts
@@ -31,7 +32,19 @@ def planting():
     return kept, plants
 
 
-def told_whole(claim, finding):
+def judged_truly(name, held, truth):
+    """The verdict is the truth; what is supported was told whole and drawn, from its needs alone."""
+    (claim,) = claims([name])
+    verdict, finding = said(claim, held)
+    shown = {key: (one.estimate.value, one.estimate.error) for key, one in finding.measured.items()}
+    assert verdict == truth, shown
+    if truth == SUPPORTED:
+        _told_whole(claim, finding)
+        if claim.draw is not None:
+            assert claim.draw(Evidence.of({need: held[need] for need in claim.needs})) is not None
+
+
+def _told_whole(claim, finding):
     """A finding has a value, and a null and a control where the criterion names one."""
     for one in claim.criteria:
         found = finding.measured[one.name]

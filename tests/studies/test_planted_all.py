@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from anchorwatch.studies.catalogue import claims
-from anchorwatch.studies.claim import Evidence
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import TRUTHS
 
@@ -41,16 +40,6 @@ def test_every_planting_is_tested_for_all_three(modules):
         assert {mark.name for mark in marks} == {"parametrize"}
         given = {mark.args[0]: list(mark.args[1]) for mark in marks}
         assert given == {"truth": list(TRUTHS), "name": list(module.PLANTED)}
-
-
-def test_a_figure_is_drawn_of_what_the_claim_needs_and_nothing_else(modules):
-    for module in modules:
-        for name, make in module.PLANTED.items():
-            (claim,) = claims([name])
-            if claim.draw is not None:
-                held = make(SUPPORTED)
-                evidence = Evidence.of({need: held[need] for need in claim.needs})
-                assert claim.draw(evidence) is not None, name
 
 
 def test_what_lacks_says_what(modules):

@@ -17,12 +17,12 @@ from evidenced import (
     TRUTHS,
     answered,
     compared,
+    judged_truly,
     jumping,
     planting,
     right,
     said,
     seeds,
-    told_whole,
     traces,
 )
 
@@ -177,16 +177,7 @@ def place_matters_or_not(truth):
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_verdict_is_the_truth(name, truth):
-    (claim,) = claims([name])
-    verdict, _ = said(claim, PLANTED[name](truth))
-    assert verdict == truth
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_what_it_measured_is_told_whole(name):
-    (claim,) = claims([name])
-    _, finding = said(claim, PLANTED[name](SUPPORTED))
-    told_whole(claim, finding)
+    judged_truly(name, PLANTED[name](truth), truth)
 
 
 def test_a_sink_token_that_does_nothing_is_supported_at_most_at_the_error_rate():

@@ -11,7 +11,7 @@ from anchorwatch.studies.estimates import PROMPT, SEED, Estimate
 from anchorwatch.studies.evidence import Traced
 from anchorwatch.studies.least import Greatest, Least
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
-from evidenced import TRUTHS, jumping, planting, said, told_whole, traces
+from evidenced import TRUTHS, judged_truly, jumping, planting, said, traces
 from floated import LENGTH, STEPS, layered, peaked
 from planted import planted
 
@@ -196,16 +196,7 @@ def inherited_or_not(truth):
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_verdict_is_the_truth(name, truth):
-    (claim,) = claims([name])
-    verdict, finding = said(claim, PLANTED[name](truth))
-    shown = {key: (one.estimate.value, one.estimate.error) for key, one in finding.measured.items()}
-    assert verdict == truth, shown
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_what_it_measured_is_told_whole(name):
-    (claim,) = claims([name])
-    told_whole(claim, said(claim, PLANTED[name](SUPPORTED))[1])
+    judged_truly(name, PLANTED[name](truth), truth)
 
 
 def test_the_least_of_several_supports_only_if_all_do_and_refutes_with_a_correction():

@@ -16,7 +16,7 @@ from anchorwatch.studies.catalogue import claims
 from anchorwatch.studies.discrete import mean_score
 from anchorwatch.studies.estimates import ITEM, Estimate
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
-from evidenced import TRUTHS, answered, planting, right, said, told_whole
+from evidenced import TRUTHS, answered, judged_truly, planting, right, said
 
 PLANTED, plants = planting()
 ARMS = ("edited", "control")
@@ -153,16 +153,7 @@ def apart_or_alike(truth):
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_verdict_is_the_truth(name, truth):
-    (claim,) = claims([name])
-    verdict, finding = said(claim, PLANTED[name](truth))
-    shown = {key: (one.estimate.value, one.estimate.error) for key, one in finding.measured.items()}
-    assert verdict == truth, shown
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_what_it_measured_is_told_whole(name):
-    (claim,) = claims([name])
-    told_whole(claim, said(claim, PLANTED[name](SUPPORTED))[1])
+    judged_truly(name, PLANTED[name](truth), truth)
 
 
 def test_what_cannot_be_doubled_lacks_room_and_is_not_refuted():

@@ -8,7 +8,7 @@ from anchorwatch.studies import floating_anchors, floating_tasks, sets
 from anchorwatch.studies.catalogue import claims
 from anchorwatch.studies.evidence import Traced
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
-from evidenced import TRUTHS, planting, said, told_whole
+from evidenced import TRUTHS, judged_truly, planting, said
 from floated import LENGTH, STEPS, layered, peaked
 
 PLANTED, plants = planting()
@@ -219,16 +219,7 @@ def another_task_or_not(truth):
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_verdict_is_the_truth(name, truth):
-    (claim,) = claims([name])
-    verdict, finding = said(claim, PLANTED[name](truth))
-    shown = {key: (one.estimate.value, one.estimate.error) for key, one in finding.measured.items()}
-    assert verdict == truth, shown
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_what_it_measured_is_told_whole(name):
-    (claim,) = claims([name])
-    told_whole(claim, said(claim, PLANTED[name](SUPPORTED))[1])
+    judged_truly(name, PLANTED[name](truth), truth)
 
 
 def test_what_heads_look_at_in_wrong_answers_is_no_retrieval():

@@ -16,13 +16,13 @@ from anchorwatch.studies.sink_token import CLAIMS
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import (
     TRUTHS,
+    judged_truly,
     jumping,
     looked_at,
     opened,
     planting,
     said,
     seeds,
-    told_whole,
     traces,
 )
 from planted import column, planted
@@ -274,14 +274,7 @@ def told(rng, count, brings, lost):
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_verdict_is_the_truth(name, truth):
-    verdict, _ = said(CLAIM[name], PLANTED[name](truth))
-    assert verdict == truth
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_what_it_measured_is_told_whole(name):
-    _, finding = said(CLAIM[name], PLANTED[name](SUPPORTED))
-    told_whole(CLAIM[name], finding)
+    judged_truly(name, PLANTED[name](truth), truth)
 
 
 @pytest.mark.parametrize("hurts", [0.05, 0.2])

@@ -22,7 +22,16 @@ from anchorwatch.studies.floating_answers import GAIN
 from anchorwatch.studies.predicting import pair_sinks, sink_moves
 from anchorwatch.studies.sinks import CLAIMS
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
-from evidenced import TRUTHS, answered, compared, jumping, planting, right, said, told_whole, traces
+from evidenced import (
+    TRUTHS,
+    answered,
+    compared,
+    judged_truly,
+    jumping,
+    planting,
+    right,
+    traces,
+)
 from moving import with_blocks
 from planted import planted
 
@@ -351,14 +360,7 @@ def rules_agree_or_not(truth):
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_verdict_is_the_truth(name, truth):
-    verdict, finding = said(CLAIM[name], PLANTED[name](truth))
-    assert verdict == truth, {n: (m.estimate, m.null) for n, m in finding.measured.items()}
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_what_it_measured_is_told_whole(name):
-    _, finding = said(CLAIM[name], PLANTED[name](SUPPORTED))
-    told_whole(CLAIM[name], finding)
+    judged_truly(name, PLANTED[name](truth), truth)
 
 
 def test_a_model_without_massive_activations_is_no_evidence():
