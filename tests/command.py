@@ -1,10 +1,13 @@
 """The command line typed by tests: in a process of its own, in a shell, or in this one."""
 
+import atexit
 import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from typer.testing import CliRunner
 
@@ -14,15 +17,50 @@ COMMAND = [str(Path(sys.executable).with_name("anchorwatch"))]
 ENV = os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "100", "NO_COLOR": "1"}
 
 
-def type_in(*words, stdin=None, **env):
+def type_in(*words, stdin=None, fresh=False, **env):
+    """A command in a process of its own, forked from one that has imported what is slow.
+
+    `fresh` starts it from nothing, as a person does, and so does an environment of its own.
+    """
+    typed = list(map(str, words))
+    if not fresh and not env:
+        return _forks()(typed, stdin or "")
     return subprocess.run(
-        [*COMMAND, *map(str, words)],
+        [*COMMAND, *typed],
         capture_output=True,
         encoding="utf-8",
         env=ENV | env,
         input=stdin,
         check=False,
     )
+
+
+class _Forks:
+    """The process that imports, once for all tests of a worker."""
+
+    def __init__(self):
+        pipe, script = subprocess.PIPE, Path(__file__).with_name("forks.py")
+        self._server = subprocess.Popen(
+            [sys.executable, script], stdin=pipe, stdout=pipe, env=ENV, text=True
+        )
+        atexit.register(self._server.communicate)
+
+    def __call__(self, words, stdin):
+        with TemporaryDirectory() as folder:
+            place = {name: Path(folder, name) for name in ("stdin", "stdout", "stderr")}
+            place["stdin"].write_text(stdin, encoding="utf-8")
+            asked = {"words": words, "cwd": str(Path.cwd())}
+            asked |= {name: str(path) for name, path in place.items()}
+            self._server.stdin.write(json.dumps(asked) + "\n")
+            self._server.stdin.flush()
+            code = int(self._server.stdout.readline())
+            out, err = (place[name].read_text(encoding="utf-8") for name in ("stdout", "stderr"))
+        return subprocess.CompletedProcess([*COMMAND, *words], code, out, err)
+
+
+@cache
+def _forks():
+    return _Forks()
 
 
 def in_shell(line, *words):

@@ -19,7 +19,8 @@ from command import ENV, called, in_shell, one_line_of, type_in
 @pytest.fixture(scope="module")
 def lena(tmp_path_factory):
     path = tmp_path_factory.mktemp("cli") / "lena.trace"
-    done = type_in("run", "tiny/llada", "Lena was born in", "--length", 8, "--steps", 4, "-o", path)
+    words = ("run", "tiny/llada", "Lena was born in", "--length", 8, "--steps", 4, "-o", path)
+    done = type_in(*words, fresh=True)
     assert done.returncode == 0, done.stderr
     return path, done
 
@@ -34,7 +35,7 @@ def test_run_prints_the_answer_on_stdout_and_talks_on_stderr(lena):
 
 
 def test_show_prints_the_film_and_one_frame(lena):
-    film = type_in("show", lena[0]).stdout
+    film = type_in("show", lena[0], fresh=True).stdout
     assert film.count("\n") >= 7
     assert "░" in film
     frame = type_in("show", lena[0], "--step", 2).stdout
@@ -62,7 +63,7 @@ def test_json_is_json(lena):
 
 
 def test_verify_says_whole_or_names_what_is_not(lena, tmp_path):
-    done = type_in("verify", lena[0])
+    done = type_in("verify", lena[0], fresh=True)
     sizes = [path.stat().st_size for path in lena[0].rglob("*") if path.is_file()]
     assert done.returncode == 0, done.stdout
     assert done.stdout == f"whole: {len(sizes)} files, {sum(sizes)} bytes\n"
@@ -295,13 +296,13 @@ def test_help_answers_at_once():
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
-        assert type_in("--help").returncode == 0
+        assert type_in("--help", fresh=True).returncode == 0
         seconds.append(time.perf_counter() - start)
     assert min(seconds) < 0.4, seconds
 
 
 def test_doctor_finds_nothing_wrong():
-    done = type_in("doctor", "--json")
+    done = type_in("doctor", "--json", fresh=True)
     assert done.returncode == 0, done.stdout
     findings = {finding["name"]: finding for finding in json.loads(done.stdout)}
     assert all(finding["good"] for finding in findings.values())

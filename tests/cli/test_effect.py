@@ -100,7 +100,7 @@ def test_a_run_takes_edits():
 
 def test_effect_prints_csv_and_talks_on_stderr(lines):
     asked = ["effect", "tiny/llada", lines, "--edit", "hide-sinks:1", "--length", 4, "--steps", 2]
-    done = type_in(*asked)
+    done = type_in(*asked, fresh=True)
     assert done.returncode == 0, done.stderr
     table = pd.read_csv(io.StringIO(done.stdout)).set_index("outcome")
     assert table.loc["kl", "n"] == 5

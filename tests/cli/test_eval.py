@@ -27,7 +27,7 @@ SHORT = ("--length", 6, "--steps", 3)
 def test_a_table_with_intervals_on_stdout_and_talk_on_stderr(tmp_path):
     words = ("eval", "tiny/llada", "tiny/arm", "--task", "synthetic/one-hop", "--contexts",
              "closed,gold,gold+1", "--limit", 5, *SHORT, "-o", tmp_path / "out")  # fmt: skip
-    done = type_in(*words)
+    done = type_in(*words, fresh=True)
     assert done.returncode == 0, done.stderr
     table = pd.read_csv(io.StringIO(done.stdout))
     assert list(table.columns) == [

@@ -31,7 +31,8 @@ def two(tmp_path_factory):
 
 
 def test_measure_prints_csv_with_null_and_interval(two):
-    done = type_in("measure", "sinks", *two, "--rule", "rulli:2", "--by", "layer,head")
+    words = ("measure", "sinks", *two, "--rule", "rulli:2", "--by", "layer,head")
+    done = type_in(*words, fresh=True)
     assert done.returncode == 0 and not done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("model,layer,head,quantity,value,null,lift,n,missing,low,high,inter")
@@ -118,7 +119,7 @@ def test_lists_say_what_there_is():
 @pytest.mark.parametrize("kind", ["pdf", "svg", "png"])
 def test_plot_draws_a_file_that_remembers_its_traces(two, tmp_path, kind):
     out = tmp_path / f"a.{kind}"
-    done = type_in("plot", "absorption", *two, "-o", out)
+    done = type_in("plot", "absorption", *two, "-o", out, fresh=True)
     assert done.stdout.strip() == str(out), done.stderr
     made = json.loads(type_in("whence", out).stdout)
     assert [one["model"] for one in made["traces"]] == ["tiny/llada", "tiny/arm"]

@@ -233,7 +233,7 @@ def test_a_folder_is_no_page(path, tmp_path):
 
 
 def test_an_export_that_cannot_be_written_leaves_nothing(path, tmp_path):
-    done = type_in("export", path, "-o", tmp_path / "none" / "page.html")
+    done = type_in("export", path, "-o", tmp_path / "none" / "page.html", fresh=True)
     assert done.returncode == 1
     assert "none" in one_line_of(done)
     assert not (tmp_path / "none").exists()

@@ -24,7 +24,7 @@ mix = [{kind = "questions"}]
 def test_a_spec_is_trained_gone_on_with_and_refused(tmp_path):
     spec, out = tmp_path / "SPEC.toml", tmp_path / "run"
     spec.write_text(SPEC)
-    first = type_in("train", spec, "-o", out, "--set", "optimizer.lr=1e-3")
+    first = type_in("train", spec, "-o", out, "--set", "optimizer.lr=1e-3", fresh=True)
     assert first.returncode == 0, first.stderr
     assert first.stdout == f"{out / 'model'}\n"
     assert "3 updates" in first.stderr
