@@ -11,7 +11,6 @@ so that a second call leaves a page as it is.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,8 +27,6 @@ DOCS = Path(__file__).resolve().parent
 PAGES = {"floating": "floating.md", "sinks": "sinks.md", "sink_token": "sink-token.md"}
 """By study."""
 BEGIN, END = "<!-- found -->", "<!-- /found -->"
-DECIDING = ("models", "weights", "budget", "versions")
-"""What of a manifest decides the numbers; the plan's seconds do not."""
 
 Row = Mapping[str, Any]
 
@@ -122,7 +119,7 @@ def _announced(every: Sequence[Claim]) -> str:
 
 def _found(held: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """The claims after a study."""
-    lines = [_about(held["about"], rows), ""]
+    lines = [_about(held, rows), ""]
     heads = ("claim", "in words", "verdict", "effect [interval]; needed", "n unit", "reported")
     lines += _table(heads, [_line(row) for row in rows])
     lines += _details(
@@ -137,18 +134,17 @@ def _found(held: Mapping[str, Any], rows: Sequence[Row]) -> str:
     return "\n".join([*lines, *_not_run(lacking)])
 
 
-def _about(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def _about(held: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    about = held["about"]
     models = ", ".join(f"`{source}` ({role})" for role, source in about["models"].items())
     budget, versions = about["budget"], about["versions"]
     said = [row["verdict"] for row in rows]
     counts = ", ".join(f"{said.count(name)} {name}" for name in VERDICTS)
-    spelled = json.dumps({name: about[name] for name in DECIDING}, sort_keys=True)
-    digest = hashlib.sha256(spelled.encode()).hexdigest()[:16]
     return (
         f"{counts}. Models: {models}. Budget: {budget['name']} ({budget['prompts']} prompts, "
-        f"{budget['items']} items). anchorwatch {versions['anchorwatch']}, manifest `{digest}`. "
-        "The effect is of the statistic that decides; intervals are at Holm's level over the "
-        "claims of this paper that were run."
+        f"{budget['items']} items). anchorwatch {versions['anchorwatch']}, "
+        f"manifest `{held['digest']}`. The effect is of the statistic that decides; intervals are "
+        "at Holm's level over the claims of this paper that were run."
     )
 
 

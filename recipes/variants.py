@@ -1,6 +1,6 @@
 """Compare the variants: a stem for each seed, then every arm, two at a time, one thread each.
 
-    python recipes/variants.py --seeds 0 1 2     # again goes on where it was
+    python recipes/variants.py --seeds 0 1 2 3 4 5     # again goes on where it was
 
 Runs lie in runs/variants/stem-seedN and ARM-seedN, each arm's with its row of the table (row.json).
 At the end the rows become src/anchorwatch/lab/variants.csv, and docs/variants.md and its figure are
@@ -112,7 +112,7 @@ def _effort(asked: argparse.Namespace) -> Effort:
 
 def _asked(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(range(6)))
     parser.add_argument("--arms", nargs="+", choices=arms.VARIANTS, default=list(arms.VARIANTS))
     parser.add_argument("--only", nargs="+", choices=("train", "page"), default=["train", "page"])
     parser.add_argument("--recipe", type=Path, default=ROOT / "recipes" / "variants.toml")

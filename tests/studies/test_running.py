@@ -1,6 +1,7 @@
 """A study from end to end on tiny models: plan, resume, files, and what is lacking."""
 
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -9,6 +10,7 @@ from anchorwatch import studies
 from anchorwatch.errors import AnchorwatchWarning, ModelError, PromptError
 from anchorwatch.studies import gathering, running
 from anchorwatch.studies.budget import Budget
+from anchorwatch.studies.findings import DECIDING
 from anchorwatch.studies.needs import Runs
 
 SMALL = Budget("small", prompts=5, length=4, steps=4, items=5, rows=2, answer=4)
@@ -167,3 +169,12 @@ def test_evidence_that_cannot_be_made_is_said(tmp_path, monkeypatch):
     found = studies.study(["sinks/H2"], model="tiny/llada", budget=SMALL, out=tmp_path / "out")
     assert found["sinks/H2"].says == "lacking"
     assert "this model cannot" in found["sinks/H2"].lacking
+
+
+@pytest.mark.parametrize("what", DECIDING)
+def test_the_digest_is_of_what_decides_and_of_nothing_else(made, what):
+    found = made[0]
+    told = replace(found, about=found.about | {"took": "long", "machine": "another", "plan": {}})
+    assert told.digest == found.digest
+    assert replace(found, about=found.about | {what: "other"}).digest != found.digest
+    assert found.digest in (made[2]["out"] / "report.html").read_text()

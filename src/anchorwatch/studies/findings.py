@@ -5,6 +5,7 @@ No torch here.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """Of claims.json."""
+DECIDING = ("models", "weights", "settings", "tokenizers", "variants", "budget", "versions")
+"""What of a manifest decides the numbers: neither machine nor time, nor the claims chosen."""
 
 
 @dataclass(frozen=True)
@@ -223,11 +226,18 @@ class Study:
             return None
         return one.claim.draw(self.evidence)
 
+    @property
+    def digest(self) -> str:
+        """Short, of what decides the numbers: two studies that share it measured the same."""
+        spelled = json.dumps({name: self.about.get(name) for name in DECIDING}, sort_keys=True)
+        return hashlib.sha256(spelled.encode()).hexdigest()[:16]
+
     def as_dict(self) -> dict[str, Any]:
         """What claims.json holds."""
         return {
             "anchorwatch": __version__,
             "version": VERSION,
+            "digest": self.digest,
             "alpha": ALPHA,
             "about": _absent(dict(self.about)),
             "counts": self.counts(),

@@ -145,7 +145,7 @@ def _manifest(study: Study) -> Markup:
         "section",
         {"aria-labelledby": "manifest"},
         tag("h2", {"id": "manifest"}, "Manifest"),
-        tag("p", None, "The same call on the same weights gives the same numbers."),
+        tag("p", None, f"Digest {study.digest}: a study that shares it gives the same numbers."),
         tag("details", None, tag("summary", None, "All of it, as in claims.json"), pre),
     )
 
