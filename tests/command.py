@@ -53,7 +53,11 @@ class _Forks:
             asked |= {name: str(path) for name, path in place.items()}
             self._server.stdin.write(json.dumps(asked) + "\n")
             self._server.stdin.flush()
-            code = int(self._server.stdout.readline())
+            ended = self._server.stdout.readline()
+            if not ended:
+                _forks.cache_clear()
+                raise RuntimeError(f"tests/forks.py ended with {self._server.wait()}: see stderr")
+            code = int(ended)
             out, err = (place[name].read_text(encoding="utf-8") for name in ("stdout", "stderr"))
         return subprocess.CompletedProcess([*COMMAND, *words], code, out, err)
 

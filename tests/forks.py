@@ -23,6 +23,7 @@ import anchorwatch.evaluation.grid
 import anchorwatch.models.loading
 import anchorwatch.training.loop
 
+sys.path.pop(0)  # where this file is: a person's command has no such place
 IMPORTED = (plt, pd, scipy.stats, torch, transformers.modeling_utils, xr, zarr, anchorwatch)
 
 

@@ -45,10 +45,10 @@ def view(
     """Look at traces in the browser: a server for this machine only, until interrupted."""
     import webbrowser
 
-    from anchorwatch.explorer.server import Server, link
+    from anchorwatch.explorer.server import Server, link, spot
     from anchorwatch.explorer.tiles import Run
 
-    link("", at)  # a typing mistake costs no reading
+    where = spot(at)  # a typing mistake costs no reading
     options, held = _looked_at(traces, rule, table)
     replays = _replays(model, held)
     runs = [
@@ -58,8 +58,8 @@ def view(
     for run, (_, why) in zip(runs, replays, strict=True):
         for said in (*run.header()["damage"], *filter(None, [why])):
             _note(f"{run.opened.name}: {said}")
-    server = Server(runs, port=port)
-    place = link(server.url, at)
+    server = Server(runs, port=port, layer=where.get("layer"))
+    place = link(server.url, where)
     typer.echo(place)
     talk.say("press Ctrl-C to stop; the address is for this machine and holds a secret")
     if not no_open:

@@ -19,6 +19,8 @@ FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),
 )
+WHOLE = "() => !document.querySelector('.grid:not(.alone):not(:has([data-name=exact]))')"
+"""No view is left to be drawn: the first one comes before the others."""
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 
 
@@ -158,6 +160,7 @@ class Page:
         self.page.wait_for_selector(
             "[data-panel] canvas[data-drawn], .notice.bad, [data-panel] .empty"
         )
+        self.page.wait_for_function(WHOLE)
         return self.page
 
     def hash(self, has=None):

@@ -346,7 +346,7 @@ def test_a_folder_opens_from_any_web_server(look, site):
 def test_two_runs_are_both_seen_though_nobody_says_so(look, sent, site, url):
     """A file, a folder, and the address that `view A B --at step=4` prints."""
     file = sent[0].as_uri()
-    for place, address in ((file, file), (site, site), (url, link(url, "step=4"))):
+    for place, address in ((file, file), (site, site), (url, link(url, {"step": 4}))):
         held = look(place)
         page = held.go(address)
         page.wait_for_selector("[data-panel=difference] canvas[data-drawn]")

@@ -21,7 +21,10 @@ FIRST_PAINT_MS = 1000
 SCRUB_MS = 50
 SCRIPT_BYTES = 150_000
 TRIES = 5
-DRAWN = "() => !document.querySelector('[data-panel^=layers] [role=status]')"
+DRAWN = """() => {
+  const layers = document.querySelector('[data-panel^=layers]');
+  return layers && !layers.querySelector('[role=status]');
+}"""
 
 SCRUB = """async () => {
   const painted = () => new Promise(done => requestAnimationFrame(() => {

@@ -176,7 +176,7 @@ def test_a_prompt_may_begin_with_a_dash():
     ],
 )
 def test_mistakes_are_one_line_and_an_exit_code(words, code, says):
-    done = type_in(*words)
+    done = type_in(*words, fresh=words[0] == "convert")
     assert done.returncode == code, done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr

@@ -43,7 +43,7 @@ def test_measure_writes_files_that_whence_reads(two, tmp_path):
     for kind in ("json", "parquet"):
         out = tmp_path / f"t.{kind}"
         assert type_in("measure", "jumps", two[0], "-o", out).returncode == 0
-        made = json.loads(type_in("whence", out).stdout)
+        made = json.loads(type_in("whence", out, fresh=True).stdout)
         assert made["about"]["metric"] == "jumps"
         assert made["traces"][0]["model"] == "tiny/llada"
     held = json.loads(type_in("measure", "sink-rate", two[0], "--json").stdout)
@@ -121,7 +121,7 @@ def test_plot_draws_a_file_that_remembers_its_traces(two, tmp_path, kind):
     out = tmp_path / f"a.{kind}"
     done = type_in("plot", "absorption", *two, "-o", out, fresh=True)
     assert done.stdout.strip() == str(out), done.stderr
-    made = json.loads(type_in("whence", out).stdout)
+    made = json.loads(type_in("whence", out, fresh=True).stdout)
     assert [one["model"] for one in made["traces"]] == ["tiny/llada", "tiny/arm"]
 
 

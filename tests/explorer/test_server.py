@@ -17,7 +17,7 @@ import pytest
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer import packets
 from anchorwatch.explorer.opening import given
-from anchorwatch.explorer.server import Server, link
+from anchorwatch.explorer.server import Server, link, spot
 from anchorwatch.explorer.tiles import Run
 from shown import HOSTILE, hostile, small
 
@@ -25,8 +25,8 @@ from shown import HOSTILE, hostile, small
 class Held:
     """A server at work, and the plainest client there is."""
 
-    def __init__(self, runs):
-        self.server = Server(runs)
+    def __init__(self, runs, layer=None):
+        self.server = Server(runs, layer=layer)
         self.thread = threading.Thread(target=self.server.serve, daemon=True)
         self.thread.start()
         deadline = time.monotonic() + 20
@@ -73,14 +73,17 @@ def test_it_serves_headers_and_packets(held):
     np.testing.assert_array_equal(packets.unpack(body)[0]["shares"], wanted)
 
 
-def test_what_a_page_opens_with_is_made_before_it_is_asked_for():
-    run = Run(given(small()))
-    held, wanted = Held([run]), f"layer-{run.layers // 2}"
+@pytest.mark.parametrize(("layer", "wanted"), [(None, "layer-1"), (2, "layer-2"), (9, None)])
+def test_what_a_page_opens_with_is_made_before_it_is_asked_for(layer, wanted):
+    run, other = Run(given(small())), Run(given(small()))
+    held = Held([run, other], layer)
     try:
         deadline = time.monotonic() + 20
-        while wanted not in run._kept and time.monotonic() < deadline:
+        while wanted and wanted not in run._kept and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert run._kept[wanted] == Run(given(small())).packet(wanted)
+        made = {} if wanted is None else {wanted: Run(given(small())).packet(wanted)}
+        assert run._kept == made
+        assert other._kept == {}
     finally:
         held.server.close()
         held.thread.join(timeout=20)
@@ -173,7 +176,7 @@ def test_a_link_leads_a_whole_window_to_the_page_and_to_nothing_else(held):
 
 def test_the_way_in_is_a_file_that_nobody_else_can_read_and_goes_when_it_was_used():
     one = Held([Run(given(small()))])
-    place = link(one.server.url, "step=3")
+    place = link(one.server.url, {"step": 3})
     file = one.server.door(place)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
@@ -299,7 +302,16 @@ def test_nothing_to_show_is_refused():
 
 
 def test_links_are_places_in_the_page():
-    assert link("http://x/", "step=40,layer=31") == "http://x/#v=1&step=40&layer=31"
-    for wrong in ("step", "step=-1", "step=1e3", "window=2", "step=", "step=4&x=1"):
+    assert link("http://x/", spot("step=40,layer=31")) == "http://x/#v=1&step=40&layer=31"
+    assert spot("") == {}
+    for wrong in (
+        "step",
+        "step=-1",
+        "step=1e3",
+        "window=2",
+        "step=",
+        "step=4&x=1",
+        "step=" + "9" * 5000,
+    ):
         with pytest.raises(SpecError, match="step=40,layer=31"):
-            link("", wrong)
+            spot(wrong)

@@ -1,6 +1,7 @@
 """What the page is given, against slow twins over the trace's own arrays."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -378,3 +379,10 @@ def test_a_query_group_has_its_own_null():
         there = ~np.isnan(back)
         level = np.abs(np.cbrt(back) - np.cbrt(exact[group]))[there] / np.cbrt(meta["most"])
         assert (level <= 0.5 / packets.LEVELS + 1e-6).all()
+
+
+@pytest.mark.parametrize("key", ["frames", "row-0-0-mean"])
+def test_what_is_small_does_not_wait_for_a_layer_that_is_being_made(key):
+    run = Run(given(small()))
+    with run._lock, ThreadPoolExecutor() as pool:
+        assert pool.submit(run.packet, key).result(timeout=20) == Run(given(small())).packet(key)

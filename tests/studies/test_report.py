@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -293,6 +294,14 @@ def test_a_difference_of_models_is_paired_by_prompt(study):
     slow = sum(b - a for a, b in zip(*values, strict=True)) / len(values[0])
     other = attention.head.index("lab/arm less lab/mdm")
     assert attention.rows[at][other].startswith(f"{sentences.number(slow)} [")
+
+
+def test_claims_of_training_seeds_alone_are_of_no_model():
+    study = reported.study((SUPPORTED,), ("sink_token/H5",))
+    bare = replace(study, about=study.about | {"models": {}})
+    assert "1 of 1 claim could be tested on training runs alone" in sentences.summary(bare)
+    nothing = reported.study((LACKING,), ("sink_token/H5",))
+    assert "Claims (none) were tested" in sentences.methods(nothing)
 
 
 def test_one_model_alone_is_compared_with_nothing():

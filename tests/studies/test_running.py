@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -136,6 +137,12 @@ def test_only_models_that_the_claims_need_are_loaded(tmp_path, monkeypatch):
     assert set(loaded) == {"lab/mdm", "lab/arm"}
 
 
+def test_a_model_may_be_a_path(tmp_path):
+    lab = Path(studies.__file__).parents[1] / "lab" / "models"
+    given = {"model": lab / "mdm", "against": lab / "arm", "budget": SMALL}
+    assert studies.plan(["sinks/H3"], **given, out=tmp_path / "out").lacking == {}
+
+
 @pytest.mark.parametrize("name", ["tiny/none", "lab/none", "no-such-folder", "no-such-file.gguf"])
 def test_a_wrong_name_is_said_before_any_model_is_loaded(tmp_path, monkeypatch, name):
     monkeypatch.setattr(running, "load", lambda source: pytest.fail(f"{source} was loaded"))
@@ -174,7 +181,7 @@ def test_evidence_that_cannot_be_made_is_said(tmp_path, monkeypatch):
 @pytest.mark.parametrize("what", DECIDING)
 def test_the_digest_is_of_what_decides_and_of_nothing_else(made, what):
     found = made[0]
-    told = replace(found, about=found.about | {"took": "long", "machine": "another", "plan": {}})
+    told = replace(found, about=dict(found.about) | {"took": 1, "machine": "other", "plan": {}})
     assert told.digest == found.digest
-    assert replace(found, about=found.about | {what: "other"}).digest != found.digest
+    assert replace(found, about=dict(found.about) | {what: "other"}).digest != found.digest
     assert found.digest in (made[2]["out"] / "report.html").read_text()

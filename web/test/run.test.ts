@@ -5,6 +5,20 @@ import type { Header, Source } from "../src/lib/source";
 const HEADER = { layers: [0, 1, 2], null_of: [0, 0, 0], measures: [], flow: false, group: 0, steps: 1 } as unknown as Header;
 const LAYER = { codes: new Uint8Array(1), sink_step: new Int32Array(0) };
 
+test("a part that cannot be read is told where it is missing, and asked for once", async () => {
+  let count = 0;
+  const packet = async (_: number, key: string) => {
+    if (key === "frames") return { meta: {}, shapes: {}, arrays: {} };
+    count++;
+    throw new RangeError("cut short");
+  };
+  const run = await RunData.open({ packet } as unknown as Source, 0, HEADER, 1);
+  run.wantTile(1, null, 0);
+  await run.load(1);
+  expect(run.missing.get("layer-1")).toBe("what the page was given of it cannot be read: RangeError: cut short");
+  expect(count).toBe(4); // three layers, and what they are held against
+});
+
 /** A source that answers only when it is told to. */
 function waiting() {
   const asked: string[] = [];

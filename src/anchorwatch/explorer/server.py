@@ -20,7 +20,6 @@ from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer import page
@@ -34,19 +33,22 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 LONGEST_TARGET = 2048
+LONGEST_NUMBER = 7
+"""Digits of a step, layer, head or token."""
 _FETCHED_BY_US = ("same-origin", "none")
 
 
 class Server:
     """A bound, not yet serving explorer: `url` says where, `serve()` blocks until interrupted."""
 
-    def __init__(self, runs: Sequence[Run], *, port: int = 0) -> None:
+    def __init__(self, runs: Sequence[Run], *, port: int = 0, layer: int | None = None) -> None:
         if not runs:
             raise SpecError("name at least one trace, as `anchorwatch run -o` writes it")
         self.token = secrets.token_urlsafe(24)
         self._socket = _bound(port)
         self.port = int(self._socket.getsockname()[1])
         self.app = application(runs, self.token, self.port, self._shut)
+        self._first = runs[0], layer
         self._server: Any = None
         self._door: TemporaryDirectory[str] | None = None
 
@@ -82,6 +84,8 @@ class Server:
             self.app, log_level="error", access_log=False, server_header=False, ws="none"
         )
         self._server = uvicorn.Server(config)
+        run, layer = self._first  # the one that a page asks for first
+        threading.Thread(target=run.prepare, args=(layer,), daemon=True).start()
         try:
             self._server.run(sockets=[self._socket])
         finally:
@@ -96,13 +100,19 @@ class Server:
             self._socket.close()
 
 
-def link(url: str, at: str) -> str:
-    """The address of a place in the page: `step=40,layer=31`."""
+def spot(at: str) -> dict[str, int]:
+    """A place in the page by its words: `step=40,layer=31`."""
     pairs = [word.partition("=") for word in at.split(",") if word]
-    for name, equals, value in pairs:
-        if name not in ("step", "layer", "head", "token") or not equals or not value.isdecimal():
+    for name, _, value in pairs:
+        known = name in ("step", "layer", "head", "token")
+        if not known or not value.isdecimal() or len(value) > LONGEST_NUMBER:
             raise SpecError(f"--at {at} is not step=40,layer=31: step, layer, head and token go")
-    return url + "#v=1" + "".join(f"&{name}={quote(value)}" for name, _, value in pairs)
+    return {name: int(value) for name, _, value in pairs}
+
+
+def link(url: str, place: Mapping[str, int]) -> str:
+    """The address of a place in the page."""
+    return url + "#v=1" + "".join(f"&{name}={value}" for name, value in place.items())
 
 
 def application(runs: Sequence[Run], token: str, port: int, shut: Callable[[], None]) -> Starlette:
@@ -146,22 +156,16 @@ def application(runs: Sequence[Run], token: str, port: int, shut: Callable[[], N
         routes=routes,
         middleware=guarded,
         exception_handlers=refusals,
-        lifespan=lambda _: _lifetime(shown, shut),
+        lifespan=lambda _: _lifetime(shut),
     )
     made.router.redirect_slashes = False
     return made
 
 
 @asynccontextmanager
-async def _lifetime(runs: Sequence[Run], shut: Callable[[], None]) -> AsyncIterator[None]:
-    threading.Thread(target=_prepared, args=(runs,), daemon=True).start()
+async def _lifetime(shut: Callable[[], None]) -> AsyncIterator[None]:
     yield
     shut()  # nobody comes any more; a signal ends the process before `serve` goes on
-
-
-def _prepared(runs: Sequence[Run]) -> None:
-    for run in runs:
-        run.prepare()
 
 
 class _Guard:

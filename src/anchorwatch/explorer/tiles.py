@@ -192,7 +192,7 @@ class Run:
         made = _MAKERS.get((kind, len(words)))
         if made is None or ("mean" in words and kind not in ("tile", "row", "part")):
             raise MissingError("there is no such part of a run")
-        if kind in ("row", "map"):
+        if kind in ("frames", "row", "map"):  # small: none waits for a layer that is being made
             return self._made(made, key)
         with self._lock:
             if key in self._kept:
@@ -202,11 +202,11 @@ class Run:
                 self._kept[key] = packet
             return packet
 
-    def prepare(self) -> None:
-        """Make what a page opens with, so that a reader whose browser starts need not wait."""
+    def prepare(self, layer: int | None = None) -> None:
+        """Make the layer that a page opens with: a reader whose browser starts need not wait."""
         if self._received is not None:
             with suppress(MissingError):  # who asks for it is told why
-                self.packet(f"layer-{self.layers // 2}")
+                self.packet(f"layer-{self.layers // 2 if layer is None else layer}")
 
     def _made(self, made: Callable[..., bytes], key: str) -> bytes:
         kind, *words = key.split("-")

@@ -117,8 +117,9 @@ def load(
     return model
 
 
-def find(source: str) -> None:
+def find(source: str | Path) -> None:
     """Refuse a name that leads to no checkpoint; weights of a hub id are fetched, none is read."""
+    source = str(source)
     if source.startswith("tiny/"):
         tiny.kind_of(source)
     elif source.endswith(".gguf"):

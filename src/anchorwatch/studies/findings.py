@@ -35,10 +35,13 @@ from anchorwatch.studies.verdicts import (
 if TYPE_CHECKING:
     from anchorwatch.figures.figure import Figure
 
-VERSION = 1
+VERSION = 2
 """Of claims.json."""
-DECIDING = ("models", "weights", "settings", "tokenizers", "variants", "budget", "versions")
-"""What of a manifest decides the numbers: neither machine nor time, nor the claims chosen."""
+DECIDING = (
+    *("claims", "models", "weights", "settings", "tokenizers", "devices", "variants"),
+    *("budget", "versions"),
+)
+"""What of a manifest decides the numbers; claims do, as those of a paper share an error rate."""
 
 
 @dataclass(frozen=True)
@@ -228,8 +231,9 @@ class Study:
 
     @property
     def digest(self) -> str:
-        """Short, of what decides the numbers: two studies that share it measured the same."""
-        spelled = json.dumps({name: self.about.get(name) for name in DECIDING}, sort_keys=True)
+        """Short, of what decides the numbers: two studies that share it found the same."""
+        held = _absent({name: self.about.get(name) for name in DECIDING})
+        spelled = json.dumps(held, sort_keys=True)
         return hashlib.sha256(spelled.encode()).hexdigest()[:16]
 
     def as_dict(self) -> dict[str, Any]:

@@ -117,7 +117,8 @@ def _took(begun: float) -> dict[str, Any]:
 
 def _roles(claims: Sequence[Claim], sources: Sequence[str | None]) -> dict[str, str]:
     """Sources by role; where none is named, those of the lab that the claims need."""
-    named = {role: one for role, one in zip(ROLES, sources, strict=True) if one is not None}
+    given = zip(ROLES, sources, strict=True)
+    named = {role: str(one) for role, one in given if one is not None}
     if named:
         return named
     needed = {role for claim in claims for need in claim.needs for role in need.roles}
@@ -287,6 +288,7 @@ class _Task:
             "weights": {role: one.weights for role, one in held.items()},
             "settings": {role: one.settings for role, one in held.items()},
             "tokenizers": {role: one.tokenizer for role, one in held.items()},
+            "devices": {role: one.device for role, one in held.items()},
             "variants": self.table,
             "budget": self.shelf.budget.as_dict(),
             "versions": {
@@ -300,7 +302,6 @@ class _Task:
                 "processor": platform.machine(),
                 "cores": os.cpu_count() or 1,
                 "threads": torch.get_num_threads(),
-                "device": sorted({one.device for one in held.values()}),
             },
             "cards": list(self.shelf.hand.cards),
             "arms": dict(self.shelf.hand.arms or {}),

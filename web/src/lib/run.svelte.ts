@@ -2,7 +2,7 @@
 
 import type { Spelled } from "./align";
 import { bounds, numbers, shares, type Packet } from "./packet";
-import { Missing, type Header, type Source, type Token } from "./source";
+import { unread, type Header, type Source, type Token } from "./source";
 import type { Scale } from "./state";
 
 export interface Sinks {
@@ -286,8 +286,7 @@ export class RunData {
     try {
       put(await this.source.packet(this.id, key));
     } catch (error) {
-      if (!(error instanceof Missing)) throw error;
-      this.missing = new Map(this.missing).set(key, error.message);
+      this.missing = new Map(this.missing).set(key, unread(error));
     }
     if (/^(tile|row|map|part)/.test(key)) this.asked.delete(key);
   }

@@ -3,7 +3,7 @@
 import { besides, beside, columns, inWords } from "./align";
 import type { Go, Place } from "./place";
 import { depth, RunData, spelled } from "./run.svelte";
-import { canShow, Missing, type Header, type Source } from "./source";
+import { canShow, unread, type Header, type Source } from "./source";
 import { clamped, decode, FIRST, SCALES, SINGLE, type PanelName, type Scale, type State } from "./state";
 
 export class Session {
@@ -113,8 +113,7 @@ export class Session {
       this.settle();
       void run.load(run === this.runA ? this.view.layer : this.placeB.layer);
     } catch (error) {
-      const said = error instanceof Missing ? error.message : `what the page was given of it cannot be read: ${error}`;
-      this.giveUp(id, [said]);
+      this.giveUp(id, [unread(error)]);
     }
   }
 

@@ -93,6 +93,11 @@ interface Embedded {
 /** A part that is not there; the message says how to get it. */
 export class Missing extends Error {}
 
+/** Why a part is not there, in words: it says so itself, or what came is damaged. */
+export function unread(error: unknown): string {
+  return error instanceof Missing ? error.message : `what the page was given of it cannot be read: ${error}`;
+}
+
 export function opened(text: string, fetcher: typeof fetch = fetch): Source {
   const data = JSON.parse(text) as Embedded;
   const runs = data.runs.map(({ id, name }) => ({ id, name }));

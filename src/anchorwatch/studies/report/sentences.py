@@ -175,7 +175,7 @@ def summary(study: Study) -> str:
     run, all_ = len(study.findings) - count[LACKING], len(study.findings)
     models = [f"{source} ({KIND[role]})" for role, source in study.about["models"].items()]
     parts = [
-        f"{run} of {counted(all_, 'claim')} could be tested on {listed(models)}: "
+        f"{run} of {counted(all_, 'claim')} could be tested on {_on(models)}: "
         f"{count[SUPPORTED]} {_are(count[SUPPORTED])} supported, "
         f"{count[REFUTED]} refuted, and {count[UNDECIDED]} could not be decided with this budget."
     ]
@@ -195,10 +195,15 @@ def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
+def _on(models: list[str]) -> str:
+    """What a study is of; claims about training seeds take no model."""
+    return listed(models) if models else "training runs alone"
+
+
 def listed(words: list[str]) -> str:
     """a, b and c."""
     if len(words) < 2:
-        return "".join(words) or "training runs alone"
+        return "".join(words) or "none"
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
@@ -215,7 +220,7 @@ def methods(study: Study) -> str:
     tested = listed([f"{count} of {name}" for name, count in papers.items()])
     return (
         f"Claims ({tested}) were tested with anchorwatch {versions['anchorwatch']} on "
-        f"{listed(models)}, with {budget['prompts']} prompts of made-up questions, "
+        f"{_on(models)}, with {budget['prompts']} prompts of made-up questions, "
         f"{budget['length']} positions written in {budget['steps']} steps, "
         f"{budget['items']} questions per cell of an evaluation and {budget['rows']} rows per "
         "table. Each statistic has a direction and a margin stated beforehand, and an interval of "
