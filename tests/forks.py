@@ -23,7 +23,6 @@ import anchorwatch.evaluation.grid
 import anchorwatch.models.loading
 import anchorwatch.training.loop
 
-sys.path.pop(0)  # where this file is: a person's command has no such place
 IMPORTED = (plt, pd, scipy.stats, torch, transformers.modeling_utils, xr, zarr, anchorwatch)
 
 
@@ -56,11 +55,17 @@ def child(words, cwd, streams):
         os._exit(code)
 
 
-for line in sys.stdin:
-    asked = json.loads(line)
-    number = os.fork()
-    if number == 0:
-        child(asked.pop("words"), asked.pop("cwd"), asked)
-    _, status = os.waitpid(number, 0)
-    sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
-    sys.stdout.flush()
+def main():
+    sys.path.pop(0)  # where this file is: a person's command has no such place
+    for line in sys.stdin:
+        asked = json.loads(line)
+        number = os.fork()
+        if number == 0:
+            child(asked.pop("words"), asked.pop("cwd"), asked)
+        _, status = os.waitpid(number, 0)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
