@@ -17,7 +17,7 @@ from anchorwatch.cli import app
 from anchorwatch.errors import SpecError
 from anchorwatch.studies.claim import Evidence, Finding, Measured
 from anchorwatch.studies.estimates import Estimate
-from anchorwatch.studies.findings import Judged, Study
+from anchorwatch.studies.findings import VERSION, Judged, Study
 from anchorwatch.studies.planning import Plan
 from anchorwatch.studies.verdicts import verdicts
 
@@ -198,7 +198,7 @@ def test_a_folder_that_is_no_whole_study_is_refused(papers, docs, tmp_path):
     with pytest.raises(SpecError, match=r"2 of the 25 claims of sinks: run them together"):
         papers.fill(docs, out)
     rewritten(out, lambda held: held.update(version=0))
-    with pytest.raises(SpecError, match="is not of version 1: `anchorwatch study -o"):
+    with pytest.raises(SpecError, match=f"is not of version {VERSION}: `anchorwatch study -o"):
         papers.fill(docs, out)
     (out / "claims.json").write_text("{")
     with pytest.raises(SpecError, match="is no JSON"):

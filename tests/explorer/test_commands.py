@@ -106,8 +106,8 @@ def held(monkeypatch):
     monkeypatch.setattr(webbrowser, "open", found["opened"].append)
     made = server.Server.__init__
 
-    def noted(self, runs, *, port=0):
-        found["runs"] = list(runs)
+    def noted(self, runs, *, port=0, layer=None):
+        found["runs"], found["layer"] = list(runs), layer
         made(self, runs, port=port)
 
     monkeypatch.setattr(server.Server, "__init__", noted)
@@ -117,13 +117,14 @@ def held(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("at", ["", "step=3"])
+@pytest.mark.parametrize("at", ["", "step=3", "step=3&layer=2"])
 def test_view_leaves_it_to_the_page_to_compare_two(path, held, at):
     """Two listed runs stand side by side unless a link says with=none: no address hides one."""
-    done = typed("view", path, path, *(["--at", at] if at else []))
+    done = typed("view", path, path, *(["--at", at.replace("&", ",")] if at else []))
     assert done.stdout.strip().partition("#")[2] == ("v=1&" + at if at else "v=1")
     assert len(held["served"]) == len(held["opened"]) == 1
     assert held["served"][0].token not in held["opened"][0]
+    assert held["layer"] == (2 if "layer" in at else None)
 
 
 def test_view_shows_a_damaged_trace_and_says_so(broken, held):

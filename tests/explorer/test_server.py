@@ -78,6 +78,7 @@ def test_what_a_page_opens_with_is_made_before_it_is_asked_for(layer, wanted):
     run, other = Run(given(small())), Run(given(small()))
     held = Held([run, other], layer)
     try:
+        assert held("")[0] == 200
         deadline = time.monotonic() + 20
         while wanted and wanted not in run._kept and time.monotonic() < deadline:
             time.sleep(0.01)
