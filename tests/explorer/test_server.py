@@ -73,18 +73,13 @@ def test_it_serves_headers_and_packets(held):
     np.testing.assert_array_equal(packets.unpack(body)[0]["shares"], wanted)
 
 
-@pytest.mark.parametrize(("layer", "wanted"), [(None, "layer-1"), (2, "layer-2"), (9, None)])
-def test_what_a_page_opens_with_is_made_before_it_is_asked_for(layer, wanted):
-    run, other = Run(given(small())), Run(given(small()))
-    held = Held([run, other], layer)
+def test_the_first_run_alone_is_prepared_where_the_page_will_open(monkeypatch):
+    runs, asked = [Run(given(small())), Run(given(small()))], []
+    monkeypatch.setattr(Run, "prepare", lambda run, layer=None: asked.append((run, layer)))
+    held = Held(runs, 2)
     try:
         assert held("")[0] == 200
-        deadline = time.monotonic() + 20
-        while wanted and wanted not in run._kept and time.monotonic() < deadline:
-            time.sleep(0.01)
-        made = {} if wanted is None else {wanted: Run(given(small())).packet(wanted)}
-        assert run._kept == made
-        assert other._kept == {}
+        assert asked == [(runs[0], 2)]
     finally:
         held.server.close()
         held.thread.join(timeout=20)

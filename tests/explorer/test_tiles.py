@@ -386,3 +386,12 @@ def test_what_is_small_does_not_wait_for_a_layer_that_is_being_made(key):
     run = Run(given(small()))
     with run._lock, ThreadPoolExecutor() as pool:
         assert pool.submit(run.packet, key).result(timeout=20) == Run(given(small())).packet(key)
+
+
+def test_what_is_prepared_is_the_layer_a_page_asks_for_first():
+    run = Run(given(small()))
+    run.prepare()
+    assert run._kept == {"layer-1": Run(given(small())).packet("layer-1")}  # of three
+    run.prepare(2)
+    run.prepare(9)  # there is none: who asks for it is told
+    assert list(run._kept) == ["layer-1", "layer-2"]

@@ -141,7 +141,7 @@ class Grid:
         keys, twice = self._keys()
         for one in models:
             if isinstance(one, str):
-                find(one)
+                find(one)  # a wrong name is said before the first of them is asked
         total, asked = len(keys), self._asked(keys)
         pool = self.task.pool() if any(one.needs_pool for one in self.contexts) else ()
         drawn = sha256("\0".join(pool).encode(errors="surrogatepass")).hexdigest()

@@ -206,7 +206,8 @@ class Run:
         """Make the layer that a page opens with: a reader whose browser starts need not wait."""
         if self._received is not None:
             with suppress(MissingError):  # who asks for it is told why
-                self.packet(f"layer-{self.layers // 2 if layer is None else layer}")
+                first = self.layers // 2 if layer is None else layer  # as `middle` in the page
+                self.packet(f"layer-{first}")
 
     def _made(self, made: Callable[..., bytes], key: str) -> bytes:
         kind, *words = key.split("-")

@@ -208,7 +208,7 @@ export class Session {
   };
 }
 
-/** Where a reader begins: deep enough for sinks, far enough from the output. */
+/** Where a reader begins who names no layer; `Run.prepare` of the Python half takes the same. */
 function middle(layers: readonly number[]): number {
   return layers[layers.length >> 1];
 }
