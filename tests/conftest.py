@@ -11,4 +11,5 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
-torch.set_num_threads(1)  # pytest runs one worker for each core
+# pytest runs one worker for each core; `make test-machines` tries two threads too
+torch.set_num_threads(int(os.environ.get("ANCHORWATCH_TEST_THREADS", "1")))

@@ -19,7 +19,7 @@ from anchorwatch.models.loading import load as load_afresh
 from anchorwatch.spelling import decoding_of, edits_of
 from command import ENV, type_in
 from strategies import load
-from tolerances import LIKELIHOOD
+from tolerances import IDENTITY, LIKELIHOOD
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 TASKS = list(harness_tasks.KINDS)
@@ -83,7 +83,7 @@ def test_an_autoregressive_model_has_the_numbers_of_the_harness_s_own(tasks, fol
     for name in TASKS:
         for metric, value in table["results"][name].items():
             if isinstance(value, float):
-                assert value == pytest.approx(wanted["results"][name][metric], rel=1e-4)
+                assert value == pytest.approx(wanted["results"][name][metric], rel=LIKELIHOOD)
 
 
 MODELS = {
@@ -273,7 +273,7 @@ def test_a_continuation_longer_than_the_model_is_cut_like_a_prompt(name):
     kept = long[-(511 + (name == "tiny/arm")) :]
     for (value, _), (prompt, one) in zip(found, [([6], kept), ([5, 6], answer)], strict=True):
         expected = loglikelihood(load(name), prompt, one, passes=4)
-        assert value == pytest.approx(expected.value, rel=1e-5)
+        assert value == pytest.approx(expected.value, rel=IDENTITY)
 
 
 def test_decodings_and_edits_are_spelled_in_words():

@@ -16,7 +16,7 @@ from anchorwatch.explorer.tiles import MissingError, Options, Run
 from anchorwatch.trace import ROLES
 from planted import planted, random_maps
 from shown import large, small
-from tolerances import SHARE
+from tolerances import SUMMED
 
 SHARES = hnp.arrays(
     np.float32,
@@ -90,12 +90,12 @@ def test_tiles_are_the_field(head, causal):
             wanted = shares_of(trace, layer, head, group)
             coded, most = packets.codes(wanted.astype(np.float32))
             np.testing.assert_array_equal(arrays["codes"], coded)
-            assert meta["most"] == pytest.approx(most, abs=SHARE)
+            assert meta["most"] == pytest.approx(most, abs=SUMMED)
             labels = run.options.rule.labels(wanted)
             np.testing.assert_array_equal(
                 np.stack([arrays["sink_step"], arrays["sink_key"]]), np.nonzero(labels)
             )
-            np.testing.assert_allclose(arrays["sink_share"], wanted[labels], atol=SHARE)
+            np.testing.assert_allclose(arrays["sink_share"], wanted[labels], atol=SUMMED)
 
 
 def test_a_layer_holds_the_greatest_and_the_sinks_of_every_head():
@@ -106,7 +106,7 @@ def test_a_layer_holds_the_greatest_and_the_sinks_of_every_head():
         arrays, _ = packets.unpack(run.packet(f"layer-{layer}"))
         mean = shares_of(trace, layer, None)
         np.testing.assert_array_equal(arrays["top_key"], mean.argmax(1))
-        np.testing.assert_allclose(arrays["top_share"], mean.max(1), atol=SHARE)
+        np.testing.assert_allclose(arrays["top_share"], mean.max(1), atol=SUMMED)
         for head in range(4):
             shares = shares_of(trace, layer, head)
             for step in range(trace.num_steps):
@@ -115,8 +115,8 @@ def test_a_layer_holds_the_greatest_and_the_sinks_of_every_head():
                 assert arrays["head_top_key"][step, head] == row.argmax()
                 assert arrays["head_sinks"][step, head] == sinks.sum()
                 taken = arrays["head_sink_share"][step, head]
-                assert taken == pytest.approx(row[sinks].sum(), abs=SHARE)
-                assert arrays["head_top_share"][step, head] == pytest.approx(row.max(), abs=SHARE)
+                assert taken == pytest.approx(row[sinks].sum(), abs=SUMMED)
+                assert arrays["head_top_share"][step, head] == pytest.approx(row.max(), abs=SUMMED)
 
 
 @pytest.mark.parametrize("regions", [None, {"gold": range(2), "other": range(2, 4)}])
@@ -137,7 +137,7 @@ def test_what_groups_give_to_classes_adds_up(regions):
                     if np.isnan(shares[step]).all():
                         assert np.isnan(flow[step, g, c])
                     else:
-                        assert flow[step, g, c] == pytest.approx(wanted, abs=SHARE)
+                        assert flow[step, g, c] == pytest.approx(wanted, abs=SUMMED)
 
 
 def test_rows_are_exact():
@@ -148,7 +148,7 @@ def test_rows_are_exact():
     arrays, _ = packets.unpack(run.packet("row-3-1-mean"))
     wanted = trace["received"].values[3, 1].mean(axis=0, dtype=np.float64).astype(np.float32)
     np.testing.assert_array_equal(arrays["shares"], wanted)
-    np.testing.assert_allclose(arrays["null"][0], 1 / 14, atol=SHARE)
+    np.testing.assert_allclose(arrays["null"][0], 1 / 14, atol=SUMMED)
 
 
 def test_a_causal_run_has_the_causal_null():
@@ -157,7 +157,7 @@ def test_a_causal_run_has_the_causal_null():
     null = packets.unpack(run.packet("row-0-0-mean"))[0]["null"][0]
     # four rows exist: key p is seen by rows p.. and gets 1 / (row + 1) of each
     wanted = [sum(1 / (row + 1) for row in range(p, 4)) / 4 for p in range(4)]
-    np.testing.assert_allclose(null[:4], wanted, atol=SHARE)
+    np.testing.assert_allclose(null[:4], wanted, atol=SUMMED)
     assert np.isnan(null[4:]).all()
 
 
@@ -213,7 +213,7 @@ def test_measures_are_the_fields_with_a_number_for_each_head():
         arrays, meta = packets.unpack(run.small_measure(at))
         back = meta["least"] + (arrays["codes"] - 1.0) / 254 * (meta["most"] - meta["least"])
         room = (meta["most"] - meta["least"]) / 254
-        assert np.abs(back - wanted).max() <= room / 2 + SHARE
+        assert np.abs(back - wanted).max() <= room / 2 + SUMMED
 
 
 def test_flow_is_a_mean_over_heads():
@@ -223,7 +223,7 @@ def test_flow_is_a_mean_over_heads():
     run = Run(given(small(more={"region_flow": (dims, flow)}, regions=regions)))
     assert run.header()["flow"]
     held = packets.unpack(run.packet("flow"))[0]["flow"]
-    np.testing.assert_allclose(held, flow.mean(axis=2), atol=SHARE)
+    np.testing.assert_allclose(held, flow.mean(axis=2), atol=SUMMED)
 
 
 def test_exact_maps_come_from_the_trace_or_a_replay_or_say_how():
@@ -327,7 +327,7 @@ def test_the_share_of_added_keys_is_a_class_and_a_measure():
     assert told["classes"][-1] == "added keys"
     flow = packets.unpack(run.packet("layer-2"))[0]["flow"]
     assert flow.shape == (8, 3, len(told["classes"]))
-    np.testing.assert_allclose(flow[..., -1], taken[:, 2].mean(axis=1), atol=SHARE)
+    np.testing.assert_allclose(flow[..., -1], taken[:, 2].mean(axis=1), atol=SUMMED)
     assert [one["name"] for one in told["measures"]] == ["sink_received"]
     assert told["added"]
     assert not Run(given(small())).header()["added"]
@@ -344,8 +344,8 @@ def test_a_part_is_the_positions_without_bins(head):
     for at, keys in enumerate((slice(0, 64), slice(64, 128), slice(128, 150))):
         arrays, _ = packets.unpack(run.packet(f"part-2-{'mean' if head is None else head}-0-{at}"))
         wanted = shares_of(trace, 2, head)[:, keys]
-        np.testing.assert_allclose(arrays["shares"], wanted, atol=SHARE)
-        np.testing.assert_allclose(arrays["null"], np.full(wanted.shape, 1 / 150), atol=SHARE)
+        np.testing.assert_allclose(arrays["shares"], wanted, atol=SUMMED)
+        np.testing.assert_allclose(arrays["null"], np.full(wanted.shape, 1 / 150), atol=SUMMED)
     with pytest.raises(MissingError):
         run.packet("part-2-mean-0-3")
 
@@ -362,7 +362,7 @@ def test_layers_with_added_keys_have_a_null_of_their_own():
     for kind, keys in ((0, 14), (1, 15)):
         arrays, meta = packets.unpack(run.packet(f"null-{kind}-0"))
         back = packets.decoded(arrays["codes"], meta["most"])
-        np.testing.assert_allclose(back, 1 / keys, atol=SHARE)
+        np.testing.assert_allclose(back, 1 / keys, atol=SUMMED)
     with pytest.raises(MissingError):
         run.packet("null-2-0")
 

@@ -6,6 +6,7 @@ from matplotlib.collections import PolyCollection, QuadMesh
 from matplotlib.colors import to_hex
 
 import anchorwatch as aw
+import tolerances
 from anchorwatch import figures, rules, strip
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.figures import style
@@ -43,7 +44,7 @@ def test_layers_and_heads_that_are_not_named_are_a_mean(trace):
     shares = trace["received"].sel(group="masked").values.astype(np.float64)
     figure = figures.sink_map(trace, group="masked")
     np.testing.assert_allclose(
-        figure.data["value"].to_numpy(), shares.mean(axis=(1, 2)).ravel(), rtol=1e-12
+        figure.data["value"].to_numpy(), shares.mean(axis=(1, 2)).ravel(), rtol=tolerances.EXACT
     )
     assert figure.axes[0].get_title(loc="left") == "mean of 3 layers and 4 heads, masked queries"
 

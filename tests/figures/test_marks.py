@@ -6,6 +6,7 @@ import pytest
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm, to_hex, to_rgb
 
+import tolerances
 from anchorwatch.errors import SpecError
 from anchorwatch.figures import cells, ribbons, series, style
 from anchorwatch.figures.figure import Figure
@@ -232,7 +233,7 @@ def test_bands_are_as_wide_as_what_flows(ax):
     ribbons.bands(ax, flow, sources=["question", "answer"], targets=["question", "passage"])
     drawn = [patch for patch in ax.patches if patch.get_alpha()]
     widths = [np.ptp(patch.get_path().vertices[[0, 7], 1]) for patch in drawn]
-    np.testing.assert_allclose(widths, [0.3, 0.1, 0.6], atol=1e-12)
+    np.testing.assert_allclose(widths, [0.3, 0.1, 0.6], atol=tolerances.EXACT)
     starts, ends = ([patch.get_path().vertices[at, 1] for patch in drawn] for at in (0, 3))
     np.testing.assert_allclose(starts[1], starts[0] + 0.3, err_msg="one under the other")
     np.testing.assert_allclose(ends[2], ends[1] + 0.1)

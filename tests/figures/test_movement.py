@@ -6,6 +6,7 @@ import pytest
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_hex
 
+import tolerances
 from anchorwatch import figures
 from anchorwatch.errors import SpecError
 from anchorwatch.figures.movement import TYPE_COLOURS
@@ -123,7 +124,7 @@ def test_likeness_by_lag_has_a_panel_for_each_quantity_and_lags_as_ticks(many):
     assert ax.get_xticks().tolist() == [1, 2, 4], "a lag without pairs is not drawn"
     assert [text.get_text() for text in ax.get_xticklabels()] == ["1", "2", "4"]
     still = next(line for line in ax.get_lines() if line.get_label() == "still")
-    np.testing.assert_allclose(still.get_ydata(), 1, atol=1e-6)
+    np.testing.assert_allclose(still.get_ydata(), 1, atol=tolerances.METRIC)
     assert [ax.get_ylabel() for ax in figure.axes] == ["cosine", "bits"]
     one = figures.by_lag(overlaps.set_jaccard(many, lags=[1, 2]))
     assert one.axes[0].get_title(loc="left") == "overlap of sinks (Jaccard)"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import tolerances
 from anchorwatch.errors import SpecError
 from anchorwatch.figures import sinks as figures
 from anchorwatch.metrics import amounts as metrics
@@ -31,7 +32,7 @@ def test_a_profile_draws_each_models_line_band_and_null(traces):
     expected = table[(table.model == "mdm") & (table.quantity == "top1")]
     np.testing.assert_allclose(mdm.get_ydata(), expected.value)
     np.testing.assert_allclose(mdm.get_xdata(), [0, 1])
-    assert mdm.get_ydata()[1] == pytest.approx(0.625, abs=1e-6)
+    assert mdm.get_ydata()[1] == pytest.approx(0.625, abs=tolerances.METRIC)
     assert top.get_ylim()[0] == 0 and top.get_xlabel() == "layer"
     names = [text.get_text() for text in figure.drawn.legends[0].get_texts()]
     assert names == ["arm", "mdm", "null", "no interval: 1 prompt"]
@@ -43,7 +44,9 @@ def test_a_head_grid_has_a_cell_for_every_layer_and_head(traces):
     figure = figures.head_grid(metrics.sinks(traces, by=("layer", "head")))
     assert [ax.get_title(loc="left") for ax in figure.axes[:2]] == ["mdm", "arm"]
     cells = figure.axes[0].collections[0].get_array()
-    np.testing.assert_allclose(np.asarray(cells), [[0.05, 0.05], [0.625, 0.625]], atol=1e-6)
+    np.testing.assert_allclose(
+        np.asarray(cells), [[0.05, 0.05], [0.625, 0.625]], atol=tolerances.METRIC
+    )
 
 
 def test_the_epsilon_curve_marks_the_papers_eps(traces):

@@ -614,7 +614,7 @@ def test_autoregression_is_forced(prompt, decoding, seed, data):
     np.testing.assert_array_equal(trace.canvas[: step + 1], plain.canvas[: step + 1])
     ids = trace.canvas[step][:place].astype(np.int64)
     expected = model.logprobs(np.append(ids, token))[place, token]
-    assert abs(float(expected) - trace.logprob[place]) <= tolerances.PADDED
+    assert abs(float(expected) - trace.logprob[place]) <= tolerances.LOGPROB
     identical(trace, aw.replay(model, aw.fork(model, trace, step)), besides=_measured(trace, step))
 
 

@@ -324,7 +324,7 @@ def test_cached_autoregression_is_edited_as_reading_again_is(form):
     ]
     np.testing.assert_array_equal(runs[0].canvas, runs[1].canvas)
     assert np.nanmax(np.abs(received(runs[0]) - received(runs[1]))) <= tolerances.PADDED
-    assert np.nanmax(np.abs(runs[0].logprob - runs[1].logprob)) <= tolerances.PADDED
+    assert np.nanmax(np.abs(runs[0].logprob - runs[1].logprob)) <= tolerances.LOGPROB
 
 
 def test_a_row_keeps_its_last_key():

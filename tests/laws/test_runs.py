@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anchorwatch as aw
+import tolerances
 from anchorwatch.decoding import even_counts
 from anchorwatch.trace import ABSENT, FRESH, MASKED, PROMPT, SPECIAL, WRITTEN
 from strategies import denoisers, denoisings, even, left_to_right, load, prompts, seeds
@@ -120,7 +121,7 @@ def test_autoregressive_logprobs_are_the_model_s(prompt, decoding, seed):
     assert logprobs[0].isnan().all()
     for position in range(len(prompt), len(ids)):
         expected = float(logprobs[position, ids[position]])
-        assert abs(trace.logprob[position] - expected) < 1e-4
+        assert abs(trace.logprob[position] - expected) < tolerances.LOGPROB
 
 
 @given(st.lists(prompts, min_size=2, max_size=4), st.booleans(), st.integers(0, 99))

@@ -79,7 +79,8 @@ def test_cached_rows_add_up_to_what_reading_again_gives(prompt, stop):
     for name in ("received", "entropy", "diagonal", "peak_received", "commit_top_mass"):
         one, two = cached[name].values, again[name].values
         np.testing.assert_array_equal(np.isnan(one), np.isnan(two), err_msg=name)
-        assert np.nanmax(np.abs(one - two)) <= tolerances.PADDED
+        close = tolerances.PADDED_ENTROPY if name == "entropy" else tolerances.PADDED
+        assert np.nanmax(np.abs(one - two)) <= close, name
     assert np.isnan(cached["received"].sel(group="masked")).all()
 
 
@@ -95,7 +96,8 @@ def test_fields_of_a_padded_batch_are_those_of_single_runs(model, many, seed):
         for name in ("received", "entropy", "diagonal", "value_norm"):
             one, two = trace[name].values, alone[name].values
             np.testing.assert_array_equal(np.isnan(one), np.isnan(two), err_msg=name)
-            assert np.nanmax(np.abs(one - two)) <= tolerances.PADDED, name
+            close = tolerances.PADDED_ENTROPY if name == "entropy" else tolerances.PADDED
+            assert np.nanmax(np.abs(one - two)) <= close, name
 
 
 def test_steps_and_layers_that_were_not_asked_for_are_absent():
@@ -172,7 +174,7 @@ def test_permuting_heads_permutes_fields():
     a, b = aw.run(one, "the anchor drifts", decoding), aw.run(two, "the anchor drifts", decoding)
     for name in ("received", "entropy", "diagonal", "value_norm", "cosine"):
         gap = np.nanmax(np.abs(a[name].values[:, :, order] - b[name].values))
-        assert gap <= tolerances.PADDED, name
+        assert gap <= (tolerances.PADDED_ENTROPY if name == "entropy" else tolerances.PADDED), name
 
 
 def test_both_branches_of_guidance_are_kept_and_labelled():
@@ -180,7 +182,7 @@ def test_both_branches_of_guidance_are_kept_and_labelled():
     trace = aw.run(model, "the anchor", aw.decoding.LowConfidence(4, guidance=2.0))
     share = trace["blind_received"].sel(group="all").sum("key")
     np.testing.assert_allclose(share.values, 1, atol=tolerances.SHARE)
-    assert np.nanmax(np.abs(trace["blind_received"] - trace["received"])) > 1e-4
+    assert np.nanmax(np.abs(trace["blind_received"] - trace["received"])) > 10 * tolerances.PADDED
 
 
 def test_a_replay_refuses_another_model():

@@ -164,7 +164,7 @@ def test_uniform_attention_has_no_sinks_and_absorbs_what_its_null_says():
     assert value(absorbed, "zscore:3").value == 0
     even = metrics.concentration(trace, by=())
     assert value(even, "effective_share").value == pytest.approx(1)
-    assert value(even, "gini").value == pytest.approx(0, abs=1e-6)
+    assert value(even, "gini").value == pytest.approx(0, abs=tolerances.METRIC)
 
 
 def test_uniform_causal_attention_has_sinks_made_of_nothing_and_lift_one():
@@ -173,7 +173,7 @@ def test_uniform_causal_attention_has_sinks_made_of_nothing_and_lift_one():
     table = metrics.sinks(trace, by=())
     assert value(table, "count").value > 1
     for quantity in ("count", "incidence", "absorbed", "greatest"):
-        assert value(table, quantity).lift == pytest.approx(1, abs=1e-5)
+        assert value(table, quantity).lift == pytest.approx(1, abs=tolerances.METRIC)
     assert value(metrics.sink_rate(trace), "first").value == 0  # fair to causal models
 
 
@@ -184,7 +184,9 @@ def test_a_planted_column_is_counted_where_it_is():
     table = metrics.sinks(trace, by=("layer", "head"))
     row = value(table, "count", layer=1, head=2)
     assert row.value == 0.75
-    assert value(table, "absorbed", layer=1, head=2).lift == pytest.approx(62.79, rel=1e-5)
+    assert value(table, "absorbed", layer=1, head=2).lift == pytest.approx(
+        62.79, rel=tolerances.METRIC
+    )
     rest = table[(table.quantity == "count") & ~((table.layer == 1) & (table["head"] == 2))]
     assert (rest.value == 0).all()
     rate = metrics.sink_rate(trace, by=("step",))

@@ -181,7 +181,7 @@ def test_uniform_attention_flows_by_length_and_evenly_by_token():
 def test_a_planted_lift_is_found_wherever_gold_stands(gold_at, times):
     table = metrics.gold_lift(placed(gold_at, times), by=("step", "layer", "gold_index", "gold_at"))
     np.testing.assert_allclose(table.value, times, rtol=tolerances.METRIC)
-    np.testing.assert_allclose(table.null, 1, atol=1e-12)
+    np.testing.assert_allclose(table.null, 1, atol=tolerances.EXACT)
     assert len(table) == 4 and set(table.gold_index) == {gold_at}
     assert set(table.gold_at) == {("start", "middle", "middle", "end")[gold_at]}
 
@@ -195,7 +195,7 @@ def test_causal_attention_to_documents_before_the_answer_has_a_null_of_one():
     table = metrics.gold_lift(trace, by=("step",))
     assert np.isnan(table.value[0]) and table.missing[0] == 1  # no row of the answer yet
     np.testing.assert_allclose(table.value[1:], 1, rtol=tolerances.METRIC)
-    np.testing.assert_allclose(table.null[1:], 1, atol=1e-12)
+    np.testing.assert_allclose(table.null[1:], 1, atol=tolerances.EXACT)
 
 
 def test_a_window_that_hides_gold_has_no_lift_to_expect():
@@ -263,13 +263,15 @@ def items(lifts, number_of=6):
 def test_prompts_that_only_order_documents_otherwise_are_one_item():
     made = items({0: 2.0, 1: 3.0, 3: 4.0}, number_of=5)
     table = metrics.gold_lift(made, by=())
-    assert table.n.item() == 5 and table.value.item() == pytest.approx(3 * 1.02, rel=1e-5)
+    assert table.n.item() == 5 and table.value.item() == pytest.approx(
+        3 * 1.02, rel=tolerances.METRIC
+    )
     assert table.low.item() < table.value.item() < table.high.item()
     apart = metrics.gold_lift(made, items=range(15), by=())
     assert apart.n.item() == 15
     split = metrics.gold_lift(made, by=("gold_at",)).set_index("gold_at")
     assert split.value.to_dict() == pytest.approx(
-        {"start": 2.04, "middle": 3.06, "end": 4.08}, rel=1e-5
+        {"start": 2.04, "middle": 3.06, "end": 4.08}, rel=tolerances.METRIC
     )
     assert set(split.n) == {5}
 
@@ -291,10 +293,10 @@ def test_places_are_equivalent_where_the_lift_is_the_same_and_different_where_it
     same = metrics.gold_places(items({0: 3.0, 1: 3.01, 3: 2.99}), by=())
     assert same.quantity.tolist() == ["start / middle", "start / end", "middle / end"]
     assert same.verdict.tolist() == ["equivalent"] * 3
-    assert same.value[0] == pytest.approx(3 / 3.01, rel=1e-5) and (same.n == 6).all()
+    assert same.value[0] == pytest.approx(3 / 3.01, rel=tolerances.METRIC) and (same.n == 6).all()
     other = metrics.gold_places(items({0: 3.0, 3: 2.0}), by=("layer",))
     assert other.verdict.item() == "different" and other.value.item() == pytest.approx(
-        1.5, rel=1e-5
+        1.5, rel=tolerances.METRIC
     )
     assert other.low.item() <= 1.5001 and other.high.item() >= 1.4999 and other.null.item() == 1
     assert other.attrs["about"]["metric"] == "gold_places" and len(other.attrs["traces"]) == 12
@@ -313,7 +315,7 @@ def test_gold_may_have_another_name_in_every_trace():
         maps = np.broadcast_to(rows, (2, 1, 1, 11, 11)).copy()
         made.append(with_flow(maps, regions, prompt=9))
     table = metrics.gold_lift(made, ["Doc 0", "Doc 2"], by=("gold_index",))
-    assert table.value.tolist() == pytest.approx([4, 4], rel=1e-5)
+    assert table.value.tolist() == pytest.approx([4, 4], rel=tolerances.METRIC)
     assert table.gold_index.tolist() == [0, 2]
     assert table.attrs["about"]["documents"] == ["Doc 0", "Doc 1", "Doc 2"]
 

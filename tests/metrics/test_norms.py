@@ -165,7 +165,7 @@ def test_points_are_sampled_sinks_and_others():
         part = whole[whole.kind == kind]
         assert set(zip(part.step, part.layer, part.position, strict=True)) == exact
         assert len(part) == len(exact)
-    np.testing.assert_allclose(whole.value_norm, value[whole.position], rtol=1e-6)
+    np.testing.assert_allclose(whole.value_norm, value[whole.position], rtol=tolerances.NORM)
     for row in whole.itertuples():
         assert row.received == pytest.approx(shares[row.step, row.layer, row.position])
     some = norms.value_norm_points(trace, ratio(2), count=5, seed=1)
@@ -273,7 +273,7 @@ def test_a_real_run_has_all_of_it():
     default = aw.run(model, "the anchor holds", aw.decoding.LowConfidence(4, 2))
     one, two = (norms.value_norms(t, topk(2)) for t in (trace, default))
     known = one.quantity != "auroc"
-    np.testing.assert_allclose(one.value[known], two.value[known], rtol=1e-5)
+    np.testing.assert_allclose(one.value[known], two.value[known], rtol=tolerances.METRIC)
     assert two.value[~known].isna().all()
 
 

@@ -56,8 +56,8 @@ def test_spans_say_what_a_map_of_who_may_look_at_whom_says(visibility, there, wi
     q = np.arange(there)
     inside = (q[None] >= first[:, None]) & (q[None] < last[:, None])
     rows = inside / inside.sum(-1, keepdims=True)
-    np.testing.assert_allclose(rows[asks].mean(0), shares, atol=1e-12)
-    np.testing.assert_allclose(inside[asks].mean(0), seen, atol=1e-12)
+    np.testing.assert_allclose(rows[asks].mean(0), shares, atol=tolerances.EXACT)
+    np.testing.assert_allclose(inside[asks].mean(0), seen, atol=tolerances.EXACT)
 
 
 @pytest.mark.parametrize("length", [5, 28, 85, 256])
@@ -68,7 +68,7 @@ def test_uniform_causal_attention_has_the_harmonic_null(length):
     harmonic = np.concatenate([[0], np.cumsum(1 / np.arange(1, length))])
     there = length - 1  # the last position is not written yet
     exact = (harmonic[there] - harmonic[:there]) / there
-    np.testing.assert_allclose(null[:there], exact, atol=1e-12)
+    np.testing.assert_allclose(null[:there], exact, atol=tolerances.EXACT)
     assert np.isnan(null[there])
 
 
@@ -110,7 +110,7 @@ def test_the_null_is_what_a_network_with_zero_queries_does(tmp_path):
                 shares = slab.shares(group)
                 null = np.broadcast_to(slab.null(group), shares.shape)
                 np.testing.assert_array_equal(np.isnan(shares), np.isnan(null))
-                np.testing.assert_allclose(shares, null, atol=tolerances.SHARE)
+                np.testing.assert_allclose(shares, null, atol=tolerances.SUMMED)
 
 
 def test_a_window_on_both_sides_is_the_null_of_modernbert(tmp_path):
@@ -127,4 +127,4 @@ def test_a_window_on_both_sides_is_the_null_of_modernbert(tmp_path):
     trace = aw.run(model, canvas=canvas, decoding=aw.decoding.LowConfidence(steps=1), probes=exact)
     for slab in slabs(trace):
         null = np.broadcast_to(slab.null(), slab.shares().shape)
-        np.testing.assert_allclose(slab.shares(), null, atol=tolerances.SHARE)
+        np.testing.assert_allclose(slab.shares(), null, atol=tolerances.SUMMED)

@@ -223,14 +223,15 @@ def test_uniform_bidirectional_attention_rolls_out_to_the_lengths():
     maps = uniform(1, 40, 1, 22)
     trace = rolled(maps, parts(lengths), prompt=20)
     found = quiet(metrics.token_rollout, trace, 0)
-    np.testing.assert_allclose(found.shares, 1 / 22, atol=1e-10)
+    left = 2.0**-40 + tolerances.EXACT  # forty layers halve what a row keeps of itself
+    np.testing.assert_allclose(found.shares, 1 / 22, atol=left)
     with pytest.warns(AnchorwatchWarning, match="have collapsed from layer 4 on: their Dobrushin"):
         table = metrics.rollout(trace)
     last = table[table.layer == 39]
     exact = np.tile(np.array(lengths) / 22, 5)
     for name in ("value", "null", "length_null"):
-        np.testing.assert_allclose(last[name], exact, atol=1e-10)
-    assert last.dobrushin.max() < 1e-10
+        np.testing.assert_allclose(last[name], exact, atol=left)
+    assert last.dobrushin.max() <= left
     # one layer of uniform attention leaves half of each row where it was
     first = table[table.layer == 0].dobrushin
     assert first.tolist() == pytest.approx([0.5] * 25)
@@ -251,13 +252,13 @@ def test_causal_attention_rolls_out_to_the_first_position_whatever_it_looks_at(e
     with pytest.warns(AnchorwatchWarning, match="differences between rows mean nothing"):
         table = metrics.rollout(trace)
     first = table[(table.query_region == "part2") & (table.key_region == "part0")]
-    assert (np.diff(first.value) > -1e-12).all() and first.value.iloc[-1] > 0.95
+    assert (np.diff(first.value) > -tolerances.EXACT).all() and first.value.iloc[-1] > 0.95
     assert first.value.iloc[0] < 0.06
     apart = table.groupby("layer").dobrushin.first()
-    assert (np.diff(apart) < 1e-12).all() and apart.iloc[-1] < 0.05
+    assert (np.diff(apart) < tolerances.EXACT).all() and apart.iloc[-1] < 0.05
     if even:
         np.testing.assert_allclose(
-            table.value.dropna(), table.null[table.value.notna()], atol=1e-10
+            table.value.dropna(), table.null[table.value.notna()], atol=tolerances.EXACT
         )
 
 
@@ -318,7 +319,7 @@ def test_a_causal_sink_absorbs_and_a_bidirectional_one_ends_at_its_share(share):
     trace = rolled(both, regions, prompt=24)
     table = quiet(metrics.published_rollout, trace, by=("query_region", "key_region"))
     ends = table[table.key_region == "part0"].value
-    assert ends.tolist() == pytest.approx([share] * 5, abs=1e-4)
+    assert ends.tolist() == pytest.approx([share] * 5, abs=tolerances.METRIC)
     rows = np.tril(np.full((length, length), 1.0), 0)
     rows[:, 0] = 0
     counts = rows.sum(axis=1, keepdims=True)
@@ -329,10 +330,12 @@ def test_a_causal_sink_absorbs_and_a_bidirectional_one_ends_at_its_share(share):
     causal = rolled(maps, regions, prompt=24, visibility="causal")
     table = quiet(metrics.published_rollout, causal, by=("query_region", "key_region"))
     ends = table[(table.key_region == "part0") & (table.query_region != "part0")].value
-    assert ends.dropna().tolist() == pytest.approx([1 - (1 - share / 2) ** layers] * 3, abs=1e-4)
+    assert ends.dropna().tolist() == pytest.approx(
+        [1 - (1 - share / 2) ** layers] * 3, abs=tolerances.METRIC
+    )
     sunk = quiet(metrics.rollout, causal, sink_share=share)
     assert sunk.value.notna().sum() == 32 * 16  # no answer yet
-    np.testing.assert_allclose(sunk.value, sunk.sink_null, atol=1e-10)
+    np.testing.assert_allclose(sunk.value, sunk.sink_null, atol=tolerances.EXACT)
 
 
 def test_a_hidden_sink_leaves_the_rollout_that_attention_without_it_would_have():
@@ -379,7 +382,7 @@ def test_dobrushin_of_known_rows():
     assert metrics.dobrushin(np.array([[0.5, 0.0], [0.2, 0.0]])) == pytest.approx(0.3)
     assert np.isnan(metrics.dobrushin(np.array([[0.5, 0.5], [np.nan, np.nan]])))
     many = np.stack([np.eye(3), np.full((3, 3), 1 / 3)])
-    np.testing.assert_allclose(metrics.dobrushin(many), [1, 0], atol=1e-12)
+    np.testing.assert_allclose(metrics.dobrushin(many), [1, 0], atol=tolerances.EXACT)
 
 
 def runs(tmp_path):
@@ -423,7 +426,7 @@ def test_networks_roll_out_token_by_token_as_by_region_and_look_evenly_like_the_
                 np.testing.assert_allclose(pooled[name], at[name], atol=tolerances.METRIC)
             if not hidden and decoding.length == 5:  # the sink token may be looked at too
                 last = at[at.query_region == "answer"].length_null
-                np.testing.assert_allclose(last, [3 / 18, 5 / 18, 5 / 18], atol=1e-12)
+                np.testing.assert_allclose(last, [3 / 18, 5 / 18, 5 / 18], atol=tolerances.EXACT)
             if even:
                 np.testing.assert_array_equal(table.value.isna(), table.missing == 1)
                 there = table[table.value.notna()]

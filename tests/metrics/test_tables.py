@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import anchorwatch as aw
+import tolerances
 from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.metrics.amounts import sinks
 from anchorwatch.metrics.cells import Quantity, collapse, mean, ratio, stacked, total
@@ -40,7 +41,7 @@ def test_fewer_than_five_prompts_have_no_interval_and_five_have_one():
     assert (few.interval == "4 prompts, 5 needed").all()
     five = sinks(traces([0.4, 0.5, 0.6, 0.7, 0.8]), by=())
     row = five[five.quantity == "greatest"].iloc[0]
-    assert row.value == pytest.approx(0.6, abs=1e-6)
+    assert row.value == pytest.approx(0.6, abs=tolerances.METRIC)
     assert 0.4 <= row.low < 0.6 < row.high <= 0.8
     assert row.interval == "" and row.n == 5
 
@@ -51,7 +52,7 @@ def test_seeds_of_one_prompt_are_one_observation():
     assert (table.n == 1).all() and table.low.isna().all()
     split = sinks([*traces([0.4], seed=1), *traces([0.8], seed=2)], by=("seed",))
     greatest = split[split.quantity == "greatest"].set_index("seed").value
-    assert greatest.to_dict() == pytest.approx({1: 0.4, 2: 0.8}, abs=1e-6)
+    assert greatest.to_dict() == pytest.approx({1: 0.4, 2: 0.8}, abs=tolerances.METRIC)
 
 
 def test_the_mean_is_over_prompts_not_over_steps():
@@ -59,7 +60,9 @@ def test_the_mean_is_over_prompts_not_over_steps():
     short = np.broadcast_to(column(20, 3, 0.5), (1, 1, 1, 20, 20)).copy()
     both = [planted(long, prompt=4), planted(short, prompt=19, tokens=range(50, 70))]
     table = sinks(both, by=())
-    assert table[table.quantity == "greatest"].value.item() == pytest.approx(0.7, abs=1e-6)
+    assert table[table.quantity == "greatest"].value.item() == pytest.approx(
+        0.7, abs=tolerances.METRIC
+    )
 
 
 def test_two_checkpoints_of_one_name_are_kept_apart():
@@ -91,7 +94,9 @@ def test_others_stand_beside_in_their_own_columns_absent_where_not_given():
     table, other = sinks(traces([0.5]), by=("layer",)), sinks(traces([0.9]), by=("layer",))
     both = beside(table, {"frozen": other, "untrained": None})
     greatest = both[both.quantity == "greatest"].iloc[0]
-    assert greatest.frozen == pytest.approx(0.9, abs=1e-6) and np.isnan(greatest.untrained)
+    assert greatest.frozen == pytest.approx(0.9, abs=tolerances.METRIC) and np.isnan(
+        greatest.untrained
+    )
     assert both.attrs == table.attrs
 
 

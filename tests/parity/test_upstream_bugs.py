@@ -226,7 +226,7 @@ def test_hiding_the_first_key_is_not_padding():
         keys = torch.ones(6, dtype=torch.bool)
         keys[0] = False
         gap = model.logits(ids, keys) - model.logits(ids, keys.expand(6, 6))
-        assert gap[2:].abs().max() <= tolerances.SAME_MATHS * 10, name
+        assert gap[2:].abs().max() <= tolerances.LOGPROB, name
 
 
 def test_pairs_never_overrule_a_sliding_window(tmp_path):

@@ -164,4 +164,4 @@ def test_reach_is_what_is_shown_four_times_in_five():
     for _ in range(2000):
         found = Estimate.mean(rng.normal(beyond, 1, 20), PROMPT)
         shown += found.interval(0.95)[0] > 0
-    assert shown / 2000 == pytest.approx(0.8, abs=0.03)
+    assert shown / 2000 == pytest.approx(0.8, abs=tolerances.of_trials(2000, 0.8))
