@@ -133,9 +133,11 @@ def cpu() -> tuple[str, set[str]]:
     return vendor[1] if vendor else "", set(flags[1].split()) if flags else set()
 
 
-def lacks(machine: Machine) -> str:
-    """Why a configuration cannot be had here, or nothing."""
+def lacks(machine: Machine, own: str) -> str:
+    """Why a configuration is not run here, or nothing; `own` is what torch chooses by itself."""
     vendor, flags = cpu()
+    if machine.variables == {ATEN: own, THREADS: "1"}:
+        return "this CPU's own choice, `make test` runs it"
     if machine.needs and machine.needs not in flags:
         return f"this CPU has no {machine.needs}"
     if machine.vendor and machine.vendor != vendor:
@@ -174,9 +176,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", type=int, default=2, help="workers of pytest (2)")
     workers, failed, began = parser.parse_args().n, 0, time.monotonic()
+    own = effect_of({THREADS: "1"}).values[ATEN]
     for machine in MACHINES:
         label = " ".join(f"{name}={value}" for name, value in machine.variables.items())
-        if reason := lacks(machine):
+        if reason := lacks(machine, own):
             tell(f"skipped  {label}: {reason}")
             continue
         effect = effect_of(machine.variables)
