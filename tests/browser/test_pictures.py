@@ -50,7 +50,7 @@ def test_every_panel_can_be_kept_as_png(look, url, panel):
 
 def test_a_png_has_the_colours_of_the_page(look, url):
     page = look(url).go(f"{url}#v=1&with=none&step=2&layer=1")
-    page.wait_for_timeout(300)
+    page.evaluate("settled()")
     seen = page.evaluate(FRAME, "heads")
     wanted = seen["colour"]
     _, raw = kept(page, "heads", "PNG")
@@ -71,14 +71,14 @@ def test_every_difference_can_be_kept_as_png(look, url, panel):
 
 def test_a_dark_page_makes_a_dark_picture(look, url):
     page = look(url).go(f"{url}#v=1&with=none&step=2&layer=1&theme=dark")
-    page.wait_for_timeout(200)
+    page.evaluate("settled()")
     _, raw = kept(page, "flow", "PNG")
     assert image(raw)[4, 4].max() < 0.25
 
 
 def test_hostile_text_makes_pictures_too(look, url):
     page = look(url).go(f"{url}#v=1&with=none&run=2&step=5&layer=1&head=0&token=1")
-    page.wait_for_timeout(300)
+    page.evaluate("settled()")
     for panel in ("map", "text", "flow"):
         assert image(kept(page, panel, "PNG")[1]).shape[0] > 100
     root = ET.fromstring(kept(page, "flow", "SVG")[1])

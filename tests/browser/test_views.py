@@ -65,7 +65,7 @@ def test_the_sink_map_shows_the_numbers(look, url, plain, head, word):
     page.wait_for_function(
         "() => document.querySelector('[data-panel=map] .says').textContent.includes('layer 1')"
     )
-    page.wait_for_timeout(300)
+    page.evaluate("settled()")
     shares = shares_of(plain, 1, head).astype(np.float32)
     shown = decoded(*codes(shares))
     sinks = np.abs(shares) > 3.9 / 14  # hatched cells have other colours
@@ -260,7 +260,7 @@ def test_the_table_of_the_map_is_the_row(look, url, plain):
     page.wait_for_function(
         "() => [...document.querySelectorAll('[data-panel=map] td')].some(c => c.textContent === 'exact')"
     )
-    page.wait_for_timeout(200)
+    page.evaluate("settled()")
     rows = page.locator("[data-panel=map] tbody tr").all_inner_texts()
     shares = shares_of(plain, 1)[2]
     order = np.argsort(-shares)
@@ -293,7 +293,7 @@ def test_query_groups_can_be_chosen(look, url, plain):
     page.wait_for_function(
         "() => document.querySelector('[data-panel=map] .reading')?.textContent.includes('≈') === false"
     )
-    page.wait_for_timeout(200)
+    page.evaluate("settled()")
     text = page.locator("[data-panel=map] .reading").inner_text()
     assert f"{said(share, 5)} of attention" in text
     assert "masked queries only" in page.locator("[data-panel=map] .says").inner_text()
@@ -312,6 +312,6 @@ def test_play_goes_on_and_stops_at_the_end(look, url):
 def test_nothing_sticks_out(look, url, width):
     for address in (f"{url}#v=1&step=3", f"{url}#v=1&with=1&step=3", f"{url}#v=1&run=2&tables=1"):
         page = look(url, width=width).go(address)
-        page.wait_for_timeout(300)
+        page.evaluate("settled()")
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= width, address
