@@ -235,6 +235,7 @@ def look(pages):
 
     def open_page(allowed, *, width=1280, height=900, dark=False, quiet=True):
         page = idle.pop() if idle else Page(context.new_page())
+        page.page.set_default_timeout(1000 * GUARD)
         used.append((page, quiet))
         page.page.set_viewport_size({"width": width, "height": height})
         page.page.emulate_media(color_scheme="dark" if dark else "light")

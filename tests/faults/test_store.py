@@ -421,6 +421,7 @@ def test_killed_at_every_point_a_write_is_absent_or_whole(tmp_path):
     assert states[-1] is True
 
 
+@pytest.mark.slow
 def test_a_full_disk_at_every_point_leaves_nothing_behind(tmp_path):
     codes = play("fail-write", tmp_path)
     assert codes.count(REFUSED) > 40
@@ -476,6 +477,7 @@ def test_killed_at_any_time_every_name_without_a_dot_is_whole(tmp_path):
         assert path.name.startswith(".") or contents(path) == expected
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_every_point_goes_on_and_becomes_the_same_trace(tmp_path):
     codes = play("kill-run", tmp_path)
     assert len(codes) > 80

@@ -32,6 +32,7 @@ def two(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.slow
 def test_two_processes_have_the_loss_of_one(kind, two, tmp_path):
     alone = fit(SPECS[kind], tmp_path / "one", corpus=Texts(), tokenizer=tokenizer())
     first, second = two[kind]
