@@ -9,7 +9,7 @@ WEB    := $(wildcard web/*.json web/*.ts web/*.js web/src/*.* web/src/*/*.*)
 # From a clone the explorer's page is built; a wheel or an sdist brings it, and needs no Node.
 NODE   := node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null || { echo "the explorer's page needs Node 20.19 or newer, this is $$(node --version 2>/dev/null || echo none): install it (https://nodejs.org), or set ANCHORWATCH_WITHOUT_PAGE=1 to do without the explorer"; exit 1; }
 
-.PHONY: setup setup-browser web check test test-machines test-web test-real bench bench-read bench-train bench-view lab variants study papers film figures tour clean
+.PHONY: setup setup-browser web check test test-web test-slow test-machines test-real bench bench-read bench-train bench-view lab variants study papers film figures tour clean
 
 setup: $(READY)
 
@@ -49,10 +49,16 @@ test-web: $(PAGE)
 	test -d web/node_modules || (cd web && npm install --no-save --silent)
 	cd web && npm run check && npm test
 
-# What measures time runs by itself, after all others.
+# Each worker begins with one half of the tests, in order, so that what modules share is made once;
+# who is done first takes over tests of the other.
+PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
 test: $(READY) setup-browser test-web
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 -m "not real and not alone"
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m alone tests/browser
+	$(PYTEST) -m "not real and not slow"
+
+# What takes long: runs killed at every point, whole reports, cards measured again, wheels.
+test-slow: $(READY) $(PAGE) setup-browser
+	$(PYTEST) -m "slow and not real"
 
 # Parity and laws as other CPUs would compute them: vector widths, threads, kernels.
 test-machines: $(READY)
@@ -65,8 +71,10 @@ test-real: $(READY)
 film: $(READY)
 	$(BIN)/python docs/film.py
 
+# What watching costs; then help, loading and lab runs, each number beside its limit.
 bench: $(READY)
 	$(BIN)/python benchmarks/attention.py
+	$(BIN)/python benchmarks/start.py
 
 bench-read: $(READY)
 	$(BIN)/python benchmarks/metrics.py
@@ -76,7 +84,7 @@ bench-train: $(READY)
 
 # First paint, scrub, export: on a quiet machine, each number beside its limit.
 bench-view: $(READY) $(PAGE) setup-browser
-	$(BIN)/python -m pytest -q -m alone tests/browser
+	$(BIN)/python benchmarks/view.py
 
 lab: $(READY)
 	$(BIN)/python recipes/lab.py

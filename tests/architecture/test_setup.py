@@ -1,5 +1,7 @@
 """What set-up says on a machine that lacks something: a sentence, before anything is done."""
 
+import ast
+import re
 import subprocess
 from pathlib import Path
 
@@ -67,11 +69,59 @@ def test_an_old_node_or_none_is_said_before_anything_is_installed(tools, script,
     assert "installed" not in said
 
 
-def test_tests_need_the_browser_and_time_is_measured_last():
-    """Both are in what `make test` would do, in this order."""
-    command = ["/usr/bin/make", "-n", "test"]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    browser = said.index("need Chromium")
-    many, alone = said.index('-m "not real and not alone"'), said.index("-m alone")
-    assert browser < many < alone
-    assert "-n 2" not in said[alone:].splitlines()[0]
+def planned(target):
+    """What `make` would type for a target."""
+    command = ["/usr/bin/make", "-n", target]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("target", ["test", "test-slow"])
+def test_tests_need_the_browser_first(target):
+    said = planned(target)
+    assert said.index("need Chromium") < said.index("-m pytest")
+
+
+def test_every_test_is_run_before_a_change_lands():
+    """A test has one of three marks or none, and a target for each of them is in .ci/run."""
+    chosen = {"test": '"not real and not slow"', "test-slow": '"slow and not real"'}
+    chosen["test-real"] = "real tests/real"
+    for target, words in chosen.items():
+        assert f"-m {words}" in planned(target)
+    parts = re.search(r"for part in (.*); do", (ROOT / ".ci" / "run").read_text()).group(1).split()
+    assert parts == ["check", "test", "test-slow", "test-machines", "test-real"]
+
+
+CLOCKS = re.compile(r"perf_counter|monotonic\(|process_time|wait_for_timeout|\bsleep\(")
+
+
+def test_no_test_measures_time_or_sleeps():
+    """A busy machine would fail it: benchmarks print times, `waiting.wait_until` waits."""
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if CLOCKS.search(line) and path.name not in ("waiting.py", Path(__file__).name)
+    ]
+    assert found == []
+
+
+def test_laws_assume_and_never_return():
+    """An example that a law is not about is not counted as one that obeys it."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for law in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(law, ast.FunctionDef) and any(
+                re.match(r"(given|law)\(", ast.unparse(mark)) for mark in law.decorator_list
+            ):
+                inner = {
+                    id(node)
+                    for part in ast.walk(law)
+                    if isinstance(part, ast.FunctionDef | ast.Lambda) and part is not law
+                    for node in ast.walk(part)
+                }
+                found += [
+                    f"{path.name}:{node.lineno}"
+                    for node in ast.walk(law)
+                    if isinstance(node, ast.Return) and id(node) not in inner
+                ]
+    assert found == []

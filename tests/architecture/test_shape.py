@@ -1,4 +1,4 @@
-"""The shape of the project: what is public, what imports what, how long things are."""
+"""The shape of the project: what is public, and what imports what."""
 
 import ast
 import subprocess
@@ -71,28 +71,12 @@ def modules():
     return sorted(SOURCE.rglob("*.py"))
 
 
-def test_a_module_is_a_sitting_and_a_function_a_screen():
+def test_no_function_takes_keywords_it_does_not_name():
     for path in modules():
-        text = path.read_text()
-        assert text.count("\n") <= 400, f"{path.name} has {text.count(chr(10))} lines"
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
-                start = node.body[0].end_lineno if ast.get_docstring(node) else node.lineno
-                length = node.end_lineno - start
-                assert length <= 45 or path.name == "cli.py", f"{path.name}:{node.name} {length}"
                 # transformers decides the signature of its attention plug
                 assert node.args.kwarg is None or node.name == "attend", f"{path.name}:{node.name}"
-
-
-def test_a_source_of_the_page_is_a_sitting_too():
-    files = [
-        *(SOURCE.parents[1] / "web" / "src").rglob("*.svelte"),
-        *(SOURCE.parents[1] / "web" / "src").rglob("*.ts"),
-    ]
-    assert len(files) > 20
-    for path in files:
-        lines = path.read_text().count("\n")
-        assert lines <= 400, f"{path.name} has {lines} lines"
 
 
 def test_every_module_says_what_it_is_for():

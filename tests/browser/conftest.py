@@ -1,9 +1,7 @@
 """A browser, a server, and pages that may talk to nobody else. Without a browser the tests fail."""
 
 import shutil
-import socket
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ from anchorwatch.explorer.server import Server
 from anchorwatch.explorer.tiles import Run
 from planted import planted, random_maps
 from shown import hostile, small
+from waiting import GUARD, listens, wait_until
 
 FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
@@ -108,18 +107,13 @@ def serving():
         thread = threading.Thread(target=server.serve, daemon=True)
         thread.start()
         held.append((server, thread))
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", server.port)) == 0:
-                    return server.url
-            time.sleep(0.02)
-        raise AssertionError("the server did not start")
+        wait_until(lambda: listens(server.port), "the start of the server")
+        return server.url
 
     yield serve
     for server, thread in held:
         server.close()
-        thread.join(timeout=20)
+        thread.join(timeout=GUARD)
 
 
 @pytest.fixture(scope="session")
@@ -136,22 +130,61 @@ def url(serving, plain, causal, damaged, foreign):
     return serving(runs)
 
 
+PENDING = """(() => {
+  let pending = 0;
+  const timers = new Set();
+  const [later, cancel] = [window.setTimeout.bind(window), window.clearTimeout.bind(window)];
+  window.setTimeout = (act, delay = 0, ...more) => {
+    if (delay >= 1000) return later(act, delay, ...more);
+    const id = later(() => { timers.delete(id); act(...more); }, delay);
+    timers.add(id);
+    return id;
+  };
+  window.clearTimeout = id => { timers.delete(id); cancel(id); };
+  const counted = act => function (...given) {
+    pending++;
+    return act.apply(this, given).finally(() => pending--);
+  };
+  window.fetch = counted(window.fetch);
+  for (const name of ["arrayBuffer", "json", "text"])
+    Response.prototype[name] = counted(Response.prototype[name]);
+  window.timersLeft = () => timers.size;
+  window.settled = async () => {
+    const frame = () => new Promise(done => requestAnimationFrame(() => later(done, 0)));
+    for (let quiet = 0; quiet < 2; quiet = pending + timers.size ? 0 : quiet + 1) await frame();
+  };
+})()"""
+"""Counts what a page has begun: timers below a second, requests, and bodies that are read."""
+
+
 class Page:
     """A page under watch: what it said, and whom it asked."""
 
-    def __init__(self, page, allowed):
-        self.page, self.said, self.outside = page, [], []
+    def __init__(self, page):
+        self.page, self.said, self.outside, self.asked, self.allowed = page, [], [], [], ()
+        page.add_init_script(PENDING)
         page.on("console", lambda m: self.said.append(f"{m.type}: {m.text}"))
         page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
+        page.on("request", lambda request: self.asked.append(request.url))
 
-        def route(held):
-            if held.request.url.startswith(allowed):
-                held.continue_()
-            else:
-                self.outside.append(held.request.url)
-                held.abort()
+    def begin(self, allowed):
+        """Watch anew: what may be asked begins with one of `allowed`."""
+        self.allowed = allowed
+        for kept in (self.said, self.outside, self.asked):
+            kept.clear()
+        self.page.route("**/*", self._route)
 
-        page.route("**/*", route)
+    def _route(self, route):
+        if route.request.url.startswith(self.allowed):
+            route.continue_()
+        else:
+            self.outside.append(route.request.url)
+            route.abort()
+
+    def settle(self):
+        """Wait until the page has nothing left to do: no timer, no request, and all is drawn."""
+        self.page.evaluate("settled()")
+        return self.page
 
     def go(self, address):
         """Open an address anew and wait for the first picture, or for what is said instead."""
@@ -168,7 +201,7 @@ class Page:
         if has is not None:
             self.page.wait_for_function("word => location.hash.includes(word)", arg=has)
         else:
-            self.page.wait_for_timeout(250)
+            self.settle()
         return self.page.evaluate("location.hash")
 
     def axe(self):
@@ -185,28 +218,34 @@ class Page:
         assert self.outside == []
 
 
+@pytest.fixture(scope="session")
+def pages(browser):
+    """Pages that tests use one after another: a new one each time takes three times as long."""
+    context = browser.new_context(reduced_motion="reduce")
+    idle = []
+    yield context, idle
+    context.close()
+
+
 @pytest.fixture
-def look(browser, request):
+def look(pages):
     """Open pages that may ask only `allowed`; each must have been quiet in the end."""
-    held = []
+    context, idle = pages
+    used = []
 
     def open_page(allowed, *, width=1280, height=900, dark=False, quiet=True):
-        context = browser.new_context(
-            viewport={"width": width, "height": height},
-            color_scheme="dark" if dark else "light",
-            reduced_motion="reduce",
-        )
-        held.append(
-            (
-                context,
-                page := Page(context.new_page(), (allowed, "about:", "data:", "blob:")),
-                quiet,
-            )
-        )
+        page = idle.pop() if idle else Page(context.new_page())
+        page.page.set_default_timeout(1000 * GUARD)
+        used.append((page, quiet))
+        page.page.set_viewport_size({"width": width, "height": height})
+        page.page.emulate_media(color_scheme="dark" if dark else "light")
+        page.begin((allowed, "about:", "data:", "blob:"))
         return page
 
     yield open_page
-    for context, page, quiet in held:
+    for page, quiet in used:
         if quiet:
             page.quiet()
-        context.close()
+        page.page.unroute_all(behavior="ignoreErrors")
+        page.page.goto("about:blank")
+    idle += [page for page, _ in used]  # those of a test that failed are left alone

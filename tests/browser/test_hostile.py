@@ -30,7 +30,7 @@ def test_hostile_tokens_are_text_everywhere(look, url, sent, where):
         if where == "server"
         else f"{address}step=5&layer=1&tables=1"
     )
-    page.wait_for_timeout(300)
+    page.evaluate("settled()")
     shown = texts(page)
     role = hostile().role[5]
     for position, text in enumerate(HOSTILE):

@@ -27,20 +27,23 @@ def test_a_link_brings_everything_back(look, url):
     address = held.hash("tables=1")
     for word in ("step=3", "layer=2", "head=1", "token=2", "scale=share"):
         assert word in address
-    page.wait_for_timeout(400)
+    page.evaluate("settled()")
     said = reading(page)
     again = look(url)
     page = again.go(url + address)
-    page.wait_for_timeout(400)
+    page.evaluate("settled()")
     assert reading(page) == said
     assert again.hash() == address
 
 
 def test_a_page_begins_in_the_middle_layer_however_slow(look, url):
     held = look(url)
-    held.page.route(
-        "**/header.json", lambda route: (held.page.wait_for_timeout(500), route.continue_())
-    )
+
+    def hold(route):  # until the page has done all that it does meanwhile
+        held.page.wait_for_function("() => timersLeft() === 0")
+        route.continue_()
+
+    held.page.route("**/header.json", hold)
     held.go(url)
     assert "layer=1" in held.hash("layer=1")
     assert "layer 1" in held.page.locator("[data-panel=mapA] .says").inner_text()
@@ -123,7 +126,7 @@ def test_the_panel_that_has_the_focus_is_enlarged(look, url):
 
 def test_every_control_can_be_reached_with_tab(look, url):
     page = look(url).go(f"{url}#v=1&with=none&step=3&layer=1")
-    page.wait_for_timeout(300)
+    page.evaluate("settled()")
     for _ in range(80):
         page.keyboard.press("Tab")
         page.evaluate("document.activeElement.dataset.seen = 'yes'")
@@ -181,7 +184,7 @@ def test_the_difference_is_b_minus_a(look, serving, plain, causal):
     url = serving([Run(given(plain)), Run(given(causal))])
     page = look(url).go(f"{url}#v=1&with=1&align=step&step=2&layer=1&token=3&scale=share")
     page.wait_for_selector("[data-panel=difference] canvas[data-drawn]")
-    page.wait_for_timeout(300)
+    page.evaluate("settled()")
     one, two = (
         t["received"].sel(group="all")[2, 1].mean("head").values[3] for t in (plain, causal)
     )
@@ -402,12 +405,18 @@ AXED = {
 }
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_axe_finds_nothing(look, url, dark):
+LOOKS = [
+    pytest.param(False, tuple(AXED), id="light"),
+    pytest.param(True, ("two runs", "tables", "damaged"), id="dark", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("dark", "names"), LOOKS)
+def test_axe_finds_nothing(look, url, dark, names):
     held = look(url, dark=dark)
     found = {}
-    for name, address in list(AXED.items())[: 3 if dark else None]:
-        held.go(url + address).wait_for_timeout(400)
+    for name in names:
+        held.go(url + AXED[name]).evaluate("settled()")
         if wrong := held.axe():
             found[name] = wrong
     assert found == {}

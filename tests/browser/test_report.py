@@ -54,8 +54,15 @@ def opened(browser, place):
     assert {url.partition("#")[0] for url in asked} == {place.as_uri()}
 
 
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+LOOKS = [
+    pytest.param(DESK, False, id="desk-light"),
+    pytest.param(DESK, True, id="desk-dark", marks=pytest.mark.slow),
+    pytest.param(PHONE, False, id="phone-light", marks=pytest.mark.slow),
+    pytest.param(PHONE, True, id="phone-dark", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("size", "dark"), LOOKS)
 def test_axe_finds_nothing(opened, size, dark):
     page = opened(size, dark=dark)
     page.evaluate(AXE.read_text())

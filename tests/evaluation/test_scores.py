@@ -5,7 +5,7 @@ import string
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from rouge_score import rouge_scorer
 
@@ -183,8 +183,7 @@ def test_scores_are_shares_and_ordered(prediction, answers):
 @given(texts, some, texts)
 def test_an_answer_more_never_costs(prediction, answers, other):
     left = [one for one in answers if scores.normalised(one)]
-    if not left:
-        return  # of nothing alone, another answer takes its place
+    assume(left)  # of nothing alone, another answer takes its place
     before, after = (scores.score_all(prediction, one) for one in (left, [*left, other]))
     for name in scores.SCORES:
         if name != "rouge1_recall":
@@ -238,8 +237,8 @@ ascii_text = st.text(st.sampled_from(string.ascii_letters + " .,'_-019"), max_si
 
 @given(ascii_text, ascii_text)
 def test_rouge_agrees_with_the_published_package(prediction, answer):
+    # the package gives 0 where there is nothing to recall
+    assume(any(letter.isalnum() for letter in answer))
     scorer = rouge_scorer.RougeScorer(["rouge1"], use_stemmer=False)
     published = scorer.score(answer, prediction)["rouge1"].recall
-    if not any(letter.isalnum() for letter in answer):
-        return  # the package gives 0 where there is nothing to recall
     assert scores.rouge1_recall(prediction, [answer]) == pytest.approx(published, rel=1e-12)

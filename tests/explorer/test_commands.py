@@ -4,7 +4,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 import webbrowser
@@ -24,6 +23,7 @@ from anchorwatch.explorer.opening import given
 from anchorwatch.explorer.tiles import MissingError, Run
 from command import COMMAND, ENV, one_line_of, type_in
 from shown import small
+from waiting import GUARD, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +54,10 @@ def test_view_serves_until_interrupted(path):
     try:
         address = running.stdout.readline().strip()
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32,}/#v=1&step=3", address)
-        with urllib.request.urlopen(address.partition("#")[0], timeout=20) as answer:
+        with urllib.request.urlopen(address.partition("#")[0], timeout=GUARD) as answer:
             assert b"<div id=app>" in answer.read()
         running.send_signal(signal.SIGINT)
-        _, talk = running.communicate(timeout=30)
+        _, talk = running.communicate(timeout=GUARD)
     finally:
         running.kill()
         running.communicate()
@@ -82,17 +82,15 @@ def test_no_list_of_processes_shows_the_token(path, tmp_path, how):
     )
     try:
         address = running.stdout.readline().strip()
-        deadline = time.monotonic() + 30
-        while not left.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(left.exists, "the start of the browser")
         given_to_it = left.read_text().strip()
         assert given_to_it.startswith(f"file://{tmp_path}/private/anchorwatch-")
         assert escape(address) in Path(given_to_it.removeprefix("file://")).read_text()
         host = address.split("/")[2]
         with pytest.raises(urllib.error.HTTPError, match="403"):  # it serves, and says no
-            urllib.request.urlopen(f"http://{host}/wrong/", timeout=20)
+            urllib.request.urlopen(f"http://{host}/wrong/", timeout=GUARD)
         running.send_signal(how)
-        running.communicate(timeout=30)
+        running.communicate(timeout=GUARD)
     finally:
         running.kill()
         running.communicate()

@@ -6,7 +6,6 @@ import json
 import socket
 import stat
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from html import escape
@@ -20,6 +19,7 @@ from anchorwatch.explorer.opening import given
 from anchorwatch.explorer.server import Server, link, spot
 from anchorwatch.explorer.tiles import Run
 from shown import HOSTILE, hostile, small
+from waiting import GUARD, listens, wait_until
 
 
 class Held:
@@ -29,16 +29,10 @@ class Held:
         self.server = Server(runs, layer=layer)
         self.thread = threading.Thread(target=self.server.serve, daemon=True)
         self.thread.start()
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.server.port)) == 0:
-                    return
-            time.sleep(0.02)
-        raise AssertionError("the server did not start")
+        wait_until(lambda: listens(self.server.port), "the start of the server")
 
     def raw(self, text: bytes) -> tuple[int, bytes]:
-        with socket.create_connection(("127.0.0.1", self.server.port), timeout=10) as wire:
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=GUARD) as wire:
             wire.sendall(text)
             held = b""
             while block := wire.recv(1 << 16):
@@ -47,7 +41,9 @@ class Held:
         return status, held
 
     def get(self, path, method="GET", **headers):
-        with closing(http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)) as wire:
+        with closing(
+            http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=GUARD)
+        ) as wire:
             wire.request(method, path, headers=headers)
             answer = wire.getresponse()
             return answer.status, answer.read(), dict(answer.getheaders())
@@ -61,7 +57,7 @@ def held():
     server = Held([Run(given(small())), Run(given(hostile()))])
     yield server
     server.server.close()
-    server.thread.join(timeout=20)
+    server.thread.join(timeout=GUARD)
 
 
 def test_it_serves_headers_and_packets(held):
@@ -82,7 +78,7 @@ def test_the_first_run_alone_is_prepared_where_the_page_will_open(monkeypatch):
         assert asked == [(runs[0], 2)]
     finally:
         held.server.close()
-        held.thread.join(timeout=20)
+        held.thread.join(timeout=GUARD)
 
 
 def test_every_answer_carries_the_policy(held):
@@ -184,7 +180,7 @@ def test_the_way_in_is_a_file_that_nobody_else_can_read_and_goes_when_it_was_use
     again = one.server.door(place)
     assert again != file
     one.server.close()
-    one.thread.join(timeout=20)
+    one.thread.join(timeout=GUARD)
     assert not again.parent.exists()
 
 
@@ -239,7 +235,7 @@ def test_a_websocket_is_refused(held):
     upgrade = f"GET /{held.server.token}/ HTTP/1.1\r\nHost: 127.0.0.1:{held.server.port}\r\n"
     upgrade += "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     upgrade += "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", held.server.port), timeout=10) as wire:
+    with socket.create_connection(("127.0.0.1", held.server.port), timeout=GUARD) as wire:
         wire.sendall(upgrade.encode())
         assert b" 101 " not in wire.recv(4096)
 

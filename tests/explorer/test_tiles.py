@@ -17,6 +17,7 @@ from anchorwatch.trace import ROLES
 from planted import planted, random_maps
 from shown import large, small
 from tolerances import SUMMED
+from waiting import GUARD
 
 SHARES = hnp.arrays(
     np.float32,
@@ -385,7 +386,7 @@ def test_a_query_group_has_its_own_null():
 def test_what_is_small_does_not_wait_for_a_layer_that_is_being_made(key):
     run = Run(given(small()))
     with run._lock, ThreadPoolExecutor() as pool:
-        assert pool.submit(run.packet, key).result(timeout=20) == Run(given(small())).packet(key)
+        assert pool.submit(run.packet, key).result(timeout=GUARD) == Run(given(small())).packet(key)
 
 
 def test_what_is_prepared_is_the_layer_a_page_asks_for_first():

@@ -9,10 +9,11 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ import pytest
 import xarray as xr
 
 import anchorwatch as aw
-from anchorwatch import commits
+from anchorwatch import commits, store
 from anchorwatch.errors import TraceError
 from anchorwatch.store import BLOCK_STEPS, Partial, Spec, damage, extent, opened, write
 
@@ -420,6 +421,7 @@ def test_killed_at_every_point_a_write_is_absent_or_whole(tmp_path):
     assert states[-1] is True
 
 
+@pytest.mark.slow
 def test_a_full_disk_at_every_point_leaves_nothing_behind(tmp_path):
     codes = play("fail-write", tmp_path)
     assert codes.count(REFUSED) > 40
@@ -434,20 +436,33 @@ def test_a_full_disk_at_every_point_leaves_nothing_behind(tmp_path):
 def test_what_zarr_still_writes_when_a_write_fails_is_removed_too(tmp_path, monkeypatch):
     import zarr.storage._local as local
 
-    put, slept = local._put, []
+    from waiting import GUARD
+
+    put, late, ended, removed = local._put, [], store._ended, shutil.rmtree
+    failed = threading.Event()  # the store waits for the others, or has removed the folder already
 
     def uneven(path, value, exclusive=False):
         if path.parent.name == "received":
             disk_full()
         if exclusive:
-            time.sleep(0.2)
-            slept.append(path)
+            assert failed.wait(GUARD)
+            late.append(path)
         return put(path, value, exclusive)
 
+    async def told():
+        failed.set()
+        await ended()
+
+    def remove(*given, **named):
+        removed(*given, **named)
+        failed.set()
+
     monkeypatch.setattr(local, "_put", uneven)
+    monkeypatch.setattr(store, "_ended", told)
+    monkeypatch.setattr(shutil, "rmtree", remove)
     with pytest.raises(OSError, match="No space"):
         write(tmp_path / "a.trace", small())
-    assert slept, "nothing was written beside the write that failed: this test tests nothing"
+    assert late, "nothing was written beside the write that failed: this test tests nothing"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -462,6 +477,7 @@ def test_killed_at_any_time_every_name_without_a_dot_is_whole(tmp_path):
         assert path.name.startswith(".") or contents(path) == expected
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_every_point_goes_on_and_becomes_the_same_trace(tmp_path):
     codes = play("kill-run", tmp_path)
     assert len(codes) > 80
@@ -732,15 +748,18 @@ def write_on(folder):
 
 
 def storm(root):
-    rng, codes = random.Random(0), []
+    """Kill writers that go on while they are killed: some in their first trace, some later."""
+    codes = []
     for n in range(12):
         folder = root / str(n)
         folder.mkdir()
-        pid = dies(functools.partial(write_on, folder))
-        while n % 2 and not (folder / "0.trace").exists():
-            time.sleep(0.005)
-        time.sleep(rng.uniform(0, 0.1))
+        reading, writing = os.pipe()
+        tell = functools.partial(os.write, writing, b".")
+        pid = dies(functools.partial(write_on, folder), 5 + 13 * n, str(folder), tell)
+        os.read(reading, 1)
         os.kill(pid, signal.SIGKILL)
+        os.close(reading)
+        os.close(writing)
         codes.append(ended(pid))
     return codes
 

@@ -37,6 +37,7 @@ from anchorwatch.studies.verdicts import ALPHA, REFUTED, SUPPORTED, verdicts
 from evidenced import answered, looked_at, opened, seeds
 
 RUNS = 150
+pytestmark = pytest.mark.slow
 COLUMN = sink_token_seeds.BOUND
 
 

@@ -43,6 +43,8 @@ from planted import planted, random_maps
 LARGEST = 8_000_000
 FEW = ("floating/H2", "floating/H23", "sink_token/H5")
 """Claims of each kind of evidence that is compared, two of which draw."""
+SOME = (*FEW, "floating/H1", "floating/H3", "sinks/H13", "sink_token/H6")
+"""And of every verdict, some whose pictures cannot be drawn."""
 HOSTILE = {
     "mdm": "</script><script>alert(1)</script>",
     "arm": '"><img src=x onerror=alert(2)>',
@@ -93,16 +95,23 @@ def words(study):
     return page(study, {}, [])
 
 
-@pytest.fixture(scope="module")
-def written(study, tmp_path_factory):
-    """What is written of a study whose claims draw, and compare."""
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(SOME, id="some"),
+        pytest.param((), id="all", marks=pytest.mark.slow),
+    ],
+)
+def written(request, tmp_path_factory):
+    """A study whose claims draw, and compare; its page; and the folder of them."""
+    study = reported.study(names=request.param)
     folder = tmp_path_factory.mktemp("report")
     stale = folder / "figures" / "sinks-H99.pdf"
     kept = folder / "figures" / "mine.pdf"
     stale.parent.mkdir()
     for path in (stale, kept):
         path.write_bytes(b"old")
-    return write(study, folder), folder
+    return study, write(study, folder), folder
 
 
 def one(criteria, values, unit="prompt"):
@@ -147,7 +156,7 @@ def test_a_claim_that_ran_has_a_picture_of_each_criterion_and_the_others_what_th
 
 
 def test_the_page_is_well_formed_and_its_ids_are_its_own(written):
-    found = Found(written[0].read_text())
+    found = Found(written[1].read_text())
     assert found.crossed == []
     assert found.open == []
     assert len(set(found.ids)) == len(found.ids)
@@ -161,7 +170,7 @@ def test_the_page_is_well_formed_and_its_ids_are_its_own(written):
 
 
 def test_the_page_is_one_small_file_that_asks_nobody(written):
-    text = written[0].read_text()
+    text = written[1].read_text()
     assert len(text.encode()) < LARGEST
     found = Found(text)
     for name, held in found.tags:
@@ -204,8 +213,8 @@ def test_the_same_study_gives_the_same_bytes(tmp_path):
         assert a.read_bytes() == b.read_bytes()
 
 
-def test_every_picture_is_a_pdf_and_old_ones_go(study, written):
-    _, folder = written
+def test_every_picture_is_a_pdf_and_old_ones_go(written):
+    study, _, folder = written
     names = {path.stem for path in (folder / "figures").glob("*.pdf")}
     ran = {one.claim.id.replace("/", "-") for one in study.findings if one.verdict}
     assert ran <= names
@@ -215,8 +224,8 @@ def test_every_picture_is_a_pdf_and_old_ones_go(study, written):
     assert not lacking & names
 
 
-def test_what_a_claim_draws_is_on_the_page_or_why_not(study, written):
-    text = written[0].read_text()
+def test_what_a_claim_draws_is_on_the_page_or_why_not(written):
+    text = written[1].read_text()
     assert 'id="floating-H2-drawn-' in text
     assert "its picture could not be drawn" in text  # of evidence that was not planted
 

@@ -10,6 +10,7 @@ from anchorwatch.evaluation import grid
 from anchorwatch.studies import gathering
 from anchorwatch.studies.budget import Budget
 
+pytestmark = pytest.mark.slow
 SMALL = Budget("small", prompts=5, length=4, steps=4, items=5, rows=5, answer=4)
 NAMES = ["floating/H24", "floating/H27", "sinks/H2", "sinks/H14"]
 """Answers, rows, runs and effects."""

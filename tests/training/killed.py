@@ -7,7 +7,6 @@ for each, and writes how it ended.
 import os
 import signal
 import sys
-import threading
 import traceback
 from pathlib import Path
 
@@ -63,17 +62,18 @@ MOMENTS = {
     "before the model": (checkpoints, "save_model", False),
     "after the model": (checkpoints, "save_model", True),
 }
+OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir")
 
 
 def run(out, moment, number):
-    if moment == "after milliseconds":
-        begin = loop.Trainer.run
+    if moment == "before a file operation":
+        left = iter(range(int(number) - 1, -1, -1))
 
-        def timed(trainer):
-            threading.Timer(int(number) / 1000, die).start()
-            return begin(trainer)
+        def watch(event, given):
+            if event in OPERATIONS and str(given[0]).startswith(out) and next(left) == 0:
+                die()
 
-        loop.Trainer.run = timed
+        sys.addaudithook(watch)
     elif moment != "never":
         owner, name, after = MOMENTS[moment]
         setattr(owner, name, dying(getattr(owner, name), int(number), after=after))

@@ -10,6 +10,7 @@ import pytest
 from anchorwatch.training import fit
 from tolerances import SHARED_LOSS
 from toy_texts import Texts, tokenizer
+from waiting import GUARD
 
 SCRIPT = Path(__file__).with_name("shared.py")
 sys.path.insert(0, str(SCRIPT.parent))
@@ -22,7 +23,7 @@ def two(tmp_path_factory):
     """What each rank of two processes said, by kind."""
     folder = tmp_path_factory.mktemp("two")
     words = [sys.executable, str(SCRIPT), str(folder), "2"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=GUARD)
     assert done.returncode == 0, done.stderr
     return {
         kind: [json.loads((folder / f"{kind}.rank{rank}.json").read_text()) for rank in (0, 1)]
@@ -31,6 +32,7 @@ def two(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.slow
 def test_two_processes_have_the_loss_of_one(kind, two, tmp_path):
     alone = fit(SPECS[kind], tmp_path / "one", corpus=Texts(), tokenizer=tokenizer())
     first, second = two[kind]

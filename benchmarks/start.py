@@ -1,0 +1,84 @@
+"""What a person waits for before anything is shown, beside what we promise: part of `make bench`.
+
+`anchorwatch --help` from nothing, and as a multiple of a bare Python's start; loading each model
+that ships, and as a multiple of reading its weights; one run of 64 steps with the default probes,
+and as a multiple of the same without. Numbers are the best of several turns, and only printed.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+import anchorwatch as aw
+from anchorwatch.lab import measure
+from anchorwatch.models.lab import MODELS, NAMES
+
+HELP_S, LOAD_S, RUN_S = 0.4, 2.0, 15.0
+ENV = os.environ | {"HF_HUB_OFFLINE": "1"}
+
+
+def best(act, turns):
+    """The shortest of several turns, in seconds."""
+    times = []
+    for _ in range(turns):
+        begun = time.perf_counter()
+        act()
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def say(what, seconds, limit, beside, base):
+    over = "" if seconds < limit else "  OVER"
+    ratio = seconds / base
+    print(
+        f"  {what:<28}{seconds:>8.2f} s  limit {limit:g} s{over}  {ratio:.1f}x {beside}", flush=True
+    )
+    return {"seconds": seconds, "limit": limit, "ratio": ratio, "of": beside}
+
+
+def typed(*words):
+    subprocess.run(words, capture_output=True, env=ENV, check=True)
+
+
+def help_row(turns):
+    command = str(Path(sys.executable).with_name("anchorwatch"))
+    bare = best(lambda: typed(sys.executable, "-c", "pass"), turns)
+    seconds = best(lambda: typed(command, "--help"), turns)
+    return say("anchorwatch --help", seconds, HELP_S, "a bare Python", bare)
+
+
+def load_row(name, turns):
+    weights = MODELS / name.removeprefix("lab/") / "model.safetensors"
+    reading = best(lambda: load_file(weights), turns)
+    return say(f"load {name}", best(lambda: aw.load(name), turns), LOAD_S, "reading it", reading)
+
+
+def run_row(name, turns):
+    model = aw.load(name)
+    kind = aw.decoding.LeftToRight if name == "lab/arm" else aw.decoding.LowConfidence
+    prompt, decoding = measure.CONTEXTS["gold"][0][0].prompt(), kind(length=64)
+    plain = best(lambda: aw.run(model, prompt, decoding, probes=()), turns)
+    seconds = best(lambda: aw.run(model, prompt, decoding), turns)
+    return say(f"run {name}, 64 steps", seconds, RUN_S, "without probes", plain)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/start.json"))
+    given = parser.parse_args()
+    aw.load("tiny/llada")  # imports are not loading
+    rows = {"help": help_row(given.turns)}
+    rows |= {f"load {name}": load_row(name, given.turns) for name in NAMES}
+    rows |= {f"run {name}": run_row(name, given.turns) for name in NAMES}
+    given.out.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
