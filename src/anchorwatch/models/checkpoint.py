@@ -100,6 +100,18 @@ def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, An
     return content
 
 
+def refuse_odd_files(folder: Path) -> None:
+    """Refuse a folder with a pipe, a socket or a device where a checkpoint has files.
+
+    Links are followed, as the hub's cache is made of them, and what they lead to is looked at.
+    """
+    for path in sorted(folder.iterdir()):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ModelError(
+                f"{path} is no ordinary file (a pipe, a socket or a device): remove it"
+            )
+
+
 def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
     """The safetensors files, each with the tensors an index promises of it (None: no index)."""
     if (folder / _INDEX).is_file():

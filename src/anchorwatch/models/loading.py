@@ -253,7 +253,9 @@ def _empty_network(
         set_visibility(family, stock)
         auto = AutoModelForMaskedLM if masked else AutoModelForCausalLM
         with init_empty_weights(include_buffers=False):
-            network = auto.from_config(stock, attn_implementation=NAME)
+            network = auto.from_config(
+                stock, attn_implementation=NAME, trust_remote_code=False
+            )
         prove_positions(network)
         return network
     except AnchorwatchError:
