@@ -12,6 +12,7 @@ from typing import Any
 
 import transformers
 from packaging.version import InvalidVersion, Version
+from tokenizers import Tokenizer
 from transformers import (
     CONFIG_MAPPING,
     TOKENIZER_MAPPING,
@@ -67,7 +68,7 @@ def load_tokenizer(folder: Path, family: Family) -> PreTrainedTokenizerBase | No
     named = said.get("tokenizer_class")
     bare = _bare_config(folder, config)
     unread = "auto_map" in said and type(bare) not in TOKENIZER_MAPPING
-    if (unread if named is None else not _is_known(_CONFIG, named)):
+    if unread if named is None else not _is_known(_CONFIG, named):
         return _read(folder, lambda: stock.from_pretrained(folder, trust_remote_code=False))
     return _read(folder, lambda: _auto_tokenizer(folder, bare, config))
 
@@ -203,10 +204,14 @@ def specials_of(
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase | None) -> str | None:
-    """SHA-256 of the tokenizer's whole definition."""
+    """SHA-256 of the tokenizer's whole definition, whatever it was last asked to cut or pad."""
     if tokenizer is None:
         return None
     backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None and (backend.truncation or backend.padding):
+        backend = Tokenizer.from_str(backend.to_str())  # a call changes both
+        backend.no_truncation()
+        backend.no_padding()
     text = (
         backend.to_str()
         if backend is not None
