@@ -118,6 +118,8 @@ PATHS = (
     *("", "/", ".", LONG, RAW, "a\nb", "{bad}/loop", "{bad}/loop/a", "{bad}/folder"),
     *("{bad}/empty.txt/a", "/proc/a", "{bad}/nowhere/a", "/dev/null", "/dev/full"),
 )
+OUTS = tuple(path for path in PATHS if path not in (RAW, "a\nb"))
+"""Places that nothing can be written to; a file system takes strange names."""
 TEXTS = ("empty", "blank", "nul", "not-utf8", "utf16", "bracket")
 RECORDS = ("nested", "digits", "surrogate", "other", "wrong-ids", "wrong-chat")
 LINES = (*RECORDS, "number", "null", "half")
@@ -144,10 +146,14 @@ def _each(base: tuple[str, ...], options: tuple[str, ...], values: tuple[str, ..
             at = plain.index(option)
             del plain[at : at + 2]
         for value in values:
-            yield (*plain, f"{option}={value}") if option.startswith("--") else (
-                *plain,
-                option,
-                value,
+            yield (
+                (*plain, f"{option}={value}")
+                if option.startswith("--")
+                else (
+                    *plain,
+                    option,
+                    value,
+                )
             )
 
 
@@ -155,7 +161,7 @@ def _run() -> Iterator:
     yield from _each(RUN, ("--length", "--steps", "--block", "--mask-id"), WHOLE)
     yield from _each((*RUN, "--decoding", "dream"), ("--top-k",), ("", "x", "-1", DIGITS, RAW))
     yield from _each(RUN, ("--seed",), (*WHOLE[:-1], str(2**63), RAW))
-    yield from _each(RUN, ("--temperature", "--guidance"), (*NUMBER, "1e-300"))
+    yield from _each(RUN, ("--temperature", "--guidance"), NUMBER)
     for option in ("--eps", "--top-p", "--algorithm-temperature"):
         yield from _each((*RUN, "--decoding", "dream"), (option,), NUMBER)
     yield from _each((*RUN, "--decoding", "threshold"), ("--threshold",), NUMBER)
@@ -167,7 +173,7 @@ def _run() -> Iterator:
         *("hide-keys:0,layers=0-99999999999", "hide-keys:0,steps=0-99999999999"),
         *("hide-sinks:x", f"hide-sinks:{DIGITS}", "hide-sinks:1,rule=rulli:nan", "hide-sinks:0"),
         *("hide-sinks:999999999999", "hide-sinks:1,unedited=/", "hide-sinks:1,unedited={bad}/loop"),
-        *("knock-out:1", "knock-out:1.2.3", "knock-out:.", "knock-out:0.0-999999999", "knock-out"),
+        *("knock-out:1", "knock-out:1.2.3", "knock-out:.", "knock-out:0.0-999999999"),
         *("hide-keys:0,progress=1+0", "hide-keys:0,progress=nan+nan", "no-op:1", "no-op,no-op"),
         *('{"name": "hide_keys"}', '{"name":' + "[" * DEEP, "[" * DEEP, "/" * DEEP),
     ):
@@ -178,7 +184,7 @@ def _run() -> Iterator:
         *("left-to-right", "left-to-right:cache=maybe", "low-confidence:steps=1-2", "dream:x=1"),
     ):
         yield (*RUN[:3], f"--decoding={word}")
-    yield from _each(RUN, ("-o",), PATHS)
+    yield from _each(RUN, ("-o",), OUTS)
     for model in (
         *("", ".", "/", LONG, RAW, "a\nb", "{bad}/loop", "{bad}/folder", "{bad}/empty.json"),
         *("{bad}/empty.txt/a", "tiny/", "tiny/x", "lab/x", "lab/", "{bad}/nul.txt", "/dev/null"),
@@ -214,8 +220,10 @@ def _effect() -> Iterator:
         yield (*EFFECT, "--edit", "hide-sinks:1", f"--doses={doses}")
     yield (*edited, "--doses", "1,2")
     yield from _each(EFFECT, ("--edit",), WORD)
-    yield from _each(edited, ("-o", "--plot"), PATHS)
-    yield from _each(edited, ("-o", "--plot"), tuple(f"{{bad}}/nowhere/a.{s}" for s in ("csv", "png")))
+    yield from _each(edited, ("-o", "--plot"), OUTS)
+    yield from _each(
+        edited, ("-o", "--plot"), tuple(f"{{bad}}/nowhere/a.{s}" for s in ("csv", "png"))
+    )
     yield from _each(edited, ("-o", "--plot"), ("{bad}/folder.csv", "{bad}/folder.png", "a.xyz"))
     asked = ("--edit", "hide-keys:0", "--length", "2")
     for name in (*PATHS, *(f"{{bad}}/{one}.jsonl" for one in (*TEXTS, *LINES))):
@@ -273,9 +281,19 @@ def _reading() -> Iterator:
     yield from _each(("show", TRACE), ("--step",), WHOLE)
     yield ("show", TRACE, "--all", "--step", "1")
     yield from _each(("measure", "sinks", TRACE), ("--rule", "--group", "--by", "--set"), WORD)
-    yield from _each(("measure", "sinks", TRACE), ("-o",), PATHS)
-    yield from _each(("measure", "all", TRACE), ("-o",), ("", LONG, "{bad}/loop", "{bad}/empty.txt"))
-    for rule in ("rulli:" + DIGITS, "rulli:nan", "gu:2", "topk:0", "topk:-1", "zscore:inf", "topk:x"):
+    yield from _each(("measure", "sinks", TRACE), ("-o",), OUTS)
+    yield from _each(
+        ("measure", "all", TRACE), ("-o",), ("", LONG, "{bad}/loop", "{bad}/empty.txt")
+    )
+    for rule in (
+        "rulli:" + DIGITS,
+        "rulli:nan",
+        "gu:2",
+        "topk:0",
+        "topk:-1",
+        "zscore:inf",
+        "topk:x",
+    ):
         yield ("measure", "sinks", TRACE, f"--rule={rule}")
     for name in (*WORD, "nothing"):
         yield ("measure", name, TRACE)
@@ -283,11 +301,17 @@ def _reading() -> Iterator:
     figure = ("plot", "sink-map", TRACE, "-o", "{bad}/out.png")
     yield from _each(figure, ("--layer", "--head", "--step"), WHOLE)
     yield from _each(figure, ("--rule", "--group", "--set"), WORD)
-    yield from _each(figure, ("-o",), (*PATHS, "{bad}/folder.png", "{bad}/nowhere/a.png", "a.xyz"))
+    yield from _each(figure, ("-o",), (*OUTS, "{bad}/folder.png", "{bad}/nowhere/a.png", "a.xyz"))
     for kind in ("png", "svg", "pdf", "json", "parquet", "csv"):
         for name in TEXTS:
             yield ("whence", f"{{bad}}/{name}.{kind}")
-    for name in (*PATHS, "{bad}/bytes.png", "{bad}/bytes.svg", "{bad}/bytes.pdf", "{bad}/wide.json"):
+    for name in (
+        *PATHS,
+        "{bad}/bytes.png",
+        "{bad}/bytes.svg",
+        "{bad}/bytes.pdf",
+        "{bad}/wide.json",
+    ):
         yield ("whence", name)
     for name in LINES:
         yield ("whence", f"{{bad}}/{name}.json")
@@ -309,7 +333,7 @@ def _showing() -> Iterator:
         yield ("export", TRACE, "-o", "{bad}/page.html", f"--table={table}")
     for layers in ("", "x", ",", "-1", "99", DIGITS, "9" * 30, RAW):
         yield ("export", TRACE, "-o", "{bad}/page.html", f"--layers={layers}")
-    yield from _each(("export", TRACE), ("-o",), (*PATHS, "{bad}/folder.html", "{bad}/nowhere/a"))
+    yield from _each(("export", TRACE), ("-o",), (*OUTS, "{bad}/folder.html", "{bad}/nowhere/a"))
     yield from _each(("export", TRACE, "-o", "{bad}/page.html"), ("--rule",), WORD)
     yield ("view",)
     yield ("export", TRACE)
@@ -324,7 +348,12 @@ def _others() -> Iterator:
         yield ("train", spec, "-o", "{bad}/trained")
     settings = ("x", "=", "a=", ".=1", "a..b=1", f"length={DIGITS}", f"length={'[' * DEEP}", RAW)
     settings += ("length=-1", "length=nan", "model=1", "model.layers=x", "a" + ".a" * 50_000 + "=1")
-    for setting in (*settings, f"model={'{a=' * 2000}1{'}' * 2000}", "seed=" + "9" * 30, "length=1\nx"):
+    for setting in (
+        *settings,
+        f"model={'{a=' * 2000}1{'}' * 2000}",
+        "seed=" + "9" * 30,
+        "length=1\nx",
+    ):
         yield ("train", "{bad}/folder-path.toml", "-o", "{bad}/trained", f"--set={setting}")
     for out in ("", "/dev/null", "{bad}/empty.txt", "{bad}/empty.txt/a", LONG, "{bad}/loop"):
         yield ("train", "{bad}/folder-path.toml", "-o", out)
@@ -344,7 +373,7 @@ def _others() -> Iterator:
         yield ("study", "sinks/H1", "-o", out)
     for source in PATHS:
         yield ("convert", source, "{bad}/converted")
-    for out in PATHS:
+    for out in OUTS:
         yield ("convert", "{bad}/folder", out)
     yield ("convert",)
     yield ("models", "x")
