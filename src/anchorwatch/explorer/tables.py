@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch.errors import SpecError
-from anchorwatch.foreign import one_line
+from anchorwatch.foreign import csv_cell, one_line
 from anchorwatch.metrics.files import KINDS, parquet_reader
 from anchorwatch.trace import Trace
 
@@ -179,6 +179,7 @@ def _about(rows: pd.DataFrame, trace: Trace) -> np.ndarray:
     model = trace.manifest["model"]
     bases = (model["source"], f"{model['source']}@{model['weights'][:8]}")
     names = [", ".join([base, *map(repr, trace.edits)]) for base in bases]
+    names += [csv_cell(name) for name in names]  # as a .csv has them
     return mine & rows["model"].astype(str).isin(names).to_numpy()
 
 

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch._version import __version__
-from anchorwatch.commits import replace_file
+from anchorwatch.commits import refuse_inside_trace, replace_file
 from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.foreign import csv_cell
 
 KINDS = ("csv", "json", "parquet")
 _KEY = "anchorwatch"
@@ -42,21 +43,22 @@ def place(path: str | Path, what: str, kinds: Sequence[str]) -> tuple[Path, str]
         raise SpecError(f"the folder {target.parent} does not exist: make it first")
     if target.is_dir():
         raise SpecError(f"{target} is a folder: choose another name")
-    refuse_traces(target.parent)
+    refuse_inside_trace(target)
     return target, kind
 
 
-def refuse_traces(folder: Path) -> None:
-    """A file added to a trace makes it differ from its commit record, and so unreadable."""
-    whole = folder.resolve()
-    for one in (whole, *whole.parents):
-        if (one / "zarr.json").exists():
-            raise SpecError(f"{one} is a trace, and a file in it would spoil it: choose a folder")
-
-
 def as_csv(table: pd.DataFrame) -> str:
-    """Rows and a header; an absent number is an empty cell."""
-    return str(table.to_csv(index=False, lineterminator="\n"))
+    """Rows and a header; an absent number is an empty cell.
+
+    Text is neutralised (`foreign.csv_cell`): it is of models and prompts, and spreadsheets run it.
+    """
+    safe = table.rename(columns=lambda name: csv_cell(str(name)))
+    for at, kind in enumerate(table.dtypes):
+        if not pd.api.types.is_numeric_dtype(kind):
+            safe.isetitem(
+                at, [csv_cell(one) if isinstance(one, str) else one for one in table.iloc[:, at]]
+            )
+    return str(safe.to_csv(index=False, lineterminator="\n"))
 
 
 def as_json(table: pd.DataFrame) -> str:
