@@ -231,6 +231,23 @@ def unsealed(path: Path) -> dict[str, Any]:
     return record
 
 
+def with_digest(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record that holds its own digest, however it is spelled later."""
+    return {**record, "digest": _digest(record)}
+
+
+def without_digest(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record again, or ValueError where it was changed; an older one has no digest."""
+    bare = {name: held for name, held in record.items() if name != "digest"}
+    if "digest" in record and record["digest"] != _digest(bare):
+        raise ValueError("it does not agree with its own digest")
+    return bare
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(plain(record), sort_keys=True).encode()).hexdigest()
+
+
 def read_json(path: Path, *, links: bool = True) -> dict[str, Any]:
     """A JSON object of a sane size, or ValueError."""
     return _object(path, read_plain(path, most=LIMIT_JSON_BYTES, links=links))

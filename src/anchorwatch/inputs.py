@@ -10,8 +10,9 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from anchorwatch.errors import SpecError
 
@@ -36,7 +37,9 @@ def odd_kind(path: Path, *, links: bool = True) -> str | None:
     return _kind(path.stat(follow_symlinks=links).st_mode)
 
 
-def open_plain(path: Path, *, links: bool = True, write: bool = False) -> BinaryIO:
+def open_plain(
+    path: Path, *, links: bool = True, write: bool = False
+) -> BufferedReader | BufferedRandom:
     """Open a plain file for reading, or for reading and writing; anything else is an OSError."""
     if kind := odd_kind(path, links=links):
         raise _odd(path, kind)

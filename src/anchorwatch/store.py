@@ -191,6 +191,7 @@ class Partial:
         except UNREADABLE as error:
             raise TraceError(f"{folder} is damaged, start the run again: {error}") from error
         partial._check(steps)
+        partial._read_back(steps)
         return partial, steps, arrays, record["head"]
 
     def put(self, first_step: int, blocks: Mapping[str, np.ndarray]) -> None:
@@ -271,6 +272,19 @@ class Partial:
             made = _array(group, name, spec, appended=True)
             if self._arrays[name].metadata.to_dict() != made.metadata.to_dict():
                 raise ValueError(f"store/{name}/zarr.json was changed")
+
+    def _read_back(self, steps: int) -> None:
+        """Refuse blocks that were changed since: there is no commit record yet, only checksums."""
+        for name, array in self._arrays.items():
+            for first in range(0, steps, BLOCK_STEPS):
+                try:
+                    array[first : min(first + BLOCK_STEPS, steps)]
+                except UNREADABLE as error:
+                    lost = self._file(name, first).relative_to(self.path)
+                    raise TraceError(
+                        f"{self.path} is damaged, start the run again: {lost} cannot be read "
+                        f"({error})"
+                    ) from None
 
     def _check(self, steps: int) -> None:
         if self._variables and steps != self._steps:

@@ -20,7 +20,7 @@ import xarray as xr
 from xarray.core.indexing import CopyOnWriteArray, MemoryCachedArray
 
 from anchorwatch import store, strip
-from anchorwatch.commits import plain
+from anchorwatch.commits import UNREADABLE, plain
 from anchorwatch.decoding import Decoding, from_dict
 from anchorwatch.edits import Edit
 from anchorwatch.edits import from_dict as edit_from
@@ -349,7 +349,15 @@ class _Sealed(MemoryCachedArray):
     __slots__ = ()
 
     def get_duck_array(self) -> np.ndarray:
-        held: np.ndarray = super().get_duck_array()  # type: ignore[no-untyped-call]
+        try:
+            held: np.ndarray = super().get_duck_array()  # type: ignore[no-untyped-call]
+        except TraceError:
+            raise
+        except UNREADABLE as error:
+            raise TraceError(
+                f"a field cannot be read ({error}): the trace was changed since it was opened, "
+                "copy it again"
+            ) from error
         held.flags.writeable = False
         return held
 

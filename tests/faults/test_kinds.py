@@ -1,8 +1,9 @@
 """Pipes, sockets, devices and links where files should be: refused before anything is opened.
 
-Every read happens in a process of its own: one that hangs is killed and fails, the suite goes on.
+The reads happen in a process of their own: one that hangs is killed and fails, the suite goes on.
 """
 
+import itertools
 import os
 import shutil
 import socket
@@ -17,8 +18,8 @@ from anchorwatch.inputs import odd_kind, open_plain, read_plain
 from anchorwatch.store import Partial, Spec
 from strategies import load
 
-HANGS = 60
-"""Seconds after which a reader that waits for a pipe is taken for hung; none takes one second."""
+HANGS = 600
+"""Seconds after which readers are taken for hung: a pipe is waited for without end."""
 
 
 def put_pipe(path):
@@ -63,7 +64,7 @@ PROLOGUE = """
 import sys
 from pathlib import Path
 from anchorwatch.errors import AnchorwatchError
-path = Path(sys.argv[1])
+paths = list(map(Path, sys.argv[1:]))
 def refused(call):
     try:
         call()
@@ -81,80 +82,78 @@ def whole(tmp_path_factory):
     return trace.write(tmp_path_factory.mktemp("whole") / "a.trace")
 
 
-@pytest.fixture
-def trace(whole, tmp_path):
-    return shutil.copytree(whole, tmp_path / "a.trace")
+def spoiled(whole, names, into):
+    """A copy of a folder for each name and kind, with that kind of thing under that name."""
+    found = []
+    for name, put in itertools.product(names, ODD):
+        copy = shutil.copytree(whole, into / put.__name__ / name.replace("/", "-") / whole.name)
+        (copy / name).unlink()
+        put(copy / name)
+        found.append((name, copy))
+    return found
 
 
-@pytest.mark.parametrize("name", ["zarr.json", "COMMIT.json", "canvas/zarr.json", "canvas/c.0.0"])
-@pytest.mark.parametrize("put", ODD)
-def test_no_reader_of_traces_waits(trace, name, put):
-    (trace / name).unlink()
-    put(trace / name)
+def test_no_reader_of_traces_waits(whole, tmp_path):
+    names = ["zarr.json", "COMMIT.json", "canvas/zarr.json", "canvas/c.0.0"]
+    cases = spoiled(whole, names, tmp_path)
     said = reads(
         """
 from anchorwatch.trace import read
 from anchorwatch.commits import damage
 from anchorwatch.store import opened
 from anchorwatch.explorer.opening import opened as looked_at
-refused(lambda: read(path))
-refused(lambda: opened(path, check=False))
-print("damage:", damage(path))
-print("page:", looked_at(path).damage)
+for path in paths:
+    refused(lambda: read(path))
+    refused(lambda: opened(path, check=False))
+    print(damage(path))
+    print(looked_at(path).damage)
 """,
-        trace,
-    )
-    lines = said.splitlines()
-    assert lines[0].startswith("refused:") and name in lines[0]
-    assert lines[1].startswith("refused:") or name == "COMMIT.json"
-    assert name in lines[2] and name in lines[3]
-    assert "plain file" in said or "not a file" in said
+        *(path for _, path in cases),
+    ).splitlines()
+    for (name, _), *lines in zip(cases, *(said[at::4] for at in range(4)), strict=True):
+        assert lines[0].startswith("refused:") and name in lines[0]
+        assert lines[1].startswith("refused:") or name == "COMMIT.json"
+        assert name in lines[2] and name in lines[3]
+        assert all("plain file" in line or "not a file" in line for line in lines[2:])
 
 
-def test_a_trace_that_is_itself_behind_a_link_is_read(trace, tmp_path):
-    (tmp_path / "link").symlink_to(trace)
-    assert aw.read(tmp_path / "link").digest() == aw.read(trace).digest()
+def test_a_trace_that_is_itself_behind_a_link_is_read(whole, tmp_path):
+    (tmp_path / "link").symlink_to(whole)
+    assert aw.read(tmp_path / "link").digest() == aw.read(whole).digest()
 
 
-@pytest.mark.parametrize("name", ["run.json", "store/zarr.json", "store/x/c.0.0", "state-8.npz"])
-@pytest.mark.parametrize("put", ODD)
-def test_no_resume_waits(tmp_path, name, put):
-    partial = Partial.create(
-        tmp_path / "a.trace", {"x": Spec(("step", "k"), (9, 2), "int32", {})}, {}
-    )
+def test_no_resume_waits(tmp_path):
+    spec = Spec(("step", "k"), (9, 2), "int32", {})
+    partial = Partial.create(tmp_path / "a.trace", {"x": spec}, {})
     partial.put(0, {"x": np.zeros((8, 2), np.int32)})
     partial.save(8, {})
     partial.close()
-    (partial.path / name).unlink()
-    put(partial.path / name)
-    said = reads("from anchorwatch.store import Partial\nrefused(lambda: Partial.open(path))", tmp_path / "a.trace")  # fmt: skip
-    assert said.startswith("refused:"), said
+    names = ["run.json", "store/zarr.json", "store/x/c.0.0", "state-8.npz"]
+    cases = spoiled(partial.path, names, tmp_path)
+    code = "from anchorwatch.store import Partial\nfor path in paths:\n"
+    said = reads(code + "    refused(lambda: Partial.open(path))", *(path for _, path in cases))
+    assert len(cases) == 16 and said.count("refused:") == 16, said
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "items.jsonl", "count.json"])
-@pytest.mark.parametrize("put", ODD)
-def test_no_reader_of_results_waits(tmp_path, name, put):
+def test_no_reader_of_results_waits(tmp_path):
     from anchorwatch.evaluation.grid import evaluate
 
     how = aw.decoding.LowConfidence(length=2, steps=1)
-    options = {"contexts": "closed", "limit": 1, "decoding": how, "out": tmp_path}
+    options = {"contexts": "closed", "limit": 1, "decoding": how, "out": tmp_path / "out"}
     evaluate(load("tiny/llada"), "synthetic/one-hop", **options)
-    (cell,) = (path.parent for path in tmp_path.glob("*/manifest.json"))
-    (cell / name).unlink()
-    put(cell / name)
-    said = reads(
-        """
-from anchorwatch.evaluation.results import read_results
-refused(lambda: read_results(path))
-""",
-        tmp_path,
-    )
-    assert said.startswith("refused:") and name in said
+    (cell,) = (path.parent.name for path in (tmp_path / "out").glob("*/manifest.json"))
+    names = [f"{cell}/{name}" for name in ("manifest.json", "items.jsonl", "count.json")]
+    cases = spoiled(tmp_path / "out", names, tmp_path)
+    code = "from anchorwatch.evaluation.results import read_results\nfor path in paths:\n"
+    said = reads(code + "    refused(lambda: read_results(path))", *(path for _, path in cases))
+    for (name, _), line in zip(cases, said.splitlines(), strict=True):
+        assert line.startswith("refused:") and name in line
 
 
-@pytest.mark.parametrize("put", ODD)
-def test_no_reader_of_records_waits(tmp_path, put):
-    put(tmp_path / "a.json")
+def test_no_reader_of_records_waits(tmp_path):
+    for put in ODD:
+        (tmp_path / put.__name__).mkdir()
+        put(tmp_path / put.__name__ / "a.json")
     said = reads(
         """
 from anchorwatch.commits import read_record
@@ -163,12 +162,15 @@ from anchorwatch.metrics.files import origin
 from anchorwatch.evaluation.readers import records
 from anchorwatch.training.log import read_log
 from anchorwatch.training.texts import read_texts
-for reader in (read_record, whence, origin, lambda p: list(records(p)), read_log, lambda p: read_texts(p.with_suffix(".txt"))):
-    refused(lambda: reader(path))
+def listed(path): list(records(path))
+def texts(path): read_texts(path.rename(path.with_suffix(".txt")))
+for path in paths:
+    for reader in (read_record, whence, origin, listed, read_log, texts):
+        refused(lambda: reader(path))
 """,
-        tmp_path / "a.json",
+        *(tmp_path / put.__name__ / "a.json" for put in ODD),
     )
-    assert said.count("refused:") == 6 and "read\n" not in said.split("refused:")[0]
+    assert said.count("refused:") == 24 == len(said.splitlines()), said
 
 
 def test_what_is_opened_is_looked_at_again(tmp_path, monkeypatch):
