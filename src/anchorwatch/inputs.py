@@ -48,7 +48,7 @@ def open_plain(
     if kind := _kind(os.fstat(handle).st_mode):  # it was exchanged since
         os.close(handle)
         raise _odd(path, kind)
-    return os.fdopen(handle, "r+b" if write else "rb")
+    return os.fdopen(handle, "r+b") if write else os.fdopen(handle, "rb")
 
 
 def read_plain(path: Path, *, most: int, links: bool = True) -> bytes:

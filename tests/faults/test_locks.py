@@ -19,6 +19,7 @@ from anchorwatch import commits, locks
 from anchorwatch.errors import AnchorwatchWarning, SpecError, TraceError
 from anchorwatch.locks import LOCK, Lock
 from anchorwatch.store import Partial, Spec
+from command import one_line_of, type_in
 from strategies import load
 
 HOLD = """
@@ -174,6 +175,18 @@ def test_of_several_resumes_one_goes_on(tmp_path):
     assert not list(tmp_path.glob("*.partial"))
     with pytest.raises(TraceError, match="is finished already"):
         Partial.open(tmp_path / "a.trace")
+
+
+def test_a_resume_beside_a_live_run_is_told_so_in_one_line(tmp_path):
+    begun(tmp_path / "a.trace").close()
+    other = held_by_another(tmp_path / "a.trace.partial")
+    try:
+        for words in (["resume", "tiny/llada"], ["run", "tiny/llada", "the", "-o"]):
+            done = type_in(*words, tmp_path / "a.trace")
+            assert done.returncode in (1, 2)
+            assert f"is being written (process {other.pid} on " in one_line_of(done)
+    finally:
+        other.communicate()
 
 
 def test_a_run_that_was_stopped_is_free(tmp_path, monkeypatch):
