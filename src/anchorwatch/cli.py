@@ -119,7 +119,7 @@ def run(
     measured, regions = words.probes(probes), words.regions(region or [])
     edits = [spelling.edit(word) for word in edit or []]
     if out is not None:
-        places.refuse_place(out)
+        out = places.refuse_trace_place(out)
     text = places.stdin() if prompt == "-" else prompt
     import anchorwatch as aw
 
@@ -146,10 +146,10 @@ def resume(
 ) -> None:
     """Go on with a run that was killed, after its last whole block of steps."""
     import anchorwatch as aw
+    from anchorwatch.commits import finished_of
 
     loaded = aw.load(model, revision=revision, dtype=dtype, device=device, mask_id=mask_id)
-    finished = trace.with_suffix("") if trace.suffix == ".partial" else trace
-    talk.tell(aw.run(loaded, resume=trace), finished, as_json)
+    talk.tell(aw.run(loaded, resume=trace), finished_of(trace), as_json)
 
 
 @app.command()

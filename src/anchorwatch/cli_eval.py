@@ -207,6 +207,7 @@ def _printed(
     import pandas as pd
 
     from anchorwatch.evaluation.tables import stress_tables
+    from anchorwatch.locks import Lock
     from anchorwatch.metrics import files
 
     made: dict[str, list[pd.DataFrame]] = {}
@@ -223,12 +224,13 @@ def _printed(
     if out is not None:
         folder = out / "tables"
         folder.mkdir(exist_ok=True)
-        for name in TABLES:
-            for path in (folder / f"{name}.csv", folder / f"{name}.json"):
-                if name in whole:
-                    files.save(whole[name], path)
-                else:
-                    path.unlink(missing_ok=True)  # an earlier command's, of other results
+        with Lock.take(out, f"{out} is being written", wait=True):  # or two commands' are mixed
+            for name in TABLES:
+                for path in (folder / f"{name}.csv", folder / f"{name}.json"):
+                    if name in whole:
+                        files.save(whole[name], path)
+                    else:
+                        path.unlink(missing_ok=True)  # an earlier command's, of other results
         talk.say(f"wrote {one_line(str(folder))}")
     if as_json:
         talk.print_json({name: json.loads(files.as_json(one)) for name, one in whole.items()})

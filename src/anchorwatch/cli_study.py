@@ -85,9 +85,11 @@ def study(
 
 def _table(found: Study) -> str:
     """Lines for a person at a terminal; numbers in full, as CSV, for a file or the next program."""
+    from anchorwatch.metrics.files import as_csv
+
     table = found.claims[list(_SHOWN)]
     if not sys.stdout.isatty():
-        return str(table.to_csv(index=False, lineterminator="\n"))
+        return as_csv(table)
     lines = []
     for one in table.itertuples():
         numbers = f"{one.effect:.3g} [{one.low:.3g}, {one.high:.3g}]" if not one.lacking else ""

@@ -12,10 +12,8 @@ import io
 import json
 import os
 import re
-import shutil
-import uuid
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,13 +21,18 @@ from typing import Any
 
 import numpy as np
 
-from anchorwatch.errors import TraceError
+from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.inputs import odd_kind, open_plain, parse_json, read_plain
+from anchorwatch.locks import temporary
 
 COMMIT = "COMMIT.json"
+PARTIAL = ".partial"
+"""How the name of an unfinished run ends."""
 LIMIT_JSON_BYTES = 64 << 20
+LIMIT_STATE_BYTES = 64 << 30
 UNREADABLE = (
     *(OSError, ValueError, LookupError, TypeError, AttributeError),
-    *(ArithmeticError, RuntimeError, MemoryError),
+    *(ArithmeticError, RuntimeError, MemoryError, zipfile.BadZipFile),
 )
 """What foreign bytes make json, numpy, zarr and xarray raise."""
 
@@ -49,7 +52,7 @@ def damage(path: str | Path, *, additions: bool = True) -> list[str]:
     folder = place(path)
     if said := absent(folder) or unfinished(folder):
         return [said]
-    if not (folder / COMMIT).is_file():
+    if not os.path.lexists(folder / COMMIT):
         return [f"{COMMIT} is missing: the trace was never finished, or not copied whole"]
     try:
         return list(differing(folder, additions=additions).values())
@@ -62,10 +65,11 @@ def differing(folder: Path, *, additions: bool = True, subfolders: bool = True) 
 
     Without `subfolders` only the files of the folder itself are looked at.
     """
+    found = _files(folder)
+    if found.pop(COMMIT, 0) < 0:
+        raise ValueError(_odd(folder, COMMIT))
     files = unsealed(folder / COMMIT)["files"]
     recorded = {name: (file["bytes"], file["sha256"]) for name, file in files.items()}
-    found = _files(folder)
-    found.pop(COMMIT, None)
     if not subfolders:
         recorded = {name: held for name, held in recorded.items() if "/" not in name}
         found = {name: size for name, size in found.items() if "/" not in name}
@@ -103,7 +107,7 @@ def absent(path: Path) -> str | None:
 
 def unfinished(path: Path) -> str | None:
     """What to say of a folder that is no trace yet, by its name."""
-    if path.name.endswith(".partial"):
+    if path.name.endswith(PARTIAL):
         return f"{path} is an unfinished run: continue it with aw.run(..., resume={str(path)!r})"
     if path.name.startswith(".") and path.name.endswith(".tmp"):
         return f"{path} was left by a write that was killed: remove it"
@@ -114,23 +118,26 @@ def partial_of(path: Path) -> Path:
     """Where the run that will become `path` grows."""
     if not path.name:
         raise TraceError(f"{path} is a folder: give the trace a name, {path / 'lena.trace'}")
-    return path if path.name.endswith(".partial") else path.with_name(f"{path.name}.partial")
+    if path.name == PARTIAL:
+        raise TraceError(f"{path} is no name: give the trace one, {path.with_name('lena.trace')}")
+    return path if path.name.endswith(PARTIAL) else path.with_name(f"{path.name}{PARTIAL}")
+
+
+def finished_of(path: Path) -> Path:
+    """What a run becomes that was asked for as `path`, or grows there."""
+    return path.with_name(path.name.removesuffix(PARTIAL) or path.name)
 
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
     """A temporary sibling that becomes `target` when all goes well and vanishes otherwise."""
     refuse_existing(target)
+    refuse_inside_trace(target)
     if not target.parent.is_dir():
         raise TraceError(f"the folder {target.parent} does not exist: make it first")
-    folder = target.with_name(f".{target.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        folder.mkdir()
+    with temporary(target, folder=True) as folder:
         yield folder
         publish(folder, target)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 def publish(folder: Path, target: Path) -> None:
@@ -149,6 +156,34 @@ def refuse_existing(target: Path) -> None:
         raise TraceError(f"{target} exists already: choose another name or remove it first")
 
 
+def resolve(path: Path) -> Path:
+    """The path without links; links that lead round in a circle are refused."""
+    try:
+        return path.resolve()
+    except RuntimeError:  # of Python 3.11 and 3.12
+        raise SpecError(f"{path} is a link that leads to itself: choose another place") from None
+
+
+def refuse_inside_trace(path: Path) -> None:
+    """Refuse to write to a place inside a trace, an unfinished run or a checkpoint.
+
+    A file added to one makes it differ from its commit record, and so unreadable.
+    """
+    whole = resolve(path) if path.is_dir() else resolve(path.parent) / path.name
+    for folder in (whole, *whole.parents):
+        what = None
+        if os.path.lexists(folder / "zarr.json"):
+            what = "a trace"
+        elif folder.name.endswith(PARTIAL) and os.path.lexists(folder / "run.json"):
+            what = "an unfinished run"
+        elif folder.parent.name == "checkpoints" and os.path.lexists(folder / COMMIT):
+            what = "a checkpoint"
+        if what is not None:
+            raise SpecError(
+                f"{folder} is {what}, and a file in it would spoil it: choose a folder outside"
+            )
+
+
 def commit(folder: Path) -> None:
     """Force every file to disk and write the record of them."""
     names = sorted(_files(folder).keys() - {COMMIT})
@@ -160,12 +195,10 @@ def commit(folder: Path) -> None:
 
 def replace_file(target: Path, content: bytes) -> None:
     """Write a file, old or new and never half."""
-    growing = target.with_name(f".{target.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
+    refuse_inside_trace(target)
+    with temporary(target, folder=False) as growing:
         put_file(growing, content)
         growing.replace(target)
-    finally:
-        growing.unlink(missing_ok=True)
     sync_folder(target.parent)
 
 
@@ -204,18 +237,48 @@ def sealed(record: Mapping[str, Any]) -> bytes:
 
 def unsealed(path: Path) -> dict[str, Any]:
     """The record of a sealed file, or ValueError."""
-    record = read_json(path)
+    raw = read_plain(path, most=LIMIT_JSON_BYTES)
+    record = _object(path, raw)
     record.pop("digest", None)
-    if sealed(record) != path.read_bytes():
+    if sealed(record) != raw:
         raise ValueError(f"{path.name} does not agree with its own digest")
     return record
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a sane size."""
-    if (size := path.stat().st_size) > LIMIT_JSON_BYTES:
-        raise ValueError(f"{path.name} has {size} bytes, more than {LIMIT_JSON_BYTES}")
-    record = json.loads(path.read_bytes())
+def with_digest(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record that holds its own digest, however it is spelled later."""
+    return {**record, "digest": _digest(record)}
+
+
+def without_digest(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record again, or ValueError where it was changed; an older one has no digest."""
+    bare = {name: held for name, held in record.items() if name != "digest"}
+    if "digest" in record and record["digest"] != _digest(bare):
+        raise ValueError("it does not agree with its own digest")
+    return bare
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(plain(record), sort_keys=True).encode()).hexdigest()
+
+
+def read_json(path: Path, *, links: bool = True) -> dict[str, Any]:
+    """A JSON object of a sane size, or ValueError."""
+    return _object(path, read_plain(path, most=LIMIT_JSON_BYTES, links=links))
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A JSON object that we wrote without a seal; a damaged file is named."""
+    try:
+        return read_json(path)
+    except FileNotFoundError:
+        raise TraceError(f"there is no {path}: copy the folder whole, or make it again") from None
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{path} is damaged ({error}): copy it again, or make it again") from None
+
+
+def _object(path: Path, raw: bytes) -> dict[str, Any]:
+    record = parse_json(raw)
     if not isinstance(record, dict):
         raise ValueError(f"{path.name} holds no JSON object")
     return record
@@ -236,9 +299,12 @@ def packed(arrays: Mapping[str, np.ndarray]) -> memoryview:
 
 def unpacked(path: Path) -> dict[str, np.ndarray] | None:
     """The arrays of a packed file, or None if it is torn."""
-    raw = path.read_bytes()
+    raw = read_plain(path, most=LIMIT_STATE_BYTES)
     if hashlib.sha256(raw[:-64]).hexdigest().encode() != raw[-64:]:
         return None
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > len(raw):
+            raise ValueError(f"{path.name} would unpack to more than it holds")
     with np.load(io.BytesIO(raw), allow_pickle=False) as held:
         return dict(held)
 
@@ -284,6 +350,19 @@ def _files(folder: Path) -> dict[str, int]:
     return found
 
 
+def refuse_odd_files(folder: Path, without: Collection[str] = ()) -> None:
+    """Refuse a trace with a link, a pipe or a device in it, before any of its files is opened."""
+    for name, size in _files(folder).items():
+        if size < 0 and name.partition("/")[0] not in without:
+            raise TraceError(f"{folder} cannot be read as a trace: {_odd(folder, name)}, remove it")
+
+
+def _odd(folder: Path, name: str) -> str:
+    kind = odd_kind(folder / name, links=False)
+    both = "a link or a folder"
+    return f"{_shown(name)} is {both if kind in ('a link', 'a folder') else kind}, not a file"
+
+
 def _settled(path: Path) -> dict[str, Any]:
     with path.open("rb") as handle:
         digest = hashlib.file_digest(handle, "sha256").hexdigest()
@@ -294,15 +373,15 @@ def _settled(path: Path) -> dict[str, Any]:
 
 def _changed(folder: Path, name: str, size: int, recorded: tuple[int, str]) -> str | None:
     if size < 0:
-        return f"{_shown(name)} is a link or a folder, not a file"
+        return _odd(folder, name)
     if size != recorded[0]:
         what = "cut short" if size < recorded[0] else "made longer"
         return f"{_shown(name)} was {what}: {size} bytes instead of {recorded[0]}"
     try:
-        with (folder / name).open("rb") as handle:
+        with open_plain(folder / name, links=False) as handle:
             digest = hashlib.file_digest(handle, "sha256").hexdigest()
     except OSError as error:
-        return f"{_shown(name)} cannot be read: {error.strerror}"
+        return f"{_shown(name)} cannot be read: {error.strerror or error}"
     return None if digest == recorded[1] else f"{_shown(name)} was changed: another SHA-256"
 
 

@@ -5,24 +5,12 @@ No torch and no xarray here: the command line needs it before anything heavy is 
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from pathlib import Path
-from typing import BinaryIO
 
-MOST_BYTES = 2**28
-"""Of a file or a pipe that is read whole; a device may have no end."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-](inf|nan)")
 _MARKS = {"\n": "⏎\n", "\t": "⇥", "\r": "␍"}
-
-
-def read_text(source: Path | BinaryIO, most: int = MOST_BYTES) -> str:
-    """UTF-8 text of a file or a pipe, or ValueError where it is none or has no end."""
-    if isinstance(source, Path):
-        with source.open("rb") as handle:
-            return read_text(handle, most)
-    raw = source.read(most + 1)
-    if len(raw) > most:
-        raise ValueError(f"it has more than {most:,} bytes")
-    return raw.decode("utf-8")
 
 
 def visible(text: str) -> str:
@@ -35,6 +23,22 @@ def visible(text: str) -> str:
 def one_line(text: str) -> str:
     """The same on one line: a line break is only its mark."""
     return visible(text).replace("\n", "")
+
+
+def csv_cell(text: str) -> str:
+    """Text as a cell of a CSV: no spreadsheet runs it, and no terminal obeys it.
+
+    Text that begins like a formula gets an apostrophe before it; a number stays a number.
+    Invisible characters become marks, but for line breaks and for tabs inside.
+
+    >>> [csv_cell(text) for text in ("=1+1", "-0.5", "-x", "plain", "a" + chr(27))]
+    ["'=1+1", '-0.5', "'-x", 'plain', 'a·']
+    """
+    begins = text.startswith(_FORMULA) and not _NUMBER.fullmatch(text)
+    if not text.isprintable():
+        text = "".join("·" if _is_invisible(c) and c not in "\n\t\r" else c for c in text)
+        text = text.replace("\r\n", "\n").replace("\r", _MARKS["\r"])
+    return f"'{text}" if begins else text
 
 
 def _is_invisible(character: str) -> bool:

@@ -100,11 +100,14 @@ def run(  # noqa: PLR0913 - one keyword for each thing a run can be given
 def _streamed(stream: streams.Stream) -> Trace:
     """Run to the end, each block on disk before the next begins."""
     job, model, probes = stream.job, stream.model, stream.probes
-    with Progress("writing", total=job.decoding.num_passes) as bar:
-        for _, step in walk(model, [job], watch_over(model, probes, [job])):
-            stream.after(step.index)
-            bar.advance(str(step.index))
-    return read(stream.finish())
+    try:
+        with Progress("writing", total=job.decoding.num_passes) as bar:
+            for _, step in walk(model, [job], watch_over(model, probes, [job])):
+                stream.after(step.index)
+                bar.advance(str(step.index))
+        return read(stream.finish())
+    finally:
+        stream.close()
 
 
 def run_many(

@@ -28,7 +28,9 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 from anchorwatch import commits
 from anchorwatch.commits import UNREADABLE, damage, extent
-from anchorwatch.errors import TraceError
+from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.inputs import odd_kind
+from anchorwatch.locks import Lock
 from anchorwatch.soundness import left_out
 
 __all__ = ["BLOCK_STEPS", "Partial", "Spec", "damage", "extent", "opened", "write"]
@@ -88,13 +90,14 @@ def opened(
     target = commits.place(path)
     if said := commits.absent(target) or commits.unfinished(target):
         raise TraceError(said)
-    if not (target / "zarr.json").exists():
+    if not os.path.lexists(target / "zarr.json"):
         raise TraceError(f"{target} cannot be read as a trace: it is a folder without a zarr.json")
     try:
         _vet(target, needed, without)
         if check and (found := damage(target)):
             more = f" (and {len(found) - 1} more: `anchorwatch verify`)" if found[1:] else ""
             raise TraceError(f"{target} is damaged, copy it again: {found[0]}{more}")
+        commits.refuse_odd_files(target, without)
         return _lazy(target, without)
     except TraceError:
         raise
@@ -108,8 +111,9 @@ class Partial:
     The folder holds the growing store, `run.json` (what was asked) and one `state-STEPS.npz`.
     """
 
-    def __init__(self, folder: Path, variables: Mapping[str, Spec], steps: int) -> None:
+    def __init__(self, folder: Path, variables: Mapping[str, Spec], steps: int, lock: Lock) -> None:
         self.path = folder
+        self._lock = lock
         self._store = folder / "store"
         self._variables = dict(variables)
         self._steps = steps  # in blocks that count
@@ -125,8 +129,10 @@ class Partial:
     ) -> Partial:
         """Start a run that will become `path`; `head` is what a resume must agree with."""
         folder = commits.partial_of(commits.place(path))
-        commits.refuse_existing(folder.with_suffix(""))
+        commits.refuse_existing(commits.finished_of(folder))
         if folder.exists():
+            if who := Lock.busy(folder):
+                raise TraceError(f"{folder} is being written ({who}): choose another name")
             raise TraceError(f"{commits.unfinished(folder)}, or remove it first")
         record = {"head": head, "variables": {n: asdict(spec) for n, spec in variables.items()}}
         with commits.staged(folder) as staged, _settling():
@@ -134,33 +140,58 @@ class Partial:
             for name, spec in variables.items():
                 _array(group, name, spec, appended=True)
             commits.put_file(staged / "run.json", commits.sealed(record))
+            lock = _claimed(staged)  # whoever sees the folder finds it locked
             commits.sync_tree(staged)
-        return cls(folder, variables, 0)
+        return cls(folder, variables, 0, lock)
 
     @classmethod
     def open(cls, path: str | Path) -> tuple[Partial, int, dict[str, np.ndarray], dict[str, Any]]:
         """Go on with a run: it, the steps done, what `save` kept of them, and the run's head."""
         folder = commits.partial_of(commits.place(path))
-        target = folder.with_suffix("")
+        target = commits.finished_of(folder)
+        finished = f"{target} is finished already: aw.read({str(target)!r}) reads it"
         if target.exists():
             if folder.is_dir() and not (folder / "store").exists():
                 shutil.rmtree(folder, ignore_errors=True)  # killed after it became a trace
-            raise TraceError(f"{target} is finished already: aw.read({str(target)!r}) reads it")
+            raise TraceError(finished)
         if not folder.is_dir():
             raise TraceError(f"there is no unfinished run at {folder}: start it without resume")
         try:
+            lock = _claimed(folder)
+        except SpecError:
+            if target.exists():  # another process finished it meanwhile
+                raise TraceError(finished) from None
+            raise
+        try:
+            if target.exists():
+                raise TraceError(finished)
+            return cls._locked(folder, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _locked(
+        cls, folder: Path, lock: Lock
+    ) -> tuple[Partial, int, dict[str, np.ndarray], dict[str, Any]]:
+        """What `open` gives, once nobody else writes there."""
+        try:
+            commits.refuse_odd_files(folder / "store")
             record = commits.unsealed(folder / "run.json")
             variables = {
                 name: Spec(tuple(s["dims"]), tuple(s["sizes"]), s["dtype"], s["attrs"])
                 for name, s in record["variables"].items()
             }
             steps, arrays = commits.newest_state(folder)
-            partial = cls(folder, variables, steps)
+            partial = cls(folder, variables, steps, lock)
             partial._cut(None)  # a finish may have been killed
             partial._agree()
+        except TraceError:
+            raise
         except UNREADABLE as error:
             raise TraceError(f"{folder} is damaged, start the run again: {error}") from error
         partial._check(steps)
+        partial._read_back(steps)
         return partial, steps, arrays, record["head"]
 
     def put(self, first_step: int, blocks: Mapping[str, np.ndarray]) -> None:
@@ -199,22 +230,29 @@ class Partial:
     def finish(self, steps: int, dataset: xr.Dataset) -> Path:
         """Cut the variables to `steps`, add the dataset and its attrs, and become a trace."""
         self._check(steps)
-        target = self.path.with_suffix("")
+        target = commits.finished_of(self.path)
         commits.refuse_existing(target)
         if both := sorted(self._variables.keys() & {str(name) for name in dataset.variables}):
             raise TraceError(f"{', '.join(both)} came block by block: leave it out of the dataset")
-        for entry in self._store.iterdir():  # what a killed finish left
-            if entry.is_dir() and entry.name not in self._variables:
-                shutil.rmtree(entry)
-        for litter in (*self._store.glob("**/*.partial"), self._store / commits.COMMIT):
-            litter.unlink(missing_ok=True)
-        with _settling():
-            self._cut(steps)
-            _fill(self._group, dataset)
-        commits.commit(self._store)
-        commits.publish(self._store, target)
-        shutil.rmtree(self.path, ignore_errors=True)
+        try:
+            for entry in self._store.iterdir():  # what a killed finish left
+                if entry.is_dir() and entry.name not in self._variables:
+                    shutil.rmtree(entry)
+            for litter in (*self._store.glob("**/*.partial"), self._store / commits.COMMIT):
+                litter.unlink(missing_ok=True)
+            with _settling():
+                self._cut(steps)
+                _fill(self._group, dataset)
+            commits.commit(self._store)
+            commits.publish(self._store, target)
+            shutil.rmtree(self.path, ignore_errors=True)
+        finally:
+            self.close()
         return target
+
+    def close(self) -> None:
+        """Let others go on with the run."""
+        self._lock.release()
 
     def _file(self, name: str, first_step: int) -> Path:
         rest = ".0" * (len(self._variables[name].dims) - 1)
@@ -235,6 +273,19 @@ class Partial:
             if self._arrays[name].metadata.to_dict() != made.metadata.to_dict():
                 raise ValueError(f"store/{name}/zarr.json was changed")
 
+    def _read_back(self, steps: int) -> None:
+        """Refuse blocks that were changed since: there is no commit record yet, only checksums."""
+        for name, array in self._arrays.items():
+            for first in range(0, steps, BLOCK_STEPS):
+                try:
+                    array[first : min(first + BLOCK_STEPS, steps)]
+                except UNREADABLE as error:
+                    lost = self._file(name, first).relative_to(self.path)
+                    raise TraceError(
+                        f"{self.path} is damaged, start the run again: {lost} cannot be read "
+                        f"({error})"
+                    ) from None
+
     def _check(self, steps: int) -> None:
         if self._variables and steps != self._steps:
             raise TraceError(f"{self._steps} steps are in blocks, not {steps}: put them first")
@@ -245,6 +296,11 @@ class Partial:
                     raise TraceError(f"{self.path} lacks {lost}: start the run again")
 
 
+def _claimed(folder: Path) -> Lock:
+    """The lock of an unfinished run."""
+    return Lock.take(folder, f"{folder} is being written", refusal=TraceError)
+
+
 class _Strict(WrapperStore[LocalStore]):
     """A store whose chunks must be there: Zarr would read a missing one as fill values."""
 
@@ -253,12 +309,23 @@ class _Strict(WrapperStore[LocalStore]):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
+        if kind := _odd_kind(self._store.root / key):
+            raise TraceError(
+                f"{self._store.root.name}/{key} is {kind} and not a file: copy it again"
+            )
         value = await super().get(key, prototype, byte_range)
         if value is None and key.rpartition("/")[2].partition(".")[0] == "c":
             raise TraceError(f"{self._store.root.name}/{key} has gone since the trace was opened")
         if value is None or key != "zarr.json":
             return value
         return prototype.buffer.from_bytes(left_out(value.to_bytes(), self.without))
+
+
+def _odd_kind(path: Path) -> str | None:
+    try:
+        return odd_kind(path, links=False)
+    except FileNotFoundError:
+        return None
 
 
 def _lazy(target: Path, without: Names) -> xr.Dataset:
@@ -285,7 +352,7 @@ def _lazy(target: Path, without: Names) -> xr.Dataset:
 
 def _vet(target: Path, needed: Names, without: Names) -> None:
     """Refuse what is no trace of ours by its metadata alone, before Zarr sees it."""
-    root = commits.read_json(target / "zarr.json")
+    root = commits.read_json(target / "zarr.json", links=False)
     attrs = root.get("attributes", {})
     if attrs.get("schema") != SCHEMA:
         raise TraceError(f"{target} is a Zarr store but not a trace: it has no schema {SCHEMA!r}")

@@ -57,6 +57,10 @@ class Stream:
         attrs = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "manifest": trace.manifest}
         return self._partial.finish(steps, trace.dataset().assign_attrs(attrs))
 
+    def close(self) -> None:
+        """Let others go on with the run, however it ended."""
+        self._partial.close()
+
     def _put(self, rows: dict[str, np.ndarray]) -> None:
         if rows:  # probes without a step axis, and no probes at all, have nothing to append
             self._partial.put(self.job.record.first, rows)
@@ -82,6 +86,22 @@ def begin(path: str | Path, job: Job, model: Model, probes: Sequence[Probe]) -> 
 def resume(path: str | Path, model: Model, edits: Sequence[Edit] = ()) -> Stream:
     """Go on with an unfinished run after its last whole block; `edits` again for their numbers."""
     partial, done, kept, head = Partial.open(path)
+    try:
+        return _gone_on_with(partial, done, kept, head, path, model, edits)
+    except BaseException:
+        partial.close()
+        raise
+
+
+def _gone_on_with(
+    partial: Partial,
+    done: int,
+    kept: dict[str, np.ndarray],
+    head: dict[str, Any],
+    path: str | Path,
+    model: Model,
+    edits: Sequence[Edit],
+) -> Stream:
     if differs := other_model(model, head["model"]):
         raise TraceError(f"{path} was begun with {head['model']['source']}: {differs}")
     warn_of_absent(head["model"], str(path))

@@ -20,6 +20,7 @@ import xarray as xr
 from xarray.core.indexing import CopyOnWriteArray, MemoryCachedArray
 
 from anchorwatch import store, strip
+from anchorwatch.commits import UNREADABLE, plain
 from anchorwatch.decoding import Decoding, from_dict
 from anchorwatch.edits import Edit
 from anchorwatch.edits import from_dict as edit_from
@@ -51,6 +52,8 @@ _ALWAYS = {
     "region": "named part of the prompt a position belongs to, by index into the manifest",
 }
 
+_BY_TOKEN = ("tokens", "token_bytes")
+"""Parts of a manifest with a text for each token: as many as a vocabulary has."""
 _STATE = "state of the random generator before each step"
 
 
@@ -66,7 +69,10 @@ class Trace:
     @property
     def manifest(self) -> dict[str, Any]:
         """All it takes to make the trace again (a copy)."""
-        return json.loads(json.dumps(self._manifest))
+        return {
+            name: dict(held) if name in _BY_TOKEN else plain(held)
+            for name, held in self._manifest.items()
+        }
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -343,7 +349,15 @@ class _Sealed(MemoryCachedArray):
     __slots__ = ()
 
     def get_duck_array(self) -> np.ndarray:
-        held: np.ndarray = super().get_duck_array()  # type: ignore[no-untyped-call]
+        try:
+            held: np.ndarray = super().get_duck_array()  # type: ignore[no-untyped-call]
+        except TraceError:
+            raise
+        except UNREADABLE as error:
+            raise TraceError(
+                f"a field cannot be read ({error}): the trace was changed since it was opened, "
+                "copy it again"
+            ) from error
         held.flags.writeable = False
         return held
 

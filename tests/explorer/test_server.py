@@ -373,7 +373,7 @@ def test_a_request_that_comes_byte_by_byte_is_closed_too(hasty):
         while sent < 60 / 0.02:
             wire.sendall(b"a")
             sent += 1
-            time.sleep(0.02)
+            threading.Event().wait(0.02)
 
 
 def test_who_never_reads_the_answer_is_closed_and_keeps_nobody_from_stopping():

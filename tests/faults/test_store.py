@@ -520,9 +520,11 @@ def grow(path, stop=None):
         partial.put(done, {"received": np.stack(block), "count": np.array(steps)})
         done = steps.stop
         if stop == "put":
+            partial.close()  # as the end of its process does
             return partial
         partial.save(done, {"total": total})
         if stop == "save":
+            partial.close()
             return partial
     return partial.finish(STEPS, small(STEPS)[["queries"]].drop_vars("group"))
 
@@ -675,6 +677,7 @@ def test_nothing_of_a_failed_attempt_stays(tmp_path, monkeypatch, before, after)
 def test_a_run_without_fields_is_states_only(tmp_path):
     partial = Partial.create(tmp_path / "a.trace", {}, {"prompt": "é"})
     partial.save(5, {"canvas": np.arange(3), "file": np.array(1.5)})
+    partial.close()
     partial, done, arrays, head = Partial.open(tmp_path / "a.trace")
     assert (done, arrays["canvas"].tolist(), arrays["file"], head) == (
         5,

@@ -21,7 +21,7 @@ import transformers
 from anchorwatch import limits
 from anchorwatch._version import __version__
 from anchorwatch.asks import checked_seed
-from anchorwatch.commits import place
+from anchorwatch.commits import place, refuse_inside_trace
 from anchorwatch.decoding import Decoding
 from anchorwatch.edits import Edit
 from anchorwatch.errors import ItemError, PromptError, SpecError
@@ -52,6 +52,7 @@ from anchorwatch.evaluation.results import (
 )
 from anchorwatch.evaluation.tasks import Task, item_key
 from anchorwatch.evaluation.tasks import task as named_task
+from anchorwatch.inputs import open_plain
 from anchorwatch.models.loading import find, load
 from anchorwatch.models.model import Model
 from anchorwatch.plans import edit_list, probe_list
@@ -138,6 +139,8 @@ class Grid:
             raise SpecError("traces need a place: say out=, or leave probes out")
         if self.out is not None and self.out.exists() and not self.out.is_dir():
             raise SpecError(f"{self.out} is a file: results are many files, name a folder")
+        if self.out is not None:
+            refuse_inside_trace(self.out)
 
     def over(self, models: Sequence[Model | str]) -> Results:
         """Ask all of them, one after another."""
@@ -198,7 +201,7 @@ class Grid:
         """Which file the items are of, so that answers to another version of it can be told."""
         if self.task.path is None or self.out is None:
             return None
-        with self.task.path.open("rb") as handle:
+        with open_plain(self.task.path) as handle:
             return Asked(file_digest(handle, "sha256").hexdigest(), keys)
 
     def _each(self, asking: Sequence[Asking], bar: Progress) -> Iterator[dict[str, Any]]:

@@ -19,10 +19,20 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from anchorwatch.errors import SpecError
+from anchorwatch.inputs import (
+    LONGEST_LINE,
+    LongLineError,
+    bounded_lines,
+    open_plain,
+    plain_lines,
+    read_bounded,
+)
 
 CHUNK = 2**16
-LONGEST = 2**26
+LONGEST = LONGEST_LINE
 """Characters of one element of a JSON array; a longer one is taken for a damaged file."""
+LARGEST = 2**29
+"""Bytes of SQuAD's one object, which is read whole."""
 _LFS, _GZIP, _PARQUET = b"version https://git-lfs", b"\x1f\x8b", b"PAR1"
 _DAMAGED = (OSError, EOFError, zlib.error)
 _READS = "JSON lines, a JSON array, SQuAD's JSON, .csv, .tsv or .parquet, also as .gz"
@@ -124,7 +134,7 @@ def _parsed(line: bytes) -> Any:
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
     """The file, unpacked on the way where it is packed."""
-    with path.open("rb") as handle:
+    with open_plain(path) as handle:
         packed = handle.read(2) == _GZIP
         handle.seek(0)
         if not packed:
@@ -135,17 +145,19 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _lines(handle: BinaryIO) -> Iterator[Record | Bad]:
-    number = 0
+    lines, number = bounded_lines(handle), 0
     while True:
         number += 1
         try:
-            line = handle.readline()
+            line = next(lines, None)
         except _DAMAGED as error:
             yield Bad(f"line {number}", f"cannot be unpacked ({error}), and nothing after it")
             return
-        if not line:
+        if line is None:
             return
-        if line.strip():
+        if isinstance(line, LongLineError):
+            yield Bad(f"line {number}", str(line))
+        elif line.strip():
             yield _line(f"line {number}", line)
 
 
@@ -234,7 +246,14 @@ def _more(
 def _squad(path: Path, handle: BinaryIO) -> Iterator[Record | Bad]:
     """Questions of SQuAD's articles; each knows the other paragraphs of its article."""
     try:
-        held = json.loads(handle.read().decode("utf-8-sig"))
+        whole = read_bounded(handle, LARGEST)
+        if whole is None:
+            raise SpecError(
+                f"{path} is one JSON object of more than {LARGEST >> 20} MiB: make it JSON lines"
+            )
+        held = json.loads(whole.decode("utf-8-sig"))
+    except SpecError:
+        raise
     except (ValueError, RecursionError, *_DAMAGED) as error:
         raise SpecError(f"{path} is not JSON: {str(error).splitlines()[0][:80]}") from None
     if not isinstance(held, dict) or not isinstance(held.get("data"), list):
@@ -267,7 +286,7 @@ def _article(place: str, article: dict[str, Any]) -> Iterator[Record | Bad]:
 
 def _table(path: Path, handle: BinaryIO, separator: str) -> Iterator[Record | Bad]:
     csv.field_size_limit(LONGEST)  # the csv module has one limit for the whole process
-    rows = csv.reader(_decoded(handle), delimiter=separator, strict=True)
+    rows = csv.reader(_decoded(path, handle), delimiter=separator, strict=True)
     try:
         header = next(rows)
         if twice := {name for name in header if header.count(name) > 1}:
@@ -287,10 +306,10 @@ def _table(path: Path, handle: BinaryIO, separator: str) -> Iterator[Record | Ba
         ) from None
 
 
-def _decoded(handle: BinaryIO) -> Iterator[str]:
+def _decoded(path: Path, handle: BinaryIO) -> Iterator[str]:
     """Lines with their ends, which may stand inside a quoted cell."""
     first = True
-    for line in handle:
+    for line in plain_lines(handle, path):
         yield line.decode("utf-8-sig" if first else "utf-8")
         first = False
 

@@ -2,12 +2,12 @@
 
 A cell is one model, context and edit of one task. Its folder is named by the digest of everything
 that decides its answers, so that asking again finds them. Each line holds its own check: a line
-that a kill cut short is taken off, any other damage is named. No torch here.
+that a kill cut short is taken off, any other damage is named. How many lines were written stands
+beside them, so that lines that are gone are counted. No torch here.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,12 +21,15 @@ from typing import IO, Any
 import pandas as pd
 
 from anchorwatch.commits import place, plain, put_file, replace_file, sealed, sync_folder, unsealed
-from anchorwatch.errors import AnchorwatchWarning, SpecError, TraceError
+from anchorwatch.errors import AnchorwatchWarning, TraceError
 from anchorwatch.evaluation.contexts import context
 from anchorwatch.evaluation.scores import SCORES
 from anchorwatch.identity import DIGESTS, identity_digest
+from anchorwatch.inputs import LongLineError, bounded_lines, open_plain
+from anchorwatch.locks import Lock
 
 MANIFEST, ITEMS, TRACES, ASKED = "manifest.json", "items.jsonl", "traces", "asked.json"
+COUNT = "count.json"
 UNEDITED = "none"
 _UNDECIDING = ("source", "revision", "notes", "config")
 """What a manifest says of a model that its answers do not depend on, or that a digest covers."""
@@ -79,10 +82,13 @@ class Asked:
     @classmethod
     def of(cls, folder: Path) -> Asked | None:
         """What a cell's folder says; None where items are made and no file can change."""
-        if not (folder / ASKED).exists():
+        if not os.path.lexists(folder / ASKED):
             return None
         held = _sound(folder / ASKED)
-        return cls(held["file"], frozenset(held["items"]), held["when"])
+        try:
+            return cls(held["file"], frozenset(held["items"]), held["when"])
+        except (KeyError, TypeError) as error:
+            raise TraceError(f"{folder / ASKED} lacks {error}: remove it, and ask again") from None
 
     def write(self, folder: Path) -> None:
         """Say it; items of the same file that were asked before stay among them."""
@@ -104,31 +110,38 @@ class Cell:
         self.folder = None if out is None else out / self.digest[:16]
         self.done: dict[str, dict[str, Any]] = {}
         self._handle: IO[bytes] | None = None
+        self._lock: Lock | None = None
+        self._count = 0
 
     def __enter__(self) -> Cell:
         if self.folder is None:
             return self
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / ITEMS
-        if not path.exists():
-            put_file(path, b"")
-            sync_folder(self.folder)
-        self._handle = path.open("r+b")
+        self._lock = Lock.take(self.folder, f"another evaluation is writing to {self.folder}")
         try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._handle.close()
-            raise SpecError(
-                f"another evaluation is writing to {self.folder}: wait for it, or choose another"
-            ) from None
-        replace_file(self.folder / MANIFEST, sealed(self.manifest))  # names are the last ones
+            self._take_over(self.folder)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _take_over(self, folder: Path) -> None:
+        """Read what is there and go on after it."""
+        path = folder / ITEMS
+        if not os.path.lexists(path):
+            put_file(path, b"")
+            sync_folder(folder)
+        replace_file(folder / MANIFEST, sealed(self.manifest))  # names are the last ones
         if self.asked is not None:
-            self.asked.write(self.folder)
+            self.asked.write(folder)
         lines, whole = read_lines(path)
+        if gone := _count_gone(folder, len(lines)):
+            _warn(f"{gone}, and are asked again")
+        self._handle = open_plain(path, write=True)
         self._handle.truncate(whole)  # what a kill cut short is asked again
         self._handle.seek(whole)
+        self._write_count(len(lines))
         self.done |= {line["item"]: line for line in lines}
-        return self
 
     def add(self, *records: Mapping[str, Any]) -> None:
         """Keep what was found together; on disk before this returns."""
@@ -136,13 +149,24 @@ class Cell:
             self._handle.write(b"".join(_checked(record) for record in records))
             self._handle.flush()
             os.fsync(self._handle.fileno())
+            self._write_count(self._count + len(records))
         for record in records:  # as a reader will find it
             self.done[str(record["item"])] = json.loads(_spelled(record))
+
+    def _write_count(self, count: int) -> None:
+        """After the lines: a kill between them leaves more lines than are counted, never fewer."""
+        assert self.folder is not None
+        if count != self._count or not (self.folder / COUNT).exists():
+            replace_file(self.folder / COUNT, sealed({"lines": count}))
+        self._count = count
 
     def __exit__(self, *error: object) -> None:
         if self._handle is not None:
             self._handle.close()
             self._handle = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
 
 def digest_of(manifest: Mapping[str, Any]) -> str:
@@ -156,13 +180,34 @@ def digest_of(manifest: Mapping[str, Any]) -> str:
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Whole lines, and how many bytes they take; the rest was being written when it was killed."""
     found, whole = [], 0
-    with path.open("rb") as handle:
-        for number, line in enumerate(handle, start=1):
-            if not line.endswith(b"\n"):
-                break
-            found.append(_opened(path, number, line))
-            whole += len(line)
+    try:
+        with open_plain(path) as handle:
+            for number, line in enumerate(bounded_lines(handle), start=1):
+                if isinstance(line, LongLineError):
+                    raise _damaged_line(path, number)
+                if not line.endswith(b"\n"):
+                    break
+                found.append(_opened(path, number, line))
+                whole += len(line)
+    except OSError as error:
+        raise TraceError(
+            f"{path} cannot be read ({error}): remove {path.parent}, and it is asked again"
+        ) from None
     return found, whole
+
+
+def _count_gone(folder: Path, lines: int) -> str | None:
+    """What to say where a cell has fewer lines than were written; older cells have no count."""
+    if not os.path.lexists(folder / COUNT):
+        return None
+    written = _sound(folder / COUNT).get("lines")
+    if not isinstance(written, int) or lines >= written:
+        return None
+    return f"{written - lines} of the {written} answers written to {folder / ITEMS} are gone"
+
+
+def _warn(said: str) -> None:
+    warnings.warn(said, AnchorwatchWarning, stacklevel=4)
 
 
 def read_results(out: str | Path, task: str | None = None) -> Results:
@@ -182,7 +227,9 @@ def read_results(out: str | Path, task: str | None = None) -> Results:
         last[manifests[cell]["task"]["name"]] = said[cell].file
     rows, left, found = [], 0, {}
     for cell, manifest in manifests.items():
-        lines = read_lines(cell / ITEMS)[0] if (cell / ITEMS).exists() else []
+        lines = read_lines(cell / ITEMS)[0] if os.path.lexists(cell / ITEMS) else []
+        if gone := _count_gone(cell, len(lines)):
+            _warn(f"{gone}: run the evaluation again, and they are asked again")
         kept = _of_file(lines, said.get(cell), last.get(manifest["task"]["name"]))
         left += len(lines) - len(kept)
         if kept or not lines:
@@ -293,7 +340,11 @@ def _opened(path: Path, number: int, line: bytes) -> dict[str, Any]:
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         good = False
     if not good:
-        raise TraceError(
-            f"{path}, line {number} is damaged: remove that line, and its item is asked again"
-        )
+        raise _damaged_line(path, number)
     return record
+
+
+def _damaged_line(path: Path, number: int) -> TraceError:
+    return TraceError(
+        f"{path}, line {number} is damaged: remove that line, and its item is asked again"
+    )

@@ -7,7 +7,6 @@ of other runs are left out, and a table that is about none of the runs shown is 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +16,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from anchorwatch.commits import UNREADABLE
 from anchorwatch.errors import SpecError
-from anchorwatch.foreign import one_line
-from anchorwatch.metrics.files import KINDS, parquet_reader
+from anchorwatch.foreign import csv_cell, one_line
+from anchorwatch.metrics.files import KINDS, parquet_reader, read_json_table
 from anchorwatch.trace import Trace
 
 BESIDE = ("null", "lift", "low", "high", "n")
@@ -109,7 +109,7 @@ def read_table(path: str | Path) -> MetricTable:
         raise SpecError(f"there is no table {place}: `anchorwatch measure -o` writes one")
     try:
         return checked(place.stem, _READERS[kind](place))
-    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+    except UNREADABLE as error:
         if isinstance(error, SpecError):
             raise
         raise SpecError(
@@ -119,11 +119,11 @@ def read_table(path: str | Path) -> MetricTable:
 
 
 def _read_json(place: Path) -> pd.DataFrame:
-    return pd.DataFrame(json.loads(place.read_text(encoding="utf-8"))["rows"])
+    return pd.DataFrame(read_json_table(place)["rows"])
 
 
 def _read_parquet(place: Path) -> pd.DataFrame:
-    return parquet_reader().read_table(place).to_pandas()
+    return parquet_reader().read_table(place, page_checksum_verification=True).to_pandas()
 
 
 _READERS = {
@@ -179,6 +179,7 @@ def _about(rows: pd.DataFrame, trace: Trace) -> np.ndarray:
     model = trace.manifest["model"]
     bases = (model["source"], f"{model['source']}@{model['weights'][:8]}")
     names = [", ".join([base, *map(repr, trace.edits)]) for base in bases]
+    names += [csv_cell(name) for name in names]  # as a .csv has them
     return mine & rows["model"].astype(str).isin(names).to_numpy()
 
 

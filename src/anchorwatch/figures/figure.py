@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Sheet
 
 from anchorwatch._version import __version__
-from anchorwatch.commits import replace_file
+from anchorwatch.commits import replace_file, with_digest
 from anchorwatch.errors import SpecError
 from anchorwatch.figures.origins import PNG_KEY, made, spelled
 from anchorwatch.figures.style import look
@@ -101,7 +101,7 @@ class Figure:
 
     def _metadata(self, kind: str) -> dict[str, Any]:
         record, title, us = (
-            spelled(self._whence),
+            spelled(with_digest(self._whence)),
             self._whence["figure"],
             f"anchorwatch {__version__}",
         )

@@ -17,12 +17,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 from anchorwatch._version import __version__
-from anchorwatch.commits import plain
+from anchorwatch.commits import plain, without_digest
 from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.inputs import parse_json, read_plain
 from anchorwatch.provenance import origin
 from anchorwatch.trace import Trace
 
 PNG_KEY = "anchorwatch"
+LIMIT_BYTES = 1 << 30
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
@@ -58,14 +60,17 @@ def whence(path: str | Path) -> dict[str, Any]:
     file = Path(path)
     if not file.is_file():
         raise TraceError(f"there is no figure at {file}: expected a .pdf, .png or .svg file")
-    raw = file.read_bytes()
+    try:
+        raw = read_plain(file, most=LIMIT_BYTES)
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{file} cannot be read ({error}): copy it again") from None
     for found in _records(raw):
         try:
-            record = json.loads(found)
-        except (ValueError, RecursionError):
+            record = parse_json(found)
+            if _is_ours(record):
+                return without_digest(record)
+        except ValueError:
             continue
-        if _is_ours(record):
-            return record
     raise TraceError(
         f"{file} does not say what made it: `whence` reads .pdf, .png and .svg files that "
         "`figure.save` wrote and no other program rewrote"
@@ -76,6 +81,7 @@ def _is_ours(record: Any) -> bool:
     kinds = {"anchorwatch": str, "figure": str, "settings": dict, "traces": list}
     return (
         isinstance(record, dict)
+        and record.keys() - {"digest"} == kinds.keys()
         and all(isinstance(record.get(name), kind) for name, kind in kinds.items())
         and all(isinstance(trace, dict) for trace in record["traces"])
     )

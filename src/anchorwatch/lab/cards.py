@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from anchorwatch.commits import read_record
+
 CARD, WORDS = "card.json", "README.md"
 _BARS = "▁▂▃▄▅▆▇█"
 _KINDS = {
@@ -45,7 +47,7 @@ def write(folder: str | Path, card: Mapping[str, Any]) -> Path:
 
 def read(folder: str | Path) -> dict[str, Any]:
     """card.json of a model's folder."""
-    return json.loads((Path(folder) / CARD).read_text(encoding="utf-8"))
+    return read_record(Path(folder) / CARD)
 
 
 def words(card: Mapping[str, Any]) -> str:

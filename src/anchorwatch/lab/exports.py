@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import shutil
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
-from anchorwatch.commits import unsealed
+from anchorwatch.commits import read_record, unsealed
 from anchorwatch.errors import TrainingError
+from anchorwatch.locks import temporary, temporary_name
 from anchorwatch.models.loading import load
 from anchorwatch.models.variants import trained
 from anchorwatch.training.checkpoints import MODEL, RUN, WEIGHTS
 from anchorwatch.training.corpora import Corpus
 from anchorwatch.training.corpora import read as read_corpus
-from anchorwatch.training.log import Line, from_json
+from anchorwatch.training.log import Line, read_log
 
 TRAINING = "training.json"
 POINTS = 60
@@ -54,21 +54,20 @@ def export(
     run, target = Path(run), Path(folder)
     if not (run / MODEL / WEIGHTS).is_file():
         raise TrainingError(f"{run} has no finished model: train it first, fit(spec, {str(run)!r})")
-    made = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
-    old = made.with_suffix(".old")
-    made.mkdir(parents=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    old = temporary_name(target).with_suffix(".old")
     try:
-        _weights(run / MODEL, made)
-        held = record(run, arm, settings)
-        if stem is not None:
-            held["stem"] = record(stem, stem.name)
-        said = json.dumps(held, indent=1)
-        (made / TRAINING).write_text(said + "\n", encoding="utf-8")
-        if target.exists():
-            target.rename(old)
-        made.rename(target)
+        with temporary(target, folder=True) as made:
+            _weights(run / MODEL, made)
+            held = record(run, arm, settings)
+            if stem is not None:
+                held["stem"] = record(stem, stem.name)
+            said = json.dumps(held, indent=1)
+            (made / TRAINING).write_text(said + "\n", encoding="utf-8")
+            if target.exists():
+                target.rename(old)
+            made.rename(target)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
         if old.exists() and not target.exists():
             old.rename(target)
         shutil.rmtree(old, ignore_errors=True)
@@ -81,7 +80,7 @@ def _weights(source: Path, target: Path) -> None:
     tensors = {name: value.half() for name, value in load_file(source / WEIGHTS).items()}
     if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
         raise TrainingError(f"a weight of {source} is too large for float16: it cannot be shipped")
-    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    config = read_record(source / "config.json")
     parts = trained(model.network, model.parts, tensors)
     config["anchorwatch"]["parts"] = [part.as_dict() for part in parts]
     save_file(tensors, target / WEIGHTS, metadata={"format": "pt"})
@@ -95,7 +94,7 @@ def _weights(source: Path, target: Path) -> None:
 def record(run: Path, arm: str, settings: Sequence[str] = ()) -> dict[str, Any]:
     """How a run was made: arm, spec with its digest, corpus, budget, loss curve; plain values."""
     held = unsealed(run / RUN)
-    lines = from_json((run / "log.jsonl").read_text(encoding="utf-8"))
+    lines = read_log(run / "log.jsonl")
     spec = held["spec"]
     return {
         "arm": arm,
@@ -137,8 +136,7 @@ def curve(lines: Sequence[Line], points: int = POINTS) -> dict[str, list[float]]
 
 def made_with(folder: str | Path) -> dict[str, Any]:
     """What training.json of a lab folder says."""
-    said: dict[str, Any] = json.loads((Path(folder) / TRAINING).read_text(encoding="utf-8"))
-    return said
+    return read_record(Path(folder) / TRAINING)
 
 
 def corpus_of(spec: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Corpus:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from anchorwatch.commits import replace_file, unsealed
+from anchorwatch.commits import read_record, replace_file, unsealed
 from anchorwatch.lab import arms, cards, exports
 from anchorwatch.lab.measure import Effort, flat, measured, plain_values
 from anchorwatch.lab.tables import VERSION
@@ -111,6 +111,6 @@ def kept_row(folder: Path, about: Mapping[str, Any], effort: Effort) -> dict[str
     """The row of a run that was measured as is asked now, or None."""
     if not (folder / ROW).is_file():
         return None
-    row: dict[str, Any] = json.loads((folder / ROW).read_text(encoding="utf-8"))
+    row = read_record(folder / ROW)
     asked = dict(about) | {f"effort.{name}": held for name, held in asdict(effort).items()}
     return row if all(row.get(name) == held for name, held in asked.items()) else None

@@ -13,11 +13,22 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch._version import __version__
-from anchorwatch.commits import replace_file
+from anchorwatch.commits import (
+    UNREADABLE,
+    plain,
+    refuse_inside_trace,
+    replace_file,
+    resolve,
+    with_digest,
+    without_digest,
+)
 from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.foreign import csv_cell
+from anchorwatch.inputs import parse_json, read_plain
 
 KINDS = ("csv", "json", "parquet")
 _KEY = "anchorwatch"
+LIMIT_BYTES = 1 << 30
 
 
 def save(table: pd.DataFrame, path: str | Path) -> Path:
@@ -37,43 +48,47 @@ def place(path: str | Path, what: str, kinds: Sequence[str]) -> tuple[Path, str]
             f"a {what} cannot be saved as {named.name!r}: "
             f"the name ends in {', '.join(f'.{one}' for one in kinds)}"
         )
-    target = _resolved(named)
+    target = resolve(named)
     if not target.parent.is_dir():
         raise SpecError(f"the folder {target.parent} does not exist: make it first")
     if target.is_dir():
         raise SpecError(f"{target} is a folder: choose another name")
-    refuse_traces(target.parent)
+    refuse_inside_trace(target)
     return target, kind
 
 
-def refuse_traces(folder: Path) -> None:
-    """A file added to a trace makes it differ from its commit record, and so unreadable."""
-    whole = _resolved(folder)
-    for one in (whole, *whole.parents):
-        if (one / "zarr.json").exists():
-            raise SpecError(f"{one} is a trace, and a file in it would spoil it: choose a folder")
-
-
-def _resolved(path: Path) -> Path:
-    try:
-        return path.resolve()
-    except RuntimeError:  # of Python 3.11 and 3.12, where links lead round in a circle
-        raise SpecError(f"{path} is a link that leads to itself: choose another place") from None
-
-
 def as_csv(table: pd.DataFrame) -> str:
-    """Rows and a header; an absent number is an empty cell."""
-    return str(table.to_csv(index=False, lineterminator="\n"))
+    """Rows and a header; an absent number is an empty cell.
+
+    Text is neutralised (`foreign.csv_cell`): it is of models and prompts, and spreadsheets run it.
+    """
+    safe = table.rename(columns=lambda name: csv_cell(str(name)))
+    for at, kind in enumerate(table.dtypes):
+        if not pd.api.types.is_numeric_dtype(kind):
+            safe.isetitem(
+                at, [csv_cell(one) if isinstance(one, str) else one for one in table.iloc[:, at]]
+            )
+    return str(safe.to_csv(index=False, lineterminator="\n"))
 
 
 def as_json(table: pd.DataFrame) -> str:
-    """`{"about", "traces", "rows"}`; an absent or infinite number is null."""
+    """`{"about", "traces", "rows", "digest"}`; an absent or infinite number is null."""
     held = table.astype(object).where(table.notna(), None)
     rows = [
         {str(name): _plain(value) for name, value in row.items()}
         for row in held.to_dict(orient="records")
     ]
-    return json.dumps(_origin(table) | {"rows": rows}, indent=1)
+    return json.dumps(with_digest(plain(_origin(table)) | {"rows": rows}), indent=1)
+
+
+def read_json_table(path: Path) -> dict[str, Any]:
+    """What `as_json` wrote; ValueError where it is something else or was changed."""
+    held = parse_json(read_plain(path, most=LIMIT_BYTES))
+    if not isinstance(held, dict) or not isinstance(held.get("rows"), list):
+        raise ValueError("it holds no rows")
+    if unknown := sorted(held.keys() - {_KEY, "about", "traces", "rows", "digest"}):
+        raise ValueError(f"it holds {unknown[0]!r:.40} too")
+    return without_digest(held)
 
 
 def origin(path: str | Path) -> dict[str, Any]:
@@ -83,10 +98,14 @@ def origin(path: str | Path) -> dict[str, Any]:
         raise TraceError(f"there is no table at {target}: expected a .json or .parquet file")
     try:
         if target.suffix.lower() == ".parquet":
-            return json.loads(parquet_reader().read_schema(target).metadata[_KEY.encode()])
-        held = json.loads(target.read_text())
+            kept = parquet_reader().read_schema(target).metadata[_KEY.encode()]
+            held = without_digest(parse_json(kept))
+        else:
+            held = read_json_table(target)
         return {name: held[name] for name in ("anchorwatch", "about", "traces")}
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
+        if isinstance(error, SpecError):  # without pyarrow
+            raise
         raise TraceError(
             f"{target} does not say what made it: tables that `anchorwatch measure -o` writes as "
             ".json or .parquet do"
@@ -110,9 +129,10 @@ def _parquet(table: pd.DataFrame) -> bytes:
     bare = table.copy()
     bare.attrs = {}
     held = pyarrow.Table.from_pandas(bare, preserve_index=False)
-    made = {_KEY.encode(): json.dumps(_origin(table)).encode()}
+    made = {_KEY.encode(): json.dumps(with_digest(plain(_origin(table)))).encode()}
     buffer = io.BytesIO()
-    parquet.write_table(held.replace_schema_metadata((held.schema.metadata or {}) | made), buffer)
+    signed = held.replace_schema_metadata((held.schema.metadata or {}) | made)
+    parquet.write_table(signed, buffer, write_page_checksum=True)
     return buffer.getvalue()
 
 

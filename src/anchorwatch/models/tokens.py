@@ -254,7 +254,7 @@ def _bare_config(folder: Path, config: Mapping[str, Any]) -> PreTrainedConfig:
     kind, named = model_type_of(config), config.get("tokenizer_class")
     if (registered := TOKENIZER_MAPPING_NAMES.get(kind)) and not _is_tokenizer(registered):
         raise ModelError(
-            f"config.json says model_type={kind!r}, whose {registered} is no tokenizer of one text: "
+            f"config.json says model_type={kind!r}, whose {registered} reads no plain text: "
             "expected that of the class in architectures, such as 'llama'"
         )
     version = config.get("transformers_version")

@@ -18,6 +18,7 @@ import pandas as pd
 from anchorwatch._version import __version__
 from anchorwatch.commits import replace_file
 from anchorwatch.errors import AnchorwatchError, EvidenceError, SpecError
+from anchorwatch.metrics.files import as_csv
 from anchorwatch.studies.claim import Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.evidence import unfit_of
 from anchorwatch.studies.planning import Plan
@@ -256,8 +257,7 @@ class Study:
         folder = Path(out)
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / "claims.json", (json.dumps(self.as_dict(), indent=1) + "\n").encode())
-        table = self.claims.to_csv(index=False, lineterminator="\n")
-        replace_file(folder / "claims.csv", table.encode())
+        replace_file(folder / "claims.csv", as_csv(self.claims).encode())
         replace_file(folder / "report.md", page(self).encode())
         write(self, folder)
         return folder

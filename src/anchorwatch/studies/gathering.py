@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.effects import effect
 from anchorwatch.errors import AnchorwatchWarning, PromptError, TraceError
 from anchorwatch.evaluation.grid import evaluate
+from anchorwatch.locks import temporary
 from anchorwatch.models.model import Model
 from anchorwatch.runs import run
 from anchorwatch.studies import rows, sets
@@ -141,14 +140,13 @@ def calibrated(shelf: Shelf, role: str, model: Model) -> Rates:
     if model.family.kind == "arm":
         how = LeftToRight(passes, cache=False, stop=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    growing = path.with_name(f".{uuid.uuid4().hex[:8]}.trace")
     run(model, shown.text, how, probes=())  # the first pass of a model is slower than the others
     _, plain = _timed(lambda: run(model, shown.text, how, probes=()))
     parts = dict(shown.regions)
     trace, watched = _timed(lambda: run(model, shown.text, how, regions=parts, probes=REGIONAL))
-    _, wrote = _timed(lambda: trace.write(growing))
-    size = extent(growing)[1]
-    shutil.rmtree(growing)
+    with temporary(path, folder=True) as folder:
+        written, wrote = _timed(lambda: trace.write(folder / "rates.trace"))
+        size = extent(written)[1]
     rates = Rates((watched + wrote) / passes, plain / passes, size / passes)
     shelf.keep(path, asdict(rates))
     return rates

@@ -21,10 +21,11 @@ import torch
 import transformers
 
 from anchorwatch._version import __version__
-from anchorwatch.commits import place
+from anchorwatch.commits import place, refuse_inside_trace
 from anchorwatch.errors import AnchorwatchError, ModelError, SpecError, TraceError
 from anchorwatch.identity import identity_digest
 from anchorwatch.lab import tables
+from anchorwatch.locks import Lock
 from anchorwatch.models import lab
 from anchorwatch.models.loading import find, load
 from anchorwatch.models.model import Model
@@ -79,17 +80,29 @@ def study(
     """
     begun = time.monotonic()
     task = _begun(names, (model, against, sink, gate), budget, out, variants)
-    task.mend()
-    plan = task.plan()
-    if before is not None:
-        before(plan)
-    failed = task.gather(plan)
-    evidence = Evidence(task.shelf.load)
-    lost = dict(plan.lacking) | task.lost(failed)
-    each = judged(task.claims, evidence, lost)
-    found = Study(each, task.about(plan) | _took(begun), plan, evidence)
-    found.save(task.out)
+    with _claimed(task.out):
+        task.mend()
+        plan = task.plan()
+        if before is not None:
+            before(plan)
+        failed = task.gather(plan)
+        evidence = Evidence(task.shelf.load)
+        lost = dict(plan.lacking) | task.lost(failed)
+        each = judged(task.claims, evidence, lost)
+        found = Study(each, task.about(plan) | _took(begun), plan, evidence)
+        found.save(task.out)
     return found
+
+
+def _claimed(folder: Path) -> Lock:
+    """Make the folder of a study, or take it from nobody: two at once would spoil each other."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpecError(
+            f"{folder} cannot be written, {error.strerror}: choose another place"
+        ) from None
+    return Lock.take(folder, f"another study is writing to {folder}")
 
 
 def plan(
@@ -145,6 +158,7 @@ def _begun(
     claims, much, folder = named_claims(names), named_budget(budget), place(out)
     if folder.exists() and not folder.is_dir():
         raise SpecError(f"{folder} is a file: a study is many files, name a folder")
+    refuse_inside_trace(folder)
     roles, table = _roles(claims, sources), _variants(variants)
     for source in roles.values():
         find(source)  # the last of four names may be wrong, and the first model take minutes

@@ -11,7 +11,6 @@ is removed only then. So whenever the process dies, the newest whole one is ther
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
 import shutil
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from anchorwatch.commits import (
@@ -33,18 +33,20 @@ from anchorwatch.commits import (
     publish,
     put_file,
     read_json,
+    refuse_inside_trace,
     replace_file,
     sealed,
     unsealed,
 )
-from anchorwatch.errors import AnchorwatchWarning, SpecError, TrainingError
+from anchorwatch.errors import AnchorwatchError, AnchorwatchWarning, SpecError, TrainingError
+from anchorwatch.locks import LOCK, Lock, temporary, temporary_name
 from anchorwatch.training.disk import CHECKPOINTS, numbered, writing
 from anchorwatch.training.log import Line, as_json, from_json
 
-RUN, MODEL, LOCK = "run.json", "model", ".lock"
+RUN, MODEL = "run.json", "model"
 WEIGHTS = "model.safetensors"
 _INNER = "training"
-_GROWING = r"\.[0-9a-f]{8}\.tmp"
+_GROWING = r"\.(anchorwatch-)?[0-9a-f]{8}\.tmp"
 """How the name of something half written ends."""
 
 
@@ -71,18 +73,11 @@ def claimed(out: Path, record: Mapping[str, Any]) -> Iterator[None]:
     refuse_foreign(out, record)
     try:
         (out / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-        handle = (out / LOCK).open("w")
     except OSError as error:
         raise SpecError(
             f"{out} cannot be written, {error.strerror}: choose another place"
         ) from None
-    with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise TrainingError(
-                f"{out} is being trained by another process: wait for it, or choose another folder"
-            ) from None
+    with Lock.take(out, f"{out} is being trained by another process", refusal=TrainingError):
         refuse_foreign(out, record)  # another run may have begun before the lock was ours
         _remove_leftovers(out)
         if not (out / RUN).exists():
@@ -94,6 +89,7 @@ def claimed(out: Path, record: Mapping[str, Any]) -> Iterator[None]:
 
 def refuse_foreign(out: Path, record: Mapping[str, Any]) -> None:
     """Refuse a folder that holds anything but this very run."""
+    refuse_inside_trace(out)
     if not out.exists() or (out.is_dir() and _holds_nothing(out)):
         return
     if not out.is_dir():
@@ -136,7 +132,7 @@ def save(out: Path, state: State, keep: int, write: Callable[[Path], None]) -> P
     target = out / CHECKPOINTS / f"update-{state.update:08d}"
     _published(out, target, fill, f"the checkpoint of update {state.update}")
     for old in [path for _, path in numbered(out)][:-keep]:
-        gone = old.with_name(f".{old.name}.{uuid.uuid4().hex[:8]}.tmp")
+        gone = temporary_name(old)
         old.rename(gone)  # half a removed checkpoint must not look like one
         shutil.rmtree(gone, ignore_errors=True)
     return target
@@ -159,7 +155,15 @@ def newest(out: Path) -> State | None:
     """The newest checkpoint that is whole, or None; another run's is refused."""
     for _, folder in reversed(numbered(out)):
         if not damage(folder):
-            return _read(folder, whose(out))
+            try:
+                return _read(folder, whose(out))
+            except AnchorwatchError:
+                raise
+            except (*UNREADABLE, SafetensorError) as error:
+                raise TrainingError(
+                    f"{folder} cannot be read as a checkpoint ({error}): begin again in another "
+                    "folder"
+                ) from None
     if found := numbered(out):
         raise TrainingError(
             f"{found[-1][1]} is damaged ({damage(found[-1][1])[0]}) and no other checkpoint is "
@@ -212,16 +216,10 @@ def _read(folder: Path, run: str) -> State:
 
 def _published(out: Path, target: Path, fill: Callable[[Path], None], what: str) -> None:
     """One rename puts it there, whole; on a full disk nothing of it stays."""
-    folder = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
-    with writing(what, target, out):
-        try:
-            folder.mkdir()
-            fill(folder)
-            commit(folder)
-            publish(folder, target)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+    with writing(what, target, out), temporary(target, folder=True) as folder:
+        fill(folder)
+        commit(folder)
+        publish(folder, target)
 
 
 def _flat(optimizer: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

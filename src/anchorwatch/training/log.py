@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from anchorwatch.commits import replace_file
-from anchorwatch.errors import SpecError
+from anchorwatch.errors import SpecError, TrainingError
+from anchorwatch.inputs import open_plain, parse_json, plain_lines
 from anchorwatch.training.disk import writing
 
 
@@ -56,6 +57,34 @@ def as_csv(lines: Iterable[Line], *, header: bool = True) -> str:
 def from_json(text: str) -> list[Line]:
     """The lines of a whole log."""
     return [Line(**json.loads(line)) for line in text.splitlines()]
+
+
+def read_log(path: Path) -> list[Line]:
+    """The lines of a log file; a damaged one is named."""
+    try:
+        lines = []
+        with open_plain(path) as handle:
+            for number, line in enumerate(plain_lines(handle, path), start=1):
+                lines += [_line(line, number)]
+    except FileNotFoundError:
+        raise TrainingError(f"there is no log at {path}: copy the run's folder whole") from None
+    except (OSError, ValueError) as error:
+        raise TrainingError(
+            f"{path} is damaged ({error}): start the same training again, which writes it anew"
+        ) from None
+    return lines
+
+
+def _line(line: bytes, number: int) -> Line:
+    """A line of a log; an update after the one before it, and numbers only."""
+    try:
+        held = Line(**parse_json(line))
+    except (TypeError, ValueError):
+        raise ValueError(f"line {number} is no line of a log") from None
+    numbers = asdict(held).values()
+    if held.update != number or not all(type(one) in (int, float) for one in numbers):
+        raise ValueError(f"line {number} is not of update {number}")
+    return held
 
 
 class Log:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from anchorwatch.errors import SpecError
-from anchorwatch.foreign import read_text
+from anchorwatch.inputs import LONGEST_LINE, read_plain
 
 SIZES: dict[str, tuple[int, int, int]] = {
     "6M": (6, 256, 4),
@@ -289,9 +289,11 @@ def read(path: str | Path, settings: Sequence[str] = ()) -> Spec:
     """A SPEC.toml, with `name=value` settings over it: `optimizer.lr=1e-3`."""
     path = Path(path).expanduser()
     try:
-        fields = tomllib.loads(read_text(path))
+        fields = tomllib.loads(read_plain(path, most=LONGEST_LINE).decode("utf-8"))
     except OSError as error:
-        raise SpecError(f"{path} cannot be read ({error.strerror}): give a SPEC.toml") from None
+        raise SpecError(
+            f"{path} cannot be read ({error.strerror or error}): give a SPEC.toml"
+        ) from None
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or nested without end
         raise SpecError(f"{path} is not TOML: {error}") from None
     for setting in settings:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
-from collections.abc import Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 from anchorwatch.errors import SpecError
+from anchorwatch.inputs import open_plain, plain_lines
 from anchorwatch.worlds import Draw
 
 HELD_OUT = 0.1
@@ -100,29 +101,39 @@ def read_texts(path: str | Path) -> Texts:
     if path.suffix not in (".txt", ".jsonl"):
         raise SpecError(f"{path}: a corpus file is .txt or .jsonl, one object a line")
     try:
-        content = path.read_bytes()
+        with open_plain(path) as handle:
+            content = _without_mark(plain_lines(handle, path))
+            return _lines(path, content) if path.suffix == ".jsonl" else _running(path, content)
     except OSError as error:
         raise SpecError(
-            f"{path} cannot be read ({error.strerror}): give a .txt or .jsonl"
+            f"{path} cannot be read ({error.strerror or error}): give a .txt or .jsonl"
         ) from None
-    if path.suffix == ".jsonl":
-        return _lines(path, content)
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise SpecError(f"{path}, line {line}: not UTF-8; save the file as UTF-8") from None
-    if not text.strip():
+
+
+def _without_mark(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Lines without the mark that some programs put before a text."""
+    for line in lines:
+        yield line.removeprefix(codecs.BOM_UTF8)
+        yield from lines
+
+
+def _running(path: Path, content: Iterable[bytes]) -> Texts:
+    lines: list[str] = []
+    for number, line in enumerate(content, start=1):
+        try:
+            lines += line.decode("utf-8").splitlines(keepends=True)
+        except UnicodeDecodeError:
+            raise SpecError(f"{path}, line {number}: not UTF-8; save the file as UTF-8") from None
+    if not any(line.strip() for line in lines):
         raise SpecError(f"{path} is empty: give it at least one text")
-    return Texts(str(path), tuple(_cut(text)))
+    return Texts(str(path), tuple(_joined(lines)))
 
 
-def _lines(path: Path, content: bytes) -> Texts:
+def _lines(path: Path, content: Iterable[bytes]) -> Texts:
     texts: list[str] = []
     pairs: list[Pair] = []
     bad: dict[int, str] = {}
-    lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(content, start=1):
         if not line.strip():
             continue
         found = _read_line(line, number)
@@ -177,10 +188,14 @@ def _is_unicode(text: str) -> bool:
 
 def _cut(text: str) -> list[str]:
     """Whole lines, together at least _PIECE characters where there are as many."""
+    return _joined(text.splitlines(keepends=True))
+
+
+def _joined(every: Iterable[str]) -> list[str]:
     pieces: list[str] = []
     lines: list[str] = []
     size = 0
-    for line in text.splitlines(keepends=True):
+    for line in every:
         lines.append(line)
         size += len(line)
         if size >= _PIECE:
