@@ -17,14 +17,16 @@ COMMAND = [str(Path(sys.executable).with_name("anchorwatch"))]
 ENV = os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "100", "NO_COLOR": "1"}
 
 
-def type_in(*words, stdin=None, fresh=False, **env):
+def type_in(*words, stdin=None, fresh=False, seconds=0, memory=0, **env):
     """A command in a process of its own, forked from one that has imported what is slow.
 
-    `fresh` starts it from nothing, as a person does, and so does an environment of its own.
+    `fresh` starts it from nothing, as a person does, and so does an environment of its own. A
+    forked one may have a limit of `seconds`, and of `memory` in bytes of address space. What is no
+    UTF-8 on its streams is spelled as in arguments.
     """
     typed = list(map(str, words))
     if not fresh and not env:
-        return _forks()(typed, stdin or "")
+        return _forks()(typed, stdin or "", (seconds, memory))
     return subprocess.run(
         [*COMMAND, *typed],
         capture_output=True,
@@ -45,11 +47,11 @@ class _Forks:
         )
         atexit.register(self._server.communicate)
 
-    def __call__(self, words, stdin):
+    def __call__(self, words, stdin, limits):
         with TemporaryDirectory() as folder:
             place = {name: Path(folder, name) for name in ("stdin", "stdout", "stderr")}
-            place["stdin"].write_text(stdin, encoding="utf-8")
-            asked = {"words": words, "cwd": str(Path.cwd())}
+            place["stdin"].write_bytes(stdin.encode("utf-8", "surrogateescape"))
+            asked = {"words": words, "cwd": str(Path.cwd()), "limits": limits}
             asked |= {name: str(path) for name, path in place.items()}
             self._server.stdin.write(json.dumps(asked) + "\n")
             self._server.stdin.flush()
@@ -58,7 +60,10 @@ class _Forks:
                 _forks.cache_clear()
                 raise RuntimeError(f"tests/forks.py ended with {self._server.wait()}: see stderr")
             code = int(ended)
-            out, err = (place[name].read_text(encoding="utf-8") for name in ("stdout", "stderr"))
+            out, err = (
+                place[name].read_text(encoding="utf-8", errors="surrogateescape")
+                for name in ("stdout", "stderr")
+            )
         return subprocess.CompletedProcess([*COMMAND, *words], code, out, err)
 
 

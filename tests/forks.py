@@ -1,11 +1,14 @@
 """Types commands in children of one process, which only imports what is slow to import.
 
 It reads a line of JSON for each command, `{words, cwd, stdin, stdout, stderr}` with files for the
-streams, forks a child that runs it there, and writes how it ended.
+streams, forks a child that runs it there, and writes how it ended. `limits` are seconds and
+bytes of address space that the child may take; 0 is no limit.
 """
 
 import json
 import os
+import resource
+import signal
 import sys
 from pathlib import Path
 
@@ -41,8 +44,11 @@ def typed(words, streams):
     return 0
 
 
-def child(words, cwd, streams):
+def child(words, cwd, limits, streams):
     os.chdir(cwd)
+    signal.alarm(limits[0])
+    if limits[1]:
+        resource.setrlimit(resource.RLIMIT_AS, (limits[1], limits[1]))
     code = 1
     try:
         code = typed(words, streams)
@@ -61,7 +67,7 @@ def main():
         asked = json.loads(line)
         number = os.fork()
         if number == 0:
-            child(asked.pop("words"), asked.pop("cwd"), asked)
+            child(asked.pop("words"), asked.pop("cwd"), asked.pop("limits"), asked)
         _, status = os.waitpid(number, 0)
         sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
         sys.stdout.flush()

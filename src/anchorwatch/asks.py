@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from anchorwatch import limits
 from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.edits import Edit, check_canvas, parts_among
 from anchorwatch.errors import PromptError, SpecError
@@ -28,6 +29,12 @@ from anchorwatch.trace import MISSING
 Ids = Sequence[int] | np.ndarray | torch.Tensor
 
 DEFAULT_LENGTH = 64
+_STEP_BYTES = 512
+"""At least what a step takes beside its frame: five arrays and what holds them."""
+_RANDOM_BYTES = 5_000
+"""A generator, which a step keeps where its decoding draws."""
+RUN_BYTES = 8_000
+"""At least what a run takes before it begins: its generator, its tensors and its records."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +104,6 @@ def prepared(model: Model, ask: Ask, decoding: Decoding | None) -> _Prepared:
         first, answer = _appended(model, prompt, decoding)
     else:
         first, answer = _infilled(model, canvas, decoding)
-    if len(first) > model.num_positions:
-        room = model.num_positions - len(first) + len(answer)
-        way = f", or set length to at most {room}" if room > 0 else ""
-        raise PromptError(
-            f"prompt and answer take {len(first)} positions and {model.source} was made for "
-            f"{model.num_positions}: shorten the prompt{way}"
-        )
     decoding = decoding.for_length(len(answer))
     regions = find_regions(ask.regions, prompt, model, first, answer)
     shape = shape_of(model, decoding, len(first), regions.names, ask.edits)
@@ -135,6 +135,9 @@ def _begun(
 
 def planned(ready: Sequence[_Prepared], probes: Sequence[Probe]) -> Plan:
     """One plan of runs that are held together."""
+    if len(ready) > 1:
+        passes = sum(one.decoding.num_passes for one in ready)
+        limits.refuse_passes(passes, "give fewer prompts, or fewer steps")
     fields = [field for one in ready for field in fields_of(probes, one.shape, one.edits).values()]
     return Plan(sum(one.decoding.num_passes for one in ready), tuple(fields))
 
@@ -227,6 +230,7 @@ def _appended(model: Model, prompt: Prompt, decoding: Decoding) -> tuple[np.ndar
                 f"the prompt holds the mask id {fill} at position {ids.index(fill)}: "
                 "to fill masks inside a text, infill it with canvas=ids"
             )
+    _refuse_too_large(model, decoding, len(ids), decoding.length)
     answer = np.arange(len(ids), len(ids) + decoding.length)
     return np.concatenate([np.asarray(ids), np.full(decoding.length, fill)]), answer
 
@@ -247,4 +251,66 @@ def _infilled(model: Model, canvas: Any, decoding: Decoding) -> tuple[np.ndarray
         raise PromptError(
             f"the canvas has no masked position: put the mask id {model.mask_id} where to write"
         )
+    long = decoding.for_length(len(answer))
+    _refuse_too_large(model, long, len(ids) - len(answer), len(answer))
     return ids, answer
+
+
+def _refuse_too_large(model: Model, decoding: Decoding, given: int, length: int) -> None:
+    """Refuse more positions than the model has, and more than this machine holds or finishes."""
+    positions, passes = given + length, decoding.num_passes
+    if positions > model.num_positions:
+        room = model.num_positions - given
+        way = f", or set length to at most {room}" if room > 0 else ""
+        raise PromptError(
+            f"prompt and answer take {positions} positions and {model.source} was made for "
+            f"{model.num_positions}: shorten the prompt{way}"
+        )
+    name, value = ("steps", passes) if getattr(decoding, "steps", None) else ("length", length)
+    kept = _held_bytes(decoding, positions)
+    way = f"say {name}={limits.at_most(value, passes=passes, held=kept)} at most"
+    limits.refuse_passes(passes, way)
+    limits.refuse_bytes(kept, "the frames of the run", way)
+    refuse_pass(model, decoding, positions, 1)
+
+
+def refuse_together(model: Model, jobs: Sequence[Job], rows: int) -> None:
+    """Refuse runs whose frames do not fit beside each other, or whose passes have too many rows."""
+    kept = sum(_held_bytes(job.decoding, len(job.given)) for job in jobs)
+    fewer = limits.at_most(len(jobs), held=kept)
+    limits.refuse_bytes(kept, "the frames of these runs", f"give {fewer} prompts at a time")
+    refuse_batch(model, jobs, rows)
+
+
+def refuse_batch(model: Model, jobs: Sequence[Job], rows: int) -> None:
+    """Refuse passes of so many rows that their logits do not fit."""
+    for start in range(0, len(jobs), rows):
+        group = jobs[start : start + rows]
+        longest = max(len(job.given) for job in group)
+        refuse_pass(model, group[0].decoding, longest, len(group))
+
+
+def refuse_pass(model: Model, decoding: Decoding, positions: int, rows: int) -> None:
+    """Refuse a pass whose logits alone are more than the device has."""
+    if decoding.writes == "absent":
+        return  # it asks about one position at a time
+    branches = 2 if getattr(decoding, "guidance", 0.0) > 0 else 1
+    logits = branches * rows * positions * model.vocab_size * model.network.dtype.itemsize
+    most = device_bytes(model)
+    way = f"take {limits.at_most(positions, held=logits, most=most)} positions at most"
+    if rows > 1:
+        way = f"say batch={limits.at_most(rows, held=logits, most=most)} at most"
+    limits.refuse_bytes(logits, "the logits of one forward pass", way, most=most)
+
+
+def device_bytes(model: Model) -> int:
+    """Memory where the model computes."""
+    if model.device.type == "cuda":
+        return int(torch.cuda.get_device_properties(model.device).total_memory)
+    return limits.memory_bytes()
+
+
+def _held_bytes(decoding: Decoding, positions: int) -> int:
+    """At least what a run keeps of its steps until it ends, whatever it measures."""
+    each = 8 * positions + _STEP_BYTES + (_RANDOM_BYTES if decoding.draws else 0)
+    return RUN_BYTES + decoding.num_passes * each

@@ -275,6 +275,8 @@ def main() -> None:
         talk.fail(f"{error.strerror}{where}" if error.strerror else str(error), 1)
     except AnchorwatchError as error:
         talk.fail(str(error), 1)
+    except MemoryError:
+        talk.fail("there is not enough memory for this: ask for less at a time", 1)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -15,11 +15,15 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from anchorwatch.errors import SpecError
+from anchorwatch.limits import count
 
 __all__ = ["DreamOrder", "LeftToRight", "LowConfidence", "RandomOrder", "Threshold"]
 
 COLDEST = 1e-4
 """Logits divided by less would overflow."""
+
+MOST = 10**18
+"""Positions or passes that can be spoken of; a plan refuses far fewer."""
 
 DreamAlgorithm = Literal["origin", "maskgit_plus", "topk_margin", "entropy"]
 
@@ -258,7 +262,9 @@ def _whole(name: str, value: object, *, optional: bool = False) -> None:
     if value is None and optional:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SpecError(f"{name}={value!r} is not a whole number of at least 1")
+        raise SpecError(f"{name}={value!r:.60} is not a whole number of at least 1")
+    if value > MOST:
+        raise SpecError(f"{name} is {count(value)}: say at most {MOST:,}, and 64 for example")
 
 
 def _number(
@@ -300,7 +306,9 @@ def _top(top_p: float | None, top_k: int | None) -> None:
 
 
 def _divisors(number: int) -> str:
-    return ", ".join(str(d) for d in range(1, number + 1) if number % d == 0)
+    """All of them, or the small ones of a great number."""
+    few = [str(d) for d in range(1, min(number, 4096) + 1) if number % d == 0]
+    return ", ".join(few if number <= 4096 else [*few, "..."])
 
 
 def _near(number: int, step: int) -> int:

@@ -15,7 +15,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anchorwatch.asks import Ask, begin, checked_seed, for_each, prompt_list, rows_at_once
+from anchorwatch import limits
+from anchorwatch.asks import (
+    RUN_BYTES,
+    Ask,
+    begin,
+    checked_seed,
+    for_each,
+    planned,
+    prepared,
+    prompt_list,
+    refuse_batch,
+    rows_at_once,
+)
 from anchorwatch.contrasts import Arm, Contrast, Effect, mean_of, trends
 from anchorwatch.controls import Setting, dose_of, dosed, random_controls
 from anchorwatch.decoding import Decoding
@@ -78,16 +90,17 @@ def effect(  # noqa: PLR0913 - one keyword for each thing an experiment can be g
     >>> found.table.set_index("outcome").loc["argmax_agreement", ["clean", "edited"]].tolist()
     [1.0, 1.0]
     """
-    asked = _asked(model, prompts, decoding, regions, seed, repeats)
-    rule, size = rulli() if rule is None else checked(rule), rows_at_once(model, batch)
     sides = _sides(edit, control, doses)
+    arms = 1 + sum(len(side.names()) for side in sides)
+    asked = _asked(model, prompts, decoding, regions, seed, repeats, arms)
+    rule, size = rulli() if rule is None else checked(rule), rows_at_once(model, batch)
+    refuse_batch(model, asked.jobs, size)
     _no_oracle(sides, len(asked.jobs))
     for job, ask in zip(asked.jobs, asked.asks, strict=True):
         for edits in _arms(sides, job, seed):  # a mistake costs no run
             begin(model, [replace(ask, edits=edits)], decoding, [job.seed])
     found = _Found(keeps=traces)
-    each = 2 * (1 + sum(len(side.names()) for side in sides))
-    with Progress("comparing", total=len(asked.jobs) * each) as bar:
+    with Progress("comparing", total=len(asked.jobs) * 2 * arms) as bar:
         for start in range(0, len(asked.jobs), size):
             _compare(model, asked.part(start, size), sides, rule, found, bar)
     about = _about(model, asked, sides, control, rule)
@@ -149,6 +162,7 @@ def _asked(
     regions: Any,
     seed: int,
     repeats: Any,
+    arms: int,
 ) -> _Asked:
     held, seed = prompt_list(prompts, "effect"), checked_seed(seed)
     if not held:
@@ -156,9 +170,24 @@ def _asked(
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
         raise SpecError(f"repeats={repeats!r} is not a whole number of at least 1")
     spans = for_each(regions, len(held))
-    asks = [Ask(p, regions=s) for p, s in zip(held, spans, strict=True)] * repeats
+    asks = [Ask(p, regions=s) for p, s in zip(held, spans, strict=True)]
+    _refuse_repeats(model, asks, decoding, repeats, arms)
+    asks *= repeats
     jobs = begin(model, asks, decoding, range(seed, seed + len(asks)))
     return _Asked(asks, jobs, decoding, seed)
+
+
+def _refuse_repeats(
+    model: Model, asks: Sequence[Ask], decoding: Decoding | None, repeats: int, arms: int
+) -> None:
+    """Refuse more runs than can be finished, or begun together."""
+    once = planned([prepared(model, ask, decoding) for ask in asks], ()).forward_passes
+    passes = 2 * arms * once * repeats  # each arm writes, and then reads the clean frames
+    held = len(asks) * repeats * RUN_BYTES
+    fewer = limits.at_most(repeats, passes=passes, held=held)
+    way = f"say repeats={fewer} at most, or give fewer prompts"
+    limits.refuse_passes(passes, way)
+    limits.refuse_bytes(held, "these runs together", way)
 
 
 def _sides(edit: Any, control: Any, doses: Any) -> list[_Side]:

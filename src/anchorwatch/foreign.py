@@ -6,8 +6,23 @@ No torch and no xarray here: the command line needs it before anything heavy is 
 from __future__ import annotations
 
 import unicodedata
+from pathlib import Path
+from typing import BinaryIO
 
+MOST_BYTES = 2**28
+"""Of a file or a pipe that is read whole; a device may have no end."""
 _MARKS = {"\n": "⏎\n", "\t": "⇥", "\r": "␍"}
+
+
+def read_text(source: Path | BinaryIO, most: int = MOST_BYTES) -> str:
+    """UTF-8 text of a file or a pipe, or ValueError where it is none or has no end."""
+    if isinstance(source, Path):
+        with source.open("rb") as handle:
+            return read_text(handle, most)
+    raw = source.read(most + 1)
+    if len(raw) > most:
+        raise ValueError(f"it has more than {most:,} bytes")
+    return raw.decode("utf-8")
 
 
 def visible(text: str) -> str:

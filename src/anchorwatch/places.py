@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorwatch.errors import SpecError
+from anchorwatch.foreign import read_text
 
 
 def prompts(source: str | None, texts: list[str], limit: int | None) -> list[Any]:
@@ -34,21 +35,27 @@ def prompts(source: str | None, texts: list[str], limit: int | None) -> list[Any
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except FileNotFoundError:
         raise SpecError(f"there is no file {path}: name a .txt or .jsonl of prompts") from None
+    except OSError as error:
+        raise SpecError(
+            f"{path} cannot be read, {error.strerror}: name a .txt or .jsonl of prompts"
+        ) from None
     except UnicodeDecodeError as error:
         raise SpecError(
             f"{path} is not UTF-8 (byte at offset {error.start}): convert it first, "
             "for example with iconv -t utf-8"
         ) from None
+    except ValueError as error:
+        raise SpecError(f"{path} is too long, {error}: split it") from None
 
 
 def _prompt(source: str, number: int, line: str) -> Any:
     """The prompt of one line of JSON."""
     try:
         held = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or a number or brackets without end
         raise SpecError(
             f'line {number} of {source} is not JSON: expected {{"prompt": "..."}} on each line'
         ) from None
@@ -62,13 +69,15 @@ def stdin() -> str:
     if sys.stdin is None:
         raise SpecError("stdin is closed: pipe the prompt in, or give it as an argument")
     try:
-        return sys.stdin.buffer.read().decode("utf-8")
+        return read_text(sys.stdin.buffer)
     except UnicodeDecodeError as error:
         wrong = error.object[error.start]
         raise SpecError(
             f"stdin is not UTF-8: byte {wrong:#04x} at offset {error.start}; "
             "convert it first, for example with iconv -t utf-8"
         ) from None
+    except ValueError as error:
+        raise SpecError(f"stdin is too long, {error}: give less at a time") from None
 
 
 def effect_places(which: str, out: Path | None, plot: Path | None, *, doses: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from anchorwatch import limits
 from anchorwatch.edits import Detecting, Edit, Hiding, Oracle, hide_keys, knock_out
 from anchorwatch.edits import fields_of as edit_fields
 from anchorwatch.errors import SpecError
@@ -65,14 +66,16 @@ class Plan:
         if peak <= budget:
             return self
         what = "the run" if len(held) == len(self.fields) else "these runs together"
-        said = f"{what} would keep {_size(peak)} and the budget is {_size(budget)}"
+        said = f"{what} would keep {limits.size(peak)} and the budget is {limits.size(budget)}"
         if not held:
             raise SpecError(f"{said}: give a budget of at least {peak}")
         worst = max(held, key=held.__getitem__)
         name = worst.removeprefix("blind_").removesuffix("_before_rotary")
         cheaper = _CHEAPER.get(name, f"leave the probe of {name} out, or decode in fewer steps")
         fewer = "" if what == "the run" else ", or fewer prompts at a time"
-        raise SpecError(f"{said}: {worst} alone takes {_size(held[worst])}; try {cheaper}{fewer}")
+        raise SpecError(
+            f"{said}: {worst} alone takes {limits.size(held[worst])}; try {cheaper}{fewer}"
+        )
 
     def __str__(self) -> str:
         rows = [f"{self.forward_passes} forward passes"]
@@ -80,8 +83,12 @@ class Plan:
             dims = " x ".join(
                 f"{dim} {size}" for dim, size in zip(field.dims, field.sizes, strict=True)
             )
-            rows.append(f"  {_size(field.num_bytes):>9}  {field.name}  {field.dtype}  [{dims}]")
-        rows.append(f"{_size(self.disk_bytes)} on disk, {_size(self.peak_bytes)} in memory")
+            rows.append(
+                f"  {limits.size(field.num_bytes):>9}  {field.name}  {field.dtype}  [{dims}]"
+            )
+        rows.append(
+            f"{limits.size(self.disk_bytes)} on disk, {limits.size(self.peak_bytes)} in memory"
+        )
         return "\n".join(rows)
 
 
@@ -257,11 +264,3 @@ def _held_bytes(field: Field, block: int | None = None) -> int:
     elif block is not None:
         copies = 2  # one on its way to disk
     return copies * math.prod(sizes) * max(np.dtype(field.dtype).itemsize, 4)
-
-
-def _size(count: float) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"

@@ -15,6 +15,7 @@ from anchorwatch.asks import (
     planned,
     prepared,
     prompt_list,
+    refuse_together,
     rows_at_once,
     seeds_of,
 )
@@ -134,6 +135,7 @@ def run_many(
         for prompt, spans in zip(prompts, for_each(regions, len(prompts)), strict=True)
     ]
     jobs = begin(model, asks, decoding, seeds, probes, budget)
+    refuse_together(model, jobs, size)
     with Progress("writing", total=len(jobs)) as bar:
         for start in range(0, len(jobs), size):
             group = jobs[start : start + size]

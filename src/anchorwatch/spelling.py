@@ -33,6 +33,9 @@ DECODINGS = {
 }
 """Words for decodings, and the names they have in Python, which do as well."""
 
+MOST_NUMBERS = 2**20
+"""Numbers of a range: more than a canvas has positions, or a model layers and heads."""
+
 _SEVERAL = re.compile(
     "/(?=(?:" + "|".join(name.replace("_", "[-_]") for name in EDITS) + r")(?:[:/]|$))"
 )
@@ -218,10 +221,16 @@ def _many(turn: Callable[[str], Any], word: str) -> tuple[Any, ...]:
     for part in word.split("+"):
         first, dash, last = part.partition("-")
         if turn is int and first and dash:
-            found += range(int(first), int(last) + 1)
+            found += _range(int(first), int(last))
         else:
             found.append(turn(part))
     return tuple(found)
+
+
+def _range(first: int, last: int) -> range:
+    if last - first >= MOST_NUMBERS:
+        raise SpecError(f"{first}-{last} is more than {MOST_NUMBERS:,} numbers: name fewer")
+    return range(first, last + 1)
 
 
 def _places(word: str) -> tuple[tuple[int, int], ...]:

@@ -25,8 +25,8 @@ from shown import HOSTILE, hostile, small
 class Held:
     """A server at work, and the plainest client there is."""
 
-    def __init__(self, runs, layer=None):
-        self.server = Server(runs, layer=layer)
+    def __init__(self, runs, layer=None, patience=None):
+        self.server = Server(runs, layer=layer, patience=patience)
         self.thread = threading.Thread(target=self.server.serve, daemon=True)
         self.thread.start()
         deadline = time.monotonic() + 20
@@ -110,6 +110,18 @@ def test_without_the_token_there_is_nothing(held, path):
     assert status == 403
     assert b"anchorwatch view" in body
     assert held.server.token.encode() not in body
+
+
+def test_the_token_without_the_last_slash_leads_to_the_page(held):
+    token = held.server.token
+    for more in ({}, LED):
+        status, body, headers = held.get(f"/{token}", **more)
+        assert (status, body, headers["location"]) == (307, b"", f"/{token}/")
+        assert headers["cache-control"] == "no-store"
+    assert held.get(headers["location"])[0] == 200
+    assert held.get(f"/{token}?x=1")[2]["location"] == f"/{token}/"
+    assert held.get(f"/{token}", **(LED | {"Sec-Fetch-Dest": "iframe"}))[0] == 403
+    assert held.get(f"/{token}", method="POST")[0] == 405
 
 
 def test_a_token_that_begins_right_is_still_wrong(held):
@@ -311,3 +323,90 @@ def test_links_are_places_in_the_page():
     ):
         with pytest.raises(SpecError, match="step=40,layer=31"):
             spot(wrong)
+
+
+@pytest.fixture(scope="module")
+def hasty():
+    server = Held([Run(given(small()))], patience=0.2)
+    yield server
+    server.server.close()
+    server.thread.join(timeout=60)
+    assert not server.thread.is_alive()
+
+
+def read_to_the_end(wire):
+    """What came until the other side closed."""
+    found = b""
+    try:
+        while block := wire.recv(1 << 16):
+            found += block
+    except ConnectionError:
+        pass  # closed at once
+    return found
+
+
+HALF_OPEN = {
+    "nothing": "",
+    "half a line": "GET /TOKEN/",
+    "half a header": "GET /TOKEN/ HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nX-A: ",
+    "no empty line": "GET /TOKEN/ HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n",
+    "no body": "POST /TOKEN/ HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nContent-Length: 9\r\n\r\n",
+    "half a body": "GET /TOKEN/ HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nContent-Length: 9\r\n\r\nabc",
+    "half a chunk": "GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+    "one request and a half": "GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP",
+}
+
+
+@pytest.mark.parametrize("name", HALF_OPEN)
+def test_a_request_that_never_ends_is_closed(hasty, name):
+    text = HALF_OPEN[name].replace("TOKEN", hasty.server.token)
+    text = text.replace("PORT", str(hasty.server.port))
+    with socket.create_connection(("127.0.0.1", hasty.server.port), timeout=60) as wire:
+        wire.sendall(text.encode())
+        read_to_the_end(wire)  # a timeout of the socket would be raised
+    assert hasty()[0] == 200
+
+
+def test_a_request_that_comes_byte_by_byte_is_closed_too(hasty):
+    sent = 0
+    with (
+        socket.create_connection(("127.0.0.1", hasty.server.port), timeout=60) as wire,
+        pytest.raises(ConnectionError),
+    ):
+        wire.sendall(b"GET / HTTP/1.1\r\nX-A: ")
+        while sent < 60 / 0.02:
+            wire.sendall(b"a")
+            sent += 1
+            time.sleep(0.02)
+
+
+def test_who_never_reads_the_answer_is_closed_and_keeps_nobody_from_stopping():
+    one = Held([Run(given(small()))], patience=0.2)
+    ask = f"GET /{one.server.token}/app.js HTTP/1.1\r\nHost: 127.0.0.1:{one.server.port}\r\n\r\n"
+    with socket.socket() as wire:
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        wire.settimeout(60)
+        wire.connect(("127.0.0.1", one.server.port))
+        wire.sendall(ask.encode() * 40)  # some megabytes of answers
+        assert one()[0] == 200
+        one.server.close()
+        one.thread.join(timeout=60)
+        assert not one.thread.is_alive()
+
+
+def test_too_many_connections_give_way_to_one_that_asks(monkeypatch):
+    from anchorwatch.explorer.connections import Connection
+
+    monkeypatch.setattr(Connection, "most", 4)
+    one = Held([Run(given(small()))], patience=600)
+    held = [socket.create_connection(("127.0.0.1", one.server.port), timeout=60) for _ in range(9)]
+    try:
+        assert one()[0] == 200
+        for wire in held[:5]:  # those that waited longest
+            assert read_to_the_end(wire) == b""
+    finally:
+        for wire in held:
+            wire.close()
+        one.server.close()
+        one.thread.join(timeout=60)
+    assert not one.thread.is_alive()

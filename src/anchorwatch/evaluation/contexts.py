@@ -33,6 +33,8 @@ from anchorwatch.evaluation.tasks import item_key
 from anchorwatch.worlds import Draw, Item, Passage
 from anchorwatch.worlds.item import NO_HOP
 
+LONGEST_NUMBER = 9
+"""Digits of a number of passages, typos or masks."""
 LAYOUTS = ("adjacent", "far", "reversed", "far-reversed")
 DISTRACTORS = ("random", "hard", "counterfactual")
 _ORDER = ("closed", "open", "gold", "irrelevant", *LAYOUTS)
@@ -190,7 +192,7 @@ def context(name: str | Context) -> Context:
         raise SpecError(f"no context is called {name!r}: expected {_EXAMPLES}")
     given = {key: value for key, value in found.groupdict().items() if value is not None}
     fields: dict[str, object] = {
-        key: int(value) if value.isdigit() else value for key, value in given.items()
+        key: _number(str(name), value) if value.isdigit() else value for key, value in given.items()
     }
     if fields["base"] == "shuffle":  # short for all that is open, in another order
         fields |= {"base": "open", "shuffle": 1}
@@ -277,7 +279,16 @@ def _change(name: str, change: str) -> dict[str, object]:
     word, number = next(
         (key, value) for key, value in found.groupdict().items() if value is not None
     )
-    return {word: True if word == "paraphrase" else int(number or 1)}
+    return {word: True if word == "paraphrase" else _number(name, number or "1")}
+
+
+def _number(name: str, digits: str) -> int:
+    if len(digits) > LONGEST_NUMBER:
+        raise SpecError(
+            f"{name:.40}: {digits[:12]}... has {len(digits)} digits, and {LONGEST_NUMBER} are the "
+            f"most: expected {_EXAMPLES}"
+        )
+    return int(digits)
 
 
 def _reworded(item: Item, key: str, seed: int) -> str:

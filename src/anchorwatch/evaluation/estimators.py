@@ -81,6 +81,13 @@ def draws(method: str, length: int, passes: int, key: Sequence[int]) -> Draws:
     return Draws(masked, masked, weights, len(found))
 
 
+def num_draws(method: str, length: int, passes: int) -> int:
+    """How many draws `draws` would give, without giving them."""
+    if method == "exact":
+        return int(2**length) - 1
+    return length if method in _CERTAIN else passes
+
+
 def every_set(length: int) -> Draws:
     """All 2^L - 1 sets of masked positions, weighed so that they sum to the bound."""
     masked = np.array(list(product([False, True], repeat=length)), dtype=bool)[1:]

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import transformers
 
+from anchorwatch import limits
 from anchorwatch._version import __version__
 from anchorwatch.asks import checked_seed
 from anchorwatch.commits import place
@@ -63,6 +64,8 @@ HELD = 64
 MADE = 100
 """Items of a made task, which has no end, unless a limit is said."""
 BATCH = 8
+_ITEM_BYTES = 150
+"""At least what an item takes: its key, in a list and in a set."""
 
 Decodings = Decoding | Mapping[str, Decoding] | None
 
@@ -138,6 +141,7 @@ class Grid:
 
     def over(self, models: Sequence[Model | str]) -> Results:
         """Ask all of them, one after another."""
+        self._refuse_too_many(len(models))
         keys, twice = self._keys()
         for one in models:
             if isinstance(one, str):
@@ -172,6 +176,16 @@ class Grid:
 
     def _walked(self) -> Iterator[Item]:
         return islice(self.task, self.limit or (MADE if self.task.path is None else None))
+
+    def _refuse_too_many(self, models: int) -> None:
+        """Refuse more made items than can be asked; a file has as many as it has."""
+        if self.limit is None or self.task.path is not None:
+            return
+        passes = self.limit * len(self.contexts) * len(self.edits) * models
+        held = self.limit * _ITEM_BYTES
+        way = f"say limit={limits.at_most(self.limit, passes=passes, held=held)} at most"
+        limits.refuse_passes(passes, way)
+        limits.refuse_bytes(held, "these items", way)
 
     def _keys(self) -> tuple[frozenset[str], int]:
         """Items, and how many are there twice; the walk finds bad lines before weights are used."""

@@ -28,7 +28,7 @@ from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
 from anchorwatch.evaluation.estimators import Likelihood
 from anchorwatch.evaluation.generation import for_task, seed_of, until
 from anchorwatch.evaluation.likelihood import Scoring, score
-from anchorwatch.models.loading import load
+from anchorwatch.models.loading import find, load
 from anchorwatch.models.model import Model
 from anchorwatch.runs import run_many, steps
 from anchorwatch.spelling import decoding_of, edits_of
@@ -122,6 +122,10 @@ class Harness(TemplateLM):  # type: ignore[misc]
             "decoding": decoding_of(given.get("decoding")),
             "edits": edits_of(given.get("edits")),
         }
+        named = ("method", "passes", "guidance", "seed")
+        Scoring(**{name: given[name] for name in named if name in given})
+        if isinstance(given["pretrained"], str) and "revision" not in given:
+            find(given["pretrained"])
         return dict(given) | how
 
     @classmethod
@@ -363,8 +367,8 @@ def lm_eval_command(words: Sequence[str]) -> None:
     words = list(words)
     if words[:1] not in (["ls"], ["validate"]):
         words = words[1:] if words[:1] == ["run"] else words
-        ours = {("--model", "-M"): NAME, ("--batch_size", "-b"): "auto", ("--device",): "auto"}
-        for spelled, value in ours.items():
+        own = {("--model", "-M"): NAME, ("--batch_size", "-b"): "auto", ("--device",): "auto"}
+        for spelled, value in own.items():
             if not any(word.partition("=")[0] in spelled for word in words):
                 words += [spelled[0], value]
         words = ["run", *words]
@@ -373,8 +377,9 @@ def lm_eval_command(words: Sequence[str]) -> None:
         setup_logging()
         harness = HarnessCLI()
         read = harness.parse_args()
-        if getattr(read, "model", None) == NAME and read.model_args:
-            Harness.checked(read.model_args)
+        ours = getattr(read, "model", None) == NAME
+        if ours and (read.model_args or not getattr(read, "config", None)):
+            Harness.checked(read.model_args or {})
         harness.execute(read)
     finally:
         sys.argv = before

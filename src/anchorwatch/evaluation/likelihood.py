@@ -17,12 +17,20 @@ from itertools import islice
 import numpy as np
 import torch
 
-from anchorwatch.asks import checked_seed
+from anchorwatch import limits
+from anchorwatch.asks import checked_seed, device_bytes
 from anchorwatch.attention import watching
 from anchorwatch.editing import Editor, Standing, worn_by
 from anchorwatch.edits import CanvasEdit, Edit, Oracle, Part, parts_among
 from anchorwatch.errors import PromptError, SpecError
-from anchorwatch.evaluation.estimators import Draws, Likelihood, chosen_method, draws, estimate
+from anchorwatch.evaluation.estimators import (
+    Draws,
+    Likelihood,
+    chosen_method,
+    draws,
+    estimate,
+    num_draws,
+)
 from anchorwatch.evaluation.pairs import ids_of
 from anchorwatch.fields import RunShape
 from anchorwatch.loop import padded, view_of
@@ -37,6 +45,8 @@ from anchorwatch.progress import Progress
 BATCH = 32
 """Rows of a pass unless it is told otherwise, or fewer where their logits would not fit."""
 
+_DRAW_BYTES = 64
+"""At least what a draw takes beside its masks: its weight and its share of a replicate's arrays."""
 _LOGITS = 2**28
 """Numbers that the logits of one pass may hold: 1 GB."""
 
@@ -113,6 +123,7 @@ class Scoring:
         object.__setattr__(self, "edits", edit_list(self.edits))
         checked_seed(self.seed)
         _whole("passes", self.passes)
+        chosen_method(self.method, "mdm", 1, self.passes)  # a name that is none
         number = isinstance(self.guidance, int | float) and not isinstance(self.guidance, bool)
         if not number or not 0 <= self.guidance < np.inf:
             raise SpecError(f"guidance={self.guidance!r} is not a finite number of at least 0")
@@ -146,8 +157,7 @@ def score(
         )
     items = [ids_of(model, place, pair) for place, pair in enumerate(pairs)]
     how.suits(model, [len(prompt) + len(answer) for prompt, answer in items])
-    for _, answer in items:
-        chosen_method(how.method, model.family.kind, len(answer), how.passes)
+    _refuse_too_many(model, [len(answer) for _, answer in items], how, batch)
     # Long ones first: rows that share a pass are then about equally long.
     order = sorted(range(len(items)), key=lambda i: -len(items[i][0]) - len(items[i][1]))
     works = (_work(model, i, items[i], how) for i in order)
@@ -220,6 +230,28 @@ class _Row:
         if mask_id is not None:
             answer[self.work.sets[self.at]] = mask_id
         return np.concatenate([np.array(self.work.prompt, dtype=np.int64), answer])
+
+
+def _refuse_too_many(model: Model, lengths: Sequence[int], how: Scoring, batch: int | None) -> None:
+    """Refuse methods that do not suit, and more passes or rows than there can be."""
+    kind, branches = model.family.kind, 2 if how.guidance else 1
+    methods = [chosen_method(how.method, kind, length, how.passes) for length in lengths]
+    rows = [
+        1 if kind == "arm" else num_draws(method, length, how.passes)
+        for method, length in zip(methods, lengths, strict=True)
+    ]
+    passes = branches * sum(rows)
+    each = zip(lengths, rows, strict=True)
+    held = max((count * (length + _DRAW_BYTES) for length, count in each), default=0)
+    way = f"say passes={limits.at_most(how.passes, passes=passes, held=held)} at most"
+    limits.refuse_passes(passes, way)
+    limits.refuse_bytes(held, "the draws of one answer", way)
+    if batch is not None and lengths:
+        together = branches * min(batch, sum(rows))
+        logits = together * max(lengths) * model.vocab_size * model.network.dtype.itemsize
+        most = device_bytes(model)
+        way = f"say batch={limits.at_most(together, held=logits, most=most)} at most"
+        limits.refuse_bytes(logits, "the logits of one forward pass", way, most=most)
 
 
 def _rows(

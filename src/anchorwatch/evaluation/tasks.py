@@ -100,6 +100,7 @@ class Task:
             try:
                 form = form or detect(found.fields)
                 item = form.turn(found.fields)
+                _check_letters(item)
             except SpecError as error:
                 self._refuse(Bad(found.place, str(error)))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -161,6 +162,13 @@ def task(
     if not path.is_file():
         next(records(path))  # says what is there instead
     return Task(path.name, path, format, bad={} if bad == "count" else None)
+
+
+def _check_letters(item: Item) -> None:
+    """Refuse what is no text where results quote it; a passage is only shown."""
+    for name in (item.question, *item.answers, str(item.metadata.get("id", ""))):
+        if any("\ud800" <= letter <= "\udfff" for letter in name):
+            raise SpecError(f"{name!r:.40} has a lone surrogate, which is no text: replace it")
 
 
 def told_bad(asked: Task) -> str:

@@ -41,7 +41,15 @@ _FETCHED_BY_US = ("same-origin", "none")
 class Server:
     """A bound, not yet serving explorer: `url` says where, `serve()` blocks until interrupted."""
 
-    def __init__(self, runs: Sequence[Run], *, port: int = 0, layer: int | None = None) -> None:
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        *,
+        port: int = 0,
+        layer: int | None = None,
+        patience: float | None = None,
+    ) -> None:
+        """`patience` is in seconds, and for a client that does not end its request."""
         if not runs:
             raise SpecError("name at least one trace, as `anchorwatch run -o` writes it")
         self.token = secrets.token_urlsafe(24)
@@ -49,6 +57,7 @@ class Server:
         self.port = int(self._socket.getsockname()[1])
         self.app = application(runs, self.token, self.port, self._shut)
         self._first = runs[0], layer
+        self._patience = patience
         self._server: Any = None
         self._door: TemporaryDirectory[str] | None = None
 
@@ -80,8 +89,18 @@ class Server:
         """Answer until interrupted."""
         import uvicorn
 
+        from anchorwatch.explorer.connections import Connection
+
+        class Patient(Connection):
+            patience = Connection.patience if self._patience is None else self._patience
+
         config = uvicorn.Config(
-            self.app, log_level="error", access_log=False, server_header=False, ws="none"
+            self.app,
+            http=Patient,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            ws="none",
         )
         self._server = uvicorn.Server(config)
         run, layer = self._first  # the one that a page asks for first
@@ -189,6 +208,9 @@ class _Guard:
             return
         self._shut()
         path = scope["path"].removeprefix(f"/{self._token.decode()}")
+        if not path:  # the page names its parts beside itself, which takes the last slash
+            await _moved(f"{scope['path']}/")(scope, receive, send)
+            return
         inner = dict(scope) | {"path": path, "raw_path": path.encode(), "root_path": ""}
         await self._app(inner, receive, send)
 
@@ -208,7 +230,7 @@ class _Guard:
         raw = scope.get("raw_path") or b""
         if len(raw) > LONGEST_TARGET or b"%" in raw or b"\\" in raw or b"//" in raw:
             return 404, "there is nothing here"
-        given = raw.split(b"/")[1] if raw.count(b"/") >= 2 else b""
+        given = raw.split(b"/")[1] if raw.startswith(b"/") else b""
         if not hmac.compare_digest(given, self._token):
             return 403, "the address lacks its token: open the one that `anchorwatch view` printed"
         return None
@@ -221,7 +243,8 @@ class _Guard:
         led = held.get(b"sec-fetch-mode") == [b"navigate"]
         window = held.get(b"sec-fetch-dest") == [b"document"]
         raw = scope.get("raw_path") or b""
-        return not (led and window and hmac.compare_digest(raw, b"/" + self._token + b"/"))
+        entry = raw if raw.endswith(b"/") else raw + b"/"
+        return not (led and window and hmac.compare_digest(entry, b"/" + self._token + b"/"))
 
 
 def _run(runs: Sequence[Run], request: Request) -> Run:
@@ -242,6 +265,12 @@ def _answer(body: bytes, kind: str, status: int = 200) -> Response:
         "cache-control": "no-store",
     }
     return Response(body, status, headers=held, media_type=kind)
+
+
+def _moved(place: str) -> Response:
+    answer = _answer(b"", "text/plain", 307)
+    answer.headers["location"] = place
+    return answer
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -80,8 +80,13 @@ def variants(path: str | Path | None = None) -> pd.DataFrame:
     source = files("anchorwatch.lab").joinpath("variants.csv") if path is None else Path(path)
     if not source.is_file():
         raise TraceError(f"there is no table {source}: make it with `make variants`")
-    with source.open(encoding="utf-8") as held:
-        table = pd.read_csv(held, dtype={"arm": str, "spec": str})
+    try:
+        with source.open(encoding="utf-8") as held:
+            table = pd.read_csv(held, dtype={"arm": str, "spec": str})
+    except ValueError as error:  # empty, no UTF-8, or no CSV
+        raise TraceError(
+            f"{source} cannot be read as CSV, {error}: make it with `make variants`"
+        ) from None
     if lost := [name for name in KEYS if name not in table.columns]:
         raise TraceError(f"{source} has no column {lost[0]}: it is no table of `make variants`")
     if (table["version"] != VERSION).any():

@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from transformers import PreTrainedTokenizerBase
 
+from anchorwatch import limits
 from anchorwatch.edits import Part
 from anchorwatch.errors import SpecError, TrainingError
 from anchorwatch.models.tokens import tokenizer_digest
@@ -41,6 +42,8 @@ from anchorwatch.training.objectives import Rows, Scorer, nats
 from anchorwatch.training.schedule import learning_rate
 from anchorwatch.training.spec import Optimizer, Spec, from_dict, read
 
+_LAYER_BYTES = 20_000
+"""At least what the modules and tensors of a layer take beside their numbers."""
 _FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -95,6 +98,7 @@ def fit(
             f"a batch of {asked.batch} rows cannot be shared by {accelerator.num_processes} "
             f"processes in {asked.accumulation} passes: say batch = {fits}"
         )
+    _refuse_too_large(asked, accelerator)
     begun, texts = _begin(asked, corpus, tokenizer)
     if begun.parts and accelerator.distributed_type == DistributedType.FSDP:
         # A sink token passes through the network before its shards are together.
@@ -112,6 +116,27 @@ def fit(
     with checkpoints.claimed(folder, record) if main else nullcontext():
         accelerator.wait_for_everyone()
         return Trainer(asked, folder, begun, texts, accelerator).run()
+
+
+def _refuse_too_large(spec: Spec, accelerator: Accelerator) -> None:
+    """Refuse a network or a batch that does not fit, and updates without end, before any work."""
+    passes = spec.updates * spec.accumulation
+    limits.refuse_passes(passes, f"say updates = {limits.at_most(spec.updates, passes=passes)}")
+    here = accelerator.device.type != "cuda"
+    layers, width, held = 1, 1, 0
+    if spec.model.source is None:
+        layers, width, _ = spec.model.numbers
+        # First weights are made in memory; gradients and two moments stay where they are trained.
+        copies = 4 if here else 1
+        held = layers * (spec.model.layer_parameters * 4 * copies + _LAYER_BYTES)
+        fewer = limits.at_most(layers, held=held)
+        way = f"say model.layers = {fewer} at most, or less model.width"
+        limits.refuse_bytes(held, "the network", way)
+    rows = spec.batch // (spec.accumulation * accelerator.num_processes)
+    kept = rows * spec.length * max(2 * width * layers if here else 0, 8)
+    fewer = limits.at_most(rows, held=kept) * spec.accumulation * accelerator.num_processes
+    way = f"say batch = {fewer} at most, or raise accumulation"
+    limits.refuse_bytes(kept, "the rows of one pass", way)
 
 
 class Trainer:

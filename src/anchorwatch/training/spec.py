@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from anchorwatch.errors import SpecError
+from anchorwatch.foreign import read_text
 
 SIZES: dict[str, tuple[int, int, int]] = {
     "6M": (6, 256, 4),
@@ -110,6 +111,13 @@ class Shape(_Table):
             return SIZES[self.size]
         assert self.layers is not None and self.width is not None and self.heads is not None
         return self.layers, self.width, self.heads
+
+    @property
+    def layer_parameters(self) -> int:
+        """Numbers in one layer of a network from scratch, but for its norms and biases."""
+        _, width, heads = self.numbers
+        keys = (self.kv_heads or heads) * (width // heads)
+        return 2 * width * width + 2 * width * keys + 3 * width * (self.hidden or 4 * width)
 
 
 class Objective(_Table):
@@ -281,10 +289,10 @@ def read(path: str | Path, settings: Sequence[str] = ()) -> Spec:
     """A SPEC.toml, with `name=value` settings over it: `optimizer.lr=1e-3`."""
     path = Path(path).expanduser()
     try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+        fields = tomllib.loads(read_text(path))
     except OSError as error:
         raise SpecError(f"{path} cannot be read ({error.strerror}): give a SPEC.toml") from None
-    except ValueError as error:  # no TOML, or no UTF-8
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or nested without end
         raise SpecError(f"{path} is not TOML: {error}") from None
     for setting in settings:
         _set(fields, setting)
@@ -310,6 +318,8 @@ def _set(fields: dict[str, Any], setting: str) -> None:
         value = tomllib.loads(f"value = {word}")["value"]
     except tomllib.TOMLDecodeError:
         value = word
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"--set {setting:.60}: {error}; say --set optimizer.lr=1e-3") from None
     for table in tables:
         fields = fields.setdefault(table, {})
         if not isinstance(fields, dict):
