@@ -1,8 +1,8 @@
 """What made a figure: written into the file itself, read back by `whence`. No matplotlib here.
 
 The record is ASCII JSON: in a PDF the Keywords of the info dictionary, in an SVG the description of
-its metadata, in a PNG a text chunk. It holds its own digest: a bit that flipped in it is not read as
-another setting or trace. Reading parses foreign bytes and trusts none of them.
+its metadata, in a PNG a text chunk. It holds its own digest, so that a bit that flipped in it is
+not read as another setting or trace. Reading parses foreign bytes and trusts none of them.
 """
 
 from __future__ import annotations
