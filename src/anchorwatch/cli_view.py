@@ -140,7 +140,11 @@ def _replays(model: str | None, held: Sequence[Opened]) -> list[tuple[Replay | N
     for one in held:
         if one.trace is None or one.damage:
             found.append((None, f"{model} measures no exact maps of a damaged run"))
-        elif differs := other_model(loaded, written := one.trace.manifest["model"]):
+        elif differs := other_model(
+            loaded,
+            written := one.trace.manifest["model"],
+            one.trace.manifest.get("versions"),
+        ):
             by = f"it was {written['source']}, {differs}"
             found.append((None, f"{model} did not write this run and measures no maps of it: {by}"))
         else:

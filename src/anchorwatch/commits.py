@@ -57,12 +57,18 @@ def damage(path: str | Path, *, additions: bool = True) -> list[str]:
         return [f"{COMMIT} is damaged, nothing can be checked: {error}"]
 
 
-def differing(folder: Path, *, additions: bool = True) -> dict[str, str]:
-    """Files that are not as the commit record says, each with a sentence; needs a sound record."""
+def differing(folder: Path, *, additions: bool = True, subfolders: bool = True) -> dict[str, str]:
+    """Files that are not as the commit record says, each with a sentence; needs a sound record.
+
+    Without `subfolders` only the files of the folder itself are looked at.
+    """
     files = unsealed(folder / COMMIT)["files"]
     recorded = {name: (file["bytes"], file["sha256"]) for name, file in files.items()}
     found = _files(folder)
     found.pop(COMMIT, None)
+    if not subfolders:
+        recorded = {name: held for name, held in recorded.items() if "/" not in name}
+        found = {name: size for name, size in found.items() if "/" not in name}
     both = sorted(found.keys() & recorded.keys())
     with ThreadPoolExecutor(_THREADS) as pool:
         changed = pool.map(lambda name: _changed(folder, name, found[name], recorded[name]), both)

@@ -18,6 +18,7 @@ from anchorwatch.asks import checked_seed
 from anchorwatch.edits import Edit
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.fields import listed
+from anchorwatch.identity import warn_of_absent
 from anchorwatch.loop import walk
 from anchorwatch.models.model import Model
 from anchorwatch.plans import edit_list, probe_list
@@ -123,8 +124,9 @@ def _check_step(trace: Trace, step: Any) -> int:
 
 def _same_model(model: Model, trace: Trace) -> None:
     held = trace.manifest["model"]
-    if differs := other_model(model, held):
+    if differs := other_model(model, held, trace.manifest.get("versions")):
         raise TraceError(
             f"{model.source} is not the model that made this trace: it was {held['source']}; "
             f"{differs}"
         )
+    warn_of_absent(held, "the trace")

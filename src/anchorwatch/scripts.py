@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 
 from anchorwatch.edits import (
     Edit,
@@ -20,6 +21,7 @@ from anchorwatch.edits import (
     slots,
 )
 from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.identity import difference
 from anchorwatch.loop import Job, Step, shape_of
 from anchorwatch.measures import Record
 from anchorwatch.models.fits import check_parts
@@ -34,17 +36,19 @@ from anchorwatch.trace import MISSING, Trace
 DISAGREES = 1e-2
 """A committed token's log-probability that differs by more was not given by this model."""
 
-_DECIDE = ("weights", "family", "visibility", "shift", "block", "mask_id", "parts", "dtype")
-"""What a manifest says of a model that decides what it computes."""
 
+def other_model(
+    model: Model, held: Mapping[str, Any], versions: Mapping[str, Any] | None = None
+) -> str | None:
+    """How `model` is not the one that a manifest describes, in words; None where it is.
 
-def other_model(model: Model, held: Mapping[str, Any]) -> str | None:
-    """How `model` is not the one that a manifest describes, in words; None where it is."""
-    ours = model.describe()
-    for name in _DECIDE:
-        if (theirs := held.get(name, ours[name])) != ours[name]:
-            return f"it has {name} {str(theirs)[:12]}, {model.source} has {str(ours[name])[:12]}"
-    return None
+    `versions` are the manifest's: a digest of settings alone, without their fields, can only be
+    compared under the transformers that made it, as each has other fields.
+    """
+    then = (versions or {}).get("transformers", transformers.__version__)
+    if "config" not in held and then != transformers.__version__:
+        held = {name: value for name, value in held.items() if name != "settings"}
+    return difference(model.describe(), held)
 
 
 @dataclass

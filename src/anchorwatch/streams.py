@@ -15,6 +15,7 @@ import torch
 from anchorwatch.edits import Edit
 from anchorwatch.errors import TraceError
 from anchorwatch.fields import Field
+from anchorwatch.identity import warn_of_absent
 from anchorwatch.loop import Job
 from anchorwatch.measures import DECISIONS, Record
 from anchorwatch.models.model import Model
@@ -83,6 +84,7 @@ def resume(path: str | Path, model: Model, edits: Sequence[Edit] = ()) -> Stream
     partial, done, kept, head = Partial.open(path)
     if differs := other_model(model, head["model"]):
         raise TraceError(f"{path} was begun with {head['model']['source']}: {differs}")
+    warn_of_absent(head["model"], str(path))
     probes = tuple(probe_from(fields) for fields in head["probes"])
     trace = _so_far(head, kept)
     again = given_edits(edits, trace)

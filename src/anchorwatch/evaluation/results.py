@@ -24,11 +24,12 @@ from anchorwatch.commits import place, plain, put_file, replace_file, sealed, sy
 from anchorwatch.errors import AnchorwatchWarning, SpecError, TraceError
 from anchorwatch.evaluation.contexts import context
 from anchorwatch.evaluation.scores import SCORES
+from anchorwatch.identity import DIGESTS, identity_digest
 
 MANIFEST, ITEMS, TRACES, ASKED = "manifest.json", "items.jsonl", "traces", "asked.json"
 UNEDITED = "none"
-_UNDECIDING = ("source", "revision", "notes")
-"""What a manifest says of a model that its answers do not depend on: the weights do."""
+_UNDECIDING = ("source", "revision", "notes", "config")
+"""What a manifest says of a model that its answers do not depend on, or that a digest covers."""
 COLUMNS = ("model", "kind", "context", "edit", "item")
 
 
@@ -224,8 +225,13 @@ def made(
 ) -> Results:
     """Rows as a table, in an order that no run decides."""
     table = pd.DataFrame(list(rows))
-    for part in ("weights", "settings"):  # one source, other weights or another config
-        named = {cell: str(held["model"].get(part)) for cell, held in manifests.items()}
+    described = {cell: held["model"] for cell, held in manifests.items()}
+    parts = {name: {c: str(held.get(name)) for c, held in described.items()} for name in DIGESTS}
+    parts["rest"] = {
+        cell: identity_digest({k: v for k, v in held.items() if k not in DIGESTS})
+        for cell, held in described.items()
+    }
+    for named in parts.values():  # one source, other weights, another config or tokenizer
         made_of = table["cell"].map(named)
         several = made_of.groupby(table["model"]).transform("nunique") > 1
         table.loc[several, "model"] += "@" + made_of[several].str[:8]

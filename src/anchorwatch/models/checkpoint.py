@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from anchorwatch.commits import COMMIT, UNREADABLE, differing
 from anchorwatch.errors import ModelError, SpecError, WeightsError
 from anchorwatch.models import lab
 
@@ -46,18 +47,25 @@ class Checkpoint:
                     yield name, handle.get_tensor(name)
 
 
-def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:
-    """Find `source` (a folder, a .safetensors file, lab/... or a hub id) and list its tensors."""
+def open_checkpoint(source: str, revision: str | None = None, *, check: bool = True) -> Checkpoint:
+    """Find `source` (a folder, a .safetensors file, lab/... or a hub id) and list its tensors.
+
+    `check` compares the files with the commit record that `anchorwatch train` wrote of them.
+    """
     path = lab.folder_of(source) if source.startswith("lab/") else Path(source).expanduser()
     if revision is not None and path.exists():
         raise SpecError(f"{source} lies here and revision is for hub ids: leave revision out")
     if path.suffix == ".safetensors" and path.is_file():
+        if check:
+            _refuse_damaged(path.parent)
         config = read_json(path.with_name("config.json"), missing={})
         return _listed(source, path.parent, config, {path: None}, None)
     commit = None
     if not path.is_dir():
         path = fetch(source, revision)
         commit = path.name if re.fullmatch(r"[0-9a-f]{40}", path.name) else None
+    if check:
+        _refuse_damaged(path)
     config = read_json(path / "config.json")
     return _listed(source, path, config, _weight_files(path), commit)
 
@@ -98,6 +106,34 @@ def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, An
     if not isinstance(content, dict):
         raise ModelError(f"{path} holds a {type(content).__name__}: expected a JSON object")
     return content
+
+
+def _refuse_damaged(folder: Path) -> None:
+    """Refuse a folder that is not as its commit record says; most have none, and none is read."""
+    if not (folder / COMMIT).is_file():
+        return
+    try:
+        found = list(differing(folder, additions=False, subfolders=False).values())
+    except UNREADABLE as error:
+        found = [f"{COMMIT} cannot be read: {error}"]
+    if found:
+        raise ModelError(
+            f"{folder} is not what its run wrote ({found[0]}): copy it again, or start the same "
+            f"`anchorwatch train` again, which makes it anew; if you meant to change it, "
+            f"remove {COMMIT}"
+        )
+
+
+def refuse_odd_files(folder: Path) -> None:
+    """Refuse a folder with a pipe, a socket or a device where a checkpoint has files.
+
+    Links are followed, as the hub's cache is made of them, and what they lead to is looked at.
+    """
+    for path in sorted(folder.iterdir()):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ModelError(
+                f"{path} is no ordinary file (a pipe, a socket or a device): remove it"
+            )
 
 
 def _weight_files(folder: Path) -> dict[Path, set[str] | None]:

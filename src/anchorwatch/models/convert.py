@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from anchorwatch.errors import WeightsError
@@ -28,26 +29,34 @@ def convert(source: str | Path, out: str | Path) -> Path:
     if out.exists():
         raise WeightsError(f"{out} exists already: choose another folder")
     files = _pickled(source)
-    source = source.parent if source.is_file() else source
+    named = source.is_file()  # a file that is named may be a link: whoever names it chose it
+    source = source.parent if named else source
+    beside = [
+        path
+        for pattern in _BESIDE
+        for path in sorted(source.glob(pattern))
+        if not path.name.endswith(".index.json")
+    ]
+    for path in beside if named else (*files, *beside):
+        _refuse_outside(path, source)
     tensors: dict[str, torch.Tensor] = {}
     for path in files:
         for name, tensor in _tensors(path).items():
             if name in tensors:
                 raise WeightsError(f"{name} is in two files of {source}: expected it once")
-            tensors[name] = tensor.clone().contiguous()  # tied tensors share memory in a pickle
+            tensors[name] = _plain(name, path, tensor)
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.tmp")
     partial.mkdir()
     try:
         save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
-        for pattern in _BESIDE:
-            for path in source.glob(pattern):
-                if not path.name.endswith(".index.json"):
-                    shutil.copyfile(path, partial / path.name)
+        for path in beside:
+            shutil.copyfile(path, partial / path.name)
         partial.rename(out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    except SafetensorError as error:
+        raise WeightsError(f"{source} cannot be kept as safetensors ({error})") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)  # it has its final name where all went well
     return out
 
 
@@ -66,6 +75,36 @@ def _pickled(source: Path) -> list[Path]:
     raise WeightsError(
         f"{source} has no {', '.join(_PICKLED)} file of weights: there is nothing to convert"
     )
+
+
+def _refuse_outside(path: Path, folder: Path) -> None:
+    """Refuse links out of the folder, and what is no file; the hub's cache links to its blobs."""
+    target, home = path.resolve(), folder.resolve()
+    inside = [home]
+    if home.parent.name == "snapshots":
+        inside.append(home.parent.parent / "blobs")
+    if not any(target.is_relative_to(place) for place in inside):
+        raise WeightsError(
+            f"{path} is a link to {target}, out of the folder: put the file itself there"
+        )
+    if not target.is_file():
+        raise WeightsError(f"{path} is no ordinary file: remove it, or put a file there")
+
+
+def _plain(name: str, path: Path, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in memory of its own, as safetensors keeps it; tied ones share it in a pickle."""
+    kind = str(tensor.layout).removeprefix("torch.")
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+        kind = "quantised" if tensor.is_quantized else "empty" if tensor.is_meta else kind
+        raise WeightsError(
+            f"{name} in {path} is {kind}: expected a dense tensor, save its to_dense() there"
+        )
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise WeightsError(
+            f"{name} in {path} has {tensor.numel()} numbers, more than the file holds: "
+            "save its contiguous() there"
+        )
+    return tensor.clone().contiguous()
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:

@@ -49,7 +49,10 @@ def load_gguf(source: str, revision: str | None, dtype: torch.dtype, mask_id: in
     path = find_gguf(source, revision)
     held = _num_tensors(path)
     config = _quietly(
-        path, lambda: AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+        path,
+        lambda: AutoConfig.from_pretrained(
+            str(path.parent), gguf_file=path.name, trust_remote_code=False
+        ),
     )
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise FamilyError(f"{path.name} holds a {config.model_type}, which is no causal LM")
@@ -82,7 +85,9 @@ def _tensors(
     path: Path, config: Any, dtype: torch.dtype
 ) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
     with init_empty_weights(include_buffers=False):
-        network = AutoModelForCausalLM.from_config(config, attn_implementation=NAME)
+        network = AutoModelForCausalLM.from_config(
+            config, attn_implementation=NAME, trust_remote_code=False
+        )
     read = load_gguf_checkpoint(
         str(path), return_tensors=True, model_to_load=network, torch_dtype=dtype
     )

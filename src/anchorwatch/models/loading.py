@@ -75,6 +75,8 @@ _CONFIG_FAULTS = (
 )
 """What a config that describes nothing makes transformers and torch raise."""
 
+_DEVICE_FAULTS = (RuntimeError, AssertionError, ImportError, ValueError, TypeError, AttributeError)
+"""What a device that is not there makes torch raise."""
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -125,7 +127,7 @@ def find(source: str | Path) -> None:
     elif source.endswith(".gguf"):
         find_gguf(source)
     else:
-        open_checkpoint(source)
+        open_checkpoint(source, check=False)
 
 
 def _load_safetensors(
@@ -253,7 +255,7 @@ def _empty_network(
         set_visibility(family, stock)
         auto = AutoModelForMaskedLM if masked else AutoModelForCausalLM
         with init_empty_weights(include_buffers=False):
-            network = auto.from_config(stock, attn_implementation=NAME)
+            network = auto.from_config(stock, attn_implementation=NAME, trust_remote_code=False)
         prove_positions(network)
         return network
     except AnchorwatchError:
@@ -311,11 +313,18 @@ def _device(device: str | torch.device | None) -> torch.device:
     if device is None:
         return torch.accelerator.current_accelerator() or torch.device("cpu")
     try:
-        return torch.device(device)
-    except RuntimeError:
+        named = torch.device(device)
+    except (RuntimeError, TypeError):
         raise SpecError(
             f"device={device!r} is unknown: expected 'cpu', 'cuda', 'cuda:1' or 'mps'"
         ) from None
+    try:
+        torch.zeros(1, device=named).item()  # a name says nothing of what is there
+    except _DEVICE_FAULTS:
+        best = torch.accelerator.current_accelerator()
+        here = "'cpu'" if best is None else f"{best.type!r} or 'cpu'"
+        raise SpecError(f"device={device!r} cannot be used on this machine: use {here}") from None
+    return named
 
 
 def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype | None:

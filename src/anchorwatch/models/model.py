@@ -24,7 +24,12 @@ from anchorwatch.models.families import Family
 from anchorwatch.models.fits import check_parts, fitted, windows_of
 from anchorwatch.models.parts import Closet, On, Worn, dressed, dressing, registered
 from anchorwatch.models.prompts import Prompt, encoded
-from anchorwatch.models.proof import settings_digest, weights_digest
+from anchorwatch.models.proof import (
+    settings_digest,
+    settings_fields,
+    settings_of,
+    weights_digest,
+)
 from anchorwatch.models.tokens import Specials, tokenizer_digest
 from anchorwatch.models.variants import held_fit
 from anchorwatch.models.visibility import keys_and_pairs, starts_of, visible_pairs
@@ -227,6 +232,7 @@ class Model:
 
     def describe(self) -> dict[str, Any]:
         """What a manifest says of the model."""
+        settings = settings_of(self.network, self.tokenizer, self.specials)
         return {
             "source": self.source,
             "revision": self.revision,
@@ -247,7 +253,8 @@ class Model:
             "vocab_size": self.vocab_size,
             "weights": self.digest,
             "tokenizer": tokenizer_digest(self.tokenizer),
-            "settings": settings_digest(self.network, self.tokenizer, self.specials),
+            "settings": settings_digest(settings),
+            "config": settings_fields(settings),
             "dtype": str(self.network.dtype).removeprefix("torch."),
             "device": self.device.type,
             "kernel": self.network.config._attn_implementation,

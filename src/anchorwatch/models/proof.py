@@ -130,10 +130,10 @@ def weights_digest(network: PreTrainedModel) -> str:
         return hashlib.sha256(b"".join(pool.map(one, items))).hexdigest()
 
 
-def settings_digest(
+def settings_of(
     network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, specials: Specials
-) -> str:
-    """SHA-256 of what decides answers besides weights and vocabulary.
+) -> dict[str, Any]:
+    """What decides answers besides weights and vocabulary.
 
     The config the network computes by (rotary base, epsilons, positions), start and end ids, the
     chat template, and how the tokenizer's specials and spaces are spelled.
@@ -142,7 +142,29 @@ def settings_digest(
     said |= {"eos": specials.eos_ids, "bos": specials.bos_id}
     for name in ("chat_template", "special_tokens_map", "clean_up_tokenization_spaces"):
         said[name] = getattr(tokenizer, name, None)
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+    return said
+
+
+def settings_digest(settings: Mapping[str, Any]) -> str:
+    """SHA-256 of them."""
+    return hashlib.sha256(_spelled(settings).encode()).hexdigest()
+
+
+def settings_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same field by field, as JSON has them; a chat template, which is long, by its digest."""
+    fields = dict(settings["config"])
+    for name, value in settings.items():
+        if name != "config":
+            fields[f"{name}_ids" if name == "eos" else name] = value
+    template = settings["chat_template"]
+    if template is not None:
+        fields["chat_template"] = hashlib.sha256(_spelled(template).encode()).hexdigest()
+    plain: dict[str, Any] = json.loads(_spelled(fields))
+    return plain
+
+
+def _spelled(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _fits(name: str, tensor: torch.Tensor, parameter: torch.Tensor, where: str) -> None:

@@ -81,7 +81,9 @@ def build(name: str, dtype: torch.dtype, mask_id: int | None = None) -> Model:
     config.tie_word_embeddings = False
     set_visibility(family, config)
     auto = AutoModelForMaskedLM if family.name == "encoder" else AutoModelForCausalLM
-    network = auto.from_config(config, attn_implementation=NAME, dtype=dtype)
+    network = auto.from_config(
+        config, attn_implementation=NAME, dtype=dtype, trust_remote_code=False
+    )
     _fill(network, name)
     rows = len(tokenizer), len(tokenizer)
     specials, notes = specials_of(mask, config.to_dict(), {}, tokenizer, rows)

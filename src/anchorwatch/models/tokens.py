@@ -11,14 +11,31 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
+from packaging.version import InvalidVersion, Version
+from tokenizers import Tokenizer
+from transformers import (
+    CONFIG_MAPPING,
+    TOKENIZER_MAPPING,
+    AutoTokenizer,
+    BertTokenizer,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
 from anchorwatch.errors import ModelError, SpecError
-from anchorwatch.models.checkpoint import read_json
-from anchorwatch.models.families import MASK_TOKENS, Family
+from anchorwatch.models.checkpoint import read_json, refuse_odd_files
+from anchorwatch.models.families import MASK_TOKENS, Family, model_type_of
 
 _TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|role_end|>", "<|endoftext|>", "<end_of_turn>", "</s>")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+_CONFIG = "tokenizer_config.json"
+_STOCK = "PreTrainedTokenizerFast"
+_ABSTRACT = ("PreTrainedTokenizerBase",)
+_OPTIONAL = ("MistralCommonBackend",)
+"""Tokenizers of transformers that are a stand-in where another package is missing."""
+_NEVER = ("init_inputs", "gguf_file", "tokenizer_object", "mecab_kwargs", "sudachi_kwargs")
+"""Fields of tokenizer_config.json that hand a stock class files or objects from elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +55,36 @@ class Specials:
 
 
 def load_tokenizer(folder: Path, family: Family) -> PreTrainedTokenizerBase | None:
-    """The folder's tokenizer through a stock class; None where the folder has none."""
+    """The folder's tokenizer through a stock class; None where the folder has none.
+
+    No code of the checkpoint runs: only tokenizer classes of transformers may be named, and
+    `auto_map` is not followed.
+    """
+    refuse_odd_files(folder)
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         return None
-    named = read_json(folder / "tokenizer_config.json", missing={}).get("tokenizer_class")
-    if named is None or hasattr(transformers, str(named)):
-        return _read(folder, lambda: _auto_tokenizer(folder))
-    cls = getattr(transformers, family.tokenizer or "PreTrainedTokenizerFast")
-    return _read(folder, lambda: cls.from_pretrained(folder))
+    said, config = _tokenizer_config(folder), read_json(folder / "config.json", missing={})
+    stock = getattr(transformers, family.tokenizer or _STOCK)
+    named = said.get("tokenizer_class")
+    bare = _bare_config(folder, config)
+    unread = "auto_map" in said and type(bare) not in TOKENIZER_MAPPING
+    if unread if named is None else not _is_known(_CONFIG, named):
+        return _read(folder, lambda: stock.from_pretrained(folder, trust_remote_code=False))
+    return _read(folder, lambda: _auto_tokenizer(folder, bare, config))
 
 
 def gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer inside a GGUF file."""
-    folder = str(path.parent)
-    return _read(path, lambda: AutoTokenizer.from_pretrained(folder, gguf_file=path.name))
+    """The tokenizer inside a GGUF file; what lies beside it may name no code."""
+    folder = path.parent
+    refuse_odd_files(folder)
+    if (named := _tokenizer_config(folder).get("tokenizer_class")) is not None:
+        _is_known(_CONFIG, named)
+    return _read(
+        path,
+        lambda: AutoTokenizer.from_pretrained(
+            str(folder), gguf_file=path.name, trust_remote_code=False
+        ),
+    )
 
 
 def find_mask(
@@ -171,10 +204,14 @@ def specials_of(
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase | None) -> str | None:
-    """SHA-256 of the tokenizer's whole definition."""
+    """SHA-256 of the tokenizer's whole definition, whatever it was last asked to cut or pad."""
     if tokenizer is None:
         return None
     backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None and (backend.truncation or backend.padding):
+        backend = Tokenizer.from_str(backend.to_str())  # a call changes both
+        backend.no_truncation()
+        backend.no_padding()
     text = (
         backend.to_str()
         if backend is not None
@@ -183,22 +220,116 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase | None) -> str | None:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _auto_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+def _tokenizer_config(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json, refused where it would have files read that are not the folder's."""
+    said = read_json(folder / _CONFIG, missing={})
+    if given := [name for name in _NEVER if said.get(name)]:
+        raise ModelError(
+            f"{_CONFIG} says {given[0]}={said[given[0]]!r:.80}, which is not followed: "
+            "remove the field"
+        )
+    files = said.get("fast_tokenizer_files", [])
+    plain = isinstance(files, list) and all(
+        isinstance(name, str) and Path(name).name == name for name in files
+    )
+    if not plain:
+        raise ModelError(
+            f"{_CONFIG} says fast_tokenizer_files={files!r:.80}: "
+            "expected plain names of files beside it"
+        )
+    options = said.get("sp_model_kwargs") or {}
+    if not isinstance(options, dict) or {"model_file", "model_proto"} & options.keys():
+        raise ModelError(
+            f"{_CONFIG} says sp_model_kwargs={options!r:.80}: "
+            "expected options of SentencePiece without a file"
+        )
+    return said
+
+
+def _bare_config(folder: Path, config: Mapping[str, Any]) -> PreTrainedConfig:
+    """What a tokenizer class is chosen by: model_type and tokenizer_class, nothing else.
+
+    The rest of config.json is the network's, and what is wrong with it is said there.
+    """
+    kind, named = model_type_of(config), config.get("tokenizer_class")
+    if (registered := TOKENIZER_MAPPING_NAMES.get(kind)) and not _is_tokenizer(registered):
+        raise ModelError(
+            f"config.json says model_type={kind!r}, whose {registered} is no tokenizer of one text: "
+            "expected that of the class in architectures, such as 'llama'"
+        )
+    version = config.get("transformers_version")
+    try:
+        Version(version or "0")
+    except (InvalidVersion, TypeError):
+        raise ModelError(
+            f"config.json says transformers_version={version!r:.80}: "
+            "expected a version such as '4.46.0', or no such field"
+        ) from None
+    try:
+        bare = CONFIG_MAPPING[kind]() if kind in CONFIG_MAPPING else PreTrainedConfig()
+    except (ValueError, TypeError):  # a class that needs the configs of its halves
+        bare = PreTrainedConfig()
+    if type(bare) is PreTrainedConfig:
+        bare.model_type = kind
+    bare._name_or_path = str(folder)
+    if named is not None:
+        _is_known("config.json", named)
+        bare.tokenizer_class = named
+    return bare
+
+
+def _is_known(where: str, named: Any) -> bool:
+    """Whether transformers has a tokenizer of this name; the name of anything else is refused."""
+    if isinstance(named, str) and named.isidentifier():
+        held = {_attribute(name) for name in (named, named.removesuffix("Fast"), f"{named}Fast")}
+        held -= {None}
+        if all(_is_tokenizer(name) for name in held):
+            return bool(held)
+    raise ModelError(
+        f"{where} says tokenizer_class={named!r:.80}: "
+        f"expected a tokenizer class of transformers, such as {_STOCK!r}"
+    )
+
+
+def _attribute(name: str) -> str | None:
+    """The name, if transformers has something of that name."""
+    try:
+        return name if hasattr(transformers, name) else None
+    except (ImportError, RuntimeError):  # it is there, and needs a package that is not
+        return name
+
+
+def _is_tokenizer(name: str) -> bool:
+    """Whether this is a tokenizer class of transformers: no Auto class, no pipeline, no model."""
+    if name in _OPTIONAL:
+        return True
+    kind = getattr(transformers, name, None)
+    return (
+        isinstance(kind, type)
+        and issubclass(kind, PreTrainedTokenizerBase)
+        and kind.__module__.startswith("transformers.")
+        and kind.__name__ not in _ABSTRACT
+    )
+
+
+def _auto_tokenizer(
+    folder: Path, bare: PreTrainedConfig, config: Mapping[str, Any]
+) -> PreTrainedTokenizerBase:
     """AutoTokenizer's choice by model_type, unless it cannot read the folder's vocab.txt.
 
     A class that finds no file of its own does not say so: an ALBERT beside a vocab.txt becomes five
     special tokens, and its mask id is then another token of the model's. vocab.txt is BERT's.
     """
     word_pieces = (folder / "vocab.txt").is_file() and not (folder / "tokenizer.json").is_file()
-    if word_pieces and not read_json(folder / "config.json", missing={}).get("model_type"):
-        return BertTokenizer.from_pretrained(folder)
+    if word_pieces and not config.get("model_type"):
+        return BertTokenizer.from_pretrained(folder, trust_remote_code=False)
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        folder, trust_remote_code=False
+        folder, config=bare, trust_remote_code=False
     )
     if set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids):
         return tokenizer
     if word_pieces:
-        return BertTokenizer.from_pretrained(folder)
+        return BertTokenizer.from_pretrained(folder, trust_remote_code=False)
     raise ValueError(
         f"{type(tokenizer).__name__} found none of its files; "
         "name the class that reads them as tokenizer_class in tokenizer_config.json"

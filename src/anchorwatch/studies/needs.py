@@ -49,6 +49,8 @@ class Holding:
     tokenizer: str | None
     """Digest of its whole definition."""
     device: str
+    identity: str = ""
+    """Digest of all that decides what it computes: family, shift, mask id, parts, dtype too."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ import transformers
 from anchorwatch._version import __version__
 from anchorwatch.commits import place
 from anchorwatch.errors import AnchorwatchError, ModelError, SpecError, TraceError
+from anchorwatch.identity import identity_digest
 from anchorwatch.lab import tables
 from anchorwatch.models import lab
 from anchorwatch.models.loading import find, load
@@ -204,6 +205,7 @@ def _holding(role: str, model: Model) -> Holding:
         settings=said["settings"],
         tokenizer=said["tokenizer"],
         device=said["device"],
+        identity=identity_digest(said),
     )
 
 

@@ -49,7 +49,8 @@ class Shelf:
         held = self.hand.models[role]
         deciding: dict[str, Any] = {"need": need.as_dict()}
         deciding |= {
-            name: getattr(held, name) for name in ("weights", "settings", "tokenizer", "device")
+            name: getattr(held, name)
+            for name in ("weights", "settings", "tokenizer", "device", "identity")
         }
         others = {name: _version_of(name) for name in ("torch", "transformers")}
         deciding["versions"] = {"anchorwatch": __version__} | others
