@@ -60,7 +60,7 @@ test-real: $(READY)
 
 # Kills, damages and misuses everything: docs/reliability.md. ARGS=--write puts the table there.
 torture: $(READY) $(PAGE)
-	HF_HUB_OFFLINE=1 $(BIN)/python tests/torture/torture.py $(ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python tests/torture $(ARGS)
 
 film: $(READY)
 	$(BIN)/python docs/film.py

@@ -180,15 +180,16 @@ class _Counter:
     def __init__(self, folder: Path, fault: Fault | None) -> None:
         self.operations = self.syncs = 0
         self._root, self._fault = f"{folder.resolve()}{os.sep}", fault
-        self._unsynced: dict[str, int] = {}
-        """Files written since their last fsync, and the bytes that were safe before."""
+        self._safe: dict[str, int] = {}
+        """Of files that this process opened to write, the bytes that are on the disk for certain."""
         real = os.fsync
 
         def fsync(handle: int) -> None:
             path = str(Path(f"/proc/self/fd/{handle}").readlink())
             self._tick(fault_kind="torn", path=path)
             real(handle)
-            self._unsynced.pop(path, None)
+            if path in self._safe:
+                self._safe[path] = Path(path).stat().st_size
 
         os.fsync = fsync  # type: ignore[assignment]
         sys.addaudithook(self._hear)
@@ -208,12 +209,12 @@ class _Counter:
         if not name.startswith(self._root):
             return
         self._tick()
-        if event == "open" and name not in self._unsynced:
+        if event == "open" and name not in self._safe:
             keeps = not flags & os.O_TRUNC and Path(name).is_file()
-            self._unsynced[name] = Path(name).stat().st_size if keeps else 0
-        if event == "os.rename" and name in self._unsynced:
+            self._safe[name] = Path(name).stat().st_size if keeps else 0
+        if event == "os.rename" and name in self._safe:
             target = _absolute(args[1])
-            self._unsynced[target] = self._unsynced.pop(name)
+            self._safe[target] = self._safe.pop(name)
 
     def _tick(self, fault_kind: str = "operation", path: str = "") -> None:
         if path and not path.startswith(self._root):
@@ -226,8 +227,8 @@ class _Counter:
         if fault.kind == "operation" and self.operations == fault.at:
             _die()
         if fault.kind == fault_kind == "torn" and self.syncs == fault.at:
-            if path in self._unsynced:
-                safe, size = self._unsynced[path], Path(path).stat().st_size
+            if path in self._safe:
+                safe, size = self._safe[path], Path(path).stat().st_size
                 self._fault = None  # the cut is an operation too
                 os.truncate(path, safe + max(0, size - safe) // 2)
             _die()

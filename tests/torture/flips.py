@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import kills
-import made
-from children import Command, Ended, type_command
-from report import Case
+from torture import kills, made
+from torture.children import Command, Ended, type_command
+from torture.report import Case
 
 
 @dataclass(frozen=True)

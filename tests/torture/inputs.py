@@ -4,11 +4,10 @@ import random
 import shutil
 from pathlib import Path
 
-import made
-from children import type_command
-from report import Case
-
 from bad_inputs import BAD_INPUTS, BadInput, lay_out
+from torture import made
+from torture.children import type_command
+from torture.report import Case
 
 REFUSED = (1, 2)
 MOST = 640

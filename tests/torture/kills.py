@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import made
-from children import Ended, Fault, type_command
-from report import Case
+from torture import made
+from torture.children import Ended, Fault, type_command
+from torture.report import Case
 
 KINDS = ("operation", "torn", "operation", "moment")
 """How a child dies, in turn."""

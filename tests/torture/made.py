@@ -6,8 +6,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
-from children import Ended, type_command
+from torture.children import Ended, type_command
 
 PROMPT = "Passage: The year 1764 saw the printing of Pale Mountain. Question: Which book? Answer:"
 SPEC = """length = 32
@@ -95,6 +94,7 @@ def make_tables(folder: Path) -> None:
 
 def write_pickle(folder: Path) -> None:
     """A checkpoint as others keep it: the weights of lab/mdm, pickled."""
+    import torch
     from safetensors.torch import load_file
 
     from anchorwatch.models.lab import MODELS

@@ -1,32 +1,30 @@
 """Imports all that is slow to import, once: children are forked with it in memory."""
 
 import os
+from importlib import import_module
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ.setdefault("MPLBACKEND", "agg")
+SLOW = (
+    *("matplotlib.pyplot", "pandas", "pyarrow.parquet", "scipy.stats", "torch", "xarray", "zarr"),
+    *("transformers.modeling_utils", "safetensors.torch"),
+    *("anchorwatch.cli", "anchorwatch.effects", "anchorwatch.evaluation.grid"),
+    *("anchorwatch.explorer.export", "anchorwatch.explorer.server"),
+    *("anchorwatch.figures.catalogue", "anchorwatch.lab.cards", "anchorwatch.metrics.everything"),
+    *("anchorwatch.models.convert", "anchorwatch.models.loading", "anchorwatch.studies.running"),
+    *("anchorwatch.studies.pages", "anchorwatch.studies.report.writing"),
+    "anchorwatch.training.loop",
+)
 
-import matplotlib.pyplot as plt
-import pandas as pd
-import pyarrow.parquet
-import scipy.stats
-import torch
-import transformers.modeling_utils
-import xarray as xr
-import zarr
 
-import anchorwatch.cli
-import anchorwatch.effects
-import anchorwatch.evaluation.grid
-import anchorwatch.explorer.server
-import anchorwatch.figures.catalogue
-import anchorwatch.metrics.everything
-import anchorwatch.models.convert
-import anchorwatch.models.loading
-import anchorwatch.studies.running
-import anchorwatch.training.loop
-from anchorwatch.studies.budget import BUDGETS, Budget
+def import_slow() -> None:
+    """Import, and add a budget for studies of seconds."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ.setdefault("MPLBACKEND", "agg")
+    for name in SLOW:
+        import_module(name)
+    import torch
 
-torch.set_num_threads(1)  # a pool of threads does not live through a fork
-BUDGETS["least"] = Budget("least", prompts=3, length=4, steps=2, items=2, rows=1, answer=2)
+    from anchorwatch.studies.budget import BUDGETS, Budget
 
-IMPORTED = (plt, pd, pyarrow.parquet, scipy.stats, torch, transformers, xr, zarr, anchorwatch)
+    torch.set_num_threads(1)  # a pool of threads does not live through a fork
+    least = Budget("least", prompts=3, length=4, steps=2, items=2, rows=1, answer=2)
+    BUDGETS[least.name] = least

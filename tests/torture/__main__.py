@@ -1,6 +1,6 @@
 """`make torture`: kills, damages and misuses the project, and counts what did not hold.
 
-    python tests/torture/torture.py [--seed 0] [--share 1.0] [--only kills,flips,inputs]
+    python tests/torture [--seed 0] [--share 1.0] [--only kills,flips,inputs]
                                     [--json FILE] [--write] [--keep FOLDER]
 
 It ends with code 1 if anything was lost, a traceback appeared, or a command hung.
@@ -18,11 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import flips
-import inputs
-import kills
-import prepare
-import report
+from torture import flips, inputs, kills, prepare, report
 
 PARTS = ("kills", "flips", "inputs")
 WORKERS = 2
@@ -101,6 +97,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a folder for what is made, and kept")
     asked = parser.parse_args()
     begun = time.monotonic()
+    prepare.import_slow()
     base = asked.keep or Path(tempfile.mkdtemp(prefix="torture-"))
     base.mkdir(parents=True, exist_ok=True)
     with multiprocessing.get_context("fork").Pool(WORKERS) as pool:
@@ -125,5 +122,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    assert prepare.IMPORTED
     sys.exit(main())
