@@ -157,12 +157,16 @@ def _be_child(command: Command, folder: Path, streams: Path, fault: Fault | None
 
 
 def _run(command: Command) -> int:
-    """What the entry point does; a function is called instead."""
+    """What the entry point does; a function is called instead, and refuses as a command does."""
     from anchorwatch import cli
+    from anchorwatch.errors import AnchorwatchError
 
     try:
         if callable(command):
-            command()
+            try:
+                command()
+            except AnchorwatchError as error:
+                sys.exit(f"error: {error}")
         else:
             sys.argv = ["anchorwatch", *command]
             cli.main()
