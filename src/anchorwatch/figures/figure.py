@@ -20,7 +20,7 @@ from matplotlib.figure import Figure as Sheet
 from anchorwatch._version import __version__
 from anchorwatch.commits import replace_file
 from anchorwatch.errors import SpecError
-from anchorwatch.figures.origins import PNG_KEY, made, signed, spelled
+from anchorwatch.figures.origins import PNG_KEY, made, spelled
 from anchorwatch.figures.style import look
 from anchorwatch.metrics.files import place
 from anchorwatch.trace import Trace
@@ -101,7 +101,7 @@ class Figure:
 
     def _metadata(self, kind: str) -> dict[str, Any]:
         record, title, us = (
-            signed(self._whence),
+            spelled(self._whence),
             self._whence["figure"],
             f"anchorwatch {__version__}",
         )

@@ -1,13 +1,11 @@
 """What made a figure: written into the file itself, read back by `whence`. No matplotlib here.
 
 The record is ASCII JSON: in a PDF the Keywords of the info dictionary, in an SVG the description of
-its metadata, in a PNG a text chunk. It holds its own digest, so that a bit that flipped in it is
-not read as another setting or trace. Reading parses foreign bytes and trusts none of them.
+its metadata, in a PNG a text chunk. Reading parses foreign bytes and trusts none of them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import re
@@ -25,7 +23,6 @@ from anchorwatch.provenance import origin
 from anchorwatch.trace import Trace
 
 PNG_KEY = "anchorwatch"
-DIGEST = "digest"
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
@@ -56,11 +53,6 @@ def spelled(record: Mapping[str, Any]) -> str:
     return json.dumps(plain(record), sort_keys=True, allow_nan=False)
 
 
-def signed(record: Mapping[str, Any]) -> str:
-    """The record as it is written into a file: with its digest."""
-    return spelled({**record, DIGEST: _digest(record)})
-
-
 def whence(path: str | Path) -> dict[str, Any]:
     """What made a figure file: its name and settings, our version, and every trace it shows."""
     file = Path(path)
@@ -72,35 +64,18 @@ def whence(path: str | Path) -> dict[str, Any]:
             record = json.loads(found)
         except (ValueError, RecursionError):
             continue
-        if not _is_ours(record):
-            continue
-        digest = record.pop(DIGEST, None)
-        if digest is not None and digest != _digest(record):
-            raise TraceError(
-                f"{file} is damaged, what it says of its making does not agree with its digest: "
-                "copy it again, or draw it again"
-            )
-        return record
+        if _is_ours(record):
+            return record
     raise TraceError(
         f"{file} does not say what made it: `whence` reads .pdf, .png and .svg files that "
         "`figure.save` wrote and no other program rewrote"
     )
 
 
-def _digest(record: Mapping[str, Any]) -> str | None:
-    """Of a record as it is spelled; None of one that none of ours can be, with NaN in it."""
-    try:
-        return hashlib.sha256(spelled(record).encode()).hexdigest()
-    except ValueError:
-        return None
-
-
 def _is_ours(record: Any) -> bool:
-    """A record of ours: no other key, or a damaged one would pass for one without a digest."""
     kinds = {"anchorwatch": str, "figure": str, "settings": dict, "traces": list}
     return (
         isinstance(record, dict)
-        and record.keys() <= {*kinds, DIGEST}
         and all(isinstance(record.get(name), kind) for name, kind in kinds.items())
         and all(isinstance(trace, dict) for trace in record["traces"])
     )
