@@ -9,7 +9,7 @@ WEB    := $(wildcard web/*.json web/*.ts web/*.js web/src/*.* web/src/*/*.*)
 # From a clone the explorer's page is built; a wheel or an sdist brings it, and needs no Node.
 NODE   := node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null || { echo "the explorer's page needs Node 20.19 or newer, this is $$(node --version 2>/dev/null || echo none): install it (https://nodejs.org), or set ANCHORWATCH_WITHOUT_PAGE=1 to do without the explorer"; exit 1; }
 
-.PHONY: setup setup-browser web check test test-web test-slow test-machines test-real bench bench-read bench-train bench-view lab variants study papers film figures tour clean
+.PHONY: setup setup-browser web check test test-web test-slow test-machines test-real torture bench bench-read bench-train bench-view lab variants study papers film figures tour clean
 
 setup: $(READY)
 
@@ -67,6 +67,10 @@ test-machines: $(READY)
 test-real: $(READY)
 	$(BIN)/python tests/real/fetch.py .real
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m real tests/real
+
+# Kills, damages and misuses everything: docs/reliability.md. ARGS=--write puts the table there.
+torture: $(READY) $(PAGE)
+	HF_HUB_OFFLINE=1 $(BIN)/python tests/torture $(ARGS)
 
 film: $(READY)
 	$(BIN)/python docs/film.py

@@ -192,6 +192,21 @@ def test_pickles_are_refused_and_the_converter_is_named(tmp_path):
         assert torch.equal(model.logits(ids), made(ids[None]).logits[0])
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_converted_folder_is_read_as_it_was_written(llada, tmp_path, name):
+    tensors = load_file(llada / "model.safetensors")
+    (llada / "model.safetensors").unlink()
+    torch.save(tensors, llada / "pytorch_model.bin")
+    (llada / "COMMIT.json").write_text("{}")  # of another folder: it is not copied
+    out = convert(llada, tmp_path / "out")
+    aw.load(out)
+    raw = bytearray((out / name).read_bytes())
+    raw[-5] ^= 1
+    (out / name).write_bytes(raw)
+    with pytest.raises(ModelError, match=rf"{name} was changed.*remove COMMIT"):
+        aw.load(out)
+
+
 class Bomb:
     def __reduce__(self):
         return (exec, ("import pathlib; pathlib.Path('BOOM').touch()",))

@@ -4,6 +4,7 @@ Where they are missing, everything here fails: `make lab` makes them.
 """
 
 import platform
+import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -14,6 +15,8 @@ from torch.nn.modules.module import register_module_forward_hook
 from transformers import PreTrainedModel
 
 import anchorwatch as aw
+from anchorwatch.commits import COMMIT, damage
+from anchorwatch.errors import ModelError, TraceError
 from anchorwatch.lab import arms, cards, exports, measure
 from anchorwatch.models.lab import MODELS, NAMES
 from anchorwatch.training import answers
@@ -59,6 +62,27 @@ def passes():
         yield seen
     finally:
         watching.remove()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_byte_is_what_was_written(name):
+    folder = MODELS / name.removeprefix("lab/")
+    assert (folder / COMMIT).is_file()
+    assert damage(folder) == []
+
+
+@pytest.mark.parametrize("file", ["card.json", "model.safetensors", "config.json", "COMMIT.json"])
+def test_a_flipped_bit_is_not_read(tmp_path, file):
+    folder = shutil.copytree(MODELS / "mdm", tmp_path / "mdm")
+    assert cards.read(folder) == card("lab/mdm")
+    aw.load(folder)
+    raw = bytearray((folder / file).read_bytes())
+    raw[len(raw) // 2] ^= 1
+    (folder / file).write_bytes(raw)
+    with pytest.raises(TraceError, match=rf"mdm is damaged \({file} .*\): copy it again"):
+        cards.read(folder)
+    with pytest.raises(ModelError, match=rf"{file} .*: copy it again"):
+        aw.load(folder)
 
 
 @pytest.mark.parametrize("name", NAMES)

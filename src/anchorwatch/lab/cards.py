@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anchorwatch.commits import read_record
+from anchorwatch.commits import COMMIT, commit, damage, read_record
+from anchorwatch.errors import TraceError
 
 CARD, WORDS = "card.json", "README.md"
 _BARS = "▁▂▃▄▅▆▇█"
@@ -38,15 +39,18 @@ _WRITES = {"asked": "answering a question", "text": "writing on a text"}
 
 
 def write(folder: str | Path, card: Mapping[str, Any]) -> Path:
-    """card.json and README.md of a model's folder."""
+    """card.json and README.md of a model's folder, and the record of every byte in it."""
     place = Path(folder)
     (place / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     (place / WORDS).write_text(words(card), encoding="utf-8")
+    commit(place)
     return place / CARD
 
 
 def read(folder: str | Path) -> dict[str, Any]:
-    """card.json of a model's folder."""
+    """card.json of a model's folder; one that is not as it was written is refused."""
+    if (Path(folder) / COMMIT).is_file() and (found := damage(folder, additions=False)):
+        raise TraceError(f"{folder} is damaged ({found[0]}): copy it again, or make it again")
     return read_record(Path(folder) / CARD)
 
 

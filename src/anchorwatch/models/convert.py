@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from anchorwatch.commits import COMMIT, commit, publish
 from anchorwatch.errors import WeightsError
 
 _BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")
@@ -22,6 +23,8 @@ _NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "scaler", "rng_state"
 
 def convert(source: str | Path, out: str | Path) -> Path:
     """Rewrite pickled weights as one model.safetensors, and copy config and tokenizer.
+
+    Beside them is a record of every byte, which `aw.load` compares.
 
     `source` is a folder with .bin, .pt or .pth files (the first kind it has), or one such file.
     """
@@ -35,7 +38,7 @@ def convert(source: str | Path, out: str | Path) -> Path:
         path
         for pattern in _BESIDE
         for path in sorted(source.glob(pattern))
-        if not path.name.endswith(".index.json")
+        if not path.name.endswith(".index.json") and path.name != COMMIT
     ]
     for path in beside if named else (*files, *beside):
         _refuse_outside(path, source)
@@ -52,7 +55,8 @@ def convert(source: str | Path, out: str | Path) -> Path:
         save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
         for path in beside:
             shutil.copyfile(path, partial / path.name)
-        partial.rename(out)
+        commit(partial)
+        publish(partial, out)
     except SafetensorError as error:
         raise WeightsError(f"{source} cannot be kept as safetensors ({error})") from error
     finally:

@@ -1,0 +1,30 @@
+"""Imports all that is slow to import, once: children are forked with it in memory."""
+
+import os
+from importlib import import_module
+
+SLOW = (
+    *("matplotlib.pyplot", "pandas", "pyarrow.parquet", "scipy.stats", "torch", "xarray", "zarr"),
+    *("transformers.modeling_utils", "safetensors.torch"),
+    *("anchorwatch.cli", "anchorwatch.effects", "anchorwatch.evaluation.grid"),
+    *("anchorwatch.explorer.export", "anchorwatch.explorer.server"),
+    *("anchorwatch.figures.catalogue", "anchorwatch.lab.cards", "anchorwatch.metrics.everything"),
+    *("anchorwatch.models.convert", "anchorwatch.models.loading", "anchorwatch.studies.running"),
+    *("anchorwatch.studies.pages", "anchorwatch.studies.report.writing"),
+    "anchorwatch.training.loop",
+)
+
+
+def import_slow() -> None:
+    """Import, and add a budget for studies of seconds."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ.setdefault("MPLBACKEND", "agg")
+    for name in SLOW:
+        import_module(name)
+    import torch
+
+    from anchorwatch.studies.budget import BUDGETS, Budget
+
+    torch.set_num_threads(1)  # a pool of threads does not live through a fork
+    least = Budget("least", prompts=3, length=4, steps=2, items=2, rows=1, answer=2)
+    BUDGETS[least.name] = least
