@@ -46,10 +46,11 @@ def of_shares(*, logit: float, size: int) -> float:
     """An attention probability, relative to itself: exp(q k scale - log-sum-exp).
 
     What the exponent is off by is what the share is off by. The exponent is a sum of `size`
-    products, none of its partial sums above |q| |k| scale = `logit`, and the log-sum-exp is one too.
+    products, none of its partial sums above |q| |k| scale = `logit`: few pairs of a call come near
+    that, so no more safety is needed, and the log-sum-exp is off by the mean of its exponents.
     The 4 is for the exponential, the subtraction and their like, which do not grow with the logit.
     """
-    return of_sums(size, scale=logit) + of_sums(1, times=4)
+    return of_sums(size, scale=logit) / SAFETY + of_sums(1, times=4)
 
 
 def of_call(call) -> float:
@@ -71,7 +72,7 @@ def of_maps(*, layers: int, logit: float, size: int) -> float:
     """A share of a whole network. Queries and keys that are off by sqrt(width) units move a logit by
     sqrt(width / size) of them, no more than its own sum does: each layer adds as much again, and what
     is independent adds as the root of its number."""
-    return math.sqrt(layers) * of_shares(logit=logit, size=size)
+    return SAFETY * math.sqrt(layers) * of_shares(logit=logit, size=size)
 
 
 def of_logits(*, layers: int, width: int, largest: float = 1.0, dtype: str = "float32") -> float:
