@@ -17,7 +17,14 @@ def test_the_readme_s_ten_lines_run(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "first.trace").is_dir()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+SLOW = {"effect.py"}
+EXAMPLES = [
+    pytest.param(path, id=path.name, marks=[pytest.mark.slow] * (path.name in SLOW))
+    for path in sorted((ROOT / "examples").glob("*.py"))
+]
+
+
+@pytest.mark.parametrize("path", EXAMPLES)
 def test_every_example_runs(path, capsys):
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out

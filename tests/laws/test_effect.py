@@ -227,7 +227,13 @@ def test_a_control_that_is_the_edit_leaves_no_difference_in_differences():
     assert (rows(effect).loc[["kl", "perturbation"], "difference"] > 0).all()
 
 
-@pytest.mark.parametrize("decoding", [SHORT, aw.decoding.RandomOrder(4, temperature=0.7)])
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        pytest.param(SHORT, id="greedy", marks=pytest.mark.slow),
+        pytest.param(aw.decoding.RandomOrder(4, temperature=0.7), id="drawn"),
+    ],
+)
 def test_the_same_call_gives_the_same_tables(decoding):
     options = {"doses": (1, 2), "repeats": 2, "seed": 5}
     one, two = (
@@ -238,6 +244,7 @@ def test_the_same_call_gives_the_same_tables(decoding):
         pd.testing.assert_frame_equal(one.named(name), two.named(name), check_exact=True)
 
 
+@pytest.mark.slow
 def test_doses_are_effects_of_their_own():
     model, doses = load("tiny/llada"), (1, 2, 4)
     effect = aw.effect(model, PROMPTS, SHORT, E.hide_sinks(2), doses=doses)
