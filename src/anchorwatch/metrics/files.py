@@ -57,8 +57,8 @@ def refuse_traces(folder: Path) -> None:
 def _resolved(path: Path) -> Path:
     try:
         return path.resolve()
-    except RuntimeError:  # of Python 3.11 and 3.12, where links lead round in a circle
-        raise SpecError(f"{path} is a link that leads to itself: choose another place") from None
+    except (RuntimeError, ValueError) as error:  # links in a circle, or a name that no file has
+        raise SpecError(f"{path} cannot be a place, {error}: choose another") from None
 
 
 def as_csv(table: pd.DataFrame) -> str:
