@@ -41,6 +41,8 @@ _THREADS = min(8, os.cpu_count() or 1)
 
 def place(path: str | Path) -> Path:
     """Where a path points, ~ being the home folder."""
+    if "\0" in str(path):
+        raise SpecError(f"{str(path)!r} holds a NUL, which no file's name can: choose another")
     return Path(os.path.expanduser(path))
 
 
@@ -157,11 +159,11 @@ def refuse_existing(target: Path) -> None:
 
 
 def resolve(path: Path) -> Path:
-    """The path without links; links that lead round in a circle are refused."""
+    """The path without links; a name that no file can have is refused."""
     try:
         return path.resolve()
-    except RuntimeError:  # of Python 3.11 and 3.12
-        raise SpecError(f"{path} is a link that leads to itself: choose another place") from None
+    except (RuntimeError, ValueError) as error:  # links in a circle, or a name that no file has
+        raise SpecError(f"{path} cannot be a place, {error}: choose another") from None
 
 
 def refuse_inside_trace(path: Path) -> None:

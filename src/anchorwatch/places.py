@@ -55,6 +55,12 @@ def _lines_of(source: str) -> Iterator[str]:
         raise SpecError(
             f"{path} cannot be read, {error.strerror or error}: name a .txt or .jsonl of prompts"
         ) from None
+    except SpecError:
+        raise
+    except ValueError as error:  # a name that no file has
+        raise SpecError(
+            f"{path} cannot be read, {error}: name a .txt or .jsonl of prompts"
+        ) from None
 
 
 def _decoded(name: str, lines: Iterator[bytes]) -> Iterator[str]:
@@ -154,10 +160,11 @@ def refuse_place(out: Path) -> None:
         refuse_inside_trace(out)
         with temporary(out, folder=True):
             pass
-    except OSError as error:
-        raise SpecError(
-            f"{out} cannot be written, {error.strerror}: choose another place"
-        ) from None
+    except SpecError:
+        raise
+    except (OSError, ValueError) as error:  # a name may be one that no file has
+        why = getattr(error, "strerror", None) or error
+        raise SpecError(f"{out} cannot be written, {why}: choose another place") from None
 
 
 def refuse_trace_place(out: Path) -> Path:

@@ -2,12 +2,14 @@
 
 import re
 import resource
+from pathlib import Path
 
 import pytest
 
 import anchorwatch as aw
-from anchorwatch import evaluation, limits, training
+from anchorwatch import evaluation, limits, places, studies, training
 from anchorwatch.errors import AnchorwatchError, SpecError
+from anchorwatch.metrics import files
 from strategies import load
 
 D = aw.decoding
@@ -175,6 +177,8 @@ DEEP = "[" * 100_000
         (f"length = {'1' * 5000}", "is not TOML: Exceeds the limit"),
         ("length = \0", "is not TOML"),
         ("", "model is missing"),
+        ("a" + ".a" * 50_000 + " = 1", "is not TOML: a key has 100 parts or more"),
+        ("b = {a" + ".a" * 50_000 + " = 1}", "is not TOML: a key has 100 parts or more"),
     ],
 )
 def test_a_spec_that_cannot_be_parsed_is_said(tmp_path, content, says):
@@ -200,3 +204,37 @@ def test_a_table_of_variants_that_is_none_is_said(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(AnchorwatchError, match="make variants"):
         variants(path)
+
+
+NUL = "a\0b"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: aw.read(NUL),
+        lambda: aw.load(NUL),
+        lambda: aw.run(load("tiny/llada"), "the", D.LowConfidence(2), probes=(), out=NUL),
+        lambda: evaluation.evaluate(load("tiny/llada"), "synthetic/one-hop", limit=1, out=NUL),
+        lambda: evaluation.task(NUL),
+        lambda: training.read(NUL),
+        lambda: places.prompts(NUL, [], None),
+        lambda: places.refuse_place(Path(NUL)),
+        lambda: files.place(f"{NUL}.csv", "table", files.KINDS),
+        lambda: studies.plan(["sinks/H1"], out=NUL),
+    ],
+)
+def test_a_name_that_no_file_can_have_is_refused(monkeypatch, tmp_path, use):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AnchorwatchError):
+        use()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_without_an_end_is_not_read_to_it():
+    from anchorwatch import foreign
+
+    with pytest.raises(ValueError, match="more than 1,000 bytes"):
+        foreign.read_text(Path("/dev/zero"), most=1000)
+    with pytest.raises(SpecError, match="cannot be read, it has more than 268,435,456 bytes"):
+        places.prompts("/dev/zero", [], None)
