@@ -254,7 +254,7 @@ def with_digest(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def without_digest(record: Mapping[str, Any]) -> dict[str, Any]:
     """The record again, or ValueError where it was changed; an older one has no digest."""
-    bare = {name: held for name, held in record.items() if name != "digest"}
+    bare = {name: value for name, value in record.items() if name != "digest"}
     if "digest" in record and record["digest"] != _digest(bare):
         raise ValueError("it does not agree with its own digest")
     return bare

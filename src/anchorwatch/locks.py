@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -31,7 +32,7 @@ from anchorwatch.foreign import one_line
 LOCK = ".lock"
 _UNLOCKABLE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _MOST_BYTES = 4096
-_ORPHANS_SECONDS, _LOOK_SECONDS = 20.0, 0.2
+_ORPHANS_SECONDS, _LOOK_SECONDS, _LOOKS = 20.0, 0.1, 3
 _LONGEST_COMMAND = 200
 _TEMPORARY = re.compile(r"\..*\.anchorwatch-[0-9a-f]{8}\.tmp", re.DOTALL)
 
@@ -58,12 +59,13 @@ class Lock:
         hold is waited for, for they end with it.
         """
         path, until = folder / LOCK, time.monotonic() + _ORPHANS_SECONDS
-        while True:
+        for look in itertools.count(1):
             handle = _opened(path)
             lock = cls(handle, path)
             try:
                 if not _flocked(handle, folder, wait=wait):
-                    if _holder_is_dead(handle) and time.monotonic() < until:
+                    dead = _holder_is_dead(handle) and time.monotonic() < until
+                    if look < _LOOKS or dead:  # `busy` of another may hold it for a moment
                         lock.release()
                         time.sleep(_LOOK_SECONDS)
                         continue
@@ -77,6 +79,7 @@ class Lock:
                 lock.release()
                 raise
             return lock
+        raise AssertionError("the loop has no end")
 
     @classmethod
     def busy(cls, folder: Path) -> str | None:
@@ -216,10 +219,10 @@ def _flocked(handle: int, folder: Path, *, wait: bool) -> bool:
 
 def _is_still(handle: int, path: Path) -> bool:
     try:
-        held, there = os.fstat(handle), os.lstat(path)
+        ours, there = os.fstat(handle), os.lstat(path)
     except FileNotFoundError:
         return False
-    return (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino)
+    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
 
 
 def _sign(handle: int) -> None:
@@ -240,8 +243,8 @@ def _holder(handle: int) -> str:
     record = _record(handle)
     if record is None:
         return "it does not say who it is"
-    said = "process {pid} on {host}, `{command}`, since {since}".format(**record)
-    return one_line(said)[: 2 * _LONGEST_COMMAND]
+    text = "process {pid} on {host}, `{command}`, since {since}".format(**record)
+    return one_line(text)[: 2 * _LONGEST_COMMAND]
 
 
 def _holder_is_dead(handle: int) -> bool:
@@ -262,7 +265,7 @@ def _record(handle: int) -> dict[str, str] | None:
     """What `_sign` wrote; None where it is not that."""
     try:
         record = json.loads(os.pread(handle, _MOST_BYTES, 0))
-        held = {name: str(record[name]) for name in ("pid", "host", "command", "since")}
-        return held if 0 < int(held["pid"]) < 1 << 31 else None
+        fields = {name: str(record[name]) for name in ("pid", "host", "command", "since")}
+        return fields if 0 < int(fields["pid"]) < 1 << 31 else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -70,8 +70,8 @@ class Trace:
     def manifest(self) -> dict[str, Any]:
         """All it takes to make the trace again (a copy)."""
         return {
-            name: dict(held) if name in _BY_TOKEN else plain(held)
-            for name, held in self._manifest.items()
+            name: dict(value) if name in _BY_TOKEN else plain(value)
+            for name, value in self._manifest.items()
         }
 
     @property

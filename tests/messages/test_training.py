@@ -304,14 +304,14 @@ def test_a_checkpoint_that_does_not_say_whose_it_is_belongs_to_its_folder(tmp_pa
 
 
 def test_a_run_that_began_in_between_is_refused(tmp_path, monkeypatch):
-    out, honest = tmp_path / "run", checkpoints.fcntl.flock
+    out, honest = tmp_path / "run", fcntl.flock
 
     def flock(handle, how):
-        monkeypatch.setattr(checkpoints.fcntl, "flock", honest)
+        monkeypatch.setattr(fcntl, "flock", honest)
         checkpoints.replace_file(out / "run.json", checkpoints.sealed({"spec": {"seed": 3}}))
         honest(handle, how)
 
-    monkeypatch.setattr(checkpoints.fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(SpecError, match=r"is another run's folder"):
         train(out, updates=2)
 

@@ -66,7 +66,8 @@ def as_csv(table: pd.DataFrame) -> str:
     for at, kind in enumerate(table.dtypes):
         if not pd.api.types.is_numeric_dtype(kind):
             safe.isetitem(
-                at, [csv_cell(one) if isinstance(one, str) else one for one in table.iloc[:, at]]
+                at,
+                [csv_cell(cell) if isinstance(cell, str) else cell for cell in table.iloc[:, at]],
             )
     return str(safe.to_csv(index=False, lineterminator="\n"))
 
@@ -83,12 +84,12 @@ def as_json(table: pd.DataFrame) -> str:
 
 def read_json_table(path: Path) -> dict[str, Any]:
     """What `as_json` wrote; ValueError where it is something else or was changed."""
-    held = parse_json(read_plain(path, most=LIMIT_BYTES))
-    if not isinstance(held, dict) or not isinstance(held.get("rows"), list):
+    record = parse_json(read_plain(path, most=LIMIT_BYTES))
+    if not isinstance(record, dict) or not isinstance(record.get("rows"), list):
         raise ValueError("it holds no rows")
-    if unknown := sorted(held.keys() - {_KEY, "about", "traces", "rows", "digest"}):
+    if unknown := sorted(record.keys() - {_KEY, "about", "traces", "rows", "digest"}):
         raise ValueError(f"it holds {unknown[0]!r:.40} too")
-    return without_digest(held)
+    return without_digest(record)
 
 
 def origin(path: str | Path) -> dict[str, Any]:
@@ -99,10 +100,10 @@ def origin(path: str | Path) -> dict[str, Any]:
     try:
         if target.suffix.lower() == ".parquet":
             kept = parquet_reader().read_schema(target).metadata[_KEY.encode()]
-            held = without_digest(parse_json(kept))
+            record = without_digest(parse_json(kept))
         else:
-            held = read_json_table(target)
-        return {name: held[name] for name in ("anchorwatch", "about", "traces")}
+            record = read_json_table(target)
+        return {name: record[name] for name in ("anchorwatch", "about", "traces")}
     except UNREADABLE as error:
         if isinstance(error, SpecError):  # without pyarrow
             raise

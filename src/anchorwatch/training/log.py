@@ -78,13 +78,13 @@ def read_log(path: Path) -> list[Line]:
 def _line(line: bytes, number: int) -> Line:
     """A line of a log; an update after the one before it, and numbers only."""
     try:
-        held = Line(**parse_json(line))
+        parsed = Line(**parse_json(line))
     except (TypeError, ValueError):
         raise ValueError(f"line {number} is no line of a log") from None
-    numbers = asdict(held).values()
-    if held.update != number or not all(type(one) in (int, float) for one in numbers):
+    numbers = asdict(parsed).values()
+    if parsed.update != number or not all(type(value) in (int, float) for value in numbers):
         raise ValueError(f"line {number} is not of update {number}")
-    return held
+    return parsed
 
 
 class Log:
