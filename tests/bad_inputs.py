@@ -66,6 +66,7 @@ def _files() -> dict[str, bytes]:
         "nul-path.toml": _spec('name = "file"\npath = "a\\u0000b"'),
         "long-path.toml": _spec(f'name = "file"\npath = "{LONG}"'),
         "folder-path.toml": _spec('name = "file"\npath = "/"'),
+        "wide.toml": b"length = 8\nbatch = 1\nupdates = 1\n[model]\nlayers = 100000000\nwidth = 8\nheads = 1\n",
         "date.toml": b"length = 1979-05-27T07:32:00Z\n",
         "list.toml": b"model = [1, 2]\n",
         "surrogate.toml": b'length = "\\ud800"\n',
@@ -278,13 +279,12 @@ def _reading() -> Iterator:
             yield (*command, path, *end)
         if command != ("verify",):
             yield command
-    yield from _each(("show", TRACE), ("--step",), WHOLE)
+    yield from _each(("show", TRACE), ("--step",), tuple(n for n in WHOLE if n != "-1"))
     yield ("show", TRACE, "--all", "--step", "1")
-    yield from _each(("measure", "sinks", TRACE), ("--rule", "--group", "--by", "--set"), WORD)
+    yield from _each(("measure", "sinks", TRACE), ("--rule", "--group", "--set"), WORD)
+    yield from _each(("measure", "sinks", TRACE), ("--by",), WORD[1:3] + WORD[4:])
     yield from _each(("measure", "sinks", TRACE), ("-o",), OUTS)
-    yield from _each(
-        ("measure", "all", TRACE), ("-o",), ("", LONG, "{bad}/loop", "{bad}/empty.txt")
-    )
+    yield from _each(("measure", "all", TRACE), ("-o",), (LONG, "{bad}/loop", "{bad}/empty.txt"))
     for rule in (
         "rulli:" + DIGITS,
         "rulli:nan",
@@ -321,7 +321,8 @@ def _reading() -> Iterator:
 
 def _showing() -> Iterator:
     for path in PATHS:
-        yield ("view", path, "--no-open")
+        if path not in ("", "/", ".", "{bad}/folder"):  # shown as runs of which nothing is left
+            yield ("view", path, "--no-open")
         yield ("export", path, "-o", "{bad}/page.html")
     for at in ("x", "step", "step=", "step=x", f"step={DIGITS}", "step=-1", "x=1", RAW, LONG):
         yield ("view", TRACE, "--no-open", f"--at={at}")
@@ -382,5 +383,37 @@ def _others() -> Iterator:
         yield (word,)
 
 
+_ASKED = ("--edit", "hide-keys:0", "--length", "2")
+_TASK = ("eval", "tiny/llada", "--contexts", "closed", "--limit", "1")
+BROKE: tuple[BadInput, ...] = tuple(
+    BadInput(words)
+    for words in (
+        ("run", "tiny/llada", "the", "--probes", "none", "--length", "1" + "0" * 30),
+        ("run", "tiny/llada", "the", "--probes", "none", "--length", "9" * 18),
+        ("run", "tiny/llada", "the", "--length", "2", "--steps", "9" * 18),
+        ("run", "tiny/llada", "the", "--length", "4", "--steps", "1000000000"),
+        ("run", "tiny/llada", "the", "--length", "1" + "0" * 30, "--block", "7"),
+        ("run", "tiny/llada", "the", "--edit", "hide-keys:0-999999999999"),
+        ("run", "tiny/llada", "the", "--edit", "hide-keys:0,steps=0-99999999999"),
+        ("effect", "tiny/llada", "--prompt", "the", "--length", "9" * 18, *_ASKED[:2]),
+        ("effect", "tiny/llada", "--prompt", "the", *_ASKED, "--repeats", "1" + "0" * 30),
+        ("effect", "tiny/llada", "--prompt", "the", *_ASKED, "--repeats", "1000000000000"),
+        ("effect", "tiny/llada", "{bad}/bracket.jsonl", *_ASKED),
+        ("effect", "tiny/llada", "{bad}/nested.jsonl", *_ASKED),
+        ("effect", "tiny/llada", "/dev/full", *_ASKED),
+        (*EVAL[:4], "--contexts", "gold+" + "9" * 30, "--limit", "1"),
+        (*EVAL[:4], "--contexts", "gold+" + DIGITS, "--limit", "1"),
+        (*EVAL[:4], "--contexts", "closed", "--limit", "1000000000000"),
+        (*_TASK, "--task", "{bad}/surrogate.jsonl"),
+        ("lm-eval", "--tasks", "arc_easy", "--model_args", "pretrained=tiny/llada,passes=0"),
+        ("measure", "all", TRACE, "-o", "{bad}/loop"),
+        ("study", "sinks/H1", "--plan", "-o", "{bad}/study", "--variants", "{bad}/empty.csv"),
+        ("train", "{bad}/nested.toml", "-o", "{bad}/trained"),
+        ("train", "{bad}/wide.toml", "-o", "{bad}/trained"),
+        ("train", "{bad}/folder-path.toml", "--set", "length=" + "[" * DEEP),
+    )
+)
+"""What a traceback, a kill or no answer at all was once the answer to."""
+
 BAD_INPUTS: tuple[BadInput, ...] = tuple(_inputs())
-"""Every bad input."""
+"""Every bad input that is made of a command, an option and a value."""

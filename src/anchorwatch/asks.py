@@ -268,7 +268,9 @@ def _refuse_too_large(model: Model, decoding: Decoding, given: int, length: int)
         )
     name, value = ("steps", passes) if getattr(decoding, "steps", None) else ("length", length)
     kept = _held_bytes(decoding, positions)
-    way = f"say {name}={limits.at_most(value, passes=passes, held=kept)} at most"
+    room = max(limits.memory_bytes() - RUN_BYTES, 1)
+    fewer = limits.at_most(value, passes=passes, held=kept - RUN_BYTES, most=room)
+    way = f"say {name}={fewer} at most"
     limits.refuse_passes(passes, way)
     limits.refuse_bytes(kept, "the frames of the run", way)
     refuse_pass(model, decoding, positions, 1)

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorwatch.errors import TraceError
+from anchorwatch.errors import SpecError, TraceError
 
 COMMIT = "COMMIT.json"
 LIMIT_JSON_BYTES = 64 << 20
@@ -38,6 +38,8 @@ _THREADS = min(8, os.cpu_count() or 1)
 
 def place(path: str | Path) -> Path:
     """Where a path points, ~ being the home folder."""
+    if "\0" in str(path):
+        raise SpecError(f"{str(path)!r} holds a NUL, which no file's name can: choose another")
     return Path(os.path.expanduser(path))
 
 

@@ -47,8 +47,10 @@ def _text_of(path: Path) -> str:
             f"{path} is not UTF-8 (byte at offset {error.start}): convert it first, "
             "for example with iconv -t utf-8"
         ) from None
-    except ValueError as error:
-        raise SpecError(f"{path} is too long, {error}: split it") from None
+    except ValueError as error:  # without an end, or a name that no file has
+        raise SpecError(
+            f"{path} cannot be read, {error}: name a .txt or .jsonl of prompts"
+        ) from None
 
 
 def _prompt(source: str, number: int, line: str) -> Any:
@@ -121,7 +123,8 @@ def refuse_place(out: Path) -> None:
         if not out.parent.is_dir():
             raise SpecError(f"the folder {out.parent} does not exist: make it first")
         Path(tempfile.mkdtemp(prefix=".anchorwatch-", dir=out.parent)).rmdir()
-    except OSError as error:
-        raise SpecError(
-            f"{out} cannot be written, {error.strerror}: choose another place"
-        ) from None
+    except SpecError:
+        raise
+    except (OSError, ValueError) as error:  # a name may be one that no file has
+        why = getattr(error, "strerror", None) or error
+        raise SpecError(f"{out} cannot be written, {why}: choose another place") from None

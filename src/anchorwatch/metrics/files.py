@@ -37,7 +37,7 @@ def place(path: str | Path, what: str, kinds: Sequence[str]) -> tuple[Path, str]
             f"a {what} cannot be saved as {named.name!r}: "
             f"the name ends in {', '.join(f'.{one}' for one in kinds)}"
         )
-    target = named.resolve()
+    target = _resolved(named)
     if not target.parent.is_dir():
         raise SpecError(f"the folder {target.parent} does not exist: make it first")
     if target.is_dir():
@@ -48,10 +48,17 @@ def place(path: str | Path, what: str, kinds: Sequence[str]) -> tuple[Path, str]
 
 def refuse_traces(folder: Path) -> None:
     """A file added to a trace makes it differ from its commit record, and so unreadable."""
-    whole = folder.resolve()
+    whole = _resolved(folder)
     for one in (whole, *whole.parents):
         if (one / "zarr.json").exists():
             raise SpecError(f"{one} is a trace, and a file in it would spoil it: choose a folder")
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (RuntimeError, ValueError) as error:  # links in a circle, or a name that no file has
+        raise SpecError(f"{path} cannot be a place, {error}: choose another") from None
 
 
 def as_csv(table: pd.DataFrame) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,8 @@ SIZES: dict[str, tuple[int, int, int]] = {
 
 _KEEPERS = ("checkpoints", "log", "workers")
 """Fields that do not decide the weights."""
+
+_LONG_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]+\s*\.\s*){100}""")
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -289,7 +292,7 @@ def read(path: str | Path, settings: Sequence[str] = ()) -> Spec:
     """A SPEC.toml, with `name=value` settings over it: `optimizer.lr=1e-3`."""
     path = Path(path).expanduser()
     try:
-        fields = tomllib.loads(read_text(path))
+        fields = _parsed(read_text(path))
     except OSError as error:
         raise SpecError(f"{path} cannot be read ({error.strerror}): give a SPEC.toml") from None
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or nested without end
@@ -308,14 +311,21 @@ def from_dict(fields: Mapping[str, Any], where: str = "the spec") -> Spec:
         raise SpecError(f"{where}: {said}") from None
 
 
+def _parsed(text: str) -> dict[str, Any]:
+    """TOML as values; the parser's time grows with the square of the parts of a dotted key."""
+    if _LONG_KEY.search(text):
+        raise ValueError("a key has 100 parts or more")
+    return tomllib.loads(text)
+
+
 def _set(fields: dict[str, Any], setting: str) -> None:
     """Put one `a.b=value` into nested tables; the value is TOML, or else a word."""
     name, equals, word = setting.partition("=")
     *tables, last = name.split(".")
-    if not equals or not all((*tables, last)):
-        raise SpecError(f"--set {setting} is not name=value: say --set optimizer.lr=1e-3")
+    if not equals or not all((*tables, last)) or len(tables) > 100:
+        raise SpecError(f"--set {setting:.60} is not name=value: say --set optimizer.lr=1e-3")
     try:
-        value = tomllib.loads(f"value = {word}")["value"]
+        value = _parsed(f"value = {word}")["value"]
     except tomllib.TOMLDecodeError:
         value = word
     except (ValueError, RecursionError) as error:
