@@ -9,6 +9,7 @@ It ends with code 1 if anything was lost, a traceback appeared, or a command hun
 import argparse
 import multiprocessing
 import random
+import resource
 import shutil
 import sys
 import tempfile
@@ -104,13 +105,14 @@ def main() -> int:
         tasks = tasks_of(pool, asked.only.split(","), base.resolve(), asked.share, asked.seed)
         random.Random(asked.seed).shuffle(tasks)
         cases = watch(pool.imap_unordered(do, tasks), len(tasks), begun)
+        pool.close()
+        pool.join()
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    say(f"{spent.ru_utime + spent.ru_stime:.0f} s of processor time")
     minutes = (time.monotonic() - begun) / 60
-    cases.sort(key=lambda case: (report.ORDER.index(case.part), case.about))
     rows = report.rows_of(cases)
-    text = report.as_text(rows)
+    text = f"{report.as_text(rows)}\n\n{report.sentence(cases, asked.seed, minutes)}"
     sys.stdout.write(f"{text}\n")
-    left = sum(len(case.left) for case in cases)
-    say(f"{minutes:.1f} minutes, seed {asked.seed}; {left} temporary files stayed")
     if asked.json is not None:
         about = {"seed": asked.seed, "share": asked.share, "minutes": round(minutes, 2)}
         asked.json.write_text(report.as_json(rows, cases, about))

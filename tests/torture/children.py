@@ -26,6 +26,8 @@ IDLE_SECONDS = 40.0
 MOST_BYTES = 24 << 30
 """Address space of a child: a request for more memory than there is fails there, in that child."""
 _POLL_SECONDS = 0.002
+_LITTLE = 0.05
+"""Of a processor: who sleeps and uses less only waits, such as a server for its clients."""
 _CHANGES = ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate")
 
 
@@ -95,7 +97,7 @@ def type_command(
 
 def _wait(number: int, begun: float, after: float | None) -> tuple[int, bool]:
     """The exit code of a child and whether it had to be stopped; it is killed `after` seconds."""
-    hung, worked, last = False, 0.0, begun
+    hung, worked, awake, looked = False, 0.0, begun, begun
     while True:
         ended, status = os.waitpid(number, os.WNOHANG)
         if ended:
@@ -104,11 +106,12 @@ def _wait(number: int, begun: float, after: float | None) -> tuple[int, bool]:
         if after is not None and now - begun >= after:
             _kill_group(number)
             after = None
-        if now - last >= 1:
-            used, waits = _used(number)
-            if used > worked or not waits:
-                worked, last = used, now
-            if not hung and (used > BUSY_SECONDS or now - last > IDLE_SECONDS):
+        if not hung and now - looked >= 1:
+            used, sleeps = _used(number)
+            if not sleeps or used - worked > _LITTLE * (now - looked):
+                awake = now
+            worked, looked = used, now
+            if used > BUSY_SECONDS or now - awake > IDLE_SECONDS:
                 hung = True
                 _kill_group(number)
         time.sleep(_POLL_SECONDS)

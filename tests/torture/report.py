@@ -1,6 +1,7 @@
 """What was tried and what came of it: cases, the table of them, and where it is kept."""
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -10,7 +11,13 @@ from torture.children import Ended
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- begin: make torture -->", "<!-- end: make torture -->"
-ORDER = ("SIGKILL", "bit flip", "truncation", "bad input")
+PART_OF = {
+    "SIGKILL": "killed",
+    "bit flip": "damaged",
+    "truncation": "damaged",
+    "bad input": "bad input",
+}
+PARTS = tuple(dict.fromkeys(PART_OF.values()))
 COLUMNS = ("faults", "inputs", "lost", "tracebacks", "hangs")
 
 
@@ -60,12 +67,18 @@ class Row:
 
 
 def rows_of(cases: Iterable[Case]) -> list[Row]:
-    """A row for each part and command or kind of file, and the sums."""
-    found: dict[tuple[str, str], list[Case]] = {}
-    for case in cases:
-        found.setdefault((case.part, case.about), []).append(case)
-    rows = [_row(*key, held) for key, held in found.items()]
-    return [*rows, _row("all", "", [case for held in found.values() for case in held])]
+    """A row for each part and command or kind of file; after each part its sums, and all at last."""
+    every = list(cases)
+    rows: list[Row] = []
+    for part in PARTS:
+        mine = [case for case in every if PART_OF[case.part] == part]
+        kinds: dict[str, list[Case]] = {}
+        for case in sorted(mine, key=lambda case: case.about):
+            kinds.setdefault(case.about, []).append(case)
+        rows += [_row(part, about, held) for about, held in kinds.items()]
+        if kinds:
+            rows.append(_row(f"**{part}**", "**all**", mine))
+    return [*rows, _row("**all**", "", every)]
 
 
 def _row(part: str, about: str, cases: list[Case]) -> Row:
@@ -82,11 +95,22 @@ def _row(part: str, about: str, cases: list[Case]) -> Row:
 
 def as_text(rows: list[Row]) -> str:
     """The table as Markdown, which a terminal shows as well."""
-    head = ("", "", *(name for name in ("faults injected", "inputs tried", *COLUMNS[2:])))
+    head = ("", "", "faults injected", "inputs tried", *COLUMNS[2:])
     lines = [head, ("---", "---", *("---:",) * len(COLUMNS))]
     for row in rows:
         lines.append((row.part, row.about, *(f"{getattr(row, name):,}" for name in COLUMNS)))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def sentence(cases: list[Case], seed: int, minutes: float) -> str:
+    """How the table came about."""
+    count = {part: sum(case.faults for case in cases if case.part == part) for part in PART_OF}
+    left = sum(len(case.left) for case in cases)
+    return (
+        f"Seed {seed}, {minutes:.1f} minutes with {os.cpu_count()} cores: {count['SIGKILL']} kills, "
+        f"{count['bit flip']} bit flips, {count['truncation']} truncations, "
+        f"{sum(case.inputs for case in cases)} bad inputs; {left} temporary files were left over."
+    )
 
 
 def as_json(rows: list[Row], cases: list[Case], about: dict) -> str:

@@ -124,10 +124,22 @@ def test_the_table_goes_between_its_marks(tmp_path, monkeypatch):
     report.write_table(report.as_text(rows))
     text = document.read_text()
     assert text.startswith(f"before\n{report.BEGIN}\n\n|")
-    assert "| SIGKILL | run | 3 | 0 | 0 | 0 | 0 |" in text
-    assert "| all |  | 3 | 2 | 0 | 0 | 0 |" in text
+    assert "| killed | run | 3 | 0 | 0 | 0 | 0 |" in text
+    assert "| **killed** | **all** | 3 | 0 | 0 | 0 | 0 |" in text
+    assert "| bad input | eval | 0 | 2 | 0 | 0 | 0 |" in text
+    assert "| **all** |  | 3 | 2 | 0 | 0 | 0 |" in text
     assert "old" not in text
     assert text.endswith(f"{report.END}\nafter\n")
+
+
+def test_the_sentence_counts_what_was_done():
+    cases = [Case("SIGKILL", "run", faults=3), Case("truncation", "trace", faults=1)]
+    cases += [Case("bit flip", "trace", faults=1), Case("bad input", "eval", inputs=2, left=["a"])]
+    says = report.sentence(cases, 5, 2.04)
+    assert says.startswith("Seed 5, 2.0 minutes with")
+    assert says.endswith(
+        "3 kills, 1 bit flips, 1 truncations, 2 bad inputs; 1 temporary files were left over."
+    )
 
 
 def test_hidden_files_are_no_result_but_are_left_over(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -138,3 +139,18 @@ def test_a_finished_run_is_not_trained_again(runs, whole):
     assert {p: t for p, t in after.items() if p.name != ".lock"} == {
         p: t for p, t in before.items() if p.name != ".lock"
     }
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.csv"])
+@pytest.mark.parametrize(
+    "damage", [lambda raw: raw[:-30], lambda raw: raw.replace(b"1", b"2"), None]
+)
+def test_a_damaged_log_of_a_finished_run_is_written_anew(runs, whole, tmp_path, name, damage):
+    out = shutil.copytree(whole, tmp_path / "run")
+    before = (out / name).read_bytes()
+    if damage is None:
+        (out / name).unlink()
+    else:
+        (out / name).write_bytes(damage(before))
+    assert runs(out) == 0
+    assert (out / name).read_bytes() == before

@@ -87,6 +87,18 @@ def _line(line: bytes, number: int) -> Line:
     return parsed
 
 
+def mend(folder: Path, lines: list[Line]) -> None:
+    """Write the log of a finished run anew where it is not what its last checkpoint holds."""
+    for path, text in _texts(folder, lines):
+        if not path.is_file() or path.read_bytes() != text.encode():
+            with writing("the log", path, folder):
+                replace_file(path, text.encode())
+
+
+def _texts(folder: Path, lines: list[Line]) -> tuple[tuple[Path, str], tuple[Path, str]]:
+    return (folder / "log.jsonl", as_json(lines)), (folder / "log.csv", as_csv(lines))
+
+
 class Log:
     """The lines so far, in memory and in `log.jsonl` and `log.csv` of a folder."""
 
@@ -95,7 +107,7 @@ class Log:
         self._folder, self._tracker = folder, tracker
         self._json, self._csv = folder / "log.jsonl", folder / "log.csv"
         # What was logged after the checkpoint will be logged again.
-        for path, text in ((self._json, as_json(lines)), (self._csv, as_csv(lines))):
+        for path, text in _texts(folder, lines):
             with writing("the log", path, folder):
                 replace_file(path, text.encode())
 

@@ -36,7 +36,7 @@ from anchorwatch.training.corpora import read as read_corpus
 from anchorwatch.training.curves import loss_curve
 from anchorwatch.training.disk import writing
 from anchorwatch.training.feed import Corpus, loader_of, poser_of
-from anchorwatch.training.log import Line, Log, Tracker, check_tracker
+from anchorwatch.training.log import Line, Log, Tracker, check_tracker, mend
 from anchorwatch.training.networks import Start, start
 from anchorwatch.training.objectives import Rows, Scorer, nats
 from anchorwatch.training.schedule import learning_rate
@@ -172,6 +172,8 @@ class Trainer:
         """All updates that are left, and the finished model."""
         spec = self.spec
         if self.finished:
+            if self.main:
+                mend(self.out, self.lines)
             self._draw()
             return self._fitted()
         self.log = self._log()
