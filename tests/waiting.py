@@ -4,7 +4,7 @@ import socket
 import time
 from collections.abc import Callable
 
-GUARD = 300.0
+GUARD = 1800.0
 """Seconds after which nothing is coming any more. It only ends what would hang for ever."""
 
 

@@ -20,6 +20,8 @@ FLAGS = (
 )
 WHOLE = "() => !document.querySelector('.grid:not(.alone):not(:has([data-name=exact]))')"
 """No view is left to be drawn: the first one comes before the others."""
+PATIENCE_MS = 300_000
+"""What a page has not done by then it will not do: no test depends on how long it takes."""
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 
 
@@ -235,7 +237,7 @@ def look(pages):
 
     def open_page(allowed, *, width=1280, height=900, dark=False, quiet=True):
         page = idle.pop() if idle else Page(context.new_page())
-        page.page.set_default_timeout(1000 * GUARD)
+        page.page.set_default_timeout(PATIENCE_MS)
         used.append((page, quiet))
         page.page.set_viewport_size({"width": width, "height": height})
         page.page.emulate_media(color_scheme="dark" if dark else "light")

@@ -193,6 +193,7 @@ def test_a_sink_token_that_does_nothing_is_supported_at_most_at_the_error_rate()
     assert wrong / runs <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5
 
 
+@pytest.mark.slow
 def test_models_that_move_alike_are_supported_at_most_at_the_error_rate():
     (claim,) = claims(["sinks/H3"])
     rng, wrong, runs = np.random.default_rng(1), 0, 40
