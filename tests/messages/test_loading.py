@@ -18,7 +18,7 @@ def test_a_device_that_cannot_be_used(device):
 
 @pytest.mark.parametrize("device", ["gpu", "", "cpu:", "cuda:x", [], 1.5])
 def test_a_device_that_is_none(device):
-    with pytest.raises(SpecError, match="device=.* is unknown: expected 'cpu', 'cuda'"):
+    with pytest.raises(SpecError, match=r"device=.* is unknown: expected 'cpu', 'cuda'"):
         aw.load("tiny/llada", device=device)
 
 

@@ -6,6 +6,7 @@ import torch
 
 import anchorwatch as aw
 from anchorwatch.errors import AnchorwatchError, PromptError, SpecError
+from anchorwatch.models import templates
 from strategies import load
 
 D = aw.decoding
@@ -202,3 +203,54 @@ def test_forbidding_an_end_needs_one():
     for option in ("forbid_end", "defer_end"):
         with pytest.raises(SpecError, match=f"names no end token .*: leave {option} out"):
             aw.run(endless, "the", D.LowConfidence(3, **{option: True}))
+
+
+ENDLESS = {
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "filters": "{% for a in range(9999) %}{% set x = range(99999)|map('string')|list %}{% endfor %}",
+    "doubling": "{% set n = namespace(x='abcdefgh') %}{% for a in range(60) %}{% set n.x = n.x ~ n.x %}"
+    "{% endfor %}{{ n.x }}",
+    "recursion": "{% macro f(x) %}{{ f(x) }}{{ f(x) }}{% endmacro %}{{ f(1) }}",
+}
+REFUSED = {
+    "{{ 9 ** 9 ** 9 }}": r"raises to a power",
+    "{% set n = 9 %}{{ 'a' * (n * n) }}": "multiplies by a number it does not name",
+    "{{ 'a'|center(10000000000) }}": "counts to 10000000000",
+    "{{ '%9999999999d' % 1 }}": "pads a text to a width",
+    "{{ '{:9999999999}'.format(1) }}": "pads a text to a width",
+    "{% for": "cannot be read",
+    "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}": "cannot be read",
+}
+
+
+def _with_template(text):
+    model = aw.load("tiny/llada")
+    model.tokenizer.chat_template = text
+    return model
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_a_chat_template_that_never_ends(kind, monkeypatch):
+    monkeypatch.setattr(templates, "MOST_STEPS", 100_000)
+    monkeypatch.setattr(templates, "MOST_BYTES", 32 << 20)
+    model = _with_template(ENDLESS[kind])
+    with pytest.raises(PromptError, match="the chat template does not take these messages: "):
+        model.encode([{"role": "user", "content": "hi"}])
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:20])
+def test_a_chat_template_that_could_fill_the_memory_in_one_step(text):
+    with pytest.raises(PromptError, match=f"the chat template {REFUSED[text]}"):
+        _with_template(text).encode([{"role": "user", "content": "hi"}])
+
+
+def test_an_ordinary_chat_template_is_rendered_as_ever():
+    text = (
+        "{%- for message in messages -%}{{ '<' ~ message.role ~ '>' }}{% generation %}"
+        "{{ message.content }}{% endgeneration %}{{ '-' * 3 }}{% if loop.last %}{% break %}"
+        "{% endif %}{%- endfor -%}{{ {'max': 1000}|tojson }}"
+    )
+    model = _with_template(text)
+    talk = [{"role": "user", "content": "hi"}, {"role": "user", "content": "there"}]
+    expected = model.tokenizer.apply_chat_template(talk, add_generation_prompt=True, tokenize=False)
+    assert model.encode(talk) == model.tokenizer(expected, add_special_tokens=False)["input_ids"]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from anchorwatch.commits import COMMIT, UNREADABLE, differing
+from anchorwatch.commits import COMMIT, LIMIT_JSON_BYTES, UNREADABLE, differing
 from anchorwatch.errors import ModelError, SpecError, WeightsError
 from anchorwatch.models import lab
 
@@ -56,6 +56,7 @@ def open_checkpoint(source: str, revision: str | None = None, *, check: bool = T
     if revision is not None and path.exists():
         raise SpecError(f"{source} lies here and revision is for hub ids: leave revision out")
     if path.suffix == ".safetensors" and path.is_file():
+        refuse_odd_files(path.parent)
         if check:
             _refuse_damaged(path.parent)
         config = read_json(path.with_name("config.json"), missing={})
@@ -64,6 +65,7 @@ def open_checkpoint(source: str, revision: str | None = None, *, check: bool = T
     if not path.is_dir():
         path = fetch(source, revision)
         commit = path.name if re.fullmatch(r"[0-9a-f]{40}", path.name) else None
+    refuse_odd_files(path)
     if check:
         _refuse_damaged(path)
     config = read_json(path / "config.json")
@@ -98,6 +100,11 @@ def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, An
             return missing
         raise ModelError(f"{path} does not exist: a checkpoint folder needs its config.json")
     try:
+        if path.stat().st_size > LIMIT_JSON_BYTES:
+            raise ModelError(
+                f"{path} has more than {LIMIT_JSON_BYTES >> 20} MB, which no such file needs: "
+                "download it again"
+            )
         content = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
         raise ModelError(f"{path} is nested too deeply to be read: download it again") from None
@@ -130,7 +137,8 @@ def refuse_odd_files(folder: Path) -> None:
     Links are followed, as the hub's cache is made of them, and what they lead to is looked at.
     """
     for path in sorted(folder.iterdir()):
-        if path.exists() and not path.is_file() and not path.is_dir():
+        read = any(path.match(pattern) for pattern in _HUB_FILES)
+        if read and path.exists() and not path.is_file() and not path.is_dir():
             raise ModelError(
                 f"{path} is no ordinary file (a pipe, a socket or a device): remove it"
             )

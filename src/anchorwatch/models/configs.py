@@ -37,6 +37,10 @@ _VISIBILITY = frozenset(
 )
 """Fields that decide who looks at whom: the family does, see `set_visibility`."""
 
+_WIDTHS = (
+    *("intermediate_size", "n_inner", "head_dim", "hidden_dim", "embedding_size"),
+    *("type_vocab_size", "num_experts", "num_local_experts", "moe_intermediate_size"),
+)
 _DECLARED = ("sliding_window", "layer_types", "attention_chunk_size", "num_key_value_heads")
 """Fields that caches and masks look for on any config: followed only where the class has them."""
 
@@ -116,6 +120,18 @@ def overruled(family: Family, config: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
+def check_layers(fields: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse more layers than the file can have, before a config makes a list of them."""
+    limit = len(shapes) * (100 if fields["model_type"] == "albert" else 1)
+    for name in ("num_hidden_layers", "num_layers", "n_layers", "n_layer"):
+        said = fields.get(name)
+        if isinstance(said, int) and said > limit:
+            raise ModelError(
+                f"config.json says {name}={said}, which is more than its file holds: "
+                "config.json and weights do not belong together"
+            )
+
+
 def check_sizes(stock: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Refuse sizes that no network can have, or that are far from the file's, before building."""
     counts = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size")
@@ -134,6 +150,9 @@ def check_sizes(stock: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
         )
     largest = max((max(shape, default=0) for shape in shapes.values()), default=0)
     limits = {"num_hidden_layers": len(shapes), "hidden_size": largest, "vocab_size": largest}
+    for name in _WIDTHS:  # a tensor has each of them as a side
+        if isinstance(getattr(stock, name, None), int):
+            sizes[name], limits[name] = _count(stock, name), max(largest, len(shapes))
     if stock.model_type == "albert":  # its layers share their tensors, its groups do not
         sizes |= {name: _count(stock, name) for name in ("num_hidden_groups", "inner_group_num")}
         limits |= {"num_hidden_groups": len(shapes), "inner_group_num": len(shapes)}

@@ -39,6 +39,7 @@ from anchorwatch.models import keymaps, tiny, variants
 from anchorwatch.models.checkpoint import Checkpoint, open_checkpoint, read_json
 from anchorwatch.models.configs import (
     block_of,
+    check_layers,
     check_numbers,
     check_sizes,
     overruled,
@@ -246,6 +247,7 @@ def _empty_network(
     """The stock class with parameters that hold nothing yet (buffers, such as rotary, are real)."""
     try:
         fields = stock_config(family, config)
+        check_layers(fields, shapes)
         stock = AutoConfig.for_model(fields.pop("model_type"), **fields)
         masked = family.name == "encoder"
         classes = MODEL_FOR_MASKED_LM_MAPPING if masked else MODEL_FOR_CAUSAL_LM_MAPPING

@@ -11,10 +11,15 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from anchorwatch.errors import PromptError
+from anchorwatch.models.templates import bounded, check_template
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 """Text, token ids, or chat messages."""
 
+_TEMPLATE_FAULTS = (
+    *(TemplateError, ValueError, TypeError, ArithmeticError, LookupError),
+    *(MemoryError, RecursionError),
+)
 _SEQUENCES = (Sequence, np.ndarray, torch.Tensor)
 _A_PROMPT = "a prompt is text, a list of token ids, or a list of {'role', 'content'} messages"
 _EMPTY = "the prompt is empty: give text, messages or at least one token id"
@@ -42,7 +47,12 @@ def _text(text: str, tokenizer: PreTrainedTokenizerBase | None, source: str) -> 
     _no_surrogates(text, "the prompt")
     if tokenizer is None:
         raise PromptError(f"{source} has no tokenizer, so text cannot be read: give token ids")
-    ids = tokenizer(text)["input_ids"]
+    try:
+        ids = tokenizer(text)["input_ids"]
+    except Exception as error:  # tokenizers, written in Rust, raises nothing more particular
+        raise PromptError(
+            f"the tokenizer of {source} cannot read this prompt ({error}): give token ids"
+        ) from error
     if not ids:
         raise PromptError("the prompt has no tokens: give text that the tokenizer knows")
     return list(ids)
@@ -55,13 +65,17 @@ def _messages(
         raise PromptError(f"{source} has no tokenizer, so messages cannot be read: give token ids")
     if not tokenizer.chat_template:
         raise PromptError(f"{source} has no chat template: give the prompt as text")
+    check_template(tokenizer.chat_template)
     for place, message in enumerate(messages):
         if not all(isinstance(message.get(part), str) for part in ("role", "content")):
             raise PromptError(f"message {place} needs 'role' and 'content', both text")
         _no_surrogates(message["content"], f"message {place}")
     try:
-        made = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
-    except (TemplateError, ValueError, TypeError) as error:
+        with bounded():
+            made = tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, return_dict=True
+            )
+    except _TEMPLATE_FAULTS as error:
         raise PromptError(f"the chat template does not take these messages: {error}") from error
     if not made["input_ids"]:
         raise PromptError("the chat template makes nothing of these messages: give text")

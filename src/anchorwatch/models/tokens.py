@@ -254,7 +254,7 @@ def _bare_config(folder: Path, config: Mapping[str, Any]) -> PreTrainedConfig:
     kind, named = model_type_of(config), config.get("tokenizer_class")
     if (registered := TOKENIZER_MAPPING_NAMES.get(kind)) and not _is_tokenizer(registered):
         raise ModelError(
-            f"config.json says model_type={kind!r}, whose {registered} is no tokenizer of one text: "
+            f"config.json says model_type={kind!r}, whose {registered} is not read: "
             "expected that of the class in architectures, such as 'llama'"
         )
     version = config.get("transformers_version")
@@ -339,7 +339,9 @@ def _auto_tokenizer(
 def _read(where: Path, read: Callable[[], PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
     try:
         return read()
-    except Exception as error:  # what tokenizers, written in Rust, raises for a malformed file
+    except BaseException as error:  # what tokenizers, written in Rust, raises for a malformed file
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(
             f"the tokenizer in {where} cannot be read by a stock class ({reason[:200]}): "
