@@ -283,11 +283,14 @@ def main() -> None:
 
 @app.callback(invoke_without_command=True)
 def _version(
+    words: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
         typer.echo(__version__)
         raise typer.Exit
+    if words.invoked_subcommand is None:
+        raise SpecError("no command was named: `anchorwatch --help` lists them")
 
 
 if __name__ == "__main__":

@@ -48,6 +48,13 @@ def test_show_prints_the_film_and_one_frame(lena):
     assert "choose one of them" in one_line_of(both)
 
 
+def test_a_line_without_a_command_says_so():
+    wrong = type_in("--")
+    assert wrong.returncode == 2
+    assert one_line_of(wrong) == ("error: no command was named: `anchorwatch --help` lists them\n")
+    assert "Commands:" in type_in().stdout + type_in().stderr
+
+
 def test_json_is_json(lena):
     frames = json.loads(type_in("show", lena[0], "--json").stdout)
     assert len(frames["frames"]) == 5

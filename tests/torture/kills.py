@@ -79,7 +79,12 @@ def _kept_of_study(folder: Path) -> dict[str, Any]:
     evidence = folder / "study" / "evidence"
     units = [*evidence.rglob("*.trace"), *evidence.glob("*/*/[0-9]*.json")]
     units += evidence.rglob("rows.json")
-    return {str(path.relative_to(evidence)): made.digest_of(path) for path in units}
+    finished = [path.relative_to(evidence) for path in units]
+    return {
+        str(name): made.digest_of(evidence / name)
+        for name in finished
+        if not any(part.startswith(".") for part in name.parts)
+    }
 
 
 def judged(folder: Path, _: Ended) -> Any:

@@ -11,7 +11,7 @@ SLOW = (
     *("anchorwatch.figures.catalogue", "anchorwatch.lab.cards", "anchorwatch.metrics.everything"),
     *("anchorwatch.models.convert", "anchorwatch.models.loading", "anchorwatch.studies.running"),
     *("anchorwatch.studies.pages", "anchorwatch.studies.report.writing"),
-    "anchorwatch.training.loop",
+    *("anchorwatch.evaluation.harness", "lm_eval._cli", "anchorwatch.training.loop"),
 )
 
 
