@@ -168,12 +168,19 @@ eager: a mean over positions, where errors of single logits average out, of numb
 SHARED_LOSS = SAME_MATHS
 """A loss after a few updates, one process against two: other sums of the same numbers."""
 
-BFLOAT16_SHARE = of_sums(1, times=3 * TINY["layers"], dtype="bfloat16")
-"""A share of attention received, bfloat16 against float32. Sums are float32 inside kernels, but
-queries, keys and outputs are rounded: three roundings a layer of shares below one."""
+BFLOAT16_SHARE = (
+    math.sqrt(TINY["layers"] * 2 / TINY_HEADS["size"])
+    * UNIT["bfloat16"]
+    * TINY_HEADS["logit"]
+    * (1 / 8 - 1 / 64)
+)
+"""Shares of attention received of eight positions, root mean square, bfloat16 against float32. Queries
+and keys are rounded: each logit moves by sqrt(2 / size) units of |q| |k| scale in every layer, and a
+share p by p (1 - p) of that. It is a third of what an edit does, not a tenth: bfloat16 is no finer."""
 
-BFLOAT16_LOGPROB = of_sums(1, times=2 * TINY["layers"], scale=5.0, dtype="bfloat16")
-"""A log-probability of order five: what attention and MLP add is rounded once each in every layer."""
+BFLOAT16_LOGPROB = of_sums(2 * TINY["layers"], scale=5.0, dtype="bfloat16")
+"""Log-probabilities of order five, root mean square: what attention and MLP add to the stream is
+rounded once each in every layer."""
 
 BFLOAT16_LOSS = of_sums(1, times=2 * SMALL["layers"], dtype="bfloat16")
 """A loss in bfloat16 against float32, relative, small networks."""
