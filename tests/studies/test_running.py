@@ -93,6 +93,7 @@ def test_again_gives_the_same_numbers_and_runs_nothing(made, monkeypatch):
     pd.testing.assert_frame_equal(again.claims, found.claims)
 
 
+@pytest.mark.slow
 def test_what_was_damaged_is_made_again_and_nothing_else(made, monkeypatch):
     """A trace that lost a byte, and timings that nobody can read."""
     found, _, given, _ = made

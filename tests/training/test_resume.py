@@ -83,7 +83,11 @@ CHAINS = {
 }
 
 
-@pytest.mark.parametrize("chain", CHAINS)
+QUICK = ("updates", "writes", "renames")
+CHOSEN = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in CHAINS]
+
+
+@pytest.mark.parametrize("chain", CHOSEN)
 def test_killed_at_named_moments(chain, runs, whole, tmp_path):
     out = tmp_path / "run"
     for moment, number in CHAINS[chain]:
