@@ -1,9 +1,11 @@
 """Checkpoints that ask for code to be run: none is, nothing is asked, nothing outside is read."""
 
+import ast
 import builtins
 import json
 import subprocess
 import warnings
+from pathlib import Path
 
 import pytest
 import transformers
@@ -122,6 +124,19 @@ def test_what_lies_beside_a_gguf_file_runs_nothing(planted):
     for name in (*AUTO, None, STOCK, "EvilTokenizer"):
         put(planted, "tokenizer_config.json", tokenizer_class=name)
         refusal(planted / "x.gguf")
+
+
+def test_every_call_that_could_trust_code_says_that_it_does_not():
+    """`from_pretrained` and `from_config`, wherever they are called."""
+    calls = []
+    for path in sorted(Path(aw.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = node.func if isinstance(node, ast.Call) else None
+            if getattr(called, "attr", "") in ("from_pretrained", "from_config"):
+                said = {word.arg: ast.unparse(word.value) for word in node.keywords}
+                calls.append((path.name, node.lineno, said.get("trust_remote_code")))
+    assert len(calls) >= 8
+    assert [call for call in calls if call[2] != "False"] == []
 
 
 def test_a_shell_that_answers_yes_runs_nothing(tmp_path):

@@ -105,7 +105,7 @@ def _is_small(value: Any) -> bool:
 class _Generation(Extension):
     """transformers' own tag, around what an assistant writes."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012 - as jinja declares it
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)

@@ -281,8 +281,8 @@ def _bare_config(folder: Path, config: Mapping[str, Any]) -> PreTrainedConfig:
 def _is_known(where: str, named: Any) -> bool:
     """Whether transformers has a tokenizer of this name; the name of anything else is refused."""
     if isinstance(named, str) and named.isidentifier():
-        held = {_attribute(name) for name in (named, named.removesuffix("Fast"), f"{named}Fast")}
-        held -= {None}
+        spellings = {named, named.removesuffix("Fast"), f"{named}Fast"}
+        held = [name for name in spellings if _has(name)]
         if all(_is_tokenizer(name) for name in held):
             return bool(held)
     raise ModelError(
@@ -291,12 +291,12 @@ def _is_known(where: str, named: Any) -> bool:
     )
 
 
-def _attribute(name: str) -> str | None:
-    """The name, if transformers has something of that name."""
+def _has(name: str) -> bool:
+    """Whether transformers has something of that name."""
     try:
-        return name if hasattr(transformers, name) else None
+        return hasattr(transformers, name)
     except (ImportError, RuntimeError):  # it is there, and needs a package that is not
-        return name
+        return True
 
 
 def _is_tokenizer(name: str) -> bool:

@@ -117,7 +117,7 @@ def _fresh(spec: Spec, tokenizer: PreTrainedTokenizerBase) -> Start:
     )
     config.is_causal = not diffusion
     network = AutoModelForCausalLM.from_config(
-        config, attn_implementation=NAME, dtype=torch.float32
+        config, attn_implementation=NAME, dtype=torch.float32, trust_remote_code=False
     )
     initial.fill(network, spec.seed)
     kind: Literal["mdm", "arm"] = "mdm" if diffusion else "arm"
