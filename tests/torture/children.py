@@ -25,7 +25,7 @@ IDLE_SECONDS = 40.0
 """How long a command may wait and compute nothing. A busy machine stretches neither."""
 MOST_BYTES = 24 << 30
 """Address space of a child: a request for more memory than there is fails there, in that child."""
-_POLL_SECONDS = 0.002
+_POLL_SECONDS = 0.005
 _LITTLE = 0.05
 """Of a processor: who sleeps and uses less only waits, such as a server for its clients."""
 _CHANGES = ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate")

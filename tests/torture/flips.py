@@ -82,8 +82,8 @@ AGAIN_TRAIN = Reader(made.TRAIN, kills.trained)
 AGAIN_STUDY = Reader(made.STUDY, kills.judged)
 
 SPECIMENS = (
-    Specimen("trace: arrays", made.make_trace, ("a.trace/*/c.*",), TRACE_READERS, 80),
-    Specimen("trace: zarr.json", made.make_trace, ("a.trace/**/zarr.json",), TRACE_READERS, 60),
+    Specimen("trace: arrays", made.make_trace, ("a.trace/*/c.*",), TRACE_READERS, 60),
+    Specimen("trace: zarr.json", made.make_trace, ("a.trace/**/zarr.json",), TRACE_READERS, 48),
     Specimen("trace: commit record", made.make_trace, ("a.trace/COMMIT.json",), TRACE_READERS, 24),
     Specimen(
         "unfinished run",
@@ -122,7 +122,7 @@ SPECIMENS = (
         made.make_training,
         ("trained/model/*",),
         (Reader(load_model("trained/model")), AGAIN_TRAIN),
-        60,
+        48,
     ),
     Specimen("study: evidence", made.make_study, ("study/evidence/**/*",), (AGAIN_STUDY,), 40),
     Specimen(
@@ -151,7 +151,7 @@ SPECIMENS = (
             Reader(("whence", "sinks.svg"), files=".svg"),
             Reader(("whence", "sinks.png"), files=".png"),
         ),
-        90,
+        72,
     ),
     Specimen(
         "table",
@@ -169,7 +169,7 @@ SPECIMENS = (
                 for kind in ("json", "parquet")
             ),
         ),
-        60,
+        48,
     ),
     Specimen(
         "converted checkpoint", made.make_converted, ("new/*",), (Reader(load_model("new")),), 30

@@ -10,7 +10,7 @@ from torture.children import type_command
 from torture.report import Case
 
 REFUSED = (1, 2)
-MOST = 640
+MOST = 480
 """Inputs that are tried; of a command with many, a sample."""
 COMMANDS = (
     *("run", "resume", "effect", "show", "verify", "measure", "plot", "whence", "eval", "lm-eval"),

@@ -124,13 +124,13 @@ def begin_run(folder: Path) -> None:
 
 
 VICTIMS = (
-    Victim("run", made.RUN, trace, go_on=_go_on_with_run, kept=_kept_of_run, kills=16),
+    Victim("run", made.RUN, trace, go_on=_go_on_with_run, kept=_kept_of_run, kills=20),
     Victim(
         *("resume", made.RESUME, trace),
         given=begin_run,
         go_on=_go_on_with_run,
         kept=_kept_of_run,
-        kills=12,
+        kills=18,
     ),
     Victim(
         *(
@@ -139,27 +139,27 @@ VICTIMS = (
             lambda folder, ended: (made.answers_of(folder / "asked"), ended.stdout),
         ),
         kept=_kept_of_evaluation,
-        kills=14,
+        kills=18,
     ),
     Victim(
         *("train", made.TRAIN, trained),
         given=made.write_spec,
         kept=_kept_of_training,
-        kills=14,
+        kills=18,
     ),
-    Victim("study", made.STUDY, judged, kept=_kept_of_study, codes=(0, 3), kills=12),
-    Victim("export", made.PAGE, _exported, given=_give_page, kept=_old_or_new_page, kills=6),
+    Victim("study", made.STUDY, judged, kept=_kept_of_study, codes=(0, 3), kills=16),
+    Victim("export", made.PAGE, _exported, given=_give_page, kept=_old_or_new_page, kills=9),
     Victim(
         *("export", made.SITE, lambda folder, _: made.contents(folder / "site")),
         given=made.make_trace,
         go_on=_go_on_with_site,
-        kills=6,
+        kills=9,
     ),
     Victim(
         *("convert", ("convert", "old", "new"), lambda folder, _: made.contents(folder / "new")),
         given=made.write_pickle,
         go_on=lambda folder: None if (folder / "new").exists() else ("convert", "old", "new"),
-        kills=4,
+        kills=6,
     ),
 )
 
@@ -200,9 +200,14 @@ def plan(at: int, whole: Undisturbed, share: float, rng: random.Random) -> list[
     ]
     while faults:
         count = min(rng.choice((1, 1, 2, 3)), len(faults))
-        cases.append(faults[:count])
+        cases.append([_sooner(fault, place) for place, fault in enumerate(faults[:count], 1)])
         faults = faults[count:]
     return cases
+
+
+def _sooner(fault: Fault, place: int) -> Fault:
+    """The `place`-th kill of a case: what is gone on with has less left to do."""
+    return Fault(fault.kind, fault.at / place if fault.kind == "moment" else -(-fault.at // place))
 
 
 def _point(kind: str, part: float, whole: Undisturbed) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import shutil
-import uuid
 import warnings
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from anchorwatch.commits import COMMIT, commit, publish
+from anchorwatch.commits import COMMIT, commit, staged
 from anchorwatch.errors import WeightsError
 
 _BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")
@@ -49,18 +48,14 @@ def convert(source: str | Path, out: str | Path) -> Path:
                 raise WeightsError(f"{name} is in two files of {source}: expected it once")
             tensors[name] = _plain(name, path, tensor)
     out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.tmp")
-    partial.mkdir()
     try:
-        save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
-        for path in beside:
-            shutil.copyfile(path, partial / path.name)
-        commit(partial)
-        publish(partial, out)
+        with staged(out) as folder:
+            save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+            for path in beside:
+                shutil.copyfile(path, folder / path.name)
+            commit(folder)
     except SafetensorError as error:
         raise WeightsError(f"{source} cannot be kept as safetensors ({error})") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)  # it has its final name where all went well
     return out
 
 
