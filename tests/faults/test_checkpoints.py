@@ -689,7 +689,7 @@ def test_classes_whose_attention_cannot_be_watched(tmp_path, model_type, archite
     config = {"architectures": [architecture], "model_type": model_type}
     if model_type == "lfm2":
         config |= {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}
-    folder = write(tmp_path / "m", config, {"x": torch.zeros(1)})
+    folder = write(tmp_path / "m", config, {"x": torch.zeros(1), "y": torch.zeros(1)})
     with pytest.raises(FamilyError, match=f"{architecture} has {says}.*: Llama, Qwen2, .* have it"):
         aw.load(folder)
 

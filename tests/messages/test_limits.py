@@ -232,9 +232,11 @@ def test_a_name_that_no_file_can_have_is_refused(monkeypatch, tmp_path, use):
 
 
 def test_a_file_without_an_end_is_not_read_to_it():
-    from anchorwatch import foreign
+    from anchorwatch import inputs
 
-    with pytest.raises(ValueError, match="more than 1,000 bytes"):
-        foreign.read_text(Path("/dev/zero"), most=1000)
-    with pytest.raises(SpecError, match="cannot be read, it has more than 268,435,456 bytes"):
+    with pytest.raises(OSError, match="zero is a device, not a plain file"):
+        inputs.read_plain(Path("/dev/zero"), most=1000)
+    with Path("/dev/zero").open("rb") as endless:
+        assert inputs.read_bounded(endless, 1000) is None
+    with pytest.raises(SpecError, match=r"/dev/zero is a device: name a \.txt or \.jsonl"):
         places.prompts("/dev/zero", [], None)

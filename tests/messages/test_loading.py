@@ -86,7 +86,8 @@ def test_links_of_the_hub_s_cache_are_files(tmp_path):
     (snapshot / "pytorch_model.bin").symlink_to("../../blobs/1")
     (snapshot / "config.json").symlink_to("../../blobs/2")
     out = convert(snapshot, tmp_path / "out")
-    assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors"]
+    names = sorted(path.name for path in out.iterdir())
+    assert names == ["COMMIT.json", "config.json", "model.safetensors"]
 
 
 def test_a_pipe_is_no_file_of_a_checkpoint(folder, tmp_path):

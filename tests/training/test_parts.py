@@ -289,8 +289,9 @@ def test_a_published_checkpoint_with_a_part_can_be_gone_on_from(rows, gate, tmp_
 
 
 def renamed(folder, out, parts):
-    """The same weights under a config.json that names other parts."""
+    """The same weights under a config.json that names other parts, without a record of bytes."""
     shutil.copytree(folder, out)
+    (out / "COMMIT.json").unlink()
     config = json.loads((out / "config.json").read_text())
     config["anchorwatch"]["parts"] = parts
     (out / "config.json").write_text(json.dumps(config))
@@ -311,5 +312,6 @@ def test_another_variant_is_refused(sink, vanilla, tmp_path):
     early = sink.folder / "checkpoints" / "update-00000004"
     other = shutil.copytree(early, tmp_path / "other")
     shutil.copy(trained("sink", tmp_path / "run", seed=1).model / "model.safetensors", other)
+    (other / "COMMIT.json").unlink()
     with pytest.raises(WeightsError, match=r"is not the one that config\.json names"):
         aw.load(other)
