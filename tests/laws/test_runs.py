@@ -1,4 +1,7 @@
-"""What is true of every run, whatever the model, prompt, decoding and seed."""
+"""What is true of every run, whatever the model, prompt, decoding and seed.
+
+Laws about the canvas run without probes: that watching changes nothing is a law of its own.
+"""
 
 import numpy as np
 import torch
@@ -14,7 +17,7 @@ from strategies import denoisers, denoisings, even, left_to_right, load, prompts
 
 @given(denoisers, prompts, denoisings, seeds)
 def test_the_prompt_is_never_touched_and_commits_are_monotone(model, prompt, decoding, seed):
-    trace = aw.run(model, prompt, decoding, seed=seed)
+    trace = aw.run(model, prompt, decoding, seed=seed, probes=())
     assert (trace.canvas[:, : len(prompt)] == prompt).all()
     masked = trace.canvas == model.mask_id
     assert not (~masked[:-1] & masked[1:]).any(), "a written position went back to mask"
@@ -24,7 +27,7 @@ def test_the_prompt_is_never_touched_and_commits_are_monotone(model, prompt, dec
 
 @given(denoisers, prompts, denoisings, seeds)
 def test_committed_at_and_logprob_say_what_the_frames_say(model, prompt, decoding, seed):
-    trace = aw.run(model, prompt, decoding, seed=seed)
+    trace = aw.run(model, prompt, decoding, seed=seed, probes=())
     for position in range(trace.canvas.shape[1]):
         column = trace.canvas[:, position]
         moves = np.flatnonzero(column[:-1] != column[1:])
@@ -38,7 +41,7 @@ def test_committed_at_and_logprob_say_what_the_frames_say(model, prompt, decodin
 
 @given(denoisers, prompts, even, seeds)
 def test_commits_sum_to_the_budget_less_chosen_masks(model, prompt, decoding, seed):
-    trace = aw.run(model, prompt, decoding, seed=seed)
+    trace = aw.run(model, prompt, decoding, seed=seed, probes=())
     commits = trace.masked[:-1].sum(1) - trace.masked[1:].sum(1)
     chosen = trace["mask_chosen"].values
     if not chosen.any():
@@ -50,7 +53,7 @@ def test_commits_sum_to_the_budget_less_chosen_masks(model, prompt, decoding, se
 
 @given(denoisers, prompts, denoisings, seeds)
 def test_roles_partition_the_canvas(model, prompt, decoding, seed):
-    trace = aw.run(model, prompt, decoding, seed=seed)
+    trace = aw.run(model, prompt, decoding, seed=seed, probes=())
     assert ((trace.canvas == model.mask_id) == (trace.role == MASKED)).all()
     assert np.isin(trace.role[:, : len(prompt)], (PROMPT, SPECIAL)).all()
     assert not (trace.role == ABSENT).any()
@@ -63,9 +66,9 @@ def test_roles_partition_the_canvas(model, prompt, decoding, seed):
 
 @given(denoisers, prompts, denoisings, seeds)
 def test_the_same_seed_writes_the_same_canvas(model, prompt, decoding, seed):
-    once = aw.run(model, prompt, decoding, seed=seed)
+    once = aw.run(model, prompt, decoding, seed=seed, probes=())
     torch.rand(3)  # the global generator has no say
-    again = aw.run(model, prompt, decoding, seed=seed)
+    again = aw.run(model, prompt, decoding, seed=seed, probes=())
     np.testing.assert_array_equal(once.canvas, again.canvas)
     np.testing.assert_array_equal(once.logprob, again.logprob)
 
@@ -84,8 +87,8 @@ def test_steps_are_the_run_one_at_a_time(model, prompt, decoding, seed):
 
 @given(denoisers, st.lists(prompts, min_size=2, max_size=3), denoisings, st.integers(0, 99))
 def test_run_many_equals_single_runs_bit_for_bit(model, many, decoding, seed):
-    for i, trace in enumerate(aw.run_many(model, many, decoding, seed=seed)):
-        alone = aw.run(model, many[i], decoding, seed=seed + i)
+    for i, trace in enumerate(aw.run_many(model, many, decoding, seed=seed, probes=())):
+        alone = aw.run(model, many[i], decoding, seed=seed + i, probes=())
         np.testing.assert_array_equal(trace.canvas, alone.canvas)
         np.testing.assert_array_equal(trace.logprob, alone.logprob)
 
@@ -93,15 +96,15 @@ def test_run_many_equals_single_runs_bit_for_bit(model, many, decoding, seed):
 @given(denoisers, st.lists(prompts, min_size=2, max_size=4), denoisings, st.integers(0, 99))
 def test_batched_rows_write_what_they_write_alone(model, many, decoding, seed):
     """Padded or not: the canvas is the same unless a margin under 1e-5 decided, which is counted."""
-    for i, trace in enumerate(aw.run_many(model, many, decoding, seed=seed, batch=4)):
-        alone = aw.run(model, many[i], decoding, seed=seed + i)
+    for i, trace in enumerate(aw.run_many(model, many, decoding, seed=seed, batch=4, probes=())):
+        alone = aw.run(model, many[i], decoding, seed=seed + i, probes=())
         if alone["narrow"].sum() == 0 and trace["narrow"].sum() == 0:
             np.testing.assert_array_equal(trace.canvas, alone.canvas)
 
 
 @given(prompts, left_to_right, seeds)
 def test_autoregression_writes_one_position_after_another(prompt, decoding, seed):
-    trace = aw.run(load("tiny/arm"), prompt, decoding, seed=seed)
+    trace = aw.run(load("tiny/arm"), prompt, decoding, seed=seed, probes=())
     assert trace.num_steps <= decoding.length
     for frame, canvas in enumerate(trace.canvas):
         there = len(prompt) + frame
@@ -128,15 +131,15 @@ def test_autoregressive_logprobs_are_the_model_s(prompt, decoding, seed):
 def test_padded_autoregression_equals_single_runs(many, cache, seed):
     model = load("tiny/arm")
     decoding = aw.decoding.LeftToRight(8, cache=cache)
-    for i, trace in enumerate(aw.run_many(model, many, decoding, seed=seed, batch=4)):
-        alone = aw.run(model, many[i], decoding, seed=seed + i)
+    for i, trace in enumerate(aw.run_many(model, many, decoding, seed=seed, batch=4, probes=())):
+        alone = aw.run(model, many[i], decoding, seed=seed + i, probes=())
         if alone["narrow"].sum() == 0:
             np.testing.assert_array_equal(trace.canvas, alone.canvas)
 
 
 @given(denoisers, prompts, seeds, st.integers(1, 6))
 def test_one_position_blocks_are_left_to_right(model, prompt, seed, length):
-    trace = aw.run(model, prompt, aw.decoding.LowConfidence(length, block=1), seed=seed)
+    trace = aw.run(model, prompt, aw.decoding.LowConfidence(length, block=1), seed=seed, probes=())
     if trace.num_left_masked == 0:
         assert trace.committed_at[trace.answer].tolist() == list(range(length))
 
