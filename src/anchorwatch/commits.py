@@ -97,9 +97,14 @@ def extent(path: str | Path) -> tuple[int, int]:
 
 
 def absent(path: Path) -> str | None:
-    """What to say where there is no folder: of nothing at all, an unfinished run, or a file."""
+    """What to say where there is no trace: of nothing at all, an unfinished run, a file, a folder.
+
+    A folder with the metadata or the record of a trace may be a damaged one, and is not refused.
+    """
     if path.is_dir():
-        return None
+        if any(os.path.lexists(path / name) for name in ("zarr.json", COMMIT, "canvas")):
+            return None
+        return unfinished(path) or f"{path} is a folder and no trace: name one that `run -o` wrote"
     if path.exists():
         return f"{path} is a file and cannot be read as a trace: a trace is a folder"
     partial = partial_of(path)

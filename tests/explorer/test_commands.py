@@ -270,3 +270,13 @@ main()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "pip install 'anchorwatch[explore]'" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["view", "export"])
+def test_a_folder_that_is_no_trace_is_refused(tmp_path, command):
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "notes.txt").write_text("nothing here is a trace")
+    out = ["-o", tmp_path / "page.html"] if command == "export" else []
+    done = type_in(command, tmp_path / "plain", *out)
+    assert done.returncode == 1
+    assert "plain is a folder and no trace: name one that `run -o` wrote" in one_line_of(done)
