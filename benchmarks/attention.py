@@ -20,12 +20,12 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 import anchorwatch as aw
-from anchorwatch.attention import NAME, attend, register, watching
+from anchorwatch.models.attention import NAME, attend, register, watching
 from anchorwatch.models.families import by_name
 from anchorwatch.models.fits import fitted
 from anchorwatch.models.model import Model
 from anchorwatch.models.tokens import Specials
-from anchorwatch.tiles import Want, survey
+from anchorwatch.probes.reduce import Want, survey
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 RECEIVED = (aw.probes.received(),)

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 import anchorwatch as aw
-from anchorwatch.fields import PEAKS, Field
-from anchorwatch.trace import FRESH, MASKED, PROMPT, WRITTEN, Trace, make_trace
+from anchorwatch.trace.schema import PEAKS, Field
+from anchorwatch.trace.trace import FRESH, MASKED, PROMPT, WRITTEN, Trace, make_trace
 
 GROUPS = ("all", "masked", "written")
 

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 import anchorwatch as aw
-from anchorwatch.lab import measure
-from anchorwatch.models.lab import NAMES
+from anchorwatch.models.zoo import NAMES
+from anchorwatch.training import card_measures as measure
 
 HELP_S, LOAD_S, RUN_S = 0.4, 2.0, 15.0
 ENV = os.environ | {"HF_HUB_OFFLINE": "1"}

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
 import anchorwatch as aw
-from anchorwatch.show import film
+from anchorwatch.trace.render_terminal import film
 
 BLACK, GREY, PAPER = (24, 24, 24), (125, 125, 125), (215, 215, 215)
 YELLOW, CYAN = (245, 212, 90), (105, 205, 215)

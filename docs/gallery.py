@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anchorwatch as aw
 from anchorwatch.figures.catalogue import FIGURES, draw
-from anchorwatch.trace import Trace
+from anchorwatch.trace.trace import Trace
 
 FOLDER = Path(__file__).parent / "figures"
 PLACES = ("Oslo", "the harbor", "the west", "the shore", "the sea", "the north")

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from anchorwatch.errors import SpecError
-from anchorwatch.studies.catalogue import claims
 from anchorwatch.studies.claim import Claim
 from anchorwatch.studies.findings import VERSION
 from anchorwatch.studies.pages import number
+from anchorwatch.studies.papers import claims
 from anchorwatch.studies.verdicts import LACKING, VERDICTS
 
 DOCS = Path(__file__).resolve().parent

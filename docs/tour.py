@@ -58,7 +58,7 @@ def _asked() -> argparse.Namespace:
 
 def _there() -> Sequence[str]:
     """The lab models, if all three are in the package."""
-    models = Path(aw.__file__).parent / "lab" / "models"
+    models = Path(aw.__file__).parent / "models" / "zoo"
     return LAB if all((models / name.removeprefix("lab/")).is_dir() for name in LAB) else TINY
 
 

@@ -1,7 +1,7 @@
 """A first run: a small diffusion model answers, and the terminal shows every frame of it."""
 
 import anchorwatch as aw
-from anchorwatch.show import show
+from anchorwatch.trace.render_terminal import show
 
 model = aw.load("lab/mdm")
 ask = aw.worlds.World("held-out")[0].prompt()

@@ -3,7 +3,7 @@
     python recipes/lab.py                        # everything; again goes on where it was
     python recipes/lab.py --arms mdm arm --only train
 
-Steps: train (runs/lab/stem, then runs/lab/ARM), export (src/anchorwatch/lab/models/ARM), card
+Steps: train (runs/lab/stem, then runs/lab/ARM), export (src/anchorwatch/models/zoo/ARM), card
 (card.json, README.md).
 """
 
@@ -15,8 +15,10 @@ import sys
 import time
 from pathlib import Path
 
-from anchorwatch.lab import arms, making
-from anchorwatch.models.lab import MODELS
+import make_models as making
+
+from anchorwatch.models.zoo import MODELS
+from anchorwatch.training import arms
 from anchorwatch.training.checkpoints import MODEL
 
 HERE = Path(__file__).resolve().parent

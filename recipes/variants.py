@@ -3,8 +3,8 @@
     python recipes/variants.py --seeds 0 1 2 3 4 5     # again goes on where it was
 
 Runs lie in runs/variants/stem-seedN and ARM-seedN, each arm's with its row of the table (row.json).
-At the end the rows become src/anchorwatch/lab/variants.csv, and docs/variants.md and its figure are
-made from them.
+At the end the rows become src/anchorwatch/training/variants.csv; docs/variants.md and its figure
+are made from them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
 
+import make_models as making
 import pandas as pd
+import variants_page as pages
 
-from anchorwatch.lab import arms, making, pages
-from anchorwatch.lab.measure import Effort
-from anchorwatch.lab.pictures import variant_differences
-from anchorwatch.lab.tables import variants
+from anchorwatch.training import arms
+from anchorwatch.training.card_measures import Effort
 from anchorwatch.training.checkpoints import MODEL
+from anchorwatch.training.variants import variants
+from anchorwatch.training.variants_figure import variant_differences
 
 ROOT = Path(__file__).resolve().parents[1]
-TABLE = ROOT / "src" / "anchorwatch" / "lab" / "variants.csv"
+TABLE = ROOT / "src" / "anchorwatch" / "training" / "variants.csv"
 NEXT_ROWS = 1000
 """Added to the seed of the corpus after the stem."""
 EFFORT = Effort(examples=128, draws=2, items=80, prompts=6, texts=6, steps=16)

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from typer.testing import CliRunner
 
-from anchorwatch.cli import app
+from anchorwatch.cli.app import app
 
 COMMAND = [str(Path(sys.executable).with_name("anchorwatch"))]
 ENV = os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "100", "NO_COLOR": "1"}

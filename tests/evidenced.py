@@ -3,12 +3,12 @@
 import numpy as np
 import pandas as pd
 
+from anchorwatch.evaluation.outcomes import OUTCOMES
 from anchorwatch.evaluation.results import Results
-from anchorwatch.outcomes import OUTCOMES
-from anchorwatch.studies import sink_token_seeds
-from anchorwatch.studies.catalogue import claims
 from anchorwatch.studies.claim import Evidence
 from anchorwatch.studies.evidence import Answered, Compared, Traced
+from anchorwatch.studies.papers import claims
+from anchorwatch.studies.papers.sink_token import seeds as sink_token_seeds
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED, verdicts
 from planted import planted
 

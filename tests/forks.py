@@ -20,10 +20,10 @@ import transformers.modeling_utils
 import xarray as xr
 import zarr
 
-import anchorwatch.cli
-import anchorwatch.effects
+import anchorwatch.cli.app
+import anchorwatch.evaluation.effect
 import anchorwatch.evaluation.grid
-import anchorwatch.models.loading
+import anchorwatch.models.load
 import anchorwatch.training.loop
 
 IMPORTED = (plt, pd, scipy.stats, torch, transformers.modeling_utils, xr, zarr, anchorwatch)
@@ -38,7 +38,7 @@ def typed(words, streams):
         setattr(sys, name, os.fdopen(at, mode, encoding="utf-8", closefd=False))
     sys.argv = ["anchorwatch", *words]
     try:
-        anchorwatch.cli.main()
+        anchorwatch.cli.app.main()
     except SystemExit as ended:
         return int(ended.code or 0)
     return 0

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import tolerances
 from anchorwatch.metrics.nulls import members
-from anchorwatch.rules import rulli
+from anchorwatch.metrics.sink_rules import rulli
 from planted import column, planted, random_maps, uniform
 from references import movement as slow
 

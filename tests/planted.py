@@ -7,8 +7,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from anchorwatch.fields import Field
-from anchorwatch.trace import ABSENT, FRESH, MASKED, MISSING, PROMPT, WRITTEN, Trace, make_trace
+from anchorwatch.trace.schema import Field
+from anchorwatch.trace.trace import (
+    ABSENT,
+    FRESH,
+    MASKED,
+    MISSING,
+    PROMPT,
+    WRITTEN,
+    Trace,
+    make_trace,
+)
 
 GROUPS = ("all", "masked", "written")
 MASK_ID = 0

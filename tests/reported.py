@@ -7,12 +7,12 @@ import numpy as np
 from anchorwatch.errors import EvidenceError
 from anchorwatch.evaluation.results import Results
 from anchorwatch.studies.budget import BUDGETS
-from anchorwatch.studies.catalogue import claims
 from anchorwatch.studies.claim import EQUAL, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import SEED, Estimate
 from anchorwatch.studies.evidence import Answered
 from anchorwatch.studies.findings import Judged, Study
 from anchorwatch.studies.needs import Asked, Cards, Runs, Seeds
+from anchorwatch.studies.papers import claims
 from anchorwatch.studies.planning import Plan
 from anchorwatch.studies.verdicts import LACKING, REFUTED, SUPPORTED, UNDECIDED, verdicts
 from evidenced import answered, jumping, right, seeds, traces

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from anchorwatch.fields import Field
-from anchorwatch.trace import FRESH, MASKED, PROMPT, WRITTEN, Trace, make_trace
+from anchorwatch.trace.schema import Field
+from anchorwatch.trace.trace import FRESH, MASKED, PROMPT, WRITTEN, Trace, make_trace
 from planted import planted, random_maps
 
 GROUPS = ("all", "masked", "written")

@@ -3,47 +3,84 @@
 >>> import anchorwatch as aw
 >>> trace = aw.run(aw.load("tiny/llada"), "the anchor", aw.decoding.LowConfidence(length=4))
 
-Nothing heavy is imported until a name that needs it is used: reading a trace never imports torch.
+Every public name is imported when it is first used: reading a trace never imports torch.
 """
 
-from typing import TYPE_CHECKING
-
-from anchorwatch import decoding, edits, probes, rules
-from anchorwatch._version import __version__
-from anchorwatch.errors import AnchorwatchError
-from anchorwatch.lazy import attributes
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anchorwatch import evaluation, figures, lab, metrics, stats, studies, training, worlds
-    from anchorwatch.diffs import diff
-    from anchorwatch.effects import effect
-    from anchorwatch.loop import Step
-    from anchorwatch.models.loading import load
+    from anchorwatch import edits, evaluation, figures, metrics, probes, studies, training
+    from anchorwatch.errors import AnchorwatchError
+    from anchorwatch.evaluation import synthetic as worlds
+    from anchorwatch.evaluation.effect import effect
+    from anchorwatch.generation import decoding
+    from anchorwatch.generation.loop import Step
+    from anchorwatch.generation.replay import fork, replay
+    from anchorwatch.generation.run import plan, run, run_many, steps
+    from anchorwatch.metrics import sink_rules as rules
+    from anchorwatch.metrics import stats
+    from anchorwatch.models.load import load
     from anchorwatch.models.model import Model
-    from anchorwatch.replays import fork, replay
-    from anchorwatch.runs import plan, run, run_many, steps
-    from anchorwatch.trace import Trace, read
+    from anchorwatch.trace.diff import diff
+    from anchorwatch.trace.trace import Trace, read
+    from anchorwatch.training import lab
 
-_LAZY = {
-    "Model": "models.model",
-    "Step": "loop",
-    "Trace": "trace",
-    "diff": "diffs",
-    "effect": "effects",
-    "fork": "replays",
-    "load": "models.loading",
-    "plan": "runs",
-    "read": "trace",
-    "replay": "replays",
-    "run": "runs",
-    "run_many": "runs",
-    "steps": "runs",
-}
+__version__ = "0.1.0"
 
-_MODULES = (
-    *("evaluation", "figures", "lab", "metrics", "stats"),
-    *("studies", "training", "worlds"),
+_RUN, _TRAIN, _EVAL, _EXPLORE = (
+    f"'anchorwatch[{extra}]'" for extra in ("run", "train", "eval", "explore")
 )
+_INSTALLS = {
+    "torch": _RUN,
+    "transformers": _RUN,
+    "accelerate": _RUN,
+    "safetensors": _RUN,
+    "tokenizers": _RUN,
+    "huggingface_hub": _RUN,
+    "pydantic": _TRAIN,
+    "peft": _TRAIN,
+    "lm_eval": _EVAL,
+    "starlette": _EXPLORE,
+    "uvicorn": _EXPLORE,
+    "matplotlib": "matplotlib",
+}
+"""What pip is to install, by the module that is missing."""
+
+_NAMES = {
+    "AnchorwatchError": "errors",
+    "Model": "models.model",
+    "Step": "generation.loop",
+    "Trace": "trace.trace",
+    "diff": "trace.diff",
+    "effect": "evaluation.effect",
+    "fork": "generation.replay",
+    "load": "models.load",
+    "plan": "generation.run",
+    "read": "trace.trace",
+    "replay": "generation.replay",
+    "run": "generation.run",
+    "run_many": "generation.run",
+    "steps": "generation.run",
+}
+"""Public functions and classes, by the module that has them."""
+
+_MODULES = {
+    "decoding": "generation.decoding",
+    "edits": "edits",
+    "evaluation": "evaluation",
+    "figures": "figures",
+    "lab": "training.lab",
+    "metrics": "metrics",
+    "probes": "probes",
+    "rules": "metrics.sink_rules",
+    "stats": "metrics.stats",
+    "studies": "studies",
+    "training": "training",
+    "worlds": "evaluation.synthetic",
+}
+"""Public modules, by where they are."""
 
 __all__ = [
     "AnchorwatchError",
@@ -76,7 +113,41 @@ __all__ = [
 ]
 
 
-__getattr__ = attributes("anchorwatch", _LAZY, _MODULES)
+def lazy_attributes(
+    package: str, names: Mapping[str, str], modules: Mapping[str, str] | None = None
+) -> Callable[[str], Any]:
+    """A package's `__getattr__`: imports a name, or a module, when it is first used.
+
+    `names` and `modules` say in which module of the package each is.
+    """
+    homes = modules or {}
+
+    def import_attribute(name: str) -> Any:
+        if name in homes:
+            return import_module(f"{package}.{homes[name]}")
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            return getattr(import_module(f"{package}.{names[name]}"), name)
+        except ModuleNotFoundError as error:
+            public_name = f"{package}.{name}".replace("anchorwatch", "aw", 1)
+            raise explain_missing_module(error, public_name) from None
+
+    return import_attribute
+
+
+def explain_missing_module(error: ModuleNotFoundError, needed_by: str) -> ModuleNotFoundError:
+    """The error with what to install, where that is known."""
+    missing = (error.name or "").partition(".")[0]
+    if missing not in _INSTALLS or "pip install" in str(error):
+        return error
+    return ModuleNotFoundError(
+        f"{needed_by} needs {missing}, which is not installed: pip install {_INSTALLS[missing]}",
+        name=missing,
+    )
+
+
+__getattr__ = lazy_attributes("anchorwatch", _NAMES, _MODULES)
 
 
 def __dir__() -> list[str]:

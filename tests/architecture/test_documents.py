@@ -31,7 +31,7 @@ def test_every_example_runs(path, capsys):
 
 
 def test_the_glossary_knows_every_role():
-    from anchorwatch.trace import ROLES
+    from anchorwatch.trace.trace import ROLES
 
     text = (ROOT / "GLOSSARY.md").read_text()
     assert all(role in text for role in ROLES)

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from anchorwatch import studies
-from anchorwatch.cli import app
+from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError
 from anchorwatch.studies.claim import Evidence, Finding, Measured
 from anchorwatch.studies.estimates import Estimate

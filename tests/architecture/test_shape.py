@@ -39,7 +39,9 @@ def test_reading_and_showing_a_trace_needs_no_torch(tmp_path):
 
     trace = aw.run(aw.load("tiny/llada"), "the anchor", aw.decoding.LowConfidence(4))
     trace.write(tmp_path / "a.trace")
-    code = f"{BLOCKED}\nimport anchorwatch as aw\nfrom anchorwatch.show import show\n"
+    code = (
+        f"{BLOCKED}\nimport anchorwatch as aw\nfrom anchorwatch.trace.render_terminal import show\n"
+    )
     code += f"trace = aw.read({str(tmp_path / 'a.trace')!r})\nprint(trace)\nshow(trace)\n"
     code += "assert trace.decoding == aw.decoding.LowConfidence(4), trace.decoding\n"
     done = python(code)

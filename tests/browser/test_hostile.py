@@ -5,7 +5,7 @@ import pytest
 from anchorwatch.explorer.export import export
 from anchorwatch.explorer.opening import given
 from anchorwatch.explorer.tiles import Run
-from anchorwatch.foreign import visible
+from anchorwatch.trace.escape import visible
 from shown import HOSTILE, hostile
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from anchorwatch.cli import app
+from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError
-from anchorwatch.models import lab, tiny
+from anchorwatch.models import tiny
+from anchorwatch.models import zoo as lab
 from command import ENV, called, in_shell, one_line_of, type_in
 
 
@@ -126,7 +127,7 @@ def test_every_decoding_and_its_options_can_be_asked_for(name, model, options, f
 
 
 def test_every_field_of_every_decoding_is_an_option():
-    from anchorwatch.decoding import DECODINGS
+    from anchorwatch.generation.decoding import DECODINGS
 
     options = OPTIONS["run"].split()
     for kind in DECODINGS.values():
@@ -266,7 +267,7 @@ class Block:
         if name.split(".")[0] in {"torch", "transformers", "accelerate", "safetensors", "tokenizers"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[0])
 sys.meta_path.insert(0, Block())
-from anchorwatch.cli import main
+from anchorwatch.cli.app import main
 main()
 """
 
@@ -300,7 +301,7 @@ def test_without_torch_what_reads_works_and_what_runs_says_what_to_install(lena,
 
 ASKED_FOR_HELP = """
 import sys
-from anchorwatch.cli import main
+from anchorwatch.cli.app import main
 try:
     main()
 finally:

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 import anchorwatch as aw
-from anchorwatch import spelling
-from anchorwatch.edits import EDITS
+from anchorwatch.edits.spec import EDITS
 from anchorwatch.errors import SpecError
+from anchorwatch.generation import parse as spelling
 from command import called, one_line_of, type_in
 
 E = aw.edits

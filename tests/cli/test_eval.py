@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from anchorwatch.cli import app
+from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.evaluation.results import read_results
 from anchorwatch.evaluation.stress_grid import STRESS

@@ -6,8 +6,8 @@ import webbrowser
 import pytest
 from typer.testing import CliRunner
 
-from anchorwatch import cli_study
-from anchorwatch.cli import app
+from anchorwatch.cli import study as cli_study
+from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError
 from reported import study
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from anchorwatch.errors import ItemError, SpecError
 from anchorwatch.evaluation.contexts import LAYOUTS, Context, context, contexts, evidence
 from anchorwatch.evaluation.scores import holds
+from anchorwatch.evaluation.synthetic import Item, Passage
 from anchorwatch.evaluation.tasks import task
-from anchorwatch.worlds import Item, Passage
 
 ONE = list(islice(task("synthetic/one-hop"), 40))
 TWO = list(islice(task("synthetic/two-hop"), 40))

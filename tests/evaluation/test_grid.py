@@ -67,7 +67,7 @@ def test_a_row_for_every_item_of_every_cell(asked):
 
 def test_a_row_says_what_a_run_of_its_own_says(asked):
     """The slow twin: each item by `aw.run`, alone, its prompt put together by the item itself."""
-    from anchorwatch.worlds import Draw
+    from anchorwatch.evaluation.synthetic import Draw
 
     found = asked.rows[(asked.rows.context == "gold+1")]
     items = {key: item for key, item in _keyed(5)}

@@ -12,11 +12,11 @@ from tokenizers.processors import TemplateProcessing
 
 import anchorwatch as aw
 import harness_tasks
-from anchorwatch.decoding import DreamOrder, LeftToRight, LowConfidence
 from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.evaluation import Harness, loglikelihood
-from anchorwatch.models.loading import load as load_afresh
-from anchorwatch.spelling import decoding_of, edits_of
+from anchorwatch.generation.decoding import DreamOrder, LeftToRight, LowConfidence
+from anchorwatch.generation.parse import decoding_of, edits_of
+from anchorwatch.models.load import load as load_afresh
 from command import ENV, type_in
 from strategies import load
 from tolerances import IDENTITY, LIKELIHOOD
@@ -356,7 +356,7 @@ sys.meta_path.insert(0, Block())
     "code",
     [
         "import anchorwatch as aw\naw.evaluation.Harness",
-        "import sys\nfrom anchorwatch.cli import main\nsys.argv = ['anchorwatch', 'lm-eval']\nmain()",
+        "import sys\nfrom anchorwatch.cli.app import main\nsys.argv = ['anchorwatch', 'lm-eval']\nmain()",
     ],
 )
 def test_without_lm_eval_it_says_what_to_install(code):

@@ -13,7 +13,7 @@ import anchorwatch as aw
 from anchorwatch.evaluation import estimators, loglikelihood, loglikelihoods
 from anchorwatch.evaluation.estimators import METHODS, draws, estimate, every_set
 from anchorwatch.models.fits import fitted
-from anchorwatch.models.loading import load as load_afresh
+from anchorwatch.models.load import load as load_afresh
 from checkpoints import lit_gpt_tensors, trained, without_parts, write
 from references import likelihood as slow
 from references import parts as slow_parts

@@ -13,8 +13,8 @@ from anchorwatch.evaluation import prompts
 from anchorwatch.evaluation.asking import question
 from anchorwatch.evaluation.contexts import context
 from anchorwatch.evaluation.prompts import TEMPLATES, Template, extracted, template, until_end
+from anchorwatch.evaluation.synthetic import Item, Passage
 from anchorwatch.evaluation.tasks import task
-from anchorwatch.worlds import Item, Passage
 from strategies import load
 
 ITEM = next(iter(task("synthetic/one-hop")))

@@ -10,7 +10,8 @@ import pytest
 import anchorwatch as aw
 from anchorwatch import stats
 from anchorwatch.errors import SpecError
-from anchorwatch.evaluation import curves, effects, tables
+from anchorwatch.evaluation import context_effects as effects
+from anchorwatch.evaluation import curves, tables
 from anchorwatch.evaluation.results import Results, made
 from anchorwatch.evaluation.scores import score_all
 from tolerances import STATISTIC

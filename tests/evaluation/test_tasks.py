@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.evaluation import readers
+from anchorwatch.evaluation.synthetic import Item
 from anchorwatch.evaluation.tasks import POOL, item_key, task
-from anchorwatch.worlds import Item
 from question_files import HOTPOT, KILT, LOST, PLAIN, SQUAD, lines, packed, whole
 
 

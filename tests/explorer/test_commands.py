@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 import anchorwatch as aw
-from anchorwatch import cli_view
-from anchorwatch.cli import app
+from anchorwatch.cli import view as cli_view
+from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.explorer import packets, server
 from anchorwatch.explorer.opening import given
@@ -247,7 +247,7 @@ class Block:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Block())
 sys.argv = ["anchorwatch", "export", {str(path)!r}, "-o", {str(tmp_path / "p.html")!r}]
-from anchorwatch.cli import main
+from anchorwatch.cli.app import main
 main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -264,7 +264,7 @@ class Block:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name.split(".")[0])
 sys.meta_path.insert(0, Block())
 sys.argv = ["anchorwatch", "view", {str(path)!r}, "--no-open"]
-from anchorwatch.cli import main
+from anchorwatch.cli.app import main
 main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from anchorwatch import show
 from anchorwatch.explorer import packets
 from anchorwatch.explorer.opening import given
 from anchorwatch.explorer.tiles import Run
-from anchorwatch.foreign import visible
+from anchorwatch.trace import render_terminal as show
+from anchorwatch.trace.escape import visible
 from shown import HOSTILE, hostile, large, small
 
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]")

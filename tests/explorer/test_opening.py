@@ -7,12 +7,12 @@ import shutil
 import numpy as np
 import pytest
 
-from anchorwatch import commits
 from anchorwatch.errors import TraceError
 from anchorwatch.explorer import packets
 from anchorwatch.explorer.opening import given, opened
 from anchorwatch.explorer.tiles import MissingError, Run
-from anchorwatch.trace import ROLES, read
+from anchorwatch.trace import atomic_io as commits
+from anchorwatch.trace.trace import ROLES, read
 from planted import planted, random_maps
 from shown import small
 

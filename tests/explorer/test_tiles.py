@@ -13,7 +13,7 @@ import anchorwatch as aw
 from anchorwatch.explorer import packets
 from anchorwatch.explorer.opening import given
 from anchorwatch.explorer.tiles import MissingError, Options, Run
-from anchorwatch.trace import ROLES
+from anchorwatch.trace.trace import ROLES
 from planted import planted, random_maps
 from shown import large, small
 from tolerances import SUMMED

@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 
 import anchorwatch as aw
-from anchorwatch import commits, figures
+from anchorwatch import figures
 from anchorwatch.errors import AnchorwatchError, AnchorwatchWarning
 from anchorwatch.evaluation.grid import evaluate
 from anchorwatch.evaluation.results import read_results
 from anchorwatch.explorer.tables import read_table
-from anchorwatch.lab import cards
 from anchorwatch.metrics import files
-from anchorwatch.store import Partial, Spec
+from anchorwatch.models.zoo import cards
 from anchorwatch.studies.shelf import Shelf
+from anchorwatch.trace import atomic_io as commits
+from anchorwatch.trace.store import Partial, Spec
 from anchorwatch.training.log import Line, as_json, read_log
 from planted import planted, uniform
 from strategies import load

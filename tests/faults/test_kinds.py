@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import anchorwatch as aw
-from anchorwatch.inputs import odd_kind, open_plain, read_plain
-from anchorwatch.store import Partial, Spec
+from anchorwatch.trace.input_files import odd_kind, open_plain, read_plain
+from anchorwatch.trace.store import Partial, Spec
 from strategies import load
 
 HANGS = 600
@@ -98,9 +98,9 @@ def test_no_reader_of_traces_waits(whole, tmp_path):
     cases = spoiled(whole, names, tmp_path)
     said = reads(
         """
-from anchorwatch.trace import read
-from anchorwatch.commits import damage
-from anchorwatch.store import opened
+from anchorwatch.trace.trace import read
+from anchorwatch.trace.atomic_io import damage
+from anchorwatch.trace.store import opened
 from anchorwatch.explorer.opening import opened as looked_at
 for path in paths:
     refused(lambda: read(path))
@@ -130,7 +130,7 @@ def test_no_resume_waits(tmp_path):
     partial.close()
     names = ["run.json", "store/zarr.json", "store/x/c.0.0", "state-8.npz"]
     cases = spoiled(partial.path, names, tmp_path)
-    code = "from anchorwatch.store import Partial\nfor path in paths:\n"
+    code = "from anchorwatch.trace.store import Partial\nfor path in paths:\n"
     said = reads(code + "    refused(lambda: Partial.open(path))", *(path for _, path in cases))
     assert len(cases) == 16 and said.count("refused:") == 16, said
 
@@ -156,7 +156,7 @@ def test_no_reader_of_records_waits(tmp_path):
         put(tmp_path / put.__name__ / "a.json")
     said = reads(
         """
-from anchorwatch.commits import read_record
+from anchorwatch.trace.atomic_io import read_record
 from anchorwatch.figures.origins import whence
 from anchorwatch.metrics.files import origin
 from anchorwatch.evaluation.readers import records
@@ -176,7 +176,7 @@ for path in paths:
 def test_what_is_opened_is_looked_at_again(tmp_path, monkeypatch):
     """A file may be exchanged for a pipe after it was looked at."""
     os.mkfifo(tmp_path / "a")
-    monkeypatch.setattr("anchorwatch.inputs.odd_kind", lambda path, links=True: None)
+    monkeypatch.setattr("anchorwatch.trace.input_files.odd_kind", lambda path, links=True: None)
     with pytest.raises(OSError, match="a is a pipe, not a plain file"):
         open_plain(tmp_path / "a")
 

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorwatch import inputs, places
+from anchorwatch.cli import files as places
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation import readers
-from anchorwatch.foreign import csv_cell
-from anchorwatch.inputs import LongLineError, bounded_lines, plain_lines
 from anchorwatch.metrics import files
+from anchorwatch.trace import input_files as inputs
+from anchorwatch.trace.escape import csv_cell
+from anchorwatch.trace.input_files import LongLineError, bounded_lines, plain_lines
 from anchorwatch.training.texts import read_texts
 
 MOST = 1 << 16

@@ -15,17 +15,18 @@ import numpy as np
 import pytest
 
 import anchorwatch as aw
-from anchorwatch import commits, locks
 from anchorwatch.errors import AnchorwatchWarning, SpecError, TraceError
-from anchorwatch.locks import LOCK, Lock
-from anchorwatch.store import Partial, Spec
+from anchorwatch.trace import atomic_io as commits
+from anchorwatch.trace import locks
+from anchorwatch.trace.locks import LOCK, Lock
+from anchorwatch.trace.store import Partial, Spec
 from command import one_line_of, type_in
 from strategies import load
 
 HOLD = """
 import sys
 from pathlib import Path
-from anchorwatch.locks import Lock
+from anchorwatch.trace.locks import Lock
 lock = Lock.take(Path(sys.argv[1]), "busy")
 print("held", flush=True)
 sys.stdin.read()

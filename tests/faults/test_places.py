@@ -3,10 +3,11 @@
 import pytest
 
 import anchorwatch as aw
-from anchorwatch import commits, places
-from anchorwatch.cli import app
+from anchorwatch.cli import files as places
+from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.store import Partial, damage
+from anchorwatch.trace import atomic_io as commits
+from anchorwatch.trace.store import Partial, damage
 from command import type_in
 from planted import planted, uniform
 from strategies import load
@@ -109,7 +110,9 @@ def test_a_manifest_is_copied_without_being_spelled(monkeypatch):
     trace = planted(uniform(2, 1, 1, 6), prompt=4)
     trace._manifest["tokens"] |= {str(at): "x" for at in range(1000, 201_000)}
     calls = []
-    monkeypatch.setattr("anchorwatch.trace.json.dumps", lambda *given, **_: calls.append(given))
+    monkeypatch.setattr(
+        "anchorwatch.trace.trace.json.dumps", lambda *given, **_: calls.append(given)
+    )
     first = trace.manifest
     assert len(first["tokens"]) > 200_000 and not calls
     first["tokens"]["1000"] = first["model"]["source"] = "another"

@@ -21,9 +21,10 @@ import pytest
 import xarray as xr
 
 import anchorwatch as aw
-from anchorwatch import commits, store
 from anchorwatch.errors import TraceError
-from anchorwatch.store import BLOCK_STEPS, Partial, Spec, damage, extent, opened, write
+from anchorwatch.trace import atomic_io as commits
+from anchorwatch.trace import store
+from anchorwatch.trace.store import BLOCK_STEPS, Partial, Spec, damage, extent, opened, write
 
 STEPS = 13
 KILLED, REFUSED, ABSORBED = 9, 1, 3

@@ -5,8 +5,8 @@ import shutil
 import pytest
 
 import anchorwatch as aw
-from anchorwatch.commits import COMMIT
 from anchorwatch.errors import ModelError
+from anchorwatch.trace.atomic_io import COMMIT
 from anchorwatch.training import fit
 from toy_texts import Texts, fields, tokenizer
 
@@ -69,7 +69,8 @@ def test_files_that_were_added_and_the_trainer_s_own_are_left_alone(folder):
 
 
 def test_a_name_is_found_without_hashing(folder, monkeypatch):
-    from anchorwatch.models import checkpoint, loading
+    from anchorwatch.models import checkpoint
+    from anchorwatch.models import load as loading
 
     def fail(*_, **__):
         raise AssertionError("hashed")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import anchorwatch as aw
-from anchorwatch.trace import Trace
+from anchorwatch.trace.trace import Trace
 
 
 @pytest.fixture(scope="session")

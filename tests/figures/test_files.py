@@ -18,7 +18,7 @@ from anchorwatch import figures, rules
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.figures import style
 from anchorwatch.figures.figure import Figure
-from anchorwatch.provenance import LONGEST_PROMPT, origin
+from anchorwatch.trace.provenance import LONGEST_PROMPT, origin
 
 KINDS = ("pdf", "png", "svg")
 

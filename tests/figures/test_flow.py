@@ -11,7 +11,7 @@ from anchorwatch import figures
 from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.metrics import flow
 from anchorwatch.metrics import rollouts as rollout
-from anchorwatch.trace import ABSENT
+from anchorwatch.trace.trace import ABSENT
 from planted import planted, random_maps
 from references import flow as slow
 

@@ -10,7 +10,7 @@ from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.figures import geometry as figures
 from anchorwatch.figures.style import PALETTE
 from anchorwatch.metrics import geometry, norms
-from anchorwatch.rules import topk
+from anchorwatch.metrics.sink_rules import topk
 from references.geometry import Vectors
 
 P = aw.probes

@@ -8,8 +8,8 @@ from anchorwatch.figures import enrichment, enrichment_depth, meaning_or_place, 
 from anchorwatch.figures.catalogue import draw
 from anchorwatch.metrics import identity as metrics
 from anchorwatch.metrics.meaning import meaning_or_place as measured
+from anchorwatch.metrics.sink_rules import rulli
 from anchorwatch.metrics.tokens import CLASSES
-from anchorwatch.rules import rulli
 from planted import column, planted, uniform
 
 TEXTS = {1: "\n", 2: " .", 3: " the", 4: " anchor", 8: " ship"}

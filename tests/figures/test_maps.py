@@ -7,10 +7,11 @@ from matplotlib.colors import to_hex
 
 import anchorwatch as aw
 import tolerances
-from anchorwatch import figures, rules, strip
+from anchorwatch import figures, rules
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.figures import style
-from anchorwatch.trace import FRESH
+from anchorwatch.trace import render_html as strip
+from anchorwatch.trace.trace import FRESH
 
 
 def mesh(ax):

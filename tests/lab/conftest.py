@@ -8,7 +8,7 @@ from lab_toys import RECIPE, TOY
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
     """Finished runs of three arms, in a folder."""
-    from anchorwatch.lab import making
+    import make_models as making
 
     folder = tmp_path_factory.mktemp("lab-runs")
     for arm in ("mdm-sink", "mdm-gate", "arm"):
@@ -19,7 +19,7 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="session")
 def models(runs, tmp_path_factory):
     """The same, exported."""
-    from anchorwatch.lab import making
+    import make_models as making
 
     folder = tmp_path_factory.mktemp("lab-models")
     for arm in ("mdm-sink", "mdm-gate", "arm"):

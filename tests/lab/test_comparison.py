@@ -6,14 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy
+import variants_page as pages
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import anchorwatch as aw
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.lab import arms, pages, tables
-from anchorwatch.stats import paired_t
+from anchorwatch.metrics.stats import paired_t
+from anchorwatch.training import arms
+from anchorwatch.training import variants as tables
 from tolerances import STATISTIC
 
 finite = st.floats(-50, 50).map(lambda x: round(x, 2))

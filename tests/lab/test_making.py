@@ -6,6 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
+import export_model as exports
+import make_models as making
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,9 @@ from safetensors.torch import load_file
 
 import anchorwatch as aw
 from anchorwatch.errors import SpecError, TrainingError
-from anchorwatch.lab import arms, cards, exports, making, measure
+from anchorwatch.models.zoo import cards
+from anchorwatch.training import arms
+from anchorwatch.training import card_measures as measure
 from anchorwatch.training.log import Line
 from lab_toys import RECIPE, TOY
 

@@ -2,16 +2,20 @@
 
 import json
 
+import export_model as exports
 import numpy as np
 import pytest
 import torch
 
 import anchorwatch as aw
-from anchorwatch.decoding import LowConfidence
-from anchorwatch.lab import exports, measure, noisy, tables, written
+from anchorwatch.evaluation.synthetic import World
+from anchorwatch.generation.decoding import LowConfidence
 from anchorwatch.models.sites import layer_modules
 from anchorwatch.training import bound
-from anchorwatch.worlds import World
+from anchorwatch.training import card_measures as measure
+from anchorwatch.training import noisy_text as noisy
+from anchorwatch.training import variants as tables
+from anchorwatch.training import written_text as written
 from planted import planted
 from tolerances import METRIC, SAME_MATHS
 

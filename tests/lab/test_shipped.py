@@ -9,17 +9,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 
+import export_model as exports
 import numpy as np
 import pytest
 from torch.nn.modules.module import register_module_forward_hook
 from transformers import PreTrainedModel
 
 import anchorwatch as aw
-from anchorwatch.commits import COMMIT, damage
 from anchorwatch.errors import ModelError, TraceError
-from anchorwatch.lab import arms, cards, exports, measure
-from anchorwatch.models.lab import MODELS, NAMES
-from anchorwatch.training import answers
+from anchorwatch.models.zoo import MODELS, NAMES, cards
+from anchorwatch.trace.atomic_io import COMMIT, damage
+from anchorwatch.training import answers, arms
+from anchorwatch.training import card_measures as measure
 from tolerances import SAME_MATHS
 
 RECIPE = MODELS.parents[3] / "recipes" / "lab.toml"

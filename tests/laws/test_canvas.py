@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 import anchorwatch as aw
 import tolerances
-from anchorwatch import loop, schedules, touches
-from anchorwatch.decoding import even_counts
 from anchorwatch.errors import AnchorwatchWarning, ModelError
+from anchorwatch.generation import canvas_edits as touches
+from anchorwatch.generation import loop, schedules
+from anchorwatch.generation.decoding import even_counts
 from anchorwatch.metrics.tables import prompt_id
-from anchorwatch.store import BLOCK_STEPS
-from anchorwatch.trace import FRESH, MASKED, PROMPT, WRITTEN
+from anchorwatch.trace.store import BLOCK_STEPS
+from anchorwatch.trace.trace import FRESH, MASKED, PROMPT, WRITTEN
 from references import canvas as slow
 from strategies import denoisers, denoisings, even, left_to_right, load, prompts, seeds, thresholds
 

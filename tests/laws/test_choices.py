@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anchorwatch as aw
-from anchorwatch.choices import Pool, chosen
+from anchorwatch.edits.select_keys import Pool, chosen
 
 E = aw.edits
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from anchorwatch.errors import SpecError
-from anchorwatch.stats import counts
+from anchorwatch.metrics.stats import counts
 from tolerances import BINOMIAL_ERRORS, PUBLISHED, STATISTIC
 
 few = st.integers(0, 40)

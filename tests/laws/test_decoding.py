@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorwatch.decoding import LowConfidence, even_counts, from_dict
+from anchorwatch.generation.decoding import LowConfidence, even_counts, from_dict
 from strategies import denoisings, left_to_right
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import anchorwatch as aw
 import checkpoints
 import tolerances
-from anchorwatch import editing
+from anchorwatch.edits import runtime as editing
+from anchorwatch.generation.policies import narrow_margin
 from anchorwatch.models import tiny
-from anchorwatch.policies import narrow_margin
 from strategies import denoisers, denoisings, left_to_right, load, prompts, seeds
 
 E, P = aw.edits, aw.probes
@@ -494,7 +494,7 @@ def test_progress_says_when():
 
 
 def test_an_edited_run_that_was_killed_goes_on(tmp_path):
-    from anchorwatch.store import BLOCK_STEPS
+    from anchorwatch.trace.store import BLOCK_STEPS
 
     model = load("tiny/llada")
     decoding = aw.decoding.LowConfidence(2 * BLOCK_STEPS + 3)
@@ -506,7 +506,7 @@ def test_an_edited_run_that_was_killed_goes_on(tmp_path):
 
     from unittest import mock
 
-    from anchorwatch import loop
+    from anchorwatch.generation import loop
 
     take, calls = loop.Job.take, []
 

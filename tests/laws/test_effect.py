@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import anchorwatch as aw
 import tolerances
-from anchorwatch import lockstep, outcomes
-from anchorwatch.controls import Setting, random_controls
+from anchorwatch.edits.controls import Setting, random_controls
 from anchorwatch.errors import AnchorwatchWarning
+from anchorwatch.evaluation import outcomes
+from anchorwatch.evaluation import teacher_forced as lockstep
 from anchorwatch.models import tiny
 from checkpoints import CAUSAL, ENCODERS, MASK, network
 from references import effects as slow
@@ -317,7 +318,7 @@ def test_states_are_those_between_the_layers_of_every_stock_network(tmp_path, ki
 
 @given(st.integers(0, 100), st.integers(0, 100))
 def test_a_random_control_has_the_same_budget_and_none_of_the_edit(seed, run):
-    from anchorwatch.fields import RunShape
+    from anchorwatch.trace.schema import RunShape
 
     setting = Setting(RunShape(8, 3, 4, 4, 12), tuple(range(8, 12)), run)
     (keys,) = random_controls([E.hide_keys([0, 3, 9], form="value", steps=[1])], setting, seed)
@@ -341,7 +342,7 @@ def test_a_random_control_has_the_same_budget_and_none_of_the_edit(seed, run):
 
 @given(st.integers(0, 100), st.integers(0, 100))
 def test_the_control_of_a_list_is_none_of_its_edits_and_nothing_twice(seed, run):
-    from anchorwatch.fields import RunShape
+    from anchorwatch.trace.schema import RunShape
 
     setting = Setting(RunShape(8, 3, 4, 4, 12), tuple(range(8, 12)), run)
     edits = [E.knock_out({(0, 0)}), E.knock_out({(0, 1)}), E.hide_keys([0]), E.hide_keys([1, 2])]

@@ -8,13 +8,13 @@ import pytest
 
 import anchorwatch as aw
 import checkpoints
-from anchorwatch import loop
-from anchorwatch.commits import sealed, unsealed
 from anchorwatch.errors import AnchorwatchWarning, TraceError
 from anchorwatch.evaluation import evaluate, read_results
-from anchorwatch.identity import DECIDING, difference
+from anchorwatch.generation import loop
 from anchorwatch.studies.running import _holding
-from anchorwatch.trace import Trace
+from anchorwatch.trace.atomic_io import sealed, unsealed
+from anchorwatch.trace.model_identity import DECIDING, difference
+from anchorwatch.trace.trace import Trace
 
 D = aw.decoding
 SHORT = D.LowConfidence(10, 10)

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tolerances
-from anchorwatch import outcomes, rules, stats
-from anchorwatch.contrasts import NEVER, Arm, Contrast, trends
-from anchorwatch.outcomes import CLEAN, MOVED, PROPORTIONAL, Indifferent, moved
+from anchorwatch import rules, stats
+from anchorwatch.evaluation import outcomes
+from anchorwatch.evaluation.effect_tables import NEVER, Arm, Contrast, trends
+from anchorwatch.evaluation.outcomes import CLEAN, MOVED, PROPORTIONAL, Indifferent, moved
 from references import effects as slow
 
 tokens = st.lists(st.integers(0, 4), max_size=9).map(np.array)

@@ -253,8 +253,8 @@ def test_a_row_with_an_added_key_is_not_spared():
 
 
 def test_a_run_with_parts_that_was_killed_goes_on(tmp_path):
-    from anchorwatch import loop
-    from anchorwatch.store import BLOCK_STEPS
+    from anchorwatch.generation import loop
+    from anchorwatch.trace.store import BLOCK_STEPS
 
     model, decoding = load("tiny/llada"), D.LowConfidence(2 * BLOCK_STEPS + 3)
     embedding = np.random.default_rng(0).normal(size=(1, 64))

@@ -7,12 +7,12 @@ import torch
 import anchorwatch as aw
 import checkpoints
 import tolerances
-from anchorwatch import loop
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.fields import RunShape
-from anchorwatch.measures import Record, View
-from anchorwatch.regions import Regions
-from anchorwatch.watch import Watch
+from anchorwatch.generation import loop
+from anchorwatch.probes.accumulate import Record, View
+from anchorwatch.probes.recorder import Watch
+from anchorwatch.trace.regions import Regions
+from anchorwatch.trace.schema import RunShape
 from checkpoints import lit_gpt_tensors, network
 from strategies import load
 

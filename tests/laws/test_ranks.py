@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from anchorwatch.errors import SpecError
-from anchorwatch.stats import ranks
+from anchorwatch.metrics.stats import ranks
 from tolerances import STATISTIC
 
 grid = st.integers(-4, 4).map(float)  # few values, so that ties are many

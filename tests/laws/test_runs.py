@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import anchorwatch as aw
 import tolerances
-from anchorwatch.decoding import even_counts
-from anchorwatch.trace import ABSENT, FRESH, MASKED, PROMPT, SPECIAL, WRITTEN
+from anchorwatch.generation.decoding import even_counts
+from anchorwatch.trace.trace import ABSENT, FRESH, MASKED, PROMPT, SPECIAL, WRITTEN
 from strategies import denoisers, denoisings, even, left_to_right, load, prompts, seeds
 
 

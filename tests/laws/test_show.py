@@ -13,9 +13,9 @@ from rich.console import Console
 import anchorwatch as aw
 import checkpoints
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.foreign import one_line, visible
-from anchorwatch.show import film, frames_json, show
-from anchorwatch.trace import FRESH, MASKED, PROMPT, Trace
+from anchorwatch.trace.escape import one_line, visible
+from anchorwatch.trace.render_terminal import film, frames_json, show
+from anchorwatch.trace.trace import FRESH, MASKED, PROMPT, Trace
 from strategies import load
 
 PLAIN = aw.decoding.LowConfidence(2)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import anchorwatch as aw
 from anchorwatch import decoding as decodings
 from anchorwatch.errors import SpecError
-from anchorwatch.rules import Rule, rulli, topk
-from anchorwatch.spelling import DECODINGS, decoding, decoding_of, edit, edits_of
+from anchorwatch.generation.parse import DECODINGS, decoding, decoding_of, edit, edits_of
+from anchorwatch.metrics.sink_rules import Rule, rulli, topk
 
 E = aw.edits
 SOME = st.lists(st.integers(0, 9), min_size=1, max_size=3, unique=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from anchorwatch.errors import SpecError
-from anchorwatch.stats import clusters as stats
+from anchorwatch.metrics.stats import clusters as stats
 from tolerances import BINOMIAL_ERRORS, DRAWN, STATISTIC
 
 finite = st.floats(-50, 50).map(lambda x: round(x, 3))

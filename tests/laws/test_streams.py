@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import anchorwatch as aw
-from anchorwatch import loop
-from anchorwatch.commits import damage
 from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.generation import loop
+from anchorwatch.trace.atomic_io import damage
 from strategies import load
 
 D = aw.decoding

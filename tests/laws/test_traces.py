@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anchorwatch as aw
-from anchorwatch.commits import damage, extent
 from anchorwatch.errors import TraceError
-from anchorwatch.trace import Trace
+from anchorwatch.trace.atomic_io import damage, extent
+from anchorwatch.trace.trace import Trace
 from strategies import denoisings, load, prompts, seeds
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")

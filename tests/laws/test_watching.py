@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 import anchorwatch as aw
 import tolerances
-from anchorwatch.attention import watching
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.models import tiny
+from anchorwatch.models.attention import watching
 from strategies import denoisers, denoisings, left_to_right, load, prompts, seeds
 
 P = aw.probes
@@ -122,7 +122,7 @@ class Column:
         return True
 
     def see(self, call):
-        from anchorwatch.tiles import Want, survey
+        from anchorwatch.probes.reduce import Want, survey
 
         found = survey(
             call, Want(weights=torch.ones(*call.query.shape[:1], 1, call.query.shape[2]))
@@ -221,9 +221,9 @@ def test_a_plan_says_what_a_run_will_keep():
 
 
 def test_the_default_probes_of_a_large_run_stay_under_a_gigabyte():
-    from anchorwatch.fields import RunShape
-    from anchorwatch.plans import Plan, fields_of
-    from anchorwatch.probes import DEFAULT
+    from anchorwatch.generation.plan import Plan, fields_of
+    from anchorwatch.probes.spec import DEFAULT
+    from anchorwatch.trace.schema import RunShape
 
     shape = RunShape(steps=128, layers=32, heads=32, kv_heads=32, positions=1024)
     plan = Plan(128, tuple(fields_of(DEFAULT, shape).values()))

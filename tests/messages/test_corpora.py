@@ -6,9 +6,9 @@ import pytest
 
 from anchorwatch import worlds
 from anchorwatch.errors import ModelError, SpecError
+from anchorwatch.evaluation.synthetic import Backcopy, Distractors, World
 from anchorwatch.training import corpora, sources, tokenizer
 from anchorwatch.training.texts import read_texts
-from anchorwatch.worlds import Backcopy, Distractors, World
 from strategies import load
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import anchorwatch as aw
-from anchorwatch import attention
 from anchorwatch.errors import ModelError, SpecError
+from anchorwatch.models import attention
 from strategies import load
 
 E = aw.edits
@@ -140,7 +140,7 @@ def test_a_kernel_that_ignores_an_edit_stops_the_run(edit):
         return real(replace(call, bias=None), own)
 
     with (
-        mock.patch("anchorwatch.changes.weighed", deaf),
+        mock.patch("anchorwatch.edits.ablation.weighed", deaf),
         pytest.raises(ModelError, match=r"the edit is not alive at layer 0, head \d, row \d"),
     ):
         aw.run(load("tiny/llada"), PROMPT, aw.decoding.LowConfidence(4), edits=[edit])
@@ -149,7 +149,7 @@ def test_a_kernel_that_ignores_an_edit_stops_the_run(edit):
 @pytest.mark.parametrize("form", ["zero", "mean"])
 def test_a_head_that_still_speaks_stops_the_run(form):
     with (
-        mock.patch("anchorwatch.changes._heads", lambda plain, change, out, before: out),
+        mock.patch("anchorwatch.edits.ablation._heads", lambda plain, change, out, before: out),
         pytest.raises(ModelError, match="the edit is not alive at layer 1, head 2"),
     ):
         edit = E.knock_out({(1, 2)}, form=form)

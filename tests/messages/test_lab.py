@@ -4,7 +4,7 @@ import pytest
 
 import anchorwatch as aw
 from anchorwatch.errors import ModelError, SpecError
-from anchorwatch.models import lab
+from anchorwatch.models import zoo as lab
 
 
 def test_an_unknown_lab_model_names_the_four():

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 import anchorwatch as aw
-from anchorwatch import evaluation, limits, places, studies, training
+from anchorwatch import evaluation, studies, training
+from anchorwatch.cli import files as places
 from anchorwatch.errors import AnchorwatchError, SpecError
 from anchorwatch.metrics import files
+from anchorwatch.trace import machine_limits as limits
 from strategies import load
 
 D = aw.decoding
@@ -137,7 +139,7 @@ def test_a_block_of_a_great_length_is_refused_at_once():
 
 
 def test_a_range_of_very_many_numbers_is_refused():
-    from anchorwatch.spelling import edit
+    from anchorwatch.generation.parse import edit
 
     assert edit("hide-keys:0-3").positions == (0, 1, 2, 3)
     for word in ("hide-keys:0-999999999999", "hide-keys:0,steps=0-99999999999"):
@@ -198,7 +200,7 @@ def test_a_setting_that_cannot_be_parsed_is_said(tmp_path, value):
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"\0", b'"'])
 def test_a_table_of_variants_that_is_none_is_said(tmp_path, content):
-    from anchorwatch.lab.tables import variants
+    from anchorwatch.training.variants import variants
 
     path = tmp_path / "variants.csv"
     path.write_bytes(content)
@@ -232,7 +234,7 @@ def test_a_name_that_no_file_can_have_is_refused(monkeypatch, tmp_path, use):
 
 
 def test_a_file_without_an_end_is_not_read_to_it():
-    from anchorwatch import inputs
+    from anchorwatch.trace import input_files as inputs
 
     with pytest.raises(OSError, match="zero is a device, not a plain file"):
         inputs.read_plain(Path("/dev/zero"), most=1000)

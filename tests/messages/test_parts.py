@@ -7,9 +7,8 @@ import pytest
 import torch
 
 import anchorwatch as aw
-from anchorwatch import attention
 from anchorwatch.errors import ModelError, SpecError
-from anchorwatch.models import tiny
+from anchorwatch.models import attention, tiny
 from anchorwatch.models.parts import Alone, Worn
 from strategies import load
 
@@ -160,7 +159,7 @@ def test_an_added_key_is_proved_at_every_layer(part, layer):
 def test_a_hidden_key_is_proved_at_every_layer(layer):
     from dataclasses import replace
 
-    from anchorwatch import changes
+    from anchorwatch.edits import ablation as changes
 
     real = changes.weighed
 
@@ -168,7 +167,7 @@ def test_a_hidden_key_is_proved_at_every_layer(layer):
         return real(replace(call, bias=None) if call.layer == layer else call, value)
 
     with (
-        mock.patch("anchorwatch.changes.weighed", forgets),
+        mock.patch("anchorwatch.edits.ablation.weighed", forgets),
         pytest.raises(ModelError, match=f"not alive at layer {layer}, head"),
     ):
         edits = [E.hide_keys([1])]
@@ -244,7 +243,7 @@ def test_a_register_that_is_not_seen_or_does_not_see_stops_the_run(name, form):
 
 def test_a_live_edit_does_not_vouch_for_a_dead_one():
     """The second edit acts from another step on, and is asked for its own proof then."""
-    from anchorwatch import changes
+    from anchorwatch.edits import ablation as changes
 
     real, calls = changes.weighed, []
 
@@ -258,7 +257,7 @@ def test_a_live_edit_does_not_vouch_for_a_dead_one():
 
     edits = [E.hide_keys([1]), E.hide_keys([2], steps=[1])]
     with (
-        mock.patch("anchorwatch.changes.weighed", tires),
+        mock.patch("anchorwatch.edits.ablation.weighed", tires),
         pytest.raises(ModelError, match=r"not alive at layer 0.* hidden keys' share of each row"),
     ):
         aw.run(load("tiny/llada"), PROMPT, aw.decoding.LowConfidence(4), edits=edits)

@@ -3,7 +3,7 @@
 import sys
 import time
 
-from anchorwatch.progress import Progress
+from anchorwatch.trace.progress_bar import Progress
 
 
 def test_a_bar_inside_a_bar_is_silent(monkeypatch):

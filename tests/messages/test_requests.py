@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import anchorwatch as aw
-from anchorwatch.commits import damage
 from anchorwatch.errors import AnchorwatchError, SpecError, TraceError
+from anchorwatch.trace.atomic_io import damage
 from strategies import load
 
 P, D = aw.probes, aw.decoding

@@ -11,8 +11,8 @@ import shutil
 import numpy as np
 import pytest
 
-from anchorwatch.commits import commit
 from anchorwatch.errors import AnchorwatchWarning, SpecError, TrainingError
+from anchorwatch.trace.atomic_io import commit
 from anchorwatch.training import checkpoints, fit, log, read
 from anchorwatch.training.log import Log
 from anchorwatch.training.spec import from_dict

@@ -9,8 +9,8 @@ import tolerances
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import amounts as metrics
 from anchorwatch.metrics.nulls import members
+from anchorwatch.metrics.sink_rules import gu, mass, ratio, rulli, topk, zscore
 from anchorwatch.metrics.tables import NUMBERS
-from anchorwatch.rules import gu, mass, ratio, rulli, topk, zscore
 from planted import column, planted, random_maps, uniform
 from references import sinks as slow
 

@@ -11,7 +11,7 @@ from anchorwatch.metrics import files
 from anchorwatch.metrics.nulls import indifferent
 from anchorwatch.metrics.overlaps import _between
 from anchorwatch.metrics.reading import slabs
-from anchorwatch.trace import Trace
+from anchorwatch.trace.trace import Trace
 from planted import column, planted, random_maps, uniform
 from references import movement as slow
 

@@ -10,7 +10,7 @@ import tolerances
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import flow as metrics
 from anchorwatch.metrics.tables import NUMBERS
-from anchorwatch.trace import ABSENT, Trace
+from anchorwatch.trace.trace import ABSENT, Trace
 from planted import planted, random_maps, uniform
 from references import flow as slow
 

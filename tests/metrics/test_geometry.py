@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 import anchorwatch as aw
 import checkpoints
 import tolerances
-from anchorwatch.attention import watching
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import geometry
 from anchorwatch.metrics.nulls import members
-from anchorwatch.rules import gu, ratio, topk
+from anchorwatch.metrics.sink_rules import gu, ratio, topk
+from anchorwatch.models.attention import watching
 from checkpoints import network
 from planted import planted, uniform
 from references import geometry as slow

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics import headtypes as metrics
 from anchorwatch.metrics import movement, overlaps
-from anchorwatch.rules import rulli
+from anchorwatch.metrics.sink_rules import rulli
 from moving import RULE, made_of_maps, moving, row, same, told, with_blocks
 from planted import planted, random_maps, uniform
 from references import movement as slow

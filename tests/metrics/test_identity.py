@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import tolerances
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.identity import enrichment, sink_tokens, structure, structure_trend
+from anchorwatch.metrics.sink_rules import rulli, topk
 from anchorwatch.metrics.tokens import CLASSES
-from anchorwatch.rules import rulli, topk
 from planted import MASK_ID, column, planted, random_maps, uniform
 from references import identity as slow
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tolerances
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import lifetimes as metrics
-from anchorwatch.stats import odds_ratio
+from anchorwatch.metrics.stats import odds_ratio
 from moving import RULE, made_of_maps, moving, row, same, told
 from planted import column, planted, uniform
 from references import movement as slow

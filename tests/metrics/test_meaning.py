@@ -20,10 +20,10 @@ from anchorwatch.metrics.meaning import (
     split_table,
 )
 from anchorwatch.metrics.reading import slabs
+from anchorwatch.metrics.sink_rules import rulli
 from anchorwatch.metrics.tables import prompt_id
 from anchorwatch.metrics.tokens import CLASSES, step_classes
-from anchorwatch.rules import rulli
-from anchorwatch.trace import Trace
+from anchorwatch.trace.trace import Trace
 from planted import MASK_ID, planted, random_maps, uniform
 from references import identity as slow
 

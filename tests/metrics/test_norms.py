@@ -11,7 +11,7 @@ import anchorwatch as aw
 import tolerances
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import norms
-from anchorwatch.rules import ratio, topk
+from anchorwatch.metrics.sink_rules import ratio, topk
 from planted import column, planted, random_maps, uniform
 from references import geometry as slow
 from strategies import load

@@ -11,8 +11,8 @@ import anchorwatch as aw
 import tolerances
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import retrieval
-from anchorwatch.rules import rulli, topk
-from anchorwatch.trace import Trace
+from anchorwatch.metrics.sink_rules import rulli, topk
+from anchorwatch.trace.trace import Trace
 from planted import planted, random_maps, uniform
 from references import retrieval as slow
 from strategies import load

@@ -12,11 +12,11 @@ import anchorwatch as aw
 import checkpoints
 import tolerances
 from anchorwatch.errors import AnchorwatchWarning, SpecError, TraceError
-from anchorwatch.fields import Field
 from anchorwatch.metrics import rollouts as metrics
 from anchorwatch.metrics.nulls import _spans
 from anchorwatch.metrics.tables import NUMBERS
-from anchorwatch.trace import ABSENT, PROMPT, Trace, make_trace
+from anchorwatch.trace.schema import Field
+from anchorwatch.trace.trace import ABSENT, PROMPT, Trace, make_trace
 from checkpoints import MASK, network
 from planted import column, planted, random_maps, uniform
 from references import flow as slow

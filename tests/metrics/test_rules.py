@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 from anchorwatch import rules
 from anchorwatch.errors import SpecError
-from anchorwatch.rules import RESOLUTION, gu, mass, ratio, robust_zscore, rulli, topk, zscore
+from anchorwatch.metrics.sink_rules import (
+    RESOLUTION,
+    gu,
+    mass,
+    ratio,
+    robust_zscore,
+    rulli,
+    topk,
+    zscore,
+)
 
 ALL = (rulli(), rulli(3, "percent"), zscore(), robust_zscore(), gu(), ratio(), topk(3), mass())
 

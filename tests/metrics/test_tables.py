@@ -11,8 +11,8 @@ import tolerances
 from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.metrics.amounts import sinks
 from anchorwatch.metrics.cells import Quantity, collapse, mean, ratio, stacked, total
+from anchorwatch.metrics.sink_rules import rulli
 from anchorwatch.metrics.tables import NUMBERS, beside, tabulate
-from anchorwatch.rules import rulli
 from planted import column, planted, uniform
 
 

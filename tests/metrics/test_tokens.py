@@ -16,7 +16,7 @@ from anchorwatch.metrics.tokens import (
     step_classes,
     token_names,
 )
-from anchorwatch.trace import SPECIAL, Trace
+from anchorwatch.trace.trace import SPECIAL, Trace
 from planted import MASK_ID, planted, uniform
 
 

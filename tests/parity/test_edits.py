@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 import anchorwatch as aw
 import checkpoints
 import tolerances
-from anchorwatch.attention import Call
-from anchorwatch.changes import Change, applied
-from anchorwatch.tiles import Want, survey
+from anchorwatch.edits.ablation import Change, applied
+from anchorwatch.models.attention import Call
+from anchorwatch.probes.reduce import Want, survey
 from checkpoints import CAUSAL, ENCODERS, MASK, network
 from references import attention as dense
 from references import edits as slow

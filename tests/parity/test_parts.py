@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 import anchorwatch as aw
 import checkpoints
 import tolerances
-from anchorwatch import attention
-from anchorwatch.added import Added, products
-from anchorwatch.attention import Call, with_added
-from anchorwatch.models import tiny, variants
+from anchorwatch.models import attention, tiny, variants
+from anchorwatch.models.attention import Call, with_added
+from anchorwatch.models.extra_keys import Added, products
 from anchorwatch.models.fits import fitted
 from anchorwatch.models.parts import capture
-from anchorwatch.tiles import Want, survey
+from anchorwatch.probes.reduce import Want, survey
 from checkpoints import CAUSAL, ENCODERS, MASK, network
 from references import parts as slow
 from strategies import load

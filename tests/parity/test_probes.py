@@ -227,7 +227,7 @@ class Keep:
 
 
 def calls_of(model, canvas):
-    from anchorwatch.attention import watching
+    from anchorwatch.models.attention import watching
 
     keep = Keep()
     with watching(keep):

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tolerances
-from anchorwatch.attention import Call, _flash
-from anchorwatch.tiles import Want, survey
+from anchorwatch.models.attention import Call, _flash
+from anchorwatch.probes.reduce import Want, survey
 from references import attention as dense
 
 

@@ -14,8 +14,8 @@ import torch
 from scipy import stats as scipy_stats
 
 import tolerances as t
-from anchorwatch.attention import watching
 from anchorwatch.models import tiny
+from anchorwatch.models.attention import watching
 from checkpoints import CAUSAL, ENCODERS, GOLDEN, MASK, lit_gpt_tensors, network
 from references import attention as dense
 from references.bounds import over_mask_sets
@@ -116,7 +116,7 @@ def test_mistakes_in_sums_of_shares_are_far_over_theirs():
 
 @pytest.mark.parametrize(("groups", "sharpness"), [(1, 0.3), (2, 2.0)])
 def test_mistakes_in_random_calls_are_far_over_what_their_sizes_allow(groups, sharpness):
-    from anchorwatch.attention import Call
+    from anchorwatch.models.attention import Call
 
     torch.manual_seed(0)
     query = sharpness * torch.randn(1, 4, 30, 16)

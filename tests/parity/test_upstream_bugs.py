@@ -7,9 +7,9 @@ import torch
 import anchorwatch as aw
 import tolerances
 from anchorwatch.errors import SpecError
+from anchorwatch.generation.policies import choose
+from anchorwatch.generation.schedules import Draft, Turn, turns
 from anchorwatch.models import tiny
-from anchorwatch.policies import choose
-from anchorwatch.schedules import Draft, Turn, turns
 from strategies import load
 
 PROMPT = list(range(300, 306))

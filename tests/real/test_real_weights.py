@@ -13,8 +13,8 @@ import torch
 from transformers import AlbertForMaskedLM, AutoModelForCausalLM, BertForMaskedLM
 
 import anchorwatch as aw
-from anchorwatch.decoding import LeftToRight, LowConfidence
 from anchorwatch.errors import AnchorwatchWarning, WeightsError
+from anchorwatch.generation.decoding import LeftToRight, LowConfidence
 from anchorwatch.models.proof import weights_digest
 
 pytestmark = pytest.mark.real

@@ -6,7 +6,7 @@ It takes passages apart again by the wordings of the relations, so that what an 
 
 import re
 
-from anchorwatch.worlds.relations import RELATIONS
+from anchorwatch.evaluation.synthetic.relations import RELATIONS
 
 NAME = r"[A-Z][a-z]+"
 TOWN = r"(?:wick|stead|haven|ford|ness|holm)"

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from anchorwatch.metrics.reading import slabs
-from anchorwatch.rules import zscore
-from anchorwatch.studies.anchors import (
+from anchorwatch.metrics.sink_rules import zscore
+from anchorwatch.studies.papers.floating.anchor_rule import (
     absorbed_beyond,
     drifts,
     greatest_beyond,
     onsets,
     predicting_turnover,
 )
-from anchorwatch.trace import Trace
+from anchorwatch.trace.trace import Trace
 from planted import column, planted, random_maps, uniform
 from tolerances import METRIC
 

@@ -3,9 +3,9 @@
 import pytest
 
 from anchorwatch.errors import SpecError
-from anchorwatch.studies.catalogue import STUDIES, claims
 from anchorwatch.studies.estimates import SEED
 from anchorwatch.studies.needs import Need, Seeds
+from anchorwatch.studies.papers import STUDIES, claims
 
 
 def test_all_claims_are_registered_once():

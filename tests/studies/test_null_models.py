@@ -12,27 +12,25 @@ import pandas as pd
 import pytest
 import scipy.special
 
-from anchorwatch.studies import (
-    floating_answers,
-    floating_depth,
-    floating_flow,
-    floating_tasks,
-    sink_token_changed,
-    sink_token_inside,
-    sink_token_seeds,
-    sink_token_trained,
-    sinks_causes,
-    sinks_hidden,
-    sinks_moving,
-)
-from anchorwatch.studies.catalogue import claims
 from anchorwatch.studies.claim import GREATER, LESS, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.correlations import Correlation
 from anchorwatch.studies.discrete import mean_score
 from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
 from anchorwatch.studies.findings import judged
 from anchorwatch.studies.least import Least
-from anchorwatch.studies.sinks_kinds import _correlation
+from anchorwatch.studies.papers import claims
+from anchorwatch.studies.papers.floating import answers as floating_answers
+from anchorwatch.studies.papers.floating import depth as floating_depth
+from anchorwatch.studies.papers.floating import flow as floating_flow
+from anchorwatch.studies.papers.floating import tasks as floating_tasks
+from anchorwatch.studies.papers.sink_token import changed as sink_token_changed
+from anchorwatch.studies.papers.sink_token import inside as sink_token_inside
+from anchorwatch.studies.papers.sink_token import seeds as sink_token_seeds
+from anchorwatch.studies.papers.sink_token import trained as sink_token_trained
+from anchorwatch.studies.papers.sinks import causes as sinks_causes
+from anchorwatch.studies.papers.sinks import hidden as sinks_hidden
+from anchorwatch.studies.papers.sinks import moving as sinks_moving
+from anchorwatch.studies.papers.sinks.kinds import _correlation
 from anchorwatch.studies.verdicts import ALPHA, REFUTED, SUPPORTED, verdicts
 from evidenced import answered, looked_at, opened, seeds
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anchorwatch.studies.catalogue import claims
+from anchorwatch.studies.papers import claims
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import TRUTHS
 

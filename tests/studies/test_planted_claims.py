@@ -3,15 +3,13 @@
 import numpy as np
 import pytest
 
-from anchorwatch.studies import (
-    floating_anchors,
-    floating_answers,
-    sink_token_trained,
-    sinks_hidden,
-    sinks_seen,
-)
-from anchorwatch.studies.catalogue import claims
 from anchorwatch.studies.claim import Evidence
+from anchorwatch.studies.papers import claims
+from anchorwatch.studies.papers.floating import anchors as floating_anchors
+from anchorwatch.studies.papers.floating import answers as floating_answers
+from anchorwatch.studies.papers.sink_token import trained as sink_token_trained
+from anchorwatch.studies.papers.sinks import hidden as sinks_hidden
+from anchorwatch.studies.papers.sinks import seen as sinks_seen
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED, verdicts
 from evidenced import (
     TRUTHS,

@@ -5,11 +5,13 @@ import pandas as pd
 import pytest
 
 from anchorwatch.errors import EvidenceError
-from anchorwatch.studies import floating_anchors, floating_layers, floating_origin
-from anchorwatch.studies.catalogue import claims
 from anchorwatch.studies.estimates import PROMPT, SEED, Estimate
 from anchorwatch.studies.evidence import Traced
 from anchorwatch.studies.least import Greatest, Least
+from anchorwatch.studies.papers import claims
+from anchorwatch.studies.papers.floating import anchors as floating_anchors
+from anchorwatch.studies.papers.floating import layers as floating_layers
+from anchorwatch.studies.papers.floating import origin as floating_origin
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import TRUTHS, judged_truly, jumping, planting, said, traces
 from floated import LENGTH, STEPS, layered, peaked

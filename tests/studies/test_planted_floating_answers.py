@@ -5,16 +5,14 @@ import pandas as pd
 import pytest
 
 from anchorwatch.errors import EvidenceError
-from anchorwatch.studies import (
-    floating_answers,
-    floating_depth,
-    floating_flow,
-    floating_heads,
-    floating_tasks,
-)
-from anchorwatch.studies.catalogue import claims
 from anchorwatch.studies.discrete import mean_score
 from anchorwatch.studies.estimates import ITEM, Estimate
+from anchorwatch.studies.papers import claims
+from anchorwatch.studies.papers.floating import answers as floating_answers
+from anchorwatch.studies.papers.floating import depth as floating_depth
+from anchorwatch.studies.papers.floating import flow as floating_flow
+from anchorwatch.studies.papers.floating import heads as floating_heads
+from anchorwatch.studies.papers.floating import tasks as floating_tasks
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import TRUTHS, answered, judged_truly, planting, right, said
 

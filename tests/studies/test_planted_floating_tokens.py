@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from anchorwatch.errors import EvidenceError
-from anchorwatch.studies import floating_anchors, floating_tasks, sets
-from anchorwatch.studies.catalogue import claims
+from anchorwatch.studies import sets
 from anchorwatch.studies.evidence import Traced
+from anchorwatch.studies.papers import claims
+from anchorwatch.studies.papers.floating import anchors as floating_anchors
+from anchorwatch.studies.papers.floating import tasks as floating_tasks
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import TRUTHS, judged_truly, planting, said
 from floated import LENGTH, STEPS, layered, peaked

@@ -5,14 +5,12 @@ import pandas as pd
 import pytest
 
 from anchorwatch.errors import EvidenceError
-from anchorwatch.studies import (
-    sink_token_changed,
-    sink_token_inside,
-    sink_token_seeds,
-    sink_token_trained,
-)
 from anchorwatch.studies.evidence import Traced
-from anchorwatch.studies.sink_token import CLAIMS
+from anchorwatch.studies.papers.sink_token import CLAIMS
+from anchorwatch.studies.papers.sink_token import changed as sink_token_changed
+from anchorwatch.studies.papers.sink_token import inside as sink_token_inside
+from anchorwatch.studies.papers.sink_token import seeds as sink_token_seeds
+from anchorwatch.studies.papers.sink_token import trained as sink_token_trained
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import (
     TRUTHS,

@@ -6,21 +6,19 @@ import pytest
 
 from anchorwatch.errors import EvidenceError
 from anchorwatch.metrics.cells import Quantity
-from anchorwatch.studies import (
-    sinks_causes,
-    sinks_hidden,
-    sinks_kinds,
-    sinks_layers,
-    sinks_moving,
-    sinks_seen,
-)
 from anchorwatch.studies.budget import budget
 from anchorwatch.studies.claim import Evidence
 from anchorwatch.studies.depths import FIRST, LAST, pooled
 from anchorwatch.studies.evidence import Traced
-from anchorwatch.studies.floating_answers import GAIN
+from anchorwatch.studies.papers.floating.answers import GAIN
+from anchorwatch.studies.papers.sinks import CLAIMS
+from anchorwatch.studies.papers.sinks import causes as sinks_causes
+from anchorwatch.studies.papers.sinks import hidden as sinks_hidden
+from anchorwatch.studies.papers.sinks import kinds as sinks_kinds
+from anchorwatch.studies.papers.sinks import layers as sinks_layers
+from anchorwatch.studies.papers.sinks import moving as sinks_moving
+from anchorwatch.studies.papers.sinks import seen as sinks_seen
 from anchorwatch.studies.predicting import pair_sinks, sink_moves
-from anchorwatch.studies.sinks import CLAIMS
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import (
     TRUTHS,

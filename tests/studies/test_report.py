@@ -10,7 +10,6 @@ import pytest
 
 import reported
 from anchorwatch.studies import pages as text
-from anchorwatch.studies.catalogue import claims
 from anchorwatch.studies.claim import (
     EQUAL,
     GREATER,
@@ -24,8 +23,9 @@ from anchorwatch.studies.claim import (
 from anchorwatch.studies.estimates import Estimate
 from anchorwatch.studies.evidence import Traced, by_prompt
 from anchorwatch.studies.findings import Judged, Study
-from anchorwatch.studies.floating_answers import GAIN
 from anchorwatch.studies.needs import Runs
+from anchorwatch.studies.papers import claims
+from anchorwatch.studies.papers.floating.answers import GAIN
 from anchorwatch.studies.planning import Plan
 from anchorwatch.studies.report import sentences
 from anchorwatch.studies.report.comparison import sections

@@ -5,14 +5,14 @@ import pytest
 import scipy.spatial.distance
 
 import anchorwatch as aw
-from anchorwatch.edits import knock_out, random_heads
+from anchorwatch.edits.spec import knock_out, random_heads
 from anchorwatch.errors import EvidenceError
-from anchorwatch.models.loading import load
-from anchorwatch.studies import rows_floating as made
+from anchorwatch.models.load import load
 from anchorwatch.studies import sets
+from anchorwatch.studies.experiments import ROWS
+from anchorwatch.studies.experiments import floating as made
 from anchorwatch.studies.reading import Reads, right
-from anchorwatch.studies.rows import ROWS
-from anchorwatch.trace import MASKED
+from anchorwatch.trace.trace import MASKED
 from tolerances import METRIC
 
 

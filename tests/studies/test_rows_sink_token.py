@@ -6,13 +6,14 @@ import torch
 
 import anchorwatch as aw
 import checkpoints
-from anchorwatch.decoding import LowConfidence
-from anchorwatch.edits import gate, sink_token
+from anchorwatch.edits.spec import gate, sink_token
 from anchorwatch.errors import SpecError
-from anchorwatch.lab import arms, noisy
-from anchorwatch.studies import rows_sink_token as made
+from anchorwatch.generation.decoding import LowConfidence
 from anchorwatch.studies import sets
+from anchorwatch.studies.experiments import sink_token as made
 from anchorwatch.studies.sets import Shown
+from anchorwatch.training import arms
+from anchorwatch.training import noisy_text as noisy
 from anchorwatch.training.loop import fit
 from lab_toys import RECIPE, TOY
 from references.parts import with_sinks

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import tolerances
-from anchorwatch.models.loading import load
-from anchorwatch.studies import rows_sinks
-from anchorwatch.studies.rows import ROWS
-from anchorwatch.trace import MASKED, PROMPT, WRITTEN
+from anchorwatch.models.load import load
+from anchorwatch.studies.experiments import ROWS
+from anchorwatch.studies.experiments import sinks as rows_sinks
+from anchorwatch.trace.trace import MASKED, PROMPT, WRITTEN
 from planted import column
 
 

@@ -139,7 +139,7 @@ def test_only_models_that_the_claims_need_are_loaded(tmp_path, monkeypatch):
 
 
 def test_a_model_may_be_a_path(tmp_path):
-    lab = Path(studies.__file__).parents[1] / "lab" / "models"
+    lab = Path(studies.__file__).parents[1] / "models" / "zoo"
     given = {"model": lab / "mdm", "against": lab / "arm", "budget": SMALL}
     assert studies.plan(["sinks/H3"], **given, out=tmp_path / "out").lacking == {}
 

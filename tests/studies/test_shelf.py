@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from anchorwatch.edits import hide_sinks
+from anchorwatch.edits.spec import hide_sinks
 from anchorwatch.errors import AnchorwatchWarning, EvidenceError, TraceError
 from anchorwatch.studies import shelf as shelves
 from anchorwatch.studies.budget import Budget

@@ -161,7 +161,7 @@ def _be_child(command: Command, folder: Path, streams: Path, fault: Fault | None
 
 def _run(command: Command) -> int:
     """What the entry point does; a function is called instead, and refuses as a command does."""
-    from anchorwatch import cli
+    from anchorwatch.cli import app as cli
     from anchorwatch.errors import AnchorwatchError
 
     try:

@@ -56,7 +56,7 @@ class Hurt:
 
 def read_card() -> None:
     """As a study reads the card of a lab model."""
-    from anchorwatch.lab.cards import read
+    from anchorwatch.models.zoo.cards import read
 
     os.write(1, json.dumps(read("mdm")).encode())
 

@@ -97,7 +97,7 @@ def write_pickle(folder: Path) -> None:
     import torch
     from safetensors.torch import load_file
 
-    from anchorwatch.models.lab import MODELS
+    from anchorwatch.models.zoo import MODELS
 
     shutil.copytree(MODELS / "mdm", folder / "old")
     weights = folder / "old" / "model.safetensors"
@@ -111,7 +111,7 @@ def make_converted(folder: Path) -> None:
 
 
 def make_lab(folder: Path) -> None:
-    from anchorwatch.models.lab import MODELS
+    from anchorwatch.models.zoo import MODELS
 
     shutil.copytree(MODELS / "mdm", folder / "mdm")
 

@@ -6,10 +6,14 @@ from importlib import import_module
 SLOW = (
     *("matplotlib.pyplot", "pandas", "pyarrow.parquet", "scipy.stats", "torch", "xarray", "zarr"),
     *("transformers.modeling_utils", "safetensors.torch"),
-    *("anchorwatch.cli", "anchorwatch.effects", "anchorwatch.evaluation.grid"),
+    *("anchorwatch.cli.app", "anchorwatch.evaluation.effect", "anchorwatch.evaluation.grid"),
     *("anchorwatch.explorer.export", "anchorwatch.explorer.server"),
-    *("anchorwatch.figures.catalogue", "anchorwatch.lab.cards", "anchorwatch.metrics.everything"),
-    *("anchorwatch.models.convert", "anchorwatch.models.loading", "anchorwatch.studies.running"),
+    *(
+        "anchorwatch.figures.catalogue",
+        "anchorwatch.models.zoo.cards",
+        "anchorwatch.metrics.everything",
+    ),
+    *("anchorwatch.models.convert", "anchorwatch.models.load", "anchorwatch.studies.running"),
     *("anchorwatch.studies.pages", "anchorwatch.studies.report.writing"),
     *("anchorwatch.evaluation.harness", "lm_eval._cli", "anchorwatch.training.loop"),
 )

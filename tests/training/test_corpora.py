@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anchorwatch as aw
+from anchorwatch.evaluation.synthetic import World, fragments, split_of
+from anchorwatch.evaluation.synthetic.names import _UNWANTED, _pool
 from anchorwatch.models.families import by_name
 from anchorwatch.models.tokens import find_mask, load_tokenizer, specials_of
 from anchorwatch.training import corpora, sources, tokenizer
 from anchorwatch.training.texts import _held_out, python_prose, read_texts
-from anchorwatch.worlds import World, fragments, split_of
-from anchorwatch.worlds.names import _UNWANTED, _pool
 from checkpoints import llada_config, llada_names, network, tensors_of, write
 from references import reading
 from tolerances import BINOMIAL_ERRORS
@@ -289,7 +289,7 @@ def test_a_first_row_of_no_kind_is_refused(corpus):
 
 
 def test_a_backcopy_row_is_its_words(vocabulary):
-    from anchorwatch.worlds import Backcopy
+    from anchorwatch.evaluation.synthetic import Backcopy
 
     row = sources.Backcopy(triggers=0.2).open(sources.Place(vocabulary, 64, "train", 9))(2)
     text = " " + " ".join(Backcopy(0.2).words(9, 2, 64))

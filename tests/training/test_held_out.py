@@ -6,8 +6,8 @@ import torch
 
 import anchorwatch as aw
 from anchorwatch.errors import SpecError
+from anchorwatch.evaluation.synthetic import Item, Passage
 from anchorwatch.training import answers, bound, by_length, fit
-from anchorwatch.worlds import Item, Passage
 from references.bounds import over_orders
 from tolerances import METRIC, SAME_MATHS, SHUFFLED
 from toy_texts import MASK, WORDS, Text, Texts, fields, tokenizer

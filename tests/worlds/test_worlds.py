@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorwatch import worlds
-from anchorwatch.worlds import Distractors, Draw, Item, World, fragments, split_of
-from anchorwatch.worlds.chains import TRIGGERS, WORDS, Backcopy
-from anchorwatch.worlds.names import KINDS, SPLITS, draw_name, likeliest
-from anchorwatch.worlds.relations import RELATIONS
+from anchorwatch.evaluation.synthetic import Distractors, Draw, Item, World, fragments, split_of
+from anchorwatch.evaluation.synthetic.chains import TRIGGERS, WORDS, Backcopy
+from anchorwatch.evaluation.synthetic.names import KINDS, SPLITS, draw_name, likeliest
+from anchorwatch.evaluation.synthetic.relations import RELATIONS
 from references import reading
 from tolerances import BINOMIAL_ERRORS
 

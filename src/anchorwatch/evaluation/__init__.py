@@ -6,7 +6,7 @@ need no torch.
 
 from typing import TYPE_CHECKING
 
-from anchorwatch.lazy import attributes
+from anchorwatch import lazy_attributes
 
 if TYPE_CHECKING:
     from anchorwatch.evaluation import contexts, prompts, scores, tables
@@ -43,7 +43,7 @@ _LAZY = {
     "template": "prompts",
 }
 
-_MODULES = ("contexts", "prompts", "scores", "tables")
+_MODULES = {name: name for name in ("contexts", "prompts", "scores", "tables")}
 
 __all__ = [
     "Context",
@@ -71,7 +71,7 @@ __all__ = [
 ]
 
 
-__getattr__ = attributes("anchorwatch.evaluation", _LAZY, _MODULES)
+__getattr__ = lazy_attributes("anchorwatch.evaluation", _LAZY, _MODULES)
 
 
 def __dir__() -> list[str]:

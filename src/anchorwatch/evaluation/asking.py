@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from anchorwatch.decoding import Blocks, Decoding, LeftToRight, LowConfidence
-from anchorwatch.edits import Edit
+from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import ItemError, PromptError, SpecError
 from anchorwatch.evaluation.contexts import Context
 from anchorwatch.evaluation.prompts import Template, check_start, extracted, until_end
 from anchorwatch.evaluation.scores import containment, score_all
+from anchorwatch.evaluation.synthetic import Draw, Item
+from anchorwatch.generation.decoding import Blocks, Decoding, LeftToRight, LowConfidence
+from anchorwatch.generation.run import plan, run_many
 from anchorwatch.models.model import Model
-from anchorwatch.probes import Probe
-from anchorwatch.runs import plan, run_many
-from anchorwatch.trace import Trace
-from anchorwatch.worlds import Draw, Item
+from anchorwatch.probes.spec import Probe
+from anchorwatch.trace.trace import Trace
 
 LENGTH = 16
 """Positions of an answer, unless a decoding says otherwise."""

@@ -29,9 +29,9 @@ from typing import Any
 
 from anchorwatch.errors import ItemError, SpecError
 from anchorwatch.evaluation.scores import holds, normalised
+from anchorwatch.evaluation.synthetic import Draw, Item, Passage
+from anchorwatch.evaluation.synthetic.item import NO_HOP
 from anchorwatch.evaluation.tasks import item_key
-from anchorwatch.worlds import Draw, Item, Passage
-from anchorwatch.worlds.item import NO_HOP
 
 LONGEST_NUMBER = 9
 """Digits of a number of passages, typos or masks."""

@@ -12,12 +12,12 @@ from typing import Any
 
 import pandas as pd
 
-from anchorwatch.commits import place
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.contexts import LAYOUTS, Context, context
 from anchorwatch.evaluation.results import TRACES, Results
 from anchorwatch.evaluation.tables import KEYS, NUMBERS, SCORE, accuracy
-from anchorwatch.trace import Trace, read
+from anchorwatch.trace.atomic_io import place
+from anchorwatch.trace.trace import Trace, read
 
 
 def curve(results: Results, test: str, score: str = SCORE) -> pd.DataFrame:

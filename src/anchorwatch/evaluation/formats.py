@@ -17,8 +17,8 @@ from typing import Any
 
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.scores import holds
-from anchorwatch.worlds import Item, Passage
-from anchorwatch.worlds.item import NO_HOP, PASSAGE_KINDS
+from anchorwatch.evaluation.synthetic import Item, Passage
+from anchorwatch.evaluation.synthetic.item import NO_HOP, PASSAGE_KINDS
 
 RETRIEVED = "hard"
 """What a file brings beside the gold was found for the question: a hard distractor."""

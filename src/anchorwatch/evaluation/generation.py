@@ -7,8 +7,8 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from anchorwatch.decoding import Decoding
 from anchorwatch.errors import SpecError
+from anchorwatch.generation.decoding import Decoding
 
 _SAMPLING = ("temperature", "top_p", "top_k")
 _NEUTRAL = {"num_beams": 1, "repetition_penalty": 1.0, "num_return_sequences": 1}

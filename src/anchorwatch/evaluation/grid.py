@@ -18,12 +18,8 @@ from typing import Any
 import torch
 import transformers
 
-from anchorwatch import limits
-from anchorwatch._version import __version__
-from anchorwatch.asks import checked_seed
-from anchorwatch.commits import place, refuse_inside_trace
-from anchorwatch.decoding import Decoding
-from anchorwatch.edits import Edit
+from anchorwatch import __version__
+from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import ItemError, PromptError, SpecError
 from anchorwatch.evaluation.asking import (
     How,
@@ -50,15 +46,19 @@ from anchorwatch.evaluation.results import (
     made,
     row_of,
 )
+from anchorwatch.evaluation.synthetic import Item
 from anchorwatch.evaluation.tasks import Task, item_key
 from anchorwatch.evaluation.tasks import task as named_task
-from anchorwatch.inputs import open_plain
-from anchorwatch.models.loading import find, load
+from anchorwatch.generation.decoding import Decoding
+from anchorwatch.generation.plan import edit_list, probe_list
+from anchorwatch.generation.prepare import checked_seed
+from anchorwatch.models.load import find, load
 from anchorwatch.models.model import Model
-from anchorwatch.plans import edit_list, probe_list
-from anchorwatch.probes import Probe
-from anchorwatch.progress import Progress
-from anchorwatch.worlds import Item
+from anchorwatch.probes.spec import Probe
+from anchorwatch.trace import machine_limits as limits
+from anchorwatch.trace.atomic_io import place, refuse_inside_trace
+from anchorwatch.trace.input_files import open_plain
+from anchorwatch.trace.progress_bar import Progress
 
 HELD = 64
 """Items in memory at once."""

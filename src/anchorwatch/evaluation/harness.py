@@ -22,16 +22,16 @@ from lm_eval.api.registry import model_registry
 from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
-from anchorwatch.edits import Edit
+from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
 from anchorwatch.evaluation.estimators import Likelihood
 from anchorwatch.evaluation.generation import for_task, seed_of, until
 from anchorwatch.evaluation.likelihood import Scoring, score
-from anchorwatch.models.loading import find, load
+from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.generation.parse import decoding_of, edits_of
+from anchorwatch.generation.run import run_many, steps
+from anchorwatch.models.load import find, load
 from anchorwatch.models.model import Model
-from anchorwatch.runs import run_many, steps
-from anchorwatch.spelling import decoding_of, edits_of
 
 NAME = "anchorwatch"
 """What --model calls us."""

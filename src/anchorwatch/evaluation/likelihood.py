@@ -17,11 +17,8 @@ from itertools import islice
 import numpy as np
 import torch
 
-from anchorwatch import limits
-from anchorwatch.asks import checked_seed, device_bytes
-from anchorwatch.attention import watching
-from anchorwatch.editing import Editor, Standing, worn_by
-from anchorwatch.edits import CanvasEdit, Edit, Oracle, Part, parts_among
+from anchorwatch.edits.runtime import Editor, Standing, worn_by
+from anchorwatch.edits.spec import CanvasEdit, Edit, Oracle, Part, parts_among
 from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.evaluation.estimators import (
     Draws,
@@ -32,15 +29,18 @@ from anchorwatch.evaluation.estimators import (
     num_draws,
 )
 from anchorwatch.evaluation.pairs import ids_of
-from anchorwatch.fields import RunShape
-from anchorwatch.loop import padded, view_of
-from anchorwatch.measures import Record, View
+from anchorwatch.generation.loop import padded, view_of
+from anchorwatch.generation.plan import check_edits, edit_list
+from anchorwatch.generation.prepare import checked_seed, device_bytes
+from anchorwatch.models.attention import watching
 from anchorwatch.models.fits import check_parts
 from anchorwatch.models.model import Model
 from anchorwatch.models.parts import Worn
 from anchorwatch.models.prompts import Prompt
-from anchorwatch.plans import check_edits, edit_list
-from anchorwatch.progress import Progress
+from anchorwatch.probes.accumulate import Record, View
+from anchorwatch.trace import machine_limits as limits
+from anchorwatch.trace.progress_bar import Progress
+from anchorwatch.trace.schema import RunShape
 
 BATCH = 32
 """Rows of a pass unless it is told otherwise, or fewer where their logits would not fit."""
@@ -81,7 +81,7 @@ def loglikelihood(
         batch: rows that share a forward pass.
         edits: what to change inside attention; one pass has no steps and nothing before it.
 
-    >>> from anchorwatch.models.loading import load
+    >>> from anchorwatch.models.load import load
     >>> found = loglikelihood(load("tiny/llada"), "Lena was born in", " Oslo")
     >>> found.method, found.passes, found.standard_error
     ('exact', 1, 0.0)

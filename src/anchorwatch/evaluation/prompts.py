@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anchorwatch.errors import PromptError, SpecError
-from anchorwatch.worlds import Item, Passage
+from anchorwatch.evaluation.synthetic import Item, Passage
 
 _RULES = """Use the following passages as context if they are helpful, but provide a SHORT and \
 DIRECT answer.

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from anchorwatch.errors import SpecError
-from anchorwatch.inputs import (
+from anchorwatch.trace.input_files import (
     LONGEST_LINE,
     LongLineError,
     bounded_lines,

@@ -20,13 +20,21 @@ from typing import IO, Any
 
 import pandas as pd
 
-from anchorwatch.commits import place, plain, put_file, replace_file, sealed, sync_folder, unsealed
 from anchorwatch.errors import AnchorwatchWarning, TraceError
 from anchorwatch.evaluation.contexts import context
 from anchorwatch.evaluation.scores import SCORES
-from anchorwatch.identity import DIGESTS, identity_digest
-from anchorwatch.inputs import LongLineError, bounded_lines, open_plain
-from anchorwatch.locks import Lock
+from anchorwatch.trace.atomic_io import (
+    place,
+    plain,
+    put_file,
+    replace_file,
+    sealed,
+    sync_folder,
+    unsealed,
+)
+from anchorwatch.trace.input_files import LongLineError, bounded_lines, open_plain
+from anchorwatch.trace.locks import Lock
+from anchorwatch.trace.model_identity import DIGESTS, identity_digest
 
 MANIFEST, ITEMS, TRACES, ASKED = "manifest.json", "items.jsonl", "traces", "asked.json"
 COUNT = "count.json"

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from anchorwatch.decoding import Decoding
-from anchorwatch.edits import Edit
+from anchorwatch.edits.spec import Edit
 from anchorwatch.evaluation.asking import LENGTH
 from anchorwatch.evaluation.grid import BATCH, MADE, Decodings, evaluate
 from anchorwatch.evaluation.results import Results
+from anchorwatch.generation.decoding import Decoding
 from anchorwatch.models.model import Model
 
 STRESS: Mapping[str, tuple[str, ...]] = {

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anchorwatch import stats
 from anchorwatch.errors import SpecError
-from anchorwatch.evaluation.effects import CLOSED, Effect, effects_of, minus, room
+from anchorwatch.evaluation.context_effects import CLOSED, Effect, effects_of, minus, room
 from anchorwatch.evaluation.results import Results
 from anchorwatch.evaluation.scores import BINARY, SCORES
-from anchorwatch.stats.resampling import NEEDED, WORDS, quantiles, resamplings, tail_of
+from anchorwatch.metrics import stats
+from anchorwatch.metrics.stats.resampling import NEEDED, WORDS, quantiles, resamplings, tail_of
 
 SCORE = "containment"
 """The score of tables that take one: whole words, right or wrong."""

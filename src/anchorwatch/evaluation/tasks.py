@@ -21,12 +21,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from anchorwatch.commits import place as expanded
-from anchorwatch.commits import plain
 from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.evaluation.formats import FORMATS, Format, detect, unknown
 from anchorwatch.evaluation.readers import Bad, Record, records
-from anchorwatch.worlds import Distractors, Item, World
+from anchorwatch.evaluation.synthetic import Distractors, Item, World
+from anchorwatch.trace.atomic_io import place as expanded
+from anchorwatch.trace.atomic_io import plain
 
 SYNTHETIC = {"synthetic/one-hop": 1, "synthetic/two-hop": 2}
 BROUGHT = Distractors(random=19, hard=9, counterfactual=4)

@@ -16,11 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from anchorwatch import commits
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer import page
 from anchorwatch.explorer.header import listed
 from anchorwatch.explorer.tiles import MissingError, Run
+from anchorwatch.trace import atomic_io as commits
 
 LIMIT_BYTES = 8_000_000
 MOST_MAPS_BYTES = 1_500_000

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from anchorwatch._version import __version__
-from anchorwatch.edits import from_dict
+from anchorwatch import __version__
+from anchorwatch.edits.spec import from_dict
 from anchorwatch.explorer.layers import class_names, has_sink, regions_of
 from anchorwatch.explorer.opening import Opened
-from anchorwatch.foreign import one_line, visible
-from anchorwatch.rules import Rule
-from anchorwatch.trace import MISSING, ROLES, Trace
+from anchorwatch.metrics.sink_rules import Rule
+from anchorwatch.trace.escape import one_line, visible
+from anchorwatch.trace.trace import MISSING, ROLES, Trace
 
 VERSION = 1
 LONGEST_TOKEN = 160

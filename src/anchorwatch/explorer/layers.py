@@ -16,8 +16,8 @@ from anchorwatch.errors import SpecError
 from anchorwatch.explorer.packets import binned, codes, pack
 from anchorwatch.metrics.nulls import Null, by_kind, indifferent
 from anchorwatch.metrics.reading import need
-from anchorwatch.rules import Rule
-from anchorwatch.trace import ROLES, Trace
+from anchorwatch.metrics.sink_rules import Rule
+from anchorwatch.trace.trace import ROLES, Trace
 
 DIMS = ("step", "layer", "head", "group", "key")
 AT_ONCE_BYTES = 64_000_000

@@ -13,8 +13,8 @@ import numpy as np
 import xarray as xr
 
 from anchorwatch.errors import TraceError
-from anchorwatch.soundness import wrong_answer
-from anchorwatch.trace import ABSENT, FRESH, MASKED, MISSING, PROMPT, WRITTEN
+from anchorwatch.trace.trace import ABSENT, FRESH, MASKED, MISSING, PROMPT, WRITTEN
+from anchorwatch.trace.validate import wrong_answer
 
 INSTEAD = {
     "canvas": "not shown: no position has its token",

@@ -12,8 +12,8 @@ from anchorwatch.explorer.export import whole
 from anchorwatch.explorer.opening import given
 from anchorwatch.explorer.tables import checked, refuse_strangers
 from anchorwatch.explorer.tiles import Options, Run
-from anchorwatch.foreign import one_line
-from anchorwatch.trace import Trace, checked_trace
+from anchorwatch.trace.escape import one_line
+from anchorwatch.trace.trace import Trace, checked_trace
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import xarray as xr
 
-from anchorwatch import commits, store
 from anchorwatch.errors import TraceError
 from anchorwatch.explorer.mending import mended
-from anchorwatch.foreign import one_line
-from anchorwatch.soundness import ARRAYS, wrong_array, wrong_manifest
-from anchorwatch.trace import ROLES, Trace
+from anchorwatch.trace import atomic_io as commits
+from anchorwatch.trace import store
+from anchorwatch.trace.escape import one_line
+from anchorwatch.trace.trace import ROLES, Trace
+from anchorwatch.trace.validate import ARRAYS, wrong_array, wrong_manifest
 
 MOST_SAID = 24
 """Sentences of damage that are kept; a folder may hold thousands of files."""

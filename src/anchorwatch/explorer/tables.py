@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anchorwatch.commits import UNREADABLE
 from anchorwatch.errors import SpecError
-from anchorwatch.foreign import csv_cell, one_line
 from anchorwatch.metrics.files import KINDS, parquet_reader, read_json_table
-from anchorwatch.trace import Trace
+from anchorwatch.trace.atomic_io import UNREADABLE
+from anchorwatch.trace.escape import csv_cell, one_line
+from anchorwatch.trace.trace import Trace
 
 BESIDE = ("null", "lift", "low", "high", "n")
 """What stands beside a value; absent where the table has no such column."""

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from anchorwatch.commits import UNREADABLE
 from anchorwatch.errors import AnchorwatchError, SpecError, TraceError
 from anchorwatch.explorer import header as heads
 from anchorwatch.explorer.layers import Received, has_sink
@@ -24,9 +23,10 @@ from anchorwatch.explorer.mending import INSTEAD
 from anchorwatch.explorer.opening import Opened
 from anchorwatch.explorer.packets import binned, codes, linear_codes, pack
 from anchorwatch.explorer.tables import MetricTable, head_measures
-from anchorwatch.foreign import one_line
-from anchorwatch.rules import Rule, rulli
-from anchorwatch.trace import ABSENT, MISSING, Trace
+from anchorwatch.metrics.sink_rules import Rule, rulli
+from anchorwatch.trace.atomic_io import UNREADABLE
+from anchorwatch.trace.escape import one_line
+from anchorwatch.trace.trace import ABSENT, MISSING, Trace
 
 MOST_COLUMNS = 1024
 """Columns of a tile: a longer canvas is binned, and the page says so."""

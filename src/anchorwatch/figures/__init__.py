@@ -10,7 +10,7 @@ no matplotlib at all.
 
 from typing import TYPE_CHECKING
 
-from anchorwatch.lazy import attributes
+from anchorwatch import lazy_attributes
 
 if TYPE_CHECKING:
     from anchorwatch.figures.catalogue import draw
@@ -159,7 +159,7 @@ __all__ = [
 ]
 
 
-__getattr__ = attributes("anchorwatch.figures", _LAZY)
+__getattr__ = lazy_attributes("anchorwatch.figures", _LAZY)
 
 
 def __dir__() -> list[str]:

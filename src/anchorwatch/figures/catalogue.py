@@ -13,7 +13,7 @@ from anchorwatch.errors import SpecError
 
 if TYPE_CHECKING:
     from anchorwatch.figures.figure import Figure
-    from anchorwatch.trace import Trace
+    from anchorwatch.trace.trace import Trace
 
 
 @dataclass(frozen=True)

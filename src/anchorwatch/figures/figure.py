@@ -17,13 +17,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Sheet
 
-from anchorwatch._version import __version__
-from anchorwatch.commits import replace_file, with_digest
+from anchorwatch import __version__
 from anchorwatch.errors import SpecError
 from anchorwatch.figures.origins import PNG_KEY, made, spelled
 from anchorwatch.figures.style import look
 from anchorwatch.metrics.files import place
-from anchorwatch.trace import Trace
+from anchorwatch.trace.atomic_io import replace_file, with_digest
+from anchorwatch.trace.trace import Trace
 
 KINDS = ("pdf", "png", "svg")
 _DPI, _SCREEN_DPI = 300, 160

@@ -33,8 +33,8 @@ from anchorwatch.figures.style import (
 )
 from anchorwatch.metrics.geometry import ROTARY, shapley
 from anchorwatch.metrics.reading import need, slabs
-from anchorwatch.rules import Rule, rulli
-from anchorwatch.trace import Trace
+from anchorwatch.metrics.sink_rules import Rule, rulli
+from anchorwatch.trace.trace import Trace
 
 OTHER, SINK = PALETTE[0], PALETTE[1]
 _PANELS = {

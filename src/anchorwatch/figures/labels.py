@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 
 from anchorwatch.errors import SpecError
 from anchorwatch.figures.style import ROLE_COLOURS, SMALL
-from anchorwatch.foreign import one_line
-from anchorwatch.trace import ABSENT, MASK_MARK, MASKED, Trace
+from anchorwatch.trace.escape import one_line
+from anchorwatch.trace.trace import ABSENT, MASK_MARK, MASKED, Trace
 
 LONGEST = 12
 BOX, SPACE, ELLIPSIS = "□", "␣", "…"

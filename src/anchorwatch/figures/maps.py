@@ -35,8 +35,8 @@ from anchorwatch.figures.style import (
     look,
     sheet,
 )
-from anchorwatch.rules import Rule, gu
-from anchorwatch.trace import ABSENT, FRESH, MISSING, ROLES, Trace
+from anchorwatch.metrics.sink_rules import Rule, gu
+from anchorwatch.trace.trace import ABSENT, FRESH, MISSING, ROLES, Trace
 
 _NARROW = 26
 """Positions that still fit one column of a paper."""

@@ -40,7 +40,7 @@ from anchorwatch.figures.style import (
 )
 from anchorwatch.metrics.headtypes import ABSENT, TYPES
 from anchorwatch.metrics.movement import block_of, frontier_of
-from anchorwatch.trace import Trace
+from anchorwatch.trace.trace import Trace
 
 MOST_PATHS = 4
 TYPE_COLOURS = {

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from anchorwatch._version import __version__
-from anchorwatch.commits import plain, without_digest
+from anchorwatch import __version__
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.inputs import parse_json, read_plain
-from anchorwatch.provenance import origin
-from anchorwatch.trace import Trace
+from anchorwatch.trace.atomic_io import plain, without_digest
+from anchorwatch.trace.input_files import parse_json, read_plain
+from anchorwatch.trace.provenance import origin
+from anchorwatch.trace.trace import Trace
 
 PNG_KEY = "anchorwatch"
 LIMIT_BYTES = 1 << 30

@@ -13,7 +13,7 @@ divided, so a ratio is one of sums; prompts come last and count alike. Metrics o
 
 from typing import TYPE_CHECKING
 
-from anchorwatch.lazy import attributes
+from anchorwatch import lazy_attributes
 
 if TYPE_CHECKING:
     from anchorwatch.metrics.amounts import (
@@ -172,7 +172,7 @@ __all__ = [
 ]
 
 
-__getattr__ = attributes("anchorwatch.metrics", METRICS | _OTHERS)
+__getattr__ = lazy_attributes("anchorwatch.metrics", METRICS | _OTHERS)
 
 
 def __dir__() -> list[str]:

@@ -14,8 +14,8 @@ from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio, total
 from anchorwatch.metrics.paths import along
 from anchorwatch.metrics.reading import Slab, Traces
+from anchorwatch.metrics.sink_rules import RESOLUTION, Rule, gu, rulli, topk, zscore
 from anchorwatch.metrics.tables import ROUNDING, over_slabs, tabulate
-from anchorwatch.rules import RESOLUTION, Rule, gu, rulli, topk, zscore
 
 CELL = ("step", "head")
 EPS = tuple(np.arange(0, 10.25, 0.25).tolist())

@@ -12,7 +12,7 @@ import numpy as np
 
 from anchorwatch.metrics.cells import Quantity
 from anchorwatch.metrics.reading import Slab, need
-from anchorwatch.rules import Rule
+from anchorwatch.metrics.sink_rules import Rule
 
 CELL = ("step", "head")
 

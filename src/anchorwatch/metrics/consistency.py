@@ -22,8 +22,8 @@ from anchorwatch.metrics.paths import (
     occupancy,
 )
 from anchorwatch.metrics.reading import Slab, Traces
-from anchorwatch.rules import Rule, rulli
-from anchorwatch.trace import Trace
+from anchorwatch.metrics.sink_rules import Rule, rulli
+from anchorwatch.trace.trace import Trace
 
 DIMS = ("layer", "other_layer", "step")
 

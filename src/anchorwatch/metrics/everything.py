@@ -13,7 +13,7 @@ from anchorwatch.errors import AnchorwatchWarning, TraceError
 from anchorwatch.metrics import METRICS
 from anchorwatch.metrics.passes import together
 from anchorwatch.metrics.reading import held
-from anchorwatch.trace import Trace
+from anchorwatch.trace.trace import Trace
 
 DEFAULT = (
     "sinks",

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anchorwatch._version import __version__
-from anchorwatch.commits import (
+from anchorwatch import __version__
+from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.trace.atomic_io import (
     UNREADABLE,
     plain,
     refuse_inside_trace,
@@ -22,9 +23,8 @@ from anchorwatch.commits import (
     with_digest,
     without_digest,
 )
-from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.foreign import csv_cell
-from anchorwatch.inputs import parse_json, read_plain
+from anchorwatch.trace.escape import csv_cell
+from anchorwatch.trace.input_files import parse_json, read_plain
 
 KINDS = ("csv", "json", "parquet")
 _KEY = "anchorwatch"

@@ -16,13 +16,13 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from anchorwatch import stats
 from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.metrics import stats
 from anchorwatch.metrics.cells import Quantity, mean, ratio, stacked
 from anchorwatch.metrics.nulls import by_kind, indifferent
 from anchorwatch.metrics.reading import Traces, held, need
 from anchorwatch.metrics.tables import NUMBERS, tabulate
-from anchorwatch.trace import ABSENT, Trace
+from anchorwatch.trace.trace import ABSENT, Trace
 
 REGIONS = ("query_region", "key_region")
 ANSWER = "answer"

@@ -17,9 +17,9 @@ from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Quantity, mean
 from anchorwatch.metrics.columns import SinkColumns, columns
 from anchorwatch.metrics.reading import Slab, Traces, held, need
+from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.tables import over_slabs, tabulate
-from anchorwatch.rules import Rule, rulli
-from anchorwatch.trace import ABSENT
+from anchorwatch.trace.trace import ABSENT
 
 ROTARY = {"after": "", "before": "_before_rotary"}
 

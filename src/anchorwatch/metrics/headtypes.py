@@ -29,11 +29,11 @@ from anchorwatch.metrics.paths import (
     sink_path,
 )
 from anchorwatch.metrics.reading import Slab, Traces
+from anchorwatch.metrics.sink_rules import Rule, rulli
+from anchorwatch.metrics.stats.ranks import kendall
 from anchorwatch.metrics.tables import arm, model_names, over_slabs, prompt_id
-from anchorwatch.provenance import origin
-from anchorwatch.rules import Rule, rulli
-from anchorwatch.stats.ranks import kendall
-from anchorwatch.trace import Trace
+from anchorwatch.trace.provenance import origin
+from anchorwatch.trace.trace import Trace
 
 TYPES = ("static", "moving", "flicker", "split", "block-drift", "frontier", "none", "mixed")
 ABSENT = "absent"

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anchorwatch import stats
 from anchorwatch.errors import SpecError
+from anchorwatch.metrics import stats
 from anchorwatch.metrics.cells import Cell, Quantity, collapse, mean
 from anchorwatch.metrics.reading import Slab, Traces, held
+from anchorwatch.metrics.sink_rules import Rule, rulli
+from anchorwatch.metrics.stats.ranks import spearman
 from anchorwatch.metrics.tables import OF_TRACES, arm, listed, model_names, over_slabs, tabulate
 from anchorwatch.metrics.tokens import (
     CLASSES,
@@ -24,9 +26,7 @@ from anchorwatch.metrics.tokens import (
     token_names,
     tokens_of_steps,
 )
-from anchorwatch.rules import Rule, rulli
-from anchorwatch.stats.ranks import spearman
-from anchorwatch.trace import MISSING, Trace
+from anchorwatch.trace.trace import MISSING, Trace
 
 Parts = list[tuple[Trace, list[Quantity]]]
 CELL = ("step", "head")

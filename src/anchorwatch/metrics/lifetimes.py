@@ -20,9 +20,9 @@ from anchorwatch.metrics.cells import Cell, Quantity, collapse, mean, ratio, tot
 from anchorwatch.metrics.odds import odds_table
 from anchorwatch.metrics.paths import CHANCE, Parts, along, compared, named
 from anchorwatch.metrics.reading import Slab, Traces
+from anchorwatch.metrics.sink_rules import Rule, rulli
+from anchorwatch.metrics.stats.ranks import kaplan_meier
 from anchorwatch.metrics.tables import OF_TRACES, beside, joined, listed, over_slabs
-from anchorwatch.rules import Rule, rulli
-from anchorwatch.stats.ranks import kaplan_meier
 
 JUST = "share_just_committed"
 ROUNDING = 1e-9

@@ -14,9 +14,9 @@ import numpy as np
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.nulls import added_keys, spans, window_of
 from anchorwatch.metrics.reading import AT_ONCE_BYTES, need, slabs
-from anchorwatch.rules import Rule
-from anchorwatch.stats import ranks
-from anchorwatch.trace import PROMPT, SPECIAL, Trace
+from anchorwatch.metrics.sink_rules import Rule
+from anchorwatch.metrics.stats import ranks
+from anchorwatch.trace.trace import PROMPT, SPECIAL, Trace
 
 LEAST_LEFT = 0.02
 """Where sinks leave a row less than this, half precision leaves nothing to read of the rest."""

@@ -20,10 +20,10 @@ from anchorwatch.metrics.cells import Quantity, stacked
 from anchorwatch.metrics.identity import TokenClasses
 from anchorwatch.metrics.passes import each_slab
 from anchorwatch.metrics.reading import Slab, Traces, held
+from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.tables import arm, listed, over_slabs, prompt_id, tabulate
 from anchorwatch.metrics.tokens import CLASSES
-from anchorwatch.rules import Rule, rulli
-from anchorwatch.trace import MISSING, Trace
+from anchorwatch.trace.trace import MISSING, Trace
 
 OUTCOMES = ("received", "sink")
 HELD_OUT = ("steps", "prompts")

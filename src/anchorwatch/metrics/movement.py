@@ -14,8 +14,8 @@ from functools import cache, partial
 import numpy as np
 import pandas as pd
 
-from anchorwatch.decoding import Blocks
 from anchorwatch.errors import TraceError
+from anchorwatch.generation.decoding import Blocks
 from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio
 from anchorwatch.metrics.passes import each_slab
 from anchorwatch.metrics.paths import (
@@ -30,11 +30,11 @@ from anchorwatch.metrics.paths import (
     steps_between,
 )
 from anchorwatch.metrics.reading import Slab, Traces, held
+from anchorwatch.metrics.sink_rules import Rule, rulli
+from anchorwatch.metrics.stats.ranks import kendall, theil_sen
 from anchorwatch.metrics.tables import arm, model_names, over_slabs, prompt_id
-from anchorwatch.provenance import origin
-from anchorwatch.rules import Rule, rulli
-from anchorwatch.stats.ranks import kendall, theil_sen
-from anchorwatch.trace import MASKED, Trace
+from anchorwatch.trace.provenance import origin
+from anchorwatch.trace.trace import MASKED, Trace
 
 CELL = ("head", "step")
 DRAWS = 400

@@ -18,9 +18,9 @@ from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio, total
 from anchorwatch.metrics.columns import CELL, Columns, SinkColumns, columns, every_key
 from anchorwatch.metrics.odds import odds_table
 from anchorwatch.metrics.reading import Slab, Traces, held, need, slabs
+from anchorwatch.metrics.sink_rules import Rule, checked, rulli
 from anchorwatch.metrics.tables import arm, joined, model_names, over_slabs, tabulate
-from anchorwatch.provenance import origin
-from anchorwatch.rules import Rule, checked, rulli
+from anchorwatch.trace.provenance import origin
 
 CARRIED = ("contribution_norm", "value_norm")
 

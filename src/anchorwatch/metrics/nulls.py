@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from anchorwatch.edits import from_dict, parts_among
-from anchorwatch.trace import ABSENT, FRESH, MASKED, PROMPT, SPECIAL, WRITTEN, Trace
+from anchorwatch.edits.spec import from_dict, parts_among
+from anchorwatch.trace.trace import ABSENT, FRESH, MASKED, PROMPT, SPECIAL, WRITTEN, Trace
 
 T = TypeVar("T")
 

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch.metrics.cells import Cell, Quantity
+from anchorwatch.metrics.stats.resampling import NEEDED, WORDS, quantiles, resamplings, tail_of
 from anchorwatch.metrics.tables import NUMBERS, tabulate
-from anchorwatch.stats.resampling import NEEDED, WORDS, quantiles, resamplings, tail_of
-from anchorwatch.trace import Trace
+from anchorwatch.trace.trace import Trace
 
 Cross = Callable[[dict[str, Cell]], tuple[np.ndarray, np.ndarray, np.ndarray]]
 """From the added-up cells of one trace: counts [4, ...] (both, one, other, neither), the counts to

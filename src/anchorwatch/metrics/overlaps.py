@@ -26,10 +26,10 @@ from anchorwatch.metrics.paths import (
     sink_path,
 )
 from anchorwatch.metrics.reading import Slab, Traces, held, need
+from anchorwatch.metrics.sink_rules import Rule, rulli
+from anchorwatch.metrics.stats.ranks import cosine, jensen_shannon
 from anchorwatch.metrics.tables import over_slabs
-from anchorwatch.rules import Rule, rulli
-from anchorwatch.stats.ranks import cosine, jensen_shannon
-from anchorwatch.trace import Trace
+from anchorwatch.trace.trace import Trace
 
 MOST_PAIRS = 128
 """Pairs of steps that a divergence's null is the mean of."""

@@ -16,8 +16,8 @@ from typing import Any
 
 from anchorwatch.errors import TraceError
 from anchorwatch.metrics.reading import Slab, held, slabs
-from anchorwatch.progress import Progress
-from anchorwatch.trace import Trace
+from anchorwatch.trace.progress_bar import Progress
+from anchorwatch.trace.trace import Trace
 
 Kernel = Callable[[Slab], Any]
 Layers = list[tuple[Trace, list[Any]]]

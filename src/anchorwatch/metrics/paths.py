@@ -16,10 +16,10 @@ import pandas as pd
 
 from anchorwatch.metrics.cells import Quantity, mean
 from anchorwatch.metrics.reading import Slab, Traces
+from anchorwatch.metrics.sink_rules import Rule
 from anchorwatch.metrics.tables import NUMBERS, Finish, beside, listed, tabulate
-from anchorwatch.provenance import origin
-from anchorwatch.rules import Rule
-from anchorwatch.trace import Trace
+from anchorwatch.trace.provenance import origin
+from anchorwatch.trace.trace import Trace
 
 Parts = list[tuple[Trace, list[Quantity]]]
 

@@ -13,8 +13,8 @@ import xarray as xr
 
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.nulls import Null, by_kind, indifferent
-from anchorwatch.rules import Rule, checked
-from anchorwatch.trace import Trace
+from anchorwatch.metrics.sink_rules import Rule, checked
+from anchorwatch.trace.trace import Trace
 
 Traces = Trace | Sequence[Trace]
 """One trace or several."""

@@ -19,10 +19,10 @@ from anchorwatch.metrics.cells import Quantity, mean
 from anchorwatch.metrics.looks import Looks, looks_of
 from anchorwatch.metrics.paths import along
 from anchorwatch.metrics.reading import Traces, held
+from anchorwatch.metrics.sink_rules import Rule, rulli
+from anchorwatch.metrics.stats import ranks
+from anchorwatch.metrics.stats.resampling import NEEDED, WORDS, quantiles, resamplings, tail_of
 from anchorwatch.metrics.tables import NUMBERS, tabulate
-from anchorwatch.rules import Rule, rulli
-from anchorwatch.stats import ranks
-from anchorwatch.stats.resampling import NEEDED, WORDS, quantiles, resamplings, tail_of
 
 DIMS = ("step", "layer", "head")
 THIRDS = ("early", "middle", "late")

@@ -29,7 +29,7 @@ from anchorwatch.metrics.flow import (
 from anchorwatch.metrics.nulls import added_keys, spans, window_of
 from anchorwatch.metrics.reading import Traces, need
 from anchorwatch.metrics.tables import tabulate
-from anchorwatch.trace import ABSENT, Trace
+from anchorwatch.trace.trace import ABSENT, Trace
 
 COLLAPSED = 0.05
 """A Dobrushin coefficient below which rows are the same for every purpose."""

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anchorwatch import stats
 from anchorwatch.errors import AnchorwatchWarning, SpecError
+from anchorwatch.metrics import stats
 from anchorwatch.metrics.cells import PROGRESS_BINS, Cell, Quantity, collapse, stacked
 from anchorwatch.metrics.passes import each_slab
 from anchorwatch.metrics.reading import Slab
-from anchorwatch.provenance import origin
-from anchorwatch.trace import Trace
+from anchorwatch.trace.provenance import origin
+from anchorwatch.trace.trace import Trace
 
 Finish = Callable[[dict[str, Cell]], dict[str, Cell]]
 """What turns the added-up quantities of one trace into others: a survival curve, an odds ratio."""

@@ -17,8 +17,8 @@ from itertools import pairwise
 import numpy as np
 
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.trace import MISSING, Trace
-from anchorwatch.trace import SPECIAL as SPECIAL_ROLE
+from anchorwatch.trace.trace import MISSING, Trace
+from anchorwatch.trace.trace import SPECIAL as SPECIAL_ROLE
 
 CLASSES = (
     *("mask", "newline", "space", "punctuation", "special", "end", "digit"),

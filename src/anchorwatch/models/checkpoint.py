@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from anchorwatch.commits import COMMIT, LIMIT_JSON_BYTES, UNREADABLE, differing
 from anchorwatch.errors import ModelError, SpecError, WeightsError
-from anchorwatch.models import lab
+from anchorwatch.models import zoo as lab
+from anchorwatch.trace.atomic_io import COMMIT, LIMIT_JSON_BYTES, UNREADABLE, differing
 
 _HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")

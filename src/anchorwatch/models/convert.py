@@ -11,8 +11,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from anchorwatch.commits import COMMIT, commit, staged
 from anchorwatch.errors import WeightsError
+from anchorwatch.trace.atomic_io import COMMIT, commit, staged
 
 _BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")
 _PICKLED = (".bin", ".pt", ".pth")

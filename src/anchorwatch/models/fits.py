@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from anchorwatch import edits as kinds
-from anchorwatch.attention import NAME
-from anchorwatch.edits import Numbers, Part
+from anchorwatch.edits import spec as kinds
+from anchorwatch.edits.spec import Numbers, Part
 from anchorwatch.errors import ModelError, SpecError
+from anchorwatch.models.attention import NAME
 from anchorwatch.models.sites import sites_of
 
 if TYPE_CHECKING:

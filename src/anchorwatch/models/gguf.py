@@ -21,8 +21,8 @@ from transformers import (
 )
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from anchorwatch.attention import NAME
 from anchorwatch.errors import AnchorwatchWarning, FamilyError, ModelError, SpecError, WeightsError
+from anchorwatch.models.attention import NAME
 from anchorwatch.models.configs import set_visibility
 from anchorwatch.models.families import by_name
 from anchorwatch.models.model import Model

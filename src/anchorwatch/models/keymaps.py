@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from anchorwatch.edits import Part, gate, sink_token
+from anchorwatch.edits.spec import Part, gate, sink_token
 from anchorwatch.errors import ModelError, WeightsError
 from anchorwatch.models.families import Family
 

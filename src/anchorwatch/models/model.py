@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from anchorwatch.edits import Part
+from anchorwatch.edits.spec import Part
 from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.models.check import Check, check
 from anchorwatch.models.families import Family

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from anchorwatch import edits as kinds
-from anchorwatch.added import Added, products
-from anchorwatch.attention import wearing, worn
-from anchorwatch.edits import Part
+from anchorwatch.edits import spec as kinds
+from anchorwatch.edits.spec import Part
+from anchorwatch.models.attention import wearing, worn
+from anchorwatch.models.extra_keys import Added, products
 from anchorwatch.models.fits import Fit, Sizes, has_rotary
 from anchorwatch.models.sites import attention_modules
 

@@ -21,8 +21,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from anchorwatch.attention import NAME, register
 from anchorwatch.errors import ModelError
+from anchorwatch.models.attention import NAME, register
 from anchorwatch.models.configs import set_visibility
 from anchorwatch.models.families import by_name
 from anchorwatch.models.model import Model

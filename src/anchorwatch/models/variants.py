@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from anchorwatch import edits as kinds
-from anchorwatch.attention import NAME, register, wearing, worn
-from anchorwatch.edits import Edit, Numbers, Part
+from anchorwatch.edits import spec as kinds
+from anchorwatch.edits.spec import Edit, Numbers, Part
 from anchorwatch.errors import ModelError, SpecError, WeightsError
+from anchorwatch.models.attention import NAME, register, wearing, worn
 from anchorwatch.models.fits import Fit, Sizes, check_sizes, check_windows, initial
 from anchorwatch.models.parts import On, Worn, dressed, needs_reading, remember, with_registers
 from anchorwatch.models.sites import attention_modules, sites_of

@@ -10,14 +10,14 @@ what it would cost; `claims()` names them. Nothing heavy is imported until it is
 
 from typing import TYPE_CHECKING
 
-from anchorwatch.lazy import attributes
+from anchorwatch import lazy_attributes
 
 if TYPE_CHECKING:
     from anchorwatch.studies.budget import BUDGETS, Budget
-    from anchorwatch.studies.catalogue import STUDIES, claims
     from anchorwatch.studies.claim import Claim, Criterion, Evidence, Finding, Measured
     from anchorwatch.studies.estimates import Estimate
     from anchorwatch.studies.findings import Study
+    from anchorwatch.studies.papers import STUDIES, claims
     from anchorwatch.studies.running import plan, study
 
 _LAZY = {
@@ -29,9 +29,9 @@ _LAZY = {
     "Evidence": "claim",
     "Finding": "claim",
     "Measured": "claim",
-    "STUDIES": "catalogue",
+    "STUDIES": "papers",
     "Study": "findings",
-    "claims": "catalogue",
+    "claims": "papers",
     "plan": "running",
     "study": "running",
 }
@@ -52,7 +52,7 @@ __all__ = [
     "study",
 ]
 
-__getattr__ = attributes("anchorwatch.studies", _LAZY)
+__getattr__ = lazy_attributes("anchorwatch.studies", _LAZY)
 
 
 def __dir__() -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.errors import SpecError
+from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from anchorwatch.evaluation.effects import slope
+from anchorwatch.evaluation.context_effects import slope
 from anchorwatch.metrics.cells import Quantity
 from anchorwatch.metrics.tables import prompt_id
 from anchorwatch.studies.evidence import Traced
-from anchorwatch.trace import Trace
+from anchorwatch.trace.trace import Trace
 
 FIRST, LAST, EVERY = "first half", "last half", "every layer"
 

@@ -21,7 +21,7 @@ from anchorwatch.evaluation.results import Results
 from anchorwatch.metrics.tables import prompt_id
 from anchorwatch.studies.claim import Evidence
 from anchorwatch.studies.needs import Asked, Effect, Runs, Seeds
-from anchorwatch.trace import Trace
+from anchorwatch.trace.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from anchorwatch._version import __version__
-from anchorwatch.commits import replace_file
+from anchorwatch import __version__
 from anchorwatch.errors import AnchorwatchError, EvidenceError, SpecError
 from anchorwatch.metrics.files import as_csv
 from anchorwatch.studies.claim import Claim, Criterion, Evidence, Finding, Measured
@@ -32,6 +31,7 @@ from anchorwatch.studies.verdicts import (
     outside,
     verdicts,
 )
+from anchorwatch.trace.atomic_io import replace_file
 
 if TYPE_CHECKING:
     from anchorwatch.figures.figure import Figure

@@ -10,17 +10,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from anchorwatch.commits import extent
-from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
-from anchorwatch.effects import effect
 from anchorwatch.errors import AnchorwatchWarning, PromptError, TraceError
+from anchorwatch.evaluation.effect import effect
 from anchorwatch.evaluation.grid import evaluate
-from anchorwatch.locks import temporary
+from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.generation.run import run
 from anchorwatch.models.model import Model
-from anchorwatch.runs import run
-from anchorwatch.studies import rows, sets
+from anchorwatch.studies import experiments as rows
+from anchorwatch.studies import sets
 from anchorwatch.studies.needs import REGIONAL, Asked, Effect, Need, Rows, Runs
 from anchorwatch.studies.shelf import ROWS, Shelf
+from anchorwatch.trace.atomic_io import extent
+from anchorwatch.trace.locks import temporary
 
 Said = Callable[[int], None]
 """Told how many units were made."""

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
-from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
-from anchorwatch.edits import Edit
+from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import SpecError
-from anchorwatch.probes import DEFAULT, Probe, commit_regions, massive, region_flow
+from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.probes.spec import DEFAULT, Probe, commit_regions, massive, region_flow
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.sets import SETS
 
@@ -293,7 +293,7 @@ class Cards(Need):
 class Rows(Need):
     """A table that a named function makes of a model, unit by unit: gives a DataFrame.
 
-    `anchorwatch.studies.rows` has the functions; each row says its `unit`.
+    `anchorwatch.studies.experiments` has the functions; each row says its `unit`.
     """
 
     kind: ClassVar[str] = "rows"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from anchorwatch.foreign import one_line
 from anchorwatch.studies.report.sentences import (
     level,
     methods,
@@ -15,6 +14,7 @@ from anchorwatch.studies.report.sentences import (
     summary,
     wanted,
 )
+from anchorwatch.trace.escape import one_line
 
 if TYPE_CHECKING:
     from anchorwatch.studies.claim import Criterion

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from anchorwatch.metrics.reading import need
-from anchorwatch.rules import gu
-from anchorwatch.trace import Trace
+from anchorwatch.metrics.sink_rules import gu
+from anchorwatch.trace.trace import Trace
 
 
 def sink_moves(trace: Trace) -> float:

@@ -12,9 +12,9 @@ import numpy as np
 
 from anchorwatch.evaluation.prompts import PLAIN, extracted, until_end
 from anchorwatch.evaluation.scores import containment
+from anchorwatch.evaluation.synthetic import Item
 from anchorwatch.metrics.looks import looks_of
-from anchorwatch.trace import Trace
-from anchorwatch.worlds import Item
+from anchorwatch.trace.trace import Trace
 
 GOLD, OTHER = "gold", "distractor"
 """The region of the evidence, and how those of other passages begin."""

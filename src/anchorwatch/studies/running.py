@@ -20,25 +20,25 @@ import pandas as pd
 import torch
 import transformers
 
-from anchorwatch._version import __version__
-from anchorwatch.commits import place, refuse_inside_trace
+from anchorwatch import __version__
 from anchorwatch.errors import AnchorwatchError, ModelError, SpecError, TraceError
-from anchorwatch.identity import identity_digest
-from anchorwatch.lab import tables
-from anchorwatch.locks import Lock
-from anchorwatch.models import lab
-from anchorwatch.models.loading import find, load
+from anchorwatch.models import zoo as lab
+from anchorwatch.models.load import find, load
 from anchorwatch.models.model import Model
-from anchorwatch.progress import Progress
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.budget import budget as named_budget
-from anchorwatch.studies.catalogue import claims as named_claims
 from anchorwatch.studies.claim import Claim, Evidence
 from anchorwatch.studies.findings import Study, judged
 from anchorwatch.studies.gathering import Rates, calibrated, gather
 from anchorwatch.studies.needs import KINDS, PARTS, ROLES, AtHand, Holding, Need
+from anchorwatch.studies.papers import claims as named_claims
 from anchorwatch.studies.planning import Plan, planned
 from anchorwatch.studies.shelf import Shelf
+from anchorwatch.trace.atomic_io import place, refuse_inside_trace
+from anchorwatch.trace.locks import Lock
+from anchorwatch.trace.model_identity import identity_digest
+from anchorwatch.trace.progress_bar import Progress
+from anchorwatch.training import variants as tables
 
 DEFAULTS = {
     "mdm": "lab/mdm",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from anchorwatch.errors import SpecError
-from anchorwatch.worlds import Distractors, World
+from anchorwatch.evaluation.synthetic import Distractors, World
 
 SEED = 70_000
 """Of made-up items: not those of training, of cards, or of evaluations."""

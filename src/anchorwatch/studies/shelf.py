@@ -21,15 +21,15 @@ from typing import Any
 
 import pandas as pd
 
-from anchorwatch._version import __version__
-from anchorwatch.commits import damage, replace_file, sealed, unsealed
+from anchorwatch import __version__
 from anchorwatch.errors import AnchorwatchWarning, EvidenceError, TraceError
 from anchorwatch.evaluation.results import made
-from anchorwatch.lab.cards import read as read_card
+from anchorwatch.models.zoo.cards import read as read_card
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.evidence import Answered, Compared, Traced
 from anchorwatch.studies.needs import Asked, AtHand, Cards, Effect, Need, Rows, Runs, Seeds
-from anchorwatch.trace import Trace, read
+from anchorwatch.trace.atomic_io import damage, replace_file, sealed, unsealed
+from anchorwatch.trace.trace import Trace, read
 
 ROWS = "rows.json"
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anchorwatch import stats
+from anchorwatch.metrics import stats
 from anchorwatch.studies.claim import EQUAL, GREATER, Criterion, Finding
 from anchorwatch.studies.estimates import POWER, Estimate
 

@@ -6,7 +6,7 @@ an *update* here: a step belongs to denoising.
 
 from typing import TYPE_CHECKING
 
-from anchorwatch.lazy import attributes
+from anchorwatch import lazy_attributes
 
 if TYPE_CHECKING:
     from anchorwatch.training.held_out import Bound, answers, bound, by_length
@@ -28,7 +28,7 @@ _LAZY = {
 __all__ = ["SIZES", "Bound", "Fitted", "Spec", "answers", "bound", "by_length", "fit", "read"]
 
 
-__getattr__ = attributes("anchorwatch.training", _LAZY)
+__getattr__ = lazy_attributes("anchorwatch.training", _LAZY)
 
 
 def __dir__() -> list[str]:

@@ -26,7 +26,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from anchorwatch.commits import (
+from anchorwatch.errors import AnchorwatchError, AnchorwatchWarning, SpecError, TrainingError
+from anchorwatch.trace.atomic_io import (
     UNREADABLE,
     commit,
     damage,
@@ -38,8 +39,7 @@ from anchorwatch.commits import (
     sealed,
     unsealed,
 )
-from anchorwatch.errors import AnchorwatchError, AnchorwatchWarning, SpecError, TrainingError
-from anchorwatch.locks import LOCK, Lock, temporary, temporary_name
+from anchorwatch.trace.locks import LOCK, Lock, temporary, temporary_name
 from anchorwatch.training.disk import CHECKPOINTS, numbered, writing
 from anchorwatch.training.log import Line, as_json, from_json
 

@@ -25,6 +25,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from anchorwatch.errors import SpecError
+from anchorwatch.evaluation.synthetic import Draw
+from anchorwatch.evaluation.synthetic.names import require_split
 from anchorwatch.training.sources import (
     Backcopy,
     Example,
@@ -39,8 +41,6 @@ from anchorwatch.training.sources import (
     Source,
 )
 from anchorwatch.training.tokenizer import Vocabulary, read_vocabulary, train_vocabulary
-from anchorwatch.worlds import Draw
-from anchorwatch.worlds.names import require_split
 
 KINDS: dict[str, type[Source]] = {
     kind.kind: kind for kind in (Questions, Passages, Quiz, Retold, Backcopy, Prose, File)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from anchorwatch.commits import put_file
 from anchorwatch.models.variants import trained
+from anchorwatch.trace.atomic_io import put_file
 from anchorwatch.training.adapters import merged
 from anchorwatch.training.checkpoints import WEIGHTS
 from anchorwatch.training.networks import Start

@@ -15,17 +15,17 @@ import numpy as np
 import pandas as pd
 import torch
 
-from anchorwatch.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.scores import exact_match
+from anchorwatch.evaluation.synthetic import Item
+from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.generation.run import run_many
 from anchorwatch.models.model import Model
-from anchorwatch.runs import run_many
-from anchorwatch.trace import MISSING, Trace
+from anchorwatch.trace.trace import MISSING, Trace
 from anchorwatch.training import noise
 from anchorwatch.training.feed import Corpus
 from anchorwatch.training.objectives import Example, Poser, Rows
 from anchorwatch.training.spec import Objective
-from anchorwatch.worlds import Item
 
 BOOKS = ("open", "closed")
 

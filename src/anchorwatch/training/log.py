@@ -14,9 +14,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from anchorwatch.commits import replace_file
 from anchorwatch.errors import SpecError, TrainingError
-from anchorwatch.inputs import open_plain, parse_json, plain_lines
+from anchorwatch.trace.atomic_io import replace_file
+from anchorwatch.trace.input_files import open_plain, parse_json, plain_lines
 from anchorwatch.training.disk import writing
 
 

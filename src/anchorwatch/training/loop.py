@@ -24,12 +24,12 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from transformers import PreTrainedTokenizerBase
 
-from anchorwatch import limits
-from anchorwatch.edits import Part
+from anchorwatch.edits.spec import Part
 from anchorwatch.errors import SpecError, TrainingError
 from anchorwatch.models.tokens import tokenizer_digest
 from anchorwatch.models.variants import tensor_names
-from anchorwatch.progress import Progress
+from anchorwatch.trace import machine_limits as limits
+from anchorwatch.trace.progress_bar import Progress
 from anchorwatch.training import checkpoints, exports
 from anchorwatch.training.corpora import Corpus as Mixed
 from anchorwatch.training.corpora import read as read_corpus

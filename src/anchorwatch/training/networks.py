@@ -13,11 +13,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from anchorwatch import edits
-from anchorwatch.attention import NAME, register
-from anchorwatch.edits import Part
+from anchorwatch.edits import spec as edits
+from anchorwatch.edits.spec import Part
 from anchorwatch.errors import SpecError
-from anchorwatch.models.loading import load
+from anchorwatch.models.attention import NAME, register
+from anchorwatch.models.load import load
 from anchorwatch.models.model import Model
 from anchorwatch.models.tokens import tokenizer_digest
 from anchorwatch.models.variants import attach, tensor_names, trainable

@@ -15,10 +15,10 @@ from typing import ClassVar
 import numpy as np
 
 from anchorwatch.errors import SpecError
+from anchorwatch.evaluation.synthetic import SPLITS, Distractors, Draw, Item, World, fragments
+from anchorwatch.evaluation.synthetic import Backcopy as Chain
 from anchorwatch.training.texts import Pair, Texts, python_prose, read_texts
 from anchorwatch.training.tokenizer import Vocabulary
-from anchorwatch.worlds import SPLITS, Distractors, Draw, Item, World, fragments
-from anchorwatch.worlds import Backcopy as Chain
 
 _TRIES = 64
 _ANOTHER = 1 << 40

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from anchorwatch.errors import SpecError
-from anchorwatch.inputs import LONGEST_LINE, read_plain
+from anchorwatch.trace.input_files import LONGEST_LINE, read_plain
 
 SIZES: dict[str, tuple[int, int, int]] = {
     "6M": (6, 256, 4),

@@ -11,8 +11,8 @@ from itertools import groupby
 from pathlib import Path
 
 from anchorwatch.errors import SpecError
-from anchorwatch.inputs import open_plain, plain_lines
-from anchorwatch.worlds import Draw
+from anchorwatch.evaluation.synthetic import Draw
+from anchorwatch.trace.input_files import open_plain, plain_lines
 
 HELD_OUT = 0.1
 """Share of the pieces of a text that is held out."""

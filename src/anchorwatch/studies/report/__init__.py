@@ -5,7 +5,7 @@ What is written is a function of the study alone: the same study gives the same 
 
 from typing import TYPE_CHECKING
 
-from anchorwatch.lazy import attributes
+from anchorwatch import lazy_attributes
 
 if TYPE_CHECKING:
     from anchorwatch.studies.report.comparison import sections
@@ -22,7 +22,7 @@ _LAZY = {
 
 __all__ = ["claim_figure", "page", "sections", "write"]
 
-__getattr__ = attributes("anchorwatch.studies.report", _LAZY)
+__getattr__ = lazy_attributes("anchorwatch.studies.report", _LAZY)
 
 
 def __dir__() -> list[str]:

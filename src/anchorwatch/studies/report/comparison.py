@@ -19,13 +19,13 @@ from anchorwatch.errors import AnchorwatchError
 from anchorwatch.figures.figure import Figure
 from anchorwatch.figures.series import bars, key, lines
 from anchorwatch.figures.style import PAGE, look, sheet
-from anchorwatch.lab.pictures import SHOWN, TITLES, variant_differences
-from anchorwatch.lab.tables import differences
 from anchorwatch.studies.discrete import mean_score
 from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
 from anchorwatch.studies.evidence import Traced, by_prompt
 from anchorwatch.studies.needs import Asked, Cards, Need, Runs, Seeds
 from anchorwatch.studies.report.sentences import counted, interval, listed, number
+from anchorwatch.training.variants import differences
+from anchorwatch.training.variants_figure import SHOWN, TITLES, variant_differences
 
 if TYPE_CHECKING:
     from anchorwatch.studies.findings import Study

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping
 
-from anchorwatch.foreign import one_line
+from anchorwatch.trace.escape import one_line
 
 Attributes = Mapping[str, object]
 _VOID = frozenset(("meta", "input", "br", "rect", "line", "circle", "path"))

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anchorwatch.commits import replace_file
 from anchorwatch.figures.figure import Figure
 from anchorwatch.studies.report.comparison import Section, sections
 from anchorwatch.studies.report.figures import claim_figure, name_of, own_figure, save_figures
 from anchorwatch.studies.report.page import page
+from anchorwatch.trace.atomic_io import replace_file
 
 if TYPE_CHECKING:
     from anchorwatch.studies.findings import Study

@@ -1,0 +1,145 @@
+"""A finished training run as a folder of the lab: half-precision weights, and how they were made.
+
+    config.json, model.safetensors, tokenizer files    what `aw.load` opens
+    training.json                                      spec, corpus, budget, loss curve
+    card.json, README.md                               what was measured of these very weights
+
+Weights are stored as float16 and computed in float32: what is measured is measured after rounding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerBase
+
+from anchorwatch.errors import TrainingError
+from anchorwatch.models.load import load
+from anchorwatch.models.variants import trained
+from anchorwatch.trace.atomic_io import read_record, unsealed
+from anchorwatch.trace.locks import temporary, temporary_name
+from anchorwatch.training.checkpoints import MODEL, RUN, WEIGHTS
+from anchorwatch.training.corpora import Corpus
+from anchorwatch.training.corpora import read as read_corpus
+from anchorwatch.training.log import Line, read_log
+
+TRAINING = "training.json"
+POINTS = 60
+"""Of a loss curve."""
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+
+
+def export(
+    run: str | Path,
+    folder: str | Path,
+    arm: str,
+    settings: Sequence[str] = (),
+    *,
+    stem: Path | None = None,
+) -> Path:
+    """Write the finished model of a run's folder into `folder`, which is replaced.
+
+    `stem` is the run it went on from, which its record then names too.
+    """
+    run, target = Path(run), Path(folder)
+    if not (run / MODEL / WEIGHTS).is_file():
+        raise TrainingError(f"{run} has no finished model: train it first, fit(spec, {str(run)!r})")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    old = temporary_name(target).with_suffix(".old")
+    try:
+        with temporary(target, folder=True) as made:
+            _weights(run / MODEL, made)
+            held = record(run, arm, settings)
+            if stem is not None:
+                held["stem"] = record(stem, stem.name)
+            said = json.dumps(held, indent=1)
+            (made / TRAINING).write_text(said + "\n", encoding="utf-8")
+            if target.exists():
+                target.rename(old)
+            made.rename(target)
+    finally:
+        if old.exists() and not target.exists():
+            old.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def _weights(source: Path, target: Path) -> None:
+    """The model with every tensor rounded; trained parts are named by their new digests."""
+    model = load(source, device="cpu")
+    tensors = {name: value.half() for name, value in load_file(source / WEIGHTS).items()}
+    if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
+        raise TrainingError(f"a weight of {source} is too large for float16: it cannot be shipped")
+    config = read_record(source / "config.json")
+    parts = trained(model.network, model.parts, tensors)
+    config["anchorwatch"]["parts"] = [part.as_dict() for part in parts]
+    save_file(tensors, target / WEIGHTS, metadata={"format": "pt"})
+    (target / WEIGHTS).chmod(0o644)  # safetensors lets only its owner read
+    (target / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    for name in _TOKENIZER:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+def record(run: Path, arm: str, settings: Sequence[str] = ()) -> dict[str, Any]:
+    """How a run was made: arm, spec with its digest, corpus, budget, loss curve; plain values."""
+    held = unsealed(run / RUN)
+    lines = read_log(run / "log.jsonl")
+    spec = held["spec"]
+    return {
+        "arm": arm,
+        "settings": list(settings),
+        "spec": spec,
+        "digest": hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest(),
+        "corpus": held["corpus"],
+        "seed": spec["seed"],
+        "budget": budget(lines),
+        "machine": {
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+        },
+        "loss": curve(lines),
+    }
+
+
+def budget(lines: Sequence[Line]) -> dict[str, float]:
+    """Updates, tokens read, and minutes of training, by the log's own clock."""
+    tokens = np.diff([0, *(line.tokens for line in lines)])
+    speed = np.array([line.tokens_per_second for line in lines])
+    return {
+        "updates": len(lines),
+        "tokens": lines[-1].tokens,
+        "minutes": round(float(np.sum(tokens / speed)) / 60, 1),
+    }
+
+
+def curve(lines: Sequence[Line], points: int = POINTS) -> dict[str, list[float]]:
+    """Mean loss of equal stretches of the updates, and the update each ends with."""
+    stretches = [part for part in np.array_split(np.arange(len(lines)), points) if len(part)]
+    return {
+        "update": [lines[part[-1]].update for part in stretches],
+        "loss": [round(float(np.mean([lines[at].loss for at in part])), 4) for part in stretches],
+    }
+
+
+def made_with(folder: str | Path) -> dict[str, Any]:
+    """What training.json of a lab folder says."""
+    return read_record(Path(folder) / TRAINING)
+
+
+def corpus_of(spec: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Corpus:
+    """The corpus of a spec's fields, read with the tokenizer that the weights have."""
+    said = {name: held for name, held in spec["corpus"].items() if name in ("mix", "seed")}
+    return read_corpus(said, spec["length"], spec["seed"], tokenizer)

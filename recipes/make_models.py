@@ -1,0 +1,119 @@
+"""The two jobs behind `make lab` and `make variants`: train, export, measure; each goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import export_model as exports
+
+from anchorwatch.models.load import load
+from anchorwatch.models.model import Model
+from anchorwatch.models.zoo import cards
+from anchorwatch.trace.atomic_io import read_record, replace_file, unsealed
+from anchorwatch.training import arms
+from anchorwatch.training.card_measures import Effort, flat, measured, plain_values
+from anchorwatch.training.checkpoints import RUN
+from anchorwatch.training.corpora import Corpus
+from anchorwatch.training.loop import fit
+from anchorwatch.training.spec import read
+from anchorwatch.training.variants import VERSION
+
+ROW = "row.json"
+STEM = "stem"
+
+
+def train_stem(recipe: Path, runs: Path, name: str = STEM, more: tuple[str, ...] = ()) -> Path:
+    """Train what the arms go on from into `runs`/name, or go on with it; the run's folder."""
+    return fit(read(recipe, more), runs / name).folder
+
+
+def train_arm(recipe: Path, arm: str, runs: Path, more: tuple[str, ...] = ()) -> Path:
+    """Train an arm of the lab into `runs`/arm, or go on with it; the run's folder."""
+    return fit(arms.spec_of(recipe, arms.LAB, arm, more), runs / arm).folder
+
+
+def export_arm(arm: str, runs: Path, models: Path, more: tuple[str, ...] = ()) -> Path:
+    """The finished run of an arm as a folder of the lab."""
+    stem = runs / STEM if (runs / STEM).is_dir() else None
+    return exports.export(runs / arm, models / arm, arm, (*more, *arms.LAB[arm]), stem=stem)
+
+
+def card_of(folder: Path, name: str, effort: Effort | None = None) -> dict[str, Any]:
+    """Measure what lies in a lab folder and write its card; nothing of the run is needed."""
+    model = load(folder, device="cpu")
+    made = exports.made_with(folder)
+    card = {
+        "name": name,
+        "weights": model.digest,
+        "parameters": sum(p.numel() for p in model.network.parameters()),
+        "shape": _shape(model),
+        "training": made,
+        "measured": measured(model, _corpus(model, made["spec"]), effort),
+    }
+    said: dict[str, Any] = plain_values(card)
+    cards.write(folder, said)
+    return said
+
+
+def _shape(model: Model) -> dict[str, Any]:
+    held = model.network.config
+    return {
+        "network": held.model_type,
+        "layers": held.num_hidden_layers,
+        "heads": held.num_attention_heads,
+        "width": held.hidden_size,
+        "positions": held.max_position_embeddings,
+    }
+
+
+def variant_row(
+    recipe: Path, arm: str, seed: int, runs: Path, effort: Effort, more: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Train and measure one arm with one seed: a row of the table, kept beside the run.
+
+    A row that was measured before, of the same spec, stem and effort, is not measured again.
+    """
+    spec = arms.spec_of(recipe, arms.VARIANTS, arm, (*more, f"seed={seed}"))
+    about = {"arm": arm, "seed": seed, "spec": spec.digest, "version": VERSION}
+    folder = runs / f"{arm}-seed{seed}"
+    kept = kept_row(folder, about, effort)
+    if kept is not None and _goes_on_from(folder, spec.model.source):
+        return kept
+    done = fit(spec, folder)
+    model = load(done.model, device="cpu")
+    row = about | {
+        "updates": done.updates,
+        "tokens": done.tokens,
+        "parameters": sum(p.numel() for p in model.network.parameters()),
+        "loss": done.loss,
+    }
+    row |= flat(measured(model, _corpus(model, spec.as_dict()), effort))
+    said: dict[str, Any] = plain_values(row)
+    replace_file(folder / ROW, (json.dumps(said, indent=1) + "\n").encode())
+    return said
+
+
+def _corpus(model: Model, spec: Mapping[str, Any]) -> Corpus:
+    assert model.tokenizer is not None, "what we train has one"
+    return exports.corpus_of(spec, model.tokenizer)
+
+
+def _goes_on_from(folder: Path, source: str | None) -> bool:
+    """Whether a run began with the weights that lie at `source` now: a spec knows their path."""
+    if not (folder / RUN).is_file():
+        return False
+    origin = None if source is None else load(source, dtype="float32", device="cpu").digest
+    return bool(unsealed(folder / RUN)["start"]["origin"] == origin)
+
+
+def kept_row(folder: Path, about: Mapping[str, Any], effort: Effort) -> dict[str, Any] | None:
+    """The row of a run that was measured as is asked now, or None."""
+    if not (folder / ROW).is_file():
+        return None
+    row = read_record(folder / ROW)
+    asked = dict(about) | {f"effort.{name}": held for name, held in asdict(effort).items()}
+    return row if all(row.get(name) == held for name, held in asked.items()) else None

@@ -1,0 +1,145 @@
+"""Commands that read traces, tables and figures: argument parsing only, and no torch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anchorwatch.cli import files as places
+from anchorwatch.cli import options
+from anchorwatch.cli import output as talk
+from anchorwatch.cli import values as words
+from anchorwatch.errors import SpecError
+from anchorwatch.trace.escape import one_line
+
+if TYPE_CHECKING:
+    from anchorwatch.trace.trace import Trace
+
+
+def show(
+    trace: Annotated[Path, typer.Argument(help="A trace, as `run -o` writes it.")],
+    step: Annotated[int | None, typer.Option(help="Only the frame before this step.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every frame of a long film.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show a trace: the canvas coloured by role, one frame or the film of the run."""
+    from anchorwatch.trace import render_terminal as shows
+    from anchorwatch.trace.trace import read
+
+    if every and step is not None:
+        raise SpecError("--all shows every frame and --step one: choose one of them")
+    held = read(trace)
+    if as_json:
+        frames = shows.frames_json(held, step)
+        talk.print_json({"manifest": held.manifest, "frames": frames}, indent=None)
+    else:
+        shows.show(held, step, every=every)
+
+
+def verify(
+    trace: Annotated[Path, typer.Argument(help="A trace, as `run -o` writes it.")],
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare every byte of a trace with its commit record; exit code 1 if anything differs."""
+    from anchorwatch.trace.atomic_io import damage, extent
+
+    found = damage(trace)
+    files, size = (0, 0) if found else extent(trace)
+    if as_json:
+        talk.print_json({"whole": not found, "damage": found, "files": files, "bytes": size})
+    else:
+        typer.echo("\n".join(found) or f"whole: {files} files, {size} bytes")
+    raise typer.Exit(1 if found else 0)
+
+
+def measure(
+    metric: Annotated[
+        str, typer.Argument(help="sinks, jumps, ...; list names them, all is the default ones.")
+    ],
+    traces: options.Traces = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="A .csv, .json, .parquet.")
+    ] = None,
+    rule: options.Rule = None,
+    group: options.Group = None,
+    by: Annotated[str | None, typer.Option(help="Split by: layer,head,progress ...")] = None,
+    more: options.More = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Measure traces: a tidy table with null, lift and interval, as CSV on stdout."""
+    from anchorwatch import metrics
+    from anchorwatch.metrics import files
+    from anchorwatch.metrics.everything import measure_all
+
+    if metric == "list":
+        return talk.print_names({name: getattr(metrics, name) for name in metrics.METRICS})
+    given = _given({"rule": rule, "group": group, "by": by}, more)
+    if metric == "all":
+        folder = places.folder_for_all(out, given)
+        for name, table in measure_all(_read(traces)).items():
+            files.save(table, folder / f"{name}.{'json' if as_json else 'csv'}")
+        return talk.say(f"wrote {one_line(str(folder))}")
+    function = words.metric(metric)
+    takes = dict(list(inspect.signature(function).parameters.items())[1:])
+    asked = words.options(takes, given)
+    if out is not None:
+        files.place(out, "table", files.KINDS)
+    table = function(_read(traces), **asked)
+    if out is not None:
+        talk.say(f"wrote {one_line(str(files.save(table, out)))}")
+    if out is None or as_json:
+        typer.echo(files.as_json(table) if as_json else files.as_csv(table), nl=as_json)
+
+
+def plot(
+    figure: Annotated[str, typer.Argument(help="sink-map, absorption, ...; list names all.")],
+    traces: options.Traces = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="A .pdf, .svg or .png.")] = None,
+    rule: options.Rule = None,
+    group: options.Group = None,
+    layer: Annotated[int | None, typer.Option(help="Only this layer.")] = None,
+    head: Annotated[int | None, typer.Option(help="Only this head.")] = None,
+    step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
+    more: options.More = None,
+) -> None:
+    """Draw a figure of traces into a file that remembers what made it."""
+    from anchorwatch.figures.catalogue import FIGURES, draw, find
+    from anchorwatch.figures.figure import KINDS
+    from anchorwatch.metrics.files import place
+
+    if figure == "list":
+        return talk.print_names({name: one.function for name, one in FIGURES.items()})
+    takes = find(figure).takes
+    named = {"rule": rule, "group": group, "layer": layer, "head": head, "step": step}
+    asked = words.options(takes, _given(named, more))
+    if out is None:
+        raise SpecError("say where to: -o sinks.pdf")
+    place(out, "figure", KINDS)
+    typer.echo(str(draw(figure, _read(traces), asked).save(out)))
+
+
+def whence(
+    file: Annotated[Path, typer.Argument(help="A figure, or a .json or .parquet table.")],
+) -> None:
+    """Say what made a figure or a table: settings and traces, as JSON."""
+    from anchorwatch.figures import whence as of_figure
+    from anchorwatch.metrics.files import origin
+
+    table = file.suffix.lower() in (".json", ".parquet", ".csv")
+    talk.print_json(origin(file) if table else of_figure(file))
+
+
+def _read(paths: list[Path] | None) -> list[Trace]:
+    from anchorwatch.trace.trace import read
+
+    if not paths:
+        raise SpecError("name at least one trace, as `anchorwatch run -o` writes it")
+    return [read(path) for path in paths]
+
+
+def _given(named: Mapping[str, object], more: list[str] | None) -> dict[str, str]:
+    return words.settings(more or [], {k: str(v) for k, v in named.items() if v is not None})

@@ -1,0 +1,139 @@
+"""What the command line says: data on stdout, talk on stderr, an error in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+
+import typer
+
+from anchorwatch import explain_missing_module
+from anchorwatch.errors import AnchorwatchWarning
+from anchorwatch.trace.escape import one_line, visible
+
+if TYPE_CHECKING:
+    from anchorwatch.cli.doctor import Finding
+    from anchorwatch.trace.trace import Trace
+    from anchorwatch.training import Fitted
+
+
+def print_names(functions: Mapping[str, Callable[..., Any]]) -> None:
+    """Names, each with the first line of what it does."""
+    width = max(map(len, functions))
+    for name, function in functions.items():
+        says = (function.__doc__ or "").strip().partition("\n")[0]
+        typer.echo(f"{name:<{width}}  {says}")
+
+
+def print_families(embedded: Sequence[str], *, as_json: bool) -> None:
+    """The families that can be loaded, those that cannot, and the models that need no file."""
+    from anchorwatch.models.families import FAMILIES, UNSUPPORTED
+
+    if as_json:
+        names = ("name", "kind", "architectures", "model_types", "network", "visibility", "shift")
+        rows = [
+            {name: getattr(family, name) for name in (*names, "mask_id", "checkpoints")}
+            for family in FAMILIES
+        ]
+        return print_json({"families": rows, "embedded": embedded, "not_read": UNSUPPORTED})
+    row = "{:<13}{:<6}{:<15}{:<5}{:<16}{}"
+    typer.echo(row.format("family", "kind", "visibility", "row", "mask id", "held by"))
+    for family in FAMILIES:
+        mask = "none" if family.kind == "arm" else str(family.mask_id or "from tokenizer")
+        held, at = family.network or "its own class", "p-1" if family.shift else "p"
+        cells = (family.name, family.kind, family.visibility, at, mask, held)
+        typer.echo(row.format(*cells))
+        typer.echo(wrapped(family.checkpoints, 13))
+    typer.echo("\nrow p-1: what the network says at the position before is about the token at p")
+    named = textwrap.fill(f"embedded: {', '.join(embedded)}", 80, subsequent_indent=" " * 10)
+    typer.echo(f"{named}\n\nknown and not read:")
+    for name, reason in UNSUPPORTED.items():
+        typer.echo(f"  {name}\n{wrapped(reason, 4)}")
+
+
+def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
+    """What the doctor found."""
+    if as_json:
+        return print_json([finding.as_dict() for finding in findings])
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        mark = "ok  " if finding.good else "FAIL"
+        typer.echo(f"{mark} {finding.name:<{width}}  {finding.says}")
+
+
+def tell(trace: Trace, out: Path | None, as_json: bool) -> None:
+    """A finished run: its answer on stdout, what it was on stderr."""
+    if as_json:
+        print_json(trace.manifest | {"digest": trace.digest(), "steps": trace.num_steps})
+        return
+    seen = "\n".join(visible(line) for line in trace.text.split("\n"))
+    typer.echo(seen if sys.stdout is not None and sys.stdout.isatty() else trace.text)
+    say(f"{trace!r}" + (f"\n  wrote     {one_line(str(out))}" if out else ""))
+
+
+def tell_trained(done: Fitted, as_json: bool) -> None:
+    """A finished training run: its model on stdout, what it was on stderr."""
+    if as_json:
+        return print_json(done.as_dict())
+    typer.echo(str(done.model))
+    begun = f", gone on with at {done.resumed_at}" if done.resumed_at else ""
+    many = f"{done.processes} process{'es' if done.processes > 1 else ''}"
+    say(
+        f"{done.updates} updates{begun}, {done.tokens} tokens, {many}: "
+        f"loss {done.loss:.4f} nats per scored token over the last tenth"
+    )
+
+
+def wrapped(text: str, indent: int) -> str:
+    """Text in lines of 80, indented."""
+    lines = textwrap.wrap(text, 80 - indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.indent("\n".join(lines), " " * indent)
+
+
+def print_json(value: object, indent: int | None = 2) -> None:
+    """Data for machines."""
+    typer.echo(json.dumps(value, indent=indent))
+
+
+def say(text: str) -> None:
+    """Talk: on stderr, and nothing is lost when nobody can hear it."""
+    with contextlib.suppress(OSError):
+        typer.echo(text, err=True)
+
+
+def fail(said: str, code: int) -> NoReturn:
+    """Say what was wrong and stop."""
+    say(f"error: {one_line(' '.join(said.split()))}")
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:  # a full disk: the interpreter would try again, and complain
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(code)
+
+
+def lacking(error: ImportError) -> str:
+    """What to install when an import fails."""
+    if isinstance(error, ModuleNotFoundError):
+        error = explain_missing_module(error, "this command")
+    return str(error)
+
+
+def say_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning as talk, in one line."""
+    prefix = "note" if issubclass(category, AnchorwatchWarning) else "warning"
+    say(f"{prefix}: {one_line(' '.join(str(message).split()))}")

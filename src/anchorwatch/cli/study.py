@@ -1,0 +1,118 @@
+"""`anchorwatch study`: the words of it, and one call."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anchorwatch.cli import output as talk
+from anchorwatch.errors import SpecError
+from anchorwatch.trace.escape import one_line
+
+if TYPE_CHECKING:
+    from anchorwatch.studies.findings import Study
+    from anchorwatch.studies.planning import Plan
+
+_SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
+_SHOWN = ("id", "verdict", "effect", "low", "high", "n", "unit", "lacking")
+
+
+def study(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="floating, sinks, sink_token, or claims such as sinks/H3; else all."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The masked diffusion model; else the lab's four.")
+    ] = None,
+    against: Annotated[str | None, typer.Option(help="The autoregressive one.")] = None,
+    sink: Annotated[str | None, typer.Option(help="One with a sink token.")] = None,
+    gate: Annotated[str | None, typer.Option(help="One with gates.")] = None,
+    budget: Annotated[str, typer.Option(help="quick, standard or full.")] = "quick",
+    variants: Annotated[
+        Path | None, typer.Option(help="A table of training seeds; else the package's.")
+    ] = None,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder, to go on from.")] = Path(
+        "study"
+    ),
+    only_plan: Annotated[bool, typer.Option("--plan", help="Say the cost, run nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    opens: Annotated[
+        bool | None,
+        typer.Option(
+            "--open/--no-open", help="Show the page in a browser; at a desktop's terminal it does."
+        ),
+    ] = None,
+) -> None:
+    """Run the papers' claims on models: one page, report.html; a table on stdout.
+
+    Beside the page are report.md, claims.json, claims.csv and figures/. Exit code 3 if some claims
+    lack something.
+    """
+    from anchorwatch.studies.budget import budget as named
+    from anchorwatch.studies.papers import claims
+
+    claims(names or [])  # a typing mistake costs no loading
+    named(budget)
+    if variants is not None and not variants.is_file():
+        raise SpecError(f"there is no table {variants}: make one with `make variants`")
+    from anchorwatch import studies
+
+    given: dict[str, Any] = {"model": model, "against": against, "sink": sink, "gate": gate}
+    given |= {"budget": budget, "variants": variants, "out": out}
+    if only_plan:
+        planned = studies.plan(names or [], **given)
+        if as_json:
+            return talk.print_json(planned.as_dict())
+        return typer.echo(str(planned))
+    found = studies.study(names or [], **given, before=_say)
+    if as_json:
+        talk.print_json(json.loads(json.dumps(found.as_dict())))
+    else:
+        typer.echo(_table(found), nl=False)
+    page = out / "report.html"
+    talk.say(f"{found!r}\nwrote {one_line(str(page))}")
+    shown = _at_a_desktop() if opens is None else opens
+    if shown:
+        _show(page)
+    raise typer.Exit(3 if found.counts()["lacking"] else 0)
+
+
+def _table(found: Study) -> str:
+    """Lines for a person at a terminal; numbers in full, as CSV, for a file or the next program."""
+    from anchorwatch.metrics.files import as_csv
+
+    table = found.claims[list(_SHOWN)]
+    if not sys.stdout.isatty():
+        return as_csv(table)
+    lines = []
+    for one in table.itertuples():
+        numbers = f"{one.effect:.3g} [{one.low:.3g}, {one.high:.3g}]" if not one.lacking else ""
+        said = f"lacks {one.lacking}" if one.lacking else f"n = {one.n} {one.unit}s"
+        lines.append(f"{one.id:<15}{one.verdict:<11}{numbers:<30}{one_line(said)}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _say(plan: Plan) -> None:
+    """The plan, before anything runs."""
+    talk.say(one_line(str(plan).splitlines()[-1].strip()))
+
+
+def _at_a_desktop() -> bool:
+    """A person at a terminal who has a screen: elsewhere a browser would hang or take the shell."""
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
+        return False
+    return sys.platform in ("darwin", "win32") or any(map(os.environ.get, _SCREENS))
+
+
+def _show(page: Path) -> None:
+    """In the browser that is there; a machine without one says where the page is all the same."""
+    import webbrowser
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        talk.say("note: there is no browser to open it in")

@@ -1,0 +1,165 @@
+"""The commands `view` and `export`: traces in the browser, here or in a page to send."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anchorwatch.cli import output as talk
+from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.metrics.sink_rules import parse, rulli
+from anchorwatch.trace.escape import one_line
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from anchorwatch.explorer.opening import Opened
+    from anchorwatch.explorer.tiles import Options, Replay
+    from anchorwatch.trace.trace import Trace
+
+Traces = Annotated[list[Path], typer.Argument(help="Traces; with two or more, compare them.")]
+Tables = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--table",
+        help="Metrics for the head grid: a file of `measure METRIC --by layer,head -o`, a folder.",
+    ),
+]
+RuleWord = Annotated[str | None, typer.Option(help="What a sink is: rulli:3, zscore:3, gu:0.3.")]
+
+
+def view(
+    traces: Traces,
+    rule: RuleWord = None,
+    at: Annotated[str, typer.Option(help="Where to begin: step=40,layer=31,token=17.")] = "",
+    model: Annotated[
+        str | None, typer.Option(help="The model that wrote them: measures exact maps on demand.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 0,
+    table: Tables = None,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Only print the address.")] = False,
+) -> None:
+    """Look at traces in the browser: a server for this machine only, until interrupted."""
+    import webbrowser
+
+    from anchorwatch.explorer.server import Server, link, spot
+    from anchorwatch.explorer.tiles import Run
+
+    where = spot(at)  # a typing mistake costs no reading
+    options, held = _looked_at(traces, rule, table)
+    replays = _replays(model, held)
+    runs = [
+        Run(one, options, replay, no_replay=why)
+        for one, (replay, why) in zip(held, replays, strict=True)
+    ]
+    for run, (_, why) in zip(runs, replays, strict=True):
+        for said in (*run.header()["damage"], *filter(None, [why])):
+            _note(f"{run.opened.name}: {said}")
+    server = Server(runs, port=port, layer=where.get("layer"))
+    place = link(server.url, where)
+    typer.echo(place)
+    talk.say("press Ctrl-C to stop; the address is for this machine and holds a secret")
+    if not no_open:
+        webbrowser.open(server.door(place).as_uri())
+    server.serve()
+
+
+def export(
+    traces: Traces,
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="A page.html, or a folder for a web server.")
+    ],
+    rule: RuleWord = None,
+    layers: Annotated[str | None, typer.Option(help="Only these layers: 0,8,31.")] = None,
+    table: Tables = None,
+) -> None:
+    """Write traces as one page that opens from a mail attachment; exit code 3 if any is damaged."""
+    from anchorwatch.explorer import export as exports
+    from anchorwatch.explorer.tiles import Run
+
+    chosen = _layers(layers)
+    options, held = _looked_at(traces, rule, table)
+    runs = [Run(one, options) for one in held]
+    if not any(run.opened.trace for run in runs):
+        raise TraceError(f"{held[0].name} cannot be shown: {runs[0].opened.damage[0]}")
+    typer.echo(str(exports.export(runs, out, layers=chosen, say=_note)))
+    if any(run.header()["damage"] for run in runs):
+        raise typer.Exit(3)
+
+
+def _looked_at(
+    traces: Sequence[Path], rule: str | None, table: Sequence[Path] | None
+) -> tuple[Options, list[Opened]]:
+    """How runs are shown, and the runs; a wrong rule or table costs no reading of traces."""
+    from anchorwatch.explorer import tables
+    from anchorwatch.explorer.tiles import Options
+
+    chosen, read = rulli() if rule is None else parse(rule), tables.gathered(table or [])
+    held = _opened(traces)
+    known = [one.trace for one in held if one.trace is not None and "canvas" not in one.lost]
+    tables.refuse_strangers(read, known)
+    return Options(rule=chosen, tables=tuple(read)), held
+
+
+def _opened(traces: Sequence[Path]) -> list[Opened]:
+    """The traces; a path that is none is refused, a damaged trace is not."""
+    from anchorwatch.explorer.opening import opened
+    from anchorwatch.trace import atomic_io as commits
+
+    for path in traces:
+        if said := commits.absent(commits.place(path)):
+            raise TraceError(said)
+    return [opened(path) for path in traces]
+
+
+def _note(said: str) -> None:
+    talk.say(f"note: {one_line(said)}")
+
+
+def _layers(words: str | None) -> list[int] | None:
+    if words is None:
+        return None
+    try:
+        return [int(word) for word in words.split(",")]
+    except ValueError:
+        raise SpecError(f"--layers {words} is not a list of layers, such as 0,8,31") from None
+
+
+def _replays(model: str | None, held: Sequence[Opened]) -> list[tuple[Replay | None, str]]:
+    """Of each run, what measures its exact maps, or why the model does not; it fits one of them."""
+    if model is None:
+        return [(None, "")] * len(held)
+    import anchorwatch as aw
+    from anchorwatch.generation.forced import other_model
+
+    loaded = aw.load(model)
+    found: list[tuple[Replay | None, str]] = []
+    for one in held:
+        if one.trace is None or one.damage:
+            found.append((None, f"{model} measures no exact maps of a damaged run"))
+        elif differs := other_model(
+            loaded,
+            written := one.trace.manifest["model"],
+            one.trace.manifest.get("versions"),
+        ):
+            by = f"it was {written['source']}, {differs}"
+            found.append((None, f"{model} did not write this run and measures no maps of it: {by}"))
+        else:
+            found.append((_replay(loaded, one.trace), ""))
+    if not any(replay for replay, _ in found):
+        said = "; ".join(f"{one.name}: {why}" for one, (_, why) in zip(held, found, strict=True))
+        raise SpecError(one_line(f"--model {model} fits none of the runs, name their own: {said}"))
+    return found
+
+
+def _replay(model: Any, trace: Trace) -> Replay:
+    def measured(step: int, layer: int, head: int) -> np.ndarray:
+        import anchorwatch as aw
+
+        probe = aw.probes.pattern(layers=(layer,), heads=(head,), steps=(step,))
+        return aw.replay(model, trace, [probe], steps=[step])["pattern"].values[0]
+
+    return measured

@@ -1,0 +1,298 @@
+"""Things added to the network: sink tokens and their relatives, registers, gates. No torch here.
+
+A part is an edit when a run is given it, and belongs to the model when it was trained. What it
+adds before the canvas (sinks, logits, biases, registers) are its columns: every query sees them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from anchorwatch.edits.spec.edit import Edit, one_of, seeded
+from anchorwatch.errors import SpecError
+
+POSITIONS = ("front", "end")
+EMBEDDINGS = ("mean", "start", "mask", "random")
+VALUES = ("own", "zero")
+BIASES = ("random", "zero")
+GATE_FORMS = ("elementwise", "headwise")
+GATE_STARTS = ("identity", "plain")
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers too many for a manifest, known by their digest."""
+
+    digest: str
+    array: np.ndarray | None = dataclasses.field(default=None, compare=False)
+    """float32; None where only a manifest is left."""
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> Numbers:
+        held = np.array(array, dtype=np.float32, order="C")
+        held.flags.writeable = False
+        head = str(list(held.shape)).encode()
+        return cls(hashlib.sha256(head + held.tobytes()).hexdigest(), held)
+
+    def __repr__(self) -> str:
+        return f"<numbers {self.digest[:8]}>"
+
+
+@dataclass(frozen=True, repr=False)
+class Part(Edit):
+    """Something added to the network."""
+
+    observable: ClassVar[str] = "the output of heads that see what it adds"
+
+    @property
+    def columns(self) -> int:
+        """Keys it adds before the canvas."""
+        return 0
+
+    @property
+    def lacks(self) -> str | None:
+        """The field of which only a digest is known, so that it cannot run."""
+        for one in dataclasses.fields(self):
+            held = getattr(self, one.name)
+            if isinstance(held, Numbers) and held.array is None:
+                return one.name
+        return None
+
+    @property
+    def everywhere(self) -> Part:
+        """The same part without its times: what it is made of does not depend on them."""
+        return dataclasses.replace(self, steps=None, progress=None)
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True, repr=False)
+class _Token(Part):
+    """Parts that stand in the sequence, and so in every layer and head."""
+
+    n: int = 1
+    _: KW_ONLY
+    embedding: Any = "mean"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kind = type(self).__name__
+        for name in ("layers", "heads"):
+            if getattr(self, name) is not None:
+                raise SpecError(
+                    f"a {kind} is a token and stands in every layer and head: leave {name} out, "
+                    "or use kv_bias"
+                )
+        self._set("n", _counted(self.n))
+        self._set("seed", seeded(self.seed))
+        held = _numbers("embedding", self.embedding, EMBEDDINGS)
+        if isinstance(held, Numbers) and held.array is not None:
+            if held.array.ndim == 1:
+                held = Numbers.of(held.array[None])
+            _rows(kind, held.array, self.n)  # type: ignore[arg-type]
+        self._set("embedding", held)
+
+    @property
+    def columns(self) -> int:
+        return self.n
+
+
+@dataclass(frozen=True, repr=False)
+class sink_token(_Token):  # noqa: N801
+    """`n` tokens that everyone sees and that see only themselves (one token is enough).
+
+    `embedding` is "mean" (of all tokens), "start", "mask", "random" (`seed`), or numbers
+    [n, width]. `position` is where rotary positions think they are, before the first token or after
+    the last; with `rotary=False` their logits depend on no position. `value="zero"` empties their
+    values in every layer.
+    """
+
+    _: KW_ONLY
+    position: str = "front"
+    value: str = "own"
+    rotary: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("position", self.position, POSITIONS)
+        one_of("value", self.value, VALUES)
+        if not isinstance(self.rotary, bool):
+            raise SpecError(f"rotary={self.rotary!r} is neither True nor False")
+        if not self.rotary and self.position != "front":
+            raise SpecError("with rotary=False a sink token stands nowhere: leave position out")
+
+
+@dataclass(frozen=True, repr=False)
+class register(_Token):  # noqa: N801
+    """`n` ordinary extra tokens before the first that see everything and are seen by everyone."""
+
+
+@dataclass(frozen=True, repr=False)
+class off_by_one(Part):  # noqa: N801
+    """One more in the softmax's denominator: a key with logit 0 and value 0."""
+
+    @property
+    def columns(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True, repr=False)
+class sink_logit(Part):  # noqa: N801
+    """A key with value 0 and this logit: one number, one for each head, or [layers][heads]."""
+
+    logit: Any
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        held = -np.inf if isinstance(self.logit, str) and self.logit == "-inf" else self.logit
+        if isinstance(held, int | float | np.number) and not isinstance(held, bool):
+            if np.isnan(held) or held == np.inf:
+                raise SpecError(f"logit={held} is no logit: say a number, or -inf for none at all")
+            self._set("logit", float(held))
+            return
+        held = _numbers("logit", held, ())
+        if held.array is not None and held.array.ndim not in (1, 2):
+            raise SpecError(
+                f"logit has shape {list(held.array.shape)}: expected [heads] or [layers, heads]"
+            )
+        self._set("logit", held)
+
+    @property
+    def columns(self) -> int:
+        return 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON knows no infinity: -inf is written as a word."""
+        said = super().as_dict()
+        return said | ({"logit": "-inf"} if said["logit"] == -np.inf else {})
+
+
+@dataclass(frozen=True, repr=False)
+class kv_bias(Part):  # noqa: N801
+    """`n` keys and values of each layer's own: "random" (0.02 wide), "zero", or numbers.
+
+    Numbers are [layers, key heads, n, channels], keys as they are after rotary positions.
+    """
+
+    n: int = 1
+    _: KW_ONLY
+    key: Any = "random"
+    value: Any = "random"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set("n", _counted(self.n))
+        self._set("seed", seeded(self.seed))
+        for name in ("key", "value"):
+            held = _numbers(name, getattr(self, name), BIASES)
+            shape = getattr(getattr(held, "array", None), "shape", (0, 0, self.n, 0))
+            if len(shape) != 4 or shape[2] != self.n:
+                raise SpecError(
+                    f"{name} has shape {list(shape)}: "
+                    f"expected [layers, key heads, n = {self.n}, channels]"
+                )
+            self._set(name, held)
+
+    @property
+    def columns(self) -> int:
+        return self.n
+
+
+@dataclass(frozen=True, repr=False)
+class gate(Part):  # noqa: N801
+    """Attention's output times sigmoid(x W) before its projection, x what attention reads.
+
+    "elementwise" has a number for each channel, "headwise" one for each head. `init="identity"`
+    doubles the sigmoid and begins with W = 0, so that it begins as exactly 1; "plain" draws W from
+    N(0, 2 / (5 width)) and begins near one half. `weight` is W, [layers, outputs, width].
+    """
+
+    form: str = "elementwise"
+    init: str = "identity"
+    _: KW_ONLY
+    weight: Any = None
+    seed: int = 0
+
+    observable: ClassVar[str] = "what the output projection reads"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("form", self.form, GATE_FORMS)
+        one_of("init", self.init, GATE_STARTS)
+        self._set("seed", seeded(self.seed))
+        if self.weight is not None:
+            held = _numbers("weight", self.weight, ())
+            if held.array is not None and held.array.ndim != 3:
+                raise SpecError(
+                    f"weight has shape {list(held.array.shape)}: expected [layers, outputs, width]"
+                )
+            self._set("weight", held)
+
+
+def parts_among(edits: Iterable[Edit]) -> tuple[Part, ...]:
+    """Those of some edits that are parts."""
+    return tuple(edit for edit in edits if isinstance(edit, Part))
+
+
+def given_again(edits: Iterable[Edit], given: Iterable[Edit]) -> tuple[Edit, ...]:
+    """Edits as a manifest has them, with the numbers that equal digests have in `given`."""
+    known = {
+        held.digest: held
+        for edit in given
+        for held in vars(edit).values()
+        if isinstance(held, Numbers) and held.array is not None
+    }
+    found = []
+    for edit in edits:
+        again: dict[str, Any] = {
+            name: known[held.digest]
+            for name, held in vars(edit).items()
+            if isinstance(held, Numbers) and held.digest in known
+        }
+        found.append(dataclasses.replace(edit, **again) if again else edit)
+    return tuple(found)
+
+
+def _numbers(name: str, value: Any, words: tuple[str, ...]) -> Any:
+    """A word as it is, anything like an array as numbers, a digest as numbers that are missing."""
+    if isinstance(value, Numbers) or (isinstance(value, str) and value in words):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value):
+        return Numbers(value)
+    wrong = SpecError(
+        f"{name}={value!r:.40} is unknown: expected " + ", ".join([*words, "or numbers"])
+    )
+    if isinstance(value, str) or value is None:
+        raise wrong
+    try:
+        held = value.detach().cpu().float().numpy() if hasattr(value, "detach") else value
+        array = np.asarray(held, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise wrong from None
+    fine = np.isfinite(array) | ((array == -np.inf) if name == "logit" else False)
+    if not array.ndim or not array.size or not fine.all():
+        raise SpecError(f"{name} is empty or holds NaN or infinity: expected finite numbers")
+    return Numbers.of(array)
+
+
+def _rows(kind: str, array: np.ndarray, n: int) -> None:
+    if array.ndim != 2 or array.shape[0] != n:
+        raise SpecError(
+            f"{kind}(n={n}) has an embedding of shape {list(array.shape)}: expected [{n}, width]"
+        )
+
+
+def _counted(n: Any) -> int:
+    if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
+        raise SpecError(f"n={n!r} is not a whole number of at least 1")
+    return int(n)

@@ -1,0 +1,416 @@
+"""What an edit does: the same prompts and seeds clean, edited and under a control, compared.
+
+Each run is compared twice: as every arm wrote it, and on the clean run's frames, which every arm
+reads. Everything is checked before the weights are touched.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from anchorwatch.edits.controls import Setting, dose_of, dosed, random_controls
+from anchorwatch.edits.spec import Edit
+from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
+from anchorwatch.evaluation.effect_tables import Arm, Contrast, Effect, mean_of, trends
+from anchorwatch.evaluation.outcomes import CLEAN, NAMES, OUTCOMES, own_run
+from anchorwatch.evaluation.teacher_forced import Reading, lockstep
+from anchorwatch.generation.build_trace import trace_of
+from anchorwatch.generation.decoding import Decoding
+from anchorwatch.generation.loop import Job, walk
+from anchorwatch.generation.plan import edit_list
+from anchorwatch.generation.prepare import (
+    RUN_BYTES,
+    Ask,
+    begin,
+    checked_seed,
+    for_each,
+    planned,
+    prepared,
+    prompt_list,
+    refuse_batch,
+    rows_at_once,
+)
+from anchorwatch.metrics.sink_rules import Rule, checked, rulli
+from anchorwatch.metrics.tables import prompt_id
+from anchorwatch.models.model import Model
+from anchorwatch.models.prompts import Prompt
+from anchorwatch.trace import machine_limits as limits
+from anchorwatch.trace.progress_bar import Progress
+from anchorwatch.trace.provenance import origin
+from anchorwatch.trace.regions import Spans
+from anchorwatch.trace.schema import counted
+from anchorwatch.trace.trace import Trace
+
+AGAINST = np.array([one.against for one in OUTCOMES])
+
+
+def effect(  # noqa: PLR0913 - one keyword for each thing an experiment can be given
+    model: Model,
+    prompts: Sequence[Prompt],
+    decoding: Decoding | None,
+    edit: Edit | Sequence[Edit],
+    *,
+    control: str | Edit | Sequence[Edit] | None = "random",
+    doses: Sequence[int] | None = None,
+    seed: int = 0,
+    repeats: int = 1,
+    batch: int | None = None,
+    regions: Sequence[Spans] | Spans | None = None,
+    rule: Rule | None = None,
+    traces: bool = False,
+) -> Effect:
+    """Run every prompt clean, edited and under a control of equal budget, and compare.
+
+    Args:
+        model: as `aw.load` gives it.
+        prompts: a list; the prompt is what is resampled, and five are needed for an interval.
+        decoding: one of `aw.decoding`, or None for the model's default.
+        edit: one of `aw.edits`, or a list of those that act together.
+        control: "random" hides as many other keys, or takes out as many other heads of the same
+            layers, drawn for each run; or an edit of yours; or None.
+        doses: numbers of keys k to try instead of the edit's own, in the control too.
+        seed: prompt i of n is run with seed + i in every arm, and in repeat r with seed + r n + i.
+        repeats: runs of each prompt, averaged before prompts are resampled.
+        batch: rows that share a forward pass while arms write, as in `aw.run_many`.
+        regions: named parts of the prompts, as in `aw.run_many`, for edits that name one.
+        rule: what a newly formed sink is.
+        traces: keep the runs of every arm, without measurements.
+
+    >>> from anchorwatch.models.load import load
+    >>> from anchorwatch.generation.decoding import LowConfidence
+    >>> from anchorwatch.edits.spec import no_op
+    >>> found = effect(load("tiny/llada"), ["the anchor"], LowConfidence(4), no_op())
+    >>> found.table.set_index("outcome").loc["argmax_agreement", ["clean", "edited"]].tolist()
+    [1.0, 1.0]
+    """
+    sides = _sides(edit, control, doses)
+    arms = 1 + sum(len(side.names()) for side in sides)
+    asked = _asked(model, prompts, decoding, regions, seed, repeats, arms)
+    rule, size = rulli() if rule is None else checked(rule), rows_at_once(model, batch)
+    refuse_batch(model, asked.jobs, size)
+    _no_oracle(sides, len(asked.jobs))
+    for job, ask in zip(asked.jobs, asked.asks, strict=True):
+        for edits in _arms(sides, job, seed):  # a mistake costs no run
+            begin(model, [replace(ask, edits=edits)], decoding, [job.seed])
+    found = _Found(keeps=traces)
+    with Progress("comparing", total=len(asked.jobs) * 2 * arms) as bar:
+        for start in range(0, len(asked.jobs), size):
+            _compare(model, asked.part(start, size), sides, rule, found, bar)
+    about = _about(model, asked, sides, control, rule)
+    about |= {"seed": seed, "repeats": repeats, "doses": None if doses is None else list(doses)}
+    made = _tables(found, sides, about, doses)
+    _warn_of_budget(made)
+    return made
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Every run of the clean arm, checked and not begun: prompts of all repeats."""
+
+    asks: list[Ask]
+    jobs: list[Job]
+    decoding: Decoding | None
+    seed: int
+
+    def part(self, start: int, size: int) -> _Asked:
+        chosen = slice(start, start + size)
+        return replace(self, asks=self.asks[chosen], jobs=self.jobs[chosen])
+
+
+@dataclass(frozen=True)
+class _Side:
+    """An edit of one dose, and its control: "random" is drawn for each run."""
+
+    edits: tuple[Edit, ...]
+    control: tuple[Edit, ...] | str | None
+    k: int | None
+
+    def names(self) -> list[str]:
+        dose = "" if self.k is None else f" k={self.k}"
+        return [f"{arm}{dose}" for arm in ("edited", "control")[: 1 + (self.control is not None)]]
+
+
+@dataclass
+class _Found:
+    """What was found in each run, run by run."""
+
+    keeps: bool
+    prompt: list[str] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    origins: list[dict[str, Any]] = field(default_factory=list)
+    clean: list[list[float]] = field(default_factory=list)
+    """[run, outcome]."""
+    value: list[list[list[float]]] = field(default_factory=list)
+    """[run, arm, outcome]."""
+    null: list[list[list[float]]] = field(default_factory=list)
+    layers: list[list[np.ndarray]] = field(default_factory=list)
+    """[run, arm, layer]; the clean arm is the last."""
+    traces: dict[str, list[Trace]] = field(default_factory=dict)
+
+
+def _asked(
+    model: Model,
+    prompts: Any,
+    decoding: Decoding | None,
+    regions: Any,
+    seed: int,
+    repeats: Any,
+    arms: int,
+) -> _Asked:
+    held, seed = prompt_list(prompts, "effect"), checked_seed(seed)
+    if not held:
+        raise PromptError("there are no prompts: give at least one, and five for intervals")
+    if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
+        raise SpecError(f"repeats={repeats!r} is not a whole number of at least 1")
+    spans = for_each(regions, len(held))
+    asks = [Ask(p, regions=s) for p, s in zip(held, spans, strict=True)]
+    _refuse_repeats(model, asks, decoding, repeats, arms)
+    asks *= repeats
+    jobs = begin(model, asks, decoding, range(seed, seed + len(asks)))
+    return _Asked(asks, jobs, decoding, seed)
+
+
+def _refuse_repeats(
+    model: Model, asks: Sequence[Ask], decoding: Decoding | None, repeats: int, arms: int
+) -> None:
+    """Refuse more runs than can be finished, or begun together."""
+    once = planned([prepared(model, ask, decoding) for ask in asks], ()).forward_passes
+    passes = 2 * arms * once * repeats  # each arm writes, and then reads the clean frames
+    held = len(asks) * repeats * RUN_BYTES
+    fewer = limits.at_most(repeats, passes=passes, held=held)
+    way = f"say repeats={fewer} at most, or give fewer prompts"
+    limits.refuse_passes(passes, way)
+    limits.refuse_bytes(held, "these runs together", way)
+
+
+def _sides(edit: Any, control: Any, doses: Any) -> list[_Side]:
+    """The edit at each dose, its own first."""
+    edits = _together(edit, "edit")
+    if not edits:
+        raise SpecError("there is no edit: give one of aw.edits, such as hide_sinks(1)")
+    other: tuple[Edit, ...] | str | None = control
+    if isinstance(control, str):
+        if control != "random":
+            raise SpecError(f"control={control!r} is unknown: say 'random', an edit, or None")
+    elif control is not None:
+        other = _together(control, "control")
+    if doses is None:
+        return [_Side(edits, other, None)]
+    if isinstance(doses, str) or not hasattr(doses, "__iter__"):
+        raise SpecError(f"doses={doses!r} is not a list of numbers: say (1, 5, 10)")
+    asked = [counted(dose) for dose in doses]
+    if len(asked) < 2 or len(set(asked)) != len(asked):
+        raise SpecError(f"doses={list(doses)} are not two or more different numbers: say (1, 5)")
+    own = dose_of(edits)
+    every = [own, *(dose for dose in asked if dose != own)]
+    return [_Side(dosed(edits, k), _dosed_control(other, k), k) for k in every]
+
+
+def _dosed_control(control: Any, k: int) -> tuple[Edit, ...] | str | None:
+    """A control that has no k is the same at every dose."""
+    if control is None or isinstance(control, str) or not any(hasattr(e, "k") for e in control):
+        return control
+    return dosed(control, k)
+
+
+def _no_oracle(sides: Sequence[_Side], runs: int) -> None:
+    every = [one for side in sides for one in (*side.edits, *(side.control or ()))]
+    if runs > 1 and any(getattr(one, "unedited", None) is not None for one in every):
+        raise SpecError(
+            f"an oracle knows one run and there are {runs}: use detect='same_shadow', "
+            "or give one prompt"
+        )
+
+
+def _together(given: Any, name: str) -> tuple[Edit, ...]:
+    if isinstance(given, Edit):
+        return (given,)
+    if isinstance(given, type) or given is None or isinstance(given, str):
+        what = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
+        raise SpecError(f"{name} is one of aw.edits, such as hide_sinks(1): got {what}")
+    return edit_list(given)
+
+
+def _arms(sides: Sequence[_Side], job: Job, seed: int) -> list[tuple[Edit, ...]]:
+    """The edits of every arm of a run but the clean one, as `names` names them."""
+    shape, answer = job.record.shape, tuple(job.draft.answer.tolist())
+    setting, found = Setting(shape, answer, job.seed), []
+    for side in sides:
+        found.append(side.edits)
+        if side.control == "random":
+            found.append(random_controls(side.edits, setting, seed))
+        elif side.control is not None:
+            assert not isinstance(side.control, str)
+            found.append(side.control)
+    return found
+
+
+def _compare(
+    model: Model, asked: _Asked, sides: Sequence[_Side], rule: Rule, found: _Found, bar: Progress
+) -> None:
+    """Write every arm of some runs, then read the clean frames with every arm."""
+    arms = list(zip(*(_arms(sides, job, asked.seed) for job in asked.jobs), strict=True))
+    written = [_written(model, asked, edits, bar) for edits in ([()] * len(asked.jobs), *arms)]
+    names = ["clean", *(name for side in sides for name in side.names())]
+    if found.keeps:
+        for name, runs in zip(names, written, strict=True):
+            found.traces.setdefault(name, []).extend(runs)
+    for number, clean in enumerate(written[0]):
+        edits = [one[number] for one in arms]
+        readings = lockstep(model, clean, edits, rule)
+        _note(found, [runs[number] for runs in written], readings)
+        bar.advance(count=1 + len(edits))
+
+
+def _written(
+    model: Model, asked: _Asked, edits: Sequence[tuple[Edit, ...]], bar: Progress
+) -> list[Trace]:
+    """A trace of each run; those with the same edits share forward passes."""
+    asks = [replace(ask, edits=mine) for ask, mine in zip(asked.asks, edits, strict=True)]
+    jobs = begin(model, asks, asked.decoding, [job.seed for job in asked.jobs])
+    for _, same in groupby(jobs, key=lambda job: job.edits):
+        group = list(same)
+        for _ in walk(model, group):
+            pass
+        bar.advance(count=len(group))
+    return [trace_of(job, model, (), batch=len(jobs)) for job in jobs]
+
+
+def _note(found: _Found, runs: Sequence[Trace], readings: Sequence[Reading]) -> None:
+    """Put the outcomes of one prompt in order; readings end with the clean arm's."""
+    clean, *others = runs
+    found.prompt.append(prompt_id(clean))
+    found.text.append(clean.prompt)
+    found.origins.append(origin(clean))
+    base = own_run(clean, clean) | readings[-1].values
+    found.clean.append([base[name] for name in NAMES])
+    values = [
+        own_run(clean, run) | reading.values for run, reading in zip(others, readings, strict=False)
+    ]
+    found.value.append([[one[name] for name in NAMES] for one in values])
+    nulls = [base | reading.nulls for reading in readings[:-1]]
+    found.null.append([[one[name] for name in NAMES] for one in nulls])
+    found.layers.append([reading.layers for reading in readings])
+
+
+def _tables(
+    found: _Found, sides: Sequence[_Side], about: dict[str, Any], doses: Sequence[int] | None
+) -> Effect:
+    """From runs to prompts to tables."""
+    first = list(dict.fromkeys(found.prompt))
+    texts = dict(zip(found.prompt, found.text, strict=True))
+    of = np.array([first.index(one) for one in found.prompt])
+
+    def by_prompt(values: Any) -> np.ndarray:
+        held = np.asarray(values, dtype=np.float64)
+        return np.stack([mean_of(held[of == prompt]) for prompt in range(len(first))])
+
+    value, null, clean = np.array(found.value), np.array(found.null), by_prompt(found.clean)
+    null = np.where(np.isnan(value), np.nan, null)  # runs that count, count on both sides
+    arms = list(_paired(sides, by_prompt(value), by_prompt(null)))
+    contrasts = [Contrast(clean, edited, control, AGAINST) for edited, control in arms]
+    prompts = {"prompt": first, "text": [texts[one] for one in first]}
+    attrs = {"about": about, "traces": found.origins}
+    states = by_prompt(found.layers)
+    still = np.repeat(states[:, -1:], states.shape[1] - 1, axis=1)
+    (edited, control), *_ = _paired(sides, states[:, :-1], still)
+    depth = Contrast(states[:, -1], edited, control, np.full(states.shape[-1], CLEAN))
+    places = {"layer": np.arange(states.shape[-1]), "outcome": "perturbation"}
+    given = {"unit": "relative change of states", "against": CLEAN}
+    labels = _labels(about["kind"] == "arm")
+    made = {
+        "table": contrasts[0].table(labels),
+        "prompts": contrasts[0].rows(prompts, NAMES),
+        "layers": depth.table(places | given),
+    }
+    if doses is not None:
+        made |= _dose_tables(
+            doses, dict(zip([side.k for side in sides], contrasts, strict=True)), labels
+        )
+    for table in made.values():
+        table.attrs = attrs
+    return Effect(**made, traces=found.traces if found.keeps else None)
+
+
+def _warn_of_budget(made: Effect) -> None:
+    """A control that found too few other keys hid fewer, and is no control of equal budget."""
+    tables = [made.table] if made.doses is None else [made.doses]
+    rows = pd.concat(tables).query("outcome == 'hidden_keys' and did > 1e-9")
+    if len(rows):
+        edited, control = rows.iloc[-1][["edited", "control"]]
+        warnings.warn(
+            f"the control hid {control:.3g} keys where the edit hid {edited:.3g}, for there were "
+            "too few others: hide fewer, or give a control of equal budget",
+            AnchorwatchWarning,
+            stacklevel=3,
+        )
+
+
+def _paired(
+    sides: Sequence[_Side], value: np.ndarray, null: np.ndarray
+) -> Iterator[tuple[Arm, Arm]]:
+    """Edited and control arm of each side, of [prompt, arm, cell] arrays."""
+    place = 0
+    for side in sides:
+        edited = Arm(value[:, place], null[:, place])
+        place += 1
+        control = Arm.absent(edited.value.shape)
+        if side.control is not None:
+            control = Arm(value[:, place], null[:, place])
+            place += 1
+        yield edited, control
+
+
+def _dose_tables(
+    doses: Sequence[int], contrasts: dict[int | None, Contrast], labels: dict[str, Any]
+) -> dict[str, Any]:
+    asked = sorted(doses)
+    rows = [contrasts[k].table({"k": k, **labels}) for k in asked]
+    return {
+        "doses": pd.concat(rows, ignore_index=True),
+        "trends": trends(asked, [contrasts[k] for k in asked], NAMES),
+    }
+
+
+def _labels(autoregressive: bool) -> dict[str, Any]:
+    return {
+        "outcome": list(NAMES),
+        "unit": [one.unit_of(autoregressive) for one in OUTCOMES],
+        "on": [one.on for one in OUTCOMES],
+        "against": [one.against for one in OUTCOMES],
+    }
+
+
+def _about(
+    model: Model, asked: _Asked, sides: Sequence[_Side], control: Any, rule: Rule
+) -> dict[str, Any]:
+    """What was asked, for files and for the reader."""
+    job, side = asked.jobs[0], sides[0]
+    arms = _arms(sides[:1], job, asked.seed)
+    drawn = "drawn for each run, such as " if control == "random" else ""
+    beside = (
+        side.control
+        if isinstance(side.control, str | None)
+        else [one.as_dict() for one in side.control]
+    )
+    settings = {k: v for k, v in job.decoding.as_dict().items() if v not in (None, 0.0, False)}
+    name = settings.pop("name")
+    return {
+        "metric": "effect",
+        "model": model.source,
+        "kind": model.family.kind,
+        "decoding": job.decoding.as_dict(),
+        "decoding_text": f"{name}({', '.join(f'{k}={v}' for k, v in settings.items())})",
+        "edit": [one.as_dict() for one in side.edits],
+        "edit_text": ", ".join(map(repr, side.edits)),
+        "control": beside,
+        "control_text": drawn + ", ".join(map(repr, arms[1])) if side.control is not None else "",
+        "rule": str(rule),
+    }

@@ -1,0 +1,28 @@
+"""Made-up worlds: question items, and text with triggers, that need no download. No torch here.
+
+>>> from anchorwatch import worlds
+>>> item = worlds.World("held-out", hops=2)[0]
+>>> item.prompt().endswith("Answer:")
+True
+"""
+
+from anchorwatch.evaluation.synthetic.chains import Backcopy
+from anchorwatch.evaluation.synthetic.draws import Draw
+from anchorwatch.evaluation.synthetic.item import Item, Passage
+from anchorwatch.evaluation.synthetic.names import SPLITS, fragments, split_of
+from anchorwatch.evaluation.synthetic.relations import RELATIONS
+from anchorwatch.evaluation.synthetic.world import Distractors, World, items
+
+__all__ = [
+    "RELATIONS",
+    "SPLITS",
+    "Backcopy",
+    "Distractors",
+    "Draw",
+    "Item",
+    "Passage",
+    "World",
+    "fragments",
+    "items",
+    "split_of",
+]

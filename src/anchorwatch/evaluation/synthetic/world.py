@@ -1,0 +1,284 @@
+"""Question items, each with a small world of its own that was never told anywhere else.
+
+Names and facts are drawn anew for every item, so that the answer can only come from the passages.
+Item i is a function of the world and of i, and its question and gold passages do not depend on its
+distractors: `gold + 1` and `gold + 4` ask the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from anchorwatch.errors import SpecError
+from anchorwatch.evaluation.synthetic import names, relations
+from anchorwatch.evaluation.synthetic.draws import Draw
+from anchorwatch.evaluation.synthetic.facts import Fact, passage, sentence, spoken
+from anchorwatch.evaluation.synthetic.item import NO_HOP, Item, Passage
+from anchorwatch.evaluation.synthetic.relations import Relation
+
+_SUBJECTS = ("person", "town", "land", "book", "ship")
+_ALIKE = 0.5
+"""Share of the hard distractors about people whose name is like the right one's."""
+_OWN = 0.5
+"""Share of the two-hop items whose first subject has the second relation itself, where it can."""
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
+
+
+@dataclass(frozen=True)
+class Distractors:
+    """How many passages without the answer stand beside the gold ones."""
+
+    random: int = 0
+    """About anything else."""
+    hard: int = 0
+    """The asked relation of another subject, perhaps of a similar name."""
+    counterfactual: int = 0
+    """The asked subject and relation with another object; `counter_answers` says which."""
+
+    def __post_init__(self) -> None:
+        for kind, count in vars(self).items():
+            if not _is_count(count):
+                raise SpecError(
+                    f"distractors: {kind}={count!r} is no number of passages, 0 or more"
+                )
+
+
+@dataclass(frozen=True)
+class Core:
+    """What is asked, and the facts that answer it."""
+
+    question: str
+    wordings: tuple[str, ...]
+    answer: str
+    kind: str
+    """Of the answer."""
+    asked: str
+    """The name in the question."""
+    entities: tuple[str, ...]
+    """Subject, and the objects in the order of the hops."""
+    chain: tuple[Relation, ...]
+    reverse: bool
+    golds: tuple[tuple[Fact, ...], ...]
+    """The facts of each gold passage; the first of each is the evidence."""
+
+    @cached_property
+    def taken(self) -> frozenset[str]:
+        """Every name that a distractor may not use."""
+        return frozenset(
+            name for facts in self.golds for f in facts for name in (f.subject, f.object)
+        )
+
+
+@dataclass(frozen=True)
+class World:
+    """How question items are drawn; `world[i]` is one."""
+
+    split: str = "train"
+    hops: int = 1
+    seed: int = 0
+    distractors: Distractors = Distractors()
+    extra: int = 2
+    """At most so many facts beside the one that matters, in each passage."""
+    reverse: float = 0.25
+    """Share of the one-hop questions that give the object and ask for the subject."""
+    filler: float = 0.25
+    """Share of the passages with a sentence that says nothing."""
+    relations: tuple[str, ...] = ()
+    """What may be asked; everything for none."""
+
+    def __post_init__(self) -> None:
+        names.require_split(self.split)
+        if self.hops not in (1, 2) or isinstance(self.hops, bool):
+            raise SpecError(f"hops={self.hops!r}: a question has 1 hop or 2")
+        for what in ("seed", "extra"):
+            if not _is_count(getattr(self, what)):
+                raise SpecError(
+                    f"{what}={getattr(self, what)!r}: expected a whole number, 0 or more"
+                )
+        for what in ("reverse", "filler"):
+            if not 0 <= getattr(self, what) <= 1:
+                raise SpecError(f"{what}={getattr(self, what)!r} is a share: expected 0 to 1")
+        if not self.chains:
+            some = "relations=('mentor', 'birthplace')"
+            raise SpecError(f"no two of {self.relations} make two hops: say for example {some}")
+
+    @cached_property
+    def chains(self) -> tuple[tuple[Relation, ...], ...]:
+        """The relations, or pairs of relations, that can be asked for."""
+        some = relations.named(self.relations)
+        if self.hops == 1:
+            return tuple((relation,) for relation in some)
+        return tuple((a, b) for a in some for b in some if a.object == b.subject)
+
+    def __getitem__(self, index: int) -> Item:
+        if not _is_count(index):
+            raise SpecError(f"items are counted from 0: there is no item {index!r}")
+        core = self._core(self._draw(index, "core"))
+        counter: list[str] = []
+        told: list[tuple[int, Passage]] = []  # with a number each, which orders them
+        for hop, facts in enumerate(core.golds, start=1):
+            draw = self._draw(index, "gold", hop)
+            told.append((draw.word(), _told(facts, core, draw, self.filler, "gold", hop)))
+        for kind, count in vars(self.distractors).items():
+            for which in range(count):
+                draw = self._draw(index, kind, which)
+                place, facts = draw.word(), self._distractor(kind, which, core, draw)
+                told.append((place, _told(facts, core, draw, self.filler, kind)))
+                if kind == "counterfactual":
+                    counter.append(facts[0].subject if core.reverse else facts[0].object)
+        shown = tuple(one for _, one in sorted(told, key=lambda numbered: numbered[0]))
+        metadata = {
+            "relations": tuple(relation.name for relation in core.chain),
+            "hops": self.hops,
+            "reverse": core.reverse,
+            "entities": core.entities,
+            "split": self.split,
+            "seed": self.seed,
+            "index": index,
+            "paraphrases": core.wordings,
+            "counter_answers": tuple(counter),
+        }
+        return Item(core.question, (core.answer,), shown, metadata)
+
+    def retold(self, index: int, times: int = 2) -> tuple[str, ...]:
+        """The first gold passage of an item, told so many times in other words and order."""
+        facts = self._core(self._draw(index, "core")).golds[0]
+        draws = (self._draw(index, "retold", again) for again in range(times))
+        return tuple(passage(facts, draw, self.filler) for draw in draws)
+
+    def quiz(self, index: int) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """The first gold passage of an item, and a question with its answer for each fact in it."""
+        draw = self._draw(index, "quiz")
+        facts = self._core(self._draw(index, "core")).golds[0]
+        told = passage(facts, draw, self.filler)
+        asked = []
+        for fact in draw.shuffled(facts):
+            reverse = draw.chance(self.reverse)
+            name, answer = (fact.object, fact.subject) if reverse else (fact.subject, fact.object)
+            asked.append((draw.pick(_wordings((fact.relation,), name, reverse)), answer))
+        return told, tuple(asked)
+
+    def closed_book_chance(self) -> float:
+        """The best guess without the passages, by one who knows every name of the split."""
+        total = 0.0
+        for chain in self.chains:
+            forward = names.likeliest(chain[-1].object, self.split)
+            back = names.likeliest(chain[0].subject, self.split)
+            share = self.reverse if self.hops == 1 else 0.0
+            total += (1 - share) * forward + share * back
+        return total / len(self.chains)
+
+    def _draw(self, index: int, *what: str | int) -> Draw:
+        return Draw("world", self.split, self.hops, self.seed, index, *what)
+
+    def _core(self, draw: Draw) -> Core:
+        chain = draw.pick(self.chains)
+        reverse = self.hops == 1 and draw.chance(self.reverse)
+        taken: set[str] = set()
+        entities = [_fresh(chain[0].subject, self.split, draw, taken)]
+        entities += [_fresh(relation.object, self.split, draw, taken) for relation in chain]
+        golds = []
+        for hop, relation in enumerate(chain):
+            facts = [Fact(entities[hop], relation, entities[hop + 1])]
+            own = hop == 0 and self.hops == 2 and chain[1].subject == chain[0].subject
+            if own and chain[1] != chain[0] and draw.chance(_OWN):
+                value = _fresh(chain[1].object, self.split, draw, taken)
+                facts.append(Fact(entities[0], chain[1], value))
+            golds.append(tuple(facts + self._extras(facts, draw, taken)))
+        answer, asked = (entities[0], entities[-1]) if reverse else (entities[-1], entities[0])
+        wordings = _wordings(chain, asked, reverse)
+        return Core(
+            question=draw.pick(wordings),
+            wordings=wordings,
+            answer=answer,
+            kind=chain[0].subject if reverse else chain[-1].object,
+            asked=asked,
+            entities=tuple(entities),
+            chain=chain,
+            reverse=reverse,
+            golds=tuple(golds),
+        )
+
+    def _extras(self, facts: Sequence[Fact], draw: Draw, taken: set[str]) -> list[Fact]:
+        """Other facts of the same subject."""
+        said = {fact.relation for fact in facts}
+        subject = facts[0].subject
+        others = [r for r in relations.of_kind(facts[0].relation.subject) if r not in said]
+        chosen = draw.shuffled(others)[: draw.below(self.extra + 1)]
+        return [Fact(subject, r, _fresh(r.object, self.split, draw, taken)) for r in chosen]
+
+    def _distractor(self, kind: str, which: int, core: Core, draw: Draw) -> tuple[Fact, ...]:
+        """The facts of a distractor; the one that misleads comes first."""
+        taken = set(core.taken)
+        if kind == "random":
+            relation = draw.pick(relations.of_kind(draw.pick(_SUBJECTS)))
+        else:  # the last hop misleads first, then the first one
+            relation = core.chain[-1 - which % self.hops if kind == "hard" else -1]
+        if kind == "counterfactual" and not core.reverse:
+            other = _fresh(relation.object, self.split, draw, taken)
+            kept = [fact for fact in core.golds[-1][1:] if draw.chance(0.5)]
+            return (Fact(core.golds[-1][0].subject, relation, other), *kept)
+        like = ""
+        if kind == "hard" and relation.subject == "person" and draw.chance(_ALIKE):
+            like = core.golds[core.chain.index(relation)][0].subject
+        subject = _fresh(relation.subject, self.split, draw, taken, like)
+        if kind == "counterfactual":
+            first = Fact(subject, relation, core.asked)
+        else:
+            first = Fact(subject, relation, _fresh(relation.object, self.split, draw, taken))
+        return (first, *self._extras([first], draw, taken))
+
+
+def items(
+    split: str = "train",
+    hops: int = 1,
+    n: int = 100,
+    seed: int = 0,
+    distractors: Distractors = Distractors(),  # noqa: B008 (a frozen value)
+) -> Iterator[Item]:
+    """The first n items of a world.
+
+    >>> next(items("held-out", hops=2)).metadata["hops"]
+    2
+    """
+    if not _is_count(n):
+        raise SpecError(f"n={n!r} is no number of items: expected a whole number, 0 or more")
+    world = World(split=split, hops=hops, seed=seed, distractors=distractors)
+    return (world[index] for index in range(n))
+
+
+def _fresh(kind: str, split: str, draw: Draw, taken: set[str], like: str = "") -> str:
+    """A name that nobody has yet; from now on it is taken."""
+    tries = 8  # there may be few alike; of all others there are enough
+    while (name := names.draw_name(kind, split, draw, like if tries > 0 else "")) in taken:
+        tries -= 1
+    taken.add(name)
+    return name
+
+
+def _wordings(chain: tuple[Relation, ...], asked: str, reverse: bool) -> tuple[str, ...]:
+    """Every way to ask for the same."""
+    last = chain[-1]
+    if reverse:
+        name = spoken(last.object, asked)
+        return tuple(sentence(wording, "", name) for wording in last.reverse)
+    subjects: tuple[str, ...] = (spoken(chain[0].subject, asked),)
+    if len(chain) == 2:
+        subjects = tuple(phrase.replace("{s}", subjects[0]) for phrase in chain[0].phrases)
+    return tuple(sentence(wording, s) for s in subjects for wording in last.questions)
+
+
+def _told(
+    facts: tuple[Fact, ...], core: Core, draw: Draw, filler: float, kind: str, hop: int = NO_HOP
+) -> Passage:
+    """The facts as a passage, with the names in it that a guesser might take for the answer."""
+    seen = [(f.relation.subject, f.subject) for f in facts[:1]]
+    seen += [(f.relation.object, f.object) for f in facts]
+    known = {core.answer, core.asked}
+    rivals = tuple(name for of, name in seen if of == core.kind and name not in known)
+    return Passage(passage(facts, draw, filler), kind == "gold", hop, kind, rivals)

@@ -1,0 +1,266 @@
+"""A clean run's frames read again by every arm at once, step by step, and compared as they come.
+
+All arms see the same canvases, whatever their edits make the model say. A step's logits and states
+live until every arm has been compared with the clean one: nothing is held over the steps.
+Shapes: N rows that predict (masked positions, or the next token), V outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from anchorwatch.edits.spec import CanvasEdit, Edit, swap_token
+from anchorwatch.evaluation.outcomes import MOVED, Indifferent, moved
+from anchorwatch.generation.forced import Scripted
+from anchorwatch.generation.loop import Step, shape_of, walk
+from anchorwatch.generation.run import watch_over
+from anchorwatch.generation.schedules import Draft, Turn
+from anchorwatch.metrics.nulls import indifferent, window_of
+from anchorwatch.metrics.sink_rules import Rule
+from anchorwatch.models.model import Model
+from anchorwatch.models.sites import SITES, layer_modules
+from anchorwatch.probes.accumulate import Record
+from anchorwatch.probes.spec import Probe, received
+from anchorwatch.trace.regions import Regions
+from anchorwatch.trace.trace import MISSING, Trace
+
+ROWS = 64
+"""Rows of logits compared at once: 64 x 126,464 in float64 are 65 MB."""
+LOOKS = received(("all",), dtype="float32")
+
+
+@dataclass
+class Forced(Scripted):
+    """A job that writes what the clean run wrote, and hands over what the model would have said."""
+
+    rows: torch.Tensor | None = None
+    """[N, V] logits of the rows that predict at the last step."""
+
+    def canvas_edits(self) -> tuple[Edit, ...]:
+        """Those that change what is read: what is committed is known."""
+        return tuple(edit for edit in self.edits if isinstance(edit, swap_token))
+
+    def recorded(self) -> Step | None:
+        return None  # every step is computed
+
+    def take(self, logits: torch.Tensor, turn: Turn) -> Step:
+        self.rows = logits[-1:] if self.autoregressive else logits[self.draft.masked]
+        return self._repeat(len(self.taken), None)
+
+
+def forced(model: Model, clean: Trace, edits: Sequence[Edit], probes: Sequence[Probe]) -> Forced:
+    """A job over the frames of a clean trace, with its own edits; it holds one step at a time."""
+    first = clean.canvas[0].astype(np.int64)
+    regions = Regions(tuple(clean.manifest["regions"]), clean["region"].values)
+    draft = Draft(
+        canvas=torch.from_numpy(first[first != MISSING]).to(model.device),
+        answer=torch.from_numpy(clean.answer).to(model.device),
+        mask_id=model.specials.mask_id,
+        end_ids=model.specials.end_ids,
+        eos_ids=model.specials.eos_ids,
+        generator=torch.Generator(device=model.device).manual_seed(clean.seed),
+    )
+    shape = shape_of(model, clean.decoding, len(first), regions.names, edits)
+    return Forced(
+        draft,
+        clean.decoding,
+        clean.seed,
+        first,
+        taken=[],
+        regions=regions,
+        record=Record(probes, shape, 1, edits),
+        edits=tuple(edits),
+        script=clean,
+        until=clean.num_steps,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What one arm gave on the clean frames; NaN where nothing could be compared."""
+
+    values: dict[str, float]
+    nulls: dict[str, float]
+    """Of the outcomes whose null is not the clean run."""
+    layers: np.ndarray
+    """[layer] mean relative change of hidden states."""
+
+
+@dataclass
+class _Sums:
+    """What is added up over the steps of one arm."""
+
+    layers: int
+    agree: float = 0.0
+    kl: float = 0.0
+    rows: int = 0
+    moved: np.ndarray = field(default_factory=lambda: np.zeros((len(MOVED), 3)))
+
+    def __post_init__(self) -> None:
+        self.change, self.states = np.zeros((2, self.layers))
+
+    def reading(self) -> Reading:
+        rows = self.rows or np.nan
+        with np.errstate(invalid="ignore"):
+            layers = self.change / self.states
+            value, null = (self.moved[:, side] / self.moved[:, 2] for side in (0, 1))
+        values = {
+            "argmax_agreement": self.agree / rows,
+            "kl": self.kl / rows,
+            "perturbation": float(layers.mean()),
+        }
+        values |= dict(zip(MOVED, map(float, value), strict=True))
+        return Reading(values, dict(zip(MOVED, map(float, null), strict=True)), layers)
+
+
+class _Lane:
+    """One arm on its way over the frames."""
+
+    def __init__(self, model: Model, clean: Trace, edits: Sequence[Edit], looks: bool) -> None:
+        probes = (LOOKS,) if looks else ()
+        self.job = forced(model, clean, edits, probes)
+        self.sums = _Sums(model.num_layers)
+        self.states: dict[int, torch.Tensor] = {}
+        self.length = 0
+        """Canvas positions of the last step."""
+        self._untouched = _untouched(edits, len(self.job.given))
+        self._steps = walk(model, [self.job], watch_over(model, probes, [self.job]))
+        self._model = model
+
+    def step(self) -> None:
+        """One forward pass; what it gave can be read until `forget`."""
+        self.length = len(self.job.draft.canvas)
+
+        def keep(layer: int, states: torch.Tensor) -> None:
+            self.states[layer] = states[0, -min(self.length, states.shape[1]) :].float()
+
+        with _after_layers(self._model, keep):
+            next(self._steps)
+
+    def field(self, name: str) -> np.ndarray:
+        """[...] a field of the last step."""
+        return self.job.record.arrays[name][0]
+
+    def forget(self) -> None:
+        self.states.clear()
+        self.job.rows = None
+        self.job.record.next_block()
+
+    def compare(self, clean: _Lane, even: Indifferent | None, rule: Rule) -> None:
+        """Add up how this step differs from the clean arm's."""
+        assert self.job.rows is not None and clean.job.rows is not None
+        agree, kl = divergence(clean.job.rows, self.job.rows)
+        self.sums.agree, self.sums.kl = self.sums.agree + agree, self.sums.kl + kl
+        self.sums.rows += len(self.job.rows)
+        untouched = self._untouched[: self.length]
+        for layer, states in self.states.items():
+            change = relative_change(clean.states[layer], states, untouched)
+            self.sums.change[layer] += change.sum()
+            self.sums.states[layer] += len(change)
+        if even is not None and "hidden_keys" in self.job.record.arrays:
+            shares = [lane.field("received")[:, :, 0] for lane in (clean, self)]
+            hidden = self.field("hidden_keys")
+            self.sums.moved += moved(shares[0], shares[1], hidden, even, rule)
+
+
+def lockstep(
+    model: Model, clean: Trace, arms: Sequence[Sequence[Edit]], rule: Rule
+) -> list[Reading]:
+    """What every list of edits gives on the frames of a clean trace.
+
+    The last reading is the clean arm's beside itself: what a no-op gives.
+    """
+    looks = any(edit.ranks for edits in arms for edit in edits)
+    lanes = [_Lane(model, clean, edits, looks) for edits in ((), *arms)]
+    nulls = _indifferent(clean, model.num_layers) if looks else None
+    for step in range(clean.num_steps):
+        even = None if nulls is None else Indifferent(nulls.shares[:, step], nulls.seen[:, step])
+        for lane in lanes:  # the clean one first
+            lane.step()
+            lane.compare(lanes[0], even, rule)
+            if lane is not lanes[0]:
+                lane.forget()
+        lanes[0].forget()
+    readings = [lane.sums.reading() for lane in (*lanes[1:], lanes[0])]
+    return [
+        one if _reads(e) else absent(model) for one, e in zip(readings, (*arms, ()), strict=True)
+    ]
+
+
+def absent(model: Model) -> Reading:
+    """Nothing to compare on the clean frames."""
+    return _Sums(model.num_layers).reading()
+
+
+def _reads(edits: Sequence[Edit]) -> bool:
+    """Whether any edit changes what is read, not only what is committed; none at all reads too."""
+    kinds = [isinstance(edit, CanvasEdit) and not isinstance(edit, swap_token) for edit in edits]
+    return not kinds or not all(kinds)
+
+
+def divergence(clean: torch.Tensor, other: torch.Tensor) -> tuple[float, float]:
+    """Rows of [N, V] logits whose argmax agrees, and KL(clean || other) in nats: sums over rows."""
+    agree, kl = 0.0, 0.0
+    for one, two in zip(torch.split(clean, ROWS), torch.split(other, ROWS), strict=True):
+        agree += float((one.argmax(dim=-1) == two.argmax(dim=-1)).sum())
+        p, q = (torch.log_softmax(rows.double(), dim=-1) for rows in (one, two))
+        kl += float(torch.where(p > -torch.inf, p.exp() * (p - q), 0.0).sum())
+    return agree, kl
+
+
+def relative_change(clean: torch.Tensor, other: torch.Tensor, untouched: np.ndarray) -> np.ndarray:
+    """|other - clean| / |clean| of [row, width] states at untouched positions.
+
+    Rows are the last positions of the canvas: all of them, or under a cache the new ones.
+    """
+    rows = min(len(clean), len(other))
+    one, two = clean[-rows:], other[-rows:]
+    change = (two - one).norm(dim=-1) / one.norm(dim=-1).clamp(min=1e-30)
+    return change.double().cpu().numpy()[untouched[-rows:]]
+
+
+def _untouched(edits: Sequence[Edit], positions: int) -> np.ndarray:
+    """[position] bool: those that no edit names; what an edit finds by itself has no name."""
+    found = np.ones(positions, dtype=bool)
+    for edit in edits:
+        named = getattr(edit, "positions", None) or (getattr(edit, "position", None),)
+        places = [place for place in named if isinstance(place, int) and place < positions]
+        found[places] = False
+    return found
+
+
+@contextmanager
+def _after_layers(model: Model, keep: Callable[[int, torch.Tensor], None]) -> Iterator[None]:
+    """Hand over the residual stream after each layer of a forward pass: nothing is changed.
+
+    A pass made before the one that counts hands over its own first, and is written over.
+    """
+    if model.network.config.model_type not in SITES:
+        yield
+        return
+    seen, modules = [0], layer_modules(model.network)
+
+    def look(_: Any, __: Any, out: Any) -> None:
+        keep(seen[0] % len(modules), out[0] if isinstance(out, tuple) else out)
+        seen[0] += 1
+
+    hooks = [module.register_forward_hook(look) for module in dict.fromkeys(modules)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _indifferent(clean: Trace, layers: int) -> Indifferent:
+    """The nulls of all steps: [layer, step, key]."""
+    windows = [window_of(clean, layer) for layer in range(layers)]
+    made = {window: indifferent(clean, ("all",), window) for window in set(windows)}
+    shares = np.stack([made[window].shares[:, 0] for window in windows])
+    return Indifferent(shares, np.stack([made[window].seen[:, 0] for window in windows]))

@@ -1,0 +1,187 @@
+"""From a finished job to its trace: roles, commit times, and the manifest."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from anchorwatch import __version__
+from anchorwatch.errors import AnchorwatchWarning
+from anchorwatch.generation.loop import Job
+from anchorwatch.models.model import Model
+from anchorwatch.probes.spec import Probe, received
+from anchorwatch.trace.schema import Field
+from anchorwatch.trace.trace import (
+    ABSENT,
+    FRESH,
+    MASKED,
+    MISSING,
+    PROMPT,
+    SPECIAL,
+    WRITTEN,
+    Trace,
+    make_trace,
+)
+
+_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_LATIN = (*range(33, 127), *range(161, 173), *range(174, 256))
+_REST = sorted(set(range(256)) - set(_LATIN))
+_ALPHABET = {chr(byte): byte for byte in _LATIN} | {
+    chr(256 + n): byte for n, byte in enumerate(_REST)
+}
+"""GPT-2's spelling of bytes: visible Latin-1 as itself, the others from U+0100 on."""
+
+
+def trace_of(
+    job: Job,
+    model: Model,
+    probes: Sequence[Probe],
+    *,
+    batch: int,
+    fork: Mapping[str, Any] | None = None,
+) -> Trace:
+    """The immutable record of a finished job; `fork` says what it left, and where."""
+    answer, written = job.draft.answer.cpu().numpy(), history(job)
+    told = _told(job, 0 if fork is None else fork["step"])
+    for said in told:
+        warnings.warn(said, AnchorwatchWarning, stacklevel=3)
+    canvas, committed_at = written["canvas"], written["committed_at"]
+    return make_trace(
+        canvas=canvas,
+        role=_roles(canvas, committed_at, answer, model),
+        committed_at=committed_at,
+        logprob=written["logprob"],
+        mask_chosen=written["mask_chosen"],
+        narrow=written["narrow"],
+        region=job.regions.of,
+        random_state=written.get("random_state"),
+        measured=_measured(job),
+        coordinates=_coordinates(job, probes),
+        manifest=_manifest(model, job, canvas, answer, batch)
+        | {"probes": [probe.as_dict() for probe in probes], "regions": list(job.regions.names)}
+        | ({} if fork is None else {"fork": dict(fork)})
+        | ({"warnings": told} if told else {}),
+    )
+
+
+def _told(job: Job, begun: int) -> list[str]:
+    """What canvas edits did not do, and what they left undone."""
+    if job.touches is None:
+        return []
+    mask_chosen = sum(step.mask_chosen for step in job.taken)
+    return [*job.touches.idle(), *job.touches.unfinished(begun, mask_chosen)]
+
+
+def history(job: Job) -> dict[str, np.ndarray]:
+    """What a job has written so far, under the names of a trace."""
+    canvas = np.stack([step.canvas for step in job.taken] + [job.frame()])
+    committed_at = np.full(canvas.shape[1], MISSING)
+    logprob = np.full(canvas.shape[1], np.nan, dtype=np.float32)
+    for step in job.taken:
+        committed_at[step.positions] = step.index
+        logprob[step.positions] = step.logprobs
+    found = {
+        "canvas": canvas,
+        "committed_at": committed_at,
+        "logprob": logprob,
+        "mask_chosen": np.array([step.mask_chosen for step in job.taken]),
+        "narrow": np.array([step.narrow for step in job.taken]),
+    }
+    states = [step.random_state for step in job.taken if step.random_state is not None]
+    return found | ({"random_state": np.stack(states)} if states else {})
+
+
+def _measured(job: Job) -> dict[str, tuple[Field, np.ndarray]]:
+    """Fields and their arrays; steps that a run did not take (it stopped early) are cut off."""
+    taken = len(job.taken)
+    found = {}
+    for name, field in job.record.fields.items():
+        array = job.record.arrays[name]
+        if not job.record.by_step(name):
+            found[name] = (field, array)
+        elif job.record.block is None:  # else they went to disk block by block
+            found[name] = (field, array[:taken])
+    return found
+
+
+def _coordinates(job: Job, probes: Sequence[Probe]) -> dict[str, list[str]]:
+    """Names along the axes that have names."""
+    names: dict[str, list[str]] = {}
+    for probe in probes:
+        if isinstance(probe, received):
+            names["group"] = list(probe.groups)
+    for dim in ("query_region", "key_region"):
+        if any(dim in field.dims for field in job.record.fields.values()):
+            names[dim] = list(job.regions.names)
+    return names
+
+
+def _roles(
+    canvas: np.ndarray, committed_at: np.ndarray, answer: np.ndarray, model: Model
+) -> np.ndarray:
+    special = np.isin(canvas, list(model.specials.special_ids))
+    role = np.where(special, SPECIAL, PROMPT)
+    frames = np.arange(len(canvas))[:, None]
+    since = frames - committed_at[answer]  # 1 in the frame right after the commit
+    written = np.where(since == 1, FRESH, WRITTEN)
+    waiting = ABSENT if model.family.kind == "arm" else MASKED
+    done = (committed_at[answer] != MISSING) & (since >= 1)
+    role[:, answer] = np.where(done, written, waiting)
+    return role
+
+
+def _manifest(
+    model: Model, job: Job, canvas: np.ndarray, answer: np.ndarray, batch: int
+) -> dict[str, Any]:
+    last, own = canvas[-1], job.own()
+    given = np.setdiff1d(np.arange(len(last)), answer)
+    written = [int(i) for i in last[answer] if i != MISSING and i != model.specials.mask_id]
+    ids = sorted({int(i) for i in np.union1d(canvas, own) if i != MISSING})
+    tokens = {i: model.text_of(i) for i in ids}
+    split = {i: raw for i, text in tokens.items() if (raw := _token_bytes(model, i, text))}
+    return {
+        "anchorwatch": __version__,
+        "model": model.describe(),
+        "decoding": job.decoding.as_dict(),
+        "seed": job.seed,
+        "edits": [edit.as_dict() for edit in job.edits],
+        "batch": batch,
+        "prompt_text": model.decode([int(i) for i in own[given]]),
+        "answer_text": model.decode(written),
+        "answer_positions": [int(p) for p in answer],
+        "tokens": {str(i): text for i, text in tokens.items()},
+        "token_bytes": {str(i): raw.hex() for i, raw in split.items()},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "numpy": np.__version__,
+        },
+        "host": {
+            "system": sys.platform,
+            "machine": platform.machine(),
+            "threads": torch.get_num_threads(),
+        },
+    }
+
+
+def _token_bytes(model: Model, token_id: int, text: str) -> bytes | None:
+    """The bytes of a token that is no whole text: byte-level BPE's spelling, or <0xNN>."""
+    if model.tokenizer is None or "\ufffd" not in text:
+        return None
+    piece = str(model.tokenizer.convert_ids_to_tokens(token_id))
+    if found := _FALLBACK.fullmatch(piece):
+        raw = bytes.fromhex(found[1])
+    elif all(letter in _ALPHABET for letter in piece):
+        raw = bytes(_ALPHABET[letter] for letter in piece)
+    else:
+        return None
+    return raw if raw.decode("utf-8", "replace") == text else None

@@ -1,0 +1,259 @@
+"""Edits and decodings spelled in words: `name:value,field=value`, wherever one is typed.
+
+`hide-sinks:1,form=weight`; `low-confidence:steps=32,block=8`. Several numbers are joined by +, 4-7
+is from 4 to 7, a head of a layer is layer.head. Values without a name come first and go to the
+fields in their order. A colon does what a comma does, for where commas are taken (lm-eval's
+--model_args); what follows a named value without a name of its own belongs to it: rule=rulli:3.
+`/` stands between several edits. A mapping, as manifests hold it, does as well as a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from anchorwatch.edits import spec as kinds
+from anchorwatch.edits.spec import EDITS, Edit
+from anchorwatch.errors import SpecError
+from anchorwatch.generation import decoding as decodings
+from anchorwatch.generation.decoding import Decoding
+from anchorwatch.metrics.sink_rules import parse
+
+_Value = TypeVar("_Value")
+
+DECODINGS = {
+    "low-confidence": "LowConfidence",
+    "random": "RandomOrder",
+    "dream": "DreamOrder",
+    "threshold": "Threshold",
+    "left-to-right": "LeftToRight",
+}
+"""Words for decodings, and the names they have in Python, which do as well."""
+
+MOST_NUMBERS = 2**20
+"""Numbers of a range: more than a canvas has positions, or a model layers and heads."""
+
+_SEVERAL = re.compile(
+    "/(?=(?:" + "|".join(name.replace("_", "[-_]") for name in EDITS) + r")(?:[:/]|$))"
+)
+"""A slash before an edit's name, so that a path may hold slashes."""
+
+
+def edit(word: str) -> Edit:
+    """The edit that a word spells.
+
+    >>> edit("hide-keys:0+3,layers=0-2") == edit("hide-keys:0+3:layers=0-2")
+    True
+    >>> edit("hide-keys:0+3,layers=0-2")
+    hide_keys(positions=(0, 3), layers=(0, 1, 2))
+    """
+    name, rest = _parted(word)
+    kind = EDITS.get(name.replace("-", "_"))
+    if kind is None:
+        known = ", ".join(one.replace("_", "-") for one in EDITS)
+        raise SpecError(f"no edit is called {name!r}: expected one of {known}")
+    fields = _fields(kind)
+    given = _values(name, fields, rest)
+    absent = (dataclasses.MISSING, dataclasses.MISSING)
+    for field in fields:
+        if field.name not in given and (field.default, field.default_factory) == absent:
+            raise SpecError(f"{word} lacks {field.name}: say {name}:{field.name}=...")
+    return kind(**given)
+
+
+def edits_of(value: Any) -> tuple[Edit, ...]:
+    """The edits that a word, a list of words or mappings, or a list of edits says.
+
+    >>> edits_of("hide-sinks:1:detect=same_shadow/knock-out:2.3+2.5")
+    (hide_sinks(k=1, detect='same_shadow'), knock_out(heads=((2, 3), (2, 5))))
+    """
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        value = [word for word in _SEVERAL.split(value) if word]
+    if isinstance(value, Mapping | Edit) or not isinstance(value, Iterable):
+        value = [value]
+    return tuple(
+        one if isinstance(one, Edit) else _read(one, kinds.from_dict, edit, "hide-keys:0+3")
+        for one in value
+    )
+
+
+def decoding(
+    word: str, fields: Mapping[str, Any] | None = None, *, length: int | None = None
+) -> Decoding:
+    """The decoding that a word spells, with other fields; `length` is for one that says none.
+
+    >>> decoding("low-confidence:steps=32,block=8") == decodings.LowConfidence(steps=32, block=8)
+    True
+    """
+    name, rest = _parted(word)
+    plain = re.sub("[-_]", "", name).lower()
+    words = {kind.lower(): kind for kind in DECODINGS.values()}
+    words |= {short.replace("-", ""): kind for short, kind in DECODINGS.items()}
+    if plain not in words:
+        raise SpecError(f"no decoding is called {name!r}: expected one of {', '.join(DECODINGS)}")
+    kind = decodings.DECODINGS[words[plain]]
+    given = _values(name, _fields(kind), rest)
+    for field, value in (fields or {}).items():
+        _check_field(name, kind, field)
+        if field in given:
+            raise SpecError(f"{field} is given twice, in {word} and as {value}: say which one")
+        given[field] = value
+    if length is not None:
+        given.setdefault("length", length)
+    return kind(**given)
+
+
+def decoding_of(value: Any) -> Decoding | None:
+    """The decoding that a word, a mapping or a decoding says; None leaves it to the model."""
+    if value is None or isinstance(value, Decoding):
+        return value
+    return _read(value, decodings.from_dict, decoding, "low-confidence:steps=32")
+
+
+def flag(word: str) -> bool:
+    """True or false."""
+    if word.lower() not in ("true", "false"):
+        raise SpecError(f"{word!r} is neither true nor false")
+    return word.lower() == "true"
+
+
+def _read(
+    value: Any,
+    from_dict: Callable[[Mapping[str, Any]], _Value],
+    spelled: Callable[[str], _Value],
+    example: str,
+) -> _Value:
+    """What a mapping or a word says."""
+    if isinstance(value, Mapping):
+        return from_dict(value)
+    if isinstance(value, str):
+        return spelled(value)
+    raise SpecError(f"{value!r} spells nothing: say {example}")
+
+
+def _parted(word: str) -> tuple[str, list[str]]:
+    """The name, and what is said of it: values first, then each `field=value` whole."""
+    name, *pieces = (piece.strip() for piece in re.split("[:,]", word))
+    said: list[str] = []
+    for piece in pieces:
+        if said and "=" in said[-1] and "=" not in piece:
+            said[-1] += f":{piece}"
+        elif piece:
+            said.append(piece)
+    return name, said
+
+
+def _fields(kind: type) -> list[dataclasses.Field[Any]]:
+    """Fields in the order that values without a name fill them."""
+    return sorted(dataclasses.fields(kind), key=lambda one: bool(one.kw_only))
+
+
+def _values(name: str, fields: list[dataclasses.Field[Any]], rest: list[str]) -> dict[str, Any]:
+    """What was said, by field."""
+    given: dict[str, Any] = {}
+    for part in rest:
+        field, value = _field_of(name, fields, part, len(given))
+        if field.name in given:
+            raise SpecError(f"{name}: {field.name} is given twice: say which one")
+        given[field.name] = _value(name, field, value)
+    return given
+
+
+def _field_of(
+    name: str, fields: list[dataclasses.Field[Any]], part: str, place: int
+) -> tuple[dataclasses.Field[Any], str]:
+    """Which field a part of a word is for: by its name, or by its place."""
+    key, equals, value = part.partition("=")
+    takes = ", ".join(one.name for one in fields)
+    if not equals:
+        in_order = [one for one in fields if not one.kw_only]
+        if place >= len(in_order):
+            raise SpecError(f"{name} does not know what {part!r} is: say field={part}, of {takes}")
+        return in_order[place], part
+    plain = key.strip().replace("-", "_")
+    for field in fields:
+        if field.name == plain:
+            return field, value.strip()
+    raise SpecError(f"{name} has no {plain}: it takes {takes}")
+
+
+def _check_field(name: str, kind: type, field: str) -> None:
+    """Refuse a field that a decoding has not; says which have it."""
+    if field not in {one.name for one in dataclasses.fields(kind)}:
+        others = (
+            short
+            for short, other in DECODINGS.items()
+            if field in {one.name for one in dataclasses.fields(decodings.DECODINGS[other])}
+        )
+        raise SpecError(f"{name} has no {field}: leave it out, or use {', '.join(others)}")
+
+
+def _value(name: str, field: dataclasses.Field[Any], word: str) -> Any:
+    """A word as what the field's annotation says."""
+    kind = str(field.type)
+    try:
+        if word.lower() == "none" and "None" in kind:
+            return None
+        if field.name == "unedited":
+            from anchorwatch.trace.trace import read
+
+            return read(word)
+        if field.name == "heads" and kind == "Any":  # a list, even of one
+            return _many(int, word)
+        for mark, (turn, _) in _KINDS.items():
+            if mark in kind:
+                return turn(word)
+        return _any(word)
+    except ValueError as error:
+        if isinstance(error, SpecError):
+            raise SpecError(f"{name}, {field.name}: {error}") from None
+        how = next((said for mark, (_, said) in _KINDS.items() if mark in kind), "0+3")
+        raise SpecError(f"{name}, {field.name}: {word!r} cannot be read: say {how}") from None
+
+
+def _many(turn: Callable[[str], Any], word: str) -> tuple[Any, ...]:
+    found: list[Any] = []
+    for part in word.split("+"):
+        first, dash, last = part.partition("-")
+        if turn is int and first and dash:
+            found += _range(int(first), int(last))
+        else:
+            found.append(turn(part))
+    return tuple(found)
+
+
+def _range(first: int, last: int) -> range:
+    if last - first >= MOST_NUMBERS:
+        raise SpecError(f"{first}-{last} is more than {MOST_NUMBERS:,} numbers: name fewer")
+    return range(first, last + 1)
+
+
+def _places(word: str) -> tuple[tuple[int, int], ...]:
+    pairs = [part.split(".") for part in word.split("+")]
+    return tuple((int(layer), int(head)) for layer, head in pairs)
+
+
+def _any(word: str) -> Any:
+    """A number, several numbers, true or false, or the word itself."""
+    for turn in (int, float, lambda one: _many(int, one), lambda one: _many(float, one), flag):
+        with contextlib.suppress(ValueError):
+            return turn(word)
+    return word
+
+
+_KINDS: dict[str, tuple[Callable[[str], Any], str]] = {  # the first an annotation holds
+    "tuple[tuple[int, int]": (_places, "2.3+2.5, layer.head of each"),
+    "tuple[int": (lambda word: _many(int, word), "0+3 or 0-3"),
+    "tuple[float": (lambda word: _many(float, word), "0+0.5"),
+    "Rule": (parse, "rulli:3"),
+    "bool": (flag, "true or false"),
+    "Any": (_any, "a number or a word"),
+    "str": (str, "a word"),
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+}

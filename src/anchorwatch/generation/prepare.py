@@ -1,0 +1,318 @@
+"""What a run is asked, and all that can be checked of it before the weights are touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from anchorwatch.edits.spec import Edit, check_canvas, parts_among
+from anchorwatch.errors import PromptError, SpecError
+from anchorwatch.generation.canvas_edits import ground_of
+from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.generation.loop import Job, shape_of
+from anchorwatch.generation.plan import BUDGET_BYTES, Plan, check_edits, fields_of
+from anchorwatch.generation.schedules import Draft
+from anchorwatch.models.fits import check_parts
+from anchorwatch.models.model import Model
+from anchorwatch.models.prompts import Prompt
+from anchorwatch.probes.accumulate import Record
+from anchorwatch.probes.spec import Probe
+from anchorwatch.trace import machine_limits as limits
+from anchorwatch.trace.regions import Regions, Spans, find_regions
+from anchorwatch.trace.schema import RunShape
+from anchorwatch.trace.trace import MISSING
+
+Ids = Sequence[int] | np.ndarray | torch.Tensor
+
+DEFAULT_LENGTH = 64
+_STEP_BYTES = 512
+"""At least what a step takes beside its frame: five arrays and what holds them."""
+_RANDOM_BYTES = 5_000
+"""A generator, which a step keeps where its decoding draws."""
+RUN_BYTES = 8_000
+"""At least what a run takes before it begins: its generator, its tensors and its records."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a run starts from: a prompt or a canvas, the prompt's regions, and the edits."""
+
+    prompt: Prompt | None = None
+    canvas: Ids | None = None
+    regions: Spans | None = None
+    edits: tuple[Edit, ...] = ()
+
+
+def begin(
+    model: Model,
+    asks: Sequence[Ask],
+    decoding: Decoding | None,
+    seeds: Iterable[int],
+    probes: Sequence[Probe] = (),
+    budget: int = BUDGET_BYTES,
+) -> list[Job]:
+    """Runs about to begin, all of them checked, and within the budget together."""
+    ready = [prepared(model, ask, decoding) for ask in asks]
+    planned(ready, probes).within(budget)
+    return [
+        _begun(model, one, probes, checked_seed(seed))
+        for one, seed in zip(ready, seeds, strict=True)
+    ]
+
+
+def begin_one(
+    model: Model,
+    ask: Ask,
+    decoding: Decoding | None,
+    probes: Sequence[Probe],
+    seed: int,
+    budget: int,
+    block: int | None = None,
+) -> Job:
+    """A run about to begin, checked and within the budget."""
+    seed, ready = checked_seed(seed), prepared(model, ask, decoding)
+    planned([ready], probes).within(budget, block)
+    return _begun(model, ready, probes, seed, block)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A run that has been checked and not begun."""
+
+    first: np.ndarray
+    answer: np.ndarray
+    decoding: Decoding
+    regions: Regions
+    shape: RunShape
+    edits: tuple[Edit, ...]
+
+
+def prepared(model: Model, ask: Ask, decoding: Decoding | None) -> _Prepared:
+    """Check everything that can be checked before the weights are touched."""
+    prompt, canvas = ask.prompt, ask.canvas
+    if (prompt is None) == (canvas is None):
+        raise PromptError(
+            "give either a prompt (an answer is appended) or a canvas (its masks are filled)"
+        )
+    decoding = decoding or _default(model, infill=canvas is not None)
+    _suits(model, decoding)
+    if prompt is not None:
+        first, answer = _appended(model, prompt, decoding)
+    else:
+        first, answer = _infilled(model, canvas, decoding)
+    decoding = decoding.for_length(len(answer))
+    regions = find_regions(ask.regions, prompt, model, first, answer)
+    shape = shape_of(model, decoding, len(first), regions.names, ask.edits)
+    check_edits(ask.edits, shape)
+    check_parts(model, parts_among(ask.edits))
+    check_canvas(ask.edits, ground_of(model, decoding, len(first), answer))
+    return _Prepared(first, answer, decoding, regions, shape, ask.edits)
+
+
+def _begun(
+    model: Model,
+    ready: _Prepared,
+    probes: Sequence[Probe],
+    seed: int,
+    block: int | None = None,
+) -> Job:
+    ids = ready.first[ready.first != MISSING]
+    draft = Draft(
+        canvas=torch.tensor(ids, device=model.device),
+        answer=torch.tensor(ready.answer, device=model.device),
+        mask_id=model.specials.mask_id,
+        end_ids=model.specials.end_ids,
+        eos_ids=model.specials.eos_ids,
+        generator=torch.Generator(device=model.device).manual_seed(seed),
+    )
+    record = Record(probes, ready.shape, block, ready.edits)
+    return Job(draft, ready.decoding, seed, ready.first, [], ready.regions, record, ready.edits)
+
+
+def planned(ready: Sequence[_Prepared], probes: Sequence[Probe]) -> Plan:
+    """One plan of runs that are held together."""
+    if len(ready) > 1:
+        passes = sum(one.decoding.num_passes for one in ready)
+        limits.refuse_passes(passes, "give fewer prompts, or fewer steps")
+    fields = [field for one in ready for field in fields_of(probes, one.shape, one.edits).values()]
+    return Plan(sum(one.decoding.num_passes for one in ready), tuple(fields))
+
+
+def prompt_list(prompts: Any, taker: str) -> list[Prompt]:
+    """Several prompts; one alone is refused, which would be taken letter by letter."""
+    if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
+        raise PromptError(f"{taker} takes a list of prompts: give [prompt], or use run")
+    return list(prompts)
+
+
+def rows_at_once(model: Model, batch: Any) -> int:
+    """How many runs share a forward pass; on a CPU one, unless it is said."""
+    size = batch if batch is not None else (1 if model.device.type == "cpu" else 8)
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise SpecError(f"batch={batch!r} is not a whole number of at least 1")
+    return size
+
+
+def checked_seed(seed: Any) -> int:
+    """A seed that torch takes, or a refusal."""
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise SpecError(f"seed={seed!r} is not a whole number from 0 to 2**63 - 1")
+    return int(seed)
+
+
+def seeds_of(seed: Any, count: int) -> list[int]:
+    """The seeds of several prompts: seed + i, or a list of as many."""
+    if not isinstance(seed, Sequence) or isinstance(seed, str):
+        return [checked_seed(checked_seed(seed) + i) for i in range(count)]
+    if len(seed) != count:
+        raise SpecError(f"there are {count} prompts and {len(seed)} seeds: give one for each")
+    return [checked_seed(one) for one in seed]
+
+
+def for_each(regions: Any, count: int) -> list[Spans | None]:
+    """The regions of each of several prompts: one mapping for all, or a list of as many."""
+    if regions is None or isinstance(regions, Mapping):
+        return [regions] * count
+    held = list(regions) if isinstance(regions, Sequence) else [regions]
+    if len(held) != count:
+        raise SpecError(
+            f"there are {count} prompts and {len(held)} regions: give a mapping for each, or one"
+        )
+    if len({tuple(spans) if isinstance(spans, Mapping) else None for spans in held}) > 1:
+        raise SpecError("prompts that run together have the same region names, in the same order")
+    return held
+
+
+def _default(model: Model, *, infill: bool) -> Decoding:
+    if model.family.kind == "arm":
+        return LeftToRight(length=DEFAULT_LENGTH)
+    if infill:
+        return LowConfidence()
+    return LowConfidence(length=DEFAULT_LENGTH, block=model.block)
+
+
+def _suits(model: Model, decoding: Decoding) -> None:
+    if not isinstance(decoding, Decoding):
+        raise SpecError(
+            f"decoding={decoding!r} is not one of aw.decoding: for example LowConfidence(length=64)"
+        )
+    name = type(decoding).__name__
+    if getattr(decoding, "forbid_end", False) and not model.specials.eos_ids:
+        raise SpecError(f"{model.source} names no end token to forbid: leave forbid_end out")
+    if getattr(decoding, "defer_end", False) and not model.specials.end_ids:
+        raise SpecError(f"{model.source} names no end token to defer: leave defer_end out")
+    if model.family.kind == "arm" and decoding.writes == "masked":
+        raise SpecError(
+            f"{name} fills masks and {model.source} is autoregressive: use LeftToRight(length=...)"
+        )
+    if model.family.kind == "mdm" and decoding.writes == "absent":
+        raise SpecError(
+            f"{name} is for autoregressive models and {model.source} denoises: "
+            "use LowConfidence(length=..., block=1) to write it left to right"
+        )
+
+
+def _appended(model: Model, prompt: Prompt, decoding: Decoding) -> tuple[np.ndarray, np.ndarray]:
+    ids = model.encode(prompt)
+    if decoding.length is None:
+        raise SpecError(
+            "the decoding has no length: say how many positions to write, length=64 for example"
+        )
+    fill = MISSING
+    if model.family.kind == "mdm":
+        fill = model.mask_id
+        if fill in ids:
+            raise PromptError(
+                f"the prompt holds the mask id {fill} at position {ids.index(fill)}: "
+                "to fill masks inside a text, infill it with canvas=ids"
+            )
+    _refuse_too_large(model, decoding, len(ids), decoding.length)
+    answer = np.arange(len(ids), len(ids) + decoding.length)
+    return np.concatenate([np.asarray(ids), np.full(decoding.length, fill)]), answer
+
+
+def _infilled(model: Model, canvas: Any, decoding: Decoding) -> tuple[np.ndarray, np.ndarray]:
+    if model.family.kind == "arm":
+        raise PromptError(
+            f"{model.source} is autoregressive and cannot infill a canvas: give a prompt"
+        )
+    if isinstance(canvas, str):
+        raise PromptError(
+            "a canvas is token ids: "
+            "encode the text with model.tokenizer and put model.mask_id in it"
+        )
+    ids = np.asarray(model.encode(canvas))
+    answer = np.flatnonzero(ids == model.mask_id)
+    if not len(answer):
+        raise PromptError(
+            f"the canvas has no masked position: put the mask id {model.mask_id} where to write"
+        )
+    long = decoding.for_length(len(answer))
+    _refuse_too_large(model, long, len(ids) - len(answer), len(answer))
+    return ids, answer
+
+
+def _refuse_too_large(model: Model, decoding: Decoding, given: int, length: int) -> None:
+    """Refuse more positions than the model has, and more than this machine holds or finishes."""
+    positions, passes = given + length, decoding.num_passes
+    if positions > model.num_positions:
+        room = model.num_positions - given
+        way = f", or set length to at most {room}" if room > 0 else ""
+        raise PromptError(
+            f"prompt and answer take {positions} positions and {model.source} was made for "
+            f"{model.num_positions}: shorten the prompt{way}"
+        )
+    name, value = ("steps", passes) if getattr(decoding, "steps", None) else ("length", length)
+    kept = _held_bytes(decoding, positions)
+    room = max(limits.memory_bytes() - RUN_BYTES, 1)
+    fewer = limits.at_most(value, passes=passes, held=kept - RUN_BYTES, most=room)
+    way = f"say {name}={fewer} at most"
+    limits.refuse_passes(passes, way)
+    limits.refuse_bytes(kept, "the frames of the run", way)
+    refuse_pass(model, decoding, positions, 1)
+
+
+def refuse_together(model: Model, jobs: Sequence[Job], rows: int) -> None:
+    """Refuse runs whose frames do not fit beside each other, or whose passes have too many rows."""
+    kept = sum(_held_bytes(job.decoding, len(job.given)) for job in jobs)
+    fewer = limits.at_most(len(jobs), held=kept)
+    limits.refuse_bytes(kept, "the frames of these runs", f"give {fewer} prompts at a time")
+    refuse_batch(model, jobs, rows)
+
+
+def refuse_batch(model: Model, jobs: Sequence[Job], rows: int) -> None:
+    """Refuse passes of so many rows that their logits do not fit."""
+    for start in range(0, len(jobs), rows):
+        group = jobs[start : start + rows]
+        longest = max(len(job.given) for job in group)
+        refuse_pass(model, group[0].decoding, longest, len(group))
+
+
+def refuse_pass(model: Model, decoding: Decoding, positions: int, rows: int) -> None:
+    """Refuse a pass whose logits alone are more than the device has."""
+    if decoding.writes == "absent":
+        return  # it asks about one position at a time
+    branches = 2 if getattr(decoding, "guidance", 0.0) > 0 else 1
+    logits = branches * rows * positions * model.vocab_size * model.network.dtype.itemsize
+    most = device_bytes(model)
+    way = f"take {limits.at_most(positions, held=logits, most=most)} positions at most"
+    if rows > 1:
+        way = f"say batch={limits.at_most(rows, held=logits, most=most)} at most"
+    limits.refuse_bytes(logits, "the logits of one forward pass", way, most=most)
+
+
+def device_bytes(model: Model) -> int:
+    """Memory where the model computes."""
+    if model.device.type == "cuda":
+        return int(torch.cuda.get_device_properties(model.device).total_memory)
+    return limits.memory_bytes()
+
+
+def _held_bytes(decoding: Decoding, positions: int) -> int:
+    """At least what a run keeps of its steps until it ends, whatever it measures."""
+    each = 8 * positions + _STEP_BYTES + (_RANDOM_BYTES if decoding.draws else 0)
+    return RUN_BYTES + decoding.num_passes * each

@@ -1,0 +1,132 @@
+"""Runs that begin with a trace: `replay` measures it afterwards, `fork` leaves it at a step.
+
+A replay repeats the same calls on the same canvases and writes what the trace wrote; on the same
+machine its fields are those a live measurement would have had, bit for bit. It repeats a row of
+`run_many(batch=8)` alone, where sums are rounded differently: then they agree to a tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from anchorwatch.edits.spec import Edit
+from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.generation.build_trace import trace_of
+from anchorwatch.generation.forced import check_going_on, given_edits, other_model, scripted
+from anchorwatch.generation.loop import walk
+from anchorwatch.generation.plan import edit_list, probe_list
+from anchorwatch.generation.prepare import checked_seed
+from anchorwatch.generation.run import watch_over
+from anchorwatch.models.model import Model
+from anchorwatch.probes.spec import DEFAULT, Probe
+from anchorwatch.trace.model_identity import warn_of_absent
+from anchorwatch.trace.progress_bar import Progress
+from anchorwatch.trace.regions import Spans, find_again
+from anchorwatch.trace.schema import listed
+from anchorwatch.trace.trace import Trace, checked_trace
+
+
+def replay(
+    model: Model,
+    trace: Trace,
+    probes: Sequence[Probe] = DEFAULT,
+    *,
+    steps: Sequence[int] | None = None,
+    regions: Spans | None = None,
+    edits: Sequence[Edit] = (),
+) -> Trace:
+    """Measure a finished run: the same canvases, the same calls, other fields.
+
+    `steps` limits every probe to those of its steps. `regions` name parts of the prompt afterwards:
+    words that are in it once, or token positions as range(begin, end); without them the trace's own
+    stay. `edits` are the run's own, given again where they hold numbers: a manifest knows only
+    their digests. Refuses a model other than the one that wrote it.
+    """
+    probes = probe_list(probes)
+    _same_model(model, checked_trace(trace))
+    chosen = range(trace.num_steps) if steps is None else listed("steps", steps)
+    for step in chosen:
+        _check_step(trace, step)
+    looking = _limited(probes, chosen)
+    if steps is not None:
+        probes = looking
+    parts = None if regions is None else find_again(regions, model, trace)
+    again = given_edits(edits, trace)
+    job = scripted(model, trace, probes, until=trace.num_steps, regions=parts, numbers=again)
+    job.measured = probes
+    with Progress("replaying", total=trace.num_steps) as bar:
+        for _, taken in walk(model, [job], watch_over(model, probes, [job])):
+            bar.advance(str(taken.index))
+            if len(job.taken) == trace.num_steps:
+                break
+    return trace_of(job, model, probes, batch=1, fork=trace.manifest.get("fork"))
+
+
+def fork(
+    model: Model,
+    trace: Trace,
+    step: int,
+    *,
+    probes: Sequence[Probe] = DEFAULT,
+    edits: Sequence[Edit] | None = None,
+    seed: int | None = None,
+) -> Trace:
+    """Leave a trace at a step and run on from there; with a seed, chance falls anew.
+
+    The trace's edits go on, unless others are given, which act from the step on. Steps before the
+    fork are not measured: they are the trace's, and absent here.
+    """
+    probes = probe_list(probes)
+    _same_model(model, checked_trace(trace))
+    step = _check_step(trace, step)
+    looking = _limited(probes, range(step, trace.decoding.num_passes))
+    others = None if edits is None else edit_list(edits)
+    job = scripted(model, trace, looking, until=step, edits=others)
+    check_going_on(job)
+    if seed is not None:
+        job.seed = checked_seed(seed)
+        job.draft.generator.manual_seed(job.seed)
+    elif trace.decoding.draws:
+        state = torch.from_numpy(trace["random_state"].values[step].copy())
+        job.draft.generator.set_state(state)
+    with Progress("writing", total=job.decoding.num_passes) as bar:
+        for _, taken in walk(model, [job], watch_over(model, looking, [job])):
+            bar.advance(str(taken.index))
+    origin = {"of": trace.digest(), "step": step, "seed": trace.seed, "reseeded": seed is not None}
+    return trace_of(job, model, probes, batch=1, fork=origin)
+
+
+def _limited(probes: Sequence[Probe], steps: Collection[int]) -> tuple[Probe, ...]:
+    """The probes, each at those of its own steps that are among these."""
+    found = []
+    for probe in probes:
+        left = tuple(step for step in (probe.steps or steps) if step in steps)
+        if not left:
+            among = f"{min(steps)} to {max(steps)}" if isinstance(steps, range) else list(steps)
+            raise SpecError(f"{probe!r} looks at none of the steps {among}: name one of them")
+        found.append(replace(probe, steps=left))
+    return tuple(found)
+
+
+def _check_step(trace: Trace, step: Any) -> int:
+    last = trace.num_steps - 1
+    if not isinstance(step, int | np.integer) or isinstance(step, bool):
+        raise SpecError(f"step={step!r} is not a whole number: the trace has steps 0 to {last}")
+    if not 0 <= step <= last:
+        raise SpecError(f"step {step} is not in the trace: it has 0 to {last}")
+    return int(step)
+
+
+def _same_model(model: Model, trace: Trace) -> None:
+    held = trace.manifest["model"]
+    if differs := other_model(model, held, trace.manifest.get("versions")):
+        raise TraceError(
+            f"{model.source} is not the model that made this trace: it was {held['source']}; "
+            f"{differs}"
+        )
+    warn_of_absent(held, "the trace")

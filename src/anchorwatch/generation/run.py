@@ -1,0 +1,185 @@
+"""Where model and decoding meet: `run` one prompt, `run_many`, or `steps` one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from anchorwatch.edits.spec import Edit
+from anchorwatch.errors import SpecError
+from anchorwatch.generation import streaming as streams
+from anchorwatch.generation.build_trace import trace_of
+from anchorwatch.generation.decoding import Decoding
+from anchorwatch.generation.loop import Job, Step, walk
+from anchorwatch.generation.plan import BUDGET_BYTES, Plan, edit_list, probe_list
+from anchorwatch.generation.prepare import (
+    Ask,
+    Ids,
+    begin,
+    begin_one,
+    for_each,
+    planned,
+    prepared,
+    prompt_list,
+    refuse_together,
+    rows_at_once,
+    seeds_of,
+)
+from anchorwatch.models.model import Model
+from anchorwatch.models.prompts import Prompt
+from anchorwatch.probes.recorder import Watch
+from anchorwatch.probes.spec import DEFAULT, Probe
+from anchorwatch.trace.progress_bar import Progress
+from anchorwatch.trace.regions import Spans
+from anchorwatch.trace.store import BLOCK_STEPS
+from anchorwatch.trace.trace import Trace, read
+
+
+def run(  # noqa: PLR0913 - one keyword for each thing a run can be given
+    model: Model,
+    prompt: Prompt | None = None,
+    decoding: Decoding | None = None,
+    *,
+    canvas: Ids | None = None,
+    regions: Spans | None = None,
+    probes: Sequence[Probe] = DEFAULT,
+    edits: Sequence[Edit] = (),
+    seed: int = 0,
+    budget: int = BUDGET_BYTES,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+) -> Trace:
+    """Write an answer to `prompt`, or infill the masked positions of `canvas`; keep every frame.
+
+    Args:
+        model: as `aw.load` gives it.
+        prompt: text, token ids, or chat messages.
+        decoding: one of `aw.decoding`; the default writes 64 positions, or all a canvas has masked.
+        canvas: token ids with the mask id where to write, instead of a prompt.
+        regions: named parts of the prompt, for probes and query groups: words that are in it once,
+            (begin, end) in characters (in positions where it is ids), or token positions as
+            range(begin, end). What the run writes is the region `answer`.
+        probes: what to measure; () for nothing.
+        edits: what to change inside attention, and when; probes see the edited attention.
+        seed: where chance begins, for a decoding that draws.
+        budget: bytes it may keep in memory. A run that would keep more is refused.
+        out: writes the trace here, block by block while it runs: memory holds one block.
+        resume: the `out` of a run that was killed; it knows all else: `run(model, resume=out)`,
+            but for numbers in edits, which are given again.
+
+    >>> from anchorwatch.generation.decoding import LowConfidence
+    >>> from anchorwatch.models.load import load
+    >>> from anchorwatch.probes.spec import region_flow
+    >>> asked = "Passage: Lena was born in Oslo. Question: Where was Lena born? Answer:"
+    >>> parts = {"passage": "Lena was born in Oslo.", "question": "Where was Lena born?"}
+    >>> writes = LowConfidence(length=4, steps=2)
+    >>> trace = run(load("tiny/llada"), asked, writes, regions=parts, probes=[region_flow()])
+    >>> trace["region_flow"].sel(query_region="answer", key_region="passage").dims
+    ('step', 'layer', 'head')
+    """
+    probes, edits = probe_list(probes), edit_list(edits)
+    if resume is not None:
+        asked = any(given is not None for given in (prompt, canvas, regions, decoding, out))
+        if asked or (probes, seed, budget) != (DEFAULT, 0, BUDGET_BYTES):
+            raise SpecError(
+                "an unfinished run knows what was asked, its probes, edits, seed and budget too: "
+                "run(model, resume=path)"
+            )
+        return _streamed(streams.resume(resume, model, edits))
+    block = None if out is None else BLOCK_STEPS
+    ask = Ask(prompt, canvas, regions, edits)
+    job = begin_one(model, ask, decoding, probes, seed, budget, block)
+    if out is not None:
+        return _streamed(streams.begin(out, job, model, probes))
+    with Progress("writing", total=job.decoding.num_passes) as bar:
+        for _, step in walk(model, [job], watch_over(model, probes, [job])):
+            bar.advance(str(step.index))
+    return trace_of(job, model, probes, batch=1)
+
+
+def _streamed(stream: streams.Stream) -> Trace:
+    """Run to the end, each block on disk before the next begins."""
+    job, model, probes = stream.job, stream.model, stream.probes
+    try:
+        with Progress("writing", total=job.decoding.num_passes) as bar:
+            for _, step in walk(model, [job], watch_over(model, probes, [job])):
+                stream.after(step.index)
+                bar.advance(str(step.index))
+        return read(stream.finish())
+    finally:
+        stream.close()
+
+
+def run_many(
+    model: Model,
+    prompts: Sequence[Prompt],
+    decoding: Decoding | None = None,
+    *,
+    regions: Sequence[Spans] | Spans | None = None,
+    probes: Sequence[Probe] = DEFAULT,
+    edits: Sequence[Edit] = (),
+    seed: int | Sequence[int] = 0,
+    budget: int = BUDGET_BYTES,
+    batch: int | None = None,
+) -> list[Trace]:
+    """One trace for each prompt; prompt i is run with seed + i, as `run(..., seed=seed + i)` would.
+
+    A list of seeds has one for each prompt: an answer then does not depend on where it stands.
+
+    `batch` rows share a forward pass. The default is 1 on a CPU, where the rows are then equal to
+    single runs bit for bit, and 8 elsewhere. Rows of unequal length are padded on the left.
+    `regions` are a list, the same names for each prompt, or one mapping for all of them. `budget`
+    counts what all prompts keep, which is what the returned list holds.
+    """
+    prompts, size = prompt_list(prompts, "run_many"), rows_at_once(model, batch)
+    probes, edits, seeds = probe_list(probes), edit_list(edits), seeds_of(seed, len(prompts))
+    asks = [
+        Ask(prompt, regions=spans, edits=edits)
+        for prompt, spans in zip(prompts, for_each(regions, len(prompts)), strict=True)
+    ]
+    jobs = begin(model, asks, decoding, seeds, probes, budget)
+    refuse_together(model, jobs, size)
+    with Progress("writing", total=len(jobs)) as bar:
+        for start in range(0, len(jobs), size):
+            group = jobs[start : start + size]
+            for _ in walk(model, group, watch_over(model, probes, group)):
+                pass
+            bar.advance(count=len(group))
+    return [trace_of(job, model, probes, batch=size) for job in jobs]
+
+
+def steps(
+    model: Model,
+    prompt: Prompt | None = None,
+    decoding: Decoding | None = None,
+    *,
+    canvas: Ids | None = None,
+    edits: Sequence[Edit] = (),
+    seed: int = 0,
+) -> Iterator[Step]:
+    """The same run, one step at a time; nothing is measured."""
+    ask = Ask(prompt, canvas, edits=edit_list(edits))
+    job = begin_one(model, ask, decoding, (), seed, BUDGET_BYTES)
+    return (step for _, step in walk(model, [job]))
+
+
+def plan(
+    model: Model,
+    prompt: Prompt | None = None,
+    decoding: Decoding | None = None,
+    *,
+    canvas: Ids | None = None,
+    regions: Spans | None = None,
+    probes: Sequence[Probe] = DEFAULT,
+    edits: Sequence[Edit] = (),
+) -> Plan:
+    """What `run` with these arguments would cost: passes, bytes on disk and in memory."""
+    probes, ask = probe_list(probes), Ask(prompt, canvas, regions, edit_list(edits))
+    return planned([prepared(model, ask, decoding)], probes)
+
+
+def watch_over(model: Model, probes: Sequence[Probe], jobs: Sequence[Job]) -> Watch | None:
+    """Probes at work on some jobs; None where there is nothing to measure."""
+    if not probes:
+        return None
+    return Watch(model, probes, [job.record for job in jobs], [job.regions for job in jobs])

@@ -1,0 +1,259 @@
+"""Ranks, trends, lifetimes and likeness along the last axis, of many series. No torch here.
+
+Series go into the other axes, and a place that is NaN in either array is left out of both. There
+are no p-values: the steps of one run are not independent, so test the values of many prompts.
+
+>>> kendall(np.arange(4), [[1, 2, 3, 4], [1, 3, 2, np.nan], [5, 5, 5, 5]]).round(3).tolist()
+[1.0, 0.333, nan]
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import scipy  # its submodules load when they are first used
+from numpy.typing import ArrayLike
+
+from anchorwatch.errors import SpecError
+from anchorwatch.metrics.stats.clusters import CHUNK, Found, Interval
+from anchorwatch.metrics.stats.resampling import (
+    NEEDED,
+    WORDS,
+    check_options,
+    quantiles,
+    resamplings,
+    tail_of,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Trend(Found):
+    """A line through each series."""
+
+    value: np.ndarray
+    """The slope."""
+    intercept: np.ndarray
+    n: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Survival(Found):
+    """The share of runs that last longer than each duration."""
+
+    value: np.ndarray
+    """[..., duration]; NaN once nobody is left whose end could be seen."""
+    error: np.ndarray
+    """[..., duration] Greenwood's standard error; NaN where the share is 0."""
+    median: np.ndarray
+    """The first duration that half of the runs or fewer outlast; NaN if more always do."""
+    at_risk: np.ndarray
+    """[..., duration] how many lasted at least so long."""
+    n: np.ndarray
+
+
+def auroc(scores: ArrayLike, labels: ArrayLike) -> np.ndarray:
+    """The chance that a true place scores above a false one, ties half; NaN if a class is empty."""
+    values, true = _scored(scores, labels)
+    there = ~np.isnan(values)
+    ranks = _ranks(values)
+    hits, misses = np.sum(there & true, axis=-1), np.sum(there & ~true, axis=-1)
+    above = np.nansum(np.where(true, ranks, 0.0), axis=-1) - hits * (hits + 1) / 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (above / (hits * misses))[()]
+
+
+def auroc_interval(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    clusters: ArrayLike,
+    *,
+    draws: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """The AUROC of [n] scores with a percentile interval over `clusters`, the prompt of each."""
+    check_options(draws, seed, level)
+    values, true = _scored(scores, labels)
+    prompts = np.asarray(clusters)
+    if values.ndim != 1 or prompts.shape != values.shape:
+        raise SpecError(
+            f"scores have shape {values.shape} and clusters {prompts.shape}: give one series, "
+            "and the prompt of each score"
+        )
+    there = ~np.isnan(values)
+    names, which = np.unique(prompts[there], return_inverse=True)
+    won, pairs = _won_pairs(values[there], true[there], which, len(names))
+    n, bounds = len(names), np.full(2, np.nan)
+    why = str(WORDS[min(n, NEEDED)]) if pairs.sum() else "one class is empty"
+    if not why:
+        weights = resamplings(n, draws, np.random.default_rng(seed))
+        with np.errstate(invalid="ignore"):  # a draw without one of the classes is left out
+            drawn = np.sum(weights @ won * weights, axis=1) / np.sum(
+                weights @ pairs * weights, axis=1
+            )
+        tail = float(tail_of(level, np.array(n)))
+        bounds = quantiles(drawn, (tail, 1 - tail))
+    low, high = bounds
+    return Interval(auroc(values, true), low, high, np.array(n), np.array(why), level)
+
+
+def kaplan_meier(ended: ArrayLike, censored: ArrayLike) -> Survival:
+    """Survival from [..., duration] counts of runs that ended, or were last seen, at 1, 2, ...
+
+    A run last seen at a duration was still at risk there.
+    """
+    over, lost = last_axes(("ended", ended), ("censored", censored))
+    for counts in (over, lost):
+        if not counts.shape[-1] or not ((counts >= 0) & (counts % 1 == 0)).all():
+            raise SpecError(
+                "runs are counted at durations 1, 2, ...: give whole numbers, 0 for none"
+            )
+    left = np.flip(np.cumsum(np.flip(over + lost, axis=-1), axis=-1), axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kept = np.where(left > 0, 1 - over / left, 1.0)
+        share = np.cumprod(kept, axis=-1)
+        terms = np.where(left > 0, over / (left * (left - over)), 0.0)
+        error = share * np.sqrt(np.cumsum(terms, axis=-1))  # 0 * inf = NaN at the last end
+    seen = (left > 0) | (share == 0)
+    share, error = np.where(seen, share, np.nan), np.where(seen, error, np.nan)
+    half = share <= 0.5 + 1e-12
+    median = np.where(half.any(axis=-1), half.argmax(axis=-1) + 1.0, np.nan)
+    at_risk = left.astype(int)
+    return Survival(share, error, median, at_risk, at_risk[..., 0])
+
+
+def kendall(x: ArrayLike, y: ArrayLike) -> np.ndarray:
+    """Kendall's tau-b; NaN where a series is constant."""
+    one, two, shape = _series(x, y)
+    agree, moved_one, moved_two = (np.zeros(len(one)) for _ in range(3))
+    for lag in range(1, one.shape[1]):
+        a, b = _turn(one, lag), _turn(two, lag)
+        agree += np.sum(a * b, axis=1, dtype=np.int32)
+        moved_one += np.count_nonzero(a, axis=1)
+        moved_two += np.count_nonzero(b, axis=1)
+    with np.errstate(invalid="ignore"):
+        return (agree / np.sqrt(moved_one * moved_two)).reshape(shape)[()]
+
+
+def theil_sen(x: ArrayLike, y: ArrayLike) -> Trend:
+    """The median slope of all pairs with different x, and median(y) - slope * median(x)."""
+    one, two, shape = _series(x, y)
+    if np.isinf(one).any() or np.isinf(two).any():
+        raise SpecError("a series holds an infinite value: use NaN where there is none")
+    pairs = math.comb(one.shape[1], 2)
+    slope, intercept = np.full((2, len(one)), np.nan)
+    size = max(1, 4 * CHUNK // max(pairs, 1))
+    for start in range(0, len(one) if pairs else 0, size):
+        part = slice(start, start + size)
+        slope[part] = quantiles(_slopes(one[part], two[part]), (0.5,))[0]
+    n = np.sum(~np.isnan(one), axis=1)
+    if pairs:  # quantiles sorts both, so it comes last
+        intercept = quantiles(two, (0.5,))[0] - slope * quantiles(one, (0.5,))[0]
+    return Trend(slope.reshape(shape), intercept.reshape(shape), n.reshape(shape))
+
+
+def spearman(x: ArrayLike, y: ArrayLike) -> np.ndarray:
+    """The correlation of ranks; NaN where a series is constant."""
+    one, two, shape = _series(x, y)
+    ranks = [_ranks(series) for series in (one, two)]
+    count = np.sum(~np.isnan(one), axis=1, keepdims=True)
+    middle = (count + 1) / 2  # of any ranks, tied or not
+    return cosine(*(rank - middle for rank in ranks)).reshape(shape)[()]
+
+
+def cosine(a: ArrayLike, b: ArrayLike) -> np.ndarray:
+    """The cosine of two vectors; NaN where one is zero."""
+    one, two, shape = _series(a, b)
+    with np.errstate(invalid="ignore"):
+        dot = np.nansum(one * two, axis=1)
+        size = np.sqrt(np.nansum(one**2, axis=1)) * np.sqrt(np.nansum(two**2, axis=1))
+        return np.clip(dot / size, -1, 1).reshape(shape)[()]
+
+
+def jensen_shannon(p: ArrayLike, q: ArrayLike) -> np.ndarray:
+    """The Jensen-Shannon divergence in bits, 0 to 1, of weights that are scaled to sum to one."""
+    one, two, shape = _series(p, q)
+    for weights in (one, two):
+        if (weights < 0).any() or np.isinf(weights).any():
+            raise SpecError("a weight is negative or infinite: give shares or counts")
+        weights[np.isnan(weights)] = 0
+    empty = (one.sum(axis=1) == 0) | (two.sum(axis=1) == 0)
+    with np.errstate(invalid="ignore"):
+        one, two = (part / part.sum(axis=1, keepdims=True) for part in (one, two))
+    middle = (one + two) / 2
+    parts = scipy.special.rel_entr(one, middle) + scipy.special.rel_entr(two, middle)
+    bits = np.clip(parts.sum(axis=1) / (2 * math.log(2)), 0, 1)
+    return np.where(empty, np.nan, bits).reshape(shape)[()]
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """From 1, ties in the middle, NaN stays NaN."""
+    return scipy.stats.rankdata(values, axis=-1, nan_policy="omit")
+
+
+def _turn(series: np.ndarray, lag: int) -> np.ndarray:
+    """[series, pair] int8: 1 up, -1 down, 0 level or unknown."""
+    before, after = series[:, :-lag], series[:, lag:]
+    return (after > before).view(np.int8) - (after < before).view(np.int8)
+
+
+def _slopes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """[series, pair], NaN where x is the same; lag by lag, since fancy indices are slow."""
+    found = []
+    for lag in range(1, x.shape[1]):
+        run = x[:, lag:] - x[:, :-lag]
+        found.append((y[:, lag:] - y[:, :-lag]) / np.where(run == 0, np.nan, run))
+    return np.concatenate(found, axis=1)
+
+
+def _won_pairs(
+    values: np.ndarray, true: np.ndarray, which: np.ndarray, clusters: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """[cluster, cluster] pairs that the row's true scores win of the column's false ones, and all.
+
+    A draw of clusters then is two products, however many scores there are.
+    """
+    hits, owner = values[true], which[true]
+    won = np.zeros((clusters, clusters))
+    for column in range(clusters):
+        rest = np.sort(values[~true & (which == column)])
+        wins = np.searchsorted(rest, hits, "left") + np.searchsorted(rest, hits, "right")
+        won[:, column] = np.bincount(owner, wins / 2, minlength=clusters)
+    sizes = [np.bincount(which[part], minlength=clusters) for part in (true, ~true)]
+    return won, np.outer(*sizes)
+
+
+def _scored(scores: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    true = np.asarray(labels)
+    if true.dtype != bool:
+        raise SpecError(f"labels are {true.dtype}: give a boolean array, NaN goes into the scores")
+    values, flags = last_axes(("scores", scores), ("labels", true))
+    return values, flags == 1
+
+
+def _series(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+    """Two new arrays [series, place], NaN in both where it is in either, and the leading shape."""
+    one, two = last_axes(("the first", x), ("the second", y))
+    lost = np.isnan(one) | np.isnan(two)
+    shape, flat = one.shape[:-1], (math.prod(one.shape[:-1]), one.shape[-1])
+    return (
+        np.where(lost, np.nan, one).reshape(flat),
+        np.where(lost, np.nan, two).reshape(flat),
+        shape,
+    )
+
+
+def last_axes(*named: tuple[str, ArrayLike]) -> list[np.ndarray]:
+    """Floats of one shape, their last axes alike from the start."""
+    arrays = [np.asarray(values, dtype=float) for _, values in named]
+    try:
+        if len({array.shape[-1:] for array in arrays}) == 1 and arrays[0].ndim:
+            return list(np.broadcast_arrays(*arrays))
+    except ValueError:
+        pass
+    shapes = " and ".join(
+        f"{name} has shape {a.shape}" for (name, _), a in zip(named, arrays, strict=True)
+    )
+    raise SpecError(f"{shapes}: the last axes must be alike, the others must broadcast")

@@ -1,0 +1,356 @@
+"""The one attention function, registered with transformers under one name.
+
+It computes with the fused kernel, lets whoever edits change the call, and hands the very tensors
+and mask of that call to whoever is watching. Nothing is patched and nothing happens at import:
+`register()` is called by `load`, nobody watches or edits outside a `with watching(...)` block, and
+nothing is added to a network outside a `with wearing(...)` block.
+Shapes: B rows, H heads, G key heads, Q queries, K keys, n added keys, D channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from anchorwatch.errors import ModelError
+from anchorwatch.models.extra_keys import Added, joined, merged
+
+NAME = "anchorwatch"
+"""Our name in both of transformers' registries."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One attention call as it was computed."""
+
+    layer: int
+    query: torch.Tensor
+    """[B, H, Q, D], rotary applied."""
+    key: torch.Tensor
+    """[B, G, K, D], cache included; added keys are the first, 0 where they are no vectors."""
+    value: torch.Tensor
+    """[B, G, K, D]."""
+    scale: float
+    attendable: torch.Tensor | None
+    """[B or 1, 1, Q, K] bool, or None where the kernel needed no mask."""
+    causal: bool
+    """Without a mask: whether query i sees keys up to i only."""
+    lse: torch.Tensor | None
+    """[B, H, Q] log-sum-exp of the logits, where the kernel gave it."""
+    module: Any
+    """The network's attention module."""
+    bias: torch.Tensor | None = None
+    """[B or 1, H or 1, 1 or Q, K] added to the logits by an edit; -inf hides a key."""
+    dropped: torch.Tensor | None = None
+    """[B, H, 1 or Q, K] bool: weights an edit zeroed after the softmax; rows no longer sum to 1."""
+    added: torch.Tensor | None = None
+    """[B, H, Q, n] logits of the first n keys, which parts added; they hold in place of products.
+    Without a mask a causal query i sees these and the n + i that follow."""
+
+    @property
+    def num_added(self) -> int:
+        return 0 if self.added is None else self.added.shape[-1]
+
+
+class Watcher(Protocol):
+    """Whoever looks at attention calls."""
+
+    def wants(self, layer: int) -> bool:
+        """Whether to hand over this layer's call."""
+
+    def see(self, call: Call) -> None:
+        """Look at a call; nothing may be changed."""
+
+
+class Changer(Protocol):
+    """Whoever changes attention calls."""
+
+    def wants(self, layer: int) -> bool:
+        """Whether to hand over this layer's call."""
+
+    def attend(self, call: Call) -> tuple[torch.Tensor, Call] | None:
+        """Output [B, Q, H, D] and call as they are with the edits; None to leave it alone."""
+
+    def look(self, plain: Call, call: Call, out: torch.Tensor) -> None:
+        """Look at a call as it would have been, as it was, and at its output [B, Q, H, D]."""
+
+
+class Dress(Protocol):
+    """Parts that a network wears during one forward pass."""
+
+    layer: int
+    """Calls so far."""
+
+    @property
+    def columns(self) -> int:
+        """Keys they add to every layer's, seen or unseen."""
+
+    def alone(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor | None:
+        """Output [B, 1, H, D] of tokens that see only themselves; None in an ordinary pass."""
+
+    def added(self, layer: int, query: torch.Tensor, scale: float) -> Added | None:
+        """The keys they add to a layer, or None."""
+
+    def gated(self, layer: int, out: torch.Tensor) -> torch.Tensor:
+        """Output [B, Q, H, D] as gates leave it."""
+
+
+@dataclass
+class _Pass:
+    watcher: Watcher | None
+    changer: Changer | None = None
+    layer: int = 0
+    """Calls so far in this forward pass: the layer number, ALBERT's one module included."""
+
+
+_PASS: ContextVar[_Pass | None] = ContextVar("anchorwatch_pass", default=None)
+_WORN: ContextVar[Dress | None] = ContextVar("anchorwatch_worn", default=None)
+
+
+@contextmanager
+def watching(watcher: Watcher | None, changer: Changer | None = None) -> Iterator[None]:
+    """Let `watcher` see, and `changer` change, every attention call of one forward pass."""
+    token = _PASS.set(_Pass(watcher, changer))
+    try:
+        yield
+    finally:
+        _PASS.reset(token)
+
+
+@contextmanager
+def wearing(dress: Dress | None) -> Iterator[None]:
+    """Let a network wear parts for one forward pass; a pass inside this one has its own."""
+    token = _WORN.set(dress)
+    try:
+        yield
+    finally:
+        _WORN.reset(token)
+
+
+def worn() -> Dress | None:
+    """The parts of the pass that is going on."""
+    return _WORN.get()
+
+
+def register() -> None:
+    """Make the function known to transformers, for computing and for building masks. Idempotent."""
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention for any stock class; transformers' own plug decides this signature."""
+    now, dress = _PASS.get(), _WORN.get()
+    if dress is None:
+        return _seen(now, module, query, key, value, attention_mask, None, options), None
+    layer = _number(dress, module)
+    out = dress.alone(layer, key, value)
+    if out is None:
+        added = dress.added(layer, query, _scale(query, options))
+        if added is None and dress.columns and now is not None:
+            added = Added.unseen(query, key.shape[1], dress.columns)
+        out = _seen(now, module, query, key, value, attention_mask, added, options)
+    return dress.gated(layer, out), None
+
+
+def _seen(
+    now: _Pass | None,
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    added: Added | None,
+    options: dict[str, Any],
+) -> torch.Tensor:
+    """One call, changed and seen by whoever wants to."""
+    watcher = changer = None
+    layer = 0 if now is None else _number(now, module)
+    if now is not None:
+        watcher = now.watcher if now.watcher is not None and now.watcher.wants(layer) else None
+        changer = now.changer if now.changer is not None and now.changer.wants(layer) else None
+    if watcher is None and changer is None and added is None:
+        return sdpa_attention_forward(module, query, key, value, mask, **options)[0]
+    scale, causal = _scale(query, options), _causal(module, query, mask, options)
+    bare = Call(layer, query, key, value, scale, _bool(mask), causal, None, module)
+    if watcher is None and changer is None:
+        return _computed(bare, mask, added, options)[0]
+    plain = bare if added is None else with_added(bare, added)
+    made = None if changer is None else changer.attend(plain)
+    if made is None:
+        out, lse = _computed(bare, mask, added, options)
+        made = out, replace(plain, lse=lse)
+    out, call = made
+    if changer is not None:
+        changer.look(plain, call, out)
+    if watcher is not None:
+        watcher.see(call)
+    return out
+
+
+def with_added(call: Call, added: Added) -> Call:
+    """The call as probes and edits see it: the added keys are the first."""
+    batch, n = call.key.shape[0], added.count
+    key = added.key
+    if key is None:
+        key = call.key.new_zeros(1, call.key.shape[1], n, call.key.shape[-1])
+    attendable = call.attendable
+    if attendable is not None:
+        some = (added.logits > -torch.inf).any(dim=1, keepdim=True)
+        attendable = torch.cat([some, attendable.expand(batch, -1, -1, -1)], dim=-1)
+    return replace(
+        call,
+        key=torch.cat([key.expand(batch, -1, -1, -1), call.key], dim=2),
+        value=torch.cat([added.value.expand(batch, -1, -1, -1), call.value], dim=2),
+        attendable=attendable,
+        added=added.logits,
+    )
+
+
+def _computed(
+    bare: Call, mask: torch.Tensor | None, added: Added | None, options: dict[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Output [B, Q, H, D] of an unchanged call, and the log-sum-exp where the kernel gives it."""
+    query, key, value = bare.query, bare.key, bare.value
+    if _fused_on_cpu(query, value, mask, options):
+        out, lse = _flash(query, key, value, mask, bare.causal, bare.scale)
+        if added is None:
+            return out, lse
+        if mask is not None:  # the kernel gives 0 for a row that sees nothing
+            lse = lse.masked_fill(~mask.any(dim=-1), -torch.inf)
+        return merged(out, lse, added.logits, added.value)
+    if added is None:
+        return sdpa_attention_forward(bare.module, query, key, value, mask, **options)[0], None
+    whole = joined(query, key, value, mask, bare.causal, bare.scale, added)
+    options = options | {"scaling": bare.scale, "is_causal": bare.causal}
+    out = sdpa_attention_forward(
+        bare.module, whole.query, whole.key, whole.value, whole.mask, **options
+    )[0]
+    return whole.cut(out), None
+
+
+def weighed(call: Call, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Values [B, H, K, D] weighed by the call's attention with its bias, by the fused kernel.
+
+    Gives [B, Q, H, D], and the log-sum-exp of the logits where the kernel gives it.
+    """
+    n, query = call.num_added, call.query
+    key = call.key[:, :, n:].repeat_interleave(value.shape[1] // call.key.shape[1], dim=1)
+    before, value = value[:, :, :n], value[:, :, n:]
+    mask, causal = _mask_of(call), call.causal and call.bias is None and call.attendable is None
+    if _fused_on_cpu(query, value, None, {}):
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, causal, attn_mask=mask, scale=call.scale
+        )
+        out = out.transpose(1, 2).contiguous()
+        if call.added is None:
+            return out, lse
+        if mask is not None:
+            lse = lse.masked_fill((mask == -torch.inf).all(dim=-1), -torch.inf)
+        return merged(out, lse, call.added, before)
+    parts, rows, size = (query, key, value, mask), 0, value.shape[-1]
+    if call.added is not None:
+        whole = joined(*parts, causal, call.scale, Added(call.added, before, None))
+        parts, rows = (whole.query, whole.key, whole.value, whole.mask), whole.rows
+    out = torch.nn.functional.scaled_dot_product_attention(
+        *parts, is_causal=causal, scale=call.scale
+    )
+    return out[:, :, rows:, :size].transpose(1, 2).contiguous(), None
+
+
+def visible(call: Call) -> torch.Tensor | None:
+    """[B or 1, 1, Q, K] bool: who may look at whom before any edit; None where all see all."""
+    if call.attendable is not None or not call.causal:
+        return call.attendable
+    rows, keys = call.query.shape[2], call.key.shape[2]
+    everything = torch.ones(rows, keys, dtype=torch.bool, device=call.key.device)
+    return everything.tril(call.num_added)[None, None]
+
+
+def _mask_of(call: Call) -> torch.Tensor | None:
+    """[B or 1, H or 1, Q, K] what the kernel adds to the canvas's logits; None where nothing is."""
+    if call.bias is None and call.attendable is None:
+        return None
+    seen, rows, n = visible(call), call.query.shape[2], call.num_added
+    bias = call.query.new_zeros(1, 1, 1, call.key.shape[2]) if call.bias is None else call.bias
+    bias = bias[..., n:].to(call.query.dtype)
+    if seen is None:
+        return bias.expand(-1, -1, rows, -1)
+    return torch.where(seen[..., n:], bias, -torch.inf)
+
+
+def _scale(query: torch.Tensor, options: dict[str, Any]) -> float:
+    return float(options.get("scaling") or query.shape[-1] ** -0.5)
+
+
+def _causal(
+    module: Any, query: torch.Tensor, mask: torch.Tensor | None, options: dict[str, Any]
+) -> bool:
+    said = options.get("is_causal")
+    said = getattr(module, "is_causal", True) if said is None else said
+    return bool(said) and mask is None and query.shape[2] > 1
+
+
+def _number(now: _Pass | Dress, module: Any) -> int:
+    """The layer is the call order, checked against the module's own number where it has one."""
+    layer = now.layer
+    now.layer += 1
+    own = getattr(module, "layer_idx", None)
+    if own is not None and own != layer:
+        raise ModelError(
+            f"{type(module).__name__} says it is layer {own} and was called as layer {layer}: "
+            "this network calls its layers out of order and cannot be measured"
+        )
+    return layer
+
+
+def _fused_on_cpu(
+    query: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, options: dict[str, Any]
+) -> bool:
+    """Whether SDPA would choose the CPU flash kernel, which can also return the log-sum-exp."""
+    plain = query.device.type == "cpu" and not options.get("dropout")
+    same = query.shape[-1] == value.shape[-1] and query.dtype == torch.float32
+    grad = torch.is_grad_enabled() and query.requires_grad
+    return plain and same and not grad and (mask is None or mask.dtype == torch.bool)
+
+
+def _flash(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    causal: bool,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The kernel behind SDPA on a CPU, by its own name: the same bits, and the log-sum-exp."""
+    repeats = query.shape[1] // key.shape[1]
+    if repeats > 1:
+        key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
+    bias = None
+    if mask is not None:
+        bias = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, causal, attn_mask=bias, scale=scale
+    )
+    return out.transpose(1, 2).contiguous(), lse
+
+
+def _bool(mask: torch.Tensor | None) -> torch.Tensor | None:
+    if mask is None or mask.dtype == torch.bool:
+        return mask
+    return mask > torch.finfo(mask.dtype).min / 2  # an additive mask: 0, or very negative

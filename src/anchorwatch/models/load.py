@@ -1,0 +1,339 @@
+"""`load`: from a folder, a file, a hub id, `lab/...` or `tiny/...` to a Model that proved itself.
+
+No remote code runs, ever: `auto_map` is ignored (and said), kernels and dtypes are set by us, and
+the weights go into stock transformers classes tensor by tensor, with nothing left over.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights
+from huggingface_hub.errors import StrictDataclassError
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from anchorwatch.errors import (
+    AnchorwatchError,
+    AnchorwatchWarning,
+    ModelError,
+    SpecError,
+    WeightsError,
+)
+from anchorwatch.models import keymaps, tiny, variants
+from anchorwatch.models.attention import NAME, register
+from anchorwatch.models.checkpoint import Checkpoint, open_checkpoint, read_json
+from anchorwatch.models.configs import (
+    block_of,
+    check_layers,
+    check_numbers,
+    check_sizes,
+    overruled,
+    set_visibility,
+    stock_config,
+)
+from anchorwatch.models.families import (
+    Family,
+    by_name,
+    family_of,
+    model_type_of,
+    unnamed_encoder,
+)
+from anchorwatch.models.gguf import find_gguf, load_gguf
+from anchorwatch.models.model import Model
+from anchorwatch.models.proof import place, prove_fused, prove_positions, prove_rotary
+from anchorwatch.models.tokens import (
+    checked_mask,
+    find_mask,
+    load_tokenizer,
+    require_inside,
+    specials_of,
+)
+
+_CONFIG_FAULTS = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,  # RecursionError is one
+    StrictDataclassError,
+)
+"""What a config that describes nothing makes transformers and torch raise."""
+
+_DEVICE_FAULTS = (RuntimeError, AssertionError, ImportError, ValueError, TypeError, AttributeError)
+"""What a device that is not there makes torch raise."""
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load(
+    source: str | Path,
+    *,
+    revision: str | None = None,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    mask_id: int | None = None,
+) -> Model:
+    """Load a diffusion or autoregressive checkpoint and prove what was loaded.
+
+    >>> model = load("tiny/llada")
+    >>> model.logprobs([5, 6, model.mask_id]).shape[:1]
+    torch.Size([3])
+
+    Args:
+        source: a folder, a .safetensors or .gguf file, a hub id, an embedded model that is trained
+            (lab/mdm|mdm-sink|mdm-gate|arm) or random (tiny/llada|dream|arm|bert).
+        revision: branch, tag or commit of a hub id.
+        dtype: float32 (the default on a CPU), bfloat16 or float16; elsewhere the checkpoint's own.
+        device: where to put it; the default is the first accelerator, else the CPU.
+        mask_id: the mask token, where the checkpoint does not say or says two things.
+    """
+    register()
+    source = str(source)
+    place_on = _device(device)
+    number = _dtype(dtype, place_on)
+    mask_id = checked_mask(mask_id)
+    if source.startswith(("tiny/", "lab/")) and revision is not None:
+        raise SpecError(f"{source} is embedded and revision is for hub ids: leave revision out")
+    if source.startswith("tiny/"):
+        model = tiny.build(source, number or torch.float32, mask_id)
+    elif source.endswith(".gguf"):
+        model = load_gguf(source, revision, number or torch.float32, mask_id)
+    else:
+        model = _load_safetensors(source, revision, number, mask_id)
+    model.network.to(place_on)
+    return model
+
+
+def find(source: str | Path) -> None:
+    """Refuse a name that leads to no checkpoint; weights of a hub id are fetched, none is read."""
+    source = str(source)
+    if source.startswith("tiny/"):
+        tiny.kind_of(source)
+    elif source.endswith(".gguf"):
+        find_gguf(source)
+    else:
+        open_checkpoint(source, check=False)
+
+
+def _load_safetensors(
+    source: str, revision: str | None, dtype: torch.dtype | None, mask_id: int | None
+) -> Model:
+    checkpoint = open_checkpoint(source, revision)
+    config, said = _config(checkpoint)
+    generation = read_json(checkpoint.folder / "generation_config.json", missing={})
+    family, tokenizer, assumed = _identify(checkpoint, config, generation, mask_id)
+    mask = find_mask(mask_id, config, generation, tokenizer, family)
+    network = _empty_network(family, config, checkpoint.shapes)
+    block = block_of(family, config)
+    parts = variants.declared(config)
+    outputs = _trained(config).get("outputs")
+    if family.name == "smdm":
+        parts = keymaps.lit_gpt_parts(checkpoint.shapes)
+        outputs = checkpoint.shapes["lm_head.weight"][0]
+    _cut_unembedding(network, outputs)
+    variants.attach(network, parts)
+    rows = len(network.get_input_embeddings().weight), len(network.get_output_embeddings().weight)
+    require_inside(mask, rows[0])
+    specials, left_out = specials_of(mask, config, generation, tokenizer, rows)
+    dtype = dtype or _DTYPES.get(_said_dtype(config), torch.float32)
+    tensors, origin = _stock_tensors(checkpoint, family, network)
+    if family.name == "smdm" and parts and "anchorwatch.sink" in network.state_dict():
+        tensors["anchorwatch.sink"] = tensors["model.embed_tokens.weight"][-1:].clone()
+    variants.check_tensors(network, parts, tensors)
+    parts = variants.settled(network, parts, tensors)
+    set_aside = place(network, tensors, family, dtype, origin)
+    prove_rotary(network)
+    said += assumed + overruled(family, config) + left_out
+    for note in said:
+        warnings.warn(note, AnchorwatchWarning, stacklevel=3)
+    return Model(
+        source=source,
+        family=family,
+        network=network.eval(),
+        tokenizer=tokenizer,
+        specials=specials,
+        block=block,
+        parts=parts,
+        revision=checkpoint.revision,
+        notes=said + set_aside,
+    )
+
+
+def _config(checkpoint: Checkpoint) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """config.json with what an old or bare file left out, and what was ignored or assumed."""
+    config, said = checkpoint.config, []
+    if keymaps.is_lit_gpt(checkpoint.shapes):
+        config = keymaps.lit_gpt_config(checkpoint.shapes, config)
+    if config.get("auto_map"):
+        said.append(
+            f"{checkpoint.source} asks for remote code (auto_map in config.json): "
+            "ignored, a stock class is used"
+        )
+    if kind := unnamed_encoder(config, checkpoint.shapes):
+        config = config | {"model_type": kind}
+        said.append(
+            f"config.json of {checkpoint.source} names no model_type: "
+            f"taken as {kind}, as its tensors are named"
+        )
+    return config, tuple(said)
+
+
+def _identify(
+    checkpoint: Checkpoint,
+    config: Mapping[str, Any],
+    generation: Mapping[str, Any],
+    mask_id: int | None,
+) -> tuple[Family, PreTrainedTokenizerBase | None, tuple[str, ...]]:
+    """Family, tokenizer and what was assumed; what only the checkpoint can say is filled in."""
+    family = family_of(config, checkpoint.shapes, _causal_classes())
+    tokenizer = load_tokenizer(checkpoint.folder, family)
+    trained = _trained(config)
+    if family.name == "anchorwatch":
+        return replace(family, shift=trained.get("shift", False)), tokenizer, ()
+    if family.name == "causal" and model_type_of(config) == "qwen2" and not trained:
+        # Open-dCoder says Qwen2ForCausalLM, like the model it came from.
+        named = (tokenizer is not None and tokenizer.mask_token is not None) or any(
+            said.get("mask_token_id") is not None for said in (config, generation)
+        )
+        if named:
+            return by_name("open-dcoder"), tokenizer, ()
+        if mask_id is not None:
+            note = (
+                f"{checkpoint.source} names no mask token: mask_id={mask_id} makes it open-dcoder, "
+                "a diffusion model; leave mask_id out for an autoregressive one"
+            )
+            return by_name("open-dcoder"), tokenizer, (note,)
+    if family.name.startswith("a2d-"):
+        shift = config.get("right_shift_logits", False)
+        if not isinstance(shift, bool):
+            raise ModelError(
+                f"config.json says right_shift_logits={shift!r}: expected true or false"
+            )
+        family = replace(family, shift=shift)
+    return family, tokenizer, ()
+
+
+def _trained(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `anchorwatch train` says of a network that its stock config cannot; empty elsewhere."""
+    said = config.get("anchorwatch", {})
+    good = isinstance(said, dict) and isinstance(said.get("shift", False), bool)
+    if not good or type(said.get("outputs", 1)) is not int or said.get("outputs", 1) < 1:
+        raise ModelError(
+            f'config.json says anchorwatch={said!r}: expected "anchorwatch": {{"parts": [...]}}, '
+            "with shift (true or false) and outputs (a number) if there are any"
+        )
+    return said
+
+
+def _empty_network(
+    family: Family, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> PreTrainedModel:
+    """The stock class with parameters that hold nothing yet (buffers, such as rotary, are real)."""
+    try:
+        fields = stock_config(family, config)
+        check_layers(fields, shapes)
+        stock = AutoConfig.for_model(fields.pop("model_type"), **fields)
+        masked = family.name == "encoder"
+        classes = MODEL_FOR_MASKED_LM_MAPPING if masked else MODEL_FOR_CAUSAL_LM_MAPPING
+        prove_fused(classes[type(stock)], stock)
+        check_sizes(stock, shapes)
+        check_numbers(stock)
+        set_visibility(family, stock)
+        auto = AutoModelForMaskedLM if masked else AutoModelForCausalLM
+        with init_empty_weights(include_buffers=False):
+            network = auto.from_config(stock, attn_implementation=NAME, trust_remote_code=False)
+        prove_positions(network)
+        return network
+    except AnchorwatchError:
+        raise
+    except _CONFIG_FAULTS as error:
+        cause = error.__cause__ if isinstance(error, StrictDataclassError) else None
+        reason = f"{type(cause or error).__name__}: {cause or error}".splitlines()[0]
+        raise ModelError(
+            f"config.json does not describe a {family.name} model: {reason[:200]}"
+        ) from error
+
+
+def _cut_unembedding(network: PreTrainedModel, outputs: int | None) -> None:
+    """An unembedding with fewer rows than the embedding: the mask, or a sink, is never written."""
+    rows, width = network.get_input_embeddings().weight.shape
+    if outputs is not None and outputs < rows:
+        network.lm_head = torch.nn.Linear(width, outputs, bias=False, device="meta")
+
+
+def _stock_tensors(
+    checkpoint: Checkpoint, family: Family, network: PreTrainedModel
+) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """All tensors of the file under stock names, and their own; two with one name are refused."""
+    stock = set(network.state_dict())
+    heads = network.config.num_attention_heads
+    kv_heads = getattr(network.config, "num_key_value_heads", None) or heads
+    placed: dict[str, torch.Tensor] = {}
+    origin: dict[str, str] = {}
+    for name, tensor in checkpoint.tensors():
+        parts = (
+            keymaps.split_fused(name, tensor, heads, kv_heads)
+            if family.name == "smdm"
+            else [(name, tensor)]
+        )
+        for part, value in parts:
+            target = keymaps.renamed(family, part, stock, network.base_model_prefix)
+            if target in placed:
+                raise WeightsError(
+                    f"{name} and {origin[target]} both mean {target}: expected one of them"
+                )
+            placed[target], origin[target] = value, name
+    return placed, origin
+
+
+def _said_dtype(config: Mapping[str, Any]) -> str:
+    return str(config.get("dtype") or config.get("torch_dtype"))
+
+
+def _causal_classes() -> dict[str, str]:
+    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()
+    return {kind: name if isinstance(name, str) else name[0] for kind, name in names}
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    if device is None:
+        return torch.accelerator.current_accelerator() or torch.device("cpu")
+    try:
+        named = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise SpecError(
+            f"device={device!r} is unknown: expected 'cpu', 'cuda', 'cuda:1' or 'mps'"
+        ) from None
+    try:
+        torch.zeros(1, device=named).item()  # a name says nothing of what is there
+    except _DEVICE_FAULTS:
+        best = torch.accelerator.current_accelerator()
+        here = "'cpu'" if best is None else f"{best.type!r} or 'cpu'"
+        raise SpecError(f"device={device!r} cannot be used on this machine: use {here}") from None
+    return named
+
+
+def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype | None:
+    """The dtype asked for; on a CPU float32 unless asked; None leaves it to the checkpoint."""
+    if dtype is None:
+        return torch.float32 if device.type == "cpu" else None
+    named = _DTYPES.get(re.sub(r"^torch\.", "", str(dtype)))
+    if named is None:
+        raise SpecError(f"dtype={dtype!r} is unknown: expected one of {', '.join(_DTYPES)}")
+    return named

@@ -1,0 +1,227 @@
+"""Model cards: numbers in card.json, and README.md made from them, never by hand. No torch here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from anchorwatch.errors import TraceError
+from anchorwatch.trace.atomic_io import COMMIT, commit, damage, read_record
+
+CARD, WORDS = "card.json", "README.md"
+_BARS = "▁▂▃▄▅▆▇█"
+_KINDS = {
+    "questions": "question items of a made-up world (names, facts and wordings drawn by this "
+    "package)",
+    "passages": "passages of the same world",
+    "quiz": "passages of the same world with a question for each fact",
+    "retold": "passages of the same world, told again in other words",
+    "backcopy": "trigger-copy text drawn by this package",
+    "prose": "windows of the language reference that CPython carries (copyright Python Software "
+    "Foundation, PSF licence version 2); the text itself is not shipped",
+    "file": "text of a file",
+}
+_CONTEXTS = {
+    "closed": "one hop, no passage",
+    "gold": "one hop, gold passage",
+    "gold+2": "one hop, gold, one random and one hard distractor",
+    "two-hop": "two hops, both gold passages",
+}
+_RULES = {
+    "gu": "share above 0.3",
+    "ratio": "10 times an even share",
+    "rulli": "column sum 3 above the others' mean",
+    "zscore": "3 standard deviations",
+}
+_WRITES = {"asked": "answering a question", "text": "writing on a text"}
+
+
+def write(folder: str | Path, card: Mapping[str, Any]) -> Path:
+    """card.json and README.md of a model's folder, and the record of every byte in it."""
+    place = Path(folder)
+    (place / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    (place / WORDS).write_text(words(card), encoding="utf-8")
+    commit(place)
+    return place / CARD
+
+
+def read(folder: str | Path) -> dict[str, Any]:
+    """card.json of a model's folder; one that is not as it was written is refused."""
+    if (Path(folder) / COMMIT).is_file() and (found := damage(folder, additions=False)):
+        raise TraceError(f"{folder} is damaged ({found[0]}): copy it again, or make it again")
+    return read_record(Path(folder) / CARD)
+
+
+def words(card: Mapping[str, Any]) -> str:
+    """The card as Markdown."""
+    found = card["measured"]
+    parts = [
+        f"# {card['name']}",
+        "Made from card.json by `make lab`; every number is of the weights in this folder.",
+        _about(card),
+        "## Held-out text\n\n" + _bound(found),
+        "## Questions\n\n" + _answers(found["answers"]),
+        "## Attention\n\n" + "\n\n".join(_written(name, found[name]) for name in _WRITES),
+        _noisy(found["noisy"]),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _about(card: Mapping[str, Any]) -> str:
+    made, spec = card["training"], card["training"]["spec"]
+    shape, machine = card["shape"], made["machine"]
+    objective = spec["objective"]
+    variant = ", ".join(part["name"] for part in spec["variant"]) or "none"
+    loss = made["loss"]["loss"]
+    rows = [
+        ("network", f"{shape['network']}, {_shape(shape)}, {card['parameters']:,} parameters"),
+        ("objective", f"{objective['name']}, answer_only {objective['answer_only']:g}"),
+        ("parts", variant),
+        ("recipe", f"recipes/lab.toml {_settings(made['settings'])}, digest {made['digest'][:16]}"),
+        ("seed", made["seed"]),
+        ("budget", _budget(made)),
+        ("machine", f"{machine['processor']}, {machine['cores']} cores, torch {machine['torch']}"),
+        ("loss", f"{sparkline(loss)} from {loss[0]:.2f} to {loss[-1]:.2f} nats per scored token"),
+        ("weights", f"float16, computed in float32; digest {card['weights'][:16]}"),
+    ]
+    if "stem" in made:
+        stem = made["stem"]
+        said = f"{stem['spec']['objective']['name']}, {_budget(stem)}, digest {stem['digest'][:16]}"
+        rows.insert(3, ("goes on from", f"recipes/lab-stem.toml: {said}"))
+    data = _data(made["corpus"])
+    return _table(("", ""), rows) + f"\n\n**Data.** {data}"
+
+
+def _data(corpus: Mapping[str, Any]) -> str:
+    kinds = [
+        f"{100 * one['weight']:.0f} % {_KINDS[one['kind']]}{_more(one)}" for one in corpus["mix"]
+    ]
+    return (
+        "; ".join(kinds) + ". No person, place or fact in it is real but for that reference, if it "
+        "is named; nothing was downloaded. Held-out names and values stand in no training text. "
+        f"Corpus digest {corpus['digest'][:16]}."
+    )
+
+
+def _more(one: Mapping[str, Any]) -> str:
+    """What tells a kind of rows from another of the same kind."""
+    said = [f"hops {one['hops']}"] if "hops" in one else []
+    if one.get("random") or one.get("hard"):
+        said.append(f"up to {one['random']} random and {one['hard']} hard distractors")
+    if one.get("after"):
+        said.append(f"from row {one['after']:,} on")
+    return f" ({', '.join(said)})" if said else ""
+
+
+def _shape(shape: Mapping[str, Any]) -> str:
+    said = f"{shape['layers']} layers of {shape['heads']} heads, width {shape['width']}"
+    return f"{said}, {shape['positions']} positions"
+
+
+def _budget(made: Mapping[str, Any]) -> str:
+    budget = made["budget"]
+    said = f"{budget['updates']:,} updates, {budget['tokens']:,} tokens"
+    return f"{said}, {budget['minutes']:g} minutes"
+
+
+def _settings(settings: Sequence[str]) -> str:
+    return "with " + ", ".join(f"`{one}`" for one in settings) if settings else "as it stands"
+
+
+def _bound(found: Mapping[str, Any]) -> str:
+    bound = found["bound"]
+    rows = [("all rows", bound["all"])]
+    rows += [(f"rows of {kind}", one) for kind, one in bound["kind"].items()]
+    if "answers" in bound:
+        rows.append(("answers, prompt clear", bound["answers"]))
+    rows += [(f"text, {one['length']} tokens", one) for one in found["length"].values()]
+    lines = [(name, *_cells(one), one["n"]) for name, one in rows]
+    table = _table(("", "nats per token", "95 % interval", "null (log V)", "rows"), lines)
+    times = [(t, _number(one["masked"])) for t, one in bound["t"].items()]
+    if all(cost == "–" for _, cost in times):
+        return table
+    return table + "\n\n" + _table(("t", "nats per masked token"), times)
+
+
+def _answers(found: Mapping[str, Any]) -> str:
+    lines = [(_CONTEXTS[name], *_cells(one), one["n"]) for name, one in found.items()]
+    table = _table(("", "exact match", "95 % interval", "guesser's null", "items"), lines)
+    return table + (
+        "\n\nThe guesser knows every name of the split (no passage), or picks among the names of "
+        "the right kind in the passages, the answer among them."
+    )
+
+
+def _written(name: str, found: Mapping[str, Any]) -> str:
+    rows = [(f"sinks: {_RULES[rule]}", one) for rule, one in found["incidence"].items()]
+    rows += [
+        ("greatest share of a head", found["greatest"]),
+        ("greatest key is another than a step before", found["switch"]),
+        ("greatest sink is another than a step before", found["switch_sinks"]),
+        ("value norm of sinks over the others'", found["sink_value"]),
+    ]
+    lines = [(what, *_cells(one)) for what, one in rows]
+    if (share := found["switch_all"]["sink"]) > 0:
+        lines.append(("greatest key is an added one", _number(share), "–", "–"))
+    lines += [
+        (f"greatest key is {token.replace('_', ' ')}", *_cells(one))
+        for token, one in found["greatest_is"].items()
+        if max(one["value"] or 0, one["null"] or 0) >= _SHOWN
+    ]
+    header = (f"while {_WRITES[name]} ({found['n']} runs)", "value", "95 % interval", "null")
+    return _table(header, lines)
+
+
+_SHOWN = 0.005
+"""A token class with less is left out of the words."""
+_LOOKS = {
+    "mask_share_visible": "attention on masks over their share, visible queries",
+    "mask_share_masked": "the same, masked queries, oneself left out",
+    "mask_value_ratio": "value norm of masked keys over visible ones",
+    "sink_mass": "attention on added keys",
+    "sink_mass_null": "the same of even attention",
+    "sink_value_ratio": "value norm of the sink token over the others'",
+    "gate": "mean gate",
+    "diagonal": "attention on oneself",
+    "effective_rank": "effective rank of states over positions",
+    "spread": "change of other states when one token is another",
+}
+
+
+def _noisy(found: Mapping[str, Any]) -> str:
+    """A column for each t; rows that exist nowhere are left out."""
+    times = found["t"]
+    lines = []
+    for name, what in _LOOKS.items():
+        cells = [_number(at[name]) for at in times.values()]
+        if any(cell != "–" for cell in cells):
+            lines.append((what, *cells))
+    return _table(("held-out text masked at t", *times), lines)
+
+
+def _cells(one: Mapping[str, Any]) -> tuple[str, str, str]:
+    low, high = _number(one.get("low")), _number(one.get("high"))
+    between = "–" if "–" in (low, high) else f"{low} to {high}"
+    return _number(one["value"]), between, _number(one.get("null"))
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}" if abs(value) < 1 else f"{value:.2f}"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Values as bars, the least at the bottom.
+
+    >>> sparkline([3.0, 2.0, 1.0])
+    '█▅▁'
+    """
+    low, high = min(values), max(values)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((value - low) * scale)] for value in values)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)

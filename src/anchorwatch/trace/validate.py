@@ -1,0 +1,100 @@
+"""What a trace from elsewhere must be before it is taken for one of ours, said in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import xarray as xr
+
+from anchorwatch.edits.spec import from_dict as edit_from
+from anchorwatch.errors import SpecError
+from anchorwatch.generation.decoding import from_dict
+
+_DIMS = {
+    "canvas": (("frame", "position"), "i"),
+    "role": (("frame", "position"), "i"),
+    "committed_at": (("position",), "i"),
+    "logprob": (("position",), "f"),
+    "mask_chosen": (("step",), "i"),
+    "narrow": (("step",), "i"),
+    "region": (("position",), "i"),
+}
+ARRAYS = tuple(_DIMS)
+"""What every trace has."""
+_MANIFEST: dict[str, type] = {
+    **{"model": dict, "decoding": dict, "tokens": dict, "answer_positions": list, "seed": int},
+    **{"prompt_text": str, "answer_text": str, "regions": list},
+}
+_MOST = 10_000
+"""Layers, or heads of one, that a network may have: they are counted one by one."""
+_MODEL: dict[str, type] = {
+    **{"source": str, "family": str, "weights": str, "layers": int, "heads": int},
+}
+
+
+def wrong_manifest(manifest: Mapping[str, Any]) -> str | None:
+    """The first thing about a foreign manifest that is not as we write it."""
+    for name, kind in _MANIFEST.items():
+        if type(manifest.get(name)) is not kind:
+            return (
+                f"the manifest's {name} is {manifest.get(name)!r:.40}, not of type {kind.__name__}"
+            )
+    for name, kind in _MODEL.items():
+        if type(held := manifest["model"].get(name)) is not kind:
+            return f"the manifest's model has {name} {held!r:.40}, not of type {kind.__name__}"
+    for name in ("layers", "heads"):
+        if not 0 < manifest["model"][name] <= _MOST:
+            return f"the manifest's model has {manifest['model'][name]} {name}: 1 to {_MOST} can be"
+    fork = manifest.get("fork", {"step": 0})
+    if not isinstance(fork, dict) or type(fork.get("step")) is not int:
+        return f"the manifest's fork is {fork!r:.40}, without a step"
+    try:
+        from_dict(manifest["decoding"])
+        held = (*manifest.get("edits", ()), *manifest["model"].get("parts", ()))
+        _ = [edit_from(fields) for fields in held]
+        for spelled in manifest.get("token_bytes", {}).values():
+            bytes.fromhex(spelled)
+    except (SpecError, TypeError, ValueError, AttributeError) as error:
+        return str(error)
+    return None
+
+
+def wrong_arrays(dataset: xr.Dataset, answer: list[Any], roles: int) -> str | None:
+    """The first thing about foreign arrays that is not as we write it."""
+    for name in ARRAYS:
+        if said := wrong_array(name, dataset[name], roles):
+            return said
+    frames, positions = dataset["canvas"].shape
+    if dataset.sizes["step"] != frames - 1:
+        return f"{frames} frames do not fit {dataset.sizes['step']} steps"
+    return wrong_answer(answer, positions)
+
+
+def wrong_array(name: str, array: xr.DataArray, roles: int) -> str | None:
+    """What is not as we write it about one of the arrays that every trace has."""
+    dims, kind = _DIMS[name]
+    if array.dims != dims or array.dtype.kind != kind:
+        return f"{name} is {array.dtype} over {', '.join(map(str, array.dims))}"
+    held = array.values if name == "role" else None
+    if held is not None and held.size and not 0 <= held.min() <= held.max() < roles:
+        return f"role holds {held.min()} to {held.max()}: roles are 0 to {roles - 1}"
+    return None
+
+
+def wrong_answer(answer: list[Any], positions: int) -> str | None:
+    """What is not as we write it about the positions of the answer."""
+    if not answer or not all(type(p) is int and 0 <= p < positions for p in answer):
+        return f"its answer is not at positions 0 to {positions - 1}"
+    return None if sorted(set(answer)) == answer else "its answer positions are not in order"
+
+
+def left_out(root: bytes, names: Collection[str]) -> bytes:
+    """The metadata of a store as if it had no variables of these names."""
+    if not names:
+        return root
+    held = json.loads(root)
+    known = held["consolidated_metadata"]["metadata"]
+    held["consolidated_metadata"]["metadata"] = {n: known[n] for n in known if n not in names}
+    return json.dumps(held).encode()

@@ -1,0 +1,40 @@
+"""The lab: small trained models inside the package, their cards, and the comparison of variants.
+
+`aw.load("lab/mdm")` opens one (also lab/mdm-sink, lab/mdm-gate, lab/arm); `card("lab/mdm")` is what
+was measured of it. `variants()` is the table of training runs with every part, one row for each arm
+and seed, and `differences(table)` what they differ in from vanilla. `measured(model, corpus)` is
+the one function behind both.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from anchorwatch import lazy_attributes
+
+if TYPE_CHECKING:
+    from anchorwatch.training.card_measures import Effort, measured
+    from anchorwatch.training.variants import differences, variants
+    from anchorwatch.training.variants_figure import variant_differences
+
+_LAZY = {
+    "Effort": "card_measures",
+    "differences": "variants",
+    "measured": "card_measures",
+    "variant_differences": "variants_figure",
+    "variants": "variants",
+}
+
+__all__ = ["Effort", "card", "differences", "measured", "variant_differences", "variants"]
+
+__getattr__ = lazy_attributes("anchorwatch.training", _LAZY)
+
+
+def card(name: str) -> dict[str, Any]:
+    """What card.json says of a lab model, such as "lab/mdm"."""
+    from anchorwatch.models.zoo import folder_of
+    from anchorwatch.models.zoo.cards import read
+
+    return read(folder_of(name))
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

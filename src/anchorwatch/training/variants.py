@@ -1,0 +1,150 @@
+"""The comparison of variants: one row for each arm and training seed, and what they differ in.
+
+The unit is the training seed. Arms of a seed are paired (data, noise, first values), so that a
+difference is taken seed by seed and its interval is Student's over seeds. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from anchorwatch.errors import TraceError
+from anchorwatch.metrics import stats
+from anchorwatch.training.arms import VANILLA
+
+VERSION = 1
+"""Of the names and meanings of what is measured; a table of another version is refused."""
+KEYS = ("arm", "seed", "spec", "version")
+GROUPS: dict[str, dict[str, str]] = {
+    "Held-out text, nats per token": {
+        "bound.all": "all rows",
+        "bound.answers": "answers, prompt clear",
+        "length.quarter": "text, T/4",
+        "length.half": "text, T/2",
+        "length.trained": "text, T",
+        "length.longest": "text, all positions",
+    },
+    "Nats per masked token, by share of masks t": {
+        f"bound.t.{low / 5:.1f}-{(low + 1) / 5:.1f}.masked": f"t {low / 5:.1f}-{(low + 1) / 5:.1f}"
+        for low in range(5)
+    },
+    "Questions, exact match": {
+        "answers.gold": "gold passage",
+        "answers.gold+2": "and two distractors",
+        "answers.two-hop": "two hops",
+        "answers.closed": "no passage",
+    },
+    "Sinks among the tokens, share of heads and steps; runs that write text": {
+        "text.incidence.gu": "share above 0.3",
+        "text.incidence.ratio": "10 times even",
+        "text.incidence.rulli": "sum 3 above the mean",
+        "text.incidence.zscore": "3 sd",
+        "text.switch": "greatest token moves",
+        "text.switch_all": "greatest key moves",
+    },
+    "Attention on masks over their share": {
+        f"noisy.t.{t}.mask_share_{who}": f"{who}, t {t}"
+        for who in ("visible", "masked")
+        for t in ("0.05", "0.5", "0.95")
+    },
+    "States and values, at t = 0.5": {
+        "noisy.t.0.5.mask_value_ratio": "value norm, masked over visible",
+        "noisy.t.0.5.effective_rank": "effective rank over positions",
+        "noisy.t.0.5.state_cosine": "cosine of states",
+        "noisy.t.0.5.spread": "spread of one token",
+        "noisy.t.0.5.residual_peak": "greatest over median state norm",
+    },
+}
+"""What is compared with vanilla, in the order of the page."""
+OWN = {
+    "noisy.t.0.05.sink_mass": "added keys, t 0.05",
+    "noisy.t.0.5.sink_mass": "t 0.5",
+    "noisy.t.0.95.sink_mass": "t 0.95",
+    "noisy.t.0.5.sink_mass_null": "even attention",
+    "noisy.t.0.5.sink_value_ratio": "value norm, sink over tokens",
+    "noisy.t.0.5.gate": "mean gate",
+    "text.switch_all.sink": "greatest key is added",
+}
+"""What vanilla does not have: means, not differences."""
+QUANTITIES = {name: says for group in GROUPS.values() for name, says in group.items()}
+
+
+def variants(path: str | Path | None = None) -> pd.DataFrame:
+    """The per-seed table that ships with the package, or another made by `make variants`."""
+    source = files("anchorwatch.training").joinpath("variants.csv") if path is None else Path(path)
+    if not source.is_file():
+        raise TraceError(f"there is no table {source}: make it with `make variants`")
+    try:
+        with source.open(encoding="utf-8") as held:
+            table = pd.read_csv(held, dtype={"arm": str, "spec": str})
+    except ValueError as error:  # empty, no UTF-8, or no CSV
+        raise TraceError(
+            f"{source} cannot be read as CSV, {error}: make it with `make variants`"
+        ) from None
+    if lost := [name for name in KEYS if name not in table.columns]:
+        raise TraceError(f"{source} has no column {lost[0]}: it is no table of `make variants`")
+    if (table["version"] != VERSION).any():
+        found = sorted(set(table["version"]))
+        raise TraceError(
+            f"{source} has columns of version {found[0]} and this package reads {VERSION}: "
+            "make it again with `make variants`"
+        )
+    return table
+
+
+def differences(
+    table: pd.DataFrame,
+    quantities: Sequence[str] | None = None,
+    *,
+    base: str = VANILLA,
+    level: float = 0.95,
+) -> pd.DataFrame:
+    """Each arm less `base`, paired by seed: Student's interval over seeds, p, and p after Holm.
+
+    Holm's correction is over the arms of a quantity. `base` is the mean of the base arm over the
+    same seeds; n is how many seeds both arms have.
+    """
+    if base not in set(table["arm"]):
+        raise TraceError(
+            f"the table has no arm {base!r}: it has {', '.join(table['arm'].unique())}"
+        )
+    names = [name for name in quantities or QUANTITIES if name in table.columns]
+    arms = [arm for arm in table["arm"].unique() if arm != base]
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        wide = table.pivot(index="seed", columns="arm", values=name).astype(float)
+        first = len(rows)
+        for arm in arms:
+            a, b = wide[arm].to_numpy(), wide[base].to_numpy()
+            found = stats.paired_t(a, b, level=level)
+            both = ~np.isnan(a - b)
+            rows.append(
+                {
+                    "quantity": name,
+                    "arm": arm,
+                    "base": float(b[both].mean()) if both.any() else np.nan,
+                    "value": float(found.value),
+                    "low": float(found.low),
+                    "high": float(found.high),
+                    "n": int(found.n),
+                    "p": float(found.p),
+                }
+            )
+        corrected = stats.holm([row["p"] for row in rows[first:]])
+        for row, p in zip(rows[first:], corrected, strict=True):
+            row["p_holm"] = float(p)
+    return pd.DataFrame(rows)
+
+
+def per_seed(table: pd.DataFrame, quantity: str, *, base: str = VANILLA) -> pd.DataFrame:
+    """The differences themselves, one row for each arm and seed."""
+    wide = table.pivot(index="seed", columns="arm", values=quantity).astype(float)
+    gaps = wide.drop(columns=base).sub(wide[base], axis=0)
+    order = [arm for arm in table["arm"].unique() if arm != base]
+    return gaps[order].reset_index().melt(id_vars="seed", var_name="arm", value_name="difference")

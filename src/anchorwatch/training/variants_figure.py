@@ -1,0 +1,58 @@
+"""The figure of the comparison: differences to vanilla by arm, seeds and intervals. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from anchorwatch.errors import TraceError
+from anchorwatch.figures.figure import Figure
+from anchorwatch.figures.style import NULL, PAGE, PALETTE, look, sheet
+from anchorwatch.training.variants import QUANTITIES, differences, per_seed
+
+SHOWN = (
+    "bound.all",
+    "bound.t.0.0-0.2.masked",
+    "answers.gold",
+    "text.incidence.ratio",
+    "text.switch_all",
+    "noisy.t.0.05.mask_share_visible",
+)
+TITLES = {
+    "bound.all": "held-out nats per token",
+    "bound.t.0.0-0.2.masked": "nats per masked token, t < 0.2",
+    "answers.gold": "exact match, gold passage",
+    "text.incidence.ratio": "heads with a sink (10 times even)",
+    "text.switch_all": "greatest key moves",
+    "noisy.t.0.05.mask_share_visible": "attention on masks, t 0.05",
+}
+
+
+@look()
+def variant_differences(table: pd.DataFrame, quantities: Sequence[str] = SHOWN) -> Figure:
+    """A panel for each quantity: dots are seeds, bars Student's intervals over them."""
+    names = [name for name in quantities if name in table.columns]
+    if not names:
+        raise TraceError(f"the table has none of {', '.join(quantities)}: name its columns")
+    found = differences(table, names)
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
+    arms = list(found["arm"].unique())
+    drawn, axes = sheet(PAGE, 0.4 + rows * (0.75 + 0.16 * len(arms)), rows=rows, columns=columns)
+    for place, (ax, name) in enumerate(zip(axes, names, strict=False)):
+        mine = found[found["quantity"] == name].set_index("arm")
+        for at, arm in enumerate(arms):
+            row = mine.loc[arm]
+            ax.plot([row["low"], row["high"]], [at, at], color=PALETTE[0], linewidth=1.4)
+        dots = per_seed(table, name)
+        heights = [arms.index(arm) for arm in dots["arm"]]
+        ax.plot(dots["difference"], heights, "o", color=PALETTE[1], markersize=2.2)
+        ax.axvline(0.0, color=NULL, linewidth=0.6, linestyle="--")
+        ax.set_yticks(range(len(arms)), arms if place % columns == 0 else [""] * len(arms))
+        ax.invert_yaxis()
+        ax.set_title(TITLES.get(name, QUANTITIES.get(name, name)))
+    for ax in axes[len(names) :]:
+        ax.set_visible(False)
+    settings = {"quantities": names, "seeds": sorted(int(seed) for seed in set(table["seed"]))}
+    return Figure(drawn, found, name="variant-differences", settings=settings, traces=[])
