@@ -45,12 +45,13 @@ def of_sums(
 def of_shares(*, logit: float, size: int) -> float:
     """An attention probability, relative to itself: exp(q k scale - log-sum-exp).
 
-    What the exponent is off by is what the share is off by. The exponent is a sum of `size`
-    products, none of its partial sums above |q| |k| scale = `logit`: few pairs of a call come near
-    that, so no more safety is needed, and the log-sum-exp is off by the mean of its exponents.
-    The 4 is for the exponential, the subtraction and their like, which do not grow with the logit.
+    What the exponent is off by is what the share is off by. Its product is a sum of `size` terms, no
+    partial sum above |q| |k| scale = `logit`, which few pairs of a call come near: the sqrt(n) model
+    without SAFETY. Two numbers up to `logit` are then rounded and subtracted. The 4 is for the
+    exponential and its like, which do not grow with the logit.
     """
-    return of_sums(size, scale=logit) / SAFETY + of_sums(1, times=4)
+    product = of_sums(size, scale=logit) / SAFETY
+    return product + of_sums(1, scale=logit) + of_sums(1, times=4)
 
 
 def of_call(call) -> float:
@@ -72,7 +73,7 @@ def of_maps(*, layers: int, logit: float, size: int) -> float:
     """A share of a whole network. Queries and keys that are off by sqrt(width) units move a logit by
     sqrt(width / size) of them, no more than its own sum does: each layer adds as much again, and what
     is independent adds as the root of its number."""
-    return SAFETY * math.sqrt(layers) * of_shares(logit=logit, size=size)
+    return math.sqrt(layers) * of_shares(logit=logit, size=size)
 
 
 def of_logits(*, layers: int, width: int, largest: float = 1.0, dtype: str = "float32") -> float:
