@@ -35,3 +35,15 @@ def test_the_glossary_knows_every_role():
 
     text = (ROOT / "GLOSSARY.md").read_text()
     assert all(role in text for role in ROLES)
+
+
+def test_every_file_that_the_architecture_names_is_there():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`([a-z_]+/[a-z_/]*(?:\.py)?)`", text)
+    assert len(named) > 25
+    missing = [
+        path
+        for path in named
+        if not (ROOT / "src" / "anchorwatch" / path).exists() and not (ROOT / path).exists()
+    ]
+    assert missing == []
