@@ -295,7 +295,9 @@ def test_a_trace_that_goes_while_it_is_exported_is_said_without_its_path(tmp_pat
     text = whole([run])
     (held,) = data_of(text)["runs"]
     assert held["header"]["layers"] == []
-    assert "c.trace/received/c.0.0.0.0.0 has gone" in " ".join(held["header"]["damage"])
+    # chunks are read side by side: any of them may be the first that is missed
+    damage = " ".join(held["header"]["damage"])
+    assert re.search(r": c\.trace/received/c[.0-9]+ has gone", damage)
     assert "frames" in held["packets"]
     assert str(tmp_path) not in text
 

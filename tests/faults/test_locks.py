@@ -239,7 +239,7 @@ def test_a_second_evaluation_is_told_of_the_first(tmp_path):
 KILLED = """
 import os, sys
 from pathlib import Path
-from anchorwatch import commits, locks
+from anchorwatch.trace import atomic_io as commits, locks
 target = Path(sys.argv[1])
 if sys.argv[2] == "file":
     commits.put_file = lambda *given: os._exit(9)

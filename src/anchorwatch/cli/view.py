@@ -110,8 +110,11 @@ def _opened(traces: Sequence[Path]) -> list[Opened]:
     from anchorwatch.trace import atomic_io as commits
 
     for path in traces:
-        if said := commits.absent(commits.place(path)):
+        folder = commits.place(path)
+        if said := commits.absent(folder) or commits.unfinished(folder):
             raise TraceError(said)
+        if commits.is_no_trace(folder):
+            raise TraceError(f"{path} is a folder and no trace: name one that `run -o` wrote")
     return [opened(path) for path in traces]
 
 

@@ -97,19 +97,19 @@ def extent(path: str | Path) -> tuple[int, int]:
 
 
 def absent(path: Path) -> str | None:
-    """What to say where there is no trace: of nothing at all, an unfinished run, a file, a folder.
-
-    A folder with the metadata or the record of a trace may be a damaged one, and is not refused.
-    """
+    """What to say where there is no folder: of nothing at all, an unfinished run, or a file."""
     if path.is_dir():
-        if any(os.path.lexists(path / name) for name in ("zarr.json", COMMIT, "canvas")):
-            return None
-        return unfinished(path) or f"{path} is a folder and no trace: name one that `run -o` wrote"
+        return None
     if path.exists():
         return f"{path} is a file and cannot be read as a trace: a trace is a folder"
     partial = partial_of(path)
     said = unfinished(partial) if partial.exists() else f"`anchorwatch run ... -o {path}` makes one"
     return f"there is no trace at {path}: {said}"
+
+
+def is_no_trace(path: Path) -> bool:
+    """Whether a folder has nothing of a trace in it; a damaged trace has something."""
+    return not any(os.path.lexists(path / name) for name in ("zarr.json", COMMIT, "canvas"))
 
 
 def unfinished(path: Path) -> str | None:
