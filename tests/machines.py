@@ -8,7 +8,7 @@ lacks is skipped, with the reason.
 WHOLE configurations run all of tests/parity and tests/laws, NUMERIC ones the tests in which kernels
 and threads matter most. Every value of every variable is in at least one of them, and so is each pair
 of a vector width and a number of threads; what `make test` ran (this CPU's own choice, one thread) is
-not repeated. Two quiet cores take about eight minutes.
+not repeated. The last line says the minutes.
 """
 
 import argparse
