@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from anchorwatch.errors import ModelError, SpecError, WeightsError
-from anchorwatch.models import lab
+from anchorwatch.models import deltas, lab
 
 _HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -34,9 +34,14 @@ class Checkpoint:
     shapes: dict[str, tuple[int, ...]] = field(repr=False)
     revision: str | None = None
     """Commit of the hub snapshot, where there is one."""
+    delta: deltas.Delta | None = field(default=None, repr=False)
+    """What it changes of the checkpoint whose files are listed."""
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every tensor once, file by file, memory-mapped."""
+        return self._files() if self.delta is None else self.delta.applied(self._files())
+
+    def _files(self) -> Iterator[tuple[str, torch.Tensor]]:
         by_file: dict[Path, list[str]] = {}
         for name, path in self.where.items():
             by_file.setdefault(path, []).append(name)
@@ -59,7 +64,24 @@ def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:
         path = fetch(source, revision)
         commit = path.name if re.fullmatch(r"[0-9a-f]{40}", path.name) else None
     config = read_json(path / "config.json")
+    if (delta := deltas.declared(path, config)) is not None:
+        return _changed(source, path, config, delta)
     return _listed(source, path, config, _weight_files(path), commit)
+
+
+def _changed(source: str, folder: Path, config: dict[str, Any], delta: deltas.Delta) -> Checkpoint:
+    """A folder that says how it differs from another checkpoint, which is found first."""
+    beside = folder / delta.source
+    base = open_checkpoint(str(beside) if beside.is_dir() else delta.source)
+    if base.delta is not None:
+        raise ModelError(f"{delta.source} is a delta itself: give the checkpoint it changes")
+    if lost := sorted(delta.changed - base.where.keys()):
+        raise WeightsError(f"{delta.source} has no {lost[0]}, which the delta of {source} changes")
+    shapes = {name: delta.shape(name, shape) for name, shape in base.shapes.items()}
+    shapes |= {name: tuple(tensor.shape) for name, tensor in delta.whole.items()}
+    return replace(
+        base, source=source, folder=folder, config=config, shapes=shapes, revision=None, delta=delta
+    )
 
 
 def fetch(source: str, revision: str | None) -> Path:
