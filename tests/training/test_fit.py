@@ -335,3 +335,30 @@ def test_a_delta_goes_on_its_own_network_alone(arm, mdm, tmp_path):
     (kept / "config.json").write_text(json.dumps(config))
     with pytest.raises(aw.errors.WeightsError, match="not the network that this delta was made"):
         aw.load(kept)
+
+
+def test_a_delta_goes_on_a_delta_and_a_circle_is_refused(arm, tmp_path):
+    first = fitted(
+        tmp_path / "first",
+        model={"from": str(arm)},
+        lora=LORA,
+        checkpoints={"at": [12]},
+        objective={"name": "next_token"},
+    )
+    stem = first.folder / "snapshots" / "update-00000012"
+    second = fitted(
+        tmp_path / "second",
+        model={"from": str(stem)},
+        lora=LORA | {"embeddings": "mask"},
+        checkpoints={"at": [12]},
+    )
+    kept = second.folder / "snapshots" / "update-00000012"
+    canvas = torch.tensor([[6, WORDS, 8, 9]])
+    small, whole = aw.load(kept), aw.load(second.model)
+    assert small.family.kind == "mdm"
+    assert torch.allclose(small.logits(canvas), whole.logits(canvas), atol=2e-2)  # float16
+    config = json.loads((kept / "config.json").read_text())
+    config["anchorwatch"]["delta"]["from"] = "."
+    (kept / "config.json").write_text(json.dumps(config))
+    with pytest.raises(aw.errors.ModelError, match="in a circle"):
+        aw.load(kept)

@@ -18,6 +18,8 @@ from anchorwatch.models import deltas, lab
 _HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _INDEX = "model.safetensors.index.json"
+_DEEPEST = 4
+"""Deltas on one another."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,15 @@ class Checkpoint:
     shapes: dict[str, tuple[int, ...]] = field(repr=False)
     revision: str | None = None
     """Commit of the hub snapshot, where there is one."""
-    delta: deltas.Delta | None = field(default=None, repr=False)
-    """What it changes of the checkpoint whose files are listed."""
+    changes: tuple[deltas.Delta, ...] = field(default=(), repr=False)
+    """What it changes of the checkpoint whose files are listed, one after another."""
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every tensor once, file by file, memory-mapped."""
-        return self._files() if self.delta is None else self.delta.applied(self._files())
+        held = self._files()
+        for delta in self.changes:
+            held = delta.applied(held)
+        return held
 
     def _files(self) -> Iterator[tuple[str, torch.Tensor]]:
         by_file: dict[Path, list[str]] = {}
@@ -51,7 +56,7 @@ class Checkpoint:
                     yield name, handle.get_tensor(name)
 
 
-def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:
+def open_checkpoint(source: str, revision: str | None = None, *, below: int = 0) -> Checkpoint:
     """Find `source` (a folder, a .safetensors file, lab/... or a hub id) and list its tensors."""
     path = lab.folder_of(source) if source.startswith("lab/") else Path(source).expanduser()
     if revision is not None and path.exists():
@@ -65,22 +70,33 @@ def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:
         commit = path.name if re.fullmatch(r"[0-9a-f]{40}", path.name) else None
     config = read_json(path / "config.json")
     if (delta := deltas.declared(path, config)) is not None:
-        return _changed(source, path, config, delta)
+        return _changed(source, path, config, delta, below)
     return _listed(source, path, config, _weight_files(path), commit)
 
 
-def _changed(source: str, folder: Path, config: dict[str, Any], delta: deltas.Delta) -> Checkpoint:
+def _changed(
+    source: str, folder: Path, config: dict[str, Any], delta: deltas.Delta, below: int
+) -> Checkpoint:
     """A folder that says how it differs from another checkpoint, which is found first."""
+    if below >= _DEEPEST:
+        raise ModelError(
+            f"{source} is a delta on a delta, {_DEEPEST} deep or in a circle: name the checkpoint "
+            "that it changes in config.json"
+        )
     beside = folder / delta.source
-    base = open_checkpoint(str(beside) if beside.is_dir() else delta.source)
-    if base.delta is not None:
-        raise ModelError(f"{delta.source} is a delta itself: give the checkpoint it changes")
-    if lost := sorted(delta.changed - base.where.keys()):
+    base = open_checkpoint(str(beside) if beside.is_dir() else delta.source, below=below + 1)
+    if lost := sorted(delta.changed - base.shapes.keys()):
         raise WeightsError(f"{delta.source} has no {lost[0]}, which the delta of {source} changes")
     shapes = {name: delta.shape(name, shape) for name, shape in base.shapes.items()}
     shapes |= {name: tuple(tensor.shape) for name, tensor in delta.whole.items()}
     return replace(
-        base, source=source, folder=folder, config=config, shapes=shapes, revision=None, delta=delta
+        base,
+        source=source,
+        folder=folder,
+        config=config,
+        shapes=shapes,
+        revision=None,
+        changes=(*base.changes, delta),
     )
 
 
