@@ -109,6 +109,20 @@ def test_no_test_measures_time_or_sleeps():
     assert found == []
 
 
+BARE_LOOKUP = re.compile(r"=> *!?document\.(querySelector|getElementById)\([^)]*\)\.")
+
+
+def test_a_page_is_waited_for_also_while_the_element_is_not_there():
+    """A predicate that reads a missing element throws, and the wait ends: `?.` waits on."""
+    bare = [
+        f"{path.name}: {line.strip()}"
+        for path in sorted((ROOT / "tests" / "browser").glob("*.py"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if BARE_LOOKUP.search(line)
+    ]
+    assert bare == []
+
+
 def test_laws_assume_and_never_return():
     """An example that a law is not about is not counted as one that obeys it."""
     found = []

@@ -97,7 +97,7 @@ def test_a_measure_that_only_one_run_has_is_said(both):
 def test_a_place_has_no_size(both, plain, causal):
     both.locator("[data-panel=headsA] select").select_option("greatest key")
     both.wait_for_function(
-        "() => document.querySelector('[data-panel=heads-difference] .says').textContent.includes('no size')"
+        "() => document.querySelector('[data-panel=heads-difference] .says')?.textContent.includes('no size')"
     )
     same = of(plain)[HEAD].argmax() == of(causal)[HEAD].argmax()
     assert reading(both, "heads-difference").endswith("the same" if same else "not the same")
@@ -111,7 +111,7 @@ def test_verdicts_are_the_same_or_not(look, serving, plain, tmp_path):
     page = look(url).go(f"{url}#v=1&with=1&step=2&layer=1&head=1&measure=type+%28types%29")
     page.wait_for_selector("[data-panel=heads-difference] canvas[data-drawn]")
     page.wait_for_function(
-        "() => document.querySelector('[data-panel=heads-difference] .reading').textContent.endsWith('the same')"
+        "() => document.querySelector('[data-panel=heads-difference] .reading')?.textContent.endsWith('the same')"
     )
     verdict = table[(table["layer"] == 1) & (table["head"] == 1)]["type"].iloc[0]
     assert f"A {verdict} · B {verdict}" in reading(page, "heads-difference")
@@ -204,7 +204,7 @@ def test_added_keys_stand_beside_the_map(look, serving, plain, head):
     percent = 100 * float(share.mean() if head is None else share[head])
     said = f"receive {float(f'{percent:.3g}'):g} % of attention"
     page.wait_for_function(
-        "word => document.querySelector('[data-panel=mapB]').textContent.includes(word)", arg=said
+        "word => document.querySelector('[data-panel=mapB]')?.textContent.includes(word)", arg=said
     )
     assert said in page.locator("[data-panel=difference]").inner_text()
     strip = page.locator("[data-panel=mapB] [data-added] .heat")

@@ -59,19 +59,19 @@ def test_an_enlarged_panel_takes_the_focus_and_gives_it_back(look, url, beside, 
     page.wait_for_selector(f"[data-panel={panel}] canvas[data-drawn]")
     page.locator(f"[data-panel={panel}] [aria-pressed]").click()
     page.wait_for_selector(f"[data-panel={panel}].widest")
-    page.wait_for_function("name => document.activeElement.dataset.panel === name", arg=panel)
+    page.wait_for_function("name => document.activeElement?.dataset.panel === name", arg=panel)
     assert page.evaluate(
         "document.querySelector('.bar').inert && document.querySelector('.top').inert"
     )
     for _ in range(12):  # the focus stays in it
         page.keyboard.press("Tab")
         assert page.evaluate(
-            "document.activeElement === document.body || !!document.activeElement.closest('.widest')"
+            "document.activeElement === document.body || !!document.activeElement?.closest('.widest')"
         )
     assert held.axe() == []
     page.keyboard.press("Escape")
     page.wait_for_function(
-        "name => document.activeElement.closest('[data-panel]')?.dataset.panel === name", arg=panel
+        "name => document.activeElement?.closest('[data-panel]')?.dataset.panel === name", arg=panel
     )
     assert page.evaluate("document.activeElement.hasAttribute('aria-pressed')")
     assert not page.evaluate("document.querySelector('.bar').inert")
@@ -144,7 +144,7 @@ def test_a_step_that_is_chosen_in_b_stays(look, two, align):
     for step in range(8):
         page.locator("input[type=range]").nth(1).fill(str(step))
         page.wait_for_function(
-            "step => document.querySelector('[data-panel=textB] .says').textContent.startsWith(`before step ${step}:`)",
+            "step => document.querySelector('[data-panel=textB] .says')?.textContent.startsWith(`before step ${step}:`)",
             arg=step,
         )
         words = page.locator(".align").inner_text()

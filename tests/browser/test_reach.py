@@ -189,7 +189,7 @@ def test_the_difference_is_b_minus_a(look, serving, plain, causal):
         t["received"].sel(group="all")[2, 1].mean("head").values[3] for t in (plain, causal)
     )
     page.wait_for_function(
-        "() => !document.querySelector('[data-panel=difference] .reading').textContent.includes('≈')"
+        "() => document.querySelector('[data-panel=difference] .reading')?.textContent.includes('≈') === false"
     )
     said = float(reading(page, "difference").rpartition("·")[2].replace("+", ""))
     assert said == pytest.approx(float(two - one), rel=1e-3)  # four digits are said
@@ -270,7 +270,7 @@ def test_a_bin_opens_its_positions(look, serving):
     for _ in range(30):  # keys go on into the next part
         page.keyboard.press(".")
     page.wait_for_function(
-        "() => document.querySelector('[data-range]').textContent.includes('positions 128 to 149')"
+        "() => document.querySelector('[data-range]')?.textContent.includes('positions 128 to 149')"
     )
     page.keyboard.press("Escape")
     page.wait_for_function("() => !document.querySelector('[data-range] canvas')")
@@ -316,7 +316,7 @@ def test_a_sent_page_marks_measures_that_are_rounded(look, sent, plain):
         f"{sent[0].as_uri()}#v=1&with=none&step=2&layer=1&head=3&measure=entropy"
     )
     page.wait_for_function(
-        "() => document.querySelector('[data-panel=heads] .reading').textContent.includes('entropy ≈')"
+        "() => document.querySelector('[data-panel=heads] .reading')?.textContent.includes('entropy ≈')"
     )
     value = float(reading(page, "heads").partition("≈ ")[2])
     field = plain["entropy"].values
@@ -478,5 +478,5 @@ def test_a_server_that_stops_is_said(look, serving, plain, tmp_path):
     page.keyboard.press("]")
     page.wait_for_selector("[data-panel=map] .empty")
     page.wait_for_function(
-        "() => document.querySelector('[data-panel=map] .empty').textContent.includes('nobody answers')"
+        "() => document.querySelector('[data-panel=map] .empty')?.textContent.includes('nobody answers')"
     )

@@ -89,7 +89,7 @@ def test_filters_show_what_they_say(opened):
     assert page.locator("#told").inner_text() == f"{len(fewer)} of {COUNT} claims shown"
     assert page.locator("article[data-claim]:visible").count() == len(fewer)
     page.click("button[type=reset]")
-    page.wait_for_function("document.getElementById('told').textContent.startsWith('30')")
+    page.wait_for_function("document.getElementById('told')?.textContent.startsWith('30')")
     page.fill("input[name=words]", "sinks/h13")
     assert [row.get_attribute("data-claim") for row in rows.all() if row.is_visible()] == [
         "sinks/H13"

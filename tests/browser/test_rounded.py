@@ -58,7 +58,7 @@ def test_a_column_of_several_positions_names_the_greatest(look, asked, long):
     row = shares(long)
     greatest = 3 * BIN + int(row[3 * BIN : 3 * BIN + 3].argmax())
     page.wait_for_function(
-        "word => document.querySelector('[data-panel=map] .reading').textContent.includes(word)",
+        "word => document.querySelector('[data-panel=map] .reading')?.textContent.includes(word)",
         arg=f"position {greatest} · ",
     )
     assert reading(page).endswith(f"greatest of positions {3 * BIN} to {3 * BIN + 2}")
@@ -115,7 +115,7 @@ def test_a_lift_is_of_one_position_or_not_offered(look, asked):
         page.keyboard.press("n")
         assert "scale=lift" not in held.hash(word)
     page.wait_for_function(  # of one position it is exact
-        "() => document.querySelector('[data-panel=map] .reading').textContent.includes('× null')"
+        "() => document.querySelector('[data-panel=map] .reading')?.textContent.includes('× null')"
     )
 
 
@@ -139,7 +139,7 @@ def test_tables_of_a_sent_page_mark_what_is_rounded(look, rounded):
     assert "8 bit" in {row[-1] for row in rows}
     page.locator("[data-panel=heads] select").select_option("greatest share")
     page.wait_for_function(
-        "() => document.querySelector('[data-panel=heads] td:nth-child(4)').textContent === 'exact'"
+        "() => document.querySelector('[data-panel=heads] td:nth-child(4)')?.textContent === 'exact'"
     )
 
 
@@ -156,6 +156,6 @@ def test_an_enlarged_text_of_two_runs_is_exact_too(look, serving, plain, causal)
     page = look(url).go(f"{url}#v=1&step=2&layer=1&token=3&panel=text")
     for side in "AB":
         page.wait_for_function(
-            "side => !document.querySelector(`[data-panel=text${side}] .reading`).textContent.includes('≈')",
+            "side => document.querySelector(`[data-panel=text${side}] .reading`)?.textContent.includes('≈') === false",
             arg=side,
         )

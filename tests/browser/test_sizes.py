@@ -114,7 +114,7 @@ def test_a_canvas_of_4096_tokens_is_binned_and_said(look, serving):
     page.keyboard.press("]")
     page.keyboard.press("]")
     page.wait_for_function(
-        "() => document.querySelector('[data-panel=map] .says').textContent.includes('head 1')"
+        "() => document.querySelector('[data-panel=map] .says')?.textContent.includes('head 1')"
     )
     key = int(trace["received"].values[65, 7, 1, 0].argmax())
     page.wait_for_function(

@@ -63,7 +63,7 @@ def test_every_view_is_there(look, url):
 def test_the_sink_map_shows_the_numbers(look, url, plain, head, word):
     page = look(url).go(f"{url}#v=1&with=none&step=7&layer=1&scale=share{word}")
     page.wait_for_function(
-        "() => document.querySelector('[data-panel=map] .says').textContent.includes('layer 1')"
+        "() => document.querySelector('[data-panel=map] .says')?.textContent.includes('layer 1')"
     )
     page.evaluate("settled()")
     shares = shares_of(plain, 1, head).astype(np.float32)
@@ -85,7 +85,7 @@ def test_numbers_under_the_pointer_are_exact(look, url, plain):
     share = shares_of(plain, 1)[4, 9]
     reading = page.locator("[data-panel=map] .reading")
     page.wait_for_function(
-        "() => !document.querySelector('[data-panel=map] .reading').textContent.includes('≈')"
+        "() => document.querySelector('[data-panel=map] .reading')?.textContent.includes('≈') === false"
     )
     text = reading.inner_text()
     assert "step 4 · position 9" in text
@@ -150,7 +150,7 @@ def test_heads_show_any_measure(look, url, plain):
     held.hash("measure=entropy")
     value = plain["entropy"].values[5, 2, 1]
     page.wait_for_function(
-        "() => !document.querySelector('[data-panel=heads] .reading').textContent.includes('not measured')"
+        "() => document.querySelector('[data-panel=heads] .reading')?.textContent.includes('not measured') === false"
     )
     text = page.locator("[data-panel=heads] .reading").inner_text()
     assert f"layer 2 · head 1 · entropy {said(value, 4)}" in text
@@ -172,7 +172,7 @@ def test_heads_show_a_table_with_its_null(look, serving, plain, tmp_path):
     )
     page.locator("[data-panel=heads] select").select_option(f"{row['quantity']} (taken)")
     page.wait_for_function(
-        "() => document.querySelector('[data-panel=heads] .reading').textContent.includes('null')"
+        "() => document.querySelector('[data-panel=heads] .reading')?.textContent.includes('null')"
     )
     text = page.locator("[data-panel=heads] .reading").inner_text()
     assert f"{row['quantity']} (taken) {said(row['value'], 4)}" in text
@@ -184,7 +184,7 @@ def test_heads_show_a_table_with_its_null(look, serving, plain, tmp_path):
     page.locator("[data-panel=heads] select").select_option("type (types)")
     verdict = types[(types["layer"] == 2) & (types["head"] == 1)]["type"].iloc[0]
     page.wait_for_function(
-        "word => document.querySelector('[data-panel=heads] .reading').textContent.endsWith(word)",
+        "word => document.querySelector('[data-panel=heads] .reading')?.textContent.endsWith(word)",
         arg=f"type (types) {verdict}",
     )
 

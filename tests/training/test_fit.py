@@ -168,7 +168,7 @@ def test_adapters_train_and_are_saved_merged(mdm, tmp_path):
     assert not torch.equal(begun.network.state_dict()[gate], new[gate])
     # Merged is what was trained, but for rounding.
     inner = done.folder / "checkpoints" / "update-00000012" / "training"
-    begun.network.load_state_dict(load_file(inner / "trained.safetensors"))
+    begun.network.load_state_dict(load_file(inner / "trained.safetensors"), strict=False)
     canvas = torch.tensor([[6, MASK, 8, 9]])
     with torch.no_grad():
         expected = begun.network.eval()(canvas).logits
@@ -256,3 +256,109 @@ def test_a_foreign_stock_checkpoint_can_be_gone_on_from(tmp_path):
     tokenizer(masked=False).save_pretrained(folder)
     done = fitted(tmp_path / "run", model={"from": str(folder)})
     assert aw.load(done.model).family.shift
+
+
+def test_the_mask_row_alone_is_trained_beside_adapters(arm, tmp_path):
+    said = LORA | {"embeddings": "mask"}
+    done = fitted(tmp_path / "run", model={"from": str(arm)}, lora=said)
+    old, new = (
+        load_file(at / "model.safetensors")["model.embed_tokens.weight"] for at in (arm, done.model)
+    )
+    assert torch.equal(new[:WORDS], old)
+    assert not torch.allclose(new[WORDS], old.mean(dim=0), atol=1e-4)
+    # What is kept is small: adapters and the row, and no frozen tensor.
+    inner = done.folder / "checkpoints" / "update-00000012" / "training"
+    kept = load_file(inner / "trained.safetensors")
+    assert all(".lora_" in name or name.endswith("mask_row") for name in kept)
+    begun = start(from_dict(fields(model={"from": str(arm)}, lora=said)))
+    begun.network.load_state_dict(kept, strict=False)
+    canvas = torch.tensor([[6, WORDS, 8, 9]])
+    with torch.no_grad():
+        expected = begun.network.eval()(canvas).logits
+    found = aw.load(done.model).logits(canvas)  # shifted: the row before says a token
+    assert torch.allclose(found[:, 1:], expected[:, :-1], atol=SAME_MATHS)
+
+
+def test_the_mask_row_of_a_tied_network_is_merged_into_both(tmp_path):
+    shape = {"layers": 1, "width": 32, "heads": 4, "tied": True}
+    source = fit(
+        fields(model=shape, objective={"name": "next_token"}),
+        tmp_path / "arm",
+        corpus=Texts(),
+        tokenizer=tokenizer(),
+    ).model
+    said = {"model": {"from": str(source)}, "lora": LORA | {"embeddings": "mask"}}
+    done = fitted(tmp_path / "run", **said)
+    begun = start(from_dict(fields(**said)))
+    inner = done.folder / "checkpoints" / "update-00000012" / "training"
+    begun.network.load_state_dict(load_file(inner / "trained.safetensors"), strict=False)
+    canvas = torch.tensor([[6, MASK, 8, 9]])
+    with torch.no_grad():
+        expected = begun.network.eval()(canvas).logits
+    found = aw.load(done.model).logits(canvas)
+    assert torch.allclose(found[:, 1:], expected[:, :-1], atol=SAME_MATHS)
+
+
+def test_a_mask_row_needs_a_mask(arm, tmp_path):
+    said = LORA | {"embeddings": "mask"}
+    with pytest.raises(aw.errors.SpecError, match="needs a mask token: use diffusion"):
+        fitted(
+            tmp_path / "run", model={"from": str(arm)}, lora=said, objective={"name": "next_token"}
+        )
+
+
+def test_snapshots_stay_and_open(mdm, tmp_path):
+    whole = fitted(tmp_path / "whole", checkpoints={"at": [0, 3]})
+    kept = whole.folder / "snapshots"
+    assert sorted(path.name for path in kept.iterdir()) == ["update-00000000", "update-00000003"]
+    assert aw.load(kept / "update-00000003").digest != aw.load(whole.model).digest
+
+
+def test_adapters_are_kept_as_a_delta_that_opens(arm, tmp_path):
+    said = {"model": {"from": str(arm)}, "lora": LORA | {"embeddings": "mask"}}
+    done = fitted(tmp_path / "run", variant=["gate"], checkpoints={"at": [12]}, **said)
+    kept = done.folder / "snapshots" / "update-00000012"
+    assert sum(path.stat().st_size for path in kept.glob("*.safetensors")) < 40_000
+    small, whole = aw.load(kept), aw.load(done.model)
+    assert small.family == whole.family and small.specials == whole.specials
+    canvas = torch.tensor([[6, WORDS, 8, 9]])
+    assert torch.allclose(small.logits(canvas), whole.logits(canvas), atol=2e-2)  # float16
+    assert not [check for check in small.check() if not check.holds]
+
+
+def test_a_delta_goes_on_its_own_network_alone(arm, mdm, tmp_path):
+    said = {"model": {"from": str(arm)}, "lora": LORA | {"embeddings": "mask"}}
+    done = fitted(tmp_path / "run", checkpoints={"at": [12]}, **said)
+    kept = done.folder / "snapshots" / "update-00000012"
+    config = json.loads((kept / "config.json").read_text())
+    config["anchorwatch"]["delta"]["from"] = str(mdm)
+    (kept / "config.json").write_text(json.dumps(config))
+    with pytest.raises(aw.errors.WeightsError, match="not the network that this delta was made"):
+        aw.load(kept)
+
+
+def test_a_delta_goes_on_a_delta_and_a_circle_is_refused(arm, tmp_path):
+    first = fitted(
+        tmp_path / "first",
+        model={"from": str(arm)},
+        lora=LORA,
+        checkpoints={"at": [12]},
+        objective={"name": "next_token"},
+    )
+    stem = first.folder / "snapshots" / "update-00000012"
+    second = fitted(
+        tmp_path / "second",
+        model={"from": str(stem)},
+        lora=LORA | {"embeddings": "mask"},
+        checkpoints={"at": [12]},
+    )
+    kept = second.folder / "snapshots" / "update-00000012"
+    canvas = torch.tensor([[6, WORDS, 8, 9]])
+    small, whole = aw.load(kept), aw.load(second.model)
+    assert small.family.kind == "mdm"
+    assert torch.allclose(small.logits(canvas), whole.logits(canvas), atol=2e-2)  # float16
+    config = json.loads((kept / "config.json").read_text())
+    config["anchorwatch"]["delta"]["from"] = "."
+    (kept / "config.json").write_text(json.dumps(config))
+    with pytest.raises(aw.errors.ModelError, match="in a circle"):
+        aw.load(kept)

@@ -233,3 +233,12 @@ def test_text_is_not_changed_by_posing():
     poser([text], 0, [0])
     assert text.ids.tolist() == list(range(6, 16))
     assert text.scored.all()
+
+
+def test_a_start_that_is_kept_is_never_masked_nor_scored():
+    spec, _, poser, _ = made(objective={"eps": 0.5, "keep_start": True})
+    plain = made(objective={"eps": 0.5})[2]
+    kept, masked = rows_of(poser, spec, 0), rows_of(plain, spec, 0)
+    assert not (kept.positions == 0).any() and (masked.positions == 0).any()
+    assert torch.equal(kept.canvas[:, 1:], masked.canvas[:, 1:])  # the same noise
+    assert kept.divisor == masked.divisor - spec.batch

@@ -13,8 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from anchorwatch.errors import SpecError
+from anchorwatch.training import fit
 from anchorwatch.training.checkpoints import newest
 from anchorwatch.training.log import from_json
+from toy_texts import Texts, fields, stopped_before, tokenizer
 
 SCRIPT = Path(__file__).with_name("killed.py")
 KILLED = -signal.SIGKILL
@@ -158,3 +161,36 @@ def test_a_damaged_log_of_a_finished_run_is_written_anew(runs, whole, tmp_path, 
         (out / name).write_bytes(damage(before))
     assert runs(out) == 0
     assert (out / name).read_bytes() == before
+
+
+def test_a_run_whose_rate_falls_late_is_made_longer_before_it_falls(tmp_path):
+    late = {"lr": 1e-2, "warm_up": 2, "fall": "late", "last": 0.25}
+    whole = fit(
+        fields(updates=16, optimizer=late),
+        tmp_path / "whole",
+        corpus=Texts(),
+        tokenizer=tokenizer(),
+    )
+    cut = tmp_path / "cut"
+    said = {"optimizer": late, "checkpoints": {"updates": 4}}
+    with stopped_before(9):
+        fit(fields(updates=12, **said), cut, corpus=Texts(), tokenizer=tokenizer())
+    longer = fit(fields(updates=16, **said), cut, corpus=Texts(), tokenizer=tokenizer())
+    assert longer.resumed_at == 8
+    one, other = (load_file(run.model / "model.safetensors") for run in (whole, longer))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    with pytest.raises(SpecError, match="only before its rate begins to fall"):
+        fit(fields(updates=20, **said), cut, corpus=Texts(), tokenizer=tokenizer())
+
+
+def test_a_run_at_one_rate_is_stopped_early_and_gone_on_with(tmp_path):
+    late = {"optimizer": {"lr": 1e-2, "warm_up": 2, "fall": "late", "last": 0.0}}
+    whole = fit(
+        fields(updates=12, **late), tmp_path / "whole", corpus=Texts(), tokenizer=tokenizer()
+    )
+    cut = tmp_path / "cut"
+    early = fit(fields(updates=7, **late), cut, corpus=Texts(), tokenizer=tokenizer())
+    assert early.updates == 7
+    later = fit(fields(updates=12, **late), cut, corpus=Texts(), tokenizer=tokenizer())
+    one, other = (load_file(run.model / "model.safetensors") for run in (whole, later))
+    assert all(torch.equal(one[name], other[name]) for name in one)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from anchorwatch.errors import ModelError, SpecError, WeightsError
+from anchorwatch.models import deltas
 from anchorwatch.models import zoo as lab
 from anchorwatch.trace.atomic_io import COMMIT, LIMIT_JSON_BYTES, UNREADABLE, differing
 
 _HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _INDEX = "model.safetensors.index.json"
+_DEEPEST = 4
+"""Deltas on one another."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +38,17 @@ class Checkpoint:
     shapes: dict[str, tuple[int, ...]] = field(repr=False)
     revision: str | None = None
     """Commit of the hub snapshot, where there is one."""
+    changes: tuple[deltas.Delta, ...] = field(default=(), repr=False)
+    """What it changes of the checkpoint whose files are listed, one after another."""
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every tensor once, file by file, memory-mapped."""
+        held = self._files()
+        for delta in self.changes:
+            held = delta.applied(held)
+        return held
+
+    def _files(self) -> Iterator[tuple[str, torch.Tensor]]:
         by_file: dict[Path, list[str]] = {}
         for name, path in self.where.items():
             by_file.setdefault(path, []).append(name)
@@ -47,10 +58,13 @@ class Checkpoint:
                     yield name, handle.get_tensor(name)
 
 
-def open_checkpoint(source: str, revision: str | None = None, *, check: bool = True) -> Checkpoint:
+def open_checkpoint(
+    source: str, revision: str | None = None, *, check: bool = True, below: int = 0
+) -> Checkpoint:
     """Find `source` (a folder, a .safetensors file, lab/... or a hub id) and list its tensors.
 
     `check` compares the files with the commit record that `anchorwatch train` wrote of them.
+    `below` counts the deltas above this one, so that a circle of deltas is refused.
     """
     path = lab.folder_of(source) if source.startswith("lab/") else Path(source).expanduser()
     if revision is not None and path.exists():
@@ -69,7 +83,35 @@ def open_checkpoint(source: str, revision: str | None = None, *, check: bool = T
     if check:
         _refuse_damaged(path)
     config = read_json(path / "config.json")
+    if (delta := deltas.declared(path, config)) is not None:
+        return _changed(source, path, config, delta, below)
     return _listed(source, path, config, _weight_files(path), commit)
+
+
+def _changed(
+    source: str, folder: Path, config: dict[str, Any], delta: deltas.Delta, below: int
+) -> Checkpoint:
+    """A folder that says how it differs from another checkpoint, which is found first."""
+    if below >= _DEEPEST:
+        raise ModelError(
+            f"{source} is a delta on a delta, {_DEEPEST} deep or in a circle: name the checkpoint "
+            "that it changes in config.json"
+        )
+    beside = folder / delta.source
+    base = open_checkpoint(str(beside) if beside.is_dir() else delta.source, below=below + 1)
+    if lost := sorted(delta.changed - base.shapes.keys()):
+        raise WeightsError(f"{delta.source} has no {lost[0]}, which the delta of {source} changes")
+    shapes = {name: delta.shape(name, shape) for name, shape in base.shapes.items()}
+    shapes |= {name: tuple(tensor.shape) for name, tensor in delta.whole.items()}
+    return replace(
+        base,
+        source=source,
+        folder=folder,
+        config=config,
+        shapes=shapes,
+        revision=None,
+        changes=(*base.changes, delta),
+    )
 
 
 def fetch(source: str, revision: str | None) -> Path:

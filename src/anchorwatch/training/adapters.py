@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container
 from typing import Any
 
@@ -12,12 +13,20 @@ from anchorwatch.errors import SpecError
 from anchorwatch.training import initial
 from anchorwatch.training.spec import Lora
 
+ROW = "mask_row"
+"""The mask token's embedding where it alone is trained: a parameter of the embedding."""
 _NAME = "default"
 """peft's own name for a first adapter; it stands in every tensor's name."""
 
 
 def adapt(
-    network: PreTrainedModel, lora: Lora, seed: int, *, embeddings: bool, full: Container[str] = ()
+    network: PreTrainedModel,
+    lora: Lora,
+    seed: int,
+    *,
+    embeddings: bool,
+    mask_id: int | None = None,
+    full: Container[str] = (),
 ) -> None:
     """Freeze the network and give it adapters, whose first values derive from their names.
 
@@ -39,9 +48,32 @@ def adapt(
             if ".lora_A." in name:  # B begins at zero: the adapted network begins as the plain one
                 first = initial.drawn(seed, name, tuple(parameter.shape))
                 parameter.copy_(first / parameter.shape[1] ** 0.5)
-    if embeddings if lora.embeddings is None else lora.embeddings:
+    if lora.embeddings == "mask":
+        if mask_id is None:
+            raise SpecError("lora.embeddings = 'mask' needs a mask token: use diffusion")
+        _free_row(network, mask_id)
+    elif embeddings if lora.embeddings is None else lora.embeddings:
         network.get_input_embeddings().requires_grad_(True)
         network.get_output_embeddings().requires_grad_(True)
+
+
+def _free_row(network: PreTrainedModel, mask_id: int) -> None:
+    """Train one row of the embedding, and of a head that is tied to it; all others stay frozen."""
+    embedding, head = network.get_input_embeddings(), network.get_output_embeddings()
+    row = torch.nn.Parameter(embedding.weight[mask_id].detach().clone())
+    embedding.register_parameter(ROW, row)
+    embedding.mask_id = mask_id
+
+    def embed(_: Any, given: tuple[torch.Tensor, ...], states: torch.Tensor) -> torch.Tensor:
+        return torch.where((given[0] == mask_id)[..., None], row.to(states.dtype), states)
+
+    def say(_: Any, given: tuple[torch.Tensor, ...], logits: torch.Tensor) -> torch.Tensor:
+        column = given[0].to(logits.dtype) @ row.to(logits.dtype)
+        return logits.index_copy(-1, torch.tensor([mask_id]), column[..., None])
+
+    embedding.register_forward_hook(embed)
+    if network.config.tie_word_embeddings:
+        head.register_forward_hook(say)
 
 
 def _check_targets(network: PreTrainedModel, lora: Lora, full: Container[str]) -> None:
@@ -60,14 +92,37 @@ def _check_targets(network: PreTrainedModel, lora: Lora, full: Container[str]) -
             raise SpecError(f"lora.targets names {name}, {why}: expected some of {', '.join(work)}")
 
 
+def changes(
+    network: Any, tensors: dict[str, torch.Tensor]
+) -> tuple[dict[str, torch.Tensor], float]:
+    """What was trained under the names of a delta, and the scale of its adapters."""
+    found: dict[str, torch.Tensor] = {}
+    scales = {1.0}
+    for name, tensor in tensors.items():
+        if match := re.fullmatch(rf"(.+)\.lora_([AB])\.{_NAME}\.weight", name):
+            found[f"{match[1]}.{'down' if match[2] == 'A' else 'up'}"] = tensor.contiguous()
+            scales = {float(network.get_submodule(match[1]).scaling[_NAME])}
+        elif name.endswith(f".{ROW}"):
+            module = name.removesuffix(f".{ROW}")
+            found[f"{module}.row.{network.get_submodule(module).mask_id}"] = tensor.contiguous()
+        else:
+            found[name] = tensor.contiguous()
+    return found, scales.pop()
+
+
 @torch.no_grad()
 def merged(network: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Tensors under stock names, each adapter added to the weight it adapts."""
     whole = {
         name.replace(".base_layer.", "."): tensor
         for name, tensor in tensors.items()
-        if ".lora_" not in name
+        if ".lora_" not in name and not name.endswith(f".{ROW}")
     }
+    for name, row in tensors.items():
+        if name.endswith(f".{ROW}"):
+            module = name.removesuffix(f".{ROW}")
+            whole[f"{module}.weight"] = whole[f"{module}.weight"].clone()
+            whole[f"{module}.weight"][network.get_submodule(module).mask_id] = row
     for name, module in network.named_modules():
         if f"{name}.lora_A.{_NAME}.weight" in tensors:
             down, up = (tensors[f"{name}.lora_{one}.{_NAME}.weight"] for one in "AB")

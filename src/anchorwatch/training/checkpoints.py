@@ -3,6 +3,7 @@
     OUT/run.json                    what is being trained: the spec, and digests of corpus and start
     OUT/checkpoints/update-N/       a folder that `aw.load` opens, with training/ inside
     OUT/model/                      the finished network
+    OUT/snapshots/update-N/         what was asked to stay: a network, or with LoRA a delta
     OUT/log.jsonl, log.csv, loss.pdf
 
 A checkpoint is written to a temporary sibling, forced to disk, and renamed once; the one before it
@@ -45,6 +46,7 @@ from anchorwatch.training.log import Line, as_json, from_json
 
 RUN, MODEL = "run.json", "model"
 WEIGHTS = "model.safetensors"
+SNAPSHOTS = "snapshots"
 _INNER = "training"
 _GROWING = r"\.(anchorwatch-)?[0-9a-f]{8}\.tmp"
 """How the name of something half written ends."""
@@ -143,6 +145,23 @@ def save_model(out: Path, write: Callable[[Path], None]) -> Path:
     target = out / MODEL
     if not target.exists():
         _published(out, target, write, "the finished model")
+    return target
+
+
+def remove_model(out: Path) -> None:
+    """Remove OUT/model, if there is one."""
+    if (model := out / MODEL).exists():
+        gone = out / f".{MODEL}.{uuid.uuid4().hex[:8]}.tmp"
+        model.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def save_snapshot(out: Path, update: int, write: Callable[[Path], None]) -> Path:
+    """Publish what stays of an update; `write` puts the network, or its delta."""
+    target = out / SNAPSHOTS / f"update-{update:08d}"
+    if not target.exists():
+        target.parent.mkdir(exist_ok=True)
+        _published(out, target, write, f"the snapshot of update {update}")
     return target
 
 
@@ -255,7 +274,8 @@ def _holds_nothing(out: Path) -> bool:
 
 def _remove_leftovers(out: Path) -> None:
     """Of writes that were killed, folders and files."""
-    for left in (*out.glob(".*.tmp"), *(out / CHECKPOINTS).glob(".*.tmp")):
+    folders = (out, out / CHECKPOINTS, out / SNAPSHOTS)
+    for left in (path for folder in folders for path in folder.glob(".*.tmp")):
         if not re.fullmatch(rf"\..+{_GROWING}", left.name):
             continue  # not a name of ours
         if left.is_dir() and not left.is_symlink():

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from anchorwatch.models import deltas
 from anchorwatch.models.variants import trained
 from anchorwatch.trace.atomic_io import put_file
-from anchorwatch.training.adapters import merged
+from anchorwatch.training.adapters import changes, merged
 from anchorwatch.training.checkpoints import WEIGHTS
 from anchorwatch.training.networks import Start
 
@@ -47,3 +48,46 @@ def config_of(begun: Start, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
             "parts": [part.as_dict() for part in trained(begun.network, begun.parts, tensors)],
         },
     }
+
+
+def write_delta(
+    folder: Path, begun: Start, tensors: dict[str, torch.Tensor], source: str, dtype: torch.dtype
+) -> None:
+    """Put what was trained beside frozen weights into an empty folder, as `aw.load` opens it.
+
+    `tensors` are those that were trained, by the names they have in training.
+    """
+    held, scale = changes(begun.network, {name: t.to(dtype) for name, t in tensors.items()})
+    held = {name: row.to(dtype) for name, row in _new_rows(begun).items()} | held
+    named = deltas.Delta(source, "", scale, held)
+    digests = {name: deltas.digest_of(_frozen(begun, name)) for name in named.changed}
+    config = config_of(begun, named.whole)
+    config["anchorwatch"]["delta"] = {
+        "from": source,
+        "digest": deltas.combined(digests),
+        "scale": scale,
+    }
+    put_file(folder / "config.json", json.dumps(config, indent=1).encode())
+    save_file(held, folder / deltas.FILE, metadata={"format": "pt"})
+    begun.tokenizer.save_pretrained(folder)
+
+
+def _new_rows(begun: Start) -> dict[str, torch.Tensor]:
+    """Rows that a new mask token gave to embedding and unembedding, by their names in a delta."""
+    found = {}
+    for name, module in begun.network.named_modules():
+        weight = getattr(module, "weight", None)
+        ends = (begun.network.get_input_embeddings(), begun.network.get_output_embeddings())
+        tied = module is ends[1] and begun.network.config.tie_word_embeddings
+        if module in ends and not tied and begun.rows is not None:
+            new = range(begun.rows, len(weight))
+            found |= {f"{name}.row.{at}": weight[at].detach().clone() for at in new}
+    return found
+
+
+def _frozen(begun: Start, name: str) -> torch.Tensor:
+    """A tensor as the checkpoint had it, also where an adapter lies on it."""
+    module = begun.network.get_submodule(name.removesuffix(".weight"))
+    weight: torch.Tensor = getattr(module, "base_layer", module).weight
+    ends = (begun.network.get_input_embeddings(), begun.network.get_output_embeddings())
+    return weight[: begun.rows] if module in ends else weight

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,8 @@ class Trainer:
         self.main = accelerator.is_main_process
         self.whose, held = checkpoints.whose(out), checkpoints.newest(out)
         if held is not None:
-            restore(begun, held.tensors)
+            _check_rates(held.lines, spec)
+            restore(begun, held.tensors, adapted=held.adapted)
         self.begun_at = self.update = 0 if held is None else held.update
         # Asked before `prepare`, where processes meet: the first one may soon publish the model.
         self.finished = self.update == spec.updates and (out / checkpoints.MODEL).exists()
@@ -176,8 +178,12 @@ class Trainer:
                 mend(self.out, self.lines)
             self._draw()
             return self._fitted()
+        if self.main:
+            checkpoints.remove_model(self.out)  # of a shorter run, which is being made longer
         self.log = self._log()
         total = spec.updates if self.main else None
+        if self.update == 0:
+            self._keep()
         with Progress("training", total, done=self.update) as bar:
             for batches in self.loader:
                 due = self._one(batches)
@@ -186,6 +192,7 @@ class Trainer:
                     self._flush()
                 if due or ended:
                     self._save()
+                self._keep()
                 bar.advance(f"loss {self.lines[-1].loss:.3f}" if self.lines else "")
         return self._finish()
 
@@ -258,14 +265,39 @@ class Trainer:
         moments = get_optimizer_state_dict(self.scorer, raw, options=_FULL)
         if self.main:
             adapted = self.spec.lora is not None
-            state = checkpoints.State(
-                self.update, tensors, adapted, moments, self.lines, self.whose
-            )
+            kept = self._trained(tensors) if adapted else tensors
+            state = checkpoints.State(self.update, kept, adapted, moments, self.lines, self.whose)
             keep = self.spec.checkpoints.keep
             checkpoints.save(
                 self.out, state, keep, lambda to: exports.write(to, self.begun, tensors)
             )
         self.saved_at, self.saved_when = self.update, time.monotonic()
+
+    def _keep(self) -> None:
+        """A snapshot after this update, where one is asked for: a delta with LoRA."""
+        if self.update not in self.spec.checkpoints.at:
+            return
+        tensors, source = self._tensors(), self.spec.model.source
+        if not self.main:
+            return
+        if self.spec.lora is None or source is None:
+            write = partial(exports.write, begun=self.begun, tensors=tensors)
+        else:
+            held = self._trained(tensors)
+            write = partial(
+                exports.write_delta,
+                begun=self.begun,
+                tensors=held,
+                source=source,
+                dtype=torch.float16,
+            )
+        checkpoints.save_snapshot(self.out, self.update, write)
+
+    def _trained(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Those that are not frozen."""
+        named = self.begun.network.named_parameters()
+        free = {name for name, parameter in named if parameter.requires_grad}
+        return {name: tensor for name, tensor in tensors.items() if name in free}
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """The network's tensors by its own names, on the CPU, tied copies left out."""
@@ -344,7 +376,7 @@ def adamw(
     )
 
 
-def restore(begun: Start, tensors: Mapping[str, torch.Tensor]) -> None:
+def restore(begun: Start, tensors: Mapping[str, torch.Tensor], *, adapted: bool = False) -> None:
     """Put a checkpoint's tensors into the network they came from."""
     try:
         lost, unknown = begun.network.load_state_dict(tensors, strict=False)
@@ -353,10 +385,25 @@ def restore(begun: Start, tensors: Mapping[str, torch.Tensor]) -> None:
             f"the checkpoint does not fit the network ({str(error).splitlines()[-1].strip()}): "
             "it is another run's, choose another folder"
         ) from None
-    tied = set(begun.network.all_tied_weights_keys)
-    if unknown or set(lost) - tied:
+    left = set(begun.network.all_tied_weights_keys)
+    if adapted:  # adapters' checkpoints hold what is not frozen
+        named = begun.network.named_parameters()
+        left |= {name for name, parameter in named if not parameter.requires_grad}
+    if unknown or set(lost) - left:
         raise TrainingError(f"the checkpoint does not fit the network: {(*unknown, *lost)[0]}")
     begun.network.tie_weights()
+
+
+def _check_rates(lines: Sequence[Line], spec: Spec) -> None:
+    """Refuse to go on where the updates so far had other rates than they would have now."""
+    for line in lines:
+        rate = learning_rate(spec.optimizer, line.update - 1, spec.updates)
+        if line.update > spec.updates or line.lr != rate:
+            raise SpecError(
+                f"{lines[-1].update} updates are done, and update {line.update} would differ with "
+                f"updates = {spec.updates}: a run can be made longer or shorter only before its "
+                "rate begins to fall; go on with the number it had, or train on from its model"
+            )
 
 
 def _spec(spec: Spec | Mapping[str, Any] | str | Path) -> Spec:

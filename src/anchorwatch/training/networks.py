@@ -43,6 +43,8 @@ class Start:
     """Digest of the weights it goes on from."""
     new_mask: bool = False
     """Whether the mask token is new to the embedding."""
+    rows: int | None = None
+    """Rows of the embedding that the checkpoint brought, where some were added."""
 
     @property
     def vocab_size(self) -> int:
@@ -85,7 +87,14 @@ def start(spec: Spec, tokenizer: PreTrainedTokenizerBase | None = None) -> Start
     begun.network.requires_grad_(True)
     if spec.lora is not None:
         full = tensor_names(begun.network, begun.parts)
-        adapt(begun.network, spec.lora, spec.seed, embeddings=begun.new_mask, full=full)
+        adapt(
+            begun.network,
+            spec.lora,
+            spec.seed,
+            embeddings=begun.new_mask,
+            mask_id=begun.mask_id,
+            full=full,
+        )
     begun = _with_parts(begun, spec)
     begun.network.train()
     return begun
@@ -187,7 +196,7 @@ def _with_mask(begun: Start, mask_id: int | None) -> Start:
     found = int(tokenizer.mask_token_id)
     if found >= rows:
         _grow(begun.network, found + 1)
-    return replace(begun, mask_id=found, new_mask=True)
+    return replace(begun, mask_id=found, new_mask=True, rows=rows)
 
 
 def _spare_token(tokenizer: PreTrainedTokenizerBase, mask_id: int) -> str:

@@ -120,7 +120,7 @@ class Poser:
         mixed = answer.any() and not answer.all()
         only = fine_tune or (mixed and noise.answers_only(self.seed, update, index, share))
         scored = answer.copy() if only else np.ones(len(ids), dtype=bool)
-        if self.kind == "arm":
+        if self.kind == "arm" or (self.objective.keep_start and len(ids) > 1):
             scored[0] = False  # nothing stands before the first token to say it
         return ids, scored
 

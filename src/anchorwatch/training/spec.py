@@ -141,10 +141,12 @@ class Objective(_Table):
     """Share of the updates whose rows are cut to one length, drawn evenly up to the longest."""
     weigh: Literal["tokens", "rows"] = "tokens"
     """What weighs the same in the mean: each scored token, or each row."""
+    keep_start: bool = False
+    """Whether the first token of a row is never masked, nor scored."""
 
     @model_validator(mode="after")
     def _useful(self) -> Self:
-        noise = self.model_fields_set & {"t", "eps", "masks"}
+        noise = self.model_fields_set & {"t", "eps", "masks", "keep_start"}
         if self.name == "next_token" and noise:
             raise ValueError(f"next_token has no noise: leave {', '.join(sorted(noise))} out")
         if self.masks == "counted" and "eps" in self.model_fields_set:
@@ -157,7 +159,7 @@ class Objective(_Table):
 
 
 class Optimizer(_Table):
-    """[optimizer]: AdamW, a linear warm-up, then a cosine down to a floor."""
+    """[optimizer]: AdamW, a linear warm-up, then a fall to a floor."""
 
     lr: Positive = 2e-4
     betas: tuple[Decay, Decay] = Field(default=(0.9, 0.95), strict=False)
@@ -165,8 +167,11 @@ class Optimizer(_Table):
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
     decay_all: bool = False
     """Whether norms, biases and trained parts (gates too) decay; all other matrices always do."""
-    warm_up: Share = 0.01
-    """Share of the updates."""
+    warm_up: Count | Share = 0.01
+    """Share of the updates; or, a whole number, how many."""
+    fall: Literal["cosine", "late"] = "cosine"
+    """Along a cosine from the warm-up on; or in a line at the end, for `last` of the updates."""
+    last: Share = 0.2
     floor: Share = 0.1
     """The last learning rate, over `lr`."""
     clip: Annotated[float, Field(gt=0)] = 1.0
@@ -181,8 +186,9 @@ class Lora(_Table):
     targets: tuple[str, ...] = Field(
         default=("q_proj", "k_proj", "v_proj", "o_proj"), strict=False, min_length=1
     )
-    embeddings: bool | None = None
-    """Whether embeddings are trained too; unless said, where the mask token is new to them."""
+    embeddings: bool | Literal["mask"] | None = None
+    """Whether embeddings are trained too, all or the mask token's alone; unless said, all, where
+    the mask token is new to them."""
 
 
 class Checkpoints(_Table):
@@ -192,6 +198,8 @@ class Checkpoints(_Table):
     minutes: Annotated[float, Field(gt=0)] | None = 10.0
     """The longest time between two; None, in Python, leaves it to the updates."""
     keep: Count = 1
+    at: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(), strict=False)
+    """Updates after which a snapshot is written that stays."""
 
 
 class Log(_Table):
@@ -260,8 +268,12 @@ class Spec(_Table):
         return self.model_dump(mode="json", by_alias=True)
 
     def deciding(self) -> dict[str, Any]:
-        """The fields that decide the weights."""
-        return {name: value for name, value in self.as_dict().items() if name not in _KEEPERS}
+        """The fields that decide the weights.
+
+        Where the rate falls late, a run may be made longer or shorter before it begins to.
+        """
+        left = {*_KEEPERS, *(("updates",) if self.optimizer.fall == "late" else ())}
+        return {name: value for name, value in self.as_dict().items() if name not in left}
 
     @property
     def digest(self) -> str:

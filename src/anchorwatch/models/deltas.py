@@ -1,0 +1,138 @@
+"""A checkpoint that says only how it differs from another: low-rank adapters, rows, whole tensors.
+
+    DELTA/config.json           of the whole model, with
+                                "anchorwatch": {"delta": {"from": ..., "digest": ..., "scale": ...}}
+    DELTA/delta.safetensors     NAME.down, NAME.up    added to NAME.weight: scale * up @ down
+                                NAME.row.ID           in place of this row of NAME.weight
+                                any other name        a whole tensor, new or instead of the other's
+
+`from` is what `aw.load` takes, or a folder seen from this one. `digest` is of the tensors of that
+checkpoint that are changed, so that a delta is never put on another network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from anchorwatch.errors import ModelError, WeightsError
+
+FILE = "delta.safetensors"
+_ROW = re.compile(r"(.+)\.row\.(\d+)")
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What is changed of another checkpoint."""
+
+    source: str
+    """The other checkpoint."""
+    digest: str
+    scale: float
+    tensors: dict[str, torch.Tensor] = field(repr=False)
+
+    @property
+    def whole(self) -> dict[str, torch.Tensor]:
+        """Tensors that stand for themselves."""
+        return {
+            name: tensor
+            for name, tensor in self.tensors.items()
+            if not name.endswith((".down", ".up")) and not _ROW.fullmatch(name)
+        }
+
+    @property
+    def changed(self) -> set[str]:
+        """Names of the other checkpoint's tensors that are changed, not replaced."""
+        named = (
+            name.rpartition(".")[0] if name.endswith((".down", ".up")) else _ROW.sub(r"\1", name)
+            for name in self.tensors.keys() - self.whole.keys()
+        )
+        return {f"{name}.weight" for name in named}
+
+    def rows(self, name: str) -> dict[int, torch.Tensor]:
+        """New rows of a tensor, by their number."""
+        module = name.removesuffix(".weight")
+        found = ((_ROW.fullmatch(held), tensor) for held, tensor in self.tensors.items())
+        return {int(at[2]): tensor for at, tensor in found if at is not None and at[1] == module}
+
+    def shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a tensor when the delta is on it: rows may be added at the end."""
+        if name in self.whole:
+            return tuple(self.whole[name].shape)
+        return (max((shape[0], *(at + 1 for at in self.rows(name)))), *shape[1:])
+
+    def applied(
+        self, held: Iterable[tuple[str, torch.Tensor]]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """The other checkpoint's tensors with the delta on them, then those it adds."""
+        seen: dict[str, torch.Tensor] = {}
+        digests: dict[str, str] = {}
+        for name, tensor in held:
+            seen[name] = tensor
+            if name in self.changed:
+                digests[name] = digest_of(tensor)
+                yield name, self._on(name, tensor)
+            elif name not in self.whole:
+                yield name, tensor
+        if combined(digests) != self.digest:
+            raise WeightsError(
+                f"{self.source} is not the network that this delta was made for (the tensors it "
+                "changes have another digest): give it the one that config.json names"
+            )
+        yield from self.whole.items()
+
+    def _on(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        module, changed = name.removesuffix(".weight"), tensor.float()
+        if f"{module}.up" in self.tensors:
+            up, down = (self.tensors[f"{module}.{side}"].float() for side in ("up", "down"))
+            changed = changed + self.scale * (up @ down)
+        if rows := self.rows(name):
+            full = changed.new_zeros(self.shape(name, tuple(changed.shape)))
+            full[: len(changed)] = changed
+            for at, row in rows.items():
+                full[at] = row.float()
+            changed = full
+        return changed
+
+
+def digest_of(tensor: torch.Tensor) -> str:
+    """SHA-256 of a tensor's numbers, whatever float type holds them."""
+    plain = tensor.detach().cpu().float().contiguous()
+    return hashlib.sha256(plain.numpy().tobytes()).hexdigest()
+
+
+def combined(digests: Mapping[str, str]) -> str:
+    """One digest of several tensors, by their names."""
+    return hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()
+
+
+def declared(folder: Path, config: Mapping[str, Any]) -> Delta | None:
+    """The delta that a folder holds; None where config.json names none."""
+    trained = config.get("anchorwatch")
+    said = trained.get("delta") if isinstance(trained, dict) else None
+    if said is None:
+        return None
+    kinds = {"from": str, "digest": str, "scale": float}
+    if not isinstance(said, dict) or any(type(said.get(n)) is not k for n, k in kinds.items()):
+        raise ModelError(
+            f"config.json says delta={said!r}: expected a table with from, digest and scale"
+        )
+    try:
+        tensors = load_file(folder / FILE)
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{folder / FILE} cannot be read ({error}): get it again") from None
+    found = Delta(said["from"], said["digest"], said["scale"], tensors)
+    for name in found.tensors:
+        pair = name.removesuffix(".up") + ".down" if name.endswith(".up") else name
+        if pair.endswith(".down") and not {pair, pair[:-5] + ".up"} <= tensors.keys():
+            raise WeightsError(f"{FILE} holds {name} and not its other half: get it again")
+    return found
