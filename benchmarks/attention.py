@@ -20,12 +20,12 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 import anchorwatch as aw
-from anchorwatch.models.attention import NAME, attend, register, watching
+from anchorwatch.models.attention import NAME, attend, register, observe
 from anchorwatch.models.families import by_name
-from anchorwatch.models.fits import fitted
+from anchorwatch.models.fits import fit_addition
 from anchorwatch.models.model import Model
 from anchorwatch.models.tokens import Specials
-from anchorwatch.probes.reduce import Want, survey
+from anchorwatch.probes.reduce import StatRequest, reduce_attention
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 RECEIVED = (aw.probes.received(),)
@@ -175,7 +175,7 @@ def parts_table(length, layers, turns):
     ids = torch.randint(5, 500, (1, length), generator=torch.Generator().manual_seed(0))
     ids[:, length // 2 :] = 511
     sink = aw.edits.sink_token()
-    embedding = fitted(sink, model).embedding
+    embedding = fit_addition(sink, model).embedding
     parts = {
         "off by one": aw.edits.off_by_one(),
         "position-free": aw.edits.sink_token(rotary=False),
@@ -204,13 +204,13 @@ class Surveyor:
     """Attention alone: surveys each call, as the probes do."""
 
     def __init__(self, weights, **what):
-        self.want = Want(weights=weights, **what)
+        self.want = StatRequest(weights=weights, **what)
 
     def wants(self, layer):
         return True
 
     def see(self, call):
-        survey(call, self.want)
+        reduce_attention(call, self.want)
 
 
 class Bare(torch.nn.Module):
@@ -225,7 +225,7 @@ def attention_table(turns, heads=8, size=64, length=4096):
 
     def ours(watcher):
         def work():
-            with torch.no_grad(), watching(watcher):
+            with torch.no_grad(), observe(watcher):
                 attend(module, query, key, value, None, scaling=size**-0.5)
 
         return work

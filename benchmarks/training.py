@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=20)
     parser.add_argument("--length", type=int, default=512, help="of the rows with a sink token")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, checkpoints.claimed(Path(folder), {}):
+    with tempfile.TemporaryDirectory() as folder, checkpoints.claim_folder(Path(folder), {}):
         loop_table(given.updates, Path(folder))
         print()
         sink_table(given.updates, given.length, Path(folder))

@@ -19,7 +19,7 @@ from statistics import median
 from playwright.sync_api import Error, sync_playwright
 
 from anchorwatch.explorer.export import export
-from anchorwatch.explorer.opening import opened
+from anchorwatch.explorer.opening import open_for_viewing
 from anchorwatch.explorer.server import Server
 from anchorwatch.explorer.tiles import Run
 
@@ -57,7 +57,7 @@ SCRUB = """async steps => {
 @contextmanager
 def serving(*paths):
     """Traces served anew, so that nothing is kept from the try before; yields the address."""
-    server = Server([Run(opened(path)) for path in paths])
+    server = Server([Run(open_for_viewing(path)) for path in paths])
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
     try:
@@ -165,7 +165,7 @@ def main():
             ),
         }
         begun = time.perf_counter()
-        sent = export([Run(opened(full))], folder / "page.html")
+        sent = export([Run(open_for_viewing(full))], folder / "page.html")
         rows["export"] = say("export as one page", [1000 * (time.perf_counter() - begun)])
         times = []
         for _ in turns:

@@ -13,9 +13,9 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 import anchorwatch as aw
-from anchorwatch.explorer.opening import given
+from anchorwatch.explorer.opening import from_memory
 from anchorwatch.explorer.server import Server
-from anchorwatch.explorer.tables import gathered
+from anchorwatch.explorer.tables import read_tables
 from anchorwatch.explorer.tiles import Options, Run
 from anchorwatch.metrics import files
 
@@ -72,9 +72,14 @@ def _runs(names: Sequence[str], place: Path) -> list[Run]:
     three = _run(sink, items[0], low, () if sink.parts else (aw.edits.sink_token(),))
     rest = [_run(mdm, item, low) for item in items[1:]]
     table = aw.metrics.absorption([one, *rest], by=["layer", "head"])
-    tables = tuple(gathered([files.save(table, place / "absorption.csv")]))
-    first = Run(given(one), Options(tables=tables))
-    return [first, Run(given(two)), Run(given(three)), Run(given(one), Options(columns=COLUMNS))]
+    tables = tuple(read_tables([files.save(table, place / "absorption.csv")]))
+    first = Run(from_memory(one), Options(tables=tables))
+    return [
+        first,
+        Run(from_memory(two)),
+        Run(from_memory(three)),
+        Run(from_memory(one), Options(columns=COLUMNS)),
+    ]
 
 
 def _run(

@@ -25,8 +25,8 @@ from transformers import PreTrainedTokenizerBase
 
 from anchorwatch.errors import TrainingError
 from anchorwatch.models.load import load
-from anchorwatch.models.variants import trained
-from anchorwatch.trace.atomic_io import read_record, unsealed
+from anchorwatch.models.variants import collect_trained_parts
+from anchorwatch.trace.atomic_io import read_record, read_sealed
 from anchorwatch.trace.locks import temporary, temporary_name
 from anchorwatch.training.checkpoints import MODEL, RUN, WEIGHTS
 from anchorwatch.training.corpora import Corpus
@@ -81,7 +81,7 @@ def _weights(source: Path, target: Path) -> None:
     if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
         raise TrainingError(f"a weight of {source} is too large for float16: it cannot be shipped")
     config = read_record(source / "config.json")
-    parts = trained(model.network, model.parts, tensors)
+    parts = collect_trained_parts(model.network, model.parts, tensors)
     config["anchorwatch"]["parts"] = [part.as_dict() for part in parts]
     save_file(tensors, target / WEIGHTS, metadata={"format": "pt"})
     (target / WEIGHTS).chmod(0o644)  # safetensors lets only its owner read
@@ -93,7 +93,7 @@ def _weights(source: Path, target: Path) -> None:
 
 def record(run: Path, arm: str, settings: Sequence[str] = ()) -> dict[str, Any]:
     """How a run was made: arm, spec with its digest, corpus, budget, loss curve; plain values."""
-    held = unsealed(run / RUN)
+    held = read_sealed(run / RUN)
     lines = read_log(run / "log.jsonl")
     spec = held["spec"]
     return {

@@ -13,7 +13,7 @@ import export_model as exports
 from anchorwatch.models.load import load
 from anchorwatch.models.model import Model
 from anchorwatch.models.zoo import cards
-from anchorwatch.trace.atomic_io import read_record, replace_file, unsealed
+from anchorwatch.trace.atomic_io import read_record, read_sealed, replace_file
 from anchorwatch.training import arms
 from anchorwatch.training.card_measures import Effort, flat, measured, plain_values
 from anchorwatch.training.checkpoints import RUN
@@ -107,7 +107,7 @@ def _goes_on_from(folder: Path, source: str | None) -> bool:
     if not (folder / RUN).is_file():
         return False
     origin = None if source is None else load(source, dtype="float32", device="cpu").digest
-    return bool(unsealed(folder / RUN)["start"]["origin"] == origin)
+    return bool(read_sealed(folder / RUN)["start"]["origin"] == origin)
 
 
 def kept_row(folder: Path, about: Mapping[str, Any], effort: Effort) -> dict[str, Any] | None:

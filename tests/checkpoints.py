@@ -243,7 +243,7 @@ def trained(folder, parts, *, change=0.1):
         for name in variants.tensor_names(made, parts):
             held = made.get_parameter(name)
             held.add_(change * torch.randn_like(held))
-    now = variants.trained(made, parts)
+    now = variants.collect_trained_parts(made, parts)
     config = llada_config() | {"anchorwatch": {"parts": [part.as_dict() for part in now]}}
     own = variants.tensor_names(made, parts)  # these keep their names whatever the family's are
     tensors = {k: v.clone().contiguous() for k, v in made.state_dict().items()}

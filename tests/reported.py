@@ -10,7 +10,7 @@ from anchorwatch.studies.budget import BUDGETS
 from anchorwatch.studies.claim import EQUAL, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import SEED, Estimate
 from anchorwatch.studies.evidence import Answered
-from anchorwatch.studies.findings import Judged, Study
+from anchorwatch.studies.findings import JudgedClaim, Study
 from anchorwatch.studies.needs import Asked, Cards, Runs, Seeds
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.planning import Plan
@@ -59,7 +59,7 @@ def judged(truths=TRUTHS, names=()):
         each = verdicts([(one.criteria, held[one.id]) for one in mine])
         said |= {one.id: verdict for one, verdict in zip(mine, each, strict=True)}
     return tuple(
-        Judged(one, held.get(one.id), said.get(one.id), lost.get(one.id, "")) for one in every
+        JudgedClaim(one, held.get(one.id), said.get(one.id), lost.get(one.id, "")) for one in every
     )
 
 

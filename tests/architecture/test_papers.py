@@ -17,7 +17,7 @@ from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError
 from anchorwatch.studies.claim import Evidence, Finding, Measured
 from anchorwatch.studies.estimates import Estimate
-from anchorwatch.studies.findings import VERSION, Judged, Study
+from anchorwatch.studies.findings import VERSION, JudgedClaim, Study
 from anchorwatch.studies.planning import Plan
 from anchorwatch.studies.verdicts import verdicts
 
@@ -55,7 +55,9 @@ def study(out, names=()):
     said = verdicts([(one.criteria, held[one.id]) for one in every if one.written])
     each = iter(said)
     judged = tuple(
-        Judged(one, held[one.id], next(each)) if one.written else Judged(one, lacking=one.lacks)
+        JudgedClaim(one, held[one.id], next(each))
+        if one.written
+        else JudgedClaim(one, lacking=one.lacks)
         for one in every
     )
     about = {

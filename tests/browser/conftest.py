@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anchorwatch.explorer.opening import given, opened
+from anchorwatch.explorer.opening import from_memory, open_for_viewing
 from anchorwatch.explorer.server import Server
 from anchorwatch.explorer.tiles import Run
 from planted import planted, random_maps
@@ -123,11 +123,11 @@ def url(serving, plain, causal, damaged, foreign):
     """Runs 0 to 4: plain, causal, hostile, damaged, foreign."""
     maps, _ = mapped()
     runs = [
-        Run(given(plain), replay=lambda *at: maps[at]),
-        Run(given(causal)),
-        Run(given(hostile())),
-        Run(opened(damaged)),
-        Run(opened(foreign)),
+        Run(from_memory(plain), replay=lambda *at: maps[at]),
+        Run(from_memory(causal)),
+        Run(from_memory(hostile())),
+        Run(open_for_viewing(damaged)),
+        Run(open_for_viewing(foreign)),
     ]
     return serving(runs)
 

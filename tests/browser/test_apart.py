@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from anchorwatch import metrics
-from anchorwatch.explorer.opening import given
-from anchorwatch.explorer.tables import gathered
+from anchorwatch.explorer.opening import from_memory
+from anchorwatch.explorer.tables import read_tables
 from anchorwatch.explorer.tiles import Options, Run
 from anchorwatch.metrics import files
 from planted import planted, random_maps
@@ -36,7 +36,7 @@ def cells(page, panel):
 @pytest.fixture
 def both(look, serving, plain, causal):
     """Both runs by step, where one layer and head are looked at."""
-    url = serving([Run(given(plain)), Run(given(causal))])
+    url = serving([Run(from_memory(plain)), Run(from_memory(causal))])
     held = look(url)
     page = held.go(f"{url}#v=1&with=1&align=step&step={STEP}&layer={LAYER}&head={HEAD}")
     for panel in APART[:3]:
@@ -105,8 +105,8 @@ def test_a_place_has_no_size(both, plain, causal):
 
 def test_verdicts_are_the_same_or_not(look, serving, plain, tmp_path):
     table = metrics.head_types([plain])
-    tables = tuple(gathered([files.save(table, tmp_path / "types.csv")]))
-    runs = [Run(given(plain), Options(tables=tables)) for _ in range(2)]
+    tables = tuple(read_tables([files.save(table, tmp_path / "types.csv")]))
+    runs = [Run(from_memory(plain), Options(tables=tables)) for _ in range(2)]
     url = serving(runs)
     page = look(url).go(f"{url}#v=1&with=1&step=2&layer=1&head=1&measure=type+%28types%29")
     page.wait_for_selector("[data-panel=heads-difference] canvas[data-drawn]")
@@ -124,7 +124,7 @@ def test_flow_is_compared_between_parts_that_both_have(look, serving, plain):
         regions={"answer": range(4, 14), "notes": range(2)},
         source="lab/other",
     )
-    url = serving([Run(given(plain)), Run(given(other))])
+    url = serving([Run(from_memory(plain)), Run(from_memory(other))])
     page = look(url).go(f"{url}#v=1&with=1&align=step&step={STEP}&layer={LAYER}")
     page.wait_for_selector("[data-panel=flow-difference] .matrix")
     rows = cells(page, "flow-difference")
@@ -146,7 +146,9 @@ def test_parts_of_other_kinds_are_not_compared(look, url):
 
 def test_heads_of_unequal_number_are_not_compared(look, serving, plain):
     maps = random_maps(np.random.default_rng(4), (8, 7, 2, 14))
-    url = serving([Run(given(plain)), Run(given(planted(maps, prompt=4, source="lab/deep")))])
+    url = serving(
+        [Run(from_memory(plain)), Run(from_memory(planted(maps, prompt=4, source="lab/deep")))]
+    )
     page = look(url).go(f"{url}#v=1&with=1&step=2&layer=1")
     page.wait_for_selector("[data-panel=layers-difference] canvas[data-drawn]")
     said = page.locator("[data-panel=heads-difference] .empty").inner_text()
@@ -193,7 +195,7 @@ def test_added_keys_stand_beside_the_map(look, serving, plain, head):
     dims = ("step", "layer", "head", "group")
     maps = random_maps(np.random.default_rng(5), (8, 3, 4, 14))
     sunk = planted(maps, prompt=4, source="lab/sink", more={"sink_received": (dims, taken)})
-    url = serving([Run(given(plain)), Run(given(sunk))])
+    url = serving([Run(from_memory(plain)), Run(from_memory(sunk))])
     word = "" if head is None else f"&head={head}"
     held = look(url)
     page = held.go(f"{url}#v=1&with=1&align=step&step={STEP}&layer={LAYER}{word}")

@@ -3,13 +3,13 @@
 import json
 
 from anchorwatch.explorer.export import export
-from anchorwatch.explorer.opening import given, opened
+from anchorwatch.explorer.opening import from_memory, open_for_viewing
 from anchorwatch.explorer.tiles import Run
 
 
 def test_another_run_brings_the_cursor_into_it(look, serving, plain, causal):
     """The last step and token of A are not in the shorter run that is chosen in its place."""
-    url = serving([Run(given(plain)), Run(given(causal))])
+    url = serving([Run(from_memory(plain)), Run(from_memory(causal))])
     held = look(url)  # no error may be said
     page = held.go(f"{url}#v=1&with=1&step=7&layer=2&token=13")
     page.wait_for_selector("[data-panel=heads-difference] canvas[data-drawn]")
@@ -34,7 +34,7 @@ def lacking_parts(page):
 
 
 def test_a_view_that_fails_says_so_and_leaves_the_others(look, serving, plain):
-    url = serving([Run(given(plain))])
+    url = serving([Run(from_memory(plain))])
     held = look(url)
     lacking_parts(held.page)
     page = held.go(f"{url}#v=1&step=2&layer=1")
@@ -51,7 +51,7 @@ def test_a_view_that_fails_says_so_and_leaves_the_others(look, serving, plain):
 
 
 def test_an_error_that_nobody_caught_is_said(look, serving, plain):
-    url = serving([Run(given(plain))])
+    url = serving([Run(from_memory(plain))])
     held = look(url, quiet=False)
     page = held.go(f"{url}#v=1&step=2&layer=1")
     page.evaluate("() => void setTimeout(() => { throw new RangeError('too far') })")
@@ -61,7 +61,7 @@ def test_an_error_that_nobody_caught_is_said(look, serving, plain):
 
 
 def test_a_whole_run_is_shown_beside_one_that_cannot_be(look, serving, plain, foreign):
-    url = serving([Run(opened(foreign)), Run(given(plain))])
+    url = serving([Run(open_for_viewing(foreign)), Run(from_memory(plain))])
     page = look(url).go(f"{url}#v=1&step=2&layer=1")
     page.wait_for_selector("[data-panel=map] canvas[data-drawn]")
     said = page.locator(".notice.bad").inner_text()
@@ -72,7 +72,7 @@ def test_a_whole_run_is_shown_beside_one_that_cannot_be(look, serving, plain, fo
 
 
 def test_bytes_that_are_no_header_are_said(look, serving, plain):
-    url = serving([Run(given(plain)), Run(given(plain))])
+    url = serving([Run(from_memory(plain)), Run(from_memory(plain))])
     held = look(url)
     held.page.route("**/0/header.json", lambda route: route.fulfill(body="{"))
     page = held.go(f"{url}#v=1&step=2&layer=1")
@@ -83,8 +83,8 @@ def test_bytes_that_are_no_header_are_said(look, serving, plain):
 def test_without_a_script_the_page_says_what_it_needs(browser, serving, plain, tmp_path):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
-    file = export([Run(given(plain))], tmp_path / "page.html").as_uri()
-    for address in (file, serving([Run(given(plain))])):
+    file = export([Run(from_memory(plain))], tmp_path / "page.html").as_uri()
+    for address in (file, serving([Run(from_memory(plain))])):
         page.goto(address)
         assert "A script draws this page: allow it." in page.locator("body").inner_text()
     context.close()

@@ -3,7 +3,7 @@
 import pytest
 
 from anchorwatch.explorer.export import export
-from anchorwatch.explorer.opening import given
+from anchorwatch.explorer.opening import from_memory
 from anchorwatch.explorer.tiles import Run
 from anchorwatch.trace.escape import visible
 from shown import HOSTILE, hostile
@@ -12,7 +12,7 @@ from shown import HOSTILE, hostile
 @pytest.fixture(scope="module")
 def sent(tmp_path_factory):
     place = tmp_path_factory.mktemp("hostile") / "page.html"
-    return export([Run(given(hostile()))], place).as_uri()
+    return export([Run(from_memory(hostile()))], place).as_uri()
 
 
 def texts(page):

@@ -2,14 +2,14 @@
 
 import pytest
 
-from anchorwatch.explorer.opening import given
+from anchorwatch.explorer.opening import from_memory
 from anchorwatch.explorer.tiles import Run
 
 
 @pytest.fixture(scope="module")
 def two(serving, plain, causal):
     """The short run first: B has steps that no step of A is beside."""
-    return serving([Run(given(causal)), Run(given(plain))])
+    return serving([Run(from_memory(causal)), Run(from_memory(plain))])
 
 
 def reading(page, panel):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anchorwatch.explorer.export import export
-from anchorwatch.explorer.opening import given
+from anchorwatch.explorer.opening import from_memory
 from anchorwatch.explorer.tiles import Run
 
 PANELS = ("map", "layers", "text", "heads", "flow", "geometry", "exact")
@@ -108,7 +108,7 @@ def test_charts_of_lines_can_be_kept_as_svg(look, url, panel):
 
 
 def test_a_sent_page_makes_pictures(look, tmp_path, plain):
-    place = export([Run(given(plain))], tmp_path / "page.html").as_uri()
+    place = export([Run(from_memory(plain))], tmp_path / "page.html").as_uri()
     page = look(place).go(f"{place}#v=1&step=2&layer=1")
     assert image(kept(page, "map", "PNG")[1]).shape[0] > 400
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anchorwatch.explorer.export import export
-from anchorwatch.explorer.opening import given, opened
+from anchorwatch.explorer.opening import from_memory, open_for_viewing
 from anchorwatch.explorer.server import link
 from anchorwatch.explorer.tiles import Options, Run
 from planted import planted, random_maps
@@ -181,7 +181,7 @@ def test_two_runs_have_one_cursor(look, url, plain, causal):
 
 
 def test_the_difference_is_b_minus_a(look, serving, plain, causal):
-    url = serving([Run(given(plain)), Run(given(causal))])
+    url = serving([Run(from_memory(plain)), Run(from_memory(causal))])
     page = look(url).go(f"{url}#v=1&with=1&align=step&step=2&layer=1&token=3&scale=share")
     page.wait_for_selector("[data-panel=difference] canvas[data-drawn]")
     page.evaluate("settled()")
@@ -217,7 +217,7 @@ def test_layers_of_unequal_depth_are_matched_in_words(look, serving, plain):
     deep = planted(
         random_maps(np.random.default_rng(4), (8, 7, 2, 14)), prompt=4, source="lab/deep"
     )
-    url = serving([Run(given(plain)), Run(given(deep))])
+    url = serving([Run(from_memory(plain)), Run(from_memory(deep))])
     page = look(url).go(f"{url}#v=1&with=1&step=2&layer=1&head=3")
     page.wait_for_selector("[data-panel=difference] canvas[data-drawn]")
     words = page.locator(".align").inner_text()
@@ -248,7 +248,7 @@ def test_a_sent_difference_says_how_far_it_may_be_off(look, sent, plain, causal)
 
 def test_a_bin_opens_its_positions(look, serving):
     trace = small(steps=6, length=150)
-    url = serving([Run(given(trace), Options(columns=50))])
+    url = serving([Run(from_memory(trace), Options(columns=50))])
     held = look(url)
     page = held.go(f"{url}#v=1&with=none&step=2&layer=1&scale=share")
     assert "A column is 3 positions" in page.locator("[data-range]").inner_text()
@@ -277,7 +277,7 @@ def test_a_bin_opens_its_positions(look, serving):
 
 
 def test_a_sent_page_says_that_bins_stay_shut(look, tmp_path):
-    runs = [Run(given(small(steps=6, length=150)), Options(columns=50))]
+    runs = [Run(from_memory(small(steps=6, length=150)), Options(columns=50))]
     place = export(runs, tmp_path / "page.html").as_uri()
     page = look(place).go(f"{place}#v=1&step=2&layer=1&token=90")
     assert "this page holds no more" in page.locator("[data-range]").inner_text()
@@ -286,7 +286,7 @@ def test_a_sent_page_says_that_bins_stay_shut(look, tmp_path):
 @pytest.fixture(scope="module")
 def sent(tmp_path_factory, plain, causal):
     place = tmp_path_factory.mktemp("sent")
-    runs = [Run(given(plain)), Run(given(causal))]
+    runs = [Run(from_memory(plain)), Run(from_memory(causal))]
     return export(runs, place / "page.html"), export(runs, place / "site")
 
 
@@ -470,7 +470,7 @@ def test_a_server_that_stops_is_said(look, serving, plain, tmp_path):
     from shown import large
 
     path = large(steps=32, length=1024, layers=3, heads=4).write(tmp_path / "c.trace")
-    url = serving([Run(opened(path))])
+    url = serving([Run(open_for_viewing(path))])
     held = look(url, quiet=False)
     page = held.go(f"{url}#v=1&with=none&step=2&layer=1")
     page.wait_for_function("() => !document.querySelector('[data-panel=layers] [role=status]')")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anchorwatch.explorer.export import export
-from anchorwatch.explorer.opening import given
+from anchorwatch.explorer.opening import from_memory
 from anchorwatch.explorer.tiles import Options, Run
 from shown import small
 
@@ -19,13 +19,13 @@ def long():
 
 @pytest.fixture(scope="module")
 def asked(serving, long):
-    return serving([Run(given(long), Options(columns=50))])
+    return serving([Run(from_memory(long), Options(columns=50))])
 
 
 @pytest.fixture(scope="module")
 def sent(tmp_path_factory, long):
     place = tmp_path_factory.mktemp("binned") / "page.html"
-    return export([Run(given(long), Options(columns=50))], place).as_uri()
+    return export([Run(from_memory(long), Options(columns=50))], place).as_uri()
 
 
 def shares(trace, step=STEP):
@@ -122,7 +122,7 @@ def test_a_lift_is_of_one_position_or_not_offered(look, asked):
 @pytest.fixture(scope="module")
 def rounded(tmp_path_factory, plain):
     place = tmp_path_factory.mktemp("rounded") / "page.html"
-    return export([Run(given(plain)), Run(given(plain))], place).as_uri()
+    return export([Run(from_memory(plain)), Run(from_memory(plain))], place).as_uri()
 
 
 def test_tables_of_a_sent_page_mark_what_is_rounded(look, rounded):
@@ -152,7 +152,7 @@ def test_differences_of_a_sent_page_mark_what_is_rounded(look, rounded):
 
 
 def test_an_enlarged_text_of_two_runs_is_exact_too(look, serving, plain, causal):
-    url = serving([Run(given(plain)), Run(given(causal))])
+    url = serving([Run(from_memory(plain)), Run(from_memory(causal))])
     page = look(url).go(f"{url}#v=1&step=2&layer=1&token=3&panel=text")
     for side in "AB":
         page.wait_for_function(

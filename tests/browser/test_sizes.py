@@ -7,7 +7,7 @@ import pytest
 
 from anchorwatch.explorer import page as pages
 from anchorwatch.explorer.export import LIMIT_BYTES, export
-from anchorwatch.explorer.opening import given, opened
+from anchorwatch.explorer.opening import from_memory, open_for_viewing
 from anchorwatch.explorer.tiles import Run
 from shown import large
 
@@ -27,7 +27,7 @@ def parts(asked, url):
 
 def test_the_first_picture_takes_six_requests(look, serving, plain):
     """All others are kept waiting: no view needs more than frames and one layer to begin."""
-    url = serving([Run(given(plain))])
+    url = serving([Run(from_memory(plain))])
     held, waiting = look(url), []
     begun = (
         "",
@@ -59,7 +59,7 @@ def test_the_first_picture_takes_six_requests(look, serving, plain):
 
 
 def test_scrubbing_asks_for_rows_alone_and_only_where_it_stops(look, serving, plain):
-    url = serving([Run(given(plain))])
+    url = serving([Run(from_memory(plain))])
     held = look(url)
     page = held.go(f"{url}#v=1&with=none&step=0&layer=1")
     held.settle()
@@ -80,7 +80,7 @@ def test_our_script_is_small():
 @pytest.mark.slow
 def test_a_full_trace_is_sent_in_a_small_page(look, tmp_path):
     place = large().write(tmp_path / "large.trace")
-    sent = export([Run(opened(place))], tmp_path / "page.html")
+    sent = export([Run(open_for_viewing(place))], tmp_path / "page.html")
     assert sent.stat().st_size < LIMIT_BYTES
     held = look(sent.as_uri())
     held.go(f"{sent.as_uri()}#v=1&step=10&layer=6").wait_for_selector(MAP)
@@ -90,7 +90,7 @@ def test_a_full_trace_is_sent_in_a_small_page(look, tmp_path):
 @pytest.mark.slow
 def test_two_full_traces_are_compared_while_one_scrubs(look, serving, tmp_path):
     place = large().write(tmp_path / "large.trace")
-    url = serving([Run(opened(place)), Run(opened(place))])
+    url = serving([Run(open_for_viewing(place)), Run(open_for_viewing(place))])
     held = look(url)
     page = held.go(f"{url}#v=1&with=1&step=10&layer=6")
     page.wait_for_selector("[data-panel=difference] canvas[data-drawn]")
@@ -103,7 +103,7 @@ def test_two_full_traces_are_compared_while_one_scrubs(look, serving, tmp_path):
 @pytest.mark.slow
 def test_a_canvas_of_4096_tokens_is_binned_and_said(look, serving):
     trace = large(steps=128, length=4096, layers=8, heads=4, groups=("all",))
-    url = serving([Run(given(trace))])
+    url = serving([Run(from_memory(trace))])
     page = look(url).go(f"{url}#v=1&step=64&layer=7")
     assert "the token axis is binned 4:1" in page.locator(".about").inner_text()
     page.wait_for_function(DRAWN)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from anchorwatch import metrics
-from anchorwatch.explorer.opening import given
-from anchorwatch.explorer.packets import codes, decoded
-from anchorwatch.explorer.tables import gathered
+from anchorwatch.explorer.opening import from_memory
+from anchorwatch.explorer.packets import codes, decode_shares
+from anchorwatch.explorer.tables import read_tables
 from anchorwatch.explorer.tiles import Options, Run
 from anchorwatch.metrics import files
 
@@ -67,7 +67,7 @@ def test_the_sink_map_shows_the_numbers(look, url, plain, head, word):
     )
     page.evaluate("settled()")
     shares = shares_of(plain, 1, head).astype(np.float32)
-    shown = decoded(*codes(shares))
+    shown = decode_shares(*codes(shares))
     sinks = np.abs(shares) > 3.9 / 14  # hatched cells have other colours
     masked = plain.masked[:-1]  # and masked ones a dot in the middle
     cells = [(r, c) for r in range(6) for c in range(13) if not sinks[r, c] and not masked[r, c]]
@@ -163,7 +163,7 @@ def test_heads_show_a_table_with_its_null(look, serving, plain, tmp_path):
     place = files.save(table, tmp_path / "taken.csv")
     types = metrics.head_types([plain])
     more = files.save(types, tmp_path / "types.csv")
-    url = serving([Run(given(plain), Options(tables=tuple(gathered([place, more]))))])
+    url = serving([Run(from_memory(plain), Options(tables=tuple(read_tables([place, more]))))])
     row = table[(table["layer"] == 2) & (table["head"] == 1) & (table["null"] > 0)].iloc[0]
     page = look(url).go(f"{url}#v=1&with=none&step=5&layer=2&head=1")
     page.wait_for_function(

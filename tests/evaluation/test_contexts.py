@@ -94,7 +94,7 @@ def test_lists_of_names():
 
 @given(items, counts, kinds, st.integers(0, 3))
 def test_gold_among_distractors(item, count, kind, seed):
-    shown = context(f"gold+{count}{kind}").shown(item, seed=seed)
+    shown = context(f"gold+{count}{kind}").apply(item, seed=seed)
     assert len(shown.passages) == count + 1 and len(golds(shown)) == 1
     assert {p.kind for p in shown.passages} <= {"gold", kind or "random"}
     assert len({p.text for p in shown.passages}) == count + 1
@@ -104,38 +104,38 @@ def test_gold_among_distractors(item, count, kind, seed):
 @given(items, kinds, st.integers(0, 3))
 def test_fewer_distractors_are_among_more(item, kind, seed):
     def others(count):
-        shown = context(f"gold+{count}{kind}").shown(item, seed=seed)
+        shown = context(f"gold+{count}{kind}").apply(item, seed=seed)
         return [p.text for p in shown.passages if not p.gold]
 
     assert others(4)[:2] == others(2) and others(2)[:1] == others(1)
-    at_three = context(f"gold@3/4{kind}").shown(item, seed=seed)
+    at_three = context(f"gold@3/4{kind}").apply(item, seed=seed)
     assert [p.text for p in at_three.passages if not p.gold] == others(4)[:3]
 
 
 @given(items, st.integers(1, 5))
 def test_the_sweep_moves_nothing_but_the_gold(item, place):
-    shown = context(f"gold@{place}/5").shown(item)
+    shown = context(f"gold@{place}/5").apply(item)
     assert golds(shown) == [place]
-    first = context("gold@1/5").shown(item)
+    first = context("gold@1/5").apply(item)
     assert [p for p in shown.passages if not p.gold] == list(first.passages[1:])
 
 
 def test_gold_is_placed_anywhere_alike():
     places = [
-        golds(context("gold+1").shown(item, seed=seed))[0] for item in ONE for seed in range(20)
+        golds(context("gold+1").apply(item, seed=seed))[0] for item in ONE for seed in range(20)
     ]
     assert 0.4 < sum(place == 1 for place in places) / len(places) < 0.6
 
 
 @given(items)
 def test_irrelevant_share(item):
-    shown = context("irrelevant3/5").shown(item)
+    shown = context("irrelevant3/5").apply(item)
     assert sorted(p.kind for p in shown.passages) == ["gold", "hard"] + ["random"] * 3
 
 
 @given(chains, st.sampled_from(LAYOUTS), st.integers(0, 5))
 def test_layouts_of_two_hops(item, layout, count):
-    shown = context(f"{layout}+{count}").shown(item)
+    shown = context(f"{layout}+{count}").apply(item)
     hops = [p.hop for p in shown.passages]
     first, second = hops.index(1), hops.index(2)
     assert (first < second) == ("reversed" not in layout)
@@ -143,19 +143,19 @@ def test_layouts_of_two_hops(item, layout, count):
     assert apart == (count + 1 if layout.startswith("far") else 1)
     assert len(hops) == count + 2
     assert abs((first + second) - (count + 1)) <= 1, "the same mean place in all layouts"
-    straight = context(f"adjacent+{count}").shown(item)
+    straight = context(f"adjacent+{count}").apply(item)
     assert {p.text for p in shown.passages} == {p.text for p in straight.passages}
 
 
 @given(items, st.integers(1, 3))
 def test_shuffling_keeps_what_there_is(item, which):
-    shown = context(f"open6~shuffle{which}").shown(item)
+    shown = context(f"open6~shuffle{which}").apply(item)
     assert sorted(p.text for p in shown.passages) == sorted(p.text for p in item.passages[:6])
 
 
 def test_orders_differ():
     orders = {
-        tuple(p.text for p in context(f"open6~shuffle{which}").shown(ONE[0]).passages)
+        tuple(p.text for p in context(f"open6~shuffle{which}").apply(ONE[0]).passages)
         for which in range(1, 9)
     }
     assert len(orders) > 5
@@ -163,7 +163,7 @@ def test_orders_differ():
 
 @given(items, st.integers(0, 100))
 def test_typos_spare_the_answer(item, percent):
-    plain, noisy = context("gold+1").shown(item), context(f"gold+1~typos{percent}").shown(item)
+    plain, noisy = context("gold+1").apply(item), context(f"gold+1~typos{percent}").apply(item)
     assert noisy.answers == item.answers
     kept = [p for p in noisy.passages if p.gold]
     assert holds(kept[0].text, item.answers) == holds(evidence(item)[0].text, item.answers)
@@ -186,7 +186,7 @@ def test_typos_spare_the_answer(item, percent):
 def test_typos_spare_answers_with_marks(answer, text):
     item = Item("Which?", (answer,), (Passage(text, True, 1, "gold"),))
     for seed in range(20):
-        shown = context("gold~typos100").shown(item, seed=seed).passages[0].text
+        shown = context("gold~typos100").apply(item, seed=seed).passages[0].text
         assert shown != text
         for word in re.findall(r"[^\W_]{2,}", answer):
             assert shown.casefold().count(word.casefold()) == text.casefold().count(word.casefold())
@@ -198,31 +198,31 @@ def _words(item):
 
 
 def test_more_typos_keep_the_fewer():
-    less, more = (_words(context(f"gold~typos{n}").shown(ONE[1])) for n in (20, 60))
-    clean = _words(context("gold").shown(ONE[1]))
+    less, more = (_words(context(f"gold~typos{n}").apply(ONE[1])) for n in (20, 60))
+    clean = _words(context("gold").apply(ONE[1]))
     for before, few, many in zip(clean, less, more, strict=True):
         assert few in (before, many)
 
 
 def test_a_paraphrase_is_its_maker_s_or_a_frame():
     for item in ONE:
-        shown = context("gold~paraphrase").shown(item)
+        shown = context("gold~paraphrase").apply(item)
         assert shown.question != item.question
         assert shown.question in item.metadata["paraphrases"]
     bare = dataclasses.replace(ONE[0], metadata={})
-    assert bare.question in context("closed~paraphrase").shown(bare).question
+    assert bare.question in context("closed~paraphrase").apply(bare).question
 
 
 @given(st.permutations(range(8)), st.integers(0, 3))
 def test_no_item_depends_on_another(order, seed):
     chosen = [context("gold+3~shuffle~typos20"), context("gold+3~paraphrase")]
-    alone = {at: [one.shown(ONE[at], seed=seed) for one in chosen] for at in range(8)}
+    alone = {at: [one.apply(ONE[at], seed=seed) for one in chosen] for at in range(8)}
     for at in order:
-        assert [one.shown(ONE[at], seed=seed) for one in chosen] == alone[at]
+        assert [one.apply(ONE[at], seed=seed) for one in chosen] == alone[at]
 
 
 def test_seeds_differ():
-    shown = {context("gold+4").shown(ONE[0], seed=seed).passages for seed in range(10)}
+    shown = {context("gold+4").apply(ONE[0], seed=seed).passages for seed in range(10)}
     assert len(shown) > 5
 
 
@@ -240,16 +240,16 @@ POOL = ["It is in the bay.", "Fog is wet.", "A bay is a bay.", "Rope is long.", 
 
 
 def test_items_without_random_distractors_borrow_some():
-    shown = context("gold+3").shown(FILE, POOL)
+    shown = context("gold+3").apply(FILE, POOL)
     borrowed = {p.text for p in shown.passages if not p.gold}
     assert borrowed == {"Fog is wet.", "Rope is long.", "Salt."}, "never one with the answer"
-    assert golds(context("gold@2/3").shown(FILE, POOL)) == [2]
+    assert golds(context("gold@2/3").apply(FILE, POOL)) == [2]
     assert [p.text for p in evidence(FILE)] == ["It is in the bay."], "one gold of each hop"
     marked = ["The bay\u2019s fog.", "A bay-side inn.", "\u201cBay\u201d it said."]
     with pytest.raises(ItemError, match="it has 0 random distractors"):
-        context("gold+1").shown(FILE, marked)
+        context("gold+1").apply(FILE, marked)
     yes = dataclasses.replace(FILE, answers=("no",))
-    context("gold+2").shown(yes, ["there is no wind", "no rope"])
+    context("gold+2").apply(yes, ["there is no wind", "no rope"])
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_items_without_random_distractors_borrow_some():
 )  # fmt: skip
 def test_items_that_cannot_be_shown_so(name, item, says):
     with pytest.raises(ItemError, match=says):
-        context(name).shown(item, POOL)
+        context(name).apply(item, POOL)
 
 
 def test_who_needs_a_pool():

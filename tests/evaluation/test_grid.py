@@ -73,7 +73,7 @@ def test_a_row_says_what_a_run_of_its_own_says(asked):
     items = {key: item for key, item in _keyed(5)}
     for row in found.itertuples():
         model = load(row.model)
-        shown = context("gold+1").shown(items[row.item])
+        shown = context("gold+1").apply(items[row.item])
         trace = aw.run(
             model, shown.prompt(), SHORT[row.kind], probes=(), edits=EDITS[row.edit],
             seed=Draw("run", 0, row.item).word() >> 1,
@@ -465,7 +465,7 @@ def test_masks_after_the_answer():
         [mdm, arm], "synthetic/one-hop", contexts="gold,gold~masks16", decoding=SHORT, limit=3
     )
     key, item = _keyed(3)[0]
-    ids = mdm.encode(context("gold").shown(item).prompt())
+    ids = mdm.encode(context("gold").apply(item).prompt())
     taken = list(islice(aw.steps(mdm, ids, longer), 4))
     assert all((step.canvas[-16:] == mdm.mask_id).all() for step in taken)
     after = taken[-1].canvas.copy()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import anchorwatch as aw
 from anchorwatch.evaluation import estimators, loglikelihood, loglikelihoods
 from anchorwatch.evaluation.estimators import METHODS, draws, estimate, every_set
-from anchorwatch.models.fits import fitted
+from anchorwatch.models.fits import fit_addition
 from anchorwatch.models.load import load as load_afresh
 from checkpoints import lit_gpt_tensors, trained, without_parts, write
 from references import likelihood as slow
@@ -120,7 +120,7 @@ def check_likelihoods(model, twin, prompt, answer, edits=()):
 
 def by_hand(model, part):
     """The model with a part as published or by its formula, on a network that has none."""
-    network, fit = model.network, fitted(part, model)
+    network, fit = model.network, fit_addition(part, model)
 
     def rows(ids):
         everyone = torch.ones(len(ids), len(ids), dtype=torch.bool)
@@ -187,7 +187,7 @@ def test_parts_of_an_edited_autoregressive_model_are_scored_too():
     causal = torch.ones(len(canvas), len(canvas), dtype=torch.bool).tril()
     with torch.no_grad():
         rows = slow_parts.with_sinks(
-            model.network, canvas, fitted(part, model).embedding, visible=causal
+            model.network, canvas, fit_addition(part, model).embedding, visible=causal
         )
     each = torch.log_softmax(rows.double(), dim=-1)[len(PROMPT) - 1 : -1]
     expected = float(each.gather(-1, torch.tensor(ANSWER)[:, None]).sum())

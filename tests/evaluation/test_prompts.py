@@ -12,7 +12,7 @@ from anchorwatch.errors import ItemError, PromptError, SpecError
 from anchorwatch.evaluation import prompts
 from anchorwatch.evaluation.asking import question
 from anchorwatch.evaluation.contexts import context
-from anchorwatch.evaluation.prompts import TEMPLATES, Template, extracted, template, until_end
+from anchorwatch.evaluation.prompts import TEMPLATES, Template, extract_answer, template, until_end
 from anchorwatch.evaluation.synthetic import Item, Passage
 from anchorwatch.evaluation.tasks import task
 from strategies import load
@@ -23,13 +23,13 @@ CHAIN = next(iter(task("synthetic/two-hop")))
 
 def test_the_default_is_the_items_own_prompt():
     for name in ("closed", "gold", "gold+3"):
-        shown = context(name).shown(ITEM)
-        asked = template("plain").asked(shown)
+        shown = context(name).apply(ITEM)
+        asked = template("plain").render(shown)
         assert asked.text == shown.prompt()
         assert dict(asked.regions) == shown.regions()
-        assert template("plain", chat=True).asked(shown).text == shown.message()
-    shown = context("far+2").shown(CHAIN)
-    assert dict(template("plain").asked(shown).regions) == shown.regions()
+        assert template("plain", chat=True).render(shown).text == shown.message()
+    shown = context("far+2").apply(CHAIN)
+    assert dict(template("plain").render(shown).regions) == shown.regions()
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -40,24 +40,24 @@ def test_every_part_stands_where_it_is_said_to(name, passages, asks):
     """Also where a text spells `{question}` or braces of its own."""
     passages = [*passages, "{question} {passages} {text} {n} {"][: len(passages)]
     item = Item(asks, ("a",), tuple(Passage(text, at == 1, 1) for at, text in enumerate(passages)))
-    asked = template(name).asked(item)
+    asked = template(name).render(item)
     assert asked.text[slice(*asked.regions["question"])] == asks
     for region, passage in zip(prompts.region_names(item.passages), item.passages, strict=True):
         assert asked.text[slice(*asked.regions[region])] == passage.text
 
 
 def test_the_papers_prompts():
-    closed = context("closed").shown(ITEM)
+    closed = context("closed").apply(ITEM)
     rules, examples = template("floating-rules"), template("floating-examples")
     for one in (rules, examples):
-        assert "Passage 1:\nNo relevant context available." in one.asked(closed).text
-        shown = context("gold+1").shown(ITEM)
-        text = one.asked(shown).text
+        assert "Passage 1:\nNo relevant context available." in one.render(closed).text
+        shown = context("gold+1").apply(ITEM)
+        text = one.render(shown).text
         assert f"Passage 2:\n{shown.passages[1].text}" in text
         assert text.index(shown.passages[1].text) < text.index(ITEM.question)
-    assert rules.asked(closed).text.endswith(f"Question: {ITEM.question}\nShort Answer:")
-    assert examples.asked(closed).text.count("\nAnswer:") == 4, "three worked examples"
-    assert examples.asked(closed).text.endswith(f"Question: {ITEM.question}\nAnswer:")
+    assert rules.render(closed).text.endswith(f"Question: {ITEM.question}\nShort Answer:")
+    assert examples.render(closed).text.count("\nAnswer:") == 4, "three worked examples"
+    assert examples.render(closed).text.endswith(f"Question: {ITEM.question}\nAnswer:")
 
 
 def test_several_golds_have_names_of_their_own():
@@ -78,13 +78,13 @@ def test_several_golds_have_names_of_their_own():
     ],
 )
 def test_an_answer_ends_at_the_first_stop(written, said):
-    assert extracted(written, template("plain")) == said
+    assert extract_answer(written, template("plain")) == said
 
 
 def test_other_stops():
     one = Template("mine", "{passages}{question}", stops=("Question:", "END"))
-    assert extracted("Oslo\nor so END Question:", one) == "Oslo\nor so"
-    assert extracted("Oslo", Template("mine", "{passages}{question}", stops=())) == "Oslo"
+    assert extract_answer("Oslo\nor so END Question:", one) == "Oslo\nor so"
+    assert extract_answer("Oslo", Template("mine", "{passages}{question}", stops=())) == "Oslo"
 
 
 def test_what_is_written_after_an_end_token_is_not_read():
@@ -108,7 +108,7 @@ def test_templates_that_are_none(fields, says):
     with pytest.raises(SpecError, match="expected one of plain, floating-rules, floating-examples"):
         template("paper")
     with pytest.raises(SpecError, match=r"put \{passages\} first"):
-        Template("mine", "{question}{passages}").asked(ITEM)
+        Template("mine", "{question}{passages}").render(ITEM)
 
 
 def starting(vocabulary, chat_template=None):
@@ -144,9 +144,9 @@ class Speaker:
         self.specials = Specials(bos_id=0, end_ids=ends, mask_id=None)
 
     def encode(self, prompt):
-        from anchorwatch.models.prompts import encoded
+        from anchorwatch.models.prompts import encode_prompt
 
-        return encoded(prompt, self.tokenizer, "speaker")
+        return encode_prompt(prompt, self.tokenizer, "speaker")
 
 
 CHAT = "{{ bos_token }}{% for m in messages %}[{{ m.content }}]{% endfor %}"
@@ -183,7 +183,7 @@ def test_a_start_token_that_also_ends_texts_may_stand_inside():
 @pytest.mark.parametrize("name", ["tiny/llada", "tiny/arm"])
 @pytest.mark.parametrize("chat", [False, True])
 def test_parts_become_token_positions(name, chat):
-    model, shown = load(name), context("gold+2").shown(ITEM)
+    model, shown = load(name), context("gold+2").apply(ITEM)
     asked = question(model, template("plain", chat=chat), "k", shown, parts=True)
     assert list(asked.regions) == [*prompts.region_names(shown.passages), "question"]
     for part, text in zip(asked.regions, [*(p.text for p in shown.passages), ITEM.question], strict=True):  # fmt: skip
@@ -192,7 +192,7 @@ def test_parts_become_token_positions(name, chat):
 
 
 def test_both_families_get_the_same_text():
-    shown = context("gold+2").shown(ITEM)
+    shown = context("gold+2").apply(ITEM)
     one, other = (
         question(load(name), template("plain"), "k", shown, parts=False).ids
         for name in ("tiny/llada", "tiny/arm")

@@ -182,7 +182,7 @@ def test_scores_are_shares_and_ordered(prediction, answers):
 
 @given(texts, some, texts)
 def test_an_answer_more_never_costs(prediction, answers, other):
-    left = [one for one in answers if scores.normalised(one)]
+    left = [one for one in answers if scores.normalise_text(one)]
     assume(left)  # of nothing alone, another answer takes its place
     before, after = (scores.score_all(prediction, one) for one in (left, [*left, other]))
     for name in scores.SCORES:
@@ -192,17 +192,17 @@ def test_an_answer_more_never_costs(prediction, answers, other):
 
 @given(texts)
 def test_normalising_twice_changes_little_and_spelling_nothing(text):
-    once = scores.normalised(text)
+    once = scores.normalise_text(text)
     assert once == " ".join(once.split())
     assert not set(once) & set(string.punctuation)
-    assert scores.normalised(unicodedata.normalize("NFD", text)) == scores.normalised(
+    assert scores.normalise_text(unicodedata.normalize("NFD", text)) == scores.normalise_text(
         unicodedata.normalize("NFC", text)
     )
 
 
 def slow_f1(prediction, answer):
     """Word by word: each word of the prediction uses up one of the answer."""
-    said, right = scores.normalised(prediction).split(), scores.normalised(answer).split()
+    said, right = scores.normalise_text(prediction).split(), scores.normalise_text(answer).split()
     if not said or not right:
         return float(said == right)
     left, met = list(right), 0
@@ -219,14 +219,14 @@ sentences = words.map(" ".join)
 
 @given(sentences, st.lists(sentences, min_size=1, max_size=3))
 def test_f1_against_its_slow_twin(prediction, answers):
-    right = [one for one in answers if scores.normalised(one)] or answers[:1]
+    right = [one for one in answers if scores.normalise_text(one)] or answers[:1]
     expected = max(slow_f1(prediction, answer) for answer in right)
     assert scores.token_f1(prediction, answers) == pytest.approx(expected, rel=1e-12)
 
 
 @given(sentences, sentences)
 def test_whole_words_against_a_walk_over_places(prediction, answer):
-    said, right = scores.normalised(prediction).split(), scores.normalised(answer).split()
+    said, right = scores.normalise_text(prediction).split(), scores.normalise_text(answer).split()
     places = range(len(said) - len(right) + 1)
     there = any(said[at : at + len(right)] == right for at in places) if right else not said
     assert scores.containment(prediction, [answer]) == float(there)

@@ -12,7 +12,7 @@ from anchorwatch import stats
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation import context_effects as effects
 from anchorwatch.evaluation import curves, tables
-from anchorwatch.evaluation.results import Results, made
+from anchorwatch.evaluation.results import Results, build_results
 from anchorwatch.evaluation.scores import score_all
 from tolerances import STATISTIC
 
@@ -42,7 +42,7 @@ def results_of(cells, lost=()):
                  "item": f"item {at:03}", "prediction": said, "answers": [answer], "unfit": unfit,
                  "narrow": 0, "cell": cell, "misled": np.nan, "task": "planted", **scores}
             )  # fmt: skip
-    return made(rows, manifests, {})
+    return build_results(rows, manifests, {})
 
 
 def share(count, of):
@@ -392,7 +392,7 @@ def test_one_source_with_other_weights_has_two_names():
     rows = [{"model": "m", "kind": "mdm", "context": "gold", "edit": "none", "item": "i", "cell": c,
              "unfit": "", "narrow": 0} for c in "ab"]  # fmt: skip
     held = {c: {"model": {"source": "m", "weights": c * 10}} for c in "ab"}
-    assert list(made(rows, held, {}).rows.model) == ["m@aaaaaaaa", "m@bbbbbbbb"]
+    assert list(build_results(rows, held, {}).rows.model) == ["m@aaaaaaaa", "m@bbbbbbbb"]
     assert isinstance(Results(pd.DataFrame(rows), held), Results)
 
 

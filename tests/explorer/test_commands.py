@@ -19,7 +19,7 @@ from anchorwatch.cli import view as cli_view
 from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.explorer import packets, server
-from anchorwatch.explorer.opening import given
+from anchorwatch.explorer.opening import from_memory
 from anchorwatch.explorer.tiles import MissingError, Run
 from command import COMMAND, ENV, one_line_of, type_in
 from shown import small
@@ -145,9 +145,9 @@ def test_view_with_a_model_measures_maps_on_demand(tmp_path):
     trace = aw.run(model, "the anchor", aw.decoding.LowConfidence(4), probes=())
     probe = aw.probes.pattern(layers=[1], heads=[2], steps=[3])
     wanted = aw.replay(model, trace, [probe])["pattern"].values[0]
-    ((replay, why),) = cli_view._replays("tiny/llada", [given(trace)])
+    ((replay, why),) = cli_view._replays("tiny/llada", [from_memory(trace)])
     assert why == ""
-    run = Run(given(trace), replay=replay)
+    run = Run(from_memory(trace), replay=replay)
     assert run.header()["on_demand"]["maps"]
     np.testing.assert_array_equal(packets.unpack(run.packet("map-3-1-2"))[0]["map"], wanted)
 

@@ -15,8 +15,8 @@ import anchorwatch as aw
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.explorer import export as exports
 from anchorwatch.explorer import packets, page, tiles
-from anchorwatch.explorer.export import chosen, export, whole
-from anchorwatch.explorer.opening import Opened, given, opened
+from anchorwatch.explorer.export import choose_layers, export, whole
+from anchorwatch.explorer.opening import OpenedTrace, from_memory, open_for_viewing
 from anchorwatch.explorer.tiles import MissingError, Run
 from planted import planted, random_maps
 from shown import HOSTILE, hostile, large, small
@@ -55,7 +55,7 @@ def packet_of(held, key):
 
 
 def test_a_page_holds_what_the_server_would_give():
-    run = Run(given(small()))
+    run = Run(from_memory(small()))
     (held,) = data_of(whole([run]))["runs"]
     assert held["packets"].keys() == set(run.keys())
     for key in ("frames", "null-0-0", "layer-0", "layer-2"):
@@ -67,11 +67,11 @@ def test_a_page_holds_what_the_server_would_give():
 
 
 def test_a_page_is_the_same_each_time():
-    assert whole([Run(given(small()))]) == whole([Run(given(small()))])
+    assert whole([Run(from_memory(small()))]) == whole([Run(from_memory(small()))])
 
 
 def test_a_page_asks_nobody_for_anything():
-    text = whole([Run(given(small()))])
+    text = whole([Run(from_memory(small()))])
     elements = Elements(text)
     for tag, attrs in elements.found:
         assert not attrs.get("src"), tag
@@ -89,7 +89,7 @@ def test_a_page_asks_nobody_for_anything():
 
 
 def test_hostile_text_is_text():
-    text = whole([Run(given(hostile()))])
+    text = whole([Run(from_memory(hostile()))])
     tags = [tag for tag, _ in Elements(text).found]
     assert tags.count("script") == 2
     assert not {"img", "svg"} & set(tags)
@@ -108,7 +108,7 @@ def test_hostile_text_is_text():
 
 @pytest.mark.parametrize("text", [*HOSTILE[:-1], "&lt;/script&gt;", "\\u003c/script>"])
 def test_embedded_json_comes_back_and_ends_nothing(text):
-    spelled = page.embedded({"a": text, text[:9]: 1})
+    spelled = page.to_script_json({"a": text, text[:9]: 1})
     assert json.loads(spelled) == {"a": text, text[:9]: 1}
     assert not set("<>&\u2028\u2029") & set(spelled)
     assert spelled.isascii()
@@ -116,7 +116,7 @@ def test_embedded_json_comes_back_and_ends_nothing(text):
 
 def test_what_is_left_out_is_said():
     trace = large(steps=4, length=40, layers=20, heads=2)
-    (held,) = data_of(whole([Run(given(trace))]))["runs"]
+    (held,) = data_of(whole([Run(from_memory(trace))]))["runs"]
     told = held["header"]
     said = " ".join(told["left_out"])
     assert "16 of 20 layers are in this page" in said
@@ -128,7 +128,7 @@ def test_what_is_left_out_is_said():
 
 
 def test_layers_can_be_named():
-    run = Run(given(small()))
+    run = Run(from_memory(small()))
     (held,) = data_of(whole([run], layers=[2, 0]))["runs"]
     assert held["header"]["layers"] == [0, 2]
     with pytest.raises(SpecError, match=r"layer 3 is not in .*: it has 0 to 2"):
@@ -136,12 +136,12 @@ def test_layers_can_be_named():
 
 
 def test_a_full_trace_fits(tmp_path):
-    path = export([Run(given(large(layers=16)))], tmp_path / "page.html")
+    path = export([Run(from_memory(large(layers=16)))], tmp_path / "page.html")
     assert 100_000 < path.stat().st_size < exports.LIMIT_BYTES
 
 
 def test_layers_go_until_it_fits(monkeypatch):
-    run = Run(given(large(steps=16, length=512, layers=8, heads=4)))
+    run = Run(from_memory(large(steps=16, length=512, layers=8, heads=4)))
     full = len(whole([run]))
     monkeypatch.setattr(exports, "LIMIT_BYTES", full - 1)
     text = whole([run])
@@ -157,7 +157,7 @@ def test_layers_go_until_it_fits(monkeypatch):
 @pytest.mark.parametrize("count", [1, 2, 5, 16, 17, 32, 80])
 @pytest.mark.parametrize("most", [1, 2, 7, 16])
 def test_chosen_layers_are_spread_from_first_to_last(count, most):
-    held = chosen(count, most)
+    held = choose_layers(count, most)
     assert len(held) == min(count, most)
     assert held == sorted(set(held))
     assert held[-1] == count - 1
@@ -165,7 +165,7 @@ def test_chosen_layers_are_spread_from_first_to_last(count, most):
 
 
 def test_a_folder_has_every_packet_as_a_file(tmp_path):
-    run = Run(given(small()))
+    run = Run(from_memory(small()))
     folder = export([run], tmp_path / "site")
     assert sorted(p.name for p in folder.iterdir()) == ["app.css", "app.js", "data", "index.html"]
     for key in [*run.keys()]:
@@ -177,7 +177,7 @@ def test_a_folder_has_every_packet_as_a_file(tmp_path):
 
 
 def test_a_folder_asks_nobody_but_its_server(tmp_path):
-    text = (export([Run(given(hostile()))], tmp_path / "site") / "index.html").read_text()
+    text = (export([Run(from_memory(hostile()))], tmp_path / "site") / "index.html").read_text()
     elements = Elements(text)
     (policy,) = [a["content"] for t, a in elements.found if a.get("http-equiv")]
     held = dict(one.strip().split(" ", 1) for one in policy.split(";"))
@@ -198,12 +198,12 @@ def test_exact_maps_of_the_trace_are_in_the_page(monkeypatch):
         aw.decoding.LowConfidence(4),
         probes=[*aw.probes.DEFAULT, aw.probes.pattern(layers=[1], heads=[0, 1], steps=[2])],
     )
-    (held,) = data_of(whole([Run(given(trace))]))["runs"]
+    (held,) = data_of(whole([Run(from_memory(trace))]))["runs"]
     assert held["header"]["maps"] == [[2, 1, 0], [2, 1, 1]]
     wanted = trace["pattern"].values[0]
     np.testing.assert_array_equal(packet_of(held, "map-2-1-0")[0]["map"], wanted)
     monkeypatch.setattr(exports, "MOST_MAPS_BYTES", 10)
-    (held,) = data_of(whole([Run(given(trace))]))["runs"]
+    (held,) = data_of(whole([Run(from_memory(trace))]))["runs"]
     assert held["header"]["maps"] == []
     assert "2 of 2 exact maps are too large" in " ".join(held["header"]["left_out"])
 
@@ -214,8 +214,8 @@ def test_exact_maps_that_do_not_fit_are_counted_and_those_that_do_are_kept(monke
     more = {"pattern": (("pick", "query", "key"), maps[1:4, 1, 0])} | {
         f"pick_{name}": (("pick",), np.array(at, np.int32)) for name, at in picks.items()
     }
-    run = Run(given(planted(maps, prompt=3, more=more)))
-    one = len(exports._packed(run, "map-1-1-0"))
+    run = Run(from_memory(planted(maps, prompt=3, more=more)))
+    one = len(exports._pack(run, "map-1-1-0"))
     monkeypatch.setattr(exports, "MOST_MAPS_BYTES", one + 10)
     said, read = [], []
     made = Run.map
@@ -253,7 +253,7 @@ def test_a_part_that_cannot_be_read_is_left_out_and_said(monkeypatch, tmp_path, 
     flow = np.zeros((8, 3, 4, 2, 2), np.float32)
     dims = ("step", "layer", "head", "query_region", "key_region")
     regions = {"a": range(2), "b": range(2, 14)}
-    run = Run(given(small(more={"region_flow": (dims, flow)}, regions=regions)))
+    run = Run(from_memory(small(more={"region_flow": (dims, flow)}, regions=regions)))
     failing(monkeypatch, "layer-1", "flow")
     said = []
     path = export([run], tmp_path / out, say=said.append)
@@ -274,7 +274,7 @@ def test_a_part_that_cannot_be_read_is_left_out_and_said(monkeypatch, tmp_path, 
 
 
 def test_a_measure_that_cannot_be_read_is_left_out_and_said(monkeypatch, tmp_path):
-    run = Run(given(large(steps=4, length=40, layers=2, heads=2)))
+    run = Run(from_memory(large(steps=4, length=40, layers=2, heads=2)))
 
     def gone(self, at):
         raise TraceError("entropy/c.0.0.0 has gone")
@@ -290,7 +290,7 @@ def test_a_measure_that_cannot_be_read_is_left_out_and_said(monkeypatch, tmp_pat
 
 def test_a_trace_that_goes_while_it_is_exported_is_said_without_its_path(tmp_path):
     path = large(steps=32, length=1024, layers=2, heads=4).write(tmp_path / "c.trace")
-    run = Run(opened(path))
+    run = Run(open_for_viewing(path))
     shutil.rmtree(path)
     text = whole([run])
     (held,) = data_of(text)["runs"]
@@ -305,7 +305,7 @@ def test_a_trace_that_goes_while_it_is_exported_is_said_without_its_path(tmp_pat
 def test_a_run_without_frames_is_in_the_page_with_why(monkeypatch, tmp_path):
     failing(monkeypatch, "frames")
     said = []
-    path = export([Run(given(small()))], tmp_path / "page.html", say=said.append)
+    path = export([Run(from_memory(small()))], tmp_path / "page.html", say=said.append)
     (held,) = data_of(path.read_text())["runs"]
     assert "frames" not in held["header"]
     assert "frames has gone" in " ".join(held["header"]["damage"])
@@ -313,7 +313,7 @@ def test_a_run_without_frames_is_in_the_page_with_why(monkeypatch, tmp_path):
 
 
 def test_a_folder_has_all_layers_unless_asked(tmp_path):
-    run = Run(given(large(steps=4, length=40, layers=20, heads=2)))
+    run = Run(from_memory(large(steps=4, length=40, layers=20, heads=2)))
     for name, layers in (("all", None), ("some", [3, 19])):
         folder = export([run], tmp_path / name, layers=layers)
         told = json.loads((folder / "data" / "0" / "header.json").read_text())
@@ -324,7 +324,7 @@ def test_a_folder_has_all_layers_unless_asked(tmp_path):
 
 
 def test_named_layers_are_all_in_the_page_or_it_is_refused(monkeypatch):
-    run = Run(given(large(steps=4, length=40, layers=20, heads=2)))
+    run = Run(from_memory(large(steps=4, length=40, layers=20, heads=2)))
     (held,) = data_of(whole([run], layers=range(18)))["runs"]
     assert held["header"]["layers"] == list(range(18))
     monkeypatch.setattr(exports, "LIMIT_BYTES", len(whole([run], layers=range(18))) - 1)
@@ -334,14 +334,14 @@ def test_named_layers_are_all_in_the_page_or_it_is_refused(monkeypatch):
 
 
 def test_a_run_that_cannot_be_shown_is_in_the_page_with_why():
-    broken = Opened("b.trace", None, ("canvas/c.0.0 is missing",))
-    held = data_of(whole([Run(given(small())), Run(broken)]))["runs"]
+    broken = OpenedTrace("b.trace", None, ("canvas/c.0.0 is missing",))
+    held = data_of(whole([Run(from_memory(small())), Run(broken)]))["runs"]
     assert held[1]["header"]["damage"] == ["canvas/c.0.0 is missing"]
 
 
 def test_a_page_never_holds_a_path(tmp_path):
     path = small().write(tmp_path / "a.trace")
-    assert str(tmp_path) not in whole([Run(opened(path))])
+    assert str(tmp_path) not in whole([Run(open_for_viewing(path))])
 
 
 def test_a_notebook_gets_a_frame_that_reaches_nothing():
@@ -380,7 +380,7 @@ def test_a_notebook_says_what_is_wrong_with_a_trace(tmp_path, monkeypatch):
 def test_a_page_that_was_not_built_says_how(monkeypatch, tmp_path):
     monkeypatch.setattr(page, "files", lambda _: tmp_path)
     with pytest.raises(page.PageError, match="make web"):
-        whole([Run(given(small()))])
+        whole([Run(from_memory(small()))])
 
 
 def test_the_script_is_small():

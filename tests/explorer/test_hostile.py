@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anchorwatch.explorer import packets
-from anchorwatch.explorer.opening import given
+from anchorwatch.explorer.opening import from_memory
 from anchorwatch.explorer.tiles import Run
 from anchorwatch.trace import render_terminal as show
 from anchorwatch.trace.escape import visible
@@ -29,7 +29,7 @@ def texts(node):
 
 
 def test_no_text_of_a_header_is_more_than_text():
-    told = Run(given(hostile())).header()
+    told = Run(from_memory(hostile())).header()
     for text in texts(told):
         assert not CONTROLS.search(text), ascii(text)
     assert len(json.dumps(told)) < 200_000  # a token of a megabyte is clipped
@@ -66,7 +66,7 @@ def test_a_notebook_has_one_frame_whatever_tokens_say():
 
 def test_a_hundred_thousand_tokens_are_binned():
     trace = large(steps=2, length=100_000, layers=1, heads=1, groups=("all",))
-    run = Run(given(trace))
+    run = Run(from_memory(trace))
     told = run.header()
     assert (told["width"], told["bins"]) == (98, 1021)
     arrays, meta = packets.unpack(run.packet("layer-0"))
@@ -82,7 +82,7 @@ def test_tokens_are_told_apart_and_come_back(text):
     """What is shown of a token is one text for one token, and its escaped form says which."""
     told = next(
         one
-        for one in Run(given(hostile())).header()["tokens"]
+        for one in Run(from_memory(hostile())).header()["tokens"]
         if one["id"] == HOSTILE.index(text) + 1
     )
     assert told["text"] == visible(text)
@@ -95,7 +95,7 @@ def identities(texts, split=None):
     """What the page compares tokens of two runs by."""
     trace = small(texts=texts)
     manifest = trace.manifest | {"token_bytes": split or {}}
-    told = Run(given(type(trace)(trace.dataset(), manifest))).header()["tokens"]
+    told = Run(from_memory(type(trace)(trace.dataset(), manifest))).header()["tokens"]
     return {one["id"]: one.get("digest", one["text"]) for one in told}
 
 

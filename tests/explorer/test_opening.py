@@ -9,7 +9,7 @@ import pytest
 
 from anchorwatch.errors import TraceError
 from anchorwatch.explorer import packets
-from anchorwatch.explorer.opening import given, opened
+from anchorwatch.explorer.opening import from_memory, open_for_viewing
 from anchorwatch.explorer.tiles import MissingError, Run
 from anchorwatch.trace import atomic_io as commits
 from anchorwatch.trace.trace import ROLES, read
@@ -40,7 +40,7 @@ def chunk(path, field):
 
 
 def test_a_whole_trace_is_whole(path):
-    held = opened(path)
+    held = open_for_viewing(path)
     assert (held.name, held.damage, held.lost) == ("a.trace", (), ())
     assert held.trace.fields == read(path).fields
 
@@ -57,7 +57,7 @@ def test_a_damaged_field_is_named_and_the_rest_shown(path, how, tmp_path):
     if how == "link":
         (tmp_path / "elsewhere").write_bytes(b"x")
         file.symlink_to(tmp_path / "elsewhere")
-    held = opened(path)
+    held = open_for_viewing(path)
     assert held.lost == ("received",)
     assert "received" in held.damage[0]
     with pytest.raises(TraceError):
@@ -74,7 +74,7 @@ def test_a_damaged_field_is_named_and_the_rest_shown(path, how, tmp_path):
 
 def told_of(path):
     """(header, frames, layer 1) of a run: what the page begins with."""
-    run = Run(opened(path))
+    run = Run(open_for_viewing(path))
     read = [packets.unpack(run.packet(key))[0] for key in ("frames", "layer-1")]
     return run.header(), *read
 
@@ -138,14 +138,14 @@ def test_without_regions_keys_are_told_apart_by_roles(tmp_path):
     told, _, layer = told_of(path)
     assert (told["class_kind"], told["classes"]) == ("role", list(ROLES))
     assert layer["flow"].shape == (8, 2, len(ROLES))
-    tile = packets.unpack(Run(opened(path)).packet("tile-1-mean-1"))[0]
+    tile = packets.unpack(Run(open_for_viewing(path)).packet("tile-1-mean-1"))[0]
     assert (tile["codes"] > 0).all()  # who asks is not known any more, what they gave is
 
 
 def test_without_canvas_and_roles_there_is_nothing_to_show(path):
     for field in ("canvas", "role"):
         spoil(chunk(path, field))
-    run = Run(opened(path))
+    run = Run(open_for_viewing(path))
     assert run.opened.trace is None
     told = run.header()
     assert told["name"] == "a.trace"
@@ -158,27 +158,27 @@ def test_without_canvas_and_roles_there_is_nothing_to_show(path):
 @pytest.mark.parametrize("file", ["zarr.json", "COMMIT.json"])
 def test_without_record_or_metadata_nothing_is_trusted(path, file):
     spoil(path / file)
-    assert opened(path).trace is None
-    assert file in " ".join(opened(path).damage)
+    assert open_for_viewing(path).trace is None
+    assert file in " ".join(open_for_viewing(path).damage)
     (path / file).unlink()
-    assert opened(path).trace is None
+    assert open_for_viewing(path).trace is None
 
 
 def test_a_file_that_was_added_is_said(path):
     (path / "entropy" / "c.9.9.9").write_bytes(b"x")
-    held = opened(path)
+    held = open_for_viewing(path)
     assert held.lost == ("entropy",)
     (path / "entropy" / "c.9.9.9").unlink()
     (path / "more").mkdir()
-    assert opened(path).damage == ()  # an empty folder holds no byte
+    assert open_for_viewing(path).damage == ()  # an empty folder holds no byte
 
 
 def test_what_is_said_never_names_the_folders_above(path):
     spoil(chunk(path, "received"))
     spoil(path / "zarr.json")
-    assert "secret-folder" not in " ".join(opened(path).damage)
+    assert "secret-folder" not in " ".join(open_for_viewing(path).damage)
     shutil.rmtree(path)
-    assert "secret-folder" not in " ".join(opened(path).damage)
+    assert "secret-folder" not in " ".join(open_for_viewing(path).damage)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_foreign_folder_says_so(tmp_path, kind):
     if kind in foreign:
         name, text = foreign[kind]
         (place / name).write_text(text)
-    held = opened(place)
+    held = open_for_viewing(place)
     assert held.trace is None
     assert held.damage
     assert Run(held).header()["damage"]
@@ -250,7 +250,7 @@ def retold(attributes, edit):
 def test_what_somebody_else_sealed_is_shown_or_said_and_never_another_error(path, kind):
     """Whatever the metadata say: a header, and packets or sentences; nothing is raised else."""
     rewritten(path, FOREIGN[kind])
-    run = Run(opened(path))
+    run = Run(open_for_viewing(path))
     told = run.header()
     json.dumps(told, allow_nan=False)
     if run.opened.trace is None:
@@ -296,7 +296,7 @@ PARTS = {
 def test_a_part_that_is_not_as_we_write_it_goes_alone(name):
     says, key = PARTS[name]
     odd = np.zeros((8, 2), dtype=np.float32)
-    run = Run(given(small(more={name: (("step", "odd"), odd)})))
+    run = Run(from_memory(small(more={name: (("step", "odd"), odd)})))
     told = run.header()
     assert any(f"{name} cannot be shown: it is {says}" in said for said in told["damage"])
     assert not told[key]
@@ -308,7 +308,7 @@ def test_a_measure_of_other_layers_is_named():
     trace = small(more={"entropy": (("step", "layer", "head"), np.ones((8, 3, 4), np.float32))})
     manifest = trace.manifest
     manifest["model"]["layers"] = 2
-    told = Run(given(type(trace)(trace.dataset(), manifest))).header()
+    told = Run(from_memory(type(trace)(trace.dataset(), manifest))).header()
     assert told["measures"] == []
     said = " ".join(told["damage"])
     assert "entropy cannot be shown: it is of 3 layers and 4 heads, not of all" in said
@@ -318,7 +318,7 @@ def test_a_measure_of_other_layers_is_named():
 def test_shares_of_other_positions_are_named():
     trace = small()
     cut = trace.dataset().isel(key=slice(0, 9))
-    run = Run(given(type(trace)(cut, trace.manifest)))
+    run = Run(from_memory(type(trace)(cut, trace.manifest)))
     told = run.header()
     assert told["layers"] == []
     assert "(8, 3, 4, 3, 9) step, layer, head, group, key, the run of (8, 3, 4, 3, 14)" in " ".join(
@@ -330,7 +330,7 @@ def test_many_damaged_files_are_counted(path, monkeypatch):
     for file in list((path / "received").iterdir()) + list((path / "entropy").iterdir()):
         spoil(file)
     monkeypatch.setattr("anchorwatch.explorer.opening.MOST_SAID", 2)
-    held = opened(path)
+    held = open_for_viewing(path)
     assert len(held.damage) == 3
     assert "more" in held.damage[-1]
     assert "anchorwatch verify" in held.damage[-1]
@@ -340,7 +340,7 @@ def test_a_run_that_goes_while_it_is_looked_at(tmp_path):
     from shown import large
 
     path = large(steps=32, length=1024, layers=2, heads=4).write(tmp_path / "c.trace")
-    run = Run(opened(path))
+    run = Run(open_for_viewing(path))
     assert run.packet("layer-0")
     shutil.rmtree(path)
     with pytest.raises(MissingError, match="has gone"):
@@ -353,7 +353,7 @@ def test_a_field_of_another_shape_is_left_out():
     held = trace.dataset()
     turned = held["received"].transpose("layer", "step", "head", "group", "key")
     other = type(trace)(held.assign(received=turned), trace.manifest)
-    run = Run(given(other))
+    run = Run(from_memory(other))
     told = run.header()
     assert told["layers"] == []
     assert "received cannot be shown" in " ".join(told["damage"])

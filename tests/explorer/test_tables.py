@@ -9,9 +9,9 @@ import pytest
 from anchorwatch import metrics
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer import packets
-from anchorwatch.explorer.notebook import shown
-from anchorwatch.explorer.opening import given
-from anchorwatch.explorer.tables import checked, gathered, read_table, refuse_strangers
+from anchorwatch.explorer.notebook import show_in_notebook
+from anchorwatch.explorer.opening import from_memory
+from anchorwatch.explorer.tables import check_table, read_table, read_tables, refuse_strangers
 from anchorwatch.explorer.tiles import Options, Run
 from anchorwatch.metrics import files
 from shown import HOSTILE, small
@@ -28,7 +28,7 @@ def table(trace):
 
 
 def seen(trace, *tables):
-    run = Run(given(trace), Options(tables=tables))
+    run = Run(from_memory(trace), Options(tables=tables))
     return run.header()["measures"], run
 
 
@@ -59,7 +59,7 @@ def test_every_number_of_a_table_comes_to_the_page(trace, table, tmp_path, kind)
 def test_fields_of_the_trace_come_first(table):
     entropy = np.random.default_rng(0).normal(size=(8, 3, 4)).astype(np.float32)
     held = small(source="made/one", more={"entropy": (("step", "layer", "head"), entropy)})
-    listed, run = seen(held, checked("sinks", table))
+    listed, run = seen(held, check_table("sinks", table))
     assert listed[0]["name"] == "entropy"
     np.testing.assert_array_equal(packets.unpack(run.packet("measure-0"))[0]["values"], entropy)
     assert "null" in packets.unpack(run.packet("measure-1"))[0]
@@ -72,7 +72,7 @@ def test_a_table_by_step_has_every_step(trace):
         for h in range(4)
         for s in range(1, 8)
     ]
-    (one,), run = seen(trace, checked("made", pd.DataFrame(rows)))
+    (one,), run = seen(trace, check_table("made", pd.DataFrame(rows)))
     assert "by step" in one["says"]
     arrays = packets.unpack(run.packet("measure-0"))[0]
     wanted = np.broadcast_to(np.arange(8.0)[:, None, None] + np.arange(4), (8, 3, 4)).copy()
@@ -85,13 +85,13 @@ def test_each_run_gets_its_own_rows(trace):
     other = small(seed=5, source="made/two")
     both = metrics.sinks([trace, other], by=["layer", "head"])
     for held in (trace, other):
-        _, run = seen(held, checked("both", both))
+        _, run = seen(held, check_table("both", both))
         mine = both[both["model"] == held.manifest["model"]["source"]]
         quantity = mine["quantity"].iloc[0]
         arrays = packets.unpack(run.packet("measure-0"))[0]
         np.testing.assert_array_equal(arrays["values"][0], looked_up(mine, quantity, "value"))
     split = metrics.sinks([trace, other], by=["trace", "layer", "head"])
-    _, run = seen(other, checked("both", split))
+    _, run = seen(other, check_table("both", split))
     mine = split[split["trace"] == other.digest()[:12]]
     arrays = packets.unpack(run.packet("measure-0"))[0]
     wanted = looked_up(mine, mine["quantity"].iloc[0], "value")
@@ -100,17 +100,17 @@ def test_each_run_gets_its_own_rows(trace):
 
 def test_a_table_about_other_runs_is_refused(table):
     with pytest.raises(SpecError, match=r"about made/one, which is not shown"):
-        refuse_strangers([checked("sinks", table)], [small(source="made/three")])
-    assert seen(small(source="made/three"), checked("sinks", table))[0] == []
+        refuse_strangers([check_table("sinks", table)], [small(source="made/three")])
+    assert seen(small(source="made/three"), check_table("sinks", table))[0] == []
 
 
 def test_tables_that_are_not_of_heads_say_how(trace, table):
     with pytest.raises(SpecError, match=r"no column head: measure it with --by layer,head"):
-        checked("sinks", metrics.sinks([trace], by=["layer"]))
+        check_table("sinks", metrics.sinks([trace], by=["layer"]))
     with pytest.raises(SpecError, match=r"split by progress too: measure it with --by layer,head"):
-        checked("sinks", metrics.sinks([trace], by=["layer", "head", "progress"]))
+        check_table("sinks", metrics.sinks([trace], by=["layer", "head", "progress"]))
     with pytest.raises(SpecError, match="which model or trace"):
-        checked("sinks", table.drop(columns="model"))
+        check_table("sinks", table.drop(columns="model"))
 
 
 @pytest.mark.parametrize(
@@ -129,23 +129,23 @@ def test_places_that_are_not_in_the_run_are_named(trace, table, change, says):
     for name, value in change.items():
         wrong.loc[wrong.index[0], name] = value
     with pytest.raises(SpecError, match=says) as caught:
-        seen(trace, checked("sinks", wrong))
+        seen(trace, check_table("sinks", wrong))
     assert "\x1b" not in str(caught.value)
 
 
 def test_two_rows_for_one_head_are_refused(trace, table):
     twice = pd.concat([table, table.head(1)], ignore_index=True)
     with pytest.raises(SpecError, match="several rows for one head"):
-        seen(trace, checked("sinks", twice))
+        seen(trace, check_table("sinks", twice))
 
 
 def test_names_that_meet_are_told_apart(trace, table):
-    one = checked("sinks", table)
+    one = check_table("sinks", table)
     listed, _ = seen(trace, one, one)
     names = [measure["name"] for measure in listed]
     assert len(set(names)) == len(names)
     long = table.assign(quantity="q" * 300)
-    named = seen(trace, checked("a", long.drop_duplicates(["layer", "head"])))[0]
+    named = seen(trace, check_table("a", long.drop_duplicates(["layer", "head"])))[0]
     assert len(named[0]["name"]) <= 60
 
 
@@ -154,7 +154,7 @@ def test_hostile_names_are_plain_text(trace, table):
     for text in HOSTILE:
         if text:
             spelled = pd.Series([text] * len(rows), index=rows.index, dtype=object)
-            listed, _ = seen(trace, checked(text, rows.assign(quantity=spelled)))
+            listed, _ = seen(trace, check_table(text, rows.assign(quantity=spelled)))
             said = json.dumps(listed, ensure_ascii=False)
             for bad in ("\x1b", "\u202e", "\u2066", "\u2028", "\ud800", "\r"):
                 assert bad not in said
@@ -206,14 +206,14 @@ def test_head_types_are_verdicts_in_words(trace, tmp_path):
 def test_a_folder_gives_its_tables_of_heads(trace, table, tmp_path):
     files.save(table, tmp_path / "heads.csv")
     files.save(metrics.sinks([trace], by=["layer"]), tmp_path / "layers.csv")
-    assert [one.name for one in gathered([tmp_path])] == ["heads"]
+    assert [one.name for one in read_tables([tmp_path])] == ["heads"]
     (tmp_path / "heads.csv").unlink()
     with pytest.raises(SpecError, match="no table with a number for each head"):
-        gathered([tmp_path])
+        read_tables([tmp_path])
 
 
 def test_a_notebook_takes_tables_as_they_are(trace, table):
-    page = shown(trace, tables={"sinks": table}).page
+    page = show_in_notebook(trace, tables={"sinks": table}).page
     assert "(sinks)" in page
     with pytest.raises(SpecError, match="not shown"):
-        shown(small(source="made/three"), tables={"sinks": table})
+        show_in_notebook(small(source="made/three"), tables={"sinks": table})

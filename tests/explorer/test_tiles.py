@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 import anchorwatch as aw
 from anchorwatch.explorer import packets
-from anchorwatch.explorer.opening import given
+from anchorwatch.explorer.opening import from_memory
 from anchorwatch.explorer.tiles import MissingError, Options, Run
 from anchorwatch.trace.trace import ROLES
 from planted import planted, random_maps
@@ -29,7 +29,7 @@ SHARES = hnp.arrays(
 @law(SHARES)
 def test_codes_keep_absence_zero_and_order(shares):
     coded, most = packets.codes(shares)
-    back = packets.decoded(coded, most)
+    back = packets.decode_shares(coded, most)
     assert ((coded == 0) == np.isnan(shares)).all()
     there = ~np.isnan(shares)
     assert (back[there][shares[there] == 0] == 0).all()
@@ -43,7 +43,7 @@ def test_codes_keep_absence_zero_and_order(shares):
 
 @law(SHARES, st.integers(1, 5))
 def test_a_bin_is_the_greatest_of_its_positions(shares, width):
-    got = packets.binned(shares, width)
+    got = packets.bin_maxima(shares, width)
     for row, binned in zip(shares, got, strict=True):
         for at, value in enumerate(binned):
             held = [x for x in row[at * width : (at + 1) * width] if not np.isnan(x)]
@@ -83,7 +83,7 @@ def shares_of(trace, layer, head, group="all"):
 def test_tiles_are_the_field(head, causal):
     maps = random_maps(np.random.default_rng(1), (6, 3, 4, 14), causal=causal)
     trace = planted(maps, prompt=4, visibility="causal" if causal else "bidirectional")
-    run = Run(given(trace))
+    run = Run(from_memory(trace))
     for layer in range(3):
         for g, group in enumerate(("all", "masked", "written")):
             key = f"tile-{layer}-{'mean' if head is None else head}-{g}"
@@ -101,7 +101,7 @@ def test_tiles_are_the_field(head, causal):
 
 def test_a_layer_holds_the_greatest_and_the_sinks_of_every_head():
     trace = small(seed=4)
-    run = Run(given(trace))
+    run = Run(from_memory(trace))
     rule = run.options.rule
     for layer in range(3):
         arrays, _ = packets.unpack(run.packet(f"layer-{layer}"))
@@ -123,7 +123,7 @@ def test_a_layer_holds_the_greatest_and_the_sinks_of_every_head():
 @pytest.mark.parametrize("regions", [None, {"gold": range(2), "other": range(2, 4)}])
 def test_what_groups_give_to_classes_adds_up(regions):
     trace = small(seed=5, regions=regions)
-    run = Run(given(trace))
+    run = Run(from_memory(trace))
     names = run.header()["classes"]
     assert names == (["gold", "other", "elsewhere"] if regions else list(ROLES))
     region = trace["region"].values
@@ -143,7 +143,7 @@ def test_what_groups_give_to_classes_adds_up(regions):
 
 def test_rows_are_exact():
     trace = small(seed=6)
-    run = Run(given(trace))
+    run = Run(from_memory(trace))
     arrays, _ = packets.unpack(run.packet("row-3-1-2"))
     np.testing.assert_array_equal(arrays["shares"], trace["received"].values[3, 1, 2])
     arrays, _ = packets.unpack(run.packet("row-3-1-mean"))
@@ -154,7 +154,7 @@ def test_rows_are_exact():
 
 def test_a_causal_run_has_the_causal_null():
     maps = random_maps(np.random.default_rng(1), (5, 1, 1, 10), causal=True)
-    run = Run(given(planted(maps, prompt=4, visibility="causal")))
+    run = Run(from_memory(planted(maps, prompt=4, visibility="causal")))
     null = packets.unpack(run.packet("row-0-0-mean"))[0]["null"][0]
     # four rows exist: key p is seen by rows p.. and gets 1 / (row + 1) of each
     wanted = [sum(1 / (row + 1) for row in range(p, 4)) / 4 for p in range(4)]
@@ -164,7 +164,7 @@ def test_a_causal_run_has_the_causal_null():
 
 def test_frames_spell_the_canvas():
     trace = small(seed=7)
-    run = Run(given(trace))
+    run = Run(from_memory(trace))
     told = run.header()
     arrays, _ = packets.unpack(run.packet("frames"))
     ids = np.array([one["id"] for one in told["tokens"]])
@@ -177,7 +177,7 @@ def test_frames_spell_the_canvas():
 def test_absent_positions_of_a_growing_canvas_stay_absent():
     maps = random_maps(np.random.default_rng(1), (5, 1, 1, 9), causal=True)
     trace = planted(maps, prompt=4, visibility="causal")
-    run = Run(given(trace))
+    run = Run(from_memory(trace))
     arrays, _ = packets.unpack(run.packet("frames"))
     np.testing.assert_array_equal(arrays["canvas"] == -1, trace.canvas == -1)
     coded = packets.unpack(run.packet("layer-0"))[0]["codes"]
@@ -187,7 +187,7 @@ def test_absent_positions_of_a_growing_canvas_stay_absent():
 
 def test_a_long_canvas_is_binned_and_says_so():
     trace = small(length=14)
-    run = Run(given(trace), Options(columns=5))
+    run = Run(from_memory(trace), Options(columns=5))
     told = run.header()
     assert (told["width"], told["bins"]) == (3, 5)
     assert "binned 3:1" in " ".join(told["left_out"])
@@ -205,7 +205,7 @@ def test_measures_are_the_fields_with_a_number_for_each_head():
         "entropy": (("step", "layer", "head"), entropy),
         "peak_cosine": (("step", "layer", "head", "peak"), peaks),
     }
-    run = Run(given(small(more=more)))
+    run = Run(from_memory(small(more=more)))
     names = [one["name"] for one in run.header()["measures"]]
     assert names == ["entropy", "peak_cosine"]
     for at, wanted in enumerate((entropy, peaks[..., 0])):
@@ -221,7 +221,7 @@ def test_flow_is_a_mean_over_heads():
     flow = np.random.default_rng(1).uniform(size=(8, 3, 4, 2, 2)).astype(np.float32)
     dims = ("step", "layer", "head", "query_region", "key_region")
     regions = {"a": range(2), "b": range(2, 14)}
-    run = Run(given(small(more={"region_flow": (dims, flow)}, regions=regions)))
+    run = Run(from_memory(small(more={"region_flow": (dims, flow)}, regions=regions)))
     assert run.header()["flow"]
     held = packets.unpack(run.packet("flow"))[0]["flow"]
     np.testing.assert_allclose(held, flow.mean(axis=2), atol=SUMMED)
@@ -234,13 +234,13 @@ def test_exact_maps_come_from_the_trace_or_a_replay_or_say_how():
         for name, value in (("step", 2), ("layer", 1), ("head", 0))
     }
     trace = planted(maps, prompt=3, more=more)
-    run = Run(given(trace))
+    run = Run(from_memory(trace))
     assert run.header()["maps"] == [[2, 1, 0]]
     np.testing.assert_array_equal(packets.unpack(run.packet("map-2-1-0"))[0]["map"], maps[2, 1, 0])
     with pytest.raises(MissingError, match=r"--model, or measure it with aw.replay.*steps=\[3\]"):
         run.packet("map-3-1-0")
     asked = []
-    replayed = Run(given(trace), replay=lambda *at: asked.append(at) or maps[at])
+    replayed = Run(from_memory(trace), replay=lambda *at: asked.append(at) or maps[at])
     held = packets.unpack(replayed.packet("map-3-1-0"))[0]["map"]
     np.testing.assert_array_equal(held, maps[3, 1, 0])
     assert asked == [(3, 1, 0)]
@@ -277,12 +277,12 @@ def test_exact_maps_come_from_the_trace_or_a_replay_or_say_how():
 )
 def test_what_is_not_there_is_missing(key):
     with pytest.raises(MissingError):
-        Run(given(small())).packet(key)
+        Run(from_memory(small())).packet(key)
 
 
 def test_a_run_without_received_says_how_to_measure_it():
     trace = aw.run(aw.load("tiny/llada"), "the anchor", aw.decoding.LowConfidence(4), probes=())
-    run = Run(given(trace))
+    run = Run(from_memory(trace))
     assert run.header()["layers"] == []
     assert run.keys() == ["frames"]
     with pytest.raises(MissingError, match=r"aw.probes.received\(\)"):
@@ -290,13 +290,13 @@ def test_a_run_without_received_says_how_to_measure_it():
 
 
 def test_the_header_is_plain_json_whatever_the_trace_holds():
-    told = Run(given(small())).header()
+    told = Run(from_memory(small())).header()
     assert json.loads(json.dumps(told, allow_nan=False)) == told
 
 
 def test_many_sinks_of_a_step_are_counted_and_the_greatest_kept():
     trace = large(steps=4, length=300, layers=1, heads=2)
-    run = Run(given(trace), Options(rule=aw.rules.topk(100)))
+    run = Run(from_memory(trace), Options(rule=aw.rules.topk(100)))
     arrays, meta = packets.unpack(run.packet("layer-0"))
     assert np.bincount(arrays["sink_step"]).tolist() == [64] * 4
     assert meta["sinks_left_out"] == 4 * 36
@@ -311,19 +311,19 @@ def test_a_layer_is_read_a_few_steps_at_a_time(tmp_path, monkeypatch):
 
     trace = large(steps=24, length=64, layers=2, heads=4)
     trace.write(tmp_path / "a.trace")
-    whole = Run(given(aw.read(tmp_path / "a.trace"))).packet("layer-1")
+    whole = Run(from_memory(aw.read(tmp_path / "a.trace"))).packet("layer-1")
     monkeypatch.setattr(layers, "AT_ONCE_BYTES", 1)
-    held = Run(given(aw.read(tmp_path / "a.trace")))
+    held = Run(from_memory(aw.read(tmp_path / "a.trace")))
     sizes = [len(values) for _, values in held._shares().blocks(1)]
     assert sizes == [8, 8, 8]
     assert held.packet("layer-1") == whole
-    assert Run(given(trace)).packet("layer-1") == whole  # before it is written, the same
+    assert Run(from_memory(trace)).packet("layer-1") == whole  # before it is written, the same
 
 
 def test_the_share_of_added_keys_is_a_class_and_a_measure():
     taken = np.random.default_rng(8).uniform(size=(8, 3, 4, 3)).astype(np.float32)
     more = {"sink_received": (("step", "layer", "head", "group"), taken)}
-    run = Run(given(small(more=more)))
+    run = Run(from_memory(small(more=more)))
     told = run.header()
     assert told["classes"][-1] == "added keys"
     flow = packets.unpack(run.packet("layer-2"))[0]["flow"]
@@ -331,7 +331,7 @@ def test_the_share_of_added_keys_is_a_class_and_a_measure():
     np.testing.assert_allclose(flow[..., -1], taken[:, 2].mean(axis=1), atol=SUMMED)
     assert [one["name"] for one in told["measures"]] == ["sink_received"]
     assert told["added"]
-    assert not Run(given(small())).header()["added"]
+    assert not Run(from_memory(small())).header()["added"]
     np.testing.assert_array_equal(
         packets.unpack(run.packet("measure-0"))[0]["values"], taken[..., 0]
     )
@@ -340,7 +340,7 @@ def test_the_share_of_added_keys_is_a_class_and_a_measure():
 @pytest.mark.parametrize("head", [None, 1])
 def test_a_part_is_the_positions_without_bins(head):
     trace = small(steps=5, length=150)
-    run = Run(given(trace), Options(columns=20))
+    run = Run(from_memory(trace), Options(columns=20))
     assert run.header()["part"] == 64
     for at, keys in enumerate((slice(0, 64), slice(64, 128), slice(128, 150))):
         arrays, _ = packets.unpack(run.packet(f"part-2-{'mean' if head is None else head}-0-{at}"))
@@ -356,13 +356,13 @@ def test_layers_with_added_keys_have_a_null_of_their_own():
     part = aw.edits.off_by_one(layers=[1])
     held = dict(trace.manifest)
     held["model"] = held["model"] | {"parts": [part.as_dict()]}
-    run = Run(given(type(trace)(trace.dataset(), held)))
+    run = Run(from_memory(type(trace)(trace.dataset(), held)))
     told = run.header()
     assert told["null_of"] == [0, 1, 0]
     assert "off_by_one" in told["model"]["parts"][0]
     for kind, keys in ((0, 14), (1, 15)):
         arrays, meta = packets.unpack(run.packet(f"null-{kind}-0"))
-        back = packets.decoded(arrays["codes"], meta["most"])
+        back = packets.decode_shares(arrays["codes"], meta["most"])
         np.testing.assert_allclose(back, 1 / keys, atol=SUMMED)
     with pytest.raises(MissingError):
         run.packet("null-2-0")
@@ -370,12 +370,12 @@ def test_layers_with_added_keys_have_a_null_of_their_own():
 
 def test_a_query_group_has_its_own_null():
     maps = random_maps(np.random.default_rng(9), (6, 1, 1, 10), causal=True)
-    run = Run(given(planted(maps, prompt=4, visibility="causal")))
+    run = Run(from_memory(planted(maps, prompt=4, visibility="causal")))
     told = run.header()
     exact = packets.unpack(run.packet("row-3-0-mean"))[0]["null"]
     for group in range(len(told["groups"])):
         arrays, meta = packets.unpack(run.packet(f"null-0-{group}"))
-        back = packets.decoded(arrays["codes"], meta["most"])[3]
+        back = packets.decode_shares(arrays["codes"], meta["most"])[3]
         assert (np.isnan(back) == np.isnan(exact[group])).all()
         there = ~np.isnan(back)
         level = np.abs(np.cbrt(back) - np.cbrt(exact[group]))[there] / np.cbrt(meta["most"])
@@ -384,15 +384,17 @@ def test_a_query_group_has_its_own_null():
 
 @pytest.mark.parametrize("key", ["frames", "row-0-0-mean"])
 def test_what_is_small_does_not_wait_for_a_layer_that_is_being_made(key):
-    run = Run(given(small()))
+    run = Run(from_memory(small()))
     with run._lock, ThreadPoolExecutor() as pool:
-        assert pool.submit(run.packet, key).result(timeout=GUARD) == Run(given(small())).packet(key)
+        assert pool.submit(run.packet, key).result(timeout=GUARD) == Run(
+            from_memory(small())
+        ).packet(key)
 
 
 def test_what_is_prepared_is_the_layer_a_page_asks_for_first():
-    run = Run(given(small()))
+    run = Run(from_memory(small()))
     run.prepare()
-    assert run._kept == {"layer-1": Run(given(small())).packet("layer-1")}  # of three
+    assert run._kept == {"layer-1": Run(from_memory(small())).packet("layer-1")}  # of three
     run.prepare(2)
     run.prepare(9)  # there is none: who asks for it is told
     assert list(run._kept) == ["layer-1", "layer-2"]

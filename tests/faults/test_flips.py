@@ -20,7 +20,7 @@ from anchorwatch.explorer.tables import read_table
 from anchorwatch.metrics import files
 from anchorwatch.models import zoo
 from anchorwatch.models.zoo import cards
-from anchorwatch.studies.shelf import Shelf
+from anchorwatch.studies.shelf import EvidenceStore
 from anchorwatch.trace import atomic_io as commits
 from anchorwatch.trace.store import Partial, Spec
 from anchorwatch.training.log import Line, as_json, read_log
@@ -108,7 +108,7 @@ def test_tables(trace, tmp_path, kind):
 
 def test_evidence(tmp_path):
     path = tmp_path / "00000.json"
-    shelf = Shelf(tmp_path, None, None)
+    shelf = EvidenceStore(tmp_path, None, None)
     shelf.keep(path, {"rows": [{"value": 0.1, "text": "é"}] * 5})
     assert survives(path, lambda: shelf.opened(path), lambda a, b: a == b) == HURTS
 

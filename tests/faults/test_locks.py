@@ -265,7 +265,10 @@ def test_what_a_killed_write_left_is_swept_by_the_next(tmp_path, kind):
 
 
 def test_what_is_being_written_is_never_swept(tmp_path):
-    with locks.temporary(tmp_path / "a", folder=True) as one, commits.staged(tmp_path / "b") as two:
+    with (
+        locks.temporary(tmp_path / "a", folder=True) as one,
+        commits.stage_folder(tmp_path / "b") as two,
+    ):
         (two / "half").write_bytes(b"x")
         commits.replace_file(tmp_path / "c", b"new")
         locks.sweep(tmp_path)

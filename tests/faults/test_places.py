@@ -68,7 +68,7 @@ def test_unfinished_runs_and_checkpoints_are_spared_too(tmp_path):
     (checkpoint / "COMMIT.json").write_text("{}")
     with (
         pytest.raises(SpecError, match="is a checkpoint, and a file in it would spoil it"),
-        commits.staged(checkpoint / "site"),
+        commits.stage_folder(checkpoint / "site"),
     ):
         pass
 

@@ -24,7 +24,7 @@ import anchorwatch as aw
 from anchorwatch.errors import TraceError
 from anchorwatch.trace import atomic_io as commits
 from anchorwatch.trace import store
-from anchorwatch.trace.store import BLOCK_STEPS, Partial, Spec, damage, extent, opened, write
+from anchorwatch.trace.store import BLOCK_STEPS, Partial, Spec, damage, extent, open_store, write
 
 STEPS = 13
 KILLED, REFUSED, ABSORBED = 9, 1, 3
@@ -82,7 +82,7 @@ def trace(tmp_path):
 
 
 def test_what_was_written_is_read(trace):
-    held, put = opened(trace), large()
+    held, put = open_store(trace), large()
     assert set(held.variables) == set(put.variables)
     for name in put.variables:
         stored = put[name].astype("float16", keep_attrs=True) if name == "received" else put[name]
@@ -94,7 +94,7 @@ def test_what_was_written_is_read(trace):
 
 
 def test_a_read_trace_is_written_again_byte_for_byte(trace, tmp_path):
-    again = write(tmp_path / "b.trace", opened(trace))
+    again = write(tmp_path / "b.trace", open_store(trace))
     assert contents(again) == contents(trace)
 
 
@@ -150,7 +150,7 @@ def test_plain_xarray_opens_it_without_us_and_without_a_warning(trace):
 def test_large_variables_wait_and_a_file_that_goes_meanwhile_is_not_read_as_nan(tmp_path):
     big = np.zeros((40, 7000), np.float32)
     trace = write(tmp_path / "a.trace", small(40).assign(big=(("step", "position"), big)))
-    held = opened(trace)
+    held = open_store(trace)
     assert not held["big"].variable._in_memory
     assert held["queries"].variable._in_memory
     assert held["big"][39, 3].values == 0
@@ -229,7 +229,7 @@ def refuses_every_hurt(trace, reader):
 
 def test_every_hurt_to_every_file_is_named_and_refused(trace):
     assert len(files(trace)) > 20
-    refuses_every_hurt(trace, opened)
+    refuses_every_hurt(trace, open_store)
 
 
 def test_every_hurt_to_the_trace_of_a_run_is_named_and_refused(tmp_path):
@@ -269,7 +269,7 @@ def test_all_damage_is_listed_and_the_first_is_in_the_error(trace, tmp_path):
     with pytest.raises(
         TraceError, match=r"damaged, copy it again: flow/zarr\.json is missing \(and 5 more"
     ):
-        opened(trace)
+        open_store(trace)
 
 
 def contents_of_top_key(tmp_path):
@@ -292,11 +292,11 @@ def test_a_store_without_a_record_or_a_folder(trace, tmp_path):
         "COMMIT.json is missing: the trace was never finished, or not copied whole"
     ]
     with pytest.raises(TraceError, match=r"COMMIT\.json is missing"):
-        opened(trace)
+        open_store(trace)
     assert "there is no trace at" in damage(tmp_path / "none")[0]
     assert "a trace is a folder" in damage(files(trace)[0])[0]
     with pytest.raises(TraceError, match="cannot be read as a trace"):
-        opened(files(trace)[0])
+        open_store(files(trace)[0])
 
 
 # hostile metadata, with a commit record that agrees
@@ -335,7 +335,7 @@ def test_declared_sizes_are_bounded_before_anything_is_read(trace, shape, chunk,
     monkeypatch.setattr("xarray.open_zarr", lambda *_, **__: pytest.fail("Zarr saw it"))
     for check in (True, False):
         with pytest.raises(TraceError, match=says):
-            opened(trace, check=check)
+            open_store(trace, check=check)
 
 
 def places(node, path=()):
@@ -360,14 +360,14 @@ def test_odd_metadata_is_refused_or_read_and_never_another_error(trace):
         node[spot[-1]] = rng.choice([None, -1, 10**30, 0.5, "x", "é\0", [], {}, [[]], True])
         (trace / "zarr.json").write_text(json.dumps(root))
         try:
-            opened(trace, check=False)
+            open_store(trace, check=False)
         except TraceError:
             refused += 1
     assert refused > 100
     for text in ("[" * 100_000, "{}", "[]", "", "\xff", '{"attributes": []}', "9" * 5000):
         (trace / "zarr.json").write_text(text)
         with pytest.raises(TraceError):
-            opened(trace, check=False)
+            open_store(trace, check=False)
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_odd_commit_records_are_damage(trace, record):
     "files", [None, 3, {"a": 1}, {"a": {}}, {"../../x": {"bytes": "", "sha256": 0}}]
 )
 def test_sealed_nonsense_is_damage_and_nothing_outside_is_opened(trace, files):
-    (trace / "COMMIT.json").write_bytes(commits.sealed({"files": files}))
+    (trace / "COMMIT.json").write_bytes(commits.seal({"files": files}))
     assert damage(trace)
 
 
@@ -413,10 +413,12 @@ def test_killed_at_every_point_a_write_is_absent_or_whole(tmp_path):
         states.append((folder / "a.trace").exists())
         if states[-1]:
             assert contents(folder / "a.trace") == expected
-            assert opened(folder / "a.trace").identical(opened(tmp_path / "reference.trace"))
+            assert open_store(folder / "a.trace").identical(
+                open_store(tmp_path / "reference.trace")
+            )
         for litter in folder.glob(".*"):
             with pytest.raises(TraceError, match="was left by a write that was killed: remove it"):
-                opened(litter)
+                open_store(litter)
     assert states == sorted(states), "once it is there it stays"
     assert states[0] is False
     assert states[-1] is True
@@ -439,7 +441,7 @@ def test_what_zarr_still_writes_when_a_write_fails_is_removed_too(tmp_path, monk
 
     from waiting import GUARD
 
-    put, late, ended, removed = local._put, [], store._ended, shutil.rmtree
+    put, late, ended, removed = local._put, [], store._await_writers, shutil.rmtree
     failed = threading.Event()  # the store waits for the others, or has removed the folder already
 
     def uneven(path, value, exclusive=False):
@@ -485,7 +487,7 @@ def test_a_run_killed_at_every_point_goes_on_and_becomes_the_same_trace(tmp_path
     assert set(codes[:-1]) == {KILLED}
     whole = grow(tmp_path / "reference.trace")
     expected = contents(whole)
-    assert opened(whole)["received"].shape == (STEPS, 2, 3, 700)
+    assert open_store(whole)["received"].shape == (STEPS, 2, 3, 700)
     for n in range(len(codes)):
         assert contents(tmp_path / str(n) / "a.trace") == expected, n
         assert not (tmp_path / str(n) / "a.trace.partial").exists(), n
@@ -546,7 +548,7 @@ def test_an_unfinished_run_is_refused_and_goes_on(tmp_path, stop):
     _, done, arrays, _ = Partial.open(partial.path)
     assert (done, sorted(arrays)) == ((8, ["total"]) if stop == "save" else (0, []))
     assert contents(grow(tmp_path / "a.trace")) == contents(whole)
-    held = opened(whole)
+    held = open_store(whole)
     assert held["count"].values.tolist() == list(range(STEPS))
     assert float(held["received"][1, 0, 0, 0]) == 1
     with pytest.raises(TraceError, match="is finished already"):
@@ -645,7 +647,7 @@ def test_blocks_come_whole_and_in_order(tmp_path):
     with pytest.raises(TraceError, match="x came block by block: leave it out of the dataset"):
         partial.finish(3, xr.Dataset({"x": ("a", [1])}))
     path = partial.finish(3, xr.Dataset(attrs=ATTRS))
-    assert opened(path)["x"].shape == (3, 2)
+    assert open_store(path)["x"].shape == (3, 2)
     assert extent(path) == (len(files(path)), sum(p.stat().st_size for p in files(path)))
 
 
@@ -686,7 +688,7 @@ def test_a_run_without_fields_is_states_only(tmp_path):
         1.5,
         {"prompt": "é"},
     )
-    assert opened(partial.finish(5, small(5)))["received"].shape == (5, 2, 3, 700)
+    assert open_store(partial.finish(5, small(5)))["received"].shape == (5, 2, 3, 700)
 
 
 # the program: children that die

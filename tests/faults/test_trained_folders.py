@@ -75,7 +75,7 @@ def test_a_name_is_found_without_hashing(folder, monkeypatch):
     def fail(*_, **__):
         raise AssertionError("hashed")
 
-    monkeypatch.setattr(checkpoint, "differing", fail)
+    monkeypatch.setattr(checkpoint, "changed_files", fail)
     loading.find(folder)
     with pytest.raises(AssertionError, match="hashed"):
         aw.load(folder)

@@ -226,9 +226,13 @@ def test_arms_are_asked_about_the_same_masks(models):
         plain = measure.plain_text(corpus_of(model, models / arm).held_out(), 64)
         texts = measure._rows(plain, 64, 2)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(noisy, "looked", lambda model, trace: kept.append(trace.canvas[0]) or {})  # noqa: B023
+            patch.setattr(
+                noisy,
+                "read_first_step",
+                lambda model, trace, kept=kept: kept.append(trace.canvas[0]) or {},
+            )
             patch.setattr(noisy, "states_of", lambda *_: {"n": np.zeros(1)})
-            list(noisy._at(model, texts, 0.5, 3))
+            list(noisy._run_at(model, texts, 0.5, 3))
         canvases[arm] = kept
     assert len(canvases["mdm-sink"]) == 2
     assert np.array_equal(canvases["mdm-sink"], canvases["mdm-gate"])

@@ -159,7 +159,7 @@ def test_what_the_card_says_is_measured_again(name):
     again = measure.bounds(loaded, held, effort)
     assert again["all"]["value"] == pytest.approx(said["bound"]["all"]["value"], abs=SAME_MATHS)
     few = 20
-    right = measure.answered(loaded, "gold", few)["value"] * few
+    right = measure.measure_answers(loaded, "gold", few)["value"] * few
     total, n = (said["answers"]["gold"][what] for what in ("value", "n"))
     assert 0 <= total * n - right <= n - few, "the first items are among all"
     assert np.isclose(total * n, round(total * n))

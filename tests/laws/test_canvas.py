@@ -539,14 +539,14 @@ def test_a_threshold_keeps_a_pass_for_what_is_delayed():
 def test_a_threshold_comes_back_for_what_is_delayed_only(temperature, delayed):
     """A block whose model writes masks is left for good, when its patience is over."""
     decoding = D.Threshold(6, block=2, temperature=temperature)
-    draft = schedules.Draft(
+    draft = schedules.SequenceState(
         torch.full((6,), 3), torch.arange(6), 3, (), (), generator=torch.Generator()
     )
     if delayed:
         until = torch.tensor([decoding.num_passes - 1, 0, 0, 0, 0, 0])
-        draft.holds = schedules.Holds(until)
+        draft.holds = schedules.CommitConstraints(until)
     taken = 0
-    for _ in schedules.turns(decoding, draft):  # nothing is ever written
+    for _ in schedules.plan_steps(decoding, draft):  # nothing is ever written
         draft.step += 1
         taken += 1
     assert taken == (decoding.num_passes if delayed else 3 * decoding.patience)
@@ -685,14 +685,14 @@ def test_a_touched_run_that_was_killed_goes_on(tmp_path, monkeypatch, killed_at,
         model, decoding = load("tiny/arm"), D.LeftToRight(length, cache=False, stop=False)
         edits = [E.force_commit(9, 77, step=3), E.swap_token(9, 78, steps=range(6, 17))]
     live = aw.run(model, PROMPT_IDS, decoding, edits=edits, seed=3)
-    note = loop.Job.note
+    note = loop.RunState.note
 
     def die(job, *given):
         if len(job.taken) == killed_at:
             raise KeyboardInterrupt
         return note(job, *given)
 
-    monkeypatch.setattr(loop.Job, "note", die)
+    monkeypatch.setattr(loop.RunState, "note", die)
     with pytest.raises(KeyboardInterrupt):
         aw.run(model, PROMPT_IDS, decoding, edits=edits, seed=3, out=tmp_path / "a.trace")
     monkeypatch.undo()
@@ -735,7 +735,7 @@ def test_what_never_acted_is_said_and_kept():
     assert "warnings" not in acted.manifest
 
 
-class Deaf(touches.Touches):
+class Deaf(touches.CanvasEditor):
     """Forgets to write what it was asked for."""
 
     def _swap(self, swaps, known):
@@ -747,7 +747,7 @@ class Deaf(touches.Touches):
 
 def test_a_swap_that_does_not_reach_the_model_stops_the_run():
     with (
-        mock.patch.object(loop, "Touches", Deaf),
+        mock.patch.object(loop, "CanvasEditor", Deaf),
         pytest.raises(
             ModelError, match=r"not alive at step 1: .* token 302 at position 2 and 99 was"
         ),
@@ -761,14 +761,14 @@ def test_a_swap_that_does_not_reach_the_model_stops_the_run():
     [E.force_commit(8, 99, step=1), E.freeze_canvas(), E.delay_commit([6, 7, 8, 9], until=3)],
 )
 def test_a_policy_that_ignores_canvas_edits_stops_the_run(edit):
-    take = loop.Job.take
+    take = loop.RunState.take
 
     def deaf(self, logits, turn):
         plain = replace(turn, held=None, forced=(), frozen=False, count=4)
         return take(self, logits, plain)
 
     with (
-        mock.patch.object(loop.Job, "take", deaf),
+        mock.patch.object(loop.RunState, "take", deaf),
         pytest.raises(
             (ModelError, aw.errors.SpecError), match=r"not alive at step 1|comes too late"
         ),
@@ -778,14 +778,14 @@ def test_a_policy_that_ignores_canvas_edits_stops_the_run(edit):
 
 def test_the_padding_of_a_batch_moves_nothing():
     """The proof reads the very row of the batch: a canvas shifted by one is found out."""
-    padded = loop.padded
+    padded = loop.pad_left
 
     def shifted(rows, pad_id):
         canvases, padding = padded(rows, pad_id)
         return canvases.roll(1, dims=1), padding
 
     with (
-        mock.patch.object(loop, "padded", shifted),
+        mock.patch.object(loop, "pad_left", shifted),
         pytest.raises(ModelError, match="not alive at step 0"),
     ):
         aw.run(load("tiny/llada"), PROMPT_IDS, D.LowConfidence(4), edits=[E.swap_token(2, 99)])

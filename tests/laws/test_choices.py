@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anchorwatch as aw
-from anchorwatch.edits.select_keys import Pool, chosen
+from anchorwatch.edits.select_keys import Candidates, select_keys
 
 E = aw.edits
 
@@ -58,7 +58,7 @@ def cases(draw):
     shares = draw(
         st.lists(st.lists(grid, min_size=known, max_size=known), min_size=places, max_size=places)
     )
-    pool = Pool(
+    pool = Candidates(
         eligible=np.array(draw(st.lists(st.booleans(), min_size=canvas, max_size=canvas))),
         classes=np.array(draw(st.lists(st.integers(0, 2), min_size=canvas, max_size=canvas))),
         draw=(draw(st.integers(0, 99)), 3, 1),
@@ -75,18 +75,18 @@ def cases(draw):
 @given(cases())
 def test_keys_are_those_that_lists_find(case):
     edit, shares, pool = case
-    np.testing.assert_array_equal(chosen(edit, shares, None, pool), slow(edit, shares, pool))
+    np.testing.assert_array_equal(select_keys(edit, shares, None, pool), slow(edit, shares, pool))
 
 
 def test_a_seed_draws_what_it_always_drew():
     """Traces of controls can be made again: these keys were drawn by the first version."""
     shares = np.random.default_rng(7).random((4, 24))
-    pool = Pool(np.ones(24, dtype=bool), np.arange(24) % 3, (5, 6, 0, 2))
+    pool = Candidates(np.ones(24, dtype=bool), np.arange(24) % 3, (5, 6, 0, 2))
     expected = {
         "sinks": [[4, 23, 5], [18, 0, 7], [3, 23, 5], [20, 15, 13]],
         "class": [[10, 4, 7], [6, 8, 7], [13, 2, 7], [10, 21, 20]],
         "rank": [[17, 0, 5], [10, 23, 20], [14, 12, 22], [3, 23, 19]],
     }
     for matched_to, keys in expected.items():
-        found = chosen(E.hide_random(3, matched_to=matched_to), shares, None, pool)
+        found = select_keys(E.hide_random(3, matched_to=matched_to), shares, None, pool)
         assert found.tolist() == keys, matched_to

@@ -157,14 +157,14 @@ def test_a_fork_with_other_edits_can_be_replayed(model, prompt, seed, edit, step
 @contextmanager
 def overheard():
     """What every edit that finds its keys read and chose: by where its chance begins."""
-    held, choose = {}, editing.chosen
+    held, choose = {}, editing.select_keys
 
     def chosen(edit, shares, looked, pool):
         found = choose(edit, shares, looked, pool)
         held[pool.draw] = (shares, found)
         return found
 
-    with mock.patch.object(editing, "chosen", chosen):
+    with mock.patch.object(editing, "select_keys", chosen):
         yield held
 
 
@@ -508,7 +508,7 @@ def test_an_edited_run_that_was_killed_goes_on(tmp_path):
 
     from anchorwatch.generation import loop
 
-    take, calls = loop.Job.take, []
+    take, calls = loop.RunState.take, []
 
     def dies(self, *args):
         calls.append(1)
@@ -516,7 +516,7 @@ def test_an_edited_run_that_was_killed_goes_on(tmp_path):
             raise KeyboardInterrupt
         return take(self, *args)
 
-    with mock.patch.object(loop.Job, "take", dies), pytest.raises(KeyboardInterrupt):
+    with mock.patch.object(loop.RunState, "take", dies), pytest.raises(KeyboardInterrupt):
         aw.run(model, PROMPT, decoding, out=tmp_path / "b.trace", **options)
     gone_on = aw.run(model, resume=tmp_path / "b.trace")
     identical(written, gone_on)

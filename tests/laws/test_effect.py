@@ -29,7 +29,7 @@ COMPARED = [one.name for one in outcomes.OUTCOMES if one.name not in outcomes.MO
 
 
 def rows(effect, name="table"):
-    return effect.named(name).set_index("outcome")
+    return effect.get_table(name).set_index("outcome")
 
 
 def nothing_happened(effect):
@@ -101,7 +101,7 @@ def test_where_attention_went_as_dense_maps_say(name):
             maps[which].append(seen.mean(dim=2).numpy())  # over queries
     before, after = (np.concatenate(each) for each in maps)  # steps one after another
     keys = before.shape[-1]
-    even = outcomes.Indifferent(
+    even = outcomes.UniformBaseline(
         np.full((len(before), keys), 1 / keys), np.ones((len(before), keys))
     )
     gone = np.broadcast_to(np.array(hidden), (*before.shape[:2], 2))
@@ -242,7 +242,7 @@ def test_the_same_call_gives_the_same_tables(decoding):
         for _ in range(2)
     )
     for name in ("table", "prompts", "layers", "doses", "trends"):
-        pd.testing.assert_frame_equal(one.named(name), two.named(name), check_exact=True)
+        pd.testing.assert_frame_equal(one.get_table(name), two.get_table(name), check_exact=True)
 
 
 @pytest.mark.slow
@@ -290,7 +290,7 @@ def test_positions_that_an_edit_names_are_not_spread_to():
     (found, _) = lockstep.lockstep(model, clean, [[edit]], aw.rules.rulli())
     assert (found.layers[:2] == 0).all()
     assert found.layers[2] > 0
-    kept = lockstep._untouched([edit], 8)
+    kept = lockstep._untouched_positions([edit], 8)
     assert np.flatnonzero(~kept).tolist() == [0, 5]
     one = torch.tensor([[3.0, 4.0], [0.0, 2.0], [1.0, 0.0]])
     two = torch.tensor([[3.0, 4.0], [0.0, 3.0], [1.0, 1.0]])

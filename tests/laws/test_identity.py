@@ -11,8 +11,8 @@ import checkpoints
 from anchorwatch.errors import AnchorwatchWarning, TraceError
 from anchorwatch.evaluation import evaluate, read_results
 from anchorwatch.generation import loop
-from anchorwatch.studies.running import _holding
-from anchorwatch.trace.atomic_io import sealed, unsealed
+from anchorwatch.studies.running import _identify_model
+from anchorwatch.trace.atomic_io import read_sealed, seal
 from anchorwatch.trace.model_identity import DECIDING, difference
 from anchorwatch.trace.trace import Trace
 
@@ -60,7 +60,7 @@ def changed(folder, request):
 
 
 def killed(model, path, monkeypatch):
-    note = loop.Job.note
+    note = loop.RunState.note
 
     def die(job, *given):
         if len(job.taken) == 9:
@@ -68,7 +68,7 @@ def killed(model, path, monkeypatch):
         return note(job, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Job, "note", die)
+        patch.setattr(loop.RunState, "note", die)
         with pytest.raises(KeyboardInterrupt):
             aw.run(model, "ab", SHORT, out=path)
 
@@ -99,13 +99,13 @@ def test_cached_answers_and_evidence_are_of_the_same_model(changed, tmp_path):
     folder, model, change, _ = changed
     options = {"contexts": "closed", "decoding": D.LowConfidence(2), "limit": 1}
     first = evaluate(model, "synthetic/one-hop", out=tmp_path / "out", **options)
-    before = _holding("mdm", model)
+    before = _identify_model("mdm", model)
     change(folder)
     other = aw.load(folder)
     second = evaluate(other, "synthetic/one-hop", out=tmp_path / "out", **options)
     assert not set(first.manifests) & set(second.manifests)
     assert read_results(tmp_path / "out").rows.model.nunique() == 2
-    assert _holding("mdm", other).identity != before.identity
+    assert _identify_model("mdm", other).identity != before.identity
 
 
 def test_evidence_is_told_apart_by_what_no_digest_of_tensors_covers(folder):
@@ -114,7 +114,7 @@ def test_evidence_is_told_apart_by_what_no_digest_of_tensors_covers(folder):
     found = []
     for mask in (90, 91):
         (folder / "generation_config.json").write_text(json.dumps({"mask_token_id": mask}))
-        found.append(_holding("mdm", aw.load(folder)))
+        found.append(_identify_model("mdm", aw.load(folder)))
     assert (found[0].weights, found[0].settings) == (found[1].weights, found[1].settings)
     assert found[0].identity != found[1].identity
 
@@ -133,10 +133,10 @@ def test_what_an_older_manifest_does_not_say_is_not_compared(folder, tmp_path, m
     assert again.digest() == trace.digest()
     killed(model, tmp_path / "a.trace", monkeypatch)
     path = tmp_path / "a.trace.partial" / "run.json"
-    record = unsealed(path)
+    record = read_sealed(path)
     for name in ("settings", "tokenizer", "config"):
         del record["head"]["model"][name]
-    path.write_bytes(sealed(record))
+    path.write_bytes(seal(record))
     with pytest.warns(AnchorwatchWarning, match=r"a\.trace says nothing of the model's settings"):
         aw.run(model, resume=tmp_path / "a.trace")
 

@@ -10,7 +10,13 @@ import tolerances
 from anchorwatch import rules, stats
 from anchorwatch.evaluation import outcomes
 from anchorwatch.evaluation.effect_tables import NEVER, Arm, Contrast, trends
-from anchorwatch.evaluation.outcomes import CLEAN, MOVED, PROPORTIONAL, Indifferent, moved
+from anchorwatch.evaluation.outcomes import (
+    CLEAN,
+    MOVED,
+    PROPORTIONAL,
+    UniformBaseline,
+    moved_attention,
+)
 from references import effects as slow
 
 tokens = st.lists(st.integers(0, 4), max_size=9).map(np.array)
@@ -66,8 +72,8 @@ def films(draw):
 @given(films(), films())
 def test_runs_part_at_the_first_step_that_commits_otherwise(one, two):
     (when, final, frames), (other, token, others) = one, two
-    assert outcomes.parted(when, other, final == token) == slow.parted(frames, others)
-    assert outcomes.parted(when, when, final == final) is None
+    assert outcomes.first_divergence(when, other, final == token) == slow.parted(frames, others)
+    assert outcomes.first_divergence(when, when, final == final) is None
 
 
 @st.composite
@@ -89,12 +95,12 @@ def redistributions(draw):
         shares[..., -1] = np.nan
     even = np.full((layers, keys), 1 / (keys - absent))
     seen = np.ones((layers, keys))
-    return shares[0], shares[1], hidden, Indifferent(even, seen)
+    return shares[0], shares[1], hidden, UniformBaseline(even, seen)
 
 
 @given(redistributions(), st.sampled_from([rules.rulli(0.5), rules.gu(0.3), rules.topk(1)]))
 def test_where_attention_went_by_loops(case, rule):
-    found = moved(*case, rule)
+    found = moved_attention(*case, rule)
     with np.errstate(invalid="ignore"):
         values = found[:, :2] / found[:, 2:]
     twin = np.array(list(slow.moved(*case, rule).values()))
@@ -103,7 +109,7 @@ def test_where_attention_went_by_loops(case, rule):
 
 @given(redistributions())
 def test_shares_of_gains_are_shares(case):
-    sums = moved(*case, rules.gu(0.3))[2:]
+    sums = moved_attention(*case, rules.gu(0.3))[2:]
     if (sums[:, 2] > 0).all():
         values = sums[:, :2] / sums[:, 2:]
         assert (values >= -tolerances.STATISTIC).all()
@@ -118,7 +124,7 @@ def test_proportional_gains_are_their_null(case):
         gone[layer, head, [key for key in hidden[layer, head] if key >= 0]] = True
     left = np.where(gone, 0.0, before)
     after = left / np.nansum(left, axis=-1, keepdims=True)
-    sums = moved(before, after, hidden, even, rules.gu(0.3))
+    sums = moved_attention(before, after, hidden, even, rules.gu(0.3))
     for row in (LARGEST, ENTROPY, NEW):
         assert abs(sums[row, 0] - sums[row, 1]) <= tolerances.METRIC
 
@@ -126,31 +132,33 @@ def test_proportional_gains_are_their_null(case):
 def test_an_added_key_that_holds_attention_takes_its_part_of_what_is_freed():
     before = np.array([[[0.12, 0.08, 0.0, 0.0]]])  # the rest, 0.8, is a sink token's
     after = np.array([[[0.0, 0.08, 0.0, 0.0]]]) / (1 - 0.12)
-    even = Indifferent(np.full((1, 4), 0.2), np.ones((1, 4)))
-    sums = moved(before, after, np.array([[[0]]]), even, rules.gu(0.3))
+    even = UniformBaseline(np.full((1, 4), 0.2), np.ones((1, 4)))
+    sums = moved_attention(before, after, np.array([[[0]]]), even, rules.gu(0.3))
     assert sums[NEW, 0] == sums[NEW, 1] == 0 < sums[NEW, 2]
 
 
 def test_one_key_that_takes_all_is_a_new_sink():
     before = np.array([[[0.7, 0.1, 0.1, 0.1]]])
-    even = Indifferent(np.full((1, 4), 0.25), np.ones((1, 4)))
+    even = UniformBaseline(np.full((1, 4), 0.25), np.ones((1, 4)))
     hidden = np.array([[[0]]])
     alone = np.array([[[0.0, 0.1, 0.8, 0.1]]])
-    sums = moved(before, alone, hidden, even, rules.gu(0.3))
+    sums = moved_attention(before, alone, hidden, even, rules.gu(0.3))
     values, null = sums[:, 0] / sums[:, 2], sums[:, 1] / sums[:, 2]
     np.testing.assert_allclose(values, [1, 0.7, 1, 0, 1, 1], atol=tolerances.STATISTIC)
     np.testing.assert_allclose(null[1:], [0.25, 1 / 3, 1, 1, 0.25], atol=tolerances.STATISTIC)
     # under gu(0.5) a third each makes no new sink, and the null says so
-    sums = moved(before, alone, hidden, even, rules.gu(0.5))
+    sums = moved_attention(before, alone, hidden, even, rules.gu(0.5))
     assert sums[NEW, 1] == 0 and sums[NEW, 0] == sums[NEW, 2]
 
 
 def test_attention_that_nobody_lost_is_absent():
     shares = np.array([[[0.7, 0.1, 0.1, 0.1]]])
-    even = Indifferent(np.full((1, 4), 0.25), np.ones((1, 4)))
-    none = moved(shares, shares, np.array([[[-1]]]), even, rules.gu(0.3))
+    even = UniformBaseline(np.full((1, 4), 0.25), np.ones((1, 4)))
+    none = moved_attention(shares, shares, np.array([[[-1]]]), even, rules.gu(0.3))
     assert (none[:, 2] == 0).all()
-    kept = moved(shares, shares, np.array([[[0]]]), even, rules.gu(0.3))  # its value was zeroed
+    kept = moved_attention(
+        shares, shares, np.array([[[0]]]), even, rules.gu(0.3)
+    )  # its value was zeroed
     assert kept[:, 2].tolist() == [1, 1, 0, 0, 0, 1]
 
 

@@ -9,8 +9,8 @@ import checkpoints
 import tolerances
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.generation import loop
-from anchorwatch.probes.accumulate import Record, View
-from anchorwatch.probes.recorder import Watch
+from anchorwatch.probes.accumulate import TraceBuffer, View
+from anchorwatch.probes.recorder import Recorder
 from anchorwatch.trace.regions import Regions
 from anchorwatch.trace.schema import RunShape
 from checkpoints import lit_gpt_tensors, network
@@ -180,14 +180,14 @@ def test_runs_without_step_fields_are_written_and_gone_on_with(
     tmp_path, monkeypatch, probes, killed_at
 ):
     model, decoding, out = load("tiny/llada"), D.LowConfidence(18), tmp_path / "a.trace"
-    live, note = aw.run(model, PROMPT, decoding, probes=probes), loop.Job.note
+    live, note = aw.run(model, PROMPT, decoding, probes=probes), loop.RunState.note
 
     def die(job, *given):
         if len(job.taken) == killed_at:
             raise KeyboardInterrupt
         return note(job, *given)
 
-    monkeypatch.setattr(loop.Job, "note", die)
+    monkeypatch.setattr(loop.RunState, "note", die)
     if killed_at is None:
         held = aw.run(model, PROMPT, decoding, probes=probes, out=out)
     else:
@@ -211,7 +211,7 @@ def test_a_replay_and_a_resume_refuse_another_mask(tmp_path, monkeypatch):
     def die(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop.Job, "note", die)
+    monkeypatch.setattr(loop.RunState, "note", die)
     with pytest.raises(KeyboardInterrupt):
         aw.run(load("tiny/llada"), PROMPT, FOUR, out=tmp_path / "a.trace")
     monkeypatch.undo()
@@ -306,8 +306,8 @@ def watched(pairs, ids):
     """The record of one forward pass with rows that may not look everywhere."""
     probes = [P.received(groups=("all",)), P.entropy(rows=True), P.diagonal(), P.qk_geometry()]
     model, length = load("tiny/llada"), len(ids)
-    record = Record(probes, RunShape(1, model.num_layers, model.num_heads, 4, length))
-    watch = Watch(model, probes, [record], [Regions(of=np.full(length, -1))])
+    record = TraceBuffer(probes, RunShape(1, model.num_layers, model.num_heads, 4, length))
+    watch = Recorder(model, probes, [record], [Regions(of=np.full(length, -1))])
     view = View(0, "", 0, 0, 0, length, length)
     everyone, nobody = np.ones((1, length), dtype=bool), np.zeros(length, dtype=bool)
     with watch.over([view], [everyone], [nobody], (1, length)):

@@ -10,7 +10,7 @@ import anchorwatch as aw
 import tolerances
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.models import tiny
-from anchorwatch.models.attention import watching
+from anchorwatch.models.attention import observe
 from strategies import denoisers, denoisings, left_to_right, load, prompts, seeds
 
 P = aw.probes
@@ -121,11 +121,11 @@ class Column:
     def wants(self, layer):
         return True
 
-    def see(self, call):
-        from anchorwatch.probes.reduce import Want, survey
+    def on_attention(self, call):
+        from anchorwatch.probes.reduce import StatRequest, reduce_attention
 
-        found = survey(
-            call, Want(weights=torch.ones(*call.query.shape[:1], 1, call.query.shape[2]))
+        found = reduce_attention(
+            call, StatRequest(weights=torch.ones(*call.query.shape[:1], 1, call.query.shape[2]))
         )
         self.sums.append(found.sums[:, :, 0])
         self.live.append(found.live)
@@ -139,7 +139,7 @@ def test_a_hidden_key_receives_nothing(name):
     attendable = torch.ones(12, dtype=torch.bool)
     attendable[5] = False
     seen = Column()
-    with watching(seen):
+    with observe(seen):
         model.logits(ids, attendable)
     for sums in seen.sums:
         assert (sums[..., 5] == 0).all()
@@ -152,7 +152,7 @@ def test_a_row_that_may_look_at_nothing_is_counted_and_absent():
     pairs = torch.ones(12, 12, dtype=torch.bool)
     pairs[7] = False
     seen = Column()
-    with watching(seen):
+    with observe(seen):
         model.logits(ids, pairs)
     for live in seen.live:
         assert (~live[0]).nonzero().flatten().tolist() == [7]

@@ -130,7 +130,7 @@ def test_an_oracle_needs_its_trace_and_the_same_run():
 @pytest.mark.parametrize("edit", [E.hide_keys([1]), E.hide_keys([1], form="value")])
 def test_a_kernel_that_ignores_an_edit_stops_the_run(edit):
     """Published copies of LLaDA compute with attn_mask=None, whatever they are given."""
-    real = attention.weighed
+    real = attention.weigh_values
 
     def deaf(call, value):
         heads = call.query.shape[1] // call.value.shape[1]
@@ -140,7 +140,7 @@ def test_a_kernel_that_ignores_an_edit_stops_the_run(edit):
         return real(replace(call, bias=None), own)
 
     with (
-        mock.patch("anchorwatch.edits.ablation.weighed", deaf),
+        mock.patch("anchorwatch.edits.ablation.weigh_values", deaf),
         pytest.raises(ModelError, match=r"the edit is not alive at layer 0, head \d, row \d"),
     ):
         aw.run(load("tiny/llada"), PROMPT, aw.decoding.LowConfidence(4), edits=[edit])

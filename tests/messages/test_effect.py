@@ -101,7 +101,7 @@ def test_tables_that_are_not_there():
     with pytest.raises(
         SpecError, match="no 'heads': expected one of table, prompts, layers, doses"
     ):
-        effect.named("heads")
+        effect.get_table("heads")
     with pytest.raises(SpecError, match=r"the name ends in \.csv, \.json, \.parquet"):
         effect.save("a.txt")
 

@@ -9,7 +9,7 @@ import torch
 import anchorwatch as aw
 from anchorwatch.errors import ModelError, SpecError
 from anchorwatch.models import attention, tiny
-from anchorwatch.models.parts import Alone, Worn
+from anchorwatch.models.parts import PassAdditions, SelfOnlyPass
 from strategies import load
 
 E = aw.edits
@@ -134,7 +134,7 @@ def test_an_added_key_that_changes_nothing_stops_the_run(part):
 
     says = r"not alive at layer 0, head 0, row \d: the output of heads .* not what \w+ makes it"
     with (
-        mock.patch.object(attention, "merged", deaf),
+        mock.patch.object(attention, "merge_lse", deaf),
         pytest.raises(ModelError, match=says),
     ):
         aw.run(load("tiny/llada"), PROMPT, aw.decoding.LowConfidence(4), edits=[part])
@@ -143,7 +143,7 @@ def test_an_added_key_that_changes_nothing_stops_the_run(part):
 @pytest.mark.parametrize("layer", [1, 2])
 @pytest.mark.parametrize("part", [E.sink_token(), E.off_by_one(), E.kv_bias(2)], ids=repr)
 def test_an_added_key_is_proved_at_every_layer(part, layer):
-    real = attention._computed
+    real = attention._compute
 
     def forgets(bare, mask, added, options):
         return real(bare, mask, None if bare.layer == layer else added, options)
@@ -161,13 +161,13 @@ def test_a_hidden_key_is_proved_at_every_layer(layer):
 
     from anchorwatch.edits import ablation as changes
 
-    real = changes.weighed
+    real = changes.weigh_values
 
     def forgets(call, value):
         return real(replace(call, bias=None) if call.layer == layer else call, value)
 
     with (
-        mock.patch("anchorwatch.edits.ablation.weighed", forgets),
+        mock.patch("anchorwatch.edits.ablation.weigh_values", forgets),
         pytest.raises(ModelError, match=f"not alive at layer {layer}, head"),
     ):
         edits = [E.hide_keys([1])]
@@ -175,7 +175,7 @@ def test_a_hidden_key_is_proved_at_every_layer(layer):
 
 
 def test_a_value_that_is_not_zero_stops_the_run():
-    real = Alone.alone
+    real = SelfOnlyPass.alone
 
     def keeps(self, layer, key, value):
         self.zero = False
@@ -183,7 +183,7 @@ def test_a_value_that_is_not_zero_stops_the_run():
 
     model = tiny.build("tiny/llada", torch.float32)  # one that has captured nothing yet
     with (
-        mock.patch.object(Alone, "alone", keeps),
+        mock.patch.object(SelfOnlyPass, "alone", keeps),
         pytest.raises(ModelError, match="layer 0: the value of sink_token is to be zero and is up"),
     ):
         aw.run(model, PROMPT, aw.decoding.LowConfidence(4), edits=[E.sink_token(value="zero")])
@@ -192,7 +192,7 @@ def test_a_value_that_is_not_zero_stops_the_run():
 def test_a_gate_that_is_not_closed_stops_the_run():
     with (
         mock.patch.object(
-            Worn, "gated", lambda self, layer, out: setattr(self, "ungated", out) or out
+            PassAdditions, "gated", lambda self, layer, out: setattr(self, "ungated", out) or out
         ),
         pytest.raises(ModelError, match="the gate is not alive at layer 0: what the output proj"),
     ):
@@ -205,7 +205,7 @@ def test_a_register_that_is_not_there_stops_the_run():
         return {"input_ids": rows}, keys, pairs, positions
 
     with (
-        mock.patch("anchorwatch.models.model.registered", forgets),
+        mock.patch("anchorwatch.models.model.prepend_registers", forgets),
         pytest.raises(ModelError, match=r"the register is not alive at layer 0: 10 keys .* are 12"),
     ):
         edits, decoding = [E.register(2)], aw.decoding.LowConfidence(4)
@@ -227,14 +227,14 @@ def _seeing_itself(keys, n):
 @pytest.mark.parametrize("form", [_unseen, _seeing_itself])
 @pytest.mark.parametrize("name", ["tiny/llada", "tiny/bert"])
 def test_a_register_that_is_not_seen_or_does_not_see_stops_the_run(name, form):
-    from anchorwatch.models.parts import registered
+    from anchorwatch.models.parts import prepend_registers
 
     def differs(*given):
-        tokens, keys, _, positions = registered(*given)
+        tokens, keys, _, positions = prepend_registers(*given)
         return tokens, *form(keys, 2), positions
 
     with (
-        mock.patch("anchorwatch.models.model.registered", differs),
+        mock.patch("anchorwatch.models.model.prepend_registers", differs),
         pytest.raises(ModelError, match=r"not alive at layer 0, head .* what register makes it"),
     ):
         edits, decoding = [E.register(2, embedding="random")], aw.decoding.LowConfidence(4)
@@ -245,7 +245,7 @@ def test_a_live_edit_does_not_vouch_for_a_dead_one():
     """The second edit acts from another step on, and is asked for its own proof then."""
     from anchorwatch.edits import ablation as changes
 
-    real, calls = changes.weighed, []
+    real, calls = changes.weigh_values, []
 
     def tires(call, value):
         calls.append(call.layer)
@@ -257,7 +257,7 @@ def test_a_live_edit_does_not_vouch_for_a_dead_one():
 
     edits = [E.hide_keys([1]), E.hide_keys([2], steps=[1])]
     with (
-        mock.patch("anchorwatch.edits.ablation.weighed", tires),
+        mock.patch("anchorwatch.edits.ablation.weigh_values", tires),
         pytest.raises(ModelError, match=r"not alive at layer 0.* hidden keys' share of each row"),
     ):
         aw.run(load("tiny/llada"), PROMPT, aw.decoding.LowConfidence(4), edits=edits)
@@ -270,7 +270,7 @@ def test_a_trained_part_proves_itself_too(tmp_path):
     folder = checkpoints.write(tmp_path / "m", {"n_head": 4, "mask_token_id": 90}, tensors)
     model = aw.load(folder)
     with (
-        mock.patch.object(attention, "merged", lambda out, lse, logits, value: (out, lse)),
+        mock.patch.object(attention, "merge_lse", lambda out, lse, logits, value: (out, lse)),
         pytest.raises(ModelError, match="not alive at layer 0"),
     ):
         aw.run(model, [5, 60, 7], aw.decoding.LowConfidence(4), probes=())

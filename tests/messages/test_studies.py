@@ -8,7 +8,7 @@ from anchorwatch.studies.budget import budget
 from anchorwatch.studies.claim import Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import Estimate
 from anchorwatch.studies.evidence import Traced, answers
-from anchorwatch.studies.findings import judged
+from anchorwatch.studies.findings import judge_claims
 from anchorwatch.studies.needs import Runs, Seeds
 
 WORDS = ("a sentence.", "a source", "a number")
@@ -62,7 +62,7 @@ def test_a_claim_without_one_measured_unit_is_lacking_and_not_undecided():
     lost = Traced((), (), 7, dict.fromkeys(range(5), "too long for 256 positions"))
     unfit = f"did not fit: 5 of the units of {need} (too long for 256 positions)"
     for held, why in ((lost, unfit), (None, "all could be run, and it never came up in them")):
-        (one,) = judged([empty], Evidence.of({need: held}), {})
+        (one,) = judge_claims([empty], Evidence.of({need: held}), {})
         assert one.verdict is None
         said = "prompts with a value of every statistic: none of 7 has one"
         assert one.lacking == f"{said} ({why})"

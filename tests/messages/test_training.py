@@ -308,7 +308,7 @@ def test_a_run_that_began_in_between_is_refused(tmp_path, monkeypatch):
 
     def flock(handle, how):
         monkeypatch.setattr(fcntl, "flock", honest)
-        checkpoints.replace_file(out / "run.json", checkpoints.sealed({"spec": {"seed": 3}}))
+        checkpoints.replace_file(out / "run.json", checkpoints.seal({"spec": {"seed": 3}}))
         honest(handle, how)
 
     monkeypatch.setattr(fcntl, "flock", flock)

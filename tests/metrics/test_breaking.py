@@ -9,7 +9,7 @@ from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.figures import catalogue
 from anchorwatch.metrics import files
 from anchorwatch.metrics.nulls import indifferent
-from anchorwatch.metrics.overlaps import _between
+from anchorwatch.metrics.overlaps import _divergence_between_groups
 from anchorwatch.metrics.reading import slabs
 from anchorwatch.trace.trace import Trace
 from planted import column, planted, random_maps, uniform
@@ -153,7 +153,7 @@ def test_the_null_between_groups_pairs_each_step_with_another_as_a_whole():
     trace = planted(maps, prompt=2)
     (slab,) = slabs(trace)
     there = (slab.measured("masked") & slab.measured("written")).T
-    _, null = _between(slab, ("masked", "written"), there)
+    _, null = _divergence_between_groups(slab, ("masked", "written"), there)
     steps = np.flatnonzero(there.any(axis=0))
     order = np.random.default_rng(0).permutation(len(steps))
     for at, other in zip(steps, steps[order], strict=True):

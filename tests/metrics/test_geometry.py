@@ -15,7 +15,7 @@ from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import geometry
 from anchorwatch.metrics.nulls import members
 from anchorwatch.metrics.sink_rules import gu, ratio, topk
-from anchorwatch.models.attention import watching
+from anchorwatch.models.attention import observe
 from checkpoints import network
 from planted import planted, uniform
 from references import geometry as slow
@@ -163,7 +163,7 @@ class Keep:
     def wants(self, layer):
         return True
 
-    def see(self, call):
+    def on_attention(self, call):
         self.calls.append(call)
 
 
@@ -189,7 +189,7 @@ def test_heads_that_share_keys_are_split_one_by_one(tmp_path, name, keys):
     probes = [P.received(dtype="float32"), P.qk_geometry(keys=keys)]
     trace = aw.run(model, canvas=canvas, probes=probes)
     kept = Keep()
-    with watching(kept):
+    with observe(kept):
         model.logits(torch.tensor(trace.canvas[0]).long())
     table = geometry.qk_split(trace, topk(2), by=PER)
     for call in kept.calls:

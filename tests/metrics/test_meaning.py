@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import tolerances
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.cells import stacked
+from anchorwatch.metrics.cells import stack_layers
 from anchorwatch.metrics.identity import TokenClasses
 from anchorwatch.metrics.meaning import (
     FLOOR,
@@ -251,6 +251,6 @@ def test_layers_that_see_other_keys_do_not_disturb_one_another():
     for slab in slabs(trace):
         classes = TokenClasses(trace)
         alone.append(split_cells(slab, Designs(classes), rulli(EPS), "written"))
-    expected = split_table([(trace, stacked(alone))], ["layer", "head"], {})
+    expected = split_table([(trace, stack_layers(alone))], ["layer", "head"], {})
     assert np.array_equal(table.value, expected.value, equal_nan=True)
     assert table.value.notna().any()

@@ -10,7 +10,7 @@ import anchorwatch as aw
 import tolerances
 from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.metrics.amounts import sinks
-from anchorwatch.metrics.cells import Quantity, collapse, mean, ratio, stacked, total
+from anchorwatch.metrics.cells import Quantity, collapse, mean, ratio, stack_layers, total
 from anchorwatch.metrics.sink_rules import rulli
 from anchorwatch.metrics.tables import NUMBERS, beside, tabulate
 from planted import column, planted, uniform
@@ -115,7 +115,9 @@ def test_sums_add_up_before_they_are_divided():
 
 def test_layers_are_stacked_and_a_finish_makes_new_quantities():
     one = [mean("a", ("step",), np.array([1.0, 3.0]), np.array([1.0, 1.0]))]
-    made = stacked([one, [mean("a", ("step",), np.array([5.0, np.nan]), np.array([2.0, 2.0]))]])
+    made = stack_layers(
+        [one, [mean("a", ("step",), np.array([5.0, np.nan]), np.array([2.0, 2.0]))]]
+    )
     assert made[0].dims == ("layer", "step")
     trace = planted(uniform(2, 2, 1, 6), prompt=4)
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 import anchorwatch as aw
 import checkpoints
 import tolerances
-from anchorwatch.edits.ablation import Change, applied
+from anchorwatch.edits.ablation import AttentionPatch, apply_patch
 from anchorwatch.models.attention import Call
-from anchorwatch.probes.reduce import Want, survey
+from anchorwatch.probes.reduce import StatRequest, reduce_attention
 from checkpoints import CAUSAL, ENCODERS, MASK, network
 from references import attention as dense
 from references import edits as slow
@@ -46,7 +46,7 @@ def cases(draw, kinds=(*BY_KEY, *BY_HEAD)):
         attendable = torch.rand(batch, 1, queries, queries, generator=generator) < 0.5
         attendable |= torch.eye(queries, dtype=torch.bool)
     call = Call(0, query, key, value, size**-0.5, attendable, kind == "causal", None, None)
-    change = Change.nothing(call)
+    change = AttentionPatch.nothing(call)
     free = torch.ones_like(change.logit)  # two forms on one key are refused before any call
     for name in draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=3, unique=True)):
         held = getattr(change, name)
@@ -62,15 +62,15 @@ def cases(draw, kinds=(*BY_KEY, *BY_HEAD)):
 @given(cases())
 def test_an_edited_call_is_what_its_definition_says(case):
     call, change = case
-    made = applied(call, change)
+    made = apply_patch(call, change)
     maps, out = slow.attended(call, change)
     close = tolerances.of_call(made.call)
     assert (made.out - out).abs().max() <= close * call.value.abs().max()
     ones = torch.ones(call.query.shape[0], 1, call.query.shape[2])
     for tile_bytes in (1, 4_000_000):
-        found = survey(
+        found = reduce_attention(
             made.call,
-            Want(weights=ones, maps=tuple(range(call.query.shape[1])), entropy=True),
+            StatRequest(weights=ones, maps=tuple(range(call.query.shape[1])), entropy=True),
             tile_bytes,
         )
         assert (found.maps - maps).abs().nan_to_num().max() <= close
@@ -81,10 +81,10 @@ def test_an_edited_call_is_what_its_definition_says(case):
 @given(cases(kinds=("logit", "weight")))
 def test_an_emptied_column_is_empty_but_for_spared_rows(case):
     call, change = case
-    made = applied(call, change)
-    maps = survey(
+    made = apply_patch(call, change)
+    maps = reduce_attention(
         made.call,
-        Want(
+        StatRequest(
             weights=torch.ones(call.query.shape[0], 1, call.query.shape[2]),
             maps=tuple(range(call.query.shape[1])),
         ),
@@ -100,10 +100,10 @@ def test_a_call_without_a_log_sum_exp_is_seen_alike(case):
     from dataclasses import replace
 
     call, change = case
-    made = applied(call, change).call
+    made = apply_patch(call, change).call
     ones = torch.ones(call.query.shape[0], 1, call.query.shape[2])
-    one = survey(made, Want(weights=ones)).sums
-    two = survey(replace(made, lse=None), Want(weights=ones)).sums
+    one = reduce_attention(made, StatRequest(weights=ones)).sums
+    two = reduce_attention(replace(made, lse=None), StatRequest(weights=ones)).sums
     assert (one - two).abs().max() <= tolerances.of_call(made) * call.query.shape[2]
 
 

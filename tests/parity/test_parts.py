@@ -13,10 +13,10 @@ import checkpoints
 import tolerances
 from anchorwatch.models import attention, tiny, variants
 from anchorwatch.models.attention import Call, with_added
-from anchorwatch.models.extra_keys import Added, products
-from anchorwatch.models.fits import fitted
+from anchorwatch.models.extra_keys import ExtraKeys, products
+from anchorwatch.models.fits import fit_addition
 from anchorwatch.models.parts import capture
-from anchorwatch.probes.reduce import Want, survey
+from anchorwatch.probes.reduce import StatRequest, reduce_attention
 from checkpoints import CAUSAL, ENCODERS, MASK, network
 from references import parts as slow
 from strategies import load
@@ -77,10 +77,10 @@ def cases(draw):
         if what == "heads":
             logits = logits.clone()
             logits[:, 0], keys = -torch.inf, None
-        many.append(Added(logits, values, keys))
+        many.append(ExtraKeys(logits, values, keys))
     module = Bare(repeats, kind == "causal")
     call = Call(0, query, key, value, scale, mask, kind == "causal", None, module)
-    return call, mask, Added.together(many)
+    return call, mask, ExtraKeys.together(many)
 
 
 def nothing_seen():
@@ -88,7 +88,7 @@ def nothing_seen():
     one = torch.ones(1, 1, 2, 8, dtype=torch.float64)
     mask = torch.zeros(1, 1, 2, 2, dtype=torch.bool)
     call = Call(0, one, one, one, 1.0, mask, False, None, Bare(1, False))
-    return call, mask, Added(torch.full_like(one[..., :1], -torch.inf), one[:, :, :1], None)
+    return call, mask, ExtraKeys(torch.full_like(one[..., :1], -torch.inf), one[:, :, :1], None)
 
 
 def slowly(call, mask, added):
@@ -123,10 +123,10 @@ def test_both_forms_are_what_one_row_at_a_time_gives(case):
     call, mask, added = case
     maps, exact = slowly(call, mask, added)
     options = {"scaling": call.scale}
-    epilogue, lse = attention.merged(*_kernel(call, mask), added.logits, added.value)
+    epilogue, lse = attention.merge_lse(*_kernel(call, mask), added.logits, added.value)
     assert (epilogue - exact).abs().max() <= tolerances.IDENTITY_64
     with concatenated():
-        out, none = attention._computed(call, mask, added, options)
+        out, none = attention._compute(call, mask, added, options)
     assert none is None
     live = maps.sum(-1) > 0.5  # [B, H, Q]; a row that sees nothing has no map
     rows = live.transpose(1, 2)
@@ -135,9 +135,9 @@ def test_both_forms_are_what_one_row_at_a_time_gives(case):
     assert out.isfinite().all()  # what it is where nothing is seen is nobody's, but no NaN
     seen = with_added(call, added)
     ones = torch.ones(call.query.shape[0], 1, call.query.shape[2])
-    want = Want(weights=ones, maps=tuple(range(call.query.shape[1])), entropy=True)
+    want = StatRequest(weights=ones, maps=tuple(range(call.query.shape[1])), entropy=True)
     for given_lse in (lse.float(), None):
-        found = survey(replace(seen, lse=given_lse), want)
+        found = reduce_attention(replace(seen, lse=given_lse), want)
         assert ((found.maps - maps)[live].abs() <= tolerances.of_call(seen)).all()
         assert not found.sums.isnan().any()
         assert torch.equal(found.live, live.any(dim=1))
@@ -170,7 +170,7 @@ def visible_of(model, length):
 
 def dense(model, part, ids=IDS, **options):
     """The published form's logits, aligned."""
-    embedding = fitted(part, model).embedding
+    embedding = fit_addition(part, model).embedding
     visible = options.pop("visible", visible_of(model, len(ids)))
     with torch.no_grad():
         rows = slow.with_sinks(
@@ -209,7 +209,7 @@ def test_sink_tokens_with_and_without_place_and_value(name, rotary, zero):
         model = tiny.build(name, dtype)
         seen = torch.ones(len(IDS), len(IDS), dtype=torch.bool)
         seen = seen.tril() if name == "tiny/arm" else seen
-        sink = fitted(part, model).embedding[0]
+        sink = fit_addition(part, model).embedding[0]
         with torch.no_grad():
             rows = slow.llama(model.network, IDS, seen, sink=sink, rotary=rotary, zero=zero)
         expected = model._aligned(rows[None], None, len(rows))[0] if model.family.shift else rows
@@ -331,18 +331,18 @@ def test_gates_multiply_what_heads_give(form, init):
         tolerances.IDENTITY,
     )
     sink = E.sink_token(embedding="mask")  # a gate is there for the sink token too
-    embedding = fitted(sink, model).embedding[0]
+    embedding = fit_addition(sink, model).embedding[0]
     both = slow.llama(model.network, IDS, seen, sink=embedding, gate=gate)
     near(model.logits(IDS, parts=[sink, part]), both, tolerances.IDENTITY)
 
 
 def test_a_plain_gate_begins_near_one_half_and_an_identity_gate_at_one():
     model = load("tiny/llada")
-    weight = torch.stack(fitted(E.gate("elementwise", "plain"), model).weight)
+    weight = torch.stack(fit_addition(E.gate("elementwise", "plain"), model).weight)
     assert abs(float(weight.var()) / (2 / (5 * 64)) - 1) <= tolerances.of_draws(
         weight.numel(), 2**0.5
     )
-    assert not torch.stack(fitted(E.gate(), model).weight).any()
+    assert not torch.stack(fit_addition(E.gate(), model).weight).any()
 
 
 @pytest.mark.parametrize("name", ["tiny/llada", "tiny/dream", "tiny/bert"])
@@ -350,7 +350,9 @@ def test_a_plain_gate_begins_near_one_half_and_an_identity_gate_at_one():
 def test_a_register_is_a_token_in_front(name, n):
     model = load(name)
     part = E.register(n, embedding="random", seed=5)
-    tokens = torch.cat([fitted(part, model).embedding, model.network.get_input_embeddings()(IDS)])
+    tokens = torch.cat(
+        [fit_addition(part, model).embedding, model.network.get_input_embeddings()(IDS)]
+    )
     places = torch.arange(n + len(IDS))
     if name == "tiny/bert":
         places = torch.cat([torch.zeros(n, dtype=torch.long), torch.arange(len(IDS))])
@@ -404,17 +406,17 @@ def test_a_sink_token_is_a_constant_of_the_checkpoint(name):
         def wants(self, layer):
             return True
 
-        def see(self, call):
+        def on_attention(self, call):
             seen.append((call.key[0, :, 0], call.value[0, :, 0]))
 
     for ids in (IDS, IDS + 3, IDS[:5]):
-        with attention.watching(Looker()):
+        with attention.observe(Looker()):
             model.logits(ids, parts=[part])
     layers = model.num_layers
     for at in range(layers, 3 * layers):
         for one, two in zip(seen[at % layers], seen[at], strict=True):
             assert torch.equal(one, two)
-    alone = capture(model.network, fitted(part, model), [], 0)
+    alone = capture(model.network, fit_addition(part, model), [], 0)
     for (key, value), pair in zip(seen, alone, strict=False):
         assert torch.equal(key, pair.key[0, :, 0])
         assert torch.equal(value, pair.value[0, :, 0])

@@ -222,15 +222,15 @@ class Keep:
     def wants(self, layer):
         return True
 
-    def see(self, call):
+    def on_attention(self, call):
         self.calls.append(call)
 
 
 def calls_of(model, canvas):
-    from anchorwatch.models.attention import watching
+    from anchorwatch.models.attention import observe
 
     keep = Keep()
-    with watching(keep):
+    with observe(keep):
         model.logits(torch.tensor(canvas).long())
     return keep.calls
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import tolerances
 from anchorwatch.models.attention import Call, _flash
-from anchorwatch.probes.reduce import Want, survey
+from anchorwatch.probes.reduce import StatRequest, reduce_attention
 from references import attention as dense
 
 
@@ -58,7 +58,7 @@ def close_shares(ours, exact, call):
 @given(calls(), st.sampled_from([1, 2_000, 2_000_000]))
 def test_received_equals_the_dense_map(case, tile_bytes):
     call, weights = case
-    found = survey(call, Want(weights=weights), tile_bytes)
+    found = reduce_attention(call, StatRequest(weights=weights), tile_bytes)
     exact = dense.received(dense.dense(call), weights)
     counts = (weights * found.live[:, None]).sum(-1).clamp(min=1)
     close_shares(found.sums / counts[:, None, :, None], exact / counts[:, None, :, None], call)
@@ -67,8 +67,8 @@ def test_received_equals_the_dense_map(case, tile_bytes):
 @given(calls(), st.sampled_from([1, 5_000]))
 def test_entropy_diagonal_and_distance_equal_the_dense_map(case, tile_bytes):
     call, weights = case
-    want = Want(weights=weights, entropy=True, diagonal=True, distance=True)
-    found = survey(call, want, tile_bytes)
+    want = StatRequest(weights=weights, entropy=True, diagonal=True, distance=True)
+    found = reduce_attention(call, want, tile_bytes)
     maps = dense.dense(call)
     exact = dense.entropy(maps)
     assert torch.equal(found.entropy.isnan(), exact.isnan()), "a dead row is NaN, and no other"
@@ -86,7 +86,9 @@ def test_entropy_diagonal_and_distance_equal_the_dense_map(case, tile_bytes):
 @given(calls(), st.integers(1, 5), st.sampled_from([1, 5_000]))
 def test_top_keys_are_the_greatest_of_the_dense_map(case, k, tile_bytes):
     call, weights = case
-    found = survey(call, Want(weights=weights, top=k, top_rows=weights[:, 1].bool()), tile_bytes)
+    found = reduce_attention(
+        call, StatRequest(weights=weights, top=k, top_rows=weights[:, 1].bool()), tile_bytes
+    )
     maps = dense.dense(call)
     for b, h, query in torch.ones(maps.shape[:3]).nonzero().tolist():
         keys = found.top_key[b, h, query]
@@ -106,7 +108,9 @@ def test_rows_give_to_regions_what_the_dense_map_says(case, tile_bytes):
     call, weights = case
     spans = (torch.rand(call.query.shape[0], call.key.shape[2], 3) < 0.3).float()
     asked = weights[:, 1].bool()
-    found = survey(call, Want(weights=weights, spans=spans, top_rows=asked), tile_bytes)
+    found = reduce_attention(
+        call, StatRequest(weights=weights, spans=spans, top_rows=asked), tile_bytes
+    )
     exact = dense.dense(call) @ spans.double()[:, None]
     exact[~asked[:, None].expand(exact.shape[:3])] = torch.nan
     assert torch.equal(found.spans.isnan(), exact.isnan())
@@ -119,7 +123,9 @@ def test_maps_and_mixtures_equal_the_dense_map(case, tile_bytes):
     keys = call.key.shape[2]
     mixed = torch.rand(call.query.shape[0], keys, 3)
     heads = (0, call.query.shape[1] - 1)
-    found = survey(call, Want(weights=weights, maps=heads, mixed=mixed), tile_bytes)
+    found = reduce_attention(
+        call, StatRequest(weights=weights, maps=heads, mixed=mixed), tile_bytes
+    )
     maps = dense.dense(call)
     exact = maps[:, list(heads)]
     assert torch.equal(found.maps.isnan(), exact.isnan())
@@ -139,7 +145,7 @@ def test_sharp_rows_of_logits_up_to_fifty():
         lse = _flash(query, key, key, None, False, 1.0)[1] if use_lse else None
         call = Call(0, query, key, key, 1.0, None, False, lse, None)
         weights = torch.ones(1, 1, 64)
-        found = survey(call, Want(weights=weights, entropy=True), 4_000)
+        found = reduce_attention(call, StatRequest(weights=weights, entropy=True), 4_000)
         maps = dense.dense(call)
         close_shares(found.sums / 64, dense.received(maps, weights) / 64, call)
         assert (found.entropy - dense.entropy(maps)).abs().max() <= tolerances.of_entropy(
@@ -152,6 +158,6 @@ def test_one_column_that_takes_nearly_all():
     query, key = torch.ones(1, 1, 64, 1), torch.zeros(1, 1, 64, 1)
     key[0, 0, 17] = 9.0
     call = Call(0, query, key, key, 1.0, None, False, None, None)
-    found = survey(call, Want(weights=torch.ones(1, 1, 64)))
+    found = reduce_attention(call, StatRequest(weights=torch.ones(1, 1, 64)))
     share = torch.tensor(9.0).exp() / (torch.tensor(9.0).exp() + 63)
     assert abs(float(found.sums[0, 0, 0, 17]) / 64 - float(share)) <= tolerances.of_call(call)

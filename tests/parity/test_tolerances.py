@@ -15,7 +15,7 @@ from scipy import stats as scipy_stats
 
 import tolerances as t
 from anchorwatch.models import tiny
-from anchorwatch.models.attention import watching
+from anchorwatch.models.attention import observe
 from checkpoints import CAUSAL, ENCODERS, GOLDEN, MASK, lit_gpt_tensors, network
 from references import attention as dense
 from references.bounds import over_mask_sets
@@ -33,14 +33,14 @@ class Calls(list):
     def wants(self, layer):
         return True
 
-    def see(self, call):
+    def on_attention(self, call):
         self.append(call)
 
 
 @cache
 def calls(name):
     kept = Calls()
-    with watching(kept):
+    with observe(kept):
         load(name).logits(IDS)
     return kept
 
@@ -330,7 +330,7 @@ def test_the_sizes_the_table_says_are_those_of_the_networks(tmp_path):
 
     def bounds(model, ids):
         kept = Calls()
-        with watching(kept):
+        with observe(kept):
             rows = model.logits(ids)
         longest = max(float(c.query.norm(dim=-1).max() * c.key.norm(dim=-1).max()) * c.scale for c in kept)  # fmt: skip
         sizes = len(kept), kept[0].query.shape[-1]

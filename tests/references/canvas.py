@@ -65,7 +65,7 @@ class _Run:
         self.swaps = {
             e.position: e.token
             for e in self.edits
-            if isinstance(e, edits.swap_token) and e.at(self.step, share)
+            if isinstance(e, edits.swap_token) and e.acts_at(self.step, share)
         }
         logits = self.model.logits(torch.tensor(self.result()))
         self.frames.append(self.result())

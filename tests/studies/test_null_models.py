@@ -16,7 +16,7 @@ from anchorwatch.studies.claim import GREATER, LESS, Criterion, Evidence, Findin
 from anchorwatch.studies.correlations import Correlation
 from anchorwatch.studies.discrete import mean_score
 from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
-from anchorwatch.studies.findings import judged
+from anchorwatch.studies.findings import judge_claims
 from anchorwatch.studies.least import Least
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.floating import answers as floating_answers
@@ -208,7 +208,7 @@ def test_a_study_of_nothing_decides_any_claim_at_most_at_the_error_rate(make, le
     for _ in range(RUNS):
         held = make(rng)
         able = [one for one in claims() if one.written and set(one.needs) <= set(held)]
-        found = judged(able, Evidence.of(held), {})
+        found = judge_claims(able, Evidence.of(held), {})
         assert all(one.verdict for one in found), [one.lacking for one in found if one.lacking]
         for one in found:
             said.setdefault(one.claim.study, []).append(one.says)

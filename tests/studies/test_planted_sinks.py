@@ -8,7 +8,7 @@ from anchorwatch.errors import EvidenceError
 from anchorwatch.metrics.cells import Quantity
 from anchorwatch.studies.budget import budget
 from anchorwatch.studies.claim import Evidence
-from anchorwatch.studies.depths import FIRST, LAST, pooled
+from anchorwatch.studies.depths import FIRST, LAST, pool_layers
 from anchorwatch.studies.evidence import Traced
 from anchorwatch.studies.papers.floating.answers import GAIN
 from anchorwatch.studies.papers.sinks import CLAIMS
@@ -412,10 +412,10 @@ def test_a_layer_without_a_value_is_no_gap_in_its_half():
         np.array([[0, 0], [4, 4], [4, 0], [4, 4]]),
     )
     held = Quantity("share", ("layer", "step"), top, bottom.astype(float))
-    assert pooled(held, FIRST) == 0.5
-    assert pooled(held, LAST, np.array([True, False])) == 3 / 8
-    assert pooled(held) == 10 / 20
-    assert np.isnan(pooled(Quantity("share", ("layer", "step"), 0 * top, 0 * top)))
+    assert pool_layers(held, FIRST) == 0.5
+    assert pool_layers(held, LAST, np.array([True, False])) == 3 / 8
+    assert pool_layers(held) == 10 / 20
+    assert np.isnan(pool_layers(Quantity("share", ("layer", "step"), 0 * top, 0 * top)))
 
 
 def test_under_edits_an_arm_answers_without_a_cache():

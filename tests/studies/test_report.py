@@ -22,7 +22,7 @@ from anchorwatch.studies.claim import (
 )
 from anchorwatch.studies.estimates import Estimate
 from anchorwatch.studies.evidence import Traced, by_prompt
-from anchorwatch.studies.findings import Judged, Study
+from anchorwatch.studies.findings import JudgedClaim, Study
 from anchorwatch.studies.needs import Runs
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.floating.answers import GAIN
@@ -30,7 +30,7 @@ from anchorwatch.studies.planning import Plan
 from anchorwatch.studies.report import sentences
 from anchorwatch.studies.report.comparison import sections
 from anchorwatch.studies.report.figures import claim_figure
-from anchorwatch.studies.report.inlining import inlined
+from anchorwatch.studies.report.inlining import inline_figure
 from anchorwatch.studies.report.marks import marks, ticks
 from anchorwatch.studies.report.markup import tag
 from anchorwatch.studies.report.page import page
@@ -124,7 +124,7 @@ def one(criteria, values, unit="prompt"):
     )
     pairs = zip(criteria, values, strict=True)
     found = Finding({c.name: Measured(Estimate.mean(v, unit), 0.0) for c, v in pairs})
-    return Judged(claim, found, verdicts([(claim.criteria, found)])[0])
+    return JudgedClaim(claim, found, verdicts([(claim.criteria, found)])[0])
 
 
 def test_every_claim_is_on_the_page_with_its_verdict(study, words):
@@ -359,7 +359,7 @@ def test_a_value_that_cannot_be_is_not_said_to_be_what_would_have_shown():
     criterion = Criterion("a", "a share", GREATER, 0.9, "because")
     found = Finding({"a": Measured(Estimate.mean([1.0, 1.0, 0.6, 1.0, 0.9], "prompt", (0, 1)))})
     held = one([criterion], [[0.9] * 5])
-    held = Judged(held.claim, found, verdicts([((criterion,), found)])[0])
+    held = JudgedClaim(held.claim, found, verdicts([((criterion,), found)])[0])
     row = held.criterion_row(criterion)
     assert row["out_of_reach"] and np.isnan(row["detectable"])
     said = sentences.power(row, "prompt")
@@ -369,7 +369,9 @@ def test_a_value_that_cannot_be_is_not_said_to_be_what_would_have_shown():
 
 def test_the_text_says_the_level_what_is_missing_and_what_did_not_fit():
     held = one([ABOVE], [[0.5, 0.6, 0.5, 0.6, 0.5, np.nan, np.nan]])
-    held = Judged(held.claim, held.finding, held.verdict, unfit=("2 units of rows (too long\x1b)",))
+    held = JudgedClaim(
+        held.claim, held.finding, held.verdict, unfit=("2 units of rows (too long\x1b)",)
+    )
     said = text.page(Study((held,), reported.about(), Plan((), {}, ()), None))
     assert "| 5 prompts, 2 without a value |" in said
     assert "interval 0.472 to 0.608 at 95\u202f%, n = 5 prompts, 2 without a value;" in said
@@ -385,7 +387,7 @@ def test_marks_are_on_the_axis_and_what_is_far_away_is_named():
     for value in (near.effect, *near.interval, *near.limits, *near.values):
         assert 0 < near.at(value) < 1
     far = Finding({"a": Measured(Estimate.mean([0.5, 0.6, 0.5, 0.62, 0.48], "prompt"), 0.0, 99.0)})
-    away = Judged(held.claim, far, held.verdict)
+    away = JudgedClaim(held.claim, far, held.verdict)
     assert dict(marks(away, ABOVE).off) == {"control": 99.0}
 
 
@@ -440,7 +442,7 @@ def test_a_figure_of_a_claim_has_a_panel_for_each_criterion(study):
 
 def test_a_drawn_figure_follows_the_page_s_colours_and_keeps_its_text(study):
     held = next(one for one in study.findings if one.verdict)
-    svg = inlined(claim_figure(held), "name", 'an "alt"')
+    svg = inline_figure(claim_figure(held), "name", 'an "alt"')
     assert "style=" not in svg
     assert "#000000" not in svg
     assert "var(--ink)" in svg

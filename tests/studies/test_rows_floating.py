@@ -72,11 +72,15 @@ def test_attention_to_what_is_near_is_no_difference_of_queries():
     near = np.exp(-np.abs(np.arange(keys) - (keys + np.arange(queries))[:, None]) / 5)
     near = np.stack([near / near.sum(axis=1, keepdims=True)] * 2)
     masked = [np.arange(queries) >= 4, np.arange(queries) >= 8]
-    value, null, elsewhere = made._turned([near, near], masked, np.random.default_rng(0))
+    value, null, elsewhere = made._divergence_when_written(
+        [near, near], masked, np.random.default_rng(0)
+    )
     assert (value, null, elsewhere) == (0.0, 0.0, 0.0)
     looks = near.copy()
     looks[:, 4:8] = looks[:, 4:8, ::-1]  # once written, they look at the other end
-    value, null, elsewhere = made._turned([near, looks], masked, np.random.default_rng(0))
+    value, null, elsewhere = made._divergence_when_written(
+        [near, looks], masked, np.random.default_rng(0)
+    )
     assert value > 0.5
     assert (null, elsewhere) == (0.0, 1.0)
 

@@ -11,7 +11,7 @@ from anchorwatch.errors import SpecError
 from anchorwatch.generation.decoding import LowConfidence
 from anchorwatch.studies import sets
 from anchorwatch.studies.experiments import sink_token as made
-from anchorwatch.studies.sets import Shown
+from anchorwatch.studies.sets import StudyPrompt
 from anchorwatch.training import arms
 from anchorwatch.training import noisy_text as noisy
 from anchorwatch.training.loop import fit
@@ -88,7 +88,9 @@ def test_a_sink_token_adds_one_key_to_every_query(toys):
 
 def test_hiding_is_measured_on_the_clean_frames(toys, monkeypatch):
     model = toys["mdm-sink"]
-    monkeypatch.setattr(sets, "shown", lambda *_: Shown("the anchor drifts by the pier", {}))
+    monkeypatch.setattr(
+        sets, "prompt_of", lambda *_: StudyPrompt("the anchor drifts by the pier", {})
+    )
     (row,) = made.knock_outs(model, 0, {"length": 4, "steps": 2})
     how = LowConfidence(4, 2)
     clean = aw.run(model, "the anchor drifts by the pier", how, probes=(), seed=0)

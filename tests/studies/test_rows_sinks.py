@@ -72,7 +72,7 @@ def test_every_table_is_known_and_is_made_of_a_model():
     assert len(heads) == model.num_layers * model.num_heads
     assert all(0 <= row["above"] <= 1 and row["greatest"] >= 1 for row in heads)
     assert all(row["own_drawn"] >= 0 and 0 <= row["cosine_null"] <= 1 for row in heads)
-    sinks, other = rows_sinks.delayed(model, 0, {})
+    sinks, other = rows_sinks.measure_delays(model, 0, {})
     assert (sinks["arm"], other["arm"]) == ("sinks", "random")
     assert sinks["looks"] == other["looks"] > 0
     assert all(-1 <= row[name] <= 1 for row in (sinks, other) for name in ("later", "surer"))

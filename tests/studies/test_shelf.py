@@ -10,8 +10,8 @@ from anchorwatch.errors import AnchorwatchWarning, EvidenceError, TraceError
 from anchorwatch.studies import shelf as shelves
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.evidence import unfit_of
-from anchorwatch.studies.needs import Asked, AtHand, Effect, Holding, Rows, Runs
-from anchorwatch.studies.shelf import Shelf
+from anchorwatch.studies.needs import Asked, Available, Effect, ModelIdentity, Rows, Runs
+from anchorwatch.studies.shelf import EvidenceStore
 
 BUDGET = Budget("small", prompts=4, length=4, steps=4, items=5, rows=4)
 NEED = Rows("mdm", "query_split", passes=1)
@@ -19,11 +19,11 @@ EFFECT = Effect("mdm", (hide_sinks(1),))
 ASKED = Asked(("mdm",), ("gold",))
 
 
-HELD = Holding("planted", "mdm", "abc", (), 2, 2, 64, "rope", "words", "cpu")
+HELD = ModelIdentity("planted", "mdm", "abc", (), 2, 2, 64, "rope", "words", "cpu")
 
 
 def shelf(folder, held=HELD, budget=BUDGET):
-    return Shelf(folder, budget, AtHand({"mdm": held}))
+    return EvidenceStore(folder, budget, Available({"mdm": held}))
 
 
 def filled(one, need=NEED, unfit=()):

@@ -100,7 +100,7 @@ def test_our_loss_is_that_bound_when_t_and_masks_are_integrated(monkeypatch):
         for code in range(2 ** len(answer)):
             masked = [at for i, at in enumerate(answer) if code >> i & 1]
             chosen = np.isin(np.arange(len(text.ids)), masked)
-            monkeypatch.setattr(noise, "masked", lambda *_, chosen=chosen: chosen)
+            monkeypatch.setattr(noise, "draw_masks", lambda *_, chosen=chosen: chosen)
             rows = poser([text], 0, [0])
             assert rows.divisor == len(answer)
             chance = p ** len(masked) * (1 - p) ** (len(answer) - len(masked))
@@ -119,7 +119,7 @@ def test_counted_masks_have_the_same_bound(monkeypatch):
         sets = list(combinations(answer, count))
         for masked in sets:
             chosen = np.isin(np.arange(len(text.ids)), masked)
-            monkeypatch.setattr(noise, "counted", lambda *_, chosen=chosen: chosen)
+            monkeypatch.setattr(noise, "draw_counted_masks", lambda *_, chosen=chosen: chosen)
             rows = poser([text], 0, [0])
             loss = (nats(cost.scorer, rows).detach() * rows.weights).sum()
             total += float(loss) / len(answer) / len(sets)
@@ -130,7 +130,7 @@ def test_counted_masks_have_the_same_bound(monkeypatch):
 def test_counts_are_even_and_scored_only(seed, flags):
     scored = np.array(flags)
     n = int(scored.sum())
-    slices = [noise.counted(seed, 3, 1, (k + 0.5) / n, scored) for k in range(n)]
+    slices = [noise.draw_counted_masks(seed, 3, 1, (k + 0.5) / n, scored) for k in range(n)]
     assert [int(chosen.sum()) for chosen in slices] == list(range(1, n + 1))
     for less, more in pairwise(slices):
         assert not (less & ~more).any() and not (more & ~scored).any()
@@ -214,13 +214,13 @@ def test_stratified_times_have_one_in_each_slice(seed, update, batch):
 @given(st.integers(0, 2**63 - 1), st.floats(0, 1), st.floats(0, 1))
 def test_a_greater_probability_masks_a_superset(seed, one, other):
     low, high = sorted((one, other))
-    few, many = (noise.masked(seed, 3, 17, p, 50) for p in (low, high))
+    few, many = (noise.draw_masks(seed, 3, 17, p, 50) for p in (low, high))
     assert not (few & ~many).any()
 
 
 def test_examples_and_updates_have_their_own_noise():
     drawn = {
-        noise.masked(0, update, example, 0.5, 64).tobytes()
+        noise.draw_masks(0, update, example, 0.5, 64).tobytes()
         for update in range(5)
         for example in range(20)
     }

@@ -113,7 +113,7 @@ def run(
     # A typing mistake costs no loading: all that can be is checked first.
     fields = {name: value for name, value in given.items() if value is not None}
     long = None if infill else _LENGTH
-    named = words.named(decoding, fields, long)
+    named = words.parse_decoding(decoding, fields, long)
     measured, regions = words.probes(probes), words.regions(region or [])
     edits = [spelling.edit(word) for word in edit or []]
     if out is not None:
@@ -193,7 +193,7 @@ def effect(
     given |= {"temperature": temperature}
     fields = {name: value for name, value in given.items() if value is not None}
     named, texts = (
-        words.named(decoding, fields, _LENGTH),
+        words.parse_decoding(decoding, fields, _LENGTH),
         places.prompts(prompts, prompt or [], limit),
     )
     asked = words.experiment(edit or [], control, doses, rule)
@@ -209,9 +209,10 @@ def effect(
     if plot is not None:
         drawn = aw.figures.effect_doses if doses else aw.figures.effect_layers
         talk.say(
-            f"wrote {one_line(str(drawn(found.named('doses' if doses else 'layers')).save(plot)))}"
+            "wrote "
+            + one_line(str(drawn(found.get_table("doses" if doses else "layers")).save(plot)))
         )
-    held = found.named(which)
+    held = found.get_table(which)
     if out is not None:
         talk.say(f"wrote {one_line(str(files.save(held, out)))}")
     if out is None or as_json:
@@ -267,7 +268,7 @@ def main() -> None:
     except SpecError as error:
         talk.fail(str(error), 2)
     except ImportError as error:
-        talk.fail(talk.lacking(error), 1)
+        talk.fail(talk.install_hint(error), 1)
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         talk.fail(f"{error.strerror}{where}" if error.strerror else str(error), 1)

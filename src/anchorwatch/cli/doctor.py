@@ -42,7 +42,7 @@ def examine() -> list[Finding]:
     for extra, module in _EXTRAS.items():
         says = f"absent: pip install 'anchorwatch[{extra}]'"
         findings.append(Finding(f"[{extra}]", "installed" if _is_there(module) else says))
-    return findings if absent else findings + _surroundings() + _embedded()
+    return findings if absent else findings + _surroundings() + _check_embedded_models()
 
 
 def _is_there(module: str) -> bool:
@@ -74,7 +74,7 @@ def _surroundings() -> list[Finding]:
     ]
 
 
-def _embedded() -> list[Finding]:
+def _check_embedded_models() -> list[Finding]:
     from anchorwatch.models import tiny
     from anchorwatch.models import zoo as lab
     from anchorwatch.models.load import load

@@ -96,8 +96,8 @@ def evaluate(
         prompt = ev.template(template, chat=chat)
         more: dict[str, Any] = {"contexts": contexts, "template": prompt, "probes": measured}
         found = {asked.name: ev.evaluate(models, asked, **given, **more, out=out)}
-    partly = [_told(name, one) for name, one in found.items()]
-    _printed(found, score, table, out, as_json)
+    partly = [_print_refusals(name, one) for name, one in found.items()]
+    _print_tables(found, score, table, out, as_json)
     raise typer.Exit(3 if any(partly) else 0)
 
 
@@ -184,7 +184,7 @@ def _edits(pairs: Sequence[str] | None) -> Mapping[str, Sequence[Edit]] | None:
     return found
 
 
-def _told(name: str, results: Results) -> bool:
+def _print_refusals(name: str, results: Results) -> bool:
     """Say what could not be asked; whether there was any."""
     talk.say(f"{name}: {results!r}, {results.num_narrow} decided by less than 1e-5")
     for row in results.unfit().itertuples():
@@ -200,7 +200,7 @@ def _told(name: str, results: Results) -> bool:
     return bool(results.num_unfit or left)
 
 
-def _printed(
+def _print_tables(
     found: Mapping[str, Results], score: str, table: str, out: Path | None, as_json: bool
 ) -> None:
     """Every table into `out`, and the one that was asked for on stdout."""

@@ -169,7 +169,7 @@ def refuse_place(out: Path) -> None:
 
 def refuse_trace_place(out: Path) -> Path:
     """Where the trace of a run will be; refused where none can be, or one is on its way."""
-    from anchorwatch.trace.atomic_io import finished_of, partial_of, place, unfinished
+    from anchorwatch.trace.atomic_io import describe_unfinished, finished_of, partial_of, place
     from anchorwatch.trace.locks import Lock
 
     growing = partial_of(place(out))
@@ -178,5 +178,5 @@ def refuse_trace_place(out: Path) -> Path:
     if growing.exists():
         if who := Lock.busy(growing):
             raise SpecError(f"{growing} is being written ({who}): choose another name")
-        raise SpecError(f"{unfinished(growing)}, or remove it first")
+        raise SpecError(f"{describe_unfinished(growing)}, or remove it first")
     return finished

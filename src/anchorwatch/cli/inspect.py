@@ -77,7 +77,7 @@ def measure(
 
     if metric == "list":
         return talk.print_names({name: getattr(metrics, name) for name in metrics.METRICS})
-    given = _given({"rule": rule, "group": group, "by": by}, more)
+    given = _merge_options({"rule": rule, "group": group, "by": by}, more)
     if metric == "all":
         folder = places.folder_for_all(out, given)
         for name, table in measure_all(_read(traces)).items():
@@ -115,7 +115,7 @@ def plot(
         return talk.print_names({name: one.function for name, one in FIGURES.items()})
     takes = find(figure).takes
     named = {"rule": rule, "group": group, "layer": layer, "head": head, "step": step}
-    asked = words.options(takes, _given(named, more))
+    asked = words.options(takes, _merge_options(named, more))
     if out is None:
         raise SpecError("say where to: -o sinks.pdf")
     place(out, "figure", KINDS)
@@ -141,5 +141,5 @@ def _read(paths: list[Path] | None) -> list[Trace]:
     return [read(path) for path in paths]
 
 
-def _given(named: Mapping[str, object], more: list[str] | None) -> dict[str, str]:
+def _merge_options(named: Mapping[str, object], more: list[str] | None) -> dict[str, str]:
     return words.settings(more or [], {k: str(v) for k, v in named.items() if v is not None})

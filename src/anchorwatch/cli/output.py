@@ -49,12 +49,12 @@ def print_families(embedded: Sequence[str], *, as_json: bool) -> None:
         held, at = family.network or "its own class", "p-1" if family.shift else "p"
         cells = (family.name, family.kind, family.visibility, at, mask, held)
         typer.echo(row.format(*cells))
-        typer.echo(wrapped(family.checkpoints, 13))
+        typer.echo(wrap_text(family.checkpoints, 13))
     typer.echo("\nrow p-1: what the network says at the position before is about the token at p")
     named = textwrap.fill(f"embedded: {', '.join(embedded)}", 80, subsequent_indent=" " * 10)
     typer.echo(f"{named}\n\nknown and not read:")
     for name, reason in UNSUPPORTED.items():
-        typer.echo(f"  {name}\n{wrapped(reason, 4)}")
+        typer.echo(f"  {name}\n{wrap_text(reason, 4)}")
 
 
 def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
@@ -90,7 +90,7 @@ def tell_trained(done: Fitted, as_json: bool) -> None:
     )
 
 
-def wrapped(text: str, indent: int) -> str:
+def wrap_text(text: str, indent: int) -> str:
     """Text in lines of 80, indented."""
     lines = textwrap.wrap(text, 80 - indent, break_long_words=False, break_on_hyphens=False)
     return textwrap.indent("\n".join(lines), " " * indent)
@@ -119,7 +119,7 @@ def fail(said: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def lacking(error: ImportError) -> str:
+def install_hint(error: ImportError) -> str:
     """What to install when an import fails."""
     if isinstance(error, ModuleNotFoundError):
         error = explain_missing_module(error, "this command")

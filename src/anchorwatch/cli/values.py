@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DEFAULTS = {"mdm": "low-confidence", "arm": "left-to-right"}
 
 
-def named(
+def parse_decoding(
     word: str | None, fields: Mapping[str, Any], length: int | None
 ) -> decodings.Decoding | None:
     """The decoding asked for; None leaves it to the model, if a default takes these fields."""

@@ -16,7 +16,7 @@ from anchorwatch.trace.escape import one_line
 if TYPE_CHECKING:
     import numpy as np
 
-    from anchorwatch.explorer.opening import Opened
+    from anchorwatch.explorer.opening import OpenedTrace
     from anchorwatch.explorer.tiles import Options, Replay
     from anchorwatch.trace.trace import Trace
 
@@ -92,30 +92,30 @@ def export(
 
 def _looked_at(
     traces: Sequence[Path], rule: str | None, table: Sequence[Path] | None
-) -> tuple[Options, list[Opened]]:
+) -> tuple[Options, list[OpenedTrace]]:
     """How runs are shown, and the runs; a wrong rule or table costs no reading of traces."""
     from anchorwatch.explorer import tables
     from anchorwatch.explorer.tiles import Options
 
-    chosen, read = rulli() if rule is None else parse(rule), tables.gathered(table or [])
-    held = _opened(traces)
+    chosen, read = rulli() if rule is None else parse(rule), tables.read_tables(table or [])
+    held = _open_traces(traces)
     known = [one.trace for one in held if one.trace is not None and "canvas" not in one.lost]
     tables.refuse_strangers(read, known)
     return Options(rule=chosen, tables=tuple(read)), held
 
 
-def _opened(traces: Sequence[Path]) -> list[Opened]:
+def _open_traces(traces: Sequence[Path]) -> list[OpenedTrace]:
     """The traces; a path that is none is refused, a damaged trace is not."""
-    from anchorwatch.explorer.opening import opened
+    from anchorwatch.explorer.opening import open_for_viewing
     from anchorwatch.trace import atomic_io as commits
 
     for path in traces:
         folder = commits.place(path)
-        if said := commits.absent(folder) or commits.unfinished(folder):
+        if said := commits.absent(folder) or commits.describe_unfinished(folder):
             raise TraceError(said)
         if commits.is_no_trace(folder):
             raise TraceError(f"{path} is a folder and no trace: name one that `run -o` wrote")
-    return [opened(path) for path in traces]
+    return [open_for_viewing(path) for path in traces]
 
 
 def _note(said: str) -> None:
@@ -131,7 +131,7 @@ def _layers(words: str | None) -> list[int] | None:
         raise SpecError(f"--layers {words} is not a list of layers, such as 0,8,31") from None
 
 
-def _replays(model: str | None, held: Sequence[Opened]) -> list[tuple[Replay | None, str]]:
+def _replays(model: str | None, held: Sequence[OpenedTrace]) -> list[tuple[Replay | None, str]]:
     """Of each run, what measures its exact maps, or why the model does not; it fits one of them."""
     if model is None:
         return [(None, "")] * len(held)
@@ -159,10 +159,10 @@ def _replays(model: str | None, held: Sequence[Opened]) -> list[tuple[Replay | N
 
 
 def _replay(model: Any, trace: Trace) -> Replay:
-    def measured(step: int, layer: int, head: int) -> np.ndarray:
+    def measure_map(step: int, layer: int, head: int) -> np.ndarray:
         import anchorwatch as aw
 
         probe = aw.probes.pattern(layers=(layer,), heads=(head,), steps=(step,))
         return aw.replay(model, trace, [probe], steps=[step])["pattern"].values[0]
 
-    return measured
+    return measure_map

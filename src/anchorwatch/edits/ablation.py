@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from anchorwatch.models.attention import Call, visible, weighed
+from anchorwatch.models.attention import Call, visible, weigh_values
 
 
 @dataclass
-class Change:
+class AttentionPatch:
     """What to change in one call. Keys are [B, H, K], heads are [B, H]."""
 
     logit: torch.Tensor
@@ -36,7 +36,7 @@ class Change:
     """bool: heads that look at all keys alike."""
 
     @classmethod
-    def nothing(cls, call: Call) -> Change:
+    def nothing(cls, call: Call) -> AttentionPatch:
         """A change that changes nothing yet."""
         batch, heads = call.query.shape[:2]
         keys, device = call.key.shape[2], call.query.device
@@ -59,7 +59,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Spared:
+class RescuedRows:
     """Rows that would have lost their last key, and the key each keeps: [n] places."""
 
     row: torch.Tensor
@@ -76,23 +76,25 @@ class Spared:
 
 
 @dataclass(frozen=True)
-class Made:
+class PatchedCall:
     """An edited call: its output [B, Q, H, D], what probes see, and rows that were spared."""
 
     out: torch.Tensor
     call: Call
-    spared: Spared
+    spared: RescuedRows
     before_heads: torch.Tensor
     """[B, k, H, D] output before heads were taken out of it, of earlier rows too."""
 
 
-def made_of(call: Call, out: torch.Tensor) -> Made:
+def unpatched_call(call: Call, out: torch.Tensor) -> PatchedCall:
     """A call that nothing changed, in the same words."""
     none = torch.zeros(0, dtype=torch.long, device=out.device)
-    return Made(out, call, Spared(none, none, none, none, none.float()), out)
+    return PatchedCall(out, call, RescuedRows(none, none, none, none, none.float()), out)
 
 
-def applied(plain: Call, change: Change, before: torch.Tensor | None = None) -> Made:
+def apply_patch(
+    plain: Call, change: AttentionPatch, before: torch.Tensor | None = None
+) -> PatchedCall:
     """The call with the change. `before` [B, k, H, D] is output of earlier rows under a cache."""
     query, added = plain.query, plain.added
     if bool(change.uniform.any()):
@@ -101,27 +103,31 @@ def applied(plain: Call, change: Change, before: torch.Tensor | None = None) -> 
         if added is not None:
             added = added.masked_fill(even & (added > -torch.inf), 0.0)
     call = replace(plain, query=query, added=added)
-    spared = _spared(call, change)
-    call = replace(call, bias=_bias(call, change, spared), dropped=_dropped(call, change, spared))
+    spared = _find_rescued_rows(call, change)
+    call = replace(
+        call, bias=_bias(call, change, spared), dropped=_dropped_weights(call, change, spared)
+    )
     value = plain.value.repeat_interleave(query.shape[1] // plain.value.shape[1], dim=1)
     emptied = change.weight | change.value | change.value_mean
     inner = value.masked_fill(emptied[..., None], 0.0) if bool(emptied.any()) else value
-    out, lse = weighed(call, inner)
+    out, lse = weigh_values(call, inner)
     kept = change.weight[spared.row, spared.head, spared.key]
     if bool(kept.any()):  # its one key was zeroed with the others and is given back
-        s = Spared(*(held[kept] for held in vars(spared).values()))
+        s = RescuedRows(*(held[kept] for held in vars(spared).values()))
         back = s.share[:, None].to(out.dtype) * value[s.row, s.head, s.key]
         out[s.row, s.query, s.head] += back
     if bool(change.value_mean.any()):
         hidden = change.value_mean[..., None].to(value.dtype).expand_as(value).contiguous()
-        out = out + weighed(call, hidden)[0] * _mean(plain, value).transpose(1, 2)
-    seen = _shown(plain, change, value)
+        out = out + weigh_values(call, hidden)[0] * _mean(plain, value).transpose(1, 2)
+    seen = _visible_values(plain, change, value)
     rows = out if before is None else torch.cat([before, out], dim=1)
     seen_call = replace(call, lse=lse, value=seen)
-    return Made(_heads(plain, change, out, rows), seen_call, spared, rows)
+    return PatchedCall(_heads(plain, change, out, rows), seen_call, spared, rows)
 
 
-def _heads(plain: Call, change: Change, out: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def _heads(
+    plain: Call, change: AttentionPatch, out: torch.Tensor, rows: torch.Tensor
+) -> torch.Tensor:
     """Output with heads taken out."""
     if bool(change.mean.any()):
         out = torch.where(
@@ -144,7 +150,7 @@ def _mean(call: Call, states: torch.Tensor) -> torch.Tensor:
     return (share @ states.float()).to(states.dtype)
 
 
-def _shown(plain: Call, change: Change, value: torch.Tensor) -> torch.Tensor:
+def _visible_values(plain: Call, change: AttentionPatch, value: torch.Tensor) -> torch.Tensor:
     """Values as probes see them: zeroed or replaced (by the last row's mean), else the call's."""
     if not bool((change.value | change.value_mean).any()):
         return plain.value
@@ -155,7 +161,7 @@ def _shown(plain: Call, change: Change, value: torch.Tensor) -> torch.Tensor:
     return shown
 
 
-def _bias(call: Call, change: Change, spared: Spared) -> torch.Tensor | None:
+def _bias(call: Call, change: AttentionPatch, spared: RescuedRows) -> torch.Tensor | None:
     if not bool(change.logit.any()) and not bool(change.penalty.any()):
         return None
     bias = (-change.penalty).masked_fill(change.logit, -torch.inf)[:, :, None]
@@ -167,7 +173,9 @@ def _bias(call: Call, change: Change, spared: Spared) -> torch.Tensor | None:
     return bias
 
 
-def _dropped(call: Call, change: Change, spared: Spared) -> torch.Tensor | None:
+def _dropped_weights(
+    call: Call, change: AttentionPatch, spared: RescuedRows
+) -> torch.Tensor | None:
     if not bool(change.weight.any()):
         return None
     dropped = change.weight[:, :, None]
@@ -177,7 +185,7 @@ def _dropped(call: Call, change: Change, spared: Spared) -> torch.Tensor | None:
     return dropped
 
 
-def _spared(call: Call, change: Change) -> Spared:
+def _find_rescued_rows(call: Call, change: AttentionPatch) -> RescuedRows:
     """Rows that may look at something and would be left with nothing."""
     emptied, seen = change.emptied, visible(call)
     queries, n = call.query.shape[2], call.num_added
@@ -200,7 +208,7 @@ def _spared(call: Call, change: Change) -> Spared:
         hidden[torch.arange(len(best)), best] = False
         shares = logits.masked_fill(hidden, -torch.inf).softmax(dim=-1)
         key[mine], share[mine] = best, shares.gather(-1, best[:, None])[:, 0]
-    return Spared(row, head, query, key, share)
+    return RescuedRows(row, head, query, key, share)
 
 
 def logits_of(call: Call, b: int, h: int, queries: torch.Tensor) -> torch.Tensor:

@@ -41,7 +41,7 @@ def dose_of(edits: Sequence[Edit]) -> int:
     return int(held[0])
 
 
-def dosed(edits: Sequence[Edit], k: int) -> tuple[Edit, ...]:
+def with_dose(edits: Sequence[Edit], k: int) -> tuple[Edit, ...]:
     """The edits, the one that has a number k with this one."""
     dose_of(edits)
     given: dict[str, Any] = {"k": k}
@@ -49,7 +49,7 @@ def dosed(edits: Sequence[Edit], k: int) -> tuple[Edit, ...]:
 
 
 @dataclasses.dataclass
-class Drawing:
+class ControlDraws:
     """Controls of a list of edits on their way: none may draw what another named or drew."""
 
     setting: Setting
@@ -61,7 +61,7 @@ class Drawing:
 
 def random_controls(edits: Sequence[Edit], setting: Setting, seed: int) -> tuple[Edit, ...]:
     """Edits of equal budget, one for each, that chose by chance."""
-    drawing = Drawing(
+    drawing = ControlDraws(
         setting,
         seed,
         np.random.default_rng((seed, setting.seed)),
@@ -72,7 +72,7 @@ def random_controls(edits: Sequence[Edit], setting: Setting, seed: int) -> tuple
 
 
 @singledispatch
-def _control(edit: Edit, drawing: Drawing) -> Edit:
+def _control(edit: Edit, drawing: ControlDraws) -> Edit:
     raise SpecError(
         f"no random control is known for {edit!r}: give one of equal budget as control=edit, "
         "or control=None"
@@ -80,19 +80,19 @@ def _control(edit: Edit, drawing: Drawing) -> Edit:
 
 
 @_control.register
-def _nothing(edit: no_op, drawing: Drawing) -> Edit:
+def _no_control(edit: no_op, drawing: ControlDraws) -> Edit:
     return edit
 
 
 @_control.register
-def _sinks(edit: hide_sinks, drawing: Drawing) -> Edit:
+def _sinks(edit: hide_sinks, drawing: ControlDraws) -> Edit:
     """Its own draws differ from run to run and from head to head."""
     same = {one.name: getattr(edit, one.name) for one in dataclasses.fields(edit)}
     return hide_random(**same, seed=drawing.seed)
 
 
 @_control.register
-def _heads(edit: knock_out, drawing: Drawing) -> Edit:
+def _heads(edit: knock_out, drawing: ControlDraws) -> Edit:
     if edit.heads is None:
         raise SpecError(
             f"{edit!r} takes whole layers out, which leaves no other heads to draw from: "
@@ -106,7 +106,7 @@ def _heads(edit: knock_out, drawing: Drawing) -> Edit:
 
 
 @_control.register
-def _keys(edit: hide_keys, drawing: Drawing) -> Edit:
+def _keys(edit: hide_keys, drawing: ControlDraws) -> Edit:
     """As many others of the prompt, and as many others of the answer."""
     answer, found = np.asarray(drawing.setting.answer), []
     every = np.arange(drawing.setting.shape.positions)

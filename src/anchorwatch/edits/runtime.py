@@ -14,24 +14,30 @@ import numpy as np
 import torch
 
 from anchorwatch.edits import spec as kinds
-from anchorwatch.edits.ablation import Change, Made, applied, made_of
-from anchorwatch.edits.select_keys import MISSING, Pool, Seen, chosen, shares_of
+from anchorwatch.edits.ablation import AttentionPatch, PatchedCall, apply_patch, unpatched_call
+from anchorwatch.edits.select_keys import (
+    MISSING,
+    Candidates,
+    ReceivedShares,
+    select_keys,
+    shares_of,
+)
 from anchorwatch.edits.spec import Detecting, Edit, Hiding, Part, parts_among
 from anchorwatch.edits.verify import Proof, prove, prove_gates, prove_registers, prove_value
 from anchorwatch.errors import ModelError
 from anchorwatch.metrics.tokens import token_class
 from anchorwatch.models.attention import Call, visible
 from anchorwatch.models.model import Model
-from anchorwatch.models.parts import Worn
+from anchorwatch.models.parts import PassAdditions
 from anchorwatch.models.sites import output_modules
-from anchorwatch.probes.accumulate import Record, View
-from anchorwatch.probes.reduce import Want, survey
+from anchorwatch.probes.accumulate import TraceBuffer, View
+from anchorwatch.probes.reduce import StatRequest, reduce_attention
 
 ALL_ROWS, LAST_ROW = range(2)
 
 
 @dataclass(frozen=True)
-class Standing:
+class StepContext:
     """Where one job stands before a pass."""
 
     progress: float
@@ -51,12 +57,12 @@ def worn_by(
     edits: Sequence[Edit],
     clocks: Sequence[tuple[int, float]],
     ends: Sequence[int],
-) -> Worn | None:
+) -> PassAdditions | None:
     """Parts that are on in a pass, in each row where its (step, progress) is one of theirs."""
     parts: list[Part] = []
     rows: list[torch.Tensor | None] = []
     for part in parts_among(edits):
-        here = torch.tensor([part.at(*clock) for clock in clocks])
+        here = torch.tensor([part.acts_at(*clock) for clock in clocks])
         if bool(here.any()):
             parts.append(part)
             rows.append(None if bool(here.all()) else here.to(model.device))
@@ -70,7 +76,7 @@ class Editor:
         self,
         model: Model,
         edits: Sequence[Edit],
-        records: Sequence[Record],
+        records: Sequence[TraceBuffer],
         proven: set[tuple[int | Part, int]] | None = None,
     ) -> None:
         """`proven` holds which edits an editor before this one saw alive, and is added to."""
@@ -80,25 +86,25 @@ class Editor:
         """Whether calls bring only new rows."""
         self._slots = kinds.slots(self.edits)
         self._views: list[View] = []
-        self._standing: Mapping[int, Standing] = {}
-        self._seen: dict[tuple[int, int, str, int], Seen] = {}
-        self._held: dict[tuple[int, int, str, int], Seen] = {}
+        self._standing: Mapping[int, StepContext] = {}
+        self._seen: dict[tuple[int, int, str, int], ReceivedShares] = {}
+        self._held: dict[tuple[int, int, str, int], ReceivedShares] = {}
         self._decided: dict[tuple[int, int, int], np.ndarray] = {}
         self._outputs: dict[int, torch.Tensor] = {}
         self._came: set[int] = set()
         self._proven: set[tuple[int | Part, int]] = set() if proven is None else proven
         """Edits by their number, parts by themselves, each at a layer."""
-        self._dress: Worn | None = None
-        self._change: Change | None = None
-        self._made: Made | None = None
+        self._dress: PassAdditions | None = None
+        self._change: AttentionPatch | None = None
+        self._made: PatchedCall | None = None
         self._classes: dict[int, int] = {}
 
     @contextmanager
     def over(
         self,
         views: list[View],
-        standing: Mapping[int, Standing],
-        dress: Worn | None = None,
+        standing: Mapping[int, StepContext],
+        dress: PassAdditions | None = None,
     ) -> Iterator[None]:
         """Edit one forward pass, in which the network wears parts."""
         self._views, self._standing, self._dress = views, standing, dress
@@ -131,7 +137,7 @@ class Editor:
 
     def wants(self, layer: int) -> bool:
         heads = self.model.num_heads
-        if any(part.heads_at(layer, heads) for part in self._unproven(layer)):
+        if any(part.heads_at(layer, heads) for part in self._parts_to_verify(layer)):
             return True
         for edit in self.edits:
             if isinstance(edit, Part) or not edit.heads_at(layer, heads):
@@ -146,13 +152,13 @@ class Editor:
 
     def attend(self, call: Call) -> tuple[torch.Tensor, Call] | None:
         self._came.add(call.layer)
-        self._change = change = self._filled(call)
+        self._change = change = self._build_patch(call)
         before = self._outputs.get(call.layer)
-        self._made = made = None if change.is_nothing else applied(call, change, before)
+        self._made = made = None if change.is_nothing else apply_patch(call, change, before)
         if made is not None:
             self._count(call.layer, made)
         if self.cached and any(getattr(edit, "form", "") == "mean" for edit in self.edits):
-            rows = made or applied(call, change, before)
+            rows = made or apply_patch(call, change, before)
             self._outputs[call.layer] = rows.before_heads
         return None if made is None else (made.out, made.call)
 
@@ -166,9 +172,9 @@ class Editor:
         for kind in self._kinds(call.layer):
             self._read(call if kind == "edited" else shadow, kind)
 
-    def _filled(self, call: Call, without: int | None = None) -> Change:
+    def _build_patch(self, call: Call, without: int | None = None) -> AttentionPatch:
         """What all edits do to a call, or all but one."""
-        change = Change.nothing(call)
+        change = AttentionPatch.nothing(call)
         for index, edit in enumerate(self.edits):
             heads = edit.heads_at(call.layer, self.model.num_heads)
             for view in self._views:
@@ -176,7 +182,7 @@ class Editor:
                     self._fill(change, index, call, view, heads)
         return change
 
-    def _unproven(self, layer: int) -> list[Part]:
+    def _parts_to_verify(self, layer: int) -> list[Part]:
         """Parts of this pass with added keys or tokens that have yet to show themselves here."""
         on = () if self._dress is None else self._dress.on
         parts = [one.fit.part for one in on]
@@ -186,7 +192,7 @@ class Editor:
         """Let each edit and part that is new at this layer show that it is alive."""
         change = self._change
         assert change is not None
-        made = self._made or made_of(call, out)
+        made = self._made or unpatched_call(call, out)
         proof = Proof(plain, change, made, self._views)
         for index, edit in enumerate(self.edits if self._made is not None else ()):
             heads = edit.heads_at(plain.layer, self.model.num_heads)
@@ -194,13 +200,13 @@ class Editor:
             done = (index, plain.layer) in self._proven
             if isinstance(edit, Part) or done or not heads or not lives:
                 continue
-            if prove(proof, edit, heads, plain, self._filled(plain, without=index)):
+            if prove(proof, edit, heads, plain, self._build_patch(plain, without=index)):
                 self._proven.add((index, plain.layer))
         self._prove_parts(proof)
 
     def _prove_parts(self, proof: Proof) -> None:
         plain = proof.plain
-        new, dress = self._unproven(plain.layer), self._dress
+        new, dress = self._parts_to_verify(plain.layer), self._dress
         for one, columns in zip(dress.on, dress.slices(), strict=True) if dress and new else ():
             part = one.fit.part
             heads = part.heads_at(plain.layer, self.model.num_heads)
@@ -243,7 +249,7 @@ class Editor:
         self._proven |= {(part, layer) for part in new for layer in every}
 
     def _lives(self, edit: Edit, view: View) -> bool:
-        return edit.at(view.step, self._standing[view.job].progress)
+        return edit.acts_at(view.step, self._standing[view.job].progress)
 
     def _kinds(self, layer: int) -> set[str]:
         """Maps that edits of this layer will read at the next step."""
@@ -255,7 +261,7 @@ class Editor:
         return found
 
     def _fill(
-        self, change: Change, index: int, call: Call, view: View, heads: tuple[int, ...]
+        self, change: AttentionPatch, index: int, call: Call, view: View, heads: tuple[int, ...]
     ) -> None:
         """Write what one edit does to one row of the batch into the change."""
         edit, mine = self.edits[index], torch.tensor(heads)
@@ -284,11 +290,11 @@ class Editor:
             there = [p if p < view.length else MISSING for p in edit.positions]
             keys[list(heads)] = there
         elif isinstance(edit, Detecting):
-            keys[list(heads)] = self._detected(index, edit, call, view, heads)
+            keys[list(heads)] = self._detect_sinks(index, edit, call, view, heads)
         self._decided[place] = keys
         return keys
 
-    def _detected(
+    def _detect_sinks(
         self, index: int, edit: Detecting, call: Call, view: View, heads: tuple[int, ...]
     ) -> np.ndarray:
         """[place, k], one place for each head or one for all."""
@@ -304,10 +310,12 @@ class Editor:
         where = {"head": (call.layer,), "layer": (call.layer,), "model": ()}[edit.scope]
         chance = (getattr(edit, "seed", 0), standing.seed, index, view.step, *where)
         eligible = standing.members[edit.eligible][: view.length]
-        pool = Pool(eligible, standing.classes[: view.length], chance)
-        return chosen(edit, shares, looked, pool)
+        pool = Candidates(eligible, standing.classes[: view.length], chance)
+        return select_keys(edit, shares, looked, pool)
 
-    def _evidence(self, edit: Detecting, view: View, layer: int) -> tuple[list[Seen], list[int]]:
+    def _evidence(
+        self, edit: Detecting, view: View, layer: int
+    ) -> tuple[list[ReceivedShares], list[int]]:
         """What the edit decides by: of this layer, or of all its layers."""
         layers = [layer]
         if edit.scope == "model":
@@ -317,7 +325,9 @@ class Editor:
             assert edit.unedited.shares is not None
             shares = edit.unedited.shares[view.step, :, :, : view.length]
             ones = np.ones(shares.shape[-1])
-            return [Seen(view.step, np.nan_to_num(shares[at]), 1, ones) for at in layers], layers
+            return [
+                ReceivedShares(view.step, np.nan_to_num(shares[at]), 1, ones) for at in layers
+            ], layers
         held = self._seen if edit.detect == "same_shadow" else self._held
         kind = "same" if edit.detect == "same_shadow" else edit.detect.removeprefix("previous_")
         when = view.step if kind == "same" else view.step - 1
@@ -337,7 +347,7 @@ class Editor:
         for view in mine:
             weights[view.row, ALL_ROWS, view.query_slice] = 1.0
             weights[view.row, LAST_ROW, view.query_slice.stop - 1] = 1.0
-        found, looks = survey(call, Want(weights=weights)), visible(call)
+        found, looks = reduce_attention(call, StatRequest(weights=weights)), visible(call)
         for view in mine:
             for rows in (ALL_ROWS, LAST_ROW):
                 wanted = weights[view.row, rows] * found.live[view.row]
@@ -346,13 +356,15 @@ class Editor:
                 if looks is not None:
                     pairs = looks[view.row if looks.shape[0] > 1 else 0, 0, :, view.key_slice]
                     lookers = (wanted @ pairs.float()).cpu().numpy()
-                now = Seen(view.step, sums.astype(np.float64), float(wanted.sum()), lookers)
+                now = ReceivedShares(
+                    view.step, sums.astype(np.float64), float(wanted.sum()), lookers
+                )
                 place = (view.job, call.layer, kind, rows)
                 if self.cached and rows == ALL_ROWS and place in self._seen:
                     now = self._seen[place].plus(now)
                 self._seen[place] = now
 
-    def _count(self, layer: int, made: Made) -> None:
+    def _count(self, layer: int, made: PatchedCall) -> None:
         for view in self._views:
             if not view.branch:
                 spared = made.spared.count(view.row, view.query_slice)

@@ -15,7 +15,7 @@ MISSING = -1
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReceivedShares:
     """What keys received at one layer, over the rows that were read."""
 
     step: int
@@ -25,16 +25,16 @@ class Seen:
     lookers: np.ndarray
     """[key] rows that may look at each key."""
 
-    def plus(self, later: Seen) -> Seen:
+    def plus(self, later: ReceivedShares) -> ReceivedShares:
         """Rows of this and of a later step; the later one may know more keys."""
         more = later.sums.shape[-1] - self.sums.shape[-1]
         sums = np.pad(self.sums, ((0, 0), (0, more))) + later.sums
         lookers = np.pad(self.lookers, (0, more)) + later.lookers
-        return Seen(later.step, sums, self.rows + later.rows, lookers)
+        return ReceivedShares(later.step, sums, self.rows + later.rows, lookers)
 
 
 @dataclass(frozen=True)
-class Pool:
+class Candidates:
     """What an edit may choose from, right now."""
 
     eligible: np.ndarray
@@ -45,7 +45,7 @@ class Pool:
     """Where chance begins."""
 
 
-def shares_of(seen: list[Seen], heads: list[tuple[int, ...]], scope: str) -> np.ndarray:
+def shares_of(seen: list[ReceivedShares], heads: list[tuple[int, ...]], scope: str) -> np.ndarray:
     """[place, key] mean shares: of each head of one layer, of the layer, or of all layers."""
     each = [one.sums[list(mine)] / max(one.rows, 1) for one, mine in zip(seen, heads, strict=True)]
     if scope == "head":
@@ -53,8 +53,8 @@ def shares_of(seen: list[Seen], heads: list[tuple[int, ...]], scope: str) -> np.
     return np.concatenate(each).mean(axis=0, keepdims=True)
 
 
-def chosen(
-    edit: Detecting, shares: np.ndarray, looked: np.ndarray | None, pool: Pool
+def select_keys(
+    edit: Detecting, shares: np.ndarray, looked: np.ndarray | None, pool: Candidates
 ) -> np.ndarray:
     """[place, k] keys to hide, -1 where there are fewer; one key is always left."""
     count = len(pool.eligible)
@@ -71,7 +71,7 @@ def chosen(
     if not isinstance(edit, hide_random):
         return keys
     draws = [np.random.default_rng((*pool.draw, place)) for place in range(len(known))]
-    return _others(edit, keys, _Ordered(order, allowed, pool.classes), draws)
+    return _others(edit, keys, _SortedKeys(order, allowed, pool.classes), draws)
 
 
 def _nth(order: np.ndarray, ranks: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -93,7 +93,7 @@ def _sinks(edit: Detecting, shares: np.ndarray, looked: np.ndarray | None) -> np
 
 
 @dataclass(frozen=True)
-class _Ordered:
+class _SortedKeys:
     """Keys of every place, those that receive most first."""
 
     keys: np.ndarray
@@ -105,7 +105,7 @@ class _Ordered:
 
 
 def _others(
-    edit: hide_random, sinks: np.ndarray, ordered: _Ordered, draws: list[np.random.Generator]
+    edit: hide_random, sinks: np.ndarray, ordered: _SortedKeys, draws: list[np.random.Generator]
 ) -> np.ndarray:
     """[place, k] for each sink one of the keys that are none, of its kind where kinds matter.
 
@@ -131,10 +131,10 @@ def _others(
         there = np.flatnonzero(wanted[:, 0])
         found[there, rank] = _nth(ordered.keys, ranks, wanted)[there, 0]
         left[there, (ranks[there] >= wanted[there]).argmax(axis=1)] = False
-    return _packed(found)
+    return _move_missing_to_end(found)
 
 
-def _packed(found: np.ndarray) -> np.ndarray:
+def _move_missing_to_end(found: np.ndarray) -> np.ndarray:
     """Rows with what is missing moved to their end."""
     order = np.argsort(found == MISSING, axis=1, kind="stable")
     return np.take_along_axis(found, order, axis=1)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from anchorwatch.edits import spec as kinds
-from anchorwatch.edits.ablation import Change, Made, logits_of
+from anchorwatch.edits.ablation import AttentionPatch, PatchedCall, logits_of
 from anchorwatch.edits.spec import Edit, Part
 from anchorwatch.errors import ModelError
 from anchorwatch.models.attention import Call, visible
-from anchorwatch.models.parts import On, Worn
+from anchorwatch.models.parts import ActiveAddition, PassAdditions
 from anchorwatch.probes.accumulate import View
 
 ROWS = 3
@@ -30,12 +30,14 @@ class Proof:
     """A call as it would have been, what was changed in it, and what came of it."""
 
     plain: Call
-    change: Change
-    made: Made
+    change: AttentionPatch
+    made: PatchedCall
     views: Sequence[View]
 
 
-def prove(proof: Proof, edit: Edit, heads: Sequence[int], call: Call, change: Change) -> bool:
+def prove(
+    proof: Proof, edit: Edit, heads: Sequence[int], call: Call, change: AttentionPatch
+) -> bool:
     """Compute some rows of an edit's heads again; raises where the output is another one.
 
     `call` and `change` are as they would be without this edit. True where that would have been
@@ -63,7 +65,7 @@ def prove_value(proof: Proof, part: Part, columns: slice) -> None:
         )
 
 
-def prove_registers(proof: Proof, on: On) -> bool:
+def prove_registers(proof: Proof, on: ActiveAddition) -> bool:
     """Compute rows of the canvas and of a register again, as if all saw registers and canvas.
 
     Where a register is off nobody may see it. True where a register that is not seen, and one that
@@ -82,11 +84,11 @@ def prove_registers(proof: Proof, on: On) -> bool:
         sees[registers], blind[registers] = here, True
         due = [("seen", query, unseen) for query in _rows(view)]
         due += [("sees", n - 1, blind)] if here else []
-        whole = replace(proof, plain=_seeing(plain, sees))
+        whole = replace(proof, plain=_with_visible_keys(plain, sees))
         for way, query, otherwise in due:
             for head in range(heads):
                 place = (view.row, head, query)
-                call = _seeing(plain, otherwise)
+                call = _with_visible_keys(plain, otherwise)
                 told[way] |= _prove_row(whole, on.fit.part, place, call, proof.change) and here
     return all(told.values())
 
@@ -101,7 +103,7 @@ def _prove_count(proof: Proof) -> None:
         )
 
 
-def _seeing(plain: Call, sees: torch.Tensor) -> Call:
+def _with_visible_keys(plain: Call, sees: torch.Tensor) -> Call:
     """The call where every row may look at the same keys, [K] bool."""
     return replace(plain, attendable=sees.expand(1, 1, plain.query.shape[2], -1), causal=False)
 
@@ -112,7 +114,9 @@ def _rows(view: View) -> list[int]:
     return sorted({round(float(row)) for row in rows})
 
 
-def prove_gates(dress: Worn, layer: int, read: torch.Tensor, views: Sequence[View]) -> None:
+def prove_gates(
+    dress: PassAdditions, layer: int, read: torch.Tensor, views: Sequence[View]
+) -> None:
     """Refuse an output projection that reads [B, Q, H * D] other than gates leave it."""
     before, reads = dress.ungated, dress.reads
     assert before is not None and reads is not None
@@ -141,7 +145,7 @@ def prove_gates(dress: Worn, layer: int, read: torch.Tensor, views: Sequence[Vie
 
 
 def _prove_row(
-    proof: Proof, edit: Edit, place: tuple[int, int, int], call: Call, change: Change
+    proof: Proof, edit: Edit, place: tuple[int, int, int], call: Call, change: AttentionPatch
 ) -> bool:
     plain, (b, h, query) = proof.plain, place
     if bool(proof.change.mean[b, h]):
@@ -155,11 +159,13 @@ def _prove_row(
     return float((without - exact).abs().max()) > 2 * _off(plain) * max(scale, 1e-6)
 
 
-def _output(plain: Call, change: Change, made: Made, place: tuple[int, int, int]) -> torch.Tensor:
+def _output(
+    plain: Call, change: AttentionPatch, made: PatchedCall, place: tuple[int, int, int]
+) -> torch.Tensor:
     """[D] one row's output in float64."""
     if bool(change.zero[place[0], place[1]]):
         return plain.value.new_zeros(plain.value.shape[-1], dtype=torch.float64)
-    shares, value = _expected(plain, change, made, place)
+    shares, value = _expected_row(plain, change, made, place)
     return shares @ value
 
 
@@ -189,8 +195,8 @@ def _small(plain: Call, gap: float, scale: float, place: tuple[int, int, int], e
     )
 
 
-def _expected(
-    plain: Call, change: Change, made: Made, place: tuple[int, int, int]
+def _expected_row(
+    plain: Call, change: AttentionPatch, made: PatchedCall, place: tuple[int, int, int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """([K] weights, [K, D] values) of one row in float64, written down plainly."""
     b, h, query = place

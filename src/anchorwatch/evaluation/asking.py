@@ -12,7 +12,7 @@ from typing import Any
 from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import ItemError, PromptError, SpecError
 from anchorwatch.evaluation.contexts import Context
-from anchorwatch.evaluation.prompts import Template, check_start, extracted, until_end
+from anchorwatch.evaluation.prompts import Template, check_start, extract_answer, until_end
 from anchorwatch.evaluation.scores import containment, score_all
 from anchorwatch.evaluation.synthetic import Draw, Item
 from anchorwatch.generation.decoding import Blocks, Decoding, LeftToRight, LowConfidence
@@ -37,7 +37,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class How:
+class QuestionSettings:
     """How the questions of one cell are asked."""
 
     decoding: Decoding
@@ -90,7 +90,7 @@ def with_masks(decoding: Decoding, context: Context, model: Model) -> Decoding:
 def question(model: Model, template: Template, key: str, item: Item, *, parts: bool) -> Question:
     """The item for this model, tokenised once; PromptError where it cannot be given to it."""
     _check_foreign(model, item)
-    asked = template.asked(item)
+    asked = template.render(item)
     prompt: Any = [{"role": "user", "content": asked.text}] if template.chat else asked.text
     ids = model.encode(prompt)
     check_start(ids, model.specials.bos_id, model.specials.end_ids)
@@ -115,14 +115,14 @@ def _check_foreign(model: Model, item: Item) -> None:
             )
 
 
-def check_fits(model: Model, asked: Question, how: How) -> None:
+def check_fits(model: Model, asked: Question, how: QuestionSettings) -> None:
     """Refuse what a run would refuse, before the weights are touched."""
     if len(asked.ids) + (how.decoding.length or 0) > model.num_positions:
         raise ItemError(f"it does not fit the {model.num_positions} positions of {model.source}")
     plan(model, asked.ids, how.decoding, probes=(), edits=how.edits)
 
 
-def answers(model: Model, asked: Sequence[Question], how: How) -> list[Trace]:
+def answers(model: Model, asked: Sequence[Question], how: QuestionSettings) -> list[Trace]:
     """Runs of one batch; each has a seed of its own item, so that no mate decides it."""
     measured = how.probes or ()
     return run_many(
@@ -137,11 +137,11 @@ def answers(model: Model, asked: Sequence[Question], how: How) -> list[Trace]:
     )
 
 
-def record(model: Model, asked: Question, trace: Trace, how: How) -> dict[str, Any]:
+def record(model: Model, asked: Question, trace: Trace, how: QuestionSettings) -> dict[str, Any]:
     """What one run said, and what that is worth."""
     last = trace.canvas[-1][trace.answer[: how.answer]].tolist()
     written = model.decode(until_end(last, model.specials.end_ids, model.specials.mask_id))
-    said = extracted(written, how.template)
+    said = extract_answer(written, how.template)
     rivals = asked.item.metadata.get("counter_answers") or ()
     shown = {one.kind for one in asked.item.passages}
     found = score_all(said, asked.item.answers)

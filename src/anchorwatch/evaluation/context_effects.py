@@ -94,7 +94,7 @@ def _gains(known: Sequence[Context]) -> Iterator[Effect]:
 
 def _positions(known: Sequence[Context]) -> Iterator[Effect]:
     placed = [one for one in _plain(known) if one.place is not None]
-    for (total, kind), group in _grouped(placed, lambda one: (one.total, one.kind)):
+    for (total, kind), group in _group_contexts(placed, lambda one: (one.total, one.kind)):
         alike = sorted(group, key=lambda one: one.place or 0)
         if len(alike) < 2:
             continue
@@ -120,7 +120,7 @@ def _noise(known: Sequence[Context]) -> Iterator[Effect]:
 
 def _irrelevant(known: Sequence[Context]) -> Iterator[Effect]:
     shares = [one for one in _plain(known) if one.base == "irrelevant"]
-    for total, group in _grouped(shares, lambda one: one.total):
+    for total, group in _group_contexts(shares, lambda one: one.total):
         alike = sorted(group, key=lambda one: one.others)
         if len(alike) > 1:
             names = tuple(one.name for one in alike)
@@ -155,7 +155,7 @@ def _changes(known: Sequence[Context]) -> Iterator[Effect]:
             yield Effect(f"{one.name} minus {random.name}", "noise", names, minus)
 
 
-def _grouped(
+def _group_contexts(
     held: Sequence[Context], by: Callable[[Context], Any]
 ) -> list[tuple[Any, list[Context]]]:
     return [(key, list(group)) for key, group in groupby(sorted(held, key=by), key=by)]

@@ -28,7 +28,7 @@ from itertools import chain, islice
 from typing import Any
 
 from anchorwatch.errors import ItemError, SpecError
-from anchorwatch.evaluation.scores import holds, normalised
+from anchorwatch.evaluation.scores import holds, normalise_text
 from anchorwatch.evaluation.synthetic import Draw, Item, Passage
 from anchorwatch.evaluation.synthetic.item import NO_HOP
 from anchorwatch.evaluation.tasks import item_key
@@ -62,7 +62,7 @@ _FRAMES = (
 
 @dataclass(frozen=True, repr=False)
 class Context:
-    """One way to show an item; `context(name)` makes it, `shown` applies it."""
+    """One way to show an item; `context(name)` makes it, `apply` shows the item so."""
 
     base: str
     total: int | None = None
@@ -125,19 +125,19 @@ class Context:
         drawn = self.base == "irrelevant" or self.others > 0 or self.place is not None
         return drawn and self.kind == "random"
 
-    def shown(self, item: Item, pool: Sequence[str] = (), seed: int = 0) -> Item:
+    def apply(self, item: Item, pool: Sequence[str] = (), seed: int = 0) -> Item:
         """The item with these passages and this question; ItemError says why it cannot be."""
         key = item_key(item)
         passages = self._passages(item, _Chance(key, seed), pool)
         if self.shuffle:
             passages = Draw("shuffle", seed, key, self.shuffle).shuffled(passages)
-        question = _reworded(item, key, seed) if self.paraphrase else item.question
+        question = _reword_question(item, key, seed) if self.paraphrase else item.question
         if self.typos:
             spared = _words_of(item.answers)
-            question = _misspelt(question, self.typos, spared, Draw("typos", seed, key, 0))
+            question = _misspell_words(question, self.typos, spared, Draw("typos", seed, key, 0))
             passages = [
                 dataclasses.replace(
-                    one, text=_misspelt(one.text, self.typos, spared, _typos(seed, key, one))
+                    one, text=_misspell_words(one.text, self.typos, spared, _typos(seed, key, one))
                 )
                 for one in passages
             ]
@@ -291,7 +291,7 @@ def _number(name: str, digits: str) -> int:
     return int(digits)
 
 
-def _reworded(item: Item, key: str, seed: int) -> str:
+def _reword_question(item: Item, key: str, seed: int) -> str:
     """The question as its maker would also ask it, or inside another sentence."""
     draw = Draw("paraphrase", seed, key)
     told = [one for one in item.metadata.get("paraphrases", ()) if one != item.question]
@@ -301,14 +301,14 @@ def _reworded(item: Item, key: str, seed: int) -> str:
 def _words_of(answers: Sequence[str]) -> list[str]:
     """Words of answers, parted by marks and with these dropped: O, Brien and obrien."""
     parted = (word for answer in answers for word in _LETTERS.findall(answer))
-    return list(dict.fromkeys([*parted, *" ".join(map(normalised, answers)).split()]))
+    return list(dict.fromkeys([*parted, *" ".join(map(normalise_text, answers)).split()]))
 
 
 def _typos(seed: int, key: str, passage: Passage) -> Draw:
     return Draw("typos", seed, key, passage.text)
 
 
-def _misspelt(text: str, percent: int, spared: list[str], draw: Draw) -> str:
+def _misspell_words(text: str, percent: int, spared: list[str], draw: Draw) -> str:
     """A share of the longer words with two letters swapped, one lost or one doubled, inside."""
 
     def typo(match: re.Match[str]) -> str:

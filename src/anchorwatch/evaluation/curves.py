@@ -62,7 +62,7 @@ def attended(
     return found
 
 
-def _named(one: Context) -> dict[str, Any]:
+def _context_columns(one: Context) -> dict[str, Any]:
     return {"shown": one.name}
 
 
@@ -72,7 +72,7 @@ def _alone(one: Context) -> bool:
 
 
 _VARIED: dict[str, Callable[[Context], dict[str, Any] | None]] = {
-    "gain": _named,
+    "gain": _context_columns,
     "position": lambda one: (
         None if one.place is None else {"place": one.place, "total": one.total, "kind": one.kind}
     ),
@@ -84,9 +84,11 @@ _VARIED: dict[str, Callable[[Context], dict[str, Any] | None]] = {
     "irrelevant": lambda one: (
         {"share": one.others / (one.total or 1)} if one.base == "irrelevant" else None
     ),
-    "layout": lambda one: _named(one) if one.base in LAYOUTS else None,
+    "layout": lambda one: _context_columns(one) if one.base in LAYOUTS else None,
     "masks": lambda one: {"masks": one.masks} if _alone(replace(one, masks=0)) else None,
     "wording": lambda one: (
-        _named(one) if _alone(replace(one, typos=0, paraphrase=False, shuffle=0)) else None
+        _context_columns(one)
+        if _alone(replace(one, typos=0, paraphrase=False, shuffle=0))
+        else None
     ),
 }

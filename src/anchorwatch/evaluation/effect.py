@@ -15,29 +15,29 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anchorwatch.edits.controls import Setting, dose_of, dosed, random_controls
+from anchorwatch.edits.controls import Setting, dose_of, random_controls, with_dose
 from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
 from anchorwatch.evaluation.effect_tables import Arm, Contrast, Effect, mean_of, trends
 from anchorwatch.evaluation.outcomes import CLEAN, NAMES, OUTCOMES, own_run
-from anchorwatch.evaluation.teacher_forced import Reading, lockstep
+from anchorwatch.evaluation.teacher_forced import ArmReading, lockstep
 from anchorwatch.generation.build_trace import trace_of
 from anchorwatch.generation.decoding import Decoding
-from anchorwatch.generation.loop import Job, walk
+from anchorwatch.generation.loop import RunState, walk
 from anchorwatch.generation.plan import edit_list
 from anchorwatch.generation.prepare import (
     RUN_BYTES,
-    Ask,
-    begin,
+    RunRequest,
     checked_seed,
     for_each,
-    planned,
-    prepared,
+    plan_runs,
+    prepare_run,
     prompt_list,
     refuse_batch,
     rows_at_once,
+    start_runs,
 )
-from anchorwatch.metrics.sink_rules import Rule, checked, rulli
+from anchorwatch.metrics.sink_rules import Rule, check_rule, rulli
 from anchorwatch.metrics.tables import prompt_id
 from anchorwatch.models.model import Model
 from anchorwatch.models.prompts import Prompt
@@ -45,7 +45,7 @@ from anchorwatch.trace import machine_limits as limits
 from anchorwatch.trace.progress_bar import Progress
 from anchorwatch.trace.provenance import origin
 from anchorwatch.trace.regions import Spans
-from anchorwatch.trace.schema import counted
+from anchorwatch.trace.schema import check_count
 from anchorwatch.trace.trace import Trace
 
 AGAINST = np.array([one.against for one in OUTCOMES])
@@ -92,14 +92,14 @@ def effect(  # noqa: PLR0913 - one keyword for each thing an experiment can be g
     """
     sides = _sides(edit, control, doses)
     arms = 1 + sum(len(side.names()) for side in sides)
-    asked = _asked(model, prompts, decoding, regions, seed, repeats, arms)
-    rule, size = rulli() if rule is None else checked(rule), rows_at_once(model, batch)
+    asked = _prepare_request(model, prompts, decoding, regions, seed, repeats, arms)
+    rule, size = rulli() if rule is None else check_rule(rule), rows_at_once(model, batch)
     refuse_batch(model, asked.jobs, size)
     _no_oracle(sides, len(asked.jobs))
     for job, ask in zip(asked.jobs, asked.asks, strict=True):
         for edits in _arms(sides, job, seed):  # a mistake costs no run
-            begin(model, [replace(ask, edits=edits)], decoding, [job.seed])
-    found = _Found(keeps=traces)
+            start_runs(model, [replace(ask, edits=edits)], decoding, [job.seed])
+    found = _RunOutcomes(keeps=traces)
     with Progress("comparing", total=len(asked.jobs) * 2 * arms) as bar:
         for start in range(0, len(asked.jobs), size):
             _compare(model, asked.part(start, size), sides, rule, found, bar)
@@ -111,15 +111,15 @@ def effect(  # noqa: PLR0913 - one keyword for each thing an experiment can be g
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Request:
     """Every run of the clean arm, checked and not begun: prompts of all repeats."""
 
-    asks: list[Ask]
-    jobs: list[Job]
+    asks: list[RunRequest]
+    jobs: list[RunState]
     decoding: Decoding | None
     seed: int
 
-    def part(self, start: int, size: int) -> _Asked:
+    def part(self, start: int, size: int) -> _Request:
         chosen = slice(start, start + size)
         return replace(self, asks=self.asks[chosen], jobs=self.jobs[chosen])
 
@@ -138,7 +138,7 @@ class _Side:
 
 
 @dataclass
-class _Found:
+class _RunOutcomes:
     """What was found in each run, run by run."""
 
     keeps: bool
@@ -155,7 +155,7 @@ class _Found:
     traces: dict[str, list[Trace]] = field(default_factory=dict)
 
 
-def _asked(
+def _prepare_request(
     model: Model,
     prompts: Any,
     decoding: Decoding | None,
@@ -163,25 +163,25 @@ def _asked(
     seed: int,
     repeats: Any,
     arms: int,
-) -> _Asked:
+) -> _Request:
     held, seed = prompt_list(prompts, "effect"), checked_seed(seed)
     if not held:
         raise PromptError("there are no prompts: give at least one, and five for intervals")
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
         raise SpecError(f"repeats={repeats!r} is not a whole number of at least 1")
     spans = for_each(regions, len(held))
-    asks = [Ask(p, regions=s) for p, s in zip(held, spans, strict=True)]
+    asks = [RunRequest(p, regions=s) for p, s in zip(held, spans, strict=True)]
     _refuse_repeats(model, asks, decoding, repeats, arms)
     asks *= repeats
-    jobs = begin(model, asks, decoding, range(seed, seed + len(asks)))
-    return _Asked(asks, jobs, decoding, seed)
+    jobs = start_runs(model, asks, decoding, range(seed, seed + len(asks)))
+    return _Request(asks, jobs, decoding, seed)
 
 
 def _refuse_repeats(
-    model: Model, asks: Sequence[Ask], decoding: Decoding | None, repeats: int, arms: int
+    model: Model, asks: Sequence[RunRequest], decoding: Decoding | None, repeats: int, arms: int
 ) -> None:
     """Refuse more runs than can be finished, or begun together."""
-    once = planned([prepared(model, ask, decoding) for ask in asks], ()).forward_passes
+    once = plan_runs([prepare_run(model, ask, decoding) for ask in asks], ()).forward_passes
     passes = 2 * arms * once * repeats  # each arm writes, and then reads the clean frames
     held = len(asks) * repeats * RUN_BYTES
     fewer = limits.at_most(repeats, passes=passes, held=held)
@@ -205,19 +205,19 @@ def _sides(edit: Any, control: Any, doses: Any) -> list[_Side]:
         return [_Side(edits, other, None)]
     if isinstance(doses, str) or not hasattr(doses, "__iter__"):
         raise SpecError(f"doses={doses!r} is not a list of numbers: say (1, 5, 10)")
-    asked = [counted(dose) for dose in doses]
+    asked = [check_count(dose) for dose in doses]
     if len(asked) < 2 or len(set(asked)) != len(asked):
         raise SpecError(f"doses={list(doses)} are not two or more different numbers: say (1, 5)")
     own = dose_of(edits)
     every = [own, *(dose for dose in asked if dose != own)]
-    return [_Side(dosed(edits, k), _dosed_control(other, k), k) for k in every]
+    return [_Side(with_dose(edits, k), _dosed_control(other, k), k) for k in every]
 
 
 def _dosed_control(control: Any, k: int) -> tuple[Edit, ...] | str | None:
     """A control that has no k is the same at every dose."""
     if control is None or isinstance(control, str) or not any(hasattr(e, "k") for e in control):
         return control
-    return dosed(control, k)
+    return with_dose(control, k)
 
 
 def _no_oracle(sides: Sequence[_Side], runs: int) -> None:
@@ -238,7 +238,7 @@ def _together(given: Any, name: str) -> tuple[Edit, ...]:
     return edit_list(given)
 
 
-def _arms(sides: Sequence[_Side], job: Job, seed: int) -> list[tuple[Edit, ...]]:
+def _arms(sides: Sequence[_Side], job: RunState, seed: int) -> list[tuple[Edit, ...]]:
     """The edits of every arm of a run but the clean one, as `names` names them."""
     shape, answer = job.record.shape, tuple(job.draft.answer.tolist())
     setting, found = Setting(shape, answer, job.seed), []
@@ -253,11 +253,16 @@ def _arms(sides: Sequence[_Side], job: Job, seed: int) -> list[tuple[Edit, ...]]
 
 
 def _compare(
-    model: Model, asked: _Asked, sides: Sequence[_Side], rule: Rule, found: _Found, bar: Progress
+    model: Model,
+    asked: _Request,
+    sides: Sequence[_Side],
+    rule: Rule,
+    found: _RunOutcomes,
+    bar: Progress,
 ) -> None:
     """Write every arm of some runs, then read the clean frames with every arm."""
     arms = list(zip(*(_arms(sides, job, asked.seed) for job in asked.jobs), strict=True))
-    written = [_written(model, asked, edits, bar) for edits in ([()] * len(asked.jobs), *arms)]
+    written = [_run_arm(model, asked, edits, bar) for edits in ([()] * len(asked.jobs), *arms)]
     names = ["clean", *(name for side in sides for name in side.names())]
     if found.keeps:
         for name, runs in zip(names, written, strict=True):
@@ -269,12 +274,12 @@ def _compare(
         bar.advance(count=1 + len(edits))
 
 
-def _written(
-    model: Model, asked: _Asked, edits: Sequence[tuple[Edit, ...]], bar: Progress
+def _run_arm(
+    model: Model, asked: _Request, edits: Sequence[tuple[Edit, ...]], bar: Progress
 ) -> list[Trace]:
     """A trace of each run; those with the same edits share forward passes."""
     asks = [replace(ask, edits=mine) for ask, mine in zip(asked.asks, edits, strict=True)]
-    jobs = begin(model, asks, asked.decoding, [job.seed for job in asked.jobs])
+    jobs = start_runs(model, asks, asked.decoding, [job.seed for job in asked.jobs])
     for _, same in groupby(jobs, key=lambda job: job.edits):
         group = list(same)
         for _ in walk(model, group):
@@ -283,7 +288,7 @@ def _written(
     return [trace_of(job, model, (), batch=len(jobs)) for job in jobs]
 
 
-def _note(found: _Found, runs: Sequence[Trace], readings: Sequence[Reading]) -> None:
+def _note(found: _RunOutcomes, runs: Sequence[Trace], readings: Sequence[ArmReading]) -> None:
     """Put the outcomes of one prompt in order; readings end with the clean arm's."""
     clean, *others = runs
     found.prompt.append(prompt_id(clean))
@@ -301,7 +306,7 @@ def _note(found: _Found, runs: Sequence[Trace], readings: Sequence[Reading]) -> 
 
 
 def _tables(
-    found: _Found, sides: Sequence[_Side], about: dict[str, Any], doses: Sequence[int] | None
+    found: _RunOutcomes, sides: Sequence[_Side], about: dict[str, Any], doses: Sequence[int] | None
 ) -> Effect:
     """From runs to prompts to tables."""
     first = list(dict.fromkeys(found.prompt))
@@ -314,13 +319,13 @@ def _tables(
 
     value, null, clean = np.array(found.value), np.array(found.null), by_prompt(found.clean)
     null = np.where(np.isnan(value), np.nan, null)  # runs that count, count on both sides
-    arms = list(_paired(sides, by_prompt(value), by_prompt(null)))
+    arms = list(_pair_arms(sides, by_prompt(value), by_prompt(null)))
     contrasts = [Contrast(clean, edited, control, AGAINST) for edited, control in arms]
     prompts = {"prompt": first, "text": [texts[one] for one in first]}
     attrs = {"about": about, "traces": found.origins}
     states = by_prompt(found.layers)
     still = np.repeat(states[:, -1:], states.shape[1] - 1, axis=1)
-    (edited, control), *_ = _paired(sides, states[:, :-1], still)
+    (edited, control), *_ = _pair_arms(sides, states[:, :-1], still)
     depth = Contrast(states[:, -1], edited, control, np.full(states.shape[-1], CLEAN))
     places = {"layer": np.arange(states.shape[-1]), "outcome": "perturbation"}
     given = {"unit": "relative change of states", "against": CLEAN}
@@ -353,7 +358,7 @@ def _warn_of_budget(made: Effect) -> None:
         )
 
 
-def _paired(
+def _pair_arms(
     sides: Sequence[_Side], value: np.ndarray, null: np.ndarray
 ) -> Iterator[tuple[Arm, Arm]]:
     """Edited and control arm of each side, of [prompt, arm, cell] arrays."""
@@ -389,7 +394,7 @@ def _labels(autoregressive: bool) -> dict[str, Any]:
 
 
 def _about(
-    model: Model, asked: _Asked, sides: Sequence[_Side], control: Any, rule: Rule
+    model: Model, asked: _Request, sides: Sequence[_Side], control: Any, rule: Rule
 ) -> dict[str, Any]:
     """What was asked, for files and for the reader."""
     job, side = asked.jobs[0], sides[0]

@@ -8,6 +8,7 @@ differences: how much more the edit did than its control, whose budget is the sa
 from __future__ import annotations
 
 import html
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,6 +166,11 @@ class Effect:
         return dict(self.table.attrs["about"])
 
     def named(self, which: str) -> pd.DataFrame:
+        """The old name of `get_table`."""
+        warnings.warn("Effect.named is now Effect.get_table", DeprecationWarning, stacklevel=2)
+        return self.get_table(which)
+
+    def get_table(self, which: str) -> pd.DataFrame:
         """One of its tables by name."""
         names = ("table", "prompts", "layers", "doses", "trends")
         if which not in names:
@@ -176,11 +182,11 @@ class Effect:
 
     def save(self, path: str | Path, which: str = "table") -> Path:
         """Write one of its tables as .csv, .json or .parquet; the last two say what made them."""
-        return save(self.named(which), path)
+        return save(self.get_table(which), path)
 
     def summary(self) -> str:
         """What was asked, and a line for each outcome, in text."""
-        return "\n".join([*self._head(), *_aligned(self._cells()), *self._foot()])
+        return "\n".join([*self._head(), *_align_columns(self._cells()), *self._foot()])
 
     def __repr__(self) -> str:
         return self.summary()
@@ -233,7 +239,7 @@ def _short(value: float) -> str:
     return "-" if np.isnan(value) else f"{value:.3g}"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def _align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

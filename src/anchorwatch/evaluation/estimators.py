@@ -147,7 +147,7 @@ def _counts(length: int, strata: int, chance: np.random.Generator) -> tuple[np.n
     Sets go round one random order of the positions, each where the last ended, so that positions
     are masked about equally often: that alone takes 30 % off the variance.
     """
-    sizes = 1 + np.floor(_stratified(strata, chance) * length).astype(int)
+    sizes = 1 + np.floor(_draw_stratified(strata, chance) * length).astype(int)
     order = chance.permutation(length)
     masked = np.zeros((strata, length), dtype=bool)
     for row, (end, size) in enumerate(zip(np.cumsum(sizes), sizes, strict=True)):
@@ -163,7 +163,7 @@ def _inverse_t(
     Without a floor on t it has a mean and no variance, for rare sets weigh without limit: 95 %
     intervals held the bound in 87 to 94 cases of a hundred, with 7 to 256 draws.
     """
-    t = 1.0 - _stratified(strata, chance)  # in (0, 1]
+    t = 1.0 - _draw_stratified(strata, chance)  # in (0, 1]
     return chance.random((strata, length)) < t[:, None], 1.0 / t
 
 
@@ -175,7 +175,7 @@ def _monte_carlo(
     return masked, (length + 1) / np.maximum(masked.sum(axis=1), 1)
 
 
-def _stratified(strata: int, chance: np.random.Generator) -> np.ndarray:
+def _draw_stratified(strata: int, chance: np.random.Generator) -> np.ndarray:
     """One number in each of `strata` equal slices of [0, 1), all moved by one offset."""
     below_one = np.nextafter(1.0, 0.0)  # 7.9999999999999999 is 8
     return np.minimum((np.arange(strata) + chance.random()) / strata, below_one)

@@ -77,7 +77,7 @@ def detect(fields: Mapping[str, Any]) -> Format:
     )
 
 
-def unknown(fields: Mapping[str, Any], known: Format) -> set[str]:
+def unknown_fields(fields: Mapping[str, Any], known: Format) -> set[str]:
     """Names of fields, of the record, its passages or its answers, that nothing here reads."""
     found = {str(name) for name in fields if name not in known.knows}
     for name in (*_PASSAGES, *_ANSWERS):
@@ -87,10 +87,14 @@ def unknown(fields: Mapping[str, Any], known: Format) -> set[str]:
         for one in held if isinstance(held, list) else [held]:
             if isinstance(one, Mapping):
                 found |= {f"{within}.{key}" for key in one if key not in reads}
-    return found | _beaten(fields, _QUESTIONS, known) | _beaten(fields, _PASSAGES, known)
+    return (
+        found
+        | _overridden_fields(fields, _QUESTIONS, known)
+        | _overridden_fields(fields, _PASSAGES, known)
+    )
 
 
-def _beaten(fields: Mapping[str, Any], names: Iterable[str], known: Format) -> set[str]:
+def _overridden_fields(fields: Mapping[str, Any], names: Iterable[str], known: Format) -> set[str]:
     """Names that lose to one before them, which says something else."""
     first, *others = [one for one in names if one in known.knows and fields.get(one)] or [""]
     return {f"{one} beside {first}" for one in others if fields[one] != fields[first]}
@@ -114,8 +118,8 @@ def _squad(fields: Mapping[str, Any]) -> Item:
 
     Rows of the hub's tables know no article, and have no answer where there is none.
     """
-    gold = _Found(_text(fields.get("context"), "context"), flag=True)
-    others = [_Found(text, flag=False, kind="hard") for text in fields.get("others", ())]
+    gold = _RawPassage(_text(fields.get("context"), "context"), flag=True)
+    others = [_RawPassage(text, flag=False, kind="hard") for text in fields.get("others", ())]
     answers = _answers(fields)
     if fields.get("is_impossible") or (not answers and _columns(fields.get("answers"))):
         answers = ("",)  # the right answer is to say nothing
@@ -134,13 +138,13 @@ def _hotpot(fields: Mapping[str, Any]) -> Item:
     answers = _answers(fields)
     found = []
     for title, sentences in context:
-        text = _titled(title, " ".join(str(one).strip() for one in sentences))
+        text = _with_title(title, " ".join(str(one).strip() for one in sentences))
         order = gold.index(str(title)) + 1 if str(title) in gold else None
-        found.append(_Found(text, flag=order is not None, hop=order, kind="hard"))
+        found.append(_RawPassage(text, flag=order is not None, hop=order, kind="hard"))
     return _item("hotpot", fields, _last_hop_answers(found, answers), answers)
 
 
-def _last_hop_answers(found: list[_Found], answers: tuple[str, ...]) -> list[_Found]:
+def _last_hop_answers(found: list[_RawPassage], answers: tuple[str, ...]) -> list[_RawPassage]:
     """Of two gold passages, the one that alone holds the answer is the second hop."""
     gold = [one for one in found if one.flag]
     ends = [one for one in gold if holds(one.text, answers)]
@@ -152,7 +156,7 @@ def _last_hop_answers(found: list[_Found], answers: tuple[str, ...]) -> list[_Fo
 def _plain(fields: Mapping[str, Any]) -> Item:
     """A question, answers, and passages as texts or objects; cells of a table may hold JSON."""
     named = next((name for name in _PASSAGES if fields.get(name)), None)
-    held = _unpacked(fields[named]) if named else ()
+    held = _parse_cell(fields[named]) if named else ()
     found = _passages([held] if isinstance(held, str | Mapping) else held)
     if len(found) == 1 and found[0].flag is None:
         found = [found[0].marked(True)]  # the text the question is about
@@ -160,7 +164,7 @@ def _plain(fields: Mapping[str, Any]) -> Item:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _RawPassage:
     """A passage as a file has it; `flag` is None where nothing says whether it is gold."""
 
     text: str
@@ -169,20 +173,20 @@ class _Found:
     kind: str = RETRIEVED
     has_answer: bool | None = None
 
-    def marked(self, flag: bool | None) -> _Found:
-        return _Found(self.text, flag, self.hop, self.kind, self.has_answer)
+    def marked(self, flag: bool | None) -> _RawPassage:
+        return _RawPassage(self.text, flag, self.hop, self.kind, self.has_answer)
 
-    def at_hop(self, hop: int) -> _Found:
-        return _Found(self.text, self.flag, hop, self.kind, self.has_answer)
+    def at_hop(self, hop: int) -> _RawPassage:
+        return _RawPassage(self.text, self.flag, hop, self.kind, self.has_answer)
 
 
-def _passages(held: Iterable[Any]) -> list[_Found]:
+def _passages(held: Iterable[Any]) -> list[_RawPassage]:
     if not isinstance(held, list | tuple):
         raise SpecError(f"its passages are {type(held).__name__}, not a list")
     found = []
     for number, one in enumerate(held, start=1):
         if isinstance(one, str):
-            found.append(_Found(one))
+            found.append(_RawPassage(one))
             continue
         if not isinstance(one, Mapping):
             raise SpecError(f"passage {number} is {type(one).__name__}, not text or an object")
@@ -195,15 +199,15 @@ def _passages(held: Iterable[Any]) -> list[_Found]:
         kind, hop = str(one.get("kind") or RETRIEVED), one.get("hop")
         if kind not in PASSAGE_KINDS:
             raise SpecError(f"passage {number} is of the kind {kind!r:.20}: {_KINDS_ARE}")
-        text = _titled(one.get("title"), one[named])
-        found.append(_Found(text, flag, None if hop is None else int(hop), kind, has))
+        text = _with_title(one.get("title"), one[named])
+        found.append(_RawPassage(text, flag, None if hop is None else int(hop), kind, has))
     return found
 
 
 def _item(
     name: str,
     fields: Mapping[str, Any],
-    found: list[_Found],
+    found: list[_RawPassage],
     answers: tuple[str, ...] | None = None,
 ) -> Item:
     asked = next((fields[one] for one in _QUESTIONS if fields.get(one)), None)
@@ -227,7 +231,7 @@ def _item(
 
 def _answers(fields: Mapping[str, Any]) -> tuple[str, ...]:
     """Every text of every answer field, each once, in its order."""
-    held = [_unpacked(fields[name]) for name in _ANSWERS if fields.get(name) is not None]
+    held = [_parse_cell(fields[name]) for name in _ANSWERS if fields.get(name) is not None]
     return tuple(dict.fromkeys(_texts_in(held)))
 
 
@@ -257,7 +261,7 @@ def _texts_in(held: Any) -> Iterable[str]:
         raise SpecError(f"its answer is of type {type(held).__name__}, not text")
 
 
-def _unpacked(held: Any) -> Any:
+def _parse_cell(held: Any) -> Any:
     """A cell of a table that spells a list or an object, in JSON or in Python, as that."""
     if not isinstance(held, str) or not held.lstrip().startswith(("[", "{")):
         return held
@@ -275,7 +279,7 @@ def _unpacked(held: Any) -> Any:
     return found
 
 
-def _titled(title: Any, text: str) -> str:
+def _with_title(title: Any, text: str) -> str:
     """A passage under its title, unless it begins with it anyway."""
     named = str(title or "").strip()
     begins = text.startswith(named) and not text[len(named) :][:1].isalnum()

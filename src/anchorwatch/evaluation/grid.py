@@ -22,8 +22,8 @@ from anchorwatch import __version__
 from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import ItemError, PromptError, SpecError
 from anchorwatch.evaluation.asking import (
-    How,
     Question,
+    QuestionSettings,
     answers,
     check_fits,
     default_decoding,
@@ -40,10 +40,10 @@ from anchorwatch.evaluation.prompts import template as named_template
 from anchorwatch.evaluation.results import (
     TRACES,
     UNEDITED,
-    Asked,
     Cell,
+    ItemsRecord,
     Results,
-    made,
+    build_results,
     row_of,
 )
 from anchorwatch.evaluation.synthetic import Item
@@ -108,8 +108,8 @@ def evaluate(  # noqa: PLR0913 - one keyword for each thing an evaluation can be
         decoding=decoding,
         template=named_template(template),
         probes=None if probes is None else probe_list(probes),
-        limit=_counted("limit", limit),
-        batch=_counted("batch", batch) or BATCH,
+        limit=_check_count("limit", limit),
+        batch=_check_count("batch", batch) or BATCH,
         seed=checked_seed(seed),
         out=None if out is None else place(out),
     )
@@ -167,7 +167,7 @@ class Grid:
                     ]
                     rows += self._each(asking, bar)
         about = {"items": total, "duplicates": twice, "bad": dict(self.task.bad or {})}
-        return made(rows, manifests, about)
+        return build_results(rows, manifests, about)
 
     def items(self) -> Iterator[tuple[str, Item]]:
         """The items that are asked, each once: one that stands there twice has one answer."""
@@ -197,12 +197,12 @@ class Grid:
             raise SpecError(f"{self.task.name} holds no item: there is nothing to ask")
         return frozenset(keys), len(keys) - len(set(keys))
 
-    def _asked(self, keys: frozenset[str]) -> Asked | None:
+    def _asked(self, keys: frozenset[str]) -> ItemsRecord | None:
         """Which file the items are of, so that answers to another version of it can be told."""
         if self.task.path is None or self.out is None:
             return None
         with open_plain(self.task.path) as handle:
-            return Asked(file_digest(handle, "sha256").hexdigest(), keys)
+            return ItemsRecord(file_digest(handle, "sha256").hexdigest(), keys)
 
     def _each(self, asking: Sequence[Asking], bar: Progress) -> Iterator[dict[str, Any]]:
         """A few items in all cells, then the next few: a kill leaves pairs, not one long cell."""
@@ -219,7 +219,7 @@ class Grid:
         manifests: dict[str, Mapping[str, Any]],
         stack: ExitStack,
         pool: str,
-        asked: Asked | None,
+        asked: ItemsRecord | None,
     ) -> Iterator[tuple[Context, str, Cell]]:
         for context in self.contexts:
             for at, name in enumerate(self.edits):
@@ -255,9 +255,9 @@ class Grid:
             },
         }
 
-    def _how(self, model: Model, context: Context, name: str) -> How:
+    def _how(self, model: Model, context: Context, name: str) -> QuestionSettings:
         decoding = self._decoding(model)
-        return How(
+        return QuestionSettings(
             decoding=with_masks(decoding, context, model),
             template=self.template,
             edits=self.edits[name],
@@ -288,7 +288,7 @@ class Asking:
 
     grid: Grid
     model: Model
-    how: How
+    how: QuestionSettings
     context: Context
     pool: Sequence[str]
     cell: Cell
@@ -303,7 +303,7 @@ class Asking:
                 continue
             shown, asked, parts = item, None, self.how.probes is not None
             try:
-                shown = self.context.shown(item, self.pool, self.grid.seed)
+                shown = self.context.apply(item, self.pool, self.grid.seed)
                 asked = question(self.model, self.how.template, key, shown, parts=parts)
                 check_fits(self.model, asked, self.how)
                 waiting.append(asked)
@@ -345,7 +345,7 @@ def _named_edits(edits: Mapping[str, Sequence[Edit]] | None) -> dict[str, tuple[
     return dict(sorted(found.items(), key=lambda pair: pair[0] != UNEDITED))  # it comes first
 
 
-def _counted(name: str, value: Any) -> int | None:
+def _check_count(name: str, value: Any) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

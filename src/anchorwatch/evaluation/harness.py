@@ -97,7 +97,7 @@ class Harness(TemplateLM):  # type: ignore[misc]
         if self.model.tokenizer is None:
             raise SpecError(f"{self.model.source} has no tokenizer, and tasks are text")
         self.tokenizer = self.model.tokenizer
-        self._closing = _closing(self.tokenizer)
+        self._closing = _num_closing_tokens(self.tokenizer)
         self.seen: Counter[str] = Counter()
         """Requests scored, written, cut to fit, and decisions by a margin under 1e-5."""
         self._squares = 0.0
@@ -394,7 +394,7 @@ def _batch(size: int | str | None) -> int | None:
     return int(size)
 
 
-def _closing(tokenizer: Any) -> int:
+def _num_closing_tokens(tokenizer: Any) -> int:
     """Special tokens that a tokenizer puts after a text."""
     whole, plain = (list(tokenizer("a", add_special_tokens=s)["input_ids"]) for s in (True, False))
     return next(

@@ -17,7 +17,7 @@ from itertools import islice
 import numpy as np
 import torch
 
-from anchorwatch.edits.runtime import Editor, Standing, worn_by
+from anchorwatch.edits.runtime import Editor, StepContext, worn_by
 from anchorwatch.edits.spec import CanvasEdit, Edit, Oracle, Part, parts_among
 from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.evaluation.estimators import (
@@ -29,15 +29,15 @@ from anchorwatch.evaluation.estimators import (
     num_draws,
 )
 from anchorwatch.evaluation.pairs import ids_of
-from anchorwatch.generation.loop import padded, view_of
+from anchorwatch.generation.loop import pad_left, view_of
 from anchorwatch.generation.plan import check_edits, edit_list
 from anchorwatch.generation.prepare import checked_seed, device_bytes
-from anchorwatch.models.attention import watching
+from anchorwatch.models.attention import observe
 from anchorwatch.models.fits import check_parts
 from anchorwatch.models.model import Model
-from anchorwatch.models.parts import Worn
+from anchorwatch.models.parts import PassAdditions
 from anchorwatch.models.prompts import Prompt
-from anchorwatch.probes.accumulate import Record, View
+from anchorwatch.probes.accumulate import TraceBuffer, View
 from anchorwatch.trace import machine_limits as limits
 from anchorwatch.trace.progress_bar import Progress
 from anchorwatch.trace.schema import RunShape
@@ -329,26 +329,26 @@ def _logits(
             blind[: len(row.work.prompt)] = mask_id
             canvases.append(blind)
             owners.append((i, "blind_"))
-    ids, padding = padded(
+    ids, padding = pad_left(
         [torch.tensor(one, device=model.device) for one in canvases], model.specials.pad_id
     )
     clocks = [(0, group[i].progress) for i, _ in owners]
     dress = worn_by(model, how.edits, clocks, [len(one) for one in canvases])
     with ExitStack() as stack:
         if how.edits or model.parts:
-            records = [Record((), _shape(model, len(c)), None, how.edits) for c in canvases]
+            records = [TraceBuffer((), _shape(model, len(c)), None, how.edits) for c in canvases]
             editor = Editor(model, how.edits, records[:: 2 if how.guidance else 1], proven)
             views = _views(dress, canvases, owners)
-            standing = {i: _standing(model, editor, row) for i, row in enumerate(group)}
+            standing = {i: _step_context(model, editor, row) for i, row in enumerate(group)}
             stack.enter_context(editor.over(views, standing, dress))
-            stack.enter_context(watching(None, editor))
+            stack.enter_context(observe(None, editor))
         if arm:
             return model.extend(ids, padding=padding, parts=dress or (), rows=last)[0]
         return model.logits(ids, padding=padding, parts=dress or (), last=last)
 
 
 def _views(
-    dress: Worn | None, canvases: list[np.ndarray], owners: list[tuple[int, str]]
+    dress: PassAdditions | None, canvases: list[np.ndarray], owners: list[tuple[int, str]]
 ) -> list[View]:
     """Where each canvas lies in the rows of a pass."""
     longest = max(map(len, canvases))
@@ -358,7 +358,7 @@ def _views(
     ]
 
 
-def _standing(model: Model, editor: Editor, row: _Row) -> Standing:
+def _step_context(model: Model, editor: Editor, row: _Row) -> StepContext:
     """What edits need to know of a row; chance goes by what is masked, so equal rows are equal."""
     canvas, masked = row.canvas(model.specials.mask_id), row.work.sets[row.at]
     answer = np.arange(len(canvas)) >= len(row.work.prompt)
@@ -366,7 +366,7 @@ def _standing(model: Model, editor: Editor, row: _Row) -> Standing:
     members = {"all": answer | True, "masked": waits, "written": answer & ~waits}
     members["prompt"] = ~answer
     said = hashlib.sha256(repr((row.work.key, masked.tolist())).encode()).digest()
-    return Standing(
+    return StepContext(
         progress=row.progress,
         members={group: members[group] for group in editor.groups},
         classes=editor.classes(canvas),

@@ -69,7 +69,7 @@ def own_run(clean: Trace, other: Trace) -> dict[str, float]:
     one, two = clean.own[answer], other.own[answer]
     there = one != MISSING
     when = clean.committed_at[answer], other.committed_at[answer]
-    step = parted(*when, one == two)
+    step = first_divergence(*when, one == two)
     order = np.nan
     if clean.decoding.writes == "masked":  # left to right there is only one order
         order = order_tau(*when)
@@ -84,7 +84,7 @@ def own_run(clean: Trace, other: Trace) -> dict[str, float]:
     }
 
 
-def parted(one: np.ndarray, two: np.ndarray, same: np.ndarray) -> int | None:
+def first_divergence(one: np.ndarray, two: np.ndarray, same: np.ndarray) -> int | None:
     """The first step whose commits differ; None where none does.
 
     [position] each: when both runs committed it, -1 for never, and whether to the same token.
@@ -119,7 +119,7 @@ def order_tau(one: np.ndarray, two: np.ndarray) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Indifferent:
+class UniformBaseline:
     """What indifferent attention gives to the keys of one step: [layer, key] each, NaN: absent."""
 
     shares: np.ndarray
@@ -127,8 +127,8 @@ class Indifferent:
     """Share of the queries that may look at each key."""
 
 
-def moved(
-    before: np.ndarray, after: np.ndarray, hidden: np.ndarray, even: Indifferent, rule: Rule
+def moved_attention(
+    before: np.ndarray, after: np.ndarray, hidden: np.ndarray, even: UniformBaseline, rule: Rule
 ) -> np.ndarray:
     """[MOVED, (value, null, weight)] sums over [layer, head] of where hidden keys' attention went.
 
@@ -144,8 +144,8 @@ def moved(
     gone = _flags(hidden, p.shape)
     hides = gone.any(axis=-1)
     had, has = (p * gone).sum(axis=-1), (q * gone).sum(axis=-1)
-    gains, total = _scaled(np.where(gone, 0.0, np.maximum(q - p, 0.0)))
-    null, rest = _scaled(np.where(gone, 0.0, p))
+    gains, total = _to_distribution(np.where(gone, 0.0, np.maximum(q - p, 0.0)))
+    null, rest = _to_distribution(np.where(gone, 0.0, p))
     lost = np.where((total > 0) & (rest > 0) & hides, np.maximum(had - has, 0.0), 0.0)
     grown = (1 - has) / np.where(had < 1, 1 - had, 1.0)  # of added keys too, which hold the rest
     proportional = np.where(gone, q, p * grown[..., None])
@@ -177,7 +177,7 @@ def _of_greatest(flags: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return np.take_along_axis(flags, at, axis=-1)[..., 0].astype(float)
 
 
-def _scaled(shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _to_distribution(shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """[..., key] as a distribution, zero where there is nothing, and the total."""
     total = shares.sum(axis=-1)
     return shares / np.where(total > 0, total, 1.0)[..., None], total
@@ -189,7 +189,7 @@ def _evenness(shares: np.ndarray, count: np.ndarray) -> np.ndarray:
     return -(shares * logs).sum(axis=-1) / np.log(np.maximum(count, 2))
 
 
-def _sinks(shares: np.ndarray, there: np.ndarray, even: Indifferent, rule: Rule) -> np.ndarray:
+def _sinks(shares: np.ndarray, there: np.ndarray, even: UniformBaseline, rule: Rule) -> np.ndarray:
     return rule.labels(np.where(there, shares, np.nan), even.seen[:, None])
 
 

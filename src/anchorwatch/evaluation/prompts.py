@@ -63,7 +63,7 @@ Question: {question}"""
 
 
 @dataclass(frozen=True)
-class Asked:
+class RenderedPrompt:
     """A prompt as text, and where its parts stand in it."""
 
     text: str
@@ -104,7 +104,7 @@ class Template:
         """All of it, for the manifest."""
         return dataclasses.asdict(self) | {"stops": list(self.stops)}
 
-    def asked(self, item: Item) -> Asked:
+    def render(self, item: Item) -> RenderedPrompt:
         """The item as a prompt, every part known by where it stands."""
         text, regions = "", {}
         before, _, after = self.ask.partition("{passages}")
@@ -122,7 +122,7 @@ class Template:
         middle, _, end = after.partition("{question}")
         text += middle
         regions["question"] = len(text), len(text) + len(item.question)
-        return Asked(text + item.question + end + ("" if self.chat else self.cue), regions)
+        return RenderedPrompt(text + item.question + end + ("" if self.chat else self.cue), regions)
 
 
 PLAIN = Template("plain", "{passages}Question: {question}")
@@ -177,7 +177,7 @@ def until_end(ids: Sequence[int], end_ids: Sequence[int], mask_id: int | None) -
     return kept
 
 
-def extracted(text: str, asked: Template) -> str:
+def extract_answer(text: str, asked: Template) -> str:
     """The answer in what was written: up to the first stop, without space around it."""
     said = text.lstrip()
     ends = [at for stop in asked.stops if (at := said.find(stop)) >= 0]

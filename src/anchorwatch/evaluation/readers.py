@@ -47,24 +47,24 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Bad:
+class BadRecord:
     """A place of the file that holds no record."""
 
     place: str
     says: str
 
 
-def records(path: Path) -> Iterator[Record | Bad]:
+def records(path: Path) -> Iterator[Record | BadRecord]:
     """Everything the file holds, in its order."""
     if not path.is_file():
         what = "is a folder: name a file in it" if path.is_dir() else "does not exist"
         raise SpecError(f"{path} {what}; a task is a file of {_READS}, or synthetic/one-hop")
-    with _opened(path) as handle:
+    with _open_unpacked(path) as handle:
         kind = kind_of(path, handle)
     if kind == "parquet":
         yield from _parquet(path)
         return
-    with _opened(path) as handle:
+    with _open_unpacked(path) as handle:
         if kind == "array":
             yield from _array(path, handle)
         elif kind == "object":
@@ -105,7 +105,7 @@ def kind_of(path: Path, handle: BinaryIO) -> str:
 def _whole_line(begin: bytes) -> bool:
     """Whether the first line is a record by itself, and not SQuAD's object in one line."""
     line, newline, _ = begin.partition(b"\n")
-    if (held := _parsed(line)) is None:
+    if (held := _parse_line(line)) is None:
         # too long for one look, yet a line is a line: SQuAD's object names its data early
         return b'"paragraphs"' not in begin and not newline and len(begin) > CHUNK // 2
     return isinstance(held, dict) and not isinstance(held.get("data"), list)
@@ -114,16 +114,16 @@ def _whole_line(begin: bytes) -> bool:
 def _line_by_line(begin: bytes) -> bool:
     """Whether the first line is an array by itself, and not the file's only one."""
     line, _, rest = begin.partition(b"\n")
-    return bool(rest.strip()) and _parsed(line) is not None
+    return bool(rest.strip()) and _parse_line(line) is not None
 
 
 def _record_next(begin: bytes) -> bool:
     """Whether the second line is a record by itself: then the first is one that is bad."""
-    held = _parsed(begin.partition(b"\n")[2].lstrip().partition(b"\n")[0])
+    held = _parse_line(begin.partition(b"\n")[2].lstrip().partition(b"\n")[0])
     return isinstance(held, dict) and "paragraphs" not in held  # an article of SQuAD's
 
 
-def _parsed(line: bytes) -> Any:
+def _parse_line(line: bytes) -> Any:
     """What a line spells; None where it spells nothing."""
     try:
         return json.loads(line)
@@ -132,7 +132,7 @@ def _parsed(line: bytes) -> Any:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _open_unpacked(path: Path) -> Iterator[BinaryIO]:
     """The file, unpacked on the way where it is packed."""
     with open_plain(path) as handle:
         packed = handle.read(2) == _GZIP
@@ -144,42 +144,44 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             yield inner  # type: ignore[misc]
 
 
-def _lines(handle: BinaryIO) -> Iterator[Record | Bad]:
+def _lines(handle: BinaryIO) -> Iterator[Record | BadRecord]:
     lines, number = bounded_lines(handle), 0
     while True:
         number += 1
         try:
             line = next(lines, None)
         except _DAMAGED as error:
-            yield Bad(f"line {number}", f"cannot be unpacked ({error}), and nothing after it")
+            yield BadRecord(f"line {number}", f"cannot be unpacked ({error}), and nothing after it")
             return
         if line is None:
             return
         if isinstance(line, LongLineError):
-            yield Bad(f"line {number}", str(line))
+            yield BadRecord(f"line {number}", str(line))
         elif line.strip():
             yield _line(f"line {number}", line)
 
 
-def _line(place: str, line: bytes) -> Record | Bad:
+def _line(place: str, line: bytes) -> Record | BadRecord:
     try:
         held = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        return Bad(place, f"is not UTF-8 at byte {error.start}")
+        return BadRecord(place, f"is not UTF-8 at byte {error.start}")
     except (ValueError, RecursionError) as error:
-        return Bad(place, f"is not JSON: {str(error).splitlines()[0][:80]}")
+        return BadRecord(place, f"is not JSON: {str(error).splitlines()[0][:80]}")
     if not isinstance(held, dict):
-        return Bad(place, f"is no JSON object but {type(held).__name__}, and a line is one object")
+        return BadRecord(
+            place, f"is no JSON object but {type(held).__name__}, and a line is one object"
+        )
     return Record(place, held)
 
 
-def _array(path: Path, handle: BinaryIO) -> Iterator[Record | Bad]:
+def _array(path: Path, handle: BinaryIO) -> Iterator[Record | BadRecord]:
     for number, held in enumerate(elements(path, handle), start=1):
         place = f"element {number}"
         if isinstance(held, dict):
             yield Record(place, held)
         else:
-            yield Bad(place, f"is no JSON object but {type(held).__name__}")
+            yield BadRecord(place, f"is no JSON object but {type(held).__name__}")
 
 
 def elements(path: Path, handle: BinaryIO) -> Iterator[Any]:
@@ -243,7 +245,7 @@ def _more(
         raise SpecError(said) from None
 
 
-def _squad(path: Path, handle: BinaryIO) -> Iterator[Record | Bad]:
+def _squad(path: Path, handle: BinaryIO) -> Iterator[Record | BadRecord]:
     """Questions of SQuAD's articles; each knows the other paragraphs of its article."""
     try:
         whole = read_bounded(handle, LARGEST)
@@ -261,17 +263,17 @@ def _squad(path: Path, handle: BinaryIO) -> Iterator[Record | Bad]:
     for number, article in enumerate(held["data"], start=1):
         place = f"article {number}"
         if not isinstance(article, dict) or not isinstance(article.get("paragraphs"), list):
-            yield Bad(place, "has no list of paragraphs")
+            yield BadRecord(place, "has no list of paragraphs")
             continue
         yield from _article(place, article)
 
 
-def _article(place: str, article: dict[str, Any]) -> Iterator[Record | Bad]:
+def _article(place: str, article: dict[str, Any]) -> Iterator[Record | BadRecord]:
     contexts = [one.get("context") for one in article["paragraphs"] if isinstance(one, dict)]
     for number, paragraph in enumerate(article["paragraphs"], start=1):
         where = f"{place}, paragraph {number}"
         if not isinstance(paragraph, dict) or not isinstance(paragraph.get("qas"), list):
-            yield Bad(where, "has no list of questions, qas")
+            yield BadRecord(where, "has no list of questions, qas")
             continue
         own = paragraph.get("context")
         around = {"context": own, "title": article.get("title")}
@@ -281,12 +283,12 @@ def _article(place: str, article: dict[str, Any]) -> Iterator[Record | Bad]:
             if isinstance(asked, dict):
                 yield Record(at, asked | around)
             else:
-                yield Bad(at, f"is no JSON object but {type(asked).__name__}")
+                yield BadRecord(at, f"is no JSON object but {type(asked).__name__}")
 
 
-def _table(path: Path, handle: BinaryIO, separator: str) -> Iterator[Record | Bad]:
+def _table(path: Path, handle: BinaryIO, separator: str) -> Iterator[Record | BadRecord]:
     csv.field_size_limit(LONGEST)  # the csv module has one limit for the whole process
-    rows = csv.reader(_decoded(path, handle), delimiter=separator, strict=True)
+    rows = csv.reader(_decode_lines(path, handle), delimiter=separator, strict=True)
     try:
         header = next(rows)
         if twice := {name for name in header if header.count(name) > 1}:
@@ -296,7 +298,7 @@ def _table(path: Path, handle: BinaryIO, separator: str) -> Iterator[Record | Ba
             if not row:
                 continue  # a blank line; one of empty cells is a record, and bad
             if len(row) != len(header):
-                yield Bad(place, f"has {len(row)} cells and the header {len(header)}")
+                yield BadRecord(place, f"has {len(row)} cells and the header {len(header)}")
             else:
                 yield Record(place, dict(zip(header, row, strict=True)))
     except (UnicodeDecodeError, csv.Error, *_DAMAGED) as error:
@@ -306,7 +308,7 @@ def _table(path: Path, handle: BinaryIO, separator: str) -> Iterator[Record | Ba
         ) from None
 
 
-def _decoded(path: Path, handle: BinaryIO) -> Iterator[str]:
+def _decode_lines(path: Path, handle: BinaryIO) -> Iterator[str]:
     """Lines with their ends, which may stand inside a quoted cell."""
     first = True
     for line in plain_lines(handle, path):

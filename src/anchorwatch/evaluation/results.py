@@ -27,10 +27,10 @@ from anchorwatch.trace.atomic_io import (
     place,
     plain,
     put_file,
+    read_sealed,
     replace_file,
-    sealed,
+    seal,
     sync_folder,
-    unsealed,
 )
 from anchorwatch.trace.input_files import LongLineError, bounded_lines, open_plain
 from anchorwatch.trace.locks import Lock
@@ -78,7 +78,7 @@ class Results:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ItemsRecord:
     """Which items of which file a cell was asked last: its other lines are of an earlier file."""
 
     file: str
@@ -88,11 +88,11 @@ class Asked:
     """Nanoseconds of the clock."""
 
     @classmethod
-    def of(cls, folder: Path) -> Asked | None:
+    def of(cls, folder: Path) -> ItemsRecord | None:
         """What a cell's folder says; None where items are made and no file can change."""
         if not os.path.lexists(folder / ASKED):
             return None
-        held = _sound(folder / ASKED)
+        held = _read_sealed(folder / ASKED)
         try:
             return cls(held["file"], frozenset(held["items"]), held["when"])
         except (KeyError, TypeError) as error:
@@ -100,18 +100,18 @@ class Asked:
 
     def write(self, folder: Path) -> None:
         """Say it; items of the same file that were asked before stay among them."""
-        before = Asked.of(folder)
+        before = ItemsRecord.of(folder)
         same = before is not None and before.file == self.file
         items = self.items | before.items if before and same else self.items
         held = {"file": self.file, "items": sorted(items), "when": time.time_ns()}
-        replace_file(folder / ASKED, sealed(held))
+        replace_file(folder / ASKED, seal(held))
 
 
 class Cell:
     """The lines of one cell, on disk (`with cell:`) or, without a folder, in memory."""
 
     def __init__(
-        self, manifest: Mapping[str, Any], out: Path | None, asked: Asked | None = None
+        self, manifest: Mapping[str, Any], out: Path | None, asked: ItemsRecord | None = None
     ) -> None:
         self.manifest, self.asked = dict(manifest), asked
         self.digest = digest_of(manifest)
@@ -139,7 +139,7 @@ class Cell:
         if not os.path.lexists(path):
             put_file(path, b"")
             sync_folder(folder)
-        replace_file(folder / MANIFEST, sealed(self.manifest))  # names are the last ones
+        replace_file(folder / MANIFEST, seal(self.manifest))  # names are the last ones
         if self.asked is not None:
             self.asked.write(folder)
         lines, whole = read_lines(path)
@@ -154,18 +154,18 @@ class Cell:
     def add(self, *records: Mapping[str, Any]) -> None:
         """Keep what was found together; on disk before this returns."""
         if self._handle is not None:
-            self._handle.write(b"".join(_checked(record) for record in records))
+            self._handle.write(b"".join(_add_checksum(record) for record in records))
             self._handle.flush()
             os.fsync(self._handle.fileno())
             self._write_count(self._count + len(records))
         for record in records:  # as a reader will find it
-            self.done[str(record["item"])] = json.loads(_spelled(record))
+            self.done[str(record["item"])] = json.loads(_to_json(record))
 
     def _write_count(self, count: int) -> None:
         """After the lines: a kill between them leaves more lines than are counted, never fewer."""
         assert self.folder is not None
         if count != self._count or not (self.folder / COUNT).exists():
-            replace_file(self.folder / COUNT, sealed({"lines": count}))
+            replace_file(self.folder / COUNT, seal({"lines": count}))
         self._count = count
 
     def __exit__(self, *error: object) -> None:
@@ -195,7 +195,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
                     raise _damaged_line(path, number)
                 if not line.endswith(b"\n"):
                     break
-                found.append(_opened(path, number, line))
+                found.append(_parse_record(path, number, line))
                 whole += len(line)
     except OSError as error:
         raise TraceError(
@@ -208,7 +208,7 @@ def _count_gone(folder: Path, lines: int) -> str | None:
     """What to say where a cell has fewer lines than were written; older cells have no count."""
     if not os.path.lexists(folder / COUNT):
         return None
-    written = _sound(folder / COUNT).get("lines")
+    written = _read_sealed(folder / COUNT).get("lines")
     if not isinstance(written, int) or lines >= written:
         return None
     return f"{written - lines} of the {written} answers written to {folder / ITEMS} are gone"
@@ -227,9 +227,9 @@ def read_results(out: str | Path, task: str | None = None) -> Results:
     cells = sorted(found.parent for found in folder.glob(f"*/{MANIFEST}"))
     if not cells:
         raise TraceError(f"there are no results at {folder}: `anchorwatch eval ... -o` makes some")
-    manifests = {cell: _sound(cell / MANIFEST) for cell in cells}
+    manifests = {cell: _read_sealed(cell / MANIFEST) for cell in cells}
     manifests = {c: held for c, held in manifests.items() if task in (None, held["task"]["name"])}
-    said = {cell: asked for cell in manifests if (asked := Asked.of(cell))}
+    said = {cell: asked for cell in manifests if (asked := ItemsRecord.of(cell))}
     last: dict[str, str] = {}
     for cell in sorted(said, key=lambda cell: said[cell].when):
         last[manifests[cell]["task"]["name"]] = said[cell].file
@@ -253,27 +253,27 @@ def read_results(out: str | Path, task: str | None = None) -> Results:
     if not rows:
         of = f" of {task}" if task else ""
         raise TraceError(f"the results at {folder} have no item{of} yet: run the evaluation again")
-    return made(rows, found, {})
+    return build_results(rows, found, {})
 
 
-def _of_file(lines: list[dict[str, Any]], asked: Asked | None, last: str | None) -> list[Any]:
+def _of_file(lines: list[dict[str, Any]], asked: ItemsRecord | None, last: str | None) -> list[Any]:
     """The lines that answer items of the file that was asked last."""
     if asked is None:
         return lines
     return [line for line in lines if asked.file == last and line["item"] in asked.items]
 
 
-def _sound(path: Path) -> dict[str, Any]:
+def _read_sealed(path: Path) -> dict[str, Any]:
     """A sealed file of a cell."""
     try:
-        return unsealed(path)
+        return read_sealed(path)
     except (OSError, ValueError) as error:
         raise TraceError(
             f"{path} is damaged ({error}): remove {path.parent}, and it is asked again"
         ) from None
 
 
-def made(
+def build_results(
     rows: Iterable[Mapping[str, Any]],
     manifests: Mapping[str, Mapping[str, Any]],
     about: Mapping[str, Any],
@@ -290,7 +290,7 @@ def made(
         made_of = table["cell"].map(named)
         several = made_of.groupby(table["model"]).transform("nunique") > 1
         table.loc[several, "model"] += "@" + made_of[several].str[:8]
-    ordered = {"context": _ordered(table["context"]), "edit": _given(manifests.values())}
+    ordered = {"context": _sort_names(table["context"]), "edit": _edit_names(manifests.values())}
     table = table.sort_values(
         list(COLUMNS),
         kind="stable",
@@ -300,11 +300,11 @@ def made(
     return Results(table, dict(manifests), dict(about))
 
 
-def _ordered(names: Iterable[str]) -> list[str]:
+def _sort_names(names: Iterable[str]) -> list[str]:
     return sorted(set(names), key=lambda name: context(name).order)
 
 
-def _given(manifests: Iterable[Mapping[str, Any]]) -> list[str]:
+def _edit_names(manifests: Iterable[Mapping[str, Any]]) -> list[str]:
     """Names of edits as they were given, the model as it is first."""
     found: dict[str, int] = {}
     for held in manifests:
@@ -330,21 +330,21 @@ def row_of(record: Mapping[str, Any], manifest: Mapping[str, Any], cell: str) ->
     return named | said | scores
 
 
-def _checked(record: Mapping[str, Any]) -> bytes:
-    bare = _spelled(record)
+def _add_checksum(record: Mapping[str, Any]) -> bytes:
+    bare = _to_json(record)
     check = hashlib.sha256(bare).hexdigest()[:12]
-    return _spelled(dict(record) | {"check": check}) + b"\n"
+    return _to_json(dict(record) | {"check": check}) + b"\n"
 
 
-def _spelled(record: Mapping[str, Any]) -> bytes:
+def _to_json(record: Mapping[str, Any]) -> bytes:
     return json.dumps(plain(record), sort_keys=True, allow_nan=False).encode()
 
 
-def _opened(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _parse_record(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         record = json.loads(line)
         check = record.pop("check")
-        good = hashlib.sha256(_spelled(record)).hexdigest()[:12] == check
+        good = hashlib.sha256(_to_json(record)).hexdigest()[:12] == check
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         good = False
     if not good:

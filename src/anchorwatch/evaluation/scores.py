@@ -35,7 +35,7 @@ _UNSPACED = (
 """Letters of scripts that do not part words, or that join particles to them."""
 
 
-def normalised(text: str) -> str:
+def normalise_text(text: str) -> str:
     """SQuAD's form of a text; two spellings of one Unicode text (NFC, NFD) become one.
 
     >>> normalised("The U.S.,  a  nation")
@@ -67,7 +67,7 @@ def substring_containment(prediction: str, answers: Sequence[str]) -> float:
 
 def rouge1_recall(prediction: str, answers: Sequence[str]) -> float:
     """Share of a right answer's words that were said; articles count, punctuation parts words."""
-    return _best(prediction, answers, _recall, normal=_worded)
+    return _best(prediction, answers, _recall, normal=_strip_articles)
 
 
 SCORES: dict[str, Callable[[str, Sequence[str]], float]] = {
@@ -95,16 +95,16 @@ def holds(text: str, answers: Sequence[str]) -> bool:
     if isinstance(answers, str):
         raise SpecError(f"answers={answers!r:.40} is one text: give a list, [{answers!r:.40}]")
     forms = [form for one in answers if (form := _form(one))]
-    said = _spelled(text) if forms else ""
+    said = _normalise_spelling(text) if forms else ""
     return any(form.search(said) for form in forms)
 
 
-def _spelled(text: str) -> str:
+def _normalise_spelling(text: str) -> str:
     """Letters without case, spaces, and a hyphen for every mark that is not part of a number."""
-    return _MARKED.sub(_marked, unicodedata.normalize("NFKC", text).casefold())
+    return _MARKED.sub(_replace_mark, unicodedata.normalize("NFKC", text).casefold())
 
 
-def _marked(found: re.Match[str]) -> str:
+def _replace_mark(found: re.Match[str]) -> str:
     if found[0][0].isdigit():
         return found[0].replace(",", "")
     return found[0] if unicodedata.category(found[0]).startswith("M") else "-"  # accents stay
@@ -113,7 +113,7 @@ def _marked(found: re.Match[str]) -> str:
 @lru_cache(maxsize=1024)
 def _form(answer: str) -> re.Pattern[str] | None:
     """What matches an answer in a spelled text; None where nothing telling is left of it."""
-    plain = re.sub(r"^[\s-]*(?:(?:an?|the)\s[\s-]*)*|[\s-]+$", "", _spelled(answer))
+    plain = re.sub(r"^[\s-]*(?:(?:an?|the)\s[\s-]*)*|[\s-]+$", "", _normalise_spelling(answer))
     if plain in ("", "a", "an", "the", "yes", "no"):
         return None
     words = re.split(r"([\s-]+)", plain)
@@ -131,7 +131,7 @@ def _best(
     prediction: str,
     answers: Sequence[str],
     compare: Callable[[str, str], float],
-    normal: Callable[[str], str] = normalised,
+    normal: Callable[[str], str] = normalise_text,
 ) -> float:
     if isinstance(answers, str):
         raise SpecError(f"answers={answers!r:.40} is one text: give a list, [{answers!r:.40}]")
@@ -154,7 +154,7 @@ def _f1(said: str, right: str) -> float:
     return 2 * precision * recall / (precision + recall) if shared else 0.0
 
 
-def _worded(text: str) -> str:
+def _strip_articles(text: str) -> str:
     return " ".join(_WORD.findall(unicodedata.normalize("NFC", text).lower()))
 
 

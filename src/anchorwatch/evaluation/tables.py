@@ -70,7 +70,7 @@ def effects(results: Results, score: str = SCORE) -> pd.DataFrame:
             columns = [(model, name, edit) for name in effect.contexts]
             rows.append(
                 {"model": model, "edit": edit, "test": effect.test, "effect": effect.name}
-                | _estimated(wide[columns], effect.of, effect)
+                | _estimate(wide[columns], effect.of, effect)
             )
     keys = ["model", "edit", "test", "effect"]
     return _table(results, rows, [*keys, *NUMBERS], {"table": "effects", "score": score})
@@ -83,12 +83,12 @@ def interactions(results: Results, score: str = SCORE) -> pd.DataFrame:
     for mdm, arm, edit in _families(results):
         both = [name for name in shown[mdm, edit] if name in shown[arm, edit]]
         for effect in effects_of(both):
-            pair = _paired(wide, mdm, arm, edit, effect.contexts)
+            pair = _pair_models(wide, mdm, arm, edit, effect.contexts)
             size = len(effect.contexts)
             gap = _gap(effect.of, size)
             rows.append(
                 {"mdm": mdm, "arm": arm, "edit": edit, "test": effect.test, "effect": effect.name}
-                | _estimated(pair, gap, effect)
+                | _estimate(pair, gap, effect)
             )
     keys = ["mdm", "arm", "edit", "test", "effect"]
     return _table(results, rows, [*keys, *NUMBERS], {"table": "interactions", "score": score})
@@ -106,7 +106,7 @@ def gains(results: Results, score: str = SCORE, base: str = CLOSED) -> pd.DataFr
             columns = wide[[(model, base, edit), (model, name, edit)]]
             for quantity, of in (("gain", minus), ("share_of_room", room)):
                 row = {"model": model, "context": name, "edit": edit, "quantity": quantity}
-                rows.append(row | _estimated(columns, of))
+                rows.append(row | _estimate(columns, of))
     if not rows:
         raise SpecError(f"nothing was asked in the context {base} beside another: ask for it too")
     about = {"table": "gains", "score": score, "base": base}
@@ -125,9 +125,9 @@ def gain_ratios(results: Results, score: str = SCORE, base: str = CLOSED) -> pd.
         if base not in shown[mdm, edit] or base not in shown[arm, edit]:
             continue
         for name in names:
-            pair = _paired(wide, mdm, arm, edit, (base, name))
-            found = _estimated(pair, lambda means: _ratio(_halves(means, minus)), null=1.0)
-            below = _estimated(pair.iloc[:, 2:], minus)
+            pair = _pair_models(wide, mdm, arm, edit, (base, name))
+            found = _estimate(pair, lambda means: _ratio(_halves(means, minus)), null=1.0)
+            below = _estimate(pair.iloc[:, 2:], minus)
             alike = np.isnan(below["low"]) and below["value"] > 0  # every item gained as much
             if not (below["low"] > 0 or alike) and found["n"] >= NEEDED:
                 found |= {"low": np.nan, "high": np.nan}
@@ -208,7 +208,7 @@ def _families(results: Results) -> Iterator[tuple[str, str, str]]:
             yield mdm, arm, edit
 
 
-def _paired(
+def _pair_models(
     wide: pd.DataFrame, mdm: str, arm: str, edit: str, names: Sequence[str]
 ) -> pd.DataFrame:
     return wide[[(model, name, edit) for model in (mdm, arm) for name in names]]
@@ -231,7 +231,7 @@ def _ratio(pair: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
         return np.where(below != 0, above / below, np.nan)
 
 
-def _estimated(
+def _estimate(
     columns: pd.DataFrame,
     of: Callable[[np.ndarray], np.ndarray],
     effect: Effect | None = None,
@@ -249,7 +249,7 @@ def _estimated(
     found["value"] = float(of(whole.mean(axis=0)))
     permuted = effect is not None and not effect.linear
     size = len(effect.contexts) if effect else 0
-    found["null"] = _permuted(whole, of, size) if permuted else null
+    found["null"] = _permutation_null(whole, of, size) if permuted else null
     return found | _interval(of(_weights(n) @ whole / n), n) if n >= NEEDED else found
 
 
@@ -284,7 +284,9 @@ def _alike(score: str, value: float, n: int) -> tuple[float, float, str]:
     return float(found.low), float(found.high), ""
 
 
-def _permuted(whole: np.ndarray, of: Callable[[np.ndarray], np.ndarray], size: int) -> float:
+def _permutation_null(
+    whole: np.ndarray, of: Callable[[np.ndarray], np.ndarray], size: int
+) -> float:
     """The number where the contexts of each item (of each model) are shuffled among themselves."""
     rng, (n, columns) = np.random.default_rng(0), whole.shape
     parts = whole.reshape(n, columns // size, size)

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from anchorwatch.errors import AnchorwatchWarning, SpecError
-from anchorwatch.evaluation.formats import FORMATS, Format, detect, unknown
-from anchorwatch.evaluation.readers import Bad, Record, records
+from anchorwatch.evaluation.formats import FORMATS, Format, detect, unknown_fields
+from anchorwatch.evaluation.readers import BadRecord, Record, records
 from anchorwatch.evaluation.synthetic import Distractors, Item, World
 from anchorwatch.trace.atomic_io import place as expanded
 from anchorwatch.trace.atomic_io import plain
@@ -94,7 +94,7 @@ class Task:
     def _read(self, path: Path) -> Iterator[Item]:
         form = FORMATS[self.format] if self.format else None
         for found in records(path):
-            if isinstance(found, Bad):
+            if isinstance(found, BadRecord):
                 self._refuse(found)
                 continue
             try:
@@ -102,15 +102,15 @@ class Task:
                 item = form.turn(found.fields)
                 _check_letters(item)
             except SpecError as error:
-                self._refuse(Bad(found.place, str(error)))
+                self._refuse(BadRecord(found.place, str(error)))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 said = f"does not fit the format {form.name if form else ''}: {error!r:.60}"
-                self._refuse(Bad(found.place, said))
+                self._refuse(BadRecord(found.place, said))
             else:
                 self._say(found, form)
                 yield item
 
-    def _refuse(self, found: Bad) -> None:
+    def _refuse(self, found: BadRecord) -> None:
         if self.bad is None:
             raise SpecError(
                 f"{self.path}, {found.place}: {found.says}; repair it, "
@@ -119,7 +119,7 @@ class Task:
         self.bad[found.place] = found.says
 
     def _say(self, found: Record, form: Format) -> None:
-        if fresh := unknown(found.fields, form) - self.said:
+        if fresh := unknown_fields(found.fields, form) - self.said:
             self.said.update(fresh)
             warnings.warn(
                 f"{self.path}, {found.place}: nothing reads {', '.join(sorted(fresh)[:8])}"

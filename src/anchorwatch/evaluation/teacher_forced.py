@@ -16,16 +16,16 @@ import numpy as np
 import torch
 
 from anchorwatch.edits.spec import CanvasEdit, Edit, swap_token
-from anchorwatch.evaluation.outcomes import MOVED, Indifferent, moved
-from anchorwatch.generation.forced import Scripted
+from anchorwatch.evaluation.outcomes import MOVED, UniformBaseline, moved_attention
+from anchorwatch.generation.forced import ForcedRun
 from anchorwatch.generation.loop import Step, shape_of, walk
-from anchorwatch.generation.run import watch_over
-from anchorwatch.generation.schedules import Draft, Turn
+from anchorwatch.generation.run import build_recorder
+from anchorwatch.generation.schedules import SequenceState, StepPlan
 from anchorwatch.metrics.nulls import indifferent, window_of
 from anchorwatch.metrics.sink_rules import Rule
 from anchorwatch.models.model import Model
 from anchorwatch.models.sites import SITES, layer_modules
-from anchorwatch.probes.accumulate import Record
+from anchorwatch.probes.accumulate import TraceBuffer
 from anchorwatch.probes.spec import Probe, received
 from anchorwatch.trace.regions import Regions
 from anchorwatch.trace.trace import MISSING, Trace
@@ -36,7 +36,7 @@ LOOKS = received(("all",), dtype="float32")
 
 
 @dataclass
-class Forced(Scripted):
+class ComparisonRun(ForcedRun):
     """A job that writes what the clean run wrote, and hands over what the model would have said."""
 
     rows: torch.Tensor | None = None
@@ -49,16 +49,18 @@ class Forced(Scripted):
     def recorded(self) -> Step | None:
         return None  # every step is computed
 
-    def take(self, logits: torch.Tensor, turn: Turn) -> Step:
+    def take(self, logits: torch.Tensor, turn: StepPlan) -> Step:
         self.rows = logits[-1:] if self.autoregressive else logits[self.draft.masked]
         return self._repeat(len(self.taken), None)
 
 
-def forced(model: Model, clean: Trace, edits: Sequence[Edit], probes: Sequence[Probe]) -> Forced:
+def build_forced_run(
+    model: Model, clean: Trace, edits: Sequence[Edit], probes: Sequence[Probe]
+) -> ComparisonRun:
     """A job over the frames of a clean trace, with its own edits; it holds one step at a time."""
     first = clean.canvas[0].astype(np.int64)
     regions = Regions(tuple(clean.manifest["regions"]), clean["region"].values)
-    draft = Draft(
+    draft = SequenceState(
         canvas=torch.from_numpy(first[first != MISSING]).to(model.device),
         answer=torch.from_numpy(clean.answer).to(model.device),
         mask_id=model.specials.mask_id,
@@ -67,14 +69,14 @@ def forced(model: Model, clean: Trace, edits: Sequence[Edit], probes: Sequence[P
         generator=torch.Generator(device=model.device).manual_seed(clean.seed),
     )
     shape = shape_of(model, clean.decoding, len(first), regions.names, edits)
-    return Forced(
+    return ComparisonRun(
         draft,
         clean.decoding,
         clean.seed,
         first,
         taken=[],
         regions=regions,
-        record=Record(probes, shape, 1, edits),
+        record=TraceBuffer(probes, shape, 1, edits),
         edits=tuple(edits),
         script=clean,
         until=clean.num_steps,
@@ -82,7 +84,7 @@ def forced(model: Model, clean: Trace, edits: Sequence[Edit], probes: Sequence[P
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class ArmReading:
     """What one arm gave on the clean frames; NaN where nothing could be compared."""
 
     values: dict[str, float]
@@ -105,7 +107,7 @@ class _Sums:
     def __post_init__(self) -> None:
         self.change, self.states = np.zeros((2, self.layers))
 
-    def reading(self) -> Reading:
+    def reading(self) -> ArmReading:
         rows = self.rows or np.nan
         with np.errstate(invalid="ignore"):
             layers = self.change / self.states
@@ -116,21 +118,21 @@ class _Sums:
             "perturbation": float(layers.mean()),
         }
         values |= dict(zip(MOVED, map(float, value), strict=True))
-        return Reading(values, dict(zip(MOVED, map(float, null), strict=True)), layers)
+        return ArmReading(values, dict(zip(MOVED, map(float, null), strict=True)), layers)
 
 
-class _Lane:
+class _ArmState:
     """One arm on its way over the frames."""
 
     def __init__(self, model: Model, clean: Trace, edits: Sequence[Edit], looks: bool) -> None:
         probes = (LOOKS,) if looks else ()
-        self.job = forced(model, clean, edits, probes)
+        self.job = build_forced_run(model, clean, edits, probes)
         self.sums = _Sums(model.num_layers)
         self.states: dict[int, torch.Tensor] = {}
         self.length = 0
         """Canvas positions of the last step."""
-        self._untouched = _untouched(edits, len(self.job.given))
-        self._steps = walk(model, [self.job], watch_over(model, probes, [self.job]))
+        self._untouched = _untouched_positions(edits, len(self.job.given))
+        self._steps = walk(model, [self.job], build_recorder(model, probes, [self.job]))
         self._model = model
 
     def step(self) -> None:
@@ -152,7 +154,7 @@ class _Lane:
         self.job.rows = None
         self.job.record.next_block()
 
-    def compare(self, clean: _Lane, even: Indifferent | None, rule: Rule) -> None:
+    def compare(self, clean: _ArmState, even: UniformBaseline | None, rule: Rule) -> None:
         """Add up how this step differs from the clean arm's."""
         assert self.job.rows is not None and clean.job.rows is not None
         agree, kl = divergence(clean.job.rows, self.job.rows)
@@ -166,21 +168,23 @@ class _Lane:
         if even is not None and "hidden_keys" in self.job.record.arrays:
             shares = [lane.field("received")[:, :, 0] for lane in (clean, self)]
             hidden = self.field("hidden_keys")
-            self.sums.moved += moved(shares[0], shares[1], hidden, even, rule)
+            self.sums.moved += moved_attention(shares[0], shares[1], hidden, even, rule)
 
 
 def lockstep(
     model: Model, clean: Trace, arms: Sequence[Sequence[Edit]], rule: Rule
-) -> list[Reading]:
+) -> list[ArmReading]:
     """What every list of edits gives on the frames of a clean trace.
 
     The last reading is the clean arm's beside itself: what a no-op gives.
     """
     looks = any(edit.ranks for edits in arms for edit in edits)
-    lanes = [_Lane(model, clean, edits, looks) for edits in ((), *arms)]
+    lanes = [_ArmState(model, clean, edits, looks) for edits in ((), *arms)]
     nulls = _indifferent(clean, model.num_layers) if looks else None
     for step in range(clean.num_steps):
-        even = None if nulls is None else Indifferent(nulls.shares[:, step], nulls.seen[:, step])
+        even = (
+            None if nulls is None else UniformBaseline(nulls.shares[:, step], nulls.seen[:, step])
+        )
         for lane in lanes:  # the clean one first
             lane.step()
             lane.compare(lanes[0], even, rule)
@@ -193,7 +197,7 @@ def lockstep(
     ]
 
 
-def absent(model: Model) -> Reading:
+def absent(model: Model) -> ArmReading:
     """Nothing to compare on the clean frames."""
     return _Sums(model.num_layers).reading()
 
@@ -225,7 +229,7 @@ def relative_change(clean: torch.Tensor, other: torch.Tensor, untouched: np.ndar
     return change.double().cpu().numpy()[untouched[-rows:]]
 
 
-def _untouched(edits: Sequence[Edit], positions: int) -> np.ndarray:
+def _untouched_positions(edits: Sequence[Edit], positions: int) -> np.ndarray:
     """[position] bool: those that no edit names; what an edit finds by itself has no name."""
     found = np.ones(positions, dtype=bool)
     for edit in edits:
@@ -258,9 +262,9 @@ def _after_layers(model: Model, keep: Callable[[int, torch.Tensor], None]) -> It
             hook.remove()
 
 
-def _indifferent(clean: Trace, layers: int) -> Indifferent:
+def _indifferent(clean: Trace, layers: int) -> UniformBaseline:
     """The nulls of all steps: [layer, step, key]."""
     windows = [window_of(clean, layer) for layer in range(layers)]
     made = {window: indifferent(clean, ("all",), window) for window in set(windows)}
     shares = np.stack([made[window].shares[:, 0] for window in windows])
-    return Indifferent(shares, np.stack([made[window].seen[:, 0] for window in windows]))
+    return UniformBaseline(shares, np.stack([made[window].seen[:, 0] for window in windows]))

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer import page
-from anchorwatch.explorer.header import listed
+from anchorwatch.explorer.header import list_numbers
 from anchorwatch.explorer.tiles import MissingError, Run
 from anchorwatch.trace import atomic_io as commits
 
@@ -52,11 +52,11 @@ def export(
     if target.suffix.lower() in (".html", ".htm"):
         if target.is_dir():
             raise SpecError(f"{target} is a folder: name a file, page.html")
-        data, made = _fitting(runs, layers)
+        data, made = _drop_layers_to_fit(runs, layers)
         commits.replace_file(target, made.encode())
         headers = [held["header"] for held in data["runs"]]
     else:
-        with commits.staged(target) as folder:
+        with commits.stage_folder(target) as folder:
             headers = _fill(folder, runs, layers)
     if say is not None:
         for told in headers:
@@ -68,10 +68,12 @@ def export(
 
 def whole(runs: Sequence[Run], *, layers: Sequence[int] | None = None) -> str:
     """The page as text, under `LIMIT_BYTES`."""
-    return _fitting(runs, layers)[1]
+    return _drop_layers_to_fit(runs, layers)[1]
 
 
-def _fitting(runs: Sequence[Run], layers: Sequence[int] | None) -> tuple[dict[str, Any], str]:
+def _drop_layers_to_fit(
+    runs: Sequence[Run], layers: Sequence[int] | None
+) -> tuple[dict[str, Any], str]:
     """(data, page): layers are left out until it fits; those that were named are not."""
     for most in _LESS if layers is None else _LESS[:1]:
         data = _inline(runs, layers, most)
@@ -85,7 +87,7 @@ def _fitting(runs: Sequence[Run], layers: Sequence[int] | None) -> tuple[dict[st
     )
 
 
-def chosen(count: int, most: int) -> list[int]:
+def choose_layers(count: int, most: int) -> list[int]:
     """At most so many of `count` layers, evenly, first and last among them."""
     if count <= most:
         return list(range(count))
@@ -100,16 +102,20 @@ def _inline(runs: Sequence[Run], layers: Sequence[int] | None, most: int) -> dic
         packets: dict[str, str] = {}
         too_large = 0
         if run.opened.trace is not None:
-            kept = chosen(run.layers, most) if layers is None else _named(run, layers)
-            packets = _parts(run, run.keys(kept), partial(_packed, run))
+            kept = (
+                choose_layers(run.layers, most)
+                if layers is None
+                else _requested_layers(run, layers)
+            )
+            packets = _parts(run, run.keys(kept), partial(_pack, run))
             maps, too_large = _maps(run)
             packets |= maps
-        told = _told(run, packets.keys(), too_large)
+        told = _static_header(run, packets.keys(), too_large)
         held.append({"id": at, "name": run.opened.name, "header": told, "packets": packets})
     return {"source": "inline", "runs": held}
 
 
-def _named(run: Run, layers: Sequence[int]) -> list[int]:
+def _requested_layers(run: Run, layers: Sequence[int]) -> list[int]:
     for layer in layers:
         if not 0 <= layer < run.layers:
             raise SpecError(
@@ -132,7 +138,7 @@ def _parts(run: Run, keys: Sequence[str], made: Callable[[str], T]) -> dict[str,
     return found
 
 
-def _told(run: Run, keys: Collection[str], too_large: int = 0) -> dict[str, Any]:
+def _static_header(run: Run, keys: Collection[str], too_large: int = 0) -> dict[str, Any]:
     """The header of a page that cannot ask again, with what it lacks in words."""
     told = run.header()
     if run.opened.trace is None:
@@ -140,7 +146,7 @@ def _told(run: Run, keys: Collection[str], too_large: int = 0) -> dict[str, Any]
     kept = [at for at in told["layers"] if f"layer-{at}" in keys]
     if len(kept) < len(told["layers"]):
         only = f"{len(kept)} of {len(told['layers'])} layers are in this page"
-        told["left_out"].append(f"{only}: {listed(kept)}" if kept else only)
+        told["left_out"].append(f"{only}: {list_numbers(kept)}" if kept else only)
     if too_large:
         only = f"{too_large} of {len(told['maps'])} exact maps are too large for this page"
         told["left_out"].append(f"{only}: {_ELSEWHERE}")
@@ -157,7 +163,7 @@ def _maps(run: Run) -> tuple[dict[str, str], int]:
     found: dict[str, str] = {}
     room = MOST_MAPS_BYTES
     for at, key in enumerate(keys):
-        packed = _parts(run, [key], partial(_packed, run))
+        packed = _parts(run, [key], partial(_pack, run))
         room -= sum(map(len, packed.values()))
         if room < 0:  # the rest is not read at all: there may be hundreds
             return found, len(keys) - at
@@ -169,11 +175,11 @@ def _map_key(pick: Sequence[int]) -> str:
     return "map-" + "-".join(map(str, pick))
 
 
-def _packed(run: Run, key: str) -> str:
-    return _squeezed(run.small_packet(key))
+def _pack(run: Run, key: str) -> str:
+    return _compress(run.small_packet(key))
 
 
-def _squeezed(packet: bytes) -> str:
+def _compress(packet: bytes) -> str:
     """Compressed, the same bytes for the same packet, as text."""
     return base64.b64encode(gzip.compress(packet, 6, mtime=0)).decode()
 
@@ -197,10 +203,10 @@ def _fill(folder: Path, runs: Sequence[Run], layers: Sequence[int] | None) -> li
         place.mkdir(parents=True)
         keys: Collection[str] = ()
         if run.opened.trace is not None:
-            kept = range(run.layers) if layers is None else _named(run, layers)
+            kept = range(run.layers) if layers is None else _requested_layers(run, layers)
             wanted = [*run.keys(kept), *map(_map_key, run.maps())]
             keys = _parts(run, wanted, partial(_put, run, place))
-        headers.append(_told(run, keys))
+        headers.append(_static_header(run, keys))
         commits.put_file(place / "header.json", json.dumps(headers[-1], allow_nan=False).encode())
     return headers
 

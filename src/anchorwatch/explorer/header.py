@@ -15,7 +15,7 @@ import numpy as np
 from anchorwatch import __version__
 from anchorwatch.edits.spec import from_dict
 from anchorwatch.explorer.layers import class_names, has_sink, regions_of
-from anchorwatch.explorer.opening import Opened
+from anchorwatch.explorer.opening import OpenedTrace
 from anchorwatch.metrics.sink_rules import Rule
 from anchorwatch.trace.escape import one_line, visible
 from anchorwatch.trace.trace import MISSING, ROLES, Trace
@@ -26,7 +26,7 @@ LONGEST_TEXT = 2000
 _PEAKED = "at the key that receives most"
 
 
-def header(opened: Opened, rule: Rule) -> dict[str, Any]:
+def header(opened: OpenedTrace, rule: Rule) -> dict[str, Any]:
     """Of a run that can be shown: everything but arrays."""
     trace = opened.trace
     assert trace is not None
@@ -113,7 +113,7 @@ def measures(trace: Trace) -> tuple[list[dict[str, Any]], list[str]]:
     return found, said
 
 
-def unshown(opened: Opened) -> dict[str, Any]:
+def damaged_run_header(opened: OpenedTrace) -> dict[str, Any]:
     """Of a run that cannot be shown: its name, and why."""
     return {"version": VERSION, "name": opened.name, "damage": list(opened.damage)}
 
@@ -141,7 +141,7 @@ def _clip(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def listed(numbers: Sequence[int], most: int = 16) -> str:
+def list_numbers(numbers: Sequence[int], most: int = 16) -> str:
     """Numbers in words: `0, 2, 4 and 13 more`."""
     said = ", ".join(map(str, numbers[:most]))
     return said if len(numbers) <= most else f"{said} and {len(numbers) - most} more"

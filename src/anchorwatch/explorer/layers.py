@@ -13,9 +13,9 @@ import numpy as np
 import xarray as xr
 
 from anchorwatch.errors import SpecError
-from anchorwatch.explorer.packets import binned, codes, pack
+from anchorwatch.explorer.packets import bin_maxima, codes, pack
 from anchorwatch.metrics.nulls import Null, by_kind, indifferent
-from anchorwatch.metrics.reading import need
+from anchorwatch.metrics.reading import require_field
 from anchorwatch.metrics.sink_rules import Rule
 from anchorwatch.trace.trace import ROLES, Trace
 
@@ -41,7 +41,7 @@ class Received:
 
     def __init__(self, trace: Trace, rule: Rule) -> None:
         self.trace, self.rule = trace, rule
-        self._field = need(trace, "received")
+        self._field = require_field(trace, "received")
         if wrong := _wrong(self._field, trace):
             raise SpecError(wrong)
         self._stored = self._field.encoding.get("dtype", self._field.dtype)
@@ -81,17 +81,17 @@ class Received:
     def row(self, step: int, layer: int, head: int | None) -> np.ndarray:
         """[group, key] exact shares of one head, or the mean over heads."""
         values = self._field[step, layer].values.astype(self._stored, copy=False)
-        return _one(values.astype(np.float32)[None], head)[0]
+        return _select_head(values.astype(np.float32)[None], head)[0]
 
     def part(self, layer: int, head: int | None, group: int, keys: slice) -> bytes:
         """[step, key] exact shares of neighbouring keys, and what indifferent attention gives."""
-        held = [_one(values[..., keys], head)[:, group] for _, values in self.blocks(layer)]
+        held = [_select_head(values[..., keys], head)[:, group] for _, values in self.blocks(layer)]
         null = self.null_at(layer).shares[:, group, keys].astype(np.float32)
         return pack({"shares": np.concatenate(held).astype(np.float32), "null": null})
 
     def tile(self, layer: int, head: int | None, group: int, width: int) -> bytes:
         """[step, bin] codes of one head or the mean, with the sinks among what is drawn."""
-        shares = np.concatenate([_one(v, head)[:, group] for _, v in self.blocks(layer)])
+        shares = np.concatenate([_select_head(v, head)[:, group] for _, v in self.blocks(layer)])
         return pack(*self._drawn(shares, layer, group, width))
 
     def layer(self, layer: int, width: int) -> bytes:
@@ -99,7 +99,7 @@ class Received:
         means, heads, flows = [], [], []
         seen = self.null_at(layer).seen[:, self.first]
         for at, values in self.blocks(layer):
-            mean = _one(values, None)
+            mean = _select_head(values, None)
             means.append(mean[:, self.first])
             heads.append(self._heads(values[:, :, self.first], seen[at]))
             flows.append(self._flow(mean, at))
@@ -114,7 +114,7 @@ class Received:
     def _drawn(
         self, shares: np.ndarray, layer: int, group: int, width: int
     ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        coded, most = codes(binned(shares, width))
+        coded, most = codes(bin_maxima(shares, width))
         found = sinks(shares, self.rule, self.null_at(layer).seen[:, group])
         arrays = {
             "codes": coded,
@@ -199,7 +199,7 @@ def sinks(shares: np.ndarray, rule: Rule, seen: np.ndarray) -> Sinks:
     return Sinks(steps.astype(np.int32), keys.astype(np.int32), share, left_out)
 
 
-def _one(values: np.ndarray, head: int | None) -> np.ndarray:
+def _select_head(values: np.ndarray, head: int | None) -> np.ndarray:
     """[step, group, key] of one head, or the mean over the heads that were measured."""
     if head is not None:
         return values[:, head]

@@ -25,7 +25,7 @@ INSTEAD = {
 """Of fields that a page needs, what it shows where they are damaged."""
 
 
-def mended(dataset: xr.Dataset, manifest: Mapping[str, Any]) -> xr.Dataset:
+def repair_dataset(dataset: xr.Dataset, manifest: Mapping[str, Any]) -> xr.Dataset:
     """The dataset with all that a page needs of every trace; refuses where nothing can be shown."""
     held = {name: dataset[name].values for name in ("canvas", "role") if name in dataset}
     if not held:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from anchorwatch.errors import AnchorwatchError
 from anchorwatch.explorer.export import whole
-from anchorwatch.explorer.opening import given
-from anchorwatch.explorer.tables import checked, refuse_strangers
+from anchorwatch.explorer.opening import from_memory
+from anchorwatch.explorer.tables import check_table, refuse_strangers
 from anchorwatch.explorer.tiles import Options, Run
 from anchorwatch.trace.escape import one_line
 from anchorwatch.trace.trace import Trace, checked_trace
@@ -23,7 +23,7 @@ _INSTEAD = "or outside of the notebook: trace.write('run.trace'), then `anchorwa
 
 
 @dataclass(frozen=True)
-class Shown:
+class NotebookView:
     """What `trace.show()` returns; a notebook displays it, `str` says what it is."""
 
     says: str
@@ -44,16 +44,16 @@ class Shown:
         return self.says
 
 
-def shown(
+def show_in_notebook(
     trace: Trace, beside: Trace | None = None, tables: Mapping[str, pd.DataFrame] | None = None
-) -> Shown:
+) -> NotebookView:
     """The explorer of one run, or of two side by side, with metrics by head in its head grid."""
     traces = [trace] if beside is None else [trace, checked_trace(beside)]
-    held = tuple(checked(name, table) for name, table in (tables or {}).items())
+    held = tuple(check_table(name, table) for name, table in (tables or {}).items())
     refuse_strangers(held, traces)
     try:
-        made = whole([Run(given(one), Options(tables=held)) for one in traces])
+        made = whole([Run(from_memory(one), Options(tables=held)) for one in traces])
     except AnchorwatchError as error:
-        return Shown(one_line(f"not shown here: {error} ({_INSTEAD})"), None)
-    names = " and ".join(given(one).name for one in traces)
-    return Shown(f"explorer of {names}, {len(made) / 1e6:.1f} MB", made)
+        return NotebookView(one_line(f"not shown here: {error} ({_INSTEAD})"), None)
+    names = " and ".join(from_memory(one).name for one in traces)
+    return NotebookView(f"explorer of {names}, {len(made) / 1e6:.1f} MB", made)

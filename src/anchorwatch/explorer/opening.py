@@ -14,7 +14,7 @@ from pathlib import Path
 import xarray as xr
 
 from anchorwatch.errors import TraceError
-from anchorwatch.explorer.mending import mended
+from anchorwatch.explorer.mending import repair_dataset
 from anchorwatch.trace import atomic_io as commits
 from anchorwatch.trace import store
 from anchorwatch.trace.escape import one_line
@@ -29,7 +29,7 @@ _LONGEST = 400
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class OpenedTrace:
     """A trace to look at, or why there is none."""
 
     name: str
@@ -47,7 +47,7 @@ class Opened:
         return text if self.place is None else text.replace(f"{self.place.parent}/", "")
 
 
-def opened(path: str | Path) -> Opened:
+def open_for_viewing(path: str | Path) -> OpenedTrace:
     """Open what can be opened; what cannot be is said, never raised."""
     place = commits.place(path)
     name = one_line(place.name)[:80] or "trace"
@@ -55,44 +55,44 @@ def opened(path: str | Path) -> Opened:
     if not found:
         return _read(place, name)
     try:
-        files = commits.differing(place)
+        files = commits.changed_files(place)
     except commits.UNREADABLE:  # no record, or none to trust
-        return Opened(name, None, _said(found, place))
+        return OpenedTrace(name, None, _describe_damage(found, place))
     lost = tuple(sorted({file.partition("/")[0] for file in files if "/" in file}))
     if "zarr.json" in files:
-        return Opened(name, None, _said(found, place), lost)
+        return OpenedTrace(name, None, _describe_damage(found, place), lost)
     return _read(place, name, found, lost)
 
 
-def given(trace: Trace) -> Opened:
+def from_memory(trace: Trace) -> OpenedTrace:
     """A trace that is in memory, or was read whole."""
-    return Opened(f"{trace.manifest['model']['source']} {trace.digest()[:8]}", trace)
+    return OpenedTrace(f"{trace.manifest['model']['source']} {trace.digest()[:8]}", trace)
 
 
 def _read(
     place: Path, name: str, found: Collection[str] = (), lost: Collection[str] = ()
-) -> Opened:
+) -> OpenedTrace:
     try:
         dataset, unread = _together(place, lost)
         manifest = dataset.attrs.pop("manifest")
         if wrong := wrong_manifest(manifest):
             raise TraceError(f"it cannot be read as a trace: {wrong}")
         unfit = _unfit(dataset, {*lost, *unread})
-        said = _said([*found, *unread.values(), *unfit.values()], place)
-        whole = mended(dataset.drop_vars([*unfit], errors="ignore"), manifest)
+        said = _describe_damage([*found, *unread.values(), *unfit.values()], place)
+        whole = repair_dataset(dataset.drop_vars([*unfit], errors="ignore"), manifest)
         gone = tuple(sorted({*lost, *unread, *unfit}))
-        return Opened(name, Trace(whole, manifest), said, gone, place)
+        return OpenedTrace(name, Trace(whole, manifest), said, gone, place)
     except (TraceError, *commits.UNREADABLE) as error:
-        return Opened(name, None, _said([*found, str(error)], place), tuple(lost))
+        return OpenedTrace(name, None, _describe_damage([*found, str(error)], place), tuple(lost))
 
 
 def _together(place: Path, lost: Collection[str]) -> tuple[xr.Dataset, dict[str, str]]:
     """What can be read, and of the fields that cannot be, why."""
     try:
-        return store.opened(place, check=False, without=lost), {}
+        return store.open_store(place, check=False, without=lost), {}
     except TraceError:
         wrong = _one_by_one(place, lost)
-        return store.opened(place, check=False, without=[*lost, *wrong]), wrong
+        return store.open_store(place, check=False, without=[*lost, *wrong]), wrong
 
 
 def _one_by_one(place: Path, lost: Collection[str]) -> dict[str, str]:
@@ -107,7 +107,7 @@ def _one_by_one(place: Path, lost: Collection[str]) -> dict[str, str]:
         if name in lost:
             continue
         try:
-            alone = store.opened(place, check=False, without=known.keys() - {name})
+            alone = store.open_store(place, check=False, without=known.keys() - {name})
         except TraceError as error:
             wrong[name] = f"{name} cannot be read: {error}"
             continue
@@ -134,7 +134,7 @@ def _unfit(dataset: xr.Dataset, lost: Collection[str]) -> dict[str, str]:
     return unfit
 
 
-def _said(found: Iterable[str], place: Path) -> tuple[str, ...]:
+def _describe_damage(found: Iterable[str], place: Path) -> tuple[str, ...]:
     """Sentences without the folders above the trace: a page may be sent to others."""
     said = [one_line(text.replace(f"{place.parent}/", ""))[:_LONGEST] for text in found]
     more = len(said) - MOST_SAID

@@ -57,7 +57,7 @@ def codes(shares: np.ndarray) -> tuple[np.ndarray, float]:
     return np.where(there, np.rint(level) + 1, 0).astype(np.uint8), most
 
 
-def decoded(coded: np.ndarray, most: float) -> np.ndarray:
+def decode_shares(coded: np.ndarray, most: float) -> np.ndarray:
     """The shares that codes stand for; NaN where there is none."""
     level = (coded.astype(np.float64) - 1) / LEVELS
     return np.where(coded == 0, np.nan, most * level**3)
@@ -72,7 +72,7 @@ def linear_codes(values: np.ndarray) -> tuple[np.ndarray, float, float]:
     return np.where(there, np.rint(level) + 1, 0).astype(np.uint8), least, most
 
 
-def binned(values: np.ndarray, width: int) -> np.ndarray:
+def bin_maxima(values: np.ndarray, width: int) -> np.ndarray:
     """The greatest of each `width` neighbours along the last axis; NaN where all are absent."""
     if width == 1:
         return values

@@ -36,7 +36,7 @@ def built(name: str) -> str:
     return place.read_text(encoding="utf-8")
 
 
-def embedded(value: Any) -> str:
+def to_script_json(value: Any) -> str:
     """JSON that may stand inside a script element, whatever text it holds."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character, spelled in _ESCAPED.items():
@@ -54,7 +54,7 @@ def page(title: str, data: Any) -> str:
         [
             _head(title, policy),
             f"<style>{style}</style></head>{_BODY}",
-            f'<script type="application/json" id="{DATA_ID}">{embedded(data)}</script>',
+            f'<script type="application/json" id="{DATA_ID}">{to_script_json(data)}</script>',
             f"<script>{script}</script></body></html>",
         ]
     )
@@ -66,7 +66,7 @@ def shell(title: str, data: Any) -> str:
         [
             _head(title, policy_of("'self'", connect="'self'")),
             f'<link rel="stylesheet" href="app.css"></head>{_BODY}',
-            f'<script type="application/json" id="{DATA_ID}">{embedded(data)}</script>',
+            f'<script type="application/json" id="{DATA_ID}">{to_script_json(data)}</script>',
             '<script src="app.js"></script></body></html>',
         ]
     )

@@ -53,7 +53,7 @@ class Server:
         if not runs:
             raise SpecError("name at least one trace, as `anchorwatch run -o` writes it")
         self.token = secrets.token_urlsafe(24)
-        self._socket = _bound(port)
+        self._socket = _bind(port)
         self.port = int(self._socket.getsockname()[1])
         self.app = application(runs, self.token, self.port, self._shut)
         self._first = runs[0], layer
@@ -170,7 +170,11 @@ def application(runs: Sequence[Run], token: str, port: int, shut: Callable[[], N
         Route("/data/{run:int}/{key:str}.bin", packet, methods=["GET"]),
     ]
     guarded = [Middleware(_Guard, token=token, port=port, shut=shut)]
-    refusals: dict[Any, Any] = {MissingError: _missing, 404: _nothing, 405: _nothing}
+    refusals: dict[Any, Any] = {
+        MissingError: _answer_missing,
+        404: _answer_nothing,
+        405: _answer_nothing,
+    }
     made = Starlette(
         routes=routes,
         middleware=guarded,
@@ -277,15 +281,15 @@ def _json(value: Any, status: int = 200) -> Response:
     return _answer(json.dumps(value, allow_nan=False).encode(), "application/json", status)
 
 
-async def _missing(_: Request, error: Exception) -> Response:
+async def _answer_missing(_: Request, error: Exception) -> Response:
     return _json({"error": str(error)}, 404)
 
 
-async def _nothing(_: Request, __: Exception) -> Response:
+async def _answer_nothing(_: Request, __: Exception) -> Response:
     return _json({"error": "there is nothing here"}, 404)
 
 
-def _bound(port: int) -> socket.socket:
+def _bind(port: int) -> socket.socket:
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

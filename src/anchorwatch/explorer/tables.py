@@ -59,12 +59,12 @@ class HeadMeasure:
         return told | ({"words": list(self.words)} if self.words else {})
 
 
-def checked(name: str, rows: pd.DataFrame) -> MetricTable:
+def check_table(name: str, rows: pd.DataFrame) -> MetricTable:
     """A table with a number for each head, or a sentence that says how to get one."""
     shown = one_line(name)[:_LONGEST] or "table"
     words: dict[str, tuple[str, ...]] = {}
     if "quantity" not in rows and {"layer", "head"} <= set(rows.columns):
-        rows, words = _melted(rows)
+        rows, words = _melt(rows)
     if missing := [word for word in ("layer", "head", "quantity", "value") if word not in rows]:
         raise SpecError(f"{shown} has no column {', '.join(missing)}: {_HOW}")
     keys = list(rows.columns[: list(rows.columns).index("quantity")])
@@ -75,7 +75,7 @@ def checked(name: str, rows: pd.DataFrame) -> MetricTable:
     return MetricTable(shown, rows, words)
 
 
-def _melted(rows: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, tuple[str, ...]]]:
+def _melt(rows: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, tuple[str, ...]]]:
     """A plain table as a row for each quantity of a head; words become numbers with a list."""
     keys = [name for name in rows.columns if name in (*_PLACES, *_OF_TRACES)]
     parts: list[pd.DataFrame] = []
@@ -108,7 +108,7 @@ def read_table(path: str | Path) -> MetricTable:
     if not place.is_file():
         raise SpecError(f"there is no table {place}: `anchorwatch measure -o` writes one")
     try:
-        return checked(place.stem, _READERS[kind](place))
+        return check_table(place.stem, _READERS[kind](place))
     except UNREADABLE as error:
         if isinstance(error, SpecError):
             raise
@@ -147,7 +147,7 @@ def head_measures(tables: Iterable[MetricTable], trace: Trace) -> list[HeadMeasu
                 HeadMeasure(
                     _alone(name, found),
                     _says(table, rows),
-                    _laid(table, rows, trace),
+                    _fill_arrays(table, rows, trace),
                     table.words.get(quantity, ()),
                 )
             )
@@ -183,7 +183,7 @@ def _about(rows: pd.DataFrame, trace: Trace) -> np.ndarray:
     return mine & rows["model"].astype(str).isin(names).to_numpy()
 
 
-def _laid(table: MetricTable, rows: pd.DataFrame, trace: Trace) -> dict[str, np.ndarray]:
+def _fill_arrays(table: MetricTable, rows: pd.DataFrame, trace: Trace) -> dict[str, np.ndarray]:
     """Rows as arrays over (steps or one, layers, heads)."""
     model = trace.manifest["model"]
     sizes = {"step": trace.num_steps, "layer": model["layers"], "head": model["heads"]}
@@ -229,7 +229,7 @@ def _alone(name: str, found: Sequence[HeadMeasure]) -> str:
     return next(one for n in range(2, len(known) + 3) if (one := f"{bare} #{n}") not in known)
 
 
-def gathered(paths: Iterable[Any]) -> list[MetricTable]:
+def read_tables(paths: Iterable[Any]) -> list[MetricTable]:
     """Tables by path, those of a folder too; in a folder, tables without heads are left out."""
     found: list[MetricTable] = []
     for path in map(Path, paths):

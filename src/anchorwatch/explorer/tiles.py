@@ -20,8 +20,8 @@ from anchorwatch.errors import AnchorwatchError, SpecError, TraceError
 from anchorwatch.explorer import header as heads
 from anchorwatch.explorer.layers import Received, has_sink
 from anchorwatch.explorer.mending import INSTEAD
-from anchorwatch.explorer.opening import Opened
-from anchorwatch.explorer.packets import binned, codes, linear_codes, pack
+from anchorwatch.explorer.opening import OpenedTrace
+from anchorwatch.explorer.packets import bin_maxima, codes, linear_codes, pack
 from anchorwatch.explorer.tables import MetricTable, head_measures
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.trace.atomic_io import UNREADABLE
@@ -60,7 +60,7 @@ class Run:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenedTrace,
         options: Options | None = None,
         replay: Replay | None = None,
         *,
@@ -147,7 +147,7 @@ class Run:
                 return self._told()
             except (AnchorwatchError, *UNREADABLE) as error:
                 self.give_up(error)
-        return heads.unshown(self.opened)
+        return heads.damaged_run_header(self.opened)
 
     def _told(self) -> dict[str, Any]:
         told = heads.header(self.opened, self.options.rule)
@@ -240,7 +240,7 @@ class Run:
         held = self._shares()
         _within(kind, max(held.null_of) + 1)
         _within(group, len(held.groups))
-        coded, most = codes(binned(held.null(kind).shares[:, group], self.width))
+        coded, most = codes(bin_maxima(held.null(kind).shares[:, group], self.width))
         return pack({"codes": coded}, {"most": most})
 
     def layer(self, layer: int) -> bytes:
@@ -298,7 +298,7 @@ class Run:
             why = f"; {self._no_replay}" if self._no_replay else ""
             raise MissingError(how_to_map(step, layer, head) + why)
         width = -(-values.shape[-1] // MOST_MAP)
-        small = binned(np.swapaxes(binned(values, width), -1, -2), width)
+        small = bin_maxima(np.swapaxes(bin_maxima(values, width), -1, -2), width)
         return pack({"map": np.swapaxes(small, -1, -2).astype(np.float32)}, {"width": width})
 
     def _replayed(self, step: int, layer: int, head: int) -> np.ndarray:

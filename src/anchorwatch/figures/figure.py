@@ -19,7 +19,7 @@ from matplotlib.figure import Figure as Sheet
 
 from anchorwatch import __version__
 from anchorwatch.errors import SpecError
-from anchorwatch.figures.origins import PNG_KEY, made, spelled
+from anchorwatch.figures.origins import PNG_KEY, build_record, to_json
 from anchorwatch.figures.style import look
 from anchorwatch.metrics.files import place
 from anchorwatch.trace.atomic_io import replace_file, with_digest
@@ -42,7 +42,7 @@ class Figure:
         traces: Sequence[Trace | Mapping[str, Any]],
     ) -> None:
         self._drawn, self._data = drawn, data
-        self._whence = made(name, settings, traces)
+        self._whence = build_record(name, settings, traces)
         with look(), warnings.catch_warnings():
             warnings.filterwarnings("error", message="constrained_layout not applied")
             try:
@@ -75,7 +75,7 @@ class Figure:
     @property
     def whence(self) -> dict[str, Any]:
         """What made it: name and settings, our version, and each trace (a copy)."""
-        return json.loads(spelled(self._whence))
+        return json.loads(to_json(self._whence))
 
     @property
     def drawn(self) -> Sheet:
@@ -101,7 +101,7 @@ class Figure:
 
     def _metadata(self, kind: str) -> dict[str, Any]:
         record, title, us = (
-            spelled(with_digest(self._whence)),
+            to_json(with_digest(self._whence)),
             self._whence["figure"],
             f"anchorwatch {__version__}",
         )

@@ -32,7 +32,7 @@ from anchorwatch.figures.style import (
     sheet,
 )
 from anchorwatch.metrics.geometry import ROTARY, shapley
-from anchorwatch.metrics.reading import need, slabs
+from anchorwatch.metrics.reading import require_field, slabs
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.trace.trace import Trace
 
@@ -66,7 +66,7 @@ def qk_triptych(
     rule = rule or rulli()
     if rotary not in ROTARY:
         raise SpecError(f"rotary={rotary!r} is unknown: expected 'after' or 'before'")
-    values = {name: need(trace, f"each_{name}{ROTARY[rotary]}").values for name in _PANELS}
+    values = {name: require_field(trace, f"each_{name}{ROTARY[rotary]}").values for name in _PANELS}
     at = (step, layer, head)
     _check(trace, dict(zip(("step", "layer", "head"), at, strict=True)))
     there = ~np.isnan(values["logit"][at])
@@ -82,7 +82,7 @@ def qk_triptych(
     for ax in axes[:2]:
         ax.tick_params(axis="x", labelbottom=False, length=0)
     label_axis(axes[2], [token_labels(trace, step)[key] for key in data["key"]], name="key")
-    axes[0].set_title(f"step {step}, layer {layer}, head {head}{_told(data)}")
+    axes[0].set_title(f"step {step}, layer {layer}, head {head}{_describe_split(data)}")
     dashed = Line2D([], [], color=NULL, linestyle=(0, (4, 2)), linewidth=0.8)
     dashed.set_label("mean of the others")
     named = f"sink by {rule}" + ("" if data["sink"].any() else ": none")
@@ -92,7 +92,7 @@ def qk_triptych(
 
 
 def _check(trace: Trace, index: Mapping[str, int]) -> None:
-    sizes = need(trace, "received").sizes
+    sizes = require_field(trace, "received").sizes
     for name, at in index.items():
         if not 0 <= at < sizes[name]:
             raise SpecError(f"{name} {at} is not in the trace: it has 0 to {sizes[name] - 1}")
@@ -115,7 +115,7 @@ def _stems(ax: Axes, data: pd.DataFrame, name: str) -> None:
         ax.axhline(others.mean(), color=NULL, linestyle=(0, (4, 2)), linewidth=0.8)
 
 
-def _told(data: pd.DataFrame) -> str:
+def _describe_split(data: pd.DataFrame) -> str:
     """The split of the sinks' advantage in words."""
     sinks, others = data[data["sink"]], data[~data["sink"]]
     if not len(sinks) or not len(others):
@@ -135,7 +135,7 @@ def shapley_bars(table: pd.DataFrame) -> Figure:
     hangs below zero, and the mark is the advantage, their sum.
     """
     require(table, "model", "layer", "quantity", "value", "low", "high")
-    _known(table, ("angle", "norm", "advantage", "angle_share"))
+    _check_quantities(table, ("angle", "norm", "advantage", "angle_share"))
     models = list(table["model"].drop_duplicates())
     drawn, axes = sheet(
         PAGE, 0.45 + 1.75 * len(models), rows=len(models), columns=2, ratios=[1.6, 1]
@@ -144,7 +144,7 @@ def shapley_bars(table: pd.DataFrame) -> Figure:
         left, right = axes[2 * row : 2 * row + 2]
         part = table[table["model"] == model]
         wide = part.pivot(index="layer", columns="quantity", values="value").sort_index()
-        _stacked(left, wide)
+        _draw_stacked_bars(left, wide)
         total = part[part["quantity"] == "advantage"].sort_values("layer")
         left.plot(total["layer"], total["value"], "D", color="black", markersize=2.4)
         left.vlines(total["layer"], total["low"], total["high"], color="black", linewidth=0.7)
@@ -168,7 +168,7 @@ def shapley_bars(table: pd.DataFrame) -> Figure:
     return Figure.of_table(drawn, table, "shapley_bars")
 
 
-def _stacked(ax: Axes, wide: pd.DataFrame) -> None:
+def _draw_stacked_bars(ax: Axes, wide: pd.DataFrame) -> None:
     """Two bars on each other where they agree in sign, on either side of zero where not."""
     layers = wide.index.to_numpy(dtype=np.float64)
     angle, norm = (wide[name].fillna(0).to_numpy(dtype=np.float64) for name in ("angle", "norm"))
@@ -248,7 +248,7 @@ def contribution_scatter(table: pd.DataFrame) -> Figure:
     brings as much as attention elsewhere; far below it, it is nearly no operation.
     """
     require(table, "model", "quantity", "value", "null")
-    _known(table, ("contribution_share",))
+    _check_quantities(table, ("contribution_share",))
     data = table[table["quantity"] == "contribution_share"]
     models = list(data["model"].drop_duplicates())
     columns = min(len(models), 2)
@@ -288,7 +288,7 @@ def mixing_by_depth(table: pd.DataFrame) -> Figure:
     For a table of `mixing` by layer. The null of the rank is the number of positions.
     """
     require(table, "model", "layer", "quantity", "value", "null")
-    _known(table, ("state_cosine", "effective_rank"))
+    _check_quantities(table, ("state_cosine", "effective_rank"))
     drawn, axes = sheet(PAGE, 2.2, columns=2)
     units = {"state_cosine": "mean cosine of two positions", "effective_rank": "effective rank"}
     entries: list[Artist] = []
@@ -301,7 +301,7 @@ def mixing_by_depth(table: pd.DataFrame) -> Figure:
     return Figure.of_table(drawn, table, "mixing_by_depth")
 
 
-def _known(table: pd.DataFrame, quantities: tuple[str, ...]) -> None:
+def _check_quantities(table: pd.DataFrame, quantities: tuple[str, ...]) -> None:
     held = list(map(str, table["quantity"].drop_duplicates()))
     if lost := [one for one in quantities if one not in held]:
         raise SpecError(f"the table has no quantity {lost[0]!r}: it has {', '.join(held)}")

@@ -58,7 +58,7 @@ def sink_map(
     the roles before the first step. With a `rule`, the cells it calls sinks are hatched: it reads
     the shares that are drawn.
     """
-    shares = _received(trace, layer, head, group)
+    shares = _mean_received(trace, layer, head, group)
     sinks = np.zeros(shares.shape, dtype=bool) if rule is None else _labels(trace, rule, shares)
     steps, positions = shares.shape
     height = float(np.clip(0.9 + 0.11 * steps, 1.9, 5.0)) + 0.35
@@ -192,7 +192,7 @@ def _absence(trace: Trace, shares: np.ndarray) -> list[Artist]:
     return [absent_patch(" or ".join(words))] if words else []
 
 
-def _received(trace: Trace, layer: int | None, head: int | None, group: str) -> np.ndarray:
+def _mean_received(trace: Trace, layer: int | None, head: int | None, group: str) -> np.ndarray:
     """[step, key] shares, a mean over the layers and heads that were measured."""
     if "received" not in trace.fields:
         raise TraceError(
@@ -227,7 +227,7 @@ def _labels(trace: Trace, rule: Rule, shares: np.ndarray) -> np.ndarray:
 
 def _received_table(trace: Trace, shares: np.ndarray, sinks: np.ndarray) -> pd.DataFrame:
     steps, positions = shares.shape
-    tokens = [_sound(trace.token(token)) for token in trace.canvas[-1].tolist()]
+    tokens = [_replace_surrogates(trace.token(token)) for token in trace.canvas[-1].tolist()]
     return pd.DataFrame(
         {
             "step": np.repeat(np.arange(steps), positions),
@@ -240,7 +240,7 @@ def _received_table(trace: Trace, shares: np.ndarray, sinks: np.ndarray) -> pd.D
     )
 
 
-def _sound(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Text that a table can hold: half of a surrogate pair is no character."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 

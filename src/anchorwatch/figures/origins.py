@@ -31,7 +31,7 @@ _DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"f": b"\f"}
 
 
-def made(
+def build_record(
     name: str, settings: Mapping[str, Any], traces: Sequence[Trace | Mapping[str, Any]]
 ) -> dict[str, Any]:
     """The record of a figure; a trace is given as itself or as its `origin`."""
@@ -42,7 +42,7 @@ def made(
         "traces": [origin(one) if isinstance(one, Trace) else dict(one) for one in traces],
     }
     try:
-        return json.loads(spelled(record))
+        return json.loads(to_json(record))
     except (TypeError, ValueError) as error:
         raise SpecError(
             f"the settings of {name} cannot be written down ({error}): "
@@ -50,7 +50,7 @@ def made(
         ) from None
 
 
-def spelled(record: Mapping[str, Any]) -> str:
+def to_json(record: Mapping[str, Any]) -> str:
     """The record as ASCII JSON, the same for the same record."""
     return json.dumps(plain(record), sort_keys=True, allow_nan=False)
 

@@ -31,10 +31,10 @@ def bands(
     A source without numbers (NaN: it had no queries) has no block, and its name says so. More than
     seven blocks a side are a matter for `heat`.
     """
-    values = _checked(flow, sources, targets)
+    values = _check_flow(flow, sources, targets)
     total = np.nansum(values)
     there = np.nan_to_num(values) / total
-    left, right = _stacked(there.sum(axis=1)), _stacked(there.sum(axis=0))
+    left, right = _stack_heights(there.sum(axis=1)), _stack_heights(there.sum(axis=0))
     shades = colours(list(range(len(sources))))
     leave, arrive = left.copy(), right.copy()
     for source, target in np.ndindex(*there.shape):
@@ -56,7 +56,7 @@ def bands(
     ax.set_axis_off()
 
 
-def _checked(flow: np.ndarray, sources: Sequence[str], targets: Sequence[str]) -> np.ndarray:
+def _check_flow(flow: np.ndarray, sources: Sequence[str], targets: Sequence[str]) -> np.ndarray:
     values = np.asarray(flow, dtype=np.float64)
     if values.shape != (len(sources), len(targets)):
         raise SpecError(
@@ -73,7 +73,7 @@ def _checked(flow: np.ndarray, sources: Sequence[str], targets: Sequence[str]) -
     return values
 
 
-def _stacked(heights: np.ndarray) -> np.ndarray:
+def _stack_heights(heights: np.ndarray) -> np.ndarray:
     """Where each block begins, from the top; one that is empty still has room for its name."""
     room = np.maximum(heights, 0.02)
     return np.concatenate([[0.0], np.cumsum(room + _GAP)[:-1]])

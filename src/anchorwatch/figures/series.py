@@ -53,7 +53,7 @@ def lines(
             rows["value"].to_numpy(dtype=np.float64),
             color=shades[level],
             marker=MARKERS[index % len(MARKERS)] if len(rows) <= MOST_MARKED else "",
-            label=_said(colour_by, level),
+            label=_describe_bands(colour_by, level),
         )
         if {"low", "high"} <= set(rows.columns):
             band(ax, place, rows["low"].to_numpy(), rows["high"].to_numpy(), colour=shades[level])
@@ -124,7 +124,7 @@ def bars(
             ends = (centre - width / 2, centre + width / 2)
             ax.hlines(rows["null"], *ends, color=NULL, linestyle=(0, (3, 1.5)), linewidth=0.9)
         if colour_by is not None:
-            entries.append(Patch(color=shades[level], label=_said(colour_by, level)))
+            entries.append(Patch(color=shades[level], label=_describe_bands(colour_by, level)))
     if "null" in table.columns and table["null"].notna().any():
         entries.append(_null_entry())
     ax.set_xticks(list(places.values()), labels=[printable(str(level), 16) for level in places])
@@ -172,7 +172,7 @@ def _some(entries: list[Artist]) -> list[Artist]:
     return [entries[index] for index in np.linspace(0, len(entries) - 1, 6).round().astype(int)]
 
 
-def _said(colour_by: str | None, level: Any) -> str:
+def _describe_bands(colour_by: str | None, level: Any) -> str:
     numbered = isinstance(level, int | float | np.number) and not isinstance(level, bool)
     text = f"{str(colour_by).replace('_', ' ')} {level}" if numbered else str(level)
     return printable(text, 40)

@@ -42,7 +42,7 @@ def profile(
     """
     require(table, "model", "quantity", x, "value")
     chosen = list(quantities or table["quantity"].drop_duplicates())
-    _known(table, chosen)
+    _check_quantities(table, chosen)
     columns = min(len(chosen), 3 if len(chosen) not in (2, 4) else 2)
     rows = -(-len(chosen) // columns)
     drawn, axes = sheet(
@@ -70,7 +70,7 @@ def head_grid(
 ) -> Figure:
     """Layer x head, one panel for each model (Fig. 5): a quantity of a table by layer and head."""
     require(table, "model", "layer", "head", "quantity", "value")
-    _known(table, [quantity])
+    _check_quantities(table, [quantity])
     data = table[table["quantity"] == quantity]
     models = list(data["model"].drop_duplicates())
     width = COLUMN if len(models) == 1 else PAGE
@@ -149,7 +149,7 @@ def dose_response(
     return Figure.of_table(drawn, table, "dose_response", {"x": x})
 
 
-def _known(table: pd.DataFrame, quantities: Sequence[str]) -> None:
+def _check_quantities(table: pd.DataFrame, quantities: Sequence[str]) -> None:
     held = set(table["quantity"])
     if lost := [one for one in quantities if one not in held]:
         names = ", ".join(map(str, table["quantity"].drop_duplicates()))

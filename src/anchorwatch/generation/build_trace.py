@@ -15,7 +15,7 @@ import transformers
 
 from anchorwatch import __version__
 from anchorwatch.errors import AnchorwatchWarning
-from anchorwatch.generation.loop import Job
+from anchorwatch.generation.loop import RunState
 from anchorwatch.models.model import Model
 from anchorwatch.probes.spec import Probe, received
 from anchorwatch.trace.schema import Field
@@ -41,7 +41,7 @@ _ALPHABET = {chr(byte): byte for byte in _LATIN} | {
 
 
 def trace_of(
-    job: Job,
+    job: RunState,
     model: Model,
     probes: Sequence[Probe],
     *,
@@ -50,7 +50,7 @@ def trace_of(
 ) -> Trace:
     """The immutable record of a finished job; `fork` says what it left, and where."""
     answer, written = job.draft.answer.cpu().numpy(), history(job)
-    told = _told(job, 0 if fork is None else fork["step"])
+    told = _canvas_edit_warnings(job, 0 if fork is None else fork["step"])
     for said in told:
         warnings.warn(said, AnchorwatchWarning, stacklevel=3)
     canvas, committed_at = written["canvas"], written["committed_at"]
@@ -63,7 +63,7 @@ def trace_of(
         narrow=written["narrow"],
         region=job.regions.of,
         random_state=written.get("random_state"),
-        measured=_measured(job),
+        measured=_collect_fields(job),
         coordinates=_coordinates(job, probes),
         manifest=_manifest(model, job, canvas, answer, batch)
         | {"probes": [probe.as_dict() for probe in probes], "regions": list(job.regions.names)}
@@ -72,7 +72,7 @@ def trace_of(
     )
 
 
-def _told(job: Job, begun: int) -> list[str]:
+def _canvas_edit_warnings(job: RunState, begun: int) -> list[str]:
     """What canvas edits did not do, and what they left undone."""
     if job.touches is None:
         return []
@@ -80,7 +80,7 @@ def _told(job: Job, begun: int) -> list[str]:
     return [*job.touches.idle(), *job.touches.unfinished(begun, mask_chosen)]
 
 
-def history(job: Job) -> dict[str, np.ndarray]:
+def history(job: RunState) -> dict[str, np.ndarray]:
     """What a job has written so far, under the names of a trace."""
     canvas = np.stack([step.canvas for step in job.taken] + [job.frame()])
     committed_at = np.full(canvas.shape[1], MISSING)
@@ -99,7 +99,7 @@ def history(job: Job) -> dict[str, np.ndarray]:
     return found | ({"random_state": np.stack(states)} if states else {})
 
 
-def _measured(job: Job) -> dict[str, tuple[Field, np.ndarray]]:
+def _collect_fields(job: RunState) -> dict[str, tuple[Field, np.ndarray]]:
     """Fields and their arrays; steps that a run did not take (it stopped early) are cut off."""
     taken = len(job.taken)
     found = {}
@@ -112,7 +112,7 @@ def _measured(job: Job) -> dict[str, tuple[Field, np.ndarray]]:
     return found
 
 
-def _coordinates(job: Job, probes: Sequence[Probe]) -> dict[str, list[str]]:
+def _coordinates(job: RunState, probes: Sequence[Probe]) -> dict[str, list[str]]:
     """Names along the axes that have names."""
     names: dict[str, list[str]] = {}
     for probe in probes:
@@ -139,7 +139,7 @@ def _roles(
 
 
 def _manifest(
-    model: Model, job: Job, canvas: np.ndarray, answer: np.ndarray, batch: int
+    model: Model, job: RunState, canvas: np.ndarray, answer: np.ndarray, batch: int
 ) -> dict[str, Any]:
     last, own = canvas[-1], job.own()
     given = np.setdiff1d(np.arange(len(last)), answer)

@@ -14,7 +14,7 @@ import torch
 from anchorwatch.edits.spec import (
     CanvasEdit,
     Edit,
-    Ground,
+    RunLimits,
     delay_commit,
     force_commit,
     freeze_canvas,
@@ -22,13 +22,13 @@ from anchorwatch.edits.spec import (
 )
 from anchorwatch.errors import ModelError, SpecError
 from anchorwatch.generation.decoding import Decoding, EvenSteps
-from anchorwatch.generation.schedules import Draft, Holds, Turn
+from anchorwatch.generation.schedules import CommitConstraints, SequenceState, StepPlan
 from anchorwatch.models.model import Model
 
 
-def ground_of(model: Model, decoding: Decoding, positions: int, answer: np.ndarray) -> Ground:
+def run_limits(model: Model, decoding: Decoding, positions: int, answer: np.ndarray) -> RunLimits:
     """What canvas edits of a run must fit."""
-    return Ground(
+    return RunLimits(
         positions=positions,
         answer=tuple(int(place) for place in answer),
         steps=decoding.num_passes,
@@ -40,10 +40,10 @@ def ground_of(model: Model, decoding: Decoding, positions: int, answer: np.ndarr
     )
 
 
-class Touches:
+class CanvasEditor:
     """The canvas edits of one job."""
 
-    def __init__(self, edits: Sequence[Edit], decoding: Decoding, draft: Draft) -> None:
+    def __init__(self, edits: Sequence[Edit], decoding: Decoding, draft: SequenceState) -> None:
         self.edits = tuple(edit for edit in edits if isinstance(edit, CanvasEdit))
         self._decoding, self._draft = decoding, draft
         self._acted: set[CanvasEdit] = set()
@@ -59,13 +59,13 @@ class Touches:
         """Commits that fixed counts could not make yet; below 0, made before their time."""
         draft.holds = self._holds()
 
-    def before(self, turn: Turn, progress: float, *, known: bool) -> Turn:
+    def before(self, turn: StepPlan, progress: float, *, known: bool) -> StepPlan:
         """Put the canvas as it is to be read, and say what the step may commit.
 
         A known step writes what a trace wrote, which need not be what these edits lead to.
         """
         draft = self._draft
-        active = [edit for edit in self.edits if edit.at(draft.step, progress)]
+        active = [edit for edit in self.edits if edit.acts_at(draft.step, progress)]
         self._acted |= set(active)
         back = self._swap([edit for edit in active if isinstance(edit, swap_token)], known)
         forced = [edit for edit in active if isinstance(edit, force_commit)]
@@ -125,7 +125,7 @@ class Touches:
             return []
         return [f"{left} of {len(self._draft.answer)} positions stay masked, {way} freeze_canvas()"]
 
-    def _holds(self) -> Holds | None:
+    def _holds(self) -> CommitConstraints | None:
         until = torch.zeros_like(self._draft.canvas)
         frozen: set[int] = set()
         for edit in self.edits:
@@ -135,7 +135,7 @@ class Touches:
             elif isinstance(edit, freeze_canvas):
                 every = range(self._decoding.num_passes)
                 frozen |= set(every if edit.steps is None else edit.steps)
-        return Holds(until, frozen) if frozen or bool(until.any()) else None
+        return CommitConstraints(until, frozen) if frozen or bool(until.any()) else None
 
     def _swap(self, swaps: list[swap_token], known: bool) -> dict[int, int]:
         """Tokens swapped, and put back where it is over; what stands at those positions now."""
@@ -178,7 +178,7 @@ class Touches:
             f"delay_commit([{edit.position}], until={edit.step}), or swap_token"
         )
 
-    def _held(self, turn: Turn, forced: tuple[tuple[int, int], ...]) -> Turn:
+    def _held(self, turn: StepPlan, forced: tuple[tuple[int, int], ...]) -> StepPlan:
         """The turn without what is delayed, with what is forced, in the schedule's numbers."""
         draft, steady = self._draft, isinstance(self._decoding, EvenSteps)
         wanted = (turn.count or 0) + (self._owed if steady else 0)

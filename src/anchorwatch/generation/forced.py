@@ -16,18 +16,18 @@ from anchorwatch.edits.spec import (
     delay_commit,
     force_commit,
     given_again,
-    limited,
+    limit_to_steps,
     parts_among,
     slots,
 )
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.generation.canvas_edits import ground_of
-from anchorwatch.generation.loop import Job, Step, shape_of
+from anchorwatch.generation.canvas_edits import run_limits
+from anchorwatch.generation.loop import RunState, Step, shape_of
 from anchorwatch.generation.plan import check_edits, edit_list
-from anchorwatch.generation.schedules import Draft, Turn
+from anchorwatch.generation.schedules import SequenceState, StepPlan
 from anchorwatch.models.fits import check_parts
 from anchorwatch.models.model import Model
-from anchorwatch.probes.accumulate import Record
+from anchorwatch.probes.accumulate import TraceBuffer
 from anchorwatch.probes.spec import Probe
 from anchorwatch.trace.model_identity import difference
 from anchorwatch.trace.regions import Regions
@@ -52,7 +52,7 @@ def other_model(
 
 
 @dataclass
-class Scripted(Job):
+class ForcedRun(RunState):
     """A job whose first steps are known: it writes what the trace wrote."""
 
     script: Trace
@@ -75,7 +75,7 @@ class Scripted(Job):
             return None
         return self._repeat(index, None)
 
-    def take(self, logits: torch.Tensor, turn: Turn) -> Step:
+    def take(self, logits: torch.Tensor, turn: StepPlan) -> Step:
         index = len(self.taken)
         return super().take(logits, turn) if index >= self.until else self._repeat(index, logits)
 
@@ -117,7 +117,7 @@ class Scripted(Job):
             self.record.put("spared_rows", (index,), self.script["spared_rows"].values[index])
 
 
-def scripted(
+def build_forced_run(
     model: Model,
     trace: Trace,
     probes: Sequence[Probe],
@@ -127,7 +127,7 @@ def scripted(
     regions: Regions | None = None,
     edits: Sequence[Edit] | None = None,
     numbers: Sequence[Edit] = (),
-) -> Scripted:
+) -> ForcedRun:
     """A job that begins as the trace did and knows its first `until` steps.
 
     `edits` are those of the steps that follow; without them the trace's own go on. `numbers` are
@@ -137,7 +137,7 @@ def scripted(
     decoding = trace.decoding
     if regions is None:
         regions = Regions(tuple(trace.manifest["regions"]), trace["region"].values)
-    draft = Draft(
+    draft = SequenceState(
         canvas=torch.from_numpy(first[first != MISSING]).to(model.device),
         answer=torch.from_numpy(answer).to(model.device),
         mask_id=model.specials.mask_id,
@@ -153,15 +153,15 @@ def scripted(
         mine, hidden = _handed_over(trace, hidden, edits, until)
     mine = given_again(mine, (*numbers, *(edits or ())))
     check_parts(model, parts_among(mine))
-    check_canvas(mine, ground_of(model, decoding, len(first), answer))
-    return Scripted(
+    check_canvas(mine, run_limits(model, decoding, len(first), answer))
+    return ForcedRun(
         draft,
         decoding,
         trace.seed,
         first,
         taken=[],
         regions=regions,
-        record=Record(probes, shape, block, mine),
+        record=TraceBuffer(probes, shape, block, mine),
         edits=mine,
         script=trace,
         until=until,
@@ -180,10 +180,12 @@ def given_edits(edits: Any, trace: Trace) -> tuple[Edit, ...]:
     return again
 
 
-def check_going_on(job: Scripted) -> None:
+def check_going_on(job: ForcedRun) -> None:
     """Refuse a job whose edits cannot decide the steps that are not known (an oracle's cannot)."""
     rest = range(job.until, job.decoding.num_passes)
-    check_edits([edit for one in job.edits if (edit := limited(one, rest))], job.record.shape)
+    check_edits(
+        [edit for one in job.edits if (edit := limit_to_steps(one, rest))], job.record.shape
+    )
 
 
 def _still_masked(edit: Edit, trace: Trace, until: int) -> None:
@@ -207,11 +209,11 @@ def _handed_over(
     """The trace's edits up to a step and others from it on, and what the former hid."""
     kept, held = [], []
     for edit, slot in zip(trace.edits, slots(trace.edits), strict=True):
-        if early := limited(edit, range(until)):
+        if early := limit_to_steps(edit, range(until)):
             kept.append(early)
             if hidden is not None:
                 held.append(hidden[:, :, :, slot])
-    later = [limited(edit, range(until, trace.decoding.num_passes)) for edit in edits]
+    later = [limit_to_steps(edit, range(until, trace.decoding.num_passes)) for edit in edits]
     for edit, left in zip(edits, later, strict=True):
         if left is None:
             raise SpecError(f"{edit!r} acts at no step from {until} on: name one of them")

@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from anchorwatch.edits.runtime import Editor, Standing, worn_by
+from anchorwatch.edits.runtime import Editor, StepContext, worn_by
 from anchorwatch.edits.spec import CanvasEdit, Edit, parts_among
-from anchorwatch.generation.canvas_edits import Touches
+from anchorwatch.generation.canvas_edits import CanvasEditor
 from anchorwatch.generation.decoding import Decoding, LeftToRight
 from anchorwatch.generation.policies import choose
-from anchorwatch.generation.schedules import Draft, Turn, turns
-from anchorwatch.models.attention import watching
+from anchorwatch.generation.schedules import SequenceState, StepPlan, plan_steps
+from anchorwatch.models.attention import observe
 from anchorwatch.models.model import Model
-from anchorwatch.models.parts import Worn
-from anchorwatch.probes.accumulate import Record, View
-from anchorwatch.probes.recorder import Watch
+from anchorwatch.models.parts import PassAdditions
+from anchorwatch.probes.accumulate import TraceBuffer, View
+from anchorwatch.probes.recorder import Recorder
 from anchorwatch.trace.regions import Regions
 from anchorwatch.trace.schema import RunShape
 from anchorwatch.trace.trace import MISSING
@@ -50,24 +50,24 @@ class Step:
 
 
 @dataclass
-class Job:
+class RunState:
     """A draft on its way, and what its trace will say."""
 
-    draft: Draft
+    draft: SequenceState
     decoding: Decoding
     seed: int
     given: np.ndarray
     """[T] the first frame."""
     taken: list[Step]
     regions: Regions
-    record: Record
+    record: TraceBuffer
     edits: tuple[Edit, ...]
-    touches: Touches | None = field(init=False, default=None)
+    touches: CanvasEditor | None = field(init=False, default=None)
     """Edits of the canvas; None where there are none."""
 
     def __post_init__(self) -> None:
         if mine := self.canvas_edits():
-            self.touches = Touches(mine, self.decoding, self.draft)
+            self.touches = CanvasEditor(mine, self.decoding, self.draft)
 
     def canvas_edits(self) -> tuple[Edit, ...]:
         """Edits that act on the canvas of this job."""
@@ -77,7 +77,7 @@ class Job:
     def autoregressive(self) -> bool:
         return self.decoding.writes == "absent"
 
-    def take(self, logits: torch.Tensor, turn: Turn) -> Step:
+    def take(self, logits: torch.Tensor, turn: StepPlan) -> Step:
         """Let the policy choose, and write what it chose."""
         draft, state = self.draft, None
         if self.decoding.draws:
@@ -140,7 +140,7 @@ class Job:
             self.record.put("own_token", (slice(None),), self.own())
         return step
 
-    def touched(self, turn: Turn) -> Turn:
+    def touched(self, turn: StepPlan) -> StepPlan:
         """The turn as edits of the canvas leave it, the canvas as the step is to read it."""
         if self.touches is None:
             return turn
@@ -212,11 +212,13 @@ def shape_of(
     )
 
 
-def walk(model: Model, jobs: list[Job], watch: Watch | None = None) -> Iterator[tuple[int, Step]]:
+def walk(
+    model: Model, jobs: list[RunState], watch: Recorder | None = None
+) -> Iterator[tuple[int, Step]]:
     """The one loop: yields (which job, its step) until every job is done."""
     asks = _next_logits if jobs[0].autoregressive else _canvas_logits
     memory = Memory(watch=watch, editor=_editor(model, jobs))
-    schedules = [turns(job.decoding, job.draft) for job in jobs]
+    schedules = [plan_steps(job.decoding, job.draft) for job in jobs]
     pending = {i: turn for i, schedule in enumerate(schedules) if (turn := next(schedule, None))}
     while pending:
         pending = {i: jobs[i].touched(turn) for i, turn in pending.items()}
@@ -236,13 +238,13 @@ def walk(model: Model, jobs: list[Job], watch: Watch | None = None) -> Iterator[
 class Memory:
     """What a walk carries from one forward pass to the next."""
 
-    watch: Watch | None = None
+    watch: Recorder | None = None
     editor: Editor | None = None
     cache: DynamicCache | None = None
 
 
 def _canvas_logits(
-    model: Model, jobs: list[Job], pending: dict[int, Turn], memory: Memory
+    model: Model, jobs: list[RunState], pending: dict[int, StepPlan], memory: Memory
 ) -> dict[int, torch.Tensor]:
     """Aligned logits [T, V] for each active draft, guidance applied, padding taken off again."""
     rows: list[torch.Tensor] = []
@@ -256,17 +258,17 @@ def _canvas_logits(
             blind[draft.answer] = draft.canvas[draft.answer]
             rows.append(blind)
             owners.append((i, "blind_"))
-    canvases, padding = padded(rows, model.specials.pad_id)
+    canvases, padding = pad_left(rows, model.specials.pad_id)
     for place, (i, branch) in enumerate(owners):
         if not branch:  # the other one has no prompt
-            _proved(jobs[i], canvases[place])
+            _verify_row(jobs[i], canvases[place])
     dress = _worn(model, [jobs[i] for i, _ in owners], [len(row) for row in rows])
     views = []
     for place, ((i, branch), own) in enumerate(zip(owners, rows, strict=True)):
         view = view_of(i, branch, canvases.shape[1] - len(own), len(own), dress)
         views.append(replace(view, row=place, step=len(jobs[i].taken)))
     size = (len(rows), canvases.shape[1] + (0 if dress is None else dress.ahead))
-    with _watched(jobs, memory, views, pending, size, dress):
+    with _attach(jobs, memory, views, pending, size, dress):
         logits = model.logits(canvases, padding=padding, parts=dress or ())
     answers: dict[int, torch.Tensor] = {}
     for row, (i, branch) in enumerate(owners):
@@ -280,7 +282,7 @@ def _canvas_logits(
 
 
 def _next_logits(
-    model: Model, jobs: list[Job], pending: dict[int, Turn], memory: Memory
+    model: Model, jobs: list[RunState], pending: dict[int, StepPlan], memory: Memory
 ) -> dict[int, torch.Tensor]:
     """Logits [1, V] of the next token for each active draft, with or without a cache."""
     decoding = jobs[0].decoding
@@ -291,12 +293,12 @@ def _next_logits(
     for job in jobs:
         filler = job.draft.canvas.new_full((steps - len(job.taken),), model.specials.pad_id)
         rows.append(torch.cat([job.draft.canvas, filler]))
-    canvases, padding = padded(rows, model.specials.pad_id)
+    canvases, padding = pad_left(rows, model.specials.pad_id)
     fresh = canvases if memory.cache is None else canvases[:, -1:]
     dress, views = _worn(model, jobs, [len(row) for row in rows]), []
     for i in pending:
         length = len(jobs[i].draft.canvas)
-        _proved(jobs[i], canvases[i])
+        _verify_row(jobs[i], canvases[i])
         view = view_of(i, "", canvases.shape[1] - length, length, dress)
         if memory.cache is not None:
             view = replace(view, query_start=0, queries=1)
@@ -306,40 +308,40 @@ def _next_logits(
             looking.cached = decoding.cache
     # Made without a config it keeps every key: a window is a matter of masks, as without a cache.
     held = DynamicCache() if memory.cache is None else memory.cache
-    with _watched(jobs, memory, views, pending, fresh.shape, dress):
+    with _attach(jobs, memory, views, pending, fresh.shape, dress):
         logits, cache = model.extend(fresh, padding=padding, cache=held, parts=dress or ())
     memory.cache = cache if decoding.cache else None
     return {i: logits[i : i + 1] for i in pending}
 
 
-def _proved(job: Job, row: torch.Tensor) -> None:
+def _verify_row(job: RunState, row: torch.Tensor) -> None:
     """Stop where a row of the batch, padded on the left, is not the canvas that edits ask for."""
     if job.touches is not None:
         job.touches.prove(row[len(row) - len(job.draft.canvas) :])
 
 
-def view_of(job: int, branch: str, start: int, length: int, dress: Worn | None) -> View:
+def view_of(job: int, branch: str, start: int, length: int, dress: PassAdditions | None) -> View:
     """Where a canvas that begins at column `start` lies in a pass, at step 0."""
     added, ahead = (0, 0) if dress is None else (dress.columns, dress.ahead)
     first = (start + added + ahead, start + ahead)
     return View(job, branch, 0, *first, length, length, added + ahead, added)
 
 
-def _worn(model: Model, jobs: Sequence[Job], ends: Sequence[int]) -> Worn | None:
+def _worn(model: Model, jobs: Sequence[RunState], ends: Sequence[int]) -> PassAdditions | None:
     clocks = [(len(job.taken), job.progress()) for job in jobs]
     return worn_by(model, jobs[0].edits, clocks, ends)
 
 
-def _editor(model: Model, jobs: list[Job]) -> Editor | None:
+def _editor(model: Model, jobs: list[RunState]) -> Editor | None:
     """Edits at work on some jobs, which all have the same; None where there are none."""
     edits = [edit for edit in jobs[0].edits if not isinstance(edit, CanvasEdit)]
     works = edits or model.parts
     return Editor(model, edits, [job.record for job in jobs]) if works else None
 
 
-def _standing(editor: Editor, job: Job) -> Standing:
+def _step_context(editor: Editor, job: RunState) -> StepContext:
     """What its edits need to know of a job before a pass."""
-    return Standing(
+    return StepContext(
         progress=job.progress(),
         members=dict(zip(editor.groups, job.members(editor.groups), strict=True)),
         classes=editor.classes(job.frame()),
@@ -350,31 +352,31 @@ def _standing(editor: Editor, job: Job) -> Standing:
 
 
 @contextmanager
-def _watched(
-    jobs: list[Job],
+def _attach(
+    jobs: list[RunState],
     memory: Memory,
     views: list[View],
-    pending: dict[int, Turn],
+    pending: dict[int, StepPlan],
     size: tuple[int, ...],
-    dress: Worn | None,
+    dress: PassAdditions | None,
 ) -> Iterator[None]:
     """Let edits and probes have one forward pass, the probes where any looks at this step."""
     watch, editor = memory.watch, memory.editor
-    watch = watch if watch is not None and watch.awake(views[0].step) else None
+    watch = watch if watch is not None and watch.is_active(views[0].step) else None
     with ExitStack() as stack:
         if editor is not None:
-            standing = {view.job: _standing(editor, jobs[view.job]) for view in views}
+            standing = {view.job: _step_context(editor, jobs[view.job]) for view in views}
             stack.enter_context(editor.over(views, standing, dress))
         if watch is not None:
-            told = _told(jobs, watch, views, pending)
+            told = _announce_rows(jobs, watch, views, pending)
             stack.enter_context(watch.over(views, *told, size, editor))
         elif editor is not None:
-            stack.enter_context(watching(None, editor))
+            stack.enter_context(observe(None, editor))
         yield
 
 
-def _told(
-    jobs: list[Job], watch: Watch, views: list[View], pending: dict[int, Turn]
+def _announce_rows(
+    jobs: list[RunState], watch: Recorder, views: list[View], pending: dict[int, StepPlan]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Of each view the query groups its rows belong to, and whose row may be committed now."""
     members = [jobs[view.job].members(watch.groups)[:, : view.length] for view in views]
@@ -389,7 +391,7 @@ def _told(
     return members, opens
 
 
-def padded(rows: list[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+def pad_left(rows: list[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Rows as one batch, padded on the left; keys mark real tokens, None if nothing is padded."""
     longest = max(len(row) for row in rows)
     if all(len(row) == longest for row in rows):

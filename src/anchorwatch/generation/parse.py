@@ -50,7 +50,7 @@ def edit(word: str) -> Edit:
     >>> edit("hide-keys:0+3,layers=0-2")
     hide_keys(positions=(0, 3), layers=(0, 1, 2))
     """
-    name, rest = _parted(word)
+    name, rest = _split_word(word)
     kind = EDITS.get(name.replace("-", "_"))
     if kind is None:
         known = ", ".join(one.replace("_", "-") for one in EDITS)
@@ -90,7 +90,7 @@ def decoding(
     >>> decoding("low-confidence:steps=32,block=8") == decodings.LowConfidence(steps=32, block=8)
     True
     """
-    name, rest = _parted(word)
+    name, rest = _split_word(word)
     plain = re.sub("[-_]", "", name).lower()
     words = {kind.lower(): kind for kind in DECODINGS.values()}
     words |= {short.replace("-", ""): kind for short, kind in DECODINGS.items()}
@@ -136,7 +136,7 @@ def _read(
     raise SpecError(f"{value!r} spells nothing: say {example}")
 
 
-def _parted(word: str) -> tuple[str, list[str]]:
+def _split_word(word: str) -> tuple[str, list[str]]:
     """The name, and what is said of it: values first, then each `field=value` whole."""
     name, *pieces = (piece.strip() for piece in re.split("[:,]", word))
     said: list[str] = []

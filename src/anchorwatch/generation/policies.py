@@ -21,7 +21,7 @@ from anchorwatch.generation.decoding import (
     RandomOrder,
     Threshold,
 )
-from anchorwatch.generation.schedules import Draft, Turn
+from anchorwatch.generation.schedules import SequenceState, StepPlan
 
 
 def narrow_margin(dtype: torch.dtype) -> float:
@@ -43,7 +43,9 @@ class Choice:
 
 
 @singledispatch
-def choose(decoding: Decoding, draft: Draft, turn: Turn, logits: torch.Tensor) -> Choice:
+def choose(
+    decoding: Decoding, draft: SequenceState, turn: StepPlan, logits: torch.Tensor
+) -> Choice:
     """The policy: which open positions to commit, and the tokens; logits are [T, V], aligned."""
     raise SpecError(f"no policy is known for {type(decoding).__name__}")
 
@@ -51,7 +53,10 @@ def choose(decoding: Decoding, draft: Draft, turn: Turn, logits: torch.Tensor) -
 @choose.register(LowConfidence)
 @choose.register(RandomOrder)
 def _choose_even(
-    decoding: LowConfidence | RandomOrder, draft: Draft, turn: Turn, logits: torch.Tensor
+    decoding: LowConfidence | RandomOrder,
+    draft: SequenceState,
+    turn: StepPlan,
+    logits: torch.Tensor,
 ) -> Choice:
     if decoding.forbid_end and draft.eos_ids:
         logits = logits.clone()
@@ -71,7 +76,9 @@ def _choose_even(
 
 
 @choose.register
-def _choose_above(decoding: Threshold, draft: Draft, turn: Turn, logits: torch.Tensor) -> Choice:
+def _choose_above(
+    decoding: Threshold, draft: SequenceState, turn: StepPlan, logits: torch.Tensor
+) -> Choice:
     at = turn.open.nonzero()[:, 0]
     tokens, gap = _gumbel_argmax(logits, at, decoding.temperature, draft.generator)
     confidence = torch.softmax(logits[at].double(), dim=-1).gather(-1, tokens[:, None])[:, 0]
@@ -94,7 +101,9 @@ def _choose_above(decoding: Threshold, draft: Draft, turn: Turn, logits: torch.T
 
 
 @choose.register
-def _choose_dream(decoding: DreamOrder, draft: Draft, turn: Turn, logits: torch.Tensor) -> Choice:
+def _choose_dream(
+    decoding: DreamOrder, draft: SequenceState, turn: StepPlan, logits: torch.Tensor
+) -> Choice:
     at = turn.open.nonzero()[:, 0]
     if turn.chance is not None:
         at = at[_uniform((len(at),), draft.generator, logits.device) < turn.chance]
@@ -114,8 +123,8 @@ def _choose_dream(decoding: DreamOrder, draft: Draft, turn: Turn, logits: torch.
 
 def _drawn(
     decoding: DreamOrder,
-    draft: Draft,
-    turn: Turn,
+    draft: SequenceState,
+    turn: StepPlan,
     found: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
 ) -> Choice:
     """Positions drawn by softmax(confidence / temperature), as many as have any weight.
@@ -143,7 +152,9 @@ def _drawn(
 
 
 @choose.register
-def _choose_next(decoding: LeftToRight, draft: Draft, turn: Turn, logits: torch.Tensor) -> Choice:
+def _choose_next(
+    decoding: LeftToRight, draft: SequenceState, turn: StepPlan, logits: torch.Tensor
+) -> Choice:
     at = turn.open.nonzero()[:, 0]
     if decoding.temperature == 0:
         tokens, gap = _gumbel_argmax(logits[-1:], at * 0, 0.0, draft.generator)
@@ -155,7 +166,7 @@ def _choose_next(decoding: LeftToRight, draft: Draft, turn: Turn, logits: torch.
     return Choice(positions=at, tokens=tokens, narrow=int(gap[0] < narrow_margin(logits.dtype)))
 
 
-def _row(turn: Turn, at: torch.Tensor, confidence: torch.Tensor) -> torch.Tensor:
+def _row(turn: StepPlan, at: torch.Tensor, confidence: torch.Tensor) -> torch.Tensor:
     """Confidence over the whole canvas [T], -inf where a position may not be committed."""
     row = torch.full(turn.open.shape, -torch.inf, dtype=confidence.dtype, device=confidence.device)
     row[at] = confidence
@@ -163,7 +174,11 @@ def _row(turn: Turn, at: torch.Tensor, confidence: torch.Tensor) -> torch.Tensor
 
 
 def _surest(
-    turn: Turn, at: torch.Tensor, confidence: torch.Tensor, tokens: torch.Tensor, gap: torch.Tensor
+    turn: StepPlan,
+    at: torch.Tensor,
+    confidence: torch.Tensor,
+    tokens: torch.Tensor,
+    gap: torch.Tensor,
 ) -> Choice:
     """The surest `count` open positions."""
     count = turn.count or 0

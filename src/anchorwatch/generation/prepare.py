@@ -11,15 +11,15 @@ import torch
 
 from anchorwatch.edits.spec import Edit, check_canvas, parts_among
 from anchorwatch.errors import PromptError, SpecError
-from anchorwatch.generation.canvas_edits import ground_of
+from anchorwatch.generation.canvas_edits import run_limits
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
-from anchorwatch.generation.loop import Job, shape_of
+from anchorwatch.generation.loop import RunState, shape_of
 from anchorwatch.generation.plan import BUDGET_BYTES, Plan, check_edits, fields_of
-from anchorwatch.generation.schedules import Draft
+from anchorwatch.generation.schedules import SequenceState
 from anchorwatch.models.fits import check_parts
 from anchorwatch.models.model import Model
 from anchorwatch.models.prompts import Prompt
-from anchorwatch.probes.accumulate import Record
+from anchorwatch.probes.accumulate import TraceBuffer
 from anchorwatch.probes.spec import Probe
 from anchorwatch.trace import machine_limits as limits
 from anchorwatch.trace.regions import Regions, Spans, find_regions
@@ -38,7 +38,7 @@ RUN_BYTES = 8_000
 
 
 @dataclass(frozen=True)
-class Ask:
+class RunRequest:
     """What a run starts from: a prompt or a canvas, the prompt's regions, and the edits."""
 
     prompt: Prompt | None = None
@@ -47,40 +47,40 @@ class Ask:
     edits: tuple[Edit, ...] = ()
 
 
-def begin(
+def start_runs(
     model: Model,
-    asks: Sequence[Ask],
+    asks: Sequence[RunRequest],
     decoding: Decoding | None,
     seeds: Iterable[int],
     probes: Sequence[Probe] = (),
     budget: int = BUDGET_BYTES,
-) -> list[Job]:
+) -> list[RunState]:
     """Runs about to begin, all of them checked, and within the budget together."""
-    ready = [prepared(model, ask, decoding) for ask in asks]
-    planned(ready, probes).within(budget)
+    ready = [prepare_run(model, ask, decoding) for ask in asks]
+    plan_runs(ready, probes).within(budget)
     return [
         _begun(model, one, probes, checked_seed(seed))
         for one, seed in zip(ready, seeds, strict=True)
     ]
 
 
-def begin_one(
+def start_run(
     model: Model,
-    ask: Ask,
+    ask: RunRequest,
     decoding: Decoding | None,
     probes: Sequence[Probe],
     seed: int,
     budget: int,
     block: int | None = None,
-) -> Job:
+) -> RunState:
     """A run about to begin, checked and within the budget."""
-    seed, ready = checked_seed(seed), prepared(model, ask, decoding)
-    planned([ready], probes).within(budget, block)
+    seed, ready = checked_seed(seed), prepare_run(model, ask, decoding)
+    plan_runs([ready], probes).within(budget, block)
     return _begun(model, ready, probes, seed, block)
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class _PreparedRun:
     """A run that has been checked and not begun."""
 
     first: np.ndarray
@@ -91,7 +91,7 @@ class _Prepared:
     edits: tuple[Edit, ...]
 
 
-def prepared(model: Model, ask: Ask, decoding: Decoding | None) -> _Prepared:
+def prepare_run(model: Model, ask: RunRequest, decoding: Decoding | None) -> _PreparedRun:
     """Check everything that can be checked before the weights are touched."""
     prompt, canvas = ask.prompt, ask.canvas
     if (prompt is None) == (canvas is None):
@@ -101,27 +101,27 @@ def prepared(model: Model, ask: Ask, decoding: Decoding | None) -> _Prepared:
     decoding = decoding or _default(model, infill=canvas is not None)
     _suits(model, decoding)
     if prompt is not None:
-        first, answer = _appended(model, prompt, decoding)
+        first, answer = _append_answer(model, prompt, decoding)
     else:
-        first, answer = _infilled(model, canvas, decoding)
+        first, answer = _infill_canvas(model, canvas, decoding)
     decoding = decoding.for_length(len(answer))
     regions = find_regions(ask.regions, prompt, model, first, answer)
     shape = shape_of(model, decoding, len(first), regions.names, ask.edits)
     check_edits(ask.edits, shape)
     check_parts(model, parts_among(ask.edits))
-    check_canvas(ask.edits, ground_of(model, decoding, len(first), answer))
-    return _Prepared(first, answer, decoding, regions, shape, ask.edits)
+    check_canvas(ask.edits, run_limits(model, decoding, len(first), answer))
+    return _PreparedRun(first, answer, decoding, regions, shape, ask.edits)
 
 
 def _begun(
     model: Model,
-    ready: _Prepared,
+    ready: _PreparedRun,
     probes: Sequence[Probe],
     seed: int,
     block: int | None = None,
-) -> Job:
+) -> RunState:
     ids = ready.first[ready.first != MISSING]
-    draft = Draft(
+    draft = SequenceState(
         canvas=torch.tensor(ids, device=model.device),
         answer=torch.tensor(ready.answer, device=model.device),
         mask_id=model.specials.mask_id,
@@ -129,11 +129,13 @@ def _begun(
         eos_ids=model.specials.eos_ids,
         generator=torch.Generator(device=model.device).manual_seed(seed),
     )
-    record = Record(probes, ready.shape, block, ready.edits)
-    return Job(draft, ready.decoding, seed, ready.first, [], ready.regions, record, ready.edits)
+    record = TraceBuffer(probes, ready.shape, block, ready.edits)
+    return RunState(
+        draft, ready.decoding, seed, ready.first, [], ready.regions, record, ready.edits
+    )
 
 
-def planned(ready: Sequence[_Prepared], probes: Sequence[Probe]) -> Plan:
+def plan_runs(ready: Sequence[_PreparedRun], probes: Sequence[Probe]) -> Plan:
     """One plan of runs that are held together."""
     if len(ready) > 1:
         passes = sum(one.decoding.num_passes for one in ready)
@@ -216,7 +218,9 @@ def _suits(model: Model, decoding: Decoding) -> None:
         )
 
 
-def _appended(model: Model, prompt: Prompt, decoding: Decoding) -> tuple[np.ndarray, np.ndarray]:
+def _append_answer(
+    model: Model, prompt: Prompt, decoding: Decoding
+) -> tuple[np.ndarray, np.ndarray]:
     ids = model.encode(prompt)
     if decoding.length is None:
         raise SpecError(
@@ -235,7 +239,7 @@ def _appended(model: Model, prompt: Prompt, decoding: Decoding) -> tuple[np.ndar
     return np.concatenate([np.asarray(ids), np.full(decoding.length, fill)]), answer
 
 
-def _infilled(model: Model, canvas: Any, decoding: Decoding) -> tuple[np.ndarray, np.ndarray]:
+def _infill_canvas(model: Model, canvas: Any, decoding: Decoding) -> tuple[np.ndarray, np.ndarray]:
     if model.family.kind == "arm":
         raise PromptError(
             f"{model.source} is autoregressive and cannot infill a canvas: give a prompt"
@@ -276,7 +280,7 @@ def _refuse_too_large(model: Model, decoding: Decoding, given: int, length: int)
     refuse_pass(model, decoding, positions, 1)
 
 
-def refuse_together(model: Model, jobs: Sequence[Job], rows: int) -> None:
+def refuse_together(model: Model, jobs: Sequence[RunState], rows: int) -> None:
     """Refuse runs whose frames do not fit beside each other, or whose passes have too many rows."""
     kept = sum(_held_bytes(job.decoding, len(job.given)) for job in jobs)
     fewer = limits.at_most(len(jobs), held=kept)
@@ -284,7 +288,7 @@ def refuse_together(model: Model, jobs: Sequence[Job], rows: int) -> None:
     refuse_batch(model, jobs, rows)
 
 
-def refuse_batch(model: Model, jobs: Sequence[Job], rows: int) -> None:
+def refuse_batch(model: Model, jobs: Sequence[RunState], rows: int) -> None:
     """Refuse passes of so many rows that their logits do not fit."""
     for start in range(0, len(jobs), rows):
         group = jobs[start : start + rows]

@@ -17,17 +17,17 @@ import torch
 from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.generation.build_trace import trace_of
-from anchorwatch.generation.forced import check_going_on, given_edits, other_model, scripted
+from anchorwatch.generation.forced import build_forced_run, check_going_on, given_edits, other_model
 from anchorwatch.generation.loop import walk
 from anchorwatch.generation.plan import edit_list, probe_list
 from anchorwatch.generation.prepare import checked_seed
-from anchorwatch.generation.run import watch_over
+from anchorwatch.generation.run import build_recorder
 from anchorwatch.models.model import Model
 from anchorwatch.probes.spec import DEFAULT, Probe
 from anchorwatch.trace.model_identity import warn_of_absent
 from anchorwatch.trace.progress_bar import Progress
 from anchorwatch.trace.regions import Spans, find_again
-from anchorwatch.trace.schema import listed
+from anchorwatch.trace.schema import check_positions
 from anchorwatch.trace.trace import Trace, checked_trace
 
 
@@ -49,18 +49,20 @@ def replay(
     """
     probes = probe_list(probes)
     _same_model(model, checked_trace(trace))
-    chosen = range(trace.num_steps) if steps is None else listed("steps", steps)
+    chosen = range(trace.num_steps) if steps is None else check_positions("steps", steps)
     for step in chosen:
         _check_step(trace, step)
-    looking = _limited(probes, chosen)
+    looking = _limit_probes(probes, chosen)
     if steps is not None:
         probes = looking
     parts = None if regions is None else find_again(regions, model, trace)
     again = given_edits(edits, trace)
-    job = scripted(model, trace, probes, until=trace.num_steps, regions=parts, numbers=again)
+    job = build_forced_run(
+        model, trace, probes, until=trace.num_steps, regions=parts, numbers=again
+    )
     job.measured = probes
     with Progress("replaying", total=trace.num_steps) as bar:
-        for _, taken in walk(model, [job], watch_over(model, probes, [job])):
+        for _, taken in walk(model, [job], build_recorder(model, probes, [job])):
             bar.advance(str(taken.index))
             if len(job.taken) == trace.num_steps:
                 break
@@ -84,9 +86,9 @@ def fork(
     probes = probe_list(probes)
     _same_model(model, checked_trace(trace))
     step = _check_step(trace, step)
-    looking = _limited(probes, range(step, trace.decoding.num_passes))
+    looking = _limit_probes(probes, range(step, trace.decoding.num_passes))
     others = None if edits is None else edit_list(edits)
-    job = scripted(model, trace, looking, until=step, edits=others)
+    job = build_forced_run(model, trace, looking, until=step, edits=others)
     check_going_on(job)
     if seed is not None:
         job.seed = checked_seed(seed)
@@ -95,13 +97,13 @@ def fork(
         state = torch.from_numpy(trace["random_state"].values[step].copy())
         job.draft.generator.set_state(state)
     with Progress("writing", total=job.decoding.num_passes) as bar:
-        for _, taken in walk(model, [job], watch_over(model, looking, [job])):
+        for _, taken in walk(model, [job], build_recorder(model, looking, [job])):
             bar.advance(str(taken.index))
     origin = {"of": trace.digest(), "step": step, "seed": trace.seed, "reseeded": seed is not None}
     return trace_of(job, model, probes, batch=1, fork=origin)
 
 
-def _limited(probes: Sequence[Probe], steps: Collection[int]) -> tuple[Probe, ...]:
+def _limit_probes(probes: Sequence[Probe], steps: Collection[int]) -> tuple[Probe, ...]:
     """The probes, each at those of its own steps that are among these."""
     found = []
     for probe in probes:

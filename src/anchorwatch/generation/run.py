@@ -10,24 +10,24 @@ from anchorwatch.errors import SpecError
 from anchorwatch.generation import streaming as streams
 from anchorwatch.generation.build_trace import trace_of
 from anchorwatch.generation.decoding import Decoding
-from anchorwatch.generation.loop import Job, Step, walk
+from anchorwatch.generation.loop import RunState, Step, walk
 from anchorwatch.generation.plan import BUDGET_BYTES, Plan, edit_list, probe_list
 from anchorwatch.generation.prepare import (
-    Ask,
     Ids,
-    begin,
-    begin_one,
+    RunRequest,
     for_each,
-    planned,
-    prepared,
+    plan_runs,
+    prepare_run,
     prompt_list,
     refuse_together,
     rows_at_once,
     seeds_of,
+    start_run,
+    start_runs,
 )
 from anchorwatch.models.model import Model
 from anchorwatch.models.prompts import Prompt
-from anchorwatch.probes.recorder import Watch
+from anchorwatch.probes.recorder import Recorder
 from anchorwatch.probes.spec import DEFAULT, Probe
 from anchorwatch.trace.progress_bar import Progress
 from anchorwatch.trace.regions import Spans
@@ -85,24 +85,24 @@ def run(  # noqa: PLR0913 - one keyword for each thing a run can be given
                 "an unfinished run knows what was asked, its probes, edits, seed and budget too: "
                 "run(model, resume=path)"
             )
-        return _streamed(streams.resume(resume, model, edits))
+        return _run_streaming(streams.resume(resume, model, edits))
     block = None if out is None else BLOCK_STEPS
-    ask = Ask(prompt, canvas, regions, edits)
-    job = begin_one(model, ask, decoding, probes, seed, budget, block)
+    ask = RunRequest(prompt, canvas, regions, edits)
+    job = start_run(model, ask, decoding, probes, seed, budget, block)
     if out is not None:
-        return _streamed(streams.begin(out, job, model, probes))
+        return _run_streaming(streams.begin(out, job, model, probes))
     with Progress("writing", total=job.decoding.num_passes) as bar:
-        for _, step in walk(model, [job], watch_over(model, probes, [job])):
+        for _, step in walk(model, [job], build_recorder(model, probes, [job])):
             bar.advance(str(step.index))
     return trace_of(job, model, probes, batch=1)
 
 
-def _streamed(stream: streams.Stream) -> Trace:
+def _run_streaming(stream: streams.Stream) -> Trace:
     """Run to the end, each block on disk before the next begins."""
     job, model, probes = stream.job, stream.model, stream.probes
     try:
         with Progress("writing", total=job.decoding.num_passes) as bar:
-            for _, step in walk(model, [job], watch_over(model, probes, [job])):
+            for _, step in walk(model, [job], build_recorder(model, probes, [job])):
                 stream.after(step.index)
                 bar.advance(str(step.index))
         return read(stream.finish())
@@ -134,15 +134,15 @@ def run_many(
     prompts, size = prompt_list(prompts, "run_many"), rows_at_once(model, batch)
     probes, edits, seeds = probe_list(probes), edit_list(edits), seeds_of(seed, len(prompts))
     asks = [
-        Ask(prompt, regions=spans, edits=edits)
+        RunRequest(prompt, regions=spans, edits=edits)
         for prompt, spans in zip(prompts, for_each(regions, len(prompts)), strict=True)
     ]
-    jobs = begin(model, asks, decoding, seeds, probes, budget)
+    jobs = start_runs(model, asks, decoding, seeds, probes, budget)
     refuse_together(model, jobs, size)
     with Progress("writing", total=len(jobs)) as bar:
         for start in range(0, len(jobs), size):
             group = jobs[start : start + size]
-            for _ in walk(model, group, watch_over(model, probes, group)):
+            for _ in walk(model, group, build_recorder(model, probes, group)):
                 pass
             bar.advance(count=len(group))
     return [trace_of(job, model, probes, batch=size) for job in jobs]
@@ -158,8 +158,8 @@ def steps(
     seed: int = 0,
 ) -> Iterator[Step]:
     """The same run, one step at a time; nothing is measured."""
-    ask = Ask(prompt, canvas, edits=edit_list(edits))
-    job = begin_one(model, ask, decoding, (), seed, BUDGET_BYTES)
+    ask = RunRequest(prompt, canvas, edits=edit_list(edits))
+    job = start_run(model, ask, decoding, (), seed, BUDGET_BYTES)
     return (step for _, step in walk(model, [job]))
 
 
@@ -174,12 +174,14 @@ def plan(
     edits: Sequence[Edit] = (),
 ) -> Plan:
     """What `run` with these arguments would cost: passes, bytes on disk and in memory."""
-    probes, ask = probe_list(probes), Ask(prompt, canvas, regions, edit_list(edits))
-    return planned([prepared(model, ask, decoding)], probes)
+    probes, ask = probe_list(probes), RunRequest(prompt, canvas, regions, edit_list(edits))
+    return plan_runs([prepare_run(model, ask, decoding)], probes)
 
 
-def watch_over(model: Model, probes: Sequence[Probe], jobs: Sequence[Job]) -> Watch | None:
+def build_recorder(
+    model: Model, probes: Sequence[Probe], jobs: Sequence[RunState]
+) -> Recorder | None:
     """Probes at work on some jobs; None where there is nothing to measure."""
     if not probes:
         return None
-    return Watch(model, probes, [job.record for job in jobs], [job.regions for job in jobs])
+    return Recorder(model, probes, [job.record for job in jobs], [job.regions for job in jobs])

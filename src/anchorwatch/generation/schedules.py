@@ -24,7 +24,7 @@ from anchorwatch.generation.decoding import (
 
 
 @dataclass(frozen=True)
-class Holds:
+class CommitConstraints:
     """What edits keep from being committed, and when."""
 
     until: torch.Tensor
@@ -34,7 +34,7 @@ class Holds:
 
 
 @dataclass
-class Draft:
+class SequenceState:
     """One sequence while it is written. Mutable; lives only inside a run."""
 
     canvas: torch.Tensor
@@ -47,7 +47,7 @@ class Draft:
     generator: torch.Generator
     step: int = 0
     """Steps taken."""
-    holds: Holds | None = None
+    holds: CommitConstraints | None = None
 
     @property
     def masked(self) -> torch.Tensor:
@@ -66,7 +66,7 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Turn:
+class StepPlan:
     """What one step may do."""
 
     open: torch.Tensor
@@ -96,21 +96,21 @@ class Turn:
 
 
 @singledispatch
-def turns(decoding: Decoding, draft: Draft) -> Iterator[Turn]:
+def plan_steps(decoding: Decoding, draft: SequenceState) -> Iterator[StepPlan]:
     """The schedule: one turn for each forward pass, looking at the draft as it stands by then."""
     raise SpecError(f"no schedule is known for {type(decoding).__name__}")
 
 
-@turns.register
-def _even_turns(decoding: EvenSteps, draft: Draft) -> Iterator[Turn]:
+@plan_steps.register
+def _even_turns(decoding: EvenSteps, draft: SequenceState) -> Iterator[StepPlan]:
     for within, opened in _blocks(decoding.block, draft):
         masked = int((draft.masked & within).sum())
         for count in even_counts(masked, decoding.steps_per_block):
-            yield Turn(open=draft.masked & opened, count=count)
+            yield StepPlan(open=draft.masked & opened, count=count)
 
 
-@turns.register
-def _threshold_turns(decoding: Threshold, draft: Draft) -> Iterator[Turn]:
+@plan_steps.register
+def _threshold_turns(decoding: Threshold, draft: SequenceState) -> Iterator[StepPlan]:
     late = torch.zeros_like(draft.masked)
     everything = torch.zeros_like(late)
     for place, (within, opened) in enumerate(_blocks(decoding.block, draft), start=1):
@@ -123,11 +123,11 @@ def _threshold_turns(decoding: Threshold, draft: Draft) -> Iterator[Turn]:
 
 def _until_sure(
     decoding: Threshold,
-    draft: Draft,
+    draft: SequenceState,
     places: tuple[torch.Tensor, torch.Tensor],
     later: int,
     waits: bool = False,
-) -> Iterator[Turn]:
+) -> Iterator[StepPlan]:
     """Turns until the first of `places` is written (or delayed), in passes that leave `later`."""
     (within, opened), idle = places, 0
     while idle < decoding.patience and draft.step < decoding.num_passes:
@@ -135,13 +135,15 @@ def _until_sure(
             return
         before = int(draft.masked.sum())
         kept_back = draft.frozen or not bool((draft.free & within).any())
-        yield Turn(open=draft.masked & opened, count=_least(decoding, draft, within, later))
+        yield StepPlan(open=draft.masked & opened, count=_least(decoding, draft, within, later))
         # The model may choose the mask id itself: then nothing was written, and at
         # temperature 0 nothing ever would be.
         idle += int(draft.masked.sum()) == before and not kept_back
 
 
-def _least(decoding: Threshold, draft: Draft, within: torch.Tensor, later: int) -> int | None:
+def _least(
+    decoding: Threshold, draft: SequenceState, within: torch.Tensor, later: int
+) -> int | None:
     """Commits that a step owes, after passes were spent waiting; None where it owes none."""
     if draft.holds is None:
         return None
@@ -152,8 +154,8 @@ def _least(decoding: Threshold, draft: Draft, within: torch.Tensor, later: int) 
     return owed if owed > 1 else None
 
 
-@turns.register
-def _dream_turns(decoding: DreamOrder, draft: Draft) -> Iterator[Turn]:
+@plan_steps.register
+def _dream_turns(decoding: DreamOrder, draft: SequenceState) -> Iterator[StepPlan]:
     steps = len(draft.answer) if decoding.steps is None else decoding.steps
     times = torch.linspace(1, decoding.eps, steps + 1)
     for step in range(steps):
@@ -162,20 +164,20 @@ def _dream_turns(decoding: DreamOrder, draft: Draft) -> Iterator[Turn]:
         share = 1 - times[step + 1] / times[step]  # float32, as the authors' code has it
         last = step == steps - 1
         if decoding.algorithm == "origin":
-            yield Turn(open=masked, chance=1.0 if last else float(share))
+            yield StepPlan(open=masked, chance=1.0 if last else float(share))
         else:
-            yield Turn(open=masked, count=int(left) if last else int(left * share))
+            yield StepPlan(open=masked, count=int(left) if last else int(left * share))
 
 
-@turns.register
-def _left_to_right_turns(decoding: LeftToRight, draft: Draft) -> Iterator[Turn]:
+@plan_steps.register
+def _left_to_right_turns(decoding: LeftToRight, draft: SequenceState) -> Iterator[StepPlan]:
     for position in draft.answer.tolist():
-        yield Turn(open=torch.arange(position + 1) == position, count=1)
+        yield StepPlan(open=torch.arange(position + 1) == position, count=1)
         if decoding.stop and int(draft.canvas[-1]) in draft.eos_ids:
             return
 
 
-def _blocks(block: int | None, draft: Draft) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _blocks(block: int | None, draft: SequenceState) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """(positions of the block, positions of it and all before it), as bool [T], block by block."""
     opened = torch.zeros_like(draft.canvas, dtype=torch.bool)
     for positions in torch.split(draft.answer, block or len(draft.answer)):

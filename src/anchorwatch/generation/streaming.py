@@ -15,10 +15,10 @@ import torch
 from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import TraceError
 from anchorwatch.generation.build_trace import history, trace_of
-from anchorwatch.generation.forced import check_going_on, given_edits, other_model, scripted
-from anchorwatch.generation.loop import Job
+from anchorwatch.generation.forced import build_forced_run, check_going_on, given_edits, other_model
+from anchorwatch.generation.loop import RunState
 from anchorwatch.models.model import Model
-from anchorwatch.probes.accumulate import DECISIONS, Record
+from anchorwatch.probes.accumulate import DECISIONS, TraceBuffer
 from anchorwatch.probes.spec import Probe
 from anchorwatch.probes.spec import from_dict as probe_from
 from anchorwatch.trace.model_identity import warn_of_absent
@@ -33,7 +33,7 @@ class Stream:
     """One run on its way to disk."""
 
     def __init__(
-        self, partial: Partial, job: Job, model: Model, probes: Sequence[Probe], done: int
+        self, partial: Partial, job: RunState, model: Model, probes: Sequence[Probe], done: int
     ) -> None:
         self.job, self.model, self.probes = job, model, tuple(probes)
         self._partial, self._done = partial, done
@@ -66,7 +66,7 @@ class Stream:
             self._partial.put(self.job.record.first, rows)
 
 
-def begin(path: str | Path, job: Job, model: Model, probes: Sequence[Probe]) -> Stream:
+def begin(path: str | Path, job: RunState, model: Model, probes: Sequence[Probe]) -> Stream:
     """Start writing a run that will become `path`."""
     head = {
         "model": model.describe(),
@@ -108,7 +108,7 @@ def _gone_on_with(
     probes = tuple(probe_from(fields) for fields in head["probes"])
     trace = _so_far(head, kept)
     again = given_edits(edits, trace)
-    job = scripted(model, trace, probes, until=done, block=BLOCK_STEPS, numbers=again)
+    job = build_forced_run(model, trace, probes, until=done, block=BLOCK_STEPS, numbers=again)
     check_going_on(job)
     for name, array in kept.items():
         if name.startswith(_STATIC):
@@ -118,7 +118,7 @@ def _gone_on_with(
     return Stream(partial, job, model, probes, done)
 
 
-def _specs(record: Record) -> dict[str, Spec]:
+def _specs(record: TraceBuffer) -> dict[str, Spec]:
     specs = {}
     for name, field in record.fields.items():
         if record.by_step(name):
@@ -129,7 +129,7 @@ def _specs(record: Record) -> dict[str, Spec]:
     return specs
 
 
-def _state(job: Job) -> dict[str, np.ndarray]:
+def _state(job: RunState) -> dict[str, np.ndarray]:
     """Everything small that a resume needs: the run so far, but for its step fields."""
     state = history(job) | job.record.decisions()
     for name, array in job.record.arrays.items():

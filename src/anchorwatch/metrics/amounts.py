@@ -13,7 +13,7 @@ import pandas as pd
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio, total
 from anchorwatch.metrics.paths import along
-from anchorwatch.metrics.reading import Slab, Traces
+from anchorwatch.metrics.reading import LayerSlice, Traces
 from anchorwatch.metrics.sink_rules import RESOLUTION, Rule, gu, rulli, topk, zscore
 from anchorwatch.metrics.tables import ROUNDING, over_slabs, tabulate
 
@@ -38,7 +38,7 @@ def sinks(
     return tabulate(parts, by, about={"metric": "sinks", "rule": str(rule), "group": group})
 
 
-def sink_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
+def sink_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
     labels, shares, null = slab.labels(rule, group), slab.shares(group), slab.null(group)
     there = slab.measured(group)
     empty = np.where(there, 0.0, np.nan)
@@ -80,7 +80,7 @@ def absorption(
     return tabulate(parts, by, about={"metric": "absorption", "sets": list(chosen), "group": group})
 
 
-def _absorption_cells(slab: Slab, sets: dict[str, Rule | None], group: str) -> list[Quantity]:
+def _absorption_cells(slab: LayerSlice, sets: dict[str, Rule | None], group: str) -> list[Quantity]:
     shares = slab.shares(group)
     null = np.broadcast_to(slab.null(group), shares.shape)
     empty = np.where(slab.measured(group), 0.0, np.nan)
@@ -137,7 +137,7 @@ def sink_rate(
     return tabulate(parts, by, about={"metric": "sink_rate", "eps": eps, "group": group})
 
 
-def _rate_cells(slab: Slab, rule: gu, group: str) -> list[Quantity]:
+def _rate_cells(slab: LayerSlice, rule: gu, group: str) -> list[Quantity]:
     labels, null = slab.labels(rule, group), slab.null_labels(rule, group)
     empty = np.where(slab.measured(group), 0.0, np.nan)
     return [
@@ -158,7 +158,7 @@ def concentration(
     return tabulate(parts, by, about={"metric": "concentration", "group": group})
 
 
-def concentration_cells(slab: Slab, group: str = "all") -> list[Quantity]:
+def concentration_cells(slab: LayerSlice, group: str = "all") -> list[Quantity]:
     values, nulls = _evenness(slab.shares(group)), _evenness(slab.null(group))
     return [mean(name, CELL, values[name], nulls[name]) for name in values]
 
@@ -193,7 +193,7 @@ def epsilon_curve(
     by: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Share of keys that are no sinks under `rulli(eps, scale)`, for every eps (Fig. 10)."""
-    places = _ascending("eps", eps, 1)
+    places = _check_ascending("eps", eps, 1)
     for one in places[[0, -1]]:
         rulli(eps=float(one), scale=scale)  # refuses what can never fire
     kernel = partial(_epsilon_cells, eps=places, scale=scale, group=group)
@@ -201,9 +201,9 @@ def epsilon_curve(
     return tabulate(over_slabs(traces, kernel), along("eps", by), about=about)
 
 
-def _epsilon_cells(slab: Slab, eps: np.ndarray, scale: str, group: str) -> list[Quantity]:
-    above, keys = _exceeding(slab.shares(group), eps, scale)
-    null_above, null_keys = _exceeding(slab.null(group), eps, scale)
+def _epsilon_cells(slab: LayerSlice, eps: np.ndarray, scale: str, group: str) -> list[Quantity]:
+    above, keys = _count_exceeding(slab.shares(group), eps, scale)
+    null_above, null_keys = _count_exceeding(slab.null(group), eps, scale)
     kept, null_kept = keys[..., None] - above, null_keys[..., None] - null_above
     dims, labels = (*CELL, "eps"), {"eps": eps.tolist()}
     bottom = np.broadcast_to(keys[..., None], kept.shape)
@@ -212,7 +212,9 @@ def _epsilon_cells(slab: Slab, eps: np.ndarray, scale: str, group: str) -> list[
     return [ratio("retained", dims, kept, bottom, null, labels)]
 
 
-def _exceeding(shares: np.ndarray, eps: np.ndarray, scale: str) -> tuple[np.ndarray, np.ndarray]:
+def _count_exceeding(
+    shares: np.ndarray, eps: np.ndarray, scale: str
+) -> tuple[np.ndarray, np.ndarray]:
     """([step, head, eps] keys above each threshold, [step, head] keys)."""
     count = np.sum(~np.isnan(shares), axis=-1)
     safe = np.maximum(count, 1)[..., None]
@@ -241,7 +243,7 @@ def score_histogram(
 
     The last bin also holds what lies above it.
     """
-    bounds = _ascending("edges", edges, 2)
+    bounds = _check_ascending("edges", edges, 2)
     if bounds[0] > 0:
         raise SpecError(f"edges begin at {bounds[0]:g}, and keys below are in no bin: begin at 0")
     kernel = partial(_histogram_cells, edges=bounds, group=group)
@@ -249,7 +251,7 @@ def score_histogram(
     return tabulate(over_slabs(traces, kernel), along("score", by), about=about)
 
 
-def _histogram_cells(slab: Slab, edges: np.ndarray, group: str) -> list[Quantity]:
+def _histogram_cells(slab: LayerSlice, edges: np.ndarray, group: str) -> list[Quantity]:
     hits, keys = _binned_scores(slab.shares(group), edges)
     null_hits, null_keys = _binned_scores(slab.null(group), edges)
     there = keys > 0
@@ -258,7 +260,7 @@ def _histogram_cells(slab: Slab, edges: np.ndarray, group: str) -> list[Quantity
     return [ratio("share_of_keys", (*CELL, "score"), hits, keys, null, labels)]
 
 
-def _ascending(name: str, values: Sequence[float], least: int) -> np.ndarray:
+def _check_ascending(name: str, values: Sequence[float], least: int) -> np.ndarray:
     found = np.asarray(values, dtype=float)
     good = found.ndim == 1 and len(found) >= least and np.isfinite(found).all()
     if not good or not (np.diff(found) > 0).all():
@@ -303,7 +305,7 @@ def agreement(
 
 
 def _agreement_cells(
-    slab: Slab, rules: tuple[Rule, ...], given: Rule | None, group: str
+    slab: LayerSlice, rules: tuple[Rule, ...], given: Rule | None, group: str
 ) -> list[Quantity]:
     keys = np.sum(~np.isnan(slab.shares(group)), axis=-1)
     counts = np.ones(keys.shape, dtype=int)

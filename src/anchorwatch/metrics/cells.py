@@ -97,7 +97,7 @@ def total(
     return Quantity(name, dims, value, np.full(value.shape, np.nan), labels=labels or {})
 
 
-def stacked(layers: Sequence[Sequence[Quantity]]) -> list[Quantity]:
+def stack_layers(layers: Sequence[Sequence[Quantity]]) -> list[Quantity]:
     """Quantities of single layers as quantities with a `layer`."""
     found = []
     for same in zip(*layers, strict=True):
@@ -127,7 +127,7 @@ def collapse(quantity: Quantity, by: Sequence[str], progress: np.ndarray | None 
     if "progress" in by and "step" in dims:
         assert progress is not None
         axis = dims.index("step")
-        arrays = {name: _binned(array, axis, progress) for name, array in arrays.items()}
+        arrays = {name: _bin_by_progress(array, axis, progress) for name, array in arrays.items()}
         dims = tuple("progress" if dim == "step" else dim for dim in dims)
     if lost := [dim for dim in by if dim not in dims]:
         able = ", ".join(["trace", *dims, *(["progress"] if "step" in dims else [])])
@@ -139,8 +139,8 @@ def collapse(quantity: Quantity, by: Sequence[str], progress: np.ndarray | None 
     counted = np.isnan(sums["bottom"])  # a total is not divided
     absent = np.full(sums["top"].shape, np.nan)
     return Cell(
-        value=np.where(counted, sums["top"], _divided(sums["top"], sums["bottom"])),
-        null=_divided(sums["null_top"], sums["null_bottom"]) if "null_top" in sums else absent,
+        value=np.where(counted, sums["top"], _divide(sums["top"], sums["bottom"])),
+        null=_divide(sums["null_top"], sums["null_bottom"]) if "null_top" in sums else absent,
         missing=sums.get("missing", np.zeros(sums["top"].shape)),
     )
 
@@ -150,7 +150,7 @@ def _arrays(quantity: Quantity) -> dict[str, np.ndarray]:
     return {name: getattr(quantity, name) for name in names if getattr(quantity, name) is not None}
 
 
-def _binned(array: np.ndarray, axis: int, progress: np.ndarray) -> np.ndarray:
+def _bin_by_progress(array: np.ndarray, axis: int, progress: np.ndarray) -> np.ndarray:
     """Steps added up by the tenth of the answer that was written before them."""
     at = np.minimum((progress * PROGRESS_BINS + 1e-9).astype(int), PROGRESS_BINS - 1)
     moved = np.moveaxis(array, axis, 0)
@@ -159,6 +159,6 @@ def _binned(array: np.ndarray, axis: int, progress: np.ndarray) -> np.ndarray:
     return np.moveaxis(found, 0, axis)
 
 
-def _divided(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
+def _divide(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(bottom != 0, top / bottom, np.nan)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anchorwatch.metrics.cells import Quantity
-from anchorwatch.metrics.reading import Slab, need
+from anchorwatch.metrics.reading import LayerSlice, require_field
 from anchorwatch.metrics.sink_rules import Rule
 
 CELL = ("step", "head")
@@ -36,16 +36,16 @@ class Columns:
         return self.keys is None
 
 
-def columns(slab: Slab, name: str) -> Columns:
+def columns(slab: LayerSlice, name: str) -> Columns:
     """A field such as `value_norm` at every key where that was captured, else at the peaks."""
     trace, layer = slab.trace, slab.layer
     if f"each_{name}" in trace.fields:
-        return every_key(need(trace, f"each_{name}")[:, layer].values)
-    average = need(trace, name)[:, layer].values.astype(np.float64)
+        return every_key(require_field(trace, f"each_{name}")[:, layer].values)
+    average = require_field(trace, name)[:, layer].values.astype(np.float64)
     count = np.broadcast_to(np.sum(trace.canvas[:-1] >= 0, axis=-1)[:, None], average.shape)
     return Columns(
-        values=need(trace, f"peak_{name}")[:, layer].values,
-        keys=need(trace, "peak_key")[:, layer].values,
+        values=require_field(trace, f"peak_{name}")[:, layer].values,
+        keys=require_field(trace, "peak_key")[:, layer].values,
         total=average * count,
         count=count,
     )
@@ -61,7 +61,7 @@ def every_key(values: np.ndarray) -> Columns:
 class SinkColumns:
     """The sinks of a slab whose numbers were kept, one after another: [sink] arrays."""
 
-    def __init__(self, slab: Slab, rule: Rule, group: str, kept: Columns) -> None:
+    def __init__(self, slab: LayerSlice, rule: Rule, group: str, kept: Columns) -> None:
         labels = slab.labels(rule, group)
         at_places = labels
         if kept.keys is not None:

@@ -18,10 +18,10 @@ from anchorwatch.metrics.paths import (
     CHANCE,
     Parts,
     chance,
-    compared,
+    compare_with_chance,
     occupancy,
 )
-from anchorwatch.metrics.reading import Slab, Traces
+from anchorwatch.metrics.reading import LayerSlice, Traces
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.trace.trace import Trace
 
@@ -63,7 +63,7 @@ def layer_consistency(
         every = each_slab(ts, partial(layer_sinks, rule=rule, group=group))
         return [(trace, consistency_quantities(trace, layers)) for trace, layers in every]
 
-    return compared(
+    return compare_with_chance(
         measure,
         traces,
         by,
@@ -72,7 +72,7 @@ def layer_consistency(
     )
 
 
-def layer_sinks(slab: Slab, rule: Rule, group: str = "all") -> LayerSinks:
+def layer_sinks(slab: LayerSlice, rule: Rule, group: str = "all") -> LayerSinks:
     place = slab.sink_top(rule, group).T
     there = slab.measured(group).any(axis=1)
     keys = np.sum(~np.isnan(slab.null(group)[:, 0]), axis=-1) * there

@@ -12,7 +12,7 @@ import pandas as pd
 from anchorwatch.errors import AnchorwatchWarning, TraceError
 from anchorwatch.metrics import METRICS
 from anchorwatch.metrics.passes import together
-from anchorwatch.metrics.reading import held
+from anchorwatch.metrics.reading import check_traces
 from anchorwatch.trace.trace import Trace
 
 DEFAULT = (
@@ -54,7 +54,7 @@ def measure_all(
 
     A metric whose fields were not captured is left out with a warning that says how to get them.
     """
-    found = held(traces)
+    found = check_traces(traces)
     asked = {
         name: partial(getattr(import_module(f"anchorwatch.metrics.{METRICS[name]}"), name), found)
         for name in metrics

@@ -18,9 +18,9 @@ import pandas as pd
 
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import stats
-from anchorwatch.metrics.cells import Quantity, mean, ratio, stacked
+from anchorwatch.metrics.cells import Quantity, mean, ratio, stack_layers
 from anchorwatch.metrics.nulls import by_kind, indifferent
-from anchorwatch.metrics.reading import Traces, held, need
+from anchorwatch.metrics.reading import Traces, check_traces, require_field
 from anchorwatch.metrics.tables import NUMBERS, tabulate
 from anchorwatch.trace.trace import ABSENT, Trace
 
@@ -68,7 +68,7 @@ def layout(trace: Trace) -> Layout:
 
 def layouts(traces: Traces) -> list[tuple[Trace, Layout]]:
     """Each trace with its regions; their names must be the same, in any order."""
-    found = [(trace, layout(trace)) for trace in held(traces)]
+    found = [(trace, layout(trace)) for trace in check_traces(traces)]
     first = found[0][1].names
     for trace, other in found[1:]:
         if apart := sorted(set(first) ^ set(other.names)):
@@ -129,14 +129,14 @@ Kernel = Callable[[np.ndarray, np.ndarray, Layout], list[Quantity]]
 
 def _by_layer(trace: Trace, regions: Layout, kernel: Kernel, *, heads: bool) -> list[Quantity]:
     """Quantities of all layers; heads that nobody asks for are added up at once."""
-    flow = need(trace, "region_flow").values
+    flow = require_field(trace, "region_flow").values
     nulls, layers = null_flows(trace, regions), []
     for layer in range(flow.shape[1]):
         there = regions.lengths[:, None, None, :] > 0  # a region without keys receives no flow
         values = np.where(there, flow[:, layer], np.nan).astype(np.float64)
         found = kernel(values, nulls[layer], regions)
         layers.append(found if heads else [_over_heads(one) for one in found])
-    return stacked(layers)
+    return stack_layers(layers)
 
 
 def _over_heads(one: Quantity) -> Quantity:
@@ -193,7 +193,7 @@ def gold_lift(
     end). The unit is the item: prompts that differ in the order of their documents are one item,
     unless `items` names the item of each trace.
     """
-    asked = _asked(traces, gold, distractors, items)
+    asked = _collect_items(traces, gold, distractors, items)
     parts = [
         (one.trace, _by_layer(one.trace, one.regions, one.cells, heads="head" in by))
         for one in asked
@@ -252,7 +252,7 @@ def gold_places(
         raise SpecError(f"margin={margin!r} is not a number above 0: 0.1 is 10 % either way")
     if lost := [dim for dim in by if dim not in CELLS]:
         raise SpecError(f"gold_places has no {lost[0]}: it can be split by {', '.join(CELLS)}")
-    asked = _asked(traces, gold, distractors, items)
+    asked = _collect_items(traces, gold, distractors, items)
     lifts = gold_lift(
         [one.trace for one in asked],
         [one.gold for one in asked],
@@ -269,7 +269,9 @@ def gold_places(
         )
     keys = ["model", *by]
     wide = lifts.pivot(index="prompt", columns=["gold_at", *keys], values="value")
-    tables = [_compared(wide, pair, keys, np.log1p(margin)) for pair in combinations(places, 2)]
+    tables = [
+        _compare_places(wide, pair, keys, np.log1p(margin)) for pair in combinations(places, 2)
+    ]
     table = pd.concat(tables, ignore_index=True)
     table.attrs = {
         "about": {**lifts.attrs["about"], "metric": "gold_places", "margin": margin},
@@ -278,7 +280,7 @@ def gold_places(
     return table
 
 
-def _compared(
+def _compare_places(
     wide: pd.DataFrame, places: tuple[str, str], keys: list[str], margin: float
 ) -> pd.DataFrame:
     """One place against another; `wide` has an item a row and the cells of each place beside."""
@@ -297,7 +299,7 @@ def _compared(
     return table[[*keys, "quantity", *NUMBERS, "p", "verdict"]]
 
 
-def _asked(
+def _collect_items(
     traces: Traces,
     gold: str | Sequence[str],
     distractors: Sequence[str] | None,

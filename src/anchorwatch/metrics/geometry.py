@@ -16,7 +16,7 @@ import pandas as pd
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Quantity, mean
 from anchorwatch.metrics.columns import SinkColumns, columns
-from anchorwatch.metrics.reading import Slab, Traces, held, need
+from anchorwatch.metrics.reading import LayerSlice, Traces, check_traces, require_field
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.tables import over_slabs, tabulate
 from anchorwatch.trace.trace import ABSENT
@@ -62,7 +62,7 @@ def qk_split(
 
 
 def split_cells(
-    slab: Slab, rule: Rule, suffix: str = "", head_size: int | None = None, group: str = "all"
+    slab: LayerSlice, rule: Rule, suffix: str = "", head_size: int | None = None, group: str = "all"
 ) -> list[Quantity]:
     logit, product, cosine = (
         columns(slab, f"{name}{suffix}") for name in ("logit", "norm_product", "cosine")
@@ -115,9 +115,9 @@ def mixing(traces: Traces, *, by: Sequence[str] = ("layer",)) -> pd.DataFrame:
     positions, each going its own way; the lift is the share of that which is left.
     """
     parts = []
-    for trace in held(traces):
-        cosine = need(trace, "state_cosine").values
-        rank = need(trace, "effective_rank").values
+    for trace in check_traces(traces):
+        cosine = require_field(trace, "state_cosine").values
+        rank = require_field(trace, "effective_rank").values
         there = np.sum(trace.role[:-1] != ABSENT, axis=-1)[:, None]
         parts.append(
             (

@@ -23,12 +23,12 @@ from anchorwatch.metrics.movement import block_of, frontier_of
 from anchorwatch.metrics.passes import each_slab
 from anchorwatch.metrics.paths import (
     along,
-    compared,
+    compare_with_chance,
     occupancy,
     shuffled_jump,
     sink_path,
 )
-from anchorwatch.metrics.reading import Slab, Traces
+from anchorwatch.metrics.reading import LayerSlice, Traces
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.stats.ranks import kendall
 from anchorwatch.metrics.tables import arm, model_names, over_slabs, prompt_id
@@ -112,12 +112,12 @@ def head_types(
 
 
 def type_rows(
-    slab: Slab, rule: Rule, group: str = "all", limits: TypeLimits | None = None
+    slab: LayerSlice, rule: Rule, group: str = "all", limits: TypeLimits | None = None
 ) -> dict[str, Any]:
     limits = limits or TypeLimits()
     numbers = head_numbers(slab, rule, group, limits)
     where = {"layer": slab.layer, "head": np.arange(len(numbers["steps"]))}
-    return where | {"type": typed(numbers, limits)} | numbers
+    return where | {"type": classify_heads(numbers, limits)} | numbers
 
 
 def head_type_shares(
@@ -137,7 +137,7 @@ def head_type_shares(
     rule, limits = rule or rulli(), limits or TypeLimits()
     kernel = partial(type_cells, rule=rule, group=group, limits=limits)
     about = {"metric": "head_type_shares", "rule": str(rule), "group": group}
-    return compared(
+    return compare_with_chance(
         lambda ts: over_slabs(ts, kernel),
         traces,
         along("type", by),
@@ -147,16 +147,19 @@ def head_type_shares(
 
 
 def type_cells(
-    slab: Slab, rule: Rule, group: str = "all", limits: TypeLimits | None = None
+    slab: LayerSlice, rule: Rule, group: str = "all", limits: TypeLimits | None = None
 ) -> list[Quantity]:
     limits, rng = limits or TypeLimits(), np.random.default_rng(0)
     steps = np.flatnonzero(slab.measured(group).any(axis=1))
-    value = _one_hot(typed(head_numbers(slab, rule, group, limits), limits))
+    value = _one_hot(classify_heads(head_numbers(slab, rule, group, limits), limits))
     null = np.zeros_like(value)
     for _ in range(SHUFFLES):
         order = np.arange(slab.trace.num_steps)
         order[steps] = rng.permutation(steps)
-        null += _one_hot(typed(head_numbers(slab, rule, group, limits, order), limits)) / SHUFFLES
+        null += (
+            _one_hot(classify_heads(head_numbers(slab, rule, group, limits, order), limits))
+            / SHUFFLES
+        )
     labels = {"type": list(TYPES)}
     return [mean("share_of_heads", ("head", "type"), value, null, labels)]
 
@@ -167,7 +170,7 @@ def _one_hot(types: np.ndarray) -> np.ndarray:
     return np.where((types == ABSENT)[:, None], np.nan, found)
 
 
-def typed(numbers: dict[str, np.ndarray], limits: TypeLimits) -> np.ndarray:
+def classify_heads(numbers: dict[str, np.ndarray], limits: TypeLimits) -> np.ndarray:
     """[head] names of types."""
     n = numbers
     with np.errstate(invalid="ignore"):  # what does not exist fulfils nothing
@@ -191,7 +194,7 @@ def typed(numbers: dict[str, np.ndarray], limits: TypeLimits) -> np.ndarray:
 
 
 def head_numbers(
-    slab: Slab, rule: Rule, group: str, limits: TypeLimits, order: np.ndarray | None = None
+    slab: LayerSlice, rule: Rule, group: str, limits: TypeLimits, order: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
     """[head] each. `order` shuffles what is seen of the heads, not the canvas."""
     path, there = sink_path(slab, rule, group), slab.measured(group).T
@@ -199,7 +202,7 @@ def head_numbers(
         path, there = path[:, order], there[:, order]
     steps, with_sink = there.sum(axis=1), np.sum(~np.isnan(path), axis=1)
     steps_at = occupancy(path, slab.trace.canvas.shape[1])
-    jump, pair = _jumped(path)
+    jump, pair = _find_jumps(path)
     held_positions, flicker = _stays(path, limits.held)
     return {
         "steps": steps,
@@ -217,7 +220,7 @@ def head_numbers(
     }
 
 
-def _jumped(path: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _find_jumps(path: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """[head, step - 1] whether it jumped, and whether both steps have a sink."""
     gap = np.diff(path, axis=1)
     return np.nan_to_num(gap) != 0, ~np.isnan(gap)
@@ -227,7 +230,7 @@ def _stays(path: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
     """[head] each: positions that a stay of `least` steps holds, share of stays of one step."""
     heads, steps = path.shape
     there = ~np.isnan(path)
-    jump, pair = _jumped(path)
+    jump, pair = _find_jumps(path)
     begins = there.copy()
     begins[:, 1:] &= jump | ~pair
     number = np.cumsum(begins.ravel())[there.ravel()] - 1
@@ -255,7 +258,7 @@ def _at_frontier(path: np.ndarray, trace: Trace) -> dict[str, np.ndarray]:
     }
 
 
-def _split(slab: Slab, rule: Rule, order: np.ndarray | None) -> np.ndarray:
+def _split(slab: LayerSlice, rule: Rule, order: np.ndarray | None) -> np.ndarray:
     """[head] share of steps at which both groups have a sink, and another; NaN without both."""
     if not set(SPLIT_GROUPS) <= set(slab.groups):
         return np.full(slab.shares(slab.groups[0]).shape[1], np.nan)
@@ -270,7 +273,7 @@ def _split(slab: Slab, rule: Rule, order: np.ndarray | None) -> np.ndarray:
 def _with_blocks(path: np.ndarray, trace: Trace) -> dict[str, np.ndarray]:
     block = block_of(trace)
     opens = np.diff(block) > 0
-    jump, pair = _jumped(path)
+    jump, pair = _find_jumps(path)
     at, inside = pair & opens, pair & ~opens
     return {
         "block_information": _block_information(path, block),

@@ -13,10 +13,17 @@ import pandas as pd
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics import stats
 from anchorwatch.metrics.cells import Cell, Quantity, collapse, mean
-from anchorwatch.metrics.reading import Slab, Traces, held
+from anchorwatch.metrics.reading import LayerSlice, Traces, check_traces
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.stats.ranks import spearman
-from anchorwatch.metrics.tables import OF_TRACES, arm, listed, model_names, over_slabs, tabulate
+from anchorwatch.metrics.tables import (
+    OF_TRACES,
+    arm,
+    check_dimensions,
+    model_names,
+    over_slabs,
+    tabulate,
+)
 from anchorwatch.metrics.tokens import (
     CLASSES,
     MASK,
@@ -44,7 +51,7 @@ class TokenClasses:
     def __init__(
         self, traces: Traces, template: Sequence[str] = (), evidence: Sequence[str] = ()
     ) -> None:
-        self._places = Places(held(traces), template, evidence)
+        self._places = Places(check_traces(traces), template, evidence)
         self._kept: tuple[Trace, np.ndarray, np.ndarray] | None = None
 
     def of(self, trace: Trace) -> np.ndarray:
@@ -88,7 +95,7 @@ def enrichment(
 
 
 def enrichment_cells(
-    slab: Slab, classes: TokenClasses, rule: Rule, group: str = "all", matched: bool = False
+    slab: LayerSlice, classes: TokenClasses, rule: Rule, group: str = "all", matched: bool = False
 ) -> list[Quantity]:
     one_hot, there = classes.one_hot(slab.trace), slab.measured(group)
     hits = (slab.labels(rule, group).astype(np.float32) @ one_hot).astype(np.float64)
@@ -142,7 +149,7 @@ def sink_tokens(
     """
     if top is not None and (not isinstance(top, int) or top < 1):
         raise SpecError(f"top={top!r} is not a whole number of at least 1, nor None for all tokens")
-    listed(by)
+    check_dimensions(by)
     rule = rule or rulli()
     kernel = partial(token_cells, tokens=Tokens(), rule=rule, group=group, by=tuple(by))
     about = _about("sink_tokens", rule, group) | {"top": top}
@@ -162,7 +169,7 @@ def token_table(
 
 
 @dataclass(frozen=True, eq=False)
-class Named:
+class NamedTokens:
     """The tokens of each step of a trace, by name."""
 
     trace: Trace
@@ -177,16 +184,16 @@ class Tokens:
     """Tokens as kernels read them: those of a trace are found once, for all its layers."""
 
     def __init__(self) -> None:
-        self._kept: Named | None = None
+        self._kept: NamedTokens | None = None
 
-    def of(self, trace: Trace) -> Named:
+    def of(self, trace: Trace) -> NamedTokens:
         kept = self._kept
         if kept is None or kept.trace is not trace:
-            kept = self._kept = _named(trace)
+            kept = self._kept = _name_tokens(trace)
         return kept
 
 
-def _named(trace: Trace) -> Named:
+def _name_tokens(trace: Trace) -> NamedTokens:
     canvas, texts = trace.canvas[:-1], token_names(trace)
     ids, at = np.unique(canvas, return_inverse=True)
     named = [texts.get(i, "") for i in ids.tolist()]
@@ -195,11 +202,11 @@ def _named(trace: Trace) -> Named:
     of_id = [MISSING if i == MISSING else index[n] for n, i in zip(named, ids, strict=True)]
     place = np.array(of_id)[at.reshape(canvas.shape)]
     counts = [np.bincount(row[row >= 0], minlength=len(names)) for row in place]
-    return Named(trace, names, place, np.stack(counts).astype(float))
+    return NamedTokens(trace, names, place, np.stack(counts).astype(float))
 
 
 def token_cells(
-    slab: Slab, tokens: Tokens, rule: Rule, group: str = "all", by: Sequence[str] = ()
+    slab: LayerSlice, tokens: Tokens, rule: Rule, group: str = "all", by: Sequence[str] = ()
 ) -> list[Quantity]:
     """Counts of every token; steps and heads are kept apart only where `by` asks for them."""
     asked = ("step", *by) if "progress" in by else tuple(by)
@@ -288,7 +295,7 @@ def structure(
 
 
 def structure_cells(
-    slab: Slab, classes: TokenClasses, rule: Rule, group: str = "all"
+    slab: LayerSlice, classes: TokenClasses, rule: Rule, group: str = "all"
 ) -> list[Quantity]:
     one_hot = classes.one_hot(slab.trace)
     kinds = np.stack([one_hot[..., list(kind)].sum(axis=-1) for kind in KINDS.values()], axis=-1)
@@ -325,7 +332,7 @@ def structure_trend(
     "Shallow structure-aware, deep content-focused" is a rho below 0 of the first and above 0 of the
     second. One rho for each prompt, over the layers that have a share; the null is no trend, 0.
     """
-    listed(by)
+    check_dimensions(by)
     if "layer" in by:
         raise SpecError("a trend over layers cannot be split by layer: leave it out of by")
     rule, classes = rule or rulli(), TokenClasses(traces, template, evidence)

@@ -18,11 +18,17 @@ import scipy  # its submodules load when they are first used
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Cell, Quantity, collapse, mean, ratio, total
 from anchorwatch.metrics.odds import odds_table
-from anchorwatch.metrics.paths import CHANCE, Parts, along, compared, named
-from anchorwatch.metrics.reading import Slab, Traces
+from anchorwatch.metrics.paths import CHANCE, Parts, along, compare_with_chance, name_chances
+from anchorwatch.metrics.reading import LayerSlice, Traces
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.stats.ranks import kaplan_meier
-from anchorwatch.metrics.tables import OF_TRACES, beside, joined, listed, over_slabs
+from anchorwatch.metrics.tables import (
+    OF_TRACES,
+    append_quantities,
+    beside,
+    check_dimensions,
+    over_slabs,
+)
 
 JUST = "share_just_committed"
 ROUNDING = 1e-9
@@ -46,7 +52,7 @@ def survival(
     """
     rule = rule or rulli()
     kernel = partial(stay_cells, rule=rule, group=group)
-    return compared(
+    return compare_with_chance(
         lambda ts: over_slabs(ts, kernel),
         traces,
         along("age", by),
@@ -74,14 +80,14 @@ def lifetime(
     """
     rule = rule or rulli()
     kernel = partial(stay_cells, rule=rule, group=group)
-    inner = tuple(dim for dim in listed(by) if dim not in OF_TRACES)
+    inner = tuple(dim for dim in check_dimensions(by) if dim not in OF_TRACES)
     if "age" in inner:
         raise SpecError("lifetime has no age: it can be split by layer and head; survival has ages")
 
     def measure(ts: Traces) -> Parts:
         return [(trace, _summary(found, inner)) for trace, found in over_slabs(ts, kernel)]
 
-    return compared(
+    return compare_with_chance(
         measure,
         traces,
         by,
@@ -90,7 +96,7 @@ def lifetime(
     )
 
 
-def stay_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
+def stay_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
     """Counts by head and length: of stays that ended, were censored, are to be expected of shuffled
     steps, and were there at the first step. Together they make `survival` and `lifetime`.
     """
@@ -103,7 +109,9 @@ def stay_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
     cell, size = head * steps + last - first, heads * steps
     counts = [np.bincount(cell[part], minlength=size) for part in (~lost, lost)]
     exists = ~np.isnan(slab.null(group)[:, 0]) & there[:, None]  # [step, key]
-    counts = [count.reshape(heads, steps) for count in counts] + _shuffled(labels, exists)
+    counts = [count.reshape(heads, steps) for count in counts] + _expected_if_shuffled(
+        labels, exists
+    )
     ages = {"age": list(range(1, steps + 1))}
     found = [
         total(name, ("head", "age"), count, ages)
@@ -129,7 +137,7 @@ def stays(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return series // keys, first, ordered[1] % steps
 
 
-def _shuffled(labels: np.ndarray, exists: np.ndarray) -> list[np.ndarray]:
+def _expected_if_shuffled(labels: np.ndarray, exists: np.ndarray) -> list[np.ndarray]:
     """[head, age] stays expected to end and to be censored if the steps were shuffled."""
     steps, heads, _ = labels.shape
     times = labels.sum(axis=0, dtype=np.int32)  # [head, key] steps as a sink
@@ -262,7 +270,7 @@ def onsets(
             read[id(ts)] = over_slabs(ts, kernel)
         return read[id(ts)]
 
-    shares = compared(
+    shares = compare_with_chance(
         measure,
         traces,
         by,
@@ -272,13 +280,15 @@ def onsets(
     )
 
     def odds(ts: Traces) -> pd.DataFrame:
-        return odds_table(named(measure(ts), chances=False), listed(by), _crossed)
+        return odds_table(
+            name_chances(measure(ts), chances=False), check_dimensions(by), _cross_tabulate
+        )
 
     given = {name: None if other is None else odds(other) for name, other in others.items()}
-    return joined(shares, beside(odds(traces), given))
+    return append_quantities(shares, beside(odds(traces), given))
 
 
-def onset_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
+def onset_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
     labels, when = slab.labels(rule, group), slab.trace.committed_at
     steps, heads, keys = labels.shape
     there = np.asarray(slab.measured(group).all(axis=1))
@@ -296,10 +306,10 @@ def onset_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
     counts, shape = {}, (steps, heads)
     for name, weight in weights.items():
         weight = np.broadcast_to(weight, (steps, keys))
-        counts[f"onset{name}"] = _added(shape, step[new], head[new], weight[step[new], key[new]])
+        counts[f"onset{name}"] = _sum_at(shape, step[new], head[new], weight[step[new], key[new]])
         after = step[old] + 1
         able = np.sum(weight * exists, axis=1) * pair
-        taken = _added(shape, after, head[old], weight[after, key[old]])
+        taken = _sum_at(shape, after, head[old], weight[after, key[old]])
         counts[f"risk{name}"] = able[:, None] - taken
     share = fresh.sum(axis=-1) / np.maximum(exists.sum(axis=-1), 1)  # [step]
     lost = np.broadcast_to(~there[:, None], shape).astype(float)
@@ -311,7 +321,7 @@ def onset_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
     ]
 
 
-def _added(
+def _sum_at(
     shape: tuple[int, int], step: np.ndarray, head: np.ndarray, weight: np.ndarray
 ) -> np.ndarray:
     steps, heads = shape
@@ -328,7 +338,7 @@ def _shares(cells: dict[str, Cell]) -> dict[str, Cell]:
     return {JUST: Cell(share, null, missing)}
 
 
-def _crossed(cells: dict[str, Cell]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _cross_tabulate(cells: dict[str, Cell]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Onset or not x just committed or not; the same with the commits dealt to other steps."""
     onset, risk, found = cells["onset"].value, cells["risk"].value, []
     for kind in ("fresh", "shuffled"):

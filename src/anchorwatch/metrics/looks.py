@@ -13,7 +13,7 @@ import numpy as np
 
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.nulls import added_keys, spans, window_of
-from anchorwatch.metrics.reading import AT_ONCE_BYTES, need, slabs
+from anchorwatch.metrics.reading import AT_ONCE_BYTES, require_field, slabs
 from anchorwatch.metrics.sink_rules import Rule
 from anchorwatch.metrics.stats import ranks
 from anchorwatch.trace.trace import PROMPT, SPECIAL, Trace
@@ -24,7 +24,7 @@ SINK_TOKEN = -2
 
 
 @dataclass(frozen=True, eq=False)
-class Looks:
+class CommittedRows:
     """Numbers of each committed row; NaN where it was not measured."""
 
     num_steps: int
@@ -74,26 +74,28 @@ class _Rows:
 
 def looks_of(
     trace: Trace, names: Sequence[str], rule: Rule | None, ignore: Collection[int] = ()
-) -> Looks:
+) -> CommittedRows:
     """The looks of a trace at the named regions; without a rule, no sinks are taken out."""
     rows = _rows(trace, _inside(trace, names), ignore)
     first, last = _visible(rows)
     added = np.stack([added_keys(trace, layer)[rows.steps] for layer in range(len(first))])
     ones = np.ones(rows.inside.shape[1:], dtype=bool)
-    keys = _counted(ones, first, last) + added
+    keys = _count_visible(ones, first, last) + added
     bears = trace.canvas[rows.steps] == rows.ids[:, None]  # [C, position]
     greatest = rows.keys[..., 0]
     place = np.maximum(greatest, 0)
     hit = (rows.inside[:, place] & (greatest >= 0)).astype(float)
     copied = bears[np.arange(len(rows.steps)), place]
     there = np.where(rows.measured, 0.0, np.nan)
-    in_top = [np.sum(rows.mass, axis=-1, where=_at(inside, rows)) for inside in rows.inside]
-    looks = Looks(
+    in_top = [
+        np.sum(rows.mass, axis=-1, where=_select_kept(inside, rows)) for inside in rows.inside
+    ]
+    looks = CommittedRows(
         num_steps=trace.num_steps,
         steps=rows.steps,
         lengths=rows.inside.sum(axis=-1),
-        expected=np.stack([_counted(one, first, last) for one in rows.inside]) / keys,
-        same=np.stack([_counted(one & bears, first, last) for one in rows.inside]) / keys,
+        expected=np.stack([_count_visible(one, first, last) for one in rows.inside]) / keys,
+        same=np.stack([_count_visible(one & bears, first, last) for one in rows.inside]) / keys,
         kept=np.sum(rows.mass, axis=-1, where=rows.keys >= 0) + there,
         hit=hit + there,
         copy=hit * copied + there,
@@ -128,8 +130,8 @@ def _rows(trace: Trace, inside: np.ndarray, ignore: Collection[int]) -> _Rows:
     when = trace.committed_at
     wrote = trace.own
     positions = np.flatnonzero((when >= 0) & ~np.isin(wrote, list(ignore)))
-    keys = need(trace, "commit_top_key").values[:, :, positions]
-    mass = need(trace, "commit_top_mass").values[:, :, positions].astype(np.float64)
+    keys = require_field(trace, "commit_top_key").values[:, :, positions]
+    mass = require_field(trace, "commit_top_mass").values[:, :, positions].astype(np.float64)
     return _Rows(
         trace=trace,
         steps=when[positions],
@@ -157,7 +159,7 @@ def _visible(rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
     return found[0], found[1]
 
 
-def _counted(chosen: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+def _count_visible(chosen: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
     """[layer, C] how many chosen keys ([position] or [C, position] bool) each row may look at."""
     before = np.concatenate([np.zeros_like(chosen[..., :1]), chosen], axis=-1).cumsum(axis=-1)
     before = np.broadcast_to(before, (first.shape[1], before.shape[-1]))
@@ -165,7 +167,7 @@ def _counted(chosen: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndar
     return (before[commit, last] - before[commit, first]).astype(float)
 
 
-def _at(chosen: np.ndarray, rows: _Rows) -> np.ndarray:
+def _select_kept(chosen: np.ndarray, rows: _Rows) -> np.ndarray:
     """[layer, head, C, K] bool of [position]: which kept keys are chosen."""
     return chosen[np.maximum(rows.keys, 0)] & (rows.keys >= 0)
 
@@ -179,7 +181,9 @@ def _region_mass(rows: _Rows, names: Sequence[str]) -> np.ndarray:
     return np.moveaxis(kept.values[:, :, rows.positions][..., order].astype(np.float64), -1, 0)
 
 
-def _with_maps(looks: Looks, rows: _Rows, first: np.ndarray, last: np.ndarray) -> Looks:
+def _with_maps(
+    looks: CommittedRows, rows: _Rows, first: np.ndarray, last: np.ndarray
+) -> CommittedRows:
     """What whole maps tell: the AUROC, and masses that the probe did not keep."""
     trace, auroc, mass = rows.trace, looks.auroc.copy(), looks.mass.copy()
     maps = trace["pattern"]
@@ -203,7 +207,9 @@ def _with_maps(looks: Looks, rows: _Rows, first: np.ndarray, last: np.ndarray) -
     return replace(looks, auroc=auroc, mass=mass)
 
 
-def _without_sinks(looks: Looks, rows: _Rows, rule: Rule, keys: np.ndarray) -> Looks:
+def _without_sinks(
+    looks: CommittedRows, rows: _Rows, rule: Rule, keys: np.ndarray
+) -> CommittedRows:
     """Lift of gold in rows without the sinks among their kept keys; absent without `received`."""
     if "received" not in rows.trace.fields:
         return looks

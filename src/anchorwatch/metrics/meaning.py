@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.cells import Quantity, stacked
+from anchorwatch.metrics.cells import Quantity, stack_layers
 from anchorwatch.metrics.identity import TokenClasses
 from anchorwatch.metrics.passes import each_slab
-from anchorwatch.metrics.reading import Slab, Traces, held
+from anchorwatch.metrics.reading import LayerSlice, Traces, check_traces
 from anchorwatch.metrics.sink_rules import Rule, rulli
-from anchorwatch.metrics.tables import arm, listed, over_slabs, prompt_id, tabulate
+from anchorwatch.metrics.tables import arm, check_dimensions, over_slabs, prompt_id, tabulate
 from anchorwatch.metrics.tokens import CLASSES
 from anchorwatch.trace.trace import MISSING, Trace
 
@@ -60,7 +60,7 @@ def meaning_or_place(
         kernel = partial(split_cells, designs=Designs(classes), rule=rule, group=group)
         parts = over_slabs(traces, kernel)
     else:
-        parts = _across_prompts(held(traces), classes, rule, group)
+        parts = _across_prompts(check_traces(traces), classes, rule, group)
     about = {"metric": "meaning_or_place", "rule": str(rule), "group": group, "held_out": held_out}
     return split_table(parts, by, about)
 
@@ -68,10 +68,12 @@ def meaning_or_place(
 def split_table(
     parts: list[tuple[Trace, list[Quantity]]], by: Sequence[str], about: Mapping[str, object]
 ) -> pd.DataFrame:
-    return tabulate(parts, ["outcome", *listed(by)], about=about).assign(lift=np.nan)
+    return tabulate(parts, ["outcome", *check_dimensions(by)], about=about).assign(lift=np.nan)
 
 
-def split_cells(slab: Slab, designs: Designs, rule: Rule, group: str = "all") -> list[Quantity]:
+def split_cells(
+    slab: LayerSlice, designs: Designs, rule: Rule, group: str = "all"
+) -> list[Quantity]:
     """Scores of one layer; each half of the measured steps is predicted from the other."""
     measured = np.flatnonzero(slab.measured(group).any(axis=1))
     halves = measured[: len(measured) // 2], measured[len(measured) // 2 :]
@@ -178,7 +180,7 @@ class Designs:
 
 
 def sums_of(
-    slab: Slab, designs: Designs, rule: Rule, group: str, steps: np.ndarray | None = None
+    slab: LayerSlice, designs: Designs, rule: Rule, group: str, steps: np.ndarray | None = None
 ) -> Sums:
     """Sums over some steps or all; a head that was not measured at a step has none of it."""
     steps = np.arange(slab.trace.num_steps) if steps is None else steps
@@ -235,13 +237,13 @@ def _sink_sums(
     sizes = np.diagonal(design.products[steps], axis1=1, axis2=2)
     columns = np.zeros((heads, sizes.shape[1]))
     for level in (design.level[steps[step], key], design.tenth[steps[step], key] + len(CLASSES)):
-        columns += _counted(head, level, columns.shape)
-    tokens = _counted(head, design.place[steps[step], key], (heads, size + 1))[:, :size]
+        columns += _count_pairs(head, level, columns.shape)
+    tokens = _count_pairs(head, design.place[steps[step], key], (heads, size + 1))[:, :size]
     squares = keys * rate * (1 - rate) * there
     return columns - rate.T @ sizes, tokens - rate.T @ design.counts[steps], squares
 
 
-def _counted(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+def _count_pairs(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     return np.bincount(rows * shape[1] + columns, minlength=shape[0] * shape[1]).reshape(shape)
 
 
@@ -281,13 +283,13 @@ def _scores(train: Sums, test: Sums) -> dict[str, tuple[np.ndarray, np.ndarray]]
     A mean m of n keys that sum to s takes off 2 m s - m^2 n; learnt blindly, s is 0 on average.
     """
     learnt, scored = (np.diagonal(one.products, axis1=1, axis2=2) for one in (train, test))
-    means = _divided(train.columns, learnt)
+    means = _divide_or_zero(train.columns, learnt)
     off = 2 * means * test.columns - means**2 * scored
     spread = np.diagonal(train.spread, axis1=2, axis2=3)
-    blind = -_divided(_divided(spread, learnt), learnt) * scored
+    blind = -_divide_or_zero(_divide_or_zero(spread, learnt), learnt) * scored
     c = len(CLASSES)
-    tokens = _divided(train.tokens, train.counts)
-    token_blind = _divided(_divided(train.token_spread, train.counts), train.counts)
+    tokens = _divide_or_zero(train.tokens, train.counts)
+    token_blind = _divide_or_zero(_divide_or_zero(train.token_spread, train.counts), train.counts)
     return {
         "class": (off[..., :c].sum(axis=-1), blind[..., :c].sum(axis=-1)),
         "place": (off[..., c:].sum(axis=-1), blind[..., c:].sum(axis=-1)),
@@ -309,7 +311,7 @@ def _scores_together(train: Sums, test: Sums) -> tuple[np.ndarray, np.ndarray]:
     return 2 * np.sum(means * test.columns, axis=-1) - cost, blind
 
 
-def _divided(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def _divide_or_zero(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Means; 0, the mean of all, for what was never met."""
     return np.where(counts > 0.5, sums / np.maximum(counts, 1), 0.0)
 
@@ -333,7 +335,7 @@ def _across_prompts(
     sums: dict[str, list[tuple[Trace, str, list[Sums]]]] = {weights: [] for weights in models}
     for trace, layers in each_slab(traces, kernel):
         sums[arm(trace)].append((trace, prompt_id(trace), layers))
-    return [part for read in sums.values() for part in _scored(read)]
+    return [part for read in sums.values() for part in _score_held_out(read)]
 
 
 def _common(runs: Sequence[tuple[Trace, str]]) -> np.ndarray:
@@ -345,21 +347,21 @@ def _common(runs: Sequence[tuple[Trace, str]]) -> np.ndarray:
     return ids[(met > 1) & (ids != MISSING)]
 
 
-def _scored(
+def _score_held_out(
     read: Sequence[tuple[Trace, str, list[Sums]]],
 ) -> list[tuple[Trace, list[Quantity]]]:
     """Each trace of one model, from the sums of all that are not of its prompt."""
     every, own = list[Sums](), dict[str, list[Sums]]()
     for _, prompt, layers in read:
-        every = _added(every, layers)
-        own[prompt] = _added(own.get(prompt, []), layers)
+        every = _add_sums(every, layers)
+        own[prompt] = _add_sums(own.get(prompt, []), layers)
     parts = []
     for trace, prompt, layers in read:
         folds = zip(every, own[prompt], layers, strict=True)
         scores = [_quantities([(total - mine, test)]) for total, mine, test in folds]
-        parts.append((trace, stacked(scores)))
+        parts.append((trace, stack_layers(scores)))
     return parts
 
 
-def _added(one: list[Sums], other: list[Sums]) -> list[Sums]:
+def _add_sums(one: list[Sums], other: list[Sums]) -> list[Sums]:
     return [a + b for a, b in zip(one, other, strict=True)] if one else other

@@ -22,14 +22,14 @@ from anchorwatch.metrics.paths import (
     any_path,
     centroid_path,
     chance,
-    compared,
+    compare_with_chance,
     occupancy,
     shuffled_displacement,
     shuffled_jump,
     sink_path,
     steps_between,
 )
-from anchorwatch.metrics.reading import Slab, Traces, held
+from anchorwatch.metrics.reading import LayerSlice, Traces, check_traces
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.stats.ranks import kendall, theil_sen
 from anchorwatch.metrics.tables import arm, model_names, over_slabs, prompt_id
@@ -59,7 +59,7 @@ def sink_positions(traces: Traces, rule: Rule | None = None, *, group: str = "al
     return table
 
 
-def position_rows(slab: Slab, rule: Rule, group: str = "all") -> pd.DataFrame:
+def position_rows(slab: LayerSlice, rule: Rule, group: str = "all") -> pd.DataFrame:
     trace, (place, share) = slab.trace, slab.top(group)
     steps, heads = place.shape
     step, head = (index.ravel() for index in np.indices(place.shape))
@@ -102,7 +102,7 @@ def jumps(
     """
     rule = rule or rulli()
     kernel = partial(jump_cells, rule=rule, group=group)
-    return compared(
+    return compare_with_chance(
         lambda ts: over_slabs(ts, kernel),
         traces,
         by,
@@ -111,7 +111,7 @@ def jumps(
     )
 
 
-def jump_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
+def jump_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
     positions, found = slab.trace.canvas.shape[1], []
     for name, path in _paths(slab, rule, group).items():
         moved = np.full(path.shape, np.nan)
@@ -144,7 +144,7 @@ def spread(
     """
     rule = rule or rulli()
     kernel = partial(spread_cells, rule=rule, group=group)
-    return compared(
+    return compare_with_chance(
         lambda ts: over_slabs(ts, kernel),
         traces,
         by,
@@ -153,7 +153,7 @@ def spread(
     )
 
 
-def spread_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
+def spread_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
     positions, found = slab.trace.canvas.shape[1], []
     null = slab.null(group)
     keys = np.sum(~np.isnan(null), axis=-1).T  # [1, step]
@@ -196,7 +196,7 @@ def direction(
     """
     rule = rule or rulli()
     kernel = partial(direction_cells, rule=rule, group=group)
-    return compared(
+    return compare_with_chance(
         lambda ts: over_slabs(ts, kernel),
         traces,
         by,
@@ -205,7 +205,7 @@ def direction(
     )
 
 
-def direction_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
+def direction_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
     paths = {f"{{}}{name}": path for name, path in _paths(slab, rule, group).items()}
     paths["centroid_{}"] = centroid_path(slab.shares(group))
     every = np.stack(list(paths.values()))
@@ -236,7 +236,7 @@ def frontier_hits(
     """
     rule = rule or rulli()
     kernel = partial(frontier_cells, rule=rule, group=group)
-    return compared(
+    return compare_with_chance(
         lambda ts: over_slabs(ts, kernel),
         traces,
         by,
@@ -245,7 +245,7 @@ def frontier_hits(
     )
 
 
-def frontier_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
+def frontier_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
     edge, hit, far = frontier_of(slab.trace)
     positions, found = slab.trace.canvas.shape[1], []
     at = np.where(np.isnan(edge), 0, edge).astype(int)
@@ -296,12 +296,12 @@ def block_jumps(
     """
     rule = rule or rulli()
     kernel = partial(block_cells, rule=rule, group=group)
-    if not any((block_of(trace) > 0).any() for trace in held(traces)):
+    if not any((block_of(trace) > 0).any() for trace in check_traces(traces)):
         raise TraceError(
             "every trace was decoded in one block, so nothing can jump between blocks: "
             "run with a shorter one, such as aw.decoding.LowConfidence(length=128, block=32)"
         )
-    return compared(
+    return compare_with_chance(
         lambda ts: over_slabs(ts, kernel),
         traces,
         by,
@@ -311,7 +311,7 @@ def block_jumps(
     )
 
 
-def block_cells(slab: Slab, rule: Rule, group: str = "all") -> list[Quantity]:
+def block_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
     block = block_of(slab.trace)
     opens = np.diff(block) > 0
     path = sink_path(slab, rule, group)
@@ -369,7 +369,7 @@ def expected_mode(steps: int, keys: int) -> np.ndarray:
     return found
 
 
-def _paths(slab: Slab, rule: Rule, group: str) -> dict[str, np.ndarray]:
+def _paths(slab: LayerSlice, rule: Rule, group: str) -> dict[str, np.ndarray]:
     """By what is added to a name."""
     return {"": sink_path(slab, rule, group), "_any": any_path(slab, group)}
 

@@ -17,9 +17,9 @@ from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio, total
 from anchorwatch.metrics.columns import CELL, Columns, SinkColumns, columns, every_key
 from anchorwatch.metrics.odds import odds_table
-from anchorwatch.metrics.reading import Slab, Traces, held, need, slabs
-from anchorwatch.metrics.sink_rules import Rule, checked, rulli
-from anchorwatch.metrics.tables import arm, joined, model_names, over_slabs, tabulate
+from anchorwatch.metrics.reading import LayerSlice, Traces, check_traces, require_field, slabs
+from anchorwatch.metrics.sink_rules import Rule, check_rule, rulli
+from anchorwatch.metrics.tables import append_quantities, arm, model_names, over_slabs, tabulate
 from anchorwatch.trace.provenance import origin
 
 CARRIED = ("contribution_norm", "value_norm")
@@ -61,7 +61,7 @@ def _norms(
 
 
 def norm_cells(
-    slab: Slab, rule: Rule, name: str = "value_norm", group: str = "all"
+    slab: LayerSlice, rule: Rule, name: str = "value_norm", group: str = "all"
 ) -> list[Quantity]:
     kept = _positions(slab, name) if name == "residual_norm" else columns(slab, name)
     sinks = SinkColumns(slab, rule, group, kept)
@@ -75,9 +75,9 @@ def norm_cells(
     ]
 
 
-def _positions(slab: Slab, name: str) -> Columns:
+def _positions(slab: LayerSlice, name: str) -> Columns:
     """A field of positions, the same for every head."""
-    values = need(slab.trace, name)[:, slab.layer].values
+    values = require_field(slab.trace, name)[:, slab.layer].values
     return every_key(np.broadcast_to(values[:, None], slab.shares().shape))
 
 
@@ -130,11 +130,11 @@ def value_norm_points(
     if not isinstance(seed, int) or seed < 0:
         raise SpecError(f"seed={seed!r} is not a whole number of at least 0")
     generator = np.random.default_rng(seed)
-    read = held(traces)
+    read = check_traces(traces)
     models = model_names(read)
     found: dict[tuple[str, str], list[pd.DataFrame]] = {}
     for trace in read:
-        need(trace, "each_value_norm")
+        require_field(trace, "each_value_norm")
         model = models[arm(trace)]
         for slab in slabs(trace):
             for kind, points in _points(slab, rule, group, generator):
@@ -150,12 +150,12 @@ def value_norm_points(
 
 
 def _points(
-    slab: Slab, rule: Rule, group: str, generator: np.random.Generator
+    slab: LayerSlice, rule: Rule, group: str, generator: np.random.Generator
 ) -> Iterator[tuple[str, pd.DataFrame]]:
     """The tokens of a slab by kind, with a lot drawn for each; a kind that it lacks is left out."""
     shares = slab.shares(group).mean(axis=1)  # [step, key]
     norms = slab.trace["each_value_norm"][:, slab.layer].values.mean(axis=1)
-    labels = checked(rule).labels(shares, slab.seen(group)[:, 0])
+    labels = check_rule(rule).labels(shares, slab.seen(group)[:, 0])
     lots = generator.random(shares.shape)
     there = ~np.isnan(shares) & ~np.isnan(norms)
     for kind, chosen in (("sink", there & labels), ("other", there & ~labels)):
@@ -199,10 +199,10 @@ def contributions(
 
 
 def contribution_cells(
-    slab: Slab, rule: Rule, of: str = "contribution_norm", group: str = "all"
+    slab: LayerSlice, rule: Rule, of: str = "contribution_norm", group: str = "all"
 ) -> list[Quantity]:
     shares, labels = slab.shares(group), slab.labels(rule, group)
-    norms = need(slab.trace, f"each_{of}")[:, slab.layer].values
+    norms = require_field(slab.trace, f"each_{of}")[:, slab.layer].values
     known = slab.measured(group) & ~np.isnan(norms[..., 0])
     brought = np.nan_to_num(shares * norms)
     everyone = np.where(known, np.sum(brought, axis=-1, dtype=np.float64), 0.0)
@@ -246,20 +246,20 @@ def massive_activations(
     kernel = partial(massive_cells, rule=rule, least=least, times=times, group=group)
     about = {"metric": "massive_activations", "rule": str(rule), "least": least, "times": times}
     parts = over_slabs(traces, kernel)
-    table = tabulate(parts, by, _seen, about | {"group": group})
-    return joined(table, odds_table(parts, by, _crossed))
+    table = tabulate(parts, by, _conditional_chance, about | {"group": group})
+    return append_quantities(table, odds_table(parts, by, _cross_tabulate))
 
 
 CROSSED = ("both", "massive", "sinks", "keys")
 
 
 def massive_cells(
-    slab: Slab, rule: Rule, least: float = 100.0, times: float = 1000.0, group: str = "all"
+    slab: LayerSlice, rule: Rule, least: float = 100.0, times: float = 1000.0, group: str = "all"
 ) -> list[Quantity]:
     trace, layer = slab.trace, slab.layer
-    size = np.abs(need(trace, "massive_value")[:, layer].values)
-    median = need(trace, "massive_median")[:, layer].values
-    place = need(trace, "massive_position")[:, layer].values
+    size = np.abs(require_field(trace, "massive_value")[:, layer].values)
+    median = require_field(trace, "massive_median")[:, layer].values
+    place = require_field(trace, "massive_position")[:, layer].values
     labels, known = slab.labels(rule, group), slab.measured(group) & ~np.isnan(median)[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
         massive = (size > least) & (size > times * median[:, None])
@@ -291,14 +291,14 @@ def massive_cells(
     ]
 
 
-def _crossed(cells: dict[str, Cell]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _cross_tabulate(cells: dict[str, Cell]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Massive or not x sink or not; independent, as the null has it, the odds ratio is 1."""
     both, massive, sinks, keys = (cells[name].value for name in CROSSED)
     counts = np.stack([both, massive - both, sinks - both, keys - massive - sinks + both])
     return counts, np.ones_like(counts), cells["both"].missing
 
 
-def _seen(cells: dict[str, Cell]) -> dict[str, Cell]:
+def _conditional_chance(cells: dict[str, Cell]) -> dict[str, Cell]:
     """The chance of a massive position to be a sink, instead of the counts it comes from."""
     missing = cells["both"].missing
     both, massive, sinks, keys = (cells.pop(name).value for name in CROSSED)

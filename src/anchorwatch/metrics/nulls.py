@@ -60,8 +60,8 @@ def indifferent(
             asks = _members(roles[step], region, names, group)[:there]
             if asks.any():
                 count = asks.sum()
-                able = _covered(first, last, asks.astype(float)) / count
-                even = _covered(first, last, looks * asks) / count
+                able = _sum_weights(first, last, asks.astype(float)) / count
+                even = _sum_weights(first, last, looks * asks) / count
                 seen[step, g, :there] = able  # whole numbers, so that what nobody sees is zero
                 shares[step, g, :there] = np.where(able > 0, even, 0.0)
     return Null(shares, seen)
@@ -79,7 +79,7 @@ def added_keys(trace: Trace, layer: int | None = None) -> np.ndarray:
     clock = _progress(trace)
     for part in parts_among([*own, *trace.edits]):
         everyone = all(len(part.heads_at(at, model["heads"])) == model["heads"] for at in layers)
-        on = [part.at(step, clock[step]) for step in range(steps)]
+        on = [part.acts_at(step, clock[step]) for step in range(steps)]
         counts += part.columns * everyone * np.array(on, dtype=int)
     return counts
 
@@ -144,7 +144,7 @@ def _spans(
     return first, last
 
 
-def _covered(first: np.ndarray, last: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def _sum_weights(first: np.ndarray, last: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """[key] sum of the weights of the rows whose span holds the key."""
     edges = np.zeros(len(first) + 1)
     np.add.at(edges, first, weight)

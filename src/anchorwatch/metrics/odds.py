@@ -55,15 +55,15 @@ def odds_table(
     wide, rows = wide.merge(lost, on=index), []
     for cell, part in wide.groupby(keys, sort=False, dropna=False):
         place = dict(zip(keys, cell if isinstance(cell, tuple) else (cell,), strict=True))
-        rows += [place | row for row in _pooled(part)]
+        rows += [place | row for row in _pool_counts(part)]
     return pd.DataFrame(rows)[[*keys, "quantity", *NUMBERS]]
 
 
-def _pooled(part: pd.DataFrame) -> list[dict[str, Any]]:
+def _pool_counts(part: pd.DataFrame) -> list[dict[str, Any]]:
     """The two rows of one cell, from the counts of its prompts."""
     counts = part[[f"count{i}" for i in range(4)]].to_numpy(dtype=float)
     nulls = part[[f"null{i}" for i in range(4)]].to_numpy(dtype=float)
-    known = _varied(counts)
+    known = _count_informative(counts)
     counts, nulls = counts[known], nulls[known]
     n, pooled = len(counts), counts.sum(axis=0)
     value, null, why = np.nan, np.nan, str(WORDS[min(n, NEEDED)])
@@ -93,7 +93,7 @@ def odds_of(counts: np.ndarray) -> np.ndarray:
     return np.asarray(counts[..., 0] * counts[..., 3] / (counts[..., 1] * counts[..., 2]))
 
 
-def _varied(counts: np.ndarray) -> np.ndarray:
+def _count_informative(counts: np.ndarray) -> np.ndarray:
     """Prompts in which both things happened, and did not: others say nothing about odds."""
     both, one, other, neither = counts.T
     return (both + one > 0) & (both + other > 0) & (other + neither > 0) & (one + neither > 0)

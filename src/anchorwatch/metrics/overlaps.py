@@ -21,11 +21,11 @@ from anchorwatch.metrics.paths import (
     LAGS,
     Parts,
     along,
-    compared,
+    compare_with_chance,
     occupancy,
     sink_path,
 )
-from anchorwatch.metrics.reading import Slab, Traces, held, need
+from anchorwatch.metrics.reading import LayerSlice, Traces, check_traces, require_field
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.stats.ranks import cosine, jensen_shannon
 from anchorwatch.metrics.tables import over_slabs
@@ -54,7 +54,7 @@ def set_jaccard(
     """
     rule, lags = rule or rulli(), checked_lags(lags)
     kernel = partial(jaccard_cells, rule=rule, lags=lags, group=group)
-    return compared(
+    return compare_with_chance(
         lambda ts: over_slabs(ts, kernel),
         traces,
         along("lag", by),
@@ -64,7 +64,7 @@ def set_jaccard(
 
 
 def jaccard_cells(
-    slab: Slab, rule: Rule, lags: Sequence[int] = LAGS, group: str = "all"
+    slab: LayerSlice, rule: Rule, lags: Sequence[int] = LAGS, group: str = "all"
 ) -> list[Quantity]:
     labels = slab.labels(rule, group)
     steps, heads, _ = labels.shape
@@ -77,7 +77,7 @@ def jaccard_cells(
         overlap[~there[:, head]] = np.nan
         overlap[:, ~there[:, head]] = np.nan
         value[head], null[head] = _by_lag(overlap, lags)
-    return [_lagged("jaccard", value, null, lags)]
+    return [_lag_quantity("jaccard", value, null, lags)]
 
 
 def received_similarity(
@@ -96,7 +96,7 @@ def received_similarity(
     one, or progress), layer, head.
     """
     kernel = partial(similarity_cells, lags=checked_lags(lags), group=group)
-    return compared(
+    return compare_with_chance(
         lambda ts: over_slabs(ts, kernel),
         traces,
         along("lag", by),
@@ -105,7 +105,9 @@ def received_similarity(
     )
 
 
-def similarity_cells(slab: Slab, lags: Sequence[int] = LAGS, group: str = "all") -> list[Quantity]:
+def similarity_cells(
+    slab: LayerSlice, lags: Sequence[int] = LAGS, group: str = "all"
+) -> list[Quantity]:
     shares = slab.shares(group)
     steps, heads, _ = shares.shape
     values = np.full((2, heads, steps, len(lags)), np.nan)
@@ -129,7 +131,7 @@ def similarity_cells(slab: Slab, lags: Sequence[int] = LAGS, group: str = "all")
         nulls[1, head] = apart.mean() if len(apart) else np.nan
     names = ("received_cosine", "received_jensen_shannon")
     return [
-        _lagged(name, value, null, lags)
+        _lag_quantity(name, value, null, lags)
         for name, value, null in zip(names, values, nulls, strict=True)
     ]
 
@@ -151,9 +153,9 @@ def map_similarity(
     lags = checked_lags(lags)
 
     def measure(ts: Traces) -> Parts:
-        return [(trace, map_quantities(trace, lags)) for trace in held(ts)]
+        return [(trace, map_quantities(trace, lags)) for trace in check_traces(ts)]
 
-    return compared(
+    return compare_with_chance(
         measure,
         traces,
         along("lag", by),
@@ -163,7 +165,7 @@ def map_similarity(
 
 
 def map_quantities(trace: Trace, lags: Sequence[int] = LAGS) -> list[Quantity]:
-    maps = need(trace, "pattern")
+    maps = require_field(trace, "pattern")
     step, layer, head = (trace[f"pick_{name}"].values for name in ("step", "layer", "head"))
     model = trace.manifest["model"]
     shape = (model["layers"], model["heads"], len(lags))
@@ -226,7 +228,7 @@ def split_index(
     if isinstance(groups, str) or len(groups) != 2:
         raise SpecError(f"groups={groups!r} is not a pair: say groups=('masked', 'written')")
     kernel = partial(split_cells, rule=rule, groups=groups)
-    return compared(
+    return compare_with_chance(
         lambda ts: over_slabs(ts, kernel),
         traces,
         by,
@@ -236,7 +238,7 @@ def split_index(
 
 
 def split_cells(
-    slab: Slab, rule: Rule, groups: tuple[str, str] = ("masked", "written")
+    slab: LayerSlice, rule: Rule, groups: tuple[str, str] = ("masked", "written")
 ) -> list[Quantity]:
     there = (slab.measured(groups[0]) & slab.measured(groups[1])).T  # [head, step]
     one, other = (np.where(there, sink_path(slab, rule, group), np.nan) for group in groups)
@@ -248,7 +250,7 @@ def split_cells(
     null = _elsewhere(one, other, positions) / steps
     given = np.where(both, one, np.nan), np.where(both, other, np.nan)
     null_given = _elsewhere(*given, positions) / np.maximum(both.sum(axis=1, keepdims=True), 1)
-    value, expected = _between(slab, groups, there)
+    value, expected = _divergence_between_groups(slab, groups, there)
     return [
         mean("split", dims, split, null),
         mean("split_given_both", dims, apart, null_given),
@@ -263,8 +265,8 @@ def _elsewhere(one: np.ndarray, other: np.ndarray, positions: int) -> np.ndarray
     return np.where(np.isnan(one), 0, steps_at.sum(axis=1, keepdims=True) - here)
 
 
-def _between(
-    slab: Slab, groups: tuple[str, str], there: np.ndarray
+def _divergence_between_groups(
+    slab: LayerSlice, groups: tuple[str, str], there: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """[head, step] divergence between groups, and with the second one's steps shuffled."""
     value, null = np.full(there.shape, np.nan), np.full(there.shape, np.nan)
@@ -300,7 +302,7 @@ def _choice(count: int) -> np.ndarray:
     return np.random.default_rng(0).choice(count, MOST_PAIRS, replace=False)
 
 
-def _lagged(name: str, value: np.ndarray, null: np.ndarray, lags: Sequence[int]) -> Quantity:
+def _lag_quantity(name: str, value: np.ndarray, null: np.ndarray, lags: Sequence[int]) -> Quantity:
     """A quantity of [head, step, lag] values; steps without one so far before are not missing."""
     labels = {"lag": list(lags)}
     found = mean(name, ("head", "step", "lag"), value, null[:, None, None], labels)

@@ -15,11 +15,11 @@ from itertools import islice
 from typing import Any
 
 from anchorwatch.errors import TraceError
-from anchorwatch.metrics.reading import Slab, held, slabs
+from anchorwatch.metrics.reading import LayerSlice, check_traces, slabs
 from anchorwatch.trace.progress_bar import Progress
 from anchorwatch.trace.trace import Trace
 
-Kernel = Callable[[Slab], Any]
+Kernel = Callable[[LayerSlice], Any]
 Layers = list[tuple[Trace, list[Any]]]
 """What a kernel said of each layer of each trace."""
 
@@ -45,7 +45,7 @@ _SHARED: ContextVar[_Shared | None] = ContextVar("_SHARED", default=None)
 
 def each_slab(traces: Trace | Sequence[Trace], kernel: Kernel) -> Layers:
     """What `kernel` says of every layer of every trace."""
-    shared, found = _SHARED.get(), held(traces)
+    shared, found = _SHARED.get(), check_traces(traces)
     if shared is None or [*map(id, found)] != [*map(id, shared.traces)]:
         return _heard(_over(found, [kernel])[0])
     if shared.answer is None:
@@ -84,8 +84,10 @@ def _over(traces: Sequence[Trace], kernels: Sequence[Kernel]) -> list[Layers | T
     found: list[Layers] = [[(trace, []) for trace in traces] for _ in kernels]
     lost: dict[int, TraceError] = {}
 
-    def look(slab: Slab) -> list[Any]:
-        return [None if i in lost else _said(kernel, slab) for i, kernel in enumerate(kernels)]
+    def look(slab: LayerSlice) -> list[Any]:
+        return [
+            None if i in lost else _run_kernel(kernel, slab) for i, kernel in enumerate(kernels)
+        ]
 
     total = sum(trace.manifest["model"]["layers"] for trace in traces)
     with Progress("reading", total) as bar, ThreadPoolExecutor(THREADS) as pool:
@@ -101,7 +103,7 @@ def _over(traces: Sequence[Trace], kernels: Sequence[Kernel]) -> list[Layers | T
     return [lost.get(i, layers) for i, layers in enumerate(found)]
 
 
-def _said(kernel: Kernel, slab: Slab) -> Any:
+def _run_kernel(kernel: Kernel, slab: LayerSlice) -> Any:
     try:
         return kernel(slab)
     except TraceError as error:

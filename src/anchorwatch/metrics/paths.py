@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch.metrics.cells import Quantity, mean
-from anchorwatch.metrics.reading import Slab, Traces
+from anchorwatch.metrics.reading import LayerSlice, Traces
 from anchorwatch.metrics.sink_rules import Rule
-from anchorwatch.metrics.tables import NUMBERS, Finish, beside, listed, tabulate
+from anchorwatch.metrics.tables import NUMBERS, Finish, beside, check_dimensions, tabulate
 from anchorwatch.trace.provenance import origin
 from anchorwatch.trace.trace import Trace
 
@@ -30,13 +30,13 @@ ROUNDING = 6
 """Decimals of a centroid as a share of the canvas: float32 sums differ beyond them."""
 
 
-def sink_path(slab: Slab, rule: Rule, group: str = "all") -> np.ndarray:
+def sink_path(slab: LayerSlice, rule: Rule, group: str = "all") -> np.ndarray:
     """[head, step] position of the greatest key where the rule calls it a sink, else NaN."""
     place = slab.sink_top(rule, group).T
     return np.where(place >= 0, place, np.nan)
 
 
-def any_path(slab: Slab, group: str = "all") -> np.ndarray:
+def any_path(slab: LayerSlice, group: str = "all") -> np.ndarray:
     """[head, step] position of the greatest key, sink or not; NaN where nothing was measured."""
     place = slab.top(group)[0].T
     return np.where(place >= 0, place, np.nan)
@@ -95,10 +95,10 @@ def chance(name: str, dims: tuple[str, ...], value: np.ndarray) -> Quantity:
 
 def along(dim: str, by: Sequence[str]) -> list[str]:
     """What a table is split by that always has this dim, asked for or not."""
-    return [dim, *(one for one in listed(by) if one != dim)]
+    return [dim, *(one for one in check_dimensions(by) if one != dim)]
 
 
-def compared(
+def compare_with_chance(
     measure: Callable[[Traces], Parts],
     traces: Traces,
     by: Sequence[str],
@@ -117,13 +117,13 @@ def compared(
         name: [origin(trace)["digest"] for trace, _ in found] if found else None
         for name, found in given.items()
     }
-    table = tabulate(named(parts, chances=False), by, finish, said)
+    table = tabulate(name_chances(parts, chances=False), by, finish, said)
     values = {
-        name: tabulate(named(found, chances=False), by, finish) if found else None
+        name: tabulate(name_chances(found, chances=False), by, finish) if found else None
         for name, found in given.items()
     }
     attrs, table = table.attrs, beside(table, values)
-    by_chance = named(parts, chances=True)
+    by_chance = name_chances(parts, chances=True)
     if any(quantities for _, quantities in by_chance):
         keys = [name for name in table.columns if name not in (*NUMBERS, *values)]
         found = tabulate(by_chance, by)[[*keys, "value"]].rename(columns={"value": "chance"})
@@ -134,7 +134,7 @@ def compared(
     return table
 
 
-def named(parts: Parts, *, chances: bool) -> Parts:
+def name_chances(parts: Parts, *, chances: bool) -> Parts:
     return [
         (trace, [q for q in quantities if q.name.startswith(CHANCE) == chances])
         for trace, quantities in parts

@@ -13,7 +13,7 @@ import xarray as xr
 
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.nulls import Null, by_kind, indifferent
-from anchorwatch.metrics.sink_rules import Rule, checked
+from anchorwatch.metrics.sink_rules import Rule, check_rule
 from anchorwatch.trace.trace import Trace
 
 Traces = Trace | Sequence[Trace]
@@ -48,7 +48,7 @@ _SUMMARIES = {
 }
 
 
-def held(traces: Traces) -> list[Trace]:
+def check_traces(traces: Traces) -> list[Trace]:
     """One trace or several, as a list; anything else is refused."""
     one = isinstance(traces, Trace) or not isinstance(traces, Iterable)
     found: list[Trace] = [traces] if one else list(traces)  # type: ignore[list-item, arg-type]
@@ -62,12 +62,12 @@ def held(traces: Traces) -> list[Trace]:
     return found
 
 
-def need(trace: Trace, name: str) -> xr.DataArray:
+def require_field(trace: Trace, name: str) -> xr.DataArray:
     """A field of the trace; where it was not captured, the error says how to measure it now."""
     if name in trace.fields:
         return trace[name] if name == "received" else as_stored(trace[name])
     raise TraceError(
-        f"{_named(trace)} has no {name!r}: measure it afterwards with "
+        f"{_trace_label(trace)} has no {name!r}: measure it afterwards with "
         f"aw.replay(model, trace, probes=[aw.probes.{_probe(name)}])"
     )
 
@@ -78,7 +78,7 @@ def as_stored(field: xr.DataArray) -> xr.DataArray:
     return field if stored == field.dtype else field.astype(stored).astype(field.dtype)
 
 
-class Slab:
+class LayerSlice:
     """`received` of one layer of one trace."""
 
     def __init__(
@@ -109,7 +109,7 @@ class Slab:
     def labels(self, rule: Rule, group: str = "all") -> np.ndarray:
         """[step, head, key] bool: which keys are sinks."""
         if (rule, group) not in self._labels:
-            labels = checked(rule).labels(self.shares(group), self.seen(group))
+            labels = check_rule(rule).labels(self.shares(group), self.seen(group))
             self._labels[rule, group] = labels
         return self._labels[rule, group]
 
@@ -139,16 +139,16 @@ class Slab:
         if group not in self.groups:
             groups = [*self.groups, group]
             raise TraceError(
-                f"{_named(self.trace)} holds `received` of the groups {', '.join(self.groups)}, "
-                f"not of {group!r}: measure it afterwards with aw.replay(model, trace, "
-                f"probes=[aw.probes.received(groups={groups})])"
+                f"{_trace_label(self.trace)} holds `received` of the groups "
+                f"{', '.join(self.groups)}, not of {group!r}: measure it afterwards with "
+                f"aw.replay(model, trace, probes=[aw.probes.received(groups={groups})])"
             )
         return self.groups.index(group)
 
 
-def slabs(trace: Trace) -> Iterator[Slab]:
+def slabs(trace: Trace) -> Iterator[LayerSlice]:
     """The layers of a trace, first to last, a few of them in memory at a time."""
-    received = need(trace, "received")
+    received = require_field(trace, "received")
     groups = tuple(str(name) for name in received.coords["group"].values)
     layers, stored = received.sizes["layer"], received.encoding.get("dtype", received.dtype)
     each = received.size // max(layers, 1) * 4
@@ -159,7 +159,7 @@ def slabs(trace: Trace) -> Iterator[Slab]:
         values = values.astype(stored, copy=False).astype(np.float32, copy=False)
         for offset in range(values.shape[1]):
             layer = first + offset
-            yield Slab(trace, layer, values[:, offset], groups, nulls[layer])
+            yield LayerSlice(trace, layer, values[:, offset], groups, nulls[layer])
 
 
 def _probe(name: str) -> str:
@@ -176,5 +176,5 @@ def _probe(name: str) -> str:
     return f"{kind.partition('(')[0]}({', '.join(options)})"
 
 
-def _named(trace: Trace) -> str:
+def _trace_label(trace: Trace) -> str:
     return f"the trace {trace.digest()[:12]} of {trace.manifest['model']['source']}"

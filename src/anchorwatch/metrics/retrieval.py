@@ -16,9 +16,9 @@ import pandas as pd
 
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.cells import Quantity, mean
-from anchorwatch.metrics.looks import Looks, looks_of
+from anchorwatch.metrics.looks import CommittedRows, looks_of
 from anchorwatch.metrics.paths import along
-from anchorwatch.metrics.reading import Traces, held
+from anchorwatch.metrics.reading import Traces, check_traces
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.stats import ranks
 from anchorwatch.metrics.stats.resampling import NEEDED, WORDS, quantiles, resamplings, tail_of
@@ -60,7 +60,7 @@ def retrieval_heads(
     answer, each `..._minus_distractors` is gold's less their mean, each scaled to gold's length
     (null 0). `ignore` are ids whose commits do not count, such as the end token.
     """
-    read = held(traces)
+    read = check_traces(traces)
     names = (gold, *_names(distractors))
     if len(set(names)) < len(names):
         raise SpecError(f"regions {', '.join(names)}: name each once, gold is no distractor")
@@ -90,7 +90,7 @@ def retrieval_stability(
     commits, or heads that all score alike, have none.
     """
     parts = []
-    for trace in held(traces):
+    for trace in check_traces(traces):
         looks = looks_of(trace, (gold,), None, ignore)
         third = np.minimum((3 * trace.progress[looks.steps] + 1e-9).astype(int), 2)
         parts.append((trace, list(_correlations(looks, third))))
@@ -98,7 +98,7 @@ def retrieval_stability(
     return tabulate(parts, along("thirds", by), about=about)
 
 
-def _correlations(looks: Looks, third: np.ndarray) -> Iterator[Quantity]:
+def _correlations(looks: CommittedRows, third: np.ndarray) -> Iterator[Quantity]:
     pairs = list(combinations(range(len(THIRDS)), 2))
     names = {"thirds": [f"{THIRDS[one]} ~ {THIRDS[other]}" for one, other in pairs]}
     values = _values(looks)
@@ -193,7 +193,7 @@ def _summaries(scores: np.ndarray, weights: np.ndarray, least: float) -> dict[st
         }
 
 
-def _values(looks: Looks) -> dict[str, np.ndarray]:
+def _values(looks: CommittedRows) -> dict[str, np.ndarray]:
     """[R, layer, head, C] of every score there is for any region."""
     with np.errstate(invalid="ignore", divide="ignore"):
         lift = looks.mass / np.where(looks.expected > 0, looks.expected, np.nan)[:, :, None]
@@ -207,7 +207,7 @@ def _values(looks: Looks) -> dict[str, np.ndarray]:
     }
 
 
-def _scores(looks: Looks, gate: bool) -> Iterator[Quantity]:
+def _scores(looks: CommittedRows, gate: bool) -> Iterator[Quantity]:
     """Gold's scores against indifferent rows."""
     shape = looks.hit.shape[1:]
     nulls: Mapping[str, Any] = {
@@ -223,7 +223,7 @@ def _scores(looks: Looks, gate: bool) -> Iterator[Quantity]:
     yield _by_step(looks, "lift_without_sinks", bare, np.ones(shape), gate)
 
 
-def _contrasts(looks: Looks, gate: bool) -> Iterator[Quantity]:
+def _contrasts(looks: CommittedRows, gate: bool) -> Iterator[Quantity]:
     """Gold's scores less the mean of the distractors', scaled to gold's length."""
     if len(looks.lengths) == 1:
         return
@@ -241,7 +241,9 @@ def _contrasts(looks: Looks, gate: bool) -> Iterator[Quantity]:
         yield _by_step(looks, name + CONTRAST, value[0] - control, np.zeros(shape[1:]), gate)
 
 
-def _by_step(looks: Looks, name: str, value: np.ndarray, null: np.ndarray, gate: bool) -> Quantity:
+def _by_step(
+    looks: CommittedRows, name: str, value: np.ndarray, null: np.ndarray, gate: bool
+) -> Quantity:
     """Sums over the commits of each step; a copy score is over the length of gold instead."""
     is_copy = name.startswith("copy")
     if is_copy and not gate:
@@ -252,15 +254,15 @@ def _by_step(looks: Looks, name: str, value: np.ndarray, null: np.ndarray, gate:
     return Quantity(
         name,
         DIMS,
-        top=_added(looks, np.where(there, value, 0.0)),
-        bottom=_added(looks, there * weight),
-        null_top=_added(looks, np.where(both, null, 0.0)),
-        null_bottom=_added(looks, both * weight),
-        missing=_added(looks, ~there),
+        top=_sum_committed(looks, np.where(there, value, 0.0)),
+        bottom=_sum_committed(looks, there * weight),
+        null_top=_sum_committed(looks, np.where(both, null, 0.0)),
+        null_bottom=_sum_committed(looks, both * weight),
+        missing=_sum_committed(looks, ~there),
     )
 
 
-def _added(looks: Looks, values: np.ndarray) -> np.ndarray:
+def _sum_committed(looks: CommittedRows, values: np.ndarray) -> np.ndarray:
     """[step, layer, head] from [layer, head, C]."""
     found = np.zeros((looks.num_steps, *values.shape[:2]))
     np.add.at(found, looks.steps, np.moveaxis(values, -1, 0).astype(float))

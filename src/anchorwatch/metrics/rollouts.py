@@ -27,7 +27,7 @@ from anchorwatch.metrics.flow import (
     null_flows,
 )
 from anchorwatch.metrics.nulls import added_keys, spans, window_of
-from anchorwatch.metrics.reading import Traces, need
+from anchorwatch.metrics.reading import Traces, require_field
 from anchorwatch.metrics.tables import tabulate
 from anchorwatch.trace.trace import ABSENT, Trace
 
@@ -53,10 +53,10 @@ def rollout(
     regions; without layer it is the rollout through all of them.
     """
     asked_regions(by)
-    plant = _planted(sink_share, sink_at)
+    plant = _planted_column(sink_share, sink_at)
     parts, found = [], layouts(traces)
     for trace, regions in found:
-        values = need(trace, "region_rollout").values.astype(np.float64)
+        values = require_field(trace, "region_rollout").values.astype(np.float64)
         hidden = _hidden_by_the_probe(trace)
         if plant is not None and sink_at in hidden:
             raise SpecError(
@@ -81,17 +81,17 @@ def published_rollout(traces: Traces, *, by: Sequence[str] = ("layer", *REGIONS)
     asked_regions(by)
     parts, found = [], layouts(traces)
     for trace, regions in found:
-        flow = need(trace, "region_flow").values
+        flow = require_field(trace, "region_flow").values
         pooled = flow.mean(axis=2, dtype=np.float64)
         expected = np.stack(null_flows(trace, regions), axis=1)
         lengths = _length_shares(trace, regions, (), within=True)
-        values, null = (_multiplied(one, regions) for one in (pooled, expected))
+        values, null = (_multiply_layers(one, regions) for one in (pooled, expected))
         parts.append((trace, _quantities(values, null, lengths, None, regions, by)))
     about = {"metric": "published_rollout", "regions": list(found[0][1].names)}
     return _table(parts, by, about)
 
 
-def _multiplied(pooled: np.ndarray, regions: Layout) -> np.ndarray:
+def _multiply_layers(pooled: np.ndarray, regions: Layout) -> np.ndarray:
     """[step, layer, row, column] products of (P + I) / 2; NaN from the first absent layer on."""
     there = regions.lengths > 0
     same = np.eye(len(regions.names))
@@ -126,7 +126,7 @@ class TokenRollout:
         there = trace.role[self.step] != ABSENT
         onto = regions.onto[there]
         values, null = (
-            _pooled(rows[np.ix_(there, there)] @ onto, onto) for rows in (self.shares, self.null)
+            _pool_rows(rows[np.ix_(there, there)] @ onto, onto) for rows in (self.shares, self.null)
         )
         values = np.where(onto.any(axis=0), values, np.nan)
         lengths = _length_shares(trace, regions, self.hidden)[self.step]
@@ -158,7 +158,7 @@ def token_rollout(
         raise SpecError(f"residual={residual!r} is not at least 0 and below 1: 0.5 is the usual")
     kept = np.ones(there)
     kept[places] = 0
-    maps, state, null = need(trace, "pattern"), np.eye(there), np.eye(there)
+    maps, state, null = require_field(trace, "pattern"), np.eye(there), np.eye(there)
     for layer, at in enumerate(picks):
         heads = maps[at].values[:, :there, :there].astype(np.float64)
         if np.isnan(heads).any():
@@ -241,11 +241,11 @@ def _even_regions(
         for layer, window in enumerate(windows):
             even = evenly(state, looks[window], kept, more[layer], plant)
             state = (state + even) / 2
-            found[steps, layer] = _pooled(state, onto)
+            found[steps, layer] = _pool_rows(state, onto)
     return found
 
 
-def _pooled(state: np.ndarray, onto: np.ndarray) -> np.ndarray:
+def _pool_rows(state: np.ndarray, onto: np.ndarray) -> np.ndarray:
     """[region, column] mean over each region's rows; NaN where it has none."""
     lengths = onto.sum(axis=0)[:, None]
     return np.where(lengths > 0, onto.T @ state / np.maximum(lengths, 1), np.nan)
@@ -337,7 +337,7 @@ def _warn(apart: float, where: str, *, up: int) -> None:
     )
 
 
-def _planted(share: float | None, at: int) -> tuple[int, float] | None:
+def _planted_column(share: float | None, at: int) -> tuple[int, float] | None:
     if share is None:
         return None
     if not 0 <= share <= 1:

@@ -225,7 +225,7 @@ def from_dict(fields: Mapping[str, Any]) -> Rule:
     return RULES[name](**rest)
 
 
-def checked(rule: Any) -> Rule:
+def check_rule(rule: Any) -> Rule:
     """The rule that was given, or a refusal that says how to spell one."""
     if not isinstance(rule, Rule):
         raise SpecError(

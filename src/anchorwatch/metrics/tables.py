@@ -17,9 +17,9 @@ import pandas as pd
 
 from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.metrics import stats
-from anchorwatch.metrics.cells import PROGRESS_BINS, Cell, Quantity, collapse, stacked
+from anchorwatch.metrics.cells import PROGRESS_BINS, Cell, Quantity, collapse, stack_layers
 from anchorwatch.metrics.passes import each_slab
-from anchorwatch.metrics.reading import Slab
+from anchorwatch.metrics.reading import LayerSlice
 from anchorwatch.trace.provenance import origin
 from anchorwatch.trace.trace import Trace
 
@@ -35,10 +35,10 @@ OF_TRACES = ("trace", "prompt", "seed", "decoding")
 
 
 def over_slabs(
-    traces: Trace | Sequence[Trace], kernel: Callable[[Slab], Sequence[Quantity]]
+    traces: Trace | Sequence[Trace], kernel: Callable[[LayerSlice], Sequence[Quantity]]
 ) -> list[tuple[Trace, list[Quantity]]]:
     """Apply a function of one layer's slab to every layer of every trace."""
-    return [(trace, stacked(layers)) for trace, layers in each_slab(traces, kernel)]
+    return [(trace, stack_layers(layers)) for trace, layers in each_slab(traces, kernel)]
 
 
 def tabulate(
@@ -52,7 +52,7 @@ def tabulate(
 
     `unit` names what is resampled where it is not the prompt: an item told in several prompts.
     """
-    by = listed(by)
+    by = check_dimensions(by)
     if twice := [dim for at, dim in enumerate(by) if dim in by[:at]]:
         raise SpecError(f"by={list(by)} names {twice[0]} twice: name each once")
     parts = list(parts)
@@ -72,14 +72,14 @@ def tabulate(
     return table
 
 
-def listed(by: Sequence[str]) -> Sequence[str]:
+def check_dimensions(by: Sequence[str]) -> Sequence[str]:
     """`by`, unless it is one word, which would be taken letter by letter."""
     if isinstance(by, str):
         raise SpecError(f"by={by!r} is not a list: say by=[{by!r}]")
     return by
 
 
-def joined(table: pd.DataFrame, more: pd.DataFrame) -> pd.DataFrame:
+def append_quantities(table: pd.DataFrame, more: pd.DataFrame) -> pd.DataFrame:
     """More quantities under a table, which still knows what made it."""
     both = pd.concat([table, more], ignore_index=True)
     both.attrs = table.attrs
@@ -117,7 +117,7 @@ def _rows_of(
             "trace": trace.digest()[:12],
             "prompt": unit(trace),
             "seed": trace.seed,
-            "decoding": _spelled(trace),
+            "decoding": _describe_decoding(trace),
             "quantity": name,
         }
         for axis, dim in enumerate(by):
@@ -159,7 +159,7 @@ def _over_prompts(every: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return table[[*keys, *NUMBERS]]
 
 
-def _spelled(trace: Trace) -> str:
+def _describe_decoding(trace: Trace) -> str:
     """A decoding with its settings: `LowConfidence(length=16, steps=4)`."""
     held = dict(trace.manifest["decoding"])
     name = held.pop("name")

@@ -99,7 +99,9 @@ def tokens_of_steps(trace: Trace, boilerplate: np.ndarray, evidence: np.ndarray)
 def token_class(token_id: int, text: str, model: Mapping[str, object]) -> int:
     """Index into CLASSES of one token by itself, given what a manifest says of its model."""
     special = model.get("special_ids")
-    found = _fixed(token_id, text, dict(model), set(special if isinstance(special, list) else ()))
+    found = _context_free_class(
+        token_id, text, dict(model), set(special if isinstance(special, list) else ())
+    )
     return _spelled_classes([(text, None)])[0] if found == MISSING else found
 
 
@@ -181,7 +183,7 @@ class _Vocabulary:
         }
         self._own = np.array(
             [
-                _fixed(i, text, model, special)
+                _context_free_class(i, text, model, special)
                 for i, (text, _) in zip(ids, self._pieces, strict=True)
             ]
         )
@@ -220,7 +222,9 @@ def _joins(piece: tuple[str, str | None], at: int) -> bool:
     return raw is not None or bool(text and _JOINS.match(text[at]))
 
 
-def _fixed(token_id: int, text: str, model: dict[str, object], special: set[int]) -> int:
+def _context_free_class(
+    token_id: int, text: str, model: dict[str, object], special: set[int]
+) -> int:
     """The class that an id has whatever stands around it; -1 where its text decides."""
     if token_id == model.get("mask_id"):
         return MASK

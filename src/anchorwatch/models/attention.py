@@ -21,7 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from anchorwatch.errors import ModelError
-from anchorwatch.models.extra_keys import Added, joined, merged
+from anchorwatch.models.extra_keys import ExtraKeys, concat_keys, merge_lse
 
 NAME = "anchorwatch"
 """Our name in both of transformers' registries."""
@@ -60,17 +60,17 @@ class Call:
         return 0 if self.added is None else self.added.shape[-1]
 
 
-class Watcher(Protocol):
+class AttentionObserver(Protocol):
     """Whoever looks at attention calls."""
 
     def wants(self, layer: int) -> bool:
         """Whether to hand over this layer's call."""
 
-    def see(self, call: Call) -> None:
+    def on_attention(self, call: Call) -> None:
         """Look at a call; nothing may be changed."""
 
 
-class Changer(Protocol):
+class AttentionEditor(Protocol):
     """Whoever changes attention calls."""
 
     def wants(self, layer: int) -> bool:
@@ -83,7 +83,7 @@ class Changer(Protocol):
         """Look at a call as it would have been, as it was, and at its output [B, Q, H, D]."""
 
 
-class Dress(Protocol):
+class ActiveAdditions(Protocol):
     """Parts that a network wears during one forward pass."""
 
     layer: int
@@ -96,7 +96,7 @@ class Dress(Protocol):
     def alone(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor | None:
         """Output [B, 1, H, D] of tokens that see only themselves; None in an ordinary pass."""
 
-    def added(self, layer: int, query: torch.Tensor, scale: float) -> Added | None:
+    def added(self, layer: int, query: torch.Tensor, scale: float) -> ExtraKeys | None:
         """The keys they add to a layer, or None."""
 
     def gated(self, layer: int, out: torch.Tensor) -> torch.Tensor:
@@ -105,18 +105,20 @@ class Dress(Protocol):
 
 @dataclass
 class _Pass:
-    watcher: Watcher | None
-    changer: Changer | None = None
+    watcher: AttentionObserver | None
+    changer: AttentionEditor | None = None
     layer: int = 0
     """Calls so far in this forward pass: the layer number, ALBERT's one module included."""
 
 
 _PASS: ContextVar[_Pass | None] = ContextVar("anchorwatch_pass", default=None)
-_WORN: ContextVar[Dress | None] = ContextVar("anchorwatch_worn", default=None)
+_WORN: ContextVar[ActiveAdditions | None] = ContextVar("anchorwatch_worn", default=None)
 
 
 @contextmanager
-def watching(watcher: Watcher | None, changer: Changer | None = None) -> Iterator[None]:
+def observe(
+    watcher: AttentionObserver | None, changer: AttentionEditor | None = None
+) -> Iterator[None]:
     """Let `watcher` see, and `changer` change, every attention call of one forward pass."""
     token = _PASS.set(_Pass(watcher, changer))
     try:
@@ -126,7 +128,7 @@ def watching(watcher: Watcher | None, changer: Changer | None = None) -> Iterato
 
 
 @contextmanager
-def wearing(dress: Dress | None) -> Iterator[None]:
+def use_additions(dress: ActiveAdditions | None) -> Iterator[None]:
     """Let a network wear parts for one forward pass; a pass inside this one has its own."""
     token = _WORN.set(dress)
     try:
@@ -135,7 +137,7 @@ def wearing(dress: Dress | None) -> Iterator[None]:
         _WORN.reset(token)
 
 
-def worn() -> Dress | None:
+def active_additions() -> ActiveAdditions | None:
     """The parts of the pass that is going on."""
     return _WORN.get()
 
@@ -157,25 +159,25 @@ def attend(
     """Attention for any stock class; transformers' own plug decides this signature."""
     now, dress = _PASS.get(), _WORN.get()
     if dress is None:
-        return _seen(now, module, query, key, value, attention_mask, None, options), None
+        return _run_call(now, module, query, key, value, attention_mask, None, options), None
     layer = _number(dress, module)
     out = dress.alone(layer, key, value)
     if out is None:
         added = dress.added(layer, query, _scale(query, options))
         if added is None and dress.columns and now is not None:
-            added = Added.unseen(query, key.shape[1], dress.columns)
-        out = _seen(now, module, query, key, value, attention_mask, added, options)
+            added = ExtraKeys.unseen(query, key.shape[1], dress.columns)
+        out = _run_call(now, module, query, key, value, attention_mask, added, options)
     return dress.gated(layer, out), None
 
 
-def _seen(
+def _run_call(
     now: _Pass | None,
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor | None,
-    added: Added | None,
+    added: ExtraKeys | None,
     options: dict[str, Any],
 ) -> torch.Tensor:
     """One call, changed and seen by whoever wants to."""
@@ -189,21 +191,21 @@ def _seen(
     scale, causal = _scale(query, options), _causal(module, query, mask, options)
     bare = Call(layer, query, key, value, scale, _bool(mask), causal, None, module)
     if watcher is None and changer is None:
-        return _computed(bare, mask, added, options)[0]
+        return _compute(bare, mask, added, options)[0]
     plain = bare if added is None else with_added(bare, added)
     made = None if changer is None else changer.attend(plain)
     if made is None:
-        out, lse = _computed(bare, mask, added, options)
+        out, lse = _compute(bare, mask, added, options)
         made = out, replace(plain, lse=lse)
     out, call = made
     if changer is not None:
         changer.look(plain, call, out)
     if watcher is not None:
-        watcher.see(call)
+        watcher.on_attention(call)
     return out
 
 
-def with_added(call: Call, added: Added) -> Call:
+def with_added(call: Call, added: ExtraKeys) -> Call:
     """The call as probes and edits see it: the added keys are the first."""
     batch, n = call.key.shape[0], added.count
     key = added.key
@@ -222,8 +224,8 @@ def with_added(call: Call, added: Added) -> Call:
     )
 
 
-def _computed(
-    bare: Call, mask: torch.Tensor | None, added: Added | None, options: dict[str, Any]
+def _compute(
+    bare: Call, mask: torch.Tensor | None, added: ExtraKeys | None, options: dict[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Output [B, Q, H, D] of an unchanged call, and the log-sum-exp where the kernel gives it."""
     query, key, value = bare.query, bare.key, bare.value
@@ -233,10 +235,10 @@ def _computed(
             return out, lse
         if mask is not None:  # the kernel gives 0 for a row that sees nothing
             lse = lse.masked_fill(~mask.any(dim=-1), -torch.inf)
-        return merged(out, lse, added.logits, added.value)
+        return merge_lse(out, lse, added.logits, added.value)
     if added is None:
         return sdpa_attention_forward(bare.module, query, key, value, mask, **options)[0], None
-    whole = joined(query, key, value, mask, bare.causal, bare.scale, added)
+    whole = concat_keys(query, key, value, mask, bare.causal, bare.scale, added)
     options = options | {"scaling": bare.scale, "is_causal": bare.causal}
     out = sdpa_attention_forward(
         bare.module, whole.query, whole.key, whole.value, whole.mask, **options
@@ -244,7 +246,7 @@ def _computed(
     return whole.cut(out), None
 
 
-def weighed(call: Call, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+def weigh_values(call: Call, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Values [B, H, K, D] weighed by the call's attention with its bias, by the fused kernel.
 
     Gives [B, Q, H, D], and the log-sum-exp of the logits where the kernel gives it.
@@ -262,10 +264,10 @@ def weighed(call: Call, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
             return out, lse
         if mask is not None:
             lse = lse.masked_fill((mask == -torch.inf).all(dim=-1), -torch.inf)
-        return merged(out, lse, call.added, before)
+        return merge_lse(out, lse, call.added, before)
     parts, rows, size = (query, key, value, mask), 0, value.shape[-1]
     if call.added is not None:
-        whole = joined(*parts, causal, call.scale, Added(call.added, before, None))
+        whole = concat_keys(*parts, causal, call.scale, ExtraKeys(call.added, before, None))
         parts, rows = (whole.query, whole.key, whole.value, whole.mask), whole.rows
     out = torch.nn.functional.scaled_dot_product_attention(
         *parts, is_causal=causal, scale=call.scale
@@ -306,7 +308,7 @@ def _causal(
     return bool(said) and mask is None and query.shape[2] > 1
 
 
-def _number(now: _Pass | Dress, module: Any) -> int:
+def _number(now: _Pass | ActiveAdditions, module: Any) -> int:
     """The layer is the call order, checked against the module's own number where it has one."""
     layer = now.layer
     now.layer += 1

@@ -35,7 +35,7 @@ class Check:
 def check(model: Model, length: int = 24) -> list[Check]:
     """Measure the laws; raises ModelError, naming the first that fails."""
     ids = _some_ids(model, length)
-    laws = (_normalised, _visibility, _hidden_key, _two_ways_to_hide, _padding)
+    laws = (_check_normalised, _visibility, _hidden_key, _two_ways_to_hide, _check_padding)
     checks = [measured for law in laws if (measured := law(model, ids)) is not None]
     for one in checks:
         if not one.holds:
@@ -57,7 +57,7 @@ def _some_ids(model: Model, length: int) -> torch.Tensor:
     return ids.to(model.device)
 
 
-def _normalised(model: Model, ids: torch.Tensor) -> Check:
+def _check_normalised(model: Model, ids: torch.Tensor) -> Check:
     total = model.logprobs(ids)[1:].exp().sum(dim=-1)
     gap = float((total - 1).abs().max())
     return Check("probabilities at each position sum to one", gap, gap < 1e-3)
@@ -67,7 +67,7 @@ def _visibility(model: Model, ids: torch.Tensor) -> Check:
     """Change the last token: earlier rows move exactly where they may look at it."""
     other = ids.clone()
     other[-1] = ids[1] if ids[-1] != ids[1] else ids[2]
-    moved = _moved(model, model.logits(ids), model.logits(other))
+    moved = _row_changes(model, model.logits(ids), model.logits(other))
     last = len(ids) - 1
     first = 0
     if model.block is not None:
@@ -89,7 +89,7 @@ def _hidden_key(model: Model, ids: torch.Tensor) -> Check:
     attendable[k] = False
     other = ids.clone()
     other[k] = ids[1] if ids[k] != ids[1] else ids[2]
-    moved = _moved(model, model.logits(ids, attendable), model.logits(other, attendable))
+    moved = _row_changes(model, model.logits(ids, attendable), model.logits(other, attendable))
     moved[k + model.family.shift] = 0  # the row computed at k still reads its own token
     gap = float(moved.max())
     return Check("a hidden key changes nothing", gap, gap == 0)
@@ -112,7 +112,7 @@ def _two_ways_to_hide(model: Model, ids: torch.Tensor) -> Check | None:
     return Check(law, gap, gap < ROUNDING[model.network.dtype])
 
 
-def _padding(model: Model, ids: torch.Tensor) -> Check:
+def _check_padding(model: Model, ids: torch.Tensor) -> Check:
     pad = torch.full((3,), model.specials.pad_id, device=ids.device)
     padded = model.logits(torch.cat([pad, ids]), padding=3)[3:]
     first = int(model.family.kind == "arm")  # an ARM does not predict its first token
@@ -121,7 +121,7 @@ def _padding(model: Model, ids: torch.Tensor) -> Check:
     return Check(law, gap, gap < ROUNDING[model.network.dtype])
 
 
-def _moved(model: Model, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _row_changes(model: Model, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """[T] how far each row moved; a NaN has moved without end, but an ARM's first row has none."""
     moved = (one - other).abs().amax(dim=-1).nan_to_num(nan=torch.inf)
     moved[: int(model.family.kind == "arm")] = 0

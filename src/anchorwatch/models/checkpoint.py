@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from anchorwatch.errors import ModelError, SpecError, WeightsError
 from anchorwatch.models import deltas
 from anchorwatch.models import zoo as lab
-from anchorwatch.trace.atomic_io import COMMIT, LIMIT_JSON_BYTES, UNREADABLE, differing
+from anchorwatch.trace.atomic_io import COMMIT, LIMIT_JSON_BYTES, UNREADABLE, changed_files
 
 _HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -74,7 +74,7 @@ def open_checkpoint(
         if check:
             _refuse_damaged(path.parent)
         config = read_json(path.with_name("config.json"), missing={})
-        return _listed(source, path.parent, config, {path: None}, None)
+        return _list_tensors(source, path.parent, config, {path: None}, None)
     commit = None
     if not path.is_dir():
         path = fetch(source, revision)
@@ -85,7 +85,7 @@ def open_checkpoint(
     config = read_json(path / "config.json")
     if (delta := deltas.declared(path, config)) is not None:
         return _changed(source, path, config, delta, below)
-    return _listed(source, path, config, _weight_files(path), commit)
+    return _list_tensors(source, path, config, _weight_files(path), commit)
 
 
 def _changed(
@@ -162,7 +162,7 @@ def _refuse_damaged(folder: Path) -> None:
     if not (folder / COMMIT).is_file():
         return
     try:
-        found = list(differing(folder, additions=False, subfolders=False).values())
+        found = list(changed_files(folder, additions=False, subfolders=False).values())
     except UNREADABLE as error:
         found = [f"{COMMIT} cannot be read: {error}"]
     if found:
@@ -235,7 +235,7 @@ def _complete(path: Path, folder: Path) -> None:
         )
 
 
-def _listed(
+def _list_tensors(
     source: str,
     folder: Path,
     config: dict[str, Any],

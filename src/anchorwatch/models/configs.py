@@ -65,7 +65,7 @@ _BLOCKS = {"sdar": 4, "Fast_dLLM_Qwen": 32}
 """Block sizes of the config classes that leave theirs out of config.json, by model_type."""
 
 
-def deciding(config: Mapping[str, Any]) -> Fields:
+def deciding_fields(config: Mapping[str, Any]) -> Fields:
     """The fields of a config that may change what is computed."""
     return {k: v for k, v in config.items() if k not in _NEVER and not k.startswith("_")}
 
@@ -106,7 +106,7 @@ def set_visibility(family: Family, stock: Any) -> None:
         stock.is_decoder = causal
 
 
-def overruled(family: Family, config: Mapping[str, Any]) -> tuple[str, ...]:
+def overruled_fields(family: Family, config: Mapping[str, Any]) -> tuple[str, ...]:
     """What config.json says of visibility and the family does not follow, in words."""
     causal = family.visibility == "causal"
     against = {"is_causal": not causal, "use_bidirectional_attention": causal}
@@ -241,7 +241,7 @@ def _same(config: Fields) -> Fields:
     return config
 
 
-def _needed(config: Fields, *names: str) -> list[Any]:
+def _required_fields(config: Fields, *names: str) -> list[Any]:
     for name in names:
         if config.get(name) is None:
             raise ModelError(f"config.json has no {name}: copy it from the released checkpoint")
@@ -255,7 +255,7 @@ def _llada(config: Fields) -> Fields:
                 f"config.json says {name}={config[name]!r}, which Llama cannot compute: "
                 f"expected {' or '.join(map(repr, allowed))}"
             )
-    width, layers, heads, positions = _needed(
+    width, layers, heads, positions = _required_fields(
         config, "d_model", "n_layers", "n_heads", "max_sequence_length"
     )
     kv_heads = config.get("n_kv_heads")
@@ -263,9 +263,9 @@ def _llada(config: Fields) -> Fields:
         kv_heads = 1 if config.get("multi_query_attention") else heads
     hidden = config.get("mlp_hidden_size")
     if hidden is None:
-        hidden = _needed(config, "mlp_ratio")[0] * width
+        hidden = _required_fields(config, "mlp_ratio")[0] * width
     return {
-        "vocab_size": config.get("embedding_size") or _needed(config, "vocab_size")[0],
+        "vocab_size": config.get("embedding_size") or _required_fields(config, "vocab_size")[0],
         "hidden_size": width,
         "intermediate_size": hidden,
         "num_hidden_layers": layers,

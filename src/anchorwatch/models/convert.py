@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from anchorwatch.errors import WeightsError
-from anchorwatch.trace.atomic_io import COMMIT, commit, staged
+from anchorwatch.trace.atomic_io import COMMIT, commit, stage_folder
 
 _BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")
 _PICKLED = (".bin", ".pt", ".pth")
@@ -30,7 +30,7 @@ def convert(source: str | Path, out: str | Path) -> Path:
     source, out = Path(source).expanduser(), Path(out).expanduser()
     if out.exists():
         raise WeightsError(f"{out} exists already: choose another folder")
-    files = _pickled(source)
+    files = _find_pickles(source)
     named = source.is_file()  # a file that is named may be a link: whoever names it chose it
     source = source.parent if named else source
     beside = [
@@ -49,7 +49,7 @@ def convert(source: str | Path, out: str | Path) -> Path:
             tensors[name] = _plain(name, path, tensor)
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with staged(out) as folder:
+        with stage_folder(out) as folder:
             save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
             for path in beside:
                 shutil.copyfile(path, folder / path.name)
@@ -59,7 +59,7 @@ def convert(source: str | Path, out: str | Path) -> Path:
     return out
 
 
-def _pickled(source: Path) -> list[Path]:
+def _find_pickles(source: Path) -> list[Path]:
     if source.is_file() and source.suffix in _PICKLED:
         return [source]
     if not source.is_dir():

@@ -18,7 +18,7 @@ UNSEEN = -1e30
 
 
 @dataclass(frozen=True)
-class Added:
+class ExtraKeys:
     """Added keys as one call sees them."""
 
     logits: torch.Tensor
@@ -33,7 +33,7 @@ class Added:
         return self.logits.shape[-1]
 
     @classmethod
-    def together(cls, many: Sequence[Added]) -> Added:
+    def together(cls, many: Sequence[ExtraKeys]) -> ExtraKeys:
         """Several as one, in their order."""
         if len(many) == 1:
             return many[0]
@@ -50,7 +50,7 @@ class Added:
         )
 
     @classmethod
-    def unseen(cls, query: torch.Tensor, groups: int, count: int) -> Added:
+    def unseen(cls, query: torch.Tensor, groups: int, count: int) -> ExtraKeys:
         """As many columns that nobody sees, where a layer goes without the pass's parts."""
         logits = query.new_full((*query.shape[:3], count), -torch.inf)
         return cls(logits, query.new_zeros(1, groups, count, query.shape[-1]), None)
@@ -64,7 +64,7 @@ def products(query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tens
     return (grouped @ key[:, :, None].transpose(-1, -2)).view(batch, heads, queries, -1) * scale
 
 
-def merged(
+def merge_lse(
     out: torch.Tensor, lse: torch.Tensor, logits: torch.Tensor, value: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output [B, Q, H, D] and log-sum-exp [B, H, Q] with added keys, from those without.
@@ -84,7 +84,7 @@ def merged(
 
 
 @dataclass(frozen=True)
-class Joined:
+class ConcatenatedKeys:
     """Tensors for any kernel, the added keys in front; `rows` and `size` cut the output back."""
 
     query: torch.Tensor
@@ -101,15 +101,15 @@ class Joined:
         return out[:, self.rows :, :, : self.size]
 
 
-def joined(
+def concat_keys(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor | None,
     causal: bool,
     scale: float,
-    added: Added,
-) -> Joined:
+    added: ExtraKeys,
+) -> ConcatenatedKeys:
     """Concatenate added keys in front; differentiable.
 
     Logits that are no products get a channel each: the query's holds the logit, the added key's 1,
@@ -135,4 +135,4 @@ def joined(
         mask = torch.nn.functional.pad(mask, (n, 0), value=everyone)
     rows = n if causal else 0
     query = torch.nn.functional.pad(query, (0, 0, rows, 0))
-    return Joined(query, key, value, mask, rows, size)
+    return ConcatenatedKeys(query, key, value, mask, rows, size)

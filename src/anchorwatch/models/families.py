@@ -20,7 +20,7 @@ Visibility = Literal["bidirectional", "causal", "block-causal"]
 
 
 @dataclass(frozen=True)
-class Excuse:
+class AllowedDifference:
     """Tensors that may differ between file and model, and why that is right."""
 
     pattern: str
@@ -53,7 +53,7 @@ class Family:
     """Where position 0 is under left padding: the first slot, or the first real token."""
     names: tuple[tuple[str, str], ...] = ()
     """Renaming rules (regular expression, replacement), file to stock class; first match wins."""
-    unused: tuple[Excuse, ...] = ()
+    unused: tuple[AllowedDifference, ...] = ()
     """Tensors of the file that the model has no place for."""
     tokenizer: str | None = None
     """Stock tokenizer class to use where the folder names one of its own."""
@@ -108,15 +108,17 @@ _LAYER_NORM_NAMES = (  # files older than 2019 say gamma and beta
 )
 
 _OLD_BUFFERS = (
-    Excuse(r".*rotary_emb\.inv_freq", "a buffer that is recomputed from the config"),
-    Excuse(r".*\.attn\.(bias|masked_bias)", "GPT-2's old causal-mask buffer"),
-    Excuse(r".*\.attention\.(bias|masked_bias)", "GPT-NeoX's old causal-mask buffer"),
-    Excuse(r".*embeddings\.position_ids", "a buffer that is recomputed from the config"),
+    AllowedDifference(r".*rotary_emb\.inv_freq", "a buffer that is recomputed from the config"),
+    AllowedDifference(r".*\.attn\.(bias|masked_bias)", "GPT-2's old causal-mask buffer"),
+    AllowedDifference(r".*\.attention\.(bias|masked_bias)", "GPT-NeoX's old causal-mask buffer"),
+    AllowedDifference(r".*embeddings\.position_ids", "a buffer that is recomputed from the config"),
 )
 _ENCODER_HEADS = (
-    Excuse(r"(.*\.)?pooler\..*", "the pooled sentence output, not used by a masked LM"),
-    Excuse(r"cls\.seq_relationship\..*", "the next-sentence head, not used by a masked LM"),
-    Excuse(r"sop_classifier\..*", "the sentence-order head, not used by a masked LM"),
+    AllowedDifference(r"(.*\.)?pooler\..*", "the pooled sentence output, not used by a masked LM"),
+    AllowedDifference(
+        r"cls\.seq_relationship\..*", "the next-sentence head, not used by a masked LM"
+    ),
+    AllowedDifference(r"sop_classifier\..*", "the sentence-order head, not used by a masked LM"),
 )
 
 _ENCODERS = (

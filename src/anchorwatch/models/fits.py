@@ -120,7 +120,7 @@ def check_windows(network: PreTrainedModel, source: str) -> None:
         )
 
 
-def fitted(part: Part, model: Model) -> Fit:
+def fit_addition(part: Part, model: Model) -> Fit:
     """The tensors of a part that a run was given."""
     network, sizes = model.network, Sizes.of(model.network)
     at = {"device": network.device, "dtype": network.dtype}

@@ -69,7 +69,7 @@ def lit_gpt_parts(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Part, ...]:
     return (*sink, gate(init="plain")) if gated else sink
 
 
-def renamed(family: Family, name: str, stock: set[str], prefix: str) -> str:
+def stock_name(family: Family, name: str, stock: set[str], prefix: str) -> str:
     """The stock name of one tensor; the base prefix is added where an old file left it out."""
     for pattern, replacement in family.names:
         if re.match(pattern, name):

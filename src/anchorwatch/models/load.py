@@ -42,7 +42,7 @@ from anchorwatch.models.configs import (
     check_layers,
     check_numbers,
     check_sizes,
-    overruled,
+    overruled_fields,
     set_visibility,
     stock_config,
 )
@@ -141,8 +141,8 @@ def _load_safetensors(
     mask = find_mask(mask_id, config, generation, tokenizer, family)
     network = _empty_network(family, config, checkpoint.shapes)
     block = block_of(family, config)
-    parts = variants.declared(config)
-    outputs = _trained(config).get("outputs")
+    parts = variants.read_declared_parts(config)
+    outputs = _training_record(config).get("outputs")
     if family.name == "smdm":
         parts = keymaps.lit_gpt_parts(checkpoint.shapes)
         outputs = checkpoint.shapes["lm_head.weight"][0]
@@ -156,10 +156,10 @@ def _load_safetensors(
     if family.name == "smdm" and parts and "anchorwatch.sink" in network.state_dict():
         tensors["anchorwatch.sink"] = tensors["model.embed_tokens.weight"][-1:].clone()
     variants.check_tensors(network, parts, tensors)
-    parts = variants.settled(network, parts, tensors)
+    parts = variants.attach_trained_numbers(network, parts, tensors)
     set_aside = place(network, tensors, family, dtype, origin)
     prove_rotary(network)
-    said += assumed + overruled(family, config) + left_out
+    said += assumed + overruled_fields(family, config) + left_out
     for note in said:
         warnings.warn(note, AnchorwatchWarning, stacklevel=3)
     return Model(
@@ -203,7 +203,7 @@ def _identify(
     """Family, tokenizer and what was assumed; what only the checkpoint can say is filled in."""
     family = family_of(config, checkpoint.shapes, _causal_classes())
     tokenizer = load_tokenizer(checkpoint.folder, family)
-    trained = _trained(config)
+    trained = _training_record(config)
     if family.name == "anchorwatch":
         return replace(family, shift=trained.get("shift", False)), tokenizer, ()
     if family.name == "causal" and model_type_of(config) == "qwen2" and not trained:
@@ -229,7 +229,7 @@ def _identify(
     return family, tokenizer, ()
 
 
-def _trained(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _training_record(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """What `anchorwatch train` says of a network that its stock config cannot; empty elsewhere."""
     said = config.get("anchorwatch", {})
     good = isinstance(said, dict) and isinstance(said.get("shift", False), bool)
@@ -293,7 +293,7 @@ def _stock_tensors(
             else [(name, tensor)]
         )
         for part, value in parts:
-            target = keymaps.renamed(family, part, stock, network.base_model_prefix)
+            target = keymaps.stock_name(family, part, stock, network.base_model_prefix)
             if target in placed:
                 raise WeightsError(
                     f"{name} and {origin[target]} both mean {target}: expected one of them"

@@ -21,9 +21,16 @@ from anchorwatch.edits.spec import Part
 from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.models.check import Check, check
 from anchorwatch.models.families import Family
-from anchorwatch.models.fits import check_parts, fitted, windows_of
-from anchorwatch.models.parts import Closet, On, Worn, dressed, dressing, registered
-from anchorwatch.models.prompts import Prompt, encoded
+from anchorwatch.models.fits import check_parts, fit_addition, windows_of
+from anchorwatch.models.parts import (
+    ActiveAddition,
+    AdditionCache,
+    PassAdditions,
+    prepare_additions,
+    prepend_registers,
+    use_additions_of,
+)
+from anchorwatch.models.prompts import Prompt, encode_prompt
 from anchorwatch.models.proof import (
     settings_digest,
     settings_fields,
@@ -53,7 +60,7 @@ class Model:
     revision: str | None = None
     notes: tuple[str, ...] = ()
     """What was set aside or ignored while loading, in words; part of every manifest."""
-    _closet: Closet = field(default_factory=Closet, init=False, repr=False)
+    _closet: AdditionCache = field(default_factory=AdditionCache, init=False, repr=False)
 
     @property
     def mask_id(self) -> int:
@@ -107,7 +114,7 @@ class Model:
         attendable: torch.Tensor | None = None,
         *,
         padding: torch.Tensor | int | None = None,
-        parts: Sequence[Part] | Worn = (),
+        parts: Sequence[Part] | PassAdditions = (),
     ) -> torch.Tensor:
         """Log-probabilities of the token at each position, float32, [..., T, V].
 
@@ -126,7 +133,7 @@ class Model:
         attendable: torch.Tensor | None = None,
         *,
         padding: torch.Tensor | int | None = None,
-        parts: Sequence[Part] | Worn = (),
+        parts: Sequence[Part] | PassAdditions = (),
         last: int | None = None,
     ) -> torch.Tensor:
         """Logits for the token at each position, in the network's dtype, [..., T, V].
@@ -143,7 +150,7 @@ class Model:
         ends = [rows.shape[1]] * len(rows)
         if starts is not None:
             ends = (rows.shape[1] - starts[:, 0]).tolist()
-        dress = parts if isinstance(parts, Worn) else self.worn(parts, ends)
+        dress = parts if isinstance(parts, PassAdditions) else self.worn(parts, ends)
         raw = self._forward(rows, keys, pairs, starts, dress, last)
         aligned = self._aligned(raw, starts, rows.shape[1]) if self.family.shift else raw
         aligned = aligned if last is None else aligned[:, -last:]
@@ -156,7 +163,7 @@ class Model:
         *,
         padding: torch.Tensor | None = None,
         cache: DynamicCache | None = None,
-        parts: Sequence[Part] | Worn = (),
+        parts: Sequence[Part] | PassAdditions = (),
         rows: int | None = None,
     ) -> tuple[torch.Tensor, DynamicCache]:
         """Logits [B, V] for the token after `ids` [B, n], given what `cache` holds.
@@ -173,8 +180,8 @@ class Model:
             positions = (places - padding[:, None]).clamp(min=0)
             inputs["position_ids"] = positions[:, -ids.shape[1] :]
         ends = [cache.get_seq_length() + ids.shape[1]] * len(ids)  # parts at an end are refused
-        dress = parts if isinstance(parts, Worn) else self.worn(parts, ends)
-        with dressing(self.network, dress):
+        dress = parts if isinstance(parts, PassAdditions) else self.worn(parts, ends)
+        with use_additions_of(self.network, dress):
             output = self.network(
                 ids, past_key_values=cache, use_cache=True, logits_to_keep=rows or 1, **inputs
             )
@@ -187,7 +194,7 @@ class Model:
         parts: Sequence[Part],
         ends: Sequence[int],
         rows: Sequence[torch.Tensor | None] | None = None,
-    ) -> Worn | None:
+    ) -> PassAdditions | None:
         """The model's parts and others, ready for one pass over rows of these lengths.
 
         `rows` [B] bool say where in the batch each of the others is on; None is everywhere. What a
@@ -197,17 +204,17 @@ class Model:
             return None
         check_parts(self, parts)
         closet = self._closet.of(self.network)
-        on = [On(held_fit(self.network, part)) for part in self.parts]
+        on = [ActiveAddition(held_fit(self.network, part)) for part in self.parts]
         for place, part in enumerate(parts):
             same = part.everywhere
             if same not in closet.fits:
-                closet.fits[same] = fitted(same, self)
-            on.append(On(closet.fits[same], None if rows is None else rows[place]))
-        return dressed(self.network, on, ends, closet)
+                closet.fits[same] = fit_addition(same, self)
+            on.append(ActiveAddition(closet.fits[same], None if rows is None else rows[place]))
+        return prepare_additions(self.network, on, ends, closet)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; text and messages get the tokenizer's own special tokens, once."""
-        ids = encoded(prompt, self.tokenizer, self.source)
+        ids = encode_prompt(prompt, self.tokenizer, self.source)
         self._in_vocabulary(ids)
         return ids
 
@@ -297,7 +304,7 @@ class Model:
         keys: torch.Tensor | None,
         pairs: torch.Tensor | None,
         starts: torch.Tensor | None,
-        dress: Worn | None,
+        dress: PassAdditions | None,
         last: int | None,
     ) -> torch.Tensor:
         """Raw logits of the network, one row for each canvas position, or enough for the last."""
@@ -306,7 +313,7 @@ class Model:
         registers = None if dress is None else dress.registers
         tokens = {"input_ids": rows}
         if registers is not None:
-            tokens, keys, pairs, positions = registered(
+            tokens, keys, pairs, positions = prepend_registers(
                 self.network, registers, rows, keys, pairs, positions
             )
         inputs: dict[str, Any] = {}
@@ -318,12 +325,12 @@ class Model:
             inputs["attention_mask"] = keys.long()
         if last is not None and "logits_to_keep" in signature(self.network.forward).parameters:
             inputs["logits_to_keep"] = min(last + self.family.shift, rows.shape[1])
-        with dressing(self.network, dress):
+        with use_additions_of(self.network, dress):
             logits = self.network(**tokens, **inputs).logits
         return logits[:, -rows.shape[1] :]  # registers stand before
 
     def _positions(
-        self, rows: torch.Tensor, starts: torch.Tensor | None, dress: Worn | None
+        self, rows: torch.Tensor, starts: torch.Tensor | None, dress: PassAdditions | None
     ) -> torch.Tensor | None:
         """Position ids, or None where the network's own (0, 1, 2, ...) are right.
 

@@ -17,14 +17,14 @@ from transformers import PreTrainedModel
 
 from anchorwatch.edits import spec as kinds
 from anchorwatch.edits.spec import Part
-from anchorwatch.models.attention import wearing, worn
-from anchorwatch.models.extra_keys import Added, products
+from anchorwatch.models.attention import active_additions, use_additions
+from anchorwatch.models.extra_keys import ExtraKeys, products
 from anchorwatch.models.fits import Fit, Sizes, has_rotary
 from anchorwatch.models.sites import attention_modules
 
 
 @dataclass(frozen=True)
-class On:
+class ActiveAddition:
     """A part that is on in a pass."""
 
     fit: Fit
@@ -41,14 +41,14 @@ class Pair:
 
 
 @dataclass
-class Closet:
+class AdditionCache:
     """What a network's parts are made of, kept until its weights change."""
 
     weights: int = 0
     fits: dict[Part, Fit] = field(default_factory=dict)
     pairs: dict[Any, list[Pair]] = field(default_factory=dict)
 
-    def of(self, network: PreTrainedModel) -> Closet:
+    def of(self, network: PreTrainedModel) -> AdditionCache:
         """This closet, emptied if the weights are not those it knew."""
         now = hash(tuple((p.data_ptr(), p._version) for p in network.parameters()))
         if now != self.weights:
@@ -59,10 +59,10 @@ class Closet:
 
 
 @dataclass
-class Worn:
+class PassAdditions:
     """Parts of one forward pass, as attention asks for them."""
 
-    on: Sequence[On]
+    on: Sequence[ActiveAddition]
     groups: int
     """Key heads of a layer."""
     pairs: dict[int, list[Pair]] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Worn:
         return sum(one.fit.part.columns for one in self.on if not _is_register(one))
 
     @property
-    def registers(self) -> On | None:
+    def registers(self) -> ActiveAddition | None:
         return next((one for one in self.on if _is_register(one)), None)
 
     @property
@@ -89,7 +89,7 @@ class Worn:
         return 0 if self.registers is None else self.registers.fit.part.columns
 
     @property
-    def gates(self) -> tuple[On, ...]:
+    def gates(self) -> tuple[ActiveAddition, ...]:
         return tuple(one for one in self.on if one.fit.weight is not None)
 
     def slices(self) -> list[slice]:
@@ -104,7 +104,7 @@ class Worn:
     def alone(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor | None:
         return None
 
-    def added(self, layer: int, query: torch.Tensor, scale: float) -> Added | None:
+    def added(self, layer: int, query: torch.Tensor, scale: float) -> ExtraKeys | None:
         found, seen = [], False
         for index, one in enumerate(self.on):
             part = one.fit.part
@@ -114,8 +114,8 @@ class Worn:
                 seen = True
                 found.append(self._of(index, layer, query, scale, heads))
             else:
-                found.append(Added.unseen(query, self.groups, part.columns))
-        return Added.together(found) if seen else None
+                found.append(ExtraKeys.unseen(query, self.groups, part.columns))
+        return ExtraKeys.together(found) if seen else None
 
     def gated(self, layer: int, out: torch.Tensor) -> torch.Tensor:
         self.ungated = out
@@ -133,7 +133,7 @@ class Worn:
 
     def _of(
         self, index: int, layer: int, query: torch.Tensor, scale: float, heads: tuple[int, ...]
-    ) -> Added:
+    ) -> ExtraKeys:
         """What one part adds to a layer."""
         one = self.on[index]
         rows = one.rows
@@ -143,7 +143,7 @@ class Worn:
             logits, key = logits.masked_fill(hidden[:, None, None], -torch.inf), None
         if rows is not None:
             logits, key = logits.masked_fill(~rows[:, None, None, None], -torch.inf), None
-        return Added(logits, value, key)
+        return ExtraKeys(logits, value, key)
 
     def _looks(
         self, index: int, layer: int, query: torch.Tensor, scale: float
@@ -160,11 +160,11 @@ class Worn:
         pair = self.pairs[index][layer]
         if fit.part.rotary or self.tables is None:  # type: ignore[attr-defined]
             return products(query, pair.key, scale), pair.key, pair.value
-        return products(unturned(query, self.tables), pair.key, scale), None, pair.value
+        return products(undo_rotary(query, self.tables), pair.key, scale), None, pair.value
 
 
 @dataclass
-class Alone(Worn):
+class SelfOnlyPass(PassAdditions):
     """A pass of tokens that see only themselves; keeps their keys and values."""
 
     zero: bool = False
@@ -178,14 +178,17 @@ class Alone(Worn):
         return value.repeat_interleave(self.heads // value.shape[1], dim=1).transpose(1, 2)
 
 
-def dressed(
-    network: PreTrainedModel, on: Sequence[On], lengths: Sequence[int], closet: Closet | None
-) -> Worn:
+def prepare_additions(
+    network: PreTrainedModel,
+    on: Sequence[ActiveAddition],
+    lengths: Sequence[int],
+    closet: AdditionCache | None,
+) -> PassAdditions:
     """Parts ready for a pass over rows of these lengths; without a closet nothing is kept.
 
     `lengths` are where each row ends, its first token being at place 0.
     """
-    made = Worn(on, Sizes.of(network).groups)
+    made = PassAdditions(on, Sizes.of(network).groups)
     for index, one in enumerate(on):
         if not isinstance(one.fit.part, kinds.sink_token):
             continue
@@ -194,31 +197,31 @@ def dressed(
             (length if ends else 0, _gates_of(made.gates, b)) for b, length in enumerate(lengths)
         ]
         distinct = list(dict.fromkeys(rows))
-        found = _captured(network, one.fit, made.gates, distinct, closet)
+        found = _capture_pairs(network, one.fit, made.gates, distinct, closet)
         which = [distinct.index(row) for row in rows]
         made.pairs[index] = found[0] if len(found) == 1 else _by_row(found, which)
     return made
 
 
-def _gates_of(gates: Sequence[On], row: int) -> tuple[int, ...]:
+def _gates_of(gates: Sequence[ActiveAddition], row: int) -> tuple[int, ...]:
     """Which of the gates are on in a row of the batch: the sink token passes through them too."""
     return tuple(g for g, gate in enumerate(gates) if gate.rows is None or bool(gate.rows[row]))
 
 
-def _captured(
+def _capture_pairs(
     network: PreTrainedModel,
     fit: Fit,
-    gates: Sequence[On],
+    gates: Sequence[ActiveAddition],
     rows: Sequence[tuple[int, tuple[int, ...]]],
-    closet: Closet | None,
+    closet: AdditionCache | None,
 ) -> list[list[Pair]]:
     """A sink token's pairs for rows that end and are gated alike; those of a closet, made once."""
     found = []
     if closet is None and len({mine for _, mine in rows}) == 1:  # in training, all in one pass
-        passed = [On(gates[g].fit) for g in rows[0][1]]
+        passed = [ActiveAddition(gates[g].fit) for g in rows[0][1]]
         return captures(network, fit, passed, [place for place, _ in rows])
     for place, mine in rows:
-        passed = [On(gates[g].fit) for g in mine]
+        passed = [ActiveAddition(gates[g].fit) for g in mine]
         key = (fit.part.everywhere, *(gate.fit.part.everywhere for gate in passed), place)
         if closet is None or key not in closet.pairs:
             made = capture(network, fit, passed, place)
@@ -230,21 +233,23 @@ def _captured(
     return found
 
 
-def capture(network: PreTrainedModel, fit: Fit, gates: Sequence[On], place: int) -> list[Pair]:
+def capture(
+    network: PreTrainedModel, fit: Fit, gates: Sequence[ActiveAddition], place: int
+) -> list[Pair]:
     """Key and value of a sink token at every layer, by its passing through the network alone."""
     return captures(network, fit, gates, [place])[0]
 
 
 def captures(
-    network: PreTrainedModel, fit: Fit, gates: Sequence[On], places: Sequence[int]
+    network: PreTrainedModel, fit: Fit, gates: Sequence[ActiveAddition], places: Sequence[int]
 ) -> list[list[Pair]]:
     """The same at each of some places, in one pass."""
     part, embedding = fit.part, fit.embedding
     assert isinstance(part, kinds.sink_token) and embedding is not None
     sizes, n = Sizes.of(network), len(embedding)
     at = [_position(network, part, place, token) for place in places for token in range(n)]
-    own = Alone(gates, sizes.groups, zero=part.value == "zero", heads=sizes.heads)
-    with wearing(own), reading(network, own):
+    own = SelfOnlyPass(gates, sizes.groups, zero=part.value == "zero", heads=sizes.heads)
+    with use_additions(own), let_additions_read(network, own):
         network.base_model(
             inputs_embeds=embedding[:, None].repeat(len(places), 1, 1),
             position_ids=torch.tensor(at, device=embedding.device)[:, None],
@@ -258,7 +263,7 @@ def captures(
 
 
 @contextmanager
-def reading(network: PreTrainedModel, dress: Worn) -> Iterator[None]:
+def let_additions_read(network: PreTrainedModel, dress: PassAdditions) -> Iterator[None]:
     """Let parts see what attention modules read, where some of them need it."""
     with ExitStack() as stack:
         if needs_reading([one.fit for one in dress.on]):
@@ -269,13 +274,13 @@ def reading(network: PreTrainedModel, dress: Worn) -> Iterator[None]:
 
 
 @contextmanager
-def dressing(network: PreTrainedModel, dress: Worn | None) -> Iterator[None]:
+def use_additions_of(network: PreTrainedModel, dress: PassAdditions | None) -> Iterator[None]:
     """Let a network wear parts, or none, for one forward pass."""
     if dress is None:
         yield
         return
     dress.layer = 0
-    with wearing(dress), reading(network, dress):
+    with use_additions(dress), let_additions_read(network, dress):
         yield
 
 
@@ -286,8 +291,8 @@ def needs_reading(fits: Sequence[Fit]) -> bool:
 
 def remember(_: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
     """A hook before an attention module: tell the parts of this pass what it reads."""
-    dress = worn()
-    if isinstance(dress, Worn):
+    dress = active_additions()
+    if isinstance(dress, PassAdditions):
         dress.reads = given["hidden_states"] if "hidden_states" in given else args[0]
         dress.tables = given.get("position_embeddings")
 
@@ -300,7 +305,7 @@ def gate_of(fit: Fit, layer: int, reads: torch.Tensor, heads: int) -> torch.Tens
     return by.view(*by.shape[:2], heads, -1)
 
 
-def unturned(query: torch.Tensor, tables: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def undo_rotary(query: torch.Tensor, tables: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     """Queries [B, H, Q, D] as they were before rotary positions turned their first channels.
 
     All networks whose sites are named turn halves. Some tables are longer than one (YaRN's); only
@@ -316,9 +321,9 @@ def unturned(query: torch.Tensor, tables: tuple[torch.Tensor, torch.Tensor]) -> 
     return torch.cat([turned * cosine + crossed * sine, rest], dim=-1)
 
 
-def registered(
+def prepend_registers(
     network: PreTrainedModel,
-    registers: On,
+    registers: ActiveAddition,
     rows: torch.Tensor,
     keys: torch.Tensor | None,
     pairs: torch.Tensor | None,
@@ -381,7 +386,7 @@ def _by_row(found: Sequence[list[Pair]], which: Sequence[int]) -> list[Pair]:
     return layers
 
 
-def _is_register(one: On) -> bool:
+def _is_register(one: ActiveAddition) -> bool:
     return isinstance(one.fit.part, kinds.register)
 
 

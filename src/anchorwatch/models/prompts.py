@@ -25,7 +25,9 @@ _A_PROMPT = "a prompt is text, a list of token ids, or a list of {'role', 'conte
 _EMPTY = "the prompt is empty: give text, messages or at least one token id"
 
 
-def encoded(prompt: Prompt, tokenizer: PreTrainedTokenizerBase | None, source: str) -> list[int]:
+def encode_prompt(
+    prompt: Prompt, tokenizer: PreTrainedTokenizerBase | None, source: str
+) -> list[int]:
     """Token ids of a prompt for the model called `source`."""
     if isinstance(prompt, str):
         return _text(prompt, tokenizer, source)

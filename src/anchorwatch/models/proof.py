@@ -13,8 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from anchorwatch.errors import FamilyError, WeightsError
-from anchorwatch.models.configs import deciding, rope_parameters
-from anchorwatch.models.families import Excuse, Family
+from anchorwatch.models.configs import deciding_fields, rope_parameters
+from anchorwatch.models.families import AllowedDifference, Family
 from anchorwatch.models.tokens import Specials
 
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -75,14 +75,14 @@ def place(
     for name in kept:
         _fits(named(name), tensors[name], stock[name], type(network).__name__)
     left_over = {name: named(name) for name in tensors if name not in stock}
-    notes = _excused(left_over, family.unused, "in the file and not in the model")
+    notes = _missing_or_unused(left_over, family.unused, "in the file and not in the model")
     notes += _check_tied_copies(tensors, tied, family.tying, named)
     filled = set(tensors) | {t for t, source in tied.items() if source in tensors}
     filled |= {source for t, source in tied.items() if t in tensors}
     missing = [name for name in stock if name not in filled]
     if missing:
         raise WeightsError(_sentence(missing, "in the model and not in the file"))
-    loaded = {name: _owned(named(name), tensors.pop(name), dtype) for name in kept}
+    loaded = {name: _copy_weights(named(name), tensors.pop(name), dtype) for name in kept}
     for target, source in tied.items():  # a file may carry only one of two tied tensors
         if source not in loaded and target in loaded:
             loaded[source] = loaded[target]
@@ -138,7 +138,7 @@ def settings_of(
     The config the network computes by (rotary base, epsilons, positions), start and end ids, the
     chat template, and how the tokenizer's specials and spaces are spelled.
     """
-    said: dict[str, Any] = {"config": deciding(network.config.to_dict())}
+    said: dict[str, Any] = {"config": deciding_fields(network.config.to_dict())}
     said |= {"eos": specials.eos_ids, "bos": specials.bos_id}
     for name in ("chat_template", "special_tokens_map", "clean_up_tokenization_spaces"):
         said[name] = getattr(tokenizer, name, None)
@@ -181,7 +181,7 @@ def _fits(name: str, tensor: torch.Tensor, parameter: torch.Tensor, where: str) 
         )
 
 
-def _owned(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _copy_weights(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The weights in `dtype` and in memory of their own: a file may change under a memory map."""
     owned = tensor.to(dtype, copy=True)
     if bool(torch.isfinite(owned).all()):
@@ -236,7 +236,9 @@ def _check_tied_copies(
     return notes
 
 
-def _excused(names: Mapping[str, str], excuses: tuple[Excuse, ...], side: str) -> list[str]:
+def _missing_or_unused(
+    names: Mapping[str, str], excuses: tuple[AllowedDifference, ...], side: str
+) -> list[str]:
     """`names` are tensors by stock name, as they are to be shown."""
     notes: dict[str, int] = {}
     unknown = []

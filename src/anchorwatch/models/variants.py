@@ -19,16 +19,23 @@ from transformers import PreTrainedModel
 from anchorwatch.edits import spec as kinds
 from anchorwatch.edits.spec import Edit, Numbers, Part
 from anchorwatch.errors import ModelError, SpecError, WeightsError
-from anchorwatch.models.attention import NAME, register, wearing, worn
+from anchorwatch.models.attention import NAME, active_additions, register, use_additions
 from anchorwatch.models.fits import Fit, Sizes, check_sizes, check_windows, initial
-from anchorwatch.models.parts import On, Worn, dressed, needs_reading, remember, with_registers
+from anchorwatch.models.parts import (
+    ActiveAddition,
+    PassAdditions,
+    needs_reading,
+    prepare_additions,
+    remember,
+    with_registers,
+)
 from anchorwatch.models.sites import attention_modules, sites_of
 
 _DRESSER = "_anchorwatch_dresser"
 _AT_LAYERS = ("gate.weight", "sink_logit", "sink_key", "sink_value")
 
 
-def declared(config: Mapping[str, Any]) -> tuple[Part, ...]:
+def read_declared_parts(config: Mapping[str, Any]) -> tuple[Part, ...]:
     """The parts that config.json names."""
     said = config.get("anchorwatch") or {}
     listed = said.get("parts", []) if isinstance(said, Mapping) else None
@@ -84,7 +91,7 @@ def check_tensors(network: PreTrainedModel, parts: Iterable[Part], names: Iterab
             )
 
 
-def settled(
+def attach_trained_numbers(
     network: PreTrainedModel, parts: Sequence[Part], tensors: Mapping[str, torch.Tensor]
 ) -> tuple[Part, ...]:
     """The parts with their trained numbers; refuses tensors that are not those of a digest."""
@@ -138,10 +145,10 @@ def attach(
             if field == "embedding":
                 _put(_holder(network), _token(part), values, network)
                 continue
-            for layer, module in _sited(network, part).items():
+            for layer, module in _attention_modules(network, part).items():
                 _put(module, _fields(part)[field], values[layer], network)
     if before is None:
-        before = network.__dict__[_DRESSER] = _Dresser(network)
+        before = network.__dict__[_DRESSER] = _AdditionHook(network)
         network.base_model.register_forward_pre_hook(before, with_kwargs=True)
         network.base_model.register_forward_hook(_undress, with_kwargs=True, always_call=True)
     before.parts += tuple(part.everywhere for part in parts)
@@ -185,7 +192,7 @@ def held_fit(network: PreTrainedModel, part: Part) -> Fit:
         zeros = torch.zeros(sizes.heads, device=network.device, dtype=network.dtype)
         return Fit(part, logit=[zeros] * sizes.layers)
     for field, name in _fields(part).items():
-        modules = _sited(network, part)
+        modules = _attention_modules(network, part)
         made[field] = [
             _get(modules[layer], name) if layer in modules else torch.empty(0)
             for layer in range(sizes.layers)
@@ -193,7 +200,7 @@ def held_fit(network: PreTrainedModel, part: Part) -> Fit:
     return Fit(part, **made)
 
 
-class _Dresser:
+class _AdditionHook:
     """A hook before the base model: a network that is called bare wears its own parts."""
 
     def __init__(self, network: PreTrainedModel) -> None:
@@ -203,7 +210,7 @@ class _Dresser:
     def __call__(
         self, base: Any, args: tuple[Any, ...], given: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if worn() is not None:  # Model has dressed it, or a token passes alone
+        if active_additions() is not None:  # Model has dressed it, or a token passes alone
             return None
         network = self.network
         if base.training and getattr(network, "is_gradient_checkpointing", False):
@@ -216,11 +223,11 @@ class _Dresser:
             for held in (*args, given.get("input_ids"), given.get("inputs_embeds"))
             if held is not None
         )
-        on = [On(held_fit(network, part)) for part in self.parts]
-        dress = dressed(network, on, _ends(first, given), None)
+        on = [ActiveAddition(held_fit(network, part)) for part in self.parts]
+        dress = prepare_additions(network, on, _ends(first, given), None)
         if dress.registers is not None:
-            args, given = _prepended(network, dress.registers.fit, args, dict(given))
-        context = wearing(dress)
+            args, given = _prepend_registers(network, dress.registers.fit, args, dict(given))
+        context = use_additions(dress)
         context.__enter__()
         base.__dict__["_anchorwatch_context"] = context
         return args, given
@@ -243,16 +250,16 @@ def _undress(base: Any, args: tuple[Any, ...], given: dict[str, Any], output: An
     context = base.__dict__.pop("_anchorwatch_context", None)
     if context is None:
         return None
-    dress = worn()
+    dress = active_additions()
     context.__exit__(None, None, None)
-    if output is None or not isinstance(dress, Worn) or dress.registers is None:
+    if output is None or not isinstance(dress, PassAdditions) or dress.registers is None:
         return None
     count = dress.registers.fit.part.columns
     output.last_hidden_state = output.last_hidden_state[:, count:]
     return output
 
 
-def _prepended(
+def _prepend_registers(
     network: PreTrainedModel, fit: Fit, args: tuple[Any, ...], given: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A bare call with registers in front of every row."""
@@ -298,7 +305,7 @@ def _gates(part: Part) -> bool:
     return isinstance(part, kinds.gate)
 
 
-def _sited(network: PreTrainedModel, part: Part) -> dict[int, Any]:
+def _attention_modules(network: PreTrainedModel, part: Part) -> dict[int, Any]:
     """Attention modules of the layers a part is at."""
     modules = attention_modules(network)
     heads = Sizes.of(network).heads
@@ -308,13 +315,14 @@ def _sited(network: PreTrainedModel, part: Part) -> dict[int, Any]:
 def _paths(network: PreTrainedModel, part: Part, name: str) -> dict[int, str]:
     sites = sites_of(network)
     return {
-        layer: f"{sites.layers}.{layer}.{sites.attention}.{name}" for layer in _sited(network, part)
+        layer: f"{sites.layers}.{layer}.{sites.attention}.{name}"
+        for layer in _attention_modules(network, part)
     }
 
 
 def _whole(network: PreTrainedModel, part: Part, arrays: list[torch.Tensor]) -> torch.Tensor:
     """[layers, ...] with zeros at layers that the part leaves alone."""
-    layers = list(_sited(network, part))
+    layers = list(_attention_modules(network, part))
     whole = torch.zeros(Sizes.of(network).layers, *arrays[0].shape)
     whole[layers] = torch.stack(arrays)
     return whole
@@ -355,14 +363,16 @@ def _get(module: torch.nn.Module, name: str) -> torch.Tensor:
     return module.get_parameter(name)
 
 
-def trained(
+def collect_trained_parts(
     network: PreTrainedModel,
     parts: Sequence[Part],
     tensors: Mapping[str, torch.Tensor] | None = None,
 ) -> tuple[Part, ...]:
     """Parts with the numbers they have now, in the network or in `tensors`, for config.json."""
     bare = tuple(replace(part, **{f: _word(part, f) for f in _all_fields(part)}) for part in parts)
-    return settled(network, bare, network.state_dict() if tensors is None else tensors)
+    return attach_trained_numbers(
+        network, bare, network.state_dict() if tensors is None else tensors
+    )
 
 
 def _all_fields(part: Part) -> list[str]:

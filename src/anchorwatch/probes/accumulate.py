@@ -17,7 +17,7 @@ import torch
 from anchorwatch.edits.spec import Edit
 from anchorwatch.generation.plan import fields_of
 from anchorwatch.models.attention import Call
-from anchorwatch.probes.reduce import Found
+from anchorwatch.probes.reduce import AttentionStats
 from anchorwatch.probes.spec import Probe
 from anchorwatch.trace.regions import Regions
 from anchorwatch.trace.schema import PEAKS, Field, RunShape
@@ -26,7 +26,7 @@ DECISIONS = ("hidden_keys", "spared_rows")
 """Fields that say what edits did."""
 
 
-class Record:
+class TraceBuffer:
     """The arrays of one sequence, absent until measured; of all steps, or of a block of them."""
 
     def __init__(
@@ -129,7 +129,7 @@ class View:
 
 
 @dataclass
-class Tally:
+class RowSums:
     """Sums over query rows of one sequence at one layer; counts say over how many."""
 
     counts: torch.Tensor
@@ -153,14 +153,14 @@ class Tally:
     query_norm: torch.Tensor
     """[H]."""
 
-    def plus(self, later: Tally) -> Tally:
+    def plus(self, later: RowSums) -> RowSums:
         """Both tallies; the later one may know more positions."""
-        return Tally(
+        return RowSums(
             **{f.name: _add(getattr(self, f.name), getattr(later, f.name)) for f in fields(self)}
         )
 
 
-def tally(call: Call, found: Found, view: View, b: int, weights: torch.Tensor) -> Tally:
+def tally(call: Call, found: AttentionStats, view: View, b: int, weights: torch.Tensor) -> RowSums:
     """Add up the rows of one sequence in one call; weights are [N, Q] of that row of the batch."""
     rows, keys = view.query_slice, view.key_slice
     live = found.live[b, rows]
@@ -174,7 +174,7 @@ def tally(call: Call, found: Found, view: View, b: int, weights: torch.Tensor) -
     apart = torch.zeros(heads, view.length, device=query.device)
     if found.distance is not None:
         apart = found.distance[b, :, : view.length]
-    return Tally(
+    return RowSums(
         counts=(weights[:, rows] * live).sum(dim=-1),
         sums=sums[:, :, keys].clone(),
         sink=sink,
@@ -212,12 +212,12 @@ def onto(call: Call, views: Sequence[View], regions: Sequence[Regions]) -> torch
     return found
 
 
-def shares(total: Tally) -> torch.Tensor:
+def shares(total: RowSums) -> torch.Tensor:
     """[H, N, L] mean over each group's rows; NaN for a group without rows."""
     return total.sums / total.counts.where(total.counts > 0, torch.nan)[:, None]
 
 
-def peaks(total: Tally) -> tuple[torch.Tensor, torch.Tensor]:
+def peaks(total: RowSums) -> tuple[torch.Tensor, torch.Tensor]:
     """(keys [H, 8], what they receive): those that receive most from all rows; -1 and NaN pad."""
     everyone = total.sums[:, 0] / total.counts[0].where(total.counts[0] > 0, torch.nan)
     best = everyone.nan_to_num(nan=-1.0).topk(min(PEAKS, everyone.shape[-1]), dim=-1)
@@ -228,7 +228,7 @@ def peaks(total: Tally) -> tuple[torch.Tensor, torch.Tensor]:
     return keys, torch.nn.functional.pad(mass, (0, missing), value=torch.nan)
 
 
-def geometry(total: Tally, key: torch.Tensor, scale: float) -> dict[str, torch.Tensor]:
+def geometry(total: RowSums, key: torch.Tensor, scale: float) -> dict[str, torch.Tensor]:
     """Per head and key the means over queries of cosine, norm product and logit, [H, L] each.
 
     No T x T work: a mean of products with one key is the product of the mean with that key.

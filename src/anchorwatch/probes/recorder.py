@@ -14,25 +14,25 @@ import numpy as np
 import torch
 
 from anchorwatch.errors import SpecError
-from anchorwatch.models.attention import Call, Changer, watching
+from anchorwatch.models.attention import AttentionEditor, Call, observe
 from anchorwatch.models.model import Model
 from anchorwatch.models.sites import layer_modules, output_rows, sites_of
 from anchorwatch.probes import accumulate as measures
 from anchorwatch.probes import spec as kinds
-from anchorwatch.probes.accumulate import Record, Tally, View
-from anchorwatch.probes.reduce import Found, Want, survey
+from anchorwatch.probes.accumulate import RowSums, TraceBuffer, View
+from anchorwatch.probes.reduce import AttentionStats, StatRequest, reduce_attention
 from anchorwatch.probes.spec import Probe
 from anchorwatch.trace.regions import Regions
 
 
-class Watch:
+class Recorder:
     """All probes of a group of jobs."""
 
     def __init__(
         self,
         model: Model,
         probes: Sequence[Probe],
-        records: Sequence[Record],
+        records: Sequence[TraceBuffer],
         regions: Sequence[Regions],
     ) -> None:
         self.model, self.probes = model, tuple(probes)
@@ -43,7 +43,7 @@ class Watch:
         self._open = torch.zeros(0)
         self._mixed: torch.Tensor | None = None
         self._before: dict[str, torch.Tensor] = {}
-        self._tallies: dict[tuple[int, str, int], Tally] = {}
+        self._tallies: dict[tuple[int, str, int], RowSums] = {}
         self._rows: dict[tuple[int, str, int], dict[str, torch.Tensor]] = {}
         self._grams: dict[int, torch.Tensor] = {}
         self._states: dict[tuple[int, int], torch.Tensor] = {}
@@ -57,7 +57,7 @@ class Watch:
         members: list[np.ndarray],
         opens: list[np.ndarray],
         size: tuple[int, ...],
-        changer: Changer | None = None,
+        changer: AttentionEditor | None = None,
     ) -> Iterator[None]:
         """Watch one forward pass over `size` (rows of the batch, query rows), as edits make it.
 
@@ -77,11 +77,11 @@ class Watch:
         with ExitStack() as stack:
             for hook in self._hooks():
                 stack.callback(hook.remove)
-            stack.enter_context(watching(self, changer))
+            stack.enter_context(observe(self, changer))
             yield
         self._before.clear()
 
-    def awake(self, step: int) -> bool:
+    def is_active(self, step: int) -> bool:
         """Whether any probe needs to see this step; a cache shows each row once, so all then."""
         return self.cached or any(probe.at_step(step) for probe in self.probes)
 
@@ -89,13 +89,13 @@ class Watch:
         step = self._views[0].step
         return any(self.cached or probe.reads(layer, step) for probe in self.probes)
 
-    def see(self, call: Call) -> None:
+    def on_attention(self, call: Call) -> None:
         step = self._views[0].step
         reading = [p for p in self.probes if p.reads(call.layer, step)]
         active = [p for p in reading if p.looks_at(call.layer, step)]
         if not self.cached and not any(probe.needs_map for probe in reading):
             return
-        found = survey(call, self._want(call, reading))
+        found = reduce_attention(call, self._want(call, reading))
         for view in self._views:
             b = view.row
             now = measures.tally(call, found, view, b, self._weights[b])
@@ -120,8 +120,8 @@ class Watch:
                 index = (layer, slice(None), positions)
                 self.records[job].put(branch + name, index, held[:, rows])
 
-    def _want(self, call: Call, active: list[Probe]) -> Want:
-        want = Want(weights=self._weights, before=self._views[0].before)
+    def _want(self, call: Call, active: list[Probe]) -> StatRequest:
+        want = StatRequest(weights=self._weights, before=self._views[0].before)
         for probe in self.probes if self.cached else active:
             want.entropy |= isinstance(probe, kinds.entropy)
             want.diagonal |= isinstance(probe, kinds.diagonal)
@@ -150,7 +150,7 @@ class Watch:
         moved[at, first] |= self._open[at, first]  # a first token keeps its own row
         return moved
 
-    def _total(self, now: Tally, view: View, layer: int) -> Tally:
+    def _total(self, now: RowSums, view: View, layer: int) -> RowSums:
         if not self.cached:
             return now
         place = (view.job, view.branch, layer)
@@ -159,7 +159,13 @@ class Watch:
         return self._tallies[place]
 
     def _keep(
-        self, call: Call, found: Found, active: list[Probe], view: View, b: int, total: Tally
+        self,
+        call: Call,
+        found: AttentionStats,
+        active: list[Probe],
+        view: View,
+        b: int,
+        total: RowSums,
     ) -> None:
         record, at = self.records[view.job], (view.step, call.layer)
         everyone = slice(None)
@@ -201,7 +207,7 @@ class Watch:
                 self._keep_maps(probe, call.layer, found, view, b)
 
     def _keep_top(
-        self, probe: kinds.top_keys, layer: int, found: Found, view: View, b: int, put: Any
+        self, probe: kinds.top_keys, layer: int, found: AttentionStats, view: View, b: int, put: Any
     ) -> None:
         assert found.top_key is not None and found.top_mass is not None
         columns = found.top_key[b, :, view.query_slice, : probe.k]
@@ -229,7 +235,7 @@ class Watch:
         call: Call,
         view: View,
         b: int,
-        total: Tally,
+        total: RowSums,
         top: torch.Tensor,
         put: Any,
     ) -> None:
@@ -238,7 +244,7 @@ class Watch:
             suffix = "_before_rotary"
             query, key = self._before["query"][b], self._before["key"][b]
             query, key = query[:, view.query_slice], key[:, view.token_slice]
-            total = Tally(**vars(total))
+            total = RowSums(**vars(total))
             length = query.norm(dim=-1)
             total.query, total.query_norm = query.sum(dim=1), length.sum(dim=1)
             total.unit_query = (query / length.clamp(min=1e-30)[..., None]).sum(dim=1)
@@ -256,7 +262,7 @@ class Watch:
             _put_summary(name, values, view, top, put)
 
     def _keep_maps(
-        self, probe: kinds.pattern, layer: int, found: Found, view: View, b: int
+        self, probe: kinds.pattern, layer: int, found: AttentionStats, view: View, b: int
     ) -> None:
         assert found.maps is not None
         record = self.records[view.job]
@@ -272,7 +278,7 @@ class Watch:
                 for name, value in of.items():
                     record.put(f"{view.branch}pick_{name}", (pick,), value)
 
-    def _flow(self, total: Tally, view: View) -> torch.Tensor:
+    def _flow(self, total: RowSums, view: View) -> torch.Tensor:
         """[H, region, region] from the tallies of the region groups."""
         names = self.regions[view.job].names
         of = torch.from_numpy(self.regions[view.job].of[: view.length].astype(np.int64))

@@ -22,7 +22,7 @@ TILE_BYTES = 4_000_000
 
 
 @dataclass
-class Want:
+class StatRequest:
     """What to take from the map. Weights are [B, N, Q]: 1 where a query belongs to a group."""
 
     weights: torch.Tensor
@@ -48,7 +48,7 @@ class Want:
 
 
 @dataclass
-class Found:
+class AttentionStats:
     """What was taken."""
 
     live: torch.Tensor
@@ -72,7 +72,7 @@ class Found:
     """[B, Q, R] mean over heads of attention times `mixed`."""
 
 
-def survey(call: Call, want: Want, tile_bytes: int = TILE_BYTES) -> Found:
+def reduce_attention(call: Call, want: StatRequest, tile_bytes: int = TILE_BYTES) -> AttentionStats:
     """Go over the map once, tile by tile, and take what is wanted."""
     batch, heads, queries, _ = call.query.shape
     keys = call.key.shape[2]
@@ -98,7 +98,7 @@ def _rows_of_a_tile(tile_bytes: int, repeats: int, keys: int, queries: int) -> i
     return int(max(1, min(queries, max(16, min(128, rows)))))
 
 
-def _blank(call: Call, want: Want) -> Found:
+def _blank(call: Call, want: StatRequest) -> AttentionStats:
     batch, heads, queries, _ = call.query.shape
     keys, device = call.key.shape[2], call.query.device
     attendable = call.attendable
@@ -110,7 +110,7 @@ def _blank(call: Call, want: Want) -> Found:
         return torch.full(shape, fill, dtype=dtype, device=device)
 
     nan = float("nan")
-    found = Found(live=live, sums=blank(batch, heads, want.weights.shape[1], keys))
+    found = AttentionStats(live=live, sums=blank(batch, heads, want.weights.shape[1], keys))
     if want.entropy:
         found.entropy = blank(batch, heads, queries, fill=nan)
     if want.diagonal:
@@ -200,7 +200,13 @@ def _hidden(call: Call, b: int, rows: slice) -> torch.Tensor | None:
 
 
 def _take(
-    call: Call, want: Want, found: Found, logs: torch.Tensor, b: int, span: slice, rows: slice
+    call: Call,
+    want: StatRequest,
+    found: AttentionStats,
+    logs: torch.Tensor,
+    b: int,
+    span: slice,
+    rows: slice,
 ) -> None:
     repeats = logs.shape[1]
     heads = slice(span.start * repeats, span.stop * repeats)
@@ -237,7 +243,7 @@ def _take(
 
 
 def _take_top(
-    want: Want, found: Found, flat: torch.Tensor, b: int, heads: slice, rows: slice
+    want: StatRequest, found: AttentionStats, flat: torch.Tensor, b: int, heads: slice, rows: slice
 ) -> None:
     assert found.top_key is not None and found.top_mass is not None
     at = _asked(want, found, b, rows)
@@ -251,7 +257,7 @@ def _take_top(
     found.top_mass[b, heads, places, :count] = torch.where(there, best.values, float("nan"))
 
 
-def _asked(want: Want, found: Found, b: int, rows: slice) -> torch.Tensor:
+def _asked(want: StatRequest, found: AttentionStats, b: int, rows: slice) -> torch.Tensor:
     """Which rows of a tile are among `top_rows`."""
     asked = found.live[b, rows]
     if want.top_rows is not None:
@@ -260,7 +266,7 @@ def _asked(want: Want, found: Found, b: int, rows: slice) -> torch.Tensor:
 
 
 def _take_maps(
-    want: Want, found: Found, flat: torch.Tensor, b: int, heads: slice, rows: slice
+    want: StatRequest, found: AttentionStats, flat: torch.Tensor, b: int, heads: slice, rows: slice
 ) -> None:
     live = found.live[b, rows]
     for place, head in _inside(want.maps, heads):
@@ -268,7 +274,9 @@ def _take_maps(
         found.maps[b, place, rows] = flat[head].masked_fill(~live[:, None], float("nan"))
 
 
-def _mix(want: Want, flat: torch.Tensor, b: int, mixed: torch.Tensor, at: slice) -> torch.Tensor:
+def _mix(
+    want: StatRequest, flat: torch.Tensor, b: int, mixed: torch.Tensor, at: slice
+) -> torch.Tensor:
     """[n, R] attention times `mixed`, summed over heads."""
     if want.hidden is None or not bool(want.hidden[b].any()):
         return flat.sum(dim=0) @ mixed

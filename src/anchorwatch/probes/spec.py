@@ -13,7 +13,15 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from anchorwatch.errors import SpecError
-from anchorwatch.trace.schema import Field, RunShape, counted, field, listed, peak_fields, summary
+from anchorwatch.trace.schema import (
+    Field,
+    RunShape,
+    check_count,
+    check_positions,
+    field,
+    peak_fields,
+    summary,
+)
 
 __all__ = [
     "DEFAULT",
@@ -55,9 +63,9 @@ class Probe:
     def __post_init__(self) -> None:
         for name in ("layers", "steps", "heads", "groups", "hidden"):
             if hasattr(self, name):
-                object.__setattr__(self, name, listed(name, getattr(self, name)))
+                object.__setattr__(self, name, check_positions(name, getattr(self, name)))
         if hasattr(self, "k"):
-            object.__setattr__(self, "k", counted(self.k))
+            object.__setattr__(self, "k", check_count(self.k))
 
     def reads(self, layer: int, step: int) -> bool:
         """Whether it needs this layer's call, to keep it or what comes later."""

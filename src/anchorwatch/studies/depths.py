@@ -42,7 +42,7 @@ def deep(values: np.ndarray) -> np.ndarray:
     return values[:, -(values.shape[1] // 2) :].mean(axis=1)
 
 
-def pooled(quantity: Quantity, half: str = EVERY, steps: np.ndarray | None = None) -> float:
+def pool_layers(quantity: Quantity, half: str = EVERY, steps: np.ndarray | None = None) -> float:
     """A quantity of one trace over some layers and steps, added up before it is divided.
 
     A layer that has nothing to say is no gap in its half; NaN where none has.

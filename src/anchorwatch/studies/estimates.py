@@ -63,7 +63,7 @@ class Estimate:
         cls, values: ArrayLike, unit: str, bounds: tuple[float, float] | None = None
     ) -> Estimate:
         """The mean of one number for each unit; NaN is a unit without one."""
-        every = _checked(values, unit)
+        every = _check_values(values, unit)
         held = every[~np.isnan(every)]
         n, few = len(held), _few(len(held), unit)
         value = float(held.mean()) if n else math.nan
@@ -81,7 +81,7 @@ class Estimate:
         A pseudo-count on either side keeps the error honest where hardly a pair differs; it moves
         the centre of the interval, not the value.
         """
-        gaps = _checked(np.asarray(a, dtype=float) - np.asarray(b, dtype=float), unit)
+        gaps = _check_values(np.asarray(a, dtype=float) - np.asarray(b, dtype=float), unit)
         held = gaps[~np.isnan(gaps)]
         if not np.isin(held, (-1, 0, 1)).all():
             raise SpecError(
@@ -188,7 +188,7 @@ def _few(n: int, unit: str) -> str:
     return "" if n >= needed else f"{n} {unit}{'s' * (n != 1)}, {needed} needed"
 
 
-def _checked(values: ArrayLike, unit: str) -> np.ndarray:
+def _check_values(values: ArrayLike, unit: str) -> np.ndarray:
     if unit not in UNITS:
         raise SpecError(f"no unit is called {unit!r}: expected one of {', '.join(UNITS)}")
     array = np.asarray(values, dtype=float)

@@ -46,7 +46,7 @@ DECIDING = (
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedClaim:
     """One claim after a study: measured and judged, or with what it lacks."""
 
     claim: Claim
@@ -129,16 +129,16 @@ class Judged:
         return _absent(held)
 
 
-def judged(
+def judge_claims(
     claims: Sequence[Claim], evidence: Evidence, lacking: Mapping[str, str]
-) -> tuple[Judged, ...]:
+) -> tuple[JudgedClaim, ...]:
     """Measure all claims that can be, and judge those of each study together."""
     found: dict[str, Finding] = {}
     lost = dict(lacking)
     for claim in claims:
         if claim.id not in lost:
             try:
-                found[claim.id] = _found(claim, evidence)
+                found[claim.id] = _measure_claim(claim, evidence)
             except AnchorwatchError as error:  # what is at hand cannot be measured so: it is said
                 lost[claim.id] = str(error)
     said: dict[str, Verdict] = {}
@@ -147,7 +147,7 @@ def judged(
         each = verdicts([(claim.criteria, found[claim.id]) for claim in mine])
         said |= {claim.id: one for claim, one in zip(mine, each, strict=True)}
     return tuple(
-        Judged(
+        JudgedClaim(
             claim,
             found.get(claim.id),
             said.get(claim.id),
@@ -158,7 +158,7 @@ def judged(
     )
 
 
-def _found(claim: Claim, evidence: Evidence) -> Finding:
+def _measure_claim(claim: Claim, evidence: Evidence) -> Finding:
     """What a claim measured; one that measured nothing lacks it, which is not to be undecided."""
     found = claim.find(evidence)
     estimates = [one.estimate for one in found.measured.values()]
@@ -193,7 +193,7 @@ COLUMNS = (
 class Study:
     """What a study found. `study.claims` is the table, `study.findings` all of it."""
 
-    findings: tuple[Judged, ...]
+    findings: tuple[JudgedClaim, ...]
     about: Mapping[str, Any]
     """The manifest: models, budget, versions, plan."""
     plan: Plan
@@ -211,7 +211,7 @@ class Study:
         whole = {"n": "Int64", "missing": "Int64"}
         return pd.DataFrame(rows, columns=list(COLUMNS)).astype(whole)
 
-    def __getitem__(self, name: str) -> Judged:
+    def __getitem__(self, name: str) -> JudgedClaim:
         """One claim, by its id."""
         for one in self.findings:
             if one.claim.id == name:

@@ -19,7 +19,7 @@ from anchorwatch.models.model import Model
 from anchorwatch.studies import experiments as rows
 from anchorwatch.studies import sets
 from anchorwatch.studies.needs import REGIONAL, Asked, Effect, Need, Rows, Runs
-from anchorwatch.studies.shelf import ROWS, Shelf
+from anchorwatch.studies.shelf import ROWS, EvidenceStore
 from anchorwatch.trace.atomic_io import extent
 from anchorwatch.trace.locks import temporary
 
@@ -39,7 +39,7 @@ class Rates:
     """Kept of one with probes."""
 
 
-def gather(shelf: Shelf, need: Need, role: str, model: Model, said: Said) -> None:
+def gather(shelf: EvidenceStore, need: Need, role: str, model: Model, said: Said) -> None:
     """Make what is not there yet of a need, with the model of a role."""
     if isinstance(need, Runs):
         _each(shelf, need, role, said, lambda at, path: _run(shelf, need, model, at, path))
@@ -55,7 +55,7 @@ def gather(shelf: Shelf, need: Need, role: str, model: Model, said: Said) -> Non
 
 
 def _each(
-    shelf: Shelf, need: Need, role: str, said: Said, make: Callable[[int, Path], None]
+    shelf: EvidenceStore, need: Need, role: str, said: Said, make: Callable[[int, Path], None]
 ) -> None:
     for at in shelf.left(need, role):
         path = shelf.unit(need, role, at)
@@ -67,8 +67,8 @@ def _each(
         said(1)
 
 
-def _run(shelf: Shelf, need: Runs, model: Model, at: int, path: Path) -> None:
-    shown = sets.shown(need.prompts, at)
+def _run(shelf: EvidenceStore, need: Runs, model: Model, at: int, path: Path) -> None:
+    shown = sets.prompt_of(need.prompts, at)
     how = need.how(shelf.budget, model.family.kind)
     with _quiet():  # the manifest keeps what was warned of
         trace = run(
@@ -83,8 +83,8 @@ def _run(shelf: Shelf, need: Runs, model: Model, at: int, path: Path) -> None:
     trace.write(path)
 
 
-def _compare(shelf: Shelf, need: Effect, model: Model, at: int, path: Path) -> None:
-    shown = sets.shown(need.prompts, at)
+def _compare(shelf: EvidenceStore, need: Effect, model: Model, at: int, path: Path) -> None:
+    shown = sets.prompt_of(need.prompts, at)
     with _quiet() as told:
         found = effect(
             model,
@@ -105,12 +105,12 @@ def _compare(shelf: Shelf, need: Effect, model: Model, at: int, path: Path) -> N
     shelf.keep(path, record)
 
 
-def _row(shelf: Shelf, need: Rows, model: Model, at: int, path: Path) -> None:
+def _row(shelf: EvidenceStore, need: Rows, model: Model, at: int, path: Path) -> None:
     made = rows.ROWS[need.name](model, at, dict(need.options))
     shelf.keep(path, {"rows": [{"unit": at} | dict(one) for one in made]})
 
 
-def _ask(shelf: Shelf, need: Asked, role: str, model: Model) -> None:
+def _ask(shelf: EvidenceStore, need: Asked, role: str, model: Model) -> None:
     """Cells are kept line by line under `cells`, where other needs find them too."""
     how = need.how(shelf.budget, model.family.kind)
     cells = shelf.folder / "cells"
@@ -129,31 +129,31 @@ def _ask(shelf: Shelf, need: Asked, role: str, model: Model) -> None:
     shelf.keep(shelf.place(need, role) / ROWS, record)
 
 
-def calibrated(shelf: Shelf, role: str, model: Model) -> Rates:
+def calibrate(shelf: EvidenceStore, role: str, model: Model) -> Rates:
     """Seconds and bytes of a pass, measured once for each model and kept."""
     budget = shelf.budget
     name = f"{shelf.hand.models[role].weights[:16]}-{budget.length}.json"
     path = shelf.folder / "rates" / name
-    if (kept := _kept(shelf, path)) is not None:
+    if (kept := _read_rates(shelf, path)) is not None:
         return kept
-    shown, passes = sets.shown("asked", 0), min(4, budget.steps)
+    shown, passes = sets.prompt_of("asked", 0), min(4, budget.steps)
     how: Decoding = LowConfidence(budget.length, passes)
     if model.family.kind == "arm":
         how = LeftToRight(passes, cache=False, stop=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     run(model, shown.text, how, probes=())  # the first pass of a model is slower than the others
-    _, plain = _timed(lambda: run(model, shown.text, how, probes=()))
+    _, plain = _time_call(lambda: run(model, shown.text, how, probes=()))
     parts = dict(shown.regions)
-    trace, watched = _timed(lambda: run(model, shown.text, how, regions=parts, probes=REGIONAL))
+    trace, watched = _time_call(lambda: run(model, shown.text, how, regions=parts, probes=REGIONAL))
     with temporary(path, folder=True) as folder:
-        written, wrote = _timed(lambda: trace.write(folder / "rates.trace"))
+        written, wrote = _time_call(lambda: trace.write(folder / "rates.trace"))
         size = extent(written)[1]
     rates = Rates((watched + wrote) / passes, plain / passes, size / passes)
     shelf.keep(path, asdict(rates))
     return rates
 
 
-def _kept(shelf: Shelf, path: Path) -> Rates | None:
+def _read_rates(shelf: EvidenceStore, path: Path) -> Rates | None:
     """None where nothing was measured yet, or what was kept is damaged: both cost seconds."""
     try:
         return Rates(**{name: float(value) for name, value in shelf.opened(path).items()})
@@ -161,7 +161,7 @@ def _kept(shelf: Shelf, path: Path) -> Rates | None:
         return None
 
 
-def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
+def _time_call(call: Callable[[], Any]) -> tuple[Any, float]:
     begun = time.perf_counter()
     return call(), time.perf_counter() - begun
 

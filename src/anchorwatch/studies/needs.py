@@ -34,7 +34,7 @@ REGIONAL: tuple[Probe, ...] = (*PLAIN, region_flow(), commit_regions())
 
 
 @dataclass(frozen=True)
-class Holding:
+class ModelIdentity:
     """What is known of the model in a role before anything is run."""
 
     source: str
@@ -54,10 +54,10 @@ class Holding:
 
 
 @dataclass(frozen=True)
-class AtHand:
+class Available:
     """What a study has: models by role, and the columns and seeds of each arm of the variants."""
 
-    models: Mapping[str, Holding]
+    models: Mapping[str, ModelIdentity]
     columns: tuple[str, ...] = ()
     arms: Mapping[str, int] | None = None
     """How many seeds each arm has; None where there is no table."""
@@ -92,7 +92,7 @@ class Need:
         """Pieces that are made and kept one after another, for each role."""
         return 1
 
-    def lacks(self, hand: AtHand) -> str:
+    def lacks(self, hand: Available) -> str:
         """What is missing, in words; empty where nothing is."""
         for role in self.roles:
             if role not in hand.models:
@@ -133,7 +133,7 @@ class Runs(Need):
     """None: REGIONAL where the prompts have regions, else PLAIN."""
 
     def __post_init__(self) -> None:
-        _known(self.roles, self.prompts)
+        _check_roles(self.roles, self.prompts)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ class Runs(Need):
 
     def __str__(self) -> str:
         edits = "".join(f", {edit!r}" for edit in self.edits)
-        return f"runs of {self.role}, {self.prompts}{_decoded(self.decoding)}{edits}"
+        return f"runs of {self.role}, {self.prompts}{_describe_decoding(self.decoding)}{edits}"
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Effect(Need):
     decoding: Decoding | None = None
 
     def __post_init__(self) -> None:
-        _known(self.roles, self.prompts)
+        _check_roles(self.roles, self.prompts)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -197,7 +197,7 @@ class Effect(Need):
     def __str__(self) -> str:
         edits = ", ".join(map(repr, self.edit))
         doses = f", k = {', '.join(map(str, self.doses))}" if self.doses else ""
-        where = f"{self.role}, {self.prompts}{_decoded(self.decoding)}"
+        where = f"{self.role}, {self.prompts}{_describe_decoding(self.decoding)}"
         return f"effect of {edits}{doses} on {where}"
 
 
@@ -218,7 +218,7 @@ class Asked(Need):
     """Of an answer, where masks are filled; None: two commits a step."""
 
     def __post_init__(self) -> None:
-        _known(self.roles)
+        _check_roles(self.roles)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -258,7 +258,7 @@ class Seeds(Need):
     columns: tuple[str, ...]
     arms: tuple[str, ...] = ("vanilla", "sink")
 
-    def lacks(self, hand: AtHand) -> str:
+    def lacks(self, hand: Available) -> str:
         if hand.arms is None:
             return "the table of variants (`make variants`, or --variants)"
         if lost := [name for name in self.columns if name not in hand.columns]:
@@ -283,7 +283,7 @@ class Cards(Need):
     def roles(self) -> tuple[str, ...]:
         return self.of
 
-    def lacks(self, hand: AtHand) -> str:
+    def lacks(self, hand: Available) -> str:
         said = super().lacks(hand)
         bare = [role for role in self.of if role not in hand.cards]
         return said or (f"a card of {hand.models[bare[0]].source}" if bare else "")
@@ -318,7 +318,7 @@ class Rows(Need):
         return f"{self.name} of {self.role}"
 
 
-def _known(roles: Sequence[str], prompts: str | None = None) -> None:
+def _check_roles(roles: Sequence[str], prompts: str | None = None) -> None:
     """Refuse a role or a set that nobody can give."""
     if lost := [role for role in roles if role not in ROLES]:
         raise SpecError(f"no role is called {lost[0]!r}: expected one of {', '.join(ROLES)}")
@@ -326,7 +326,7 @@ def _known(roles: Sequence[str], prompts: str | None = None) -> None:
         raise SpecError(f"no set of prompts is called {prompts!r}: expected {', '.join(SETS)}")
 
 
-def _decoded(decoding: Decoding | None) -> str:
+def _describe_decoding(decoding: Decoding | None) -> str:
     return "" if decoding is None else f", {decoding}"
 
 

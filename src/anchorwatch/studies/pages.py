@@ -6,19 +6,19 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from anchorwatch.studies.report.sentences import (
+    describe_target,
     level,
     methods,
     over,
     power,
     reason,
     summary,
-    wanted,
 )
 from anchorwatch.trace.escape import one_line
 
 if TYPE_CHECKING:
     from anchorwatch.studies.claim import Criterion
-    from anchorwatch.studies.findings import Judged, Study
+    from anchorwatch.studies.findings import JudgedClaim, Study
 
 
 def page(study: Study) -> str:
@@ -36,16 +36,16 @@ def page(study: Study) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _line(one: Judged) -> str:
+def _line(one: JudgedClaim) -> str:
     cells = [one.claim.id, one.says, "", "", "", "", _cell(one.claim.reported)]
     if (binding := one.binding) is not None:
         row = one.criterion_row(binding)
         cells[2:4] = [number(row["effect"]), _interval(row)]
-        cells[4:6] = [wanted(binding), over(row, one.claim.unit)]
+        cells[4:6] = [describe_target(binding), over(row, one.claim.unit)]
     return f"| {' | '.join(cells)} |"
 
 
-def _part(one: Judged) -> list[str]:
+def _part(one: JudgedClaim) -> list[str]:
     claim = one.claim
     lines = [f"## {claim.id}: {one.says}", "", claim.sentence, ""]
     lines += [f"Source: {claim.source}. Reported: {claim.reported}.", ""]
@@ -70,11 +70,13 @@ def _part(one: Judged) -> list[str]:
     return lines
 
 
-def _sentence(one: Judged, criterion: Criterion) -> str:
+def _sentence(one: JudgedClaim, criterion: Criterion) -> str:
     row = one.criterion_row(criterion)
     at = "" if math.isnan(row["low"]) else f" at {level(row['level'])}"
     says = f"- {row['statistic']}: {number(row['effect'])}, interval {_interval(row)}{at}, "
-    says += f"n = {over(row, one.claim.unit)}; to be {wanted(criterion)} ({row['reason']})."
+    says += (
+        f"n = {over(row, one.claim.unit)}; to be {describe_target(criterion)} ({row['reason']})."
+    )
     for name in ("null", "control"):
         if not math.isnan(row[name]):
             says += f" {name.capitalize()}: {number(row[name])} ({row[f'{name}_is']})."

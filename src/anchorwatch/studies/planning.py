@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from anchorwatch.studies.claim import Claim
 from anchorwatch.studies.needs import Need
-from anchorwatch.studies.shelf import Shelf
+from anchorwatch.studies.shelf import EvidenceStore
 
 
 class Costs(Protocol):
@@ -113,7 +113,7 @@ def _claims(count: int) -> str:
     return f"{count} claim{'s' * (count != 1)}"
 
 
-def planned(claims: Sequence[Claim], shelf: Shelf, rates: Mapping[str, Costs]) -> Plan:
+def plan_study(claims: Sequence[Claim], shelf: EvidenceStore, rates: Mapping[str, Costs]) -> Plan:
     """Every need of these claims once, and what is left to make of it."""
     lacking = {claim.id: said for claim in claims if (said := lacks(claim, shelf))}
     able = [claim for claim in claims if claim.id not in lacking]
@@ -130,7 +130,7 @@ def planned(claims: Sequence[Claim], shelf: Shelf, rates: Mapping[str, Costs]) -
     return Plan(tuple(pieces), lacking, tuple(claim.id for claim in able))
 
 
-def lacks(claim: Claim, shelf: Shelf) -> str:
+def lacks(claim: Claim, shelf: EvidenceStore) -> str:
     """What keeps a claim from being run; empty where nothing does."""
     if not claim.written:
         return claim.lacks
@@ -138,7 +138,9 @@ def lacks(claim: Claim, shelf: Shelf) -> str:
     return "; ".join(dict.fromkeys(said for said in found if said))
 
 
-def _piece(need: Need, role: str, shelf: Shelf, costs: Costs, claims: tuple[str, ...]) -> Piece:
+def _piece(
+    need: Need, role: str, shelf: EvidenceStore, costs: Costs, claims: tuple[str, ...]
+) -> Piece:
     units, left = need.units(shelf.budget), len(shelf.left(need, role))
     cost = need.cost(shelf.budget, shelf.hand.models[role].kind)
     share = left / units

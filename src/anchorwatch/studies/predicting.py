@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anchorwatch.metrics.reading import need
+from anchorwatch.metrics.reading import require_field
 from anchorwatch.metrics.sink_rules import gu
 from anchorwatch.trace.trace import Trace
 
@@ -37,7 +37,7 @@ def pair_sinks(trace: Trace) -> np.ndarray:
     order = order[np.argsort(trace.committed_at[order], kind="stable")]
     order = order[: len(order) // 2 * 2]
     keys, mass = (
-        need(trace, f"commit_top_{name}").values[:, :, order].astype(kind)
+        require_field(trace, f"commit_top_{name}").values[:, :, order].astype(kind)
         for name, kind in (("key", np.int64), ("mass", np.float64))
     )
     sink = (mass > gu().eps) & (keys >= 0)

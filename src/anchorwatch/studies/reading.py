@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anchorwatch.evaluation.prompts import PLAIN, extracted, until_end
+from anchorwatch.evaluation.prompts import PLAIN, extract_answer, until_end
 from anchorwatch.evaluation.scores import containment
 from anchorwatch.evaluation.synthetic import Item
 from anchorwatch.metrics.looks import looks_of
@@ -70,4 +70,4 @@ def right(trace: Trace, item: Item) -> float:
     """Whether what was written holds the answer, as an evaluation would say."""
     model = trace.manifest["model"]
     ids = until_end(trace.own[trace.answer].tolist(), model.get("end_ids", ()), model["mask_id"])
-    return containment(extracted(trace.spell(ids), PLAIN), item.answers)
+    return containment(extract_answer(trace.spell(ids), PLAIN), item.answers)

@@ -28,12 +28,12 @@ from anchorwatch.models.model import Model
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.budget import budget as named_budget
 from anchorwatch.studies.claim import Claim, Evidence
-from anchorwatch.studies.findings import Study, judged
-from anchorwatch.studies.gathering import Rates, calibrated, gather
-from anchorwatch.studies.needs import KINDS, PARTS, ROLES, AtHand, Holding, Need
+from anchorwatch.studies.findings import Study, judge_claims
+from anchorwatch.studies.gathering import Rates, calibrate, gather
+from anchorwatch.studies.needs import KINDS, PARTS, ROLES, Available, ModelIdentity, Need
 from anchorwatch.studies.papers import claims as named_claims
-from anchorwatch.studies.planning import Plan, planned
-from anchorwatch.studies.shelf import Shelf
+from anchorwatch.studies.planning import Plan, plan_study
+from anchorwatch.studies.shelf import EvidenceStore
 from anchorwatch.trace.atomic_io import place, refuse_inside_trace
 from anchorwatch.trace.locks import Lock
 from anchorwatch.trace.model_identity import identity_digest
@@ -88,7 +88,7 @@ def study(
         failed = task.gather(plan)
         evidence = Evidence(task.shelf.load)
         lost = dict(plan.lacking) | task.lost(failed)
-        each = judged(task.claims, evidence, lost)
+        each = judge_claims(task.claims, evidence, lost)
         found = Study(each, task.about(plan) | _took(begun), plan, evidence)
         found.save(task.out)
     return found
@@ -136,10 +136,10 @@ def _roles(claims: Sequence[Claim], sources: Sequence[str | None]) -> dict[str, 
     if named:
         return named
     needed = {role for claim in claims for need in claim.needs for role in need.roles}
-    return {role: name for role, name in DEFAULTS.items() if role in needed and _shipped(name)}
+    return {role: name for role, name in DEFAULTS.items() if role in needed and _is_shipped(name)}
 
 
-def _shipped(name: str) -> bool:
+def _is_shipped(name: str) -> bool:
     try:
         lab.folder_of(name)
     except ModelError:
@@ -166,15 +166,15 @@ def _begun(
     holdings = {}
     for role in roles:
         loaded = task.model(role)
-        holdings[role] = _holding(role, loaded)
+        holdings[role] = _identify_model(role, loaded)
     cards = {role: lab.folder_of(source) for role, source in roles.items() if source in lab.NAMES}
-    hand = AtHand(
+    hand = Available(
         holdings,
         () if table is None else tuple(table.columns),
         None if table is None else {str(k): int(v) for k, v in table["arm"].value_counts().items()},
         tuple(cards),
     )
-    task.shelf = Shelf(folder / EVIDENCE, much, hand, table, cards)
+    task.shelf = EvidenceStore(folder / EVIDENCE, much, hand, table, cards)
     return task
 
 
@@ -197,7 +197,7 @@ def _said_of(table: pd.DataFrame | None, path: str | Path | None) -> dict[str, s
     return {"source": source, "sha256": hashlib.sha256(spelled).hexdigest()}
 
 
-def _holding(role: str, model: Model) -> Holding:
+def _identify_model(role: str, model: Model) -> ModelIdentity:
     """What is known of a model, once it was proved to be what its role says."""
     kind, parts = model.family.kind, tuple(part.as_dict()["name"] for part in model.parts)
     says, option = ROLES[role]
@@ -208,7 +208,7 @@ def _holding(role: str, model: Model) -> Holding:
             f"such as {DEFAULTS[role]}"
         )
     said = model.describe()
-    return Holding(
+    return ModelIdentity(
         source=model.source,
         kind=kind,
         weights=said["weights"],
@@ -232,7 +232,7 @@ class _Task:
     sources: dict[str, str]
     table: dict[str, str] | None
     """Which table of training seeds."""
-    shelf: Shelf = field(init=False)
+    shelf: EvidenceStore = field(init=False)
     _held: tuple[str, Model] | None = None
     """The role and model in memory."""
 
@@ -264,8 +264,8 @@ class _Task:
         rates: dict[str, Rates] = {}
         for role in self.sources:
             if role in needed:
-                rates[role] = calibrated(self.shelf, role, self.model(role))
-        return planned(self.claims, self.shelf, rates)
+                rates[role] = calibrate(self.shelf, role, self.model(role))
+        return plan_study(self.claims, self.shelf, rates)
 
     def gather(self, plan: Plan) -> dict[Need, str]:
         """Make all that is left, model by model; needs that could not be made, and why."""

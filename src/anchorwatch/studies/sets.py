@@ -22,35 +22,39 @@ TEMPLATE = ("Passage:", "Question:", "Answer:")
 
 
 @dataclass(frozen=True)
-class Shown:
+class StudyPrompt:
     """A prompt and its named parts, in characters."""
 
     text: str
     regions: Mapping[str, tuple[int, int]]
 
 
-def _asked(index: int) -> Shown:
+def _question_prompt(index: int) -> StudyPrompt:
     """A question with its passage and two others, a random and a hard one."""
     item = ASKED[index]
-    return Shown(item.prompt(), item.regions())
+    return StudyPrompt(item.prompt(), item.regions())
 
 
-def _alone(index: int) -> Shown:
+def _alone(index: int) -> StudyPrompt:
     """The same question without any passage."""
     item = World("held-out", seed=SEED)[index].keeping()
-    return Shown(item.prompt(), item.regions())
+    return StudyPrompt(item.prompt(), item.regions())
 
 
-def _told(index: int) -> Shown:
+def _passage_prompt(index: int) -> StudyPrompt:
     """Passages and no question: the run goes on with the text."""
     item = World("held-out", seed=SEED + 1, distractors=Distractors(random=2))[index]
-    return Shown(" ".join(passage.text for passage in item.passages), {})
+    return StudyPrompt(" ".join(passage.text for passage in item.passages), {})
 
 
-SETS: Mapping[str, Callable[[int], Shown]] = {"asked": _asked, "alone": _alone, "told": _told}
+SETS: Mapping[str, Callable[[int], StudyPrompt]] = {
+    "asked": _question_prompt,
+    "alone": _alone,
+    "told": _passage_prompt,
+}
 
 
-def shown(name: str, index: int) -> Shown:
+def prompt_of(name: str, index: int) -> StudyPrompt:
     """Prompt `index` of a set."""
     if name not in SETS:
         raise SpecError(f"no set of prompts is called {name!r}: expected one of {', '.join(SETS)}")

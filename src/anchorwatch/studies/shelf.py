@@ -23,24 +23,24 @@ import pandas as pd
 
 from anchorwatch import __version__
 from anchorwatch.errors import AnchorwatchWarning, EvidenceError, TraceError
-from anchorwatch.evaluation.results import made
+from anchorwatch.evaluation.results import build_results
 from anchorwatch.models.zoo.cards import read as read_card
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.evidence import Answered, Compared, Traced
-from anchorwatch.studies.needs import Asked, AtHand, Cards, Effect, Need, Rows, Runs, Seeds
-from anchorwatch.trace.atomic_io import damage, replace_file, sealed, unsealed
+from anchorwatch.studies.needs import Asked, Available, Cards, Effect, Need, Rows, Runs, Seeds
+from anchorwatch.trace.atomic_io import damage, read_sealed, replace_file, seal
 from anchorwatch.trace.trace import Trace, read
 
 ROWS = "rows.json"
 
 
 @dataclass(frozen=True, eq=False)
-class Shelf:
+class EvidenceStore:
     """The evidence of one study: what it is made with, and where it lies."""
 
     folder: Path
     budget: Budget
-    hand: AtHand
+    hand: Available
     variants: pd.DataFrame | None = None
     card_folders: Mapping[str, Path] | None = None
 
@@ -84,7 +84,7 @@ class Shelf:
     def mend(self, need: Need, role: str) -> None:
         """Set damaged units aside, so that they are made again; each is warned of."""
         for path in self._kept(need, role):
-            if said := _damaged(path):
+            if said := _describe_damage(path):
                 aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:8]}")
                 path.rename(aside)
                 warnings.warn(
@@ -107,12 +107,12 @@ class Shelf:
     def keep(self, path: Path, record: Mapping[str, Any]) -> None:
         """Write a sealed file, whole or not at all; NaN is kept as null."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, sealed(_absent(record)))
+        replace_file(path, seal(_absent(record)))
 
     def opened(self, path: Path) -> dict[str, Any]:
         """What was kept; damage is named."""
         try:
-            return unsealed(path)
+            return read_sealed(path)
         except (OSError, ValueError) as error:
             raise TraceError(f"{path} is damaged ({error}): remove it, and run again") from None
 
@@ -176,7 +176,7 @@ class Shelf:
             record = self.opened(self.place(need, role) / ROWS)
             rows += [row | {"role": role} for row in record["rows"]]
             manifests |= record["manifests"]
-        return Answered(made(_numbers(rows), manifests, {}))
+        return Answered(build_results(_numbers(rows), manifests, {}))
 
 
 def _run(path: Path) -> Trace:
@@ -187,12 +187,12 @@ def _run(path: Path) -> Trace:
         raise TraceError(f"{error}; or remove {path}, and run again") from None
 
 
-def _damaged(path: Path) -> str:
+def _describe_damage(path: Path) -> str:
     """What is wrong with a unit; empty where nothing is."""
     if path.suffix == ".trace":
         return "".join(damage(path)[:1])
     try:
-        unsealed(path)
+        read_sealed(path)
     except (OSError, ValueError) as error:
         return str(error)
     return ""

@@ -52,17 +52,19 @@ def damage(path: str | Path, *, additions: bool = True) -> list[str]:
     Without `additions`, files that are not in the record are left to their owner.
     """
     folder = place(path)
-    if said := absent(folder) or unfinished(folder):
+    if said := absent(folder) or describe_unfinished(folder):
         return [said]
     if not os.path.lexists(folder / COMMIT):
         return [f"{COMMIT} is missing: the trace was never finished, or not copied whole"]
     try:
-        return list(differing(folder, additions=additions).values())
+        return list(changed_files(folder, additions=additions).values())
     except UNREADABLE as error:
         return [f"{COMMIT} is damaged, nothing can be checked: {error}"]
 
 
-def differing(folder: Path, *, additions: bool = True, subfolders: bool = True) -> dict[str, str]:
+def changed_files(
+    folder: Path, *, additions: bool = True, subfolders: bool = True
+) -> dict[str, str]:
     """Files that are not as the commit record says, each with a sentence; needs a sound record.
 
     Without `subfolders` only the files of the folder itself are looked at.
@@ -70,21 +72,24 @@ def differing(folder: Path, *, additions: bool = True, subfolders: bool = True) 
     found = _files(folder)
     if found.pop(COMMIT, 0) < 0:
         raise ValueError(_odd(folder, COMMIT))
-    files = unsealed(folder / COMMIT)["files"]
+    files = read_sealed(folder / COMMIT)["files"]
     recorded = {name: (file["bytes"], file["sha256"]) for name, file in files.items()}
     if not subfolders:
         recorded = {name: held for name, held in recorded.items() if "/" not in name}
         found = {name: size for name, size in found.items() if "/" not in name}
     both = sorted(found.keys() & recorded.keys())
     with ThreadPoolExecutor(_THREADS) as pool:
-        changed = pool.map(lambda name: _changed(folder, name, found[name], recorded[name]), both)
+        changed = pool.map(
+            lambda name: _describe_change(folder, name, found[name], recorded[name]), both
+        )
         missing = recorded.keys() - found.keys()
         added = found.keys() - recorded.keys() if additions else set()
         return {
-            **{name: f"{_shown(name)} is missing" for name in sorted(missing)},
+            **{name: f"{_printable_name(name)} is missing" for name in sorted(missing)},
             **{name: said for name, said in zip(both, changed, strict=True) if said},
             **{
-                name: f"{_shown(name)} is not in the commit record: it was added later, remove it"
+                name: f"{_printable_name(name)} is not in the commit record: it was added later, "
+                "remove it"
                 for name in sorted(added)
             },
         }
@@ -103,7 +108,11 @@ def absent(path: Path) -> str | None:
     if path.exists():
         return f"{path} is a file and cannot be read as a trace: a trace is a folder"
     partial = partial_of(path)
-    said = unfinished(partial) if partial.exists() else f"`anchorwatch run ... -o {path}` makes one"
+    said = (
+        describe_unfinished(partial)
+        if partial.exists()
+        else f"`anchorwatch run ... -o {path}` makes one"
+    )
     return f"there is no trace at {path}: {said}"
 
 
@@ -112,7 +121,7 @@ def is_no_trace(path: Path) -> bool:
     return not any(os.path.lexists(path / name) for name in ("zarr.json", COMMIT, "canvas"))
 
 
-def unfinished(path: Path) -> str | None:
+def describe_unfinished(path: Path) -> str | None:
     """What to say of a folder that is no trace yet, by its name."""
     if path.name.endswith(PARTIAL):
         return f"{path} is an unfinished run: continue it with aw.run(..., resume={str(path)!r})"
@@ -136,7 +145,7 @@ def finished_of(path: Path) -> Path:
 
 
 @contextmanager
-def staged(target: Path) -> Iterator[Path]:
+def stage_folder(target: Path) -> Iterator[Path]:
     """A temporary sibling that becomes `target` when all goes well and vanishes otherwise."""
     refuse_existing(target)
     refuse_inside_trace(target)
@@ -195,8 +204,10 @@ def commit(folder: Path) -> None:
     """Force every file to disk and write the record of them."""
     names = sorted(_files(folder).keys() - {COMMIT})
     with ThreadPoolExecutor(_THREADS) as pool:
-        files = dict(zip(names, pool.map(lambda name: _settled(folder / name), names), strict=True))
-    put_file(folder / COMMIT, sealed({"files": files}))
+        files = dict(
+            zip(names, pool.map(lambda name: _read_record(folder / name), names), strict=True)
+        )
+    put_file(folder / COMMIT, seal({"files": files}))
     sync_tree(folder)
 
 
@@ -236,18 +247,18 @@ def sync_tree(folder: Path) -> None:
         sync_folder(Path(root))
 
 
-def sealed(record: Mapping[str, Any]) -> bytes:
+def seal(record: Mapping[str, Any]) -> bytes:
     """Canonical JSON that holds its own digest."""
     digest = hashlib.sha256(_canonical(plain(record))).hexdigest()
     return _canonical({**plain(record), "digest": digest})
 
 
-def unsealed(path: Path) -> dict[str, Any]:
+def read_sealed(path: Path) -> dict[str, Any]:
     """The record of a sealed file, or ValueError."""
     raw = read_plain(path, most=LIMIT_JSON_BYTES)
     record = _object(path, raw)
     record.pop("digest", None)
-    if sealed(record) != raw:
+    if seal(record) != raw:
         raise ValueError(f"{path.name} does not agree with its own digest")
     return record
 
@@ -291,7 +302,7 @@ def _object(path: Path, raw: bytes) -> dict[str, Any]:
     return record
 
 
-def packed(arrays: Mapping[str, np.ndarray]) -> memoryview:
+def pack_arrays(arrays: Mapping[str, np.ndarray]) -> memoryview:
     """An .npz, without pickle, whose zip comment is the digest of all before it."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -304,7 +315,7 @@ def packed(arrays: Mapping[str, np.ndarray]) -> memoryview:
     return whole
 
 
-def unpacked(path: Path) -> dict[str, np.ndarray] | None:
+def unpack_arrays(path: Path) -> dict[str, np.ndarray] | None:
     """The arrays of a packed file, or None if it is torn."""
     raw = read_plain(path, most=LIMIT_STATE_BYTES)
     if hashlib.sha256(raw[:-64]).hexdigest().encode() != raw[-64:]:
@@ -324,7 +335,7 @@ def newest_state(folder: Path) -> tuple[int, dict[str, np.ndarray]]:
         if (match := re.fullmatch(r"state-(\d{1,9})\.npz", path.name))
     }
     for steps in sorted(states, reverse=True):
-        if (arrays := unpacked(states[steps])) is not None:
+        if (arrays := unpack_arrays(states[steps])) is not None:
             return steps, arrays
     return 0, {}
 
@@ -367,10 +378,12 @@ def refuse_odd_files(folder: Path, without: Collection[str] = ()) -> None:
 def _odd(folder: Path, name: str) -> str:
     kind = odd_kind(folder / name, links=False)
     both = "a link or a folder"
-    return f"{_shown(name)} is {both if kind in ('a link', 'a folder') else kind}, not a file"
+    return (
+        f"{_printable_name(name)} is {both if kind in ('a link', 'a folder') else kind}, not a file"
+    )
 
 
-def _settled(path: Path) -> dict[str, Any]:
+def _read_record(path: Path) -> dict[str, Any]:
     with path.open("rb") as handle:
         digest = hashlib.file_digest(handle, "sha256").hexdigest()
         size = handle.tell()
@@ -378,19 +391,21 @@ def _settled(path: Path) -> dict[str, Any]:
     return {"bytes": size, "sha256": digest}
 
 
-def _changed(folder: Path, name: str, size: int, recorded: tuple[int, str]) -> str | None:
+def _describe_change(folder: Path, name: str, size: int, recorded: tuple[int, str]) -> str | None:
     if size < 0:
         return _odd(folder, name)
     if size != recorded[0]:
         what = "cut short" if size < recorded[0] else "made longer"
-        return f"{_shown(name)} was {what}: {size} bytes instead of {recorded[0]}"
+        return f"{_printable_name(name)} was {what}: {size} bytes instead of {recorded[0]}"
     try:
         with open_plain(folder / name, links=False) as handle:
             digest = hashlib.file_digest(handle, "sha256").hexdigest()
     except OSError as error:
-        return f"{_shown(name)} cannot be read: {error.strerror or error}"
-    return None if digest == recorded[1] else f"{_shown(name)} was changed: another SHA-256"
+        return f"{_printable_name(name)} cannot be read: {error.strerror or error}"
+    return (
+        None if digest == recorded[1] else f"{_printable_name(name)} was changed: another SHA-256"
+    )
 
 
-def _shown(name: str) -> str:
+def _printable_name(name: str) -> str:
     return name if name.isprintable() else ascii(name)

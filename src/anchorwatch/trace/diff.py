@@ -44,7 +44,7 @@ def diff(one: Trace, two: Trace) -> Difference:
     """
     _comparable(checked_trace(one), checked_trace(two))
     steps = max(one.num_steps, two.num_steps)
-    a, b = _stretched(one.canvas, steps), _stretched(two.canvas, steps)
+    a, b = _extend_canvas(one.canvas, steps), _extend_canvas(two.canvas, steps)
     apart = a != b
     if not apart.any():
         return Difference(None, None, None, 0)
@@ -75,7 +75,7 @@ def _comparable(one: Trace, two: Trace) -> None:
         )
 
 
-def _stretched(canvas: np.ndarray, steps: int) -> np.ndarray:
+def _extend_canvas(canvas: np.ndarray, steps: int) -> np.ndarray:
     """A run that stopped earlier stays as it was."""
     rest = np.repeat(canvas[-1:], steps + 1 - len(canvas), axis=0)
     return np.concatenate([canvas, rest])

@@ -112,7 +112,7 @@ def _holds(name: str, span: Span, prompt: Any, model: Any, given: np.ndarray) ->
     if isinstance(span, range):
         return np.isin(given, np.array(span, dtype=np.int64))
     if isinstance(prompt, str):
-        begin, end = _found(name, span, prompt) if isinstance(span, str) else span
+        begin, end = _find_words(name, span, prompt) if isinstance(span, str) else span
         starts = _starts(prompt, model)
         return (starts >= begin) & (starts < end)
     if isinstance(span, str) or (prompt is not None and isinstance(prompt[0], Mapping)):
@@ -123,7 +123,7 @@ def _holds(name: str, span: Span, prompt: Any, model: Any, given: np.ndarray) ->
     return (given >= span[0]) & (given < span[1])
 
 
-def _found(name: str, words: str, text: str) -> tuple[int, int]:
+def _find_words(name: str, words: str, text: str) -> tuple[int, int]:
     times = sum(text.startswith(words, at) for at in range(len(text)))
     if times != 1:
         way = "give more words, or (begin, end)" if times else "give words that are in it"

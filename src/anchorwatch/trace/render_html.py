@@ -28,7 +28,7 @@ _STYLE = """
 """
 
 
-def chosen(frames: int) -> list[int]:
+def choose_frames(frames: int) -> list[int]:
     """Which frames a strip shows: all of them, or so many evenly, first and last among them."""
     count = min(frames, MOST_FRAMES)
     return sorted({round(i * (frames - 1) / max(count - 1, 1)) for i in range(count)})

@@ -54,7 +54,7 @@ def show(
 
 def frame(trace: Trace, index: int) -> RenderableType:
     """The canvas before step `index`; the last one is the result. Negative counts from the end."""
-    index = _checked(trace, index)
+    index = _check_frame(trace, index)
     done = f"{trace.progress[index]:.0%} written"
     header = Text(f"frame {index} of {len(trace.canvas) - 1}, {done}", style="dim")
     return Group(header, _Canvas(trace, index, range(trace.canvas.shape[1])), _Legend())
@@ -91,7 +91,7 @@ def frames_json(trace: Trace, step: int | None = None) -> list[dict[str, Any]]:
     for i in np.unique(canvas[canvas != MISSING]).tolist():
         raw = {"bytes": split[str(i)]} if str(i) in split else {}
         tokens[i] = {"id": i, "text": trace.token(i)} | raw
-    frames = range(len(canvas)) if step is None else [_checked(trace, step)]
+    frames = range(len(canvas)) if step is None else [_check_frame(trace, step)]
     return [
         {
             "frame": index,
@@ -124,7 +124,7 @@ class _Canvas:
             if kind == MASKED:
                 line.append(mask * len(text), style=STYLES[kind])
             elif kind == FRESH:
-                for part, style in _between(before, visible(text), after):
+                for part, style in _mark_fresh(before, visible(text), after):
                     line.append(part, style=style)
             else:
                 line.append(visible(text), style=STYLES[kind])
@@ -163,7 +163,7 @@ def _marks(console: Console, options: ConsoleOptions) -> tuple[str, str, str]:
     return (mask, "", "") if coloured else (mask, before, after)
 
 
-def _between(before: str, text: str, after: str) -> list[tuple[str, str]]:
+def _mark_fresh(before: str, text: str, after: str) -> list[tuple[str, str]]:
     """(part, style): space around the text stays outside of the marks."""
     fresh, inner = STYLES[FRESH], text.strip()
     if not before or not inner:
@@ -172,7 +172,7 @@ def _between(before: str, text: str, after: str) -> list[tuple[str, str]]:
     return [(lead, ""), (f"{before}{inner}{after}", fresh), (rest, "")]
 
 
-def _checked(trace: Trace, index: int) -> int:
+def _check_frame(trace: Trace, index: int) -> int:
     frames = len(trace.canvas)
     if not -frames <= index < frames:
         raise SpecError(f"step {index} is not in the trace: it has frames 0 to {frames - 1}")

@@ -100,7 +100,7 @@ def peak_fields(shape: RunShape) -> Iterator[Field]:
     yield field("peak_received", dims, "float32", unit, "what they receive", shape)
 
 
-def listed(name: str, value: Any) -> Any:
+def check_positions(name: str, value: Any) -> Any:
     """Names or places as a tuple; places are whole numbers, each once."""
     if value is None:
         return value
@@ -117,7 +117,7 @@ def listed(name: str, value: Any) -> Any:
     return held
 
 
-def counted(value: Any) -> int:
+def check_count(value: Any) -> int:
     """How many to keep."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
         raise SpecError(f"k={value!r} is not a whole number of at least 1")

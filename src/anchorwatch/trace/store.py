@@ -33,7 +33,7 @@ from anchorwatch.trace.input_files import odd_kind
 from anchorwatch.trace.locks import Lock
 from anchorwatch.trace.validate import left_out
 
-__all__ = ["BLOCK_STEPS", "Partial", "Spec", "damage", "extent", "opened", "write"]
+__all__ = ["BLOCK_STEPS", "Partial", "Spec", "damage", "extent", "open_store", "write"]
 
 SCHEMA = "anchorwatch/trace"
 SCHEMA_VERSION = 1
@@ -73,13 +73,13 @@ def write(path: str | Path, dataset: xr.Dataset) -> Path:
     its `encoding`, if there is one.
     """
     target = commits.place(path)
-    with commits.staged(target) as folder, _settling():
+    with commits.stage_folder(target) as folder, _wait_for_writes():
         _fill(zarr.create_group(LocalStore(folder), zarr_format=3), dataset)
         commits.commit(folder)
     return target
 
 
-def opened(
+def open_store(
     path: str | Path, *, check: bool = True, needed: Names = (), without: Names = ()
 ) -> xr.Dataset:
     """Open a trace: small variables are loaded now, the others when they are used.
@@ -88,7 +88,7 @@ def opened(
     declared it is no trace. Those of `without` are left out, metadata and all.
     """
     target = commits.place(path)
-    if said := commits.absent(target) or commits.unfinished(target):
+    if said := commits.absent(target) or commits.describe_unfinished(target):
         raise TraceError(said)
     if not os.path.lexists(target / "zarr.json"):
         raise TraceError(f"{target} cannot be read as a trace: it is a folder without a zarr.json")
@@ -133,13 +133,13 @@ class Partial:
         if folder.exists():
             if who := Lock.busy(folder):
                 raise TraceError(f"{folder} is being written ({who}): choose another name")
-            raise TraceError(f"{commits.unfinished(folder)}, or remove it first")
+            raise TraceError(f"{commits.describe_unfinished(folder)}, or remove it first")
         record = {"head": head, "variables": {n: asdict(spec) for n, spec in variables.items()}}
-        with commits.staged(folder) as staged, _settling():
+        with commits.stage_folder(folder) as staged, _wait_for_writes():
             group = zarr.create_group(LocalStore(staged / "store"), zarr_format=3)
             for name, spec in variables.items():
                 _array(group, name, spec, appended=True)
-            commits.put_file(staged / "run.json", commits.sealed(record))
+            commits.put_file(staged / "run.json", commits.seal(record))
             lock = _claimed(staged)  # whoever sees the folder finds it locked
             commits.sync_tree(staged)
         return cls(folder, variables, 0, lock)
@@ -177,7 +177,7 @@ class Partial:
         """What `open` gives, once nobody else writes there."""
         try:
             commits.refuse_odd_files(folder / "store")
-            record = commits.unsealed(folder / "run.json")
+            record = commits.read_sealed(folder / "run.json")
             variables = {
                 name: Spec(tuple(s["dims"]), tuple(s["sizes"]), s["dtype"], s["attrs"])
                 for name, s in record["variables"].items()
@@ -210,7 +210,7 @@ class Partial:
             file = self._file(name, first_step)
             file.unlink(missing_ok=True)  # never merge with what a killed attempt left
             stored = _cast(name, block, spec.dtype)
-            with _settling():
+            with _wait_for_writes():
                 array[first_step : first_step + count] = stored
             commits.sync_file(file)
             commits.sync_folder(file.parent)
@@ -220,7 +220,7 @@ class Partial:
         """Keep what a resume after `steps_done` needs, and forget older states."""
         self._check(steps_done)
         state = self.path / f"state-{steps_done}.npz"
-        commits.put_file(state.with_suffix(".tmp"), commits.packed(arrays))
+        commits.put_file(state.with_suffix(".tmp"), commits.pack_arrays(arrays))
         os.replace(state.with_suffix(".tmp"), state)
         commits.sync_folder(self.path)
         for old in self.path.glob("state-*.npz"):
@@ -240,7 +240,7 @@ class Partial:
                     shutil.rmtree(entry)
             for litter in (*self._store.glob("**/*.partial"), self._store / commits.COMMIT):
                 litter.unlink(missing_ok=True)
-            with _settling():
+            with _wait_for_writes():
                 self._cut(steps)
                 _fill(self._group, dataset)
             commits.commit(self._store)
@@ -446,16 +446,16 @@ def _cast(name: str, values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 @contextmanager
-def _settling() -> Iterator[None]:
+def _wait_for_writes() -> Iterator[None]:
     """When a write fails, let those that Zarr began beside it end before anyone cleans up."""
     try:
         yield
     except BaseException:
-        sync(_ended())
+        sync(_await_writers())
         raise
 
 
-async def _ended() -> None:
+async def _await_writers() -> None:
     if others := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(others, timeout=10)
 

@@ -272,7 +272,7 @@ class Trace:
     def _repr_html_(self) -> str:
         rows = {
             frame: [(ROLES[role], text) for role, text in self.stretches(frame) if role != ABSENT]
-            for frame in strip.chosen(len(self.canvas))
+            for frame in strip.choose_frames(len(self.canvas))
         }
         return strip.film_strip(repr(self).splitlines()[0], rows, len(self.canvas))
 
@@ -335,7 +335,7 @@ def read(path: str | Path) -> Trace:
 
     Every file is compared with the commit record. Large fields are loaded when they are used.
     """
-    dataset = store.opened(path, needed=_ALWAYS)
+    dataset = store.open_store(path, needed=_ALWAYS)
     manifest = dataset.attrs.pop("manifest")
     del dataset.attrs["schema"], dataset.attrs["schema_version"]
     wrong = wrong_manifest(manifest)

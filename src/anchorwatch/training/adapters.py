@@ -111,7 +111,7 @@ def changes(
 
 
 @torch.no_grad()
-def merged(network: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def merge_adapters(network: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Tensors under stock names, each adapter added to the weight it adapts."""
     whole = {
         name.replace(".base_layer.", "."): tensor

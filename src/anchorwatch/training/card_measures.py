@@ -21,7 +21,7 @@ from anchorwatch.training.held_out import Bound, answers, bound
 from anchorwatch.training.noisy_text import noisy
 from anchorwatch.training.sources import Example, Passages
 from anchorwatch.training.variants import VERSION
-from anchorwatch.training.written_text import written
+from anchorwatch.training.written_text import measure_written
 
 SEED = 20_000
 """Of held-out rows, items and noise: no training seed comes near it."""
@@ -76,10 +76,10 @@ def measured(model: Model, corpus: Corpus, effort: Effort | None = None) -> dict
         "effort": asdict(effort),
         "bound": bounds(model, held, effort),
         "length": by_length(model, plain, held.length, effort),
-        "answers": {name: answered(model, name, effort.items) for name in CONTEXTS},
+        "answers": {name: measure_answers(model, name, effort.items) for name in CONTEXTS},
         "noisy": noisy(model, _rows(plain, held.length, effort.texts), SEED),
-        "asked": written(model, _prompts(effort.prompts), ROOM, ROOM),
-        "text": _continued(model, plain, held.length, effort),
+        "asked": measure_written(model, _prompts(effort.prompts), ROOM, ROOM),
+        "text": _measure_continuations(model, plain, held.length, effort),
     }
 
 
@@ -157,7 +157,7 @@ def plain_text(held: Corpus, length: int) -> Corpus:
     return replace(held, mix=Mix(tuple(sources), tuple(shares)), length=length)
 
 
-def answered(model: Model, context: str, count: int) -> dict[str, float]:
+def measure_answers(model: Model, context: str, count: int) -> dict[str, float]:
     """Exact match of greedy answers in a context, Wilson's interval, and the guesser's null."""
     world, book = CONTEXTS[context]
     table = answers(model, [world[i] for i in range(count)], book=book, length=ROOM)
@@ -183,11 +183,13 @@ def _rows(plain: Corpus, length: int, count: int) -> list[np.ndarray]:
     return [np.asarray(plain[index].ids[:length], dtype=np.int64) for index in range(count)]
 
 
-def _continued(model: Model, plain: Corpus, length: int, effort: Effort) -> dict[str, Any]:
+def _measure_continuations(
+    model: Model, plain: Corpus, length: int, effort: Effort
+) -> dict[str, Any]:
     """Watched runs that write three quarters of a text after its first quarter."""
     given = max(2, length // 4)
     prompts = [row[:given].tolist() for row in _rows(plain, length, effort.prompts)]
-    return written(model, prompts, length - given, effort.steps)
+    return measure_written(model, prompts, length - given, effort.steps)
 
 
 def flat(found: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

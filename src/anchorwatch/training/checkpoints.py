@@ -35,13 +35,13 @@ from anchorwatch.trace.atomic_io import (
     publish,
     put_file,
     read_json,
+    read_sealed,
     refuse_inside_trace,
     replace_file,
-    sealed,
-    unsealed,
+    seal,
 )
 from anchorwatch.trace.locks import LOCK, Lock, temporary, temporary_name
-from anchorwatch.training.disk import CHECKPOINTS, numbered, writing
+from anchorwatch.training.disk import CHECKPOINTS, explain_write_errors, list_checkpoints
 from anchorwatch.training.log import Line, as_json, from_json
 
 RUN, MODEL = "run.json", "model"
@@ -53,7 +53,7 @@ _GROWING = r"\.(anchorwatch-)?[0-9a-f]{8}\.tmp"
 
 
 @dataclass(frozen=True)
-class State:
+class TrainingState:
     """All that goes on from a checkpoint, besides the network in its folder."""
 
     update: int
@@ -70,7 +70,7 @@ class State:
 
 
 @contextmanager
-def claimed(out: Path, record: Mapping[str, Any]) -> Iterator[None]:
+def claim_folder(out: Path, record: Mapping[str, Any]) -> Iterator[None]:
     """Make or take the folder of this run; another run's, or one in use, is refused."""
     refuse_foreign(out, record)
     try:
@@ -83,8 +83,8 @@ def claimed(out: Path, record: Mapping[str, Any]) -> Iterator[None]:
         refuse_foreign(out, record)  # another run may have begun before the lock was ours
         _remove_leftovers(out)
         if not (out / RUN).exists():
-            with writing("the record of the run", out / RUN, out):
-                replace_file(out / RUN, sealed(record))
+            with explain_write_errors("the record of the run", out / RUN, out):
+                replace_file(out / RUN, seal(record))
         _set_damaged_aside(out)
         yield
 
@@ -97,17 +97,17 @@ def refuse_foreign(out: Path, record: Mapping[str, Any]) -> None:
     if not out.is_dir():
         raise SpecError(f"{out} is a file: name a folder")
     if not (out / RUN).is_file():
-        if numbered(out):
+        if list_checkpoints(out):
             raise SpecError(
                 f"{out} holds checkpoints but no {RUN}, which says whose they are: choose another "
                 f"folder, or put their {RUN} back"
             )
         raise SpecError(f"{out} holds something else than a training run: choose another folder")
     try:
-        held = unsealed(out / RUN)
+        held = read_sealed(out / RUN)
     except UNREADABLE as error:
         raise TrainingError(f"{out / RUN} is damaged ({error}): choose another folder") from None
-    if differs := sorted(_differing(held, json.loads(json.dumps(record)))):
+    if differs := sorted(_find_differences(held, json.loads(json.dumps(record)))):
         shown = "; ".join(differs[:4]) + (" ..." if len(differs) > 4 else "")
         raise SpecError(
             f"{out} is another run's folder ({shown}): choose another folder, or go on with its "
@@ -115,7 +115,7 @@ def refuse_foreign(out: Path, record: Mapping[str, Any]) -> None:
         )
 
 
-def save(out: Path, state: State, keep: int, write: Callable[[Path], None]) -> Path:
+def save(out: Path, state: TrainingState, keep: int, write: Callable[[Path], None]) -> Path:
     """Publish a checkpoint, and remove those that are too many; `write` puts the network."""
 
     def fill(folder: Path) -> None:
@@ -132,8 +132,8 @@ def save(out: Path, state: State, keep: int, write: Callable[[Path], None]) -> P
         put_file(inner / "state.json", json.dumps(held).encode())
 
     target = out / CHECKPOINTS / f"update-{state.update:08d}"
-    _published(out, target, fill, f"the checkpoint of update {state.update}")
-    for old in [path for _, path in numbered(out)][:-keep]:
+    _publish(out, target, fill, f"the checkpoint of update {state.update}")
+    for old in [path for _, path in list_checkpoints(out)][:-keep]:
         gone = temporary_name(old)
         old.rename(gone)  # half a removed checkpoint must not look like one
         shutil.rmtree(gone, ignore_errors=True)
@@ -144,7 +144,7 @@ def save_model(out: Path, write: Callable[[Path], None]) -> Path:
     """Publish the finished network as OUT/model."""
     target = out / MODEL
     if not target.exists():
-        _published(out, target, write, "the finished model")
+        _publish(out, target, write, "the finished model")
     return target
 
 
@@ -161,7 +161,7 @@ def save_snapshot(out: Path, update: int, write: Callable[[Path], None]) -> Path
     target = out / SNAPSHOTS / f"update-{update:08d}"
     if not target.exists():
         target.parent.mkdir(exist_ok=True)
-        _published(out, target, write, f"the snapshot of update {update}")
+        _publish(out, target, write, f"the snapshot of update {update}")
     return target
 
 
@@ -170,9 +170,9 @@ def whose(out: Path) -> str:
     return str(read_json(out / RUN)["digest"])
 
 
-def newest(out: Path) -> State | None:
+def newest(out: Path) -> TrainingState | None:
     """The newest checkpoint that is whole, or None; another run's is refused."""
-    for _, folder in reversed(numbered(out)):
+    for _, folder in reversed(list_checkpoints(out)):
         if not damage(folder):
             try:
                 return _read(folder, whose(out))
@@ -183,7 +183,7 @@ def newest(out: Path) -> State | None:
                     f"{folder} cannot be read as a checkpoint ({error}): begin again in another "
                     "folder"
                 ) from None
-    if found := numbered(out):
+    if found := list_checkpoints(out):
         raise TrainingError(
             f"{found[-1][1]} is damaged ({damage(found[-1][1])[0]}) and no other checkpoint is "
             "left: begin again in another folder"
@@ -196,7 +196,7 @@ def _set_damaged_aside(out: Path) -> None:
 
     Where no checkpoint is whole nothing is touched, and `newest` refuses.
     """
-    found = [path for _, path in numbered(out)]
+    found = [path for _, path in list_checkpoints(out)]
     damaged = {path: said[0] for path in found if (said := damage(path))}
     if found and len(damaged) == len(found):
         return
@@ -212,7 +212,7 @@ def _set_damaged_aside(out: Path) -> None:
         )
 
 
-def _read(folder: Path, run: str) -> State:
+def _read(folder: Path, run: str) -> TrainingState:
     inner = folder / _INNER
     said = json.loads((inner / "state.json").read_text())
     if said.get("run", run) != run:  # one that does not say it is older than the question
@@ -220,11 +220,11 @@ def _read(folder: Path, run: str) -> State:
             f"{folder} is a checkpoint of another run: move it away, or choose another folder"
         )
     adapted = (inner / "trained.safetensors").is_file()
-    return State(
+    return TrainingState(
         update=said["update"],
         tensors=load_file(inner / "trained.safetensors" if adapted else folder / WEIGHTS),
         adapted=adapted,
-        optimizer=_nested(
+        optimizer=_unflatten(
             load_file(inner / "optimizer.safetensors"),
             json.loads((inner / "optimizer.json").read_text()),
         ),
@@ -233,9 +233,9 @@ def _read(folder: Path, run: str) -> State:
     )
 
 
-def _published(out: Path, target: Path, fill: Callable[[Path], None], what: str) -> None:
+def _publish(out: Path, target: Path, fill: Callable[[Path], None], what: str) -> None:
     """One rename puts it there, whole; on a full disk nothing of it stays."""
-    with writing(what, target, out), temporary(target, folder=True) as folder:
+    with explain_write_errors(what, target, out), temporary(target, folder=True) as folder:
         fill(folder)
         commit(folder)
         publish(folder, target)
@@ -253,7 +253,7 @@ def _flat(optimizer: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[s
     return tensors, {"plain": plain, "param_groups": optimizer["param_groups"]}
 
 
-def _nested(tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> dict[str, Any]:
+def _unflatten(tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> dict[str, Any]:
     state: dict[str, dict[str, Any]] = {}
     for key, value in (*tensors.items(), *rest["plain"].items()):
         name, _, moment = key.rpartition("/")
@@ -284,11 +284,11 @@ def _remove_leftovers(out: Path) -> None:
             left.unlink(missing_ok=True)
 
 
-def _differing(held: Any, asked: Any, at: str = "") -> Iterator[str]:
+def _find_differences(held: Any, asked: Any, at: str = "") -> Iterator[str]:
     """Every leaf that differs between two records, in words."""
     if isinstance(held, dict) and isinstance(asked, dict):
         for name in held.keys() | asked.keys():
             inner = f"{at}.{name}" if at else name
-            yield from _differing(held.get(name), asked.get(name), inner)
+            yield from _find_differences(held.get(name), asked.get(name), inner)
     elif held != asked:
         yield f"{at} is {held!r} there and {asked!r} here"

@@ -267,11 +267,11 @@ def _source(table: Mapping[str, Any]) -> Source:
         if name not in known:
             takes = ", ".join(known) or "nothing but a weight"
             raise SpecError(f"corpus.mix: {kind.kind} takes no {name}: it takes {takes}")
-        given[name] = _typed(f"{kind.kind}.{name}", value, known[name])
+        given[name] = _check_type(f"{kind.kind}.{name}", value, known[name])
     return kind(**given)
 
 
-def _typed(where: str, value: Any, default: Any) -> Any:
+def _check_type(where: str, value: Any, default: Any) -> Any:
     """The value as a field with this default holds it."""
     if isinstance(default, tuple):
         if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):

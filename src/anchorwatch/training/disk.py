@@ -12,7 +12,7 @@ from anchorwatch.errors import AnchorwatchError, TrainingError
 CHECKPOINTS = "checkpoints"
 
 
-def numbered(out: Path) -> list[tuple[int, Path]]:
+def list_checkpoints(out: Path) -> list[tuple[int, Path]]:
     """Updates and folder of every checkpoint, the newest last."""
     found = (
         (int(match[1]), path)
@@ -23,7 +23,7 @@ def numbered(out: Path) -> list[tuple[int, Path]]:
 
 
 @contextmanager
-def writing(what: str, path: Path, out: Path) -> Iterator[None]:
+def explain_write_errors(what: str, path: Path, out: Path) -> Iterator[None]:
     """Say what could not be written inside, and from where the run in `out` will go on."""
     try:
         yield
@@ -32,13 +32,13 @@ def writing(what: str, path: Path, out: Path) -> Iterator[None]:
             raise
         raise TrainingError(
             f"{what} could not be written to {path} ({getattr(error, 'strerror', None) or error}): "
-            f"{_kept(out)}; make room on the disk, or make the folder writable, and start the same "
-            "command again"
+            f"{_describe_kept(out)}; make room on the disk, or make the folder writable, and start "
+            "the same command again"
         ) from error
 
 
-def _kept(out: Path) -> str:
-    found = numbered(out)
+def _describe_kept(out: Path) -> str:
+    found = list_checkpoints(out)
     return f"the checkpoint of update {found[-1][0]} is kept" if found else "no checkpoint was made"
 
 

@@ -10,25 +10,25 @@ import torch
 from safetensors.torch import save_file
 
 from anchorwatch.models import deltas
-from anchorwatch.models.variants import trained
+from anchorwatch.models.variants import collect_trained_parts
 from anchorwatch.trace.atomic_io import put_file
-from anchorwatch.training.adapters import changes, merged
+from anchorwatch.training.adapters import changes, merge_adapters
 from anchorwatch.training.checkpoints import WEIGHTS
-from anchorwatch.training.networks import Start
+from anchorwatch.training.networks import StartingPoint
 
 DIFFUSION = "AnchorwatchForMaskedDiffusion"
 """The class named in config.json of a diffusion model: no stock class reads it as a causal one."""
 
 
-def write(folder: Path, begun: Start, tensors: dict[str, torch.Tensor]) -> None:
+def write(folder: Path, begun: StartingPoint, tensors: dict[str, torch.Tensor]) -> None:
     """Put the network into an empty folder; `tensors` have the names they have in training."""
-    whole = merged(begun.network, tensors)
+    whole = merge_adapters(begun.network, tensors)
     put_file(folder / "config.json", json.dumps(config_of(begun, whole), indent=1).encode())
     save_file(whole, folder / WEIGHTS, metadata={"format": "pt"})
     begun.tokenizer.save_pretrained(folder)
 
 
-def config_of(begun: Start, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+def config_of(begun: StartingPoint, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     """config.json: the stock class's fields, and under `anchorwatch` what those cannot say.
 
     Parts are named with the digests of their tensors, so that none can be taken for another.
@@ -45,13 +45,20 @@ def config_of(begun: Start, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
             "kind": begun.kind,
             "shift": begun.shift,
             "outputs": begun.vocab_size,
-            "parts": [part.as_dict() for part in trained(begun.network, begun.parts, tensors)],
+            "parts": [
+                part.as_dict()
+                for part in collect_trained_parts(begun.network, begun.parts, tensors)
+            ],
         },
     }
 
 
 def write_delta(
-    folder: Path, begun: Start, tensors: dict[str, torch.Tensor], source: str, dtype: torch.dtype
+    folder: Path,
+    begun: StartingPoint,
+    tensors: dict[str, torch.Tensor],
+    source: str,
+    dtype: torch.dtype,
 ) -> None:
     """Put what was trained beside frozen weights into an empty folder, as `aw.load` opens it.
 
@@ -72,20 +79,22 @@ def write_delta(
     begun.tokenizer.save_pretrained(folder)
 
 
-def _new_rows(begun: Start) -> dict[str, torch.Tensor]:
+def _new_rows(begun: StartingPoint) -> dict[str, torch.Tensor]:
     """Rows that a new mask token gave to embedding and unembedding, by their names in a delta."""
-    found = {}
+    rows: dict[str, torch.Tensor] = {}
+    if begun.rows is None:
+        return rows
+    ends = [begun.network.get_input_embeddings()]
+    if not begun.network.config.tie_word_embeddings:
+        ends.append(begun.network.get_output_embeddings())
     for name, module in begun.network.named_modules():
-        weight = getattr(module, "weight", None)
-        ends = (begun.network.get_input_embeddings(), begun.network.get_output_embeddings())
-        tied = module is ends[1] and begun.network.config.tie_word_embeddings
-        if module in ends and not tied and begun.rows is not None:
-            new = range(begun.rows, len(weight))
-            found |= {f"{name}.row.{at}": weight[at].detach().clone() for at in new}
-    return found
+        if module in ends:
+            for index in range(begun.rows, len(module.weight)):
+                rows[f"{name}.row.{index}"] = module.weight[index].detach().clone()
+    return rows
 
 
-def _frozen(begun: Start, name: str) -> torch.Tensor:
+def _frozen(begun: StartingPoint, name: str) -> torch.Tensor:
     """A tensor as the checkpoint had it, also where an adapter lies on it."""
     module = begun.network.get_submodule(name.removesuffix(".weight"))
     weight: torch.Tensor = getattr(module, "base_layer", module).weight

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, Dataset
 
-from anchorwatch.training.networks import Start
-from anchorwatch.training.objectives import Example, Poser, Rows
+from anchorwatch.training.networks import StartingPoint
+from anchorwatch.training.objectives import BatchBuilder, Example, NoisyBatch
 from anchorwatch.training.spec import Spec
 
 
@@ -30,10 +30,12 @@ class Corpus(Protocol):
 class Updates(Dataset):
     """The rows this process reads in each update, by the update's number."""
 
-    def __init__(self, spec: Spec, corpus: Corpus, poser: Poser, rank: int, world: int) -> None:
+    def __init__(
+        self, spec: Spec, corpus: Corpus, poser: BatchBuilder, rank: int, world: int
+    ) -> None:
         self.spec, self.corpus, self.poser, self.rank, self.world = spec, corpus, poser, rank, world
 
-    def __getitem__(self, update: int) -> list[Rows]:
+    def __getitem__(self, update: int) -> list[NoisyBatch]:
         """One `Rows` for each pass.
 
         Places are dealt to the processes in turn, so that each has all times; its passes hold rows
@@ -49,8 +51,8 @@ class Updates(Dataset):
 
 
 def loader_of(
-    spec: Spec, corpus: Corpus, poser: Poser, accelerator: Accelerator, done: int
-) -> Iterator[list[Rows]]:
+    spec: Spec, corpus: Corpus, poser: BatchBuilder, accelerator: Accelerator, done: int
+) -> Iterator[list[NoisyBatch]]:
     """Rows of every update that is left."""
     rows = Updates(spec, corpus, poser, accelerator.process_index, accelerator.num_processes)
     ahead = {"prefetch_factor": 4} if spec.workers else {}
@@ -60,9 +62,9 @@ def loader_of(
     )
 
 
-def poser_of(spec: Spec, begun: Start) -> Poser:
+def poser_of(spec: Spec, begun: StartingPoint) -> BatchBuilder:
     """How this run's examples become rows."""
-    return Poser(
+    return BatchBuilder(
         objective=spec.objective,
         kind=begun.kind,
         shift=begun.shift,

@@ -24,7 +24,7 @@ from anchorwatch.models.model import Model
 from anchorwatch.trace.trace import MISSING, Trace
 from anchorwatch.training import noise
 from anchorwatch.training.feed import Corpus
-from anchorwatch.training.objectives import Example, Poser, Rows
+from anchorwatch.training.objectives import BatchBuilder, Example, NoisyBatch
 from anchorwatch.training.spec import Objective
 
 BOOKS = ("open", "closed")
@@ -162,7 +162,7 @@ def answers(
     traces = run_many(
         model, [item.prompt() for item in asked], _greedy(model, length), probes=(), batch=batch
     )
-    said = [_said(model, trace) for trace in traces]
+    said = [_answer_text(model, trace) for trace in traces]
     return pd.DataFrame(
         {
             "question": [item.question for item in items],
@@ -181,7 +181,7 @@ def _greedy(model: Model, length: int) -> Decoding:
     return LowConfidence(length=length)
 
 
-def _said(model: Model, trace: Trace) -> str:
+def _answer_text(model: Model, trace: Trace) -> str:
     """What was written before the first end token."""
     written = [int(trace.canvas[-1][at]) for at in trace.answer]
     ends = (i for i, token in enumerate(written) if token in (*model.specials.end_ids, MISSING))
@@ -199,17 +199,17 @@ def _cut(example: Example, length: int) -> _Cut:
     return _Cut(ids[:length], scored[:length])
 
 
-def _costs(model: Model, rows: Rows) -> torch.Tensor:
+def _costs(model: Model, rows: NoisyBatch) -> torch.Tensor:
     """[N] nats, asked of the model and not of its network: parts and shifts are its own matter."""
     logits = model.logits(rows.canvas, rows.real)[rows.owners, rows.positions]
     return torch.nn.functional.cross_entropy(logits.float(), rows.targets, reduction="none")
 
 
-def _poser(model: Model, examples: int, length: int, answer_only: bool, seed: int) -> Poser:
+def _poser(model: Model, examples: int, length: int, answer_only: bool, seed: int) -> BatchBuilder:
     objective = Objective(name="diffusion", answer_only=float(answer_only))
     if model.family.kind == "arm":
         objective = Objective(name="next_token", answer_only=float(answer_only))
-    return Poser(
+    return BatchBuilder(
         objective=objective,
         kind=model.family.kind,
         shift=model.family.shift,

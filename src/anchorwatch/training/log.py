@@ -17,7 +17,7 @@ from typing import Any
 from anchorwatch.errors import SpecError, TrainingError
 from anchorwatch.trace.atomic_io import replace_file
 from anchorwatch.trace.input_files import open_plain, parse_json, plain_lines
-from anchorwatch.training.disk import writing
+from anchorwatch.training.disk import explain_write_errors
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def mend(folder: Path, lines: list[Line]) -> None:
     """Write the log of a finished run anew where it is not what its last checkpoint holds."""
     for path, text in _texts(folder, lines):
         if not path.is_file() or path.read_bytes() != text.encode():
-            with writing("the log", path, folder):
+            with explain_write_errors("the log", path, folder):
                 replace_file(path, text.encode())
 
 
@@ -108,14 +108,17 @@ class Log:
         self._json, self._csv = folder / "log.jsonl", folder / "log.csv"
         # What was logged after the checkpoint will be logged again.
         for path, text in _texts(folder, lines):
-            with writing("the log", path, folder):
+            with explain_write_errors("the log", path, folder):
                 replace_file(path, text.encode())
 
     def add(self, lines: list[Line]) -> None:
         self.lines += lines
         added = ((self._json, as_json(lines)), (self._csv, as_csv(lines, header=False)))
         for path, text in added:
-            with writing("the log", path, self._folder), path.open("a", encoding="utf-8") as held:
+            with (
+                explain_write_errors("the log", path, self._folder),
+                path.open("a", encoding="utf-8") as held,
+            ):
                 held.write(text)
         if self._tracker is not None:
             for line in lines:

@@ -35,11 +35,11 @@ from anchorwatch.training import checkpoints, exports
 from anchorwatch.training.corpora import Corpus as Mixed
 from anchorwatch.training.corpora import read as read_corpus
 from anchorwatch.training.curves import loss_curve
-from anchorwatch.training.disk import writing
+from anchorwatch.training.disk import explain_write_errors
 from anchorwatch.training.feed import Corpus, loader_of, poser_of
 from anchorwatch.training.log import Line, Log, Tracker, check_tracker, mend
-from anchorwatch.training.networks import Start, start
-from anchorwatch.training.objectives import Rows, Scorer, nats
+from anchorwatch.training.networks import StartingPoint, start
+from anchorwatch.training.objectives import NoisyBatch, Scorer, nats
 from anchorwatch.training.schedule import learning_rate
 from anchorwatch.training.spec import Optimizer, Spec, from_dict, read
 
@@ -114,7 +114,7 @@ def fit(
     checkpoints.refuse_foreign(folder, record)
     accelerator.wait_for_everyone()  # none may look while the first one makes the folder
     main = accelerator.is_main_process
-    with checkpoints.claimed(folder, record) if main else nullcontext():
+    with checkpoints.claim_folder(folder, record) if main else nullcontext():
         accelerator.wait_for_everyone()
         return Trainer(asked, folder, begun, texts, accelerator).run()
 
@@ -144,7 +144,7 @@ class Trainer:
     """One run on its way."""
 
     def __init__(
-        self, spec: Spec, out: Path, begun: Start, corpus: Corpus, accelerator: Accelerator
+        self, spec: Spec, out: Path, begun: StartingPoint, corpus: Corpus, accelerator: Accelerator
     ) -> None:
         self.spec, self.out, self.begun, self.accelerator = spec, out, begun, accelerator
         self.main = accelerator.is_main_process
@@ -196,7 +196,7 @@ class Trainer:
                 bar.advance(f"loss {self.lines[-1].loss:.3f}" if self.lines else "")
         return self._finish()
 
-    def _one(self, batches: Sequence[Rows]) -> bool:
+    def _one(self, batches: Sequence[NoisyBatch]) -> bool:
         """One update; whether a checkpoint is due, as the first process says."""
         spec, accelerator, device = self.spec, self.accelerator, self.accelerator.device
         counted = (sum(rows.divisor for rows in batches), sum(rows.tokens for rows in batches))
@@ -266,7 +266,9 @@ class Trainer:
         if self.main:
             adapted = self.spec.lora is not None
             kept = self._trained(tensors) if adapted else tensors
-            state = checkpoints.State(self.update, kept, adapted, moments, self.lines, self.whose)
+            state = checkpoints.TrainingState(
+                self.update, kept, adapted, moments, self.lines, self.whose
+            )
             keep = self.spec.checkpoints.keep
             checkpoints.save(
                 self.out, state, keep, lambda to: exports.write(to, self.begun, tensors)
@@ -337,7 +339,7 @@ class Trainer:
         """The loss curve, unless it is there: a run may be killed between its model and this."""
         path = self.out / "loss.pdf"
         if self.main and not path.exists():
-            with writing("the loss curve", path, self.out):
+            with explain_write_errors("the loss curve", path, self.out):
                 loss_curve(self.lines, self.spec).save(path)
 
     def _fitted(self) -> Fitted:
@@ -376,7 +378,9 @@ def adamw(
     )
 
 
-def restore(begun: Start, tensors: Mapping[str, torch.Tensor], *, adapted: bool = False) -> None:
+def restore(
+    begun: StartingPoint, tensors: Mapping[str, torch.Tensor], *, adapted: bool = False
+) -> None:
     """Put a checkpoint's tensors into the network they came from."""
     try:
         lost, unknown = begun.network.load_state_dict(tensors, strict=False)
@@ -414,7 +418,7 @@ def _spec(spec: Spec | Mapping[str, Any] | str | Path) -> Spec:
 
 def _begin(
     spec: Spec, corpus: Corpus | None, tokenizer: PreTrainedTokenizerBase | None
-) -> tuple[Start, Corpus]:
+) -> tuple[StartingPoint, Corpus]:
     """Network and corpus, which have one tokenizer: the checkpoint's, or else the corpus's own."""
     held = tokenizer if tokenizer is not None else getattr(corpus, "tokenizer", None)
     if spec.model.source is not None:
@@ -431,7 +435,7 @@ def _begin(
     return start(spec, held), corpus
 
 
-def _peek(corpus: Corpus, spec: Spec, begun: Start) -> None:
+def _peek(corpus: Corpus, spec: Spec, begun: StartingPoint) -> None:
     """Make some rows before anything is written: a corpus that cannot shows here.
 
     They are the first update's, the last one, and the first of each kind of a mix.

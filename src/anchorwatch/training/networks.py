@@ -29,7 +29,7 @@ MASK_TOKEN = "<|mask|>"
 
 
 @dataclass(frozen=True, eq=False)
-class Start:
+class StartingPoint:
     """A network about to be trained, and how to read it."""
 
     network: PreTrainedModel
@@ -69,11 +69,11 @@ class Start:
         }
 
 
-def start(spec: Spec, tokenizer: PreTrainedTokenizerBase | None = None) -> Start:
+def start(spec: Spec, tokenizer: PreTrainedTokenizerBase | None = None) -> StartingPoint:
     """The network a spec begins with: its first values, adapters and parts in place."""
     register()
     if spec.model.source is not None:
-        begun = _loaded(spec, spec.model.source)
+        begun = _start_from_checkpoint(spec, spec.model.source)
     elif tokenizer is None:
         raise SpecError("a network from scratch needs a tokenizer: the corpus brings one")
     else:
@@ -100,7 +100,7 @@ def start(spec: Spec, tokenizer: PreTrainedTokenizerBase | None = None) -> Start
     return begun
 
 
-def _fresh(spec: Spec, tokenizer: PreTrainedTokenizerBase) -> Start:
+def _fresh(spec: Spec, tokenizer: PreTrainedTokenizerBase) -> StartingPoint:
     """A network from scratch: every tensor's values derive from its name."""
     diffusion = spec.objective.name == "diffusion"
     mask_id = tokenizer.mask_token_id if diffusion else None
@@ -130,12 +130,12 @@ def _fresh(spec: Spec, tokenizer: PreTrainedTokenizerBase) -> Start:
     )
     initial.fill(network, spec.seed)
     kind: Literal["mdm", "arm"] = "mdm" if diffusion else "arm"
-    return Start(network, tokenizer, kind, shift=not diffusion, mask_id=mask_id)
+    return StartingPoint(network, tokenizer, kind, shift=not diffusion, mask_id=mask_id)
 
 
-def _loaded(spec: Spec, source: str) -> Start:
+def _start_from_checkpoint(spec: Spec, source: str) -> StartingPoint:
     """A checkpoint to go on from; an autoregressive one may become a diffusion model."""
-    model = _opened(source, spec.model.mask_id)
+    model = _load_checkpoint(source, spec.model.mask_id)
     network, name = model.network, spec.objective.name
     if model.family.name == "encoder" or not hasattr(network, "lm_head"):
         raise SpecError(f"{source} is a {model.family.name} model, whose head is not trained here")
@@ -150,7 +150,7 @@ def _loaded(spec: Spec, source: str) -> Start:
     origin = model.digest
     kind = "mdm" if name == "diffusion" else model.family.kind
     network.config.is_causal = kind == "arm"
-    begun = Start(
+    begun = StartingPoint(
         network,
         model.tokenizer,
         kind,
@@ -176,7 +176,7 @@ def _check_stays_causal(spec: Spec, source: str) -> None:
         )
 
 
-def _opened(source: str, mask_id: int | None) -> Model:
+def _load_checkpoint(source: str, mask_id: int | None) -> Model:
     """The checkpoint with the mask id asked for; an autoregressive one takes it afterwards."""
     try:
         return load(source, dtype="float32", device="cpu", mask_id=mask_id)
@@ -186,7 +186,7 @@ def _opened(source: str, mask_id: int | None) -> Model:
         return load(source, dtype="float32", device="cpu")
 
 
-def _with_mask(begun: Start, mask_id: int | None) -> Start:
+def _with_mask(begun: StartingPoint, mask_id: int | None) -> StartingPoint:
     """A mask token for a network that had none: the id given, a spare row, or a new one."""
     rows, tokenizer = len(begun.network.get_input_embeddings().weight), begun.tokenizer
     if mask_id is not None:
@@ -232,7 +232,7 @@ def _ends(network: Any) -> list[tuple[str, Any]]:
     return ends
 
 
-def _with_parts(begun: Start, spec: Spec) -> Start:
+def _with_parts(begun: StartingPoint, spec: Spec) -> StartingPoint:
     """The parts of the spec beside those of the checkpoint, all of them trained in full."""
     asked = _asked_parts(spec)
     for part in begun.parts:

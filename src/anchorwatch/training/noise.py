@@ -43,7 +43,7 @@ def probability(t: np.ndarray, eps: float) -> np.ndarray:
     return (1.0 - eps) * t + eps
 
 
-def masked(seed: int, update: int, example: int, p: float, length: int) -> np.ndarray:
+def draw_masks(seed: int, update: int, example: int, p: float, length: int) -> np.ndarray:
     """[length] bool: which tokens of an example are masked, each with probability p.
 
     The same numbers decide at every p, so that a greater p masks a superset.
@@ -51,7 +51,9 @@ def masked(seed: int, update: int, example: int, p: float, length: int) -> np.nd
     return stream(seed, "mask", update, example).random(length) < p
 
 
-def counted(seed: int, update: int, example: int, t: float, scored: np.ndarray) -> np.ndarray:
+def draw_counted_masks(
+    seed: int, update: int, example: int, t: float, scored: np.ndarray
+) -> np.ndarray:
     """[length] bool: 1 + floor(t n) of the n scored tokens, those with the least numbers.
 
     A count that is even over 1..n, weighed by n over it, has the bound for its mean, as masks drawn

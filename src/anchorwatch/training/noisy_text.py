@@ -50,7 +50,7 @@ def noisy(model: Model, texts: Sequence[np.ndarray], seed: int = 0) -> dict[str,
     to other tokens of the canvas. null_mass: on added keys, oneself, and masks together.
     """
     times = TIMES if model.family.kind == "mdm" else (0.0,)
-    found = {t: [looks for looks in _at(model, texts, t, seed) if looks] for t in times}
+    found = {t: [looks for looks in _run_at(model, texts, t, seed) if looks] for t in times}
     by_time = {
         f"{t:g}": {name: _mean([looks[name] for looks in rows]) for name in rows[0]}
         | {"n": len(rows)}
@@ -62,23 +62,23 @@ def noisy(model: Model, texts: Sequence[np.ndarray], seed: int = 0) -> dict[str,
     return {"t": by_time, "layer": layers}
 
 
-def _at(model: Model, texts: Sequence[np.ndarray], t: float, seed: int) -> Iterator[Looks]:
+def _run_at(model: Model, texts: Sequence[np.ndarray], t: float, seed: int) -> Iterator[Looks]:
     for index, ids in enumerate(texts):
         canvas = torch.as_tensor(ids, dtype=torch.int64)
         if model.family.kind == "arm":
             trace = run(model, canvas[:-1].tolist(), LeftToRight(length=1), probes=PROBES)
-            yield looked(model, trace) | states_of(model, canvas[:-1], (index, seed))
+            yield read_first_step(model, trace) | states_of(model, canvas[:-1], (index, seed))
             continue
-        masked = torch.from_numpy(noise.masked(seed, 0, index, t, len(canvas)))
+        masked = torch.from_numpy(noise.draw_masks(seed, 0, index, t, len(canvas)))
         if not 0 < int(masked.sum()) < len(canvas):
             yield {}
             continue
         canvas = torch.where(masked, model.mask_id, canvas)
         trace = run(model, canvas=canvas, decoding=LowConfidence(steps=1), probes=PROBES)
-        yield looked(model, trace) | states_of(model, canvas, (index, seed))
+        yield read_first_step(model, trace) | states_of(model, canvas, (index, seed))
 
 
-def looked(model: Model, trace: Trace) -> Looks:
+def read_first_step(model: Model, trace: Trace) -> Looks:
     """What the first step of a trace saw: [layer, head] of attention, [layer] of states."""
     there = trace.canvas[0] >= 0
     positions = int(there.sum())
@@ -168,15 +168,15 @@ def states_of(model: Model, canvas: torch.Tensor, key: tuple[int, ...]) -> Looks
     plain = sorted(set(range(model.vocab_size)) - model.specials.special_ids - {int(canvas[at])})
     other = canvas.clone()
     other[at] = draw.pick(plain)
-    clean, gates = _passed(model, canvas)
-    moved, _ = _passed(model, other)
+    clean, gates = _run_pass(model, canvas)
+    moved, _ = _run_pass(model, other)
     rest = torch.arange(len(canvas)) != at
     change = (moved - clean).norm(dim=-1) / clean.norm(dim=-1).clamp(min=1e-30)
     return {"spread": change[:, rest].double().mean(dim=-1).numpy(), "gate": gates}
 
 
 @torch.no_grad()
-def _passed(model: Model, canvas: torch.Tensor) -> tuple[torch.Tensor, np.ndarray]:
+def _run_pass(model: Model, canvas: torch.Tensor) -> tuple[torch.Tensor, np.ndarray]:
     """States [layer, position, width] after each layer, and the mean gate [layer] of a pass."""
     states: list[torch.Tensor] = []
     gates = np.full(model.num_layers, np.nan)
@@ -195,13 +195,13 @@ def _passed(model: Model, canvas: torch.Tensor) -> tuple[torch.Tensor, np.ndarra
         return look
 
     dress = model.worn((), [len(canvas)])  # a sink token's own pass is not to be kept
-    with _hooked(model, keep, read if fits else None):
+    with _capture_states(model, keep, read if fits else None):
         model.logits(canvas, parts=() if dress is None else dress)
     return torch.stack(states), gates
 
 
 @contextmanager
-def _hooked(
+def _capture_states(
     model: Model, keep: Callable[..., None], read: Callable[[int], Callable[..., None]] | None
 ) -> Iterator[None]:
     with ExitStack() as stack:

@@ -35,7 +35,7 @@ class Example(Protocol):
 
 
 @dataclass(frozen=True)
-class Rows:
+class NoisyBatch:
     """Examples side by side, with noise, and what is asked about them."""
 
     canvas: torch.Tensor
@@ -59,7 +59,7 @@ class Rows:
     tokens: int
     """Tokens on the canvas, padding left out."""
 
-    def to(self, device: torch.device) -> Rows:
+    def to(self, device: torch.device) -> NoisyBatch:
         """The same rows on a device."""
         held = {name: getattr(self, name) for name in _TENSORS}
         moved = {name: t.to(device, non_blocking=True) for name, t in held.items() if t is not None}
@@ -70,7 +70,7 @@ _TENSORS = ("canvas", "real", "predictors", "targets", "weights", "owners", "pos
 
 
 @dataclass(frozen=True)
-class Poser:
+class BatchBuilder:
     """Turns examples into rows, the same way in any process."""
 
     objective: Objective
@@ -85,7 +85,9 @@ class Poser:
     """Rows of a whole update."""
     seed: int
 
-    def __call__(self, examples: Sequence[Example], update: int, places: Sequence[int]) -> Rows:
+    def __call__(
+        self, examples: Sequence[Example], update: int, places: Sequence[int]
+    ) -> NoisyBatch:
         """Rows of the examples at these places of an update's batch."""
         longest = noise.cut(self.seed, update, self.objective.random_lengths, self.length)
         posed = [
@@ -98,10 +100,13 @@ class Poser:
         p = noise.probability(t, self.objective.eps)
         at = [(self.seed, update, update * self.batch + place) for place in places]
         if self.objective.masks == "counted":
-            masked = [noise.counted(*at[i], t[i], scored) for i, (_, scored) in enumerate(posed)]
+            masked = [
+                noise.draw_counted_masks(*at[i], t[i], scored)
+                for i, (_, scored) in enumerate(posed)
+            ]
             p = np.array([m.sum() / s.sum() for m, (_, s) in zip(masked, posed, strict=True)])
         else:
-            masked = [s & noise.masked(*at[i], p[i], len(s)) for i, (_, s) in enumerate(posed)]
+            masked = [s & noise.draw_masks(*at[i], p[i], len(s)) for i, (_, s) in enumerate(posed)]
         return self._gathered(posed, masked, 1.0 / p)
 
     def _posed(
@@ -147,7 +152,7 @@ class Poser:
         posed: Sequence[tuple[np.ndarray, np.ndarray]],
         asked: Sequence[np.ndarray],
         weights: np.ndarray,
-    ) -> Rows:
+    ) -> NoisyBatch:
         lengths = [len(ids) for ids, _ in posed]
         width = max(lengths)
         canvas = np.full((len(posed), width), self.pad_id, dtype=np.int64)
@@ -166,7 +171,7 @@ class Poser:
         if self.objective.weigh == "rows":
             weights, divisor = weights / np.maximum(counts, 1), (counts > 0).sum()
         real = np.arange(width) < np.array(lengths)[:, None]
-        return Rows(
+        return NoisyBatch(
             canvas=torch.from_numpy(canvas),
             real=None if real.all() else torch.from_numpy(real.astype(np.int64)),
             predictors=torch.from_numpy(owners * width + before),
@@ -209,6 +214,6 @@ class Scorer(torch.nn.Module):
         return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
 
 
-def nats(scorer: torch.nn.Module, rows: Rows) -> torch.Tensor:
+def nats(scorer: torch.nn.Module, rows: NoisyBatch) -> torch.Tensor:
     """[N] what each token asked for costs, not yet weighed."""
     return scorer(rows.canvas, rows.real, rows.predictors, rows.targets)

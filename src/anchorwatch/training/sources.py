@@ -135,7 +135,7 @@ class Questions(Source):
         for attempt in range(_TRIES):
             item = world[index + attempt * _ANOTHER]
             answer = place.vocabulary.ids(" " + item.answers[0])
-            prompt = _fitted(item, place, chat, len(answer) + 1, draw)
+            prompt = _fit_prompt(item, place, chat, len(answer) + 1, draw)
             free = place.length - len(prompt) - len(answer)
             if free >= 1:
                 ends = max(1, min(free, self.room - len(answer)))
@@ -312,7 +312,9 @@ class Reading(Source):
     def open(self, place: Place) -> Rows:
         some, vocabulary = self.texts.of_split(place.split), place.vocabulary
         if some.pairs:
-            return partial(self._pair, place, [_paired(p, place, some.source) for p in some.pairs])
+            return partial(
+                self._pair, place, [_encode_pair(p, place, some.source) for p in some.pairs]
+            )
         ids = (i for piece in some.pieces for i in (*vocabulary.ids(piece), vocabulary.end))
         return partial(self._window, place, np.fromiter(ids, dtype=np.int32))
 
@@ -353,19 +355,21 @@ class File(Reading):
         return read_texts(self.path)
 
 
-def _fitted(item: Item, place: Place, chat: bool, after: int, draw: Draw) -> list[int]:
+def _fit_prompt(item: Item, place: Place, chat: bool, after: int, draw: Draw) -> list[int]:
     """Ids of the prompt with some distractors, few enough for `after` more tokens to fit."""
     golds = [at for at, passage in enumerate(item.passages) if passage.gold]
     others = draw.shuffled([at for at, passage in enumerate(item.passages) if not passage.gold])
     kept = draw.below(len(others) + 1)
     while True:
-        prompt = _asked(item.arranged(sorted(golds + others[:kept])), place.vocabulary, chat)
+        prompt = _encode_prompt(
+            item.arranged(sorted(golds + others[:kept])), place.vocabulary, chat
+        )
         if not kept or len(prompt) + after <= place.length:
             return prompt
         kept -= 1
 
 
-def _asked(item: Item, vocabulary: Vocabulary, chat: bool) -> list[int]:
+def _encode_prompt(item: Item, vocabulary: Vocabulary, chat: bool) -> list[int]:
     """The prompt as a model is given it, as text or as the one message of a chat."""
     if not chat or vocabulary.roles is None:
         return vocabulary.start + vocabulary.ids(item.prompt())
@@ -374,7 +378,7 @@ def _asked(item: Item, vocabulary: Vocabulary, chat: bool) -> list[int]:
     return [*vocabulary.start, user, *told, vocabulary.end, answer]
 
 
-def _paired(pair: Pair, place: Place, source: str) -> tuple[list[int], list[int]]:
+def _encode_pair(pair: Pair, place: Place, source: str) -> tuple[list[int], list[int]]:
     """Ids of a prompt and of its answer, a space between them."""
     vocabulary = place.vocabulary
     apart = pair.prompt[-1].isspace() or pair.answer[0].isspace()

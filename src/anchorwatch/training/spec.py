@@ -321,7 +321,7 @@ def from_dict(fields: Mapping[str, Any], where: str = "the spec") -> Spec:
     try:
         return Spec.model_validate(dict(fields))
     except ValidationError as error:
-        said = "; ".join(_said(one, fields) for one in error.errors())
+        said = "; ".join(_describe_error(one, fields) for one in error.errors())
         raise SpecError(f"{where}: {said}") from None
 
 
@@ -351,7 +351,7 @@ def _set(fields: dict[str, Any], setting: str) -> None:
     fields[last] = value
 
 
-def _said(error: Any, fields: Mapping[str, Any]) -> str:
+def _describe_error(error: Any, fields: Mapping[str, Any]) -> str:
     """One of pydantic's findings as a sentence."""
     place = [str(step) for step in error["loc"]]
     at = ".".join(place)

@@ -76,7 +76,7 @@ class Texts:
         """What is left when equal pieces and pairs, and runs of shared lines, are taken out."""
         pieces, pairs = set(seen.pieces), {pair.words for pair in seen.pairs}
         lines = {line.strip() for piece in seen.pieces for line in piece.splitlines()}
-        left = (_unseen(piece, lines) for piece in self.pieces if piece not in pieces)
+        left = (_drop_seen_lines(piece, lines) for piece in self.pieces if piece not in pieces)
         return Texts(
             self.source,
             tuple(piece for piece in left if piece.strip()),
@@ -204,7 +204,7 @@ def _joined(every: Iterable[str]) -> list[str]:
     return [*pieces, "".join(lines)] if lines else pieces
 
 
-def _unseen(piece: str, seen: Set[str]) -> str:
+def _drop_seen_lines(piece: str, seen: Set[str]) -> str:
     """The lines of a piece but for those in a row that all were seen, if they say enough.
 
     A short line alone, such as a bracket, is nobody's; many together are an example.

@@ -29,7 +29,9 @@ SINK = -2
 """Where the greatest key is if it is an added one."""
 
 
-def written(model: Model, prompts: Sequence[Prompt], length: int, steps: int) -> dict[str, Any]:
+def measure_written(
+    model: Model, prompts: Sequence[Prompt], length: int, steps: int
+) -> dict[str, Any]:
     """Sink statistics of the runs that write `length` positions after each prompt, with nulls.
 
     Intervals resample prompts: they say how sure a number is of this model, not of its kind.

@@ -26,7 +26,7 @@ from anchorwatch.edits.spec.additions import (
 )
 from anchorwatch.edits.spec.canvas import (
     CanvasEdit,
-    Ground,
+    RunLimits,
     check_canvas,
     delay_commit,
     force_commit,
@@ -48,7 +48,7 @@ from anchorwatch.edits.spec.keys import (
     hide_random,
     hide_sinks,
 )
-from anchorwatch.edits.spec.plan import EDITS, fields_of, from_dict, limited, slots
+from anchorwatch.edits.spec.plan import EDITS, fields_of, from_dict, limit_to_steps, slots
 
 __all__ = [
     "DETECT",
@@ -59,11 +59,11 @@ __all__ = [
     "CanvasEdit",
     "Detecting",
     "Edit",
-    "Ground",
     "Hiding",
     "Numbers",
     "Oracle",
     "Part",
+    "RunLimits",
     "check_canvas",
     "delay_commit",
     "fields_of",
@@ -78,7 +78,7 @@ __all__ = [
     "hide_sinks",
     "knock_out",
     "kv_bias",
-    "limited",
+    "limit_to_steps",
     "no_op",
     "off_by_one",
     "parts_among",

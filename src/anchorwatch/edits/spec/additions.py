@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from anchorwatch.edits.spec.edit import Edit, one_of, seeded
+from anchorwatch.edits.spec.edit import Edit, check_seed, one_of
 from anchorwatch.errors import SpecError
 
 POSITIONS = ("front", "end")
@@ -92,8 +92,8 @@ class _Token(Part):
                     f"a {kind} is a token and stands in every layer and head: leave {name} out, "
                     "or use kv_bias"
                 )
-        self._set("n", _counted(self.n))
-        self._set("seed", seeded(self.seed))
+        self._set("n", _check_count(self.n))
+        self._set("seed", check_seed(self.seed))
         held = _numbers("embedding", self.embedding, EMBEDDINGS)
         if isinstance(held, Numbers) and held.array is not None:
             if held.array.ndim == 1:
@@ -191,8 +191,8 @@ class kv_bias(Part):  # noqa: N801
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("n", _counted(self.n))
-        self._set("seed", seeded(self.seed))
+        self._set("n", _check_count(self.n))
+        self._set("seed", check_seed(self.seed))
         for name in ("key", "value"):
             held = _numbers(name, getattr(self, name), BIASES)
             shape = getattr(getattr(held, "array", None), "shape", (0, 0, self.n, 0))
@@ -229,7 +229,7 @@ class gate(Part):  # noqa: N801
         super().__post_init__()
         one_of("form", self.form, GATE_FORMS)
         one_of("init", self.init, GATE_STARTS)
-        self._set("seed", seeded(self.seed))
+        self._set("seed", check_seed(self.seed))
         if self.weight is not None:
             held = _numbers("weight", self.weight, ())
             if held.array is not None and held.array.ndim != 3:
@@ -292,7 +292,7 @@ def _rows(kind: str, array: np.ndarray, n: int) -> None:
         )
 
 
-def _counted(n: Any) -> int:
+def _check_count(n: Any) -> int:
     if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
         raise SpecError(f"n={n!r} is not a whole number of at least 1")
     return int(n)

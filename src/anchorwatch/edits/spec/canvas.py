@@ -37,7 +37,7 @@ class CanvasEdit(Edit):
         return ()
 
     @property
-    def touched(self) -> tuple[int, ...]:
+    def positions_named(self) -> tuple[int, ...]:
         """Positions it names; () where it means the whole canvas."""
         return ()
 
@@ -64,7 +64,7 @@ class swap_token(CanvasEdit):  # noqa: N801
         object.__setattr__(self, "token", _token(self.token))
 
     @property
-    def touched(self) -> tuple[int, ...]:
+    def positions_named(self) -> tuple[int, ...]:
         return (self.position,)
 
 
@@ -91,10 +91,10 @@ class force_commit(CanvasEdit):  # noqa: N801
         object.__setattr__(self, "step", _whole("step", self.step))
 
     @property
-    def touched(self) -> tuple[int, ...]:
+    def positions_named(self) -> tuple[int, ...]:
         return (self.position,)
 
-    def at(self, step: int, progress: float) -> bool:
+    def acts_at(self, step: int, progress: float) -> bool:
         return step == self.step
 
     def among(self, steps: range) -> CanvasEdit | None:
@@ -120,10 +120,10 @@ class delay_commit(CanvasEdit):  # noqa: N801
         object.__setattr__(self, "until", _whole("until", self.until))
 
     @property
-    def touched(self) -> tuple[int, ...]:
+    def positions_named(self) -> tuple[int, ...]:
         return self.positions
 
-    def at(self, step: int, progress: float) -> bool:
+    def acts_at(self, step: int, progress: float) -> bool:
         return step < self.until
 
     def among(self, steps: range) -> CanvasEdit | None:
@@ -148,7 +148,7 @@ class freeze_canvas(CanvasEdit):  # noqa: N801
 
 
 @dataclass(frozen=True)
-class Ground:
+class RunLimits:
     """The run that canvas edits are to fit."""
 
     positions: int
@@ -164,7 +164,7 @@ class Ground:
     cached: bool
 
 
-def check_canvas(edits: Sequence[Edit], ground: Ground) -> None:
+def check_canvas(edits: Sequence[Edit], ground: RunLimits) -> None:
     """Refuse canvas edits that a run cannot have, alone or together."""
     mine = [edit for edit in edits if isinstance(edit, CanvasEdit)]
     for edit in mine:
@@ -178,9 +178,9 @@ def check_canvas(edits: Sequence[Edit], ground: Ground) -> None:
             raise SpecError(f"{one!r} and {two!r} contradict each other: {why}")
 
 
-def _places_fit(edit: CanvasEdit, ground: Ground) -> None:
+def _places_fit(edit: CanvasEdit, ground: RunLimits) -> None:
     kind, writes = type(edit).__name__, isinstance(edit, force_commit | delay_commit)
-    for place in edit.touched:
+    for place in edit.positions_named:
         if place >= ground.positions:
             raise SpecError(
                 f"{kind} of position {place} is not there: this run has positions 0 to "
@@ -193,7 +193,7 @@ def _places_fit(edit: CanvasEdit, ground: Ground) -> None:
             )
 
 
-def _token_fits(edit: CanvasEdit, ground: Ground) -> None:
+def _token_fits(edit: CanvasEdit, ground: RunLimits) -> None:
     if not isinstance(edit, swap_token | force_commit):
         return
     if edit.token >= ground.vocabulary:
@@ -206,7 +206,7 @@ def _token_fits(edit: CanvasEdit, ground: Ground) -> None:
         raise SpecError(f"token {edit.token} is the mask id, which is not written: {way}")
 
 
-def _time_fits(edit: CanvasEdit, ground: Ground) -> None:
+def _time_fits(edit: CanvasEdit, ground: RunLimits) -> None:
     kind, last = type(edit).__name__, ground.steps - 1
     if isinstance(edit, force_commit) and edit.step > last:
         raise SpecError(f"{kind}(step={edit.step}) never comes: this run has steps 0 to {last}")
@@ -215,7 +215,7 @@ def _time_fits(edit: CanvasEdit, ground: Ground) -> None:
             f"{kind}(until={edit.until}) would leave masks: the last step of this run is {last}; "
             f"say until={last} or less, or freeze_canvas()"
         )
-    if isinstance(edit, swap_token) and edit.position in ground.answer and edit.at(0, 0.0):
+    if isinstance(edit, swap_token) and edit.position in ground.answer and edit.acts_at(0, 0.0):
         state = "masked" if ground.writes == "masked" else "absent"
         raise SpecError(
             f"{kind} of position {edit.position}, which is {state} at step 0: say from when, "
@@ -224,7 +224,7 @@ def _time_fits(edit: CanvasEdit, ground: Ground) -> None:
         )
 
 
-def _fits_autoregression(edit: CanvasEdit, ground: Ground) -> None:
+def _fits_autoregression(edit: CanvasEdit, ground: RunLimits) -> None:
     kind, name = type(edit).__name__, ground.decoding
     if isinstance(edit, delay_commit | freeze_canvas):
         raise SpecError(
@@ -244,8 +244,8 @@ def _contradiction(one: CanvasEdit, two: CanvasEdit) -> str | None:
     """Why two canvas edits cannot act together, in words; None where they can."""
     if isinstance(one, force_commit) and isinstance(two, freeze_canvas):
         why = "nothing is committed while the canvas is frozen; force another step"
-        return why if two.at(one.step, 0.0) else None
-    both = set(one.touched) & set(two.touched)
+        return why if two.acts_at(one.step, 0.0) else None
+    both = set(one.positions_named) & set(two.positions_named)
     if not both:
         return None
     place = min(both)

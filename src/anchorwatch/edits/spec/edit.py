@@ -10,7 +10,7 @@ import numpy as np
 
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.sink_rules import Rule
-from anchorwatch.trace.schema import listed
+from anchorwatch.trace.schema import check_positions
 
 _LISTS = ("layers", "heads", "steps", "positions")
 
@@ -31,11 +31,11 @@ class Edit:
     def __post_init__(self) -> None:
         for name in _LISTS:
             if hasattr(self, name):
-                object.__setattr__(self, name, listed(name, getattr(self, name)))
+                object.__setattr__(self, name, check_positions(name, getattr(self, name)))
         if self.progress is not None:
             object.__setattr__(self, "progress", _share_range(self.progress))
 
-    def at(self, step: int, progress: float) -> bool:
+    def acts_at(self, step: int, progress: float) -> bool:
         """Whether it acts at a step before which `progress` of the answer is written."""
         low, high = self.progress or (0.0, 1.0)
         inside = low <= progress and (progress < high or high == 1)
@@ -75,7 +75,7 @@ def one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise SpecError(f"{name}={value!r} is unknown: expected one of {', '.join(choices)}")
 
 
-def seeded(seed: Any) -> int:
+def check_seed(seed: Any) -> int:
     """A seed for numpy and torch, or a refusal."""
     if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
         raise SpecError(f"seed={seed!r} is not a whole number of at least 0")

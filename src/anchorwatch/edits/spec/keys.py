@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from anchorwatch.edits.spec.edit import Edit, one_of, seeded
+from anchorwatch.edits.spec.edit import Edit, check_seed, one_of
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics import sink_rules as rules
 from anchorwatch.metrics.sink_rules import Rule
-from anchorwatch.trace.schema import counted
+from anchorwatch.trace.schema import check_count
 
 FORMS = ("logit", "penalty", "weight", "value", "value_mean")
 DETECT = ("previous_shadow", "previous_edited", "same_shadow", "oracle")
@@ -90,7 +90,7 @@ class Detecting(Hiding):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "k", counted(self.k))
+        object.__setattr__(self, "k", check_count(self.k))
         one_of("detect", self.detect, DETECT)
         one_of("scope", self.scope, SCOPES)
         if not isinstance(self.eligible, str):
@@ -146,7 +146,7 @@ class hide_random(Detecting):  # noqa: N801
         super().__post_init__()
         object.__setattr__(self, "rule", _rule(self.rule))
         one_of("matched_to", self.matched_to, MATCHES)
-        object.__setattr__(self, "seed", seeded(self.seed))
+        object.__setattr__(self, "seed", check_seed(self.seed))
 
 
 @dataclass(frozen=True, repr=False)

@@ -56,7 +56,7 @@ def from_dict(fields: Mapping[str, Any]) -> Edit:
     return EDITS[name](**rest)
 
 
-def limited(edit: Edit, steps: range) -> Edit | None:
+def limit_to_steps(edit: Edit, steps: range) -> Edit | None:
     """The edit at those of its steps that are among these; None where none is left."""
     if isinstance(edit, CanvasEdit):
         return edit.among(steps)

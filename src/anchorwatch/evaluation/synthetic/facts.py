@@ -20,7 +20,7 @@ class Fact:
     object: str
 
 
-def spoken(kind: str, name: str) -> str:
+def name_in_sentence(kind: str, name: str) -> str:
     """A name as it stands in a sentence: ships have an article."""
     return f"the {name}" if kind == "ship" else name
 
@@ -45,8 +45,8 @@ def passage(facts: Sequence[Fact], draw: Draw, filler: float) -> str:
         relation = fact.relation
         wording = draw.pick(relation.statements)
         later = bool(said) and wording.startswith("{s}") and draw.chance(_PRONOUNS)
-        subject = pronoun if later else spoken(relation.subject, fact.subject)
-        said.append(sentence(wording, subject, spoken(relation.object, fact.object)))
+        subject = pronoun if later else name_in_sentence(relation.subject, fact.subject)
+        said.append(sentence(wording, subject, name_in_sentence(relation.object, fact.object)))
     if draw.chance(filler):
         said.insert(1 + draw.below(len(said)), draw.pick(FILLERS))
     return " ".join(said)

@@ -333,7 +333,7 @@ def of_kind(kind: str) -> tuple[Relation, ...]:
     return tuple(relation for relation in RELATIONS.values() if relation.subject == kind)
 
 
-def named(names: tuple[str, ...]) -> tuple[Relation, ...]:
+def relations_by_name(names: tuple[str, ...]) -> tuple[Relation, ...]:
     """The relations of these names; all of them for none."""
     for name in names:
         if name not in RELATIONS:

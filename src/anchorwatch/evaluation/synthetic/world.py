@@ -14,7 +14,7 @@ from functools import cached_property
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.synthetic import names, relations
 from anchorwatch.evaluation.synthetic.draws import Draw
-from anchorwatch.evaluation.synthetic.facts import Fact, passage, sentence, spoken
+from anchorwatch.evaluation.synthetic.facts import Fact, name_in_sentence, passage, sentence
 from anchorwatch.evaluation.synthetic.item import NO_HOP, Item, Passage
 from anchorwatch.evaluation.synthetic.relations import Relation
 
@@ -110,7 +110,7 @@ class World:
     @cached_property
     def chains(self) -> tuple[tuple[Relation, ...], ...]:
         """The relations, or pairs of relations, that can be asked for."""
-        some = relations.named(self.relations)
+        some = relations.relations_by_name(self.relations)
         if self.hops == 1:
             return tuple((relation,) for relation in some)
         return tuple((a, b) for a in some for b in some if a.object == b.subject)
@@ -123,12 +123,12 @@ class World:
         told: list[tuple[int, Passage]] = []  # with a number each, which orders them
         for hop, facts in enumerate(core.golds, start=1):
             draw = self._draw(index, "gold", hop)
-            told.append((draw.word(), _told(facts, core, draw, self.filler, "gold", hop)))
+            told.append((draw.word(), _write_passage(facts, core, draw, self.filler, "gold", hop)))
         for kind, count in vars(self.distractors).items():
             for which in range(count):
                 draw = self._draw(index, kind, which)
                 place, facts = draw.word(), self._distractor(kind, which, core, draw)
-                told.append((place, _told(facts, core, draw, self.filler, kind)))
+                told.append((place, _write_passage(facts, core, draw, self.filler, kind)))
                 if kind == "counterfactual":
                     counter.append(facts[0].subject if core.reverse else facts[0].object)
         shown = tuple(one for _, one in sorted(told, key=lambda numbered: numbered[0]))
@@ -265,15 +265,15 @@ def _wordings(chain: tuple[Relation, ...], asked: str, reverse: bool) -> tuple[s
     """Every way to ask for the same."""
     last = chain[-1]
     if reverse:
-        name = spoken(last.object, asked)
+        name = name_in_sentence(last.object, asked)
         return tuple(sentence(wording, "", name) for wording in last.reverse)
-    subjects: tuple[str, ...] = (spoken(chain[0].subject, asked),)
+    subjects: tuple[str, ...] = (name_in_sentence(chain[0].subject, asked),)
     if len(chain) == 2:
         subjects = tuple(phrase.replace("{s}", subjects[0]) for phrase in chain[0].phrases)
     return tuple(sentence(wording, s) for s in subjects for wording in last.questions)
 
 
-def _told(
+def _write_passage(
     facts: tuple[Fact, ...], core: Core, draw: Draw, filler: float, kind: str, hop: int = NO_HOP
 ) -> Passage:
     """The facts as a passage, with the names in it that a guesser might take for the answer."""

@@ -40,7 +40,7 @@ ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class ArrayOrFloat:
     """Arrays over the axes that are left; where none is left, numbers."""
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class Found:
 
 
 @dataclass(frozen=True, eq=False)
-class Interval(Found):
+class Interval(ArrayOrFloat):
     """An estimate and its interval."""
 
     value: np.ndarray
@@ -80,7 +80,7 @@ class Equivalence(Interval):
 
 
 @dataclass(frozen=True, eq=False)
-class Permutation(Found):
+class Permutation(ArrayOrFloat):
     """A difference of means against the same difference under permuted labels."""
 
     value: np.ndarray
@@ -191,7 +191,7 @@ def permutation_test(
 
 def benjamini_hochberg(p: ArrayLike) -> np.ndarray:
     """p-values adjusted for the false discovery rate over the whole array; NaN passes through."""
-    return _adjusted(p, scipy.stats.false_discovery_control)
+    return _adjust_p_values(p, scipy.stats.false_discovery_control)
 
 
 def holm(p: ArrayLike) -> np.ndarray:
@@ -204,7 +204,7 @@ def holm(p: ArrayLike) -> np.ndarray:
         adjusted[order] = np.minimum(steps, 1)
         return adjusted
 
-    return _adjusted(p, adjust)
+    return _adjust_p_values(p, adjust)
 
 
 def equivalence(
@@ -316,7 +316,7 @@ def _tail(
     return np.array([value, p, drawn.mean(axis=0)])
 
 
-def _adjusted(p: ArrayLike, adjust: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def _adjust_p_values(p: ArrayLike, adjust: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     values = np.array(p, dtype=float)
     known = ~np.isnan(values)
     if ((values < 0) | (values > 1)).any():

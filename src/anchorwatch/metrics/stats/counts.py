@@ -73,7 +73,7 @@ def mcnemar(
 
 def mcnemar_of(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> Contrast:
     """`mcnemar` of two boolean arrays, a pair at each place."""
-    table = _crossed(np.ravel(a), np.ravel(b))
+    table = _cross_tabulate(np.ravel(a), np.ravel(b))
     (both, a_only), (b_only, neither) = table.tolist()
     return mcnemar(a_only, b_only, both=both, neither=neither, level=level)
 
@@ -104,7 +104,7 @@ def odds_ratio(table: ArrayLike, *, haldane: bool = True, level: float = 0.95) -
 
 def cohens_kappa(a: ArrayLike, b: ArrayLike) -> np.ndarray:
     """Agreement beyond chance of two boolean arrays along the last axis."""
-    return cohens_kappa_of(_crossed(a, b))
+    return cohens_kappa_of(_cross_tabulate(a, b))
 
 
 def cohens_kappa_of(table: ArrayLike) -> np.ndarray:
@@ -133,7 +133,7 @@ def _newcombe(table: list[int], level: float) -> np.ndarray:
     return np.array([value, low, high])
 
 
-def _crossed(a: ArrayLike, b: ArrayLike) -> np.ndarray:
+def _cross_tabulate(a: ArrayLike, b: ArrayLike) -> np.ndarray:
     """[..., 2, 2] how often a (row: true, false) met b (column) along the last axis."""
     one, two = np.asarray(a), np.asarray(b)
     if one.dtype != bool or two.dtype != bool:

@@ -17,7 +17,7 @@ import scipy  # its submodules load when they are first used
 from numpy.typing import ArrayLike
 
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.stats.clusters import CHUNK, Found, Interval
+from anchorwatch.metrics.stats.clusters import CHUNK, ArrayOrFloat, Interval
 from anchorwatch.metrics.stats.resampling import (
     NEEDED,
     WORDS,
@@ -29,7 +29,7 @@ from anchorwatch.metrics.stats.resampling import (
 
 
 @dataclass(frozen=True, eq=False)
-class Trend(Found):
+class Trend(ArrayOrFloat):
     """A line through each series."""
 
     value: np.ndarray
@@ -39,7 +39,7 @@ class Trend(Found):
 
 
 @dataclass(frozen=True, eq=False)
-class Survival(Found):
+class Survival(ArrayOrFloat):
     """The share of runs that last longer than each duration."""
 
     value: np.ndarray
@@ -55,7 +55,7 @@ class Survival(Found):
 
 def auroc(scores: ArrayLike, labels: ArrayLike) -> np.ndarray:
     """The chance that a true place scores above a false one, ties half; NaN if a class is empty."""
-    values, true = _scored(scores, labels)
+    values, true = _check_scores(scores, labels)
     there = ~np.isnan(values)
     ranks = _ranks(values)
     hits, misses = np.sum(there & true, axis=-1), np.sum(there & ~true, axis=-1)
@@ -75,7 +75,7 @@ def auroc_interval(
 ) -> Interval:
     """The AUROC of [n] scores with a percentile interval over `clusters`, the prompt of each."""
     check_options(draws, seed, level)
-    values, true = _scored(scores, labels)
+    values, true = _check_scores(scores, labels)
     prompts = np.asarray(clusters)
     if values.ndim != 1 or prompts.shape != values.shape:
         raise SpecError(
@@ -225,7 +225,7 @@ def _won_pairs(
     return won, np.outer(*sizes)
 
 
-def _scored(scores: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def _check_scores(scores: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     true = np.asarray(labels)
     if true.dtype != bool:
         raise SpecError(f"labels are {true.dtype}: give a boolean array, NaN goes into the scores")

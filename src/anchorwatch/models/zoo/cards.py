@@ -63,7 +63,7 @@ def words(card: Mapping[str, Any]) -> str:
         _about(card),
         "## Held-out text\n\n" + _bound(found),
         "## Questions\n\n" + _answers(found["answers"]),
-        "## Attention\n\n" + "\n\n".join(_written(name, found[name]) for name in _WRITES),
+        "## Attention\n\n" + "\n\n".join(_describe_written(name, found[name]) for name in _WRITES),
         _noisy(found["noisy"]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -154,7 +154,7 @@ def _answers(found: Mapping[str, Any]) -> str:
     )
 
 
-def _written(name: str, found: Mapping[str, Any]) -> str:
+def _describe_written(name: str, found: Mapping[str, Any]) -> str:
     rows = [(f"sinks: {_RULES[rule]}", one) for rule, one in found["incidence"].items()]
     rows += [
         ("greatest share of a head", found["greatest"]),

@@ -20,7 +20,7 @@ Make = Callable[[Model, int, Mapping[str, Any]], Iterable[Mapping[str, Any]]]
 
 def confidence(model: Model, unit: int, options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Mean log-probability of a prompt's own tokens, all of them visible: one row."""
-    shown = sets.shown(str(options.get("prompts", "asked")), unit)
+    shown = sets.prompt_of(str(options.get("prompts", "asked")), unit)
     ids = model.encode(shown.text)
     each = model.logprobs(ids)
     own = [float(each[at, token]) for at, token in enumerate(ids) if at]

@@ -63,7 +63,7 @@ def gold_looks(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     found = []
     for place, name in enumerate(("first", "middle", "last")):
         shown = item.arranged([*others[:place], gold, *others[place:]])
-        trace = _written(model, shown, top_keys(), commit_regions())
+        trace = _run_item(model, shown, top_keys(), commit_regions())
         seen = reads(trace)
         lift = float(seen.gold.mean() / seen.other.mean())
         found.append({"place": name, "lift": lift, "right": right(trace, shown)})
@@ -72,7 +72,7 @@ def gold_looks(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
 
 def first_rollout(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     """The published rollout from the answer to the first token, at the last step, and its null."""
-    trace = _written(model, sets.ASKED[unit], region_flow(), more={"first": range(1)})
+    trace = _run_item(model, sets.ASKED[unit], region_flow(), more={"first": range(1)})
     with _quiet():  # its rows have collapsed, as it warns: that is the claim
         table = metrics.published_rollout(trace, by=("step", "query_region", "key_region"))
     last = table[(table["query_region"] == "answer") & (table["key_region"] == "first")]
@@ -88,7 +88,7 @@ def queries_written(model: Model, unit: int, options: Mapping[str, Any]) -> Rows
     steps. A position keeps its distances, so that attention to what is near is no difference.
     """
     at = tuple(LENGTH * quarter // 4 for quarter in (1, 2, 3))
-    trace = _written(model, sets.ASKED[unit], pattern(steps=at))
+    trace = _run_item(model, sets.ASKED[unit], pattern(steps=at))
     maps = trace["pattern"].values
     picked = {name: trace[f"pick_{name}"].values for name in ("step", "layer")}
     given = trace.role[0] == PROMPT
@@ -100,13 +100,13 @@ def queries_written(model: Model, unit: int, options: Mapping[str, Any]) -> Rows
             sides = [maps[(picked["step"] == step) & (picked["layer"] == layer)] for step in steps]
             heads = [side[:, trace.answer][:, :, given].astype(np.float64) for side in sides]
             masked = [trace.role[step][trace.answer] == MASKED for step in steps]
-            each.append(_turned(heads, masked, chance))
+            each.append(_divergence_when_written(heads, masked, chance))
         value, null, elsewhere = np.mean(each, axis=0).tolist()
         found.append({"layer": layer, "value": value, "null": null, "elsewhere": elsewhere})
     return found
 
 
-def _turned(
+def _divergence_when_written(
     heads: Sequence[np.ndarray], masked: Sequence[np.ndarray], chance: np.random.Generator
 ) -> tuple[float, float, float]:
     """Of [head, query, key] maps before and after: divergence of queries that were written in
@@ -115,12 +115,14 @@ def _turned(
     size = min(len(wrote), len(stayed))
     if not size:
         return np.nan, np.nan, np.nan
-    null = [_between(heads, chance.choice(stayed, size, replace=False)) for _ in range(DRAWS)]
+    null = [
+        _mean_divergence(heads, chance.choice(stayed, size, replace=False)) for _ in range(DRAWS)
+    ]
     before, after = (side[:, wrote].mean(axis=1).argmax(axis=-1) for side in heads)
-    return _between(heads, wrote), float(np.mean(null)), float(np.mean(before != after))
+    return _mean_divergence(heads, wrote), float(np.mean(null)), float(np.mean(before != after))
 
 
-def _between(heads: Sequence[np.ndarray], queries: np.ndarray) -> float:
+def _mean_divergence(heads: Sequence[np.ndarray], queries: np.ndarray) -> float:
     """Mean over heads of the divergence of queries of two maps, on keys that are anchors in one."""
     one, other = (side[:, queries].mean(axis=1) for side in heads)
     anchors = floating().labels(one) | floating().labels(other)
@@ -133,7 +135,7 @@ def hidden_in_halves(model: Model, unit: int, options: Mapping[str, Any]) -> Row
     The control hides as many other keys of the same kind of token in the same layers; how many keys
     and how much attention either hid is kept beside.
     """
-    half, shown = model.num_layers // 2, sets.shown("asked", unit)
+    half, shown = model.num_layers // 2, sets.prompt_of("asked", unit)
     halves = {"shallow": range(half), "deep": range(model.num_layers - half, model.num_layers)}
     found = []
     for name, layers in halves.items():
@@ -173,13 +175,13 @@ def heads_taken(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     items = [sets.GIVEN[index] for index in asked]
     prompts = [item.prompt() for item in items]
 
-    def answered(at: slice, *edits: Edit) -> list[Trace]:
+    def answer_at(at: slice, *edits: Edit) -> list[Trace]:
         how = _answers(model)
         return run_many(model, prompts[at], how, probes=(), edits=edits, batch=ITEMS)
 
-    arms = {"none": answered(slice(None)), "heads": answered(slice(None), knock_out(heads))}
+    arms = {"none": answer_at(slice(None)), "heads": answer_at(slice(None), knock_out(heads))}
     arms["others"] = [
-        answered(slice(at, at + 1), knock_out(random_heads(heads, **sizes, seed=index)))[0]
+        answer_at(slice(at, at + 1), knock_out(random_heads(heads, **sizes, seed=index)))[0]
         for at, index in enumerate(asked)
     ]
     found: Rows = [{"item": index, "heads": len(heads)} for index in asked]
@@ -197,7 +199,7 @@ def _retrieval_heads(model: Model) -> tuple[tuple[int, int], ...]:
     scores = []
     for at in range(FOUND_ON):
         item = BESIDE_ONE[FAR + at]
-        trace = _written(model, item, top_keys(), commit_regions())
+        trace = _run_item(model, item, top_keys(), commit_regions())
         if right(trace, item):
             scores.append(reads(trace).beyond)
     if len(scores) < RIGHT:
@@ -249,7 +251,7 @@ def _writes(model: Model, length: int | None = None) -> Decoding:
     return LowConfidence(positions, positions)
 
 
-def _written(
+def _run_item(
     model: Model, item: Item, *probes: Any, more: Mapping[str, Any] | None = None
 ) -> Trace:
     regions = dict(more or {}) | item.regions()

@@ -23,7 +23,13 @@ from anchorwatch.generation.decoding import LowConfidence
 from anchorwatch.generation.run import run
 from anchorwatch.models.fits import Fit, has_rotary
 from anchorwatch.models.model import Model
-from anchorwatch.models.parts import On, Worn, dressed, dressing, gate_of
+from anchorwatch.models.parts import (
+    ActiveAddition,
+    PassAdditions,
+    gate_of,
+    prepare_additions,
+    use_additions_of,
+)
 from anchorwatch.models.sites import attention_modules
 from anchorwatch.models.variants import held_fit
 from anchorwatch.probes import spec as probes
@@ -39,17 +45,20 @@ Record = dict[str, Any]
 
 def noisy_canvas(model: Model, unit: int) -> torch.Tensor:
     """[T] a prompt with masks in it: which, and how many, is a function of the unit."""
-    ids = torch.tensor(model.encode(sets.shown("asked", unit).text), device=model.device)
-    masked = noise.masked(sets.SEED, 0, unit, TIMES[unit % len(TIMES)], len(ids))
+    ids = torch.tensor(model.encode(sets.prompt_of("asked", unit).text), device=model.device)
+    masked = noise.draw_masks(sets.SEED, 0, unit, TIMES[unit % len(TIMES)], len(ids))
     masked[-1] = True  # a run needs one
     return torch.where(torch.from_numpy(masked).to(ids.device), model.mask_id, ids)
 
 
-def without_sink(model: Model, length: int) -> Worn:
+def without_sink(model: Model, length: int) -> PassAdditions:
     """The model's parts but for its sink tokens, for a pass over so many positions."""
     rest = [part for part in model.parts if not isinstance(part, sink_token)]
-    return dressed(
-        model.network, [On(held_fit(model.network, part)) for part in rest], [length], None
+    return prepare_additions(
+        model.network,
+        [ActiveAddition(held_fit(model.network, part)) for part in rest],
+        [length],
+        None,
     )
 
 
@@ -62,7 +71,7 @@ def sink_of(model: Model) -> Fit:
 
 
 @dataclass
-class _Kept(Worn):
+class _Kept(PassAdditions):
     """A pass that keeps the keys and values of its first tokens, [G, n, D] of each layer."""
 
     first: int = 0
@@ -96,7 +105,7 @@ def dense(model: Model, canvas: torch.Tensor, *, sees_all: bool = False) -> tupl
         seen[:n] = torch.eye(n, n + length, dtype=torch.bool, device=canvas.device)
     rest = without_sink(model, length)
     dress = _Kept(rest.on, rest.groups, first=n)
-    with dressing(network, dress):
+    with use_additions_of(network, dress):
         out = network(
             inputs_embeds=tokens, attention_mask=seen[None, None], position_ids=places[None]
         )
@@ -139,22 +148,22 @@ def operations(model: Model, unit: int, options: Mapping[str, Any]) -> list[Reco
     dress, bare = model.worn((), [len(canvas)]), without_sink(model, len(canvas))
     assert dress is not None
     counts = {
-        "with": _counted(lambda: model.logits(canvas, parts=dress)),
-        "without": _counted(lambda: model.logits(canvas, parts=bare)),
-        "published": _counted(lambda: dense(model, canvas)),
+        "with": _count_flops(lambda: model.logits(canvas, parts=dress)),
+        "without": _count_flops(lambda: model.logits(canvas, parts=bare)),
+        "published": _count_flops(lambda: dense(model, canvas)),
     }
     return [{"positions": len(canvas)} | counts]
 
 
-def _counted(call: Callable[[], Any]) -> int:
+def _count_flops(call: Callable[[], Any]) -> int:
     """All products, those inside the fused kernel of a CPU too, which torch does not count."""
-    fused = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attended}
+    fused = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
     with FlopCounterMode(display=False, custom_mapping=fused) as counter:
         call()
     return int(counter.get_total_flops())
 
 
-def _attended(
+def _attention_flops(
     query: Any,
     key: Any,
     value: Any,
@@ -176,7 +185,7 @@ def knock_outs(model: Model, unit: int, options: Mapping[str, Any]) -> list[Reco
 
     The sink token, the canvas key that receives most, or another one drawn by chance.
     """
-    shown = sets.shown("asked", unit)
+    shown = sets.prompt_of("asked", unit)
     how = LowConfidence(int(options["length"]), int(options["steps"]))
     edit = hide_sinks(1, detect="same_shadow")  # at the first step too, as the sink token is
     found = effect(model, [shown.text], how, edit, seed=unit, traces=True)

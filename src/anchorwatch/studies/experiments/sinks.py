@@ -12,10 +12,10 @@ from anchorwatch import metrics
 from anchorwatch.edits.spec import Edit, hide_random, hide_sinks
 from anchorwatch.errors import AnchorwatchWarning, PromptError
 from anchorwatch.evaluation.synthetic import World
-from anchorwatch.evaluation.teacher_forced import forced
+from anchorwatch.evaluation.teacher_forced import build_forced_run
 from anchorwatch.generation.decoding import LowConfidence
 from anchorwatch.generation.loop import walk
-from anchorwatch.generation.run import run, watch_over
+from anchorwatch.generation.run import build_recorder, run
 from anchorwatch.models.model import Model
 from anchorwatch.probes.spec import Probe, pattern, received
 from anchorwatch.studies import sets
@@ -38,7 +38,7 @@ def head_maps(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     """Of every head: how far its greatest key stands out of maps whose rows are shuffled, how alike
     the maps of neighbouring steps are, how often the greatest sink jumps, and whether masked and
     written queries look at different keys."""
-    trace = _written(model, unit, (received(), pattern(steps=PAIRS)))
+    trace = _run_unit(model, unit, (received(), pattern(steps=PAIRS)))
     alike = metrics.map_similarity(trace, lags=[1], by=["layer", "head"])
     jumps = metrics.jumps(trace, by=["layer", "head"])
     told = {
@@ -109,7 +109,7 @@ def own_key(rows: np.ndarray, first: np.ndarray) -> tuple[float, float]:
     return float(gap * rows.shape[1]), float(a != b)
 
 
-def delayed(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+def measure_delays(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     """Whether positions that look at the sinks are written later, and less surely, without them.
 
     The first step hides nothing, so the second has the same canvas in every arm; what a position
@@ -117,9 +117,9 @@ def delayed(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     the change of its surest token. In a second row other keys are hidden, as many, and the
     attention is that to the sinks again.
     """
-    clean = _written(model, unit, (pattern(steps=(1,)),))
+    clean = _run_unit(model, unit, (pattern(steps=(1,)),))
     arms = {"sinks": hide_sinks(1), "random": hide_random(1, seed=unit)}
-    runs = {name: _written(model, unit, (), (edit,)) for name, edit in arms.items()}
+    runs = {name: _run_unit(model, unit, (), (edit,)) for name, edit in arms.items()}
     looks, sure = looks_at_hidden(clean, runs["sinks"]), surest(model, clean, ())
     return [
         {"arm": name, "looks": float(looks.mean())}
@@ -142,8 +142,8 @@ def looks_at_hidden(clean: Trace, edited: Trace) -> np.ndarray:
 
 def surest(model: Model, clean: Trace, edits: Sequence[Edit]) -> np.ndarray:
     """[position masked at the second step] greatest log-probability there, on the clean canvas."""
-    job = forced(model, clean, edits, ())
-    steps = walk(model, [job], watch_over(model, (), [job]))
+    job = build_forced_run(model, clean, edits, ())
+    steps = walk(model, [job], build_recorder(model, (), [job]))
     next(steps)
     job.record.next_block()  # it holds one step
     next(steps)
@@ -210,13 +210,15 @@ def added_masks(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     return found
 
 
-def _written(model: Model, unit: int, probes: Sequence[Probe], edits: Sequence[Edit] = ()) -> Trace:
+def _run_unit(
+    model: Model, unit: int, probes: Sequence[Probe], edits: Sequence[Edit] = ()
+) -> Trace:
     how = LowConfidence(LENGTH, LENGTH)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AnchorwatchWarning)
         return run(
-            model, sets.shown("asked", unit).text, how, probes=probes, edits=edits, seed=unit
+            model, sets.prompt_of("asked", unit).text, how, probes=probes, edits=edits, seed=unit
         )
 
 
-ROWS = {"head_maps": head_maps, "delayed": delayed, "added_masks": added_masks}
+ROWS = {"head_maps": head_maps, "delayed": measure_delays, "added_masks": added_masks}

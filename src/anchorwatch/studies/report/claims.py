@@ -10,24 +10,24 @@ from anchorwatch.figures.figure import Figure
 from anchorwatch.studies.claim import Criterion
 from anchorwatch.studies.report.figures import name_of
 from anchorwatch.studies.report.forest import forest
-from anchorwatch.studies.report.inlining import inlined
+from anchorwatch.studies.report.inlining import inline_figure
 from anchorwatch.studies.report.marks import marks
-from anchorwatch.studies.report.markup import Markup, joined, tag
+from anchorwatch.studies.report.markup import Markup, join_markup, tag
 from anchorwatch.studies.report.overview import filtered_by, verdict
 from anchorwatch.studies.report.papers import PAPERS, REPORTED
 from anchorwatch.studies.report.sentences import (
-    counted,
+    count_units,
+    describe_target,
     interval,
     level,
     number,
     over,
     power,
     reason,
-    wanted,
 )
 
 if TYPE_CHECKING:
-    from anchorwatch.studies.findings import Judged, Study
+    from anchorwatch.studies.findings import JudgedClaim, Study
 
 SHOWS = {
     "effect_doses": "what hiding keys did, over how many were hidden, beside as many others",
@@ -64,9 +64,9 @@ def of_paper(study: Study, name: str, drawn: Mapping[str, Figure | str]) -> Mark
     )
 
 
-def _claim(one: Judged, own: Figure | str | None) -> Markup:
+def _claim(one: JudgedClaim, own: Figure | str | None) -> Markup:
     claim, name = one.claim, name_of(one.claim.id)
-    title = tag("h3", {"id": name}, joined(claim.id + " ", verdict(one.says)))
+    title = tag("h3", {"id": name}, join_markup(claim.id + " ", verdict(one.says)))
     parts = [title, tag("p", {"class": "lead"}, claim.sentence), _beside(one)]
     if one.verdict is None:
         parts.append(tag("p", {"class": "lacks"}, reason(one)))
@@ -86,7 +86,7 @@ def _claim(one: Judged, own: Figure | str | None) -> Markup:
     return tag("article", attributes | {"aria-labelledby": name}, *parts)
 
 
-def _beside(one: Judged) -> Markup:
+def _beside(one: JudgedClaim) -> Markup:
     """The paper's number beside ours."""
     claim, binding = one.claim, one.binding
     paper = tag(
@@ -101,20 +101,21 @@ def _beside(one: Judged) -> Markup:
         row = one.criterion_row(binding)
         found = f"{number(row['effect'])} [{interval(row['low'], row['high'])}]"
         which = f" {binding.name}," if len(claim.criteria) > 1 else ""
-        much = f"{which} {counted(row['n'], claim.unit)}"
+        much = f"{which} {count_units(row['n'], claim.unit)}"
         ours = (tag("span", {"class": "much"}, found), much)
     here = tag("div", None, tag("span", {"class": "who"}, "Here"), *ours)
     return tag("div", {"class": "beside"}, paper, here)
 
 
-def _criterion(one: Judged, criterion: Criterion) -> Markup:
+def _criterion(one: JudgedClaim, criterion: Criterion) -> Markup:
     """One statistic: what it is, its picture, its numbers."""
     row = one.criterion_row(criterion)
     caption = tag(
         "figcaption", None, tag("b", None, f"{criterion.name}: "), f"{criterion.statistic}."
     )
     facts = [
-        joined(tag("dt", None, name), tag("dd", None, words)) for name, words in _told(one, row)
+        join_markup(tag("dt", None, name), tag("dd", None, words))
+        for name, words in _criterion_numbers(one, row)
     ]
     off = marks(one, criterion).off
     away = [f"{name} {number(value)}" for name, value in off]
@@ -126,7 +127,7 @@ def _criterion(one: Judged, criterion: Criterion) -> Markup:
     return tag("figure", {"class": "criterion"}, caption, tag("div", None, *shown), told)
 
 
-def _told(one: Judged, row: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _criterion_numbers(one: JudgedClaim, row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The numbers of a criterion, each with its meaning."""
     criterion = next(c for c in one.claim.criteria if c.name == row["criterion"])
     unit = one.claim.unit
@@ -135,7 +136,7 @@ def _told(one: Judged, row: Mapping[str, Any]) -> list[tuple[str, str]]:
     found = f"{number(row['effect'])}, {within}"
     told = [
         ("found", f"{found}; n\u202f=\u202f{over(row, unit)}"),
-        ("needed", f"{wanted(criterion)} ({row['reason']})"),
+        ("needed", f"{describe_target(criterion)} ({row['reason']})"),
     ]
     for name in ("null", "control"):
         if not math.isnan(row[name]):
@@ -149,7 +150,7 @@ def _told(one: Judged, row: Mapping[str, Any]) -> list[tuple[str, str]]:
     return told
 
 
-def _own(one: Judged, own: Figure | str | None) -> Markup:
+def _own(one: JudgedClaim, own: Figure | str | None) -> Markup:
     """What the claim draws of its evidence."""
     if own is None:
         return Markup("")
@@ -166,12 +167,12 @@ def picture(figure: Figure, name: str, says: str) -> Markup:
     return tag(
         "figure",
         None,
-        tag("div", scroll, inlined(figure, name, says)),
+        tag("div", scroll, inline_figure(figure, name, says)),
         tag("figcaption", {"class": "muted"}, f"{says}."),
     )
 
 
-def _also(one: Judged) -> Markup:
+def _also(one: JudgedClaim) -> Markup:
     also = dict(one.finding.also) if one.finding else {}
     if not also:
         return Markup("")

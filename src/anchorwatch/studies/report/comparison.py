@@ -23,7 +23,7 @@ from anchorwatch.studies.discrete import mean_score
 from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
 from anchorwatch.studies.evidence import Traced, by_prompt
 from anchorwatch.studies.needs import Asked, Cards, Need, Runs, Seeds
-from anchorwatch.studies.report.sentences import counted, interval, listed, number
+from anchorwatch.studies.report.sentences import count_units, interval, join_words, number
 from anchorwatch.training.variants import differences
 from anchorwatch.training.variants_figure import SHOWN, TITLES, variant_differences
 
@@ -85,14 +85,14 @@ def _attention(study: Study, gathered: Sequence[Need]) -> Iterator[Section]:
         return
     first = next(iter(needs))
     head = ("", *needs, *(f"{other} less {first}" for other in list(needs)[1:]))
-    rows = [_measured(study, name, needs) for name in MEASURES]
+    rows = [_compare_quantity(study, name, needs) for name in MEASURES]
     steps = [
         f"{name} writes {len(trace.answer)} positions in {trace.num_steps} steps"
         for name, need in needs.items()
         for trace in study.evidence[need].traces[:1]
     ]
     words = (
-        f"The same prompts, watched while they are answered: {listed(steps)}. Curves are over "
+        f"The same prompts, watched while they are answered: {join_words(steps)}. Curves are over "
         "progress, the share of the answer that is written, in tenths, so that runs of different "
         "step counts meet; and over relative depth, 0 the first layer and 1 the last.",
     )
@@ -122,7 +122,7 @@ def _label(study: Study, need: Runs) -> str:
     return f"{source}, blocks of {how['block']}" if how.get("block") else f"{source}, {how['name']}"
 
 
-def _measured(study: Study, name: str, needs: dict[str, Runs]) -> tuple[str, ...]:
+def _compare_quantity(study: Study, name: str, needs: dict[str, Runs]) -> tuple[str, ...]:
     """One quantity of every model, and what it differs by from the first."""
     metric, quantity, unit = MEASURES[name]
     read = partial(by_prompt, study.evidence, metric=metric, quantity=quantity)
@@ -131,15 +131,15 @@ def _measured(study: Study, name: str, needs: dict[str, Runs]) -> tuple[str, ...
     for one in found:
         null = float(np.nanmean([np.nan, *one.null])) if np.isfinite(one.null).any() else np.nan
         even = "" if np.isnan(null) or metric == "jumps" else f" ({number(null)})"
-        cells.append(_estimated(one.value) + even)
+        cells.append(_format_estimate(one.value) + even)
     first = found[0].value
     for one in found[1:]:
         same = min(len(first), len(one.value))
-        cells.append(_estimated(one.value[:same] - first[:same]))
+        cells.append(_format_estimate(one.value[:same] - first[:same]))
     return (f"{name}, {unit}", *cells)
 
 
-def _estimated(values: np.ndarray) -> str:
+def _format_estimate(values: np.ndarray) -> str:
     return _within(Estimate.mean(values, PROMPT))
 
 
@@ -210,7 +210,7 @@ def _answers(study: Study, gathered: Sequence[Need]) -> Iterator[Section]:
     n = max(len(table) for table in tables.values())
     head = ("questions", *names, *(f"{other} less {names[0]}" for other in names[1:]))
     words = (
-        f"The same {counted(n, 'made-up question')} asked of each model, with the passage that "
+        f"The same {count_units(n, 'made-up question')} asked of each model, with the passage that "
         "holds the answer (gold), others beside it (+), in several orders, or none (closed); share "
         "answered right.",
     )
@@ -257,9 +257,9 @@ def _variants(study: Study, gathered: Sequence[Need]) -> Iterator[Section]:
         rows.append((str(arm), *(_difference(cell) for cell in cells)))
     seeds = int(table["seed"].nunique())
     words = (
-        f"Networks trained on the same data with the same noise, {counted(seeds, 'training seed')} "
-        "each: with nothing added (vanilla), with a sink token, with gates, and relatives of "
-        "these. They are smaller and trained for less long than the models above. The first row is "
+        "Networks trained on the same data with the same noise, "
+        f"{count_units(seeds, 'training seed')} each: with nothing added (vanilla), "
+        "with a sink token, with gates, and relatives of these. They are smaller and trained for less long than the models above. The first row is "
         "vanilla's mean, every other what the arm differs by; arms that no claim here needs are "
         "left out.",
     )

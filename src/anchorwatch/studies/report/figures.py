@@ -21,7 +21,7 @@ from anchorwatch.studies.report.sentences import number
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
 
 if TYPE_CHECKING:
-    from anchorwatch.studies.findings import Judged, Study
+    from anchorwatch.studies.findings import JudgedClaim, Study
 
 _LETTERS = 66
 """Of a title that is as wide as a column."""
@@ -30,7 +30,7 @@ _OURS = re.compile(r"((floating|sinks|sink_token)-H[1-9][0-9]?|compared)(-[a-z0-
 
 
 @look()
-def claim_figure(one: Judged) -> Figure:
+def claim_figure(one: JudgedClaim) -> Figure:
     """A panel for each criterion of a claim that was run: effect, interval, margin, null, units."""
     criteria = one.claim.criteria
     titles = [textwrap.wrap(printable(f"{c.name}: {c.statistic}"), _LETTERS) for c in criteria]
@@ -85,7 +85,7 @@ def _panel(ax: Axes, found: Marks) -> None:
     ax.spines["left"].set_visible(False)
 
 
-def own_figure(study: Study, one: Judged) -> Figure | str | None:
+def own_figure(study: Study, one: JudgedClaim) -> Figure | str | None:
     """What a claim draws of its evidence; in words why it could not; None where it draws none."""
     try:
         return study.draw(one.claim.id)

@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 
 from anchorwatch.studies.claim import Criterion
-from anchorwatch.studies.findings import Judged
+from anchorwatch.studies.findings import JudgedClaim
 from anchorwatch.studies.report.marks import Marks, marks, ticks
-from anchorwatch.studies.report.markup import Markup, joined, tag
-from anchorwatch.studies.report.sentences import interval, number, wanted
+from anchorwatch.studies.report.markup import Markup, join_markup, tag
+from anchorwatch.studies.report.sentences import describe_target, interval, number
 
 _LEFT, _RIGHT = 3.0, 97.0
 _BAR, _UNITS, _AXIS, _NAMES = 34.0, 52.0, 64.0, 94.0
@@ -22,12 +22,12 @@ _ROW, _NEAR = 14.0, 26.0
 """Of names: the height of a row, and how near (percent) two may be in it."""
 
 
-def forest(one: Judged, criterion: Criterion) -> Markup:
+def forest(one: JudgedClaim, criterion: Criterion) -> Markup:
     """One criterion as a picture with an axis."""
     found = marks(one, criterion)
     rows = _names(found)
     height = _NAMES + _ROW * max((row for row, _, _, _ in rows), default=-1) + 8
-    parts = [_ground(found), *_axis(found), *_points(found.values, found)]
+    parts = [_draw_region(found), *_axis(found), *_points(found.values, found)]
     parts += [_name(*row) for row in rows]
     parts += _effect(found)
     said = _alt(one, criterion)
@@ -35,7 +35,7 @@ def forest(one: Judged, criterion: Criterion) -> Markup:
     return tag("svg", attributes | {"role": "img", "aria-label": said}, *parts)
 
 
-def mini(one: Judged) -> Markup:
+def mini(one: JudgedClaim) -> Markup:
     """The binding criterion without words, for a table that has the numbers beside it."""
     binding = one.binding
     if binding is None:
@@ -61,11 +61,11 @@ def mini(one: Judged) -> Markup:
     return tag("svg", attributes | {"aria-hidden": "true"}, *parts)
 
 
-def _alt(one: Judged, criterion: Criterion) -> str:
+def _alt(one: JudgedClaim, criterion: Criterion) -> str:
     row = one.criterion_row(criterion)
     return (
         f"{criterion.name}: {number(row['effect'])}, {interval(row['low'], row['high'])}; "
-        f"the claim needs it {wanted(criterion)}"
+        f"the claim needs it {describe_target(criterion)}"
     )
 
 
@@ -86,7 +86,7 @@ def _limit(found: Marks, value: float, top: float, bottom: float) -> Markup:
     return tag("line", {"class": "limit", "x1": at, "x2": at, "y1": top, "y2": bottom})
 
 
-def _ground(found: Marks) -> Markup:
+def _draw_region(found: Marks) -> Markup:
     """The shaded region, its margins and its name."""
     low, high = found.region
     middle = _x(found, (low + high) / 2)
@@ -94,7 +94,7 @@ def _ground(found: Marks) -> Markup:
     words = "the claim holds here" if wide > 0.3 else "holds" if wide > 0.12 else ""
     name = tag("text", {"class": "where", "x": middle, "y": 11, "text-anchor": "middle"}, words)
     limits = [_limit(found, at, 0, _AXIS) for at in found.limits]
-    return joined(_region(found, 0, _AXIS), name, *limits)
+    return join_markup(_region(found, 0, _AXIS), name, *limits)
 
 
 def _axis(found: Marks) -> list[Markup]:
@@ -170,7 +170,7 @@ def _name(row: int, words: str, percent: float, share: float) -> Markup:
     line = {"class": kind, "x1": at, "x2": at, "y1": top, "y2": _AXIS}
     label = {"class": f"name {kind}", "x": at, "y": y, "text-anchor": _anchor(share)}
     drawn = [] if kind == "margin" else [tag("line", line)]
-    return joined(*drawn, tag("text", label, words))
+    return join_markup(*drawn, tag("text", label, words))
 
 
 def _anchor(share: float) -> str:

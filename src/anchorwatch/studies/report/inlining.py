@@ -34,7 +34,7 @@ INK = {
 """Colours of figures that have a twin for dark pages."""
 
 
-def inlined(figure: Figure, name: str, alt: str) -> Markup:
+def inline_figure(figure: Figure, name: str, alt: str) -> Markup:
     """The figure as an <svg> element; `name` keeps its ids apart from those of others."""
     root = ElementTree.fromstring(figure._repr_svg_())
     for parent in list(root.iter()):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anchorwatch.studies.claim import Criterion
-from anchorwatch.studies.findings import Judged
+from anchorwatch.studies.findings import JudgedClaim
 from anchorwatch.studies.report.papers import REPORTED
 from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
 
@@ -63,7 +63,7 @@ class Marks:
         return (value - self.low) / (self.high - self.low)
 
 
-def marks(one: Judged, criterion: Criterion) -> Marks:
+def marks(one: JudgedClaim, criterion: Criterion) -> Marks:
     """From what a criterion announced and what was found."""
     row = one.criterion_row(criterion)
     limits = tuple(bound for bound in criterion.region if math.isfinite(bound))
@@ -111,7 +111,7 @@ def _count(low: float, high: float, step: float) -> int:
     return math.floor(high / step + 1e-9) - math.ceil(low / step - 1e-9) + 1
 
 
-def _points(one: Judged, criterion: Criterion) -> tuple[float, ...]:
+def _points(one: JudgedClaim, criterion: Criterion) -> tuple[float, ...]:
     assert one.finding is not None
     values = one.finding.measured[criterion.name].estimate.values
     few = len(np.unique(np.round(values, 12))) < FEWEST_KINDS

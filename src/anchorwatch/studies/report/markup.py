@@ -30,7 +30,7 @@ def text(words: str) -> Markup:
     return Markup(html.escape(one_line(words), quote=True))
 
 
-def joined(*parts: str, between: str = "") -> Markup:
+def join_markup(*parts: str, between: str = "") -> Markup:
     """Parts one after another."""
     return Markup(between.join(_safe(part) for part in parts if part))
 
@@ -41,7 +41,7 @@ def tag(name: str, attributes: Attributes | None = None, *parts: str) -> Markup:
     >>> tag("p", {"class": "a", "hidden": True}, "x < y", tag("b", None, "z"))
     '<p class="a" hidden>x &lt; y<b>z</b></p>'
     """
-    opened = f"<{name}{_spelled(attributes or {})}>"
+    opened = f"<{name}{_format_attributes(attributes or {})}>"
     if name in _VOID:
         return Markup(opened if name in ("meta", "input", "br") else f"{opened[:-1]}/>")
     return Markup(f"{opened}{''.join(_safe(part) for part in parts)}</{name}>")
@@ -51,7 +51,7 @@ def _safe(part: str) -> str:
     return part if isinstance(part, Markup) else text(part)
 
 
-def _spelled(attributes: Attributes) -> str:
+def _format_attributes(attributes: Attributes) -> str:
     said = ""
     for name, value in attributes.items():
         if value is None or value is False:

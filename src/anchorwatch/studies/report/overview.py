@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING
 
 from anchorwatch.studies.report.figures import name_of
 from anchorwatch.studies.report.forest import mini
-from anchorwatch.studies.report.markup import Markup, joined, tag
+from anchorwatch.studies.report.markup import Markup, join_markup, tag
 from anchorwatch.studies.report.papers import PAPERS
 from anchorwatch.studies.report.sentences import (
     KIND,
     MEANING,
     WORDS,
-    counted,
+    count_units,
+    describe_target,
     interval,
     number,
     summary,
-    wanted,
 )
 from anchorwatch.studies.verdicts import VERDICTS
 
 if TYPE_CHECKING:
-    from anchorwatch.studies.findings import Judged, Study
+    from anchorwatch.studies.findings import JudgedClaim, Study
 
 _HEAD = ("claim", "verdict", "what is claimed", "picture", "found", "needed", "over")
 _COLUMN = {"scope": "col", "role": "columnheader"}
@@ -78,7 +78,9 @@ def what_was_run(study: Study) -> Markup:
 
 def _words() -> Markup:
     """What a newcomer has to know."""
-    pairs = [joined(tag("dt", None, word), tag("dd", None, says)) for word, says in WORDS.items()]
+    pairs = [
+        join_markup(tag("dt", None, word), tag("dd", None, says)) for word, says in WORDS.items()
+    ]
     title = tag("summary", None, "New to this? The words of this page")
     return tag("details", None, title, tag("dl", {"class": "facts"}, *pairs))
 
@@ -142,14 +144,14 @@ def _facts(study: Study) -> Markup:
         rows.append(("time", f"{minutes}; evidence that was there already was not made again"))
     if "machine" in about:
         held = about["machine"]
-        cores = counted(int(held["cores"]), "core")
+        cores = count_units(int(held["cores"]), "core")
         rows.append(("machine", f"{held['system']}, {held['processor']}, {cores}"))
     if arms := dict(about.get("arms", {})):
-        runs = counted(sum(arms.values()), "training run")
-        rows.append(("training", f"{runs} of {counted(len(arms), 'arm')}: {', '.join(arms)}"))
+        runs = count_units(sum(arms.values()), "training run")
+        rows.append(("training", f"{runs} of {count_units(len(arms), 'arm')}: {', '.join(arms)}"))
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     rows.append(("versions", versions))
-    pairs = [joined(tag("dt", None, name), tag("dd", None, words)) for name, words in rows]
+    pairs = [join_markup(tag("dt", None, name), tag("dd", None, words)) for name, words in rows]
     return tag("dl", {"class": "facts"}, *pairs)
 
 
@@ -199,14 +201,14 @@ def _filters(study: Study) -> Markup:
     )
 
 
-def filtered_by(one: Judged) -> dict[str, str]:
+def filtered_by(one: JudgedClaim) -> dict[str, str]:
     """What the filters look at."""
     words = f"{one.claim.id} {one.claim.sentence}".lower()
     held = {"data-claim": one.claim.id, "data-paper": one.claim.study}
     return held | {"data-verdict": one.says, "data-words": words}
 
 
-def _row(one: Judged) -> Markup:
+def _row(one: JudgedClaim) -> Markup:
     """Roles are said because a phone lays the row out as a block, which would take them away."""
     claim, cell = one.claim, {"role": "cell"}
     spare = cell | {"class": "spare"}
@@ -223,6 +225,6 @@ def _row(one: Judged) -> Markup:
     else:
         row = one.criterion_row(binding)
         found = f"{number(row['effect'])} [{interval(row['low'], row['high'])}]"
-        told = (mini(one), found, wanted(binding), counted(row["n"], claim.unit))
+        told = (mini(one), found, describe_target(binding), count_units(row["n"], claim.unit))
         cells += [tag("td", spare, words) for words in told]
     return tag("tr", filtered_by(one) | {"class": one.says, "role": "row"}, *cells)

@@ -18,7 +18,7 @@ from anchorwatch.figures.figure import Figure
 from anchorwatch.studies.report import overview
 from anchorwatch.studies.report.claims import of_paper, picture
 from anchorwatch.studies.report.comparison import Section
-from anchorwatch.studies.report.markup import Markup, joined, tag
+from anchorwatch.studies.report.markup import Markup, join_markup, tag
 from anchorwatch.studies.report.papers import PAPERS
 from anchorwatch.studies.report.sentences import methods
 
@@ -59,7 +59,7 @@ def page(study: Study, drawn: Mapping[str, Figure | str], beside: Sequence[Secti
             _methods(study),
             _manifest(study),
         ),
-        tag("footer", None, _made(study)),
+        tag("footer", None, _provenance_section(study)),
         Markup(f"<script>{script}</script>"),
     ]
     head = [
@@ -84,7 +84,7 @@ def _hash(words: str) -> str:
 
 def _beside(beside: Sequence[Section]) -> Markup:
     """Comparisons of models."""
-    parts = [_compared(one) for one in beside]
+    parts = [_comparison_section(one) for one in beside]
     if not parts:
         words = "This study has no evidence of two models, so there is nothing to compare."
         parts = [tag("p", None, words)]
@@ -92,7 +92,7 @@ def _beside(beside: Sequence[Section]) -> Markup:
     return tag("section", {"aria-labelledby": "beside"}, title, *parts)
 
 
-def _compared(one: Section) -> Markup:
+def _comparison_section(one: Section) -> Markup:
     parts = [tag("h3", None, one.title), *(tag("p", None, words) for words in one.words)]
     if one.rows:
         head = [tag("th", {"scope": "col"}, name) if name else tag("td") for name in one.head]
@@ -150,10 +150,10 @@ def _manifest(study: Study) -> Markup:
     )
 
 
-def _made(study: Study) -> Markup:
+def _provenance_section(study: Study) -> Markup:
     version = study.about["versions"]["anchorwatch"]
     words = (
         f"Made by anchorwatch {version}. Beside this page, claims.json, claims.csv and report.md "
         "say the same for machines and editors, and figures/ has every picture as PDF."
     )
-    return joined(tag("p", None, words))
+    return join_markup(tag("p", None, words))

@@ -14,7 +14,7 @@ from anchorwatch.studies.claim import EQUAL, GREATER, Criterion
 from anchorwatch.studies.verdicts import ALPHA, LACKING, REFUTED, SUPPORTED, UNDECIDED
 
 if TYPE_CHECKING:
-    from anchorwatch.studies.findings import Judged, Study
+    from anchorwatch.studies.findings import JudgedClaim, Study
 
 MEANING = {
     SUPPORTED: "every interval lies where the claim says the truth is",
@@ -73,7 +73,7 @@ def chance(p: float) -> str:
     return said.replace(" ", "\u202f")  # no line breaks within
 
 
-def wanted(criterion: Criterion) -> str:
+def describe_target(criterion: Criterion) -> str:
     """Where the truth must lie for the claim to hold."""
     if criterion.direction == EQUAL:
         return f"within {number(criterion.margin)} of {number(criterion.about)}"
@@ -86,7 +86,7 @@ def interval(low: float, high: float) -> str:
     return "no interval" if math.isnan(low) else f"{number(low)} to {number(high)}"
 
 
-def counted(n: int, unit: str) -> str:
+def count_units(n: int, unit: str) -> str:
     """A number of units."""
     return f"{n} {unit}{'s' * (n != 1)}"
 
@@ -94,7 +94,7 @@ def counted(n: int, unit: str) -> str:
 def over(row: Mapping[str, Any], unit: str) -> str:
     """How many units a number is over, and how many have none."""
     missing = f", {row['missing']} without a value" if row["missing"] else ""
-    return counted(row["n"], unit) + missing
+    return count_units(row["n"], unit) + missing
 
 
 def level(share: float) -> str:
@@ -102,7 +102,7 @@ def level(share: float) -> str:
     return f"{100 * share:.4g}\u202f%"
 
 
-def reason(one: Judged) -> str:
+def reason(one: JudgedClaim) -> str:
     """Why the verdict is what it is."""
     binding = one.binding
     if binding is None or one.verdict is None:
@@ -115,45 +115,50 @@ def reason(one: Judged) -> str:
         "of which could have refuted the claim."
     )
     said = {
-        SUPPORTED: _supported(one, binding, lies),
-        REFUTED: f"Refuted: {lies} lies wholly outside of what the claim needs, {wanted(binding)}."
-        + shared * several,
-        UNDECIDED: _undecided(row, binding, lies, name),
+        SUPPORTED: _explain_supported(one, binding, lies),
+        REFUTED: f"Refuted: {lies} lies wholly outside of what the claim needs, "
+        f"{describe_target(binding)}." + shared * several,
+        UNDECIDED: _explain_undecided(row, binding, lies, name),
     }[one.says]
     adjusted = f"After Holm's correction {chance(one.verdict.p_holm)}."
     return f"{said} {adjusted}"
 
 
-def _supported(one: Judged, binding: Criterion, lies: str) -> str:
+def _explain_supported(one: JudgedClaim, binding: Criterion, lies: str) -> str:
     if len(one.claim.criteria) == 1:
-        return f"Supported: {lies} lies wholly where the claim needs it, {wanted(binding)}."
+        return (
+            f"Supported: {lies} lies wholly where the claim needs it, {describe_target(binding)}."
+        )
     many = len(one.claim.criteria)
     return (
         f"Supported: all {many} intervals lie where the claim needs them; the nearest to its "
-        f"margin is {lies.removeprefix('the interval of ')}, which must be {wanted(binding)}."
+        f"margin is {lies.removeprefix('the interval of ')}, which must be "
+        f"{describe_target(binding)}."
     )
 
 
-def _undecided(row: Mapping[str, Any], binding: Criterion, lies: str, name: str) -> str:
+def _explain_undecided(row: Mapping[str, Any], binding: Criterion, lies: str, name: str) -> str:
     if row["why"]:
         return f"Undecided: there is no interval{name} ({row['why']})."
     low, high = binding.region
     if row["low"] > low and row["high"] < high:
         return (
-            f"Undecided: {lies} is inside what the claim needs ({wanted(binding)}), "
+            f"Undecided: {lies} is inside what the claim needs ({describe_target(binding)}), "
             "and not far enough once all claims and statistics are counted."
         )
     if row["high"] <= low or row["low"] >= high:
         return (
-            f"Undecided: {lies} is outside of what the claim needs ({wanted(binding)}), "
+            f"Undecided: {lies} is outside of what the claim needs ({describe_target(binding)}), "
             "and not far enough once all claims and statistics are counted."
         )
-    return f"Undecided: {lies} reaches across the margin; the claim needs {wanted(binding)}."
+    return (
+        f"Undecided: {lies} reaches across the margin; the claim needs {describe_target(binding)}."
+    )
 
 
 def power(row: Mapping[str, Any], unit: str) -> str:
     """What these units could have shown; empty where the claim was decided."""
-    shown, units = row["detectable"], counted(row["n"], unit)
+    shown, units = row["detectable"], count_units(row["n"], unit)
     if row.get("out_of_reach"):
         return f"With these {units}, no value that it can have would be told from the margin."
     if shown is None or math.isnan(shown):
@@ -175,7 +180,7 @@ def summary(study: Study) -> str:
     run, all_ = len(study.findings) - count[LACKING], len(study.findings)
     models = [f"{source} ({KIND[role]})" for role, source in study.about["models"].items()]
     parts = [
-        f"{run} of {counted(all_, 'claim')} could be tested on {_on(models)}: "
+        f"{run} of {count_units(all_, 'claim')} could be tested on {_on(models)}: "
         f"{count[SUPPORTED]} {_are(count[SUPPORTED])} supported, "
         f"{count[REFUTED]} refuted, and {count[UNDECIDED]} could not be decided with this budget."
     ]
@@ -197,10 +202,10 @@ def _are(count: int) -> str:
 
 def _on(models: list[str]) -> str:
     """What a study is of; claims about training seeds take no model."""
-    return listed(models) if models else "training runs alone"
+    return join_words(models) if models else "training runs alone"
 
 
-def listed(words: list[str]) -> str:
+def join_words(words: list[str]) -> str:
     """a, b and c."""
     if len(words) < 2:
         return "".join(words) or "none"
@@ -217,7 +222,7 @@ def methods(study: Study) -> str:
         for role, source in about["models"].items()
     ]
     papers = dict(Counter(one.claim.study for one in study.findings if one.verdict is not None))
-    tested = listed([f"{count} of {name}" for name, count in papers.items()])
+    tested = join_words([f"{count} of {name}" for name, count in papers.items()])
     return (
         f"Claims ({tested}) were tested with anchorwatch {versions['anchorwatch']} on "
         f"{_on(models)}, with {budget['prompts']} prompts of made-up questions, "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anchorwatch.metrics.paths import any_path, centroid_path
-from anchorwatch.metrics.reading import Slab, slabs
+from anchorwatch.metrics.reading import LayerSlice, slabs
 from anchorwatch.metrics.sink_rules import Rule, topk, zscore
 from anchorwatch.trace.trace import Trace
 
@@ -29,7 +29,7 @@ class floating(Rule):  # noqa: N801
         return found | (topk(1).labels(shares, seen) & none)
 
 
-def greatest_beyond(slab: Slab) -> np.ndarray:
+def greatest_beyond(slab: LayerSlice) -> np.ndarray:
     """[step, head] the key that receives most beyond what even attention gives it; -1 if absent.
 
     Under a causal mask the first keys receive most of even attention, too: that is taken off.
@@ -39,7 +39,7 @@ def greatest_beyond(slab: Slab) -> np.ndarray:
     return np.where(slab.measured(), place, -1)
 
 
-def absorbed_beyond(slab: Slab, rule: Rule) -> tuple[np.ndarray, ...]:
+def absorbed_beyond(slab: LayerSlice, rule: Rule) -> tuple[np.ndarray, ...]:
     """[step, head] attention beyond even attention on the greatest key, on five, and on anchors.
 
     Keys are chosen by what they receive beyond even attention, so that a causal mask chooses none.
@@ -74,7 +74,7 @@ def predicting_turnover(trace: Trace) -> float:
     return float(np.mean(found)) if found else np.nan
 
 
-def drifts(slab: Slab) -> tuple[float, float]:
+def drifts(slab: LayerSlice) -> tuple[float, float]:
     """How far the centre of the anchors goes, and the greatest key, as shares of the canvas.
 
     Last quarter of the steps less the first, mean over heads: at most 1 either way.

@@ -47,7 +47,7 @@ def _greatest_keys(evidence: Evidence, need: Runs) -> list[np.ndarray]:
     return found
 
 
-def _fixed(evidence: Evidence) -> Finding:
+def _measure_fixed(evidence: Evidence) -> Finding:
     shares = {}
     for need in (ARM, MDM):
         held, keys = evidence[need], _greatest_keys(evidence, need)
@@ -204,7 +204,7 @@ CLAIMS = (
                 "the same limit from the other side",
             ),
         ),
-        judge=_fixed,
+        judge=_measure_fixed,
         defect="the published comparison is on finished text, without a masked position",
         caveat="heads and steps are averaged within a prompt; prompts are the unit",
     ),

@@ -101,7 +101,7 @@ def _structure_figure(evidence: Evidence) -> Figure | None:
     return structure(metrics.structure(list(evidence[MDM].traces), floating(), template=TEMPLATE))
 
 
-def _needed(evidence: Evidence) -> Finding:
+def _measure_needed(evidence: Evidence) -> Finding:
     table: pd.DataFrame = evidence[HALVES]
     wide = table.pivot(index="unit", columns="half")
     own, deeper = (wide["did"][half].to_numpy(dtype=float) for half in ("shallow", "deep"))
@@ -252,7 +252,7 @@ CLAIMS = (
                 control="the last half",
             ),
         ),
-        judge=_needed,
+        judge=_measure_needed,
         defect="no intervention was released",
         caveat="up to three keys above mean + 3 sd of each head. KL says that predictions change, "
         "not that they become worse; halves differ in how much attention is hidden, which is given "

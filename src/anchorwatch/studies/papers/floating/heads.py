@@ -50,7 +50,7 @@ def by_head(evidence: Evidence, need: Runs) -> dict[str, np.ndarray]:
     return found
 
 
-def scored(evidence: Evidence, need: Runs) -> np.ndarray:
+def score_answers(evidence: Evidence, need: Runs) -> np.ndarray:
     """[prompt] whether the answer is right; NaN where there is no run."""
     held = evidence[need]
     found = np.full(held.count, np.nan)
@@ -59,12 +59,12 @@ def scored(evidence: Evidence, need: Runs) -> np.ndarray:
     return found
 
 
-def _retrieving(evidence: Evidence) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _retrieval_scores(evidence: Evidence) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """`by_head` of the MDM and of the ARM on prompts that both answer rightly, NaN on others.
 
     What heads look at while a wrong answer is written is no retrieval.
     """
-    mdm, arm = (scored(evidence, need) == 1 for need in (MDM, ARM))
+    mdm, arm = (score_answers(evidence, need) == 1 for need in (MDM, ARM))
     both = mdm & arm
     if both.sum() < RIGHT:
         raise EvidenceError(
@@ -80,7 +80,7 @@ def _retrieving(evidence: Evidence) -> tuple[dict[str, np.ndarray], dict[str, np
 
 
 def _deep(evidence: Evidence) -> Finding:
-    mdm, arm = _retrieving(evidence)
+    mdm, arm = _retrieval_scores(evidence)
     mine, other, theirs = (one.mean(axis=2) for one in (mdm["gold"], mdm["other"], arm["gold"]))
     layers = mine.shape[1]
 
@@ -118,7 +118,7 @@ def _carried_by(scores: np.ndarray) -> float:
 
 
 def _few(evidence: Evidence) -> Finding:
-    held = [one["copy"].reshape(len(one["copy"]), -1) for one in _retrieving(evidence)]
+    held = [one["copy"].reshape(len(one["copy"]), -1) for one in _retrieval_scores(evidence)]
     heads = held[0].shape[1]
 
     def apart(means: np.ndarray) -> float:

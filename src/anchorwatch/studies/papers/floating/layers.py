@@ -39,7 +39,7 @@ DETECTOR = (
 )
 
 
-def _explained(evidence: Evidence) -> dict[str, np.ndarray]:
+def _explained_variance(evidence: Evidence) -> dict[str, np.ndarray]:
     """[prompt, layer] share of the variance of attention on keys that token and place explain."""
     held = evidence[MDM]
     table = evidence.once(
@@ -53,7 +53,7 @@ def _explained(evidence: Evidence) -> dict[str, np.ndarray]:
 
 
 def _identity(evidence: Evidence) -> Finding:
-    found = _explained(evidence)
+    found = _explained_variance(evidence)
     gap = found["token"] - found["place"]
     deeper = gap[:, 1:].mean(axis=1) if gap.shape[1] > 1 else np.full(len(gap), np.nan)
     also = {
@@ -112,7 +112,9 @@ def _spread_figure(evidence: Evidence) -> Figure | None:
     return profile(metrics.concentration(list(evidence[MDM].traces)))
 
 
-def absorbed(evidence: Evidence, need: Runs, name: str, *, over: str | None = None) -> PerPrompt:
+def absorbed_share(
+    evidence: Evidence, need: Runs, name: str, *, over: str | None = None
+) -> PerPrompt:
     """Share of attention that a set of keys takes; the null is even attention's on the same."""
     return by_prompt(evidence, need, "absorption", name, over=over, options={"sets": _SETS})
 
@@ -144,8 +146,10 @@ def _absorbs_less(evidence: Evidence) -> Finding:
         for name, own in mdm.items()
     }
     also = {f"MDM, {name}": mean_of(own) for name, own in mdm.items()}
-    also["as published: MDM, its greatest key"] = mean_of(absorbed(evidence, MDM, "top1").value)
-    also["as published: ARM, its first key"] = mean_of(absorbed(evidence, ARM, "first").value)
+    also["as published: MDM, its greatest key"] = mean_of(
+        absorbed_share(evidence, MDM, "top1").value
+    )
+    also["as published: ARM, its first key"] = mean_of(absorbed_share(evidence, ARM, "first").value)
     return Finding(found, also)
 
 
@@ -163,7 +167,7 @@ def _depth_figure(evidence: Evidence) -> Figure | None:
 
 
 def _not_one_key(evidence: Evidence) -> Finding:
-    every, one = (absorbed(evidence, MDM, name).value for name in (str(floating()), "top1"))
+    every, one = (absorbed_share(evidence, MDM, name).value for name in (str(floating()), "top1"))
     times = Estimate.mean(np.log2(every / one), PROMPT)
     return Finding(
         {"more": Measured(times, 0.0)},
@@ -176,8 +180,8 @@ def _not_one_key(evidence: Evidence) -> Finding:
 
 
 def _grows(evidence: Evidence) -> Finding:
-    one = absorbed(evidence, MDM, "top1", over="layer")
-    every = absorbed(evidence, MDM, str(floating()), over="layer")
+    one = absorbed_share(evidence, MDM, "top1", over="layer")
+    every = absorbed_share(evidence, MDM, str(floating()), over="layer")
     also = {f"layer {at}": float(share) for at, share in enumerate(means_of(one.value))}
     also["rise, by all anchors"] = mean_of(rise(every.value - every.null))
     effect = Estimate.mean(rise(one.value - one.null), PROMPT)

@@ -15,7 +15,7 @@ from anchorwatch.studies.estimates import PROMPT, Estimate
 from anchorwatch.studies.evidence import mean_of, means_of
 from anchorwatch.studies.needs import ROLES, Rows
 from anchorwatch.studies.papers.floating.anchors import ARM, MDM
-from anchorwatch.studies.papers.floating.layers import DETECTOR, absorbed
+from anchorwatch.studies.papers.floating.layers import DETECTOR, absorbed_share
 
 _PAPER = "arXiv 2601.07894"
 WEIGHTS = {role: Rows(role, "weights", passes=0) for role in ("mdm", "arm")}
@@ -36,7 +36,7 @@ def _inherits(evidence: Evidence) -> Finding:
         )
     mdm, arm = (
         one.value - one.null
-        for one in (absorbed(evidence, need, "top1", over="layer") for need in (MDM, ARM))
+        for one in (absorbed_share(evidence, need, "top1", over="layer") for need in (MDM, ARM))
     )
     layers = mdm.shape[1]
     if layers < LAYERS:

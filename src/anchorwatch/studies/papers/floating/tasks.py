@@ -21,7 +21,7 @@ from anchorwatch.studies.least import Greatest
 from anchorwatch.studies.needs import ROLES, Rows, Runs
 from anchorwatch.studies.papers.floating.anchor_rule import floating
 from anchorwatch.studies.papers.floating.anchors import MDM, turnover
-from anchorwatch.studies.papers.floating.heads import by_head, scored
+from anchorwatch.studies.papers.floating.heads import by_head, score_answers
 from anchorwatch.studies.reading import RIGHT
 
 _PAPER = "arXiv 2601.07894"
@@ -31,7 +31,7 @@ _MOMENTS = (("y", "y"), ("x", "x"), ("z", "z"), ("y", "x"), ("y", "z"), ("x", "z
 
 
 def _success(evidence: Evidence) -> Finding:
-    held, score = evidence[MDM], scored(evidence, MDM)
+    held, score = evidence[MDM], score_answers(evidence, MDM)
     good, bad = int((score == 1).sum()), int((score == 0).sum())
     if min(good, bad) < RIGHT:
         raise EvidenceError(
@@ -53,12 +53,12 @@ def _success(evidence: Evidence) -> Finding:
 
 def _goes_with(y: np.ndarray, x: np.ndarray, z: np.ndarray) -> Estimate:
     """Correlation of y and x over prompts, given z: a smooth function of means."""
-    values = {"y": y, "x": _centred(x), "z": _centred(z)}
+    values = {"y": y, "x": _centre(x), "z": _centre(z)}
     rows = [*values.values(), *(values[a] * values[b] for a, b in _MOMENTS)]
     return Correlation.jackknifed(np.column_stack(rows), _partial, PROMPT)
 
 
-def _centred(values: np.ndarray) -> np.ndarray:
+def _centre(values: np.ndarray) -> np.ndarray:
     """Nothing but numerics: products of small numbers keep more digits."""
     return values - mean_of(values)
 

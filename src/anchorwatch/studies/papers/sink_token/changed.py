@@ -15,7 +15,7 @@ from anchorwatch.studies.papers.sink_token.seeds import (
     LOOKED_AT,
     TIMES,
     acts_as_a_sink,
-    compared,
+    draw_differences,
     gap,
 )
 
@@ -56,7 +56,7 @@ def _replaces(evidence: Evidence) -> Finding:
     return Finding(found, also)
 
 
-def _drained(evidence: Evidence) -> Finding:
+def _measure_drain(evidence: Evidence) -> Finding:
     """Logarithms of ratios: no interval of theirs reaches below a norm of 0."""
     also = acts_as_a_sink(evidence)
     each = np.stack([by_seed(evidence, DRAINED, name)["sink"] for name in DRAINED.columns])
@@ -153,7 +153,7 @@ CLAIMS = (
             )
         ),
         judge=_replaces,
-        draw=compared(REPLACED),
+        draw=draw_differences(REPLACED),
         caveat="attention that goes to the sink token goes to no mask, so that their share falls "
         "even if they are looked at as before among the tokens; half of few sinks is a small "
         "number, and how many vanilla has is told",
@@ -177,7 +177,7 @@ CLAIMS = (
                 null="as large as the tokens'",
             ),
         ),
-        judge=_drained,
+        judge=_measure_drain,
         caveat="norms before the output projection; its share of what attention brings is not in "
         "the table",
     ),
@@ -216,7 +216,7 @@ CLAIMS = (
             ),
         ),
         judge=_mixes,
-        draw=compared(MIXED),
+        draw=draw_differences(MIXED),
         caveat="at equal training, not at equal bound; networks of one depth, where over-mixing is "
         "said to come with depth",
     ),
@@ -255,7 +255,7 @@ CLAIMS = (
             )
         ),
         judge=_off_length,
-        draw=compared(LENGTHS),
+        draw=draw_differences(LENGTHS),
         defect="trained at one length and evaluated on shorter texts, so that a sink token may be "
         "a device against that",
     ),
@@ -285,6 +285,6 @@ CLAIMS = (
             ),
         ),
         judge=_few_masks,
-        draw=compared(FEW),
+        draw=draw_differences(FEW),
     ),
 )

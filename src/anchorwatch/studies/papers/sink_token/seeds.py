@@ -35,7 +35,7 @@ def gap(evidence: Evidence, need: Seeds, column: str, one: str, other: str) -> n
     return (wide[one] - wide[other]).to_numpy()
 
 
-def shown(values: np.ndarray, lacking: str, here: str) -> None:
+def require_shown(values: np.ndarray, lacking: str, here: str) -> None:
     """Refuse a claim that takes for granted a mean above 0 which these seeds do not show."""
     held = Estimate.mean(values, SEED)
     if held.p_above(0.0) < ALPHA / 2:
@@ -55,7 +55,7 @@ def looked_at(table: pd.DataFrame, arm: str) -> tuple[np.ndarray, np.ndarray]:
 def acts_as_a_sink(evidence: Evidence) -> dict[str, float | str]:
     """Refuse a claim about sinks of a token that is none: it gets more than an even share."""
     mass, even = looked_at(evidence[LOOKED_AT], "sink")
-    shown(
+    require_shown(
         mass - even,
         "training runs whose sink token gets more attention than an even share, beyond chance",
         f"here it gets {mean_of(mass):.3g} where {mean_of(even):.3g} is even, more by",
@@ -77,7 +77,7 @@ def beside(evidence: Evidence, need: Seeds) -> dict[str, float | str]:
     return found
 
 
-def compared(need: Seeds) -> Draw:
+def draw_differences(need: Seeds) -> Draw:
     """Draws every arm of a need less vanilla, seed by seed, a panel for each column."""
 
     def draw(evidence: Evidence) -> Figure | None:

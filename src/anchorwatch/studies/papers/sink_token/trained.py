@@ -11,7 +11,13 @@ from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence,
 from anchorwatch.studies.estimates import SEED, Estimate
 from anchorwatch.studies.evidence import by_seed, mean_of
 from anchorwatch.studies.needs import Seeds
-from anchorwatch.studies.papers.sink_token.seeds import BOUND, beside, compared, gap, shown
+from anchorwatch.studies.papers.sink_token.seeds import (
+    BOUND,
+    beside,
+    draw_differences,
+    gap,
+    require_shown,
+)
 
 _PAPER = "arXiv 2601.19657"
 IMPROVES = Seeds((BOUND, "answers.gold"))
@@ -64,7 +70,7 @@ def _alike(evidence: Evidence, need: Seeds, arm: str, word: str) -> Finding:
     Of a gain below 0 a fifth is no distance: both sides would refute what is exactly alike.
     """
     gain = gap(evidence, need, BOUND, "vanilla", "sink")
-    shown(
+    require_shown(
         gain,
         "a sink token that gains beyond chance, a fifth of which is the measure of being alike",
         "here its gain in nats per token is",
@@ -156,7 +162,7 @@ CLAIMS = (
             ),
         ),
         judge=_improves,
-        draw=compared(IMPROVES),
+        draw=draw_differences(IMPROVES),
         defect=_NAMES + "; arms share no noise, and each is one run",
         caveat="small networks and few tokens; the paper's are of 0.5B and 1.5B parameters; "
         + _NO_SINK,
@@ -184,7 +190,7 @@ CLAIMS = (
             )
         ),
         judge=_gates,
-        draw=compared(GATES),
+        draw=draw_differences(GATES),
         defect=_NAMES,
         caveat="at least as good, not better: the paper's gates begin near one half, which damages "
         "a pretrained network, and it has no others; " + _NO_SINK,
@@ -198,7 +204,7 @@ CLAIMS = (
         needs=(PLACES,),
         criteria=_sides("end", "sink-end"),
         judge=_place,
-        draw=compared(PLACES),
+        draw=draw_differences(PLACES),
         defect="code for the other place was not released",
         caveat="a token in the middle, or without a rotary position, is in no table; " + _NO_SINK,
     ),
@@ -232,7 +238,7 @@ CLAIMS = (
             ),
         ),
         judge=_number,
-        draw=compared(NUMBERS),
+        draw=draw_differences(NUMBERS),
         defect="code for more than one was not released; whether several see each other is not "
         "said (ours see only themselves)",
         caveat=_NO_SINK,
@@ -246,7 +252,7 @@ CLAIMS = (
         needs=(CONTENTS,),
         criteria=_sides("empty", "sink-zero"),
         judge=_content,
-        draw=compared(CONTENTS),
+        draw=draw_differences(CONTENTS),
         defect="code for the empty value was not released; whether it is empty in training or only "
         "afterwards is not said (ours is in both)",
         caveat="relatives without a token (off by one, a logit of each head) are told and decide "
@@ -270,7 +276,7 @@ CLAIMS = (
             ),
         ),
         judge=_sees,
-        draw=compared(SEEING),
+        draw=draw_differences(SEEING),
         defect="neither the paper nor its code has the arm without the mask",
         caveat="what a register's state tells of the text is not measured; a sink token's tells "
         "nothing, as sink_token/H11 says; " + _NO_SINK,
@@ -303,7 +309,7 @@ CLAIMS = (
             ),
         ),
         judge=_converts,
-        draw=compared(CONVERTED),
+        draw=draw_differences(CONVERTED),
         defect="code for networks that go on from Qwen2.5 was not released; how gates begin there "
         "is not said",
         caveat="of a table whose arms go on from a next-token network, as the package's do; the "

@@ -44,7 +44,7 @@ def _comes_back(evidence: Evidence) -> Finding:
     )
 
 
-def _postponed(evidence: Evidence) -> Finding:
+def _measure_postponed(evidence: Evidence) -> Finding:
     table: pd.DataFrame = evidence[DELAYED]
     wide = table.pivot(index="unit", columns="arm").sort_index()
     found, also = {}, {}
@@ -147,7 +147,7 @@ CLAIMS = (
                 control="the same attention, while as many other keys are hidden",
             ),
         ),
-        judge=_postponed,
+        judge=_measure_postponed,
         caveat="whether robustness shrinks with more tokens a step is H17's",
     ),
     Claim(

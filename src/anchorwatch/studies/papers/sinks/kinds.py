@@ -30,7 +30,7 @@ LEAST = 0.3
 """Share of first tokens that are right before few masks, below which little can be lost."""
 
 
-def _enriched(evidence: Evidence) -> Finding:
+def _measure_enrichment(evidence: Evidence) -> Finding:
     held: Traced = evidence[MDM]
     make = partial(metrics.enrichment, list(held.traces), by=["prompt"], matched=True)
     table = evidence.once((MDM, "enrichment by prompt"), make)
@@ -168,7 +168,7 @@ CLAIMS = (
                 control="the share of such keys",
             ),
         ),
-        judge=_enriched,
+        judge=_measure_enrichment,
         draw=_token_figure,
         defect="not seen; the paper's text names end tokens, which its table does not have, and "
         "leaves out masks, which it has; the share of such keys in the text is not given",

@@ -15,7 +15,7 @@ from anchorwatch.metrics.geometry import split_cells
 from anchorwatch.metrics.sink_rules import rulli
 from anchorwatch.metrics.tables import over_slabs, prompt_id
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
-from anchorwatch.studies.depths import FIRST, LAST, by_sums, deep, pooled, shallow
+from anchorwatch.studies.depths import FIRST, LAST, by_sums, deep, pool_layers, shallow
 from anchorwatch.studies.estimates import PROMPT, Estimate
 from anchorwatch.studies.evidence import Traced, by_prompt, mean_of
 from anchorwatch.studies.needs import Rows, Runs
@@ -82,7 +82,7 @@ def _by_angle(evidence: Evidence) -> Finding:
 
     def of_half(name: str, half: str) -> np.ndarray:
         def of(trace: Trace, quantities: Mapping[str, Quantity]) -> float:
-            return pooled(quantities[f"{name}_share"], half)
+            return pool_layers(quantities[f"{name}_share"], half)
 
         return by_sums(held, parts, of)
 
@@ -106,7 +106,7 @@ def _angle_figure(evidence: Evidence) -> Figure | None:
     return shapley_bars(table)
 
 
-def _reused(evidence: Evidence) -> Finding:
+def _measure_reuse(evidence: Evidence) -> Finding:
     held: Traced = evidence[MDM]
     every = ["prompt", "layer", "other_layer"]
     make = partial(metrics.layer_consistency, list(held.traces), by=every)
@@ -265,7 +265,7 @@ CLAIMS = (
                 control="as many sinks anywhere",
             ),
         ),
-        judge=_reused,
+        judge=_measure_reuse,
         draw=_reuse_figure,
         caveat="more than chance is not enough for one set to stand for another: see what is "
         "shared",

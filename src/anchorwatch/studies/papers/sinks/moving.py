@@ -17,7 +17,7 @@ from anchorwatch.metrics.paths import CHANCE, Parts
 from anchorwatch.metrics.sink_rules import rulli
 from anchorwatch.metrics.tables import over_slabs
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
-from anchorwatch.studies.depths import EVERY, FIRST, LAST, by_sums, pooled
+from anchorwatch.studies.depths import EVERY, FIRST, LAST, by_sums, pool_layers
 from anchorwatch.studies.estimates import PROMPT, Estimate
 from anchorwatch.studies.evidence import by_prompt, mean_of
 from anchorwatch.studies.needs import Rows, Runs
@@ -137,7 +137,7 @@ def _hits(evidence: Evidence, half: str, *, chance: bool = False) -> np.ndarray:
 
     def of(trace: Trace, quantities: Mapping[str, Quantity]) -> float:
         enough = np.sum(trace.role[:-1] == MASKED, axis=1) >= LEAST
-        return pooled(quantities[CHANCE * chance + _HIT], half, enough)
+        return pool_layers(quantities[CHANCE * chance + _HIT], half, enough)
 
     return by_sums(evidence[MDM], _frontier_sums(evidence), of)
 
@@ -146,7 +146,9 @@ def _begins(evidence: Evidence, *, chance: bool = False) -> np.ndarray:
     """[prompt] the same of the first step."""
 
     def of(trace: Trace, quantities: Mapping[str, Quantity]) -> float:
-        return pooled(quantities[CHANCE * chance + _HIT], EVERY, np.arange(trace.num_steps) == 0)
+        return pool_layers(
+            quantities[CHANCE * chance + _HIT], EVERY, np.arange(trace.num_steps) == 0
+        )
 
     return by_sums(evidence[MDM], _frontier_sums(evidence), of)
 

@@ -33,7 +33,7 @@ _SCALE = (
 )
 
 
-def _kept(evidence: Evidence, scale: str) -> np.ndarray:
+def _share_without_sinks(evidence: Evidence, scale: str) -> np.ndarray:
     """[prompt] share of tokens that are no sink: heads and steps have as many keys each."""
     count = by_prompt(evidence, MDM, "sinks", "count", options={"rule": rulli(3.0, scale)})
     held = evidence[MDM]
@@ -43,8 +43,8 @@ def _kept(evidence: Evidence, scale: str) -> np.ndarray:
     return 1 - count.value / keys
 
 
-def _filtered(evidence: Evidence) -> Finding:
-    found = {scale: _kept(evidence, scale) for scale in ("sum", "percent")}
+def _measure_filtered(evidence: Evidence) -> Finding:
+    found = {scale: _share_without_sinks(evidence, scale) for scale in ("sum", "percent")}
     effect = Estimate.mean(found["sum"], PROMPT, _SHARE)
     also = {"on the percent scale": mean_of(found["percent"])}
     return Finding({"sum": Measured(effect, null=1.0)}, also)
@@ -169,7 +169,7 @@ CLAIMS = (
                 null="even attention has no sink: 1",
             ),
         ),
-        judge=_filtered,
+        judge=_measure_filtered,
         defect=_SCALE,
         caveat="even attention passes too: it says that sinks are few, not that there are any; "
         "said of three models, here of the one that is given",
