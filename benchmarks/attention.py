@@ -20,7 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 import anchorwatch as aw
-from anchorwatch.models.attention import NAME, attend, register, observe
+from anchorwatch.models.attention import NAME, attend, observe, register
 from anchorwatch.models.families import by_name
 from anchorwatch.models.fits import fit_addition
 from anchorwatch.models.model import Model

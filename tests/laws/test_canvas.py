@@ -66,7 +66,7 @@ def touched(draw, prompt, decoding):
         if step < last and draw(st.booleans()):  # written by then
             later = draw(st.lists(st.integers(step + 1, last), min_size=1, unique=True))
             found.append(E.swap_token(place, draw(tokens), steps=later))
-    held = {p for e in found for p in e.touched}
+    held = {p for e in found for p in e.positions_named}
     if free := [p for p in answer if p not in held]:
         places = draw(st.lists(st.sampled_from(free), max_size=3, unique=True))
         if places:
@@ -120,7 +120,7 @@ def test_frames_hold_what_was_asked(model, case, seed):
     swapped = np.zeros(trace.canvas.shape, dtype=bool)
     for edit in edits:
         if isinstance(edit, E.swap_token):
-            acts = [edit.at(step, trace.progress[step]) for step in range(steps)]
+            acts = [edit.acts_at(step, trace.progress[step]) for step in range(steps)]
             swapped[:-1, edit.position] |= acts
             swapped[-1, edit.position] |= acts[-1]
             assert (trace.canvas[:-1, edit.position][acts] == edit.token).all()
@@ -197,7 +197,9 @@ def test_touched_runs_in_batches(model, many, decoding, seed, data):
     shortest = min(many, key=len)
     edits = data.draw(touched(shortest, decoding))
     shared = len(shortest)
-    keeps = [e for e in edits if all(p < shared for p in e.touched)]  # answers begin elsewhere
+    keeps = [
+        e for e in edits if all(p < shared for p in e.positions_named)
+    ]  # answers begin elsewhere
     options = {"edits": keeps, "probes": ()}
     alone = [run(model, one, decoding, seed=seed + i, **options) for i, one in enumerate(many)]
     with warnings.catch_warnings():

@@ -193,7 +193,7 @@ def _still_masked(edit: Edit, trace: Trace, until: int) -> None:
     if not isinstance(edit, delay_commit | force_commit):
         return
     when = trace.committed_at
-    there = [place for place in edit.touched if place < len(when)]
+    there = [place for place in edit.positions_named if place < len(when)]
     written = [place for place in there if MISSING != when[place] < until]
     if written:
         first = min(int(when[place]) for place in written)

@@ -259,7 +259,8 @@ def _variants(study: Study, gathered: Sequence[Need]) -> Iterator[Section]:
     words = (
         "Networks trained on the same data with the same noise, "
         f"{count_units(seeds, 'training seed')} each: with nothing added (vanilla), "
-        "with a sink token, with gates, and relatives of these. They are smaller and trained for less long than the models above. The first row is "
+        "with a sink token, with gates, and relatives of these. They are smaller and trained for "
+        "less long than the models above. The first row is "
         "vanilla's mean, every other what the arm differs by; arms that no claim here needs are "
         "left out.",
     )
