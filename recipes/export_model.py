@@ -30,7 +30,7 @@ from anchorwatch.trace.atomic_io import read_record, read_sealed
 from anchorwatch.trace.locks import temporary, temporary_name
 from anchorwatch.training.checkpoints import MODEL, RUN, WEIGHTS
 from anchorwatch.training.corpora import Corpus
-from anchorwatch.training.corpora import read as read_corpus
+from anchorwatch.training.corpora import read_corpus as read_corpus
 from anchorwatch.training.log import Line, read_log
 
 TRAINING = "training.json"

@@ -18,7 +18,7 @@ from pathlib import Path
 import make_models as making
 
 from anchorwatch.models.zoo import MODELS
-from anchorwatch.training import arms
+from anchorwatch.training import variants
 from anchorwatch.training.checkpoints import MODEL
 
 HERE = Path(__file__).resolve().parent
@@ -59,7 +59,7 @@ def _more(asked: argparse.Namespace) -> tuple[str, ...]:
 
 def _asked(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--arms", nargs="+", choices=arms.LAB, default=list(arms.LAB))
+    parser.add_argument("--arms", nargs="+", choices=variants.LAB, default=list(variants.LAB))
     parser.add_argument("--only", nargs="+", choices=STEPS, default=list(STEPS))
     parser.add_argument("--recipe", type=Path, default=HERE / "lab.toml")
     parser.add_argument("--stem", type=Path, default=HERE / "lab-stem.toml")

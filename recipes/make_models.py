@@ -14,8 +14,8 @@ from anchorwatch.models.load import load
 from anchorwatch.models.model import Model
 from anchorwatch.models.zoo import cards
 from anchorwatch.trace.atomic_io import read_record, read_sealed, replace_file
-from anchorwatch.training import arms
-from anchorwatch.training.card_measures import Effort, flat, measured, plain_values
+from anchorwatch.training import variants
+from anchorwatch.training.card_measures import Effort, flatten_measures, measured, plain_values
 from anchorwatch.training.checkpoints import RUN
 from anchorwatch.training.corpora import Corpus
 from anchorwatch.training.loop import fit
@@ -33,13 +33,13 @@ def train_stem(recipe: Path, runs: Path, name: str = STEM, more: tuple[str, ...]
 
 def train_arm(recipe: Path, arm: str, runs: Path, more: tuple[str, ...] = ()) -> Path:
     """Train an arm of the lab into `runs`/arm, or go on with it; the run's folder."""
-    return fit(arms.spec_of(recipe, arms.LAB, arm, more), runs / arm).folder
+    return fit(variants.read_arm(recipe, variants.LAB, arm, more), runs / arm).folder
 
 
 def export_arm(arm: str, runs: Path, models: Path, more: tuple[str, ...] = ()) -> Path:
     """The finished run of an arm as a folder of the lab."""
     stem = runs / STEM if (runs / STEM).is_dir() else None
-    return exports.export(runs / arm, models / arm, arm, (*more, *arms.LAB[arm]), stem=stem)
+    return exports.export(runs / arm, models / arm, arm, (*more, *variants.LAB[arm]), stem=stem)
 
 
 def card_of(folder: Path, name: str, effort: Effort | None = None) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def variant_row(
 
     A row that was measured before, of the same spec, stem and effort, is not measured again.
     """
-    spec = arms.spec_of(recipe, arms.VARIANTS, arm, (*more, f"seed={seed}"))
+    spec = variants.read_arm(recipe, variants.VARIANTS, arm, (*more, f"seed={seed}"))
     about = {"arm": arm, "seed": seed, "spec": spec.digest, "version": VERSION}
     folder = runs / f"{arm}-seed{seed}"
     kept = kept_row(folder, about, effort)
@@ -91,7 +91,7 @@ def variant_row(
         "parameters": sum(p.numel() for p in model.network.parameters()),
         "loss": done.loss,
     }
-    row |= flat(measured(model, _corpus(model, spec.as_dict()), effort))
+    row |= flatten_measures(measured(model, _corpus(model, spec.as_dict()), effort))
     said: dict[str, Any] = plain_values(row)
     replace_file(folder / ROW, (json.dumps(said, indent=1) + "\n").encode())
     return said

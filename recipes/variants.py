@@ -23,11 +23,10 @@ import make_models as making
 import pandas as pd
 import variants_page as pages
 
-from anchorwatch.training import arms
 from anchorwatch.training.card_measures import Effort
 from anchorwatch.training.checkpoints import MODEL
-from anchorwatch.training.variants import variants
-from anchorwatch.training.variants_figure import variant_differences
+from anchorwatch.training.plots import variant_differences
+from anchorwatch.training.variants import VARIANTS, variants
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "src" / "anchorwatch" / "training" / "variants.csv"
@@ -115,7 +114,7 @@ def _effort(asked: argparse.Namespace) -> Effort:
 def _asked(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", nargs="+", type=int, default=list(range(6)))
-    parser.add_argument("--arms", nargs="+", choices=arms.VARIANTS, default=list(arms.VARIANTS))
+    parser.add_argument("--arms", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--only", nargs="+", choices=("train", "page"), default=["train", "page"])
     parser.add_argument("--recipe", type=Path, default=ROOT / "recipes" / "variants.toml")
     parser.add_argument("--stem", type=Path, default=ROOT / "recipes" / "variants-stem.toml")

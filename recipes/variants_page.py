@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from anchorwatch.training.arms import VANILLA, VARIANTS
-from anchorwatch.training.variants import GROUPS, OWN, QUANTITIES, differences
+from anchorwatch.training.variants import GROUPS, OWN, QUANTITIES, VANILLA, VARIANTS, differences
 
 ALPHA = 0.05
 _MINUS = "−"

@@ -16,7 +16,7 @@ from anchorwatch.metrics import files
 from anchorwatch.trace import input_files as inputs
 from anchorwatch.trace.escape import csv_cell
 from anchorwatch.trace.input_files import LongLineError, bounded_lines, plain_lines
-from anchorwatch.training.texts import read_texts
+from anchorwatch.training.data import read_texts
 
 MOST = 1 << 16
 

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 import anchorwatch as aw
 from anchorwatch.errors import SpecError, TrainingError
 from anchorwatch.models.zoo import cards
-from anchorwatch.training import arms
 from anchorwatch.training import card_measures as measure
+from anchorwatch.training import variants
 from anchorwatch.training.log import Line
 from lab_toys import RECIPE, TOY
 
@@ -25,7 +25,7 @@ SMALL = measure.Effort(examples=6, draws=1, items=3, prompts=5, texts=2, steps=3
 
 
 def test_arms_differ_only_in_their_settings():
-    specs = {arm: arms.spec_of(RECIPE, arms.LAB, arm).as_dict() for arm in arms.LAB}
+    specs = {arm: variants.read_arm(RECIPE, variants.LAB, arm).as_dict() for arm in variants.LAB}
     base = specs["mdm"]
     assert base["variant"] == [] and base["objective"]["name"] == "diffusion"
     for arm, changed in {"mdm-sink": "variant", "mdm-gate": "variant", "arm": "objective"}.items():
@@ -33,17 +33,17 @@ def test_arms_differ_only_in_their_settings():
         assert differ == {changed}, arm
     objectives = base["objective"], specs["arm"]["objective"]
     differ = {name for name in objectives[0] if objectives[0][name] != objectives[1][name]}
-    assert "name" in differ and differ <= {"name", *arms.NOISE}
+    assert "name" in differ and differ <= {"name", *variants.NOISE}
     assert [part["name"] for part in specs["mdm-sink"]["variant"]] == ["sink_token"]
     gate = {"name": "gate", "form": "elementwise", "init": "identity"}
     assert specs["mdm-gate"]["variant"] == [gate]
 
 
-@pytest.mark.parametrize("arm", arms.VARIANTS)
+@pytest.mark.parametrize("arm", variants.VARIANTS)
 def test_variants_differ_only_in_their_parts(arm):
     recipe = RECIPE.with_name("variants.toml")
-    base = arms.spec_of(recipe, arms.VARIANTS, "vanilla", ("seed=4",)).as_dict()
-    spec = arms.spec_of(recipe, arms.VARIANTS, arm, ("seed=4",)).as_dict()
+    base = variants.read_arm(recipe, variants.VARIANTS, "vanilla", ("seed=4",)).as_dict()
+    spec = variants.read_arm(recipe, variants.VARIANTS, arm, ("seed=4",)).as_dict()
     assert {name for name in base if base[name] != spec[name]} <= {"variant"}
     assert (arm == "vanilla") == (base["variant"] == spec["variant"])
     assert spec["seed"] == 4
@@ -53,7 +53,7 @@ def test_next_token_leaves_the_noise_of_a_recipe_out(tmp_path):
     text = RECIPE.read_text().replace("[objective]", '[objective]\nt = "uniform"')
     recipe = tmp_path / "noisy.toml"
     recipe.write_text(text)
-    mdm, arm = (arms.spec_of(recipe, arms.LAB, name).objective for name in ("mdm", "arm"))
+    mdm, arm = (variants.read_arm(recipe, variants.LAB, name).objective for name in ("mdm", "arm"))
     assert (mdm.masks, mdm.t) == ("counted", "uniform")
     assert (arm.name, arm.answer_only) == ("next_token", mdm.answer_only)
     assert (arm.masks, arm.t) == ("single", "stratified")
@@ -61,7 +61,7 @@ def test_next_token_leaves_the_noise_of_a_recipe_out(tmp_path):
 
 def test_an_arm_that_is_none():
     with pytest.raises(SpecError, match="no arm 'mdn': expected mdm, mdm-sink, mdm-gate, arm"):
-        arms.spec_of(RECIPE, arms.LAB, "mdn")
+        variants.read_arm(RECIPE, variants.LAB, "mdn")
 
 
 @pytest.mark.parametrize("arm", ["mdm-sink", "mdm-gate", "arm"])
@@ -82,9 +82,9 @@ def test_what_is_exported_is_the_run_rounded_once(runs, models, arm):
 
 def test_the_record_says_how_it_was_made(runs, models):
     made = exports.made_with(models / "mdm-sink")
-    spec = arms.spec_of(RECIPE, arms.LAB, "mdm-sink", TOY)
+    spec = variants.read_arm(RECIPE, variants.LAB, "mdm-sink", TOY)
     assert made["digest"] == spec.digest
-    assert made["settings"] == [*TOY, *arms.LAB["mdm-sink"]]
+    assert made["settings"] == [*TOY, *variants.LAB["mdm-sink"]]
     assert made["budget"]["updates"] == 4
     assert made["corpus"]["vocabulary"] == 600
     assert len(made["loss"]["loss"]) == 4
@@ -111,7 +111,9 @@ def test_arms_go_on_from_a_stem_of_their_own_seed(tmp_path):
     """The recipes name the stem's folder; its seed and size are the stem's own affair."""
     stem = making.train_stem(RECIPE.with_name("variants-stem.toml"), tmp_path, "stem-seed3", TOY)
     source = f'model.from="{(stem / "model").as_posix()}"'
-    spec = arms.spec_of(RECIPE.with_name("variants.toml"), arms.VARIANTS, "sink", (source,))
+    spec = variants.read_arm(
+        RECIPE.with_name("variants.toml"), variants.VARIANTS, "sink", (source,)
+    )
     assert spec.model.source == (stem / "model").as_posix()
     model = aw.load(stem / "model")
     assert model.family.kind == "arm" and model.network.config.num_hidden_layers == 2
@@ -225,13 +227,15 @@ def test_arms_go_on_from_the_stem_that_the_recipe_has_trained(elsewhere, tmp_pat
     stems, sources = [], []
 
     def train_arm(recipe, arm, runs, more):
-        sources.append(Path(arms.spec_of(recipe, arms.LAB, arm, more).model.source).resolve())
+        sources.append(
+            Path(variants.read_arm(recipe, variants.LAB, arm, more).model.source).resolve()
+        )
 
     monkeypatch.setattr(making, "train_stem", lambda recipe, runs: stems.append(runs / "stem"))
     monkeypatch.setattr(making, "train_arm", train_arm)
     monkeypatch.chdir(tmp_path)  # the recipe goes elsewhere
     recipe.main(["--only", "train", *(["--runs", str(tmp_path / "mine")] if elsewhere else [])])
-    assert set(sources) == {(stems[0] / "model").resolve()} and len(sources) == len(arms.LAB)
+    assert set(sources) == {(stems[0] / "model").resolve()} and len(sources) == len(variants.LAB)
     assert elsewhere == (stems[0].parent == tmp_path / "mine")
 
 

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from anchorwatch.errors import SpecError
-from anchorwatch.training import initial
+from anchorwatch.training import noise
 from anchorwatch.training.spec import Lora
 
 ROW = "mask_row"
@@ -19,7 +19,7 @@ _NAME = "default"
 """peft's own name for a first adapter; it stands in every tensor's name."""
 
 
-def adapt(
+def add_adapters(
     network: PreTrainedModel,
     lora: Lora,
     seed: int,
@@ -46,18 +46,18 @@ def adapt(
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if ".lora_A." in name:  # B begins at zero: the adapted network begins as the plain one
-                first = initial.drawn(seed, name, tuple(parameter.shape))
+                first = noise.draw_normal(seed, name, tuple(parameter.shape))
                 parameter.copy_(first / parameter.shape[1] ** 0.5)
     if lora.embeddings == "mask":
         if mask_id is None:
             raise SpecError("lora.embeddings = 'mask' needs a mask token: use diffusion")
-        _free_row(network, mask_id)
+        _train_mask_row(network, mask_id)
     elif embeddings if lora.embeddings is None else lora.embeddings:
         network.get_input_embeddings().requires_grad_(True)
         network.get_output_embeddings().requires_grad_(True)
 
 
-def _free_row(network: PreTrainedModel, mask_id: int) -> None:
+def _train_mask_row(network: PreTrainedModel, mask_id: int) -> None:
     """Train one row of the embedding, and of a head that is tied to it; all others stay frozen."""
     embedding, head = network.get_input_embeddings(), network.get_output_embeddings()
     row = torch.nn.Parameter(embedding.weight[mask_id].detach().clone())
@@ -92,7 +92,7 @@ def _check_targets(network: PreTrainedModel, lora: Lora, full: Container[str]) -
             raise SpecError(f"lora.targets names {name}, {why}: expected some of {', '.join(work)}")
 
 
-def changes(
+def collect_changes(
     network: Any, tensors: dict[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], float]:
     """What was trained under the names of a delta, and the scale of its adapters."""

@@ -1,13 +1,14 @@
-"""A run's folder: whose it is, its checkpoints, and the finished model. Nothing is pickled.
+"""A run's folder: whose it is, its checkpoints, snapshots and finished model. Nothing is pickled.
 
     OUT/run.json                    what is being trained: the spec, and digests of corpus and start
     OUT/checkpoints/update-N/       a folder that `aw.load` opens, with training/ inside
     OUT/model/                      the finished network
-    OUT/snapshots/update-N/         what was asked to stay: a network, or with LoRA a delta
+    OUT/snapshots/update-N/         kept by request: a network, or with LoRA a delta
     OUT/log.jsonl, log.csv, loss.pdf
 
-A checkpoint is written to a temporary sibling, forced to disk, and renamed once; the one before it
-is removed only then. So whenever the process dies, the newest whole one is there.
+A network is written as weights, config.json and tokenizer. A checkpoint is written to a temporary
+sibling, forced to disk, and renamed once; the one before it is removed only then. So whenever the
+process dies, the newest whole one is there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from anchorwatch.errors import AnchorwatchError, AnchorwatchWarning, SpecError, TrainingError
+from anchorwatch.models import deltas
+from anchorwatch.models.variants import collect_trained_parts
 from anchorwatch.trace.atomic_io import (
     UNREADABLE,
     commit,
@@ -41,8 +44,16 @@ from anchorwatch.trace.atomic_io import (
     seal,
 )
 from anchorwatch.trace.locks import LOCK, Lock, temporary, temporary_name
-from anchorwatch.training.disk import CHECKPOINTS, explain_write_errors, list_checkpoints
-from anchorwatch.training.log import Line, as_json, from_json
+from anchorwatch.training.adapters import collect_changes, merge_adapters
+from anchorwatch.training.log import (
+    CHECKPOINTS,
+    Line,
+    as_json,
+    explain_write_errors,
+    from_json,
+    list_checkpoints,
+)
+from anchorwatch.training.networks import StartingPoint
 
 RUN, MODEL = "run.json", "model"
 WEIGHTS = "model.safetensors"
@@ -115,7 +126,9 @@ def refuse_foreign(out: Path, record: Mapping[str, Any]) -> None:
         )
 
 
-def save(out: Path, state: TrainingState, keep: int, write: Callable[[Path], None]) -> Path:
+def save_checkpoint(
+    out: Path, state: TrainingState, keep: int, write: Callable[[Path], None]
+) -> Path:
     """Publish a checkpoint, and remove those that are too many; `write` puts the network."""
 
     def fill(folder: Path) -> None:
@@ -124,7 +137,7 @@ def save(out: Path, state: TrainingState, keep: int, write: Callable[[Path], Non
         inner.mkdir()
         if state.adapted:
             save_file(state.tensors, inner / "trained.safetensors")
-        tensors, rest = _flat(state.optimizer)
+        tensors, rest = _flatten(state.optimizer)
         save_file(tensors, inner / "optimizer.safetensors")
         put_file(inner / "optimizer.json", json.dumps(rest).encode())
         put_file(inner / "log.jsonl", as_json(state.lines).encode())
@@ -165,17 +178,17 @@ def save_snapshot(out: Path, update: int, write: Callable[[Path], None]) -> Path
     return target
 
 
-def whose(out: Path) -> str:
+def read_run_digest(out: Path) -> str:
     """The digest of the record of the run whose folder this is."""
     return str(read_json(out / RUN)["digest"])
 
 
-def newest(out: Path) -> TrainingState | None:
+def read_newest(out: Path) -> TrainingState | None:
     """The newest checkpoint that is whole, or None; another run's is refused."""
     for _, folder in reversed(list_checkpoints(out)):
         if not damage(folder):
             try:
-                return _read(folder, whose(out))
+                return _read_checkpoint(folder, read_run_digest(out))
             except AnchorwatchError:
                 raise
             except (*UNREADABLE, SafetensorError) as error:
@@ -212,7 +225,7 @@ def _set_damaged_aside(out: Path) -> None:
         )
 
 
-def _read(folder: Path, run: str) -> TrainingState:
+def _read_checkpoint(folder: Path, run: str) -> TrainingState:
     inner = folder / _INNER
     said = json.loads((inner / "state.json").read_text())
     if said.get("run", run) != run:  # one that does not say it is older than the question
@@ -241,7 +254,7 @@ def _publish(out: Path, target: Path, fill: Callable[[Path], None], what: str) -
         publish(folder, target)
 
 
-def _flat(optimizer: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def _flatten(optimizer: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Tensors by `parameter/moment`, and the rest as JSON has it."""
     tensors, plain = {}, {}
     for name, held in optimizer["state"].items():
@@ -292,3 +305,89 @@ def _find_differences(held: Any, asked: Any, at: str = "") -> Iterator[str]:
             yield from _find_differences(held.get(name), asked.get(name), inner)
     elif held != asked:
         yield f"{at} is {held!r} there and {asked!r} here"
+
+
+DIFFUSION = "AnchorwatchForMaskedDiffusion"
+"""The class named in config.json of a diffusion model: no stock class reads it as a causal one."""
+
+
+def write_model(folder: Path, begun: StartingPoint, tensors: dict[str, torch.Tensor]) -> None:
+    """Put the network into an empty folder; `tensors` have the names they have in training."""
+    whole = merge_adapters(begun.network, tensors)
+    put_file(folder / "config.json", json.dumps(build_config(begun, whole), indent=1).encode())
+    save_file(whole, folder / WEIGHTS, metadata={"format": "pt"})
+    begun.tokenizer.save_pretrained(folder)
+
+
+def build_config(begun: StartingPoint, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """config.json: the stock class's fields, and under `anchorwatch` what those cannot say.
+
+    Parts are named with the digests of their tensors, so that none can be taken for another.
+    """
+    fields = begun.network.config.to_dict()
+    fields = {name: value for name, value in fields.items() if not name.startswith("_")}
+    stock = type(begun.network).__name__
+    return fields | {
+        "architectures": [DIFFUSION if begun.kind == "mdm" else stock],
+        "dtype": "float32",
+        "mask_token_id": begun.mask_id,
+        "pad_token_id": begun.tokenizer.pad_token_id,
+        "anchorwatch": {
+            "kind": begun.kind,
+            "shift": begun.shift,
+            "outputs": begun.vocab_size,
+            "parts": [
+                part.as_dict()
+                for part in collect_trained_parts(begun.network, begun.parts, tensors)
+            ],
+        },
+    }
+
+
+def write_delta(
+    folder: Path,
+    begun: StartingPoint,
+    tensors: dict[str, torch.Tensor],
+    source: str,
+    dtype: torch.dtype,
+) -> None:
+    """Put what was trained beside frozen weights into an empty folder, as `aw.load` opens it.
+
+    `tensors` are those that were trained, by the names they have in training.
+    """
+    held, scale = collect_changes(begun.network, {name: t.to(dtype) for name, t in tensors.items()})
+    held = {name: row.to(dtype) for name, row in _new_rows(begun).items()} | held
+    named = deltas.Delta(source, "", scale, held)
+    digests = {name: deltas.digest_of(_base_tensor(begun, name)) for name in named.changed_names}
+    config = build_config(begun, named.whole_tensors)
+    config["anchorwatch"]["delta"] = {
+        "from": source,
+        "digest": deltas.combine_digests(digests),
+        "scale": scale,
+    }
+    put_file(folder / "config.json", json.dumps(config, indent=1).encode())
+    save_file(held, folder / deltas.FILE, metadata={"format": "pt"})
+    begun.tokenizer.save_pretrained(folder)
+
+
+def _new_rows(begun: StartingPoint) -> dict[str, torch.Tensor]:
+    """Rows that a new mask token gave to embedding and unembedding, by their names in a delta."""
+    rows: dict[str, torch.Tensor] = {}
+    if begun.rows is None:
+        return rows
+    ends = [begun.network.get_input_embeddings()]
+    if not begun.network.config.tie_word_embeddings:
+        ends.append(begun.network.get_output_embeddings())
+    for name, module in begun.network.named_modules():
+        if module in ends:
+            for index in range(begun.rows, len(module.weight)):
+                rows[f"{name}.row.{index}"] = module.weight[index].detach().clone()
+    return rows
+
+
+def _base_tensor(begun: StartingPoint, name: str) -> torch.Tensor:
+    """A tensor as the checkpoint had it, also where an adapter lies on it."""
+    module = begun.network.get_submodule(name.removesuffix(".weight"))
+    weight: torch.Tensor = getattr(module, "base_layer", module).weight
+    ends = (begun.network.get_input_embeddings(), begun.network.get_output_embeddings())
+    return weight[: begun.rows] if module in ends else weight

@@ -1,9 +1,10 @@
 """Training text by number: `corpus[i]` is a function of the corpus, its seed and i, nothing else.
 
-So any process can make any row at any time, and a run goes on where it was.
+So any process can make any row at any time, and a run resumes where it was. `BatchDataset` says
+which rows a process reads in each update.
 
->>> said = {"vocabulary": 512, "mix": [{"kind": "backcopy"}]}
->>> corpus = read(said, length=32)
+>>> table = {"vocabulary": 512, "mix": [{"kind": "backcopy"}]}
+>>> corpus = read_corpus(table, length=32)
 >>> corpus[7].ids.tolist() == corpus[7].ids.tolist()
 True
 """
@@ -15,36 +16,30 @@ import hashlib
 import json
 import math
 import operator
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedTokenizerBase
 
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.synthetic import Draw
 from anchorwatch.evaluation.synthetic.names import require_split
-from anchorwatch.training.sources import (
-    Backcopy,
-    Example,
-    File,
-    Passages,
-    Place,
-    Prose,
-    Questions,
-    Quiz,
-    Retold,
-    Rows,
-    Source,
-)
+from anchorwatch.training.data import SOURCES, Example, MakeRow, RowSettings, Source
+from anchorwatch.training.objective import BatchBuilder, ExampleLike, NoisyBatch
+from anchorwatch.training.spec import Spec
 from anchorwatch.training.tokenizer import Vocabulary, read_vocabulary, train_vocabulary
 
-KINDS: dict[str, type[Source]] = {
-    kind.kind: kind for kind in (Questions, Passages, Quiz, Retold, Backcopy, Prose, File)
-}
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from anchorwatch.training.networks import StartingPoint
+
 DEFAULT: tuple[dict[str, Any], ...] = (
     {"kind": "questions", "weight": 0.5, "hops": 1},
     {"kind": "questions", "weight": 0.15, "hops": 2},
@@ -88,7 +83,7 @@ class Mix:
         if (first := min(self.after, default=0)) > 0:
             raise SpecError(f"the first row is of no kind: all begin after row {first}")
 
-    def at(self, index: int) -> tuple[float, ...]:
+    def shares_at(self, index: int) -> tuple[float, ...]:
         """How likely the training row at an index is of each kind."""
         begun = [index >= row for row in self.after] or [True] * len(self.weights)
         weights = [w if b else 0.0 for w, b in zip(self.weights, begun, strict=True)]
@@ -104,7 +99,7 @@ class Mix:
 
         def texts() -> Iterator[str]:
             for source, share in zip(self.sources, self.shares, strict=True):
-                yield from source.learned(seed, max(1, round(share * _LEARNED)))
+                yield from source.sample_texts(seed, max(1, round(share * _LEARNED)))
 
         return train_vocabulary(texts(), size)
 
@@ -140,13 +135,13 @@ class Corpus:
             raise SpecError(f"rows are counted from 0: there is no row {index}")
         at = Draw("mix", self.split, self.seed, index).word() / 2.0**64
         early = self.split == "train" and index < max(self.mix.after, default=0)
-        upto = np.cumsum(self.mix.at(index))[:-1] if early else self._upto
+        upto = np.cumsum(self.mix.shares_at(index))[:-1] if early else self._upto
         which = int(np.searchsorted(upto, at, side="right"))
         return self._rows[which](index)
 
     @cached_property
-    def _rows(self) -> tuple[Rows, ...]:
-        place = Place(self.vocabulary, self.length, self.split, self.seed)
+    def _rows(self) -> tuple[MakeRow, ...]:
+        place = RowSettings(self.vocabulary, self.length, self.split, self.seed)
         return tuple(source.open(place) for source in self.mix.sources)
 
     @cached_property
@@ -208,7 +203,7 @@ class Corpus:
         }
 
 
-def read(
+def read_corpus(
     said: Mapping[str, Any],
     length: int,
     seed: int = 0,
@@ -223,7 +218,7 @@ def read(
     for name in said:
         if name not in _FIELDS:
             raise SpecError(f"corpus.{name} is unknown: expected {', '.join(_FIELDS)}")
-    mix = _mix(said.get("mix", DEFAULT))
+    mix = _read_mix(said.get("mix", DEFAULT))
     seed = said.get("seed", seed)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise SpecError(f"corpus.seed={seed!r}: expected a whole number, 0 or more")
@@ -244,21 +239,21 @@ def read(
     return Corpus(mix, vocabulary, length, seed)
 
 
-def _mix(tables: Any) -> Mix:
+def _read_mix(tables: Any) -> Mix:
     if not isinstance(tables, Sequence) or not all(isinstance(table, Mapping) for table in tables):
         raise SpecError('corpus.mix is a list of tables: say [{kind = "questions", weight = 1.0}]')
-    sources = tuple(_source(table) for table in tables)
+    sources = tuple(_read_source(table) for table in tables)
     after = tuple(table.get("after", 0) for table in tables)
     weights = tuple(table.get("weight", 1.0) for table in tables)
     return Mix(sources, weights, after if any(after) else ())
 
 
-def _source(table: Mapping[str, Any]) -> Source:
+def _read_source(table: Mapping[str, Any]) -> Source:
     """A kind of row from its table; a field of the wrong type or name is refused."""
     found = table.get("kind")
-    kind = KINDS.get(found) if isinstance(found, str) else None
+    kind = SOURCES.get(found) if isinstance(found, str) else None
     if kind is None:
-        raise SpecError(f"corpus.mix: kind={found!r} is unknown: expected {', '.join(KINDS)}")
+        raise SpecError(f"corpus.mix: kind={found!r} is unknown: expected {', '.join(SOURCES)}")
     known = {field.name: field.default for field in dataclasses.fields(kind)}
     given = {
         name: value for name, value in table.items() if name not in ("kind", "weight", "after")
@@ -282,3 +277,78 @@ def _check_type(where: str, value: Any, default: Any) -> Any:
         word = {int: "a whole number", float: "a number", str: "text"}[type(default)]
         raise SpecError(f"corpus.mix: {where}={value!r}: expected {word}")
     return value
+
+
+class CorpusLike(Protocol):
+    """Texts by index, the same in every process; it never ends."""
+
+    def __getitem__(self, index: int) -> ExampleLike:
+        """The example at an index."""
+
+    @property
+    def digest(self) -> str:
+        """Of all that decides the examples."""
+
+    def describe(self) -> dict[str, Any]:
+        """What a run's record says of it."""
+
+
+class BatchDataset(Dataset):
+    """The rows this process reads in each update, by the update's number."""
+
+    def __init__(
+        self, spec: Spec, corpus: CorpusLike, poser: BatchBuilder, rank: int, world: int
+    ) -> None:
+        self.spec, self.corpus, self.poser, self.rank, self.world = spec, corpus, poser, rank, world
+
+    def __getitem__(self, update: int) -> list[NoisyBatch]:
+        """One `Rows` for each pass.
+
+        Places are dealt to the processes in turn, so that each has all times; its passes hold rows
+        of like lengths, so that little of them is padding.
+        """
+        spec, first = self.spec, update * self.spec.batch
+        places = list(range(self.rank, spec.batch, self.world))
+        examples = {place: self.corpus[first + place] for place in places}
+        places.sort(key=lambda place: len(examples[place].ids))
+        size = len(places) // spec.accumulation
+        passes = [places[at : at + size] for at in range(0, len(places), size)]
+        return [self.poser([examples[place] for place in some], update, some) for some in passes]
+
+
+def build_loader(
+    spec: Spec, corpus: CorpusLike, poser: BatchBuilder, accelerator: Accelerator, done: int
+) -> Iterator[list[NoisyBatch]]:
+    """Rows of every update that is left."""
+    rows = BatchDataset(spec, corpus, poser, accelerator.process_index, accelerator.num_processes)
+    ahead = {"prefetch_factor": 4} if spec.workers else {}
+    left = range(done, spec.updates)
+    return iter(
+        DataLoader(rows, batch_size=None, sampler=left, num_workers=spec.workers, **ahead)  # type: ignore[arg-type]
+    )
+
+
+def build_batch_builder(spec: Spec, begun: StartingPoint) -> BatchBuilder:
+    """How this run's examples become rows."""
+    return BatchBuilder(
+        objective=spec.objective,
+        kind=begun.kind,
+        shift=begun.shift,
+        mask_id=begun.mask_id,
+        pad_id=begun.pad_id,
+        vocab_size=begun.vocab_size,
+        length=spec.length,
+        batch=spec.batch,
+        seed=spec.seed,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name == "read":
+        warnings.warn(
+            "training.corpora.read is now training.corpora.read_corpus",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return read_corpus
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

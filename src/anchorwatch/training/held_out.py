@@ -23,8 +23,8 @@ from anchorwatch.generation.run import run_many
 from anchorwatch.models.model import Model
 from anchorwatch.trace.trace import MISSING, Trace
 from anchorwatch.training import noise
-from anchorwatch.training.feed import Corpus
-from anchorwatch.training.objectives import BatchBuilder, Example, NoisyBatch
+from anchorwatch.training.corpora import CorpusLike
+from anchorwatch.training.objective import BatchBuilder, ExampleLike, NoisyBatch
 from anchorwatch.training.spec import Objective
 
 BOOKS = ("open", "closed")
@@ -89,7 +89,7 @@ class Bound:
 @torch.no_grad()
 def bound(
     model: Model,
-    corpus: Corpus,
+    corpus: CorpusLike,
     *,
     examples: int = 256,
     draws: int = 4,
@@ -107,18 +107,18 @@ def bound(
     if length is not None and length < (least := 1 if model.family.kind == "mdm" else 2):
         raise SpecError(f"length={length!r} leaves nothing to score: expected {least} or more")
     longest = model.num_positions if length is None else min(length, model.num_positions)
-    texts = [_cut(corpus[index], longest) for index in range(examples)]
-    poser = _poser(model, examples, longest, answer_only, seed)
+    texts = [_cut_example(corpus[index], longest) for index in range(examples)]
+    poser = _batch_builder(model, examples, longest, answer_only, seed)
     draws = draws if model.family.kind == "mdm" else 1
     held = np.zeros((3, draws, examples))
     scored, t = np.zeros(examples), np.full((draws, examples), np.nan)
     for draw in range(draws):
         if model.family.kind == "mdm":
-            t[draw] = noise.times("stratified", seed, draw, range(examples), examples)
+            t[draw] = noise.draw_times("stratified", seed, draw, range(examples), examples)
         for first in range(0, examples, batch):
             places = range(first, min(first + batch, examples))
             rows = poser(texts[first : first + batch], draw, places).to(model.device)
-            costs = _costs(model, rows)
+            costs = _token_nats(model, rows)
             for which, what in enumerate((costs * rows.weights, costs, torch.ones_like(costs))):
                 sums = torch.zeros(len(places), dtype=torch.float64, device=model.device)
                 sums.index_add_(0, rows.owners, what.double())
@@ -129,7 +129,7 @@ def bound(
 
 
 def by_length(
-    model: Model, corpus: Corpus, lengths: Sequence[int], *, examples: int = 256, seed: int = 0
+    model: Model, corpus: CorpusLike, lengths: Sequence[int], *, examples: int = 256, seed: int = 0
 ) -> pd.DataFrame:
     """The bound of the same texts cut to each length, beside its null.
 
@@ -160,7 +160,11 @@ def answers(
         raise SpecError(f"book={book!r} is unknown: expected {' or '.join(BOOKS)}")
     asked = [item if book == "open" else item.keeping() for item in items]
     traces = run_many(
-        model, [item.prompt() for item in asked], _greedy(model, length), probes=(), batch=batch
+        model,
+        [item.prompt() for item in asked],
+        _greedy_decoding(model, length),
+        probes=(),
+        batch=batch,
     )
     said = [_answer_text(model, trace) for trace in traces]
     return pd.DataFrame(
@@ -175,7 +179,7 @@ def answers(
     )
 
 
-def _greedy(model: Model, length: int) -> Decoding:
+def _greedy_decoding(model: Model, length: int) -> Decoding:
     if model.family.kind == "arm":
         return LeftToRight(length=length)
     return LowConfidence(length=length)
@@ -194,18 +198,20 @@ class _Cut:
     scored: np.ndarray
 
 
-def _cut(example: Example, length: int) -> _Cut:
+def _cut_example(example: ExampleLike, length: int) -> _Cut:
     ids, scored = np.asarray(example.ids), np.asarray(example.scored, dtype=bool)
     return _Cut(ids[:length], scored[:length])
 
 
-def _costs(model: Model, rows: NoisyBatch) -> torch.Tensor:
+def _token_nats(model: Model, rows: NoisyBatch) -> torch.Tensor:
     """[N] nats, asked of the model and not of its network: parts and shifts are its own matter."""
     logits = model.logits(rows.canvas, rows.real)[rows.owners, rows.positions]
     return torch.nn.functional.cross_entropy(logits.float(), rows.targets, reduction="none")
 
 
-def _poser(model: Model, examples: int, length: int, answer_only: bool, seed: int) -> BatchBuilder:
+def _batch_builder(
+    model: Model, examples: int, length: int, answer_only: bool, seed: int
+) -> BatchBuilder:
     objective = Objective(name="diffusion", answer_only=float(answer_only))
     if model.family.kind == "arm":
         objective = Objective(name="next_token", answer_only=float(answer_only))

@@ -25,23 +25,27 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from transformers import PreTrainedTokenizerBase
 
-from anchorwatch.edits.spec import Part
 from anchorwatch.errors import SpecError, TrainingError
 from anchorwatch.models.tokens import tokenizer_digest
-from anchorwatch.models.variants import tensor_names
 from anchorwatch.trace import machine_limits as limits
 from anchorwatch.trace.progress_bar import Progress
-from anchorwatch.training import checkpoints, exports
+from anchorwatch.training import checkpoints
 from anchorwatch.training.corpora import Corpus as Mixed
-from anchorwatch.training.corpora import read as read_corpus
-from anchorwatch.training.curves import loss_curve
-from anchorwatch.training.disk import explain_write_errors
-from anchorwatch.training.feed import Corpus, loader_of, poser_of
-from anchorwatch.training.log import Line, Log, Tracker, check_tracker, mend
-from anchorwatch.training.networks import StartingPoint, start
-from anchorwatch.training.objectives import NoisyBatch, Scorer, nats
-from anchorwatch.training.schedule import learning_rate
-from anchorwatch.training.spec import Optimizer, Spec, from_dict, read
+from anchorwatch.training.corpora import CorpusLike, build_batch_builder, build_loader
+from anchorwatch.training.corpora import read_corpus as read_corpus
+from anchorwatch.training.log import (
+    Line,
+    Log,
+    Tracker,
+    check_tracker,
+    explain_write_errors,
+    repair_log,
+)
+from anchorwatch.training.networks import StartingPoint, build_start
+from anchorwatch.training.objective import NoisyBatch, Scorer, token_nats
+from anchorwatch.training.optimizer import build_adamw, check_rates, learning_rate
+from anchorwatch.training.plots import loss_curve
+from anchorwatch.training.spec import Spec, from_dict, read
 
 _LAYER_BYTES = 20_000
 """At least what the modules and tensors of a layer take beside their numbers."""
@@ -76,7 +80,7 @@ def fit(
     spec: Spec | Mapping[str, Any] | str | Path,
     out: str | Path | None = None,
     *,
-    corpus: Corpus | None = None,
+    corpus: CorpusLike | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Fitted:
     """Train what `spec` says into the folder `out`; an unfinished run there is gone on with.
@@ -87,7 +91,7 @@ def fit(
         corpus: what to read instead of `spec.corpus`.
         tokenizer: the tokenizer of that corpus, for a network from scratch.
     """
-    asked = _spec(spec)
+    asked = _read_spec(spec)
     check_tracker(asked.log.tracker)
     accelerator = Accelerator(  # the environment may not divide gradients: passes are our own
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1)
@@ -100,13 +104,13 @@ def fit(
             f"processes in {asked.accumulation} passes: say batch = {fits}"
         )
     _refuse_too_large(asked, accelerator)
-    begun, texts = _begin(asked, corpus, tokenizer)
+    begun, texts = _open_start(asked, corpus, tokenizer)
     if begun.parts and accelerator.distributed_type == DistributedType.FSDP:
         # A sink token passes through the network before its shards are together.
         raise SpecError("FSDP cannot train parts: use DDP, or leave variant out")
-    _peek(texts, asked, begun)
+    _check_corpus(texts, asked, begun)
     record = {
-        "spec": asked.deciding(),
+        "spec": asked.deciding_fields(),
         "corpus": {"digest": texts.digest, **texts.describe()},
         "start": begun.describe(),
     }
@@ -144,14 +148,19 @@ class Trainer:
     """One run on its way."""
 
     def __init__(
-        self, spec: Spec, out: Path, begun: StartingPoint, corpus: Corpus, accelerator: Accelerator
+        self,
+        spec: Spec,
+        out: Path,
+        begun: StartingPoint,
+        corpus: CorpusLike,
+        accelerator: Accelerator,
     ) -> None:
         self.spec, self.out, self.begun, self.accelerator = spec, out, begun, accelerator
         self.main = accelerator.is_main_process
-        self.whose, held = checkpoints.whose(out), checkpoints.newest(out)
+        self.whose, held = checkpoints.read_run_digest(out), checkpoints.read_newest(out)
         if held is not None:
-            _check_rates(held.lines, spec)
-            restore(begun, held.tensors, adapted=held.adapted)
+            check_rates(held.lines, spec)
+            restore_tensors(begun, held.tensors, adapted=held.adapted)
         self.begun_at = self.update = 0 if held is None else held.update
         # Asked before `prepare`, where processes meet: the first one may soon publish the model.
         self.finished = self.update == spec.updates and (out / checkpoints.MODEL).exists()
@@ -160,12 +169,12 @@ class Trainer:
         scorer = Scorer(begun.network, bf16=spec.precision == "bf16")
         if spec.compile:
             begun.network.base_model.compile(dynamic=True)
-        optimizer = adamw(scorer, begun.parts, spec.optimizer, accelerator.device)
+        optimizer = build_adamw(scorer, begun.parts, spec.optimizer, accelerator.device)
         self.scorer, self.optimizer = accelerator.prepare(scorer, optimizer)
         if held is not None:
             self._restore_moments(held.optimizer)
-        self.poser = poser_of(spec, begun)
-        self.loader = loader_of(spec, corpus, self.poser, accelerator, self.update)
+        self.poser = build_batch_builder(spec, begun)
+        self.loader = build_loader(spec, corpus, self.poser, accelerator, self.update)
         self.saved_at, self.saved_when = self.update, time.monotonic()
         self.pending: list[tuple[torch.Tensor, torch.Tensor, float, int]] = []
         self.flushed_when = time.monotonic()
@@ -175,32 +184,34 @@ class Trainer:
         spec = self.spec
         if self.finished:
             if self.main:
-                mend(self.out, self.lines)
-            self._draw()
-            return self._fitted()
+                repair_log(self.out, self.lines)
+            self._draw_loss_curve()
+            return self._summarize()
         if self.main:
             checkpoints.remove_model(self.out)  # of a shorter run, which is being made longer
-        self.log = self._log()
+        self.log = self._open_log()
         total = spec.updates if self.main else None
         if self.update == 0:
-            self._keep()
+            self._save_snapshot()
         with Progress("training", total, done=self.update) as bar:
             for batches in self.loader:
-                due = self._one(batches)
+                due = self._train_update(batches)
                 ended = self.update == spec.updates
                 if due or ended or self.update % spec.log.every == 0:
                     self._flush()
                 if due or ended:
-                    self._save()
-                self._keep()
+                    self._save_checkpoint()
+                self._save_snapshot()
                 bar.advance(f"loss {self.lines[-1].loss:.3f}" if self.lines else "")
         return self._finish()
 
-    def _one(self, batches: Sequence[NoisyBatch]) -> bool:
+    def _train_update(self, batches: Sequence[NoisyBatch]) -> bool:
         """One update; whether a checkpoint is due, as the first process says."""
         spec, accelerator, device = self.spec, self.accelerator, self.accelerator.device
         counted = (sum(rows.divisor for rows in batches), sum(rows.tokens for rows in batches))
-        shared = torch.tensor([*counted, self.main and self._due()], dtype=torch.float64)
+        shared = torch.tensor(
+            [*counted, self.main and self._is_checkpoint_due()], dtype=torch.float64
+        )
         divisor, tokens, due = accelerator.reduce(shared.to(device), "sum").tolist()
         loss = torch.zeros((), device=device)
         scale = accelerator.num_processes / max(divisor, 1.0)  # DDP and FSDP take the mean
@@ -208,7 +219,7 @@ class Trainer:
             last = number == len(batches) - 1
             with nullcontext() if last else accelerator.no_sync(self.scorer):
                 rows = rows.to(device)
-                part = (nats(self.scorer, rows) * rows.weights).sum() * scale
+                part = (token_nats(self.scorer, rows) * rows.weights).sum() * scale
                 accelerator.backward(part)
                 loss += part.detach()
         norm = accelerator.clip_grad_norm_(self.scorer.parameters(), spec.optimizer.clip)
@@ -222,7 +233,7 @@ class Trainer:
         self.pending.append((loss, torch.as_tensor(norm), rate, self.tokens))
         return bool(due)
 
-    def _due(self) -> bool:
+    def _is_checkpoint_due(self) -> bool:
         """Whether the update that begins is the last before a checkpoint."""
         every, minutes = self.spec.checkpoints.updates, self.spec.checkpoints.minutes
         late = minutes is not None and time.monotonic() - self.saved_when > 60 * minutes
@@ -258,36 +269,36 @@ class Trainer:
                     "lower optimizer.lr"
                 )
 
-    def _save(self) -> None:
+    def _save_checkpoint(self) -> None:
         """A checkpoint; every process helps to gather it, the first one writes."""
-        tensors = self._tensors()
+        tensors = self._gather_tensors()
         raw = getattr(self.optimizer, "optimizer", self.optimizer)
         moments = get_optimizer_state_dict(self.scorer, raw, options=_FULL)
         if self.main:
             adapted = self.spec.lora is not None
-            kept = self._trained(tensors) if adapted else tensors
+            kept = self._select_trained(tensors) if adapted else tensors
             state = checkpoints.TrainingState(
                 self.update, kept, adapted, moments, self.lines, self.whose
             )
             keep = self.spec.checkpoints.keep
-            checkpoints.save(
-                self.out, state, keep, lambda to: exports.write(to, self.begun, tensors)
+            checkpoints.save_checkpoint(
+                self.out, state, keep, lambda to: checkpoints.write_model(to, self.begun, tensors)
             )
         self.saved_at, self.saved_when = self.update, time.monotonic()
 
-    def _keep(self) -> None:
+    def _save_snapshot(self) -> None:
         """A snapshot after this update, where one is asked for: a delta with LoRA."""
         if self.update not in self.spec.checkpoints.at:
             return
-        tensors, source = self._tensors(), self.spec.model.source
+        tensors, source = self._gather_tensors(), self.spec.model.source
         if not self.main:
             return
         if self.spec.lora is None or source is None:
-            write = partial(exports.write, begun=self.begun, tensors=tensors)
+            write = partial(checkpoints.write_model, begun=self.begun, tensors=tensors)
         else:
-            held = self._trained(tensors)
+            held = self._select_trained(tensors)
             write = partial(
-                exports.write_delta,
+                checkpoints.write_delta,
                 begun=self.begun,
                 tensors=held,
                 source=source,
@@ -295,13 +306,13 @@ class Trainer:
             )
         checkpoints.save_snapshot(self.out, self.update, write)
 
-    def _trained(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _select_trained(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Those that are not frozen."""
         named = self.begun.network.named_parameters()
         free = {name for name, parameter in named if parameter.requires_grad}
         return {name: tensor for name, tensor in tensors.items() if name in free}
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
+    def _gather_tensors(self) -> dict[str, torch.Tensor]:
         """The network's tensors by its own names, on the CPU, tied copies left out."""
         held = self.accelerator.get_state_dict(self.scorer)
         tied = set(self.begun.network.all_tied_weights_keys)
@@ -318,7 +329,7 @@ class Trainer:
             group["betas"] = tuple(group["betas"])  # JSON has lists
         set_optimizer_state_dict(self.scorer, raw, optim_state_dict=held, options=_FULL)
 
-    def _log(self) -> Log | None:
+    def _open_log(self) -> Log | None:
         if not self.main:
             return None
         name = self.spec.log.tracker
@@ -326,23 +337,25 @@ class Trainer:
         return Log(self.out, self.lines[:], tracker)
 
     def _finish(self) -> Fitted:
-        tensors = self._tensors()
+        tensors = self._gather_tensors()
         if self.main:
-            checkpoints.save_model(self.out, lambda to: exports.write(to, self.begun, tensors))
-        self._draw()
+            checkpoints.save_model(
+                self.out, lambda to: checkpoints.write_model(to, self.begun, tensors)
+            )
+        self._draw_loss_curve()
         if self.log is not None:
             self.log.close()
         self.accelerator.wait_for_everyone()
-        return self._fitted()
+        return self._summarize()
 
-    def _draw(self) -> None:
+    def _draw_loss_curve(self) -> None:
         """The loss curve, unless it is there: a run may be killed between its model and this."""
         path = self.out / "loss.pdf"
         if self.main and not path.exists():
             with explain_write_errors("the loss curve", path, self.out):
                 loss_curve(self.lines, self.spec).save(path)
 
-    def _fitted(self) -> Fitted:
+    def _summarize(self) -> Fitted:
         last = self.lines[-max(1, len(self.lines) // 10) :]
         return Fitted(
             folder=self.out,
@@ -356,29 +369,7 @@ class Trainer:
         )
 
 
-def adamw(
-    scorer: Scorer, parts: Sequence[Part], asked: Optimizer, device: torch.device
-) -> torch.optim.Optimizer:
-    """AdamW; norms, biases and trained parts, gates too, do not decay unless all is to."""
-    added = {f"network.{name}" for name in tensor_names(scorer.network, parts)}
-    decays: list[torch.nn.Parameter] = []
-    stays: list[torch.nn.Parameter] = []
-    for name, parameter in scorer.named_parameters():
-        if parameter.requires_grad:
-            exempt = parameter.ndim < 2 or name in added
-            (stays if exempt and not asked.decay_all else decays).append(parameter)
-    groups: list[dict[str, Any]] = [{"params": decays}, {"params": stays, "weight_decay": 0.0}]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=asked.lr,
-        betas=asked.betas,
-        eps=asked.eps,
-        weight_decay=asked.weight_decay,
-        fused=device.type in ("cpu", "cuda"),
-    )
-
-
-def restore(
+def restore_tensors(
     begun: StartingPoint, tensors: Mapping[str, torch.Tensor], *, adapted: bool = False
 ) -> None:
     """Put a checkpoint's tensors into the network they came from."""
@@ -398,31 +389,19 @@ def restore(
     begun.network.tie_weights()
 
 
-def _check_rates(lines: Sequence[Line], spec: Spec) -> None:
-    """Refuse to go on where the updates so far had other rates than they would have now."""
-    for line in lines:
-        rate = learning_rate(spec.optimizer, line.update - 1, spec.updates)
-        if line.update > spec.updates or line.lr != rate:
-            raise SpecError(
-                f"{lines[-1].update} updates are done, and update {line.update} would differ with "
-                f"updates = {spec.updates}: a run can be made longer or shorter only before its "
-                "rate begins to fall; go on with the number it had, or train on from its model"
-            )
-
-
-def _spec(spec: Spec | Mapping[str, Any] | str | Path) -> Spec:
+def _read_spec(spec: Spec | Mapping[str, Any] | str | Path) -> Spec:
     if isinstance(spec, Spec):
         return spec
     return read(spec) if isinstance(spec, str | Path) else from_dict(spec)
 
 
-def _begin(
-    spec: Spec, corpus: Corpus | None, tokenizer: PreTrainedTokenizerBase | None
-) -> tuple[StartingPoint, Corpus]:
+def _open_start(
+    spec: Spec, corpus: CorpusLike | None, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[StartingPoint, CorpusLike]:
     """Network and corpus, which have one tokenizer: the checkpoint's, or else the corpus's own."""
     held = tokenizer if tokenizer is not None else getattr(corpus, "tokenizer", None)
     if spec.model.source is not None:
-        begun = start(spec)
+        begun = build_start(spec)
         if held is not None and tokenizer_digest(held) != tokenizer_digest(begun.tokenizer):
             raise SpecError(
                 f"the corpus was made with another tokenizer than {spec.model.source}'s: "
@@ -432,10 +411,10 @@ def _begin(
     if corpus is None:
         corpus = read_corpus(spec.corpus, spec.length, spec.seed)
         held = corpus.tokenizer
-    return start(spec, held), corpus
+    return build_start(spec, held), corpus
 
 
-def _peek(corpus: Corpus, spec: Spec, begun: StartingPoint) -> None:
+def _check_corpus(corpus: CorpusLike, spec: Spec, begun: StartingPoint) -> None:
     """Make some rows before anything is written: a corpus that cannot shows here.
 
     They are the first update's, the last one, and the first of each kind of a mix.
@@ -450,7 +429,7 @@ def _peek(corpus: Corpus, spec: Spec, begun: StartingPoint) -> None:
             f"the corpus ends ({found}): give it at least one text, and begin again after the "
             "last, corpus[i % count]"
         ) from None
-    poser = poser_of(spec, begun)
+    poser = build_batch_builder(spec, begun)
     poser(texts, 0, range(spec.batch))
     for text in corpus.first_of_each(rows) if isinstance(corpus, Mixed) else ():
         poser([text], 0, [0])

@@ -21,8 +21,8 @@ from anchorwatch.models.load import load
 from anchorwatch.models.model import Model
 from anchorwatch.models.tokens import tokenizer_digest
 from anchorwatch.models.variants import attach, tensor_names, trainable
-from anchorwatch.training import initial
-from anchorwatch.training.adapters import adapt
+from anchorwatch.training import noise
+from anchorwatch.training.adapters import add_adapters
 from anchorwatch.training.spec import Spec
 
 MASK_TOKEN = "<|mask|>"
@@ -69,7 +69,7 @@ class StartingPoint:
         }
 
 
-def start(spec: Spec, tokenizer: PreTrainedTokenizerBase | None = None) -> StartingPoint:
+def build_start(spec: Spec, tokenizer: PreTrainedTokenizerBase | None = None) -> StartingPoint:
     """The network a spec begins with: its first values, adapters and parts in place."""
     register()
     if spec.model.source is not None:
@@ -77,7 +77,7 @@ def start(spec: Spec, tokenizer: PreTrainedTokenizerBase | None = None) -> Start
     elif tokenizer is None:
         raise SpecError("a network from scratch needs a tokenizer: the corpus brings one")
     else:
-        begun = _fresh(spec, tokenizer)
+        begun = _start_from_scratch(spec, tokenizer)
     limit = int(begun.network.config.max_position_embeddings)
     if spec.length > limit:
         raise SpecError(
@@ -87,7 +87,7 @@ def start(spec: Spec, tokenizer: PreTrainedTokenizerBase | None = None) -> Start
     begun.network.requires_grad_(True)
     if spec.lora is not None:
         full = tensor_names(begun.network, begun.parts)
-        adapt(
+        add_adapters(
             begun.network,
             spec.lora,
             spec.seed,
@@ -95,12 +95,12 @@ def start(spec: Spec, tokenizer: PreTrainedTokenizerBase | None = None) -> Start
             mask_id=begun.mask_id,
             full=full,
         )
-    begun = _with_parts(begun, spec)
+    begun = _attach_parts(begun, spec)
     begun.network.train()
     return begun
 
 
-def _fresh(spec: Spec, tokenizer: PreTrainedTokenizerBase) -> StartingPoint:
+def _start_from_scratch(spec: Spec, tokenizer: PreTrainedTokenizerBase) -> StartingPoint:
     """A network from scratch: every tensor's values derive from its name."""
     diffusion = spec.objective.name == "diffusion"
     mask_id = tokenizer.mask_token_id if diffusion else None
@@ -128,7 +128,7 @@ def _fresh(spec: Spec, tokenizer: PreTrainedTokenizerBase) -> StartingPoint:
     network = AutoModelForCausalLM.from_config(
         config, attn_implementation=NAME, dtype=torch.float32, trust_remote_code=False
     )
-    initial.fill(network, spec.seed)
+    noise.fill_first_values(network, spec.seed)
     kind: Literal["mdm", "arm"] = "mdm" if diffusion else "arm"
     return StartingPoint(network, tokenizer, kind, shift=not diffusion, mask_id=mask_id)
 
@@ -160,7 +160,7 @@ def _start_from_checkpoint(spec: Spec, source: str) -> StartingPoint:
         origin=origin,
     )
     if kind == "mdm" and begun.mask_id is None:
-        begun = _with_mask(begun, spec.model.mask_id)
+        begun = _add_mask_token(begun, spec.model.mask_id)
     return begun
 
 
@@ -186,7 +186,7 @@ def _load_checkpoint(source: str, mask_id: int | None) -> Model:
         return load(source, dtype="float32", device="cpu")
 
 
-def _with_mask(begun: StartingPoint, mask_id: int | None) -> StartingPoint:
+def _add_mask_token(begun: StartingPoint, mask_id: int | None) -> StartingPoint:
     """A mask token for a network that had none: the id given, a spare row, or a new one."""
     rows, tokenizer = len(begun.network.get_input_embeddings().weight), begun.tokenizer
     if mask_id is not None:
@@ -195,7 +195,7 @@ def _with_mask(begun: StartingPoint, mask_id: int | None) -> StartingPoint:
         tokenizer.add_special_tokens({"mask_token": MASK_TOKEN})
     found = int(tokenizer.mask_token_id)
     if found >= rows:
-        _grow(begun.network, found + 1)
+        _add_embedding_rows(begun.network, found + 1)
     return replace(begun, mask_id=found, new_mask=True, rows=rows)
 
 
@@ -214,27 +214,27 @@ def _spare_token(tokenizer: PreTrainedTokenizerBase, mask_id: int) -> str:
 
 
 @torch.no_grad()
-def _grow(network: PreTrainedModel, rows: int) -> None:
+def _add_embedding_rows(network: PreTrainedModel, rows: int) -> None:
     """More rows for embedding and unembedding, each the mean of those there were."""
     old = {}
-    for name, module in _ends(network):
+    for name, module in _embeddings_of(network):
         old[name] = module.weight.detach().mean(dim=0)
     before = len(network.get_input_embeddings().weight)
     network.resize_token_embeddings(rows, mean_resizing=False)
-    for name, module in _ends(network):
+    for name, module in _embeddings_of(network):
         module.weight[before:] = old[name]
 
 
-def _ends(network: Any) -> list[tuple[str, Any]]:
+def _embeddings_of(network: Any) -> list[tuple[str, Any]]:
     ends = [("embedding", network.get_input_embeddings())]
     if not network.config.tie_word_embeddings:
         ends.append(("unembedding", network.get_output_embeddings()))
     return ends
 
 
-def _with_parts(begun: StartingPoint, spec: Spec) -> StartingPoint:
+def _attach_parts(begun: StartingPoint, spec: Spec) -> StartingPoint:
     """The parts of the spec beside those of the checkpoint, all of them trained in full."""
-    asked = _asked_parts(spec)
+    asked = _read_parts(spec)
     for part in begun.parts:
         if type(part) in map(type, asked):
             raise SpecError(
@@ -254,7 +254,7 @@ def _with_parts(begun: StartingPoint, spec: Spec) -> StartingPoint:
     return replace(begun, parts=parts)
 
 
-def _asked_parts(spec: Spec) -> tuple[Part, ...]:
+def _read_parts(spec: Spec) -> tuple[Part, ...]:
     """The parts a spec names; their seed is the spec's unless they say one."""
     found = []
     known = [name for name, kind in edits.EDITS.items() if issubclass(kind, Part)]

@@ -80,7 +80,7 @@ class Shape(_Table):
     """The mask token, where the checkpoint does not say."""
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _check_shape(self) -> Self:
         said = self.model_fields_set - {"source", "mask_id"}
         if self.source is not None and said:
             raise ValueError(f"`from` brings its own shape: leave {', '.join(sorted(said))} out")
@@ -94,10 +94,10 @@ class Shape(_Table):
         elif self.source is None and None in (self.layers, self.width, self.heads):
             raise ValueError("say size = '6M', or layers, width and heads, or from = 'folder'")
         if self.source is None:
-            self._divides()
+            self._check_heads()
         return self
 
-    def _divides(self) -> None:
+    def _check_heads(self) -> None:
         _, width, heads = self.numbers
         if width % heads or (width // heads) % 2:
             raise ValueError(
@@ -145,7 +145,7 @@ class Objective(_Table):
     """Whether the first token of a row is never masked, nor scored."""
 
     @model_validator(mode="after")
-    def _useful(self) -> Self:
+    def _check_fields(self) -> Self:
         noise = self.model_fields_set & {"t", "eps", "masks", "keep_start"}
         if self.name == "next_token" and noise:
             raise ValueError(f"next_token has no noise: leave {', '.join(sorted(noise))} out")
@@ -237,7 +237,7 @@ class Spec(_Table):
 
     @field_validator("variant", mode="before")
     @classmethod
-    def _named(cls, said: Any) -> Any:
+    def _check_parts(cls, said: Any) -> Any:
         parts = said if isinstance(said, list | tuple) else [said]
         parts = [{"name": part} if isinstance(part, str) else part for part in parts]
         for part in parts:
@@ -246,7 +246,7 @@ class Spec(_Table):
         return parts
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_sizes(self) -> Self:
         if self.batch % self.accumulation:
             raise ValueError(
                 f"a batch of {self.batch} rows cannot be {self.accumulation} equal passes: "
@@ -267,7 +267,7 @@ class Spec(_Table):
         """Plain values, defaults included, under the file's names."""
         return self.model_dump(mode="json", by_alias=True)
 
-    def deciding(self) -> dict[str, Any]:
+    def deciding_fields(self) -> dict[str, Any]:
         """The fields that decide the weights.
 
         Where the rate falls late, a run may be made longer or shorter before it begins to.
@@ -278,7 +278,9 @@ class Spec(_Table):
     @property
     def digest(self) -> str:
         """SHA-256 of all that decides the weights."""
-        return hashlib.sha256(json.dumps(self.deciding(), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps(self.deciding_fields(), sort_keys=True).encode()
+        ).hexdigest()
 
     @property
     def name(self) -> str:
@@ -304,7 +306,7 @@ def read(path: str | Path, settings: Sequence[str] = ()) -> Spec:
     """A SPEC.toml, with `name=value` settings over it: `optimizer.lr=1e-3`."""
     path = Path(path).expanduser()
     try:
-        fields = _parsed(read_plain(path, most=LONGEST_LINE).decode("utf-8"))
+        fields = _parse_toml(read_plain(path, most=LONGEST_LINE).decode("utf-8"))
     except OSError as error:
         raise SpecError(
             f"{path} cannot be read ({error.strerror or error}): give a SPEC.toml"
@@ -312,7 +314,7 @@ def read(path: str | Path, settings: Sequence[str] = ()) -> Spec:
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or nested without end
         raise SpecError(f"{path} is not TOML: {error}") from None
     for setting in settings:
-        _set(fields, setting)
+        _apply_setting(fields, setting)
     return from_dict(fields, where=path.name)
 
 
@@ -325,21 +327,21 @@ def from_dict(fields: Mapping[str, Any], where: str = "the spec") -> Spec:
         raise SpecError(f"{where}: {said}") from None
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parse_toml(text: str) -> dict[str, Any]:
     """TOML as values; the parser's time grows with the square of the parts of a dotted key."""
     if _LONG_KEY.search(text):
         raise ValueError("a key has 100 parts or more")
     return tomllib.loads(text)
 
 
-def _set(fields: dict[str, Any], setting: str) -> None:
+def _apply_setting(fields: dict[str, Any], setting: str) -> None:
     """Put one `a.b=value` into nested tables; the value is TOML, or else a word."""
     name, equals, word = setting.partition("=")
     *tables, last = name.split(".")
     if not equals or not all((*tables, last)) or len(tables) > 100:
         raise SpecError(f"--set {setting:.60} is not name=value: say --set optimizer.lr=1e-3")
     try:
-        value = _parsed(f"value = {word}")["value"]
+        value = _parse_toml(f"value = {word}")["value"]
     except tomllib.TOMLDecodeError:
         value = word
     except (ValueError, RecursionError) as error:

@@ -1,22 +1,79 @@
-"""The comparison of variants: one row for each arm and training seed, and what they differ in.
+"""The comparison of variants: which arms there are, the per-seed table, and paired differences.
 
-The unit is the training seed. Arms of a seed are paired (data, noise, first values), so that a
-difference is taken seed by seed and its interval is Student's over seeds. No torch here.
+An arm is a recipe and some settings over it; it differs from its base in nothing else, so that
+arms of one seed are paired (data, noise, first values). The unit is the training seed: a
+difference is taken seed by seed, and its interval is Student's over seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from anchorwatch.errors import TraceError
+from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import stats
-from anchorwatch.training.arms import VANILLA
+
+if TYPE_CHECKING:
+    from anchorwatch.training.spec import Spec
+
+VANILLA = "vanilla"
+NEXT_TOKEN = 'objective.name="next_token"'
+
+LAB: Mapping[str, tuple[str, ...]] = {
+    "mdm": (),
+    "mdm-sink": ('variant=["sink_token"]',),
+    "mdm-gate": ('variant=[{name = "gate", form = "elementwise", init = "identity"}]',),
+    "arm": (NEXT_TOKEN,),
+}
+"""The four models that are shipped."""
+
+VARIANTS: Mapping[str, tuple[str, ...]] = {
+    VANILLA: (),
+    "sink": ('variant=["sink_token"]',),
+    "sink-2": ('variant=[{name = "sink_token", n = 2}]',),
+    "sink-4": ('variant=[{name = "sink_token", n = 4}]',),
+    "sink-end": ('variant=[{name = "sink_token", position = "end"}]',),
+    "sink-zero": ('variant=[{name = "sink_token", value = "zero"}]',),
+    "register": ('variant=["register"]',),
+    "off-by-one": ('variant=["off_by_one"]',),
+    "sink-logit": ('variant=[{name = "sink_logit", logit = 0.0}]',),
+    "gate": ('variant=[{name = "gate", form = "elementwise", init = "identity"}]',),
+    "gate-headwise": ('variant=[{name = "gate", form = "headwise", init = "identity"}]',),
+    "gate-plain": ('variant=[{name = "gate", form = "elementwise", init = "plain"}]',),
+}
+"""What is compared, each with every seed."""
+
+
+NOISE = ("t", "eps", "masks")
+"""Fields of the objective that next-token prediction has no use for, and refuses."""
+
+
+def read_arm(
+    recipe: str | Path, arms: Mapping[str, tuple[str, ...]], arm: str, more: tuple[str, ...] = ()
+) -> Spec:
+    """The spec of an arm; `more` settings are over those of all arms (a seed, a smaller budget)."""
+    from anchorwatch.training.spec import read
+
+    if arm not in arms:
+        raise SpecError(f"there is no arm {arm!r}: expected {', '.join(arms)}")
+    quiet = _drop_noise(recipe) if NEXT_TOKEN in arms[arm] else ()
+    return read(recipe, (*quiet, *more, *arms[arm]))
+
+
+def _drop_noise(recipe: str | Path) -> tuple[str, ...]:
+    """A setting that leaves the recipe's noise out of its objective."""
+    said = tomllib.loads(Path(recipe).read_text(encoding="utf-8")).get("objective", {})
+    kept = {name: held for name, held in said.items() if name not in NOISE}
+    fields = (f"{name} = {json.dumps(held)}" for name, held in kept.items())
+    return (f"objective={{{', '.join(fields)}}}",)
+
 
 VERSION = 1
 """Of the names and meanings of what is measured; a table of another version is refused."""

@@ -24,8 +24,8 @@ from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
 from anchorwatch.studies.evidence import Traced, by_prompt
 from anchorwatch.studies.needs import Asked, Cards, Need, Runs, Seeds
 from anchorwatch.studies.report.sentences import count_units, interval, join_words, number
+from anchorwatch.training.plots import SHOWN, TITLES, variant_differences
 from anchorwatch.training.variants import differences
-from anchorwatch.training.variants_figure import SHOWN, TITLES, variant_differences
 
 if TYPE_CHECKING:
     from anchorwatch.studies.findings import Study

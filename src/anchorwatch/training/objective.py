@@ -22,7 +22,7 @@ from anchorwatch.training import noise
 from anchorwatch.training.spec import Objective
 
 
-class Example(Protocol):
+class ExampleLike(Protocol):
     """One text: what a corpus gives for an index."""
 
     @property
@@ -86,18 +86,18 @@ class BatchBuilder:
     seed: int
 
     def __call__(
-        self, examples: Sequence[Example], update: int, places: Sequence[int]
+        self, examples: Sequence[ExampleLike], update: int, places: Sequence[int]
     ) -> NoisyBatch:
         """Rows of the examples at these places of an update's batch."""
-        longest = noise.cut(self.seed, update, self.objective.random_lengths, self.length)
+        longest = noise.draw_length(self.seed, update, self.objective.random_lengths, self.length)
         posed = [
-            self._posed(example, update, update * self.batch + place, longest)
+            self._choose_scored(example, update, update * self.batch + place, longest)
             for example, place in zip(examples, places, strict=True)
         ]
         if self.kind == "arm":
-            return self._gathered(posed, [scored for _, scored in posed], np.ones(len(posed)))
-        t = noise.times(self.objective.t, self.seed, update, places, self.batch)
-        p = noise.probability(t, self.objective.eps)
+            return self._build_batch(posed, [scored for _, scored in posed], np.ones(len(posed)))
+        t = noise.draw_times(self.objective.t, self.seed, update, places, self.batch)
+        p = noise.mask_probability(t, self.objective.eps)
         at = [(self.seed, update, update * self.batch + place) for place in places]
         if self.objective.masks == "counted":
             masked = [
@@ -107,10 +107,10 @@ class BatchBuilder:
             p = np.array([m.sum() / s.sum() for m, (_, s) in zip(masked, posed, strict=True)])
         else:
             masked = [s & noise.draw_masks(*at[i], p[i], len(s)) for i, (_, s) in enumerate(posed)]
-        return self._gathered(posed, masked, 1.0 / p)
+        return self._build_batch(posed, masked, 1.0 / p)
 
-    def _posed(
-        self, example: Example, update: int, index: int, longest: int
+    def _choose_scored(
+        self, example: ExampleLike, update: int, index: int, longest: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Ids of an example, and which of them are scored."""
         ids, answer = np.asarray(example.ids), np.asarray(example.scored, dtype=bool)
@@ -123,7 +123,7 @@ class BatchBuilder:
                 "use diffusion or next_token for plain text"
             )
         mixed = answer.any() and not answer.all()
-        only = fine_tune or (mixed and noise.answers_only(self.seed, update, index, share))
+        only = fine_tune or (mixed and noise.is_answer_only(self.seed, update, index, share))
         scored = answer.copy() if only else np.ones(len(ids), dtype=bool)
         if self.kind == "arm" or (self.objective.keep_start and len(ids) > 1):
             scored[0] = False  # nothing stands before the first token to say it
@@ -147,7 +147,7 @@ class BatchBuilder:
                 f"{self.vocab_size - 1}: make corpus and network with one tokenizer"
             )
 
-    def _gathered(
+    def _build_batch(
         self,
         posed: Sequence[tuple[np.ndarray, np.ndarray]],
         asked: Sequence[np.ndarray],
@@ -214,6 +214,6 @@ class Scorer(torch.nn.Module):
         return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
 
 
-def nats(scorer: torch.nn.Module, rows: NoisyBatch) -> torch.Tensor:
+def token_nats(scorer: torch.nn.Module, rows: NoisyBatch) -> torch.Tensor:
     """[N] what each token asked for costs, not yet weighed."""
     return scorer(rows.canvas, rows.real, rows.predictors, rows.targets)
