@@ -149,7 +149,7 @@ def test_an_added_key_is_proved_at_every_layer(part, layer):
         return real(bare, mask, None if bare.layer == layer else added, options)
 
     with (
-        mock.patch.object(attention, "_computed", forgets),
+        mock.patch.object(attention, "_compute", forgets),
         pytest.raises(ModelError, match=f"not alive at layer {layer}, head"),
     ):
         aw.run(load("tiny/llada"), PROMPT, aw.decoding.LowConfidence(4), edits=[part])
