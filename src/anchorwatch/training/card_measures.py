@@ -26,11 +26,11 @@ from anchorwatch.generation.decoding import LeftToRight, LowConfidence
 from anchorwatch.generation.run import run, run_many
 from anchorwatch.metrics import sink_rules as rules
 from anchorwatch.metrics import stats
+from anchorwatch.models.additions import gate_of
+from anchorwatch.models.families import attention_modules, layer_modules
 from anchorwatch.models.model import Model
-from anchorwatch.models.parts import gate_of
-from anchorwatch.models.prompts import Prompt
-from anchorwatch.models.sites import attention_modules, layer_modules
-from anchorwatch.models.variants import held_fit
+from anchorwatch.models.prompt_encoding import Prompt
+from anchorwatch.models.trained_additions import held_fit
 from anchorwatch.probes import spec as probes
 from anchorwatch.trace.trace import Trace
 from anchorwatch.training import noise

@@ -30,7 +30,7 @@ from safetensors.torch import load_file, save_file
 
 from anchorwatch.errors import AnchorwatchError, AnchorwatchWarning, SpecError, TrainingError
 from anchorwatch.models import deltas
-from anchorwatch.models.variants import collect_trained_parts
+from anchorwatch.models.trained_additions import collect_trained_parts
 from anchorwatch.trace.atomic_io import (
     UNREADABLE,
     commit,

@@ -10,7 +10,7 @@ import torch
 
 from anchorwatch.edits.spec import Part
 from anchorwatch.errors import SpecError
-from anchorwatch.models.variants import tensor_names
+from anchorwatch.models.trained_additions import tensor_names
 from anchorwatch.training.log import Line
 from anchorwatch.training.objective import Scorer
 from anchorwatch.training.spec import Optimizer, Spec
