@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 import anchorwatch as aw
+from anchorwatch.trace.atomic_io import COMMIT
 from anchorwatch.training import fit
 from anchorwatch.training.networks import build_start
 from anchorwatch.training.objective import Scorer
@@ -333,6 +334,7 @@ def test_a_delta_goes_on_its_own_network_alone(arm, mdm, tmp_path):
     config = json.loads((kept / "config.json").read_text())
     config["anchorwatch"]["delta"]["from"] = str(mdm)
     (kept / "config.json").write_text(json.dumps(config))
+    (kept / COMMIT).unlink()  # whoever changes a folder on purpose removes its record
     with pytest.raises(aw.errors.WeightsError, match="not the network that this delta was made"):
         aw.load(kept)
 
@@ -360,5 +362,6 @@ def test_a_delta_goes_on_a_delta_and_a_circle_is_refused(arm, tmp_path):
     config = json.loads((kept / "config.json").read_text())
     config["anchorwatch"]["delta"]["from"] = "."
     (kept / "config.json").write_text(json.dumps(config))
+    (kept / COMMIT).unlink()  # whoever changes a folder on purpose removes its record
     with pytest.raises(aw.errors.ModelError, match="in a circle"):
         aw.load(kept)
