@@ -30,7 +30,7 @@ from typing import Any
 from anchorwatch.errors import ItemError, SpecError
 from anchorwatch.evaluation.scores import holds, normalise_text
 from anchorwatch.evaluation.synthetic import Draw, Item, Passage
-from anchorwatch.evaluation.synthetic.item import NO_HOP
+from anchorwatch.evaluation.synthetic.world import NO_HOP
 from anchorwatch.evaluation.tasks import item_key
 
 LONGEST_NUMBER = 9
@@ -128,7 +128,7 @@ class Context:
     def apply(self, item: Item, pool: Sequence[str] = (), seed: int = 0) -> Item:
         """The item with these passages and this question; ItemError says why it cannot be."""
         key = item_key(item)
-        passages = self._passages(item, _Chance(key, seed), pool)
+        passages = self._choose_passages(item, _ItemDraws(key, seed), pool)
         if self.shuffle:
             passages = Draw("shuffle", seed, key, self.shuffle).shuffled(passages)
         question = _reword_question(item, key, seed) if self.paraphrase else item.question
@@ -137,20 +137,23 @@ class Context:
             question = _misspell_words(question, self.typos, spared, Draw("typos", seed, key, 0))
             passages = [
                 dataclasses.replace(
-                    one, text=_misspell_words(one.text, self.typos, spared, _typos(seed, key, one))
+                    one,
+                    text=_misspell_words(one.text, self.typos, spared, _typo_draw(seed, key, one)),
                 )
                 for one in passages
             ]
         return dataclasses.replace(item, question=question, passages=tuple(passages))
 
-    def _passages(self, item: Item, chance: _Chance, pool: Sequence[str]) -> list[Passage]:
+    def _choose_passages(
+        self, item: Item, chance: _ItemDraws, pool: Sequence[str]
+    ) -> list[Passage]:
         if self.base == "closed":
             return []
         if self.base == "open":
-            return _first(item, self.total)
-        gold = evidence(item)
+            return _first_passages(item, self.total)
+        gold = gold_passages(item)
         if self.base in LAYOUTS:
-            return self._laid_out(gold, chance.distractors(item, self.kind, self.others, pool))
+            return self._lay_out(gold, chance.distractors(item, self.kind, self.others, pool))
         if self.place is not None:
             if len(gold) > 1:
                 raise ItemError(
@@ -163,10 +166,12 @@ class Context:
             if near < 0:
                 raise ItemError(f"its evidence is {len(gold)} passages, too many for {self.name}")
             found = chance.distractors(item, "hard", near, pool)
-            return chance.mixed(gold, found + chance.distractors(item, "random", self.others, pool))
-        return chance.mixed(gold, chance.distractors(item, self.kind, self.others, pool))
+            return chance.mix_in(
+                gold, found + chance.distractors(item, "random", self.others, pool)
+            )
+        return chance.mix_in(gold, chance.distractors(item, self.kind, self.others, pool))
 
-    def _laid_out(self, gold: list[Passage], others: list[Passage]) -> list[Passage]:
+    def _lay_out(self, gold: list[Passage], others: list[Passage]) -> list[Passage]:
         if len(gold) != 2:
             raise ItemError(f"its evidence is {len(gold)} passage, and {self.name} places two")
         first, last = reversed(gold) if "reversed" in self.base else gold
@@ -192,12 +197,13 @@ def context(name: str | Context) -> Context:
         raise SpecError(f"no context is called {name!r}: expected {_EXAMPLES}")
     given = {key: value for key, value in found.groupdict().items() if value is not None}
     fields: dict[str, object] = {
-        key: _number(str(name), value) if value.isdigit() else value for key, value in given.items()
+        key: _parse_number(str(name), value) if value.isdigit() else value
+        for key, value in given.items()
     }
     if fields["base"] == "shuffle":  # short for all that is open, in another order
         fields |= {"base": "open", "shuffle": 1}
     for change in changes:
-        fields |= _change(str(name), change)
+        fields |= _parse_change(str(name), change)
     return Context(**fields)  # type: ignore[arg-type]
 
 
@@ -212,7 +218,7 @@ def contexts(names: str | Sequence[str | Context]) -> tuple[Context, ...]:
     return found
 
 
-def evidence(item: Item) -> list[Passage]:
+def gold_passages(item: Item) -> list[Passage]:
     """The first gold passage of each hop, in the order of hops."""
     found: dict[int, Passage] = {}
     for passage in item.passages:
@@ -230,7 +236,7 @@ _EXAMPLES = (
 
 
 @dataclass(frozen=True)
-class _Chance:
+class _ItemDraws:
     """What is drawn for one item."""
 
     key: str
@@ -242,18 +248,18 @@ class _Chance:
         had = {one.text for one in item.passages}
         borrowed = [text for text in pool if text not in had] if kind == "random" else []
         far = [Passage(text, False, NO_HOP, "random") for text in borrowed]
-        every = chain(self.ordered(own), self.ordered(far))
+        every = chain(self._order_by_text(own), self._order_by_text(far))
         found = list(islice((one for one in every if not holds(one.text, item.answers)), count))
         if len(found) < count:
             raise ItemError(f"it has {len(found)} {kind} distractors of the {count} needed")
         return found
 
-    def ordered(self, passages: Sequence[Passage]) -> Iterator[Passage]:
+    def _order_by_text(self, passages: Sequence[Passage]) -> Iterator[Passage]:
         """Each by its own text: an order that fewer distractors share with more."""
         key = ("order", self.seed, self.key)
         yield from sorted(passages, key=lambda one: Draw(*key, one.text).word())
 
-    def mixed(self, gold: list[Passage], others: list[Passage]) -> list[Passage]:
+    def mix_in(self, gold: list[Passage], others: list[Passage]) -> list[Passage]:
         """The evidence at any places among the others, hops in order."""
         total = len(gold) + len(others)
         draw = Draw("places", self.seed, self.key, total)
@@ -264,7 +270,7 @@ class _Chance:
         return found
 
 
-def _first(item: Item, count: int | None) -> list[Passage]:
+def _first_passages(item: Item, count: int | None) -> list[Passage]:
     if not item.passages:
         raise ItemError("it has no passages")
     if count is not None and len(item.passages) < count:
@@ -272,17 +278,17 @@ def _first(item: Item, count: int | None) -> list[Passage]:
     return list(item.passages[:count])
 
 
-def _change(name: str, change: str) -> dict[str, object]:
+def _parse_change(name: str, change: str) -> dict[str, object]:
     found = _CHANGE.fullmatch(change)
     if found is None:
         raise SpecError(f"{name}: ~{change} is unknown: expected {_EXAMPLES}")
     word, number = next(
         (key, value) for key, value in found.groupdict().items() if value is not None
     )
-    return {word: True if word == "paraphrase" else _number(name, number or "1")}
+    return {word: True if word == "paraphrase" else _parse_number(name, number or "1")}
 
 
-def _number(name: str, digits: str) -> int:
+def _parse_number(name: str, digits: str) -> int:
     if len(digits) > LONGEST_NUMBER:
         raise SpecError(
             f"{name:.40}: {digits[:12]}... has {len(digits)} digits, and {LONGEST_NUMBER} are the "
@@ -304,7 +310,7 @@ def _words_of(answers: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*parted, *" ".join(map(normalise_text, answers)).split()]))
 
 
-def _typos(seed: int, key: str, passage: Passage) -> Draw:
+def _typo_draw(seed: int, key: str, passage: Passage) -> Draw:
     return Draw("typos", seed, key, passage.text)
 
 

@@ -18,9 +18,18 @@ import pandas as pd
 from anchorwatch.edits.controls import Setting, dose_of, random_controls, with_dose
 from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
-from anchorwatch.evaluation.effect_tables import Arm, Contrast, Effect, mean_of, trends
-from anchorwatch.evaluation.outcomes import CLEAN, NAMES, OUTCOMES, own_run
-from anchorwatch.evaluation.teacher_forced import ArmReading, lockstep
+from anchorwatch.evaluation.outcomes import (
+    CLEAN,
+    NAMES,
+    OUTCOMES,
+    Arm,
+    Contrast,
+    Effect,
+    compare_runs,
+    fit_trends,
+    nan_mean,
+)
+from anchorwatch.evaluation.teacher_forced import ArmReading, read_clean_frames
 from anchorwatch.generation.build_trace import trace_of
 from anchorwatch.generation.decoding import Decoding
 from anchorwatch.generation.loop import RunState, walk
@@ -90,22 +99,22 @@ def effect(  # noqa: PLR0913 - one keyword for each thing an experiment can be g
     >>> found.table.set_index("outcome").loc["argmax_agreement", ["clean", "edited"]].tolist()
     [1.0, 1.0]
     """
-    sides = _sides(edit, control, doses)
+    sides = _list_sides(edit, control, doses)
     arms = 1 + sum(len(side.names()) for side in sides)
     asked = _prepare_request(model, prompts, decoding, regions, seed, repeats, arms)
     rule, size = rulli() if rule is None else check_rule(rule), rows_at_once(model, batch)
     refuse_batch(model, asked.jobs, size)
-    _no_oracle(sides, len(asked.jobs))
+    _refuse_oracle(sides, len(asked.jobs))
     for job, ask in zip(asked.jobs, asked.asks, strict=True):
-        for edits in _arms(sides, job, seed):  # a mistake costs no run
+        for edits in _arm_edits(sides, job, seed):  # a mistake costs no run
             start_runs(model, [replace(ask, edits=edits)], decoding, [job.seed])
     found = _RunOutcomes(keeps=traces)
     with Progress("comparing", total=len(asked.jobs) * 2 * arms) as bar:
         for start in range(0, len(asked.jobs), size):
-            _compare(model, asked.part(start, size), sides, rule, found, bar)
-    about = _about(model, asked, sides, control, rule)
+            _compare(model, asked.take(start, size), sides, rule, found, bar)
+    about = _describe_effect(model, asked, sides, control, rule)
     about |= {"seed": seed, "repeats": repeats, "doses": None if doses is None else list(doses)}
-    made = _tables(found, sides, about, doses)
+    made = _build_effect(found, sides, about, doses)
     _warn_of_budget(made)
     return made
 
@@ -119,7 +128,7 @@ class _Request:
     decoding: Decoding | None
     seed: int
 
-    def part(self, start: int, size: int) -> _Request:
+    def take(self, start: int, size: int) -> _Request:
         chosen = slice(start, start + size)
         return replace(self, asks=self.asks[chosen], jobs=self.jobs[chosen])
 
@@ -190,9 +199,9 @@ def _refuse_repeats(
     limits.refuse_bytes(held, "these runs together", way)
 
 
-def _sides(edit: Any, control: Any, doses: Any) -> list[_Side]:
+def _list_sides(edit: Any, control: Any, doses: Any) -> list[_Side]:
     """The edit at each dose, its own first."""
-    edits = _together(edit, "edit")
+    edits = _edit_tuple(edit, "edit")
     if not edits:
         raise SpecError("there is no edit: give one of aw.edits, such as hide_sinks(1)")
     other: tuple[Edit, ...] | str | None = control
@@ -200,7 +209,7 @@ def _sides(edit: Any, control: Any, doses: Any) -> list[_Side]:
         if control != "random":
             raise SpecError(f"control={control!r} is unknown: say 'random', an edit, or None")
     elif control is not None:
-        other = _together(control, "control")
+        other = _edit_tuple(control, "control")
     if doses is None:
         return [_Side(edits, other, None)]
     if isinstance(doses, str) or not hasattr(doses, "__iter__"):
@@ -220,7 +229,7 @@ def _dosed_control(control: Any, k: int) -> tuple[Edit, ...] | str | None:
     return with_dose(control, k)
 
 
-def _no_oracle(sides: Sequence[_Side], runs: int) -> None:
+def _refuse_oracle(sides: Sequence[_Side], runs: int) -> None:
     every = [one for side in sides for one in (*side.edits, *(side.control or ()))]
     if runs > 1 and any(getattr(one, "unedited", None) is not None for one in every):
         raise SpecError(
@@ -229,7 +238,7 @@ def _no_oracle(sides: Sequence[_Side], runs: int) -> None:
         )
 
 
-def _together(given: Any, name: str) -> tuple[Edit, ...]:
+def _edit_tuple(given: Any, name: str) -> tuple[Edit, ...]:
     if isinstance(given, Edit):
         return (given,)
     if isinstance(given, type) or given is None or isinstance(given, str):
@@ -238,7 +247,7 @@ def _together(given: Any, name: str) -> tuple[Edit, ...]:
     return edit_list(given)
 
 
-def _arms(sides: Sequence[_Side], job: RunState, seed: int) -> list[tuple[Edit, ...]]:
+def _arm_edits(sides: Sequence[_Side], job: RunState, seed: int) -> list[tuple[Edit, ...]]:
     """The edits of every arm of a run but the clean one, as `names` names them."""
     shape, answer = job.record.shape, tuple(job.draft.answer.tolist())
     setting, found = Setting(shape, answer, job.seed), []
@@ -261,7 +270,7 @@ def _compare(
     bar: Progress,
 ) -> None:
     """Write every arm of some runs, then read the clean frames with every arm."""
-    arms = list(zip(*(_arms(sides, job, asked.seed) for job in asked.jobs), strict=True))
+    arms = list(zip(*(_arm_edits(sides, job, asked.seed) for job in asked.jobs), strict=True))
     written = [_run_arm(model, asked, edits, bar) for edits in ([()] * len(asked.jobs), *arms)]
     names = ["clean", *(name for side in sides for name in side.names())]
     if found.keeps:
@@ -269,8 +278,8 @@ def _compare(
             found.traces.setdefault(name, []).extend(runs)
     for number, clean in enumerate(written[0]):
         edits = [one[number] for one in arms]
-        readings = lockstep(model, clean, edits, rule)
-        _note(found, [runs[number] for runs in written], readings)
+        readings = read_clean_frames(model, clean, edits, rule)
+        _add_outcomes(found, [runs[number] for runs in written], readings)
         bar.advance(count=1 + len(edits))
 
 
@@ -288,16 +297,19 @@ def _run_arm(
     return [trace_of(job, model, (), batch=len(jobs)) for job in jobs]
 
 
-def _note(found: _RunOutcomes, runs: Sequence[Trace], readings: Sequence[ArmReading]) -> None:
+def _add_outcomes(
+    found: _RunOutcomes, runs: Sequence[Trace], readings: Sequence[ArmReading]
+) -> None:
     """Put the outcomes of one prompt in order; readings end with the clean arm's."""
     clean, *others = runs
     found.prompt.append(prompt_id(clean))
     found.text.append(clean.prompt)
     found.origins.append(origin(clean))
-    base = own_run(clean, clean) | readings[-1].values
+    base = compare_runs(clean, clean) | readings[-1].values
     found.clean.append([base[name] for name in NAMES])
     values = [
-        own_run(clean, run) | reading.values for run, reading in zip(others, readings, strict=False)
+        compare_runs(clean, run) | reading.values
+        for run, reading in zip(others, readings, strict=False)
     ]
     found.value.append([[one[name] for name in NAMES] for one in values])
     nulls = [base | reading.nulls for reading in readings[:-1]]
@@ -305,7 +317,7 @@ def _note(found: _RunOutcomes, runs: Sequence[Trace], readings: Sequence[ArmRead
     found.layers.append([reading.layers for reading in readings])
 
 
-def _tables(
+def _build_effect(
     found: _RunOutcomes, sides: Sequence[_Side], about: dict[str, Any], doses: Sequence[int] | None
 ) -> Effect:
     """From runs to prompts to tables."""
@@ -315,7 +327,7 @@ def _tables(
 
     def by_prompt(values: Any) -> np.ndarray:
         held = np.asarray(values, dtype=np.float64)
-        return np.stack([mean_of(held[of == prompt]) for prompt in range(len(first))])
+        return np.stack([nan_mean(held[of == prompt]) for prompt in range(len(first))])
 
     value, null, clean = np.array(found.value), np.array(found.null), by_prompt(found.clean)
     null = np.where(np.isnan(value), np.nan, null)  # runs that count, count on both sides
@@ -380,7 +392,7 @@ def _dose_tables(
     rows = [contrasts[k].table({"k": k, **labels}) for k in asked]
     return {
         "doses": pd.concat(rows, ignore_index=True),
-        "trends": trends(asked, [contrasts[k] for k in asked], NAMES),
+        "trends": fit_trends(asked, [contrasts[k] for k in asked], NAMES),
     }
 
 
@@ -393,12 +405,12 @@ def _labels(autoregressive: bool) -> dict[str, Any]:
     }
 
 
-def _about(
+def _describe_effect(
     model: Model, asked: _Request, sides: Sequence[_Side], control: Any, rule: Rule
 ) -> dict[str, Any]:
     """What was asked, for files and for the reader."""
     job, side = asked.jobs[0], sides[0]
-    arms = _arms(sides[:1], job, asked.seed)
+    arms = _arm_edits(sides[:1], job, asked.seed)
     drawn = "drawn for each run, such as " if control == "random" else ""
     beside = (
         side.control

@@ -54,28 +54,28 @@ class BadRecord:
     says: str
 
 
-def records(path: Path) -> Iterator[Record | BadRecord]:
+def read_records(path: Path) -> Iterator[Record | BadRecord]:
     """Everything the file holds, in its order."""
     if not path.is_file():
         what = "is a folder: name a file in it" if path.is_dir() else "does not exist"
         raise SpecError(f"{path} {what}; a task is a file of {_READS}, or synthetic/one-hop")
     with _open_unpacked(path) as handle:
-        kind = kind_of(path, handle)
+        kind = detect_kind(path, handle)
     if kind == "parquet":
-        yield from _parquet(path)
+        yield from _read_parquet(path)
         return
     with _open_unpacked(path) as handle:
         if kind == "array":
-            yield from _array(path, handle)
+            yield from _read_array(path, handle)
         elif kind == "object":
-            yield from _squad(path, handle)
+            yield from _read_squad(path, handle)
         elif kind == "lines":
-            yield from _lines(handle)
+            yield from _read_lines(handle)
         else:
-            yield from _table(path, handle, "\t" if kind == "tsv" else ",")
+            yield from _read_table(path, handle, "\t" if kind == "tsv" else ",")
 
 
-def kind_of(path: Path, handle: BinaryIO) -> str:
+def detect_kind(path: Path, handle: BinaryIO) -> str:
     """lines, array, object, csv, tsv or parquet, by the first bytes and then the name."""
     try:
         first = handle.read(CHUNK)
@@ -90,19 +90,19 @@ def kind_of(path: Path, handle: BinaryIO) -> str:
         raise SpecError(f"{path} is empty: expected {_READS}")
     names = [suffix.lower() for suffix in path.suffixes]
     if begin.startswith(b"["):
-        return "lines" if _line_by_line(begin) else "array"
+        return "lines" if _is_array_line(begin) else "array"
     if begin.startswith(b"{"):
-        whole = ".jsonl" in names or _whole_line(begin) or _record_next(begin)
+        whole = ".jsonl" in names or _is_record_line(begin) or _has_record_next(begin)
         return "lines" if whole else "object"
     for kind in ("csv", "tsv"):
         if f".{kind}" in names:
             return kind
-    if ".jsonl" in names or _record_next(begin):
+    if ".jsonl" in names or _has_record_next(begin):
         return "lines"  # whose first line is bad, and will be named
     raise SpecError(f"{path} begins with {begin[:12]!r}, which is none of {_READS}")
 
 
-def _whole_line(begin: bytes) -> bool:
+def _is_record_line(begin: bytes) -> bool:
     """Whether the first line is a record by itself, and not SQuAD's object in one line."""
     line, newline, _ = begin.partition(b"\n")
     if (held := _parse_line(line)) is None:
@@ -111,13 +111,13 @@ def _whole_line(begin: bytes) -> bool:
     return isinstance(held, dict) and not isinstance(held.get("data"), list)
 
 
-def _line_by_line(begin: bytes) -> bool:
+def _is_array_line(begin: bytes) -> bool:
     """Whether the first line is an array by itself, and not the file's only one."""
     line, _, rest = begin.partition(b"\n")
     return bool(rest.strip()) and _parse_line(line) is not None
 
 
-def _record_next(begin: bytes) -> bool:
+def _has_record_next(begin: bytes) -> bool:
     """Whether the second line is a record by itself: then the first is one that is bad."""
     held = _parse_line(begin.partition(b"\n")[2].lstrip().partition(b"\n")[0])
     return isinstance(held, dict) and "paragraphs" not in held  # an article of SQuAD's
@@ -144,7 +144,7 @@ def _open_unpacked(path: Path) -> Iterator[BinaryIO]:
             yield inner  # type: ignore[misc]
 
 
-def _lines(handle: BinaryIO) -> Iterator[Record | BadRecord]:
+def _read_lines(handle: BinaryIO) -> Iterator[Record | BadRecord]:
     lines, number = bounded_lines(handle), 0
     while True:
         number += 1
@@ -158,10 +158,10 @@ def _lines(handle: BinaryIO) -> Iterator[Record | BadRecord]:
         if isinstance(line, LongLineError):
             yield BadRecord(f"line {number}", str(line))
         elif line.strip():
-            yield _line(f"line {number}", line)
+            yield _read_line(f"line {number}", line)
 
 
-def _line(place: str, line: bytes) -> Record | BadRecord:
+def _read_line(place: str, line: bytes) -> Record | BadRecord:
     try:
         held = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -175,8 +175,8 @@ def _line(place: str, line: bytes) -> Record | BadRecord:
     return Record(place, held)
 
 
-def _array(path: Path, handle: BinaryIO) -> Iterator[Record | BadRecord]:
-    for number, held in enumerate(elements(path, handle), start=1):
+def _read_array(path: Path, handle: BinaryIO) -> Iterator[Record | BadRecord]:
+    for number, held in enumerate(read_elements(path, handle), start=1):
         place = f"element {number}"
         if isinstance(held, dict):
             yield Record(place, held)
@@ -184,7 +184,7 @@ def _array(path: Path, handle: BinaryIO) -> Iterator[Record | BadRecord]:
             yield BadRecord(place, f"is no JSON object but {type(held).__name__}")
 
 
-def elements(path: Path, handle: BinaryIO) -> Iterator[Any]:
+def read_elements(path: Path, handle: BinaryIO) -> Iterator[Any]:
     """Elements of one JSON array, each parsed as soon as it is there."""
     decoder, letters = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8-sig")()
     buffer, at, number, size = "", 0, 1, CHUNK
@@ -196,13 +196,13 @@ def elements(path: Path, handle: BinaryIO) -> Iterator[Any]:
             opened, at = True, at + 1  # kind_of saw that it is [
             continue
         if at < len(buffer) and buffer[at] == "]":
-            return _nothing_after(path, handle, letters, buffer[at + 1 :], number)
+            return _refuse_rest(path, handle, letters, buffer[at + 1 :], number)
         try:
             if at == len(buffer) or not parted:
                 raise ValueError("an element is expected")
             held, at = decoder.raw_decode(buffer, at)
         except (ValueError, RecursionError) as error:
-            more = _more(path, handle, letters, size, number)
+            more = _read_more(path, handle, letters, size, number)
             if not more or len(buffer) - at > LONGEST:
                 raise SpecError(
                     f"{path}: element {number} is not JSON ({str(error).splitlines()[0][:60]}), "
@@ -214,11 +214,11 @@ def elements(path: Path, handle: BinaryIO) -> Iterator[Any]:
         yield held
 
 
-def _nothing_after(
+def _refuse_rest(
     path: Path, handle: BinaryIO, letters: codecs.IncrementalDecoder, rest: str, number: int
 ) -> None:
     while not rest.strip():
-        if not (rest := _more(path, handle, letters, CHUNK, number)):
+        if not (rest := _read_more(path, handle, letters, CHUNK, number)):
             return
     raise SpecError(
         f"{path}: after the array's {number - 1} elements stands {rest.strip()[:20]!r}, "
@@ -226,7 +226,7 @@ def _nothing_after(
     )
 
 
-def _more(
+def _read_more(
     path: Path, handle: BinaryIO, letters: codecs.IncrementalDecoder, size: int, number: int
 ) -> str:
     """The next text; nothing at the end of the file, also where a letter is cut in two."""
@@ -245,7 +245,7 @@ def _more(
         raise SpecError(said) from None
 
 
-def _squad(path: Path, handle: BinaryIO) -> Iterator[Record | BadRecord]:
+def _read_squad(path: Path, handle: BinaryIO) -> Iterator[Record | BadRecord]:
     """Questions of SQuAD's articles; each knows the other paragraphs of its article."""
     try:
         whole = read_bounded(handle, LARGEST)
@@ -265,10 +265,10 @@ def _squad(path: Path, handle: BinaryIO) -> Iterator[Record | BadRecord]:
         if not isinstance(article, dict) or not isinstance(article.get("paragraphs"), list):
             yield BadRecord(place, "has no list of paragraphs")
             continue
-        yield from _article(place, article)
+        yield from _read_article(place, article)
 
 
-def _article(place: str, article: dict[str, Any]) -> Iterator[Record | BadRecord]:
+def _read_article(place: str, article: dict[str, Any]) -> Iterator[Record | BadRecord]:
     contexts = [one.get("context") for one in article["paragraphs"] if isinstance(one, dict)]
     for number, paragraph in enumerate(article["paragraphs"], start=1):
         where = f"{place}, paragraph {number}"
@@ -286,7 +286,7 @@ def _article(place: str, article: dict[str, Any]) -> Iterator[Record | BadRecord
                 yield BadRecord(at, f"is no JSON object but {type(asked).__name__}")
 
 
-def _table(path: Path, handle: BinaryIO, separator: str) -> Iterator[Record | BadRecord]:
+def _read_table(path: Path, handle: BinaryIO, separator: str) -> Iterator[Record | BadRecord]:
     csv.field_size_limit(LONGEST)  # the csv module has one limit for the whole process
     rows = csv.reader(_decode_lines(path, handle), delimiter=separator, strict=True)
     try:
@@ -316,7 +316,7 @@ def _decode_lines(path: Path, handle: BinaryIO) -> Iterator[str]:
         first = False
 
 
-def _parquet(path: Path) -> Iterator[Record]:
+def _read_parquet(path: Path) -> Iterator[Record]:
     try:
         import pyarrow
         from pyarrow import parquet

@@ -88,7 +88,7 @@ class ItemsRecord:
     """Nanoseconds of the clock."""
 
     @classmethod
-    def of(cls, folder: Path) -> ItemsRecord | None:
+    def read(cls, folder: Path) -> ItemsRecord | None:
         """What a cell's folder says; None where items are made and no file can change."""
         if not os.path.lexists(folder / ASKED):
             return None
@@ -100,7 +100,7 @@ class ItemsRecord:
 
     def write(self, folder: Path) -> None:
         """Say it; items of the same file that were asked before stay among them."""
-        before = ItemsRecord.of(folder)
+        before = ItemsRecord.read(folder)
         same = before is not None and before.file == self.file
         items = self.items | before.items if before and same else self.items
         held = {"file": self.file, "items": sorted(items), "when": time.time_ns()}
@@ -144,7 +144,7 @@ class Cell:
             self.asked.write(folder)
         lines, whole = read_lines(path)
         if gone := _count_gone(folder, len(lines)):
-            _warn(f"{gone}, and are asked again")
+            _warn_results(f"{gone}, and are asked again")
         self._handle = open_plain(path, write=True)
         self._handle.truncate(whole)  # what a kill cut short is asked again
         self._handle.seek(whole)
@@ -214,7 +214,7 @@ def _count_gone(folder: Path, lines: int) -> str | None:
     return f"{written - lines} of the {written} answers written to {folder / ITEMS} are gone"
 
 
-def _warn(said: str) -> None:
+def _warn_results(said: str) -> None:
     warnings.warn(said, AnchorwatchWarning, stacklevel=4)
 
 
@@ -229,7 +229,7 @@ def read_results(out: str | Path, task: str | None = None) -> Results:
         raise TraceError(f"there are no results at {folder}: `anchorwatch eval ... -o` makes some")
     manifests = {cell: _read_sealed(cell / MANIFEST) for cell in cells}
     manifests = {c: held for c, held in manifests.items() if task in (None, held["task"]["name"])}
-    said = {cell: asked for cell in manifests if (asked := ItemsRecord.of(cell))}
+    said = {cell: asked for cell in manifests if (asked := ItemsRecord.read(cell))}
     last: dict[str, str] = {}
     for cell in sorted(said, key=lambda cell: said[cell].when):
         last[manifests[cell]["task"]["name"]] = said[cell].file
@@ -237,12 +237,12 @@ def read_results(out: str | Path, task: str | None = None) -> Results:
     for cell, manifest in manifests.items():
         lines = read_lines(cell / ITEMS)[0] if os.path.lexists(cell / ITEMS) else []
         if gone := _count_gone(cell, len(lines)):
-            _warn(f"{gone}: run the evaluation again, and they are asked again")
-        kept = _of_file(lines, said.get(cell), last.get(manifest["task"]["name"]))
+            _warn_results(f"{gone}: run the evaluation again, and they are asked again")
+        kept = _keep_current(lines, said.get(cell), last.get(manifest["task"]["name"]))
         left += len(lines) - len(kept)
         if kept or not lines:
             found[cell.name] = manifest
-        rows += [row_of(line, manifest, cell.name) for line in kept]
+        rows += [build_row(line, manifest, cell.name) for line in kept]
     if left:
         warnings.warn(
             f"{left} answers at {folder} are to an earlier version of the task's file and are left "
@@ -256,7 +256,9 @@ def read_results(out: str | Path, task: str | None = None) -> Results:
     return build_results(rows, found, {})
 
 
-def _of_file(lines: list[dict[str, Any]], asked: ItemsRecord | None, last: str | None) -> list[Any]:
+def _keep_current(
+    lines: list[dict[str, Any]], asked: ItemsRecord | None, last: str | None
+) -> list[Any]:
     """The lines that answer items of the file that was asked last."""
     if asked is None:
         return lines
@@ -313,7 +315,7 @@ def _edit_names(manifests: Iterable[Mapping[str, Any]]) -> list[str]:
     return sorted(found, key=lambda name: (name != UNEDITED, found[name], name))
 
 
-def row_of(record: Mapping[str, Any], manifest: Mapping[str, Any], cell: str) -> dict[str, Any]:
+def build_row(record: Mapping[str, Any], manifest: Mapping[str, Any], cell: str) -> dict[str, Any]:
     """One line under the names of its cell; scores become columns, absent ones NaN."""
     said = {name: record[name] for name in record if name not in ("scores", "check")}
     held = record["scores"] or {}

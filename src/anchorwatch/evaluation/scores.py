@@ -47,27 +47,29 @@ def normalise_text(text: str) -> str:
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
     """1 where the normalised texts are equal."""
-    return _best(prediction, answers, lambda said, right: float(said == right))
+    return _best_score(prediction, answers, lambda said, right: float(said == right))
 
 
 def token_f1(prediction: str, answers: Sequence[str]) -> float:
     """Harmonic mean of precision and recall of words, each counted as often as it stands there."""
-    return _best(prediction, answers, _f1)
+    return _best_score(prediction, answers, _f1)
 
 
 def containment(prediction: str, answers: Sequence[str]) -> float:
     """1 where a right answer stands in the prediction as whole words in a row."""
-    return _best(prediction, answers, lambda said, right: _inside(f" {right} ", f" {said} ", right))
+    return _best_score(
+        prediction, answers, lambda said, right: _contains(f" {right} ", f" {said} ", right)
+    )
 
 
 def substring_containment(prediction: str, answers: Sequence[str]) -> float:
     """1 where its letters stand in the prediction in a row: the papers' accuracy, lenient."""
-    return _best(prediction, answers, lambda said, right: _inside(right, said, right))
+    return _best_score(prediction, answers, lambda said, right: _contains(right, said, right))
 
 
 def rouge1_recall(prediction: str, answers: Sequence[str]) -> float:
     """Share of a right answer's words that were said; articles count, punctuation parts words."""
-    return _best(prediction, answers, _recall, normal=_strip_articles)
+    return _best_score(prediction, answers, _recall, normal=_strip_articles)
 
 
 SCORES: dict[str, Callable[[str, Sequence[str]], float]] = {
@@ -94,7 +96,7 @@ def holds(text: str, answers: Sequence[str]) -> bool:
     """
     if isinstance(answers, str):
         raise SpecError(f"answers={answers!r:.40} is one text: give a list, [{answers!r:.40}]")
-    forms = [form for one in answers if (form := _form(one))]
+    forms = [form for one in answers if (form := _answer_pattern(one))]
     said = _normalise_spelling(text) if forms else ""
     return any(form.search(said) for form in forms)
 
@@ -111,7 +113,7 @@ def _replace_mark(found: re.Match[str]) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _form(answer: str) -> re.Pattern[str] | None:
+def _answer_pattern(answer: str) -> re.Pattern[str] | None:
     """What matches an answer in a spelled text; None where nothing telling is left of it."""
     plain = re.sub(r"^[\s-]*(?:(?:an?|the)\s[\s-]*)*|[\s-]+$", "", _normalise_spelling(answer))
     if plain in ("", "a", "an", "the", "yes", "no"):
@@ -127,7 +129,7 @@ def _form(answer: str) -> re.Pattern[str] | None:
     return re.compile(before + "".join(words) + after)
 
 
-def _best(
+def _best_score(
     prediction: str,
     answers: Sequence[str],
     compare: Callable[[str, str], float],
@@ -141,7 +143,7 @@ def _best(
     return max((compare(said, one) for one in right), default=float("nan"))
 
 
-def _inside(part: str, whole: str, right: str) -> float:
+def _contains(part: str, whole: str, right: str) -> float:
     return float(part in whole if right else not whole.strip())
 
 

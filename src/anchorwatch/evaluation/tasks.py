@@ -1,36 +1,44 @@
-"""Tasks as data: one schema, read from files or made by the world generator, always streamed.
+"""Evaluation tasks: question items read from a file or made by a generator, always streamed.
 
-A task can be walked any number of times. Nothing is dropped in silence: fields that nobody reads
-are said once, and a line that is no item is named with its number, either in the refusal or, with
-`bad="count"`, in `task.bad`.
+A task can be iterated any number of times. A format says how one record of a file becomes an
+`Item`; it is found by the record's fields, and `@register_format` adds one. A made task is a
+function of split and seed; `@register_task` adds one. Nothing is dropped in silence: fields that
+nobody reads are warned of once, and a line that is no item is named with its number, either in the
+refusal or, with `bad="count"`, in `task.bad`. Where no field marks the evidence, a passage is gold
+if it holds an answer as whole words; `metadata["gold_by"]` says which it was.
 
->>> asked = next(iter(task("synthetic/one-hop", seed=1)))
->>> len(asked.answers), sum(passage.gold for passage in asked.passages)
+>>> item = next(iter(task("synthetic/one-hop", seed=1)))
+>>> len(item.answers), sum(passage.gold for passage in item.passages)
 (1, 1)
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import heapq
 import json
+import math
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from anchorwatch.errors import AnchorwatchWarning, SpecError
-from anchorwatch.evaluation.formats import FORMATS, Format, detect, unknown_fields
-from anchorwatch.evaluation.readers import BadRecord, Record, records
-from anchorwatch.evaluation.synthetic import Distractors, Item, World
+from anchorwatch.evaluation.readers import BadRecord, Record, read_records
+from anchorwatch.evaluation.scores import holds
+from anchorwatch.evaluation.synthetic import Distractors, Item, Passage, World
+from anchorwatch.evaluation.synthetic.world import NO_HOP, PASSAGE_KINDS
 from anchorwatch.trace.atomic_io import place as expanded
 from anchorwatch.trace.atomic_io import plain
 
-SYNTHETIC = {"synthetic/one-hop": 1, "synthetic/two-hop": 2}
-BROUGHT = Distractors(random=19, hard=9, counterfactual=4)
-"""What each made item brings; contexts choose among it."""
+TASKS: dict[str, Callable[[str, int], Iterable[Item]]] = {}
+"""Made tasks by name: from split and seed to items, as many as there are."""
+DISTRACTORS = Distractors(random=19, hard=9, counterfactual=4)
+"""What each item of a synthetic task brings; contexts choose among it."""
 POOL = 512
 """Passages of a file that serve as random distractors of items that bring none."""
 SHOWN = 5
@@ -54,7 +62,11 @@ class Task:
     """Unknown fields that were warned of already."""
 
     def __iter__(self) -> Iterator[Item]:
-        return self._made() if self.path is None else self._read(self.path)
+        return (
+            iter(TASKS[self.name](self.split, self.seed))
+            if self.path is None
+            else self._read_items(self.path)
+        )
 
     def describe(self) -> dict[str, Any]:
         """What a manifest says of the task; items have digests of their own."""
@@ -83,34 +95,26 @@ class Task:
                     del kept[-heapq.heappop(heap)]
         return tuple(kept[digest] for digest in sorted(kept))
 
-    def _made(self) -> Iterator[Item]:
-        world = self.world()
-        return (world[index] for index in count())  # without end: whoever asks says how many
-
-    def world(self) -> World:
-        """Where a made task's items come from."""
-        return World(self.split, SYNTHETIC[self.name], self.seed, BROUGHT)
-
-    def _read(self, path: Path) -> Iterator[Item]:
+    def _read_items(self, path: Path) -> Iterator[Item]:
         form = FORMATS[self.format] if self.format else None
-        for found in records(path):
+        for found in read_records(path):
             if isinstance(found, BadRecord):
-                self._refuse(found)
+                self._refuse_record(found)
                 continue
             try:
-                form = form or detect(found.fields)
-                item = form.turn(found.fields)
+                form = form or detect_format(found.fields)
+                item = form.to_item(found.fields)
                 _check_letters(item)
             except SpecError as error:
-                self._refuse(BadRecord(found.place, str(error)))
+                self._refuse_record(BadRecord(found.place, str(error)))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 said = f"does not fit the format {form.name if form else ''}: {error!r:.60}"
-                self._refuse(BadRecord(found.place, said))
+                self._refuse_record(BadRecord(found.place, said))
             else:
-                self._say(found, form)
+                self._warn_unknown(found, form)
                 yield item
 
-    def _refuse(self, found: BadRecord) -> None:
+    def _refuse_record(self, found: BadRecord) -> None:
         if self.bad is None:
             raise SpecError(
                 f"{self.path}, {found.place}: {found.says}; repair it, "
@@ -118,7 +122,7 @@ class Task:
             )
         self.bad[found.place] = found.says
 
-    def _say(self, found: Record, form: Format) -> None:
+    def _warn_unknown(self, found: Record, form: Format) -> None:
         if fresh := unknown_fields(found.fields, form) - self.said:
             self.said.update(fresh)
             warnings.warn(
@@ -150,18 +154,47 @@ def task(
         return name
     if bad not in ("refuse", "count"):
         raise SpecError(f"bad={bad!r} is unknown: expected refuse or count")
-    if str(name) in SYNTHETIC:
+    if str(name) in TASKS:
         if format is not None:
             raise SpecError(f"{name} is made and has no format: leave it out")
         return Task(str(name), split=split, seed=seed)
     if str(name).startswith("synthetic/"):
-        raise SpecError(f"no task is called {name}: expected one of {', '.join(SYNTHETIC)}")
+        raise SpecError(f"no task is called {name}: expected one of {', '.join(TASKS)}")
     if format is not None and format not in FORMATS:
         raise SpecError(f"no format is called {format!r}: expected one of {', '.join(FORMATS)}")
     path = expanded(name)
     if not path.is_file():
-        next(records(path))  # says what is there instead
+        next(read_records(path))  # says what is there instead
     return Task(path.name, path, format, bad={} if bad == "count" else None)
+
+
+def register_task(
+    name: str,
+) -> Callable[[Callable[[str, int], Iterable[Item]]], Callable[[str, int], Iterable[Item]]]:
+    """Make a function of split and seed a task by this name; it gives items, perhaps without end.
+
+    An item is a function of split, seed and its number only: so a grid can be resumed.
+    """
+
+    def add(make: Callable[[str, int], Iterable[Item]]) -> Callable[[str, int], Iterable[Item]]:
+        if name in TASKS:
+            raise SpecError(f"there is a task {name!r} already: choose another name")
+        TASKS[name] = make
+        return make
+
+    return add
+
+
+@register_task("synthetic/one-hop")
+def _make_one_hop(split: str, seed: int) -> Iterator[Item]:
+    world = World(split, 1, seed, DISTRACTORS)
+    return (world[index] for index in count())
+
+
+@register_task("synthetic/two-hop")
+def _make_two_hop(split: str, seed: int) -> Iterator[Item]:
+    world = World(split, 2, seed, DISTRACTORS)
+    return (world[index] for index in count())
 
 
 def _check_letters(item: Item) -> None:
@@ -171,7 +204,7 @@ def _check_letters(item: Item) -> None:
             raise SpecError(f"{name!r:.40} has a lone surrogate, which is no text: replace it")
 
 
-def told_bad(asked: Task) -> str:
+def describe_bad(asked: Task) -> str:
     """What to say of lines that were left out; nothing where there were none."""
     if not asked.bad:
         return ""
@@ -184,3 +217,345 @@ def item_key(item: Item) -> str:
     """Sixteen letters that are the same for the same item, wherever it stands."""
     spelled = json.dumps(plain(item.as_dict()), sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(spelled.encode()).hexdigest()[:16]
+
+
+RETRIEVED = "hard"
+"""What a file brings beside the gold was found for the question: a hard distractor."""
+_QUESTIONS = ("input", "query", "question")
+_ANSWERS = ("output", "answer", "answers", "golds", "possible_answers")
+_TEXTS = ("text", "segment", "passage", "content", "contents")
+_FLAGS = ("isgold", "is_gold", "gold", "is_supporting")
+_PASSAGES = ("passages", "passage", "contexts", "context", "ctxs", "documents")
+_KINDS_ARE = f"expected one of {', '.join(PASSAGE_KINDS)}"
+_IDS = ("id", "_id", "qid", "question_id")
+_OF_PASSAGE = frozenset(
+    {*_TEXTS, *_FLAGS, "hop", "kind", "title", "hasanswer", "id", "docid", "pid", "score", "rank"}
+    | {
+        "sentences",
+        "url",
+        "headings",
+        "start_char",
+        "end_char",
+        "original_retrieval_index",
+        "wikipedia_id",
+    }
+)
+
+_OF_ANSWER = ("answer", "text", "value", "aliases")
+_LEFT_OF_ANSWER = frozenset({"answer_start", "answer_id", "meta"})
+_LIST_LIKE = re.compile(r"\[[^\[\]]*\]|\[\s*['\"{].*\]|\{\s*['\"].*\}", re.DOTALL)
+"""A cell that means a list or an object; "[Music] rises [it ends]" and "[[Oslo]]" are text."""
+_SIDE_BY_SIDE = re.compile(r"(['\"])\s+(['\"])")
+"""Texts without a comma, as numpy spells them: Python would join them into one."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """How records of one kind become items."""
+
+    name: str
+    known_fields: frozenset[str]
+    """Fields that it reads, or leaves knowingly; of any other the reader is warned."""
+    to_item: Callable[[Mapping[str, Any]], Item]
+    matches: Callable[[Mapping[str, Any]], bool]
+    """Whether a record is of this format."""
+
+
+FORMATS: dict[str, Format] = {}
+"""Every format by its name."""
+_DETECTED_LAST = ("lost-in-the-middle", "squad", "hotpot", "kilt", "plain")
+"""Formats of the package, in the order in which they are tried."""
+_COMMON = frozenset({*_IDS, *_QUESTIONS, *_ANSWERS})
+"""Fields that every format of the package knows."""
+
+
+def register_format(
+    name: str,
+    fields: Iterable[str],
+    matches: Callable[[Mapping[str, Any]], bool] | None = None,
+) -> Callable[[Callable[[Mapping[str, Any]], Item]], Callable[[Mapping[str, Any]], Item]]:
+    """Make a function from a record's fields to an `Item` a format by this name.
+
+    Args:
+        name: what `task(path, format=name)` calls it.
+        fields: those it reads, or leaves knowingly.
+        matches: whether a record is of this format; unless given, one that has all the fields. It
+            is asked before the formats of the package are.
+    """
+    known = frozenset(fields)
+
+    def add(to_item: Callable[[Mapping[str, Any]], Item]) -> Callable[[Mapping[str, Any]], Item]:
+        if name in FORMATS:
+            raise SpecError(f"there is a format {name!r} already: choose another name")
+        FORMATS[name] = Format(
+            name, known, to_item, matches or (lambda record: known <= record.keys())
+        )
+        return to_item
+
+    return add
+
+
+def detect_format(fields: Mapping[str, Any]) -> Format:
+    """The format that these fields are written in; the newest registered is tried first."""
+    added = [form for name, form in FORMATS.items() if name not in _DETECTED_LAST]
+    for form in (*reversed(added), *(FORMATS[name] for name in _DETECTED_LAST)):
+        if form.matches(fields):
+            return form
+    raise SpecError(
+        f"a record has {', '.join(sorted(map(str, fields))[:8])} and none of "
+        f"{', '.join(_QUESTIONS)}: name the columns so, or say format= one of {', '.join(FORMATS)}"
+    )
+
+
+def unknown_fields(fields: Mapping[str, Any], known: Format) -> set[str]:
+    """Names of fields, of the record, its passages or its answers, that nothing here reads."""
+    found = {str(name) for name in fields if name not in known.known_fields}
+    for name in (*_PASSAGES, *_ANSWERS):
+        reads = _OF_PASSAGE if name in _PASSAGES else {*_OF_ANSWER, *_LEFT_OF_ANSWER}
+        held = fields.get(name) if name in known.known_fields else None
+        within = f"{name}[]" if isinstance(held, list) else name
+        for one in held if isinstance(held, list) else [held]:
+            if isinstance(one, Mapping):
+                found |= {f"{within}.{key}" for key in one if key not in reads}
+    return (
+        found
+        | _overridden_fields(fields, _QUESTIONS, known)
+        | _overridden_fields(fields, _PASSAGES, known)
+    )
+
+
+def _overridden_fields(fields: Mapping[str, Any], names: Iterable[str], known: Format) -> set[str]:
+    """Names that lose to one before them, which says something else."""
+    first, *others = [one for one in names if one in known.known_fields and fields.get(one)] or [""]
+    return {f"{one} beside {first}" for one in others if fields[one] != fields[first]}
+
+
+@register_format(
+    "kilt",
+    _COMMON | {"passage", "meta"},
+    lambda record: (
+        isinstance(record.get("passage"), list) or isinstance(record.get("output"), list)
+    ),
+)
+def _read_kilt(fields: Mapping[str, Any]) -> Item:
+    """KILT with passages, as in the Attention-Floating files: `passage[].segment`."""
+    return _build_item("kilt", fields, _read_passages(fields.get("passage") or ()))
+
+
+@register_format(
+    "lost-in-the-middle",
+    _COMMON | {"ctxs", "nq_annotated_gold"},
+    lambda record: isinstance(record.get("ctxs"), list),
+)
+def _read_lost_in_the_middle(fields: Mapping[str, Any]) -> Item:
+    """Lost in the Middle: `ctxs[]` with `isgold`, or only `hasanswer`."""
+    held = _read_passages(fields["ctxs"])
+    if not any(one.flag is not None for one in held):
+        held = [one.with_flag(one.has_answer) for one in held]
+    return _build_item("lost-in-the-middle", fields, held)
+
+
+@register_format(
+    "squad",
+    _COMMON | {"context", "title", "others", "is_impossible", "plausible_answers"},
+    lambda record: (
+        "context" in record and ("others" in record or _has_answer_columns(record.get("answers")))
+    ),
+)
+def _read_squad(fields: Mapping[str, Any]) -> Item:
+    """SQuAD: the paragraph is gold, the others of its article are hard distractors.
+
+    Rows of the hub's tables know no article, and have no answer where there is none.
+    """
+    gold = _RawPassage(_require_text(fields.get("context"), "context"), flag=True)
+    others = [_RawPassage(text, flag=False, kind="hard") for text in fields.get("others", ())]
+    answers = _read_answers(fields)
+    if fields.get("is_impossible") or (not answers and _has_answer_columns(fields.get("answers"))):
+        answers = ("",)  # the right answer is to say nothing
+    return _build_item("squad", fields, [gold, *others], answers)
+
+
+@register_format(
+    "hotpot",
+    _COMMON
+    | {"type", "level", "context", "supporting_facts"}
+    | {"evidences", "evidences_id", "answer_id", "entity_ids"},
+    lambda record: "supporting_facts" in record and "context" in record,
+)
+def _read_hotpot(fields: Mapping[str, Any]) -> Item:
+    """HotpotQA and 2WikiMultihopQA, as released and as datasets of columns."""
+    facts, context = fields["supporting_facts"], fields["context"]
+    if isinstance(facts, Mapping):
+        facts = list(zip(facts["title"], facts["sent_id"], strict=True))
+    if isinstance(context, Mapping):
+        body = context["sentences"] if "sentences" in context else context["content"]
+        context = list(zip(context["title"], body, strict=True))
+    gold = list(dict.fromkeys(str(title) for title, *_ in facts))
+    answers = _read_answers(fields)
+    found = []
+    for title, sentences in context:
+        text = _with_title(title, " ".join(str(one).strip() for one in sentences))
+        order = gold.index(str(title)) + 1 if str(title) in gold else None
+        found.append(_RawPassage(text, flag=order is not None, hop=order, kind="hard"))
+    return _build_item("hotpot", fields, _order_hops(found, answers), answers)
+
+
+def _order_hops(found: list[_RawPassage], answers: tuple[str, ...]) -> list[_RawPassage]:
+    """Of two gold passages, the one that alone holds the answer is the second hop."""
+    gold = [one for one in found if one.flag]
+    ends = [one for one in gold if holds(one.text, answers)]
+    if len(gold) != 2 or len(ends) != 1 or ends[0].hop == 2:
+        return found
+    return [one.with_hop(3 - one.hop) if one.flag and one.hop else one for one in found]
+
+
+@register_format(
+    "plain",
+    _COMMON | {*_PASSAGES, "title"},
+    lambda record: any(name in record for name in _QUESTIONS),
+)
+def _read_plain(fields: Mapping[str, Any]) -> Item:
+    """A question, answers, and passages as texts or objects; cells of a table may hold JSON."""
+    named = next((name for name in _PASSAGES if fields.get(name)), None)
+    held = _parse_cell(fields[named]) if named else ()
+    found = _read_passages([held] if isinstance(held, str | Mapping) else held)
+    if len(found) == 1 and found[0].flag is None:
+        found = [found[0].with_flag(True)]  # the text the question is about
+    return _build_item("plain", fields, found)
+
+
+@dataclass(frozen=True)
+class _RawPassage:
+    """A passage as a file has it; `flag` is None where nothing says whether it is gold."""
+
+    text: str
+    flag: bool | None = None
+    hop: int | None = None
+    kind: str = RETRIEVED
+    has_answer: bool | None = None
+
+    def with_flag(self, flag: bool | None) -> _RawPassage:
+        return _RawPassage(self.text, flag, self.hop, self.kind, self.has_answer)
+
+    def with_hop(self, hop: int) -> _RawPassage:
+        return _RawPassage(self.text, self.flag, hop, self.kind, self.has_answer)
+
+
+def _read_passages(held: Iterable[Any]) -> list[_RawPassage]:
+    if not isinstance(held, list | tuple):
+        raise SpecError(f"its passages are {type(held).__name__}, not a list")
+    found = []
+    for number, one in enumerate(held, start=1):
+        if isinstance(one, str):
+            found.append(_RawPassage(one))
+            continue
+        if not isinstance(one, Mapping):
+            raise SpecError(f"passage {number} is {type(one).__name__}, not text or an object")
+        named = next((name for name in _TEXTS if isinstance(one.get(name), str)), None)
+        if named is None:
+            raise SpecError(f"passage {number} has none of {', '.join(_TEXTS)} as text")
+        flag = next((_parse_flag(one[name]) for name in _FLAGS if one.get(name) is not None), None)
+        flag = True if one.get("kind") == "gold" else flag
+        has = None if one.get("hasanswer") is None else _parse_flag(one["hasanswer"])
+        kind, hop = str(one.get("kind") or RETRIEVED), one.get("hop")
+        if kind not in PASSAGE_KINDS:
+            raise SpecError(f"passage {number} is of the kind {kind!r:.20}: {_KINDS_ARE}")
+        text = _with_title(one.get("title"), one[named])
+        found.append(_RawPassage(text, flag, None if hop is None else int(hop), kind, has))
+    return found
+
+
+def _build_item(
+    name: str,
+    fields: Mapping[str, Any],
+    found: list[_RawPassage],
+    answers: tuple[str, ...] | None = None,
+) -> Item:
+    asked = next((fields[one] for one in _QUESTIONS if fields.get(one)), None)
+    question = _require_text(asked, "question")
+    answers = _read_answers(fields) if answers is None else answers
+    if not answers:
+        raise SpecError("has no answer")
+    marked = any(one.flag is not None for one in found)
+    if not marked:
+        found = [one.with_flag(holds(one.text, answers)) for one in found]
+    passages = tuple(
+        Passage(one.text, True, one.hop or 1, "gold")
+        if one.flag
+        else Passage(one.text, False, NO_HOP, one.kind)
+        for one in found
+    )
+    given = next((str(fields[one]) for one in _IDS if fields.get(one) is not None), "")
+    said_by = ("flag" if marked else "answer") if found else "none"
+    return Item(question, answers, passages, {"id": given, "format": name, "gold_by": said_by})
+
+
+def _read_answers(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Every text of every answer field, each once, in its order."""
+    held = [_parse_cell(fields[name]) for name in _ANSWERS if fields.get(name) is not None]
+    return tuple(dict.fromkeys(_texts_in(held)))
+
+
+def _has_answer_columns(held: Any) -> bool:
+    """Whether answers are columns, as the hub's tables of SQuAD have them."""
+    return isinstance(held, Mapping) and {"text", "answer_start"} <= held.keys()
+
+
+def _texts_in(held: Any) -> Iterable[str]:
+    if held is None:
+        return
+    if isinstance(held, bool) or (isinstance(held, float) and not math.isfinite(held)):
+        what = "write yes or no" if isinstance(held, bool) else "leave it out, or write it as text"
+        raise SpecError(f"its answer is {held}, not text: {what}")
+    if isinstance(held, float) and held.is_integer() and abs(held) < 2**53:
+        held = int(held)  # a table that lacks a number elsewhere has made a year 1969.0
+    if isinstance(held, str | int | float):
+        if text := str(held).strip():
+            yield text
+    elif isinstance(held, Mapping):
+        for name in _OF_ANSWER:
+            yield from _texts_in(held.get(name))
+    elif isinstance(held, list | tuple):
+        for one in held:
+            yield from _texts_in(one)
+    else:
+        raise SpecError(f"its answer is of type {type(held).__name__}, not text")
+
+
+def _parse_cell(held: Any) -> Any:
+    """A cell of a table that spells a list or an object, in JSON or in Python, as that."""
+    if not isinstance(held, str) or not held.lstrip().startswith(("[", "{")):
+        return held
+    try:
+        return json.loads(held, strict=False)  # a cell may break a line
+    except (ValueError, RecursionError):
+        if not _LIST_LIKE.fullmatch(held.strip()):
+            return held
+    try:
+        found = ast.literal_eval(held.strip())
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        found = None
+    if not isinstance(found, list | dict) or _SIDE_BY_SIDE.search(held):
+        raise SpecError(f"{held!r:.40} looks like a list and is none: write it as JSON")
+    return found
+
+
+def _with_title(title: Any, text: str) -> str:
+    """A passage under its title, unless it begins with it anyway."""
+    named = str(title or "").strip()
+    begins = text.startswith(named) and not text[len(named) :][:1].isalnum()
+    return text if begins or not named else f"{named}. {text}"
+
+
+def _require_text(held: Any, what: str) -> str:
+    if not isinstance(held, str) or not held.strip():
+        raise SpecError(f"has no {what}" if held is None else f"its {what} is {held!r:.40}")
+    return held.strip()
+
+
+def _parse_flag(held: Any) -> bool:
+    if isinstance(held, str):
+        if held.strip().lower() not in ("true", "false", "1", "0", "yes", "no"):
+            raise SpecError(f"a gold mark is {held!r:.20}: expected true or false")
+        return held.strip().lower() in ("true", "1", "yes")
+    return bool(held)

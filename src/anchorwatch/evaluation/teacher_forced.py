@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from anchorwatch.edits.spec import CanvasEdit, Edit, swap_token
-from anchorwatch.evaluation.outcomes import MOVED, UniformBaseline, moved_attention
+from anchorwatch.evaluation.outcomes import MOVED, UniformBaseline, sum_moved_attention
 from anchorwatch.generation.forced import ForcedRun
 from anchorwatch.generation.loop import Step, shape_of, walk
 from anchorwatch.generation.run import build_recorder
@@ -32,7 +32,7 @@ from anchorwatch.trace.trace import MISSING, Trace
 
 ROWS = 64
 """Rows of logits compared at once: 64 x 126,464 in float64 are 65 MB."""
-LOOKS = received(("all",), dtype="float32")
+RECEIVED = received(("all",), dtype="float32")
 
 
 @dataclass
@@ -107,7 +107,7 @@ class _Sums:
     def __post_init__(self) -> None:
         self.change, self.states = np.zeros((2, self.layers))
 
-    def reading(self) -> ArmReading:
+    def build_reading(self) -> ArmReading:
         rows = self.rows or np.nan
         with np.errstate(invalid="ignore"):
             layers = self.change / self.states
@@ -125,7 +125,7 @@ class _ArmState:
     """One arm on its way over the frames."""
 
     def __init__(self, model: Model, clean: Trace, edits: Sequence[Edit], looks: bool) -> None:
-        probes = (LOOKS,) if looks else ()
+        probes = (RECEIVED,) if looks else ()
         self.job = build_forced_run(model, clean, edits, probes)
         self.sums = _Sums(model.num_layers)
         self.states: dict[int, torch.Tensor] = {}
@@ -168,10 +168,10 @@ class _ArmState:
         if even is not None and "hidden_keys" in self.job.record.arrays:
             shares = [lane.field("received")[:, :, 0] for lane in (clean, self)]
             hidden = self.field("hidden_keys")
-            self.sums.moved += moved_attention(shares[0], shares[1], hidden, even, rule)
+            self.sums.moved += sum_moved_attention(shares[0], shares[1], hidden, even, rule)
 
 
-def lockstep(
+def read_clean_frames(
     model: Model, clean: Trace, arms: Sequence[Sequence[Edit]], rule: Rule
 ) -> list[ArmReading]:
     """What every list of edits gives on the frames of a clean trace.
@@ -180,7 +180,7 @@ def lockstep(
     """
     looks = any(edit.ranks for edits in arms for edit in edits)
     lanes = [_ArmState(model, clean, edits, looks) for edits in ((), *arms)]
-    nulls = _indifferent(clean, model.num_layers) if looks else None
+    nulls = _uniform_baselines(clean, model.num_layers) if looks else None
     for step in range(clean.num_steps):
         even = (
             None if nulls is None else UniformBaseline(nulls.shares[:, step], nulls.seen[:, step])
@@ -191,18 +191,19 @@ def lockstep(
             if lane is not lanes[0]:
                 lane.forget()
         lanes[0].forget()
-    readings = [lane.sums.reading() for lane in (*lanes[1:], lanes[0])]
+    readings = [lane.sums.build_reading() for lane in (*lanes[1:], lanes[0])]
     return [
-        one if _reads(e) else absent(model) for one, e in zip(readings, (*arms, ()), strict=True)
+        one if _changes_reading(e) else absent_reading(model)
+        for one, e in zip(readings, (*arms, ()), strict=True)
     ]
 
 
-def absent(model: Model) -> ArmReading:
+def absent_reading(model: Model) -> ArmReading:
     """Nothing to compare on the clean frames."""
-    return _Sums(model.num_layers).reading()
+    return _Sums(model.num_layers).build_reading()
 
 
-def _reads(edits: Sequence[Edit]) -> bool:
+def _changes_reading(edits: Sequence[Edit]) -> bool:
     """Whether any edit changes what is read, not only what is committed; none at all reads too."""
     kinds = [isinstance(edit, CanvasEdit) and not isinstance(edit, swap_token) for edit in edits]
     return not kinds or not all(kinds)
@@ -262,7 +263,7 @@ def _after_layers(model: Model, keep: Callable[[int, torch.Tensor], None]) -> It
             hook.remove()
 
 
-def _indifferent(clean: Trace, layers: int) -> UniformBaseline:
+def _uniform_baselines(clean: Trace, layers: int) -> UniformBaseline:
     """The nulls of all steps: [layer, step, key]."""
     windows = [window_of(clean, layer) for layer in range(layers)]
     made = {window: indifferent(clean, ("all",), window) for window in set(windows)}

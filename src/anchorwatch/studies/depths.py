@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from anchorwatch.evaluation.context_effects import slope
+from anchorwatch.evaluation.tables import slope
 from anchorwatch.metrics.cells import Quantity
 from anchorwatch.metrics.tables import prompt_id
 from anchorwatch.studies.evidence import Traced

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anchorwatch.evaluation.prompts import PLAIN, extract_answer, until_end
+from anchorwatch.evaluation.prompt_templates import PLAIN, extract_answer, until_end
 from anchorwatch.evaluation.scores import containment
 from anchorwatch.evaluation.synthetic import Item
 from anchorwatch.metrics.looks import looks_of

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from anchorwatch.errors import EvidenceError
-from anchorwatch.evaluation.context_effects import slope
-from anchorwatch.evaluation.tables import gains
+from anchorwatch.evaluation.tables import gains, slope
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.discrete import mean_score
 from anchorwatch.studies.estimates import ITEM
@@ -112,14 +111,14 @@ def _not_lost(evidence: Evidence) -> Finding:
 
 
 def _place_figure(evidence: Evidence) -> Figure | None:
-    from anchorwatch.evaluation.curves import curve
+    from anchorwatch.evaluation.tables import curve
     from anchorwatch.figures.evaluation import position_curve
 
     return position_curve(curve(evidence[PLACES].results, "position"))
 
 
 def _noise_figure(evidence: Evidence) -> Figure | None:
-    from anchorwatch.evaluation.curves import curve
+    from anchorwatch.evaluation.tables import curve
     from anchorwatch.figures.evaluation import noise_curve
 
     return noise_curve(curve(evidence[NOISE].results, "noise"))

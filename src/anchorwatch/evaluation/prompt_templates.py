@@ -1,13 +1,13 @@
-"""One prompt for all models, and one way to read what they say. No torch here.
+"""One prompt for all models, and one way to read an answer out of what they write.
 
 A template is part of every manifest. The default is the one that README and the lab's models use;
 `floating-rules` and `floating-examples` follow the two prompts of the Attention-Floating paper
 (LLaDA's, and everybody else's), in our words. What a model writes is cut at its first end token,
 then at the first of the template's stops: the same for both families.
 
->>> PLAIN.asked(Item("Where?", ("bay",), (Passage("In the bay.", True, 1),))).text
+>>> PLAIN.render(Item("Where?", ("bay",), (Passage("In the bay.", True, 1),))).text
 'Passage: In the bay.\\nQuestion: Where?\\nAnswer:'
->>> extracted(" the bay.\\nQuestion: Who?", PLAIN)
+>>> extract_answer(" the bay.\\nQuestion: Who?", PLAIN)
 'the bay.'
 """
 
@@ -184,7 +184,7 @@ def extract_answer(text: str, asked: Template) -> str:
     return said[: min(ends, default=len(said))].strip()
 
 
-def check_start(ids: Sequence[int], bos_id: int | None, end_ids: Sequence[int]) -> None:
+def refuse_two_starts(ids: Sequence[int], bos_id: int | None, end_ids: Sequence[int]) -> None:
     """Refuse a prompt with more than one start token; one that also ends texts may stand inside."""
     if bos_id is None or not ids:
         return

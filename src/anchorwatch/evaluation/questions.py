@@ -1,4 +1,8 @@
-"""Asking one model: items to token ids, a batch of runs, and what was said as records."""
+"""Questions as token ids, the runs that answer them, and the record of each answer.
+
+`build_question` makes ids of an item as a context shows it; `encode_pair` makes ids of a prompt and
+an answer that is to be scored.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,12 @@ from typing import Any
 from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import ItemError, PromptError, SpecError
 from anchorwatch.evaluation.contexts import Context
-from anchorwatch.evaluation.prompts import Template, check_start, extract_answer, until_end
+from anchorwatch.evaluation.prompt_templates import (
+    Template,
+    extract_answer,
+    refuse_two_starts,
+    until_end,
+)
 from anchorwatch.evaluation.scores import containment, score_all
 from anchorwatch.evaluation.synthetic import Draw, Item
 from anchorwatch.generation.decoding import Blocks, Decoding, LeftToRight, LowConfidence
@@ -62,7 +71,7 @@ def default_decoding(model: Model, length: int = LENGTH) -> Decoding:
     return LowConfidence(length=blocks * model.block, steps=blocks * each, block=model.block)
 
 
-def with_masks(decoding: Decoding, context: Context, model: Model) -> Decoding:
+def add_masks(decoding: Decoding, context: Context, model: Model) -> Decoding:
     """The decoding with the masked positions that a context appends to those of the answer.
 
     They form blocks that open later: while the answer is written all of them are there, masked.
@@ -87,18 +96,20 @@ def with_masks(decoding: Decoding, context: Context, model: Model) -> Decoding:
     return replace(decoding, **longer, **({} if steps is None else {"steps": steps * times}))
 
 
-def question(model: Model, template: Template, key: str, item: Item, *, parts: bool) -> Question:
+def build_question(
+    model: Model, template: Template, key: str, item: Item, *, parts: bool
+) -> Question:
     """The item for this model, tokenised once; PromptError where it cannot be given to it."""
-    _check_foreign(model, item)
+    _refuse_control_tokens(model, item)
     asked = template.render(item)
     prompt: Any = [{"role": "user", "content": asked.text}] if template.chat else asked.text
     ids = model.encode(prompt)
-    check_start(ids, model.specials.bos_id, model.specials.end_ids)
-    regions = _regions(model, template, asked.text, dict(asked.regions), ids) if parts else {}
+    refuse_two_starts(ids, model.specials.bos_id, model.specials.end_ids)
+    regions = _token_regions(model, template, asked.text, dict(asked.regions), ids) if parts else {}
     return Question(key, item, ids, regions)
 
 
-def _check_foreign(model: Model, item: Item) -> None:
+def _refuse_control_tokens(model: Model, item: Item) -> None:
     """Refuse an item that spells a control token: the model would read it as one, not as text.
 
     An unknown word's token is none, unless the tokenizer has but one for everything.
@@ -122,7 +133,7 @@ def check_fits(model: Model, asked: Question, how: QuestionSettings) -> None:
     plan(model, asked.ids, how.decoding, probes=(), edits=how.edits)
 
 
-def answers(model: Model, asked: Sequence[Question], how: QuestionSettings) -> list[Trace]:
+def answer_questions(model: Model, asked: Sequence[Question], how: QuestionSettings) -> list[Trace]:
     """Runs of one batch; each has a seed of its own item, so that no mate decides it."""
     measured = how.probes or ()
     return run_many(
@@ -137,7 +148,9 @@ def answers(model: Model, asked: Sequence[Question], how: QuestionSettings) -> l
     )
 
 
-def record(model: Model, asked: Question, trace: Trace, how: QuestionSettings) -> dict[str, Any]:
+def build_record(
+    model: Model, asked: Question, trace: Trace, how: QuestionSettings
+) -> dict[str, Any]:
     """What one run said, and what that is worth."""
     last = trace.canvas[-1][trace.answer[: how.answer]].tolist()
     written = model.decode(until_end(last, model.specials.end_ids, model.specials.mask_id))
@@ -146,7 +159,7 @@ def record(model: Model, asked: Question, trace: Trace, how: QuestionSettings) -
     shown = {one.kind for one in asked.item.passages}
     found = score_all(said, asked.item.answers)
     found["misled"] = containment(said, rivals if "counterfactual" in shown else ())
-    return _bare(asked.key, asked.item) | {
+    return _item_fields(asked.key, asked.item) | {
         "prediction": said,
         "written": written,
         "scores": {name: None if math.isnan(value) else value for name, value in found.items()},
@@ -158,11 +171,11 @@ def record(model: Model, asked: Question, trace: Trace, how: QuestionSettings) -
     }
 
 
-def unfit(key: str, item: Item, why: str, positions: int = -1) -> dict[str, Any]:
+def build_skipped(key: str, item: Item, why: str, positions: int = -1) -> dict[str, Any]:
     """An item that could not be asked, and why; -1 where it did not come to a prompt."""
     nothing = {"prediction": "", "written": "", "scores": None, "narrow": 0, "left_masked": 0}
     rest = {"prompt_positions": positions, "steps": -1, "run": ""}
-    return _bare(key, item) | nothing | rest | {"unfit": why}
+    return _item_fields(key, item) | nothing | rest | {"unfit": why}
 
 
 def keep_trace(trace: Trace, folder: Path, key: str) -> None:
@@ -174,7 +187,7 @@ def keep_trace(trace: Trace, folder: Path, key: str) -> None:
     trace.write(target)
 
 
-def _bare(key: str, item: Item) -> dict[str, Any]:
+def _item_fields(key: str, item: Item) -> dict[str, Any]:
     places = [at for at, passage in enumerate(item.passages, start=1) if passage.gold]
     return {
         "item": key,
@@ -187,7 +200,7 @@ def _bare(key: str, item: Item) -> dict[str, Any]:
     }
 
 
-def _regions(
+def _token_regions(
     model: Model,
     template: Template,
     text: str,
@@ -220,3 +233,55 @@ def _regions(
         if inside:
             found[name] = range(inside[0], inside[-1] + 1)
     return found
+
+
+def encode_pair(model: Model, place: int, pair: Any) -> tuple[list[int], list[int]]:
+    """Prompt and answer as ids, or a refusal that names the item."""
+    try:
+        prompt, answer = pair
+    except (TypeError, ValueError):
+        raise PromptError(f"item {place} is not (prompt, answer)") from None
+    ids = _encode_prompt(model, prompt), _encode_answer(model, prompt, answer)
+    arm, mask_id = model.family.kind == "arm", model.specials.mask_id
+    if arm and not ids[0]:
+        raise PromptError(
+            f"{model.source} has no start token to predict a first one from: give a prompt"
+        )
+    if mask_id is not None and mask_id in ids[1]:
+        raise PromptError(
+            f"the answer holds the mask id {mask_id}, which is no token to be scored: leave it out"
+        )
+    if (room := len(ids[0]) + len(ids[1]) - arm) > model.num_positions:
+        raise PromptError(
+            f"item {place}: prompt and answer take {room} positions and {model.source} was made "
+            f"for {model.num_positions}: shorten the prompt"
+        )
+    return ids
+
+
+def _encode_prompt(model: Model, prompt: Any) -> list[int]:
+    if hasattr(prompt, "__len__") and len(prompt) == 0:
+        return [] if model.specials.bos_id is None else [model.specials.bos_id]
+    return model.encode(prompt)
+
+
+def _encode_answer(model: Model, prompt: Any, answer: Any) -> list[int]:
+    """Ids of an answer; text is read as it stands after the prompt."""
+    if hasattr(answer, "__len__") and len(answer) == 0:
+        raise PromptError("the answer is empty: give text or at least one token id")
+    if not isinstance(answer, str):
+        return model.encode(answer)
+    if model.tokenizer is None:
+        raise PromptError(f"{model.source} has no tokenizer: give the answer as token ids")
+    before = prompt if isinstance(prompt, str) else ""
+    ids = {
+        text: list(model.tokenizer(text, add_special_tokens=False)["input_ids"])
+        for text in (before, before + answer)
+    }
+    whole, head = ids[before + answer], ids[before]
+    if whole[: len(head)] != head or len(whole) == len(head):
+        raise PromptError(
+            f"the tokenizer joins the end of the prompt and the answer {answer!r}: begin the "
+            "answer with the space that stands before it, or give token ids"
+        )
+    return whole[len(head) :]
