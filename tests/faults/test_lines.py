@@ -85,7 +85,7 @@ def test_every_reader_of_lines_names_the_line_and_the_limit(short, tmp_path, mon
     path.write_text(f'{{"question": "a", "answer": "b"}}\n{long}\n{{"question": "c"}}\n')
     one, two, three = readers.read_records(path)
     assert isinstance(two, readers.BadRecord) and "is longer than" in two.says
-    assert (one.place, two.place, three.place) == ("line 1", "line 2", "line 3")
+    assert (one.where, two.where, three.where) == ("line 1", "line 2", "line 3")
     path = tmp_path / "t.csv"
     path.write_text(f"question,answer\na,{long}\n")
     with pytest.raises(SpecError, match=rf"t\.csv, {said}"):

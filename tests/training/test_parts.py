@@ -247,7 +247,7 @@ def test_beside_adapters_parts_are_trained_in_full(variant, vanilla, tmp_path):
         assert first.network.get_parameter(name).requires_grad
         assert not torch.equal(first.network.get_parameter(name), new[name])
     inner = done.folder / "checkpoints" / "update-00000004" / "training"
-    first.network.load_state_dict(load_file(inner / "trained.safetensors"))
+    restore_tensors(first, load_file(inner / "trained.safetensors"), adapted=True)
     with torch.no_grad():
         expected = first.network.eval()(CANVAS).logits
     assert torch.allclose(aw.load(done.model).logits(CANVAS), expected, atol=SAME_MATHS)

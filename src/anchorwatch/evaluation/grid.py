@@ -151,25 +151,25 @@ class Grid:
         """Ask all of them, one after another."""
         self._refuse_too_many(len(models))
         keys, twice = self._list_keys()
-        for one in models:
-            if isinstance(one, str):
-                find(one)  # a wrong name is said before the first of them is asked
-        total, asked = len(keys), self._record_items(keys)
-        pool = self.task.pool() if any(one.needs_pool for one in self.contexts) else ()
+        for source in models:
+            if isinstance(source, str):
+                find(source)  # a wrong name is said before the first of them is asked
+        total, record = len(keys), self._record_items(keys)
+        pool = self.task.pool() if any(shown.needs_pool for shown in self.contexts) else ()
         drawn = sha256("\0".join(pool).encode(errors="surrogatepass")).hexdigest()
         cells = len(self.contexts) * len(self.edits)
         rows: list[dict[str, Any]] = []
         manifests: dict[str, Mapping[str, Any]] = {}
         with Progress("asking", total=total * cells * len(models)) as bar:
-            for one in models:
-                model = load(one) if isinstance(one, str) else one
+            for source in models:
+                model = load(source) if isinstance(source, str) else source
                 with ExitStack() as stack:
                     asking = [
                         CellRunner(
                             self, model, self._settings(model, context, name), context, pool, cell
                         )
                         for context, name, cell in self._open_cells(
-                            model, manifests, stack, drawn, asked
+                            model, manifests, stack, drawn, record
                         )
                     ]
                     rows += self._run_cells(asking, bar)
@@ -192,10 +192,10 @@ class Grid:
         if self.limit is None or self.task.path is not None:
             return
         passes = self.limit * len(self.contexts) * len(self.edits) * models
-        held = self.limit * _ITEM_BYTES
-        way = f"say limit={limits.at_most(self.limit, passes=passes, held=held)} at most"
+        bytes_held = self.limit * _ITEM_BYTES
+        way = f"say limit={limits.at_most(self.limit, passes=passes, held=bytes_held)} at most"
         limits.refuse_passes(passes, way)
-        limits.refuse_bytes(held, "these items", way)
+        limits.refuse_bytes(bytes_held, "these items", way)
 
     def _list_keys(self) -> tuple[frozenset[str], int]:
         """Items, and how many are there twice; the walk finds bad lines before weights are used."""
@@ -214,11 +214,11 @@ class Grid:
     def _run_cells(self, asking: Sequence[CellRunner], bar: Progress) -> Iterator[dict[str, Any]]:
         """A few items in all cells, then the next few: a kill leaves pairs, not one long cell."""
         walk = self.items()
-        while held := list(islice(walk, ITEMS_AT_ONCE)):
-            for one in asking:
-                one.ask(held, bar)
-                for key, _ in held:
-                    yield one.row(key)
+        while some := list(islice(walk, ITEMS_AT_ONCE)):
+            for runner in asking:
+                runner.ask(some, bar)
+                for key, _ in some:
+                    yield runner.row(key)
 
     def _open_cells(
         self,
@@ -226,14 +226,14 @@ class Grid:
         manifests: dict[str, Mapping[str, Any]],
         stack: ExitStack,
         pool: str,
-        asked: ItemsRecord | None,
+        record: ItemsRecord | None,
     ) -> Iterator[tuple[Context, str, Cell]]:
         for context in self.contexts:
-            for at, name in enumerate(self.edits):
-                manifest = self._manifest(model, context, name) | {"place": at}
+            for order, name in enumerate(self.edits):
+                manifest = self._manifest(model, context, name) | {"place": order}
                 # Random distractors of a file come from all of it: another file, other answers.
                 manifest["pool"] = pool if context.needs_pool else None
-                cell = Cell(manifest, self.out, asked)
+                cell = Cell(manifest, self.out, record)
                 if cell.digest[:16] in manifests:
                     raise SpecError(
                         f"{model.source} under the edit {name!r} would be asked the same twice: "
@@ -253,7 +253,7 @@ class Grid:
             "decoding": how.decoding.as_dict(),
             "answer": how.answer,
             "template": self.template.as_dict(),
-            "probes": None if self.probes is None else [one.as_dict() for one in self.probes],
+            "probes": None if self.probes is None else [probe.as_dict() for probe in self.probes],
             "seed": self.seed,
             "versions": {
                 "anchorwatch": __version__,
@@ -276,17 +276,17 @@ class Grid:
 
     def _decoding(self, model: Model) -> Decoding:
         """What was said for this kind of model, or the default of the same length."""
-        kind, said = model.family.kind, self.decoding
-        if isinstance(said, Mapping):
-            if unknown := [one for one in said if one not in ("mdm", "arm")]:
+        kind, decoding = model.family.kind, self.decoding
+        if isinstance(decoding, Mapping):
+            if unknown := [key for key in decoding if key not in ("mdm", "arm")]:
                 raise SpecError(f"decoding has {unknown[0]!r}: expected 'mdm' and 'arm'")
-            said = said.get(kind)
-        lengths = [said.length] if isinstance(said, Decoding) and said.length else []
-        if said is None or said.writes != ("absent" if kind == "arm" else "masked"):
+            decoding = decoding.get(kind)
+        lengths = [decoding.length] if isinstance(decoding, Decoding) and decoding.length else []
+        if decoding is None or decoding.writes != ("absent" if kind == "arm" else "masked"):
             return default_decoding(model, *lengths)
-        if said.length is None:
+        if decoding.length is None:
             raise SpecError("the decoding has no length: say how many positions, length=16")
-        return said
+        return decoding
 
 
 @dataclass(frozen=True)
@@ -300,33 +300,35 @@ class CellRunner:
     pool: Sequence[str]
     cell: Cell
 
-    def ask(self, held: Sequence[tuple[str, Item]], bar: Progress) -> None:
+    def ask(self, items: Sequence[tuple[str, Item]], bar: Progress) -> None:
         """Ask those of the items that have no line yet."""
         note = f"{self.model.source} {self.context.name}"
         waiting, lost = [], []
-        for key, item in held:
+        for key, item in items:
             if key in self.cell.done:
                 bar.advance(note)
                 continue
-            shown, asked, parts = item, None, self.how.probes is not None
+            shown, question, parts = item, None, self.how.probes is not None
             try:
                 shown = self.context.apply(item, self.pool, self.grid.seed)
-                asked = build_question(self.model, self.how.template, key, shown, parts=parts)
-                check_fits(self.model, asked, self.how)
-                waiting.append(asked)
+                question = build_question(self.model, self.how.template, key, shown, parts=parts)
+                check_fits(self.model, question, self.how)
+                waiting.append(question)
             except (ItemError, PromptError) as error:
-                lost.append(build_skipped(key, shown, str(error), len(asked.ids) if asked else -1))
+                lost.append(
+                    build_skipped(key, shown, str(error), len(question.ids) if question else -1)
+                )
                 bar.advance(note)
         if lost:
             self.cell.add(*lost)
         for group in self._batches(waiting):
             traces = answer_questions(self.model, group, self.how)
             if self.how.probes is not None and self.cell.folder is not None:
-                for asked, trace in zip(group, traces, strict=True):
-                    keep_trace(trace, self.cell.folder / TRACES, asked.key)
+                for question, trace in zip(group, traces, strict=True):
+                    keep_trace(trace, self.cell.folder / TRACES, question.key)
             both = zip(group, traces, strict=True)
             self.cell.add(
-                *(build_record(self.model, asked, trace, self.how) for asked, trace in both)
+                *(build_record(self.model, question, trace, self.how) for question, trace in both)
             )
             bar.advance(note, len(group))
 
@@ -336,8 +338,10 @@ class CellRunner:
 
     def _batches(self, waiting: Iterable[Question]) -> Iterator[list[Question]]:
         """Questions of like length, which need little padding, and of the same parts."""
-        ordered = sorted(waiting, key=lambda one: (tuple(one.regions), len(one.ids), one.key))
-        for _, alike in groupby(ordered, key=lambda one: tuple(one.regions)):
+        ordered = sorted(
+            waiting, key=lambda question: (tuple(question.regions), len(question.ids), question.key)
+        )
+        for _, alike in groupby(ordered, key=lambda question: tuple(question.regions)):
             group = list(alike)
             for start in range(0, len(group), self.how.batch):
                 yield group[start : start + self.how.batch]
@@ -350,8 +354,8 @@ def _name_edits(edits: Mapping[str, Sequence[Edit]] | None) -> dict[str, tuple[E
         raise SpecError(
             "edits are named lists: say edits={'none': [], 'sinks': [aw.edits.hide_sinks(1)]}"
         )
-    found = {str(name): edit_list(held) for name, held in edits.items()}
-    return dict(sorted(found.items(), key=lambda pair: pair[0] != UNEDITED))  # it comes first
+    named = {str(name): edit_list(listed) for name, listed in edits.items()}
+    return dict(sorted(named.items(), key=lambda pair: pair[0] != UNEDITED))  # it comes first
 
 
 def _check_count(name: str, value: Any) -> int | None:
@@ -400,7 +404,7 @@ def stress(
 
     `aw.evaluation.tables.stress_tables` makes the tables of each.
     """
-    lengths = [one.length for one in _list_decodings(decoding) if one.length]
+    lengths = [each.length for each in _list_decodings(decoding) if each.length]
     masks = 3 * (lengths[0] if lengths else LENGTH)
     return {
         task: evaluate(

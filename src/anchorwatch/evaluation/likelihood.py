@@ -156,31 +156,31 @@ def score(
         raise PromptError(
             "loglikelihoods takes a list of (prompt, answer): give [(prompt, answer)]"
         )
-    items = [encode_pair(model, place, pair) for place, pair in enumerate(pairs)]
+    items = [encode_pair(model, index, pair) for index, pair in enumerate(pairs)]
     how.check_model(model, [len(prompt) + len(answer) for prompt, answer in items])
     _refuse_too_many(model, [len(answer) for _, answer in items], how, batch)
     # Long ones first: rows that share a pass are then about equally long.
     order = sorted(range(len(items)), key=lambda i: -len(items[i][0]) - len(items[i][1]))
     works = (_plan_answer(model, i, items[i], how) for i in order)
-    found: dict[int, Likelihood] = {}
+    results: dict[int, Likelihood] = {}
     proven: set[tuple[int | Part, int]] = set()
     with Progress("scoring", total=len(items)) as bar:
-        rows = _rows(works, found, how, bar)
+        rows = _rows(works, results, how, bar)
         while group := list(islice(rows, 1)):
             group += islice(rows, _rows_per_pass(model, group[0].work, how, batch) - 1)
             _score_rows(model, group, how, proven)
             for work in {id(row.work): row.work for row in group}.values():
                 if not work.waiting:
-                    found[work.place] = work.build_likelihood(how)
+                    results[work.index] = work.build_likelihood(how)
                     bar.advance()
-    return [found[i] for i in range(len(items))]
+    return [results[i] for i in range(len(items))]
 
 
 @dataclass(eq=False)
 class _AnswerPasses:
     """One answer on its way."""
 
-    place: int
+    index: int
     prompt: list[int]
     answer: list[int]
     method: str
@@ -219,17 +219,17 @@ class _Row:
     """One set of masked positions, about to be scored."""
 
     work: _AnswerPasses
-    at: int
+    index: int
 
     @property
     def progress(self) -> float:
         """Share of the answer that is shown."""
-        return 1 - float(self.work.sets[self.at].mean())
+        return 1 - float(self.work.sets[self.index].mean())
 
     def canvas(self, mask_id: int | None) -> np.ndarray:
         answer = np.array(self.work.answer)
         if mask_id is not None:
-            answer[self.work.sets[self.at]] = mask_id
+            answer[self.work.sets[self.index]] = mask_id
         return np.concatenate([np.array(self.work.prompt, dtype=np.int64), answer])
 
 
@@ -243,10 +243,10 @@ def _refuse_too_many(model: Model, lengths: Sequence[int], how: Scoring, batch: 
     ]
     passes = branches * sum(rows)
     each = zip(lengths, rows, strict=True)
-    held = max((count * (length + _DRAW_BYTES) for length, count in each), default=0)
-    way = f"say passes={limits.at_most(how.passes, passes=passes, held=held)} at most"
+    bytes_held = max((count * (length + _DRAW_BYTES) for length, count in each), default=0)
+    way = f"say passes={limits.at_most(how.passes, passes=passes, held=bytes_held)} at most"
     limits.refuse_passes(passes, way)
-    limits.refuse_bytes(held, "the draws of one answer", way)
+    limits.refuse_bytes(bytes_held, "the draws of one answer", way)
     if batch is not None and lengths:
         together = branches * min(batch, sum(rows))
         logits = together * max(lengths) * model.vocab_size * model.network.dtype.itemsize
@@ -256,35 +256,35 @@ def _refuse_too_many(model: Model, lengths: Sequence[int], how: Scoring, batch: 
 
 
 def _rows(
-    works: Iterable[_AnswerPasses], found: dict[int, Likelihood], how: Scoring, bar: Progress
+    works: Iterable[_AnswerPasses], results: dict[int, Likelihood], how: Scoring, bar: Progress
 ) -> Iterator[_Row]:
     """The rows of all answers; one whose draws mask nothing needs none, and is found at once."""
     for work in works:
         if not work.needed:
-            found[work.place] = work.build_likelihood(how)
+            results[work.index] = work.build_likelihood(how)
             bar.advance()
-        yield from (_Row(work, at) for at in work.needed)
+        yield from (_Row(work, row_index) for row_index in work.needed)
 
 
 def _plan_answer(
-    model: Model, place: int, item: tuple[list[int], list[int]], how: Scoring
+    model: Model, index: int, item: tuple[list[int], list[int]], how: Scoring
 ) -> _AnswerPasses:
     """What one answer takes; equal sets of masked positions are one row."""
     prompt, answer = item
     arm, length = model.family.kind == "arm", len(answer)
     method = choose_method(how.method, model.family.kind, length, how.passes)
-    said = hashlib.sha256(repr(item).encode()).digest()
-    key = (how.seed, *(int(word) for word in np.frombuffer(said[:16], dtype="<u4")))
+    digest = hashlib.sha256(repr(item).encode()).digest()
+    key = (how.seed, *(int(word) for word in np.frombuffer(digest[:16], dtype="<u4")))
     if arm:  # nothing is masked and every token is scored
         ones = np.ones((1, length), dtype=bool)
         drawn = Draws(~ones, ones, np.ones(1), 0)
     else:
         drawn = draw_sets(method, length, how.passes, key)
     sets, of = np.unique(drawn.masked, axis=0, return_inverse=True)
-    needed = [at for at, masked in enumerate(sets) if arm or masked.any()]
+    needed = [row for row, masked in enumerate(sets) if arm or masked.any()]
     nothing = np.zeros(sets.shape)
     return _AnswerPasses(
-        *(place, prompt, answer, method, drawn, sets, of.reshape(-1)),
+        *(index, prompt, answer, method, drawn, sets, of.reshape(-1)),
         *(nothing, nothing > 0, key, needed, len(needed)),
     )
 
@@ -296,8 +296,8 @@ def _score_rows(
     last = max(len(row.work.answer) for row in group)
     logits = _run_pass(model, group, how, last, proven)
     if how.guidance:
-        asked, blind = logits[0::2], logits[1::2]
-        logits = blind + (how.guidance + 1) * (asked - blind)
+        seeing, blind = logits[0::2], logits[1::2]
+        logits = blind + (how.guidance + 1) * (seeing - blind)
     tokens = torch.zeros(len(group), last, dtype=torch.long)
     for i, row in enumerate(group):
         tokens[i, last - len(row.work.answer) :] = torch.tensor(row.work.answer)
@@ -312,7 +312,7 @@ def _score_rows(
     logprobs = spread.double().cpu().numpy()
     for i, row in enumerate(group):
         mine = slice(last - len(row.work.answer), None)
-        row.work.logprobs[row.at], row.work.best[row.at] = logprobs[i, mine], best[i, mine]
+        row.work.logprobs[row.index], row.work.best[row.index] = logprobs[i, mine], best[i, mine]
         row.work.waiting -= 1
 
 
@@ -333,10 +333,10 @@ def _run_pass(
             canvases.append(blind)
             owners.append((i, "blind_"))
     ids, padding = pad_left(
-        [torch.tensor(one, device=model.device) for one in canvases], model.specials.pad_id
+        [torch.tensor(canvas_, device=model.device) for canvas_ in canvases], model.specials.pad_id
     )
     clocks = [(0, group[i].progress) for i, _ in owners]
-    dress = worn_by(model, how.edits, clocks, [len(one) for one in canvases])
+    dress = worn_by(model, how.edits, clocks, [len(canvas_) for canvas_ in canvases])
     with ExitStack() as stack:
         if how.edits or model.parts:
             records = [TraceBuffer((), _shape(model, len(c)), None, how.edits) for c in canvases]
@@ -356,24 +356,24 @@ def _build_views(
     """Where each canvas lies in the rows of a pass."""
     longest = max(map(len, canvases))
     return [
-        replace(view_of(job, branch, longest - len(canvas), len(canvas), dress), row=place)
-        for place, ((job, branch), canvas) in enumerate(zip(owners, canvases, strict=True))
+        replace(view_of(job, branch, longest - len(canvas), len(canvas), dress), row=row)
+        for row, ((job, branch), canvas) in enumerate(zip(owners, canvases, strict=True))
     ]
 
 
 def _step_context(model: Model, editor: Editor, row: _Row) -> StepContext:
     """What edits need to know of a row; chance goes by what is masked, so equal rows are equal."""
-    canvas, masked = row.canvas(model.specials.mask_id), row.work.sets[row.at]
+    canvas, masked = row.canvas(model.specials.mask_id), row.work.sets[row.index]
     answer = np.arange(len(canvas)) >= len(row.work.prompt)
     waits = np.concatenate([np.zeros(len(row.work.prompt), dtype=bool), masked])
     members = {"all": answer | True, "masked": waits, "written": answer & ~waits}
     members["prompt"] = ~answer
-    said = hashlib.sha256(repr((row.work.key, masked.tolist())).encode()).digest()
+    digest = hashlib.sha256(repr((row.work.key, masked.tolist())).encode()).digest()
     return StepContext(
         progress=row.progress,
         members={group: members[group] for group in editor.groups},
         classes=editor.classes(canvas),
-        seed=int.from_bytes(said[:8], "big") >> 1,
+        seed=int.from_bytes(digest[:8], "big") >> 1,
         decided=None,
     )
 
@@ -473,10 +473,10 @@ def draw_sets(method: str, length: int, passes: int, key: Sequence[int]) -> Draw
         return _CERTAIN[method](length)
     strata = min(STRATA, max(1, passes // 4))
     chance = np.random.default_rng(list(key))  # replicates in turn: more of them change none
-    found = [_DRAWN[method](length, strata, chance) for _ in range(passes // strata)]
-    masked = np.concatenate([sets for sets, _ in found])
-    weights = np.concatenate([weights for _, weights in found]) / strata
-    return Draws(masked, masked, weights, len(found))
+    replicates = [_DRAWN[method](length, strata, chance) for _ in range(passes // strata)]
+    masked = np.concatenate([sets for sets, _ in replicates])
+    weights = np.concatenate([weights for _, weights in replicates]) / strata
+    return Draws(masked, masked, weights, len(replicates))
 
 
 def num_draws(method: str, length: int, passes: int) -> int:

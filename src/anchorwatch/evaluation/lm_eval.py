@@ -84,15 +84,15 @@ class Harness(TemplateLM):  # type: ignore[misc]
         self.scoring = Scoring(method, passes, float(guidance), seed, self.edits)
         self.max_gen_toks, self.batch_size = max_gen_toks, _parse_batch(batch_size)
         if isinstance(pretrained, Model):
-            if any(said is not None for said in (dtype, revision, mask_id)):
+            if any(option is not None for option in (dtype, revision, mask_id)):
                 raise SpecError(
                     "a loaded model has its dtype, revision and mask_id: leave them out"
                 )
             self.model = pretrained
         else:
-            place = None if device == "auto" else device
+            target = None if device == "auto" else device
             self.model = load(
-                pretrained, revision=revision, dtype=dtype, device=place, mask_id=mask_id
+                pretrained, revision=revision, dtype=dtype, device=target, mask_id=mask_id
             )
         if self.model.tokenizer is None:
             raise SpecError(f"{self.model.source} has no tokenizer, and tasks are text")
@@ -166,13 +166,13 @@ class Harness(TemplateLM):  # type: ignore[misc]
             raise PromptError(
                 f"{self.model.source} has no chat template: leave --apply_chat_template out"
             )
-        made = self.tokenizer.apply_chat_template(
+        text = self.tokenizer.apply_chat_template(
             chat_history,
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=not add_generation_prompt,
         )
-        return str(made)
+        return str(text)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None) -> list[int]:
         """Ids of a text: a start token once, and nothing after the last word."""
@@ -187,7 +187,7 @@ class Harness(TemplateLM):  # type: ignore[misc]
     ) -> list[float]:
         """Whole texts, in windows where they are longer than the model."""
         windows, owners = [], []
-        for place, request in enumerate(requests):
+        for index, request in enumerate(requests):
             tokens = self.tok_encode(request.args[0])
             if tokens[:1] == [self.prefix_token_id]:  # the window brings it
                 tokens = tokens[1:]
@@ -195,32 +195,34 @@ class Harness(TemplateLM):  # type: ignore[misc]
                 tokens, self.prefix_token_id, self.max_length, context_len=1
             ):
                 windows.append(make_disjoint_window(window))
-                owners.append(place)
+                owners.append(index)
         totals = [0.0] * len(requests)
-        for place, found in zip(owners, self._score_pairs(self._cut_to_fit(windows)), strict=True):
-            totals[place] += found.value
+        for index, likelihood in zip(
+            owners, self._score_pairs(self._cut_to_fit(windows)), strict=True
+        ):
+            totals[index] += likelihood.value
         for request, total in zip(requests, totals, strict=True):
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answers up to the first stop string, in the order of the requests."""
-        asked = [self._parse_request(*request.args) for request in requests]
+        parsed = [self._parse_request(*request.args) for request in requests]
         times: Counter[tuple[int, ...]] = Counter()
         seeds = []
-        for ids, _, _ in asked:  # a prompt that is asked again is answered by other chances
+        for ids, _, _ in parsed:  # a prompt that is asked again is answered by other chances
             seeds.append(request_seed(self.scoring.seed, ids, times[tuple(ids)]))
             times[tuple(ids)] += 1
         written: dict[int, str] = {}
-        for decoding in dict.fromkeys(how for _, how, _ in asked):
-            mine = [i for i, one in enumerate(asked) if one[1] == decoding]
-            mine.sort(key=lambda i: -len(asked[i][0]))
+        for decoding in dict.fromkeys(how for _, how, _ in parsed):
+            mine = [i for i, request_ in enumerate(parsed) if request_[1] == decoding]
+            mine.sort(key=lambda i: -len(parsed[i][0]))
             for start in range(0, len(mine), _RUNS_AT_ONCE):
                 group = mine[start : start + _RUNS_AT_ONCE]
-                prompts, chances = [asked[i][0] for i in group], [seeds[i] for i in group]
+                prompts, chances = [parsed[i][0] for i in group], [seeds[i] for i in group]
                 texts = self._write_answers(prompts, decoding, chances)
                 written |= dict(zip(group, texts, strict=True))
-        answers = [cut_at_stops(written[i], stops) for i, (_, _, stops) in enumerate(asked)]
+        answers = [cut_at_stops(written[i], stops) for i, (_, _, stops) in enumerate(parsed)]
         for request, answer in zip(requests, answers, strict=True):
             self.cache_hook.add_partial("generate_until", request.args, answer)
         return answers
@@ -248,10 +250,12 @@ class Harness(TemplateLM):  # type: ignore[misc]
         """(log-likelihood, whether the model would write it) of each continuation."""
         pairs = self._cut_to_fit((context, continuation) for _, context, continuation in requests)
         answers = []
-        for said, pair, found in zip(requests, pairs, self._score_pairs(pairs), strict=True):
-            answer = found.value, self._is_greedy(pair, found)
+        for request, pair, likelihood in zip(
+            requests, pairs, self._score_pairs(pairs), strict=True
+        ):
+            answer = likelihood.value, self._is_greedy(pair, likelihood)
             answers.append(answer)
-            self.cache_hook.add_partial("loglikelihood", said[0], answer)
+            self.cache_hook.add_partial("loglikelihood", request[0], answer)
         return answers
 
     def _cut_to_fit(self, pairs: Iterable[_Pair]) -> list[_Pair]:
@@ -270,17 +274,17 @@ class Harness(TemplateLM):  # type: ignore[misc]
     def _score_pairs(self, pairs: Sequence[_Pair]) -> list[Likelihood]:
         """Likelihoods of what fits."""
         self.seen["scored"] += len(pairs)
-        found = score(self.model, pairs, self.scoring, self.batch_size)
-        self._squares += sum(one.standard_error**2 for one in found)
-        return found
+        likelihoods = score(self.model, pairs, self.scoring, self.batch_size)
+        self._squares += sum(likelihood.standard_error**2 for likelihood in likelihoods)
+        return likelihoods
 
-    def _is_greedy(self, pair: _Pair, found: Likelihood) -> bool:
+    def _is_greedy(self, pair: _Pair, likelihood: Likelihood) -> bool:
         """Whether greedy writing, the surest position first, gives this very answer.
 
         Where the model writes in blocks they are whole: what stands after the answer is not asked.
         """
-        if found.greedy is not None:
-            return found.greedy
+        if likelihood.greedy is not None:
+            return likelihood.greedy
         context, answer = pair
         block = self.model.block or len(answer)
         how = self._default_decoding(-(-len(answer) // block) * block)
@@ -331,8 +335,8 @@ class Harness(TemplateLM):  # type: ignore[misc]
         )
         texts = []
         for prompt, trace in zip(prompts, traces, strict=True):
-            ids = [int(one) for one in trace.canvas[-1][len(prompt) :] if one >= 0]
-            end = next((place for place, one in enumerate(ids) if one in ends), len(ids))
+            ids = [int(token) for token in trace.canvas[-1][len(prompt) :] if token >= 0]
+            end = next((index for index, token in enumerate(ids) if token in ends), len(ids))
             texts.append(self.model.decode(ids[:end]))
             self.seen["narrow"] += int(trace["narrow"].sum())
         self.seen["written"] += len(texts)
@@ -411,19 +415,21 @@ _NEUTRAL = {"num_beams": 1, "repetition_penalty": 1.0, "num_return_sequences": 1
 """What tasks say that changes nothing, by the value that does not."""
 
 
-def choose_decoding(given: Decoding | None, own: Decoding, asked: Mapping[str, Any]) -> Decoding:
+def choose_decoding(
+    given: Decoding | None, own: Decoding, wanted_fields: Mapping[str, Any]
+) -> Decoding:
     """How to answer a task that asks for some generation settings.
 
     A decoding that was given decides all but a length it leaves open; else it is the model's own,
     with the task's temperature and its kin where the task wants samples.
     """
-    fields = dict(asked)
+    fields = dict(wanted_fields)
     sampled = fields.pop("do_sample", False)
     wanted = {name: fields.pop(name) for name in _SAMPLING if name in fields}
     odd = {k: v for k, v in fields.items() if v is not None and _NEUTRAL.get(k) != v}
     if odd:
-        said = ", ".join(f"{name}={value!r}" for name, value in odd.items())
-        raise SpecError(f"the task asks for {said}, which no decoding has: leave it out")
+        words = ", ".join(f"{name}={value!r}" for name, value in odd.items())
+        raise SpecError(f"the task asks for {words}, which no decoding has: leave it out")
     if given is not None:
         length = own.length if given.length is None else given.length
         return dataclasses.replace(given, length=length)
@@ -438,8 +444,8 @@ def choose_decoding(given: Decoding | None, own: Decoding, asked: Mapping[str, A
 
 def request_seed(seed: int, ids: Sequence[int], time: int) -> int:
     """A seed of its own for each prompt and each time it is asked, wherever it stands."""
-    said = hashlib.sha256(repr((seed, list(ids), time)).encode()).digest()
-    return int.from_bytes(said[:8], "big") >> 1
+    digest = hashlib.sha256(repr((seed, list(ids), time)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
 
 
 def cut_at_stops(text: str, stops: Iterable[str]) -> str:

@@ -69,7 +69,7 @@ OUTCOMES = (
     Outcome("new_sink_share", "share of the gains", FORCED, PROPORTIONAL),
     Outcome("greatest_hidden", "share of heads that hide some", FORCED, INDIFFERENT),
 )
-NAMES = tuple(one.name for one in OUTCOMES)
+NAMES = tuple(outcome.name for outcome in OUTCOMES)
 MOVED = (
     *("hidden_keys", "hidden_share", "largest_gainer", "gain_entropy", "new_sink_share"),
     "greatest_hidden",
@@ -80,55 +80,55 @@ MOVED = (
 def compare_runs(clean: Trace, other: Trace) -> dict[str, float]:
     """Outcomes of two runs of one prompt; NaN where one does not exist."""
     answer, steps = clean.answer, clean.num_steps
-    one, two = clean.own[answer], other.own[answer]
-    there = one != MISSING
+    first, second = clean.own[answer], other.own[answer]
+    written = first != MISSING
     when = clean.committed_at[answer], other.committed_at[answer]
-    step = first_divergence(*when, one == two)
+    step = first_divergence(*when, first == second)
     order = np.nan
     if clean.decoding.writes == "masked":  # left to right there is only one order
         order = order_tau(*when)
     return {
-        "answer_changed": float((one != two).any()),
-        "edit_distance": edit_distance(one[there], two[two != MISSING]),
+        "answer_changed": float((first != second).any()),
+        "edit_distance": edit_distance(first[written], second[second != MISSING]),
         "divergence_step": np.nan if step is None else float(step),
         "steps_shared": 1.0 if step is None else min(step / steps, 1.0),
         "order_tau": order,
         "confidence": _mean_of_present(other.logprob[answer]),
-        "tokens_in_common": _mean_of_present((one == two)[there]),
+        "tokens_in_common": _mean_of_present((first == second)[written]),
     }
 
 
-def first_divergence(one: np.ndarray, two: np.ndarray, same: np.ndarray) -> int | None:
+def first_divergence(times: np.ndarray, other_times: np.ndarray, same: np.ndarray) -> int | None:
     """The first step whose commits differ; None where none does.
 
     [position] each: when both runs committed it, -1 for never, and whether to the same token.
     """
-    first = np.minimum(*(np.where(when == MISSING, np.inf, when) for when in (one, two)))
-    apart = first[((one != two) | ~same) & np.isfinite(first)]
+    first = np.minimum(*(np.where(when == MISSING, np.inf, when) for when in (times, other_times)))
+    apart = first[((times != other_times) | ~same) & np.isfinite(first)]
     return int(apart.min()) if len(apart) else None
 
 
-def edit_distance(one: np.ndarray, two: np.ndarray) -> float:
+def edit_distance(first: np.ndarray, second: np.ndarray) -> float:
     """Insertions, deletions and substitutions (Levenshtein), over the length of the longer one.
 
     >>> edit_distance(np.array([1, 2, 3, 4]), np.array([2, 3, 4]))
     0.25
     """
-    longer = max(len(one), len(two))
+    longer = max(len(first), len(second))
     if not longer:
         return 0.0
-    places = np.arange(len(two) + 1)
+    places = np.arange(len(second) + 1)
     row = places.copy()
-    for number, token in enumerate(one, start=1):
-        best = np.minimum(row[:-1] + (two != token), row[1:] + 1)
+    for number, token in enumerate(first, start=1):
+        best = np.minimum(row[:-1] + (second != token), row[1:] + 1)
         # from the left: row[j] = min(best[j], row[j - 1] + 1), all at once
         row = np.minimum.accumulate(np.concatenate([[number], best]) - places) + places
     return float(row[-1]) / longer
 
 
-def order_tau(one: np.ndarray, two: np.ndarray) -> float:
+def order_tau(times: np.ndarray, other_times: np.ndarray) -> float:
     """Kendall's tau-b of commit times over the positions that both runs committed."""
-    first, second = (np.where(x == MISSING, np.nan, x.astype(float)) for x in (one, two))
+    first, second = (np.where(x == MISSING, np.nan, x.astype(float)) for x in (times, other_times))
     return float(kendall(first, second)) if len(first) > 1 else np.nan
 
 
@@ -153,8 +153,8 @@ def sum_moved_attention(
     attention its hidden keys lost. Gains are of the keys that were not hidden;
     the null gives each of them in proportion to what it had: p (1 - q_hidden) / (1 - p_hidden).
     """
-    there = ~np.isnan(before) & ~np.isnan(after)
-    p, q = (np.where(there, shares, 0.0).astype(np.float64) for shares in (before, after))
+    present = ~np.isnan(before) & ~np.isnan(after)
+    p, q = (np.where(present, shares, 0.0).astype(np.float64) for shares in (before, after))
     gone = _flag_keys(hidden, p.shape)
     hides = gone.any(axis=-1)
     had, has = (p * gone).sum(axis=-1), (q * gone).sum(axis=-1)
@@ -163,9 +163,9 @@ def sum_moved_attention(
     lost = np.where((total > 0) & (rest > 0) & hides, np.maximum(had - has, 0.0), 0.0)
     grown = (1 - has) / np.where(had < 1, 1 - had, 1.0)  # of added keys too, which hold the rest
     proportional = np.where(gone, q, p * grown[..., None])
-    was = _label_sinks(p, there, even, rule)
-    new = [_label_sinks(x, there, even, rule) & ~was for x in (q, proportional)]
-    free = (there & ~gone).sum(axis=-1)
+    was = _label_sinks(p, present, even, rule)
+    new = [_label_sinks(x, present, even, rule) & ~was for x in (q, proportional)]
+    free = (present & ~gone).sum(axis=-1)
     share_of_even = np.where(gone, np.nan_to_num(even.shares)[:, None], 0.0).sum(axis=-1)
     pairs = (
         (gone.sum(axis=-1), np.full(had.shape, np.nan), hides.astype(float)),
@@ -177,22 +177,22 @@ def sum_moved_attention(
             np.where(free > 1, lost, 0.0),
         ),
         ((gains * new[0]).sum(axis=-1), (null * new[1]).sum(axis=-1), lost),
-        (_flag_of_top_key(gone, p), gone.sum(axis=-1) / there.sum(axis=-1), hides.astype(float)),
+        (_flag_of_top_key(gone, p), gone.sum(axis=-1) / present.sum(axis=-1), hides.astype(float)),
     )
     return np.array([[(x * w).sum(), (y * w).sum(), w.sum()] for x, y, w in pairs])
 
 
 def _flag_keys(hidden: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """[layer, head, key] bool from the keys' numbers."""
-    found = np.zeros((*shape[:-1], shape[-1] + 1), dtype=bool)  # the last place takes the -1s
-    np.put_along_axis(found, hidden.astype(np.intp) % (shape[-1] + 1), True, axis=-1)
-    return found[..., :-1]
+    flags = np.zeros((*shape[:-1], shape[-1] + 1), dtype=bool)  # the last place takes the -1s
+    np.put_along_axis(flags, hidden.astype(np.intp) % (shape[-1] + 1), True, axis=-1)
+    return flags[..., :-1]
 
 
 def _flag_of_top_key(flags: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """[layer, head] the flag of the key that receives most, 0 or 1."""
-    at = shares.argmax(axis=-1)[..., None]
-    return np.take_along_axis(flags, at, axis=-1)[..., 0].astype(float)
+    top = shares.argmax(axis=-1)[..., None]
+    return np.take_along_axis(flags, top, axis=-1)[..., 0].astype(float)
 
 
 def _to_distribution(shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -208,16 +208,16 @@ def _normalised_entropy(shares: np.ndarray, count: np.ndarray) -> np.ndarray:
 
 
 def _label_sinks(
-    shares: np.ndarray, there: np.ndarray, even: UniformBaseline, rule: Rule
+    shares: np.ndarray, present: np.ndarray, even: UniformBaseline, rule: Rule
 ) -> np.ndarray:
-    return rule.labels(np.where(there, shares, np.nan), even.seen[:, None])
+    return rule.labels(np.where(present, shares, np.nan), even.seen[:, None])
 
 
 def _mean_of_present(values: np.ndarray) -> float:
     """The mean of what is there; NaN where nothing is."""
-    held = np.asarray(values, dtype=np.float64)
-    held = held[~np.isnan(held)]
-    return float(held.mean()) if len(held) else np.nan
+    array = np.asarray(values, dtype=np.float64)
+    array = array[~np.isnan(array)]
+    return float(array.mean()) if len(array) else np.nan
 
 
 NUMBERS = (
@@ -297,7 +297,9 @@ class Contrast:
     def rows(self, prompts: Mapping[str, Sequence[Any]], outcomes: Sequence[str]) -> pd.DataFrame:
         """One row for each prompt and outcome."""
         count, cells = self.clean.shape
-        columns: dict[str, Any] = {name: np.repeat(held, cells) for name, held in prompts.items()}
+        columns: dict[str, Any] = {
+            name: np.repeat(column, cells) for name, column in prompts.items()
+        }
         columns["outcome"] = np.tile(np.asarray(outcomes, dtype=object), count)
         arrays = {
             "clean": self.clean,
@@ -317,25 +319,25 @@ def fit_trends(doses: Sequence[int], contrasts: Sequence[Contrast], outcomes: Se
 
     `p` is two-sided, of slopes whose signs are turned at random; NaN with fewer than two doses.
     """
-    found = []
+    tables = []
     for series in SERIES:
-        each = np.stack([getattr(one, series) for one in contrasts], axis=-1)
+        each = np.stack([getattr(contrast, series) for contrast in contrasts], axis=-1)
         slopes = stats.theil_sen(np.asarray(doses, dtype=float), each).value
         over = stats.cluster_bootstrap(slopes)
         p = stats.permutation_test(slopes, np.zeros_like(slopes), paired=True).p
         columns = {"outcome": outcomes, "series": series, "slope": over.value, "low": over.low}
         columns |= {"high": over.high, "p": p, "n": over.n, "interval": over.why}
-        found.append(pd.DataFrame(columns))
-    both = pd.concat(found, ignore_index=True)
-    order = {name: place for place, name in enumerate(outcomes)}
+        tables.append(pd.DataFrame(columns))
+    both = pd.concat(tables, ignore_index=True)
+    order = {name: index for index, name in enumerate(outcomes)}
     return both.sort_values("outcome", key=lambda c: c.map(order), kind="stable", ignore_index=True)
 
 
 def nan_mean(values: np.ndarray) -> np.ndarray:
     """The mean over prompts that have a value; NaN where none has."""
-    there = ~np.isnan(values)
-    count = there.sum(axis=0)
-    total = np.where(there, values, 0.0).sum(axis=0)
+    present = ~np.isnan(values)
+    count = present.sum(axis=0)
+    total = np.where(present, values, 0.0).sum(axis=0)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
@@ -371,10 +373,10 @@ class Effect:
         names = ("table", "prompts", "layers", "doses", "trends")
         if which not in names:
             raise SpecError(f"an effect has no {which!r}: expected one of {', '.join(names)}")
-        held: pd.DataFrame | None = getattr(self, which)
-        if held is None:
+        table: pd.DataFrame | None = getattr(self, which)
+        if table is None:
             raise SpecError(f"there are no {which} without doses: give doses=(1, 5, 10)")
-        return held
+        return table
 
     def save(self, path: str | Path, which: str = "table") -> Path:
         """Write one of its tables as .csv, .json or .parquet; the last two say what made them."""
@@ -427,8 +429,8 @@ class Effect:
 def _with_interval(value: float, low: float, high: float) -> str:
     if np.isnan(value):
         return "-"
-    said = f"{value:+.3g}" if value else "0"
-    return said if np.isnan(low) else f"{said} [{_short(low)}, {_short(high)}]"
+    text = f"{value:+.3g}" if value else "0"
+    return text if np.isnan(low) else f"{text} [{_short(low)}, {_short(high)}]"
 
 
 def _short(value: float) -> str:

@@ -101,11 +101,13 @@ def build_question(
 ) -> Question:
     """The item for this model, tokenised once; PromptError where it cannot be given to it."""
     _refuse_control_tokens(model, item)
-    asked = template.render(item)
-    prompt: Any = [{"role": "user", "content": asked.text}] if template.chat else asked.text
+    rendered = template.render(item)
+    prompt: Any = [{"role": "user", "content": rendered.text}] if template.chat else rendered.text
     ids = model.encode(prompt)
     refuse_two_starts(ids, model.specials.bos_id, model.specials.end_ids)
-    regions = _token_regions(model, template, asked.text, dict(asked.regions), ids) if parts else {}
+    regions = (
+        _token_regions(model, template, rendered.text, dict(rendered.regions), ids) if parts else {}
+    )
     return Question(key, item, ids, regions)
 
 
@@ -118,54 +120,58 @@ def _refuse_control_tokens(model: Model, item: Item) -> None:
         return
     special = model.specials
     control = special.special_ids - {tokenizer.unk_token_id} | {*special.end_ids, special.bos_id}
-    spelled = {str(one): i for i, one in tokenizer.added_tokens_decoder.items() if i in control}
+    spelled = {str(token): i for i, token in tokenizer.added_tokens_decoder.items() if i in control}
     for text in (item.question, *(passage.text for passage in item.passages)):
-        if found := [name for name in spelled if name in text]:
+        if names := [name for name in spelled if name in text]:
             raise ItemError(
-                f"it spells {found[0]}, a control token of {model.source}: take it out of the text"
+                f"it spells {names[0]}, a control token of {model.source}: take it out of the text"
             )
 
 
-def check_fits(model: Model, asked: Question, how: QuestionSettings) -> None:
+def check_fits(model: Model, question: Question, how: QuestionSettings) -> None:
     """Refuse what a run would refuse, before the weights are touched."""
-    if len(asked.ids) + (how.decoding.length or 0) > model.num_positions:
+    if len(question.ids) + (how.decoding.length or 0) > model.num_positions:
         raise ItemError(f"it does not fit the {model.num_positions} positions of {model.source}")
-    plan(model, asked.ids, how.decoding, probes=(), edits=how.edits)
+    plan(model, question.ids, how.decoding, probes=(), edits=how.edits)
 
 
-def answer_questions(model: Model, asked: Sequence[Question], how: QuestionSettings) -> list[Trace]:
+def answer_questions(
+    model: Model, questions: Sequence[Question], how: QuestionSettings
+) -> list[Trace]:
     """Runs of one batch; each has a seed of its own item, so that no mate decides it."""
     measured = how.probes or ()
     return run_many(
         model,
-        [one.ids for one in asked],
+        [question.ids for question in questions],
         how.decoding,
-        regions=[one.regions for one in asked] if any(one.regions for one in asked) else None,
+        regions=[question.regions for question in questions]
+        if any(question.regions for question in questions)
+        else None,
         probes=measured,
         edits=how.edits,
-        seed=[Draw("run", how.seed, one.key).word() >> 1 for one in asked],
+        seed=[Draw("run", how.seed, question.key).word() >> 1 for question in questions],
         batch=how.batch,
     )
 
 
 def build_record(
-    model: Model, asked: Question, trace: Trace, how: QuestionSettings
+    model: Model, question: Question, trace: Trace, how: QuestionSettings
 ) -> dict[str, Any]:
     """What one run said, and what that is worth."""
     last = trace.canvas[-1][trace.answer[: how.answer]].tolist()
     written = model.decode(until_end(last, model.specials.end_ids, model.specials.mask_id))
-    said = extract_answer(written, how.template)
-    rivals = asked.item.metadata.get("counter_answers") or ()
-    shown = {one.kind for one in asked.item.passages}
-    found = score_all(said, asked.item.answers)
-    found["misled"] = containment(said, rivals if "counterfactual" in shown else ())
-    return _item_fields(asked.key, asked.item) | {
-        "prediction": said,
+    answer = extract_answer(written, how.template)
+    rivals = question.item.metadata.get("counter_answers") or ()
+    shown = {passage.kind for passage in question.item.passages}
+    scores = score_all(answer, question.item.answers)
+    scores["misled"] = containment(answer, rivals if "counterfactual" in shown else ())
+    return _item_fields(question.key, question.item) | {
+        "prediction": answer,
         "written": written,
-        "scores": {name: None if math.isnan(value) else value for name, value in found.items()},
+        "scores": {name: None if math.isnan(value) else value for name, value in scores.items()},
         "narrow": int(trace["narrow"].values.sum()),
         "left_masked": sum(token == model.specials.mask_id for token in last),
-        "prompt_positions": len(asked.ids),
+        "prompt_positions": len(question.ids),
         "steps": trace.num_steps,
         "run": trace.digest()[:12],
     }
@@ -188,7 +194,7 @@ def keep_trace(trace: Trace, folder: Path, key: str) -> None:
 
 
 def _item_fields(key: str, item: Item) -> dict[str, Any]:
-    places = [at for at, passage in enumerate(item.passages, start=1) if passage.gold]
+    places = [number for number, passage in enumerate(item.passages, start=1) if passage.gold]
     return {
         "item": key,
         "id": str(item.metadata.get("id", item.metadata.get("index", ""))),
@@ -218,29 +224,29 @@ def _token_regions(
         message = [{"role": "user", "content": text}]
         spelled = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
         added = {"add_special_tokens": False}
-    told = tokenizer(spelled, return_offsets_mapping=True, **added)
-    if list(told["input_ids"]) != ids or spelled.count(text) != 1:
+    encoded = tokenizer(spelled, return_offsets_mapping=True, **added)
+    if list(encoded["input_ids"]) != ids or spelled.count(text) != 1:
         raise PromptError("the chat template rewrites the text, so that its parts cannot be found")
     shift = spelled.index(text)
     begins = []
-    for begin, end in told["offset_mapping"]:
+    for begin, end in encoded["offset_mapping"]:
         piece = spelled[begin:end]
         blank = len(piece) - len(piece.lstrip())
         begins.append(-1 if begin == end else min(begin + blank, end - 1) - shift)
-    found = {}
+    regions = {}
     for name, (begin, end) in spans.items():
-        inside = [at for at, start in enumerate(begins) if begin <= start < end]
+        inside = [index for index, start in enumerate(begins) if begin <= start < end]
         if inside:
-            found[name] = range(inside[0], inside[-1] + 1)
-    return found
+            regions[name] = range(inside[0], inside[-1] + 1)
+    return regions
 
 
-def encode_pair(model: Model, place: int, pair: Any) -> tuple[list[int], list[int]]:
+def encode_pair(model: Model, index: int, pair: Any) -> tuple[list[int], list[int]]:
     """Prompt and answer as ids, or a refusal that names the item."""
     try:
         prompt, answer = pair
     except (TypeError, ValueError):
-        raise PromptError(f"item {place} is not (prompt, answer)") from None
+        raise PromptError(f"item {index} is not (prompt, answer)") from None
     ids = _encode_prompt(model, prompt), _encode_answer(model, prompt, answer)
     arm, mask_id = model.family.kind == "arm", model.specials.mask_id
     if arm and not ids[0]:
@@ -253,7 +259,7 @@ def encode_pair(model: Model, place: int, pair: Any) -> tuple[list[int], list[in
         )
     if (room := len(ids[0]) + len(ids[1]) - arm) > model.num_positions:
         raise PromptError(
-            f"item {place}: prompt and answer take {room} positions and {model.source} was made "
+            f"item {index}: prompt and answer take {room} positions and {model.source} was made "
             f"for {model.num_positions}: shorten the prompt"
         )
     return ids

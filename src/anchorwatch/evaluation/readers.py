@@ -42,7 +42,7 @@ _READS = "JSON lines, a JSON array, SQuAD's JSON, .csv, .tsv or .parquet, also a
 class Record:
     """Fields of one item as they stand in the file."""
 
-    place: str
+    where: str
     fields: dict[str, Any]
 
 
@@ -50,7 +50,7 @@ class Record:
 class BadRecord:
     """A place of the file that holds no record."""
 
-    place: str
+    where: str
     says: str
 
 
@@ -105,10 +105,10 @@ def detect_kind(path: Path, handle: BinaryIO) -> str:
 def _is_record_line(begin: bytes) -> bool:
     """Whether the first line is a record by itself, and not SQuAD's object in one line."""
     line, newline, _ = begin.partition(b"\n")
-    if (held := _parse_line(line)) is None:
+    if (record := _parse_line(line)) is None:
         # too long for one look, yet a line is a line: SQuAD's object names its data early
         return b'"paragraphs"' not in begin and not newline and len(begin) > CHUNK // 2
-    return isinstance(held, dict) and not isinstance(held.get("data"), list)
+    return isinstance(record, dict) and not isinstance(record.get("data"), list)
 
 
 def _is_array_line(begin: bytes) -> bool:
@@ -119,8 +119,8 @@ def _is_array_line(begin: bytes) -> bool:
 
 def _has_record_next(begin: bytes) -> bool:
     """Whether the second line is a record by itself: then the first is one that is bad."""
-    held = _parse_line(begin.partition(b"\n")[2].lstrip().partition(b"\n")[0])
-    return isinstance(held, dict) and "paragraphs" not in held  # an article of SQuAD's
+    record = _parse_line(begin.partition(b"\n")[2].lstrip().partition(b"\n")[0])
+    return isinstance(record, dict) and "paragraphs" not in record  # an article of SQuAD's
 
 
 def _parse_line(line: bytes) -> Any:
@@ -161,57 +161,59 @@ def _read_lines(handle: BinaryIO) -> Iterator[Record | BadRecord]:
             yield _read_line(f"line {number}", line)
 
 
-def _read_line(place: str, line: bytes) -> Record | BadRecord:
+def _read_line(where: str, line: bytes) -> Record | BadRecord:
     try:
-        held = json.loads(line.decode("utf-8-sig"))
+        record = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        return BadRecord(place, f"is not UTF-8 at byte {error.start}")
+        return BadRecord(where, f"is not UTF-8 at byte {error.start}")
     except (ValueError, RecursionError) as error:
-        return BadRecord(place, f"is not JSON: {str(error).splitlines()[0][:80]}")
-    if not isinstance(held, dict):
+        return BadRecord(where, f"is not JSON: {str(error).splitlines()[0][:80]}")
+    if not isinstance(record, dict):
         return BadRecord(
-            place, f"is no JSON object but {type(held).__name__}, and a line is one object"
+            where, f"is no JSON object but {type(record).__name__}, and a line is one object"
         )
-    return Record(place, held)
+    return Record(where, record)
 
 
 def _read_array(path: Path, handle: BinaryIO) -> Iterator[Record | BadRecord]:
-    for number, held in enumerate(read_elements(path, handle), start=1):
-        place = f"element {number}"
-        if isinstance(held, dict):
-            yield Record(place, held)
+    for number, element in enumerate(read_elements(path, handle), start=1):
+        where = f"element {number}"
+        if isinstance(element, dict):
+            yield Record(where, element)
         else:
-            yield BadRecord(place, f"is no JSON object but {type(held).__name__}")
+            yield BadRecord(where, f"is no JSON object but {type(element).__name__}")
 
 
 def read_elements(path: Path, handle: BinaryIO) -> Iterator[Any]:
     """Elements of one JSON array, each parsed as soon as it is there."""
     decoder, letters = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8-sig")()
-    buffer, at, number, size = "", 0, 1, CHUNK
+    buffer, position, number, size = "", 0, 1, CHUNK
     opened, parted = False, True  # whether [ was seen, and whether a comma stands before us
     while True:
-        while at < len(buffer) and (buffer[at].isspace() or (buffer[at] == "," and not parted)):
-            parted, at = parted or buffer[at] == ",", at + 1
-        if at < len(buffer) and not opened:
-            opened, at = True, at + 1  # kind_of saw that it is [
+        while position < len(buffer) and (
+            buffer[position].isspace() or (buffer[position] == "," and not parted)
+        ):
+            parted, position = parted or buffer[position] == ",", position + 1
+        if position < len(buffer) and not opened:
+            opened, position = True, position + 1  # kind_of saw that it is [
             continue
-        if at < len(buffer) and buffer[at] == "]":
-            return _refuse_rest(path, handle, letters, buffer[at + 1 :], number)
+        if position < len(buffer) and buffer[position] == "]":
+            return _refuse_rest(path, handle, letters, buffer[position + 1 :], number)
         try:
-            if at == len(buffer) or not parted:
+            if position == len(buffer) or not parted:
                 raise ValueError("an element is expected")
-            held, at = decoder.raw_decode(buffer, at)
+            element, position = decoder.raw_decode(buffer, position)
         except (ValueError, RecursionError) as error:
             more = _read_more(path, handle, letters, size, number)
-            if not more or len(buffer) - at > LONGEST:
+            if not more or len(buffer) - position > LONGEST:
                 raise SpecError(
                     f"{path}: element {number} is not JSON ({str(error).splitlines()[0][:60]}), "
                     "and nothing after it can be read: repair the file, or make it JSON lines"
                 ) from None
-            buffer, at, size = buffer[at:] + more, 0, 2 * size
+            buffer, position, size = buffer[position:] + more, 0, 2 * size
             continue
         number, size, parted = number + 1, CHUNK, False
-        yield held
+        yield element
 
 
 def _refuse_rest(
@@ -241,8 +243,8 @@ def _read_more(
             "convert it first, for example with iconv -t utf-8"
         ) from None
     except _DAMAGED as error:
-        said = f"{path} cannot be unpacked after element {number - 1}, {error}: fetch it again"
-        raise SpecError(said) from None
+        problem = f"{path} cannot be unpacked after element {number - 1}, {error}: fetch it again"
+        raise SpecError(problem) from None
 
 
 def _read_squad(path: Path, handle: BinaryIO) -> Iterator[Record | BadRecord]:
@@ -253,37 +255,45 @@ def _read_squad(path: Path, handle: BinaryIO) -> Iterator[Record | BadRecord]:
             raise SpecError(
                 f"{path} is one JSON object of more than {LARGEST >> 20} MiB: make it JSON lines"
             )
-        held = json.loads(whole.decode("utf-8-sig"))
+        dataset = json.loads(whole.decode("utf-8-sig"))
     except SpecError:
         raise
     except (ValueError, RecursionError, *_DAMAGED) as error:
         raise SpecError(f"{path} is not JSON: {str(error).splitlines()[0][:80]}") from None
-    if not isinstance(held, dict) or not isinstance(held.get("data"), list):
+    if not isinstance(dataset, dict) or not isinstance(dataset.get("data"), list):
         raise SpecError(f"{path} is one JSON object without a list `data`: expected {_READS}")
-    for number, article in enumerate(held["data"], start=1):
-        place = f"article {number}"
+    for number, article in enumerate(dataset["data"], start=1):
+        where = f"article {number}"
         if not isinstance(article, dict) or not isinstance(article.get("paragraphs"), list):
-            yield BadRecord(place, "has no list of paragraphs")
+            yield BadRecord(where, "has no list of paragraphs")
             continue
-        yield from _read_article(place, article)
+        yield from _read_article(where, article)
 
 
-def _read_article(place: str, article: dict[str, Any]) -> Iterator[Record | BadRecord]:
-    contexts = [one.get("context") for one in article["paragraphs"] if isinstance(one, dict)]
+def _read_article(where: str, article: dict[str, Any]) -> Iterator[Record | BadRecord]:
+    contexts = [
+        paragraph_.get("context")
+        for paragraph_ in article["paragraphs"]
+        if isinstance(paragraph_, dict)
+    ]
     for number, paragraph in enumerate(article["paragraphs"], start=1):
-        where = f"{place}, paragraph {number}"
+        paragraph_name = f"{where}, paragraph {number}"
         if not isinstance(paragraph, dict) or not isinstance(paragraph.get("qas"), list):
-            yield BadRecord(where, "has no list of questions, qas")
+            yield BadRecord(paragraph_name, "has no list of questions, qas")
             continue
         own = paragraph.get("context")
         around = {"context": own, "title": article.get("title")}
-        around["others"] = [one for one in contexts if isinstance(one, str) and one != own]
-        for index, asked in enumerate(paragraph["qas"], start=1):
-            at = f"{where}, question {index}"
-            if isinstance(asked, dict):
-                yield Record(at, asked | around)
+        around["others"] = [
+            paragraph_
+            for paragraph_ in contexts
+            if isinstance(paragraph_, str) and paragraph_ != own
+        ]
+        for index, question in enumerate(paragraph["qas"], start=1):
+            name = f"{paragraph_name}, question {index}"
+            if isinstance(question, dict):
+                yield Record(name, question | around)
             else:
-                yield BadRecord(at, f"is no JSON object but {type(asked).__name__}")
+                yield BadRecord(name, f"is no JSON object but {type(question).__name__}")
 
 
 def _read_table(path: Path, handle: BinaryIO, separator: str) -> Iterator[Record | BadRecord]:
@@ -294,13 +304,13 @@ def _read_table(path: Path, handle: BinaryIO, separator: str) -> Iterator[Record
         if twice := {name for name in header if header.count(name) > 1}:
             raise SpecError(f"{path} names the column {min(twice)!r} twice: rename one")
         for row in rows:
-            place = f"line {rows.line_num}"
+            where = f"line {rows.line_num}"
             if not row:
                 continue  # a blank line; one of empty cells is a record, and bad
             if len(row) != len(header):
-                yield BadRecord(place, f"has {len(row)} cells and the header {len(header)}")
+                yield BadRecord(where, f"has {len(row)} cells and the header {len(header)}")
             else:
-                yield Record(place, dict(zip(header, row, strict=True)))
+                yield Record(where, dict(zip(header, row, strict=True)))
     except (UnicodeDecodeError, csv.Error, *_DAMAGED) as error:
         says = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise SpecError(
@@ -323,9 +333,9 @@ def _read_parquet(path: Path) -> Iterator[Record]:
     except ModuleNotFoundError:
         raise SpecError("a .parquet file needs pyarrow: pip install pyarrow") from None
     try:
-        held = parquet.ParquetFile(path)
+        table = parquet.ParquetFile(path)
         number = 0
-        for batch in held.iter_batches(batch_size=256):
+        for batch in table.iter_batches(batch_size=256):
             for fields in batch.to_pylist():
                 number += 1
                 yield Record(f"row {number}", fields)

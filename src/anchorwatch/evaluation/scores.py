@@ -47,7 +47,7 @@ def normalise_text(text: str) -> str:
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
     """1 where the normalised texts are equal."""
-    return _best_score(prediction, answers, lambda said, right: float(said == right))
+    return _best_score(prediction, answers, lambda predicted, right: float(predicted == right))
 
 
 def token_f1(prediction: str, answers: Sequence[str]) -> float:
@@ -58,13 +58,17 @@ def token_f1(prediction: str, answers: Sequence[str]) -> float:
 def containment(prediction: str, answers: Sequence[str]) -> float:
     """1 where a right answer stands in the prediction as whole words in a row."""
     return _best_score(
-        prediction, answers, lambda said, right: _contains(f" {right} ", f" {said} ", right)
+        prediction,
+        answers,
+        lambda predicted, right: _contains(f" {right} ", f" {predicted} ", right),
     )
 
 
 def substring_containment(prediction: str, answers: Sequence[str]) -> float:
     """1 where its letters stand in the prediction in a row: the papers' accuracy, lenient."""
-    return _best_score(prediction, answers, lambda said, right: _contains(right, said, right))
+    return _best_score(
+        prediction, answers, lambda predicted, right: _contains(right, predicted, right)
+    )
 
 
 def rouge1_recall(prediction: str, answers: Sequence[str]) -> float:
@@ -96,9 +100,9 @@ def holds(text: str, answers: Sequence[str]) -> bool:
     """
     if isinstance(answers, str):
         raise SpecError(f"answers={answers!r:.40} is one text: give a list, [{answers!r:.40}]")
-    forms = [form for one in answers if (form := _answer_pattern(one))]
-    said = _normalise_spelling(text) if forms else ""
-    return any(form.search(said) for form in forms)
+    forms = [form for answer in answers if (form := _answer_pattern(answer))]
+    spelled = _normalise_spelling(text) if forms else ""
+    return any(form.search(spelled) for form in forms)
 
 
 def _normalise_spelling(text: str) -> str:
@@ -106,10 +110,10 @@ def _normalise_spelling(text: str) -> str:
     return _MARKED.sub(_replace_mark, unicodedata.normalize("NFKC", text).casefold())
 
 
-def _replace_mark(found: re.Match[str]) -> str:
-    if found[0][0].isdigit():
-        return found[0].replace(",", "")
-    return found[0] if unicodedata.category(found[0]).startswith("M") else "-"  # accents stay
+def _replace_mark(mark: re.Match[str]) -> str:
+    if mark[0][0].isdigit():
+        return mark[0].replace(",", "")
+    return mark[0] if unicodedata.category(mark[0]).startswith("M") else "-"  # accents stay
 
 
 @lru_cache(maxsize=1024)
@@ -119,10 +123,10 @@ def _answer_pattern(answer: str) -> re.Pattern[str] | None:
     if plain in ("", "a", "an", "the", "yes", "no"):
         return None
     words = re.split(r"([\s-]+)", plain)
-    for at in range(0, len(words), 2):
-        words[at] = "-*".join(map(re.escape, re.findall(r"\d[\d.]*|.", words[at])))
-    for at in range(1, len(words), 2):  # what a mark alone parts, may also be joined
-        words[at] = r"[\s-]" + ("+" if re.search(r"\s", words[at]) else "*")
+    for index in range(0, len(words), 2):
+        words[index] = "-*".join(map(re.escape, re.findall(r"\d[\d.]*|.", words[index])))
+    for index in range(1, len(words), 2):  # what a mark alone parts, may also be joined
+        words[index] = r"[\s-]" + ("+" if re.search(r"\s", words[index]) else "*")
     edge = rf"[^\s\-{_UNSPACED}]"
     before = "" if re.match(f"[{_UNSPACED}]", plain) else f"(?<!{edge})"
     after = "" if re.search(f"[{_UNSPACED}]$", plain) else f"(?!{edge})"
@@ -137,22 +141,22 @@ def _best_score(
 ) -> float:
     if isinstance(answers, str):
         raise SpecError(f"answers={answers!r:.40} is one text: give a list, [{answers!r:.40}]")
-    said, right = normal(prediction), [normal(answer) for answer in answers]
+    predicted, right = normal(prediction), [normal(answer) for answer in answers]
     # nothing is right only where every answer is nothing: it would stand inside of everything
-    right = [one for one in right if one] or right[:1]
-    return max((compare(said, one) for one in right), default=float("nan"))
+    right = [answer_ for answer_ in right if answer_] or right[:1]
+    return max((compare(predicted, answer_) for answer_ in right), default=float("nan"))
 
 
 def _contains(part: str, whole: str, right: str) -> float:
     return float(part in whole if right else not whole.strip())
 
 
-def _f1(said: str, right: str) -> float:
-    one, other = said.split(), right.split()
-    if not one or not other:
-        return float(one == other)
-    shared = sum((Counter(one) & Counter(other)).values())
-    precision, recall = shared / len(one), shared / len(other)
+def _f1(predicted: str, right: str) -> float:
+    words, right_words = predicted.split(), right.split()
+    if not words or not right_words:
+        return float(words == right_words)
+    shared = sum((Counter(words) & Counter(right_words)).values())
+    precision, recall = shared / len(words), shared / len(right_words)
     return 2 * precision * recall / (precision + recall) if shared else 0.0
 
 
@@ -160,8 +164,8 @@ def _strip_articles(text: str) -> str:
     return " ".join(_WORD.findall(unicodedata.normalize("NFC", text).lower()))
 
 
-def _recall(said: str, right: str) -> float:
-    one, other = said.split(), right.split()
-    if not other:
-        return float(not one)
-    return sum((Counter(one) & Counter(other)).values()) / len(other)
+def _recall(predicted: str, right: str) -> float:
+    words, right_words = predicted.split(), right.split()
+    if not right_words:
+        return float(not words)
+    return sum((Counter(words) & Counter(right_words)).values()) / len(right_words)

@@ -54,10 +54,10 @@ def accuracy(results: Results, scores: Sequence[str] | None = None) -> pd.DataFr
     rows = []
     for name in scores or SCORES:
         wide, nulls = _pivot_scores(results, name), _score_nulls(results, name)
-        found = stats.cluster_bootstrap(wide.to_numpy(dtype=float), draws=DRAWS, level=LEVEL)
-        for at, cell in enumerate(wide.columns):
-            null, value, n = nulls[cell], float(found.value[at]), int(found.n[at])
-            low, high, why = found.low[at], found.high[at], _in_items(found.why[at])
+        means = stats.cluster_bootstrap(wide.to_numpy(dtype=float), draws=DRAWS, level=LEVEL)
+        for index, cell in enumerate(wide.columns):
+            null, value, n = nulls[cell], float(means.value[index]), int(means.n[index])
+            low, high, why = means.low[index], means.high[index], _in_items(means.why[index])
             if low == high:  # all items alike: resampling them says nothing of others
                 low, high, why = _interval_of_alike(name, value, n)
             rows.append(
@@ -138,13 +138,13 @@ def gain_ratios(results: Results, score: str = SCORE, base: str = CLOSED) -> pd.
             continue
         for name in names:
             pair = _pair_models(wide, mdm, arm, edit, (base, name))
-            found = _estimate(pair, lambda means: _ratio(_halves(means, difference)), null=1.0)
+            row = _estimate(pair, lambda means: _ratio(_halves(means, difference)), null=1.0)
             below = _estimate(pair.iloc[:, 2:], difference)
             alike = np.isnan(below["low"]) and below["value"] > 0  # every item gained as much
-            if not (below["low"] > 0 or alike) and found["n"] >= NEEDED:
-                found |= {"low": np.nan, "high": np.nan}
-                found["interval"] = "the autoregressive gain is not clearly above 0"
-            rows.append({"mdm": mdm, "arm": arm, "context": name, "edit": edit} | found)
+            if not (below["low"] > 0 or alike) and row["n"] >= NEEDED:
+                row |= {"low": np.nan, "high": np.nan}
+                row["interval"] = "the autoregressive gain is not clearly above 0"
+            rows.append({"mdm": mdm, "arm": arm, "context": name, "edit": edit} | row)
     about = {"table": "gain_ratios", "score": score, "base": base}
     return _build_table(results, rows, ["mdm", "arm", "context", "edit", *NUMBERS], about)
 
@@ -165,16 +165,16 @@ def models_compared(results: Results, score: str = "containment") -> pd.DataFram
 def stress_tables(results: Results, score: str = SCORE) -> dict[str, pd.DataFrame]:
     """Every table that says something about these results, by name."""
     shown = (*SCORES, score) if score == MISLED else None
-    made = {"accuracy": accuracy(results, shown), "effects": effects(results, score)}
+    tables = {"accuracy": accuracy(results, shown), "effects": effects(results, score)}
     if CLOSED in set(results.rows["context"]) and results.rows["context"].nunique() > 1:
-        made["gains"] = gains(results, score)
+        tables["gains"] = gains(results, score)
     if next(_pair_kinds(results), None):
-        made["interactions"] = interactions(results, score)
-        made["gain_ratios"] = gain_ratios(results, score)
+        tables["interactions"] = interactions(results, score)
+        tables["gain_ratios"] = gain_ratios(results, score)
     if score in BINARY:
-        made["edits"] = edits_compared(results, score)
-        made["models"] = models_compared(results, score)
-    return {name: table for name, table in made.items() if len(table)}
+        tables["edits"] = edits_compared(results, score)
+        tables["models"] = models_compared(results, score)
+    return {name: table for name, table in tables.items() if len(table)}
 
 
 def _pivot_scores(results: Results, score: str) -> pd.DataFrame:
@@ -204,17 +204,17 @@ def _refuse_mixed(rows: pd.DataFrame) -> None:
 
 
 def _contexts_of(wide: pd.DataFrame) -> dict[tuple[str, str], list[str]]:
-    found: dict[tuple[str, str], list[str]] = {}
+    names: dict[tuple[str, str], list[str]] = {}
     for model, name, edit in wide.columns:
-        found.setdefault((model, edit), []).append(name)
-    return found
+        names.setdefault((model, edit), []).append(name)
+    return names
 
 
 def _pair_kinds(results: Results) -> Iterator[tuple[str, str, str]]:
     """Pairs of a masked diffusion and an autoregressive model under one edit."""
-    held = results.rows[["model", "kind", "edit"]].drop_duplicates()
-    for edit in dict.fromkeys(held["edit"]):
-        part = held[held["edit"] == edit]
+    models = results.rows[["model", "kind", "edit"]].drop_duplicates()
+    for edit in dict.fromkeys(models["edit"]):
+        part = models[models["edit"] == edit]
         kinds = {kind: list(part[part["kind"] == kind]["model"]) for kind in ("mdm", "arm")}
         for mdm, arm in product(kinds["mdm"], kinds["arm"]):
             yield mdm, arm, edit
@@ -253,16 +253,16 @@ def _estimate(
     values = columns.to_numpy(dtype=float)
     whole = values[~np.isnan(values).any(axis=1)]
     n = len(whole)
-    found: dict[str, Any] = {"value": np.nan, "null": np.nan, "lift": np.nan, "n": n}
-    found |= {"missing": len(values) - n, "low": np.nan, "high": np.nan}
-    found["interval"] = _in_items(WORDS[min(n, NEEDED)])
+    row: dict[str, Any] = {"value": np.nan, "null": np.nan, "lift": np.nan, "n": n}
+    row |= {"missing": len(values) - n, "low": np.nan, "high": np.nan}
+    row["interval"] = _in_items(WORDS[min(n, NEEDED)])
     if not n:
-        return found
-    found["value"] = float(of(whole.mean(axis=0)))
+        return row
+    row["value"] = float(of(whole.mean(axis=0)))
     permuted = effect is not None and not effect.linear
     size = len(effect.contexts) if effect else 0
-    found["null"] = _permutation_null(whole, of, size) if permuted else null
-    return found | _interval(of(_weights(n) @ whole / n), n) if n >= NEEDED else found
+    row["null"] = _permutation_null(whole, of, size) if permuted else null
+    return row | _interval(of(_weights(n) @ whole / n), n) if n >= NEEDED else row
 
 
 def _interval(drawn: np.ndarray, n: int) -> dict[str, Any]:
@@ -292,8 +292,8 @@ def _interval_of_alike(score: str, value: float, n: int) -> tuple[float, float, 
     """The interval of a share that is none or all; of another score there is none."""
     if score not in BINARY or value not in (0, 1):
         return np.nan, np.nan, ALIKE
-    found = stats.wilson(round(value * n), n, level=LEVEL)
-    return float(found.low), float(found.high), ""
+    share = stats.wilson(round(value * n), n, level=LEVEL)
+    return float(share.low), float(share.high), ""
 
 
 def _permutation_null(
@@ -303,27 +303,27 @@ def _permutation_null(
     rng, (n, columns) = np.random.default_rng(0), whole.shape
     parts = whole.reshape(n, columns // size, size)
     mixed = (rng.permuted(parts, axis=2) for _ in range(PERMUTATIONS))
-    return float(np.mean([of(one.reshape(n, columns).mean(axis=0)) for one in mixed]))
+    return float(np.mean([of(scores.reshape(n, columns).mean(axis=0)) for scores in mixed]))
 
 
 def _score_nulls(results: Results, score: str) -> dict[tuple[str, ...], float]:
     """What the answers of each cell score on other items, whose right answers are others."""
     if score not in SCORES:
         return dict.fromkeys(map(tuple, results.rows[KEYS].drop_duplicates().to_numpy()), np.nan)
-    found = {}
+    nulls = {}
     for cell, part in results.rows[results.rows["unfit"] == ""].groupby(KEYS, sort=False):
         ordered = part.sort_values("item")
-        said, right = list(ordered["prediction"]), list(ordered["answers"])
+        predictions, right = list(ordered["prediction"]), list(ordered["answers"])
         pairs = [
-            (said[at], right[(at + shift) % len(said)])
-            for shift in range(1, min(SHIFTS, len(said) - 1) + 1)
-            for at in range(len(said))
-            if right[at] != right[(at + shift) % len(said)]
+            (predictions[index], right[(index + shift) % len(predictions)])
+            for shift in range(1, min(SHIFTS, len(predictions) - 1) + 1)
+            for index in range(len(predictions))
+            if right[index] != right[(index + shift) % len(predictions)]
         ]
-        values = [SCORES[score](one, other) for one, other in pairs]
-        found[tuple(cell)] = float(np.mean(values)) if values else np.nan
+        values = [SCORES[score](predicted, answers) for predicted, answers in pairs]
+        nulls[tuple(cell)] = float(np.mean(values)) if values else np.nan
     every = map(tuple, results.rows[KEYS].drop_duplicates().to_numpy())
-    return {cell: found.get(cell, np.nan) for cell in every}
+    return {cell: nulls.get(cell, np.nan) for cell in every}
 
 
 def _compare_pairs(results: Results, score: str, over: str, keys: list[str]) -> pd.DataFrame:
@@ -337,16 +337,16 @@ def _compare_pairs(results: Results, score: str, over: str, keys: list[str]) -> 
     for shared, part in cells.groupby(keys, sort=False):
         for a, b in combinations(part[over], 2):
             named = dict(zip(keys, shared, strict=True))
-            pair = [tuple((named | {over: one})[key] for key in KEYS) for one in (a, b)]
+            pair = [tuple((named | {over: name})[key] for key in KEYS) for name in (a, b)]
             both = wide[pair].dropna().to_numpy() == 1
-            found = stats.mcnemar_of(both[:, 0], both[:, 1])
+            test = stats.mcnemar_of(both[:, 0], both[:, 1])
             rows.append(
                 named
-                | {"a": a, "b": b, "value": float(found.value), "null": 0.0, "lift": np.nan}
-                | {"n": int(found.n), "missing": len(wide) - int(found.n)}
-                | {"low": float(found.low), "high": float(found.high)}
-                | {"interval": str(found.why), "a_only": int((both[:, 0] & ~both[:, 1]).sum())}
-                | {"b_only": int((~both[:, 0] & both[:, 1]).sum()), "p": float(found.p)}
+                | {"a": a, "b": b, "value": float(test.value), "null": 0.0, "lift": np.nan}
+                | {"n": int(test.n), "missing": len(wide) - int(test.n)}
+                | {"low": float(test.low), "high": float(test.high)}
+                | {"interval": str(test.why), "a_only": int((both[:, 0] & ~both[:, 1]).sum())}
+                | {"b_only": int((~both[:, 0] & both[:, 1]).sum()), "p": float(test.p)}
             )
     columns = [*keys, "a", "b", *NUMBERS, "a_only", "b_only", "p"]
     table = _build_table(results, rows, columns, {"table": f"{over}s_compared", "score": score})
@@ -362,7 +362,7 @@ def _build_table(
 ) -> pd.DataFrame:
     """Rows that know which cells made them."""
     table = pd.DataFrame(rows, columns=list(columns))
-    origins = [_origin(*held) for held in results.manifests.items()]
+    origins = [_origin(*cell) for cell in results.manifests.items()]
     table.attrs = {"about": dict(about), "traces": origins}
     return table
 
@@ -435,55 +435,61 @@ def share_of_room(means: np.ndarray) -> np.ndarray:
         return np.where(means[..., 0] < 1, difference(means) / (1 - means[..., 0]), np.nan)
 
 
-def without_changes(one: Context) -> Context:
+def without_changes(shown: Context) -> Context:
     """The context without what was done to it."""
-    return replace(one, shuffle=0, typos=0, paraphrase=False, masks=0)
+    return replace(shown, shuffle=0, typos=0, paraphrase=False, masks=0)
 
 
 def _unchanged_contexts(known: Sequence[Context]) -> list[Context]:
-    return [one for one in known if one == without_changes(one)]
+    return [shown for shown in known if shown == without_changes(shown)]
 
 
 def _find_gains(known: Sequence[Context]) -> Iterator[ContextEffect]:
-    if CLOSED in [one.name for one in known]:
-        for one in _unchanged_contexts(known):
-            if one.name != CLOSED:
-                yield ContextEffect(f"gain of {one.name}", "gain", (CLOSED, one.name), difference)
+    if CLOSED in [shown.name for shown in known]:
+        for shown in _unchanged_contexts(known):
+            if shown.name != CLOSED:
+                yield ContextEffect(
+                    f"gain of {shown.name}", "gain", (CLOSED, shown.name), difference
+                )
 
 
 def _find_positions(known: Sequence[Context]) -> Iterator[ContextEffect]:
-    placed = [one for one in _unchanged_contexts(known) if one.place is not None]
-    for (total, kind), group in _group_contexts(placed, lambda one: (one.total, one.kind)):
-        alike = sorted(group, key=lambda one: one.place or 0)
+    placed = [shown for shown in _unchanged_contexts(known) if shown.place is not None]
+    for (total, kind), group in _group_contexts(placed, lambda shown: (shown.total, shown.kind)):
+        alike = sorted(group, key=lambda shown: shown.place or 0)
         if len(alike) < 2:
             continue
-        names, places = tuple(one.name for one in alike), [one.place or 0 for one in alike]
-        said = f"of {total}" + ("" if kind == "random" else f" {kind}")
-        where = [(place - 1) / max(total - 1, 1) for place in places]
-        yield ContextEffect(f"locality slope {said}", "position", names, slope(where))
-        yield ContextEffect(f"range {said}", "position", names, spread, linear=False)
+        names, places = tuple(shown.name for shown in alike), [shown.place or 0 for shown in alike]
+        label = f"of {total}" + ("" if kind == "random" else f" {kind}")
+        where = [(number - 1) / max(total - 1, 1) for number in places]
+        yield ContextEffect(f"locality slope {label}", "position", names, slope(where))
+        yield ContextEffect(f"range {label}", "position", names, spread, linear=False)
         if len(alike) > 2 and places[0] == 1 and places[-1] == total:
-            yield ContextEffect(f"U-index {said}", "position", names, u_index, linear=False)
+            yield ContextEffect(f"U-index {label}", "position", names, u_index, linear=False)
 
 
 def _find_noise(known: Sequence[Context]) -> Iterator[ContextEffect]:
-    gold = [one for one in _unchanged_contexts(known) if one.base == "gold" and one.place is None]
+    gold = [
+        shown
+        for shown in _unchanged_contexts(known)
+        if shown.base == "gold" and shown.place is None
+    ]
     for kind in ("random", "hard", "counterfactual"):
-        alike = [one for one in gold if not one.others or one.kind == kind]
-        alike.sort(key=lambda one: one.others)
-        if sum(one.others > 0 for one in alike) and len(alike) > 1:
-            doublings = [float(np.log2(1 + one.others)) for one in alike]
-            names = tuple(one.name for one in alike)
+        alike = [shown for shown in gold if not shown.others or shown.kind == kind]
+        alike.sort(key=lambda shown: shown.others)
+        if sum(shown.others > 0 for shown in alike) and len(alike) > 1:
+            doublings = [float(np.log2(1 + shown.others)) for shown in alike]
+            names = tuple(shown.name for shown in alike)
             yield ContextEffect(f"slope per doubling of {kind}", "noise", names, slope(doublings))
 
 
 def _find_irrelevant(known: Sequence[Context]) -> Iterator[ContextEffect]:
-    shares = [one for one in _unchanged_contexts(known) if one.base == "irrelevant"]
-    for total, group in _group_contexts(shares, lambda one: one.total):
-        alike = sorted(group, key=lambda one: one.others)
+    shares = [shown for shown in _unchanged_contexts(known) if shown.base == "irrelevant"]
+    for total, group in _group_contexts(shares, lambda shown: shown.total):
+        alike = sorted(group, key=lambda shown: shown.others)
         if len(alike) > 1:
-            names = tuple(one.name for one in alike)
-            x = [one.others / total for one in alike]
+            names = tuple(shown.name for shown in alike)
+            x = [shown.others / total for shown in alike]
             yield ContextEffect(
                 f"slope of the irrelevant share of {total}", "irrelevant", names, slope(x)
             )
@@ -495,33 +501,35 @@ _PAIRS = (("far", "adjacent"), ("reversed", "adjacent"), ("far-reversed", "far")
 def _find_layouts(known: Sequence[Context]) -> Iterator[ContextEffect]:
     """Close minus far, and told in order minus told in reverse."""
     plain = _unchanged_contexts(known)
-    for one in plain:
+    for shown in plain:
         for base, other in _PAIRS:
-            beside = replace(one, base=other)
-            if one.base == base and beside in plain:
-                names = (one.name, beside.name)
-                yield ContextEffect(f"{beside.name} minus {one.name}", "layout", names, difference)
+            beside = replace(shown, base=other)
+            if shown.base == base and beside in plain:
+                names = (shown.name, beside.name)
+                yield ContextEffect(
+                    f"{beside.name} minus {shown.name}", "layout", names, difference
+                )
 
 
 def _find_changes(known: Sequence[Context]) -> Iterator[ContextEffect]:
     """What was done to a context, minus the same without it; the kind of distractors too."""
-    for one in known:
-        bare = without_changes(one)
-        if bare != one and bare in known:
-            test = "masks" if one.masks else "wording"
+    for shown in known:
+        bare = without_changes(shown)
+        if bare != shown and bare in known:
+            test = "masks" if shown.masks else "wording"
             yield ContextEffect(
-                f"{one.name} minus {bare.name}", test, (bare.name, one.name), difference
+                f"{shown.name} minus {bare.name}", test, (bare.name, shown.name), difference
             )
         random = replace(bare, kind="random")
-        if one == bare and random != one and random in known:
-            names = (random.name, one.name)
-            yield ContextEffect(f"{one.name} minus {random.name}", "noise", names, difference)
+        if shown == bare and random != shown and random in known:
+            names = (random.name, shown.name)
+            yield ContextEffect(f"{shown.name} minus {random.name}", "noise", names, difference)
 
 
 def _group_contexts(
-    held: Sequence[Context], by: Callable[[Context], Any]
+    contexts: Sequence[Context], by: Callable[[Context], Any]
 ) -> list[tuple[Any, list[Context]]]:
-    return [(key, list(group)) for key, group in groupby(sorted(held, key=by), key=by)]
+    return [(key, list(group)) for key, group in groupby(sorted(contexts, key=by), key=by)]
 
 
 def curve(results: Results, test: str, score: str = SCORE) -> pd.DataFrame:
@@ -533,16 +541,16 @@ def curve(results: Results, test: str, score: str = SCORE) -> pd.DataFrame:
     if test not in _VARIED:
         raise SpecError(f"no stress test is called {test!r}: expected one of {', '.join(_VARIED)}")
     table = accuracy(results, [score])
-    told = [_VARIED[test](context(name)) for name in table["context"]]
-    kept = [at for at, found in enumerate(told) if found is not None]
+    varied = [_VARIED[test](context(name)) for name in table["context"]]
+    kept = [index for index, value in enumerate(varied) if value is not None]
     if not kept:
-        asked = ", ".join(dict.fromkeys(table["context"]))
-        raise SpecError(f"no context shows {test}: {asked} were asked")
+        shown = ", ".join(dict.fromkeys(table["context"]))
+        raise SpecError(f"no context shows {test}: {shown} were asked")
     part = table.iloc[kept].reset_index(drop=True)
-    more = pd.DataFrame([told[at] for at in kept])
-    found = pd.concat([part[KEYS], more, part[["quantity", *NUMBERS]]], axis=1)
-    found.attrs = dict(table.attrs) | {"about": {"table": "curve", "test": test, "score": score}}
-    return found
+    more = pd.DataFrame([varied[index] for index in kept])
+    joined = pd.concat([part[KEYS], more, part[["quantity", *NUMBERS]]], axis=1)
+    joined.attrs = dict(table.attrs) | {"about": {"table": "curve", "test": test, "score": score}}
+    return joined
 
 
 def join_attention(
@@ -555,44 +563,48 @@ def join_attention(
     """
     folder, rows = place(out), results.rows[results.rows["unfit"] == ""]
     kept = [folder / row.cell / TRACES / f"{row.item}.trace" for row in rows.itertuples()]
-    if not any(one.exists() for one in kept):
+    if not any(path.exists() for path in kept):
         raise SpecError(f"no traces are kept in {out}: evaluate(..., probes=[...]) keeps them")
-    table = measure([read(one) for one in kept if one.exists()])
+    table = measure([read(path) for path in kept if path.exists()])
     if "trace" not in table:
         raise SpecError("the measure does not tell traces apart: give it by=['trace']")
-    told = table.drop(columns=["model"], errors="ignore").rename(columns={"trace": "run"})
-    found = rows.merge(told, on="run", how="inner")
-    found.attrs = dict(table.attrs)
-    return found
+    measured_rows = table.drop(columns=["model"], errors="ignore").rename(columns={"trace": "run"})
+    joined = rows.merge(measured_rows, on="run", how="inner")
+    joined.attrs = dict(table.attrs)
+    return joined
 
 
-def _context_columns(one: Context) -> dict[str, Any]:
-    return {"shown": one.name}
+def _context_columns(shown: Context) -> dict[str, Any]:
+    return {"shown": shown.name}
 
 
-def _is_bare_gold(one: Context) -> bool:
+def _is_bare_gold(shown: Context) -> bool:
     """Whether nothing but the evidence is shown, as it is."""
-    return one == Context("gold")
+    return shown == Context("gold")
 
 
 _VARIED: dict[str, Callable[[Context], dict[str, Any] | None]] = {
     "gain": _context_columns,
-    "position": lambda one: (
-        None if one.place is None else {"place": one.place, "total": one.total, "kind": one.kind}
+    "position": lambda shown: (
+        None
+        if shown.place is None
+        else {"place": shown.place, "total": shown.total, "kind": shown.kind}
     ),
-    "noise": lambda one: (
-        {"distractors": one.others, "kind": one.kind}
-        if one.base == "gold" and one.place is None and "~" not in one.name
+    "noise": lambda shown: (
+        {"distractors": shown.others, "kind": shown.kind}
+        if shown.base == "gold" and shown.place is None and "~" not in shown.name
         else None
     ),
-    "irrelevant": lambda one: (
-        {"share": one.others / (one.total or 1)} if one.base == "irrelevant" else None
+    "irrelevant": lambda shown: (
+        {"share": shown.others / (shown.total or 1)} if shown.base == "irrelevant" else None
     ),
-    "layout": lambda one: _context_columns(one) if one.base in LAYOUTS else None,
-    "masks": lambda one: {"masks": one.masks} if _is_bare_gold(replace(one, masks=0)) else None,
-    "wording": lambda one: (
-        _context_columns(one)
-        if _is_bare_gold(replace(one, typos=0, paraphrase=False, shuffle=0))
+    "layout": lambda shown: _context_columns(shown) if shown.base in LAYOUTS else None,
+    "masks": lambda shown: (
+        {"masks": shown.masks} if _is_bare_gold(replace(shown, masks=0)) else None
+    ),
+    "wording": lambda shown: (
+        _context_columns(shown)
+        if _is_bare_gold(replace(shown, typos=0, paraphrase=False, shuffle=0))
         else None
     ),
 }

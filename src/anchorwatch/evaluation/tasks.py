@@ -58,7 +58,7 @@ class Task:
     seed: int = 0
     bad: dict[str, str] | None = field(default=None, compare=False)
     """Place and fault of lines that were left out; None refuses the first."""
-    said: set[str] = field(default_factory=set, compare=False, repr=False)
+    warned_fields: set[str] = field(default_factory=set, compare=False, repr=False)
     """Unknown fields that were warned of already."""
 
     def __iter__(self) -> Iterator[Item]:
@@ -70,8 +70,8 @@ class Task:
 
     def describe(self) -> dict[str, Any]:
         """What a manifest says of the task; items have digests of their own."""
-        made = {"split": self.split, "seed": self.seed} if self.path is None else {}
-        return {"name": self.name, "format": self.format} | made
+        made_from = {"split": self.split, "seed": self.seed} if self.path is None else {}
+        return {"name": self.name, "format": self.format} | made_from
 
     def pool(self, size: int = POOL) -> tuple[str, ...]:
         """Different passages of the whole task: those with the smallest digests, in their order.
@@ -97,36 +97,36 @@ class Task:
 
     def _read_items(self, path: Path) -> Iterator[Item]:
         form = FORMATS[self.format] if self.format else None
-        for found in read_records(path):
-            if isinstance(found, BadRecord):
-                self._refuse_record(found)
+        for record in read_records(path):
+            if isinstance(record, BadRecord):
+                self._refuse_record(record)
                 continue
             try:
-                form = form or detect_format(found.fields)
-                item = form.to_item(found.fields)
+                form = form or detect_format(record.fields)
+                item = form.to_item(record.fields)
                 _check_letters(item)
             except SpecError as error:
-                self._refuse_record(BadRecord(found.place, str(error)))
+                self._refuse_record(BadRecord(record.where, str(error)))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                said = f"does not fit the format {form.name if form else ''}: {error!r:.60}"
-                self._refuse_record(BadRecord(found.place, said))
+                problem = f"does not fit the format {form.name if form else ''}: {error!r:.60}"
+                self._refuse_record(BadRecord(record.where, problem))
             else:
-                self._warn_unknown(found, form)
+                self._warn_unknown(record, form)
                 yield item
 
-    def _refuse_record(self, found: BadRecord) -> None:
+    def _refuse_record(self, record: BadRecord) -> None:
         if self.bad is None:
             raise SpecError(
-                f"{self.path}, {found.place}: {found.says}; repair it, "
+                f"{self.path}, {record.where}: {record.says}; repair it, "
                 "or leave such lines out and have them counted with bad='count'"
             )
-        self.bad[found.place] = found.says
+        self.bad[record.where] = record.says
 
-    def _warn_unknown(self, found: Record, form: Format) -> None:
-        if fresh := unknown_fields(found.fields, form) - self.said:
-            self.said.update(fresh)
+    def _warn_unknown(self, record: Record, form: Format) -> None:
+        if fresh := unknown_fields(record.fields, form) - self.warned_fields:
+            self.warned_fields.update(fresh)
             warnings.warn(
-                f"{self.path}, {found.place}: nothing reads {', '.join(sorted(fresh)[:8])}"
+                f"{self.path}, {record.where}: nothing reads {', '.join(sorted(fresh)[:8])}"
                 f" of the format {form.name}",
                 AnchorwatchWarning,
                 stacklevel=3,
@@ -204,13 +204,13 @@ def _check_letters(item: Item) -> None:
             raise SpecError(f"{name!r:.40} has a lone surrogate, which is no text: replace it")
 
 
-def describe_bad(asked: Task) -> str:
+def describe_bad(task_: Task) -> str:
     """What to say of lines that were left out; nothing where there were none."""
-    if not asked.bad:
+    if not task_.bad:
         return ""
-    shown = [f"{place} ({says})" for place, says in list(asked.bad.items())[:SHOWN]]
-    more = f" and {len(asked.bad) - SHOWN} more" if len(asked.bad) > SHOWN else ""
-    return f"{len(asked.bad)} lines of {asked.path} were left out: {'; '.join(shown)}{more}"
+    shown = [f"{where} ({says})" for where, says in list(task_.bad.items())[:SHOWN]]
+    more = f" and {len(task_.bad) - SHOWN} more" if len(task_.bad) > SHOWN else ""
+    return f"{len(task_.bad)} lines of {task_.path} were left out: {'; '.join(shown)}{more}"
 
 
 def item_key(item: Item) -> str:
@@ -309,16 +309,16 @@ def detect_format(fields: Mapping[str, Any]) -> Format:
 
 def unknown_fields(fields: Mapping[str, Any], known: Format) -> set[str]:
     """Names of fields, of the record, its passages or its answers, that nothing here reads."""
-    found = {str(name) for name in fields if name not in known.known_fields}
+    unknown = {str(name) for name in fields if name not in known.known_fields}
     for name in (*_PASSAGES, *_ANSWERS):
         reads = _OF_PASSAGE if name in _PASSAGES else {*_OF_ANSWER, *_LEFT_OF_ANSWER}
-        held = fields.get(name) if name in known.known_fields else None
-        within = f"{name}[]" if isinstance(held, list) else name
-        for one in held if isinstance(held, list) else [held]:
-            if isinstance(one, Mapping):
-                found |= {f"{within}.{key}" for key in one if key not in reads}
+        value = fields.get(name) if name in known.known_fields else None
+        within = f"{name}[]" if isinstance(value, list) else name
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, Mapping):
+                unknown |= {f"{within}.{key}" for key in part if key not in reads}
     return (
-        found
+        unknown
         | _overridden_fields(fields, _QUESTIONS, known)
         | _overridden_fields(fields, _PASSAGES, known)
     )
@@ -326,8 +326,10 @@ def unknown_fields(fields: Mapping[str, Any], known: Format) -> set[str]:
 
 def _overridden_fields(fields: Mapping[str, Any], names: Iterable[str], known: Format) -> set[str]:
     """Names that lose to one before them, which says something else."""
-    first, *others = [one for one in names if one in known.known_fields and fields.get(one)] or [""]
-    return {f"{one} beside {first}" for one in others if fields[one] != fields[first]}
+    first, *others = [
+        name for name in names if name in known.known_fields and fields.get(name)
+    ] or [""]
+    return {f"{name} beside {first}" for name in others if fields[name] != fields[first]}
 
 
 @register_format(
@@ -349,10 +351,10 @@ def _read_kilt(fields: Mapping[str, Any]) -> Item:
 )
 def _read_lost_in_the_middle(fields: Mapping[str, Any]) -> Item:
     """Lost in the Middle: `ctxs[]` with `isgold`, or only `hasanswer`."""
-    held = _read_passages(fields["ctxs"])
-    if not any(one.flag is not None for one in held):
-        held = [one.with_flag(one.has_answer) for one in held]
-    return _build_item("lost-in-the-middle", fields, held)
+    passages = _read_passages(fields["ctxs"])
+    if not any(passage.flag is not None for passage in passages):
+        passages = [passage.with_flag(passage.has_answer) for passage in passages]
+    return _build_item("lost-in-the-middle", fields, passages)
 
 
 @register_format(
@@ -392,21 +394,24 @@ def _read_hotpot(fields: Mapping[str, Any]) -> Item:
         context = list(zip(context["title"], body, strict=True))
     gold = list(dict.fromkeys(str(title) for title, *_ in facts))
     answers = _read_answers(fields)
-    found = []
+    passages = []
     for title, sentences in context:
-        text = _with_title(title, " ".join(str(one).strip() for one in sentences))
+        text = _with_title(title, " ".join(str(sentence).strip() for sentence in sentences))
         order = gold.index(str(title)) + 1 if str(title) in gold else None
-        found.append(_RawPassage(text, flag=order is not None, hop=order, kind="hard"))
-    return _build_item("hotpot", fields, _order_hops(found, answers), answers)
+        passages.append(_RawPassage(text, flag=order is not None, hop=order, kind="hard"))
+    return _build_item("hotpot", fields, _order_hops(passages, answers), answers)
 
 
-def _order_hops(found: list[_RawPassage], answers: tuple[str, ...]) -> list[_RawPassage]:
+def _order_hops(passages: list[_RawPassage], answers: tuple[str, ...]) -> list[_RawPassage]:
     """Of two gold passages, the one that alone holds the answer is the second hop."""
-    gold = [one for one in found if one.flag]
-    ends = [one for one in gold if holds(one.text, answers)]
+    gold = [passage for passage in passages if passage.flag]
+    ends = [passage for passage in gold if holds(passage.text, answers)]
     if len(gold) != 2 or len(ends) != 1 or ends[0].hop == 2:
-        return found
-    return [one.with_hop(3 - one.hop) if one.flag and one.hop else one for one in found]
+        return passages
+    return [
+        passage.with_hop(3 - passage.hop) if passage.flag and passage.hop else passage
+        for passage in passages
+    ]
 
 
 @register_format(
@@ -417,11 +422,11 @@ def _order_hops(found: list[_RawPassage], answers: tuple[str, ...]) -> list[_Raw
 def _read_plain(fields: Mapping[str, Any]) -> Item:
     """A question, answers, and passages as texts or objects; cells of a table may hold JSON."""
     named = next((name for name in _PASSAGES if fields.get(name)), None)
-    held = _parse_cell(fields[named]) if named else ()
-    found = _read_passages([held] if isinstance(held, str | Mapping) else held)
-    if len(found) == 1 and found[0].flag is None:
-        found = [found[0].with_flag(True)]  # the text the question is about
-    return _build_item("plain", fields, found)
+    value = _parse_cell(fields[named]) if named else ()
+    passages = _read_passages([value] if isinstance(value, str | Mapping) else value)
+    if len(passages) == 1 and passages[0].flag is None:
+        passages = [passages[0].with_flag(True)]  # the text the question is about
+    return _build_item("plain", fields, passages)
 
 
 @dataclass(frozen=True)
@@ -441,103 +446,106 @@ class _RawPassage:
         return _RawPassage(self.text, self.flag, hop, self.kind, self.has_answer)
 
 
-def _read_passages(held: Iterable[Any]) -> list[_RawPassage]:
-    if not isinstance(held, list | tuple):
-        raise SpecError(f"its passages are {type(held).__name__}, not a list")
-    found = []
-    for number, one in enumerate(held, start=1):
-        if isinstance(one, str):
-            found.append(_RawPassage(one))
+def _read_passages(listed: Iterable[Any]) -> list[_RawPassage]:
+    if not isinstance(listed, list | tuple):
+        raise SpecError(f"its passages are {type(listed).__name__}, not a list")
+    passages = []
+    for number, raw in enumerate(listed, start=1):
+        if isinstance(raw, str):
+            passages.append(_RawPassage(raw))
             continue
-        if not isinstance(one, Mapping):
-            raise SpecError(f"passage {number} is {type(one).__name__}, not text or an object")
-        named = next((name for name in _TEXTS if isinstance(one.get(name), str)), None)
+        if not isinstance(raw, Mapping):
+            raise SpecError(f"passage {number} is {type(raw).__name__}, not text or an object")
+        named = next((name for name in _TEXTS if isinstance(raw.get(name), str)), None)
         if named is None:
             raise SpecError(f"passage {number} has none of {', '.join(_TEXTS)} as text")
-        flag = next((_parse_flag(one[name]) for name in _FLAGS if one.get(name) is not None), None)
-        flag = True if one.get("kind") == "gold" else flag
-        has = None if one.get("hasanswer") is None else _parse_flag(one["hasanswer"])
-        kind, hop = str(one.get("kind") or RETRIEVED), one.get("hop")
+        flag = next((_parse_flag(raw[name]) for name in _FLAGS if raw.get(name) is not None), None)
+        flag = True if raw.get("kind") == "gold" else flag
+        has = None if raw.get("hasanswer") is None else _parse_flag(raw["hasanswer"])
+        kind, hop = str(raw.get("kind") or RETRIEVED), raw.get("hop")
         if kind not in PASSAGE_KINDS:
             raise SpecError(f"passage {number} is of the kind {kind!r:.20}: {_KINDS_ARE}")
-        text = _with_title(one.get("title"), one[named])
-        found.append(_RawPassage(text, flag, None if hop is None else int(hop), kind, has))
-    return found
+        text = _with_title(raw.get("title"), raw[named])
+        passages.append(_RawPassage(text, flag, None if hop is None else int(hop), kind, has))
+    return passages
 
 
 def _build_item(
     name: str,
     fields: Mapping[str, Any],
-    found: list[_RawPassage],
+    raw: list[_RawPassage],
     answers: tuple[str, ...] | None = None,
 ) -> Item:
-    asked = next((fields[one] for one in _QUESTIONS if fields.get(one)), None)
-    question = _require_text(asked, "question")
+    """The item of a record; passages without marks are gold where they hold an answer."""
+    text = next((fields[field] for field in _QUESTIONS if fields.get(field)), None)
+    question = _require_text(text, "question")
     answers = _read_answers(fields) if answers is None else answers
     if not answers:
         raise SpecError("has no answer")
-    marked = any(one.flag is not None for one in found)
+    marked = any(passage.flag is not None for passage in raw)
     if not marked:
-        found = [one.with_flag(holds(one.text, answers)) for one in found]
+        raw = [passage.with_flag(holds(passage.text, answers)) for passage in raw]
     passages = tuple(
-        Passage(one.text, True, one.hop or 1, "gold")
-        if one.flag
-        else Passage(one.text, False, NO_HOP, one.kind)
-        for one in found
+        Passage(passage.text, True, passage.hop or 1, "gold")
+        if passage.flag
+        else Passage(passage.text, False, NO_HOP, passage.kind)
+        for passage in raw
     )
-    given = next((str(fields[one]) for one in _IDS if fields.get(one) is not None), "")
-    said_by = ("flag" if marked else "answer") if found else "none"
-    return Item(question, answers, passages, {"id": given, "format": name, "gold_by": said_by})
+    given = next((str(fields[field]) for field in _IDS if fields.get(field) is not None), "")
+    gold_by = ("flag" if marked else "answer") if raw else "none"
+    return Item(question, answers, passages, {"id": given, "format": name, "gold_by": gold_by})
 
 
 def _read_answers(fields: Mapping[str, Any]) -> tuple[str, ...]:
     """Every text of every answer field, each once, in its order."""
-    held = [_parse_cell(fields[name]) for name in _ANSWERS if fields.get(name) is not None]
-    return tuple(dict.fromkeys(_texts_in(held)))
+    values = [_parse_cell(fields[name]) for name in _ANSWERS if fields.get(name) is not None]
+    return tuple(dict.fromkeys(_texts_in(values)))
 
 
-def _has_answer_columns(held: Any) -> bool:
+def _has_answer_columns(answers: Any) -> bool:
     """Whether answers are columns, as the hub's tables of SQuAD have them."""
-    return isinstance(held, Mapping) and {"text", "answer_start"} <= held.keys()
+    return isinstance(answers, Mapping) and {"text", "answer_start"} <= answers.keys()
 
 
-def _texts_in(held: Any) -> Iterable[str]:
-    if held is None:
+def _texts_in(answer: Any) -> Iterable[str]:
+    if answer is None:
         return
-    if isinstance(held, bool) or (isinstance(held, float) and not math.isfinite(held)):
-        what = "write yes or no" if isinstance(held, bool) else "leave it out, or write it as text"
-        raise SpecError(f"its answer is {held}, not text: {what}")
-    if isinstance(held, float) and held.is_integer() and abs(held) < 2**53:
-        held = int(held)  # a table that lacks a number elsewhere has made a year 1969.0
-    if isinstance(held, str | int | float):
-        if text := str(held).strip():
+    if isinstance(answer, bool) or (isinstance(answer, float) and not math.isfinite(answer)):
+        what = (
+            "write yes or no" if isinstance(answer, bool) else "leave it out, or write it as text"
+        )
+        raise SpecError(f"its answer is {answer}, not text: {what}")
+    if isinstance(answer, float) and answer.is_integer() and abs(answer) < 2**53:
+        answer = int(answer)  # a table that lacks a number elsewhere has made a year 1969.0
+    if isinstance(answer, str | int | float):
+        if text := str(answer).strip():
             yield text
-    elif isinstance(held, Mapping):
+    elif isinstance(answer, Mapping):
         for name in _OF_ANSWER:
-            yield from _texts_in(held.get(name))
-    elif isinstance(held, list | tuple):
-        for one in held:
-            yield from _texts_in(one)
+            yield from _texts_in(answer.get(name))
+    elif isinstance(answer, list | tuple):
+        for value in answer:
+            yield from _texts_in(value)
     else:
-        raise SpecError(f"its answer is of type {type(held).__name__}, not text")
+        raise SpecError(f"its answer is of type {type(answer).__name__}, not text")
 
 
-def _parse_cell(held: Any) -> Any:
+def _parse_cell(cell: Any) -> Any:
     """A cell of a table that spells a list or an object, in JSON or in Python, as that."""
-    if not isinstance(held, str) or not held.lstrip().startswith(("[", "{")):
-        return held
+    if not isinstance(cell, str) or not cell.lstrip().startswith(("[", "{")):
+        return cell
     try:
-        return json.loads(held, strict=False)  # a cell may break a line
+        return json.loads(cell, strict=False)  # a cell may break a line
     except (ValueError, RecursionError):
-        if not _LIST_LIKE.fullmatch(held.strip()):
-            return held
+        if not _LIST_LIKE.fullmatch(cell.strip()):
+            return cell
     try:
-        found = ast.literal_eval(held.strip())
+        parsed = ast.literal_eval(cell.strip())
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        found = None
-    if not isinstance(found, list | dict) or _SIDE_BY_SIDE.search(held):
-        raise SpecError(f"{held!r:.40} looks like a list and is none: write it as JSON")
-    return found
+        parsed = None
+    if not isinstance(parsed, list | dict) or _SIDE_BY_SIDE.search(cell):
+        raise SpecError(f"{cell!r:.40} looks like a list and is none: write it as JSON")
+    return parsed
 
 
 def _with_title(title: Any, text: str) -> str:
@@ -547,15 +555,15 @@ def _with_title(title: Any, text: str) -> str:
     return text if begins or not named else f"{named}. {text}"
 
 
-def _require_text(held: Any, what: str) -> str:
-    if not isinstance(held, str) or not held.strip():
-        raise SpecError(f"has no {what}" if held is None else f"its {what} is {held!r:.40}")
-    return held.strip()
+def _require_text(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise SpecError(f"has no {what}" if value is None else f"its {what} is {value!r:.40}")
+    return value.strip()
 
 
-def _parse_flag(held: Any) -> bool:
-    if isinstance(held, str):
-        if held.strip().lower() not in ("true", "false", "1", "0", "yes", "no"):
-            raise SpecError(f"a gold mark is {held!r:.20}: expected true or false")
-        return held.strip().lower() in ("true", "1", "yes")
-    return bool(held)
+def _parse_flag(mark: Any) -> bool:
+    if isinstance(mark, str):
+        if mark.strip().lower() not in ("true", "false", "1", "0", "yes", "no"):
+            raise SpecError(f"a gold mark is {mark!r:.20}: expected true or false")
+        return mark.strip().lower() in ("true", "1", "yes")
+    return bool(mark)

@@ -193,8 +193,8 @@ def read_clean_frames(
         lanes[0].forget()
     readings = [lane.sums.build_reading() for lane in (*lanes[1:], lanes[0])]
     return [
-        one if _changes_reading(e) else absent_reading(model)
-        for one, e in zip(readings, (*arms, ()), strict=True)
+        reading if _changes_reading(e) else absent_reading(model)
+        for reading, e in zip(readings, (*arms, ()), strict=True)
     ]
 
 
@@ -212,9 +212,9 @@ def _changes_reading(edits: Sequence[Edit]) -> bool:
 def divergence(clean: torch.Tensor, other: torch.Tensor) -> tuple[float, float]:
     """Rows of [N, V] logits whose argmax agrees, and KL(clean || other) in nats: sums over rows."""
     agree, kl = 0.0, 0.0
-    for one, two in zip(torch.split(clean, ROWS), torch.split(other, ROWS), strict=True):
-        agree += float((one.argmax(dim=-1) == two.argmax(dim=-1)).sum())
-        p, q = (torch.log_softmax(rows.double(), dim=-1) for rows in (one, two))
+    for first, second in zip(torch.split(clean, ROWS), torch.split(other, ROWS), strict=True):
+        agree += float((first.argmax(dim=-1) == second.argmax(dim=-1)).sum())
+        p, q = (torch.log_softmax(rows.double(), dim=-1) for rows in (first, second))
         kl += float(torch.where(p > -torch.inf, p.exp() * (p - q), 0.0).sum())
     return agree, kl
 
@@ -225,19 +225,21 @@ def relative_change(clean: torch.Tensor, other: torch.Tensor, untouched: np.ndar
     Rows are the last positions of the canvas: all of them, or under a cache the new ones.
     """
     rows = min(len(clean), len(other))
-    one, two = clean[-rows:], other[-rows:]
-    change = (two - one).norm(dim=-1) / one.norm(dim=-1).clamp(min=1e-30)
+    first, second = clean[-rows:], other[-rows:]
+    change = (second - first).norm(dim=-1) / first.norm(dim=-1).clamp(min=1e-30)
     return change.double().cpu().numpy()[untouched[-rows:]]
 
 
 def _untouched_positions(edits: Sequence[Edit], positions: int) -> np.ndarray:
     """[position] bool: those that no edit names; what an edit finds by itself has no name."""
-    found = np.ones(positions, dtype=bool)
+    untouched = np.ones(positions, dtype=bool)
     for edit in edits:
         named = getattr(edit, "positions", None) or (getattr(edit, "position", None),)
-        places = [place for place in named if isinstance(place, int) and place < positions]
-        found[places] = False
-    return found
+        places = [
+            position for position in named if isinstance(position, int) and position < positions
+        ]
+        untouched[places] = False
+    return untouched
 
 
 @contextmanager
@@ -266,6 +268,6 @@ def _after_layers(model: Model, keep: Callable[[int, torch.Tensor], None]) -> It
 def _uniform_baselines(clean: Trace, layers: int) -> UniformBaseline:
     """The nulls of all steps: [layer, step, key]."""
     windows = [window_of(clean, layer) for layer in range(layers)]
-    made = {window: indifferent(clean, ("all",), window) for window in set(windows)}
-    shares = np.stack([made[window].shares[:, 0] for window in windows])
-    return UniformBaseline(shares, np.stack([made[window].seen[:, 0] for window in windows]))
+    baselines = {window: indifferent(clean, ("all",), window) for window in set(windows)}
+    shares = np.stack([baselines[window].shares[:, 0] for window in windows])
+    return UniformBaseline(shares, np.stack([baselines[window].seen[:, 0] for window in windows]))

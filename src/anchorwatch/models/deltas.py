@@ -61,20 +61,26 @@ class Delta:
     def rows_of(self, name: str) -> dict[int, torch.Tensor]:
         """New rows of a tensor, by their number."""
         module = name.removesuffix(".weight")
-        found = ((_ROW.fullmatch(held), tensor) for held, tensor in self.tensors.items())
-        return {int(at[2]): tensor for at, tensor in found if at is not None and at[1] == module}
+        matches = ((_ROW.fullmatch(key), tensor) for key, tensor in self.tensors.items())
+        return {
+            int(match[2]): tensor
+            for match, tensor in matches
+            if match is not None and match[1] == module
+        }
 
     def shape_of(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of a tensor when the delta is on it: rows may be added at the end."""
         if name in self.whole_tensors:
             return tuple(self.whole_tensors[name].shape)
-        return (max((shape[0], *(at + 1 for at in self.rows_of(name)))), *shape[1:])
+        return (max((shape[0], *(index + 1 for index in self.rows_of(name)))), *shape[1:])
 
-    def apply(self, held: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    def apply(
+        self, tensors: Iterable[tuple[str, torch.Tensor]]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
         """The other checkpoint's tensors with the delta on them, then those it adds."""
         seen: dict[str, torch.Tensor] = {}
         digests: dict[str, str] = {}
-        for name, tensor in held:
+        for name, tensor in tensors:
             seen[name] = tensor
             if name in self.changed_names:
                 digests[name] = digest_of(tensor)
@@ -96,8 +102,8 @@ class Delta:
         if rows := self.rows_of(name):
             full = changed.new_zeros(self.shape_of(name, tuple(changed.shape)))
             full[: len(changed)] = changed
-            for at, row in rows.items():
-                full[at] = row.float()
+            for index, row in rows.items():
+                full[index] = row.float()
             changed = full
         return changed
 
@@ -116,21 +122,23 @@ def combine_digests(digests: Mapping[str, str]) -> str:
 def read_delta(folder: Path, config: Mapping[str, Any]) -> Delta | None:
     """The delta that a folder holds; None where config.json names none."""
     trained = config.get("anchorwatch")
-    said = trained.get("delta") if isinstance(trained, dict) else None
-    if said is None:
+    declared = trained.get("delta") if isinstance(trained, dict) else None
+    if declared is None:
         return None
     kinds = {"from": str, "digest": str, "scale": float}
-    if not isinstance(said, dict) or any(type(said.get(n)) is not k for n, k in kinds.items()):
+    if not isinstance(declared, dict) or any(
+        type(declared.get(n)) is not k for n, k in kinds.items()
+    ):
         raise ModelError(
-            f"config.json says delta={said!r}: expected a table with from, digest and scale"
+            f"config.json says delta={declared!r}: expected a table with from, digest and scale"
         )
     try:
         tensors = load_file(folder / FILE)
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{folder / FILE} cannot be read ({error}): get it again") from None
-    found = Delta(said["from"], said["digest"], said["scale"], tensors)
-    for name in found.tensors:
+    delta = Delta(declared["from"], declared["digest"], declared["scale"], tensors)
+    for name in delta.tensors:
         pair = name.removesuffix(".up") + ".down" if name.endswith(".up") else name
         if pair.endswith(".down") and not {pair, pair[:-5] + ".up"} <= tensors.keys():
             raise WeightsError(f"{FILE} holds {name} and not its other half: get it again")
-    return found
+    return delta

@@ -96,18 +96,18 @@ def collect_changes(
     network: Any, tensors: dict[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], float]:
     """What was trained under the names of a delta, and the scale of its adapters."""
-    found: dict[str, torch.Tensor] = {}
+    changes: dict[str, torch.Tensor] = {}
     scales = {1.0}
     for name, tensor in tensors.items():
         if match := re.fullmatch(rf"(.+)\.lora_([AB])\.{_NAME}\.weight", name):
-            found[f"{match[1]}.{'down' if match[2] == 'A' else 'up'}"] = tensor.contiguous()
+            changes[f"{match[1]}.{'down' if match[2] == 'A' else 'up'}"] = tensor.contiguous()
             scales = {float(network.get_submodule(match[1]).scaling[_NAME])}
         elif name.endswith(f".{ROW}"):
             module = name.removesuffix(f".{ROW}")
-            found[f"{module}.row.{network.get_submodule(module).mask_id}"] = tensor.contiguous()
+            changes[f"{module}.row.{network.get_submodule(module).mask_id}"] = tensor.contiguous()
         else:
-            found[name] = tensor.contiguous()
-    return found, scales.pop()
+            changes[name] = tensor.contiguous()
+    return changes, scales.pop()
 
 
 @torch.no_grad()
@@ -125,7 +125,7 @@ def merge_adapters(network: Any, tensors: dict[str, torch.Tensor]) -> dict[str, 
             whole[f"{module}.weight"][network.get_submodule(module).mask_id] = row
     for name, module in network.named_modules():
         if f"{name}.lora_A.{_NAME}.weight" in tensors:
-            down, up = (tensors[f"{name}.lora_{one}.{_NAME}.weight"] for one in "AB")
+            down, up = (tensors[f"{name}.lora_{side}.{_NAME}.weight"] for side in "AB")
             plain = whole[f"{name}.weight"]
             whole[f"{name}.weight"] = plain + module.scaling[_NAME] * (up @ down).to(plain.dtype)
     return whole

@@ -85,43 +85,43 @@ def measured(model: Model, corpus: Corpus, effort: Effort | None = None) -> dict
     `corpus` is what it was trained on; its held-out split is read, with other rows.
     """
     effort = effort or Effort()
-    held = replace(corpus, split="held-out", seed=SEED)
-    plain = plain_text(held, model.num_positions)
+    held_out = replace(corpus, split="held-out", seed=SEED)
+    plain = plain_text(held_out, model.num_positions)
     return {
         "version": VERSION,
         "effort": asdict(effort),
-        "bound": measure_bounds(model, held, effort),
-        "length": measure_lengths(model, plain, held.length, effort),
+        "bound": measure_bounds(model, held_out, effort),
+        "length": measure_lengths(model, plain, held_out.length, effort),
         "answers": {name: measure_answers(model, name, effort.items) for name in CONTEXTS},
-        "noisy": measure_noisy(model, _read_rows(plain, held.length, effort.texts), SEED),
+        "noisy": measure_noisy(model, _read_rows(plain, held_out.length, effort.texts), SEED),
         "asked": measure_written(model, _prompts(effort.prompts), ROOM, ROOM),
-        "text": _measure_continuations(model, plain, held.length, effort),
+        "text": _measure_continuations(model, plain, held_out.length, effort),
     }
 
 
-def measure_bounds(model: Model, held: Corpus, effort: Effort) -> dict[str, Any]:
+def measure_bounds(model: Model, held_out: Corpus, effort: Effort) -> dict[str, Any]:
     """Nats per scored token with its null: all rows, by kind of row, by t, of answers alone."""
-    rows = [held[index] for index in range(effort.examples)]
+    rows = [held_out[index] for index in range(effort.examples)]
     kinds, asks = np.array([row.kind for row in rows]), np.array([_has_answer(row) for row in rows])
-    found = bound(model, held, examples=effort.examples, draws=effort.draws, seed=SEED)
-    said: dict[str, Any] = {"all": bound_of(found, np.ones(len(kinds), dtype=bool))}
-    said["kind"] = {kind: bound_of(found, kinds == kind) for kind in sorted(set(kinds))}
-    times = found.by_time(BINS)
-    said["t"] = {
+    cost = bound(model, held_out, examples=effort.examples, draws=effort.draws, seed=SEED)
+    measures: dict[str, Any] = {"all": bound_of(cost, np.ones(len(kinds), dtype=bool))}
+    measures["kind"] = {kind: bound_of(cost, kinds == kind) for kind in sorted(set(kinds))}
+    times = cost.by_time(BINS)
+    measures["t"] = {
         f"{row.t_low:.1f}-{row.t_high:.1f}": {"value": row.value, "masked": row.masked}
         for row in times.itertuples()
     }
     if asks.any():
         only = bound(
             model,
-            held,
+            held_out,
             examples=effort.examples,
             draws=effort.draws,
             answer_only=True,
             seed=SEED,
         )
-        said["answers"] = bound_of(only, asks)
-    return said
+        measures["answers"] = bound_of(only, asks)
+    return measures
 
 
 def _has_answer(row: Example) -> bool:
@@ -129,15 +129,15 @@ def _has_answer(row: Example) -> bool:
     return bool(row.scored.any() and not row.scored.all())
 
 
-def bound_of(found: Bound, chosen: np.ndarray) -> dict[str, float]:
+def bound_of(cost: Bound, chosen: np.ndarray) -> dict[str, float]:
     """The bound of some of its sequences, with an interval over them."""
-    nats, scored = found.nats.mean(axis=0)[chosen], found.scored[chosen]
+    nats, scored = cost.nats.mean(axis=0)[chosen], cost.scored[chosen]
     spread = stats.ratio(nats, scored, paired=True)
     return {
         "value": float(nats.sum() / scored.sum()),
         "low": float(spread.low),
         "high": float(spread.high),
-        "null": found.null,
+        "null": cost.null,
         "n": int(chosen.sum()),
     }
 
@@ -145,7 +145,7 @@ def bound_of(found: Bound, chosen: np.ndarray) -> dict[str, float]:
 def measure_lengths(model: Model, plain: Corpus, trained: int, effort: Effort) -> dict[str, Any]:
     """The bound of the same text cut to a quarter, a half and all of the training length, and to
     all positions there are."""
-    found = {}
+    measures = {}
     for name, length in lengths(trained, model.num_positions).items():
         cost = bound(
             model,
@@ -155,34 +155,34 @@ def measure_lengths(model: Model, plain: Corpus, trained: int, effort: Effort) -
             length=length,
             seed=SEED,
         )
-        found[name] = bound_of(cost, np.ones(len(cost.scored), dtype=bool)) | {"length": length}
-    return found
+        measures[name] = bound_of(cost, np.ones(len(cost.scored), dtype=bool)) | {"length": length}
+    return measures
 
 
 def lengths(trained: int, positions: int) -> dict[str, int]:
     """Named lengths in order; `longest` only where it is beyond training."""
-    found = {"quarter": trained // 4, "half": trained // 2, "trained": trained}
-    return found | ({"longest": positions} if positions > trained else {})
+    named = {"quarter": trained // 4, "half": trained // 2, "trained": trained}
+    return named | ({"longest": positions} if positions > trained else {})
 
 
-def plain_text(held: Corpus, length: int) -> Corpus:
+def plain_text(held_out: Corpus, length: int) -> Corpus:
     """The mix's kinds of running text at another length; passages, where it has none."""
-    pairs = zip(held.mix.sources, held.mix.shares, strict=True)
-    kept = [(one, share) for one, share in pairs if one.kind in RUNNING]
+    pairs = zip(held_out.mix.sources, held_out.mix.shares, strict=True)
+    kept = [(source, share) for source, share in pairs if source.kind in RUNNING]
     sources, shares = zip(*kept, strict=True) if kept else ((Passages(),), (1.0,))
-    return replace(held, mix=Mix(tuple(sources), tuple(shares)), length=length)
+    return replace(held_out, mix=Mix(tuple(sources), tuple(shares)), length=length)
 
 
 def measure_answers(model: Model, context: str, count: int) -> dict[str, float]:
     """Exact match of greedy answers in a context, Wilson's interval, and the guesser's null."""
     world, book = CONTEXTS[context]
     table = answers(model, [world[i] for i in range(count)], book=book, length=ROOM)
-    found = stats.wilson(int(table["right"].sum()), len(table))
+    share = stats.wilson(int(table["right"].sum()), len(table))
     null = world.closed_book_chance() if book == "closed" else float(table["null"].mean())
     return {
-        "value": float(found.value),
-        "low": float(found.low),
-        "high": float(found.high),
+        "value": float(share.value),
+        "low": float(share.low),
+        "high": float(share.high),
         "null": null,
         "n": len(table),
     }
@@ -208,38 +208,38 @@ def _measure_continuations(
     return measure_written(model, prompts, length - given, effort.steps)
 
 
-def flatten_measures(found: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten_measures(measures: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """One row of a table: names with dots, the value of what has one and its null as `.null`.
 
     Intervals of one network are left out: they are not evidence for a kind of network.
     """
     row: dict[str, Any] = {}
-    for name, held in found.items():
-        at = f"{prefix}{name}"
-        if isinstance(held, Mapping) and "value" in held:
-            row[at] = held["value"]
-            row |= {f"{at}.{key}": held[key] for key in _BESIDE if key in held}
-        elif isinstance(held, Mapping):
-            row |= flatten_measures(held, f"{at}.")
-        elif isinstance(held, list):
-            row |= {f"{at}.{index}": value for index, value in enumerate(held)}
+    for name, measure in measures.items():
+        column = f"{prefix}{name}"
+        if isinstance(measure, Mapping) and "value" in measure:
+            row[column] = measure["value"]
+            row |= {f"{column}.{key}": measure[key] for key in _BESIDE if key in measure}
+        elif isinstance(measure, Mapping):
+            row |= flatten_measures(measure, f"{column}.")
+        elif isinstance(measure, list):
+            row |= {f"{column}.{index}": value for index, value in enumerate(measure)}
         else:
-            row[at] = held
+            row[column] = measure
     return row
 
 
 _BESIDE = ("null", "masked", "sink", "length")
 
 
-def plain_values(found: Any) -> Any:
+def plain_values(value: Any) -> Any:
     """For JSON, which has no NaN: absent becomes null."""
-    if isinstance(found, Mapping):
-        return {name: plain_values(held) for name, held in found.items()}
-    if isinstance(found, Sequence) and not isinstance(found, str):
-        return [plain_values(held) for held in found]
-    if isinstance(found, np.generic):
-        found = found.item()
-    return None if isinstance(found, float) and not math.isfinite(found) else found
+    if isinstance(value, Mapping):
+        return {name: plain_values(inner) for name, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain_values(inner) for inner in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 RULES = {
@@ -264,7 +264,7 @@ def measure_written(
     decoding = LowConfidence(length=length, steps=min(steps, length))
     greedy = LeftToRight(length=length) if model.family.kind == "arm" else decoding
     traces = run_many(model, list(prompts), greedy, probes=WRITING_PROBES)
-    found: dict[str, Any] = {
+    measures: dict[str, Any] = {
         "incidence": {
             name: read_cells(metrics.sinks(traces, rule, by=()))["incidence"]
             for name, rule in RULES.items()
@@ -275,9 +275,9 @@ def measure_written(
         "n": len(traces),
     }
     moves = read_cells(metrics.jumps(traces, RULES["rulli"], by=()))
-    found |= {"switch": moves["jump_rate_any"], "switch_sinks": moves["jump_rate"]}
+    measures |= {"switch": moves["jump_rate_any"], "switch_sinks": moves["jump_rate"]}
     norms = read_cells(metrics.value_norms(traces, RULES["rulli"], by=()))
-    return found | {"sink_value": norms["ratio"], "sink_value_auroc": norms["auroc"]}
+    return measures | {"sink_value": norms["ratio"], "sink_value_auroc": norms["auroc"]}
 
 
 def read_cells(table: pd.DataFrame) -> dict[str, dict[str, float]]:
@@ -309,8 +309,8 @@ def measure_switches(traces: Sequence[Trace]) -> dict[str, float]:
     moved, added = [], []
     for trace in traces:
         path = greatest_path(trace)
-        there = (path[1:] >= SINK) & (path[:-1] >= SINK)
-        moved.append(np.mean((path[1:] != path[:-1])[there]) if there.any() else np.nan)
+        present = (path[1:] >= SINK) & (path[:-1] >= SINK)
+        moved.append(np.mean((path[1:] != path[:-1])[present]) if present.any() else np.nan)
         added.append(np.mean(path[path >= SINK] == SINK))
     value = float(np.nanmean(moved)) if np.isfinite(moved).any() else float("nan")
     return {"value": value, "sink": float(np.mean(added)), "n": len(traces)}
@@ -322,12 +322,12 @@ _NOWHERE = -3
 def greatest_path(trace: Trace) -> np.ndarray:
     """[step, layer, head] the greatest key: a position, -2 an added key, -3 not measured."""
     shares = trace["received"].sel(group="all").values
-    there = ~np.isnan(shares).all(axis=-1)
+    present = ~np.isnan(shares).all(axis=-1)
     filled = np.where(np.isnan(shares), -1.0, shares)
-    path = np.where(there, filled.argmax(axis=-1), _NOWHERE)
+    path = np.where(present, filled.argmax(axis=-1), _NOWHERE)
     if "sink_received" in trace:
         sink = trace["sink_received"].sel(group="all").values
-        path = np.where(there & (np.nan_to_num(sink) > filled.max(axis=-1)), SINK, path)
+        path = np.where(present & (np.nan_to_num(sink) > filled.max(axis=-1)), SINK, path)
     return path
 
 
@@ -356,14 +356,14 @@ def measure_noisy(model: Model, texts: Sequence[np.ndarray], seed: int = 0) -> d
     to other tokens of the canvas. null_mass: on added keys, oneself, and masks together.
     """
     times = TIMES if model.family.kind == "mdm" else (0.0,)
-    found = {t: [looks for looks in _run_at(model, texts, t, seed) if looks] for t in times}
+    rows_by_time = {t: [looks for looks in _run_at(model, texts, t, seed) if looks] for t in times}
     by_time = {
         f"{t:g}": {name: _mean([looks[name] for looks in rows]) for name in rows[0]}
         | {"n": len(rows)}
-        for t, rows in found.items()
+        for t, rows in rows_by_time.items()
         if rows
     }
-    every = [looks for rows in found.values() for looks in rows]
+    every = [looks for rows in rows_by_time.values() for looks in rows]
     layers = {name: _by_layer([looks[name] for looks in every]) for name in BY_LAYER}
     return {"t": by_time, "layer": layers}
 
@@ -386,11 +386,11 @@ def _run_at(model: Model, texts: Sequence[np.ndarray], t: float, seed: int) -> I
 
 def read_first_step(model: Model, trace: Trace) -> HeadArrays:
     """What the first step of a trace saw: [layer, head] of attention, [layer] of states."""
-    there = trace.canvas[0] >= 0
-    positions = int(there.sum())
-    masked = trace.masked[0][there]
-    norms = trace["each_value_norm"].values[0][..., there].mean(axis=1)  # [layer, key]
-    residual = trace["residual_norm"].values[0][..., there]
+    present = trace.canvas[0] >= 0
+    positions = int(present.sum())
+    masked = trace.masked[0][present]
+    norms = trace["each_value_norm"].values[0][..., present].mean(axis=1)  # [layer, key]
+    residual = trace["residual_norm"].values[0][..., present]
     own = trace["diagonal"].values[0]
     sink, null = _sink_mass(model, trace, own.shape, positions)
     shares = mask_shares(trace) if masked.any() else _absent_shares(own.shape)
@@ -469,14 +469,18 @@ def measure_states(model: Model, canvas: torch.Tensor, key: tuple[int, ...]) -> 
     The token is a visible one; `key` names which, and what stands there instead.
     """
     draw = Draw("spread", *key)
-    visible = [at for at, token in enumerate(canvas.tolist()) if token != model.specials.mask_id]
-    at = draw.pick(visible)
-    plain = sorted(set(range(model.vocab_size)) - model.specials.special_ids - {int(canvas[at])})
+    visible = [
+        index for index, token in enumerate(canvas.tolist()) if token != model.specials.mask_id
+    ]
+    position = draw.pick(visible)
+    plain = sorted(
+        set(range(model.vocab_size)) - model.specials.special_ids - {int(canvas[position])}
+    )
     other = canvas.clone()
-    other[at] = draw.pick(plain)
+    other[position] = draw.pick(plain)
     clean, gates = _run_pass(model, canvas)
     moved, _ = _run_pass(model, other)
-    rest = torch.arange(len(canvas)) != at
+    rest = torch.arange(len(canvas)) != position
     change = (moved - clean).norm(dim=-1) / clean.norm(dim=-1).clamp(min=1e-30)
     return {"spread": change[:, rest].double().mean(dim=-1).numpy(), "gate": gates}
 
@@ -489,8 +493,8 @@ def _run_pass(model: Model, canvas: torch.Tensor) -> tuple[torch.Tensor, np.ndar
     fits = [held_fit(model.network, part) for part in model.parts if isinstance(part, gate)]
 
     def keep(_: Any, args: Any, output: Any) -> None:
-        held = output[0] if isinstance(output, tuple) else output
-        states.append(held[0, -len(canvas) :].float().cpu())
+        hidden = output[0] if isinstance(output, tuple) else output
+        states.append(hidden[0, -len(canvas) :].float().cpu())
 
     def read(layer: int) -> Callable[..., None]:
         def look(_: Any, args: Any, given: dict[str, Any]) -> None:
@@ -522,8 +526,8 @@ def _capture_states(
 def _mean(arrays: Sequence[np.ndarray]) -> float:
     """Over everything that exists; NaN where nothing does."""
     whole = np.concatenate([np.ravel(array) for array in arrays])
-    there = whole[~np.isnan(whole)]
-    return float(there.mean()) if len(there) else float("nan")
+    present = whole[~np.isnan(whole)]
+    return float(present.mean()) if len(present) else float("nan")
 
 
 def _by_layer(arrays: Sequence[np.ndarray]) -> list[float]:

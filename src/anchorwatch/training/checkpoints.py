@@ -115,10 +115,10 @@ def refuse_foreign(out: Path, record: Mapping[str, Any]) -> None:
             )
         raise SpecError(f"{out} holds something else than a training run: choose another folder")
     try:
-        held = read_sealed(out / RUN)
+        recorded = read_sealed(out / RUN)
     except UNREADABLE as error:
         raise TrainingError(f"{out / RUN} is damaged ({error}): choose another folder") from None
-    if differs := sorted(_find_differences(held, json.loads(json.dumps(record)))):
+    if differs := sorted(_find_differences(recorded, json.loads(json.dumps(record)))):
         shown = "; ".join(differs[:4]) + (" ..." if len(differs) > 4 else "")
         raise SpecError(
             f"{out} is another run's folder ({shown}): choose another folder, or go on with its "
@@ -141,8 +141,8 @@ def save_checkpoint(
         save_file(tensors, inner / "optimizer.safetensors")
         put_file(inner / "optimizer.json", json.dumps(rest).encode())
         put_file(inner / "log.jsonl", as_json(state.lines).encode())
-        held = {"update": state.update, "run": state.run}
-        put_file(inner / "state.json", json.dumps(held).encode())
+        about = {"update": state.update, "run": state.run}
+        put_file(inner / "state.json", json.dumps(about).encode())
 
     target = out / CHECKPOINTS / f"update-{state.update:08d}"
     _publish(out, target, fill, f"the checkpoint of update {state.update}")
@@ -196,10 +196,11 @@ def read_newest(out: Path) -> TrainingState | None:
                     f"{folder} cannot be read as a checkpoint ({error}): begin again in another "
                     "folder"
                 ) from None
-    if found := list_checkpoints(out):
+    if checkpoints := list_checkpoints(out):
+        last = checkpoints[-1][1]
         raise TrainingError(
-            f"{found[-1][1]} is damaged ({damage(found[-1][1])[0]}) and no other checkpoint is "
-            "left: begin again in another folder"
+            f"{last} is damaged ({damage(last)[0]}) and no other checkpoint is left: begin again "
+            "in another folder"
         )
     return None
 
@@ -209,12 +210,12 @@ def _set_damaged_aside(out: Path) -> None:
 
     Where no checkpoint is whole nothing is touched, and `newest` refuses.
     """
-    found = [path for _, path in list_checkpoints(out)]
-    damaged = {path: said[0] for path in found if (said := damage(path))}
-    if found and len(damaged) == len(found):
+    folders = [path for _, path in list_checkpoints(out)]
+    damaged = {path: faults[0] for path in folders if (faults := damage(path))}
+    if folders and len(damaged) == len(folders):
         return
-    if (model := out / MODEL).exists() and (said := damage(model, additions=False)):
-        damaged[model] = said[0]
+    if (model := out / MODEL).exists() and (faults := damage(model, additions=False)):
+        damaged[model] = faults[0]
     for path, why in damaged.items():
         aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:8]}")
         path.rename(aside)
@@ -227,14 +228,14 @@ def _set_damaged_aside(out: Path) -> None:
 
 def _read_checkpoint(folder: Path, run: str) -> TrainingState:
     inner = folder / _INNER
-    said = json.loads((inner / "state.json").read_text())
-    if said.get("run", run) != run:  # one that does not say it is older than the question
+    about = json.loads((inner / "state.json").read_text())
+    if about.get("run", run) != run:  # one that does not say it is older than the question
         raise SpecError(
             f"{folder} is a checkpoint of another run: move it away, or choose another folder"
         )
     adapted = (inner / "trained.safetensors").is_file()
     return TrainingState(
-        update=said["update"],
+        update=about["update"],
         tensors=load_file(inner / "trained.safetensors" if adapted else folder / WEIGHTS),
         adapted=adapted,
         optimizer=_unflatten(
@@ -257,8 +258,8 @@ def _publish(out: Path, target: Path, fill: Callable[[Path], None], what: str) -
 def _flatten(optimizer: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Tensors by `parameter/moment`, and the rest as JSON has it."""
     tensors, plain = {}, {}
-    for name, held in optimizer["state"].items():
-        for moment, value in held.items():
+    for name, moments in optimizer["state"].items():
+        for moment, value in moments.items():
             if isinstance(value, torch.Tensor):
                 tensors[f"{name}/{moment}"] = value.contiguous()
             else:
@@ -297,14 +298,14 @@ def _remove_leftovers(out: Path) -> None:
             left.unlink(missing_ok=True)
 
 
-def _find_differences(held: Any, asked: Any, at: str = "") -> Iterator[str]:
+def _find_differences(recorded: Any, wanted: Any, field: str = "") -> Iterator[str]:
     """Every leaf that differs between two records, in words."""
-    if isinstance(held, dict) and isinstance(asked, dict):
-        for name in held.keys() | asked.keys():
-            inner = f"{at}.{name}" if at else name
-            yield from _find_differences(held.get(name), asked.get(name), inner)
-    elif held != asked:
-        yield f"{at} is {held!r} there and {asked!r} here"
+    if isinstance(recorded, dict) and isinstance(wanted, dict):
+        for name in recorded.keys() | wanted.keys():
+            inner = f"{field}.{name}" if field else name
+            yield from _find_differences(recorded.get(name), wanted.get(name), inner)
+    elif recorded != wanted:
+        yield f"{field} is {recorded!r} there and {wanted!r} here"
 
 
 DIFFUSION = "AnchorwatchForMaskedDiffusion"
@@ -355,9 +356,11 @@ def write_delta(
 
     `tensors` are those that were trained, by the names they have in training.
     """
-    held, scale = collect_changes(begun.network, {name: t.to(dtype) for name, t in tensors.items()})
-    held = {name: row.to(dtype) for name, row in _new_rows(begun).items()} | held
-    named = deltas.Delta(source, "", scale, held)
+    changes, scale = collect_changes(
+        begun.network, {name: t.to(dtype) for name, t in tensors.items()}
+    )
+    changes = {name: row.to(dtype) for name, row in _new_rows(begun).items()} | changes
+    named = deltas.Delta(source, "", scale, changes)
     digests = {name: deltas.digest_of(_base_tensor(begun, name)) for name in named.changed_names}
     config = build_config(begun, named.whole_tensors)
     config["anchorwatch"]["delta"] = {
@@ -366,7 +369,7 @@ def write_delta(
         "scale": scale,
     }
     put_file(folder / "config.json", json.dumps(config, indent=1).encode())
-    save_file(held, folder / deltas.FILE, metadata={"format": "pt"})
+    save_file(changes, folder / deltas.FILE, metadata={"format": "pt"})
     begun.tokenizer.save_pretrained(folder)
 
 

@@ -133,16 +133,16 @@ class Corpus:
         index = operator.index(index)  # draws are keyed by how a number is written
         if index < 0:
             raise SpecError(f"rows are counted from 0: there is no row {index}")
-        at = Draw("mix", self.split, self.seed, index).word() / 2.0**64
+        share = Draw("mix", self.split, self.seed, index).word() / 2.0**64
         early = self.split == "train" and index < max(self.mix.after, default=0)
         upto = np.cumsum(self.mix.shares_at(index))[:-1] if early else self._upto
-        which = int(np.searchsorted(upto, at, side="right"))
+        which = int(np.searchsorted(upto, share, side="right"))
         return self._rows[which](index)
 
     @cached_property
     def _rows(self) -> tuple[MakeRow, ...]:
-        place = RowSettings(self.vocabulary, self.length, self.split, self.seed)
-        return tuple(source.open(place) for source in self.mix.sources)
+        settings = RowSettings(self.vocabulary, self.length, self.split, self.seed)
+        return tuple(source.open(settings) for source in self.mix.sources)
 
     @cached_property
     def _upto(self) -> np.ndarray:
@@ -170,7 +170,7 @@ class Corpus:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of all that decides the rows, and of the first ones themselves."""
-        said = {
+        deciding = {
             "mix": [
                 {name: value for name, value in table.items() if name != "path"}
                 for table in self.mix.as_dicts()
@@ -179,7 +179,7 @@ class Corpus:
             "tokenizer": self.vocabulary.digest,
             "place": [self.length, self.seed, self.split],
         }
-        hashed = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
+        hashed = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode())
         for example in self._sample:
             hashed.update(example.ids.tobytes() + example.scored.tobytes())
         return hashed.hexdigest()
@@ -204,7 +204,7 @@ class Corpus:
 
 
 def read_corpus(
-    said: Mapping[str, Any],
+    table: Mapping[str, Any],
     length: int,
     seed: int = 0,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -215,27 +215,27 @@ def read_corpus(
     or else `vocabulary`, the size of one that is learned; `seed`. A `tokenizer` given here is that
     of the checkpoint to go on from, and the only one that fits.
     """
-    for name in said:
+    for name in table:
         if name not in _FIELDS:
             raise SpecError(f"corpus.{name} is unknown: expected {', '.join(_FIELDS)}")
-    mix = _read_mix(said.get("mix", DEFAULT))
-    seed = said.get("seed", seed)
+    mix = _read_mix(table.get("mix", DEFAULT))
+    seed = table.get("seed", seed)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise SpecError(f"corpus.seed={seed!r}: expected a whole number, 0 or more")
-    chosen = [name for name in ("tokenizer", "vocabulary") if name in said]
+    chosen = [name for name in ("tokenizer", "vocabulary") if name in table]
     if len(chosen) + (tokenizer is not None) > 1:
         keep = "the checkpoint brings its own" if tokenizer is not None else "say one of the two"
         raise SpecError(f"corpus.{' and corpus.'.join(chosen)}: there is one tokenizer; {keep}")
     if tokenizer is not None:
         vocabulary = Vocabulary(tokenizer)
-    elif "tokenizer" in said:
-        if not isinstance(said["tokenizer"], str | Path):
+    elif "tokenizer" in table:
+        if not isinstance(table["tokenizer"], str | Path):
             raise SpecError(
-                f"corpus.tokenizer={said['tokenizer']!r}: expected the path of a folder"
+                f"corpus.tokenizer={table['tokenizer']!r}: expected the path of a folder"
             )
-        vocabulary = read_vocabulary(said["tokenizer"])
+        vocabulary = read_vocabulary(table["tokenizer"])
     else:
-        vocabulary = mix.vocabulary(said.get("vocabulary", VOCABULARY), seed)
+        vocabulary = mix.vocabulary(table.get("vocabulary", VOCABULARY), seed)
     return Corpus(mix, vocabulary, length, seed)
 
 
@@ -250,10 +250,10 @@ def _read_mix(tables: Any) -> Mix:
 
 def _read_source(table: Mapping[str, Any]) -> Source:
     """A kind of row from its table; a field of the wrong type or name is refused."""
-    found = table.get("kind")
-    kind = SOURCES.get(found) if isinstance(found, str) else None
+    kind_name = table.get("kind")
+    kind = SOURCES.get(kind_name) if isinstance(kind_name, str) else None
     if kind is None:
-        raise SpecError(f"corpus.mix: kind={found!r} is unknown: expected {', '.join(SOURCES)}")
+        raise SpecError(f"corpus.mix: kind={kind_name!r} is unknown: expected {', '.join(SOURCES)}")
     known = {field.name: field.default for field in dataclasses.fields(kind)}
     given = {
         name: value for name, value in table.items() if name not in ("kind", "weight", "after")
@@ -308,12 +308,12 @@ class BatchDataset(Dataset):
         of like lengths, so that little of them is padding.
         """
         spec, first = self.spec, update * self.spec.batch
-        places = list(range(self.rank, spec.batch, self.world))
-        examples = {place: self.corpus[first + place] for place in places}
-        places.sort(key=lambda place: len(examples[place].ids))
-        size = len(places) // spec.accumulation
-        passes = [places[at : at + size] for at in range(0, len(places), size)]
-        return [self.poser([examples[place] for place in some], update, some) for some in passes]
+        slots = list(range(self.rank, spec.batch, self.world))
+        examples = {slot: self.corpus[first + slot] for slot in slots}
+        slots.sort(key=lambda slot: len(examples[slot].ids))
+        size = len(slots) // spec.accumulation
+        passes = [slots[start : start + size] for start in range(0, len(slots), size)]
+        return [self.poser([examples[slot] for slot in some], update, some) for some in passes]
 
 
 def build_loader(

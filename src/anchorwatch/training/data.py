@@ -60,30 +60,34 @@ class Texts:
     @property
     def digest(self) -> str:
         """SHA-256 of what was read."""
-        said = [self.pieces, [(pair.prompt, pair.answer) for pair in self.pairs]]
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+        content = [self.pieces, [(pair.prompt, pair.answer) for pair in self.pairs]]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def take_split(self, split: str) -> Texts:
         """The pieces or pairs of a split; the number of a piece decides.
 
         What is held out loses all that stands in training too: texts repeat one another.
         """
-        found = self._take_split(held_out=split == "held-out")
+        texts = self._take_split(held_out=split == "held-out")
         if split == "held-out":
-            found = found._remove_seen(self._take_split(held_out=False))
-        if not found.pieces and not found.pairs:
+            texts = texts._remove_seen(self._take_split(held_out=False))
+        if not texts.pieces and not texts.pairs:
             count = len(self.pieces) + len(self.pairs)
             raise SpecError(
                 f"{self.source} is too short ({count} pieces), or repeats itself too much, "
                 f"to have a {split} split: give it more texts that differ"
             )
-        return found
+        return texts
 
     def _take_split(self, *, held_out: bool) -> Texts:
         return Texts(
             self.source,
-            tuple(piece for at, piece in enumerate(self.pieces) if is_held_out(at) == held_out),
-            tuple(pair for at, pair in enumerate(self.pairs) if is_held_out(at) == held_out),
+            tuple(
+                piece for number, piece in enumerate(self.pieces) if is_held_out(number) == held_out
+            ),
+            tuple(
+                pair for number, pair in enumerate(self.pairs) if is_held_out(number) == held_out
+            ),
         )
 
     def _remove_seen(self, seen: Texts) -> Texts:
@@ -152,20 +156,20 @@ def _read_jsonl(path: Path, content: Iterable[bytes]) -> Texts:
     for number, line in enumerate(content, start=1):
         if not line.strip():
             continue
-        found = _read_line(line, number)
-        if isinstance(found, Pair):
-            pairs.append(found)
-        elif isinstance(found, list):
-            texts += found
+        parsed = _read_line(line, number)
+        if isinstance(parsed, Pair):
+            pairs.append(parsed)
+        elif isinstance(parsed, list):
+            texts += parsed
         else:
-            bad[number] = str(found)
+            bad[number] = str(parsed)
     if bad:
         some = "; ".join(f"line {number}: {why}" for number, why in list(bad.items())[:5])
         more = f"; and {len(bad) - 5} more lines" if len(bad) > 5 else ""
         raise SpecError(f"{path}, {some}{more}. Each line is {_FORMS}")
     if texts and pairs:
-        said = f"{path} has texts and, first in line {pairs[0].line}, prompts with answers"
-        raise SpecError(f"{said}: put them into two files")
+        problem = f"{path} has texts and, first in line {pairs[0].line}, prompts with answers"
+        raise SpecError(f"{problem}: put them into two files")
     if not texts and not pairs:
         raise SpecError(f"{path} is empty: give it lines of {_FORMS}")
     return Texts(str(path), tuple(texts), tuple(pairs))
@@ -174,24 +178,24 @@ def _read_jsonl(path: Path, content: Iterable[bytes]) -> Texts:
 def _read_line(line: bytes, number: int) -> list[str] | Pair | str:
     """The pieces of a text, a pair, or what is wrong with the line."""
     try:
-        said = json.loads(line.decode("utf-8"))
+        record = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError:
         return "not UTF-8"
     except (ValueError, RecursionError):
         return "not JSON"
-    if not isinstance(said, dict):
-        return f"a {type(said).__name__}, not an object"
-    fields = ["text"] if "text" in said else ["prompt", "answer"]
+    if not isinstance(record, dict):
+        return f"a {type(record).__name__}, not an object"
+    fields = ["text"] if "text" in record else ["prompt", "answer"]
     for name in fields:
-        if name not in said:
+        if name not in record:
             return f"no {name!r}"
-        if not isinstance(said[name], str) or not said[name].strip():
+        if not isinstance(record[name], str) or not record[name].strip():
             return f"{name!r} is no text"
-        if not _is_unicode(said[name]):
+        if not _is_unicode(record[name]):
             return f"{name!r} has a lone surrogate"
     if fields == ["text"]:
-        return _cut_pieces(said["text"])
-    return Pair(number, said["prompt"], said["answer"])
+        return _cut_pieces(record["text"])
+    return Pair(number, record["prompt"], record["answer"])
 
 
 def _is_unicode(text: str) -> bool:
@@ -286,7 +290,7 @@ class Source:
 
     kind: ClassVar[str] = ""
 
-    def open(self, place: RowSettings) -> MakeRow:
+    def open(self, settings: RowSettings) -> MakeRow:
         """Rows at a place; what cannot be written there is refused now."""
         raise NotImplementedError
 
@@ -358,26 +362,26 @@ class Questions(Source):
             relations=self.relations,
         )
 
-    def open(self, place: RowSettings) -> MakeRow:
-        if self.chat and place.vocabulary.roles is None:
+    def open(self, settings: RowSettings) -> MakeRow:
+        if self.chat and settings.vocabulary.roles is None:
             raise SpecError("the tokenizer has no <|user|> and <|answer|> tokens: say chat = 0")
-        return partial(self._make_row, place, self.world(place.split, place.seed))
+        return partial(self._make_row, settings, self.world(settings.split, settings.seed))
 
-    def _make_row(self, place: RowSettings, world: World, index: int) -> Example:
-        draw = place.draw(self.kind, index)
+    def _make_row(self, settings: RowSettings, world: World, index: int) -> Example:
+        draw = settings.draw(self.kind, index)
         chat, wish = draw.chance(self.chat), draw.word()
         shortest = []
         for attempt in range(_TRIES):
             item = world[index + attempt * _ANOTHER]
-            answer = place.vocabulary.ids(" " + item.answers[0])
-            prompt = _fit_prompt(item, place, chat, len(answer) + 1, draw)
-            free = place.length - len(prompt) - len(answer)
+            answer = settings.vocabulary.ids(" " + item.answers[0])
+            prompt = _fit_prompt(item, settings, chat, len(answer) + 1, draw)
+            free = settings.length - len(prompt) - len(answer)
             if free >= 1:
                 ends = max(1, min(free, self.room - len(answer)))
-                return place.answer_row(prompt, answer, 1 + (wish * ends >> 64), self.kind)
-            shortest.append(place.length - free + 1)
+                return settings.answer_row(prompt, answer, 1 + (wish * ends >> 64), self.kind)
+            shortest.append(settings.length - free + 1)
         raise SpecError(
-            f"questions of {self.hops} hops do not fit into length {place.length}: "
+            f"questions of {self.hops} hops do not fit into length {settings.length}: "
             f"the shortest of {_TRIES} takes {min(shortest)}; raise length, or lower extra"
         )
 
@@ -395,20 +399,20 @@ class WorldSource(Source):
     def __post_init__(self) -> None:
         self._world("train", 0)
 
-    def open(self, place: RowSettings) -> MakeRow:
-        return partial(self._make_row, place, self._world(place.split, place.seed))
+    def open(self, settings: RowSettings) -> MakeRow:
+        return partial(self._make_row, settings, self._world(settings.split, settings.seed))
 
     def _world(self, split: str, seed: int) -> World:
         raise NotImplementedError
 
-    def _make_row(self, place: RowSettings, world: World, index: int) -> Example:
+    def _make_row(self, settings: RowSettings, world: World, index: int) -> Example:
         """Tellings of one item after another, cut to the length."""
         ids: list[int] = []
         more = index
-        while len(ids) < place.length:
-            ids += place.vocabulary.ids("".join(self._tell(world, more)))
+        while len(ids) < settings.length:
+            ids += settings.vocabulary.ids("".join(self._tell(world, more)))
             more += _ANOTHER
-        return place.text_row(ids, self.kind)
+        return settings.text_row(ids, self.kind)
 
     def _tell(self, world: World, index: int) -> Iterator[str]:
         """What a row or a tokenizer reads of an item."""
@@ -453,27 +457,29 @@ class Quiz(WorldSource):
     def _world(self, split: str, seed: int) -> World:
         return World(split, 1, seed, extra=self.extra, reverse=self.reverse, filler=self.filler)
 
-    def _make_row(self, place: RowSettings, world: World, index: int) -> Example:
-        vocabulary = place.vocabulary
+    def _make_row(self, settings: RowSettings, world: World, index: int) -> Example:
+        vocabulary = settings.vocabulary
         for attempt in range(_TRIES):
-            told, asked = world.quiz(index + attempt * _ANOTHER)
-            ids = vocabulary.start + vocabulary.ids(f"Passage: {told}")
+            passage, questions = world.quiz(index + attempt * _ANOTHER)
+            ids = vocabulary.start + vocabulary.ids(f"Passage: {passage}")
             scored = [False] * len(ids)
-            for question, answer in asked:
+            for question, answer in questions:
                 prompt = vocabulary.ids(f"\nQuestion: {question}\nAnswer:")
                 given = [*vocabulary.ids(f" {answer}"), vocabulary.end]
-                if len(ids) + len(prompt) + len(given) > place.length:
+                if len(ids) + len(prompt) + len(given) > settings.length:
                     break  # the questions that fit
                 ids += prompt + given
                 scored += [False] * len(prompt) + [True] * len(given)
             if any(scored):
                 return Example(np.array(ids, dtype=np.int32), np.array(scored), self.kind)
-        raise SpecError(f"no passage with a question fits into length {place.length}: raise length")
+        raise SpecError(
+            f"no passage with a question fits into length {settings.length}: raise length"
+        )
 
     def _tell(self, world: World, index: int) -> Iterator[str]:
-        told, asked = world.quiz(index)
-        yield f"Passage: {told}"
-        yield from (f"\nQuestion: {question}\nAnswer: {answer}" for question, answer in asked)
+        passage, questions = world.quiz(index)
+        yield f"Passage: {passage}"
+        yield from (f"\nQuestion: {question}\nAnswer: {answer}" for question, answer in questions)
 
 
 @register_source
@@ -517,13 +523,13 @@ class Backcopy(Source):
     def _chain(self) -> Chain:
         return Chain(self.triggers, self.back, self.successors)
 
-    def open(self, place: RowSettings) -> MakeRow:
-        return partial(self._make_row, place, self._chain())
+    def open(self, settings: RowSettings) -> MakeRow:
+        return partial(self._make_row, settings, self._chain())
 
-    def _make_row(self, place: RowSettings, chain: Chain, index: int) -> Example:
-        number = index + SPLITS.index(place.split) * _ANOTHER
-        words = chain.words(place.seed, number, place.length)  # a word is a token or more
-        return place.text_row(place.vocabulary.ids(" " + " ".join(words)), self.kind)
+    def _make_row(self, settings: RowSettings, chain: Chain, index: int) -> Example:
+        number = index + SPLITS.index(settings.split) * _ANOTHER
+        words = chain.words(settings.seed, number, settings.length)  # a word is a token or more
+        return settings.text_row(settings.vocabulary.ids(" " + " ".join(words)), self.kind)
 
     def sample_texts(self, seed: int, count: int) -> Iterator[str]:
         chain = self._chain()
@@ -548,25 +554,25 @@ class TextSource(Source):
         yield from some.pieces
         yield from (text for pair in some.pairs for text in (pair.prompt, " " + pair.answer))
 
-    def open(self, place: RowSettings) -> MakeRow:
-        some, vocabulary = self.texts.take_split(place.split), place.vocabulary
+    def open(self, settings: RowSettings) -> MakeRow:
+        some, vocabulary = self.texts.take_split(settings.split), settings.vocabulary
         if some.pairs:
             return partial(
-                self._pair, place, [_encode_pair(p, place, some.source) for p in some.pairs]
+                self._pair, settings, [_encode_pair(p, settings, some.source) for p in some.pairs]
             )
         ids = (i for piece in some.pieces for i in (*vocabulary.ids(piece), vocabulary.end))
-        return partial(self._window, place, np.fromiter(ids, dtype=np.int32))
+        return partial(self._window, settings, np.fromiter(ids, dtype=np.int32))
 
     def _pair(
-        self, place: RowSettings, pairs: list[tuple[list[int], list[int]]], index: int
+        self, settings: RowSettings, pairs: list[tuple[list[int], list[int]]], index: int
     ) -> Example:
-        prompt, answer = place.draw(self.kind, index).pick(pairs)
-        return place.answer_row(prompt, answer, 1, self.kind)
+        prompt, answer = settings.draw(self.kind, index).pick(pairs)
+        return settings.answer_row(prompt, answer, 1, self.kind)
 
-    def _window(self, place: RowSettings, stream: np.ndarray, index: int) -> Example:
-        size = place.length - len(place.vocabulary.start)
-        begin = place.draw(self.kind, index).below(max(1, len(stream) - size + 1))
-        return place.text_row(stream[begin : begin + size].tolist(), self.kind)
+    def _window(self, settings: RowSettings, stream: np.ndarray, index: int) -> Example:
+        size = settings.length - len(settings.vocabulary.start)
+        begin = settings.draw(self.kind, index).below(max(1, len(stream) - size + 1))
+        return settings.text_row(stream[begin : begin + size].tolist(), self.kind)
 
 
 @register_source
@@ -598,16 +604,18 @@ class File(TextSource):
         return read_texts(self.path)
 
 
-def _fit_prompt(item: Item, place: RowSettings, chat: bool, after: int, draw: Draw) -> list[int]:
+def _fit_prompt(item: Item, settings: RowSettings, chat: bool, after: int, draw: Draw) -> list[int]:
     """Ids of the prompt with some distractors, few enough for `after` more tokens to fit."""
-    golds = [at for at, passage in enumerate(item.passages) if passage.gold]
-    others = draw.shuffled([at for at, passage in enumerate(item.passages) if not passage.gold])
+    golds = [index for index, passage in enumerate(item.passages) if passage.gold]
+    others = draw.shuffled(
+        [index for index, passage in enumerate(item.passages) if not passage.gold]
+    )
     kept = draw.below(len(others) + 1)
     while True:
         prompt = _encode_prompt(
-            item.arranged(sorted(golds + others[:kept])), place.vocabulary, chat
+            item.arranged(sorted(golds + others[:kept])), settings.vocabulary, chat
         )
-        if not kept or len(prompt) + after <= place.length:
+        if not kept or len(prompt) + after <= settings.length:
             return prompt
         kept -= 1
 
@@ -617,19 +625,19 @@ def _encode_prompt(item: Item, vocabulary: Vocabulary, chat: bool) -> list[int]:
     if not chat or vocabulary.roles is None:
         return vocabulary.start + vocabulary.ids(item.prompt())
     user, answer = vocabulary.roles
-    told = vocabulary.ids(item.message())
-    return [*vocabulary.start, user, *told, vocabulary.end, answer]
+    message = vocabulary.ids(item.message())
+    return [*vocabulary.start, user, *message, vocabulary.end, answer]
 
 
-def _encode_pair(pair: Pair, place: RowSettings, source: str) -> tuple[list[int], list[int]]:
+def _encode_pair(pair: Pair, settings: RowSettings, source: str) -> tuple[list[int], list[int]]:
     """Ids of a prompt and of its answer, a space between them."""
-    vocabulary = place.vocabulary
+    vocabulary = settings.vocabulary
     apart = pair.prompt[-1].isspace() or pair.answer[0].isspace()
     prompt = vocabulary.start + vocabulary.ids(pair.prompt)
     answer = vocabulary.ids(pair.answer if apart else f" {pair.answer}")
-    if (needs := len(prompt) + len(answer) + 1) > place.length:
+    if (needs := len(prompt) + len(answer) + 1) > settings.length:
         raise SpecError(
             f"{source}, line {pair.line}: prompt and answer take {needs} tokens "
-            f"and length is {place.length}: shorten them, or raise length"
+            f"and length is {settings.length}: shorten them, or raise length"
         )
     return prompt, answer

@@ -45,7 +45,7 @@ class Bound:
     """[draw, sequence]; NaN where nothing is masked."""
     plain: np.ndarray
     """[draw, sequence] cost of the masked tokens, not weighed."""
-    asked: np.ndarray
+    masked: np.ndarray
     """[draw, sequence] how many those are."""
     vocab_size: int
 
@@ -72,13 +72,13 @@ class Bound:
         rows = []
         for low, high in pairwise(edges):
             inside = (self.t >= low) & (self.t < high)
-            tokens, asked = scored[inside].sum(), self.asked[inside].sum()
+            tokens, masked = scored[inside].sum(), self.masked[inside].sum()
             rows.append(
                 {
                     "t_low": low,
                     "t_high": high,
                     "value": self.nats[inside].sum() / tokens if tokens else np.nan,
-                    "masked": self.plain[inside].sum() / asked if asked else np.nan,
+                    "masked": self.plain[inside].sum() / masked if masked else np.nan,
                     "null": self.null,
                     "n": int(inside.sum()),
                 }
@@ -110,7 +110,7 @@ def bound(
     texts = [_cut_example(corpus[index], longest) for index in range(examples)]
     poser = _batch_builder(model, examples, longest, answer_only, seed)
     draws = draws if model.family.kind == "mdm" else 1
-    held = np.zeros((3, draws, examples))
+    sums_of = np.zeros((3, draws, examples))
     scored, t = np.zeros(examples), np.full((draws, examples), np.nan)
     for draw in range(draws):
         if model.family.kind == "mdm":
@@ -122,10 +122,10 @@ def bound(
             for which, what in enumerate((costs * rows.weights, costs, torch.ones_like(costs))):
                 sums = torch.zeros(len(places), dtype=torch.float64, device=model.device)
                 sums.index_add_(0, rows.owners, what.double())
-                held[which, draw, first : first + batch] = sums.cpu().numpy()
+                sums_of[which, draw, first : first + batch] = sums.cpu().numpy()
             scored[first : first + batch] = rows.scored.cpu().numpy()
     outputs = len(model.network.get_output_embeddings().weight)
-    return Bound(held[0], scored, t, held[1], held[2], outputs)
+    return Bound(sums_of[0], scored, t, sums_of[1], sums_of[2], outputs)
 
 
 def by_length(
@@ -144,8 +144,8 @@ def by_length(
             )
     rows = []
     for length in lengths:
-        held = bound(model, corpus, examples=examples, length=length, seed=seed)
-        rows.append({"length": length, "value": held.value, "null": held.null, "n": examples})
+        cost = bound(model, corpus, examples=examples, length=length, seed=seed)
+        rows.append({"length": length, "value": cost.value, "null": cost.null, "n": examples})
     return pd.DataFrame(rows)
 
 
@@ -158,23 +158,23 @@ def answers(
     """
     if book not in BOOKS:
         raise SpecError(f"book={book!r} is unknown: expected {' or '.join(BOOKS)}")
-    asked = [item if book == "open" else item.keeping() for item in items]
+    shown = [item if book == "open" else item.keeping() for item in items]
     traces = run_many(
         model,
-        [item.prompt() for item in asked],
+        [item.prompt() for item in shown],
         _greedy_decoding(model, length),
         probes=(),
         batch=batch,
     )
-    said = [_answer_text(model, trace) for trace in traces]
+    texts = [_answer_text(model, trace) for trace in traces]
     return pd.DataFrame(
         {
             "question": [item.question for item in items],
-            "said": said,
+            "said": texts,
             "right": [
-                exact_match(text, item.answers) for text, item in zip(said, items, strict=True)
+                exact_match(text, item.answers) for text, item in zip(texts, items, strict=True)
             ],
-            "null": [1 / (1 + len(item.rivals)) if item.passages else 0.0 for item in asked],
+            "null": [1 / (1 + len(item.rivals)) if item.passages else 0.0 for item in shown],
         }
     )
 
@@ -187,7 +187,7 @@ def _greedy_decoding(model: Model, length: int) -> Decoding:
 
 def _answer_text(model: Model, trace: Trace) -> str:
     """What was written before the first end token."""
-    written = [int(trace.canvas[-1][at]) for at in trace.answer]
+    written = [int(trace.canvas[-1][position]) for position in trace.answer]
     ends = (i for i, token in enumerate(written) if token in (*model.specials.end_ids, MISSING))
     return model.decode(written[: next(ends, len(written))])
 

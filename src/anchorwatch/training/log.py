@@ -26,12 +26,12 @@ CHECKPOINTS = "checkpoints"
 
 def list_checkpoints(out: Path) -> list[tuple[int, Path]]:
     """Updates and folder of every checkpoint, the newest last."""
-    found = (
+    checkpoints = (
         (int(match[1]), path)
         for path in (out / CHECKPOINTS).glob("update-*")
         if (match := re.fullmatch(r"update-(\d{8,12})", path.name))
     )
-    return sorted(found)
+    return sorted(checkpoints)
 
 
 @contextmanager
@@ -50,8 +50,12 @@ def explain_write_errors(what: str, path: Path, out: Path) -> Iterator[None]:
 
 
 def _describe_kept(out: Path) -> str:
-    found = list_checkpoints(out)
-    return f"the checkpoint of update {found[-1][0]} is kept" if found else "no checkpoint was made"
+    checkpoints = list_checkpoints(out)
+    return (
+        f"the checkpoint of update {checkpoints[-1][0]} is kept"
+        if checkpoints
+        else "no checkpoint was made"
+    )
 
 
 def _is_of_the_disk(error: Exception) -> bool:
@@ -157,13 +161,13 @@ class Log:
         for path, text in added:
             with (
                 explain_write_errors("the log", path, self._folder),
-                path.open("a", encoding="utf-8") as held,
+                path.open("a", encoding="utf-8") as handle,
             ):
-                held.write(text)
+                handle.write(text)
         if self._tracker is not None:
             for line in lines:
-                said = asdict(line)
-                self._tracker.log(said, step=said.pop("update"))
+                values = asdict(line)
+                self._tracker.log(values, step=values.pop("update"))
 
     def close(self) -> None:
         if self._tracker is not None:

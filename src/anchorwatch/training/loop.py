@@ -72,8 +72,8 @@ class Fitted:
 
     def as_dict(self) -> dict[str, Any]:
         """For machines, without the log."""
-        held = {name: value for name, value in vars(self).items() if name != "lines"}
-        return held | {"folder": str(self.folder), "model": str(self.model)}
+        fields = {name: value for name, value in vars(self).items() if name != "lines"}
+        return fields | {"folder": str(self.folder), "model": str(self.model)}
 
 
 def fit(
@@ -91,36 +91,36 @@ def fit(
         corpus: what to read instead of `spec.corpus`.
         tokenizer: the tokenizer of that corpus, for a network from scratch.
     """
-    asked = _read_spec(spec)
-    check_tracker(asked.log.tracker)
+    run_spec = _read_spec(spec)
+    check_tracker(run_spec.log.tracker)
     accelerator = Accelerator(  # the environment may not divide gradients: passes are our own
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1)
     )
-    passes = asked.accumulation * accelerator.num_processes
-    if asked.batch % passes:
-        fits = passes * (asked.batch // passes + 1)
+    passes = run_spec.accumulation * accelerator.num_processes
+    if run_spec.batch % passes:
+        fits = passes * (run_spec.batch // passes + 1)
         raise SpecError(
-            f"a batch of {asked.batch} rows cannot be shared by {accelerator.num_processes} "
-            f"processes in {asked.accumulation} passes: say batch = {fits}"
+            f"a batch of {run_spec.batch} rows cannot be shared by {accelerator.num_processes} "
+            f"processes in {run_spec.accumulation} passes: say batch = {fits}"
         )
-    _refuse_too_large(asked, accelerator)
-    begun, texts = _open_start(asked, corpus, tokenizer)
+    _refuse_too_large(run_spec, accelerator)
+    begun, texts = _open_start(run_spec, corpus, tokenizer)
     if begun.parts and accelerator.distributed_type == DistributedType.FSDP:
         # A sink token passes through the network before its shards are together.
         raise SpecError("FSDP cannot train parts: use DDP, or leave variant out")
-    _check_corpus(texts, asked, begun)
+    _check_corpus(texts, run_spec, begun)
     record = {
-        "spec": asked.deciding_fields(),
+        "spec": run_spec.deciding_fields(),
         "corpus": {"digest": texts.digest, **texts.describe()},
         "start": begun.describe(),
     }
-    folder = Path(out or asked.name).expanduser()
+    folder = Path(out or run_spec.name).expanduser()
     checkpoints.refuse_foreign(folder, record)
     accelerator.wait_for_everyone()  # none may look while the first one makes the folder
     main = accelerator.is_main_process
     with checkpoints.claim_folder(folder, record) if main else nullcontext():
         accelerator.wait_for_everyone()
-        return Trainer(asked, folder, begun, texts, accelerator).run()
+        return Trainer(run_spec, folder, begun, texts, accelerator).run()
 
 
 def _refuse_too_large(spec: Spec, accelerator: Accelerator) -> None:
@@ -128,15 +128,15 @@ def _refuse_too_large(spec: Spec, accelerator: Accelerator) -> None:
     passes = spec.updates * spec.accumulation
     limits.refuse_passes(passes, f"say updates = {limits.at_most(spec.updates, passes=passes)}")
     here = accelerator.device.type != "cuda"
-    layers, width, held = 1, 1, 0
+    layers, width, bytes_held = 1, 1, 0
     if spec.model.source is None:
         layers, width, _ = spec.model.numbers
         # First weights are made in memory; gradients and two moments stay where they are trained.
         copies = 4 if here else 1
-        held = layers * (spec.model.layer_parameters * 4 * copies + _LAYER_BYTES)
-        fewer = limits.at_most(layers, held=held)
+        bytes_held = layers * (spec.model.layer_parameters * 4 * copies + _LAYER_BYTES)
+        fewer = limits.at_most(layers, held=bytes_held)
         way = f"say model.layers = {fewer} at most, or less model.width"
-        limits.refuse_bytes(held, "the network", way)
+        limits.refuse_bytes(bytes_held, "the network", way)
     rows = spec.batch // (spec.accumulation * accelerator.num_processes)
     kept = rows * spec.length * max(2 * width * layers if here else 0, 8)
     fewer = limits.at_most(rows, held=kept) * spec.accumulation * accelerator.num_processes
@@ -157,22 +157,22 @@ class Trainer:
     ) -> None:
         self.spec, self.out, self.begun, self.accelerator = spec, out, begun, accelerator
         self.main = accelerator.is_main_process
-        self.whose, held = checkpoints.read_run_digest(out), checkpoints.read_newest(out)
-        if held is not None:
-            check_rates(held.lines, spec)
-            restore_tensors(begun, held.tensors, adapted=held.adapted)
-        self.begun_at = self.update = 0 if held is None else held.update
+        self.whose, state = checkpoints.read_run_digest(out), checkpoints.read_newest(out)
+        if state is not None:
+            check_rates(state.lines, spec)
+            restore_tensors(begun, state.tensors, adapted=state.adapted)
+        self.begun_at = self.update = 0 if state is None else state.update
         # Asked before `prepare`, where processes meet: the first one may soon publish the model.
         self.finished = self.update == spec.updates and (out / checkpoints.MODEL).exists()
-        self.lines = [] if held is None else list(held.lines)
+        self.lines = [] if state is None else list(state.lines)
         self.tokens = self.lines[-1].tokens if self.lines else 0
         scorer = Scorer(begun.network, bf16=spec.precision == "bf16")
         if spec.compile:
             begun.network.base_model.compile(dynamic=True)
         optimizer = build_adamw(scorer, begun.parts, spec.optimizer, accelerator.device)
         self.scorer, self.optimizer = accelerator.prepare(scorer, optimizer)
-        if held is not None:
-            self._restore_moments(held.optimizer)
+        if state is not None:
+            self._restore_moments(state.optimizer)
         self.poser = build_batch_builder(spec, begun)
         self.loader = build_loader(spec, corpus, self.poser, accelerator, self.update)
         self.saved_at, self.saved_when = self.update, time.monotonic()
@@ -296,11 +296,11 @@ class Trainer:
         if self.spec.lora is None or source is None:
             write = partial(checkpoints.write_model, begun=self.begun, tensors=tensors)
         else:
-            held = self._select_trained(tensors)
+            trained = self._select_trained(tensors)
             write = partial(
                 checkpoints.write_delta,
                 begun=self.begun,
-                tensors=held,
+                tensors=trained,
                 source=source,
                 dtype=torch.float16,
             )
@@ -314,20 +314,20 @@ class Trainer:
 
     def _gather_tensors(self) -> dict[str, torch.Tensor]:
         """The network's tensors by its own names, on the CPU, tied copies left out."""
-        held = self.accelerator.get_state_dict(self.scorer)
+        state = self.accelerator.get_state_dict(self.scorer)
         tied = set(self.begun.network.all_tied_weights_keys)
-        named = {name.removeprefix("network."): value for name, value in held.items()}
+        named = {name.removeprefix("network."): value for name, value in state.items()}
         return {
             name: value.detach().cpu().contiguous()
             for name, value in named.items()
             if name not in tied
         }
 
-    def _restore_moments(self, held: dict[str, Any]) -> None:
+    def _restore_moments(self, state: dict[str, Any]) -> None:
         raw = getattr(self.optimizer, "optimizer", self.optimizer)
-        for group in held["param_groups"]:
+        for group in state["param_groups"]:
             group["betas"] = tuple(group["betas"])  # JSON has lists
-        set_optimizer_state_dict(self.scorer, raw, optim_state_dict=held, options=_FULL)
+        set_optimizer_state_dict(self.scorer, raw, optim_state_dict=state, options=_FULL)
 
     def _open_log(self) -> Log | None:
         if not self.main:
@@ -399,10 +399,10 @@ def _open_start(
     spec: Spec, corpus: CorpusLike | None, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[StartingPoint, CorpusLike]:
     """Network and corpus, which have one tokenizer: the checkpoint's, or else the corpus's own."""
-    held = tokenizer if tokenizer is not None else getattr(corpus, "tokenizer", None)
+    given = tokenizer if tokenizer is not None else getattr(corpus, "tokenizer", None)
     if spec.model.source is not None:
         begun = build_start(spec)
-        if held is not None and tokenizer_digest(held) != tokenizer_digest(begun.tokenizer):
+        if given is not None and tokenizer_digest(given) != tokenizer_digest(begun.tokenizer):
             raise SpecError(
                 f"the corpus was made with another tokenizer than {spec.model.source}'s: "
                 "leave corpus and tokenizer out, and the checkpoint's own is used"
@@ -410,8 +410,8 @@ def _open_start(
         return begun, corpus or read_corpus(spec.corpus, spec.length, spec.seed, begun.tokenizer)
     if corpus is None:
         corpus = read_corpus(spec.corpus, spec.length, spec.seed)
-        held = corpus.tokenizer
-    return build_start(spec, held), corpus
+        given = corpus.tokenizer
+    return build_start(spec, given), corpus
 
 
 def _check_corpus(corpus: CorpusLike, spec: Spec, begun: StartingPoint) -> None:
@@ -421,12 +421,12 @@ def _check_corpus(corpus: CorpusLike, spec: Spec, begun: StartingPoint) -> None:
     """
     rows, index = spec.updates * spec.batch, 0
     try:
-        texts = [corpus[index := place] for place in range(spec.batch)]
+        texts = [corpus[index := row] for row in range(spec.batch)]
         corpus[index := rows - 1]
     except IndexError:
-        found = f"there is no row {index}, and the run reads {rows}" if index else "it is empty"
+        reason = f"there is no row {index}, and the run reads {rows}" if index else "it is empty"
         raise SpecError(
-            f"the corpus ends ({found}): give it at least one text, and begin again after the "
+            f"the corpus ends ({reason}): give it at least one text, and begin again after the "
             "last, corpus[i % count]"
         ) from None
     poser = build_batch_builder(spec, begun)

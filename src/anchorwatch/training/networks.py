@@ -54,8 +54,8 @@ class StartingPoint:
     @property
     def pad_id(self) -> int:
         """An id to fill rows with; it is never looked at."""
-        held = self.tokenizer.pad_token_id
-        return 0 if held is None else int(held)
+        pad = self.tokenizer.pad_token_id
+        return 0 if pad is None else int(pad)
 
     def describe(self) -> dict[str, Any]:
         """What a run's record says of its start: two runs that differ here are two runs."""
@@ -166,13 +166,13 @@ def _start_from_checkpoint(spec: Spec, source: str) -> StartingPoint:
 
 def _check_stays_causal(spec: Spec, source: str) -> None:
     """An autoregressive checkpoint that stays one has no use for noise and masks."""
-    said = sorted(spec.objective.model_fields_set & {"t", "eps", "masks"})
+    unused = sorted(spec.objective.model_fields_set & {"t", "eps", "masks"})
     if spec.model.mask_id is not None:
-        said.append("model.mask_id")
-    if said:
+        unused.append("model.mask_id")
+    if unused:
         raise SpecError(
             f"{source} is autoregressive, and {spec.objective.name} keeps that: its loss has no "
-            f"noise; leave {', '.join(said)} out, or use diffusion"
+            f"noise; leave {', '.join(unused)} out, or use diffusion"
         )
 
 
@@ -193,16 +193,20 @@ def _add_mask_token(begun: StartingPoint, mask_id: int | None) -> StartingPoint:
         tokenizer.mask_token = _spare_token(tokenizer, mask_id)
     elif tokenizer.mask_token_id is None:
         tokenizer.add_special_tokens({"mask_token": MASK_TOKEN})
-    found = int(tokenizer.mask_token_id)
-    if found >= rows:
-        _add_embedding_rows(begun.network, found + 1)
-    return replace(begun, mask_id=found, new_mask=True, rows=rows)
+    new_id = int(tokenizer.mask_token_id)
+    if new_id >= rows:
+        _add_embedding_rows(begun.network, new_id + 1)
+    return replace(begun, mask_id=new_id, new_mask=True, rows=rows)
 
 
 def _spare_token(tokenizer: PreTrainedTokenizerBase, mask_id: int) -> str:
     """The name of a token that no text makes: an added one that begins, ends and pads nothing."""
     used = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
-    spare = {at: name for name, at in tokenizer.get_added_vocab().items() if at not in used}
+    spare = {
+        token_id: name
+        for name, token_id in tokenizer.get_added_vocab().items()
+        if token_id not in used
+    }
     if mask_id not in spare:
         some = ", ".join(map(str, sorted(spare)[:8]))
         raise SpecError(
@@ -234,21 +238,21 @@ def _embeddings_of(network: Any) -> list[tuple[str, Any]]:
 
 def _attach_parts(begun: StartingPoint, spec: Spec) -> StartingPoint:
     """The parts of the spec beside those of the checkpoint, all of them trained in full."""
-    asked = _read_parts(spec)
+    added = _read_parts(spec)
     for part in begun.parts:
-        if type(part) in map(type, asked):
+        if type(part) in map(type, added):
             raise SpecError(
                 f"{spec.model.source} has a {type(part).__name__} already, which is trained on: "
                 "leave it out of variant"
             )
     network, mask_id = begun.network, begun.mask_id
-    if spec.compile and (asked or begun.parts):
+    if spec.compile and (added or begun.parts):
         # What is worn is looked up while layers compute: a compiled pass might not ask again.
         raise SpecError("compile is not proven with parts: leave compile or the parts out")
-    if any(getattr(part, "embedding", "") == "mask" for part in asked) and mask_id is None:
+    if any(getattr(part, "embedding", "") == "mask" for part in added) and mask_id is None:
         raise SpecError("next_token has no mask token: use embedding = 'mean' or 'start'")
-    attach(network, asked, bos_id=begun.tokenizer.bos_token_id, mask_id=mask_id)
-    parts = (*begun.parts, *asked)
+    attach(network, added, bos_id=begun.tokenizer.bos_token_id, mask_id=mask_id)
+    parts = (*begun.parts, *added)
     for name in tensor_names(network, parts):  # adapters freeze all that was there before them
         network.get_parameter(name).requires_grad_(True)
     return replace(begun, parts=parts)
@@ -256,7 +260,7 @@ def _attach_parts(begun: StartingPoint, spec: Spec) -> StartingPoint:
 
 def _read_parts(spec: Spec) -> tuple[Part, ...]:
     """The parts a spec names; their seed is the spec's unless they say one."""
-    found = []
+    parts = []
     known = [name for name, kind in edits.EDITS.items() if issubclass(kind, Part)]
     for table in spec.variant:
         if table["name"] not in edits.EDITS:
@@ -271,5 +275,5 @@ def _read_parts(spec: Spec) -> tuple[Part, ...]:
                 f"variant names the {part.lacks} of {table['name']} by a digest: "  # type: ignore[attr-defined]
                 "give its numbers, or a word"
             )
-        found.append(part)
-    return trainable(found)
+        parts.append(part)
+    return trainable(parts)

@@ -37,13 +37,15 @@ def draw_times(how: Times, seed: int, update: int, places: Sequence[int], batch:
     stratified: each of `batch` equal slices of [0, 1) holds one t, all moved by one offset.
     antithetic: places 2i and 2i + 1 have t and 1 - t. uniform: all independent.
     """
-    at = np.asarray(places, dtype=np.int64)
+    slots = np.asarray(places, dtype=np.int64)
     if how == "stratified":
-        return (open_stream(seed, "time", update).random() + at / batch) % 1.0
+        return (open_stream(seed, "time", update).random() + slots / batch) % 1.0
     if how == "antithetic":
-        drawn = np.array([open_stream(seed, "time", update, int(one) // 2).random() for one in at])
-        return np.where(at % 2, 1.0 - drawn, drawn) % 1.0
-    return np.array([open_stream(seed, "time", update, int(one)).random() for one in at])
+        drawn = np.array(
+            [open_stream(seed, "time", update, int(slot) // 2).random() for slot in slots]
+        )
+        return np.where(slots % 2, 1.0 - drawn, drawn) % 1.0
+    return np.array([open_stream(seed, "time", update, int(slot)).random() for slot in slots])
 
 
 def mask_probability(t: np.ndarray, eps: float) -> np.ndarray:
@@ -92,8 +94,8 @@ _WRITERS = ("o_proj.weight", "down_proj.weight")
 
 def draw_normal(seed: int, name: str, shape: tuple[int, ...]) -> torch.Tensor:
     """Standard normal numbers of one tensor, float32 on the CPU."""
-    said = f"{seed}:{name}:{'x'.join(map(str, shape))}".encode()
-    start = int.from_bytes(hashlib.sha256(said).digest()[:8], "big") >> 1
+    address = f"{seed}:{name}:{'x'.join(map(str, shape))}".encode()
+    start = int.from_bytes(hashlib.sha256(address).digest()[:8], "big") >> 1
     return torch.randn(shape, generator=torch.Generator().manual_seed(start))
 
 

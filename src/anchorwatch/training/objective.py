@@ -61,8 +61,10 @@ class NoisyBatch:
 
     def to(self, device: torch.device) -> NoisyBatch:
         """The same rows on a device."""
-        held = {name: getattr(self, name) for name in _TENSORS}
-        moved = {name: t.to(device, non_blocking=True) for name, t in held.items() if t is not None}
+        tensors = {name: getattr(self, name) for name in _TENSORS}
+        moved = {
+            name: t.to(device, non_blocking=True) for name, t in tensors.items() if t is not None
+        }
         return replace(self, **moved)
 
 
@@ -86,27 +88,29 @@ class BatchBuilder:
     seed: int
 
     def __call__(
-        self, examples: Sequence[ExampleLike], update: int, places: Sequence[int]
+        self, examples: Sequence[ExampleLike], update: int, slots: Sequence[int]
     ) -> NoisyBatch:
         """Rows of the examples at these places of an update's batch."""
         longest = noise.draw_length(self.seed, update, self.objective.random_lengths, self.length)
         posed = [
-            self._choose_scored(example, update, update * self.batch + place, longest)
-            for example, place in zip(examples, places, strict=True)
+            self._choose_scored(example, update, update * self.batch + slot, longest)
+            for example, slot in zip(examples, slots, strict=True)
         ]
         if self.kind == "arm":
             return self._build_batch(posed, [scored for _, scored in posed], np.ones(len(posed)))
-        t = noise.draw_times(self.objective.t, self.seed, update, places, self.batch)
+        t = noise.draw_times(self.objective.t, self.seed, update, slots, self.batch)
         p = noise.mask_probability(t, self.objective.eps)
-        at = [(self.seed, update, update * self.batch + place) for place in places]
+        addresses = [(self.seed, update, update * self.batch + slot) for slot in slots]
         if self.objective.masks == "counted":
             masked = [
-                noise.draw_counted_masks(*at[i], t[i], scored)
+                noise.draw_counted_masks(*addresses[i], t[i], scored)
                 for i, (_, scored) in enumerate(posed)
             ]
             p = np.array([m.sum() / s.sum() for m, (_, s) in zip(masked, posed, strict=True)])
         else:
-            masked = [s & noise.draw_masks(*at[i], p[i], len(s)) for i, (_, s) in enumerate(posed)]
+            masked = [
+                s & noise.draw_masks(*addresses[i], p[i], len(s)) for i, (_, s) in enumerate(posed)
+            ]
         return self._build_batch(posed, masked, 1.0 / p)
 
     def _choose_scored(
@@ -150,7 +154,7 @@ class BatchBuilder:
     def _build_batch(
         self,
         posed: Sequence[tuple[np.ndarray, np.ndarray]],
-        asked: Sequence[np.ndarray],
+        chosen: Sequence[np.ndarray],
         weights: np.ndarray,
     ) -> NoisyBatch:
         lengths = [len(ids) for ids, _ in posed]
@@ -159,7 +163,7 @@ class BatchBuilder:
         wanted = np.zeros(canvas.shape, dtype=bool)
         for row, (ids, _) in enumerate(posed):
             canvas[row, : len(ids)] = ids
-            wanted[row, : len(ids)] = asked[row]
+            wanted[row, : len(ids)] = chosen[row]
         owners, positions = np.nonzero(wanted)
         targets = canvas[owners, positions]
         if self.mask_id is not None and self.kind == "mdm":

@@ -40,8 +40,8 @@ def learning_rate(optimizer: Optimizer, update: int, updates: int) -> float:
 
 def num_warm_up(optimizer: Optimizer, updates: int) -> int:
     """Updates of the warm-up."""
-    said = optimizer.warm_up
-    return said if isinstance(said, int) else round(said * updates)
+    warm = optimizer.warm_up
+    return warm if isinstance(warm, int) else round(warm * updates)
 
 
 def first_falling_update(optimizer: Optimizer, updates: int) -> int:
@@ -50,7 +50,7 @@ def first_falling_update(optimizer: Optimizer, updates: int) -> int:
 
 
 def build_adamw(
-    scorer: Scorer, parts: Sequence[Part], asked: Optimizer, device: torch.device
+    scorer: Scorer, parts: Sequence[Part], optimizer: Optimizer, device: torch.device
 ) -> torch.optim.Optimizer:
     """AdamW; norms, biases and trained parts, gates too, do not decay unless all is to."""
     added = {f"network.{name}" for name in tensor_names(scorer.network, parts)}
@@ -59,14 +59,14 @@ def build_adamw(
     for name, parameter in scorer.named_parameters():
         if parameter.requires_grad:
             exempt = parameter.ndim < 2 or name in added
-            (stays if exempt and not asked.decay_all else decays).append(parameter)
+            (stays if exempt and not optimizer.decay_all else decays).append(parameter)
     groups: list[dict[str, Any]] = [{"params": decays}, {"params": stays, "weight_decay": 0.0}]
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],
-        lr=asked.lr,
-        betas=asked.betas,
-        eps=asked.eps,
-        weight_decay=asked.weight_decay,
+        lr=optimizer.lr,
+        betas=optimizer.betas,
+        eps=optimizer.eps,
+        weight_decay=optimizer.weight_decay,
         fused=device.type in ("cpu", "cuda"),
     )
 

@@ -58,24 +58,24 @@ def variant_differences(table: pd.DataFrame, quantities: Sequence[str] = SHOWN) 
     names = [name for name in quantities if name in table.columns]
     if not names:
         raise TraceError(f"the table has none of {', '.join(quantities)}: name its columns")
-    found = differences(table, names)
+    gaps = differences(table, names)
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
-    arms = list(found["arm"].unique())
+    arms = list(gaps["arm"].unique())
     drawn, axes = sheet(PAGE, 0.4 + rows * (0.75 + 0.16 * len(arms)), rows=rows, columns=columns)
-    for place, (ax, name) in enumerate(zip(axes, names, strict=False)):
-        mine = found[found["quantity"] == name].set_index("arm")
-        for at, arm in enumerate(arms):
+    for panel, (ax, name) in enumerate(zip(axes, names, strict=False)):
+        mine = gaps[gaps["quantity"] == name].set_index("arm")
+        for height, arm in enumerate(arms):
             row = mine.loc[arm]
-            ax.plot([row["low"], row["high"]], [at, at], color=PALETTE[0], linewidth=1.4)
+            ax.plot([row["low"], row["high"]], [height, height], color=PALETTE[0], linewidth=1.4)
         dots = per_seed(table, name)
         heights = [arms.index(arm) for arm in dots["arm"]]
         ax.plot(dots["difference"], heights, "o", color=PALETTE[1], markersize=2.2)
         ax.axvline(0.0, color=NULL, linewidth=0.6, linestyle="--")
-        ax.set_yticks(range(len(arms)), arms if place % columns == 0 else [""] * len(arms))
+        ax.set_yticks(range(len(arms)), arms if panel % columns == 0 else [""] * len(arms))
         ax.invert_yaxis()
         ax.set_title(TITLES.get(name, QUANTITIES.get(name, name)))
     for ax in axes[len(names) :]:
         ax.set_visible(False)
     settings = {"quantities": names, "seeds": sorted(int(seed) for seed in set(table["seed"]))}
-    return Figure(drawn, found, name="variant-differences", settings=settings, traces=[])
+    return Figure(drawn, gaps, name="variant-differences", settings=settings, traces=[])

@@ -81,15 +81,15 @@ class Shape(_Table):
 
     @model_validator(mode="after")
     def _check_shape(self) -> Self:
-        said = self.model_fields_set - {"source", "mask_id"}
-        if self.source is not None and said:
-            raise ValueError(f"`from` brings its own shape: leave {', '.join(sorted(said))} out")
+        given = self.model_fields_set - {"source", "mask_id"}
+        if self.source is not None and given:
+            raise ValueError(f"`from` brings its own shape: leave {', '.join(sorted(given))} out")
         if self.source is None and self.mask_id is not None:
             raise ValueError("mask_id is for `from`: from scratch, the tokenizer says it")
         if self.size is not None:
             if self.size not in SIZES:
                 raise ValueError(f"size {self.size!r} is unknown: expected {', '.join(SIZES)}")
-            if twice := said & {"layers", "width", "heads"}:
+            if twice := given & {"layers", "width", "heads"}:
                 raise ValueError(f"size says {', '.join(sorted(twice))} already: leave it out")
         elif self.source is None and None in (self.layers, self.width, self.heads):
             raise ValueError("say size = '6M', or layers, width and heads, or from = 'folder'")
@@ -237,8 +237,8 @@ class Spec(_Table):
 
     @field_validator("variant", mode="before")
     @classmethod
-    def _check_parts(cls, said: Any) -> Any:
-        parts = said if isinstance(said, list | tuple) else [said]
+    def _check_parts(cls, value: Any) -> Any:
+        parts = value if isinstance(value, list | tuple) else [value]
         parts = [{"name": part} if isinstance(part, str) else part for part in parts]
         for part in parts:
             if not isinstance(part, Mapping) or not isinstance(part.get("name"), str):
@@ -288,8 +288,8 @@ class Spec(_Table):
         shape = self.model
         sized = shape.size or (f"{shape.layers}x{shape.width}" if shape.layers else "adapted")
         parts = "+".join(part["name"] for part in self.variant) or "vanilla"
-        said = (self.objective.name, sized, parts, f"seed{self.seed}", self.digest[:8])
-        return "-".join(said).replace("_", "-")
+        words = (self.objective.name, sized, parts, f"seed{self.seed}", self.digest[:8])
+        return "-".join(words).replace("_", "-")
 
 
 _TABLES: dict[str, type[_Table]] = {
@@ -323,8 +323,8 @@ def from_dict(fields: Mapping[str, Any], where: str = "the spec") -> Spec:
     try:
         return Spec.model_validate(dict(fields))
     except ValidationError as error:
-        said = "; ".join(_describe_error(one, fields) for one in error.errors())
-        raise SpecError(f"{where}: {said}") from None
+        problems = "; ".join(_describe_error(problem, fields) for problem in error.errors())
+        raise SpecError(f"{where}: {problems}") from None
 
 
 def _parse_toml(text: str) -> dict[str, Any]:
@@ -355,16 +355,16 @@ def _apply_setting(fields: dict[str, Any], setting: str) -> None:
 
 def _describe_error(error: Any, fields: Mapping[str, Any]) -> str:
     """One of pydantic's findings as a sentence."""
-    place = [str(step) for step in error["loc"]]
-    at = ".".join(place)
+    path = [str(step) for step in error["loc"]]
+    field = ".".join(path)
     if error["type"] == "extra_forbidden":
-        table = _TABLES.get(place[0], Spec) if len(place) > 1 else Spec
-        known = (one.alias or name for name, one in table.model_fields.items())
-        return f"there is no field {at}: expected one of {', '.join(known)}"
+        table = _TABLES.get(path[0], Spec) if len(path) > 1 else Spec
+        known = (info.alias or name for name, info in table.model_fields.items())
+        return f"there is no field {field}: expected one of {', '.join(known)}"
     if error["type"] == "missing":
-        return f"{at} is missing: say {at} = ..."
-    said = error["msg"].removeprefix("Value error, ")
+        return f"{field} is missing: say {field} = ..."
+    message = error["msg"].removeprefix("Value error, ")
     given = error["input"]
     if isinstance(given, str | int | float | bool):
-        return f"{at} = {given!r}: {said[:1].lower()}{said[1:]}"
-    return f"{at}: {said}" if at else said
+        return f"{field} = {given!r}: {message[:1].lower()}{message[1:]}"
+    return f"{field}: {message}" if field else message

@@ -69,9 +69,9 @@ def read_arm(
 
 def _drop_noise(recipe: str | Path) -> tuple[str, ...]:
     """A setting that leaves the recipe's noise out of its objective."""
-    said = tomllib.loads(Path(recipe).read_text(encoding="utf-8")).get("objective", {})
-    kept = {name: held for name, held in said.items() if name not in NOISE}
-    fields = (f"{name} = {json.dumps(held)}" for name, held in kept.items())
+    objective = tomllib.loads(Path(recipe).read_text(encoding="utf-8")).get("objective", {})
+    kept = {name: value for name, value in objective.items() if name not in NOISE}
+    fields = (f"{name} = {json.dumps(value)}" for name, value in kept.items())
     return (f"objective={{{', '.join(fields)}}}",)
 
 
@@ -138,8 +138,8 @@ def variants(path: str | Path | None = None) -> pd.DataFrame:
     if not source.is_file():
         raise TraceError(f"there is no table {source}: make it with `make variants`")
     try:
-        with source.open(encoding="utf-8") as held:
-            table = pd.read_csv(held, dtype={"arm": str, "spec": str})
+        with source.open(encoding="utf-8") as handle:
+            table = pd.read_csv(handle, dtype={"arm": str, "spec": str})
     except ValueError as error:  # empty, no UTF-8, or no CSV
         raise TraceError(
             f"{source} cannot be read as CSV, {error}: make it with `make variants`"
@@ -147,9 +147,9 @@ def variants(path: str | Path | None = None) -> pd.DataFrame:
     if lost := [name for name in KEYS if name not in table.columns]:
         raise TraceError(f"{source} has no column {lost[0]}: it is no table of `make variants`")
     if (table["version"] != VERSION).any():
-        found = sorted(set(table["version"]))
+        versions = sorted(set(table["version"]))
         raise TraceError(
-            f"{source} has columns of version {found[0]} and this package reads {VERSION}: "
+            f"{source} has columns of version {versions[0]} and this package reads {VERSION}: "
             "make it again with `make variants`"
         )
     return table
@@ -179,18 +179,18 @@ def differences(
         first = len(rows)
         for arm in arms:
             a, b = wide[arm].to_numpy(), wide[base].to_numpy()
-            found = stats.paired_t(a, b, level=level)
+            gap = stats.paired_t(a, b, level=level)
             both = ~np.isnan(a - b)
             rows.append(
                 {
                     "quantity": name,
                     "arm": arm,
                     "base": float(b[both].mean()) if both.any() else np.nan,
-                    "value": float(found.value),
-                    "low": float(found.low),
-                    "high": float(found.high),
-                    "n": int(found.n),
-                    "p": float(found.p),
+                    "value": float(gap.value),
+                    "low": float(gap.low),
+                    "high": float(gap.high),
+                    "n": int(gap.n),
+                    "p": float(gap.p),
                 }
             )
         corrected = stats.holm([row["p"] for row in rows[first:]])

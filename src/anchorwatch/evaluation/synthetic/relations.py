@@ -40,8 +40,8 @@ def _lines(text: str) -> tuple[str, ...]:
 
 def _relation(head: str, statements: str, questions: str, reverse: str, phrases: str) -> Relation:
     name, subject, _, object_, label = head.split(maxsplit=4)
-    said = _lines(statements), _lines(questions), _lines(reverse), _lines(phrases)
-    return Relation(name, subject, object_, label, *said)
+    wordings = _lines(statements), _lines(questions), _lines(reverse), _lines(phrases)
+    return Relation(name, subject, object_, label, *wordings)
 
 
 RELATIONS: dict[str, Relation] = {
@@ -376,21 +376,23 @@ def write_passage(facts: Sequence[Fact], draw: Draw, filler: float) -> str:
     if draw.chance(_CARDS):
         return _write_card(facts)
     pronoun = _choose_pronoun(facts[0])
-    said: list[str] = []
+    sentences: list[str] = []
     for fact in facts:
         relation = fact.relation
         wording = draw.pick(relation.statements)
-        later = bool(said) and wording.startswith("{s}") and draw.chance(_PRONOUNS)
+        later = bool(sentences) and wording.startswith("{s}") and draw.chance(_PRONOUNS)
         subject = pronoun if later else name_in_sentence(relation.subject, fact.subject)
-        said.append(fill_wording(wording, subject, name_in_sentence(relation.object, fact.object)))
+        sentences.append(
+            fill_wording(wording, subject, name_in_sentence(relation.object, fact.object))
+        )
     if draw.chance(filler):
-        said.insert(1 + draw.below(len(said)), draw.pick(FILLERS))
-    return " ".join(said)
+        sentences.insert(1 + draw.below(len(sentences)), draw.pick(FILLERS))
+    return " ".join(sentences)
 
 
 def _write_card(facts: Sequence[Fact]) -> str:
-    said = [f"{fact.relation.label}: {fact.object}" for fact in facts]
-    return f"{facts[0].subject}. " + "; ".join(said) + "."
+    entries = [f"{fact.relation.label}: {fact.object}" for fact in facts]
+    return f"{facts[0].subject}. " + "; ".join(entries) + "."
 
 
 def _choose_pronoun(fact: Fact) -> str:

@@ -70,20 +70,20 @@ class Item:
         `gold` (of two: `gold 1` and `gold 2`, by hop), `distractor 1` and so on as they stand,
         `question`.
         """
-        found, at, others = {}, 0, 0
+        spans, begin, others = {}, 0, 0
         golds = sum(passage.gold for passage in self.passages)
         for passage in self.passages:
-            at += len("Passage: ")
+            begin += len("Passage: ")
             if passage.gold:
                 name = "gold" if golds == 1 else f"gold {passage.hop}"
             else:
                 others += 1
                 name = f"distractor {others}"
-            found[name] = at, at + len(passage.text)
-            at += len(passage.text) + 1
-        at += len("Question: ")
-        found["question"] = at, at + len(self.question)
-        return found
+            spans[name] = begin, begin + len(passage.text)
+            begin += len(passage.text) + 1
+        begin += len("Question: ")
+        spans["question"] = begin, begin + len(self.question)
+        return spans
 
     def arranged(self, order: Iterable[int]) -> Item:
         """The item with these of its passages, in this order."""
@@ -93,7 +93,7 @@ class Item:
                 f"order={places} does not arrange {len(self.passages)} passages: "
                 f"name places from 0 to {len(self.passages) - 1}, each at most once"
             )
-        return dataclasses.replace(self, passages=tuple(self.passages[place] for place in places))
+        return dataclasses.replace(self, passages=tuple(self.passages[index] for index in places))
 
     def keeping(self, *kinds: str) -> Item:
         """The item with its passages of these kinds; without kinds, the closed book."""
@@ -101,7 +101,7 @@ class Item:
             if kind not in PASSAGE_KINDS:
                 known = ", ".join(PASSAGE_KINDS)
                 raise SpecError(f"no passage is of the kind {kind!r}: expected {known}")
-        places = (at for at, passage in enumerate(self.passages) if passage.kind in kinds)
+        places = (index for index, passage in enumerate(self.passages) if passage.kind in kinds)
         return self.arranged(places)
 
     @property
@@ -114,17 +114,17 @@ class Item:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> Item:
+    def from_dict(cls, fields: Mapping[str, Any]) -> Item:
         """What `as_dict` gave, also after JSON has made its tuples lists."""
         passages = tuple(
             Passage(**{**passage, "rivals": tuple(passage["rivals"])})
-            for passage in said["passages"]
+            for passage in fields["passages"]
         )
         metadata = {
             name: tuple(value) if isinstance(value, list) else value
-            for name, value in said["metadata"].items()
+            for name, value in fields["metadata"].items()
         }
-        return cls(said["question"], tuple(said["answers"]), passages, metadata)
+        return cls(fields["question"], tuple(fields["answers"]), passages, metadata)
 
 
 _SUBJECTS = ("person", "town", "land", "book", "ship")
@@ -166,7 +166,7 @@ class Question:
     answer: str
     kind: str
     """Of the answer."""
-    asked: str
+    given: str
     """The name in the question."""
     entities: tuple[str, ...]
     """Subject, and the objects in the order of the hops."""
@@ -229,18 +229,22 @@ class World:
             raise SpecError(f"items are counted from 0: there is no item {index!r}")
         core = self._draw_question(self._draw(index, "core"))
         counter: list[str] = []
-        told: list[tuple[int, Passage]] = []  # with a number each, which orders them
+        passages: list[tuple[int, Passage]] = []  # with a number each, which orders them
         for hop, facts in enumerate(core.golds, start=1):
             draw = self._draw(index, "gold", hop)
-            told.append((draw.word(), _write_passage(facts, core, draw, self.filler, "gold", hop)))
+            passages.append(
+                (draw.word(), _write_passage(facts, core, draw, self.filler, "gold", hop))
+            )
         for kind, count in vars(self.distractors).items():
             for which in range(count):
                 draw = self._draw(index, kind, which)
-                place, facts = draw.word(), self._draw_distractor(kind, which, core, draw)
-                told.append((place, _write_passage(facts, core, draw, self.filler, kind)))
+                order, facts = draw.word(), self._draw_distractor(kind, which, core, draw)
+                passages.append((order, _write_passage(facts, core, draw, self.filler, kind)))
                 if kind == "counterfactual":
                     counter.append(facts[0].subject if core.reverse else facts[0].object)
-        shown = tuple(one for _, one in sorted(told, key=lambda numbered: numbered[0]))
+        shown = tuple(
+            passage_ for _, passage_ in sorted(passages, key=lambda numbered: numbered[0])
+        )
         metadata = {
             "relations": tuple(relation.name for relation in core.chain),
             "hops": self.hops,
@@ -264,13 +268,13 @@ class World:
         """The first gold passage of an item, and a question with its answer for each fact in it."""
         draw = self._draw(index, "quiz")
         facts = self._draw_question(self._draw(index, "core")).golds[0]
-        told = write_passage(facts, draw, self.filler)
-        asked = []
+        text = write_passage(facts, draw, self.filler)
+        questions = []
         for fact in draw.shuffled(facts):
             reverse = draw.chance(self.reverse)
             name, answer = (fact.object, fact.subject) if reverse else (fact.subject, fact.object)
-            asked.append((draw.pick(_list_wordings((fact.relation,), name, reverse)), answer))
-        return told, tuple(asked)
+            questions.append((draw.pick(_list_wordings((fact.relation,), name, reverse)), answer))
+        return text, tuple(questions)
 
     def closed_book_chance(self) -> float:
         """The best guess without the passages, by one who knows every name of the split."""
@@ -301,14 +305,14 @@ class World:
                 value = _draw_fresh_name(chain[1].object, self.split, draw, taken)
                 facts.append(Fact(entities[0], chain[1], value))
             golds.append(tuple(facts + self._draw_extras(facts, draw, taken)))
-        answer, asked = (entities[0], entities[-1]) if reverse else (entities[-1], entities[0])
-        wordings = _list_wordings(chain, asked, reverse)
+        answer, given = (entities[0], entities[-1]) if reverse else (entities[-1], entities[0])
+        wordings = _list_wordings(chain, given, reverse)
         return Question(
             question=draw.pick(wordings),
             wordings=wordings,
             answer=answer,
             kind=chain[0].subject if reverse else chain[-1].object,
-            asked=asked,
+            given=given,
             entities=tuple(entities),
             chain=chain,
             reverse=reverse,
@@ -317,9 +321,9 @@ class World:
 
     def _draw_extras(self, facts: Sequence[Fact], draw: Draw, taken: set[str]) -> list[Fact]:
         """Other facts of the same subject."""
-        said = {fact.relation for fact in facts}
+        used = {fact.relation for fact in facts}
         subject = facts[0].subject
-        others = [r for r in relations.of_kind(facts[0].relation.subject) if r not in said]
+        others = [r for r in relations.of_kind(facts[0].relation.subject) if r not in used]
         chosen = draw.shuffled(others)[: draw.below(self.extra + 1)]
         return [
             Fact(subject, r, _draw_fresh_name(r.object, self.split, draw, taken)) for r in chosen
@@ -343,7 +347,7 @@ class World:
             like = core.golds[core.chain.index(relation)][0].subject
         subject = _draw_fresh_name(relation.subject, self.split, draw, taken, like)
         if kind == "counterfactual":
-            first = Fact(subject, relation, core.asked)
+            first = Fact(subject, relation, core.given)
         else:
             first = Fact(
                 subject, relation, _draw_fresh_name(relation.object, self.split, draw, taken)
@@ -378,13 +382,13 @@ def _draw_fresh_name(kind: str, split: str, draw: Draw, taken: set[str], like: s
     return name
 
 
-def _list_wordings(chain: tuple[Relation, ...], asked: str, reverse: bool) -> tuple[str, ...]:
+def _list_wordings(chain: tuple[Relation, ...], name_: str, reverse: bool) -> tuple[str, ...]:
     """Every way to ask for the same."""
     last = chain[-1]
     if reverse:
-        name = name_in_sentence(last.object, asked)
+        name = name_in_sentence(last.object, name_)
         return tuple(fill_wording(wording, "", name) for wording in last.reverse)
-    subjects: tuple[str, ...] = (name_in_sentence(chain[0].subject, asked),)
+    subjects: tuple[str, ...] = (name_in_sentence(chain[0].subject, name_),)
     if len(chain) == 2:
         subjects = tuple(phrase.replace("{s}", subjects[0]) for phrase in chain[0].phrases)
     return tuple(fill_wording(wording, s) for s in subjects for wording in last.questions)
@@ -396,6 +400,6 @@ def _write_passage(
     """The facts as a passage, with the names in it that a guesser might take for the answer."""
     seen = [(f.relation.subject, f.subject) for f in facts[:1]]
     seen += [(f.relation.object, f.object) for f in facts]
-    known = {core.answer, core.asked}
+    known = {core.answer, core.given}
     rivals = tuple(name for of, name in seen if of == core.kind and name not in known)
     return Passage(write_passage(facts, draw, filler), kind == "gold", hop, kind, rivals)
