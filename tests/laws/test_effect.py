@@ -391,9 +391,9 @@ def test_an_effect_says_what_it_is(tmp_path):
     for which in ("table", "prompts", "layers", "doses", "trends"):
         for kind in ("csv", "json", "parquet"):
             effect.save(tmp_path / f"{which}.{kind}", which)
-    from anchorwatch.metrics.files import origin
+    from anchorwatch.metrics.table_files import read_origin
 
-    made = origin(tmp_path / "doses.json")
+    made = read_origin(tmp_path / "doses.json")
     assert made["about"]["doses"] == [1, 3]
     assert made["about"]["edit"][0]["name"] == "hide_sinks"
     assert [one["seed"] for one in made["traces"]] == list(range(6))
