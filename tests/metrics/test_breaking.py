@@ -152,7 +152,7 @@ def test_the_null_between_groups_pairs_each_step_with_another_as_a_whole():
     maps = random_maps(rng, (5, 1, 1, 9))
     trace = planted(maps, prompt=2)
     (layer,) = iter_layers(trace)
-    there = (layer.measured("masked") & layer.measured("written")).T
+    there = (layer.is_measured("masked") & layer.is_measured("written")).T
     _, null = _divergence_between_groups(layer, ("masked", "written"), there)
     steps = np.flatnonzero(there.any(axis=0))
     order = np.random.default_rng(0).permutation(len(steps))
