@@ -17,6 +17,7 @@ import pytest
 import anchorwatch as aw
 from anchorwatch.studies.papers import claims
 from anchorwatch.trace.atomic_io import read_sealed
+from anchorwatch.training import arms
 
 HERE = Path(__file__).parent / "written_before"
 EXPECTED = json.loads((HERE / "expected.json").read_text())
@@ -53,6 +54,16 @@ def test_a_finished_training_run_is_recognised(folder, tmp_path):
     run = aw.training.fit(folder / "first.toml", copy)
     assert run.updates == 4
     assert (copy / "model" / "model.safetensors").read_bytes() == before
+
+
+def test_specs_have_the_digests_that_the_table_of_variants_was_made_with():
+    """A row of the table is kept, not trained again, while the digest of its spec is the same."""
+    recipe = Path(__file__).parents[2] / "recipes" / "variants.toml"
+    table = aw.lab.variants()
+    for arm, seed, digest in zip(table["arm"], table["seed"], table["spec"], strict=True):
+        source = f'model.from="runs/variants/stem-seed{seed}/model"'
+        settings = (source, f"corpus.seed={1000 + seed}", f"seed={seed}")
+        assert arms.spec_of(recipe, arms.VARIANTS, arm, settings).digest == digest
 
 
 def test_results_of_an_evaluation_read_the_same(folder):
