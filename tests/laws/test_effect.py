@@ -153,7 +153,7 @@ def test_on_their_own_runs_as_plain_loops_say():
         assert effect.traces["clean"][number].digest() == clean.digest()
         assert effect.traces["edited"][number].digest() == other.digest()
         one, two = (trace.canvas[:, trace.answer] for trace in (clean, other))
-        found = each.iloc[[each.index.get_loc(aw.metrics.tables.prompt_id(clean))]].iloc[0]
+        found = each.iloc[[each.index.get_loc(aw.metrics.table.prompt_id(clean))]].iloc[0]
         step = slow.parted(one, two)
         assert found["answer_changed"] == (list(one[-1]) != list(two[-1]))
         assert found["edit_distance"] == slow.edit_distance(one[-1], two[-1])

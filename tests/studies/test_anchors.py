@@ -30,7 +30,7 @@ def test_even_causal_attention_has_no_greatest_key_at_the_first_place():
     maps[..., 5:, :] *= 0.9
     maps[..., 5:, 5] += 0.1
     (layer,) = iter_layers(of(maps, visibility="causal"))
-    assert (layer.top()[0] == 0).all(), "by what it receives, it is the first"
+    assert (layer.top_key()[0] == 0).all(), "by what it receives, it is the first"
     assert (greatest_beyond(layer) == 5).all()
 
 

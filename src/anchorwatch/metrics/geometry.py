@@ -85,7 +85,7 @@ def columns_of_every_key(values: np.ndarray) -> Columns:
 
 
 class SinkColumns:
-    """The sinks of a slab whose numbers were kept, one after another: [sink] arrays."""
+    """The sinks of a layer whose numbers were kept, one after another: [sink] arrays."""
 
     def __init__(self, layer: LayerSlice, rule: Rule, group: str, kept: Columns) -> None:
         labels = layer.labels(rule, group)
