@@ -24,9 +24,9 @@ import pandas as pd
 
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics import stats
-from anchorwatch.metrics.files import save
 from anchorwatch.metrics.sink_rules import Rule
 from anchorwatch.metrics.stats import kendall
+from anchorwatch.metrics.table_files import save
 from anchorwatch.trace.escape import one_line
 from anchorwatch.trace.trace import MISSING, Trace
 
