@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy
-import variants_page as pages
+import variants_page
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -100,18 +100,20 @@ def test_the_order_of_rows_does_not_matter():
 
 
 def test_sentences_say_what_the_numbers_say():
-    said = pages.sentences(variants.differences(PLANTED))
+    said = variants_page.write_sentences(variants.differences(PLANTED))
     assert "lower with sink by 0.1" in said[0]
     assert "(vanilla 3.1)" in said[0]
     assert "higher" not in said[0]
     assert "p < 0.05 for sink." in said[0]
     assert "no interval of 1 arms leaves 0 out" in said[1]
     turned = PLANTED.assign(**{"bound.all": -PLANTED["bound.all"]})
-    assert "higher with sink by 0.1" in pages.sentences(variants.differences(turned))[0]
+    assert (
+        "higher with sink by 0.1" in variants_page.write_sentences(variants.differences(turned))[0]
+    )
 
 
 def test_the_page_has_a_cell_for_every_arm():
-    text = pages.page(PLANTED, figure="figures/variants.svg")
+    text = variants_page.render_page(PLANTED, figure="figures/variants.svg")
     assert "3 arms x 3 training seeds (0, 1, 2)" in text
     assert "n = 2 to 3 paired seeds" in text
     arm, row, *_ = (line for line in text.splitlines() if line.startswith("| sink |"))

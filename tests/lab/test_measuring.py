@@ -2,7 +2,7 @@
 
 import json
 
-import export_model as exports
+import export_model
 import numpy as np
 import pytest
 import torch
@@ -21,7 +21,9 @@ EDITS = {"vanilla": [], "sinks": [aw.edits.sink_token(n=2)], "register": [aw.edi
 
 
 def corpus_of(model, folder):
-    return exports.corpus_of(exports.made_with(folder)["spec"], model.tokenizer)
+    return export_model.open_corpus(
+        export_model.read_training_record(folder)["spec"], model.tokenizer
+    )
 
 
 def slow_mask_shares(pattern, masked):

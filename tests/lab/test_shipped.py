@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 
-import export_model as exports
+import export_model
 import numpy as np
 import pytest
 from torch.nn.modules.module import register_module_forward_hook
@@ -144,7 +144,7 @@ def test_the_rows_it_was_trained_on_are_still_made(name):
     if not platform.python_version().startswith(f"{told}."):
         pytest.skip(f"Python {told} told this prose, and every version tells its own")
     for run in (made, made["stem"]):
-        corpus = exports.corpus_of(run["spec"], model(name).tokenizer)
+        corpus = export_model.open_corpus(run["spec"], model(name).tokenizer)
         assert corpus.digest == run["corpus"]["digest"]
 
 
@@ -154,7 +154,7 @@ def test_what_the_card_says_is_measured_again(name):
     """The first answers and the whole bound: the same items, noise and weights."""
     said, loaded = card(name)["measured"], model(name)
     effort = measure.Effort(**said["effort"])
-    corpus = exports.corpus_of(card(name)["training"]["spec"], loaded.tokenizer)
+    corpus = export_model.open_corpus(card(name)["training"]["spec"], loaded.tokenizer)
     held = replace(corpus, split="held-out", seed=measure.SEED)
     again = measure.measure_bounds(loaded, held, effort)
     assert again["all"]["value"] == pytest.approx(said["bound"]["all"]["value"], abs=SAME_MATHS)

@@ -314,18 +314,23 @@ _TABLES: dict[str, type[_Table]] = {
 
 def read(path: str | Path, settings: Sequence[str] = ()) -> Spec:
     """A SPEC.toml, with `name=value` settings over it: `optimizer.lr=1e-3`."""
+    fields = read_fields(path)
+    for setting in settings:
+        _apply_setting(fields, setting)
+    return from_dict(fields, where=Path(path).name)
+
+
+def read_fields(path: str | Path) -> dict[str, Any]:
+    """The tables of a SPEC.toml as they stand there, not checked yet."""
     path = Path(path).expanduser()
     try:
-        fields = _parse_toml(read_plain(path, most=LONGEST_LINE).decode("utf-8"))
+        return _parse_toml(read_plain(path, most=LONGEST_LINE).decode("utf-8"))
     except OSError as error:
         raise SpecError(
             f"{path} cannot be read ({error.strerror or error}): give a SPEC.toml"
         ) from None
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or nested without end
         raise SpecError(f"{path} is not TOML: {error}") from None
-    for setting in settings:
-        _apply_setting(fields, setting)
-    return from_dict(fields, where=path.name)
 
 
 def from_dict(fields: Mapping[str, Any], where: str = "the spec") -> Spec:

@@ -8,7 +8,6 @@ difference is taken seed by seed, and its interval is Student's over seeds.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -51,7 +50,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
 """What is compared, each with every seed."""
 
 
-NOISE = ("t", "eps", "masks")
+NOISE = ("t", "eps", "masks", "keep_start")
 """Fields of the objective that next-token prediction has no use for, and refuses."""
 
 
@@ -69,10 +68,15 @@ def read_arm(
 
 def _drop_noise(recipe: str | Path) -> tuple[str, ...]:
     """A setting that leaves the recipe's noise out of its objective."""
-    objective = tomllib.loads(Path(recipe).read_text(encoding="utf-8")).get("objective", {})
-    kept = {name: value for name, value in objective.items() if name not in NOISE}
-    fields = (f"{name} = {json.dumps(value)}" for name, value in kept.items())
-    return (f"objective={{{', '.join(fields)}}}",)
+    from anchorwatch.training.spec import read_fields
+
+    objective = read_fields(recipe).get("objective", {})
+    if not isinstance(objective, Mapping):
+        return ()  # reading the spec says what is wrong with it
+    kept = (
+        f"{name} = {json.dumps(value)}" for name, value in objective.items() if name not in NOISE
+    )
+    return (f"objective={{{', '.join(kept)}}}",)
 
 
 VERSION = 1
