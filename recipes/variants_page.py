@@ -29,9 +29,10 @@ def render_page(table: pd.DataFrame, *, command: str = "make variants", figure: 
         "one seed share data order, noise and first values.",
         "The unit is the training seed: a cell is the mean over seeds of arm less vanilla, with "
         f"Student's 95 % interval over n = {_describe_counts(gaps)} paired seeds. p-values are "
-        "corrected by Holm over the arms of a column; the held-out bound of all rows is the primary "
-        "outcome, the other columns are not corrected for being many. * marks p < 0.05 after Holm. Few "
-        "seeds make wide intervals: one that holds 0 does not say that there is no difference.",
+        "corrected by Holm over the arms of a column; the held-out bound of all rows is the "
+        "primary outcome, the other columns are not corrected for being many. * marks p < 0.05 "
+        "after Holm. Few seeds make wide intervals: one that holds 0 does not say that there is no "
+        "difference.",
         f"![Differences to vanilla by arm: dots are seeds, bars intervals]({figure})"
         if figure
         else "",

@@ -324,6 +324,7 @@ def _build_effect(
     doses: Sequence[int] | None,
 ) -> Effect:
     """From runs to prompts to tables."""
+    # 1. Average the runs (repeats) of each prompt: the prompt is the unit.
     first = list(dict.fromkeys(outcomes.prompt))
     texts = dict(zip(outcomes.prompt, outcomes.text, strict=True))
     of = np.array([first.index(prompt_key) for prompt_key in outcomes.prompt])
@@ -332,22 +333,22 @@ def _build_effect(
         runs = np.asarray(values, dtype=np.float64)
         return np.stack([nan_mean(runs[of == prompt]) for prompt in range(len(first))])
 
-    value, null, clean = (
-        np.array(outcomes.value),
-        np.array(outcomes.null),
-        by_prompt(outcomes.clean),
-    )
+    value, null = np.array(outcomes.value), np.array(outcomes.null)
+    clean = by_prompt(outcomes.clean)
     null = np.where(np.isnan(value), np.nan, null)  # runs that count, count on both sides
+    # 2. One contrast (edited, control, clean) for each dose.
     arms = list(_pair_arms(sides, by_prompt(value), by_prompt(null)))
     contrasts = [Contrast(clean, edited, control, AGAINST) for edited, control in arms]
     prompts = {"prompt": first, "text": [texts[prompt_key] for prompt_key in first]}
     attrs = {"about": about, "traces": outcomes.origins}
+    # 3. The same for hidden states by layer; the clean arm is the last one.
     states = by_prompt(outcomes.layers)
     still = np.repeat(states[:, -1:], states.shape[1] - 1, axis=1)
     (edited, control), *_ = _pair_arms(sides, states[:, :-1], still)
     depth = Contrast(states[:, -1], edited, control, np.full(states.shape[-1], CLEAN))
     places = {"layer": np.arange(states.shape[-1]), "outcome": "perturbation"}
     given = {"unit": "relative change of states", "against": CLEAN}
+    # 4. Tables, each with what made it.
     labels = _labels(about["kind"] == "arm")
     tables = {
         "table": contrasts[0].table(labels),

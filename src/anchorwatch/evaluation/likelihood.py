@@ -321,6 +321,7 @@ def _run_pass(
 ) -> torch.Tensor:
     """[row, last, V] about the last positions; with guidance each row's blind branch after it."""
     arm, mask_id = model.family.kind == "arm", model.specials.mask_id
+    # 1. One canvas for each row; with guidance a blind one after it, whose prompt is masked.
     canvases: list[np.ndarray] = []
     owners: list[tuple[int, str]] = []
     for i, row in enumerate(group):
@@ -332,11 +333,13 @@ def _run_pass(
             blind[: len(row.work.prompt)] = mask_id
             canvases.append(blind)
             owners.append((i, "blind_"))
+    # 2. Padding on the left, so that the answers of all rows end together.
     ids, padding = pad_left(
-        [torch.tensor(canvas_, device=model.device) for canvas_ in canvases], model.specials.pad_id
+        [torch.tensor(c, device=model.device) for c in canvases], model.specials.pad_id
     )
     clocks = [(0, group[i].progress) for i, _ in owners]
-    dress = worn_by(model, how.edits, clocks, [len(canvas_) for canvas_ in canvases])
+    dress = worn_by(model, how.edits, clocks, [len(c) for c in canvases])
+    # 3. Edits see every row as a run of one step; the forward pass itself.
     with ExitStack() as stack:
         if how.edits or model.parts:
             records = [TraceBuffer((), _shape(model, len(c)), None, how.edits) for c in canvases]

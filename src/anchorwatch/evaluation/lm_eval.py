@@ -215,7 +215,7 @@ class Harness(TemplateLM):  # type: ignore[misc]
             times[tuple(ids)] += 1
         written: dict[int, str] = {}
         for decoding in dict.fromkeys(how for _, how, _ in parsed):
-            mine = [i for i, request_ in enumerate(parsed) if request_[1] == decoding]
+            mine = [i for i, (_, how, _) in enumerate(parsed) if how == decoding]
             mine.sort(key=lambda i: -len(parsed[i][0]))
             for start in range(0, len(mine), _RUNS_AT_ONCE):
                 group = mine[start : start + _RUNS_AT_ONCE]

@@ -153,19 +153,23 @@ def sum_moved_attention(
     attention its hidden keys lost. Gains are of the keys that were not hidden;
     the null gives each of them in proportion to what it had: p (1 - q_hidden) / (1 - p_hidden).
     """
+    # 1. What hidden keys had (p) and have (q), per head.
     present = ~np.isnan(before) & ~np.isnan(after)
     p, q = (np.where(present, shares, 0.0).astype(np.float64) for shares in (before, after))
     gone = _flag_keys(hidden, p.shape)
     hides = gone.any(axis=-1)
     had, has = (p * gone).sum(axis=-1), (q * gone).sum(axis=-1)
+    # 2. Where it went: gains of the other keys as a distribution, beside what they had (the null).
     gains, total = _to_distribution(np.where(gone, 0.0, np.maximum(q - p, 0.0)))
     null, rest = _to_distribution(np.where(gone, 0.0, p))
     lost = np.where((total > 0) & (rest > 0) & hides, np.maximum(had - has, 0.0), 0.0)
     grown = (1 - has) / np.where(had < 1, 1 - had, 1.0)  # of added keys too, which hold the rest
     proportional = np.where(gone, q, p * grown[..., None])
+    # 3. Sinks that were none before: really, and had every key grown in proportion.
     was = _label_sinks(p, present, even, rule)
     new = [_label_sinks(x, present, even, rule) & ~was for x in (q, proportional)]
     free = (present & ~gone).sum(axis=-1)
+    # 4. (value, null, weight) of each outcome; a head that hides nothing weighs 0.
     share_of_even = np.where(gone, np.nan_to_num(even.shares)[:, None], 0.0).sum(axis=-1)
     pairs = (
         (gone.sum(axis=-1), np.full(had.shape, np.nan), hides.astype(float)),
@@ -268,10 +272,12 @@ class Contrast:
 
     def table(self, labels: Mapping[str, Any]) -> pd.DataFrame:
         """One row for each cell, with intervals from resampling prompts."""
+        # 1. Means and percentile intervals, prompts resampled: edit, control, edit over control.
         difference = stats.cluster_bootstrap(self.difference)
         control = stats.cluster_bootstrap(self.control_difference)
         did = stats.cluster_bootstrap(self.did)
         n = np.sum(~np.isnan(self.edited.value), axis=0)
+        # 2. A null that is absent for every prompt is said; it is no lack of prompts.
         never = (n > 0) & np.isnan(self.edited.null).all(axis=0)
         numbers = {
             "clean": nan_mean(self.clean),

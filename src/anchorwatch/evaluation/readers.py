@@ -271,11 +271,7 @@ def _read_squad(path: Path, handle: BinaryIO) -> Iterator[Record | BadRecord]:
 
 
 def _read_article(where: str, article: dict[str, Any]) -> Iterator[Record | BadRecord]:
-    contexts = [
-        paragraph_.get("context")
-        for paragraph_ in article["paragraphs"]
-        if isinstance(paragraph_, dict)
-    ]
+    contexts = [entry.get("context") for entry in article["paragraphs"] if isinstance(entry, dict)]
     for number, paragraph in enumerate(article["paragraphs"], start=1):
         paragraph_name = f"{where}, paragraph {number}"
         if not isinstance(paragraph, dict) or not isinstance(paragraph.get("qas"), list):
@@ -283,11 +279,7 @@ def _read_article(where: str, article: dict[str, Any]) -> Iterator[Record | BadR
             continue
         own = paragraph.get("context")
         around = {"context": own, "title": article.get("title")}
-        around["others"] = [
-            paragraph_
-            for paragraph_ in contexts
-            if isinstance(paragraph_, str) and paragraph_ != own
-        ]
+        around["others"] = [text for text in contexts if isinstance(text, str) and text != own]
         for index, question in enumerate(paragraph["qas"], start=1):
             name = f"{paragraph_name}, question {index}"
             if isinstance(question, dict):

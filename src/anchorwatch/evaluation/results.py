@@ -229,9 +229,7 @@ def read_results(out: str | Path, task: str | None = None) -> Results:
         raise TraceError(f"there are no results at {folder}: `anchorwatch eval ... -o` makes some")
     manifests = {cell: _read_sealed(cell / MANIFEST) for cell in cells}
     manifests = {
-        c: manifest_
-        for c, manifest_ in manifests.items()
-        if task in (None, manifest_["task"]["name"])
+        c: content for c, content in manifests.items() if task in (None, content["task"]["name"])
     }
     recorded = {cell: record for cell in manifests if (record := ItemsRecord.read(cell))}
     last: dict[str, str] = {}

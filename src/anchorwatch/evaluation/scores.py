@@ -143,8 +143,8 @@ def _best_score(
         raise SpecError(f"answers={answers!r:.40} is one text: give a list, [{answers!r:.40}]")
     predicted, right = normal(prediction), [normal(answer) for answer in answers]
     # nothing is right only where every answer is nothing: it would stand inside of everything
-    right = [answer_ for answer_ in right if answer_] or right[:1]
-    return max((compare(predicted, answer_) for answer_ in right), default=float("nan"))
+    right = [text for text in right if text] or right[:1]
+    return max((compare(predicted, text) for text in right), default=float("nan"))
 
 
 def _contains(part: str, whole: str, right: str) -> float:

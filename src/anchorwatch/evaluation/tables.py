@@ -332,6 +332,7 @@ def _compare_pairs(results: Results, score: str, over: str, keys: list[str]) -> 
             f"McNemar's test takes right or wrong, and {score} is neither: "
             f"use one of {', '.join(BINARY)}"
         )
+    # 1. Two cells that share all keys but `over`, on the items that both could ask.
     wide, rows = _pivot_scores(results, score), []
     cells = pd.DataFrame(list(wide.columns), columns=KEYS)
     for shared, part in cells.groupby(keys, sort=False):
@@ -339,6 +340,7 @@ def _compare_pairs(results: Results, score: str, over: str, keys: list[str]) -> 
             named = dict(zip(keys, shared, strict=True))
             pair = [tuple((named | {over: name})[key] for key in KEYS) for name in (a, b)]
             both = wide[pair].dropna().to_numpy() == 1
+            # 2. McNemar's exact test on the items that only one of them answers right.
             test = stats.mcnemar_of(both[:, 0], both[:, 1])
             rows.append(
                 named
@@ -348,6 +350,7 @@ def _compare_pairs(results: Results, score: str, over: str, keys: list[str]) -> 
                 | {"interval": str(test.why), "a_only": int((both[:, 0] & ~both[:, 1]).sum())}
                 | {"b_only": int((~both[:, 0] & both[:, 1]).sum()), "p": float(test.p)}
             )
+    # 3. Holm's correction over the whole table.
     columns = [*keys, "a", "b", *NUMBERS, "a_only", "b_only", "p"]
     table = _build_table(results, rows, columns, {"table": f"{over}s_compared", "score": score})
     table["p_holm"] = stats.holm(table["p"].to_numpy(dtype=float))

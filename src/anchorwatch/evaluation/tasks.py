@@ -204,13 +204,13 @@ def _check_letters(item: Item) -> None:
             raise SpecError(f"{name!r:.40} has a lone surrogate, which is no text: replace it")
 
 
-def describe_bad(task_: Task) -> str:
+def describe_bad(read_task: Task) -> str:
     """What to say of lines that were left out; nothing where there were none."""
-    if not task_.bad:
+    if not read_task.bad:
         return ""
-    shown = [f"{where} ({says})" for where, says in list(task_.bad.items())[:SHOWN]]
-    more = f" and {len(task_.bad) - SHOWN} more" if len(task_.bad) > SHOWN else ""
-    return f"{len(task_.bad)} lines of {task_.path} were left out: {'; '.join(shown)}{more}"
+    shown = [f"{where} ({says})" for where, says in list(read_task.bad.items())[:SHOWN]]
+    more = f" and {len(read_task.bad) - SHOWN} more" if len(read_task.bad) > SHOWN else ""
+    return f"{len(read_task.bad)} lines of {read_task.path} were left out: {'; '.join(shown)}{more}"
 
 
 def item_key(item: Item) -> str:

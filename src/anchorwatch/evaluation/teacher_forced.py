@@ -58,6 +58,7 @@ def build_forced_run(
     model: Model, clean: Trace, edits: Sequence[Edit], probes: Sequence[Probe]
 ) -> ComparisonRun:
     """A job over the frames of a clean trace, with its own edits; it holds one step at a time."""
+    # 1. The sequence as the clean run began, with its own random numbers.
     first = clean.canvas[0].astype(np.int64)
     regions = Regions(tuple(clean.manifest["regions"]), clean["region"].values)
     draft = SequenceState(
@@ -68,6 +69,7 @@ def build_forced_run(
         eos_ids=model.specials.eos_ids,
         generator=torch.Generator(device=model.device).manual_seed(clean.seed),
     )
+    # 2. A buffer of one step (block 1), and the clean trace as the script of commits.
     shape = shape_of(model, clean.decoding, len(first), regions.names, edits)
     return ComparisonRun(
         draft,

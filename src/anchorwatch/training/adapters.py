@@ -37,17 +37,20 @@ def add_adapters(
         from peft import LoraConfig, inject_adapter_in_model
     except ModuleNotFoundError:
         raise SpecError("lora needs peft: pip install 'anchorwatch[train]'") from None
+    # 1. Freeze everything, then put adapters on the named linear layers.
     _check_targets(network, lora, full)
     network.requires_grad_(False)
     config = LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets), lora_dropout=0.0
     )
     inject_adapter_in_model(config, network, adapter_name=_NAME)
+    # 2. First values by name, as every tensor has them: arms of a comparison share theirs.
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if ".lora_A." in name:  # B begins at zero: the adapted network begins as the plain one
                 first = noise.draw_normal(seed, name, tuple(parameter.shape))
                 parameter.copy_(first / parameter.shape[1] ** 0.5)
+    # 3. Embeddings: the mask token's row alone, all rows, or none.
     if lora.embeddings == "mask":
         if mask_id is None:
             raise SpecError("lora.embeddings = 'mask' needs a mask token: use diffusion")

@@ -91,7 +91,7 @@ def claim_folder(out: Path, record: Mapping[str, Any]) -> Iterator[None]:
             f"{out} cannot be written, {error.strerror}: choose another place"
         ) from None
     with Lock.take(out, f"{out} is being trained by another process", refusal=TrainingError):
-        refuse_foreign(out, record)  # another run may have begun before the lock was ours
+        refuse_foreign(out, record)  # another run may have start before the lock was ours
         _remove_leftovers(out)
         if not (out / RUN).exists():
             with explain_write_errors("the record of the run", out / RUN, out):
@@ -312,34 +312,34 @@ DIFFUSION = "AnchorwatchForMaskedDiffusion"
 """The class named in config.json of a diffusion model: no stock class reads it as a causal one."""
 
 
-def write_model(folder: Path, begun: StartingPoint, tensors: dict[str, torch.Tensor]) -> None:
+def write_model(folder: Path, start: StartingPoint, tensors: dict[str, torch.Tensor]) -> None:
     """Put the network into an empty folder; `tensors` have the names they have in training."""
-    whole = merge_adapters(begun.network, tensors)
-    put_file(folder / "config.json", json.dumps(build_config(begun, whole), indent=1).encode())
+    whole = merge_adapters(start.network, tensors)
+    put_file(folder / "config.json", json.dumps(build_config(start, whole), indent=1).encode())
     save_file(whole, folder / WEIGHTS, metadata={"format": "pt"})
-    begun.tokenizer.save_pretrained(folder)
+    start.tokenizer.save_pretrained(folder)
 
 
-def build_config(begun: StartingPoint, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+def build_config(start: StartingPoint, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     """config.json: the stock class's fields, and under `anchorwatch` what those cannot say.
 
     Parts are named with the digests of their tensors, so that none can be taken for another.
     """
-    fields = begun.network.config.to_dict()
+    fields = start.network.config.to_dict()
     fields = {name: value for name, value in fields.items() if not name.startswith("_")}
-    stock = type(begun.network).__name__
+    stock = type(start.network).__name__
     return fields | {
-        "architectures": [DIFFUSION if begun.kind == "mdm" else stock],
+        "architectures": [DIFFUSION if start.kind == "mdm" else stock],
         "dtype": "float32",
-        "mask_token_id": begun.mask_id,
-        "pad_token_id": begun.tokenizer.pad_token_id,
+        "mask_token_id": start.mask_id,
+        "pad_token_id": start.tokenizer.pad_token_id,
         "anchorwatch": {
-            "kind": begun.kind,
-            "shift": begun.shift,
-            "outputs": begun.vocab_size,
+            "kind": start.kind,
+            "shift": start.shift,
+            "outputs": start.vocab_size,
             "parts": [
                 part.as_dict()
-                for part in collect_trained_parts(begun.network, begun.parts, tensors)
+                for part in collect_trained_parts(start.network, start.parts, tensors)
             ],
         },
     }
@@ -347,7 +347,7 @@ def build_config(begun: StartingPoint, tensors: dict[str, torch.Tensor]) -> dict
 
 def write_delta(
     folder: Path,
-    begun: StartingPoint,
+    start: StartingPoint,
     tensors: dict[str, torch.Tensor],
     source: str,
     dtype: torch.dtype,
@@ -357,12 +357,12 @@ def write_delta(
     `tensors` are those that were trained, by the names they have in training.
     """
     changes, scale = collect_changes(
-        begun.network, {name: t.to(dtype) for name, t in tensors.items()}
+        start.network, {name: t.to(dtype) for name, t in tensors.items()}
     )
-    changes = {name: row.to(dtype) for name, row in _new_rows(begun).items()} | changes
+    changes = {name: row.to(dtype) for name, row in _new_rows(start).items()} | changes
     named = deltas.Delta(source, "", scale, changes)
-    digests = {name: deltas.digest_of(_base_tensor(begun, name)) for name in named.changed_names}
-    config = build_config(begun, named.whole_tensors)
+    digests = {name: deltas.digest_of(_base_tensor(start, name)) for name in named.changed_names}
+    config = build_config(start, named.whole_tensors)
     config["anchorwatch"]["delta"] = {
         "from": source,
         "digest": deltas.combine_digests(digests),
@@ -370,27 +370,27 @@ def write_delta(
     }
     put_file(folder / "config.json", json.dumps(config, indent=1).encode())
     save_file(changes, folder / deltas.FILE, metadata={"format": "pt"})
-    begun.tokenizer.save_pretrained(folder)
+    start.tokenizer.save_pretrained(folder)
 
 
-def _new_rows(begun: StartingPoint) -> dict[str, torch.Tensor]:
+def _new_rows(start: StartingPoint) -> dict[str, torch.Tensor]:
     """Rows that a new mask token gave to embedding and unembedding, by their names in a delta."""
     rows: dict[str, torch.Tensor] = {}
-    if begun.rows is None:
+    if start.rows is None:
         return rows
-    ends = [begun.network.get_input_embeddings()]
-    if not begun.network.config.tie_word_embeddings:
-        ends.append(begun.network.get_output_embeddings())
-    for name, module in begun.network.named_modules():
+    ends = [start.network.get_input_embeddings()]
+    if not start.network.config.tie_word_embeddings:
+        ends.append(start.network.get_output_embeddings())
+    for name, module in start.network.named_modules():
         if module in ends:
-            for index in range(begun.rows, len(module.weight)):
+            for index in range(start.rows, len(module.weight)):
                 rows[f"{name}.row.{index}"] = module.weight[index].detach().clone()
     return rows
 
 
-def _base_tensor(begun: StartingPoint, name: str) -> torch.Tensor:
+def _base_tensor(start: StartingPoint, name: str) -> torch.Tensor:
     """A tensor as the checkpoint had it, also where an adapter lies on it."""
-    module = begun.network.get_submodule(name.removesuffix(".weight"))
+    module = start.network.get_submodule(name.removesuffix(".weight"))
     weight: torch.Tensor = getattr(module, "base_layer", module).weight
-    ends = (begun.network.get_input_embeddings(), begun.network.get_output_embeddings())
-    return weight[: begun.rows] if module in ends else weight
+    ends = (start.network.get_input_embeddings(), start.network.get_output_embeddings())
+    return weight[: start.rows] if module in ends else weight

@@ -85,8 +85,8 @@ class Mix:
 
     def shares_at(self, index: int) -> tuple[float, ...]:
         """How likely the training row at an index is of each kind."""
-        begun = [index >= row for row in self.after] or [True] * len(self.weights)
-        weights = [w if b else 0.0 for w, b in zip(self.weights, begun, strict=True)]
+        active = [index >= row for row in self.after] or [True] * len(self.weights)
+        weights = [w if on else 0.0 for w, on in zip(self.weights, active, strict=True)]
         return tuple(weight / sum(weights) for weight in weights)
 
     @property
@@ -297,9 +297,15 @@ class BatchDataset(Dataset):
     """The rows this process reads in each update, by the update's number."""
 
     def __init__(
-        self, spec: Spec, corpus: CorpusLike, poser: BatchBuilder, rank: int, world: int
+        self, spec: Spec, corpus: CorpusLike, builder: BatchBuilder, rank: int, world: int
     ) -> None:
-        self.spec, self.corpus, self.poser, self.rank, self.world = spec, corpus, poser, rank, world
+        self.spec, self.corpus, self.builder, self.rank, self.world = (
+            spec,
+            corpus,
+            builder,
+            rank,
+            world,
+        )
 
     def __getitem__(self, update: int) -> list[NoisyBatch]:
         """One `Rows` for each pass.
@@ -313,14 +319,14 @@ class BatchDataset(Dataset):
         slots.sort(key=lambda slot: len(examples[slot].ids))
         size = len(slots) // spec.accumulation
         passes = [slots[start : start + size] for start in range(0, len(slots), size)]
-        return [self.poser([examples[slot] for slot in some], update, some) for some in passes]
+        return [self.builder([examples[slot] for slot in some], update, some) for some in passes]
 
 
 def build_loader(
-    spec: Spec, corpus: CorpusLike, poser: BatchBuilder, accelerator: Accelerator, done: int
+    spec: Spec, corpus: CorpusLike, builder: BatchBuilder, accelerator: Accelerator, done: int
 ) -> Iterator[list[NoisyBatch]]:
     """Rows of every update that is left."""
-    rows = BatchDataset(spec, corpus, poser, accelerator.process_index, accelerator.num_processes)
+    rows = BatchDataset(spec, corpus, builder, accelerator.process_index, accelerator.num_processes)
     ahead = {"prefetch_factor": 4} if spec.workers else {}
     left = range(done, spec.updates)
     return iter(
@@ -328,15 +334,15 @@ def build_loader(
     )
 
 
-def build_batch_builder(spec: Spec, begun: StartingPoint) -> BatchBuilder:
+def build_batch_builder(spec: Spec, start: StartingPoint) -> BatchBuilder:
     """How this run's examples become rows."""
     return BatchBuilder(
         objective=spec.objective,
-        kind=begun.kind,
-        shift=begun.shift,
-        mask_id=begun.mask_id,
-        pad_id=begun.pad_id,
-        vocab_size=begun.vocab_size,
+        kind=start.kind,
+        shift=start.shift,
+        mask_id=start.mask_id,
+        pad_id=start.pad_id,
+        vocab_size=start.vocab_size,
         length=spec.length,
         batch=spec.batch,
         seed=spec.seed,

@@ -106,26 +106,29 @@ def bound(
         raise SpecError(f"examples={examples}, draws={draws}: expected at least 1 of each")
     if length is not None and length < (least := 1 if model.family.kind == "mdm" else 2):
         raise SpecError(f"length={length!r} leaves nothing to score: expected {least} or more")
+    # 1. The texts, cut; noise is addressed by (seed, draw, example), so arms see the same masks.
     longest = model.num_positions if length is None else min(length, model.num_positions)
     texts = [_cut_example(corpus[index], longest) for index in range(examples)]
-    poser = _batch_builder(model, examples, longest, answer_only, seed)
+    builder = _batch_builder(model, examples, longest, answer_only, seed)
     draws = draws if model.family.kind == "mdm" else 1
-    sums_of = np.zeros((3, draws, examples))
+    # 2. [weighed nats, plain nats, masked tokens] x [draw, sequence], added up pass by pass.
+    sums = np.zeros((3, draws, examples))
     scored, t = np.zeros(examples), np.full((draws, examples), np.nan)
     for draw in range(draws):
         if model.family.kind == "mdm":
             t[draw] = noise.draw_times("stratified", seed, draw, range(examples), examples)
         for first in range(0, examples, batch):
-            places = range(first, min(first + batch, examples))
-            rows = poser(texts[first : first + batch], draw, places).to(model.device)
+            slots = range(first, min(first + batch, examples))
+            rows = builder(texts[first : first + batch], draw, slots).to(model.device)
             costs = _token_nats(model, rows)
             for which, what in enumerate((costs * rows.weights, costs, torch.ones_like(costs))):
-                sums = torch.zeros(len(places), dtype=torch.float64, device=model.device)
-                sums.index_add_(0, rows.owners, what.double())
-                sums_of[which, draw, first : first + batch] = sums.cpu().numpy()
+                row_sums = torch.zeros(len(slots), dtype=torch.float64, device=model.device)
+                row_sums.index_add_(0, rows.owners, what.double())
+                sums[which, draw, first : first + batch] = row_sums.cpu().numpy()
             scored[first : first + batch] = rows.scored.cpu().numpy()
+    # 3. Uniform prediction over the outputs is the null.
     outputs = len(model.network.get_output_embeddings().weight)
-    return Bound(sums_of[0], scored, t, sums_of[1], sums_of[2], outputs)
+    return Bound(sums[0], scored, t, sums[1], sums[2], outputs)
 
 
 def by_length(

@@ -104,15 +104,15 @@ def fit(
             f"processes in {run_spec.accumulation} passes: say batch = {fits}"
         )
     _refuse_too_large(run_spec, accelerator)
-    begun, texts = _open_start(run_spec, corpus, tokenizer)
-    if begun.parts and accelerator.distributed_type == DistributedType.FSDP:
+    start, texts = _open_start(run_spec, corpus, tokenizer)
+    if start.parts and accelerator.distributed_type == DistributedType.FSDP:
         # A sink token passes through the network before its shards are together.
         raise SpecError("FSDP cannot train parts: use DDP, or leave variant out")
-    _check_corpus(texts, run_spec, begun)
+    _check_corpus(texts, run_spec, start)
     record = {
         "spec": run_spec.deciding_fields(),
         "corpus": {"digest": texts.digest, **texts.describe()},
-        "start": begun.describe(),
+        "start": start.describe(),
     }
     folder = Path(out or run_spec.name).expanduser()
     checkpoints.refuse_foreign(folder, record)
@@ -120,7 +120,7 @@ def fit(
     main = accelerator.is_main_process
     with checkpoints.claim_folder(folder, record) if main else nullcontext():
         accelerator.wait_for_everyone()
-        return Trainer(run_spec, folder, begun, texts, accelerator).run()
+        return Trainer(run_spec, folder, start, texts, accelerator).run()
 
 
 def _refuse_too_large(spec: Spec, accelerator: Accelerator) -> None:
@@ -151,30 +151,33 @@ class Trainer:
         self,
         spec: Spec,
         out: Path,
-        begun: StartingPoint,
+        start: StartingPoint,
         corpus: CorpusLike,
         accelerator: Accelerator,
     ) -> None:
-        self.spec, self.out, self.begun, self.accelerator = spec, out, begun, accelerator
+        self.spec, self.out, self.start, self.accelerator = spec, out, start, accelerator
         self.main = accelerator.is_main_process
-        self.whose, state = checkpoints.read_run_digest(out), checkpoints.read_newest(out)
+        # 1. The newest checkpoint, if there is one: weights now, moments after `prepare`.
+        self.run_digest, state = checkpoints.read_run_digest(out), checkpoints.read_newest(out)
         if state is not None:
             check_rates(state.lines, spec)
-            restore_tensors(begun, state.tensors, adapted=state.adapted)
-        self.begun_at = self.update = 0 if state is None else state.update
+            restore_tensors(start, state.tensors, adapted=state.adapted)
+        self.resumed_at = self.update = 0 if state is None else state.update
         # Asked before `prepare`, where processes meet: the first one may soon publish the model.
         self.finished = self.update == spec.updates and (out / checkpoints.MODEL).exists()
         self.lines = [] if state is None else list(state.lines)
         self.tokens = self.lines[-1].tokens if self.lines else 0
-        scorer = Scorer(begun.network, bf16=spec.precision == "bf16")
+        # 2. Network, loss and optimiser, wrapped for the processes that take part.
+        scorer = Scorer(start.network, bf16=spec.precision == "bf16")
         if spec.compile:
-            begun.network.base_model.compile(dynamic=True)
-        optimizer = build_adamw(scorer, begun.parts, spec.optimizer, accelerator.device)
+            start.network.base_model.compile(dynamic=True)
+        optimizer = build_adamw(scorer, start.parts, spec.optimizer, accelerator.device)
         self.scorer, self.optimizer = accelerator.prepare(scorer, optimizer)
         if state is not None:
             self._restore_moments(state.optimizer)
-        self.poser = build_batch_builder(spec, begun)
-        self.loader = build_loader(spec, corpus, self.poser, accelerator, self.update)
+        # 3. Batches from the first update that is not done; clocks of checkpoints and log.
+        self.builder = build_batch_builder(spec, start)
+        self.loader = build_loader(spec, corpus, self.builder, accelerator, self.update)
         self.saved_at, self.saved_when = self.update, time.monotonic()
         self.pending: list[tuple[torch.Tensor, torch.Tensor, float, int]] = []
         self.flushed_when = time.monotonic()
@@ -208,11 +211,13 @@ class Trainer:
     def _train_update(self, batches: Sequence[NoisyBatch]) -> bool:
         """One update; whether a checkpoint is due, as the first process says."""
         spec, accelerator, device = self.spec, self.accelerator, self.accelerator.device
+        # 1. Divisor and tokens over all processes; the first process decides on a checkpoint.
         counted = (sum(rows.divisor for rows in batches), sum(rows.tokens for rows in batches))
         shared = torch.tensor(
             [*counted, self.main and self._is_checkpoint_due()], dtype=torch.float64
         )
         divisor, tokens, due = accelerator.reduce(shared.to(device), "sum").tolist()
+        # 2. Gradients of the passes; only the last one synchronises.
         loss = torch.zeros((), device=device)
         scale = accelerator.num_processes / max(divisor, 1.0)  # DDP and FSDP take the mean
         for number, rows in enumerate(batches):
@@ -222,6 +227,7 @@ class Trainer:
                 part = (token_nats(self.scorer, rows) * rows.weights).sum() * scale
                 accelerator.backward(part)
                 loss += part.detach()
+        # 3. Clip, set the rate of this very update, step.
         norm = accelerator.clip_grad_norm_(self.scorer.parameters(), spec.optimizer.clip)
         rate = learning_rate(spec.optimizer, self.update, spec.updates)
         for group in self.optimizer.param_groups:
@@ -278,11 +284,11 @@ class Trainer:
             adapted = self.spec.lora is not None
             kept = self._select_trained(tensors) if adapted else tensors
             state = checkpoints.TrainingState(
-                self.update, kept, adapted, moments, self.lines, self.whose
+                self.update, kept, adapted, moments, self.lines, self.run_digest
             )
             keep = self.spec.checkpoints.keep
             checkpoints.save_checkpoint(
-                self.out, state, keep, lambda to: checkpoints.write_model(to, self.begun, tensors)
+                self.out, state, keep, lambda to: checkpoints.write_model(to, self.start, tensors)
             )
         self.saved_at, self.saved_when = self.update, time.monotonic()
 
@@ -294,12 +300,12 @@ class Trainer:
         if not self.main:
             return
         if self.spec.lora is None or source is None:
-            write = partial(checkpoints.write_model, begun=self.begun, tensors=tensors)
+            write = partial(checkpoints.write_model, start=self.start, tensors=tensors)
         else:
             trained = self._select_trained(tensors)
             write = partial(
                 checkpoints.write_delta,
-                begun=self.begun,
+                start=self.start,
                 tensors=trained,
                 source=source,
                 dtype=torch.float16,
@@ -308,14 +314,14 @@ class Trainer:
 
     def _select_trained(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Those that are not frozen."""
-        named = self.begun.network.named_parameters()
+        named = self.start.network.named_parameters()
         free = {name for name, parameter in named if parameter.requires_grad}
         return {name: tensor for name, tensor in tensors.items() if name in free}
 
     def _gather_tensors(self) -> dict[str, torch.Tensor]:
         """The network's tensors by its own names, on the CPU, tied copies left out."""
         state = self.accelerator.get_state_dict(self.scorer)
-        tied = set(self.begun.network.all_tied_weights_keys)
+        tied = set(self.start.network.all_tied_weights_keys)
         named = {name.removeprefix("network."): value for name, value in state.items()}
         return {
             name: value.detach().cpu().contiguous()
@@ -340,7 +346,7 @@ class Trainer:
         tensors = self._gather_tensors()
         if self.main:
             checkpoints.save_model(
-                self.out, lambda to: checkpoints.write_model(to, self.begun, tensors)
+                self.out, lambda to: checkpoints.write_model(to, self.start, tensors)
             )
         self._draw_loss_curve()
         if self.log is not None:
@@ -363,30 +369,30 @@ class Trainer:
             updates=self.update,
             tokens=self.tokens,
             loss=sum(line.loss for line in last) / len(last),
-            resumed_at=self.begun_at,
+            resumed_at=self.resumed_at,
             processes=self.accelerator.num_processes,
             lines=tuple(self.lines),
         )
 
 
 def restore_tensors(
-    begun: StartingPoint, tensors: Mapping[str, torch.Tensor], *, adapted: bool = False
+    start: StartingPoint, tensors: Mapping[str, torch.Tensor], *, adapted: bool = False
 ) -> None:
     """Put a checkpoint's tensors into the network they came from."""
     try:
-        lost, unknown = begun.network.load_state_dict(tensors, strict=False)
+        lost, unknown = start.network.load_state_dict(tensors, strict=False)
     except RuntimeError as error:  # another shape
         raise TrainingError(
             f"the checkpoint does not fit the network ({str(error).splitlines()[-1].strip()}): "
             "it is another run's, choose another folder"
         ) from None
-    left = set(begun.network.all_tied_weights_keys)
+    left = set(start.network.all_tied_weights_keys)
     if adapted:  # adapters' checkpoints hold what is not frozen
-        named = begun.network.named_parameters()
+        named = start.network.named_parameters()
         left |= {name for name, parameter in named if not parameter.requires_grad}
     if unknown or set(lost) - left:
         raise TrainingError(f"the checkpoint does not fit the network: {(*unknown, *lost)[0]}")
-    begun.network.tie_weights()
+    start.network.tie_weights()
 
 
 def _read_spec(spec: Spec | Mapping[str, Any] | str | Path) -> Spec:
@@ -401,20 +407,20 @@ def _open_start(
     """Network and corpus, which have one tokenizer: the checkpoint's, or else the corpus's own."""
     given = tokenizer if tokenizer is not None else getattr(corpus, "tokenizer", None)
     if spec.model.source is not None:
-        begun = build_start(spec)
-        if given is not None and tokenizer_digest(given) != tokenizer_digest(begun.tokenizer):
+        start = build_start(spec)
+        if given is not None and tokenizer_digest(given) != tokenizer_digest(start.tokenizer):
             raise SpecError(
                 f"the corpus was made with another tokenizer than {spec.model.source}'s: "
                 "leave corpus and tokenizer out, and the checkpoint's own is used"
             )
-        return begun, corpus or read_corpus(spec.corpus, spec.length, spec.seed, begun.tokenizer)
+        return start, corpus or read_corpus(spec.corpus, spec.length, spec.seed, start.tokenizer)
     if corpus is None:
         corpus = read_corpus(spec.corpus, spec.length, spec.seed)
         given = corpus.tokenizer
     return build_start(spec, given), corpus
 
 
-def _check_corpus(corpus: CorpusLike, spec: Spec, begun: StartingPoint) -> None:
+def _check_corpus(corpus: CorpusLike, spec: Spec, start: StartingPoint) -> None:
     """Make some rows before anything is written: a corpus that cannot shows here.
 
     They are the first update's, the last one, and the first of each kind of a mix.
@@ -429,7 +435,7 @@ def _check_corpus(corpus: CorpusLike, spec: Spec, begun: StartingPoint) -> None:
             f"the corpus ends ({reason}): give it at least one text, and begin again after the "
             "last, corpus[i % count]"
         ) from None
-    poser = build_batch_builder(spec, begun)
-    poser(texts, 0, range(spec.batch))
+    builder = build_batch_builder(spec, start)
+    builder(texts, 0, range(spec.batch))
     for text in corpus.first_of_each(rows) if isinstance(corpus, Mixed) else ():
-        poser([text], 0, [0])
+        builder([text], 0, [0])

@@ -73,31 +73,31 @@ def build_start(spec: Spec, tokenizer: PreTrainedTokenizerBase | None = None) ->
     """The network a spec begins with: its first values, adapters and parts in place."""
     register()
     if spec.model.source is not None:
-        begun = _start_from_checkpoint(spec, spec.model.source)
+        start = _start_from_checkpoint(spec, spec.model.source)
     elif tokenizer is None:
         raise SpecError("a network from scratch needs a tokenizer: the corpus brings one")
     else:
-        begun = _start_from_scratch(spec, tokenizer)
-    limit = int(begun.network.config.max_position_embeddings)
+        start = _start_from_scratch(spec, tokenizer)
+    limit = int(start.network.config.max_position_embeddings)
     if spec.length > limit:
         raise SpecError(
             f"length {spec.length} is more than the {limit} positions of {spec.model.source}: "
             f"say length = {limit} or less"
         )
-    begun.network.requires_grad_(True)
+    start.network.requires_grad_(True)
     if spec.lora is not None:
-        full = tensor_names(begun.network, begun.parts)
+        full = tensor_names(start.network, start.parts)
         add_adapters(
-            begun.network,
+            start.network,
             spec.lora,
             spec.seed,
-            embeddings=begun.new_mask,
-            mask_id=begun.mask_id,
+            embeddings=start.new_mask,
+            mask_id=start.mask_id,
             full=full,
         )
-    begun = _attach_parts(begun, spec)
-    begun.network.train()
-    return begun
+    start = _attach_parts(start, spec)
+    start.network.train()
+    return start
 
 
 def _start_from_scratch(spec: Spec, tokenizer: PreTrainedTokenizerBase) -> StartingPoint:
@@ -106,6 +106,7 @@ def _start_from_scratch(spec: Spec, tokenizer: PreTrainedTokenizerBase) -> Start
     mask_id = tokenizer.mask_token_id if diffusion else None
     if diffusion and mask_id is None:
         raise SpecError("diffusion needs a mask token and the tokenizer has none: add mask_token")
+    # 1. The stock config; causal or not is the only thing that diffusion changes in it.
     shape, (layers, width, heads) = spec.model, spec.model.numbers
     config = AutoConfig.for_model(
         shape.network,
@@ -125,6 +126,7 @@ def _start_from_scratch(spec: Spec, tokenizer: PreTrainedTokenizerBase) -> Start
         pad_token_id=None,  # torch would freeze its row
     )
     config.is_causal = not diffusion
+    # 2. The stock network with our attention, its tensors filled by their names.
     network = AutoModelForCausalLM.from_config(
         config, attn_implementation=NAME, dtype=torch.float32, trust_remote_code=False
     )
@@ -150,7 +152,7 @@ def _start_from_checkpoint(spec: Spec, source: str) -> StartingPoint:
     origin = model.digest
     kind = "mdm" if name == "diffusion" else model.family.kind
     network.config.is_causal = kind == "arm"
-    begun = StartingPoint(
+    start = StartingPoint(
         network,
         model.tokenizer,
         kind,
@@ -159,9 +161,9 @@ def _start_from_checkpoint(spec: Spec, source: str) -> StartingPoint:
         parts=model.parts,
         origin=origin,
     )
-    if kind == "mdm" and begun.mask_id is None:
-        begun = _add_mask_token(begun, spec.model.mask_id)
-    return begun
+    if kind == "mdm" and start.mask_id is None:
+        start = _add_mask_token(start, spec.model.mask_id)
+    return start
 
 
 def _check_stays_causal(spec: Spec, source: str) -> None:
@@ -186,17 +188,17 @@ def _load_checkpoint(source: str, mask_id: int | None) -> Model:
         return load(source, dtype="float32", device="cpu")
 
 
-def _add_mask_token(begun: StartingPoint, mask_id: int | None) -> StartingPoint:
+def _add_mask_token(start: StartingPoint, mask_id: int | None) -> StartingPoint:
     """A mask token for a network that had none: the id given, a spare row, or a new one."""
-    rows, tokenizer = len(begun.network.get_input_embeddings().weight), begun.tokenizer
+    rows, tokenizer = len(start.network.get_input_embeddings().weight), start.tokenizer
     if mask_id is not None:
         tokenizer.mask_token = _spare_token(tokenizer, mask_id)
     elif tokenizer.mask_token_id is None:
         tokenizer.add_special_tokens({"mask_token": MASK_TOKEN})
     new_id = int(tokenizer.mask_token_id)
     if new_id >= rows:
-        _add_embedding_rows(begun.network, new_id + 1)
-    return replace(begun, mask_id=new_id, new_mask=True, rows=rows)
+        _add_embedding_rows(start.network, new_id + 1)
+    return replace(start, mask_id=new_id, new_mask=True, rows=rows)
 
 
 def _spare_token(tokenizer: PreTrainedTokenizerBase, mask_id: int) -> str:
@@ -236,26 +238,26 @@ def _embeddings_of(network: Any) -> list[tuple[str, Any]]:
     return ends
 
 
-def _attach_parts(begun: StartingPoint, spec: Spec) -> StartingPoint:
+def _attach_parts(start: StartingPoint, spec: Spec) -> StartingPoint:
     """The parts of the spec beside those of the checkpoint, all of them trained in full."""
     added = _read_parts(spec)
-    for part in begun.parts:
+    for part in start.parts:
         if type(part) in map(type, added):
             raise SpecError(
                 f"{spec.model.source} has a {type(part).__name__} already, which is trained on: "
                 "leave it out of variant"
             )
-    network, mask_id = begun.network, begun.mask_id
-    if spec.compile and (added or begun.parts):
+    network, mask_id = start.network, start.mask_id
+    if spec.compile and (added or start.parts):
         # What is worn is looked up while layers compute: a compiled pass might not ask again.
         raise SpecError("compile is not proven with parts: leave compile or the parts out")
     if any(getattr(part, "embedding", "") == "mask" for part in added) and mask_id is None:
         raise SpecError("next_token has no mask token: use embedding = 'mean' or 'start'")
-    attach(network, added, bos_id=begun.tokenizer.bos_token_id, mask_id=mask_id)
-    parts = (*begun.parts, *added)
+    attach(network, added, bos_id=start.tokenizer.bos_token_id, mask_id=mask_id)
+    parts = (*start.parts, *added)
     for name in tensor_names(network, parts):  # adapters freeze all that was there before them
         network.get_parameter(name).requires_grad_(True)
-    return replace(begun, parts=parts)
+    return replace(start, parts=parts)
 
 
 def _read_parts(spec: Spec) -> tuple[Part, ...]:

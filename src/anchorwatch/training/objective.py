@@ -157,6 +157,7 @@ class BatchBuilder:
         chosen: Sequence[np.ndarray],
         weights: np.ndarray,
     ) -> NoisyBatch:
+        # 1. Rows side by side, padded on the right; [R, T] ids and which of them are asked for.
         lengths = [len(ids) for ids, _ in posed]
         width = max(lengths)
         canvas = np.full((len(posed), width), self.pad_id, dtype=np.int64)
@@ -164,12 +165,14 @@ class BatchBuilder:
         for row, (ids, _) in enumerate(posed):
             canvas[row, : len(ids)] = ids
             wanted[row, : len(ids)] = chosen[row]
+        # 2. Targets before the mask hides them; the network's row that predicts each.
         owners, positions = np.nonzero(wanted)
         targets = canvas[owners, positions]
         if self.mask_id is not None and self.kind == "mdm":
             canvas[wanted] = self.mask_id
         # A first token keeps its own row: none stands before it.
         before = np.maximum(positions - self.shift, 0)
+        # 3. Scored tokens of each row, masked or not, divide the loss (or rows do).
         counts = np.array([scored.sum() for _, scored in posed], dtype=np.float64)
         divisor = counts.sum()
         if self.objective.weigh == "rows":

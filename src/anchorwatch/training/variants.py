@@ -175,9 +175,11 @@ def differences(
         raise TraceError(
             f"the table has no arm {base!r}: it has {', '.join(table['arm'].unique())}"
         )
+    # 1. Quantities of the table, and the arms beside the base.
     names = [name for name in quantities or QUANTITIES if name in table.columns]
     arms = [arm for arm in table["arm"].unique() if arm != base]
     rows: list[dict[str, Any]] = []
+    # 2. Paired differences by seed; Student's interval over seeds.
     for name in names:
         wide = table.pivot(index="seed", columns="arm", values=name).astype(float)
         first = len(rows)
@@ -197,6 +199,7 @@ def differences(
                     "p": float(gap.p),
                 }
             )
+        # 3. Holm's correction over the arms of this quantity.
         corrected = stats.holm([row["p"] for row in rows[first:]])
         for row, p in zip(rows[first:], corrected, strict=True):
             row["p_holm"] = float(p)

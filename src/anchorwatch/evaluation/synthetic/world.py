@@ -242,9 +242,7 @@ class World:
                 passages.append((order, _write_passage(facts, core, draw, self.filler, kind)))
                 if kind == "counterfactual":
                     counter.append(facts[0].subject if core.reverse else facts[0].object)
-        shown = tuple(
-            passage_ for _, passage_ in sorted(passages, key=lambda numbered: numbered[0])
-        )
+        shown = tuple(text for _, text in sorted(passages, key=lambda numbered: numbered[0]))
         metadata = {
             "relations": tuple(relation.name for relation in core.chain),
             "hops": self.hops,
@@ -382,13 +380,13 @@ def _draw_fresh_name(kind: str, split: str, draw: Draw, taken: set[str], like: s
     return name
 
 
-def _list_wordings(chain: tuple[Relation, ...], name_: str, reverse: bool) -> tuple[str, ...]:
+def _list_wordings(chain: tuple[Relation, ...], given: str, reverse: bool) -> tuple[str, ...]:
     """Every way to ask for the same."""
     last = chain[-1]
     if reverse:
-        name = name_in_sentence(last.object, name_)
+        name = name_in_sentence(last.object, given)
         return tuple(fill_wording(wording, "", name) for wording in last.reverse)
-    subjects: tuple[str, ...] = (name_in_sentence(chain[0].subject, name_),)
+    subjects: tuple[str, ...] = (name_in_sentence(chain[0].subject, given),)
     if len(chain) == 2:
         subjects = tuple(phrase.replace("{s}", subjects[0]) for phrase in chain[0].phrases)
     return tuple(fill_wording(wording, s) for s in subjects for wording in last.questions)
