@@ -26,10 +26,10 @@ from anchorwatch.edits.spec import Detecting, Edit, Hiding, Part, parts_among
 from anchorwatch.edits.verify import Proof, prove, prove_gates, prove_registers, prove_value
 from anchorwatch.errors import ModelError
 from anchorwatch.metrics.tokens import token_class
+from anchorwatch.models.additions import PassAdditions
 from anchorwatch.models.attention import Call, visible
+from anchorwatch.models.families import output_modules
 from anchorwatch.models.model import Model
-from anchorwatch.models.parts import PassAdditions
-from anchorwatch.models.sites import output_modules
 from anchorwatch.probes.accumulate import TraceBuffer, View
 from anchorwatch.probes.reduce import StatRequest, reduce_attention
 

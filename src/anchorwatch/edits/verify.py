@@ -14,8 +14,8 @@ from anchorwatch.edits import spec as kinds
 from anchorwatch.edits.ablation import AttentionPatch, PatchedCall, logits_of
 from anchorwatch.edits.spec import Edit, Part
 from anchorwatch.errors import ModelError
+from anchorwatch.models.additions import ActiveAddition, PassAdditions
 from anchorwatch.models.attention import Call, visible
-from anchorwatch.models.parts import ActiveAddition, PassAdditions
 from anchorwatch.probes.accumulate import View
 
 ROWS = 3

@@ -25,7 +25,7 @@ from anchorwatch.generation.canvas_edits import run_limits
 from anchorwatch.generation.loop import RunState, Step, shape_of
 from anchorwatch.generation.plan import check_edits, edit_list
 from anchorwatch.generation.schedules import SequenceState, StepPlan
-from anchorwatch.models.fits import check_parts
+from anchorwatch.models.additions import check_parts
 from anchorwatch.models.model import Model
 from anchorwatch.probes.accumulate import TraceBuffer
 from anchorwatch.probes.spec import Probe

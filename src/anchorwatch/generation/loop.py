@@ -19,9 +19,9 @@ from anchorwatch.generation.canvas_edits import CanvasEditor
 from anchorwatch.generation.decoding import Decoding, LeftToRight
 from anchorwatch.generation.policies import choose
 from anchorwatch.generation.schedules import SequenceState, StepPlan, plan_steps
+from anchorwatch.models.additions import PassAdditions
 from anchorwatch.models.attention import observe
 from anchorwatch.models.model import Model
-from anchorwatch.models.parts import PassAdditions
 from anchorwatch.probes.accumulate import TraceBuffer, View
 from anchorwatch.probes.recorder import Recorder
 from anchorwatch.trace.regions import Regions

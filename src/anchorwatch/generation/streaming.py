@@ -122,10 +122,7 @@ def _specs(record: TraceBuffer) -> dict[str, Spec]:
     specs = {}
     for name, field in record.fields.items():
         if record.by_step(name):
-            attrs: dict[str, Any] = {"long_name": field.says, "units": field.unit}
-            if np.dtype(field.dtype).kind == "i":
-                attrs["missing"] = -1
-            specs[name] = Spec(field.dims, field.sizes, field.dtype, attrs)
+            specs[name] = Spec(field.dims, field.sizes, field.dtype, field.attrs)
     return specs
 
 
