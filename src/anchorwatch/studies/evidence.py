@@ -382,7 +382,6 @@ def _plain(value: Any) -> Any:
 class Evidence:
     """What was gathered, by need; made or read when it is first asked for, and kept.
 
-    >>> from anchorwatch.studies.needs import Seeds
     >>> Evidence.of({Seeds(("bound.all",)): 3})[Seeds(("bound.all",))]
     3
     """
