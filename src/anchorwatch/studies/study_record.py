@@ -14,7 +14,7 @@ import pandas as pd
 
 from anchorwatch import __version__
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.files import as_csv
+from anchorwatch.metrics.table_files import as_csv
 from anchorwatch.studies.evidence import Evidence, to_json_value
 from anchorwatch.studies.plan_study import Plan
 from anchorwatch.studies.verdict import ALPHA, VERDICTS, JudgedClaim

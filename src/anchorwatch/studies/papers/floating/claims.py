@@ -11,8 +11,8 @@ import pandas as pd
 
 from anchorwatch.errors import EvidenceError
 from anchorwatch.evaluation.context_effects import slope
-from anchorwatch.metrics.reading import slabs
-from anchorwatch.metrics.tokens import CLASSES, MASK, TEMPLATE
+from anchorwatch.metrics.layer_slices import iter_layers
+from anchorwatch.metrics.token_classes import CLASSES, MASK, TEMPLATE
 from anchorwatch.studies.claim import (
     EQUAL,
     GREATER,
@@ -287,7 +287,7 @@ def measure_anchor_drift(evidence: Evidence) -> Finding:
     held = evidence[MDM_RUNS]
     both = np.full((held.count, 2, held.traces[0].manifest["model"]["layers"]), np.nan)
     for place, trace in zip(held.places, held.traces, strict=True):
-        both[place] = np.transpose([drifts(slab) for slab in slabs(trace)])
+        both[place] = np.transpose([drifts(layer) for layer in iter_layers(trace)])
     names = ("anchors", "greatest key")
     found = {
         name: Measured(

@@ -16,11 +16,11 @@ import pandas as pd
 from anchorwatch import metrics
 from anchorwatch.errors import EvidenceError
 from anchorwatch.evaluation.tables import gains
-from anchorwatch.metrics.paths import any_path, centroid_path
-from anchorwatch.metrics.reading import LayerSlice, slabs
+from anchorwatch.metrics.layer_slices import LayerSlice, iter_layers
+from anchorwatch.metrics.movement import centroid_path
 from anchorwatch.metrics.sink_rules import Rule, mass, robust_zscore, topk, zscore
 from anchorwatch.metrics.stats.ranks import jensen_shannon, spearman
-from anchorwatch.metrics.tokens import CLASSES
+from anchorwatch.metrics.token_classes import CLASSES
 from anchorwatch.studies import prompts
 from anchorwatch.studies.estimate import PROMPT, Correlation, Estimate
 from anchorwatch.studies.evidence import ROLES, Answers, Evidence, Experiment, Runs, TraceSet
@@ -108,25 +108,25 @@ WRITTEN_QUERIES = Experiment("mdm", "queries_written", passes=16)
 MOMENTS = (("y", "y"), ("x", "x"), ("z", "z"), ("y", "x"), ("y", "z"), ("x", "z"))
 
 
-def greatest_beyond(slab: LayerSlice) -> np.ndarray:
+def greatest_beyond(layer: LayerSlice) -> np.ndarray:
     """[step, head] the key that receives most beyond what even attention gives it; -1 if absent.
 
     Under a causal mask the first keys receive most of even attention, too: that is taken off.
     """
-    beyond = slab.shares() - slab.null()
+    beyond = layer.shares() - layer.null()
     place = np.where(np.isnan(beyond), -np.inf, beyond).argmax(axis=-1)
-    return np.where(slab.measured(), place, -1)
+    return np.where(layer.is_measured(), place, -1)
 
 
-def absorbed_beyond(slab: LayerSlice, rule: Rule) -> tuple[np.ndarray, ...]:
+def absorbed_beyond(layer: LayerSlice, rule: Rule) -> tuple[np.ndarray, ...]:
     """[step, head] attention beyond even attention on the greatest key, on five, and on anchors.
 
     Keys are chosen by what they receive beyond even attention, so that a causal mask chooses none.
     """
-    beyond = slab.shares().astype(np.float64) - slab.null()
+    beyond = layer.shares().astype(np.float64) - layer.null()
     ordered = -np.sort(-np.nan_to_num(beyond), axis=-1)
     anchors = np.sum(beyond, axis=-1, where=rule.labels(beyond) & ~np.isnan(beyond))
-    absent = np.where(slab.measured(), 0.0, np.nan)
+    absent = np.where(layer.is_measured(), 0.0, np.nan)
     sums = ordered[..., 0], ordered[..., :5].sum(axis=-1), anchors
     return tuple(one + absent for one in sums)
 
@@ -153,14 +153,14 @@ def predicting_turnover(trace: Trace) -> float:
     return float(np.mean(found)) if found else np.nan
 
 
-def drifts(slab: LayerSlice) -> tuple[float, float]:
+def drifts(layer: LayerSlice) -> tuple[float, float]:
     """How far the centre of the anchors goes, and the greatest key, as shares of the canvas.
 
     Last quarter of the steps less the first, mean over heads: at most 1 either way.
     """
-    shares, keys = slab.shares(), slab.shares().shape[-1]
-    anchors = np.where(slab.labels(floating()), np.nan_to_num(shares), 0.0)
-    paths = centroid_path(anchors), any_path(slab)  # [head, step]
+    shares, keys = layer.shares(), layer.shares().shape[-1]
+    anchors = np.where(layer.labels(floating()), np.nan_to_num(shares), 0.0)
+    paths = centroid_path(anchors), layer.top_key_path()  # [head, step]
     quarter = max(1, len(shares) // 4)
     each = [path[:, -quarter:].mean(axis=1) - path[:, :quarter].mean(axis=1) for path in paths]
     centre, greatest = (float(np.mean(one)) / keys for one in each)
@@ -188,8 +188,8 @@ def onsets(trace: Trace, rule: Rule) -> Onsets:
     ever = fresh.sum(axis=0) / max(steps - 1, 1)
     share = fresh.sum(axis=1) / max(int((~ends).sum()), 1)
     count = hits = by_keys = by_time = 0.0
-    for slab in slabs(trace):
-        labels = slab.labels(rule) & ~ends
+    for layer in iter_layers(trace):
+        labels = layer.labels(rule) & ~ends
         begins = (labels[1:] & ~labels[:-1]).sum(axis=1)  # [step, key] heads
         count += begins.sum()
         hits += (begins * fresh).sum()
@@ -204,7 +204,9 @@ def greatest_keys(evidence: Evidence, need: Runs) -> list[np.ndarray]:
     """Of each trace: all heads' greatest keys beyond even attention, over layers and steps."""
 
     def made() -> list[np.ndarray]:
-        each = [[greatest_beyond(slab) for slab in slabs(one)] for one in evidence[need].traces]
+        each = [
+            [greatest_beyond(layer) for layer in iter_layers(one)] for one in evidence[need].traces
+        ]
         return [np.ravel(one)[np.ravel(one) >= 0] for one in each]
 
     found: list[np.ndarray] = evidence.once((need, "greatest_beyond"), made)
@@ -282,7 +284,7 @@ def beyond(evidence: Evidence, need: Runs) -> dict[str, np.ndarray]:
     def made() -> dict[str, np.ndarray]:
         found = np.full((held.count, len(names)), np.nan)
         for place, trace in zip(held.places, held.traces, strict=True):
-            each = [absorbed_beyond(slab, ANCHORS) for slab in slabs(trace)]
+            each = [absorbed_beyond(layer, ANCHORS) for layer in iter_layers(trace)]
             found[place] = [mean_of(one) for one in np.moveaxis(np.array(each), 1, 0)]
         return dict(zip(names, found.T, strict=True))
 

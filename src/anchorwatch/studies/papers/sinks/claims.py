@@ -11,10 +11,9 @@ import pandas as pd
 
 from anchorwatch import metrics
 from anchorwatch.errors import EvidenceError
-from anchorwatch.metrics.cells import Quantity
 from anchorwatch.metrics.geometry import split_cells
 from anchorwatch.metrics.sink_rules import rulli
-from anchorwatch.metrics.tables import over_slabs
+from anchorwatch.metrics.table import Quantity, layer_quantities
 from anchorwatch.studies.claim import (
     GREATER,
     LESS,
@@ -85,7 +84,7 @@ from anchorwatch.studies.papers.sinks.measures import (
     draw_survival,
     draw_token_classes,
     first_step_hits,
-    frontier_hits,
+    frontier_hit_share,
     mean_or_absent,
     mean_over_layers,
     share_without_sinks,
@@ -447,9 +446,9 @@ def measure_block_drift(evidence: Evidence) -> Finding:
 )
 def measure_frontier(evidence: Evidence) -> Finding:
     tau = by_prompt(evidence, MDM_RUNS, "direction", "tau").value
-    hits = {half: frontier_hits(evidence, half) for half in (EVERY, FIRST, LAST)}
+    hits = {half: frontier_hit_share(evidence, half) for half in (EVERY, FIRST, LAST)}
     chance, first_chance = (
-        frontier_hits(evidence, EVERY, chance=True),
+        frontier_hit_share(evidence, EVERY, chance=True),
         first_step_hits(evidence, chance=True),
     )
     first = first_step_hits(evidence)
@@ -1035,7 +1034,9 @@ def measure_small_values(evidence: Evidence) -> Finding:
 def measure_angle(evidence: Evidence) -> Finding:
     held = evidence[MDM_RUNS]
     kernel = partial(split_cells, rule=rulli())
-    parts = evidence.once((MDM_RUNS, "qk sums"), lambda: over_slabs(list(held.traces), kernel))
+    parts = evidence.once(
+        (MDM_RUNS, "qk sums"), lambda: layer_quantities(list(held.traces), kernel)
+    )
 
     def of_half(name: str, half: str) -> np.ndarray:
         def of(trace: Trace, quantities: Mapping[str, Quantity]) -> float:

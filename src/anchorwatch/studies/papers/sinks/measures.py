@@ -12,12 +12,10 @@ import pandas as pd
 from anchorwatch import metrics
 from anchorwatch.edits.spec import hide_random, hide_sinks
 from anchorwatch.generation.decoding import LowConfidence
-from anchorwatch.metrics.amounts import RULES
-from anchorwatch.metrics.cells import Quantity
-from anchorwatch.metrics.movement import frontier_cells
-from anchorwatch.metrics.paths import CHANCE, Parts
+from anchorwatch.metrics.movement import frontier_hits
 from anchorwatch.metrics.sink_rules import rulli
-from anchorwatch.metrics.tables import over_slabs, prompt_id
+from anchorwatch.metrics.sink_strength import RULES
+from anchorwatch.metrics.table import CHANCE, Parts, Quantity, layer_quantities, prompt_id
 from anchorwatch.studies.estimate import PROMPT, Estimate
 from anchorwatch.studies.evidence import Answers, Effect, Evidence, Experiment, Runs, TraceSet
 from anchorwatch.studies.measure import (
@@ -116,7 +114,7 @@ def draw_block_paths(evidence: Evidence) -> Figure | None:
     return sink_positions(metrics.sink_positions(first)) if first else None
 
 
-def frontier_hits(evidence: Evidence, half: str, *, chance: bool = False) -> np.ndarray:
+def frontier_hit_share(evidence: Evidence, half: str, *, chance: bool = False) -> np.ndarray:
     """[prompt] share of heads and steps with masks enough whose greatest key is the frontier."""
 
     def of(trace: Trace, quantities: Mapping[str, Quantity]) -> float:
@@ -138,8 +136,11 @@ def first_step_hits(evidence: Evidence, *, chance: bool = False) -> np.ndarray:
 
 
 def frontier_sums(evidence: Evidence) -> Parts:
-    held, kernel = list(evidence[MDM_RUNS].traces), partial(frontier_cells, rule=rulli())
-    return evidence.once((MDM_RUNS, "frontier sums"), lambda: over_slabs(held, kernel))
+    held, kernel = (
+        list(evidence[MDM_RUNS].traces),
+        partial(frontier_hits.kernel, rule=rulli(), group="all"),
+    )
+    return evidence.once((MDM_RUNS, "frontier sums"), lambda: layer_quantities(held, kernel))
 
 
 def draw_head_types(evidence: Evidence) -> Figure | None:
