@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from anchorwatch.errors import EvidenceError
-from anchorwatch.metrics.cells import Quantity
+from anchorwatch.metrics.table import Quantity
 from anchorwatch.studies.budget import budget
 from anchorwatch.studies.claim import Evidence
 from anchorwatch.studies.depths import FIRST, LAST, pool_layers

@@ -11,7 +11,7 @@ SLOW = (
     *(
         "anchorwatch.figures.catalogue",
         "anchorwatch.models.zoo.cards",
-        "anchorwatch.metrics.everything",
+        "anchorwatch.metrics.registry",
     ),
     *("anchorwatch.models.convert", "anchorwatch.models.load", "anchorwatch.studies.running"),
     *("anchorwatch.studies.pages", "anchorwatch.studies.report.writing"),

@@ -85,7 +85,7 @@ def study(
 
 def _table(found: Study) -> str:
     """Lines for a person at a terminal; numbers in full, as CSV, for a file or the next program."""
-    from anchorwatch.metrics.files import as_csv
+    from anchorwatch.metrics.table_files import as_csv
 
     table = found.claims[list(_SHOWN)]
     if not sys.stdout.isatty():

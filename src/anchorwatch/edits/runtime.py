@@ -25,7 +25,7 @@ from anchorwatch.edits.select_keys import (
 from anchorwatch.edits.spec import Detecting, Edit, Hiding, Part, parts_among
 from anchorwatch.edits.verify import Proof, prove, prove_gates, prove_registers, prove_value
 from anchorwatch.errors import ModelError
-from anchorwatch.metrics.tokens import token_class
+from anchorwatch.metrics.token_classes import token_class
 from anchorwatch.models.additions import PassAdditions
 from anchorwatch.models.attention import Call, visible
 from anchorwatch.models.families import output_modules

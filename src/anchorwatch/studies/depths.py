@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch.evaluation.context_effects import slope
-from anchorwatch.metrics.cells import Quantity
-from anchorwatch.metrics.tables import prompt_id
+from anchorwatch.metrics.table import Quantity, prompt_id
 from anchorwatch.studies.evidence import Traced
 from anchorwatch.trace.trace import Trace
 

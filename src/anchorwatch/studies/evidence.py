@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from anchorwatch import metrics
 from anchorwatch.errors import EvidenceError, SpecError
 from anchorwatch.evaluation.results import Results
-from anchorwatch.metrics.tables import prompt_id
+from anchorwatch.metrics.table import prompt_id
 from anchorwatch.studies.claim import Evidence
 from anchorwatch.studies.needs import Asked, Effect, Runs, Seeds
 from anchorwatch.trace.trace import Trace

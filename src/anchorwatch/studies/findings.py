@@ -17,7 +17,7 @@ import pandas as pd
 
 from anchorwatch import __version__
 from anchorwatch.errors import AnchorwatchError, EvidenceError, SpecError
-from anchorwatch.metrics.files import as_csv
+from anchorwatch.metrics.table_files import as_csv
 from anchorwatch.studies.claim import Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.evidence import unfit_of
 from anchorwatch.studies.planning import Plan

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anchorwatch.metrics.reading import require_field
+from anchorwatch.metrics.layer_slices import require_field
 from anchorwatch.metrics.sink_rules import gu
 from anchorwatch.trace.trace import Trace
 

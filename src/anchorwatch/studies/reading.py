@@ -13,7 +13,7 @@ import numpy as np
 from anchorwatch.evaluation.prompts import PLAIN, extract_answer, until_end
 from anchorwatch.evaluation.scores import containment
 from anchorwatch.evaluation.synthetic import Item
-from anchorwatch.metrics.looks import looks_of
+from anchorwatch.metrics.committed_rows import read_committed_rows
 from anchorwatch.trace.trace import Trace
 
 GOLD, OTHER = "gold", "distractor"
@@ -41,7 +41,7 @@ class Reads:
 def reads(trace: Trace) -> Reads:
     """From `top_keys` and `commit_regions`."""
     others = [name for name in trace.manifest["regions"] if name.startswith(OTHER)]
-    looks = looks_of(trace, (GOLD, *others), None)
+    looks = read_committed_rows(trace, (GOLD, *others), None)
     told = np.isin(np.flatnonzero(trace.committed_at >= 0), answer_positions(trace))
     if not told.any():
         nothing = np.full(looks.hit.shape[1:3], np.nan)

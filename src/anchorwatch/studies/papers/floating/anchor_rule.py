@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anchorwatch.metrics.paths import any_path, centroid_path
-from anchorwatch.metrics.reading import LayerSlice, slabs
+from anchorwatch.metrics.layer_slices import LayerSlice, iter_layers
+from anchorwatch.metrics.movement import centroid_path
 from anchorwatch.metrics.sink_rules import Rule, topk, zscore
 from anchorwatch.trace.trace import Trace
 
@@ -29,25 +29,25 @@ class floating(Rule):  # noqa: N801
         return found | (topk(1).labels(shares, seen) & none)
 
 
-def greatest_beyond(slab: LayerSlice) -> np.ndarray:
+def greatest_beyond(layer: LayerSlice) -> np.ndarray:
     """[step, head] the key that receives most beyond what even attention gives it; -1 if absent.
 
     Under a causal mask the first keys receive most of even attention, too: that is taken off.
     """
-    beyond = slab.shares() - slab.null()
+    beyond = layer.shares() - layer.null()
     place = np.where(np.isnan(beyond), -np.inf, beyond).argmax(axis=-1)
-    return np.where(slab.measured(), place, -1)
+    return np.where(layer.is_measured(), place, -1)
 
 
-def absorbed_beyond(slab: LayerSlice, rule: Rule) -> tuple[np.ndarray, ...]:
+def absorbed_beyond(layer: LayerSlice, rule: Rule) -> tuple[np.ndarray, ...]:
     """[step, head] attention beyond even attention on the greatest key, on five, and on anchors.
 
     Keys are chosen by what they receive beyond even attention, so that a causal mask chooses none.
     """
-    beyond = slab.shares().astype(np.float64) - slab.null()
+    beyond = layer.shares().astype(np.float64) - layer.null()
     ordered = -np.sort(-np.nan_to_num(beyond), axis=-1)
     anchors = np.sum(beyond, axis=-1, where=rule.labels(beyond) & ~np.isnan(beyond))
-    absent = np.where(slab.measured(), 0.0, np.nan)
+    absent = np.where(layer.is_measured(), 0.0, np.nan)
     sums = ordered[..., 0], ordered[..., :5].sum(axis=-1), anchors
     return tuple(one + absent for one in sums)
 
@@ -74,14 +74,14 @@ def predicting_turnover(trace: Trace) -> float:
     return float(np.mean(found)) if found else np.nan
 
 
-def drifts(slab: LayerSlice) -> tuple[float, float]:
+def drifts(layer: LayerSlice) -> tuple[float, float]:
     """How far the centre of the anchors goes, and the greatest key, as shares of the canvas.
 
     Last quarter of the steps less the first, mean over heads: at most 1 either way.
     """
-    shares, keys = slab.shares(), slab.shares().shape[-1]
-    anchors = np.where(slab.labels(floating()), np.nan_to_num(shares), 0.0)
-    paths = centroid_path(anchors), any_path(slab)  # [head, step]
+    shares, keys = layer.shares(), layer.shares().shape[-1]
+    anchors = np.where(layer.labels(floating()), np.nan_to_num(shares), 0.0)
+    paths = centroid_path(anchors), layer.top_key_path()  # [head, step]
     quarter = max(1, len(shares) // 4)
     each = [path[:, -quarter:].mean(axis=1) - path[:, :quarter].mean(axis=1) for path in paths]
     centre, greatest = (float(np.mean(one)) / keys for one in each)
@@ -109,8 +109,8 @@ def onsets(trace: Trace, rule: Rule) -> Onsets:
     ever = fresh.sum(axis=0) / max(steps - 1, 1)
     share = fresh.sum(axis=1) / max(int((~ends).sum()), 1)
     count = hits = by_keys = by_time = 0.0
-    for slab in slabs(trace):
-        labels = slab.labels(rule) & ~ends
+    for layer in iter_layers(trace):
+        labels = layer.labels(rule) & ~ends
         begins = (labels[1:] & ~labels[:-1]).sum(axis=1)  # [step, key] heads
         count += begins.sum()
         hits += (begins * fresh).sum()

@@ -8,7 +8,7 @@ import numpy as np
 
 from anchorwatch import metrics
 from anchorwatch.edits.spec import freeze_canvas
-from anchorwatch.metrics.reading import slabs
+from anchorwatch.metrics.layer_slices import iter_layers
 from anchorwatch.metrics.sink_rules import zscore
 from anchorwatch.metrics.stats.ranks import spearman
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
@@ -40,7 +40,9 @@ def _greatest_keys(evidence: Evidence, need: Runs) -> list[np.ndarray]:
     """Of each trace: all heads' greatest keys beyond even attention, over layers and steps."""
 
     def made() -> list[np.ndarray]:
-        each = [[greatest_beyond(slab) for slab in slabs(one)] for one in evidence[need].traces]
+        each = [
+            [greatest_beyond(layer) for layer in iter_layers(one)] for one in evidence[need].traces
+        ]
         return [np.ravel(one)[np.ravel(one) >= 0] for one in each]
 
     found: list[np.ndarray] = evidence.once((need, "greatest_beyond"), made)
@@ -108,7 +110,7 @@ def _drifts(evidence: Evidence) -> Finding:
     held = evidence[MDM]
     both = np.full((held.count, 2, held.traces[0].manifest["model"]["layers"]), np.nan)
     for place, trace in zip(held.places, held.traces, strict=True):
-        both[place] = np.transpose([drifts(slab) for slab in slabs(trace)])
+        both[place] = np.transpose([drifts(layer) for layer in iter_layers(trace)])
     names = ("anchors", "greatest key")
     found = {
         name: Measured(Least.among([Estimate.mean(x, PROMPT, _GAP) for x in drift.T]), null=0.0)

@@ -10,7 +10,7 @@ import numpy as np
 
 from anchorwatch import metrics
 from anchorwatch.errors import EvidenceError
-from anchorwatch.metrics.reading import slabs
+from anchorwatch.metrics.layer_slices import iter_layers
 from anchorwatch.metrics.sink_rules import mass, robust_zscore
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.depths import by_layer, deep, rise, shallow
@@ -126,7 +126,7 @@ def beyond(evidence: Evidence, need: Runs) -> dict[str, np.ndarray]:
     def made() -> dict[str, np.ndarray]:
         found = np.full((held.count, len(names)), np.nan)
         for place, trace in zip(held.places, held.traces, strict=True):
-            each = [absorbed_beyond(slab, ANCHORS) for slab in slabs(trace)]
+            each = [absorbed_beyond(layer, ANCHORS) for layer in iter_layers(trace)]
             found[place] = [mean_of(one) for one in np.moveaxis(np.array(each), 1, 0)]
         return dict(zip(names, found.T, strict=True))
 

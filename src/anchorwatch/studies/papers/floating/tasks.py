@@ -10,7 +10,7 @@ import pandas as pd
 from anchorwatch import metrics
 from anchorwatch.errors import EvidenceError
 from anchorwatch.metrics.stats.ranks import jensen_shannon
-from anchorwatch.metrics.tokens import CLASSES, MASK, TEMPLATE
+from anchorwatch.metrics.token_classes import CLASSES, MASK, TEMPLATE
 from anchorwatch.studies import sets
 from anchorwatch.studies.claim import GREATER, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.correlations import Correlation

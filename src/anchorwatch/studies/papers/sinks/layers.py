@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch import metrics
-from anchorwatch.metrics.cells import Quantity
 from anchorwatch.metrics.geometry import split_cells
 from anchorwatch.metrics.sink_rules import rulli
-from anchorwatch.metrics.tables import over_slabs, prompt_id
+from anchorwatch.metrics.table import Quantity, layer_quantities, prompt_id
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.depths import FIRST, LAST, by_sums, deep, pool_layers, shallow
 from anchorwatch.studies.estimates import PROMPT, Estimate
@@ -78,7 +77,7 @@ def _splits(evidence: Evidence) -> Finding:
 def _by_angle(evidence: Evidence) -> Finding:
     held = evidence[MDM]
     kernel = partial(split_cells, rule=rulli())
-    parts = evidence.once((MDM, "qk sums"), lambda: over_slabs(list(held.traces), kernel))
+    parts = evidence.once((MDM, "qk sums"), lambda: layer_quantities(list(held.traces), kernel))
 
     def of_half(name: str, half: str) -> np.ndarray:
         def of(trace: Trace, quantities: Mapping[str, Quantity]) -> float:

@@ -11,11 +11,9 @@ import pandas as pd
 
 from anchorwatch import metrics
 from anchorwatch.generation.decoding import LowConfidence
-from anchorwatch.metrics.cells import Quantity
-from anchorwatch.metrics.movement import frontier_cells
-from anchorwatch.metrics.paths import CHANCE, Parts
+from anchorwatch.metrics.movement import frontier_hits
 from anchorwatch.metrics.sink_rules import rulli
-from anchorwatch.metrics.tables import over_slabs
+from anchorwatch.metrics.table import CHANCE, Parts, Quantity, layer_quantities
 from anchorwatch.studies.claim import GREATER, LESS, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.depths import EVERY, FIRST, LAST, by_sums, pool_layers
 from anchorwatch.studies.estimates import PROMPT, Estimate
@@ -154,8 +152,11 @@ def _begins(evidence: Evidence, *, chance: bool = False) -> np.ndarray:
 
 
 def _frontier_sums(evidence: Evidence) -> Parts:
-    held, kernel = list(evidence[MDM].traces), partial(frontier_cells, rule=rulli())
-    return evidence.once((MDM, "frontier sums"), lambda: over_slabs(held, kernel))
+    held, kernel = (
+        list(evidence[MDM].traces),
+        partial(frontier_hits.kernel, rule=rulli(), group="all"),
+    )
+    return evidence.once((MDM, "frontier sums"), lambda: layer_quantities(held, kernel))
 
 
 def _static(evidence: Evidence) -> Finding:

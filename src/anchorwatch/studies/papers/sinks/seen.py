@@ -9,8 +9,8 @@ import numpy as np
 
 from anchorwatch import metrics
 from anchorwatch.edits.spec import freeze_canvas
-from anchorwatch.metrics.amounts import RULES
 from anchorwatch.metrics.sink_rules import rulli
+from anchorwatch.metrics.sink_strength import RULES
 from anchorwatch.studies.claim import GREATER, Claim, Criterion, Evidence, Finding, Measured
 from anchorwatch.studies.estimates import PROMPT, Estimate
 from anchorwatch.studies.evidence import by_prompt, by_trace, mean_of

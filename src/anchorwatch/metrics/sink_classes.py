@@ -12,30 +12,34 @@ import pandas as pd
 
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics import stats
-from anchorwatch.metrics.cells import Cell, Quantity, collapse, mean
-from anchorwatch.metrics.reading import LayerSlice, Traces, check_traces
+from anchorwatch.metrics.layer_slices import LayerSlice, Traces, check_traces
+from anchorwatch.metrics.registry import Reading, custom_metric, read_quantities
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.stats.ranks import spearman
-from anchorwatch.metrics.tables import (
-    OF_TRACES,
-    arm,
+from anchorwatch.metrics.table import (
+    TRACE_DIMS,
+    Cell,
+    Parts,
+    Quantity,
+    arm_key,
     check_dimensions,
+    collapse,
+    mean,
     model_names,
-    over_slabs,
+    stack_traces,
     tabulate,
 )
-from anchorwatch.metrics.tokens import (
+from anchorwatch.metrics.token_classes import (
     CLASSES,
     MASK,
     MEANING,
     STRUCTURE,
-    Places,
+    MarkedPositions,
+    classify_steps,
     token_names,
-    tokens_of_steps,
 )
 from anchorwatch.trace.trace import MISSING, Trace
 
-Parts = list[tuple[Trace, list[Quantity]]]
 CELL = ("step", "head")
 KINDS = {"structure": STRUCTURE, "mask": (MASK,), "content": MEANING}
 """Every class is of one kind."""
@@ -51,7 +55,7 @@ class TokenClasses:
     def __init__(
         self, traces: Traces, template: Sequence[str] = (), evidence: Sequence[str] = ()
     ) -> None:
-        self._places = Places(check_traces(traces), template, evidence)
+        self._places = MarkedPositions(check_traces(traces), template, evidence)
         self._kept: tuple[Trace, np.ndarray, np.ndarray] | None = None
 
     def of(self, trace: Trace) -> np.ndarray:
@@ -65,12 +69,13 @@ class TokenClasses:
     def _read(self, trace: Trace) -> tuple[Trace, np.ndarray, np.ndarray]:
         kept = self._kept
         if kept is None or kept[0] is not trace:
-            found = tokens_of_steps(trace, *self._places.of(trace))
+            found = classify_steps(trace, *self._places.of(trace))
             one_hot = (found[..., None] == np.arange(len(CLASSES))).astype(np.float32)
             kept = self._kept = (trace, found, one_hot)
         return kept
 
 
+@custom_metric(default=True)
 def enrichment(
     traces: Traces,
     rule: Rule | None = None,
@@ -80,7 +85,7 @@ def enrichment(
     template: Sequence[str] = (),
     evidence: Sequence[str] = (),
     matched: bool = False,
-) -> pd.DataFrame:
+) -> Reading:
     """Share of all sink detections (step, layer, head, key) that each token class has.
 
     The null is the class's share among the keys that exist; `matched=True` puts each sink on any
@@ -91,14 +96,19 @@ def enrichment(
     rule, classes = rule or rulli(), TokenClasses(traces, template, evidence)
     kernel = partial(enrichment_cells, classes=classes, rule=rule, group=group, matched=matched)
     about = _about("enrichment", rule, group, template, evidence) | {"matched": matched}
-    return enrichment_table(over_slabs(traces, kernel), ["class", *by], about)
+    split = ["class", *by]
+    return Reading(
+        check_traces(traces),
+        kernel,
+        lambda layers: enrichment_table(stack_traces(layers), split, about),
+    )
 
 
 def enrichment_cells(
-    slab: LayerSlice, classes: TokenClasses, rule: Rule, group: str = "all", matched: bool = False
+    layer: LayerSlice, classes: TokenClasses, rule: Rule, group: str = "all", matched: bool = False
 ) -> list[Quantity]:
-    one_hot, there = classes.one_hot(slab.trace), slab.measured(group)
-    hits = (slab.labels(rule, group).astype(np.float32) @ one_hot).astype(np.float64)
+    one_hot, there = classes.one_hot(layer.trace), layer.is_measured(group)
+    hits = (layer.labels(rule, group).astype(np.float32) @ one_hot).astype(np.float64)
     detections = np.broadcast_to(hits.sum(axis=-1, keepdims=True), hits.shape)
     keys = one_hot.sum(axis=1, dtype=np.float64)[:, None] * there[..., None]
     every = np.broadcast_to(keys.sum(axis=-1, keepdims=True), hits.shape)
@@ -133,6 +143,7 @@ def _where_found(cells: dict[str, Cell]) -> dict[str, Cell]:
     }
 
 
+@custom_metric(default=True)
 def sink_tokens(
     traces: Traces,
     rule: Rule | None = None,
@@ -140,7 +151,7 @@ def sink_tokens(
     top: int | None = 5,
     group: str = "all",
     by: Sequence[str] = (),
-) -> pd.DataFrame:
+) -> Reading:
     """The tokens that are sinks most often, as shares of all detections (2510.15731, Table 2).
 
     One count for each (step, layer, head, key), of the token that stands there then: a masked
@@ -153,7 +164,11 @@ def sink_tokens(
     rule = rule or rulli()
     kernel = partial(token_cells, tokens=Tokens(), rule=rule, group=group, by=tuple(by))
     about = _about("sink_tokens", rule, group) | {"top": top}
-    return token_table(over_slabs(traces, kernel), by, top, about)
+    return Reading(
+        check_traces(traces),
+        kernel,
+        lambda layers: token_table(stack_traces(layers), by, top, about),
+    )
 
 
 def token_table(
@@ -162,7 +177,7 @@ def token_table(
     """The most frequent tokens of each model, ranked over everything, in each cell of `by`."""
     named = model_names([trace for trace, _ in parts])
     ranked = _most_frequent(parts, named, top)
-    chosen = [(trace, [_only(one, ranked[named[arm(trace)]])]) for trace, (one,) in parts]
+    chosen = [(trace, [_only(one, ranked[named[arm_key(trace)]])]) for trace, (one,) in parts]
     table = tabulate(chosen, ["token", *by], _where_found, about)
     ranks = [1 + ranked[one][token] for one, token in zip(table.model, table.token, strict=True)]
     return table.assign(rank=ranks)
@@ -206,14 +221,14 @@ def _name_tokens(trace: Trace) -> NamedTokens:
 
 
 def token_cells(
-    slab: LayerSlice, tokens: Tokens, rule: Rule, group: str = "all", by: Sequence[str] = ()
+    layer: LayerSlice, tokens: Tokens, rule: Rule, group: str = "all", by: Sequence[str] = ()
 ) -> list[Quantity]:
     """Counts of every token; steps and heads are kept apart only where `by` asks for them."""
     asked = ("step", *by) if "progress" in by else tuple(by)
     kept = tuple(dim for dim in CELL if dim in asked)
-    named, there = tokens.of(slab.trace), slab.measured(group)
+    named, there = tokens.of(layer.trace), layer.is_measured(group)
     sizes = dict(zip(CELL, there.shape, strict=True))
-    labels = slab.labels(rule, group)
+    labels = layer.labels(rule, group)
     step, head, key = np.unravel_index(np.flatnonzero(labels), labels.shape)  # as nonzero, faster
     cell = np.zeros(len(key), dtype=np.int64)
     for dim, index in zip(CELL, (step, head), strict=True):
@@ -244,8 +259,8 @@ def _most_frequent(
     """The most frequent tokens of each model and their rank, from 0; equals in text order."""
     every: dict[str, dict[str, int]] = {name: {} for name in named.values()}
     for trace, (one,) in parts:
-        every[named[arm(trace)]] |= dict.fromkeys(map(str, one.labels["token"]), 0)
-    wide = [(trace, [_only(one, every[named[arm(trace)]])]) for trace, (one,) in parts]
+        every[named[arm_key(trace)]] |= dict.fromkeys(map(str, one.labels["token"]), 0)
+    wide = [(trace, [_only(one, every[named[arm_key(trace)]])]) for trace, (one,) in parts]
     table = tabulate(wide, ["token"]).fillna({"value": 0.0})
     table = table.sort_values(["value", "token"], ascending=[False, True])
     ranked = {}
@@ -271,6 +286,7 @@ def _only(one: Quantity, tokens: dict[str, int]) -> Quantity:
     )
 
 
+@custom_metric(default=True)
 def structure(
     traces: Traces,
     rule: Rule | None = None,
@@ -279,7 +295,7 @@ def structure(
     by: Sequence[str] = ("layer",),
     template: Sequence[str] = (),
     evidence: Sequence[str] = (),
-) -> pd.DataFrame:
+) -> Reading:
     """How much attention goes to structure, to masks and to content: of sinks, and of everything.
 
     `structure_of_sinks` is the attention on sinks of structural classes over the attention on all
@@ -291,20 +307,20 @@ def structure(
     rule, classes = rule or rulli(), TokenClasses(traces, template, evidence)
     kernel = partial(structure_cells, classes=classes, rule=rule, group=group)
     about = _about("structure", rule, group, template, evidence)
-    return tabulate(over_slabs(traces, kernel), by, about=about)
+    return read_quantities(traces, kernel, by, about=about)
 
 
 def structure_cells(
-    slab: LayerSlice, classes: TokenClasses, rule: Rule, group: str = "all"
+    layer: LayerSlice, classes: TokenClasses, rule: Rule, group: str = "all"
 ) -> list[Quantity]:
-    one_hot = classes.one_hot(slab.trace)
+    one_hot = classes.one_hot(layer.trace)
     kinds = np.stack([one_hot[..., list(kind)].sum(axis=-1) for kind in KINDS.values()], axis=-1)
-    there = slab.measured(group)
-    shares = slab.shares(group).copy()
+    there = layer.is_measured(group)
+    shares = layer.shares(group).copy()
     shares[np.isnan(shares)] = 0
     received = (shares @ kinds).astype(np.float64)
-    on_sinks = (np.multiply(shares, slab.labels(rule, group), out=shares) @ kinds).astype(float)
-    null = np.nan_to_num(slab.null(group)) @ kinds  # [step, 1, kind]
+    on_sinks = (np.multiply(shares, layer.labels(rule, group), out=shares) @ kinds).astype(float)
+    null = np.nan_to_num(layer.null(group)) @ kinds  # [step, 1, kind]
     every, null_every = on_sinks.sum(axis=-1), null.sum(axis=-1)
     empty = np.where(there, 0.0, np.nan)
     lost = (~there).astype(float)
@@ -318,6 +334,7 @@ def structure_cells(
     return found
 
 
+@custom_metric(default=True)
 def structure_trend(
     traces: Traces,
     rule: Rule | None = None,
@@ -326,7 +343,7 @@ def structure_trend(
     by: Sequence[str] = (),
     template: Sequence[str] = (),
     evidence: Sequence[str] = (),
-) -> pd.DataFrame:
+) -> Reading:
     """Spearman's rho with depth of the structure share of sinks and the content share of attention.
 
     "Shallow structure-aware, deep content-focused" is a rho below 0 of the first and above 0 of the
@@ -338,7 +355,9 @@ def structure_trend(
     rule, classes = rule or rulli(), TokenClasses(traces, template, evidence)
     kernel = partial(structure_cells, classes=classes, rule=rule, group=group)
     about = _about("structure_trend", rule, group, template, evidence)
-    return trend_table(over_slabs(traces, kernel), by, about)
+    return Reading(
+        check_traces(traces), kernel, lambda layers: trend_table(stack_traces(layers), by, about)
+    )
 
 
 def trend_table(parts: Parts, by: Sequence[str], about: dict[str, Any]) -> pd.DataFrame:
@@ -351,7 +370,7 @@ def trend_table(parts: Parts, by: Sequence[str], about: dict[str, Any]) -> pd.Da
 
 
 def _trend(one: Quantity, by: Sequence[str], trace: Trace) -> Quantity:
-    inner = [dim for dim in by if dim not in OF_TRACES]
+    inner = [dim for dim in by if dim not in TRACE_DIMS]
     cell = collapse(one, [*inner, "layer"], trace.progress[:-1])
     rho = spearman(np.broadcast_to(np.arange(cell.value.shape[-1]), cell.value.shape), cell.value)
     return mean(one.name, tuple(inner), np.asarray(rho), np.zeros(np.shape(rho)))

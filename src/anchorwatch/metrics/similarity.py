@@ -8,7 +8,7 @@ in bits, 0 to 1; theirs are over a seeded choice of pairs where there are many. 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 
@@ -16,27 +16,31 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.metrics.cells import Quantity, mean, ratio
-from anchorwatch.metrics.paths import (
-    LAGS,
-    Parts,
-    along,
-    compare_with_chance,
-    occupancy,
-    sink_path,
-)
-from anchorwatch.metrics.reading import LayerSlice, Traces, check_traces, require_field
+from anchorwatch.metrics.layer_slices import LayerSlice, Traces, check_traces, require_field
+from anchorwatch.metrics.movement import occupancy
+from anchorwatch.metrics.registry import Reading, custom_metric, read_quantities
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.stats.ranks import cosine, jensen_shannon
-from anchorwatch.metrics.tables import over_slabs
+from anchorwatch.metrics.table import (
+    CHANCE,
+    Parts,
+    Quantity,
+    chance,
+    compare_with_chance,
+    mean,
+    ratio,
+    split_always,
+)
 from anchorwatch.trace.trace import Trace
 
+LAGS = (1, 2, 4, 8, 16, 32)
 MOST_PAIRS = 128
 """Pairs of steps that a divergence's null is the mean of."""
 _TINY = np.float32(1e-37)
 """Makes 0 log 0 zero; shares are far above it."""
 
 
+@custom_metric(default=True)
 def set_jaccard(
     traces: Traces,
     rule: Rule | None = None,
@@ -46,29 +50,29 @@ def set_jaccard(
     by: Sequence[str] = (),
     frozen: Traces | None = None,
     untrained: Traces | None = None,
-) -> pd.DataFrame:
+) -> Reading:
     """Overlap of a head's sinks with its sinks `lag` steps before: shared keys over all of both.
 
     Two steps without any sink have no overlap: they are missing. Dims: lag (always), step (the
     later one, or progress), layer, head.
     """
-    rule, lags = rule or rulli(), checked_lags(lags)
+    rule, lags = rule or rulli(), check_lags(lags)
     kernel = partial(jaccard_cells, rule=rule, lags=lags, group=group)
-    return compare_with_chance(
-        lambda ts: over_slabs(ts, kernel),
+    return read_quantities(
         traces,
-        along("lag", by),
+        kernel,
+        split_always("lag", by),
         about={"metric": "set_jaccard", "rule": str(rule), "group": group},
-        others={"frozen": frozen, "untrained": untrained},
+        baselines={"frozen": frozen, "untrained": untrained},
     )
 
 
 def jaccard_cells(
-    slab: LayerSlice, rule: Rule, lags: Sequence[int] = LAGS, group: str = "all"
+    layer: LayerSlice, rule: Rule, lags: Sequence[int] = LAGS, group: str = "all"
 ) -> list[Quantity]:
-    labels = slab.labels(rule, group)
+    labels = layer.labels(rule, group)
     steps, heads, _ = labels.shape
-    there = slab.measured(group)
+    there = layer.is_measured(group)
     value, null = np.full((heads, steps, len(lags)), np.nan), np.full(heads, np.nan)
     for head in range(heads):
         sets = labels[:, head]
@@ -80,6 +84,7 @@ def jaccard_cells(
     return [_lag_quantity("jaccard", value, null, lags)]
 
 
+@custom_metric(default=True)
 def received_similarity(
     traces: Traces,
     *,
@@ -88,31 +93,31 @@ def received_similarity(
     by: Sequence[str] = (),
     frozen: Traces | None = None,
     untrained: Traces | None = None,
-) -> pd.DataFrame:
+) -> Reading:
     """Likeness of what all keys receive to what they received `lag` steps before, head by head.
 
     `received_cosine` and `received_jensen_shannon` (bits); keys that did not exist yet received
     nothing. It is no likeness of maps: see `map_similarity`. Dims: lag (always), step (the later
     one, or progress), layer, head.
     """
-    kernel = partial(similarity_cells, lags=checked_lags(lags), group=group)
-    return compare_with_chance(
-        lambda ts: over_slabs(ts, kernel),
+    kernel = partial(similarity_cells, lags=check_lags(lags), group=group)
+    return read_quantities(
         traces,
-        along("lag", by),
+        kernel,
+        split_always("lag", by),
         about={"metric": "received_similarity", "group": group},
-        others={"frozen": frozen, "untrained": untrained},
+        baselines={"frozen": frozen, "untrained": untrained},
     )
 
 
 def similarity_cells(
-    slab: LayerSlice, lags: Sequence[int] = LAGS, group: str = "all"
+    layer: LayerSlice, lags: Sequence[int] = LAGS, group: str = "all"
 ) -> list[Quantity]:
-    shares = slab.shares(group)
+    shares = layer.shares(group)
     steps, heads, _ = shares.shape
     values = np.full((2, heads, steps, len(lags)), np.nan)
     nulls = np.full((2, heads), np.nan)
-    pairs = chosen_pairs(np.flatnonzero(slab.measured(group).any(axis=1)))
+    pairs = choose_pairs(np.flatnonzero(layer.is_measured(group).any(axis=1)))
     for head in range(heads):
         weights = _weights(shares[:, head])
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -136,6 +141,7 @@ def similarity_cells(
     ]
 
 
+@custom_metric()
 def map_similarity(
     traces: Traces,
     *,
@@ -150,17 +156,17 @@ def map_similarity(
     both steps. Needs `pattern`; steps and heads without a map are missing. Dims: lag (always),
     layer, head.
     """
-    lags = checked_lags(lags)
+    lags = check_lags(lags)
 
-    def measure(ts: Traces) -> Parts:
-        return [(trace, map_quantities(trace, lags)) for trace in check_traces(ts)]
+    def measure(some: Traces) -> Parts:
+        return [(trace, map_quantities(trace, lags)) for trace in check_traces(some)]
 
+    others = {"frozen": frozen, "untrained": untrained}
     return compare_with_chance(
-        measure,
-        traces,
-        along("lag", by),
+        measure(traces),
+        {name: None if other is None else measure(other) for name, other in others.items()},
+        split_always("lag", by),
         about={"metric": "map_similarity"},
-        others={"frozen": frozen, "untrained": untrained},
     )
 
 
@@ -207,6 +213,7 @@ def _alike(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     )
 
 
+@custom_metric(default=True)
 def split_index(
     traces: Traces,
     rule: Rule | None = None,
@@ -215,7 +222,7 @@ def split_index(
     by: Sequence[str] = ("layer",),
     frozen: Traces | None = None,
     untrained: Traces | None = None,
-) -> pd.DataFrame:
+) -> Reading:
     """Whether two groups of queries, masked and written ones, have different greatest sinks.
 
     `split` is the share of steps at which both have a sink and not the same, `split_given_both` of
@@ -228,29 +235,29 @@ def split_index(
     if isinstance(groups, str) or len(groups) != 2:
         raise SpecError(f"groups={groups!r} is not a pair: say groups=('masked', 'written')")
     kernel = partial(split_cells, rule=rule, groups=groups)
-    return compare_with_chance(
-        lambda ts: over_slabs(ts, kernel),
+    return read_quantities(
         traces,
+        kernel,
         by,
         about={"metric": "split_index", "rule": str(rule), "groups": list(groups)},
-        others={"frozen": frozen, "untrained": untrained},
+        baselines={"frozen": frozen, "untrained": untrained},
     )
 
 
 def split_cells(
-    slab: LayerSlice, rule: Rule, groups: tuple[str, str] = ("masked", "written")
+    layer: LayerSlice, rule: Rule, groups: tuple[str, str] = ("masked", "written")
 ) -> list[Quantity]:
-    there = (slab.measured(groups[0]) & slab.measured(groups[1])).T  # [head, step]
-    one, other = (np.where(there, sink_path(slab, rule, group), np.nan) for group in groups)
+    there = (layer.is_measured(groups[0]) & layer.is_measured(groups[1])).T  # [head, step]
+    one, other = (np.where(there, layer.sink_path(rule, group), np.nan) for group in groups)
     both = ~np.isnan(one) & ~np.isnan(other)
     apart = np.where(both, one != other, np.nan)
     split = np.where(there, both & (one != other), np.nan)
-    dims, positions = ("head", "step"), slab.trace.canvas.shape[1]
+    dims, positions = ("head", "step"), layer.trace.canvas.shape[1]
     steps = np.maximum(there.sum(axis=1, keepdims=True), 1)
     null = _elsewhere(one, other, positions) / steps
     given = np.where(both, one, np.nan), np.where(both, other, np.nan)
     null_given = _elsewhere(*given, positions) / np.maximum(both.sum(axis=1, keepdims=True), 1)
-    value, expected = _divergence_between_groups(slab, groups, there)
+    value, expected = _divergence_between_groups(layer, groups, there)
     return [
         mean("split", dims, split, null),
         mean("split_given_both", dims, apart, null_given),
@@ -266,21 +273,21 @@ def _elsewhere(one: np.ndarray, other: np.ndarray, positions: int) -> np.ndarray
 
 
 def _divergence_between_groups(
-    slab: LayerSlice, groups: tuple[str, str], there: np.ndarray
+    layer: LayerSlice, groups: tuple[str, str], there: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """[head, step] divergence between groups, and with the second one's steps shuffled."""
     value, null = np.full(there.shape, np.nan), np.full(there.shape, np.nan)
     steps = np.flatnonzero(there.any(axis=0))
     order = np.random.default_rng(0).permutation(len(steps))
     for head in range(len(there)):
-        a, b = (_weights(slab.shares(group)[steps, head]) for group in groups)
+        a, b = (_weights(layer.shares(group)[steps, head]) for group in groups)
         ha, hb = _plogp(a), _plogp(b)
         value[head, steps] = _divergence(a + b, ha + hb)
         null[head, steps] = _divergence(a + b[order], ha + hb[order])
     return value, null
 
 
-def checked_lags(lags: Sequence[int]) -> tuple[int, ...]:
+def check_lags(lags: Sequence[int]) -> tuple[int, ...]:
     """Whole numbers of at least 1, each once."""
     if isinstance(lags, int) or not len(lags):
         raise SpecError(f"lags={lags!r} is not a list of steps: say lags=[1, 2, 4]")
@@ -289,7 +296,7 @@ def checked_lags(lags: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(lag) for lag in dict.fromkeys(lags))
 
 
-def chosen_pairs(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def choose_pairs(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """All pairs of steps, or a seeded choice of them where there are many."""
     one, other = np.triu_indices(len(steps), 1)
     kept = _choice(len(one))
@@ -345,3 +352,117 @@ def _plogp(weights: np.ndarray) -> np.ndarray:
 def _divergence(both: np.ndarray, plogp: np.ndarray) -> np.ndarray:
     """Jensen-Shannon in bits of p and q from p + q and the sum of their sums of w ln w."""
     return np.clip((plogp - _plogp(both)) / (2 * np.log(2)) + 1, 0, 1)
+
+
+DIMS = ("layer", "other_layer", "step")
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSinks:
+    """What is kept of a layer."""
+
+    bits: np.ndarray
+    """[step, byte] keys that are a sink of any head."""
+    greatest: np.ndarray
+    """[head, step] position of the greatest sink, NaN where there is none."""
+    keys: np.ndarray
+    """[step] keys that exist; 0 where nothing was measured."""
+
+
+@custom_metric(default=True)
+def layer_consistency(
+    traces: Traces,
+    rule: Rule | None = None,
+    *,
+    group: str = "all",
+    by: Sequence[str] = ("layer", "other_layer"),
+    frozen: Traces | None = None,
+    untrained: Traces | None = None,
+) -> Reading:
+    """Overlap of the sinks of two layers at the same step.
+
+    `jaccard` is of the keys that are a sink of any head, shared over all of both; a layer's with
+    itself is 1. `same_greatest` is the chance that a head of one and a head of the other, two
+    different ones within a layer, have the same greatest sink, of those that have one. The null
+    shuffles the steps of one of them; the column `chance` is for as many sinks anywhere. Steps at
+    which neither has a sink are missing. Dims: layer, other_layer, step (or progress).
+    """
+    rule = rule or rulli()
+
+    return read_quantities(
+        traces,
+        partial(layer_sinks, rule=rule, group=group),
+        by,
+        combine=consistency_quantities,
+        about={"metric": "layer_consistency", "rule": str(rule), "group": group},
+        baselines={"frozen": frozen, "untrained": untrained},
+    )
+
+
+def layer_sinks(layer: LayerSlice, rule: Rule, group: str = "all") -> LayerSinks:
+    place = layer.top_sink(rule, group).T
+    there = layer.is_measured(group).any(axis=1)
+    keys = np.sum(~np.isnan(layer.null(group)[:, 0]), axis=-1) * there
+    bits = np.packbits(layer.labels(rule, group).any(axis=1), axis=-1)
+    return LayerSinks(bits, np.where(place >= 0, place, np.nan), keys)
+
+
+def consistency_quantities(trace: Trace, layers: Sequence[LayerSinks]) -> list[Quantity]:
+    return [*_set_overlap(trace, layers), *_same_greatest(trace, layers)]
+
+
+def _set_overlap(trace: Trace, layers: Sequence[LayerSinks]) -> list[Quantity]:
+    positions = trace.canvas.shape[1]
+    sets = np.stack([np.unpackbits(one.bits, axis=-1, count=positions) for one in layers])
+    sets = sets[..., sets.any(axis=(0, 1))].astype(np.float32)  # [layer, step, key]
+    keys = np.stack([one.keys for one in layers])
+    count, steps = len(layers), keys.shape[1]
+    sizes = sets.sum(axis=-1)
+    value = np.full((count, count, steps), np.nan)
+    null, expected = np.full((count, count), np.nan), value.copy()
+    for layer in range(count):
+        rest = sets[layer:].reshape((count - layer) * steps, sets.shape[-1])
+        shared = (sets[layer] @ rest.T).reshape(
+            steps, count - layer, steps
+        )  # [step, layer, other step]
+        either = sizes[layer][:, None, None] + sizes[layer:] - shared
+        both = (keys[layer] > 0)[:, None, None] & (keys[layer:] > 0)
+        overlap = np.divide(shared, either, out=np.full(shared.shape, np.nan, np.float32),
+                            where=both & (either > 0))  # fmt: skip
+        known = np.sum(~np.isnan(overlap), axis=(0, 2))
+        mean_overlap = np.nansum(overlap, axis=(0, 2), dtype=np.float64) / np.maximum(known, 1)
+        null[layer, layer:] = null[layer:, layer] = np.where(known > 0, mean_overlap, np.nan)
+        same = np.diagonal(overlap, axis1=0, axis2=2)
+        value[layer, layer:] = value[layer:, layer] = same
+        random = _random_overlap(sizes[layer], sizes[layer:], keys[layer])
+        expected[layer, layer:] = expected[layer:, layer] = np.where(np.isnan(same), np.nan, random)
+    return [mean("jaccard", DIMS, value, null[..., None]), chance("jaccard", DIMS, expected)]
+
+
+def _random_overlap(one: np.ndarray, other: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Expected shared over expected either of sets of these sizes anywhere among the keys."""
+    shared = one * other / np.maximum(keys, 1)
+    either = one + other - shared
+    return np.divide(shared, either, out=np.full(shared.shape, np.nan), where=either > 0)
+
+
+def _same_greatest(trace: Trace, layers: Sequence[LayerSinks]) -> list[Quantity]:
+    positions, count = trace.canvas.shape[1], len(layers)
+    heads = np.stack([occupancy(one.greatest.T, positions) for one in layers])  # [layer, step, key]
+    heads = np.moveaxis(heads.astype(np.float32), 1, 0)
+    itself = np.eye(count)[..., None]
+    sizes = heads.sum(axis=-1).T.astype(np.float64)  # [layer, step]
+    agree = np.moveaxis(heads @ np.swapaxes(heads, 1, 2), 0, -1) - itself * sizes
+    pairs = sizes[:, None] * (sizes - itself)
+    held_steps = [occupancy(one.greatest, positions).astype(np.float64) for one in layers]
+    over_time = np.stack([one.sum(axis=0) for one in held_steps])  # [layer, key]
+    number = over_time.sum(axis=-1)
+    own = np.diag([np.sum(one**2) for one in held_steps])
+    own_pairs = np.diag([np.sum(one.sum(axis=-1) ** 2) for one in held_steps])
+    top, bottom = over_time @ over_time.T - own, np.outer(number, number) - own_pairs
+    rate = np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)[..., None]
+    keys = np.maximum(np.stack([one.keys for one in layers]).max(axis=0), 1)
+    return [
+        ratio("same_greatest", DIMS, agree, pairs, (rate * pairs, pairs * (bottom > 0)[..., None])),
+        ratio(f"{CHANCE}same_greatest", DIMS, pairs / keys, pairs),
+    ]

@@ -8,14 +8,20 @@ from functools import partial
 from itertools import combinations
 
 import numpy as np
-import pandas as pd
 
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio, total
-from anchorwatch.metrics.paths import along
-from anchorwatch.metrics.reading import LayerSlice, Traces
+from anchorwatch.metrics.layer_slices import LayerSlice, Traces
+from anchorwatch.metrics.registry import Reading, custom_metric, metric, read_quantities
 from anchorwatch.metrics.sink_rules import RESOLUTION, Rule, gu, rulli, topk, zscore
-from anchorwatch.metrics.tables import ROUNDING, over_slabs, tabulate
+from anchorwatch.metrics.table import (
+    ROUNDING,
+    Cell,
+    Quantity,
+    mean,
+    ratio,
+    split_always,
+    total,
+)
 
 CELL = ("step", "head")
 EPS = tuple(np.arange(0, 10.25, 0.25).tolist())
@@ -25,26 +31,19 @@ EVEN = 1 + 1e-6
 """An even share of T keys, summed up, is 1 on the sum scale, and in the bin that begins there."""
 
 
-def sinks(
-    traces: Traces, rule: Rule | None = None, *, group: str = "all", by: Sequence[str] = ("layer",)
-) -> pd.DataFrame:
+@metric(by=("layer",), default=True)
+def sinks(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
     """Sinks per head and step: count, incidence (any at all), absorbed share, greatest share.
 
     The null of a count is what the rule says of indifferent attention; of a share, what the same
     keys would receive from it. Dims: step (or progress), layer, head.
     """
-    rule = rule or rulli()
-    parts = over_slabs(traces, partial(sink_cells, rule=rule, group=group))
-    return tabulate(parts, by, about={"metric": "sinks", "rule": str(rule), "group": group})
-
-
-def sink_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
-    labels, shares, null = slab.labels(rule, group), slab.shares(group), slab.null(group)
-    there = slab.measured(group)
+    labels, shares, null = layer.labels(rule, group), layer.shares(group), layer.null(group)
+    there = layer.is_measured(group)
     empty = np.where(there, 0.0, np.nan)
     count = labels.sum(axis=-1) + empty
-    null_count = slab.null_labels(rule, group).sum(axis=-1) + empty
-    place, most = slab.top(group)
+    null_count = layer.null_labels(rule, group).sum(axis=-1) + empty
+    place, most = layer.top_key(group)
     expected = np.take_along_axis(
         np.broadcast_to(null, shares.shape), np.maximum(place, 0)[..., None], axis=-1
     )[..., 0]
@@ -61,13 +60,14 @@ def sink_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantit
     ]
 
 
+@custom_metric(default=True)
 def absorption(
     traces: Traces,
     sets: Sequence[str | Rule] = SETS,
     *,
     group: str = "all",
     by: Sequence[str] = ("layer",),
-) -> pd.DataFrame:
+) -> Reading:
     """Share of attention that a set of keys absorbs: the same sets for every model.
 
     `first` is position 0, `topK` the K greatest keys, a rule the keys it calls sinks. The null is
@@ -76,14 +76,17 @@ def absorption(
     chosen = {str(one): _key_set(one) for one in sets}
     if isinstance(sets, str) or not chosen:
         raise SpecError(f"sets={sets!r} is not a list: say sets=['first', 'top5', rulli()]")
-    parts = over_slabs(traces, partial(_absorption_cells, sets=chosen, group=group))
-    return tabulate(parts, by, about={"metric": "absorption", "sets": list(chosen), "group": group})
+    kernel = partial(_absorption_cells, sets=chosen, group=group)
+    about = {"metric": "absorption", "sets": list(chosen), "group": group}
+    return read_quantities(traces, kernel, by, about=about)
 
 
-def _absorption_cells(slab: LayerSlice, sets: dict[str, Rule | None], group: str) -> list[Quantity]:
-    shares = slab.shares(group)
-    null = np.broadcast_to(slab.null(group), shares.shape)
-    empty = np.where(slab.measured(group), 0.0, np.nan)
+def _absorption_cells(
+    layer: LayerSlice, sets: dict[str, Rule | None], group: str
+) -> list[Quantity]:
+    shares = layer.shares(group)
+    null = np.broadcast_to(layer.null(group), shares.shape)
+    empty = np.where(layer.is_measured(group), 0.0, np.nan)
     counts = [rule.k for rule in sets.values() if isinstance(rule, topk)]
     held = _held_by_top(shares, null, max(counts)) if counts else np.zeros(0)
     found = []
@@ -94,7 +97,7 @@ def _absorption_cells(slab: LayerSlice, sets: dict[str, Rule | None], group: str
         if isinstance(rule, topk):
             value, expected = held[..., min(rule.k, held.shape[-1]) - 1]
         else:
-            labels = slab.labels(rule, group)
+            labels = layer.labels(rule, group)
             value = np.sum(shares, axis=-1, where=labels)
             expected = np.sum(null, axis=-1, where=labels)
         found.append(mean(name, CELL, value + empty, expected + empty))
@@ -126,40 +129,28 @@ def _key_set(one: str | Rule) -> Rule | None:
     raise SpecError(f"no set of keys is called {one!r}: expected first, top1, top5, ... or a rule")
 
 
-def sink_rate(
-    traces: Traces, eps: float = 0.3, *, group: str = "all", by: Sequence[str] = ()
-) -> pd.DataFrame:
+@metric(default=True)
+def sink_rate(layer: LayerSlice, eps: float = 0.3, *, group: str) -> list[Quantity]:
     """Share of heads with a key above eps (Gu et al.): anywhere, and at the first position.
 
     A key's score is its share among the queries that may look at it, fair to causal models.
     """
-    parts = over_slabs(traces, partial(_rate_cells, rule=gu(eps), group=group))
-    return tabulate(parts, by, about={"metric": "sink_rate", "eps": eps, "group": group})
-
-
-def _rate_cells(slab: LayerSlice, rule: gu, group: str) -> list[Quantity]:
-    labels, null = slab.labels(rule, group), slab.null_labels(rule, group)
-    empty = np.where(slab.measured(group), 0.0, np.nan)
+    labels, null = layer.labels(gu(eps), group), layer.null_labels(gu(eps), group)
+    empty = np.where(layer.is_measured(group), 0.0, np.nan)
     return [
         mean("anywhere", CELL, labels.any(axis=-1) + empty, null.any(axis=-1) + empty),
         mean("first", CELL, labels[..., 0] + empty, null[..., 0] + empty),
     ]
 
 
-def concentration(
-    traces: Traces, *, group: str = "all", by: Sequence[str] = ("layer",)
-) -> pd.DataFrame:
+@metric(by=("layer",), default=True)
+def concentration(layer: LayerSlice, *, group: str) -> list[Quantity]:
     """How unevenly keys share attention: Gini, normalised entropy, effective share of keys.
 
     The effective number of keys is 1 / sum of squared shares; divided by the number of keys it is
     1 for uniform attention and 1/T for a single column.
     """
-    parts = over_slabs(traces, partial(concentration_cells, group=group))
-    return tabulate(parts, by, about={"metric": "concentration", "group": group})
-
-
-def concentration_cells(slab: LayerSlice, group: str = "all") -> list[Quantity]:
-    values, nulls = _evenness(slab.shares(group)), _evenness(slab.null(group))
+    values, nulls = _evenness(layer.shares(group)), _evenness(layer.null(group))
     return [mean(name, CELL, values[name], nulls[name]) for name in values]
 
 
@@ -184,6 +175,7 @@ def _evenness(shares: np.ndarray) -> dict[str, np.ndarray]:
         }
 
 
+@custom_metric(default=True)
 def epsilon_curve(
     traces: Traces,
     eps: Sequence[float] = EPS,
@@ -191,19 +183,19 @@ def epsilon_curve(
     scale: str = "sum",
     group: str = "all",
     by: Sequence[str] = (),
-) -> pd.DataFrame:
+) -> Reading:
     """Share of keys that are no sinks under `rulli(eps, scale)`, for every eps (Fig. 10)."""
     places = _check_ascending("eps", eps, 1)
     for one in places[[0, -1]]:
         rulli(eps=float(one), scale=scale)  # refuses what can never fire
     kernel = partial(_epsilon_cells, eps=places, scale=scale, group=group)
     about = {"metric": "epsilon_curve", "scale": scale, "group": group}
-    return tabulate(over_slabs(traces, kernel), along("eps", by), about=about)
+    return read_quantities(traces, kernel, split_always("eps", by), about=about)
 
 
-def _epsilon_cells(slab: LayerSlice, eps: np.ndarray, scale: str, group: str) -> list[Quantity]:
-    above, keys = _count_exceeding(slab.shares(group), eps, scale)
-    null_above, null_keys = _count_exceeding(slab.null(group), eps, scale)
+def _epsilon_cells(layer: LayerSlice, eps: np.ndarray, scale: str, group: str) -> list[Quantity]:
+    above, keys = _count_exceeding(layer.shares(group), eps, scale)
+    null_above, null_keys = _count_exceeding(layer.null(group), eps, scale)
     kept, null_kept = keys[..., None] - above, null_keys[..., None] - null_above
     dims, labels = (*CELL, "eps"), {"eps": eps.tolist()}
     bottom = np.broadcast_to(keys[..., None], kept.shape)
@@ -232,13 +224,14 @@ def _count_exceeding(
     return more.astype(float), count.astype(float)
 
 
+@custom_metric(default=True)
 def score_histogram(
     traces: Traces,
     edges: Sequence[float] = tuple(range(51)),
     *,
     group: str = "all",
     by: Sequence[str] = (),
-) -> pd.DataFrame:
+) -> Reading:
     """Share of keys by score on the sum scale, where uniform attention scores 1 (Fig. 3).
 
     The last bin also holds what lies above it.
@@ -248,12 +241,12 @@ def score_histogram(
         raise SpecError(f"edges begin at {bounds[0]:g}, and keys below are in no bin: begin at 0")
     kernel = partial(_histogram_cells, edges=bounds, group=group)
     about = {"metric": "score_histogram", "edges": bounds.tolist(), "group": group}
-    return tabulate(over_slabs(traces, kernel), along("score", by), about=about)
+    return read_quantities(traces, kernel, split_always("score", by), about=about)
 
 
-def _histogram_cells(slab: LayerSlice, edges: np.ndarray, group: str) -> list[Quantity]:
-    hits, keys = _binned_scores(slab.shares(group), edges)
-    null_hits, null_keys = _binned_scores(slab.null(group), edges)
+def _histogram_cells(layer: LayerSlice, edges: np.ndarray, group: str) -> list[Quantity]:
+    hits, keys = _binned_scores(layer.shares(group), edges)
+    null_hits, null_keys = _binned_scores(layer.null(group), edges)
     there = keys > 0
     null = (null_hits * there, np.broadcast_to(null_keys, null_hits.shape) * there)
     labels = {"score": edges[:-1].tolist()}
@@ -281,6 +274,7 @@ def _binned_scores(shares: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, n
     return hits.reshape(*shares.shape[:-1], width)[..., 1:], count.astype(float)
 
 
+@custom_metric(default=True)
 def agreement(
     traces: Traces,
     rules: Sequence[Rule] = RULES,
@@ -288,7 +282,7 @@ def agreement(
     given: Rule | None = None,
     group: str = "all",
     by: Sequence[str] = (),
-) -> pd.DataFrame:
+) -> Reading:
     """Cohen's kappa and Jaccard overlap between the labels of every two rules.
 
     Kappa's null is chance agreement at the same rates, kappa 0; Jaccard's is the same. A rule that
@@ -298,22 +292,21 @@ def agreement(
     if len(rules) < 2:
         raise SpecError("agreement is between rules: give at least two")
     kernel = partial(_agreement_cells, rules=tuple(rules), given=given, group=group)
-    parts = over_slabs(traces, kernel)
     about = {"metric": "agreement", "rules": [str(rule) for rule in rules], "group": group}
     about |= {} if given is None else {"given": str(given)}
-    return tabulate(parts, along("rules", by), _kappa, about)
+    return read_quantities(traces, kernel, split_always("rules", by), finish=_kappa, about=about)
 
 
 def _agreement_cells(
-    slab: LayerSlice, rules: tuple[Rule, ...], given: Rule | None, group: str
+    layer: LayerSlice, rules: tuple[Rule, ...], given: Rule | None, group: str
 ) -> list[Quantity]:
-    keys = np.sum(~np.isnan(slab.shares(group)), axis=-1)
+    keys = np.sum(~np.isnan(layer.shares(group)), axis=-1)
     counts = np.ones(keys.shape, dtype=int)
     if given is not None:
-        counts = (slab.labels(given, group).sum(axis=-1) > 0).astype(int)
+        counts = (layer.labels(given, group).sum(axis=-1) > 0).astype(int)
     found: dict[str, list[np.ndarray]] = {"both": [], "one": [], "other": [], "keys": []}
     for one, other in combinations(rules, 2):
-        a, b = slab.labels(one, group), slab.labels(other, group)
+        a, b = layer.labels(one, group), layer.labels(other, group)
         found["both"].append((a & b).sum(axis=-1) * counts)
         found["one"].append(a.sum(axis=-1) * counts)
         found["other"].append(b.sum(axis=-1) * counts)

@@ -31,11 +31,11 @@ class Null:
 
     shares: np.ndarray
     """What each key receives from indifferent queries; with what parts added, it sums to one."""
-    seen: np.ndarray
+    visible: np.ndarray
     """Share of the group's queries that may look at the key."""
 
 
-def indifferent(
+def uniform_attention(
     trace: Trace,
     groups: Sequence[str],
     window: int | None = None,
@@ -51,7 +51,7 @@ def indifferent(
     shares = np.full((steps, len(groups), positions), np.nan)
     seen = shares.copy()
     roles = trace.role
-    added = added_keys(trace) if added is None else added
+    added = count_extra_keys(trace) if added is None else added
     for step in range(steps):
         there = int(np.count_nonzero(roles[step] != ABSENT))
         first, last = _spans(model, there, window)
@@ -67,7 +67,7 @@ def indifferent(
     return Null(shares, seen)
 
 
-def added_keys(trace: Trace, layer: int | None = None) -> np.ndarray:
+def count_extra_keys(trace: Trace, layer: int | None = None) -> np.ndarray:
     """[step] keys that parts add before the canvas: at a layer, or those that every layer has.
 
     Only what all heads of a layer see is counted; a null is for all of them.
@@ -89,12 +89,12 @@ def _progress(trace: Trace) -> np.ndarray:
     return 1 - np.isin(trace.role[:-1, trace.answer], (MASKED, ABSENT)).mean(axis=1)
 
 
-def by_kind(trace: Trace, make: Callable[[int | None, np.ndarray], T]) -> list[T]:
+def for_each_layer(trace: Trace, make: Callable[[int | None, np.ndarray], T]) -> list[T]:
     """What `make` gives for each layer's window and added keys, made once for layers alike."""
     made: dict[tuple[int | None, bytes], T] = {}
     found = []
     for layer in range(trace.manifest["model"]["layers"]):
-        window, added = window_of(trace, layer), added_keys(trace, layer)
+        window, added = layer_window(trace, layer), count_extra_keys(trace, layer)
         kind = (window, added.tobytes())
         if kind not in made:
             made[kind] = make(window, added)
@@ -102,7 +102,7 @@ def by_kind(trace: Trace, make: Callable[[int | None, np.ndarray], T]) -> list[T
     return found
 
 
-def members(trace: Trace, step: int, group: str) -> np.ndarray:
+def group_queries(trace: Trace, step: int, group: str) -> np.ndarray:
     """[position] bool: the queries of a group at a step."""
     return _members(trace.role[step], trace["region"].values, trace.manifest["regions"], group)
 
@@ -115,13 +115,15 @@ def _members(role: np.ndarray, region: np.ndarray, names: Sequence[str], group: 
     return (region == names.index(group)) & (role != ABSENT)
 
 
-def window_of(trace: Trace, layer: int) -> int | None:
+def layer_window(trace: Trace, layer: int) -> int | None:
     """How far a layer sees, where it does not see everything it may."""
     windows: list[int | None] | None = trace.manifest["model"].get("windows")
     return windows[layer] if windows else None
 
 
-def spans(trace: Trace, step: int, window: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+def visible_spans(
+    trace: Trace, step: int, window: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """(first, one past the last) key that each existing row of a step may look at."""
     there = int(np.count_nonzero(trace.role[step] != ABSENT))
     return _spans(trace.manifest["model"], there, window)

@@ -33,13 +33,13 @@ LIMIT_BYTES = 1 << 30
 
 def save(table: pd.DataFrame, path: str | Path) -> Path:
     """Write a .csv, .json or .parquet, whole or not at all; a table of that name is replaced."""
-    target, kind = place(path, "table", KINDS)
+    target, kind = check_target(path, "table", KINDS)
     writers = {"csv": as_csv, "json": as_json}
     replace_file(target, writers[kind](table).encode() if kind in writers else _parquet(table))
     return Path(path)
 
 
-def place(path: str | Path, what: str, kinds: Sequence[str]) -> tuple[Path, str]:
+def check_target(path: str | Path, what: str, kinds: Sequence[str]) -> tuple[Path, str]:
     """Where a table or figure goes, and as what; refused if it cannot, or would spoil a trace."""
     named = Path(path)
     kind = named.suffix.lower().removeprefix(".")
@@ -92,7 +92,7 @@ def read_json_table(path: Path) -> dict[str, Any]:
     return without_digest(record)
 
 
-def origin(path: str | Path) -> dict[str, Any]:
+def read_origin(path: str | Path) -> dict[str, Any]:
     """What made a table file: the metric and its settings, our version, and each trace."""
     target = Path(path)
     if not target.is_file():

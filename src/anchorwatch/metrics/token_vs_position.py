@@ -8,7 +8,7 @@ repeats explains nothing. Everything follows from sums, in closed form.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 
@@ -16,13 +16,21 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.cells import Quantity, stack_layers
-from anchorwatch.metrics.identity import TokenClasses
-from anchorwatch.metrics.passes import each_slab
-from anchorwatch.metrics.reading import LayerSlice, Traces, check_traces
+from anchorwatch.metrics.layer_slices import Layers, LayerSlice, Traces, check_traces
+from anchorwatch.metrics.registry import Reading, custom_metric
+from anchorwatch.metrics.sink_classes import TokenClasses
 from anchorwatch.metrics.sink_rules import Rule, rulli
-from anchorwatch.metrics.tables import arm, check_dimensions, over_slabs, prompt_id, tabulate
-from anchorwatch.metrics.tokens import CLASSES
+from anchorwatch.metrics.table import (
+    Parts,
+    Quantity,
+    arm_key,
+    check_dimensions,
+    prompt_id,
+    stack_layers,
+    stack_traces,
+    tabulate,
+)
+from anchorwatch.metrics.token_classes import CLASSES
 from anchorwatch.trace.trace import MISSING, Trace
 
 OUTCOMES = ("received", "sink")
@@ -32,6 +40,7 @@ FLOOR = 1e-3
 """A share below this part of the null counts as this part: its logarithm would be rounding."""
 
 
+@custom_metric(default=True)
 def meaning_or_place(
     traces: Traces,
     rule: Rule | None = None,
@@ -41,7 +50,7 @@ def meaning_or_place(
     held_out: str = "steps",
     template: Sequence[str] = (),
     evidence: Sequence[str] = (),
-) -> pd.DataFrame:
+) -> Reading:
     """Share of the variance among keys that token class, token and place explain, out of sample.
 
     Two outcomes: `received`, log2 of share over null, and `sink`, the rule's label; both without
@@ -56,28 +65,27 @@ def meaning_or_place(
     if held_out not in HELD_OUT:
         raise SpecError(f"held_out={held_out!r} is unknown: expected {' or '.join(HELD_OUT)}")
     rule, classes = rule or rulli(), TokenClasses(traces, template, evidence)
+    checked, split = check_traces(traces), ["outcome", *check_dimensions(by)]
+    about = {"metric": "meaning_or_place", "rule": str(rule), "group": group, "held_out": held_out}
+
+    def table(parts: Parts) -> pd.DataFrame:
+        return tabulate(parts, split, about=about).assign(lift=np.nan)
+
     if held_out == "steps":
         kernel = partial(split_cells, designs=Designs(classes), rule=rule, group=group)
-        parts = over_slabs(traces, kernel)
-    else:
-        parts = _across_prompts(check_traces(traces), classes, rule, group)
-    about = {"metric": "meaning_or_place", "rule": str(rule), "group": group, "held_out": held_out}
-    return split_table(parts, by, about)
-
-
-def split_table(
-    parts: list[tuple[Trace, list[Quantity]]], by: Sequence[str], about: Mapping[str, object]
-) -> pd.DataFrame:
-    return tabulate(parts, ["outcome", *check_dimensions(by)], about=about).assign(lift=np.nan)
+        return Reading(checked, kernel, lambda layers: table(stack_traces(layers)))
+    designs = Designs(classes, _common_tokens(checked))
+    learn = partial(sums_of, designs=designs, rule=rule, group=group)
+    return Reading(checked, learn, lambda layers: table(_across_prompts(layers)))
 
 
 def split_cells(
-    slab: LayerSlice, designs: Designs, rule: Rule, group: str = "all"
+    layer: LayerSlice, designs: Designs, rule: Rule, group: str = "all"
 ) -> list[Quantity]:
     """Scores of one layer; each half of the measured steps is predicted from the other."""
-    measured = np.flatnonzero(slab.measured(group).any(axis=1))
+    measured = np.flatnonzero(layer.is_measured(group).any(axis=1))
     halves = measured[: len(measured) // 2], measured[len(measured) // 2 :]
-    early, late = (sums_of(slab, designs, rule, group, half) for half in halves)
+    early, late = (sums_of(layer, designs, rule, group, half) for half in halves)
     return _quantities([(early, late), (late, early)])
 
 
@@ -158,7 +166,7 @@ class Designs:
         parts = [self._classes.one_hot(trace), tenth[..., None] == np.arange(TENTHS)]
         columns = np.concatenate(parts, axis=-1, dtype=np.float32) * seen[..., None]
         products = (columns.transpose(0, 2, 1) @ columns).astype(np.float64)
-        weights = arm(trace)
+        weights = arm_key(trace)
         known = np.unique(canvas[seen]) if self._known is None else self._known[weights]
         at = np.minimum(np.searchsorted(known, canvas), max(len(known) - 1, 0))
         found = seen & (known[at] == canvas if len(known) else False)
@@ -180,16 +188,16 @@ class Designs:
 
 
 def sums_of(
-    slab: LayerSlice, designs: Designs, rule: Rule, group: str, steps: np.ndarray | None = None
+    layer: LayerSlice, designs: Designs, rule: Rule, group: str, steps: np.ndarray | None = None
 ) -> Sums:
     """Sums over some steps or all; a head that was not measured at a step has none of it."""
-    steps = np.arange(slab.trace.num_steps) if steps is None else steps
-    null = slab.null(group)[:, 0]
-    design = designs.of(slab.trace, null > 0)  # NaN is not
-    there = slab.measured(group)[steps].astype(np.float64)  # [step, head]
+    steps = np.arange(layer.trace.num_steps) if steps is None else steps
+    null = layer.null(group)[:, 0]
+    design = designs.of(layer.trace, null > 0)  # NaN is not
+    there = layer.is_measured(group)[steps].astype(np.float64)  # [step, head]
     outcomes = [
-        _received_sums(slab.shares(group), null, design, steps),
-        _sink_sums(slab.labels(rule, group), design, there, steps),
+        _received_sums(layer.shares(group), null, design, steps),
+        _sink_sums(layer.labels(rule, group), design, there, steps),
     ]
     columns, tokens, squares = (np.stack(sums) for sums in zip(*outcomes, strict=True))
     keys = design.seen[steps].sum(axis=1)[:, None]
@@ -316,26 +324,26 @@ def _divide_or_zero(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return np.where(counts > 0.5, sums / np.maximum(counts, 1), 0.0)
 
 
-def _across_prompts(
-    traces: list[Trace], classes: TokenClasses, rule: Rule, group: str
-) -> list[tuple[Trace, list[Quantity]]]:
-    """Scores of every trace, predicted from all other prompts of its model."""
+def _common_tokens(traces: list[Trace]) -> dict[str, np.ndarray]:
+    """Of each model, the ids that can be learnt on another prompt; one prompt alone is refused."""
     models: dict[str, list[tuple[Trace, str]]] = {}
     for trace in traces:
-        weights = arm(trace)
-        models.setdefault(weights, []).append((trace, prompt_id(trace)))
+        models.setdefault(arm_key(trace), []).append((trace, prompt_id(trace)))
     for runs in models.values():
         if len({prompt for _, prompt in runs}) < 2:
             raise SpecError(
                 f"{runs[0][0].manifest['model']['source']} has one prompt, and none to learn from: "
                 "give traces of at least two, or say held_out='steps'"
             )
-    known = {weights: _common(runs) for weights, runs in models.items()}
-    kernel = partial(sums_of, designs=Designs(classes, known), rule=rule, group=group)
-    sums: dict[str, list[tuple[Trace, str, list[Sums]]]] = {weights: [] for weights in models}
-    for trace, layers in each_slab(traces, kernel):
-        sums[arm(trace)].append((trace, prompt_id(trace), layers))
-    return [part for read in sums.values() for part in _score_held_out(read)]
+    return {model: _common(runs) for model, runs in models.items()}
+
+
+def _across_prompts(layers: Layers) -> Parts:
+    """Scores of every trace, predicted from all other prompts of its model."""
+    models: dict[str, list[tuple[Trace, str, list[Sums]]]] = {}
+    for trace, sums in layers:
+        models.setdefault(arm_key(trace), []).append((trace, prompt_id(trace), sums))
+    return [part for runs in models.values() for part in _score_held_out(runs)]
 
 
 def _common(runs: Sequence[tuple[Trace, str]]) -> np.ndarray:

@@ -80,7 +80,7 @@ def classes(
     """
     if not -len(trace.canvas) <= frame < len(trace.canvas):
         raise SpecError(f"frame {frame} is not in the trace: it has 0 to {len(trace.canvas) - 1}")
-    placed = Places([trace], template, evidence)
+    placed = MarkedPositions([trace], template, evidence)
     return _Vocabulary(trace).classes(trace.canvas[[frame]], *placed.of(trace))[0]
 
 
@@ -88,10 +88,10 @@ def step_classes(
     trace: Trace, *, template: Sequence[str] = (), evidence: Sequence[str] = ()
 ) -> np.ndarray:
     """[step, position] index into CLASSES of the canvas each step looked at; -1 where absent."""
-    return tokens_of_steps(trace, *Places([trace], template, evidence).of(trace))
+    return classify_steps(trace, *MarkedPositions([trace], template, evidence).of(trace))
 
 
-def tokens_of_steps(trace: Trace, boilerplate: np.ndarray, evidence: np.ndarray) -> np.ndarray:
+def classify_steps(trace: Trace, boilerplate: np.ndarray, evidence: np.ndarray) -> np.ndarray:
     """[step, position] index into CLASSES, given where boilerplate and evidence stand."""
     return _Vocabulary(trace).classes(trace.canvas[:-1], boilerplate, evidence)
 
@@ -112,7 +112,7 @@ def token_names(trace: Trace) -> dict[int, str]:
     return {int(i): text for i, text in (manifest["tokens"] | split).items()}
 
 
-class Places:
+class MarkedPositions:
     """Where boilerplate and evidence stand; a name that no trace knows is refused."""
 
     def __init__(

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.metrics.nulls import added_keys, spans, window_of
-from anchorwatch.metrics.reading import AT_ONCE_BYTES, require_field, slabs
+from anchorwatch.metrics.layer_slices import READ_BYTES, iter_layers, require_field
+from anchorwatch.metrics.null import count_extra_keys, layer_window, visible_spans
 from anchorwatch.metrics.sink_rules import Rule
 from anchorwatch.metrics.stats import ranks
 from anchorwatch.trace.trace import PROMPT, SPECIAL, Trace
@@ -72,13 +72,13 @@ class _Rows:
     """[layer, head, C] bool."""
 
 
-def looks_of(
+def read_committed_rows(
     trace: Trace, names: Sequence[str], rule: Rule | None, ignore: Collection[int] = ()
 ) -> CommittedRows:
     """The looks of a trace at the named regions; without a rule, no sinks are taken out."""
     rows = _rows(trace, _inside(trace, names), ignore)
     first, last = _visible(rows)
-    added = np.stack([added_keys(trace, layer)[rows.steps] for layer in range(len(first))])
+    added = np.stack([count_extra_keys(trace, layer)[rows.steps] for layer in range(len(first))])
     ones = np.ones(rows.inside.shape[1:], dtype=bool)
     keys = _count_visible(ones, first, last) + added
     bears = trace.canvas[rows.steps] == rows.ids[:, None]  # [C, position]
@@ -149,12 +149,12 @@ def _visible(rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
     """(first, one past the last) key that each row may look at, [layer, C] each."""
     layers = rows.trace.manifest["model"]["layers"]
     found = np.zeros((2, layers, len(rows.steps)), dtype=int)
-    windows = [window_of(rows.trace, layer) for layer in range(layers)]
+    windows = [layer_window(rows.trace, layer) for layer in range(layers)]
     for window in set(windows):
         at = [layer for layer in range(layers) if windows[layer] == window]
         for step in np.unique(rows.steps):
             chosen = np.flatnonzero(rows.steps == step)
-            bounds = np.stack(spans(rows.trace, int(step), window))[:, rows.rows[chosen]]
+            bounds = np.stack(visible_spans(rows.trace, int(step), window))[:, rows.rows[chosen]]
             found[:, np.array(at)[:, None], chosen] = bounds[:, None]
     return found[0], found[1]
 
@@ -187,7 +187,7 @@ def _with_maps(
     """What whole maps tell: the AUROC, and masses that the probe did not keep."""
     trace, auroc, mass = rows.trace, looks.auroc.copy(), looks.mass.copy()
     maps = trace["pattern"]
-    if maps.nbytes <= AT_ONCE_BYTES:
+    if maps.nbytes <= READ_BYTES:
         maps = maps.load()  # one read, not one for each map
     picks = zip(*(trace[f"pick_{name}"].values for name in ("step", "layer", "head")), strict=True)
     for pick, (step, layer, head) in enumerate(picks):
@@ -214,10 +214,10 @@ def _without_sinks(
     if "received" not in rows.trace.fields:
         return looks
     gold, found = rows.inside[0], looks.without_sinks.copy()
-    for slab in slabs(rows.trace):
-        layer = slab.layer
+    for layer_slice in iter_layers(rows.trace):
+        layer = layer_slice.index
         kept, mass = rows.keys[layer], rows.mass[layer]  # [head, C, K]
-        labels = slab.labels(rule)[rows.steps].swapaxes(0, 1)  # [head, C, key]
+        labels = layer_slice.labels(rule)[rows.steps].swapaxes(0, 1)  # [head, C, key]
         sink = np.take_along_axis(labels, np.maximum(kept, 0).astype(np.intp), axis=-1)
         sink = (sink & (kept >= 0)) | (kept == SINK_TOKEN)
         own = sink & gold[np.maximum(kept, 0)] & (kept >= 0)
@@ -225,7 +225,7 @@ def _without_sinks(
         evidence = looks.mass[0, layer] - np.sum(mass, axis=-1, where=own)
         golden = looks.expected[0, layer] * keys[layer] - own.sum(axis=-1)
         share = golden / np.maximum(keys[layer] - sink.sum(axis=-1), 1)
-        known = slab.measured()[rows.steps].T & (left >= LEAST_LEFT) & (golden > 0.5)
+        known = layer_slice.is_measured()[rows.steps].T & (left >= LEAST_LEFT) & (golden > 0.5)
         with np.errstate(invalid="ignore", divide="ignore"):
             found[layer] = np.where(known, evidence / left / share, np.nan)
     return replace(looks, without_sinks=found)
