@@ -22,14 +22,14 @@ NAME = "smol-base"
 
 
 def cache_folder() -> Path:
-    """Where converted networks are kept: $ANCHORWATCH_CACHE, else anchorwatch in the user's cache."""
+    """Where converted networks are kept: $ANCHORWATCH_CACHE, else in the user's cache."""
     if own := os.environ.get("ANCHORWATCH_CACHE"):
         return Path(own).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anchorwatch"
 
 
 def base_folder() -> Path:
-    """The converted network; refused, with the command that brings it, where it is not there yet."""
+    """The converted network; where it is not there, the error names the command that brings it."""
     folder = cache_folder() / NAME
     if not (folder / "config.json").is_file():
         raise ModelError(
