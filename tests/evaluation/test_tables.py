@@ -165,7 +165,7 @@ def test_the_ratio_of_gains(planted):
     for weight in weights:  # the slow twin: one resampled evaluation after another
         means = [np.average(cell, weights=weight) for cell in cells]
         drawn.append((means[1] - means[0]) / (means[3] - means[2]))
-    tail = float(stats.resampling.tail_of(0.95, np.array(40)))
+    tail = float(stats.resampling.tail_share(0.95, np.array(40)))
     low, high = np.quantile(drawn, [tail, 1 - tail])
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
     none = results_of(
