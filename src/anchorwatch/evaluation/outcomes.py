@@ -359,7 +359,7 @@ class Effect:
     """One row for each layer: how far hidden states moved after it."""
     doses: pd.DataFrame | None = None
     """One row for each dose k and outcome."""
-    fit_trends: pd.DataFrame | None = None
+    trends: pd.DataFrame | None = None
     """One row for each outcome and series: its slope over the dose, tested over prompts."""
     traces: Mapping[str, Sequence[Trace]] | None = field(default=None)
     """The runs of each arm, where they were asked for."""

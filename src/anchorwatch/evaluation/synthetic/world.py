@@ -158,7 +158,7 @@ class Distractors:
 
 
 @dataclass(frozen=True)
-class Question:
+class QuestionFacts:
     """What is asked, and the facts that answer it."""
 
     question: str
@@ -287,7 +287,7 @@ class World:
     def _draw(self, index: int, *what: str | int) -> Draw:
         return Draw("world", self.split, self.hops, self.seed, index, *what)
 
-    def _draw_question(self, draw: Draw) -> Question:
+    def _draw_question(self, draw: Draw) -> QuestionFacts:
         chain = draw.pick(self.chains)
         reverse = self.hops == 1 and draw.chance(self.reverse)
         taken: set[str] = set()
@@ -305,7 +305,7 @@ class World:
             golds.append(tuple(facts + self._draw_extras(facts, draw, taken)))
         answer, given = (entities[0], entities[-1]) if reverse else (entities[-1], entities[0])
         wordings = _list_wordings(chain, given, reverse)
-        return Question(
+        return QuestionFacts(
             question=draw.pick(wordings),
             wordings=wordings,
             answer=answer,
@@ -328,7 +328,7 @@ class World:
         ]
 
     def _draw_distractor(
-        self, kind: str, which: int, core: Question, draw: Draw
+        self, kind: str, which: int, core: QuestionFacts, draw: Draw
     ) -> tuple[Fact, ...]:
         """The facts of a distractor; the one that misleads comes first."""
         taken = set(core.names)
@@ -393,7 +393,12 @@ def _list_wordings(chain: tuple[Relation, ...], given: str, reverse: bool) -> tu
 
 
 def _write_passage(
-    facts: tuple[Fact, ...], core: Question, draw: Draw, filler: float, kind: str, hop: int = NO_HOP
+    facts: tuple[Fact, ...],
+    core: QuestionFacts,
+    draw: Draw,
+    filler: float,
+    kind: str,
+    hop: int = NO_HOP,
 ) -> Passage:
     """The facts as a passage, with the names in it that a guesser might take for the answer."""
     seen = [(f.relation.subject, f.subject) for f in facts[:1]]
