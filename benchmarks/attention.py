@@ -20,9 +20,9 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 import anchorwatch as aw
+from anchorwatch.models.additions import fit_addition
 from anchorwatch.models.attention import NAME, attend, observe, register
 from anchorwatch.models.families import by_name
-from anchorwatch.models.fits import fit_addition
 from anchorwatch.models.model import Model
 from anchorwatch.models.tokens import Specials
 from anchorwatch.probes.reduce import StatRequest, reduce_attention

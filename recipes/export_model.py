@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerBase
 
 from anchorwatch.errors import TrainingError
 from anchorwatch.models.load import load
-from anchorwatch.models.variants import collect_trained_parts
+from anchorwatch.models.trained_additions import collect_trained_parts
 from anchorwatch.trace.atomic_io import read_record, read_sealed
 from anchorwatch.trace.locks import temporary, temporary_name
 from anchorwatch.training.checkpoints import MODEL, RUN, WEIGHTS

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from anchorwatch.models import variants
+from anchorwatch.models import trained_additions
 
 SMALL = {
     "vocab_size": 96,
@@ -237,15 +237,17 @@ def _as_llada():
 def trained(folder, parts, *, change=0.1):
     """A folder as training leaves it: the network's tensors, and the parts with their digests."""
     made = _as_llada()
-    variants.attach(made, parts)
+    trained_additions.attach(made, parts)
     torch.manual_seed(1)
     with torch.no_grad():
-        for name in variants.tensor_names(made, parts):
+        for name in trained_additions.tensor_names(made, parts):
             held = made.get_parameter(name)
             held.add_(change * torch.randn_like(held))
-    now = variants.collect_trained_parts(made, parts)
+    now = trained_additions.collect_trained_parts(made, parts)
     config = llada_config() | {"anchorwatch": {"parts": [part.as_dict() for part in now]}}
-    own = variants.tensor_names(made, parts)  # these keep their names whatever the family's are
+    own = trained_additions.tensor_names(
+        made, parts
+    )  # these keep their names whatever the family's are
     tensors = {k: v.clone().contiguous() for k, v in made.state_dict().items()}
     named = llada_names({k: v for k, v in tensors.items() if k not in own})
     return write(folder, config, named | {k: tensors[k] for k in own}), now

@@ -1,7 +1,10 @@
 """What the documents show runs."""
 
+import os
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,12 +12,50 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_readme_s_ten_lines_run(tmp_path, monkeypatch, capsys):
+def python_blocks(document):
+    return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+
+
+def test_the_readme_s_lines_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    (code,) = python_blocks("README.md")
+    assert len([line for line in code.splitlines() if line]) <= 9
     exec(compile(code, "README.md", "exec"), {})
+    assert "null" in capsys.readouterr().out
+    assert (tmp_path / "sinks.pdf").stat().st_size > 1000
+
+
+def test_the_quickstart_s_lines_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (code,) = python_blocks("docs/quickstart.md")
+    exec(compile(code, "quickstart.md", "exec"), {})
     assert len(capsys.readouterr().out.splitlines()) == 5
     assert (tmp_path / "first.trace").is_dir()
+
+
+def test_every_public_module_has_a_page_of_the_reference():
+    """`make docs` fails on a page that the navigation names and that is not there."""
+    import anchorwatch as aw
+
+    nav = (ROOT / "mkdocs.yml").read_text()
+    assert set(re.findall(r"reference/(\w+)\.md", nav)) == {"run", "values", *aw._MODULES}
+
+
+@pytest.mark.slow
+def test_the_pages_are_built_and_every_link_leads_somewhere(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    built = subprocess.run(
+        [*command, "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stderr
+    page = (tmp_path / "site" / "reference" / "run.html").read_text()
+    assert "run_many" in page
+    sources = re.findall(r'(?:src|href)="(https?://[^"]+)"', page)
+    assert [url for url in sources if "squidfunk" not in url] == []  # nothing is fetched
 
 
 SLOW = {"effect.py"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import anchorwatch as aw
 from anchorwatch.evaluation import estimators, loglikelihood, loglikelihoods
 from anchorwatch.evaluation.estimators import METHODS, draws, estimate, every_set
-from anchorwatch.models.fits import fit_addition
+from anchorwatch.models.additions import fit_addition
 from anchorwatch.models.load import load as load_afresh
 from checkpoints import lit_gpt_tensors, trained, without_parts, write
 from references import likelihood as slow

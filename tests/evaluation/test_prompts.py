@@ -144,7 +144,7 @@ class Speaker:
         self.specials = Specials(bos_id=0, end_ids=ends, mask_id=None)
 
     def encode(self, prompt):
-        from anchorwatch.models.prompts import encode_prompt
+        from anchorwatch.models.prompt_encoding import encode_prompt
 
         return encode_prompt(prompt, self.tokenizer, "speaker")
 

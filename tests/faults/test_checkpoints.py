@@ -406,7 +406,7 @@ def test_bfloat16_weights_are_kept_in_bfloat16_and_the_rotary_table_is_not(llada
 
 
 def test_a_rotary_table_of_zeros_is_found(llada):
-    from anchorwatch.models.proof import prove_rotary
+    from anchorwatch.models.verify import prove_rotary
 
     model = aw.load(llada)
     assert prove_rotary(model.network) < 1e-6
@@ -722,7 +722,7 @@ def test_gemma_3_with_soft_capping_cannot_be_watched(tmp_path):
 @pytest.mark.parametrize("buffer", ["full_attention_inv_freq", "sliding_attention_inv_freq"])
 @pytest.mark.parametrize("kind", ["modernbert", "gemma3_text"])
 def test_a_rotary_table_for_each_kind_of_layer_is_compared(kind, buffer):
-    from anchorwatch.models.proof import prove_rotary
+    from anchorwatch.models.verify import prove_rotary
 
     kinds = ["full_attention", "sliding_attention"]
     made = network(kind, masked=kind == "modernbert", head_dim=8, layer_types=kinds)

@@ -461,7 +461,7 @@ def test_what_zarr_still_writes_when_a_write_fails_is_removed_too(tmp_path, monk
         failed.set()
 
     monkeypatch.setattr(local, "_put", uneven)
-    monkeypatch.setattr(store, "_ended", told)
+    monkeypatch.setattr(store, "_await_writers", told)
     monkeypatch.setattr(shutil, "rmtree", remove)
     with pytest.raises(OSError, match="No space"):
         write(tmp_path / "a.trace", small())

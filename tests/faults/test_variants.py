@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import anchorwatch as aw
 import tolerances
 from anchorwatch.errors import ModelError, SpecError, WeightsError
-from anchorwatch.models import variants
+from anchorwatch.models import trained_additions
 from checkpoints import MASK, network, trained, without_parts
 
 E = aw.edits
@@ -124,20 +124,20 @@ def test_parts_that_a_network_cannot_train():
     with pytest.raises(
         SpecError, match=r"one module for all layers .* give it to a run as an edit"
     ):
-        variants.attach(made, [E.gate()])
+        trained_additions.attach(made, [E.gate()])
 
 
 @pytest.mark.parametrize("part", [E.register(), E.sink_token(position="end")], ids=repr)
 def test_a_causal_network_trains_no_part_that_looks_ahead(tmp_path, part):
     with pytest.raises(SpecError, match=r"look both ways: use sink_token\(\)"):
-        variants.attach(network("llama"), [part])
+        trained_additions.attach(network("llama"), [part])
     with pytest.raises(SpecError, match=r"takes \[1, 32\]"):
-        variants.attach(network("llama"), [E.sink_token(embedding=[1.0, 2.0])])
+        trained_additions.attach(network("llama"), [E.sink_token(embedding=[1.0, 2.0])])
 
 
 def test_gradient_checkpointing_is_refused():
     made = network("llama", bidirectional=True)
-    variants.attach(made, [E.off_by_one()])
+    trained_additions.attach(made, [E.off_by_one()])
     made.gradient_checkpointing_enable()
     made.train()
     with pytest.raises(ModelError, match="train without it"):
@@ -148,7 +148,7 @@ def test_a_copy_of_a_network_wears_its_own_parts():
     from copy import deepcopy
 
     made = network("llama", bidirectional=True)
-    variants.attach(made, [E.sink_token(embedding="random")])
+    trained_additions.attach(made, [E.sink_token(embedding="random")])
     other = deepcopy(made)
     with torch.no_grad():
         before = made(IDS[None] % 90).logits

@@ -10,7 +10,7 @@ import torch
 import anchorwatch as aw
 from anchorwatch.evaluation.synthetic import World
 from anchorwatch.generation.decoding import LowConfidence
-from anchorwatch.models.sites import layer_modules
+from anchorwatch.models.families import layer_modules
 from anchorwatch.training import bound
 from anchorwatch.training import card_measures as measure
 from anchorwatch.training import noisy_text as noisy

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 import anchorwatch as aw
 import tolerances
 from anchorwatch.errors import AnchorwatchWarning, ModelError
-from anchorwatch.generation import canvas_editor as touches
-from anchorwatch.generation import loop
+from anchorwatch.generation import canvas_editor, loop
 from anchorwatch.generation.decoding import even_counts
 from anchorwatch.generation.sequence import CommitConstraints, SequenceState
 from anchorwatch.metrics.tables import prompt_id
@@ -738,14 +737,14 @@ def test_what_never_acted_is_said_and_kept():
     assert "warnings" not in acted.manifest
 
 
-class Deaf(touches.CanvasEditor):
+class Deaf(canvas_editor.CanvasEditor):
     """Forgets to write what it was asked for."""
 
-    def _swap(self, swaps, known):
-        before = self._draft.canvas.clone()
-        found = super()._swap(swaps, known)
-        self._draft.canvas = before
-        return found
+    def _swap_tokens(self, active, known):
+        before = self._sequence.canvas.clone()
+        shown = super()._swap_tokens(active, known)
+        self._sequence.canvas = before
+        return shown
 
 
 def test_a_swap_that_does_not_reach_the_model_stops_the_run():
@@ -766,8 +765,8 @@ def test_a_swap_that_does_not_reach_the_model_stops_the_run():
 def test_a_policy_that_ignores_canvas_edits_stops_the_run(edit):
     take = loop.RunState.commit
 
-    def deaf(self, logits, turn):
-        plain = replace(turn, held=None, forced=(), frozen=False, count=4)
+    def deaf(self, logits, plan):
+        plain = replace(plan, withheld=None, forced=(), frozen=False, count=4)
         return take(self, logits, plain)
 
     with (

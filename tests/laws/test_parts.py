@@ -358,7 +358,7 @@ def test_a_trained_sink_token_is_the_same_part(tmp_path):
 def test_half_precision_stays_near(part):
     """By concatenated keys, for the kernel's sums are not had there."""
     from anchorwatch.models import tiny
-    from anchorwatch.models.check import ROUNDING
+    from anchorwatch.models.verify import ROUNDING
 
     ids = list(range(300, 312))
     whole = load("tiny/llada").logits(ids, parts=[part])

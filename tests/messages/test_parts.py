@@ -9,7 +9,7 @@ import torch
 import anchorwatch as aw
 from anchorwatch.errors import ModelError, SpecError
 from anchorwatch.models import attention, tiny
-from anchorwatch.models.parts import PassAdditions, SelfOnlyPass
+from anchorwatch.models.additions import PassAdditions, SelfOnlyPass
 from strategies import load
 
 E = aw.edits
@@ -99,7 +99,7 @@ def test_a_table_that_moves_with_the_text_moves_no_sink_token(tmp_path):
 
 
 def test_windows_take_no_register(tmp_path):
-    from anchorwatch.models import variants
+    from anchorwatch.models import trained_additions
     from checkpoints import ENCODERS, MASK, network
 
     network("modernbert", masked=True, **ENCODERS["modernbert"]).save_pretrained(tmp_path / "m")
@@ -114,7 +114,7 @@ def test_windows_take_no_register(tmp_path):
     aw.run(model, canvas=canvas, edits=[E.sink_token()])  # what the message says
     made = network("mistral", bidirectional=True, sliding_window=4)
     with pytest.raises(SpecError, match=says):
-        variants.attach(made, [E.register()])
+        trained_additions.attach(made, [E.register()])
 
 
 def test_a_network_that_computes_its_own_attention_takes_no_parts():
@@ -149,7 +149,7 @@ def test_an_added_key_is_proved_at_every_layer(part, layer):
         return real(bare, mask, None if bare.layer == layer else added, options)
 
     with (
-        mock.patch.object(attention, "_computed", forgets),
+        mock.patch.object(attention, "_compute", forgets),
         pytest.raises(ModelError, match=f"not alive at layer {layer}, head"),
     ):
         aw.run(load("tiny/llada"), PROMPT, aw.decoding.LowConfidence(4), edits=[part])
@@ -227,7 +227,7 @@ def _seeing_itself(keys, n):
 @pytest.mark.parametrize("form", [_unseen, _seeing_itself])
 @pytest.mark.parametrize("name", ["tiny/llada", "tiny/bert"])
 def test_a_register_that_is_not_seen_or_does_not_see_stops_the_run(name, form):
-    from anchorwatch.models.parts import prepend_registers
+    from anchorwatch.models.additions import prepend_registers
 
     def differs(*given):
         tokens, keys, _, positions = prepend_registers(*given)

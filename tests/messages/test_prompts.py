@@ -6,7 +6,7 @@ import torch
 
 import anchorwatch as aw
 from anchorwatch.errors import AnchorwatchError, PromptError, SpecError
-from anchorwatch.models import templates
+from anchorwatch.models import prompt_encoding
 from strategies import load
 
 D = aw.decoding
@@ -231,8 +231,8 @@ def _with_template(text):
 
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_a_chat_template_that_never_ends(kind, monkeypatch):
-    monkeypatch.setattr(templates, "MOST_STEPS", 100_000)
-    monkeypatch.setattr(templates, "MOST_BYTES", 32 << 20)
+    monkeypatch.setattr(prompt_encoding, "MOST_STEPS", 100_000)
+    monkeypatch.setattr(prompt_encoding, "MOST_BYTES", 32 << 20)
     model = _with_template(ENDLESS[kind])
     with pytest.raises(PromptError, match="the chat template does not take these messages: "):
         model.encode([{"role": "user", "content": "hi"}])

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 import anchorwatch as aw
 import checkpoints
 import tolerances
-from anchorwatch.models import attention, tiny, variants
+from anchorwatch.models import attention, tiny, trained_additions
+from anchorwatch.models.additions import capture, fit_addition
 from anchorwatch.models.attention import Call, with_added
 from anchorwatch.models.extra_keys import ExtraKeys, products
-from anchorwatch.models.fits import fit_addition
-from anchorwatch.models.parts import capture
 from anchorwatch.probes.reduce import StatRequest, reduce_attention
 from checkpoints import CAUSAL, ENCODERS, MASK, network
 from references import parts as slow
@@ -469,7 +468,7 @@ def test_every_stock_network_takes_parts_by_the_same_code(tmp_path, kind):
 def test_gradients_are_those_of_the_dense_form(kind, n, position):
     ids, bare = IDS % 90, network(kind, bidirectional=True).double()
     made = network(kind, bidirectional=True).double()
-    variants.attach(made, [E.sink_token(n, position=position, embedding="random")])
+    trained_additions.attach(made, [E.sink_token(n, position=position, embedding="random")])
     torch.manual_seed(0)
     weights = torch.randn(len(ids), 96, dtype=torch.float64)
     (made(ids[None]).logits[0] * weights).sum().backward()
@@ -501,11 +500,11 @@ def test_a_network_in_training_computes_what_a_run_would(part):
     made = tiny.build("tiny/llada", torch.float32)
     expected = made.logits(IDS, parts=[part])
     made.network.requires_grad_(True)
-    variants.attach(made.network, [part])
+    trained_additions.attach(made.network, [part])
     out = made.network(IDS[None]).logits
     near(out[0].detach(), expected, tolerances.IDENTITY)
     out.logsumexp(-1).sum().backward()
-    own = [n for n in variants.tensor_names(made.network, [part])]
+    own = [n for n in trained_additions.tensor_names(made.network, [part])]
     grads = dict(made.network.named_parameters())
     for name in own:
         assert grads[name].grad is not None, name

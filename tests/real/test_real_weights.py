@@ -15,7 +15,7 @@ from transformers import AlbertForMaskedLM, AutoModelForCausalLM, BertForMaskedL
 import anchorwatch as aw
 from anchorwatch.errors import AnchorwatchWarning, WeightsError
 from anchorwatch.generation.decoding import LeftToRight, LowConfidence
-from anchorwatch.models.proof import weights_digest
+from anchorwatch.models.verify import weights_digest
 
 pytestmark = pytest.mark.real
 

@@ -244,7 +244,7 @@ def test_the_log_is_whole_in_both_forms(tmp_path):
 
 
 def test_the_ladder_is_smdm_s():
-    from anchorwatch.models.keymaps import SMDM_HEADS
+    from anchorwatch.models.families import SMDM_HEADS
 
     assert all(SMDM_HEADS[layers, width] == heads for layers, width, heads in SIZES.values())
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 import anchorwatch as aw
 from anchorwatch.errors import WeightsError
-from anchorwatch.models.variants import tensor_names
+from anchorwatch.models.trained_additions import tensor_names
 from anchorwatch.training import fit
 from anchorwatch.training.feed import poser_of
 from anchorwatch.training.loop import adamw, restore

@@ -31,7 +31,7 @@ from anchorwatch.probes import spec as kinds
 from anchorwatch.trace.escape import one_line
 
 if TYPE_CHECKING:
-    from anchorwatch.models.prompts import Prompt
+    from anchorwatch.models.prompt_encoding import Prompt
 
 app = typer.Typer(
     help="The laboratory for attention in masked diffusion language models.",

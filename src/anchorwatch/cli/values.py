@@ -15,7 +15,7 @@ from anchorwatch.probes import spec as kinds
 
 if TYPE_CHECKING:
     from anchorwatch.models.model import Model
-    from anchorwatch.models.prompts import Prompt
+    from anchorwatch.models.prompt_encoding import Prompt
 
 DEFAULTS = {"mdm": "low-confidence", "arm": "left-to-right"}
 

@@ -15,7 +15,6 @@ import torch
 
 from anchorwatch.edits.ablation import AttentionPatch, PatchedCall, apply_patch, unpatched_call
 from anchorwatch.edits.spec import (
-    MISSING,
     Candidates,
     Detecting,
     Edit,
@@ -36,12 +35,13 @@ from anchorwatch.edits.verify import (
 )
 from anchorwatch.errors import ModelError
 from anchorwatch.metrics.tokens import token_class
+from anchorwatch.models.additions import PassAdditions
 from anchorwatch.models.attention import Call, visible
+from anchorwatch.models.families import output_modules
 from anchorwatch.models.model import Model
-from anchorwatch.models.parts import PassAdditions
-from anchorwatch.models.sites import output_modules
 from anchorwatch.probes.accumulate import TraceBuffer, View
 from anchorwatch.probes.reduce import StatRequest, reduce_attention
+from anchorwatch.trace.schema import MISSING
 
 ALL_ROWS, LAST_ROW = range(2)
 

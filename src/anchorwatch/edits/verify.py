@@ -15,8 +15,8 @@ import torch
 from anchorwatch.edits.ablation import AttentionPatch, PatchedCall, logits_of
 from anchorwatch.edits.spec import Edit, Part, gate
 from anchorwatch.errors import ModelError
+from anchorwatch.models.additions import ActiveAddition, PassAdditions
 from anchorwatch.models.attention import Call, visible
-from anchorwatch.models.parts import ActiveAddition, PassAdditions
 from anchorwatch.probes.accumulate import View
 
 ROWS = 3

@@ -40,7 +40,7 @@ from anchorwatch.generation.prepare import (
 from anchorwatch.metrics.sink_rules import Rule, check_rule, rulli
 from anchorwatch.metrics.tables import prompt_id
 from anchorwatch.models.model import Model
-from anchorwatch.models.prompts import Prompt
+from anchorwatch.models.prompt_encoding import Prompt
 from anchorwatch.trace import machine_limits as limits
 from anchorwatch.trace.progress_bar import Progress
 from anchorwatch.trace.provenance import origin

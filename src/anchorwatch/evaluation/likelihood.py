@@ -32,11 +32,10 @@ from anchorwatch.evaluation.pairs import ids_of
 from anchorwatch.generation.loop import pad_left, view_of
 from anchorwatch.generation.plan import edit_list, fields_of
 from anchorwatch.generation.prepare import checked_seed, device_bytes
+from anchorwatch.models.additions import PassAdditions, check_parts
 from anchorwatch.models.attention import observe
-from anchorwatch.models.fits import check_parts
 from anchorwatch.models.model import Model
-from anchorwatch.models.parts import PassAdditions
-from anchorwatch.models.prompts import Prompt
+from anchorwatch.models.prompt_encoding import Prompt
 from anchorwatch.probes.accumulate import TraceBuffer, View
 from anchorwatch.trace import machine_limits as limits
 from anchorwatch.trace.progress_bar import Progress

@@ -24,7 +24,7 @@ from anchorwatch.generation.canvas_editor import run_limits
 from anchorwatch.generation.decoding import StepPlan
 from anchorwatch.generation.loop import RunState, Step, shape_of, start_sequence
 from anchorwatch.generation.plan import edit_list, fields_of
-from anchorwatch.models.fits import check_parts
+from anchorwatch.models.additions import check_parts
 from anchorwatch.models.model import Model
 from anchorwatch.probes.accumulate import TraceBuffer
 from anchorwatch.probes.spec import Probe

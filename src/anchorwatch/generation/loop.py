@@ -19,9 +19,9 @@ from anchorwatch.edits.spec import CanvasEdit, Edit, parts_among
 from anchorwatch.generation.canvas_editor import CanvasEditor
 from anchorwatch.generation.decoding import Decoding, StepPlan
 from anchorwatch.generation.sequence import SequenceState
+from anchorwatch.models.additions import PassAdditions
 from anchorwatch.models.attention import observe
 from anchorwatch.models.model import Model
-from anchorwatch.models.parts import PassAdditions
 from anchorwatch.probes.accumulate import TraceBuffer, View
 from anchorwatch.probes.recorder import Recorder
 from anchorwatch.trace.regions import Regions

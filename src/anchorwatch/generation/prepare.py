@@ -19,9 +19,9 @@ from anchorwatch.generation.canvas_editor import run_limits
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.generation.loop import RunState, shape_of, start_sequence
 from anchorwatch.generation.plan import BUDGET_BYTES, Plan, fields_of
-from anchorwatch.models.fits import check_parts
+from anchorwatch.models.additions import check_parts
 from anchorwatch.models.model import Model
-from anchorwatch.models.prompts import Prompt
+from anchorwatch.models.prompt_encoding import Prompt
 from anchorwatch.probes.accumulate import TraceBuffer
 from anchorwatch.probes.spec import Probe
 from anchorwatch.trace import machine_limits as limits

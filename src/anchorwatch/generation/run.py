@@ -26,7 +26,7 @@ from anchorwatch.generation.prepare import (
     start_runs,
 )
 from anchorwatch.models.model import Model
-from anchorwatch.models.prompts import Prompt
+from anchorwatch.models.prompt_encoding import Prompt
 from anchorwatch.probes.recorder import Recorder
 from anchorwatch.probes.spec import DEFAULT, Probe
 from anchorwatch.trace.progress_bar import Progress

@@ -129,10 +129,7 @@ def _specs(buffer: TraceBuffer) -> dict[str, Spec]:
     specs = {}
     for name, field in buffer.fields.items():
         if buffer.by_step(name):
-            attrs: dict[str, Any] = {"long_name": field.says, "units": field.unit}
-            if np.dtype(field.dtype).kind == "i":
-                attrs["missing"] = -1
-            specs[name] = Spec(field.dims, field.sizes, field.dtype, attrs)
+            specs[name] = Spec(field.dims, field.sizes, field.dtype, field.attrs)
     return specs
 
 

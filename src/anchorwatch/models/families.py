@@ -1,22 +1,28 @@
-"""The family table: how each architecture is named, read and understood. No torch here.
+"""The family table: how each architecture is named, read and understood.
 
-A family says which stock class holds the weights, how the file's names become that class's names,
-who may look at whom, and whether row p or row p-1 of the raw logits predicts the token at p.
-To add one: write a `Family` below, and a config translation in configs.py if the fields differ.
+A family says which stock class holds the weights, how the file's names and config fields become
+that class's, who may look at whom, and whether row p or row p-1 of the raw logits predicts the
+token at p. To add one, write a `Family` and give it to `register_family`; nothing else needs to
+know of it. Importable without torch.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from anchorwatch.errors import FamilyError, ModelError
+from anchorwatch.edits.spec import Part, gate, sink_token
+from anchorwatch.errors import FamilyError, ModelError, SpecError, WeightsError
 
 Kind = Literal["mdm", "arm"]
 Visibility = Literal["bidirectional", "causal", "block-causal"]
+Fields = dict[str, Any]
+"""Fields of a config.json."""
+Shapes = Mapping[str, tuple[int, ...]]
+"""Shapes of a file's tensors, by name."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,23 @@ class AllowedDifference:
 
     def covers(self, name: str) -> bool:
         return re.fullmatch(self.pattern, name) is not None
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Paths inside one kind of network."""
+
+    layers: str
+    """The list of layers; a layer's first input is the residual stream before it."""
+    output: str
+    """The output projection, seen from a layer."""
+    attention: str
+    """The module that reads, attends and calls us, seen from a layer."""
+    before_rotary: tuple[str, str] | None = None
+    """Modules that give queries and keys before rotary, seen from a layer; None where fused."""
+    has_rotary: bool = False
+    shared: bool = False
+    """One layer module is called for every layer (ALBERT)."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +82,26 @@ class Family:
     """Stock tokenizer class to use where the folder names one of its own."""
     tying: str = "tie_word_embeddings"
     """The field of config.json that ties embedding and unembedding."""
+    masked_lm: bool = False
+    """Whether the stock class is transformers' masked LM, not its causal LM."""
+    block: int | None = None
+    """Positions in a block where config.json does not say (block-causal families)."""
+    shift_field: str = ""
+    """The field of config.json that says whether rows are shifted, where checkpoints differ."""
+    reserved_positions: int = 0
+    """Positions of the stock class that no canvas can use."""
+    sites: Sites | None = None
+    """Where things are in `network`, if that is not in the table `SITES`."""
+    known_by: Callable[[Mapping[str, Any], Iterable[str]], bool] | None = None
+    """From config.json and tensor names: whether it is this family, whatever the architecture."""
+    read_config: Callable[[Shapes, Mapping[str, Any]], Fields | None] | None = None
+    """From shapes and config.json: a whole config for files that carry none; None for others."""
+    translate_config: Callable[[Fields], Fields] | None = None
+    """config.json's fields as the stock class's; None where they are the same."""
+    split_tensor: Callable[[str, Any, int, int], Iterator[tuple[str, Any]]] | None = None
+    """From (name, tensor, heads, key heads): tensors under stock names, for fused ones."""
+    read_additions: Callable[[Shapes], tuple[Part, ...]] | None = None
+    """The sink tokens and gates that shapes show; the sink's embedding is the last row."""
     checkpoints: str = ""
     """Released checkpoints, for people."""
 
@@ -81,7 +124,7 @@ _LLADA_NAMES = (
     (r"model\.transformer\.blocks\.(\d+)\.up_proj\.", r"model.layers.\1.mlp.up_proj."),
     (r"model\.transformer\.blocks\.(\d+)\.ff_out\.", r"model.layers.\1.mlp.down_proj."),
 )
-_LIT_GPT_NAMES = (  # attn.attn (fused, grouped) is split in keymaps.py
+_LIT_GPT_NAMES = (  # attn.attn (fused, grouped) is split by _split_lit_gpt_tensor
     (r"transformer\.wte\.weight", "model.embed_tokens.weight"),
     (r"transformer\.ln_f\.weight", "model.norm.weight"),
     (r"transformer\.h\.(\d+)\.norm_1\.", r"model.layers.\1.input_layernorm."),
@@ -131,7 +174,199 @@ _ENCODERS = (
     "ModernBertForMaskedLM",
 )
 
-FAMILIES: tuple[Family, ...] = (
+_LLADA_MUST = {
+    "block_type": ("llama",),
+    "layer_norm_type": ("rms",),
+    "activation_type": ("silu",),
+    "rope": (True,),
+    "alibi": (False,),
+    "attention_layer_norm": (False,),
+    "input_emb_norm": (False,),
+    "scale_logits": (False,),
+    "include_bias": (False,),
+    "include_qkv_bias": (False,),
+    "bias_for_layer_norm": (False, None),
+    "block_group_size": (1,),
+    "weight_tying": (False, True, None),
+    "multi_query_attention": (False, True, None),
+}
+"""Options of LLaDA's config that a Llama can compute."""
+
+
+def _wraps(names: Iterable[str]) -> bool:
+    """DiffuGPT and DiffuLLaMA wrap a causal LM and keep its architecture's name."""
+    return any(name.startswith("denoise_model.") for name in names)
+
+
+def check_whole(name: str, value: Any) -> int:
+    """A size of config.json, or a refusal."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
+        raise ModelError(
+            f"config.json says {name}={value!r}: expected a whole number above 0 and below 2**31"
+        )
+    return value
+
+
+def _required_fields(config: Fields, *names: str) -> list[Any]:
+    for name in names:
+        if config.get(name) is None:
+            raise ModelError(f"config.json has no {name}: copy it from the released checkpoint")
+    return [config[name] for name in names]
+
+
+def _translate_llada(config: Fields) -> Fields:
+    """LLaDA's own field names; an option that Llama lacks is refused."""
+    for name, allowed in _LLADA_MUST.items():
+        if name in config and config[name] not in allowed:
+            raise ModelError(
+                f"config.json says {name}={config[name]!r}, which Llama cannot compute: "
+                f"expected {' or '.join(map(repr, allowed))}"
+            )
+    width, layers, heads, positions = _required_fields(
+        config, "d_model", "n_layers", "n_heads", "max_sequence_length"
+    )
+    kv_heads = config.get("n_kv_heads")
+    if kv_heads is None:
+        kv_heads = 1 if config.get("multi_query_attention") else heads
+    hidden = config.get("mlp_hidden_size")
+    if hidden is None:
+        hidden = _required_fields(config, "mlp_ratio")[0] * width
+    return {
+        "vocab_size": config.get("embedding_size") or _required_fields(config, "vocab_size")[0],
+        "hidden_size": width,
+        "intermediate_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "max_position_embeddings": positions,
+        "rms_norm_eps": config.get("rms_norm_eps", 1e-5),
+        "rope_theta": config.get("rope_theta", 10000.0),
+        "tie_word_embeddings": bool(config.get("weight_tying")),
+        "bos_token_id": config.get("bos_token_id"),
+        "eos_token_id": config.get("eos_token_id"),
+        "pad_token_id": config.get("pad_token_id"),
+    }
+
+
+_FUSED = re.compile(r"transformer\.h\.(\d+)\.attn\.attn\.(weight|bias)")
+
+SMDM_HEADS = {
+    (6, 256): 4, (8, 384): 6, (8, 512): 8, (9, 576): 9, (10, 640): 10, (13, 640): 10, (16, 640): 8,
+    (12, 768): 12, (15, 768): 12, (18, 768): 12, (14, 896): 14, (16, 896): 14, (18, 896): 14,
+    (16, 1024): 16, (18, 1024): 16, (20, 1024): 16, (18, 1280): 10, (21, 1280): 10, (24, 1280): 10,
+    (18, 1408): 11, (21, 1408): 11, (24, 1408): 11, (19, 1536): 12, (22, 1536): 12, (25, 1536): 12,
+    (20, 1792): 14, (24, 1792): 14, (22, 2048): 16, (25, 2048): 16, (28, 2176): 17,
+}  # fmt: skip
+"""Heads of SMDM's size ladder by (layers, width): the files do not say, and shapes cannot."""
+
+
+def _read_lit_gpt_config(shapes: Shapes, given: Mapping[str, Any]) -> Fields | None:
+    """SMDM's config read off the shapes; a config.json beside the file may say the rest."""
+    if not any(_FUSED.fullmatch(name) for name in shapes):
+        return None
+    rows, width = _matrix(shapes, "transformer.wte.weight")
+    layers = 1 + max(int(found[1]) for name in shapes if (found := _FUSED.fullmatch(name)))
+    heads = given.get("n_head") or SMDM_HEADS.get((layers, width))
+    if heads is None:
+        raise ModelError(
+            f"the number of heads cannot be read off {layers} layers of width {width}, "
+            "which is not on SMDM's ladder: "
+            'put a config.json beside the file that says {"n_head": ...}'
+        )
+    fused_rows, _ = _matrix(shapes, "transformer.h.0.attn.attn.weight")
+    return {
+        "architectures": ["TransEncoder"],
+        "n_layer": layers,
+        "n_embd": width,
+        "n_head": heads,
+        "n_query_groups": _groups(width, heads, fused_rows, given.get("n_query_groups")),
+        "intermediate_size": _matrix(shapes, "transformer.h.0.mlp.swiglu.w1.weight")[0],
+        "vocab_size": rows,
+    } | {name: value for name, value in given.items() if value is not None}
+
+
+def _read_lit_gpt_additions(shapes: Shapes) -> tuple[Part, ...]:
+    """What OneTokenIsEnough added to the vanilla model: a sink token, whose row is the embedding's
+    last, or gates."""
+    rows, _ = _matrix(shapes, "transformer.wte.weight")
+    outputs, _ = _matrix(shapes, "lm_head.weight")
+    if rows - outputs not in (1, 2):
+        raise WeightsError(
+            f"the embedding has {rows} rows and the unembedding {outputs}: expected one more "
+            "(the mask) or two more (the mask and a sink token)"
+        )
+    sink = (sink_token(),) if rows - outputs == 2 else ()
+    gated = any(".attn.gate." in name for name in shapes)
+    return (*sink, gate(init="plain")) if gated else sink
+
+
+def _split_lit_gpt_tensor(
+    name: str, tensor: Any, heads: int, kv_heads: int
+) -> Iterator[tuple[str, Any]]:
+    """lit-gpt's fused rows, per group [queries of the group, one key, one value], as q, k and v."""
+    found = _FUSED.fullmatch(name)
+    if not found:
+        yield name, tensor
+        return
+    per_group = heads // kv_heads
+    head_dim = tensor.shape[0] // (kv_heads * (per_group + 2))
+    grouped = tensor.view(kv_heads, per_group + 2, head_dim, *tensor.shape[1:])
+    parts = {"q": grouped[:, :per_group], "k": grouped[:, -2:-1], "v": grouped[:, -1:]}
+    for letter, part in parts.items():
+        rows = part.reshape(-1, *tensor.shape[1:])
+        yield f"model.layers.{found[1]}.self_attn.{letter}_proj.{found[2]}", rows
+
+
+def _matrix(shapes: Shapes, name: str) -> tuple[int, int]:
+    shape = shapes.get(name)
+    if shape is None or len(shape) != 2:
+        raise WeightsError(
+            f"{name} is missing from the file or is no matrix: "
+            "a lit-gpt checkpoint needs it, download the file again"
+        )
+    return shape[0], shape[1]
+
+
+def _groups(width: int, heads: Any, fused_rows: int, given: Any) -> int:
+    """Groups of queries that share a key, read off the fused rows: [heads + 2 groups] * size."""
+    if not isinstance(heads, int) or isinstance(heads, bool) or heads < 1 or width % heads:
+        raise ModelError(
+            f"config.json says n_head={heads!r}: expected a whole number that divides {width}"
+        )
+    shared, rest = divmod(fused_rows - width, 2 * (width // heads))
+    if rest or shared < 1 or heads % shared:
+        raise ModelError(
+            f"n_head={heads} does not fit the fused weight of {fused_rows} rows and width {width}: "
+            "put the checkpoint's own n_head in config.json"
+        )
+    if given not in (None, shared):
+        raise ModelError(
+            f"config.json says n_query_groups={given!r} and the fused weight has {shared}: "
+            "leave it out"
+        )
+    return shared
+
+
+def _translate_lit_gpt(config: Fields) -> Fields:
+    """lit-gpt's field names."""
+    return {
+        "vocab_size": config["vocab_size"],
+        "hidden_size": config["n_embd"],
+        "intermediate_size": config["intermediate_size"],
+        "num_hidden_layers": config["n_layer"],
+        "num_attention_heads": config["n_head"],
+        "num_key_value_heads": config.get("n_query_groups") or config["n_head"],
+        # one more for a sink
+        "max_position_embeddings": check_whole("block_size", config.get("block_size", 2048)) + 1,
+        "rms_norm_eps": config.get("norm_eps", 1e-5),
+        "rope_theta": config.get("rope_base", 10000.0),
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+
+
+FAMILIES: list[Family] = [
     Family(
         name="llada",
         kind="mdm",
@@ -141,6 +376,7 @@ FAMILIES: tuple[Family, ...] = (
         mask_id=126336,
         positions="canvas",
         names=_LLADA_NAMES,
+        translate_config=_translate_llada,
         tying="weight_tying",
         checkpoints="GSAI-ML/LLaDA-8B-Base, -Instruct, LLaDA-1.5; Gen-Verse/MMaDA-8B (text)",
     ),
@@ -172,6 +408,7 @@ FAMILIES: tuple[Family, ...] = (
         model_types=("Fast_dLLM_Qwen",),
         network="qwen2",
         visibility="block-causal",
+        block=32,
         shift=True,
         mask_id=151665,
         unused=_OLD_BUFFERS,
@@ -185,6 +422,7 @@ FAMILIES: tuple[Family, ...] = (
         model_types=("sdar",),
         network="qwen3",
         visibility="block-causal",
+        block=4,
         mask_id=151669,
         unused=_OLD_BUFFERS,
         tokenizer="Qwen2Tokenizer",
@@ -196,6 +434,7 @@ FAMILIES: tuple[Family, ...] = (
         architectures=("A2DQwen3LMHeadModel",),
         model_types=("a2d-qwen3",),
         network="qwen3",
+        shift_field="right_shift_logits",
         unused=_OLD_BUFFERS,
         checkpoints="dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1, -bd3lm-v0.1",
     ),
@@ -205,6 +444,7 @@ FAMILIES: tuple[Family, ...] = (
         architectures=("A2DQwen2LMHeadModel",),
         model_types=("a2d-qwen2",),
         network="qwen2",
+        shift_field="right_shift_logits",
         unused=_OLD_BUFFERS,
         checkpoints="dllm-hub/Qwen2.5-Coder-0.5B-diffusion",
     ),
@@ -214,6 +454,7 @@ FAMILIES: tuple[Family, ...] = (
         architectures=("A2DLlamaLMHeadModel",),
         model_types=("a2d-llama",),
         network="llama",
+        shift_field="right_shift_logits",
         unused=_OLD_BUFFERS,
         checkpoints="Tiny-A2D conversions of Llama",
     ),
@@ -224,6 +465,7 @@ FAMILIES: tuple[Family, ...] = (
         architectures=(),
         network="gpt2",
         shift=True,
+        known_by=lambda config, names: _wraps(names) and model_type_of(config) == "gpt2",
         names=_DIFFUGPT_NAMES,
         unused=_OLD_BUFFERS,
         checkpoints="diffusionfamily/diffugpt-s, -m",
@@ -234,6 +476,7 @@ FAMILIES: tuple[Family, ...] = (
         architectures=(),  # known by its tensors too
         network="llama",
         shift=True,
+        known_by=lambda config, names: _wraps(names) and model_type_of(config) != "gpt2",
         names=_DIFFULLAMA_NAMES,
         unused=_OLD_BUFFERS,
         checkpoints="diffusionfamily/diffullama",
@@ -245,6 +488,11 @@ FAMILIES: tuple[Family, ...] = (
         network="llama",
         mask_id=32000,
         names=_LIT_GPT_NAMES,
+        reserved_positions=1,  # the sink token's
+        read_config=_read_lit_gpt_config,
+        translate_config=_translate_lit_gpt,
+        split_tensor=_split_lit_gpt_tensor,
+        read_additions=_read_lit_gpt_additions,
         checkpoints="nieshen/SMDM mdm-*.safetensors; OneTokenIsEnough (vanilla, extra token, gate)",
     ),
     Family(
@@ -258,6 +506,7 @@ FAMILIES: tuple[Family, ...] = (
         kind="mdm",
         architectures=_ENCODERS,
         model_types=("bert", "albert", "roberta", "distilbert", "modernbert"),
+        masked_lm=True,
         names=_LAYER_NORM_NAMES,
         unused=_OLD_BUFFERS + _ENCODER_HEADS,
         checkpoints="any BERT, ALBERT, RoBERTa, DistilBERT or ModernBERT masked LM",
@@ -275,7 +524,8 @@ FAMILIES: tuple[Family, ...] = (
             "Llama, Qwen2/3, Mistral, Gemma, GPT-2, GPT-NeoX; GGUF"
         ),
     ),
-)
+]
+"""Every family that is read, in the order in which they are tried."""
 
 UNSUPPORTED: dict[str, str] = {
     "LLaDAMoEModelLM": (
@@ -296,6 +546,16 @@ UNSUPPORTED: dict[str, str] = {
 """Architectures we know and do not read, with the reason."""
 
 _ADD = "`anchorwatch models` lists what is read; a new family is one entry in models/families.py"
+
+
+def register_family(family: Family) -> Family:
+    """Make `aw.load` and `anchorwatch models` know a family; gives it back."""
+    if any(family.name == known.name for known in FAMILIES):
+        raise SpecError(f"there is a family {family.name!r} already: choose another name")
+    if family.sites is not None:
+        SITES[family.network] = family.sites
+    FAMILIES.append(family)
+    return family
 
 
 def by_name(name: str) -> Family:
@@ -332,13 +592,14 @@ def family_of(
     names decide where a wrapper kept the architecture name of what it wraps.
     """
     architecture, model_type = architecture_of(config), model_type_of(config)
-    if architecture in UNSUPPORTED:
+    claimed = {name: family for family in FAMILIES for name in family.architectures}
+    if architecture in UNSUPPORTED and architecture not in claimed:
         raise FamilyError(f"{architecture} cannot be loaded: {UNSUPPORTED[architecture]}; {_ADD}")
-    if any(name.startswith("denoise_model.") for name in tensors):
-        return by_name("diffugpt" if model_type == "gpt2" else "diffullama")
     for family in FAMILIES:
-        if architecture in family.architectures:
+        if family.known_by is not None and family.known_by(config, tensors):
             return family
+    if architecture in claimed:
+        return claimed[architecture]
     if architecture in causal.values():
         return by_name("causal")
     if not architecture:
@@ -372,3 +633,87 @@ def _unknown(said: str, causal: Mapping[str, str]) -> str:
         families |= dict.fromkeys(family.architectures + family.model_types, family.name)
     near = difflib.get_close_matches(said, families, n=1, cutoff=0.0)[0]
     return f"no family reads {said!r}: the nearest is {near} (family {families[near]!r}); {_ADD}"
+
+
+_LLAMA = Sites(
+    layers="model.layers",
+    output="self_attn.o_proj",
+    attention="self_attn",
+    before_rotary=("self_attn.q_proj", "self_attn.k_proj"),
+    has_rotary=True,
+)
+_QWEN3 = Sites(
+    layers="model.layers",
+    output="self_attn.o_proj",
+    attention="self_attn",
+    before_rotary=("self_attn.q_norm", "self_attn.k_norm"),
+    has_rotary=True,
+)
+SITES: dict[str, Sites] = {
+    "llama": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _QWEN3,
+    "mistral": _LLAMA,
+    "gemma": _LLAMA,
+    "gpt2": Sites(layers="transformer.h", output="attn.c_proj", attention="attn"),
+    "gpt_neox": Sites("gpt_neox.layers", "attention.dense", "attention", has_rotary=True),
+    "bert": Sites("bert.encoder.layer", "attention.output.dense", "attention.self"),
+    "roberta": Sites("roberta.encoder.layer", "attention.output.dense", "attention.self"),
+    "distilbert": Sites("distilbert.transformer.layer", "attention.out_lin", "attention"),
+    "albert": Sites(
+        layers="albert.encoder.albert_layer_groups.0.albert_layers",
+        output="attention.dense",
+        attention="attention",
+        shared=True,
+    ),
+    "modernbert": Sites(layers="model.layers", output="attn.Wo", attention="attn", has_rotary=True),
+}
+
+
+def sites_of(network: Any) -> Sites:
+    """The sites of a network; refuses where none are named."""
+    kind = network.config.model_type
+    if kind not in SITES:
+        raise SpecError(
+            f"no sites are named for {kind} networks, so their residual streams and projections "
+            f"cannot be read: leave those probes out, or add {kind} to models/families.py"
+        )
+    return SITES[kind]
+
+
+def layer_modules(network: Any) -> list[Any]:
+    """The layer modules in order; one module many times where it is shared."""
+    sites = sites_of(network)
+    modules = list(network.get_submodule(sites.layers))
+    return modules * network.config.num_hidden_layers if sites.shared else modules
+
+
+def attention_modules(network: Any) -> list[Any]:
+    """The modules that read, attend and call us, in order."""
+    path = sites_of(network).attention
+    return [layer.get_submodule(path) for layer in layer_modules(network)]
+
+
+def output_modules(network: Any) -> list[Any]:
+    """The output projections, in order."""
+    path = sites_of(network).output
+    return [layer.get_submodule(path) for layer in layer_modules(network)]
+
+
+def output_rows(network: Any, layer: int) -> Any:
+    """[H * D, width] the output projection as heads' channels by residual channels."""
+    module = layer_modules(network)[layer].get_submodule(sites_of(network).output)
+    weight = module.weight.detach()
+    # GPT-2's Conv1D keeps its weight the other way round.
+    return weight if type(module).__name__ == "Conv1D" else weight.T
+
+
+def stock_name(family: Family, name: str, stock: set[str], prefix: str) -> str:
+    """The stock name of one tensor; the base prefix is added where an old file left it out."""
+    for pattern, replacement in family.names:
+        if re.match(pattern, name):
+            name = re.sub(pattern, replacement, name, count=1)
+            break
+    if name not in stock and f"{prefix}.{name}" in stock:
+        return f"{prefix}.{name}"
+    return name

@@ -23,11 +23,11 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from anchorwatch.errors import AnchorwatchWarning, FamilyError, ModelError, SpecError, WeightsError
 from anchorwatch.models.attention import NAME
-from anchorwatch.models.configs import set_visibility
+from anchorwatch.models.config import set_visibility
 from anchorwatch.models.families import by_name
 from anchorwatch.models.model import Model
-from anchorwatch.models.proof import place, prove_fused, prove_rotary
 from anchorwatch.models.tokens import find_mask, gguf_tokenizer, specials_of
+from anchorwatch.models.verify import place, prove_fused, prove_rotary
 
 _FAULTS = (
     ValueError,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,10 @@ from anchorwatch.errors import (
     SpecError,
     WeightsError,
 )
-from anchorwatch.models import keymaps, tiny, variants
+from anchorwatch.models import tiny, trained_additions
 from anchorwatch.models.attention import NAME, register
 from anchorwatch.models.checkpoint import Checkpoint, open_checkpoint, read_json
-from anchorwatch.models.configs import (
+from anchorwatch.models.config import (
     block_of,
     check_layers,
     check_numbers,
@@ -47,15 +47,16 @@ from anchorwatch.models.configs import (
     stock_config,
 )
 from anchorwatch.models.families import (
+    FAMILIES,
     Family,
     by_name,
     family_of,
     model_type_of,
+    stock_name,
     unnamed_encoder,
 )
 from anchorwatch.models.gguf import find_gguf, load_gguf
 from anchorwatch.models.model import Model
-from anchorwatch.models.proof import place, prove_fused, prove_positions, prove_rotary
 from anchorwatch.models.tokens import (
     checked_mask,
     find_mask,
@@ -63,6 +64,7 @@ from anchorwatch.models.tokens import (
     require_inside,
     specials_of,
 )
+from anchorwatch.models.verify import place, prove_fused, prove_positions, prove_rotary
 
 _CONFIG_FAULTS = (
     ValueError,
@@ -141,22 +143,22 @@ def _load_safetensors(
     mask = find_mask(mask_id, config, generation, tokenizer, family)
     network = _empty_network(family, config, checkpoint.shapes)
     block = block_of(family, config)
-    parts = variants.read_declared_parts(config)
+    parts = trained_additions.read_declared_parts(config)
     outputs = _training_record(config).get("outputs")
-    if family.name == "smdm":
-        parts = keymaps.lit_gpt_parts(checkpoint.shapes)
+    if family.read_additions is not None:
+        parts = family.read_additions(checkpoint.shapes)
         outputs = checkpoint.shapes["lm_head.weight"][0]
     _cut_unembedding(network, outputs)
-    variants.attach(network, parts)
+    trained_additions.attach(network, parts)
     rows = len(network.get_input_embeddings().weight), len(network.get_output_embeddings().weight)
     require_inside(mask, rows[0])
     specials, left_out = specials_of(mask, config, generation, tokenizer, rows)
     dtype = dtype or _DTYPES.get(_said_dtype(config), torch.float32)
     tensors, origin = _stock_tensors(checkpoint, family, network)
-    if family.name == "smdm" and parts and "anchorwatch.sink" in network.state_dict():
+    if family.read_additions is not None and parts and "anchorwatch.sink" in network.state_dict():
         tensors["anchorwatch.sink"] = tensors["model.embed_tokens.weight"][-1:].clone()
-    variants.check_tensors(network, parts, tensors)
-    parts = variants.attach_trained_numbers(network, parts, tensors)
+    trained_additions.check_tensors(network, parts, tensors)
+    parts = trained_additions.attach_trained_numbers(network, parts, tensors)
     set_aside = place(network, tensors, family, dtype, origin)
     prove_rotary(network)
     said += assumed + overruled_fields(family, config) + left_out
@@ -178,8 +180,9 @@ def _load_safetensors(
 def _config(checkpoint: Checkpoint) -> tuple[dict[str, Any], tuple[str, ...]]:
     """config.json with what an old or bare file left out, and what was ignored or assumed."""
     config, said = checkpoint.config, []
-    if keymaps.is_lit_gpt(checkpoint.shapes):
-        config = keymaps.lit_gpt_config(checkpoint.shapes, config)
+    for family in FAMILIES:
+        if family.read_config is not None:
+            config = family.read_config(checkpoint.shapes, config) or config
     if config.get("auto_map"):
         said.append(
             f"{checkpoint.source} asks for remote code (auto_map in config.json): "
@@ -219,11 +222,11 @@ def _identify(
                 "a diffusion model; leave mask_id out for an autoregressive one"
             )
             return by_name("open-dcoder"), tokenizer, (note,)
-    if family.name.startswith("a2d-"):
-        shift = config.get("right_shift_logits", False)
+    if family.shift_field:
+        shift = config.get(family.shift_field, False)
         if not isinstance(shift, bool):
             raise ModelError(
-                f"config.json says right_shift_logits={shift!r}: expected true or false"
+                f"config.json says {family.shift_field}={shift!r}: expected true or false"
             )
         family = replace(family, shift=shift)
     return family, tokenizer, ()
@@ -249,13 +252,12 @@ def _empty_network(
         fields = stock_config(family, config)
         check_layers(fields, shapes)
         stock = AutoConfig.for_model(fields.pop("model_type"), **fields)
-        masked = family.name == "encoder"
-        classes = MODEL_FOR_MASKED_LM_MAPPING if masked else MODEL_FOR_CAUSAL_LM_MAPPING
+        classes = MODEL_FOR_MASKED_LM_MAPPING if family.masked_lm else MODEL_FOR_CAUSAL_LM_MAPPING
         prove_fused(classes[type(stock)], stock)
         check_sizes(stock, shapes)
         check_numbers(stock)
         set_visibility(family, stock)
-        auto = AutoModelForMaskedLM if masked else AutoModelForCausalLM
+        auto = AutoModelForMaskedLM if family.masked_lm else AutoModelForCausalLM
         with init_empty_weights(include_buffers=False):
             network = auto.from_config(stock, attn_implementation=NAME, trust_remote_code=False)
         prove_positions(network)
@@ -287,13 +289,11 @@ def _stock_tensors(
     placed: dict[str, torch.Tensor] = {}
     origin: dict[str, str] = {}
     for name, tensor in checkpoint.tensors():
-        parts = (
-            keymaps.split_fused(name, tensor, heads, kv_heads)
-            if family.name == "smdm"
-            else [(name, tensor)]
-        )
-        for part, value in parts:
-            target = keymaps.stock_name(family, part, stock, network.base_model_prefix)
+        pieces: Iterable[tuple[str, torch.Tensor]] = [(name, tensor)]
+        if family.split_tensor is not None:
+            pieces = family.split_tensor(name, tensor, heads, kv_heads)
+        for piece, value in pieces:
+            target = stock_name(family, piece, stock, network.base_model_prefix)
             if target in placed:
                 raise WeightsError(
                     f"{name} and {origin[target]} both mean {target}: expected one of them"

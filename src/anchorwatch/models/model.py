@@ -19,27 +19,29 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from anchorwatch.edits.spec import Part
 from anchorwatch.errors import PromptError, SpecError
-from anchorwatch.models.check import Check, check
-from anchorwatch.models.families import Family
-from anchorwatch.models.fits import check_parts, fit_addition, windows_of
-from anchorwatch.models.parts import (
+from anchorwatch.models.additions import (
     ActiveAddition,
     AdditionCache,
     PassAdditions,
+    check_parts,
+    fit_addition,
     prepare_additions,
     prepend_registers,
     use_additions_of,
+    windows_of,
 )
-from anchorwatch.models.prompts import Prompt, encode_prompt
-from anchorwatch.models.proof import (
+from anchorwatch.models.families import Family
+from anchorwatch.models.prompt_encoding import Prompt, encode_prompt
+from anchorwatch.models.tokens import Specials, tokenizer_digest
+from anchorwatch.models.trained_additions import held_fit
+from anchorwatch.models.verify import (
+    Check,
+    check,
     settings_digest,
     settings_fields,
     settings_of,
     weights_digest,
 )
-from anchorwatch.models.tokens import Specials, tokenizer_digest
-from anchorwatch.models.variants import held_fit
-from anchorwatch.models.visibility import keys_and_pairs, starts_of, visible_pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +99,7 @@ class Model:
             limit -= (
                 int(config.pad_token_id) + 1
             )  # the first rows of its position table are not positions
-        return limit - (self.family.name == "smdm")
+        return limit - self.family.reserved_positions
 
     @property
     def device(self) -> torch.device:
@@ -142,8 +144,8 @@ class Model:
         """
         ids = self._ids(canvas)
         rows = ids if ids.ndim == 2 else ids[None]
-        starts = starts_of(rows, padding)
-        keys, pairs = keys_and_pairs(rows, ids.ndim, attendable)
+        starts = _starts_of(rows, padding)
+        keys, pairs = _keys_and_pairs(rows, ids.ndim, attendable)
         if starts is not None:
             real = torch.arange(rows.shape[1], device=rows.device) >= starts
             keys = real if keys is None else keys & real
@@ -370,7 +372,7 @@ class Model:
         places = torch.arange(length, device=rows.device).expand(batch, -1)
         places = places if positions is None else positions
         causal = self.family.visibility == "causal"
-        return visible_pairs(keys, pairs, places, causal=causal, block=self.block)
+        return _visible_pairs(keys, pairs, places, causal=causal, block=self.block)
 
     def _aligned(self, raw: torch.Tensor, starts: torch.Tensor | None, length: int) -> torch.Tensor:
         """Row p-1 moved to p. A first token keeps its own row (Dream's way); an ARM's has none.
@@ -383,3 +385,62 @@ class Model:
         if self.family.kind == "arm":
             return aligned.masked_fill(first[..., None], float("nan"))
         return aligned if starts is None else torch.where(first[..., None], raw, aligned)
+
+
+def _starts_of(rows: torch.Tensor, padding: torch.Tensor | int | None) -> torch.Tensor | None:
+    """[B, 1] where each row's real tokens begin; None where nothing is padded."""
+    if padding is None:
+        return None
+    starts = torch.as_tensor(padding, device=rows.device).reshape(-1, 1).expand(len(rows), 1)
+    if bool((starts < 0).any()) or bool((starts >= rows.shape[1]).any()):
+        raise SpecError(
+            f"padding={padding} leaves a row without a token: expected 0 to {rows.shape[1] - 1}"
+        )
+    return starts if bool(starts.any()) else None
+
+
+def _keys_and_pairs(
+    rows: torch.Tensor, dims: int, attendable: torch.Tensor | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """What was asked as keys [B, T] and pairs [B, T, T], either None where nothing is hidden."""
+    if attendable is None:
+        return None, None
+    held = attendable.copy() if isinstance(attendable, np.ndarray) else attendable
+    given = torch.as_tensor(held, device=rows.device)
+    if given.is_floating_point():
+        raise SpecError("attendable is true or false, not numbers to add: say attendable > 0.5")
+    given = given.bool() if dims == 2 else given.bool()[None]
+    batch, length = rows.shape
+    if given.shape == (batch, length):
+        return (None, None) if bool(given.all()) else (given, None)
+    if given.shape == (batch, length, length):
+        return None, given
+    raise SpecError(
+        f"attendable has shape {list(torch.as_tensor(attendable).shape)}: expected "
+        f"[..., {length}] (keys) or [..., {length}, {length}] (queries by keys)"
+    )
+
+
+def _visible_pairs(
+    keys: torch.Tensor | None,
+    pairs: torch.Tensor,
+    places: torch.Tensor,
+    *,
+    causal: bool,
+    block: int | None,
+) -> torch.Tensor:
+    """Pairs [B, T, T] that neither order nor blocks nor hidden keys forbid.
+
+    `places` [B, T] are positions as blocks count them.
+    """
+    length = pairs.shape[-1]
+    if causal:
+        pairs = pairs & pairs.new_ones(length, length).tril()
+    if block is not None:
+        of = places // block
+        pairs = pairs & (of[:, :, None] >= of[:, None, :])
+    if keys is not None:
+        # A padded query keeps itself: a row with no key at all has no softmax.
+        own = torch.eye(length, dtype=torch.bool, device=pairs.device)
+        pairs = (pairs & keys[:, None, :]) | own
+    return pairs

@@ -23,7 +23,7 @@ from transformers import (
 
 from anchorwatch.errors import ModelError
 from anchorwatch.models.attention import NAME, register
-from anchorwatch.models.configs import set_visibility
+from anchorwatch.models.config import set_visibility
 from anchorwatch.models.families import by_name
 from anchorwatch.models.model import Model
 from anchorwatch.models.tokens import find_mask, require_inside, specials_of
@@ -80,7 +80,7 @@ def build(name: str, dtype: torch.dtype, mask_id: int | None = None) -> Model:
     config = AutoConfig.for_model(model_type, vocab_size=len(tokenizer), **_SHAPE, **differs)
     config.tie_word_embeddings = False
     set_visibility(family, config)
-    auto = AutoModelForMaskedLM if family.name == "encoder" else AutoModelForCausalLM
+    auto = AutoModelForMaskedLM if family.masked_lm else AutoModelForCausalLM
     network = auto.from_config(
         config, attn_implementation=NAME, dtype=dtype, trust_remote_code=False
     )

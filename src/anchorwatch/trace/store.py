@@ -31,12 +31,21 @@ from anchorwatch.trace import atomic_io as commits
 from anchorwatch.trace.atomic_io import UNREADABLE, damage, extent
 from anchorwatch.trace.input_files import odd_kind
 from anchorwatch.trace.locks import Lock
+from anchorwatch.trace.schema import SCHEMA, SCHEMA_VERSION
 from anchorwatch.trace.validate import left_out
 
-__all__ = ["BLOCK_STEPS", "Partial", "Spec", "damage", "extent", "open_store", "write"]
+__all__ = [
+    "BLOCK_STEPS",
+    "SCHEMA",
+    "SCHEMA_VERSION",
+    "Partial",
+    "Spec",
+    "damage",
+    "extent",
+    "open_store",
+    "write",
+]
 
-SCHEMA = "anchorwatch/trace"
-SCHEMA_VERSION = 1
 BLOCK_STEPS = 8
 """Steps in a file: the unit in which a run is appended."""
 Names = Collection[str]

@@ -10,7 +10,6 @@ import errno
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,35 +26,46 @@ from anchorwatch.trace import render_html as strip
 from anchorwatch.trace import store
 from anchorwatch.trace.atomic_io import UNREADABLE, plain
 from anchorwatch.trace.escape import one_line
-from anchorwatch.trace.schema import Field
-from anchorwatch.trace.store import SCHEMA, SCHEMA_VERSION
-from anchorwatch.trace.validate import wrong_arrays, wrong_manifest
+from anchorwatch.trace.schema import (
+    ABSENT,
+    FRESH,
+    MASKED,
+    MISSING,
+    PROMPT,
+    ROLES,
+    RUN_FIELDS,
+    SCHEMA,
+    SCHEMA_VERSION,
+    SPECIAL,
+    WRITTEN,
+    Field,
+)
+from anchorwatch.trace.validate import ARRAYS, wrong_arrays, wrong_manifest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ROLES = ("prompt", "special", "masked", "fresh", "written", "absent")
-PROMPT, SPECIAL, MASKED, FRESH, WRITTEN, ABSENT = range(len(ROLES))
-MISSING = -1
+__all__ = [
+    "ABSENT",
+    "FRESH",
+    "MASKED",
+    "MASK_MARK",
+    "MISSING",
+    "PROMPT",
+    "ROLES",
+    "SPECIAL",
+    "WRITTEN",
+    "Trace",
+    "checked_trace",
+    "make_trace",
+    "read",
+]
+
 MASK_MARK = "░"
 """How a masked position is shown."""
 
-_ALWAYS = {
-    "canvas": "token id before each step; the last frame is the result",
-    "role": "what a position is at a frame",
-    "committed_at": "step that wrote the position",
-    "logprob": (
-        "log-probability of the committed token when it was committed, "
-        "under the logits the decoding used (the guided ones under guidance)"
-    ),
-    "mask_chosen": "positions where a step chose the mask id, so that they stayed masked",
-    "narrow": "decisions of a step whose margin was under 1e-5",
-    "region": "named part of the prompt a position belongs to, by index into the manifest",
-}
-
 _BY_TOKEN = ("tokens", "token_bytes")
 """Parts of a manifest with a text for each token: as many as a vocabulary has."""
-_STATE = "state of the random generator before each step"
 
 
 class Trace:
@@ -242,7 +252,9 @@ class Trace:
 
         `tables` are metrics by layer and head, by the names that the head grid gives them.
         """
-        return import_module("anchorwatch.explorer.notebook").shown(self, beside, tables)
+        from anchorwatch.explorer.notebook import show_in_notebook
+
+        return show_in_notebook(self, beside, tables)
 
     def __repr__(self) -> str:
         m = self._manifest
@@ -255,7 +267,7 @@ class Trace:
         how = f"{m['decoding']['name']}({spec})  seed {self.seed}"
         how += f", edited: {', '.join(map(repr, self.edits))}" if self.edits else ""
         how += f", forked at step {m['fork']['step']}" if "fork" in m else ""
-        measured = [name for name in self if name not in _ALWAYS and name != "random_state"]
+        measured = [name for name in self if name not in RUN_FIELDS]
         count = f"{len(measured)} field{'s' * (len(measured) > 1)}"
         kept = f"{_clip(', '.join(measured), 64)} ({count})"
         return "\n".join(
@@ -281,42 +293,29 @@ class Trace:
         return "".join(text for kind, text in self.stretches(0) if kind != SPECIAL).strip()
 
 
-def make_trace(  # noqa: PLR0913 - one keyword for each thing a trace holds
+def make_trace(
     *,
-    canvas: np.ndarray,
-    role: np.ndarray,
-    committed_at: np.ndarray,
-    logprob: np.ndarray,
-    mask_chosen: np.ndarray,
-    narrow: np.ndarray,
-    region: np.ndarray,
-    random_state: np.ndarray | None,
     measured: Mapping[str, tuple[Field, np.ndarray]],
     coordinates: Mapping[str, list[str]],
     manifest: Mapping[str, Any],
+    **arrays: np.ndarray | None,
 ) -> Trace:
-    """Put named, documented arrays and a manifest together."""
-    flags = {"flag_values": list(range(len(ROLES))), "flag_meanings": " ".join(ROLES)}
-    variables: dict[str, tuple[tuple[str, ...], np.ndarray, dict[str, Any]]] = {
-        "canvas": (("frame", "position"), canvas.astype(np.int32), {"missing": MISSING}),
-        "role": (("frame", "position"), role.astype(np.int8), flags),
-        "committed_at": (("position",), committed_at.astype(np.int32), {"missing": MISSING}),
-        "logprob": (("position",), logprob.astype(np.float32), {"units": "nats"}),
-        "mask_chosen": (("step",), mask_chosen.astype(np.int32), {"units": "positions"}),
-        "narrow": (("step",), narrow.astype(np.int32), {"units": "decisions"}),
-        "region": (("position",), region.astype(np.int16), {"missing": MISSING}),
-    }
-    if random_state is not None:
-        variables["random_state"] = (("step", "byte"), random_state, {})
-    documented = {
-        name: (dims, data, {"long_name": _ALWAYS.get(name, _STATE)} | attrs)
-        for name, (dims, data, attrs) in variables.items()
-    }
+    """Put arrays and a manifest together, each array as the schema describes it.
+
+    `arrays` are the run's, by the names of `RUN_FIELDS`; one that is not required may be None.
+    `measured` are fields of probes and edits.
+    """
+    documented: dict[str, tuple[tuple[str, ...], np.ndarray, dict[str, Any]]] = {}
+    for name, field in RUN_FIELDS.items():
+        array = arrays.pop(name, None)
+        if array is not None:
+            documented[name] = (field.dims, array.astype(field.dtype), field.attrs)
+        elif field.required:
+            raise TypeError(f"a trace needs {name}")
+    if arrays:
+        raise TypeError(f"no run field is called {next(iter(arrays))!r}: see trace/schema.py")
     for name, (field, array) in measured.items():
-        attrs: dict[str, Any] = {"long_name": field.says, "units": field.unit}
-        if array.dtype.kind == "i":
-            attrs["missing"] = MISSING
-        documented[name] = (field.dims, array, attrs)
+        documented[name] = (field.dims, array, field.attrs)
     dataset = xr.Dataset(documented, coords=dict(coordinates))
     for name, (field, _) in measured.items():
         dataset[name].encoding["dtype"] = field.dtype  # float32 in memory, stored as it says
@@ -335,7 +334,7 @@ def read(path: str | Path) -> Trace:
 
     Every file is compared with the commit record. Large fields are loaded when they are used.
     """
-    dataset = store.open_store(path, needed=_ALWAYS)
+    dataset = store.open_store(path, needed=ARRAYS)
     manifest = dataset.attrs.pop("manifest")
     del dataset.attrs["schema"], dataset.attrs["schema_version"]
     wrong = wrong_manifest(manifest)

@@ -11,37 +11,22 @@ import xarray as xr
 from anchorwatch.edits.spec import from_dict as edit_from
 from anchorwatch.errors import SpecError
 from anchorwatch.generation.decoding import from_dict
+from anchorwatch.trace.schema import MANIFEST, MANIFEST_MODEL, RUN_FIELDS
 
-_DIMS = {
-    "canvas": (("frame", "position"), "i"),
-    "role": (("frame", "position"), "i"),
-    "committed_at": (("position",), "i"),
-    "logprob": (("position",), "f"),
-    "mask_chosen": (("step",), "i"),
-    "narrow": (("step",), "i"),
-    "region": (("position",), "i"),
-}
-ARRAYS = tuple(_DIMS)
+ARRAYS = tuple(name for name, field in RUN_FIELDS.items() if field.required)
 """What every trace has."""
-_MANIFEST: dict[str, type] = {
-    **{"model": dict, "decoding": dict, "tokens": dict, "answer_positions": list, "seed": int},
-    **{"prompt_text": str, "answer_text": str, "regions": list},
-}
 _MOST = 10_000
 """Layers, or heads of one, that a network may have: they are counted one by one."""
-_MODEL: dict[str, type] = {
-    **{"source": str, "family": str, "weights": str, "layers": int, "heads": int},
-}
 
 
 def wrong_manifest(manifest: Mapping[str, Any]) -> str | None:
     """The first thing about a foreign manifest that is not as we write it."""
-    for name, kind in _MANIFEST.items():
+    for name, kind in MANIFEST.items():
         if type(manifest.get(name)) is not kind:
             return (
                 f"the manifest's {name} is {manifest.get(name)!r:.40}, not of type {kind.__name__}"
             )
-    for name, kind in _MODEL.items():
+    for name, kind in MANIFEST_MODEL.items():
         if type(held := manifest["model"].get(name)) is not kind:
             return f"the manifest's model has {name} {held!r:.40}, not of type {kind.__name__}"
     for name in ("layers", "heads"):
@@ -74,8 +59,8 @@ def wrong_arrays(dataset: xr.Dataset, answer: list[Any], roles: int) -> str | No
 
 def wrong_array(name: str, array: xr.DataArray, roles: int) -> str | None:
     """What is not as we write it about one of the arrays that every trace has."""
-    dims, kind = _DIMS[name]
-    if array.dims != dims or array.dtype.kind != kind:
+    field = RUN_FIELDS[name]
+    if array.dims != field.dims or array.dtype.kind != field.kind:
         return f"{name} is {array.dtype} over {', '.join(map(str, array.dims))}"
     held = array.values if name == "role" else None
     if held is not None and held.size and not 0 <= held.min() <= held.max() < roles:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from anchorwatch.models import deltas
-from anchorwatch.models.variants import collect_trained_parts
+from anchorwatch.models.trained_additions import collect_trained_parts
 from anchorwatch.trace.atomic_io import put_file
 from anchorwatch.training.adapters import changes, merge_adapters
 from anchorwatch.training.checkpoints import WEIGHTS

@@ -28,7 +28,7 @@ from transformers import PreTrainedTokenizerBase
 from anchorwatch.edits.spec import Part
 from anchorwatch.errors import SpecError, TrainingError
 from anchorwatch.models.tokens import tokenizer_digest
-from anchorwatch.models.variants import tensor_names
+from anchorwatch.models.trained_additions import tensor_names
 from anchorwatch.trace import machine_limits as limits
 from anchorwatch.trace.progress_bar import Progress
 from anchorwatch.training import checkpoints, exports

@@ -20,7 +20,7 @@ from anchorwatch.models.attention import NAME, register
 from anchorwatch.models.load import load
 from anchorwatch.models.model import Model
 from anchorwatch.models.tokens import tokenizer_digest
-from anchorwatch.models.variants import attach, tensor_names, trainable
+from anchorwatch.models.trained_additions import attach, tensor_names, trainable
 from anchorwatch.training import initial
 from anchorwatch.training.adapters import adapt
 from anchorwatch.training.spec import Spec

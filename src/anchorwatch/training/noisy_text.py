@@ -17,10 +17,10 @@ from anchorwatch.edits.spec import gate
 from anchorwatch.evaluation.synthetic import Draw
 from anchorwatch.generation.decoding import LeftToRight, LowConfidence
 from anchorwatch.generation.run import run
+from anchorwatch.models.additions import gate_of
+from anchorwatch.models.families import attention_modules, layer_modules
 from anchorwatch.models.model import Model
-from anchorwatch.models.parts import gate_of
-from anchorwatch.models.sites import attention_modules, layer_modules
-from anchorwatch.models.variants import held_fit
+from anchorwatch.models.trained_additions import held_fit
 from anchorwatch.probes import spec as probes
 from anchorwatch.trace.trace import Trace
 from anchorwatch.training import noise

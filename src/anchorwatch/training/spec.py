@@ -40,6 +40,8 @@ SIZES: dict[str, tuple[int, int, int]] = {
 """SMDM's ladder: (layers, width, heads), named by parameters without embeddings."""
 
 _KEEPERS = ("checkpoints", "log", "workers")
+_ADDED_LATER = {"objective": ("keep_start",), "optimizer": ("fall", "last")}
+"""Fields that earlier records do not have: at their defaults they are left out of the digest."""
 """Fields that do not decide the weights."""
 
 _LONG_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]+\s*\.\s*){100}""")
@@ -273,7 +275,15 @@ class Spec(_Table):
         Where the rate falls late, a run may be made longer or shorter before it begins to.
         """
         left = {*_KEEPERS, *(("updates",) if self.optimizer.fall == "late" else ())}
-        return {name: value for name, value in self.as_dict().items() if name not in left}
+        fields = {name: value for name, value in self.as_dict().items() if name not in left}
+        for table, added in _ADDED_LATER.items():
+            defaults = type(getattr(self, table)).model_fields
+            fields[table] = {
+                name: value
+                for name, value in fields[table].items()
+                if name not in added or value != defaults[name].default
+            }
+        return fields
 
     @property
     def digest(self) -> str:

@@ -13,7 +13,7 @@ from anchorwatch.generation.decoding import LeftToRight, LowConfidence
 from anchorwatch.generation.run import run_many
 from anchorwatch.metrics import sink_rules as rules
 from anchorwatch.models.model import Model
-from anchorwatch.models.prompts import Prompt
+from anchorwatch.models.prompt_encoding import Prompt
 from anchorwatch.probes import spec as probes
 from anchorwatch.trace.trace import Trace
 

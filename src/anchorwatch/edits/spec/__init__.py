@@ -55,7 +55,6 @@ from anchorwatch.edits.spec.additions import (  # isort: skip - EDITS lists them
 )
 from anchorwatch.edits.spec.edit import (
     EDITS,
-    MISSING,
     Edit,
     check_edits,
     fields_of,
@@ -69,7 +68,6 @@ __all__ = [
     "EDITS",
     "FORMS",
     "MATCHES",
-    "MISSING",
     "SCOPES",
     "Candidates",
     "CanvasEdit",

@@ -174,7 +174,7 @@ class off_by_one(Part):  # noqa: N801
 @register_edit
 @dataclass(frozen=True, repr=False)
 class sink_logit(Part):  # noqa: N801
-    """A key with value 0 and this logit: one number, one for each head, or [layers][heads]."""
+    """A key with value 0 and this logit: a number, one for each head, or for each layer a list."""
 
     logit: Any
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from anchorwatch.edits.spec.edit import MISSING, Edit, check_seed, check_word, register_edit
+from anchorwatch.edits.spec.edit import Edit, check_seed, check_word, register_edit
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics import sink_rules as rules
 from anchorwatch.metrics.sink_rules import Rule
 from anchorwatch.probes.spec import GROUPS
-from anchorwatch.trace.schema import RunShape, check_count
+from anchorwatch.trace.schema import MISSING, RunShape, check_count
 
 if TYPE_CHECKING:
     from anchorwatch.edits.ablation import AttentionPatch

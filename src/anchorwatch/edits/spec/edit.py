@@ -52,9 +52,6 @@ if TYPE_CHECKING:
 
 _LISTS = ("layers", "heads", "steps", "positions")
 
-MISSING = -1
-"""No key, in a list of keys that has fewer than it has room for."""
-
 
 @dataclass(frozen=True, repr=False)
 class Edit:

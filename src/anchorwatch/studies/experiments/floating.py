@@ -20,8 +20,8 @@ from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.generation.run import run, run_many
 from anchorwatch.metrics.sink_rules import zscore
 from anchorwatch.metrics.stats.ranks import jensen_shannon
+from anchorwatch.models.families import attention_modules
 from anchorwatch.models.model import Model
-from anchorwatch.models.sites import attention_modules
 from anchorwatch.probes.spec import commit_regions, pattern, region_flow, top_keys
 from anchorwatch.studies import sets
 from anchorwatch.studies.papers.floating.anchor_rule import floating

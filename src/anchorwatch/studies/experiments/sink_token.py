@@ -21,17 +21,18 @@ from anchorwatch.evaluation.synthetic import World
 from anchorwatch.evaluation.teacher_forced import divergence
 from anchorwatch.generation.decoding import LowConfidence
 from anchorwatch.generation.run import run
-from anchorwatch.models.fits import Fit, has_rotary
-from anchorwatch.models.model import Model
-from anchorwatch.models.parts import (
+from anchorwatch.models.additions import (
     ActiveAddition,
+    Fit,
     PassAdditions,
     gate_of,
+    has_rotary,
     prepare_additions,
     use_additions_of,
 )
-from anchorwatch.models.sites import attention_modules
-from anchorwatch.models.variants import held_fit
+from anchorwatch.models.families import attention_modules
+from anchorwatch.models.model import Model
+from anchorwatch.models.trained_additions import held_fit
 from anchorwatch.probes import spec as probes
 from anchorwatch.studies import sets
 from anchorwatch.trace.trace import Trace

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from transformers import CONFIG_MAPPING
 
 from anchorwatch.errors import FamilyError, ModelError
-from anchorwatch.models.families import Family, model_type_of
-
-Fields = dict[str, Any]
+from anchorwatch.models.families import Family, Fields, check_whole, model_type_of
 
 _NEVER = frozenset(
     """
@@ -44,26 +42,6 @@ _WIDTHS = (
 _DECLARED = ("sliding_window", "layer_types", "attention_chunk_size", "num_key_value_heads")
 """Fields that caches and masks look for on any config: followed only where the class has them."""
 
-_LLADA_MUST = {
-    "block_type": ("llama",),
-    "layer_norm_type": ("rms",),
-    "activation_type": ("silu",),
-    "rope": (True,),
-    "alibi": (False,),
-    "attention_layer_norm": (False,),
-    "input_emb_norm": (False,),
-    "scale_logits": (False,),
-    "include_bias": (False,),
-    "include_qkv_bias": (False,),
-    "bias_for_layer_norm": (False, None),
-    "block_group_size": (1,),
-    "weight_tying": (False, True, None),
-    "multi_query_attention": (False, True, None),
-}
-
-_BLOCKS = {"sdar": 4, "Fast_dLLM_Qwen": 32}
-"""Block sizes of the config classes that leave theirs out of config.json, by model_type."""
-
 
 def deciding_fields(config: Mapping[str, Any]) -> Fields:
     """The fields of a config that may change what is computed."""
@@ -82,8 +60,9 @@ def stock_config(family: Family, config: Mapping[str, Any]) -> Fields:
             "config.json describes layers that differ (per_layer_config): "
             "expected one shape for all layers"
         )
-    translate = _TRANSLATIONS.get(family.name, _same)
-    fields = translate(dict(config))
+    fields = dict(config)
+    if family.translate_config is not None:
+        fields = family.translate_config(fields)
     never = _NEVER | _VISIBILITY
     fields = {k: v for k, v in fields.items() if k not in never and not k.startswith("_")}
     model_type = family.network or model_type_of(config)
@@ -100,7 +79,7 @@ def stock_config(family: Family, config: Mapping[str, Any]) -> Fields:
 def set_visibility(family: Family, stock: Any) -> None:
     """Make the stock config causal or not, as the family is."""
     causal = family.visibility == "causal"
-    if family.name != "encoder":
+    if not family.masked_lm:
         stock.is_causal = causal  # block-causal families bring their own pairs
     if hasattr(stock, "is_decoder"):  # BERT's kind: one class, causal or not
         stock.is_decoder = causal
@@ -205,29 +184,21 @@ def block_of(family: Family, config: Mapping[str, Any]) -> int | None:
     for name in ("block_size", "block_length", "bd_size"):
         said = config.get(name)
         if said is not None:
-            return _whole(name, said)
-    kind = model_type_of(config) or family.model_types[0]
-    if kind not in _BLOCKS:
+            return check_whole(name, said)
+    known = model_type_of(config) in ("", *family.model_types)
+    if not known or family.block is None:
         raise ModelError(
             f"config.json of this {family.name} model names no block size: "
             "add block_size (SDAR) or bd_size (Fast-dLLM), as the checkpoint was trained"
         )
-    return _BLOCKS[kind]
+    return family.block
 
 
 def _count(stock: Any, name: str, missing: int | None = None) -> int:
     value = getattr(stock, name, None)
     if value is None and missing is not None:
         return missing  # a class may not have the field
-    return _whole(name, value)
-
-
-def _whole(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
-        raise ModelError(
-            f"config.json says {name}={value!r}: expected a whole number above 0 and below 2**31"
-        )
-    return value
+    return check_whole(name, value)
 
 
 def _positive(name: str, value: Any) -> None:
@@ -235,68 +206,3 @@ def _positive(name: str, value: Any) -> None:
         return
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         raise ModelError(f"config.json says {name}={value!r}: expected a number above 0")
-
-
-def _same(config: Fields) -> Fields:
-    return config
-
-
-def _required_fields(config: Fields, *names: str) -> list[Any]:
-    for name in names:
-        if config.get(name) is None:
-            raise ModelError(f"config.json has no {name}: copy it from the released checkpoint")
-    return [config[name] for name in names]
-
-
-def _llada(config: Fields) -> Fields:
-    for name, allowed in _LLADA_MUST.items():
-        if name in config and config[name] not in allowed:
-            raise ModelError(
-                f"config.json says {name}={config[name]!r}, which Llama cannot compute: "
-                f"expected {' or '.join(map(repr, allowed))}"
-            )
-    width, layers, heads, positions = _required_fields(
-        config, "d_model", "n_layers", "n_heads", "max_sequence_length"
-    )
-    kv_heads = config.get("n_kv_heads")
-    if kv_heads is None:
-        kv_heads = 1 if config.get("multi_query_attention") else heads
-    hidden = config.get("mlp_hidden_size")
-    if hidden is None:
-        hidden = _required_fields(config, "mlp_ratio")[0] * width
-    return {
-        "vocab_size": config.get("embedding_size") or _required_fields(config, "vocab_size")[0],
-        "hidden_size": width,
-        "intermediate_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "max_position_embeddings": positions,
-        "rms_norm_eps": config.get("rms_norm_eps", 1e-5),
-        "rope_theta": config.get("rope_theta", 10000.0),
-        "tie_word_embeddings": bool(config.get("weight_tying")),
-        "bos_token_id": config.get("bos_token_id"),
-        "eos_token_id": config.get("eos_token_id"),
-        "pad_token_id": config.get("pad_token_id"),
-    }
-
-
-def _lit_gpt(config: Fields) -> Fields:
-    return {
-        "vocab_size": config["vocab_size"],
-        "hidden_size": config["n_embd"],
-        "intermediate_size": config["intermediate_size"],
-        "num_hidden_layers": config["n_layer"],
-        "num_attention_heads": config["n_head"],
-        "num_key_value_heads": config.get("n_query_groups") or config["n_head"],
-        # one more for a sink
-        "max_position_embeddings": _whole("block_size", config.get("block_size", 2048)) + 1,
-        "rms_norm_eps": config.get("norm_eps", 1e-5),
-        "rope_theta": config.get("rope_base", 10000.0),
-        "tie_word_embeddings": False,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
-
-
-_TRANSLATIONS: dict[str, Callable[[Fields], Fields]] = {"llada": _llada, "smdm": _lit_gpt}

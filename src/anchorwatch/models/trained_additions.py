@@ -19,17 +19,21 @@ from transformers import PreTrainedModel
 from anchorwatch.edits import spec as kinds
 from anchorwatch.edits.spec import Edit, Numbers, Part
 from anchorwatch.errors import ModelError, SpecError, WeightsError
-from anchorwatch.models.attention import NAME, active_additions, register, use_additions
-from anchorwatch.models.fits import Fit, Sizes, check_sizes, check_windows, initial
-from anchorwatch.models.parts import (
+from anchorwatch.models.additions import (
     ActiveAddition,
+    Fit,
     PassAdditions,
+    Sizes,
+    check_sizes,
+    check_windows,
+    initial,
     needs_reading,
     prepare_additions,
     remember,
     with_registers,
 )
-from anchorwatch.models.sites import attention_modules, sites_of
+from anchorwatch.models.attention import NAME, active_additions, register, use_additions
+from anchorwatch.models.families import attention_modules, sites_of
 
 _DRESSER = "_anchorwatch_dresser"
 _AT_LAYERS = ("gate.weight", "sink_logit", "sink_key", "sink_value")
