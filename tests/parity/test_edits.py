@@ -91,7 +91,7 @@ def test_an_emptied_column_is_empty_but_for_spared_rows(case):
     ).maps
     spared = made.rescued
     maps[spared.row, spared.head, spared.query, spared.key] = 0.0
-    emptied = change.emptied[:, :, None].expand_as(maps)
+    emptied = change.emptied_columns[:, :, None].expand_as(maps)
     assert (maps[emptied] == 0).all()
 
 
