@@ -17,7 +17,7 @@ from anchorwatch.explorer.opening import from_memory
 from anchorwatch.explorer.server import Server
 from anchorwatch.explorer.tables import read_tables
 from anchorwatch.explorer.tiles import Options, Run
-from anchorwatch.metrics import files
+from anchorwatch.metrics import table_files
 
 OUT = Path(__file__).parent / "explorer"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -72,7 +72,7 @@ def _runs(names: Sequence[str], place: Path) -> list[Run]:
     three = _run(sink, items[0], low, () if sink.parts else (aw.edits.sink_token(),))
     rest = [_run(mdm, item, low) for item in items[1:]]
     table = aw.metrics.absorption([one, *rest], by=["layer", "head"])
-    tables = tuple(read_tables([files.save(table, place / "absorption.csv")]))
+    tables = tuple(read_tables([table_files.save(table, place / "absorption.csv")]))
     first = Run(from_memory(one), Options(tables=tables))
     return [
         first,

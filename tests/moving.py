@@ -5,7 +5,7 @@ import pytest
 from hypothesis import strategies as st
 
 import tolerances
-from anchorwatch.metrics.nulls import members
+from anchorwatch.metrics.null import group_queries
 from anchorwatch.metrics.sink_rules import rulli
 from planted import column, planted, random_maps, uniform
 from references import movement as slow
@@ -36,7 +36,9 @@ def told(trace, maps, group="all"):
     """(layer, head, history) of every head."""
     for layer in range(maps.shape[1]):
         for head in range(maps.shape[2]):
-            rows = [np.flatnonzero(members(trace, s, group)).tolist() for s in range(len(maps))]
+            rows = [
+                np.flatnonzero(group_queries(trace, s, group)).tolist() for s in range(len(maps))
+            ]
             yield layer, head, slow.history(trace, maps, layer, head, rows.__getitem__, EPS)
 
 

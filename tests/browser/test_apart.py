@@ -7,7 +7,7 @@ from anchorwatch import metrics
 from anchorwatch.explorer.opening import from_memory
 from anchorwatch.explorer.tables import read_tables
 from anchorwatch.explorer.tiles import Options, Run
-from anchorwatch.metrics import files
+from anchorwatch.metrics import table_files
 from planted import planted, random_maps
 
 APART = ("difference", "layers-difference", "heads-difference", "flow-difference")
@@ -105,7 +105,7 @@ def test_a_place_has_no_size(both, plain, causal):
 
 def test_verdicts_are_the_same_or_not(look, serving, plain, tmp_path):
     table = metrics.head_types([plain])
-    tables = tuple(read_tables([files.save(table, tmp_path / "types.csv")]))
+    tables = tuple(read_tables([table_files.save(table, tmp_path / "types.csv")]))
     runs = [Run(from_memory(plain), Options(tables=tables)) for _ in range(2)]
     url = serving(runs)
     page = look(url).go(f"{url}#v=1&with=1&step=2&layer=1&head=1&measure=type+%28types%29")

@@ -9,7 +9,7 @@ from anchorwatch.explorer.opening import from_memory
 from anchorwatch.explorer.packets import codes, decode_shares
 from anchorwatch.explorer.tables import read_tables
 from anchorwatch.explorer.tiles import Options, Run
-from anchorwatch.metrics import files
+from anchorwatch.metrics import table_files
 
 PANELS = ("map", "layers", "text", "heads", "flow", "geometry", "exact")
 COLOUR = 8
@@ -160,9 +160,9 @@ def test_heads_show_any_measure(look, url, plain):
 
 def test_heads_show_a_table_with_its_null(look, serving, plain, tmp_path):
     table = metrics.absorption([plain], by=["layer", "head"])
-    place = files.save(table, tmp_path / "taken.csv")
+    place = table_files.save(table, tmp_path / "taken.csv")
     types = metrics.head_types([plain])
-    more = files.save(types, tmp_path / "types.csv")
+    more = table_files.save(types, tmp_path / "types.csv")
     url = serving([Run(from_memory(plain), Options(tables=tuple(read_tables([place, more]))))])
     row = table[(table["layer"] == 2) & (table["head"] == 1) & (table["null"] > 0)].iloc[0]
     page = look(url).go(f"{url}#v=1&with=none&step=5&layer=2&head=1")

@@ -13,7 +13,7 @@ from anchorwatch.explorer.notebook import show_in_notebook
 from anchorwatch.explorer.opening import from_memory
 from anchorwatch.explorer.tables import check_table, read_table, read_tables, refuse_strangers
 from anchorwatch.explorer.tiles import Options, Run
-from anchorwatch.metrics import files
+from anchorwatch.metrics import table_files
 from shown import HOSTILE, small
 
 
@@ -42,7 +42,7 @@ def looked_up(table, quantity, column, shape=(3, 4)):
 
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
 def test_every_number_of_a_table_comes_to_the_page(trace, table, tmp_path, kind):
-    place = files.save(table, tmp_path / f"sinks.{kind}")
+    place = table_files.save(table, tmp_path / f"sinks.{kind}")
     listed, run = seen(trace, read_table(place))
     quantities = list(dict.fromkeys(table["quantity"]))
     assert [one["name"] for one in listed] == [f"{name} (sinks)" for name in quantities]
@@ -184,7 +184,7 @@ def test_files_that_are_no_tables_say_so(tmp_path, name, text, says):
 
 def test_head_types_are_verdicts_in_words(trace, tmp_path):
     table = metrics.head_types([trace])
-    listed, run = seen(trace, read_table(files.save(table, tmp_path / "types.csv")))
+    listed, run = seen(trace, read_table(table_files.save(table, tmp_path / "types.csv")))
     by_name = {one["name"]: (at, one) for at, one in enumerate(listed)}
     at, verdict = by_name["type (types)"]
     assert verdict["words"] == sorted(set(table["type"]))
@@ -204,8 +204,8 @@ def test_head_types_are_verdicts_in_words(trace, tmp_path):
 
 
 def test_a_folder_gives_its_tables_of_heads(trace, table, tmp_path):
-    files.save(table, tmp_path / "heads.csv")
-    files.save(metrics.sinks([trace], by=["layer"]), tmp_path / "layers.csv")
+    table_files.save(table, tmp_path / "heads.csv")
+    table_files.save(metrics.sinks([trace], by=["layer"]), tmp_path / "layers.csv")
     assert [one.name for one in read_tables([tmp_path])] == ["heads"]
     (tmp_path / "heads.csv").unlink()
     with pytest.raises(SpecError, match="no table with a number for each head"):

@@ -17,10 +17,10 @@ from anchorwatch.errors import AnchorwatchError, AnchorwatchWarning
 from anchorwatch.evaluation.grid import evaluate
 from anchorwatch.evaluation.results import read_results
 from anchorwatch.explorer.tables import read_table
-from anchorwatch.metrics import files
+from anchorwatch.metrics import table_files
 from anchorwatch.models import zoo
 from anchorwatch.models.zoo import cards
-from anchorwatch.studies.shelf import EvidenceStore
+from anchorwatch.studies.evidence import EvidenceStore
 from anchorwatch.trace import atomic_io as commits
 from anchorwatch.trace.store import Partial, Spec
 from anchorwatch.training.log import Line, as_json, read_log
@@ -100,10 +100,10 @@ def test_figures(trace, tmp_path, kind):
 @pytest.mark.parametrize("kind", ["json", "parquet"])
 def test_tables(trace, tmp_path, kind):
     table = aw.metrics.sinks(trace, by=("layer", "head"))
-    path = files.save(table, tmp_path / f"t.{kind}")
+    path = table_files.save(table, tmp_path / f"t.{kind}")
     checked = kind == "json"  # of a .parquet its pages and its origin have a checksum, no more
     survives(path, lambda: read_table(path).rows, (lambda a, b: a.equals(b)) if checked else None)
-    assert survives(path, lambda: files.origin(path), lambda a, b: a == b)
+    assert survives(path, lambda: table_files.read_origin(path), lambda a, b: a == b)
 
 
 def test_evidence(tmp_path):

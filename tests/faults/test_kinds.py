@@ -158,7 +158,7 @@ def test_no_reader_of_records_waits(tmp_path):
         """
 from anchorwatch.trace.atomic_io import read_record
 from anchorwatch.figures.origins import whence
-from anchorwatch.metrics.files import origin
+from anchorwatch.metrics.table_files import origin
 from anchorwatch.evaluation.readers import records
 from anchorwatch.training.log import read_log
 from anchorwatch.training.texts import read_texts

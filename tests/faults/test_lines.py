@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from anchorwatch.cli import files as places
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation import readers
-from anchorwatch.metrics import files
+from anchorwatch.metrics import table_files
 from anchorwatch.trace import input_files as inputs
 from anchorwatch.trace.escape import csv_cell
 from anchorwatch.trace.input_files import LongLineError, bounded_lines, plain_lines
@@ -157,7 +157,7 @@ def test_a_table_is_neutralised_and_its_numbers_are_not():
             "cell": pd.Categorical(["-", "+1", "=x", "-0.5"]),
         }
     )
-    lines = files.as_csv(table).splitlines()
+    lines = table_files.as_csv(table).splitlines()
     assert lines == [
         "model,'-value,count,cell",
         "'=cmd|' /C calc'!A0,-0.5,-1,'-",

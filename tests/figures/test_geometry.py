@@ -9,7 +9,7 @@ import anchorwatch as aw
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.figures import geometry as figures
 from anchorwatch.figures.style import PALETTE
-from anchorwatch.metrics import geometry, norms
+from anchorwatch.metrics import geometry
 from anchorwatch.metrics.sink_rules import topk
 from references.geometry import Vectors
 
@@ -120,11 +120,11 @@ def test_shapley_bars_of_a_metric_have_intervals(made):
     assert len(figure.whence["traces"]) == 6
     assert figure.whence["settings"]["metric"] == "qk_split"
     with pytest.raises(SpecError, match="no quantity 'angle': it has sink"):
-        figures.shapley_bars(norms.value_norms(made, topk(2)))
+        figures.shapley_bars(geometry.value_norms(made, topk(2)))
 
 
 def test_the_scatter_has_a_dot_for_each_sampled_token(made):
-    points = norms.value_norm_points(made, topk(2), count=40)
+    points = geometry.value_norm_points(made, topk(2), count=40)
     figure = figures.value_norm_scatter(points)
     (ax,) = figure.axes
     for dots, kind in zip(ax.collections, ("other", "sink"), strict=True):
@@ -143,7 +143,7 @@ def test_the_scatter_has_a_dot_for_each_sampled_token(made):
 
 
 def test_contributions_are_points_about_the_diagonal(made):
-    table = norms.contributions(made, topk(2), by=("layer", "head"))
+    table = geometry.contributions(made, topk(2), by=("layer", "head"))
     figure = figures.contribution_scatter(table)
     ax = figure.axes[0]
     part = table[table.quantity == "contribution_share"]
@@ -151,7 +151,7 @@ def test_contributions_are_points_about_the_diagonal(made):
     np.testing.assert_array_equal(ax.collections[0].get_array(), part.layer)
     np.testing.assert_allclose(ax.get_lines()[0].get_xydata(), [[0, 0], [1, 1]])
     assert figure.axes[1].get_ylabel() == "layer"
-    whole = figures.contribution_scatter(norms.contributions(made, topk(2), by=()))
+    whole = figures.contribution_scatter(geometry.contributions(made, topk(2), by=()))
     assert len(whole.axes) == 1, "without layers there is no bar of layers"
 
 

@@ -6,10 +6,10 @@ import pytest
 from anchorwatch.errors import SpecError
 from anchorwatch.figures import enrichment, enrichment_depth, meaning_or_place, structure
 from anchorwatch.figures.catalogue import draw
-from anchorwatch.metrics import identity as metrics
-from anchorwatch.metrics.meaning import meaning_or_place as measured
+from anchorwatch.metrics import sink_classes as metrics
 from anchorwatch.metrics.sink_rules import rulli
-from anchorwatch.metrics.tokens import CLASSES
+from anchorwatch.metrics.token_classes import CLASSES
+from anchorwatch.metrics.token_vs_position import meaning_or_place as measured
 from planted import column, planted, uniform
 
 TEXTS = {1: "\n", 2: " .", 3: " the", 4: " anchor", 8: " ship"}

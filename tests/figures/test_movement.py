@@ -10,7 +10,7 @@ import tolerances
 from anchorwatch import figures
 from anchorwatch.errors import SpecError
 from anchorwatch.figures.movement import TYPE_COLOURS
-from anchorwatch.metrics import consistency, headtypes, lifetimes, movement, overlaps
+from anchorwatch.metrics import headtypes, lifetimes, movement, similarity
 from moving import moving, with_blocks
 from planted import planted
 
@@ -116,7 +116,7 @@ def test_survival_is_a_staircase_from_one_with_band_and_shuffled_steps(many):
 
 
 def test_likeness_by_lag_has_a_panel_for_each_quantity_and_lags_as_ticks(many):
-    table = overlaps.received_similarity(many, lags=[1, 2, 4, 64])
+    table = similarity.received_similarity(many, lags=[1, 2, 4, 64])
     figure = figures.by_lag(table)
     titles = [ax.get_title(loc="left") for ax in figure.axes]
     assert titles == ["likeness of received attention", "Jensen-Shannon divergence of received"]
@@ -126,7 +126,7 @@ def test_likeness_by_lag_has_a_panel_for_each_quantity_and_lags_as_ticks(many):
     still = next(line for line in ax.get_lines() if line.get_label() == "still")
     np.testing.assert_allclose(still.get_ydata(), 1, atol=tolerances.METRIC)
     assert [ax.get_ylabel() for ax in figure.axes] == ["cosine", "bits"]
-    one = figures.by_lag(overlaps.set_jaccard(many, lags=[1, 2]))
+    one = figures.by_lag(similarity.set_jaccard(many, lags=[1, 2]))
     assert one.axes[0].get_title(loc="left") == "overlap of sinks (Jaccard)"
     with pytest.raises(SpecError, match="no quantity 'mass': it has received_cosine, received_jen"):
         figures.by_lag(table, quantities=["mass"])
@@ -155,7 +155,7 @@ def test_a_map_of_types_has_the_commonest_and_bars_have_the_shares(drifting):
 
 
 def test_layers_are_shown_beside_what_shuffled_steps_would_share(drifting):
-    table = consistency.layer_consistency(drifting)
+    table = similarity.layer_consistency(drifting)
     figure = figures.layer_consistency(table)
     left, right = figure.axes[:2]
     cells = np.ma.filled(mesh(left).get_array().reshape(2, 2).astype(float), np.nan)

@@ -6,7 +6,7 @@ import pytest
 import tolerances
 from anchorwatch.errors import SpecError
 from anchorwatch.figures import sinks as figures
-from anchorwatch.metrics import amounts as metrics
+from anchorwatch.metrics import sink_strength as metrics
 from planted import column, planted, uniform
 
 

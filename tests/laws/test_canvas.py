@@ -17,7 +17,7 @@ from anchorwatch.errors import AnchorwatchWarning, ModelError
 from anchorwatch.generation import canvas_editor, loop
 from anchorwatch.generation.decoding import even_counts
 from anchorwatch.generation.sequence import CommitConstraints, SequenceState
-from anchorwatch.metrics.tables import prompt_id
+from anchorwatch.metrics.table import prompt_id
 from anchorwatch.trace.store import BLOCK_STEPS
 from anchorwatch.trace.trace import FRESH, MASKED, PROMPT, WRITTEN
 from references import canvas as slow

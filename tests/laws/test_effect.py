@@ -153,7 +153,7 @@ def test_on_their_own_runs_as_plain_loops_say():
         assert effect.traces["clean"][number].digest() == clean.digest()
         assert effect.traces["edited"][number].digest() == other.digest()
         one, two = (trace.canvas[:, trace.answer] for trace in (clean, other))
-        found = each.iloc[[each.index.get_loc(aw.metrics.tables.prompt_id(clean))]].iloc[0]
+        found = each.iloc[[each.index.get_loc(aw.metrics.table.prompt_id(clean))]].iloc[0]
         step = slow.parted(one, two)
         assert found["answer_changed"] == (list(one[-1]) != list(two[-1]))
         assert found["edit_distance"] == slow.edit_distance(one[-1], two[-1])
@@ -391,9 +391,9 @@ def test_an_effect_says_what_it_is(tmp_path):
     for which in ("table", "prompts", "layers", "doses", "trends"):
         for kind in ("csv", "json", "parquet"):
             effect.save(tmp_path / f"{which}.{kind}", which)
-    from anchorwatch.metrics.files import origin
+    from anchorwatch.metrics.table_files import read_origin
 
-    made = origin(tmp_path / "doses.json")
+    made = read_origin(tmp_path / "doses.json")
     assert made["about"]["doses"] == [1, 3]
     assert made["about"]["edit"][0]["name"] == "hide_sinks"
     assert [one["seed"] for one in made["traces"]] == list(range(6))

@@ -10,7 +10,7 @@ import anchorwatch as aw
 from anchorwatch import evaluation, studies, training
 from anchorwatch.cli import files as places
 from anchorwatch.errors import AnchorwatchError, SpecError
-from anchorwatch.metrics import files
+from anchorwatch.metrics import table_files
 from anchorwatch.trace import machine_limits as limits
 from strategies import load
 
@@ -222,7 +222,7 @@ NUL = "a\0b"
         lambda: training.read(NUL),
         lambda: places.prompts(NUL, [], None),
         lambda: places.refuse_place(Path(NUL)),
-        lambda: files.place(f"{NUL}.csv", "table", files.KINDS),
+        lambda: table_files.check_target(f"{NUL}.csv", "table", table_files.KINDS),
         lambda: studies.plan(["sinks/H1"], out=NUL),
     ],
 )

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 import tolerances
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.metrics import amounts as metrics
-from anchorwatch.metrics.nulls import members
+from anchorwatch.metrics import sink_strength as metrics
+from anchorwatch.metrics.null import group_queries
 from anchorwatch.metrics.sink_rules import gu, mass, ratio, rulli, topk, zscore
-from anchorwatch.metrics.tables import NUMBERS
+from anchorwatch.metrics.table import NUMBERS
 from planted import column, planted, random_maps, uniform
 from references import sinks as slow
 
@@ -30,7 +30,7 @@ def cells_of(trace, maps, group="all"):
     """(step, layer, head, shares, null shares) of every cell that has queries, by loops."""
     causal = trace.manifest["model"]["visibility"] == "causal"
     for step in range(maps.shape[0]):
-        queries = np.flatnonzero(members(trace, step, group)).tolist()
+        queries = np.flatnonzero(group_queries(trace, step, group)).tolist()
         there = int((trace.canvas[step] != -1).sum())
         if not queries:
             continue

@@ -7,10 +7,10 @@ import tolerances
 from anchorwatch import metrics, rules
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.figures import catalogue
-from anchorwatch.metrics import files
-from anchorwatch.metrics.nulls import indifferent
-from anchorwatch.metrics.overlaps import _divergence_between_groups
-from anchorwatch.metrics.reading import slabs
+from anchorwatch.metrics import table_files
+from anchorwatch.metrics.layer_slices import iter_layers
+from anchorwatch.metrics.null import uniform_attention
+from anchorwatch.metrics.similarity import _divergence_between_groups
 from anchorwatch.trace.trace import Trace
 from planted import column, planted, random_maps, uniform
 from references import movement as slow
@@ -63,14 +63,14 @@ def test_a_key_that_nobody_may_look_at_expects_exactly_nothing():
         trace = planted(random_maps(rng, (1, 1, 1, length)), prompt=length // 2)
         trace = of_model(trace, windows=[2])
         for group in ("all", "masked", "prompt"):
-            null = indifferent(trace, [group], 2)
-            assert (null.shares[null.seen == 0] == 0).all()
+            null = uniform_attention(trace, [group], 2)
+            assert (null.shares[null.visible == 0] == 0).all()
 
 
 def test_a_sink_token_takes_its_part_of_indifferent_attention():
     maps = np.full((1, 1, 1, 4, 4), 1 / 5)  # the fifth is the sink token's
     trace = of_model(planted(maps), parts=[{"name": "sink_token"}])
-    assert indifferent(trace, ["all"]).shares[0, 0] == pytest.approx([1 / 5] * 4)
+    assert uniform_attention(trace, ["all"]).shares[0, 0] == pytest.approx([1 / 5] * 4)
     assert one(metrics.absorption(trace, ["first"], by=()), "first").lift == pytest.approx(1)
 
 
@@ -151,13 +151,13 @@ def test_the_null_between_groups_pairs_each_step_with_another_as_a_whole():
     rng = np.random.default_rng(3)
     maps = random_maps(rng, (5, 1, 1, 9))
     trace = planted(maps, prompt=2)
-    (slab,) = slabs(trace)
-    there = (slab.measured("masked") & slab.measured("written")).T
-    _, null = _divergence_between_groups(slab, ("masked", "written"), there)
+    (layer,) = iter_layers(trace)
+    there = (layer.is_measured("masked") & layer.is_measured("written")).T
+    _, null = _divergence_between_groups(layer, ("masked", "written"), there)
     steps = np.flatnonzero(there.any(axis=0))
     order = np.random.default_rng(0).permutation(len(steps))
     for at, other in zip(steps, steps[order], strict=True):
-        pair = slab.shares("masked")[at, 0], slab.shares("written")[other, 0]
+        pair = layer.shares("masked")[at, 0], layer.shares("written")[other, 0]
         exact = slow.divergence(*(one.astype(float).tolist() for one in pair))
         assert null[0, at] == pytest.approx(exact, abs=tolerances.METRIC)
 
@@ -242,18 +242,21 @@ def test_no_file_is_put_into_a_trace(tmp_path):
     folder = trace.write(tmp_path / "trace")
     table = metrics.sinks(trace)
     figure = catalogue.draw("sinks", [trace])
-    for spoil in (lambda at: files.save(table, at / "t.csv"), lambda at: figure.save(at / "f.pdf")):
+    for spoil in (
+        lambda at: table_files.save(table, at / "t.csv"),
+        lambda at: figure.save(at / "f.pdf"),
+    ):
         for at in (folder, folder / "received"):
             with pytest.raises(SpecError, match="is a trace, and a file in it would spoil it"):
                 spoil(at)
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(SpecError, match="is a folder: choose another name"):
-        files.save(table, tmp_path / "folder.csv")
+        table_files.save(table, tmp_path / "folder.csv")
 
 
 def test_a_table_goes_where_a_link_points(tmp_path):
     (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
-    files.save(metrics.sinks(planted(uniform(2, 1, 1, 6))), tmp_path / "link.csv")
+    table_files.save(metrics.sinks(planted(uniform(2, 1, 1, 6))), tmp_path / "link.csv")
     assert (tmp_path / "link.csv").is_symlink()
     assert (tmp_path / "real.csv").read_text().startswith("model,")
 
@@ -262,9 +265,9 @@ def test_a_table_goes_where_a_link_points(tmp_path):
 def test_a_table_that_does_not_say_what_made_it_is_refused(tmp_path, content):
     (tmp_path / "t.json").write_text(content)
     with pytest.raises(TraceError, match="does not say what made it"):
-        files.origin(tmp_path / "t.json")
+        table_files.read_origin(tmp_path / "t.json")
     with pytest.raises(TraceError, match="there is no table at"):
-        files.origin(tmp_path)
+        table_files.read_origin(tmp_path)
 
 
 def test_figures_of_nothing_or_of_too_much_are_refused():

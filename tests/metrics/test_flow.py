@@ -9,7 +9,7 @@ import anchorwatch as aw
 import tolerances
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import flow as metrics
-from anchorwatch.metrics.tables import NUMBERS
+from anchorwatch.metrics.table import NUMBERS
 from anchorwatch.trace.trace import ABSENT, Trace
 from planted import planted, random_maps, uniform
 from references import flow as slow

@@ -13,7 +13,7 @@ import checkpoints
 import tolerances
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import geometry
-from anchorwatch.metrics.nulls import members
+from anchorwatch.metrics.null import group_queries
 from anchorwatch.metrics.sink_rules import gu, ratio, topk
 from anchorwatch.models.attention import observe
 from checkpoints import network
@@ -54,7 +54,7 @@ def sinks_of(trace, rule, step, layer, head):
     shares = trace["received"].values[step, layer, head, 0, :there]
     seen = None
     if trace.manifest["model"]["visibility"] == "causal":
-        asks = members(trace, step, "all")[:there]
+        asks = group_queries(trace, step, "all")[:there]
         seen = np.array([asks[j:].sum() / asks.sum() for j in range(there)])
     return np.flatnonzero(rule.labels(shares, seen)).tolist()
 

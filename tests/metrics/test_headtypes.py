@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics import headtypes as metrics
-from anchorwatch.metrics import movement, overlaps
+from anchorwatch.metrics import movement, similarity
 from anchorwatch.metrics.sink_rules import rulli
 from moving import RULE, made_of_maps, moving, row, same, told, with_blocks
 from planted import planted, random_maps, uniform
@@ -113,7 +113,7 @@ def test_the_numbers_are_those_of_the_other_metrics_and_of_loops(made):
     by = ("layer", "head")
     jumps, spread = (f(trace, RULE, by=by) for f in (movement.jumps, movement.spread))
     way, edge = (f(trace, RULE, by=by) for f in (movement.direction, movement.frontier_hits))
-    split = overlaps.split_index(trace, RULE, by=by)
+    split = similarity.split_index(trace, RULE, by=by)
     for layer, head, history in told(trace, maps):
         at = {"layer": layer, "head": head}
         found = table[(table.layer == layer) & (table["head"] == head)].iloc[0]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import tolerances
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.metrics.identity import enrichment, sink_tokens, structure, structure_trend
+from anchorwatch.metrics.sink_classes import enrichment, sink_tokens, structure, structure_trend
 from anchorwatch.metrics.sink_rules import rulli, topk
-from anchorwatch.metrics.tokens import CLASSES
+from anchorwatch.metrics.token_classes import CLASSES
 from planted import MASK_ID, column, planted, random_maps, uniform
 from references import identity as slow
 

@@ -9,20 +9,18 @@ from hypothesis import strategies as st
 
 import tolerances
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.cells import stack_layers
-from anchorwatch.metrics.identity import TokenClasses
-from anchorwatch.metrics.meaning import (
+from anchorwatch.metrics.layer_slices import iter_layers
+from anchorwatch.metrics.sink_classes import TokenClasses
+from anchorwatch.metrics.sink_rules import rulli
+from anchorwatch.metrics.table import prompt_id, stack_layers, tabulate
+from anchorwatch.metrics.token_classes import CLASSES, step_classes
+from anchorwatch.metrics.token_vs_position import (
     FLOOR,
     OUTCOMES,
     Designs,
     meaning_or_place,
     split_cells,
-    split_table,
 )
-from anchorwatch.metrics.reading import slabs
-from anchorwatch.metrics.sink_rules import rulli
-from anchorwatch.metrics.tables import prompt_id
-from anchorwatch.metrics.tokens import CLASSES, step_classes
 from anchorwatch.trace.trace import Trace
 from planted import MASK_ID, planted, random_maps, uniform
 from references import identity as slow
@@ -248,9 +246,9 @@ def test_layers_that_see_other_keys_do_not_disturb_one_another():
     trace = Trace(trace.dataset(), manifest)
     table = meaning_or_place(trace, rulli(EPS), group="written", by=["layer", "head"])
     alone = []
-    for slab in slabs(trace):
+    for layer in iter_layers(trace):
         classes = TokenClasses(trace)
-        alone.append(split_cells(slab, Designs(classes), rulli(EPS), "written"))
-    expected = split_table([(trace, stack_layers(alone))], ["layer", "head"], {})
+        alone.append(split_cells(layer, Designs(classes), rulli(EPS), "written"))
+    expected = tabulate([(trace, stack_layers(alone))], ["outcome", "layer", "head"])
     assert np.array_equal(table.value, expected.value, equal_nan=True)
     assert table.value.notna().any()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import tolerances
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import movement as metrics
-from anchorwatch.metrics.tables import NUMBERS
+from anchorwatch.metrics.table import NUMBERS
 from moving import RULE, made_of_maps, moving, row, same, told, with_blocks
 from planted import planted, random_maps, uniform
 from references import movement as slow
@@ -193,7 +193,7 @@ def test_a_drift_by_blocks_jumps_only_where_a_block_opens():
     assert row(table, "jump_rate_inside").null == pytest.approx(2 / 11)
     assert row(table, "excess").value == 1 and row(table, "excess").null == pytest.approx(0)
     assert math.isnan(row(table, "times").value)
-    assert metrics.block_of(trace).tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert metrics.current_block(trace).tolist() == [0] * 4 + [1] * 4 + [2] * 4
 
 
 def test_no_sink_at_all_is_missing_and_not_zero():

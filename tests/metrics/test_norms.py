@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import anchorwatch as aw
 import tolerances
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.metrics import norms
+from anchorwatch.metrics import geometry
 from anchorwatch.metrics.sink_rules import ratio, topk
 from planted import column, planted, random_maps, uniform
 from references import geometry as slow
@@ -60,8 +60,8 @@ def test_norms_are_what_loops_over_keys_say(made, keys):
     vector, prompt, absent = made
     trace = vector.trace(prompt=prompt, keys=keys, absent=absent)
     tables = {
-        "value_norm": norms.value_norms(trace, topk(2), by=PER),
-        "key_norm": norms.key_norms(trace, topk(2), by=PER),
+        "value_norm": geometry.value_norms(trace, topk(2), by=PER),
+        "key_norm": geometry.key_norms(trace, topk(2), by=PER),
     }
     for at, numbers, sinks, _ in cells(vector, trace, 2):
         for name, table in tables.items():
@@ -89,7 +89,7 @@ def test_norms_are_what_loops_over_keys_say(made, keys):
 def test_contributions_are_what_loops_over_keys_say(made, of):
     vector, prompt, absent = made
     trace = vector.trace(prompt=prompt, keys=True, absent=absent)
-    table = norms.contributions(trace, topk(1), of=of, by=PER)
+    table = geometry.contributions(trace, topk(1), of=of, by=PER)
     for at, numbers, (sink,), shares in cells(vector, trace, 1):
         ours = rows(table, **at)
         if (at["step"], at["layer"]) in absent:
@@ -118,13 +118,13 @@ def test_a_sink_of_nothing_is_no_operation():
     maps = np.broadcast_to(column(20, 4, 0.7), (3, 1, 2, 20, 20)).copy()
     value = np.full(20, 5.0)
     value[4] = 0.0
-    found = rows(norms.contributions(keyed(maps, value, prompt=17), by=()))
+    found = rows(geometry.contributions(keyed(maps, value, prompt=17), by=()))
     assert found["attention_share"].value == pytest.approx(0.7, abs=tolerances.METRIC)
     assert found["attention_share"].null == pytest.approx(1 / 20)
     assert found["contribution_share"].value == 0
     assert found["contribution_share"].null == pytest.approx(0.7, abs=tolerances.METRIC)
     assert found["no_op_share"].value == pytest.approx(0.7, abs=tolerances.METRIC)
-    seen = rows(norms.value_norms(keyed(maps, value, prompt=17), by=()))
+    seen = rows(geometry.value_norms(keyed(maps, value, prompt=17), by=()))
     assert seen["ratio"].value == 0 and seen["auroc"].value == 1
     assert seen["difference"].value == -5
 
@@ -132,10 +132,10 @@ def test_a_sink_of_nothing_is_no_operation():
 def test_a_sink_like_the_others_is_an_operation():
     maps = np.broadcast_to(column(20, 4, 0.7), (3, 1, 2, 20, 20)).copy()
     trace = keyed(maps, np.full(20, 5.0), prompt=17)
-    found = rows(norms.contributions(trace, by=()))
+    found = rows(geometry.contributions(trace, by=()))
     assert found["contribution_share"].lift == pytest.approx(1, abs=tolerances.METRIC)
     assert found["no_op_share"].value == pytest.approx(0, abs=tolerances.METRIC)
-    seen = rows(norms.value_norms(trace, by=()))
+    seen = rows(geometry.value_norms(trace, by=()))
     assert (seen["ratio"].value, seen["auroc"].value) == (1, 0.5)
 
 
@@ -145,7 +145,7 @@ def test_residual_norms_of_positions_that_are_sinks_of_a_head():
     held = np.ones((2, 2, 12), dtype=np.float32)
     held[:, 1, 3] = 40
     more = {"residual_norm": (("step", "layer", "position"), held)}
-    table = norms.residual_norms(planted(maps, prompt=10, more=more), by=("layer", "head"))
+    table = geometry.residual_norms(planted(maps, prompt=10, more=more), by=("layer", "head"))
     assert rows(table, layer=1, head=1)["ratio"].value == 40
     assert rows(table, layer=1, head=1)["auroc"].value == 0
     assert rows(table, layer=0, head=1)["ratio"].value == 1
@@ -158,7 +158,7 @@ def test_points_are_sampled_sinks_and_others():
     maps = random_maps(generator, (4, 2, 3, 16))
     value = generator.uniform(1, 2, 16)
     trace = keyed(maps, value, prompt=12)
-    whole = norms.value_norm_points(trace, ratio(2))
+    whole = geometry.value_norm_points(trace, ratio(2))
     shares = trace["received"].sel(group="all").values.mean(axis=2)  # [step, layer, key]
     sinks = {(s, la, k) for s, la, k in zip(*np.nonzero(shares > 2 / 16), strict=True)}
     for kind, exact in (("sink", sinks), ("other", set(np.ndindex(4, 2, 16)) - sinks)):
@@ -168,15 +168,15 @@ def test_points_are_sampled_sinks_and_others():
     np.testing.assert_allclose(whole.value_norm, value[whole.position], rtol=tolerances.NORM)
     for row in whole.itertuples():
         assert row.received == pytest.approx(shares[row.step, row.layer, row.position])
-    some = norms.value_norm_points(trace, ratio(2), count=5, seed=1)
+    some = geometry.value_norm_points(trace, ratio(2), count=5, seed=1)
     assert some.kind.value_counts().to_dict() == {"sink": 5, "other": 5}
-    again = norms.value_norm_points(trace, ratio(2), count=5, seed=1)
+    again = geometry.value_norm_points(trace, ratio(2), count=5, seed=1)
     assert some.equals(again)
-    other = norms.value_norm_points(trace, ratio(2), count=5, seed=2)
+    other = geometry.value_norm_points(trace, ratio(2), count=5, seed=2)
     assert not some.equals(other)
     names = ["kind", "step", "layer", "position"]
     assert len(some.merge(whole, on=names)) == 10, "a sample is of the tokens there are"
-    two = norms.value_norm_points([trace, keyed(maps, value, prompt=12, source="b")], count=3)
+    two = geometry.value_norm_points([trace, keyed(maps, value, prompt=12, source="b")], count=3)
     assert two.groupby(["model", "kind"]).size().to_dict() == {
         (model, kind): 3 for model in ("b", "planted") for kind in ("sink", "other")
     }
@@ -184,7 +184,7 @@ def test_points_are_sampled_sinks_and_others():
 
 
 def test_points_without_sinks_are_all_others():
-    table = norms.value_norm_points(keyed(uniform(2, 1, 1, 12), np.ones(12), prompt=10))
+    table = geometry.value_norm_points(keyed(uniform(2, 1, 1, 12), np.ones(12), prompt=10))
     assert table.kind.unique().tolist() == ["other"] and len(table) == 24
 
 
@@ -205,7 +205,7 @@ def test_massive_activations_and_whether_they_are_sinks():
     maps = uniform(2, 1, 2, 20)
     maps[:, :, 0] = column(20, 4, 0.7)
     more = massive([[4, 7, 9], [4, 7, 9]], [[-500, 300, 2], [500, 90, 2]], 0.1)
-    found = rows(norms.massive_activations(planted(maps, prompt=18, more=more), by=()))
+    found = rows(geometry.massive_activations(planted(maps, prompt=18, more=more), by=()))
     assert found["count"].value == 1.5 and found["capped"].value == 0
     assert found["largest"].value == 500 and found["over_median"].value == pytest.approx(5000)
     # 80 (step, head, position): 6 massive, 2 of them sinks, no other sinks; a half each
@@ -214,10 +214,12 @@ def test_massive_activations_and_whether_they_are_sinks():
     assert found["log_odds_ratio"].value == pytest.approx(math.log(2.5 * 74.5 / (4.5 * 0.5)))
     assert found["sink_if_massive"].value == pytest.approx(2 / 6)
     assert found["sink_if_massive"].null == pytest.approx(2 / 80)
-    strict = rows(norms.massive_activations(planted(maps, prompt=18, more=more), times=6000, by=()))
+    strict = rows(
+        geometry.massive_activations(planted(maps, prompt=18, more=more), times=6000, by=())
+    )
     assert strict["count"].value == 0 and math.isnan(strict["odds_ratio"].value)
     loose = rows(
-        norms.massive_activations(planted(maps, prompt=18, more=more), least=1, times=1, by=())
+        geometry.massive_activations(planted(maps, prompt=18, more=more), least=1, times=1, by=())
     )
     assert loose["count"].value == 3 and loose["capped"].value == 1
 
@@ -234,7 +236,7 @@ def test_massive_positions_cross_with_sinks_as_loops_count(seed, causal):
     more["massive_value"][1][1, 1] = np.nan
     visibility = "causal" if causal else "bidirectional"
     trace = planted(maps, prompt=6, visibility=visibility, more=more)
-    table = norms.massive_activations(trace, topk(2), by=("layer",))
+    table = geometry.massive_activations(trace, topk(2), by=("layer",))
     for layer in range(2):
         counts = np.zeros((2, 2))
         for step in range(3):
@@ -267,11 +269,16 @@ def test_a_real_run_has_all_of_it():
     model = load("tiny/dream")
     probes = [P.received(), P.massive(), P.norms(keys=True, contribution=True, residual=True)]
     trace = aw.run(model, "the anchor holds", aw.decoding.LowConfidence(4, 2), probes=probes)
-    for metric in (norms.value_norms, norms.key_norms, norms.residual_norms, norms.contributions):
+    for metric in (
+        geometry.value_norms,
+        geometry.key_norms,
+        geometry.residual_norms,
+        geometry.contributions,
+    ):
         assert not metric(trace, topk(2)).value.isna().any()
-    assert len(norms.value_norm_points(trace, topk(2))) == 2 * 3 * trace.canvas.shape[1]
+    assert len(geometry.value_norm_points(trace, topk(2))) == 2 * 3 * trace.canvas.shape[1]
     default = aw.run(model, "the anchor holds", aw.decoding.LowConfidence(4, 2))
-    one, two = (norms.value_norms(t, topk(2)) for t in (trace, default))
+    one, two = (geometry.value_norms(t, topk(2)) for t in (trace, default))
     known = one.quantity != "auroc"
     np.testing.assert_allclose(one.value[known], two.value[known], rtol=tolerances.METRIC)
     assert two.value[~known].isna().all()
@@ -280,12 +287,12 @@ def test_a_real_run_has_all_of_it():
 @pytest.mark.parametrize(
     ("metric", "probe"),
     [
-        (norms.value_norms, r"norms\(\)"),
-        (norms.key_norms, r"norms\(\)"),
-        (norms.residual_norms, r"norms\(residual=True\)"),
-        (norms.value_norm_points, r"norms\(keys=True\)"),
-        (norms.contributions, r"norms\(contribution=True, keys=True\)"),
-        (norms.massive_activations, r"massive\(\)"),
+        (geometry.value_norms, r"norms\(\)"),
+        (geometry.key_norms, r"norms\(\)"),
+        (geometry.residual_norms, r"norms\(residual=True\)"),
+        (geometry.value_norm_points, r"norms\(keys=True\)"),
+        (geometry.contributions, r"norms\(contribution=True, keys=True\)"),
+        (geometry.massive_activations, r"massive\(\)"),
     ],
 )
 def test_what_was_not_captured_is_named_with_its_probe(metric, probe):
@@ -298,6 +305,6 @@ def test_what_was_not_captured_is_named_with_its_probe(metric, probe):
 def test_what_cannot_be_asked():
     trace = planted(uniform(1, 1, 1, 6), prompt=5)
     with pytest.raises(SpecError, match="expected 'contribution_norm' or 'value_norm'"):
-        norms.contributions(trace, of="key_norm")
+        geometry.contributions(trace, of="key_norm")
     with pytest.raises(SpecError, match="count=0 is not a whole number of at least 1"):
-        norms.value_norm_points(trace, count=0)
+        geometry.value_norm_points(trace, count=0)

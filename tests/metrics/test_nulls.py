@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import anchorwatch as aw
 import checkpoints
 import tolerances
-from anchorwatch.metrics.nulls import _spans, indifferent
-from anchorwatch.metrics.reading import slabs
+from anchorwatch.metrics.layer_slices import iter_layers
+from anchorwatch.metrics.null import _spans, uniform_attention
 from checkpoints import MASK, network
 from planted import planted, uniform
 
@@ -64,7 +64,7 @@ def test_spans_say_what_a_map_of_who_may_look_at_whom_says(visibility, there, wi
 def test_uniform_causal_attention_has_the_harmonic_null(length):
     maps = uniform(1, 1, 1, length, causal=True)
     trace = planted(maps, prompt=length - 1, committed_at=[-1] * length, visibility="causal")
-    null = indifferent(trace, ["all"]).shares[0, 0]
+    null = uniform_attention(trace, ["all"]).shares[0, 0]
     harmonic = np.concatenate([[0], np.cumsum(1 / np.arange(1, length))])
     there = length - 1  # the last position is not written yet
     exact = (harmonic[there] - harmonic[:there]) / there
@@ -75,7 +75,7 @@ def test_uniform_causal_attention_has_the_harmonic_null(length):
 def test_position_0_of_256_uniform_causal_queries_looks_like_a_sink_made_of_nothing():
     maps = uniform(1, 1, 1, 257, causal=True)
     trace = planted(maps, prompt=256, committed_at=[-1] * 257, visibility="causal")
-    null = indifferent(trace, ["all"]).shares[0, 0]
+    null = uniform_attention(trace, ["all"]).shares[0, 0]
     assert round(null[0] * 256, 1) == 6.1
 
 
@@ -105,10 +105,10 @@ def test_the_null_is_what_a_network_with_zero_queries_does(tmp_path):
     probes = [aw.probes.received(groups=groups, dtype="float32")]
     for model, decoding in runs(tmp_path):
         trace = aw.run(zero_queries(model), IDS, decoding, probes=probes)
-        for slab in slabs(trace):
-            for group in slab.groups:
-                shares = slab.shares(group)
-                null = np.broadcast_to(slab.null(group), shares.shape)
+        for layer in iter_layers(trace):
+            for group in layer.groups:
+                shares = layer.shares(group)
+                null = np.broadcast_to(layer.null(group), shares.shape)
                 np.testing.assert_array_equal(np.isnan(shares), np.isnan(null))
                 np.testing.assert_allclose(shares, null, atol=tolerances.SUMMED)
 
@@ -125,6 +125,6 @@ def test_a_window_on_both_sides_is_the_null_of_modernbert(tmp_path):
     canvas = [*IDS, MASK]
     exact = [aw.probes.received(dtype="float32")]
     trace = aw.run(model, canvas=canvas, decoding=aw.decoding.LowConfidence(steps=1), probes=exact)
-    for slab in slabs(trace):
-        null = np.broadcast_to(slab.null(), slab.shares().shape)
-        np.testing.assert_allclose(slab.shares(), null, atol=tolerances.SUMMED)
+    for layer in iter_layers(trace):
+        null = np.broadcast_to(layer.null(), layer.shares().shape)
+        np.testing.assert_allclose(layer.shares(), null, atol=tolerances.SUMMED)

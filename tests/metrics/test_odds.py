@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from anchorwatch.metrics.cells import total
-from anchorwatch.metrics.odds import TOO_FEW, odds_of, odds_table
+from anchorwatch.metrics.table import TOO_FEW, odds_of, odds_table, total
 from planted import planted, uniform
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tolerances
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.metrics import consistency, overlaps
+from anchorwatch.metrics import similarity
 from moving import RULE, made_of_maps, moving, row, same, told
 from planted import column, planted, random_maps, uniform
 from references import movement as slow
@@ -21,8 +21,8 @@ LAGS = (1, 2, 3)
 @given(made_of_maps(), st.sampled_from(["all", "masked"]))
 def test_likeness_by_lag_is_what_loops_say_and_its_null_the_mean_of_all_pairs(made, group):
     trace, maps = made
-    sets = overlaps.set_jaccard(trace, RULE, lags=LAGS, group=group, by=("layer", "head"))
-    alike = overlaps.received_similarity(trace, lags=LAGS, group=group, by=("layer", "head"))
+    sets = similarity.set_jaccard(trace, RULE, lags=LAGS, group=group, by=("layer", "head"))
+    alike = similarity.received_similarity(trace, lags=LAGS, group=group, by=("layer", "head"))
     for layer, head, history in told(trace, maps, group):
         sinks = [None if one is None else one[1] for one in history]
         shares = [None if one is None else one[0] for one in history]
@@ -40,7 +40,7 @@ def test_likeness_by_lag_is_what_loops_say_and_its_null_the_mean_of_all_pairs(ma
 
 def test_a_step_or_progress_may_split_what_has_lags():
     maps = random_maps(np.random.default_rng(1), (4, 1, 1, 9))
-    table = overlaps.received_similarity(planted(maps, prompt=5), lags=[2], by=("step",))
+    table = similarity.received_similarity(planted(maps, prompt=5), lags=[2], by=("step",))
     cosines = table[table.quantity == "received_cosine"].sort_values("step")
     assert cosines.value.isna().tolist() == [True, True, False, False]
     assert (cosines.missing == 0).all()  # there is no step so far before
@@ -49,12 +49,12 @@ def test_a_step_or_progress_may_split_what_has_lags():
 def test_many_steps_have_the_divergence_of_a_seeded_choice_of_pairs():
     maps = random_maps(np.random.default_rng(2), (20, 1, 1, 24))
     trace = planted(maps, prompt=4)
-    found = row(overlaps.received_similarity(trace, lags=[1]), "received_jensen_shannon", lag=1)
+    found = row(similarity.received_similarity(trace, lags=[1]), "received_jensen_shannon", lag=1)
     shares = [maps[step, 0, 0].mean(axis=0) for step in range(20)]
     every = slow.over_pairs(shares, slow.divergence)
     assert found.null == pytest.approx(every, rel=tolerances.SHUFFLED)
-    one, other = overlaps.chosen_pairs(np.arange(20))
-    assert len({*zip(one.tolist(), other.tolist(), strict=True)}) == overlaps.MOST_PAIRS
+    one, other = similarity.choose_pairs(np.arange(20))
+    assert len({*zip(one.tolist(), other.tolist(), strict=True)}) == similarity.MOST_PAIRS
     assert (one < other).all()
 
 
@@ -75,7 +75,7 @@ def test_map_similarity_is_row_by_row(seed, some):
     steps = [0, 1, 3] if some else [0, 1, 2, 3]
     picks = [(step, 1, head) for step in steps for head in (0, 1)]
     trace = with_maps(maps, picks, prompt=3)
-    table = overlaps.map_similarity(trace, lags=LAGS, by=("layer", "head"))
+    table = similarity.map_similarity(trace, lags=LAGS, by=("layer", "head"))
     for head in (0, 1):
         held = [maps[step, 1, head].tolist() if step in steps else None for step in range(4)]
         for name, measure in (("map_cosine", slow.cosine), ("map_jensen_shannon", slow.divergence)):
@@ -96,9 +96,9 @@ def test_columns_may_be_alike_where_maps_are_not():
     other = np.roll(np.eye(8), 1, axis=1)
     maps = np.stack([one, other, one, other])[:, None, None]
     trace = with_maps(maps, [(step, 0, 0) for step in range(4)], prompt=4)
-    received = overlaps.received_similarity(trace, lags=[1])
+    received = similarity.received_similarity(trace, lags=[1])
     assert row(received, "received_cosine", lag=1).value == pytest.approx(1)
-    true = overlaps.map_similarity(trace, lags=[1, 2])
+    true = similarity.map_similarity(trace, lags=[1, 2])
     assert row(true, "map_cosine", lag=1).value == 0
     assert row(true, "map_jensen_shannon", lag=1).value == pytest.approx(1)
     assert row(true, "map_cosine", lag=2).value == pytest.approx(1)
@@ -108,7 +108,7 @@ def test_columns_may_be_alike_where_maps_are_not():
 @given(made_of_maps())
 def test_splits_are_what_loops_count_and_their_null_every_shuffle(made):
     trace, maps = made
-    table = overlaps.split_index(trace, RULE, by=("layer", "head"))
+    table = similarity.split_index(trace, RULE, by=("layer", "head"))
     masked, written = (
         {(at, h): x for at, h, x in told(trace, maps, g)} for g in ("masked", "written")
     )
@@ -147,26 +147,26 @@ def split_maps(steps, length, prompt):
 
 def test_a_lasting_split_is_found_and_its_null_is_as_large():
     trace = planted(split_maps(6, 20, 14), prompt=14)
-    table = overlaps.split_index(trace, by=())
+    table = similarity.split_index(trace, by=())
     for name in ("split", "split_given_both"):
         assert row(table, name).value == 1 == row(table, name).null
         assert row(table, name).missing == 1  # nothing was written before the first step
     assert row(table, "split_jensen_shannon").value > 0.8
     same_ = planted(moving([5] * 6, length=20), prompt=14)
-    table = overlaps.split_index(same_, by=())
+    table = similarity.split_index(same_, by=())
     assert row(table, "split").value == 0
     assert row(table, "split_jensen_shannon").value == pytest.approx(0, abs=tolerances.METRIC)
 
 
 def test_a_static_set_overlaps_wholly_and_a_moving_one_not_at_all():
     still = planted(moving([5] * 8, length=24), prompt=16)
-    table = overlaps.set_jaccard(still, lags=[1, 4, 64])
+    table = similarity.set_jaccard(still, lags=[1, 4, 64])
     assert row(table, "jaccard", lag=4).value == 1 == row(table, "jaccard", lag=4).null
     assert math.isnan(row(table, "jaccard", lag=64).value)
     floating = planted(moving(range(8), length=24), prompt=16)
-    table = overlaps.set_jaccard(floating, lags=[1])
+    table = similarity.set_jaccard(floating, lags=[1])
     assert row(table, "jaccard", lag=1).value == 0 == row(table, "jaccard", lag=1).null
-    none = overlaps.set_jaccard(planted(uniform(4, 1, 1, 20), prompt=16), lags=[1])
+    none = similarity.set_jaccard(planted(uniform(4, 1, 1, 20), prompt=16), lags=[1])
     assert math.isnan(none.value[0]) and none.missing[0] == 3
 
 
@@ -175,7 +175,7 @@ def test_a_static_set_overlaps_wholly_and_a_moving_one_not_at_all():
 def test_layers_agree_as_loops_over_steps_and_heads_say(made):
     trace, maps = made
     steps, layers, heads = maps.shape[:3]
-    table = consistency.layer_consistency(trace, RULE)
+    table = similarity.layer_consistency(trace, RULE)
     held = {(layer, head): history for layer, head, history in told(trace, maps)}
 
     def sinks(layer, step):
@@ -211,7 +211,7 @@ def test_layers_agree_as_loops_over_steps_and_heads_say(made):
 
 def test_two_layers_with_the_same_moving_sinks_agree_only_at_the_same_step():
     maps = np.repeat(moving(range(8), length=24, heads=2), 2, axis=1)
-    table = consistency.layer_consistency(planted(maps, prompt=16))
+    table = similarity.layer_consistency(planted(maps, prompt=16))
     for name in ("jaccard", "same_greatest"):
         found = row(table, name, layer=0, other_layer=1)
         assert found.value == 1 and found.null == pytest.approx(1 / 8)
@@ -219,14 +219,14 @@ def test_two_layers_with_the_same_moving_sinks_agree_only_at_the_same_step():
     shared = 1 / 24
     chance = row(table, "jaccard", layer=0, other_layer=1).chance
     assert chance == pytest.approx(shared / (2 - shared))
-    late = consistency.layer_consistency(planted(maps, prompt=16), by=("progress",))
+    late = similarity.layer_consistency(planted(maps, prompt=16), by=("progress",))
     assert (late.value.dropna() == 1).all()
 
 
 def test_others_stand_beside_and_permuted_heads_change_no_layer():
     maps = random_maps(np.random.default_rng(3), (4, 2, 3, 12))
     trace, moved = planted(maps, prompt=8), planted(maps[:, :, [2, 0, 1]], prompt=8)
-    table = consistency.layer_consistency(trace, RULE, frozen=moved)
+    table = similarity.layer_consistency(trace, RULE, frozen=moved)
     assert table.frozen.tolist() == pytest.approx(table.value.tolist(), nan_ok=True)
     assert table.untrained.isna().all()
 
@@ -234,15 +234,15 @@ def test_others_stand_beside_and_permuted_heads_change_no_layer():
 @pytest.mark.parametrize(
     ("ask", "error", "says"),
     [
-        (lambda t: overlaps.set_jaccard(t, lags=3), SpecError, r"lags=3 is not a list of steps: say lags=\[1, 2, 4\]"),
-        (lambda t: overlaps.set_jaccard(t, by="layer"), SpecError, r"say by=\['layer'\]"),
-        (lambda t: overlaps.set_jaccard(t, lags=[]), SpecError, "not a list of steps"),
-        (lambda t: overlaps.received_similarity(t, lags=[0]), SpecError, "a lag is a whole number of at least 1"),
-        (lambda t: overlaps.received_similarity(t, lags=[1.5]), SpecError, "a whole number"),
-        (lambda t: overlaps.map_similarity(t), TraceError, r"no 'pattern'.*aw\.probes\.pattern"),
-        (lambda t: overlaps.split_index(t, groups=("masked", "prompt")), TraceError, r"not of 'prompt'.*aw\.replay"),
-        (lambda t: consistency.layer_consistency(t, by=["head"]), SpecError, "no head: it can be split by trace, layer, other_layer"),
-        (lambda t: consistency.layer_consistency([]), SpecError, "at least one trace"),
+        (lambda t: similarity.set_jaccard(t, lags=3), SpecError, r"lags=3 is not a list of steps: say lags=\[1, 2, 4\]"),
+        (lambda t: similarity.set_jaccard(t, by="layer"), SpecError, r"say by=\['layer'\]"),
+        (lambda t: similarity.set_jaccard(t, lags=[]), SpecError, "not a list of steps"),
+        (lambda t: similarity.received_similarity(t, lags=[0]), SpecError, "a lag is a whole number of at least 1"),
+        (lambda t: similarity.received_similarity(t, lags=[1.5]), SpecError, "a whole number"),
+        (lambda t: similarity.map_similarity(t), TraceError, r"no 'pattern'.*aw\.probes\.pattern"),
+        (lambda t: similarity.split_index(t, groups=("masked", "prompt")), TraceError, r"not of 'prompt'.*aw\.replay"),
+        (lambda t: similarity.layer_consistency(t, by=["head"]), SpecError, "no head: it can be split by trace, layer, other_layer"),
+        (lambda t: similarity.layer_consistency([]), SpecError, "at least one trace"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_refused_with_what_can(ask, error, says):
@@ -253,4 +253,4 @@ def test_what_cannot_be_asked_is_refused_with_what_can(ask, error, says):
 def test_maps_of_one_step_are_refused_with_what_would_be_enough():
     trace = with_maps(uniform(3, 1, 1, 6), [(1, 0, 0)], prompt=3)
     with pytest.raises(TraceError, match=r"maps of one step only.*aw\.probes\.pattern\(steps="):
-        overlaps.map_similarity(trace)
+        similarity.map_similarity(trace)

@@ -13,8 +13,8 @@ import checkpoints
 import tolerances
 from anchorwatch.errors import AnchorwatchWarning, SpecError, TraceError
 from anchorwatch.metrics import rollouts as metrics
-from anchorwatch.metrics.nulls import _spans
-from anchorwatch.metrics.tables import NUMBERS
+from anchorwatch.metrics.null import _spans
+from anchorwatch.metrics.table import NUMBERS
 from anchorwatch.trace.schema import Field
 from anchorwatch.trace.trace import ABSENT, PROMPT, Trace, make_trace
 from checkpoints import MASK, network

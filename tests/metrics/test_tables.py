@@ -9,10 +9,19 @@ import pytest
 import anchorwatch as aw
 import tolerances
 from anchorwatch.errors import AnchorwatchWarning, SpecError
-from anchorwatch.metrics.amounts import sinks
-from anchorwatch.metrics.cells import Quantity, collapse, mean, ratio, stack_layers, total
 from anchorwatch.metrics.sink_rules import rulli
-from anchorwatch.metrics.tables import NUMBERS, beside, tabulate
+from anchorwatch.metrics.sink_strength import sinks
+from anchorwatch.metrics.table import (
+    NUMBERS,
+    Quantity,
+    add_columns,
+    collapse,
+    mean,
+    ratio,
+    stack_layers,
+    tabulate,
+    total,
+)
 from planted import column, planted, uniform
 
 
@@ -92,7 +101,7 @@ def test_progress_is_a_clock_that_runs_of_any_length_share():
 
 def test_others_stand_beside_in_their_own_columns_absent_where_not_given():
     table, other = sinks(traces([0.5]), by=("layer",)), sinks(traces([0.9]), by=("layer",))
-    both = beside(table, {"frozen": other, "untrained": None})
+    both = add_columns(table, {"frozen": other, "untrained": None})
     greatest = both[both.quantity == "greatest"].iloc[0]
     assert greatest.frozen == pytest.approx(0.9, abs=tolerances.METRIC) and np.isnan(
         greatest.untrained

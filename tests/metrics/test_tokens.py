@@ -7,7 +7,7 @@ import pytest
 
 import anchorwatch as aw
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.metrics.tokens import (
+from anchorwatch.metrics.token_classes import (
     CLASSES,
     FUNCTION_WORDS,
     MEANING,

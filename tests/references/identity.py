@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from anchorwatch.metrics.nulls import members
+from anchorwatch.metrics.null import group_queries
 from references.sinks import column_shares, null_shares, rulli_sinks
 
 
@@ -12,7 +12,7 @@ def cells(trace, maps, group="all"):
     """(step, layer, head, shares, null shares) of every cell that was measured."""
     causal = trace.manifest["model"]["visibility"] == "causal"
     for step in range(maps.shape[0]):
-        queries = np.flatnonzero(members(trace, step, group)).tolist()
+        queries = np.flatnonzero(group_queries(trace, step, group)).tolist()
         there = int((trace.canvas[step] != -1).sum())
         for layer in range(maps.shape[1]):
             for head in range(maps.shape[2]):

@@ -5,9 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from anchorwatch.metrics.reading import slabs
+from anchorwatch.metrics.layer_slices import iter_layers
 from anchorwatch.metrics.sink_rules import zscore
-from anchorwatch.studies.papers.floating.anchor_rule import (
+from anchorwatch.studies.papers.floating.measures import (
     absorbed_beyond,
     drifts,
     greatest_beyond,
@@ -29,19 +29,19 @@ def test_even_causal_attention_has_no_greatest_key_at_the_first_place():
     maps = uniform(STEPS, 1, 2, LENGTH, causal=True)
     maps[..., 5:, :] *= 0.9
     maps[..., 5:, 5] += 0.1
-    (slab,) = slabs(of(maps, visibility="causal"))
-    assert (slab.top()[0] == 0).all(), "by what it receives, it is the first"
-    assert (greatest_beyond(slab) == 5).all()
+    (layer,) = iter_layers(of(maps, visibility="causal"))
+    assert (layer.top_key()[0] == 0).all(), "by what it receives, it is the first"
+    assert (greatest_beyond(layer) == 5).all()
 
 
 def test_what_keys_absorb_beyond_even_attention_is_of_keys_chosen_so():
     maps = np.broadcast_to(column(LENGTH, 7, 0.6), (STEPS, 1, 2, LENGTH, LENGTH))
-    (slab,) = slabs(of(maps))
-    one, five, anchors = absorbed_beyond(slab, zscore())
+    (layer,) = iter_layers(of(maps))
+    one, five, anchors = absorbed_beyond(layer, zscore())
     assert one == pytest.approx(np.full((STEPS, 2), 0.6 - 1 / LENGTH), abs=METRIC)
     assert anchors == pytest.approx(one, abs=METRIC)
     assert (five < one).all(), "the others are below an even share"
-    even = absorbed_beyond(next(slabs(of(uniform(STEPS, 1, 2, LENGTH)))), zscore())
+    even = absorbed_beyond(next(iter_layers(of(uniform(STEPS, 1, 2, LENGTH)))), zscore())
     assert np.abs(even).max() < 1e-3
 
 
@@ -72,10 +72,10 @@ def test_a_causal_model_whose_new_rows_all_look_elsewhere_moves_and_one_with_a_s
 
 def test_drift_is_from_the_first_quarter_to_the_last():
     maps = np.stack([column(LENGTH, 2 + 2 * step, 0.9) for step in range(STEPS)])[:, None, None]
-    (slab,) = slabs(of(maps))
-    assert drifts(slab) == pytest.approx((12 / LENGTH, 12 / LENGTH), abs=METRIC)
-    (slab,) = slabs(of(np.broadcast_to(column(LENGTH, 3, 0.9), maps.shape)))
-    assert drifts(slab) == (0.0, 0.0)
+    (layer,) = iter_layers(of(maps))
+    assert drifts(layer) == pytest.approx((12 / LENGTH, 12 / LENGTH), abs=METRIC)
+    (layer,) = iter_layers(of(np.broadcast_to(column(LENGTH, 3, 0.9), maps.shape)))
+    assert drifts(layer) == (0.0, 0.0)
 
 
 def begins_at_each_commit():

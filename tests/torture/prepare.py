@@ -11,10 +11,10 @@ SLOW = (
     *(
         "anchorwatch.figures.catalogue",
         "anchorwatch.models.zoo.cards",
-        "anchorwatch.metrics.everything",
+        "anchorwatch.metrics.registry",
     ),
-    *("anchorwatch.models.convert", "anchorwatch.models.load", "anchorwatch.studies.running"),
-    *("anchorwatch.studies.pages", "anchorwatch.studies.report.writing"),
+    *("anchorwatch.models.convert", "anchorwatch.models.load", "anchorwatch.studies.run_study"),
+    *("anchorwatch.studies.report.markdown", "anchorwatch.studies.report.writing"),
     *("anchorwatch.evaluation.harness", "lm_eval._cli", "anchorwatch.training.loop"),
 )
 

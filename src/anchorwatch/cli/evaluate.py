@@ -209,7 +209,7 @@ def _print_tables(
     import pandas as pd
 
     from anchorwatch.evaluation.tables import stress_tables
-    from anchorwatch.metrics import files
+    from anchorwatch.metrics import table_files
     from anchorwatch.trace.locks import Lock
 
     made: dict[str, list[pd.DataFrame]] = {}
@@ -230,13 +230,13 @@ def _print_tables(
             for name in TABLES:
                 for path in (folder / f"{name}.csv", folder / f"{name}.json"):
                     if name in whole:
-                        files.save(whole[name], path)
+                        table_files.save(whole[name], path)
                     else:
                         path.unlink(missing_ok=True)  # an earlier command's, of other results
         talk.say(f"wrote {one_line(str(folder))}")
     if as_json:
-        talk.print_json({name: json.loads(files.as_json(one)) for name, one in whole.items()})
+        talk.print_json({name: json.loads(table_files.as_json(one)) for name, one in whole.items()})
     elif table in whole:
-        typer.echo(files.as_csv(whole[table]), nl=False)
+        typer.echo(table_files.as_csv(whole[table]), nl=False)
     else:
         talk.say(f"these results have no table {table}: they have {', '.join(whole)}")

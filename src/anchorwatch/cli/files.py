@@ -116,7 +116,7 @@ def _stdin() -> BinaryIO:
 
 def effect_places(which: str, out: Path | None, plot: Path | None, *, doses: bool) -> None:
     """Refuse a table that there will not be, and places that cannot be written, before a run."""
-    from anchorwatch.metrics.files import KINDS, place
+    from anchorwatch.metrics.table_files import KINDS, check_target
 
     known = ("table", "prompts", "layers", "doses", "trends")
     if which not in known:
@@ -124,11 +124,11 @@ def effect_places(which: str, out: Path | None, plot: Path | None, *, doses: boo
     if which in known[3:] and not doses:
         raise SpecError(f"--table {which} needs doses: add --doses 1,5,10")
     if out is not None:
-        place(out, "table", KINDS)
+        check_target(out, "table", KINDS)
     if plot is not None:
         from anchorwatch.figures.figure import KINDS as PICTURES
 
-        place(plot, "figure", PICTURES)
+        check_target(plot, "figure", PICTURES)
 
 
 def folder_for_all(out: Path | None, given: Mapping[str, str]) -> Path:

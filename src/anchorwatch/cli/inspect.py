@@ -72,27 +72,27 @@ def measure(
 ) -> None:
     """Measure traces: a tidy table with null, lift and interval, as CSV on stdout."""
     from anchorwatch import metrics
-    from anchorwatch.metrics import files
-    from anchorwatch.metrics.everything import measure_all
+    from anchorwatch.metrics import table_files
+    from anchorwatch.metrics.registry import measure_all
 
     if metric == "list":
-        return talk.print_names({name: getattr(metrics, name) for name in metrics.METRICS})
+        return talk.print_names(metrics.METRICS)
     given = _merge_options({"rule": rule, "group": group, "by": by}, more)
     if metric == "all":
         folder = places.folder_for_all(out, given)
         for name, table in measure_all(_read(traces)).items():
-            files.save(table, folder / f"{name}.{'json' if as_json else 'csv'}")
+            table_files.save(table, folder / f"{name}.{'json' if as_json else 'csv'}")
         return talk.say(f"wrote {one_line(str(folder))}")
     function = words.metric(metric)
     takes = dict(list(inspect.signature(function).parameters.items())[1:])
     asked = words.options(takes, given)
     if out is not None:
-        files.place(out, "table", files.KINDS)
+        table_files.check_target(out, "table", table_files.KINDS)
     table = function(_read(traces), **asked)
     if out is not None:
-        talk.say(f"wrote {one_line(str(files.save(table, out)))}")
+        talk.say(f"wrote {one_line(str(table_files.save(table, out)))}")
     if out is None or as_json:
-        typer.echo(files.as_json(table) if as_json else files.as_csv(table), nl=as_json)
+        typer.echo(table_files.as_json(table) if as_json else table_files.as_csv(table), nl=as_json)
 
 
 def plot(
@@ -109,7 +109,7 @@ def plot(
     """Draw a figure of traces into a file that remembers what made it."""
     from anchorwatch.figures.catalogue import FIGURES, draw, find
     from anchorwatch.figures.figure import KINDS
-    from anchorwatch.metrics.files import place
+    from anchorwatch.metrics.table_files import check_target
 
     if figure == "list":
         return talk.print_names({name: one.function for name, one in FIGURES.items()})
@@ -118,7 +118,7 @@ def plot(
     asked = words.options(takes, _merge_options(named, more))
     if out is None:
         raise SpecError("say where to: -o sinks.pdf")
-    place(out, "figure", KINDS)
+    check_target(out, "figure", KINDS)
     typer.echo(str(draw(figure, _read(traces), asked).save(out)))
 
 
@@ -127,10 +127,10 @@ def whence(
 ) -> None:
     """Say what made a figure or a table: settings and traces, as JSON."""
     from anchorwatch.figures import whence as of_figure
-    from anchorwatch.metrics.files import origin
+    from anchorwatch.metrics.table_files import read_origin
 
     table = file.suffix.lower() in (".json", ".parquet", ".csv")
-    talk.print_json(origin(file) if table else of_figure(file))
+    talk.print_json(read_origin(file) if table else of_figure(file))
 
 
 def _read(paths: list[Path] | None) -> list[Trace]:

@@ -15,8 +15,8 @@ from anchorwatch.errors import SpecError
 from anchorwatch.trace.escape import one_line
 
 if TYPE_CHECKING:
-    from anchorwatch.studies.findings import Study
-    from anchorwatch.studies.planning import Plan
+    from anchorwatch.studies.plan_study import Plan
+    from anchorwatch.studies.study_record import Study
 
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 _SHOWN = ("id", "verdict", "effect", "low", "high", "n", "unit", "lacking")
@@ -85,7 +85,7 @@ def study(
 
 def _table(found: Study) -> str:
     """Lines for a person at a terminal; numbers in full, as CSV, for a file or the next program."""
-    from anchorwatch.metrics.files import as_csv
+    from anchorwatch.metrics.table_files import as_csv
 
     table = found.claims[list(_SHOWN)]
     if not sys.stdout.isatty():

@@ -34,7 +34,7 @@ from anchorwatch.edits.verify import (
     verify_zero_value,
 )
 from anchorwatch.errors import ModelError
-from anchorwatch.metrics.tokens import token_class
+from anchorwatch.metrics.token_classes import token_class
 from anchorwatch.models.additions import PassAdditions
 from anchorwatch.models.attention import Call, visible
 from anchorwatch.models.families import output_modules

@@ -38,7 +38,7 @@ from anchorwatch.generation.prepare import (
     start_runs,
 )
 from anchorwatch.metrics.sink_rules import Rule, check_rule, rulli
-from anchorwatch.metrics.tables import prompt_id
+from anchorwatch.metrics.table import prompt_id
 from anchorwatch.models.model import Model
 from anchorwatch.models.prompt_encoding import Prompt
 from anchorwatch.trace import machine_limits as limits

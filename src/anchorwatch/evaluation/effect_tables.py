@@ -20,7 +20,7 @@ import pandas as pd
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.outcomes import CLEAN
 from anchorwatch.metrics import stats
-from anchorwatch.metrics.files import save
+from anchorwatch.metrics.table_files import save
 from anchorwatch.trace.escape import one_line
 from anchorwatch.trace.trace import Trace
 

@@ -21,7 +21,7 @@ from anchorwatch.evaluation.context_effects import CLOSED, Effect, effects_of, m
 from anchorwatch.evaluation.results import Results
 from anchorwatch.evaluation.scores import BINARY, SCORES
 from anchorwatch.metrics import stats
-from anchorwatch.metrics.stats.resampling import NEEDED, WORDS, quantiles, resamplings, tail_of
+from anchorwatch.metrics.stats.resampling import NEEDED, WORDS, draw_clusters, quantiles, tail_share
 
 SCORE = "containment"
 """The score of tables that take one: whole words, right or wrong."""
@@ -257,7 +257,7 @@ def _interval(drawn: np.ndarray, n: int) -> dict[str, Any]:
     """Quantiles of resamplings, or why there are none: NaN is where nothing was left to divide."""
     if absent := int(np.isnan(drawn).sum()):
         return {"interval": f"no value in {absent} of {DRAWS} resamplings"}
-    tail = tail_of(LEVEL, np.array(n))
+    tail = tail_share(LEVEL, np.array(n))
     low, high = (float(x) for x in quantiles(drawn, (tail, 1 - tail)))
     return {"interval": ALIKE} if low == high else {"low": low, "high": high}
 
@@ -268,7 +268,7 @@ def _weights(n: int) -> np.ndarray:
 
     2000 resamplings of 10 000 items are 40 MB.
     """
-    return resamplings(n, DRAWS, np.random.default_rng(0)).astype(np.uint16)
+    return draw_clusters(n, DRAWS, np.random.default_rng(0)).astype(np.uint16)
 
 
 def _of_items(why: Any) -> str:

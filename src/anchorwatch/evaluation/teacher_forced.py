@@ -22,7 +22,7 @@ from anchorwatch.generation.forced import ForcedRun
 from anchorwatch.generation.loop import Step, shape_of, start_sequence, walk
 from anchorwatch.generation.plan import fields_of
 from anchorwatch.generation.run import build_recorder
-from anchorwatch.metrics.nulls import indifferent, window_of
+from anchorwatch.metrics.null import layer_window, uniform_attention
 from anchorwatch.metrics.sink_rules import Rule
 from anchorwatch.models.families import SITES, layer_modules
 from anchorwatch.models.model import Model
@@ -259,7 +259,7 @@ def _after_layers(model: Model, keep: Callable[[int, torch.Tensor], None]) -> It
 
 def _indifferent(clean: Trace, layers: int) -> UniformBaseline:
     """The nulls of all steps: [layer, step, key]."""
-    windows = [window_of(clean, layer) for layer in range(layers)]
-    made = {window: indifferent(clean, ("all",), window) for window in set(windows)}
+    windows = [layer_window(clean, layer) for layer in range(layers)]
+    made = {window: uniform_attention(clean, ("all",), window) for window in set(windows)}
     shares = np.stack([made[window].shares[:, 0] for window in windows])
-    return UniformBaseline(shares, np.stack([made[window].seen[:, 0] for window in windows]))
+    return UniformBaseline(shares, np.stack([made[window].visible[:, 0] for window in windows]))

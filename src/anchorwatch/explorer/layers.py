@@ -14,8 +14,8 @@ import xarray as xr
 
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer.packets import bin_maxima, codes, pack
-from anchorwatch.metrics.nulls import Null, by_kind, indifferent
-from anchorwatch.metrics.reading import require_field
+from anchorwatch.metrics.layer_slices import require_field
+from anchorwatch.metrics.null import Null, for_each_layer, uniform_attention
 from anchorwatch.metrics.sink_rules import Rule
 from anchorwatch.trace.trace import ROLES, Trace
 
@@ -48,7 +48,7 @@ class Received:
         self.groups = tuple(str(name) for name in self._field.coords["group"].values)
         self.first = self.groups.index("all") if "all" in self.groups else 0
         self._kinds: list[tuple[int | None, np.ndarray]] = []
-        self.null_of = by_kind(trace, self._kind)
+        self.null_of = for_each_layer(trace, self._kind)
         """By layer, which null: layers alike in window and added keys share one."""
         self._nulls: dict[int, Null] = {}
         self._one_hot = _one_hot(trace)
@@ -62,7 +62,7 @@ class Received:
         """What indifferent attention gives, under one kind of visibility."""
         if kind not in self._nulls:
             window, added = self._kinds[kind]
-            self._nulls[kind] = indifferent(self.trace, self.groups, window, added)
+            self._nulls[kind] = uniform_attention(self.trace, self.groups, window, added)
         return self._nulls[kind]
 
     def null_at(self, layer: int) -> Null:
@@ -97,7 +97,7 @@ class Received:
     def layer(self, layer: int, width: int) -> bytes:
         """All that is sent of a layer at once: the mean tile, every head's greatest and sinks."""
         means, heads, flows = [], [], []
-        seen = self.null_at(layer).seen[:, self.first]
+        seen = self.null_at(layer).visible[:, self.first]
         for at, values in self.blocks(layer):
             mean = _select_head(values, None)
             means.append(mean[:, self.first])
@@ -115,7 +115,7 @@ class Received:
         self, shares: np.ndarray, layer: int, group: int, width: int
     ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         coded, most = codes(bin_maxima(shares, width))
-        found = sinks(shares, self.rule, self.null_at(layer).seen[:, group])
+        found = sinks(shares, self.rule, self.null_at(layer).visible[:, group])
         arrays = {
             "codes": coded,
             "sink_step": found.step,

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.files import KINDS, parquet_reader, read_json_table
+from anchorwatch.metrics.table_files import KINDS, parquet_reader, read_json_table
 from anchorwatch.trace.atomic_io import UNREADABLE
 from anchorwatch.trace.escape import csv_cell, one_line
 from anchorwatch.trace.trace import Trace

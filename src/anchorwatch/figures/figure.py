@@ -21,7 +21,7 @@ from anchorwatch import __version__
 from anchorwatch.errors import SpecError
 from anchorwatch.figures.origins import PNG_KEY, build_record, to_json
 from anchorwatch.figures.style import look
-from anchorwatch.metrics.files import place
+from anchorwatch.metrics.table_files import check_target
 from anchorwatch.trace.atomic_io import replace_file, with_digest
 from anchorwatch.trace.trace import Trace
 
@@ -89,7 +89,7 @@ class Figure:
 
     def save(self, path: str | Path) -> Path:
         """Write a .pdf, .svg or .png, whole or not at all; a figure of that name is replaced."""
-        target, kind = place(path, "figure", KINDS)
+        target, kind = check_target(path, "figure", KINDS)
         replace_file(target, self._bytes(kind))
         return Path(path)
 

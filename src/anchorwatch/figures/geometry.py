@@ -32,7 +32,7 @@ from anchorwatch.figures.style import (
     sheet,
 )
 from anchorwatch.metrics.geometry import ROTARY, shapley
-from anchorwatch.metrics.reading import require_field, slabs
+from anchorwatch.metrics.layer_slices import iter_layers, require_field
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.trace.trace import Trace
 
@@ -101,8 +101,10 @@ def _check(trace: Trace, index: Mapping[str, int]) -> None:
 def _sinks(trace: Trace, rule: Rule, at: tuple[int, int, int]) -> np.ndarray:
     """[key] bool."""
     step, layer, head = at
-    slab = next(slab for slab in slabs(trace) if slab.layer == layer)
-    return slab.labels(rule)[step, head]
+    layer_slice = next(
+        layer_slice for layer_slice in iter_layers(trace) if layer_slice.index == layer
+    )
+    return layer_slice.labels(rule)[step, head]
 
 
 def _stems(ax: Axes, data: pd.DataFrame, name: str) -> None:

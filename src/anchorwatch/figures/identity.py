@@ -19,7 +19,7 @@ from anchorwatch.figures.figure import Figure
 from anchorwatch.figures.labels import printable
 from anchorwatch.figures.series import key, lines
 from anchorwatch.figures.style import COLUMN, MARKERS, NULL, PAGE, SMALL, colours, look, sheet
-from anchorwatch.metrics.tokens import CLASSES
+from anchorwatch.metrics.token_classes import CLASSES
 
 KINDS = ("structure", "mask", "content")
 SCORES = {"class": "token class", "token": "token", "place": "place", "both": "class and place"}

@@ -39,7 +39,7 @@ from anchorwatch.figures.style import (
     sheet,
 )
 from anchorwatch.metrics.headtypes import ABSENT, TYPES
-from anchorwatch.metrics.movement import block_of, frontier_of
+from anchorwatch.metrics.movement import current_block, mask_frontier
 from anchorwatch.trace.trace import Trace
 
 MOST_PATHS = 4
@@ -344,11 +344,11 @@ def _scene(ax: Axes, trace: Trace) -> list[Artist]:
     entries += ax.plot(trace.committed_at[place], place, linestyle="none", marker="s",
                        markersize=2.4, markerfacecolor=ROLE_COLOURS["fresh"],
                        markeredgecolor="#9a7d00", markeredgewidth=0.3, label="commit")  # fmt: skip
-    edge, _, _ = frontier_of(trace)
+    edge, _, _ = mask_frontier(trace)
     if not np.isnan(edge).all():
         entries += ax.step(np.arange(len(edge)), edge, where="mid", color="black", linewidth=0.6,
                            linestyle=(0, (1, 1)), label="rightmost masked")  # fmt: skip
-    opens = np.flatnonzero(np.diff(block_of(trace)) > 0)
+    opens = np.flatnonzero(np.diff(current_block(trace)) > 0)
     for step in opens:
         ax.axvline(step + 0.5, color=NULL, linewidth=0.5)
     if len(opens):

@@ -18,10 +18,10 @@ import pandas as pd
 
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import stats
-from anchorwatch.metrics.cells import Quantity, mean, ratio, stack_layers
-from anchorwatch.metrics.nulls import by_kind, indifferent
-from anchorwatch.metrics.reading import Traces, check_traces, require_field
-from anchorwatch.metrics.tables import NUMBERS, tabulate
+from anchorwatch.metrics.layer_slices import Traces, check_traces, require_field
+from anchorwatch.metrics.null import for_each_layer, uniform_attention
+from anchorwatch.metrics.registry import custom_metric
+from anchorwatch.metrics.table import NUMBERS, Quantity, mean, ratio, stack_layers, tabulate
 from anchorwatch.trace.trace import ABSENT, Trace
 
 REGIONS = ("query_region", "key_region")
@@ -47,7 +47,7 @@ class Layout:
         return dict.fromkeys(REGIONS, self.names)
 
 
-def layout(trace: Trace) -> Layout:
+def region_layout(trace: Trace) -> Layout:
     """The regions of a trace; none at all, and one without positions, are refused."""
     names = tuple(trace.manifest["regions"])
     called = f"the trace {trace.digest()[:12]}"
@@ -66,9 +66,9 @@ def layout(trace: Trace) -> Layout:
     return Layout(names, onto, (trace.role[:-1] != ABSENT) @ onto)
 
 
-def layouts(traces: Traces) -> list[tuple[Trace, Layout]]:
+def region_layouts(traces: Traces) -> list[tuple[Trace, Layout]]:
     """Each trace with its regions; their names must be the same, in any order."""
-    found = [(trace, layout(trace)) for trace in check_traces(traces)]
+    found = [(trace, region_layout(trace)) for trace in check_traces(traces)]
     first = found[0][1].names
     for trace, other in found[1:]:
         if apart := sorted(set(first) ^ set(other.names)):
@@ -80,7 +80,7 @@ def layouts(traces: Traces) -> list[tuple[Trace, Layout]]:
     return found
 
 
-def asked_regions(by: Sequence[str]) -> None:
+def check_regions_in_by(by: Sequence[str]) -> None:
     """Shares of different regions are not averaged."""
     if not isinstance(by, str) and (lost := [dim for dim in REGIONS if dim not in by]):
         raise SpecError(
@@ -96,14 +96,15 @@ def null_flows(trace: Trace, regions: Layout) -> list[np.ndarray]:
     """
 
     def made(window: int | None, added: np.ndarray) -> np.ndarray:
-        shares = indifferent(trace, regions.names, window, added).shares
+        shares = uniform_attention(trace, regions.names, window, added).shares
         flow = np.nan_to_num(shares) @ regions.onto
         flow[regions.lengths == 0] = np.nan
         return flow
 
-    return by_kind(trace, made)
+    return for_each_layer(trace, made)
 
 
+@custom_metric()
 def region_flow(traces: Traces, *, by: Sequence[str] = ("layer", *REGIONS)) -> pd.DataFrame:
     """Attention from region to region: mean over the one's queries, sum over the other's keys.
 
@@ -113,8 +114,8 @@ def region_flow(traces: Traces, *, by: Sequence[str] = ("layer", *REGIONS)) -> p
     both regions. A region that does not exist yet (the answer of an autoregressive model at step 0)
     is absent.
     """
-    asked_regions(by)
-    found = layouts(traces)
+    check_regions_in_by(by)
+    found = region_layouts(traces)
     parts = [
         (trace, _by_layer(trace, regions, _flow_cells, heads="head" in by))
         for trace, regions in found
@@ -174,6 +175,7 @@ def _shares(
     return top, np.where(there, top.sum(axis=-1, keepdims=True), 0.0)
 
 
+@custom_metric()
 def gold_lift(
     traces: Traces,
     gold: str | Sequence[str] = "gold",
@@ -305,7 +307,7 @@ def _collect_items(
     distractors: Sequence[str] | None,
     items: Sequence[Hashable] | None,
 ) -> list[_Asked]:
-    found = layouts(traces)
+    found = region_layouts(traces)
     golds = [gold] * len(found) if isinstance(gold, str) else list(gold)
     for name, given in (("gold", golds), ("items", items)):
         if given is not None and len(given) != len(found):

@@ -1,29 +1,154 @@
-"""Why a sink draws attention: the angle of its key, or its length; and how alike states become.
+"""Norms of what sinks hold: attention that brings little is nearly no operation at all.
 
-A head's mean logit at key j is a product: |k_j| times the mean over queries of |q| cos(q, k_j). So
-what a sink has over the other keys of its head splits in two without a rest, head by head. Vectors
-of different heads are never averaged: they live in unrelated bases.
+A sink is compared with the other keys of its own head and step, so that layers and heads with large
+vectors do not decide. Massive activations are those of the residual stream before the layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.cells import Quantity, mean
-from anchorwatch.metrics.columns import SinkColumns, columns
-from anchorwatch.metrics.reading import LayerSlice, Traces, check_traces, require_field
-from anchorwatch.metrics.sink_rules import Rule, rulli
-from anchorwatch.metrics.tables import over_slabs, tabulate
+from anchorwatch.metrics.layer_slices import (
+    Layers,
+    LayerSlice,
+    Traces,
+    check_traces,
+    iter_layers,
+    require_field,
+)
+from anchorwatch.metrics.registry import Reading, custom_metric, metric, read_quantities
+from anchorwatch.metrics.sink_rules import Rule, check_rule, rulli
+from anchorwatch.metrics.table import (
+    Cell,
+    Quantity,
+    append_quantities,
+    arm_key,
+    mean,
+    model_names,
+    odds_table,
+    ratio,
+    stack_traces,
+    tabulate,
+    total,
+)
+from anchorwatch.trace.provenance import origin
 from anchorwatch.trace.trace import ABSENT
+
+CELL = ("step", "head")
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """One field of one layer at the keys where it was kept."""
+
+    values: np.ndarray
+    """[step, head, place], NaN where there is none."""
+    keys: np.ndarray | None
+    """[step, head, place] the key at each place, -1 where there is none; None: place is key."""
+    total: np.ndarray
+    """[step, head] the sum over all keys that exist, kept or not."""
+    count: np.ndarray
+    """[step, head] how many exist."""
+
+    @property
+    def every(self) -> bool:
+        """Whether every key was kept."""
+        return self.keys is None
+
+
+def read_columns(layer_slice: LayerSlice, name: str) -> Columns:
+    """A field such as `value_norm` at every key where that was captured, else at the peaks."""
+    trace, layer = layer_slice.trace, layer_slice.index
+    if f"each_{name}" in trace.fields:
+        return columns_of_every_key(require_field(trace, f"each_{name}")[:, layer].values)
+    average = require_field(trace, name)[:, layer].values.astype(np.float64)
+    count = np.broadcast_to(np.sum(trace.canvas[:-1] >= 0, axis=-1)[:, None], average.shape)
+    return Columns(
+        values=require_field(trace, f"peak_{name}")[:, layer].values,
+        keys=require_field(trace, "peak_key")[:, layer].values,
+        total=average * count,
+        count=count,
+    )
+
+
+def columns_of_every_key(values: np.ndarray) -> Columns:
+    """Columns of [step, head, key] values, NaN where a key does not exist."""
+    count = np.sum(~np.isnan(values), axis=-1)
+    total = np.nansum(values, axis=-1, dtype=np.float64)
+    return Columns(values, None, np.where(count > 0, total, np.nan), count)
+
+
+class SinkColumns:
+    """The sinks of a layer whose numbers were kept, one after another: [sink] arrays."""
+
+    def __init__(self, layer: LayerSlice, rule: Rule, group: str, kept: Columns) -> None:
+        labels = layer.labels(rule, group)
+        at_places = labels
+        if kept.keys is not None:
+            places = np.maximum(kept.keys, 0).astype(np.intp)
+            at_places = np.take_along_axis(labels, places, axis=-1) & (kept.keys >= 0)
+        self.places = np.nonzero(at_places & ~np.isnan(kept.values))
+        """(step, head, place) of each."""
+        self.shape = labels.shape[:2]
+        self._cell = np.ravel_multi_index(self.places[:2], self.shape)
+        self._sinks = labels.sum(axis=-1)
+        self._measured = layer.is_measured(group)
+
+    def at_sinks(self, kept: Columns) -> np.ndarray:
+        """[sink] a field at the sinks."""
+        return kept.values[self.places].astype(np.float64)
+
+    def mean_of_others(self, kept: Columns) -> np.ndarray:
+        """[sink] its mean over the keys of the same head that are no kept sinks; NaN if none is."""
+        left = kept.count - self._add(np.ones(len(self._cell)))
+        rest = kept.total - self._add(self.at_sinks(kept))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(left > 0, rest / left, np.nan)[self.places[:2]]
+
+    def mean(
+        self, name: str, value: np.ndarray, null: float | np.ndarray | None = None
+    ) -> Quantity:
+        """The mean over sinks of [sink] values, and of their null."""
+        unit = np.ones(len(value))
+        return self.ratio(name, value, unit, None if null is None else (unit * null, unit))
+
+    def ratio(
+        self,
+        name: str,
+        top: np.ndarray,
+        bottom: np.ndarray,
+        null: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> Quantity:
+        """Sums over sinks of `top` and `bottom`, to be divided; the null likewise.
+
+        Missing are sinks without both numbers, and cells in which sinks could not be told.
+        """
+        there = ~np.isnan(top + bottom)
+        missing = self._sinks - self._add(there.astype(float)) + ~self._measured
+        sums = self._add(top, there), self._add(bottom, there)
+        if null is None:
+            return Quantity(name, CELL, *sums, missing=missing)
+        there = there & ~np.isnan(null[0] + null[1])
+        nulls = self._add(null[0], there), self._add(null[1], there)
+        return Quantity(name, CELL, *sums, *nulls, missing)
+
+    def _add(self, values: np.ndarray, there: np.ndarray | None = None) -> np.ndarray:
+        """[step, head] sums of [sink] values."""
+        weights = values if there is None else np.where(there, values, 0.0)
+        size = self.shape[0] * self.shape[1]
+        return np.bincount(self._cell, weights, minlength=size).reshape(self.shape)
+
 
 ROTARY = {"after": "", "before": "_before_rotary"}
 
 
+@custom_metric(default=True)
 def qk_split(
     traces: Traces,
     rule: Rule | None = None,
@@ -32,7 +157,7 @@ def qk_split(
     head_size: int | None = None,
     group: str = "all",
     by: Sequence[str] = ("layer",),
-) -> pd.DataFrame:
+) -> Reading:
     """A sink's logit advantage over the other keys of its head, split into angle and norm.
 
     `advantage` is its mean logit less that of the others, and `angle` + `norm` are exactly that:
@@ -58,23 +183,27 @@ def qk_split(
         split_cells, rule=rule, suffix=ROTARY[rotary], head_size=head_size, group=group
     )
     about = {"metric": "qk_split", "rule": str(rule), "rotary": rotary, "group": group}
-    return tabulate(over_slabs(traces, kernel), by, about=about | {"head_size": head_size})
+    return read_quantities(traces, kernel, by, about=about | {"head_size": head_size})
 
 
 def split_cells(
-    slab: LayerSlice, rule: Rule, suffix: str = "", head_size: int | None = None, group: str = "all"
+    layer: LayerSlice,
+    rule: Rule,
+    suffix: str = "",
+    head_size: int | None = None,
+    group: str = "all",
 ) -> list[Quantity]:
     logit, product, cosine = (
-        columns(slab, f"{name}{suffix}") for name in ("logit", "norm_product", "cosine")
+        read_columns(layer, f"{name}{suffix}") for name in ("logit", "norm_product", "cosine")
     )
-    sinks = SinkColumns(slab, rule, group, logit)
-    norms, other_norms = sinks.of(product), sinks.others(product)
-    logits, other_logits = sinks.of(logit), sinks.others(logit)
+    sinks = SinkColumns(layer, rule, group, logit)
+    norms, other_norms = sinks.at_sinks(product), sinks.mean_of_others(product)
+    logits, other_logits = sinks.at_sinks(logit), sinks.mean_of_others(logit)
     advantage = logits - other_logits
     with np.errstate(invalid="ignore", divide="ignore"):
         angle, norm = shapley(logits / norms, norms, other_logits / other_norms, other_norms)
     scale = 1.0 if head_size is None else head_size**-0.5
-    cosines = sinks.of(cosine), sinks.others(cosine)
+    cosines = sinks.at_sinks(cosine), sinks.mean_of_others(cosine)
     plain_angle, plain_norm = (
         scale * part for part in shapley(cosines[0], norms, cosines[1], other_norms)
     )
@@ -107,6 +236,7 @@ def shapley(
     return angle, (norm - other_norm) * (other_cosine + cosine) / 2
 
 
+@custom_metric()
 def mixing(traces: Traces, *, by: Sequence[str] = ("layer",)) -> pd.DataFrame:
     """How alike the states of different positions are before each layer.
 
@@ -129,3 +259,275 @@ def mixing(traces: Traces, *, by: Sequence[str] = ("layer",)) -> pd.DataFrame:
             )
         )
     return tabulate(parts, by, about={"metric": "mixing"})
+
+
+CARRIED = ("contribution_norm", "value_norm")
+
+
+@metric(by=("layer",), default=True)
+def value_norms(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
+    """Norms of the values of sinks against those of the other keys of the same head and step.
+
+    `sink` is their mean norm, and its null that of the others; `ratio` the one over the other
+    (null 1); `difference` (null 0); `auroc` the chance that a sink's norm is the smaller one, ties
+    half (null 0.5), which needs every key: `norms(keys=True)`. Else sinks beyond the eight peaks
+    are missing and count among the others.
+    """
+    return norm_cells(layer, rule, read_columns(layer, "value_norm"), group)
+
+
+@metric(by=("layer",), default=True)
+def key_norms(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
+    """The same of keys: a sink whose key is short is one by its angle."""
+    return norm_cells(layer, rule, read_columns(layer, "key_norm"), group)
+
+
+@metric(by=("layer",))
+def residual_norms(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
+    """The same of residual streams before the layer: of positions that are a head's sinks."""
+    return norm_cells(layer, rule, _positions(layer, "residual_norm"), group)
+
+
+def norm_cells(layer: LayerSlice, rule: Rule, kept: Columns, group: str = "all") -> list[Quantity]:
+    """Norms of the sinks against those of the other keys of their head."""
+    sinks = SinkColumns(layer, rule, group, kept)
+    norms, others = sinks.at_sinks(kept), sinks.mean_of_others(kept)
+    unit = np.ones(len(norms))
+    return [
+        sinks.mean("sink", norms, others),
+        sinks.ratio("ratio", norms, others, (unit, unit)),
+        sinks.mean("difference", norms - others, 0.0),
+        _smaller(layer.labels(rule, group), kept, layer.is_measured(group)),
+    ]
+
+
+def _positions(layer: LayerSlice, name: str) -> Columns:
+    """A field of positions, the same for every head."""
+    values = require_field(layer.trace, name)[:, layer.index].values
+    return columns_of_every_key(np.broadcast_to(values[:, None], layer.shares().shape))
+
+
+def _smaller(labels: np.ndarray, kept: Columns, measured: np.ndarray) -> Quantity:
+    """[step, head] AUROC of the negative norm, of heads that have sinks and other keys."""
+    any_sink = labels.any(axis=-1)
+    found = np.full(any_sink.shape, np.nan)
+    if kept.every and any_sink.any():
+        found[any_sink] = _smaller_chance(kept.values[any_sink], labels[any_sink])
+    there = ~np.isnan(found)
+    missing = (any_sink & ~there) | ~measured
+    sums = np.where(there, found, 0.0), there.astype(float)
+    return Quantity("auroc", CELL, *sums, sums[1] / 2, sums[1], missing.astype(float))
+
+
+def _smaller_chance(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """[row] the chance that a labelled value of [row, key] is smaller than another, ties half.
+
+    Few keys are labelled, so that finding those in the sorted row is quicker than ranking all.
+    """
+    ordered = np.sort(values, axis=-1)  # NaN last
+    counts = np.sum(~np.isnan(values), axis=-1)
+    found = np.full(len(values), np.nan)
+    for row, count in enumerate(counts.tolist()):
+        mine = values[row, labels[row] & ~np.isnan(values[row])]
+        line, size = ordered[row, :count], len(mine)
+        if 0 < size < count:
+            not_above = np.searchsorted(line, mine, "left") + np.searchsorted(line, mine, "right")
+            twice_won = 2 * count * size - not_above.sum() - size**2  # less those among themselves
+            found[row] = twice_won / (2 * size * (count - size))
+    return found
+
+
+@custom_metric()
+def value_norm_points(
+    traces: Traces,
+    rule: Rule | None = None,
+    *,
+    count: int = 10_000,
+    seed: int = 0,
+    group: str = "all",
+) -> pd.DataFrame:
+    """Sampled tokens with the norm of their value, mean over heads: `count` sinks, `count` others.
+
+    A token is one (step, layer, position); it is a sink where the rule says so of what it receives
+    on average over heads. One row each, of every model; if there are fewer, all of them.
+    """
+    rule = rule or rulli()
+    if not isinstance(count, int) or count < 1:
+        raise SpecError(f"count={count!r} is not a whole number of at least 1")
+    if not isinstance(seed, int) or seed < 0:
+        raise SpecError(f"seed={seed!r} is not a whole number of at least 0")
+    generator = np.random.default_rng(seed)
+    read = check_traces(traces)
+    models = model_names(read)
+    found: dict[tuple[str, str], list[pd.DataFrame]] = {}
+    for trace in read:
+        require_field(trace, "each_value_norm")
+        model = models[arm_key(trace)]
+        for layer in iter_layers(trace):
+            for kind, points in _points(layer, rule, group, generator):
+                both = pd.concat([*found.get((model, kind), []), points])
+                found[model, kind] = [both.nsmallest(count, "lot")]  # lots decide, not the order
+    names = ["model", "kind", "trace", "step", "layer", "position", "received", "value_norm"]
+    frames = [frame.assign(model=m, kind=k) for (m, k), (frame,) in sorted(found.items())]
+    table = pd.concat(frames, ignore_index=True)[names] if frames else pd.DataFrame(columns=names)
+    about = {"metric": "value_norm_points", "rule": str(rule), "count": count, "seed": seed}
+    origins = [origin(trace) for trace in read]
+    table.attrs = {"about": about | {"group": group}, "traces": origins}
+    return table
+
+
+def _points(
+    layer: LayerSlice, rule: Rule, group: str, generator: np.random.Generator
+) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The tokens of a layer by kind, a lot drawn for each; a kind that it lacks is left out."""
+    shares = layer.shares(group).mean(axis=1)  # [step, key]
+    norms = layer.trace["each_value_norm"][:, layer.index].values.mean(axis=1)
+    labels = check_rule(rule).labels(shares, layer.visible_share(group)[:, 0])
+    lots = generator.random(shares.shape)
+    there = ~np.isnan(shares) & ~np.isnan(norms)
+    for kind, chosen in (("sink", there & labels), ("other", there & ~labels)):
+        step, position = np.nonzero(chosen)
+        points = {
+            "trace": layer.trace.digest()[:12],
+            "step": step,
+            "layer": layer.index,
+            "position": position,
+            "received": shares[chosen],
+            "value_norm": norms[chosen],
+            "lot": lots[chosen],
+        }
+        if len(step):
+            yield kind, pd.DataFrame(points)
+
+
+@metric(by=("layer",))
+def contributions(
+    layer: LayerSlice, rule: Rule, *, of: str = "contribution_norm", group: str
+) -> list[Quantity]:
+    """What sinks bring against what they take: is attention to them no operation?
+
+    A key contributes the attention it receives times the norm of its value, carried through the
+    output projection (or not, with of="value_norm"). `contribution_share` is the sinks' share of
+    all contributions; its null is their share of the attention in the same heads. `attention_share`
+    is that share, against what indifferent attention gives the same keys.
+    `no_op_share` is the attention that moves nothing: what sinks receive, less what would have
+    brought as much at the other keys; null 0. Norms add up here as if no two cancelled.
+    """
+    if of not in CARRIED:
+        raise SpecError(f"of={of!r} is unknown: expected {' or '.join(map(repr, CARRIED))}")
+    shares, labels = layer.shares(group), layer.labels(rule, group)
+    norms = require_field(layer.trace, f"each_{of}")[:, layer.index].values
+    known = layer.is_measured(group) & ~np.isnan(norms[..., 0])
+    brought = np.nan_to_num(shares * norms)
+    everyone = np.where(known, np.sum(brought, axis=-1, dtype=np.float64), 0.0)
+    mine = np.where(known, np.sum(brought, axis=-1, where=labels, dtype=np.float64), 0.0)
+    all_taken = np.where(known, np.nansum(shares, axis=-1, dtype=np.float64), np.nan)
+    taken = np.where(known, np.sum(shares, axis=-1, where=labels, dtype=np.float64), np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = taken / all_taken
+        rate = (everyone - mine) / (all_taken - taken)  # what attention elsewhere brings
+        wasted = (taken - np.where(mine > 0, mine / rate, 0.0)) / all_taken
+    null = layer.null(group)
+    expected = np.sum(np.broadcast_to(null, shares.shape), axis=-1, where=labels)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        expected = expected / np.nansum(null, axis=-1)  # of what a sink token leaves, as `share`
+    weighted, none = np.where(known, share, 0.0) * everyone, np.zeros(())
+    return [
+        ratio("contribution_share", CELL, mine, everyone, (weighted, everyone)),
+        mean("attention_share", CELL, share, expected),
+        mean("no_op_share", CELL, np.where(np.isfinite(wasted), wasted, np.nan), none),
+    ]
+
+
+@custom_metric()
+def massive_activations(
+    traces: Traces,
+    rule: Rule | None = None,
+    *,
+    least: float = 100.0,
+    times: float = 1000.0,
+    group: str = "all",
+    by: Sequence[str] = ("layer",),
+) -> Reading:
+    """Massive residual activations (above `least`, and `times` the median), and whether they sink.
+
+    `count` is how many there are among the few that the probe keeps; where all of those are massive
+    (`capped`) there may be more. `largest` is the largest activation, `over_median` that over the
+    median. `odds_ratio` (null 1) and its logarithm cross a position being massive with it being a
+    sink, over heads, steps and prompts; a half is added where a count is 0. `sink_if_massive` is
+    the chance of a massive position to be a sink; its null is that of any position.
+    """
+    rule = rule or rulli()
+    kernel = partial(massive_cells, rule=rule, least=least, times=times, group=group)
+    about = {"metric": "massive_activations", "rule": str(rule), "least": least, "times": times}
+
+    def table(layers: Layers) -> pd.DataFrame:
+        parts = stack_traces(layers)
+        chances = tabulate(parts, by, _conditional_chance, about | {"group": group})
+        return append_quantities(chances, odds_table(parts, by, _cross_tabulate))
+
+    return Reading(check_traces(traces), kernel, table)
+
+
+CROSSED = ("both", "massive", "sinks", "keys")
+
+
+def massive_cells(
+    layer_slice: LayerSlice,
+    rule: Rule,
+    least: float = 100.0,
+    times: float = 1000.0,
+    group: str = "all",
+) -> list[Quantity]:
+    trace, layer = layer_slice.trace, layer_slice.index
+    size = np.abs(require_field(trace, "massive_value")[:, layer].values)
+    median = require_field(trace, "massive_median")[:, layer].values
+    place = require_field(trace, "massive_position")[:, layer].values
+    labels, known = (
+        layer_slice.labels(rule, group),
+        layer_slice.is_measured(group) & ~np.isnan(median)[:, None],
+    )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        massive = (size > least) & (size > times * median[:, None])
+        over = size[:, 0] / median
+    at = np.zeros((len(size), labels.shape[-1]), dtype=bool)
+    step, outlier = np.nonzero(massive)
+    at[step, place[step, outlier]] = True
+    there = ~np.isnan(layer_slice.shares(group))
+    counts = {
+        "both": labels & at[:, None],
+        "massive": there & at[:, None],
+        "sinks": labels,
+        "keys": there,
+    }
+    shape = known.shape
+    empty = np.where(np.isnan(median), np.nan, 0.0)
+    seen = {
+        "count": massive.sum(axis=-1) + empty,
+        "capped": massive.all(axis=-1) + empty,
+        "largest": size[:, 0],
+        "over_median": np.where(np.isfinite(over), over, np.nan),
+    }
+    crossed = [
+        replace(total(name, CELL, found.sum(axis=-1) * known), missing=(~known).astype(float))
+        for name, found in counts.items()
+    ]
+    return crossed + [
+        mean(name, CELL, np.broadcast_to(value[:, None], shape)) for name, value in seen.items()
+    ]
+
+
+def _cross_tabulate(cells: dict[str, Cell]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Massive or not x sink or not; independent, as the null has it, the odds ratio is 1."""
+    both, massive, sinks, keys = (cells[name].value for name in CROSSED)
+    counts = np.stack([both, massive - both, sinks - both, keys - massive - sinks + both])
+    return counts, np.ones_like(counts), cells["both"].missing
+
+
+def _conditional_chance(cells: dict[str, Cell]) -> dict[str, Cell]:
+    """The chance of a massive position to be a sink, instead of the counts it comes from."""
+    missing = cells["both"].missing
+    both, massive, sinks, keys = (cells.pop(name).value for name in CROSSED)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        chance, any_key = both / massive, np.where(massive > 0, sinks / keys, np.nan)
+    return cells | {"sink_if_massive": Cell(chance, any_key, missing)}

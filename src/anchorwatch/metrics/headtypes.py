@@ -15,24 +15,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.cells import Quantity, mean
-from anchorwatch.metrics.movement import block_of, frontier_of
-from anchorwatch.metrics.passes import each_slab
-from anchorwatch.metrics.paths import (
-    along,
-    compare_with_chance,
-    occupancy,
-    shuffled_jump,
-    sink_path,
-)
-from anchorwatch.metrics.reading import LayerSlice, Traces
+from anchorwatch.metrics.layer_slices import LayerSlice, Traces
+from anchorwatch.metrics.movement import current_block, mask_frontier, occupancy, shuffled_jump
+from anchorwatch.metrics.registry import Reading, custom_metric, read_quantities, read_rows
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.stats.ranks import kendall
-from anchorwatch.metrics.tables import arm, model_names, over_slabs, prompt_id
-from anchorwatch.trace.provenance import origin
+from anchorwatch.metrics.table import Quantity, mean, split_always
 from anchorwatch.trace.trace import Trace
 
 TYPES = ("static", "moving", "flicker", "split", "block-drift", "frontier", "none", "mixed")
@@ -75,13 +65,14 @@ class TypeLimits:
                 raise SpecError(f"{field.name}={value!r} is not a number from 0 to 1")
 
 
+@custom_metric()
 def head_types(
     traces: Traces,
     rule: Rule | None = None,
     *,
     group: str = "all",
     limits: TypeLimits | None = None,
-) -> pd.DataFrame:
+) -> Reading:
     """The type of every head of every trace, with the numbers it rests on: plain rows.
 
     `without_sink`, `split` are shares of steps; `modal_share`, `frontier_hit` of steps with a sink
@@ -91,35 +82,24 @@ def head_types(
     chance, to 1. NaN is a number that the trace cannot give; its test does not hold.
     """
     rule, limits = rule or rulli(), limits or TypeLimits()
-    layers = each_slab(traces, partial(type_rows, rule=rule, group=group, limits=limits))
-    found = [trace for trace, _ in layers]
-    names, rows = model_names(found), []
-    for trace, every in layers:
-        fixed = {
-            "model": names[arm(trace)],
-            "trace": trace.digest()[:12],
-            "prompt": prompt_id(trace),
-            "seed": trace.seed,
-        }
-        rows += [pd.DataFrame(fixed | one) for one in every]
-    table = pd.concat(rows, ignore_index=True)
     about = {"metric": "head_types", "rule": str(rule), "group": group}
-    table.attrs = {
-        "about": about | {"limits": dataclasses.asdict(limits)},
-        "traces": [origin(trace) for trace in found],
-    }
-    return table
+    return read_rows(
+        traces,
+        partial(type_rows, rule=rule, group=group, limits=limits),
+        about | {"limits": dataclasses.asdict(limits)},
+    )
 
 
 def type_rows(
-    slab: LayerSlice, rule: Rule, group: str = "all", limits: TypeLimits | None = None
+    layer: LayerSlice, rule: Rule, group: str = "all", limits: TypeLimits | None = None
 ) -> dict[str, Any]:
     limits = limits or TypeLimits()
-    numbers = head_numbers(slab, rule, group, limits)
-    where = {"layer": slab.layer, "head": np.arange(len(numbers["steps"]))}
+    numbers = head_numbers(layer, rule, group, limits)
+    where = {"layer": layer.index, "head": np.arange(len(numbers["steps"]))}
     return where | {"type": classify_heads(numbers, limits)} | numbers
 
 
+@custom_metric(default=True)
 def head_type_shares(
     traces: Traces,
     rule: Rule | None = None,
@@ -129,7 +109,7 @@ def head_type_shares(
     by: Sequence[str] = ("layer",),
     frozen: Traces | None = None,
     untrained: Traces | None = None,
-) -> pd.DataFrame:
+) -> Reading:
     """Share of heads of each type; the null is the same with the steps shuffled, four times.
 
     Dims: type (always), layer, head.
@@ -137,27 +117,27 @@ def head_type_shares(
     rule, limits = rule or rulli(), limits or TypeLimits()
     kernel = partial(type_cells, rule=rule, group=group, limits=limits)
     about = {"metric": "head_type_shares", "rule": str(rule), "group": group}
-    return compare_with_chance(
-        lambda ts: over_slabs(ts, kernel),
+    return read_quantities(
         traces,
-        along("type", by),
+        kernel,
+        split_always("type", by),
         about=about | {"limits": dataclasses.asdict(limits)},
-        others={"frozen": frozen, "untrained": untrained},
+        baselines={"frozen": frozen, "untrained": untrained},
     )
 
 
 def type_cells(
-    slab: LayerSlice, rule: Rule, group: str = "all", limits: TypeLimits | None = None
+    layer: LayerSlice, rule: Rule, group: str = "all", limits: TypeLimits | None = None
 ) -> list[Quantity]:
     limits, rng = limits or TypeLimits(), np.random.default_rng(0)
-    steps = np.flatnonzero(slab.measured(group).any(axis=1))
-    value = _one_hot(classify_heads(head_numbers(slab, rule, group, limits), limits))
+    steps = np.flatnonzero(layer.is_measured(group).any(axis=1))
+    value = _one_hot(classify_heads(head_numbers(layer, rule, group, limits), limits))
     null = np.zeros_like(value)
     for _ in range(SHUFFLES):
-        order = np.arange(slab.trace.num_steps)
+        order = np.arange(layer.trace.num_steps)
         order[steps] = rng.permutation(steps)
         null += (
-            _one_hot(classify_heads(head_numbers(slab, rule, group, limits, order), limits))
+            _one_hot(classify_heads(head_numbers(layer, rule, group, limits, order), limits))
             / SHUFFLES
         )
     labels = {"type": list(TYPES)}
@@ -194,14 +174,14 @@ def classify_heads(numbers: dict[str, np.ndarray], limits: TypeLimits) -> np.nda
 
 
 def head_numbers(
-    slab: LayerSlice, rule: Rule, group: str, limits: TypeLimits, order: np.ndarray | None = None
+    layer: LayerSlice, rule: Rule, group: str, limits: TypeLimits, order: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
     """[head] each. `order` shuffles what is seen of the heads, not the canvas."""
-    path, there = sink_path(slab, rule, group), slab.measured(group).T
+    path, there = layer.sink_path(rule, group), layer.is_measured(group).T
     if order is not None:
         path, there = path[:, order], there[:, order]
     steps, with_sink = there.sum(axis=1), np.sum(~np.isnan(path), axis=1)
-    steps_at = occupancy(path, slab.trace.canvas.shape[1])
+    steps_at = occupancy(path, layer.trace.canvas.shape[1])
     jump, pair = _find_jumps(path)
     held_positions, flicker = _stays(path, limits.held)
     return {
@@ -213,10 +193,10 @@ def head_numbers(
         "jump_rate": _share(jump.sum(axis=1), pair.sum(axis=1)),
         "jump_rate_null": shuffled_jump(steps_at),
         "tau": kendall(np.arange(path.shape[1]), path),
-        **_at_frontier(path, slab.trace),
+        **_at_frontier(path, layer.trace),
         "flicker": flicker,
-        "split": _split(slab, rule, order),
-        **_with_blocks(path, slab.trace),
+        "split": _split(layer, rule, order),
+        **_with_blocks(path, layer.trace),
     }
 
 
@@ -247,7 +227,7 @@ def _stays(path: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _at_frontier(path: np.ndarray, trace: Trace) -> dict[str, np.ndarray]:
-    edge, _, _ = frontier_of(trace)
+    edge, _, _ = mask_frontier(trace)
     path = np.where(np.isnan(edge), np.nan, path)
     number = np.sum(~np.isnan(path), axis=1)
     steps_at = occupancy(path, trace.canvas.shape[1])
@@ -258,12 +238,12 @@ def _at_frontier(path: np.ndarray, trace: Trace) -> dict[str, np.ndarray]:
     }
 
 
-def _split(slab: LayerSlice, rule: Rule, order: np.ndarray | None) -> np.ndarray:
+def _split(layer: LayerSlice, rule: Rule, order: np.ndarray | None) -> np.ndarray:
     """[head] share of steps at which both groups have a sink, and another; NaN without both."""
-    if not set(SPLIT_GROUPS) <= set(slab.groups):
-        return np.full(slab.shares(slab.groups[0]).shape[1], np.nan)
-    one, other = (sink_path(slab, rule, group) for group in SPLIT_GROUPS)
-    there, then = (slab.measured(group).T for group in SPLIT_GROUPS)
+    if not set(SPLIT_GROUPS) <= set(layer.groups):
+        return np.full(layer.shares(layer.groups[0]).shape[1], np.nan)
+    one, other = (layer.sink_path(rule, group) for group in SPLIT_GROUPS)
+    there, then = (layer.is_measured(group).T for group in SPLIT_GROUPS)
     if order is not None:
         other, then = other[:, order], then[:, order]
     apart = ~np.isnan(one) & ~np.isnan(other) & (one != other)
@@ -271,7 +251,7 @@ def _split(slab: LayerSlice, rule: Rule, order: np.ndarray | None) -> np.ndarray
 
 
 def _with_blocks(path: np.ndarray, trace: Trace) -> dict[str, np.ndarray]:
-    block = block_of(trace)
+    block = current_block(trace)
     opens = np.diff(block) > 0
     jump, pair = _find_jumps(path)
     at, inside = pair & opens, pair & ~opens

@@ -16,18 +16,30 @@ import pandas as pd
 import scipy  # its submodules load when they are first used
 
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.cells import Cell, Quantity, collapse, mean, ratio, total
-from anchorwatch.metrics.odds import odds_table
-from anchorwatch.metrics.paths import CHANCE, Parts, along, compare_with_chance, name_chances
-from anchorwatch.metrics.reading import LayerSlice, Traces
+from anchorwatch.metrics.layer_slices import Layers, LayerSlice, Traces, check_traces
+from anchorwatch.metrics.registry import Reading, custom_metric, read_quantities
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.stats.ranks import kaplan_meier
-from anchorwatch.metrics.tables import (
-    OF_TRACES,
+from anchorwatch.metrics.table import (
+    CHANCE,
+    TRACE_DIMS,
+    Cell,
+    Parts,
+    Quantity,
+    add_columns,
     append_quantities,
-    beside,
     check_dimensions,
-    over_slabs,
+    collapse,
+    compare_with_chance,
+    layer_quantities,
+    mean,
+    odds_table,
+    ratio,
+    select_chances,
+    split_always,
+    stack_layers,
+    stack_traces,
+    total,
 )
 
 JUST = "share_just_committed"
@@ -36,6 +48,7 @@ ROUNDING = 1e-9
 COUNTS = ("ended", "censored", "shuffled_ended", "shuffled_censored")
 
 
+@custom_metric(default=True)
 def survival(
     traces: Traces,
     rule: Rule | None = None,
@@ -44,7 +57,7 @@ def survival(
     by: Sequence[str] = (),
     frozen: Traces | None = None,
     untrained: Traces | None = None,
-) -> pd.DataFrame:
+) -> Reading:
     """Kaplan-Meier share of stays that last longer than `age` steps, censored stays allowed for.
 
     Stays of all keys and heads of a cell are pooled. A value is absent, and missing, once no stay
@@ -52,16 +65,17 @@ def survival(
     """
     rule = rule or rulli()
     kernel = partial(stay_cells, rule=rule, group=group)
-    return compare_with_chance(
-        lambda ts: over_slabs(ts, kernel),
+    return read_quantities(
         traces,
-        along("age", by),
+        kernel,
+        split_always("age", by),
         finish=_curves,
         about={"metric": "survival", "rule": str(rule), "group": group},
-        others={"frozen": frozen, "untrained": untrained},
+        baselines={"frozen": frozen, "untrained": untrained},
     )
 
 
+@custom_metric(default=True)
 def lifetime(
     traces: Traces,
     rule: Rule | None = None,
@@ -70,7 +84,7 @@ def lifetime(
     by: Sequence[str] = ("layer",),
     frozen: Traces | None = None,
     untrained: Traces | None = None,
-) -> pd.DataFrame:
+) -> Reading:
     """Lifetimes in numbers: median and mean in steps, and which stays they come from.
 
     `mean_lifetime` is the area under the survival curve as far as it was seen. `flicker` is the
@@ -80,35 +94,33 @@ def lifetime(
     """
     rule = rule or rulli()
     kernel = partial(stay_cells, rule=rule, group=group)
-    inner = tuple(dim for dim in check_dimensions(by) if dim not in OF_TRACES)
+    inner = tuple(dim for dim in check_dimensions(by) if dim not in TRACE_DIMS)
     if "age" in inner:
         raise SpecError("lifetime has no age: it can be split by layer and head; survival has ages")
 
-    def measure(ts: Traces) -> Parts:
-        return [(trace, _summary(found, inner)) for trace, found in over_slabs(ts, kernel)]
-
-    return compare_with_chance(
-        measure,
+    return read_quantities(
         traces,
+        kernel,
         by,
+        combine=lambda trace, layers: _summary(stack_layers(layers), inner),
         about={"metric": "lifetime", "rule": str(rule), "group": group},
-        others={"frozen": frozen, "untrained": untrained},
+        baselines={"frozen": frozen, "untrained": untrained},
     )
 
 
-def stay_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
+def stay_cells(layer: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
     """Counts by head and length: of stays that ended, were censored, are to be expected of shuffled
     steps, and were there at the first step. Together they make `survival` and `lifetime`.
     """
-    labels = slab.labels(rule, group)
+    labels = layer.labels(rule, group)
     steps, heads, _ = labels.shape
-    there = np.asarray(slab.measured(group).all(axis=1))
+    there = np.asarray(layer.is_measured(group).all(axis=1))
     head, first, last = stays(labels)
     after, before = np.append(there, False), np.insert(there, 0, False)
     lost, old = ~after[last + 1], ~before[first]
     cell, size = head * steps + last - first, heads * steps
     counts = [np.bincount(cell[part], minlength=size) for part in (~lost, lost)]
-    exists = ~np.isnan(slab.null(group)[:, 0]) & there[:, None]  # [step, key]
+    exists = ~np.isnan(layer.null(group)[:, 0]) & there[:, None]  # [step, key]
     counts = [count.reshape(heads, steps) for count in counts] + _expected_if_shuffled(
         labels, exists
     )
@@ -241,6 +253,7 @@ def _area(share: np.ndarray) -> np.ndarray:
     return 1 + np.nansum(share, axis=-1) - last
 
 
+@custom_metric(default=True)
 def onsets(
     traces: Traces,
     rule: Rule | None = None,
@@ -249,7 +262,7 @@ def onsets(
     by: Sequence[str] = ("layer",),
     frozen: Traces | None = None,
     untrained: Traces | None = None,
-) -> pd.DataFrame:
+) -> Reading:
     """Whether keys become sinks when they have just been committed.
 
     An onset is a key that is a sink at a step and was none at the step before; just committed is
@@ -263,37 +276,32 @@ def onsets(
     rule = rule or rulli()
     kernel = partial(onset_cells, rule=rule, group=group)
     others = {"frozen": frozen, "untrained": untrained}
-    read: dict[int, Parts] = {}  # two tables come of one reading
+    about = {"metric": "onsets", "rule": str(rule), "group": group}
 
-    def measure(ts: Traces) -> Parts:
-        if id(ts) not in read:
-            read[id(ts)] = over_slabs(ts, kernel)
-        return read[id(ts)]
-
-    shares = compare_with_chance(
-        measure,
-        traces,
-        by,
-        finish=_shares,
-        about={"metric": "onsets", "rule": str(rule), "group": group},
-        others=others,
-    )
-
-    def odds(ts: Traces) -> pd.DataFrame:
+    def odds(parts: Parts) -> pd.DataFrame:
         return odds_table(
-            name_chances(measure(ts), chances=False), check_dimensions(by), _cross_tabulate
+            select_chances(parts, chances=False), check_dimensions(by), _cross_tabulate
         )
 
-    given = {name: None if other is None else odds(other) for name, other in others.items()}
-    return append_quantities(shares, beside(odds(traces), given))
+    def table(layers: Layers) -> pd.DataFrame:
+        parts = stack_traces(layers)
+        given = {
+            name: None if other is None else layer_quantities(other, kernel)
+            for name, other in others.items()
+        }
+        shares = compare_with_chance(parts, given, by, finish=_shares, about=about)
+        columns = {name: None if other is None else odds(other) for name, other in given.items()}
+        return append_quantities(shares, add_columns(odds(parts), columns))
+
+    return Reading(check_traces(traces), kernel, table)
 
 
-def onset_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
-    labels, when = slab.labels(rule, group), slab.trace.committed_at
+def onset_cells(layer: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
+    labels, when = layer.labels(rule, group), layer.trace.committed_at
     steps, heads, keys = labels.shape
-    there = np.asarray(slab.measured(group).all(axis=1))
+    there = np.asarray(layer.is_measured(group).all(axis=1))
     pair = np.insert(there[1:] & there[:-1], 0, False)  # [step] there is a step before it
-    exists = ~np.isnan(slab.null(group)[:, 0])  # [step, key]
+    exists = ~np.isnan(layer.null(group)[:, 0])  # [step, key]
     fresh = np.zeros((steps, keys), dtype=bool)  # committed by the step before
     known = np.flatnonzero((when >= 0) & (when + 1 < steps))
     fresh[when[known] + 1, known] = True

@@ -9,111 +9,73 @@ are given as shares of the canvas where models of different lengths are to be co
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from anchorwatch.errors import TraceError
 from anchorwatch.generation.decoding import Blocks
-from anchorwatch.metrics.cells import Cell, Quantity, mean, ratio
-from anchorwatch.metrics.passes import each_slab
-from anchorwatch.metrics.paths import (
-    any_path,
-    centroid_path,
-    chance,
-    compare_with_chance,
-    occupancy,
-    shuffled_displacement,
-    shuffled_jump,
-    sink_path,
-    steps_between,
-)
-from anchorwatch.metrics.reading import LayerSlice, Traces, check_traces
+from anchorwatch.metrics.layer_slices import LayerSlice, Traces, check_traces
+from anchorwatch.metrics.registry import Reading, custom_metric, metric, read_quantities, read_rows
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.stats.ranks import kendall, theil_sen
-from anchorwatch.metrics.tables import arm, model_names, over_slabs, prompt_id
-from anchorwatch.trace.provenance import origin
+from anchorwatch.metrics.table import Cell, Quantity, chance, mean, ratio
 from anchorwatch.trace.trace import MASKED, Trace
 
 CELL = ("head", "step")
+CENTROID_DECIMALS = 6
+"""Of a centroid as a share of the canvas: float32 sums differ beyond them."""
 DRAWS = 400
 """Of random positions, for the expected share of the commonest one."""
 
 
-def sink_positions(traces: Traces, rule: Rule | None = None, *, group: str = "all") -> pd.DataFrame:
-    """Where the greatest key of every head is at every step, and whether it is a sink: plain rows.
+@custom_metric()
+def sink_positions(traces: Traces, rule: Rule | None = None, *, group: str = "all") -> Reading:
+    """Where the top key of every head is at every step, and whether it is a sink: plain rows.
 
     `progress` is the share of the answer written before the step, `relative` the position as a
     share of the canvas, `token` what stood there. Position -1 and NaN: not measured.
     """
     rule = rule or rulli()
-    layers = each_slab(traces, partial(position_rows, rule=rule, group=group))
-    found = [trace for trace, _ in layers]
-    names = model_names(found)
-    rows = [one.assign(model=names[arm(trace)]) for trace, every in layers for one in every]
-    table = pd.concat(rows, ignore_index=True)
-    table = table[["model", *(column for column in table.columns if column != "model")]]
     about = {"metric": "sink_positions", "rule": str(rule), "group": group}
-    table.attrs = {"about": about, "traces": [origin(trace) for trace in found]}
-    return table
+    return read_rows(traces, partial(position_rows, rule=rule, group=group), about)
 
 
-def position_rows(slab: LayerSlice, rule: Rule, group: str = "all") -> pd.DataFrame:
-    trace, (place, share) = slab.trace, slab.top(group)
-    steps, heads = place.shape
-    step, head = (index.ravel() for index in np.indices(place.shape))
-    flat = place.ravel()
-    there = flat >= 0
+def position_rows(layer: LayerSlice, rule: Rule, group: str = "all") -> dict[str, Any]:
+    """The columns of one layer's rows, [step * head] each."""
+    trace, (position, share) = layer.trace, layer.top_key(group)
+    steps, heads = position.shape
+    step, head = (index.ravel() for index in np.indices(position.shape))
+    flat = position.ravel()
+    known = flat >= 0
+    # Each token is looked up once, however many rows it stands in.
     ids, which = np.unique(trace.canvas[step, np.maximum(flat, 0)], return_inverse=True)
-    texts = np.array([trace.token(int(one)) for one in ids], dtype=object)[which]
-    return pd.DataFrame(
-        {
-            "trace": trace.digest()[:12],
-            "prompt": prompt_id(trace),
-            "seed": trace.seed,
-            "step": step,
-            "progress": np.repeat(trace.progress[:steps], heads),
-            "layer": slab.layer,
-            "head": head,
-            "position": flat,
-            "relative": np.where(there, flat / trace.canvas.shape[1], np.nan),
-            "share": share.ravel(),
-            "sink": slab.sink_top(rule, group).ravel() >= 0,
-            "token": np.where(there, texts, ""),
-        }
-    )
+    texts = np.array([trace.token(int(i)) for i in ids], dtype=object)[which]
+    return {
+        "step": step,
+        "progress": np.repeat(trace.progress[:steps], heads),
+        "layer": layer.index,
+        "head": head,
+        "position": flat,
+        "relative": np.where(known, flat / trace.canvas.shape[1], np.nan),
+        "share": share.ravel(),
+        "sink": layer.top_sink(rule, group).ravel() >= 0,
+        "token": np.where(known, texts, ""),
+    }
 
 
-def jumps(
-    traces: Traces,
-    rule: Rule | None = None,
-    *,
-    group: str = "all",
-    by: Sequence[str] = ("layer",),
-    frozen: Traces | None = None,
-    untrained: Traces | None = None,
-) -> pd.DataFrame:
+@metric(by=("layer",), baselines=True, default=True)
+def jumps(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
     """How often the greatest sink is elsewhere than a step before, and how far away.
 
     `jump_rate` is over neighbouring steps that both have a sink, `displacement` the mean distance
     there as a share of the canvas (0 where it stayed). The null of a sink that stays for a while
     before it moves is larger than the value. Dims: step (or progress), layer, head.
     """
-    rule = rule or rulli()
-    kernel = partial(jump_cells, rule=rule, group=group)
-    return compare_with_chance(
-        lambda ts: over_slabs(ts, kernel),
-        traces,
-        by,
-        about={"metric": "jumps", "rule": str(rule), "group": group},
-        others={"frozen": frozen, "untrained": untrained},
-    )
-
-
-def jump_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
-    positions, found = slab.trace.canvas.shape[1], []
-    for name, path in _paths(slab, rule, group).items():
+    positions, found = layer.trace.canvas.shape[1], []
+    for name, path in _paths(layer, rule, group).items():
         moved = np.full(path.shape, np.nan)
         moved[:, 1:] = np.abs(np.diff(path, axis=1))
         jumped = np.where(np.isnan(moved), np.nan, moved > 0)
@@ -126,15 +88,8 @@ def jump_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantit
     return [steps_between(one, 1) for one in found]
 
 
-def spread(
-    traces: Traces,
-    rule: Rule | None = None,
-    *,
-    group: str = "all",
-    by: Sequence[str] = ("layer",),
-    frozen: Traces | None = None,
-    untrained: Traces | None = None,
-) -> pd.DataFrame:
+@metric(by=("layer",), baselines=True, default=True)
+def spread(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
     """Over how much of the canvas the greatest sink is spread: variance, commonest position.
 
     No order of the steps changes these, so the null is another one: positions drawn evenly among
@@ -142,23 +97,11 @@ def spread(
     position weighted by attention, that of indifferent attention. Variances are of positions as
     shares of the canvas. A head needs two steps with a sink, else it is missing. Dims: layer, head.
     """
-    rule = rule or rulli()
-    kernel = partial(spread_cells, rule=rule, group=group)
-    return compare_with_chance(
-        lambda ts: over_slabs(ts, kernel),
-        traces,
-        by,
-        about={"metric": "spread", "rule": str(rule), "group": group},
-        others={"frozen": frozen, "untrained": untrained},
-    )
-
-
-def spread_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
-    positions, found = slab.trace.canvas.shape[1], []
-    null = slab.null(group)
+    positions, found = layer.trace.canvas.shape[1], []
+    null = layer.null(group)
     keys = np.sum(~np.isnan(null), axis=-1).T  # [1, step]
-    most = expected_mode(slab.trace.num_steps, int(keys.max(initial=0)))
-    for name, path in _paths(slab, rule, group).items():
+    most = expected_mode(layer.trace.num_steps, int(keys.max(initial=0)))
+    for name, path in _paths(layer, rule, group).items():
         steps_at = occupancy(path, positions)
         count = steps_at.sum(axis=-1)
         enough = np.where(count >= 2, 1.0, np.nan)
@@ -169,8 +112,8 @@ def spread_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quant
             mean(f"position_variance{name}", ("head",), variance, even),
             mean(f"modal_share{name}", ("head",), modal, most[count]),
         ]
-    there = slab.measured(group).T
-    centre = _variance(centroid_path(slab.shares(group)))
+    there = layer.is_measured(group).T
+    centre = _variance(centroid_path(layer.shares(group)))
     indifferent = np.where(there, centroid_path(null), np.nan)
     scale = positions**2
     found.append(
@@ -179,35 +122,16 @@ def spread_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quant
     return found
 
 
-def direction(
-    traces: Traces,
-    rule: Rule | None = None,
-    *,
-    group: str = "all",
-    by: Sequence[str] = ("layer",),
-    frozen: Traces | None = None,
-    untrained: Traces | None = None,
-) -> pd.DataFrame:
+@metric(by=("layer",), baselines=True, default=True)
+def direction(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
     """Which way the greatest sink goes: Kendall's tau with the step, Theil-Sen slope, per head.
 
     Above zero is to the right. `slope` is in positions per step. Shuffled steps give 0 for both;
     tau of a sink that never moves does not exist. `centroid_` is the same of the mean position
     weighted by attention. Dims: layer, head.
     """
-    rule = rule or rulli()
-    kernel = partial(direction_cells, rule=rule, group=group)
-    return compare_with_chance(
-        lambda ts: over_slabs(ts, kernel),
-        traces,
-        by,
-        about={"metric": "direction", "rule": str(rule), "group": group},
-        others={"frozen": frozen, "untrained": untrained},
-    )
-
-
-def direction_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
-    paths = {f"{{}}{name}": path for name, path in _paths(slab, rule, group).items()}
-    paths["centroid_{}"] = centroid_path(slab.shares(group))
+    paths = {f"{{}}{name}": path for name, path in _paths(layer, rule, group).items()}
+    paths["centroid_{}"] = centroid_path(layer.shares(group))
     every = np.stack(list(paths.values()))
     steps = np.arange(every.shape[-1])
     tau, slope = kendall(steps, every), theil_sen(steps, every).value
@@ -219,38 +143,19 @@ def direction_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Qu
     return found
 
 
-def frontier_hits(
-    traces: Traces,
-    rule: Rule | None = None,
-    *,
-    group: str = "all",
-    by: Sequence[str] = ("layer",),
-    frozen: Traces | None = None,
-    untrained: Traces | None = None,
-) -> pd.DataFrame:
+@metric(by=("layer",), baselines=True, default=True)
+def frontier_hits(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
     """Whether the greatest sink is the rightmost masked position, and how far from it.
 
     `frontier_distance` is a share of the canvas. The column `chance` is a masked position taken at
     random: a hit 1 / masked. A step without masked positions is missing. Dims: step (or progress),
     layer, head.
     """
-    rule = rule or rulli()
-    kernel = partial(frontier_cells, rule=rule, group=group)
-    return compare_with_chance(
-        lambda ts: over_slabs(ts, kernel),
-        traces,
-        by,
-        about={"metric": "frontier_hits", "rule": str(rule), "group": group},
-        others={"frozen": frozen, "untrained": untrained},
-    )
-
-
-def frontier_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
-    edge, hit, far = frontier_of(slab.trace)
-    positions, found = slab.trace.canvas.shape[1], []
+    edge, hit, far = mask_frontier(layer.trace)
+    positions, found = layer.trace.canvas.shape[1], []
     at = np.where(np.isnan(edge), 0, edge).astype(int)
     gaps = np.abs(np.arange(positions)[:, None] - at)  # [position, step]
-    for name, path in _paths(slab, rule, group).items():
+    for name, path in _paths(layer, rule, group).items():
         path = np.where(np.isnan(edge), np.nan, path)
         steps_at = occupancy(path, positions)
         count = np.maximum(steps_at.sum(axis=-1, keepdims=True), 1)
@@ -265,7 +170,7 @@ def frontier_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Qua
     return found
 
 
-def frontier_of(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def mask_frontier(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """[step] each: rightmost masked position, and a random masked one's hit and distance to it.
 
     NaN where nothing is masked.
@@ -279,6 +184,7 @@ def frontier_of(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return edge, 1 / count, mean_gap / masked.shape[1]
 
 
+@custom_metric()
 def block_jumps(
     traces: Traces,
     rule: Rule | None = None,
@@ -287,7 +193,7 @@ def block_jumps(
     by: Sequence[str] = ("layer",),
     frozen: Traces | None = None,
     untrained: Traces | None = None,
-) -> pd.DataFrame:
+) -> Reading:
     """Jump rate at the steps that open a block, inside blocks, and how much more it is.
 
     The null deals out the opening steps at random among all, so that both rates are the head's own
@@ -296,25 +202,25 @@ def block_jumps(
     """
     rule = rule or rulli()
     kernel = partial(block_cells, rule=rule, group=group)
-    if not any((block_of(trace) > 0).any() for trace in check_traces(traces)):
+    if not any((current_block(trace) > 0).any() for trace in check_traces(traces)):
         raise TraceError(
             "every trace was decoded in one block, so nothing can jump between blocks: "
             "run with a shorter one, such as aw.decoding.LowConfidence(length=128, block=32)"
         )
-    return compare_with_chance(
-        lambda ts: over_slabs(ts, kernel),
+    return read_quantities(
         traces,
+        kernel,
         by,
         finish=_more_at_boundaries,
         about={"metric": "block_jumps", "rule": str(rule), "group": group},
-        others={"frozen": frozen, "untrained": untrained},
+        baselines={"frozen": frozen, "untrained": untrained},
     )
 
 
-def block_cells(slab: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
-    block = block_of(slab.trace)
+def block_cells(layer: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
+    block = current_block(layer.trace)
     opens = np.diff(block) > 0
-    path = sink_path(slab, rule, group)
+    path = layer.sink_path(rule, group)
     gap = np.diff(path, axis=1)
     pair, jump = ~np.isnan(gap), np.abs(np.nan_to_num(gap)) > 0
     if not opens.any():
@@ -342,7 +248,7 @@ def _more_at_boundaries(cells: dict[str, Cell]) -> dict[str, Cell]:
     }
 
 
-def block_of(trace: Trace) -> np.ndarray:
+def current_block(trace: Trace) -> np.ndarray:
     """[step] the block being written: of the last position committed so far, 0 before any."""
     decoding, answer = trace.decoding, trace.answer
     size = (decoding.block if isinstance(decoding, Blocks) else None) or len(answer)
@@ -369,9 +275,59 @@ def expected_mode(steps: int, keys: int) -> np.ndarray:
     return found
 
 
-def _paths(slab: LayerSlice, rule: Rule, group: str) -> dict[str, np.ndarray]:
+def centroid_path(shares: np.ndarray) -> np.ndarray:
+    """[head, step] mean position weighted by [step, head, key] shares, NaN where absent."""
+    keys = shares.shape[-1]
+    places = (np.arange(keys) / keys).astype(shares.dtype)
+    whole = shares @ np.ones_like(places)
+    if np.isnan(whole).any():  # a copy without absent keys, only where there are any
+        shares = np.nan_to_num(shares)
+        whole = shares @ np.ones_like(places)
+    with np.errstate(invalid="ignore"):
+        centre = (shares @ places) / whole
+    return np.round(centre.T.astype(np.float64), CENTROID_DECIMALS) * keys
+
+
+def occupancy(path: np.ndarray, positions: int) -> np.ndarray:
+    """[head, position] number of steps at which the path is there."""
+    head, step = np.nonzero(~np.isnan(path))
+    flat = head * positions + path[head, step].astype(np.int64)
+    return np.bincount(flat, minlength=len(path) * positions).reshape(len(path), positions)
+
+
+def shuffled_jump(held: np.ndarray) -> np.ndarray:
+    """[head] chance that two different steps have different positions; NaN for fewer than two."""
+    count = held.sum(axis=-1).astype(np.float64)
+    same = np.sum(held * (held - 1.0), axis=-1)
+    return 1 - _over(same, count * (count - 1))
+
+
+def shuffled_displacement(held: np.ndarray) -> np.ndarray:
+    """[head] mean distance between the positions of two different steps."""
+    count = held.sum(axis=-1).astype(np.float64)
+    below = np.cumsum(held, axis=-1, dtype=np.float64)
+    # each unit of the axis is crossed by the pairs with one end on either side of it
+    crossed = np.sum(below * (count[..., None] - below), axis=-1)
+    return _over(2 * crossed, count * (count - 1))
+
+
+def steps_between(quantity: Quantity, first: int) -> Quantity:
+    """Without counting as missing the first steps, which have no step so far before them."""
+    missing = quantity.missing
+    assert missing is not None
+    axis = quantity.dims.index("step")
+    there = np.arange(missing.shape[axis]) >= first
+    shape = [-1 if dim == axis else 1 for dim in range(missing.ndim)]
+    return replace(quantity, missing=missing * there.reshape(shape))
+
+
+def _over(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
+    return np.divide(top, bottom, out=np.full(top.shape, np.nan), where=bottom > 0)
+
+
+def _paths(layer: LayerSlice, rule: Rule, group: str) -> dict[str, np.ndarray]:
     """By what is added to a name."""
-    return {"": sink_path(slab, rule, group), "_any": any_path(slab, group)}
+    return {"": layer.sink_path(rule, group), "_any": layer.top_key_path(group)}
 
 
 def _variance(path: np.ndarray) -> np.ndarray:

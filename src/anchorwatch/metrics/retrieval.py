@@ -15,14 +15,13 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.cells import Quantity, mean
-from anchorwatch.metrics.looks import CommittedRows, looks_of
-from anchorwatch.metrics.paths import along
-from anchorwatch.metrics.reading import Traces, check_traces
+from anchorwatch.metrics.committed_rows import CommittedRows, read_committed_rows
+from anchorwatch.metrics.layer_slices import Traces, check_traces
+from anchorwatch.metrics.registry import custom_metric
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.stats import ranks
-from anchorwatch.metrics.stats.resampling import NEEDED, WORDS, quantiles, resamplings, tail_of
-from anchorwatch.metrics.tables import NUMBERS, tabulate
+from anchorwatch.metrics.stats.resampling import NEEDED, WORDS, draw_clusters, quantiles, tail_share
+from anchorwatch.metrics.table import NUMBERS, Quantity, mean, split_always, tabulate
 
 DIMS = ("step", "layer", "head")
 THIRDS = ("early", "middle", "late")
@@ -32,6 +31,7 @@ CONTRAST = "_minus_distractors"
 DRAWS, LEVEL = 2000, 0.95
 
 
+@custom_metric()
 def retrieval_heads(
     traces: Traces,
     gold: str = "gold",
@@ -68,7 +68,7 @@ def retrieval_heads(
     gates = _gates(success, len(read))
     parts = []
     for trace, gate in zip(read, gates, strict=True):
-        looks = looks_of(trace, names, rule, ignore)
+        looks = read_committed_rows(trace, names, rule, ignore)
         parts.append((trace, [*_scores(looks, gate), *_contrasts(looks, gate)]))
     about = {"metric": "retrieval_heads", "gold": gold, "distractors": list(names[1:])}
     gate_words = "ungated" if success is None else "copy gated by success"
@@ -76,6 +76,7 @@ def retrieval_heads(
     return tabulate(parts, by, about=about | more)
 
 
+@custom_metric()
 def retrieval_stability(
     traces: Traces,
     gold: str = "gold",
@@ -91,11 +92,11 @@ def retrieval_stability(
     """
     parts = []
     for trace in check_traces(traces):
-        looks = looks_of(trace, (gold,), None, ignore)
+        looks = read_committed_rows(trace, (gold,), None, ignore)
         third = np.minimum((3 * trace.progress[looks.steps] + 1e-9).astype(int), 2)
         parts.append((trace, list(_correlations(looks, third))))
     about = {"metric": "retrieval_stability", "gold": gold, "ignore": sorted(ignore)}
-    return tabulate(parts, along("thirds", by), about=about)
+    return tabulate(parts, split_always("thirds", by), about=about)
 
 
 def _correlations(looks: CommittedRows, third: np.ndarray) -> Iterator[Quantity]:
@@ -114,6 +115,7 @@ def _correlations(looks: CommittedRows, third: np.ndarray) -> Iterator[Quantity]
         yield mean(name, ("thirds",), np.array(found), np.zeros(()), names)
 
 
+@custom_metric()
 def retrieval_depth(
     traces: Traces,
     gold: str = "gold",
@@ -155,12 +157,12 @@ def _depth_rows(part: pd.DataFrame, least: float) -> Iterator[dict[str, Any]]:
     scores, nulls, n = scores[known], nulls[known], int(known.sum())
     whole = _summaries(scores, np.ones((1, n)), least)
     expected = _summaries(nulls, np.ones((1, n)), least)["share"]
-    weights = resamplings(n, DRAWS, np.random.default_rng(0)) if n >= NEEDED else None
+    weights = draw_clusters(n, DRAWS, np.random.default_rng(0)) if n >= NEEDED else None
     drawn = {} if weights is None else _summaries(scores, weights, least)
     for name, null in (("depth", 0.5), ("share", float(expected[0]))):
         value, low, high = float(whole[name][0]), np.nan, np.nan
         if name in drawn:
-            tail = float(tail_of(LEVEL, np.array(n)))
+            tail = float(tail_share(LEVEL, np.array(n)))
             low, high = quantiles(drawn[name], (tail, 1 - tail))
         null = np.nan if np.isnan(value) else null
         yield {

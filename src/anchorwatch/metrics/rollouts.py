@@ -18,17 +18,17 @@ import pandas as pd
 import scipy  # its submodules load when they are first used
 
 from anchorwatch.errors import AnchorwatchWarning, SpecError, TraceError
-from anchorwatch.metrics.cells import Quantity, mean
 from anchorwatch.metrics.flow import (
     REGIONS,
     Layout,
-    asked_regions,
-    layouts,
+    check_regions_in_by,
     null_flows,
+    region_layouts,
 )
-from anchorwatch.metrics.nulls import added_keys, spans, window_of
-from anchorwatch.metrics.reading import Traces, require_field
-from anchorwatch.metrics.tables import tabulate
+from anchorwatch.metrics.layer_slices import Traces, require_field
+from anchorwatch.metrics.null import count_extra_keys, layer_window, visible_spans
+from anchorwatch.metrics.registry import custom_metric
+from anchorwatch.metrics.table import Quantity, mean, tabulate
 from anchorwatch.trace.trace import ABSENT, Trace
 
 COLLAPSED = 0.05
@@ -37,6 +37,7 @@ BESIDE = ("length_null", "sink_null", "dobrushin")
 """Columns of a rollout's table besides those of every table."""
 
 
+@custom_metric()
 def rollout(
     traces: Traces,
     *,
@@ -52,9 +53,9 @@ def rollout(
     `sink_at`. `dobrushin` says how much rows still differ. Dims: step (or progress), layer and both
     regions; without layer it is the rollout through all of them.
     """
-    asked_regions(by)
+    check_regions_in_by(by)
     plant = _planted_column(sink_share, sink_at)
-    parts, found = [], layouts(traces)
+    parts, found = [], region_layouts(traces)
     for trace, regions in found:
         values = require_field(trace, "region_rollout").values.astype(np.float64)
         hidden = _hidden_by_the_probe(trace)
@@ -71,6 +72,7 @@ def rollout(
     return _table(parts, by, about | {"regions": list(found[0][1].names)})
 
 
+@custom_metric()
 def published_rollout(traces: Traces, *, by: Sequence[str] = ("layer", *REGIONS)) -> pd.DataFrame:
     """The rollout as 2601.07894 published it: pooled to regions before the product.
 
@@ -78,8 +80,8 @@ def published_rollout(traces: Traces, *, by: Sequence[str] = ("layer", *REGIONS)
     layer multiplied. Read it beside `null`, the same recipe on indifferent attention: with 13
     regions, 32 causal layers and no sink at all the first token ends with 0.72 to 0.89.
     """
-    asked_regions(by)
-    parts, found = [], layouts(traces)
+    check_regions_in_by(by)
+    parts, found = [], region_layouts(traces)
     for trace, regions in found:
         flow = require_field(trace, "region_flow").values
         pooled = flow.mean(axis=2, dtype=np.float64)
@@ -122,7 +124,7 @@ class TokenRollout:
 
     def regions(self) -> pd.DataFrame:
         """Pooled as `rollout` pools: mean over a region's queries, sum over the other's keys."""
-        ((trace, regions),) = layouts(self.trace)
+        ((trace, regions),) = region_layouts(self.trace)
         there = trace.role[self.step] != ABSENT
         onto = regions.onto[there]
         values, null = (
@@ -164,10 +166,10 @@ def token_rollout(
         if np.isnan(heads).any():
             row = int(np.argwhere(np.isnan(heads))[0][1])
             raise TraceError(f"row {row} of layer {layer} at step {step} is absent: {_again(step)}")
-        added = int(added_keys(trace, layer)[step])
+        added = int(count_extra_keys(trace, layer)[step])
         looks = _without(heads, kept, added > 0).mean(axis=0)
         state = residual * state + (1 - residual) * (looks @ state)
-        even = evenly(null, spans(trace, step, window_of(trace, layer)), kept, added)
+        even = evenly(null, visible_spans(trace, step, layer_window(trace, layer)), kept, added)
         null = residual * null + (1 - residual) * even
     apart = float(dobrushin(state))
     if apart < COLLAPSED:
@@ -228,13 +230,13 @@ def _even_regions(
 ) -> np.ndarray:
     """[step, layer, query_region, key_region] rollout of indifferent attention."""
     model = trace.manifest["model"]
-    windows = [window_of(trace, layer) for layer in range(model["layers"])]
+    windows = [layer_window(trace, layer) for layer in range(model["layers"])]
     sizes = np.count_nonzero(trace.role[:-1] != ABSENT, axis=1)
-    added = np.stack([added_keys(trace, layer) for layer in range(len(windows))])
+    added = np.stack([count_extra_keys(trace, layer) for layer in range(len(windows))])
     found = np.empty((len(sizes), len(windows), *[len(regions.names)] * 2))
     for there, *more in np.unique(np.vstack([sizes, added]), axis=1).T:
         steps = np.flatnonzero((sizes == there) & (more == added.T).all(axis=1))
-        looks = {window: spans(trace, steps[0], window) for window in set(windows)}
+        looks = {window: visible_spans(trace, steps[0], window) for window in set(windows)}
         kept = np.ones(there)
         kept[[position for position in hidden if position < there]] = 0
         state = onto = regions.onto[:there]
@@ -258,7 +260,7 @@ def _length_shares(
     there = trace.role[:-1] != ABSENT
     there[:, [position for position in hidden if position < there.shape[1]]] = False
     sizes = there @ regions.onto
-    whole = sizes.sum(axis=1) if within else there.sum(axis=1) + added_keys(trace)
+    whole = sizes.sum(axis=1) if within else there.sum(axis=1) + count_extra_keys(trace)
     there_is = (regions.lengths > 0) & (whole > 0)[:, None]
     return np.where(there_is, sizes / np.maximum(whole, 1)[:, None], np.nan)
 

@@ -27,9 +27,9 @@ from anchorwatch.metrics.stats.resampling import (
     WORDS,
     check_inside,
     check_options,
+    draw_clusters,
     quantiles,
-    resamplings,
-    tail_of,
+    tail_share,
 )
 
 CHUNK = 2**20
@@ -255,13 +255,15 @@ def _bootstrap(
     n = np.min([np.sum(~np.isnan(group), axis=0) for group in flat], axis=0)
     value = combine(*(_means(group, np.ones((1, len(group)))) for group in flat))[:, 0]
     rng = np.random.default_rng(seed)
-    weights = [resamplings(len(flat[0]), draws, rng)]
-    weights += [weights[0] if shared else resamplings(len(group), draws, rng) for group in flat[1:]]
+    weights = [draw_clusters(len(flat[0]), draws, rng)]
+    weights += [
+        weights[0] if shared else draw_clusters(len(group), draws, rng) for group in flat[1:]
+    ]
     bounds = np.full((2, len(n)), np.nan)
     for cells in _chunks(np.flatnonzero(n >= NEEDED), draws):
         parts = zip(flat, weights, strict=True)
         drawn = combine(*(_means(group[:, cells], weight) for group, weight in parts))
-        tail = tail_of(level, n[cells])[:, None]
+        tail = tail_share(level, n[cells])[:, None]
         bounds[:, cells] = quantiles(drawn, (tail, 1 - tail))
     value, low, high, n = (found.reshape(shape) for found in (value, *bounds, n))
     return Interval(value, low, high, n, _why(n), level)

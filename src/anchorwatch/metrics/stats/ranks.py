@@ -22,9 +22,9 @@ from anchorwatch.metrics.stats.resampling import (
     NEEDED,
     WORDS,
     check_options,
+    draw_clusters,
     quantiles,
-    resamplings,
-    tail_of,
+    tail_share,
 )
 
 
@@ -88,12 +88,12 @@ def auroc_interval(
     n, bounds = len(names), np.full(2, np.nan)
     why = str(WORDS[min(n, NEEDED)]) if pairs.sum() else "one class is empty"
     if not why:
-        weights = resamplings(n, draws, np.random.default_rng(seed))
+        weights = draw_clusters(n, draws, np.random.default_rng(seed))
         with np.errstate(invalid="ignore"):  # a draw without one of the classes is left out
             drawn = np.sum(weights @ won * weights, axis=1) / np.sum(
                 weights @ pairs * weights, axis=1
             )
-        tail = float(tail_of(level, np.array(n)))
+        tail = float(tail_share(level, np.array(n)))
         bounds = quantiles(drawn, (tail, 1 - tail))
     low, high = bounds
     return Interval(auroc(values, true), low, high, np.array(n), np.array(why), level)

@@ -12,7 +12,7 @@ NEEDED = 5
 WORDS = np.array([f"{n} prompt{'s' * (n != 1)}, {NEEDED} needed" for n in range(NEEDED)] + [""])
 
 
-def tail_of(level: float, n: np.ndarray) -> np.ndarray:
+def tail_share(level: float, n: np.ndarray) -> np.ndarray:
     """The share of draws that an interval from `n` clusters leaves out on either side."""
     reach = scipy.special.stdtrit(n - 1, (1 + level) / 2) * np.sqrt(n / (n - 1))
     return scipy.special.ndtr(-reach)
@@ -32,7 +32,7 @@ def quantiles(values: np.ndarray, levels: tuple[float | np.ndarray, ...]) -> np.
     return np.array(found)
 
 
-def resamplings(clusters: int, draws: int, rng: np.random.Generator) -> np.ndarray:
+def draw_clusters(clusters: int, draws: int, rng: np.random.Generator) -> np.ndarray:
     """[draw, cluster] how often each cluster was drawn."""
     faces = max(clusters, 1)  # a die needs one
     thrown = rng.multinomial(clusters, np.full(faces, 1 / faces), size=draws)

@@ -1,0 +1,154 @@
+"""What indifferent attention would give: every key that may be looked at gets an equal share.
+
+Under causal visibility early keys are seen by more queries, so even indifferent attention "sinks"
+there. A row may look at a span of neighbouring keys under every visibility there is, so both
+arrays follow from where the spans begin and end, without a T x T map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from anchorwatch.edits.spec import from_dict, parts_among
+from anchorwatch.trace.trace import ABSENT, FRESH, MASKED, PROMPT, SPECIAL, WRITTEN, Trace
+
+T = TypeVar("T")
+
+_ROLES = {
+    "masked": (MASKED,),
+    "written": (FRESH, WRITTEN),
+    "prompt": (PROMPT, SPECIAL),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Null:
+    """Both [step, group, key], NaN where the key is absent or the group has no query."""
+
+    shares: np.ndarray
+    """What each key receives from indifferent queries; with what parts added, it sums to one."""
+    visible: np.ndarray
+    """Share of the group's queries that may look at the key."""
+
+
+def uniform_attention(
+    trace: Trace,
+    groups: Sequence[str],
+    window: int | None = None,
+    added: np.ndarray | None = None,
+) -> Null:
+    """The null of every step and query group of a trace, for layers with this window.
+
+    `added` [step] are keys that parts added there; without it, those they added to every layer.
+    """
+    manifest, region = trace.manifest, trace["region"].values
+    model, names = manifest["model"], manifest["regions"]
+    steps, positions = trace.num_steps, trace.canvas.shape[1]
+    shares = np.full((steps, len(groups), positions), np.nan)
+    seen = shares.copy()
+    roles = trace.role
+    added = count_extra_keys(trace) if added is None else added
+    for step in range(steps):
+        there = int(np.count_nonzero(roles[step] != ABSENT))
+        first, last = _spans(model, there, window)
+        looks = 1.0 / (last - first + added[step])
+        for g, group in enumerate(groups):
+            asks = _members(roles[step], region, names, group)[:there]
+            if asks.any():
+                count = asks.sum()
+                able = _sum_weights(first, last, asks.astype(float)) / count
+                even = _sum_weights(first, last, looks * asks) / count
+                seen[step, g, :there] = able  # whole numbers, so that what nobody sees is zero
+                shares[step, g, :there] = np.where(able > 0, even, 0.0)
+    return Null(shares, seen)
+
+
+def count_extra_keys(trace: Trace, layer: int | None = None) -> np.ndarray:
+    """[step] keys that parts add before the canvas: at a layer, or those that every layer has.
+
+    Only what all heads of a layer see is counted; a null is for all of them.
+    """
+    model, steps = trace.manifest["model"], trace.num_steps
+    own = [from_dict(fields) for fields in model.get("parts", ())]
+    layers = range(model["layers"]) if layer is None else [layer]
+    counts = np.zeros(steps, dtype=int)
+    clock = _progress(trace)
+    for part in parts_among([*own, *trace.edits]):
+        everyone = all(len(part.heads_at(at, model["heads"])) == model["heads"] for at in layers)
+        on = [part.acts_at(step, clock[step]) for step in range(steps)]
+        counts += part.columns * everyone * np.array(on, dtype=int)
+    return counts
+
+
+def _progress(trace: Trace) -> np.ndarray:
+    """[step] share of the answer written before it."""
+    return 1 - np.isin(trace.role[:-1, trace.answer], (MASKED, ABSENT)).mean(axis=1)
+
+
+def for_each_layer(trace: Trace, make: Callable[[int | None, np.ndarray], T]) -> list[T]:
+    """What `make` gives for each layer's window and added keys, made once for layers alike."""
+    made: dict[tuple[int | None, bytes], T] = {}
+    found = []
+    for layer in range(trace.manifest["model"]["layers"]):
+        window, added = layer_window(trace, layer), count_extra_keys(trace, layer)
+        kind = (window, added.tobytes())
+        if kind not in made:
+            made[kind] = make(window, added)
+        found.append(made[kind])
+    return found
+
+
+def group_queries(trace: Trace, step: int, group: str) -> np.ndarray:
+    """[position] bool: the queries of a group at a step."""
+    return _members(trace.role[step], trace["region"].values, trace.manifest["regions"], group)
+
+
+def _members(role: np.ndarray, region: np.ndarray, names: Sequence[str], group: str) -> np.ndarray:
+    if group == "all":
+        return role != ABSENT
+    if group in _ROLES:
+        return np.isin(role, _ROLES[group])
+    return (region == names.index(group)) & (role != ABSENT)
+
+
+def layer_window(trace: Trace, layer: int) -> int | None:
+    """How far a layer sees, where it does not see everything it may."""
+    windows: list[int | None] | None = trace.manifest["model"].get("windows")
+    return windows[layer] if windows else None
+
+
+def visible_spans(
+    trace: Trace, step: int, window: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(first, one past the last) key that each existing row of a step may look at."""
+    there = int(np.count_nonzero(trace.role[step] != ABSENT))
+    return _spans(trace.manifest["model"], there, window)
+
+
+def _spans(
+    model: Mapping[str, Any], there: int, window: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(first, one past the last) key that each row may look at."""
+    rows = np.arange(there)
+    first, last = np.zeros(there, dtype=int), np.full(there, there)
+    if model["visibility"] == "causal":
+        last = rows + 1
+    elif model["visibility"] == "block-causal":
+        last = np.minimum((rows // model["block"] + 1) * model["block"], there)
+    if window is not None:  # as transformers counts: itself among them, or so many on either side
+        causal = model["visibility"] == "causal"
+        first = np.maximum(rows - window + causal, 0)
+        last = last if causal else np.minimum(rows + window + 1, last)
+    return first, last
+
+
+def _sum_weights(first: np.ndarray, last: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """[key] sum of the weights of the rows whose span holds the key."""
+    edges = np.zeros(len(first) + 1)
+    np.add.at(edges, first, weight)
+    np.add.at(edges, last, -weight)
+    return np.cumsum(edges)[:-1]
