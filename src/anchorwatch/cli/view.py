@@ -136,14 +136,14 @@ def _replays(model: str | None, held: Sequence[OpenedTrace]) -> list[tuple[Repla
     if model is None:
         return [(None, "")] * len(held)
     import anchorwatch as aw
-    from anchorwatch.generation.forced import other_model
+    from anchorwatch.generation.forced import model_difference
 
     loaded = aw.load(model)
     found: list[tuple[Replay | None, str]] = []
     for one in held:
         if one.trace is None or one.damage:
             found.append((None, f"{model} measures no exact maps of a damaged run"))
-        elif differs := other_model(
+        elif differs := model_difference(
             loaded,
             written := one.trace.manifest["model"],
             one.trace.manifest.get("versions"),
