@@ -30,7 +30,7 @@ from anchorwatch.evaluation.outcomes import (
     nan_mean,
 )
 from anchorwatch.evaluation.teacher_forced import ArmReading, read_clean_frames
-from anchorwatch.generation.build_trace import trace_of
+from anchorwatch.generation.build_trace import build_trace
 from anchorwatch.generation.decoding import Decoding
 from anchorwatch.generation.loop import RunState, walk
 from anchorwatch.generation.plan import edit_list
@@ -38,11 +38,11 @@ from anchorwatch.generation.prepare import (
     RUN_BYTES,
     RunRequest,
     checked_seed,
-    for_each,
     plan_runs,
     prepare_run,
     prompt_list,
     refuse_batch,
+    regions_for_each,
     rows_at_once,
     start_runs,
 )
@@ -178,7 +178,7 @@ def _prepare_request(
         raise PromptError("there are no prompts: give at least one, and five for intervals")
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
         raise SpecError(f"repeats={repeats!r} is not a whole number of at least 1")
-    spans = for_each(regions, len(listed))
+    spans = regions_for_each(regions, len(listed))
     asks = [RunRequest(p, regions=s) for p, s in zip(listed, spans, strict=True)]
     _refuse_repeats(model, asks, decoding, repeats, arms)
     asks *= repeats
@@ -249,7 +249,7 @@ def _edit_tuple(given: Any, name: str) -> tuple[Edit, ...]:
 
 def _arm_edits(sides: Sequence[_Side], job: RunState, seed: int) -> list[tuple[Edit, ...]]:
     """The edits of every arm of a run but the clean one, as `names` names them."""
-    shape, answer = job.record.shape, tuple(job.draft.answer.tolist())
+    shape, answer = job.buffer.shape, tuple(job.sequence.answer.tolist())
     setting, arms = Setting(shape, answer, job.seed), []
     for side in sides:
         arms.append(side.edits)
@@ -294,7 +294,7 @@ def _run_arm(
         for _ in walk(model, group):
             pass
         bar.advance(count=len(group))
-    return [trace_of(job, model, (), batch=len(jobs)) for job in jobs]
+    return [build_trace(job, model, (), batch=len(jobs)) for job in jobs]
 
 
 def _add_outcomes(
