@@ -101,7 +101,7 @@ def test_no_reader_of_traces_waits(whole, tmp_path):
 from anchorwatch.trace.trace import read
 from anchorwatch.trace.atomic_io import damage
 from anchorwatch.trace.store import opened
-from anchorwatch.explorer.opening import opened as looked_at
+from anchorwatch.explorer.open import opened as looked_at
 for path in paths:
     refused(lambda: read(path))
     refused(lambda: opened(path, check=False))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from anchorwatch.errors import SpecError
-from anchorwatch.figures.catalogue import FIGURES, draw
+from anchorwatch.figures import FIGURES, draw
 
 GALLERY = Path(__file__).parents[2] / "docs" / "gallery.py"
 

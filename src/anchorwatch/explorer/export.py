@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer import page
-from anchorwatch.explorer.header import list_numbers
-from anchorwatch.explorer.tiles import MissingError, Run
+from anchorwatch.explorer.run_data import MissingError, Run, list_numbers
 from anchorwatch.trace import atomic_io as commits
 
 LIMIT_BYTES = 8_000_000

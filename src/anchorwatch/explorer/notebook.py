@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from anchorwatch.errors import AnchorwatchError
 from anchorwatch.explorer.export import whole
-from anchorwatch.explorer.opening import from_memory
-from anchorwatch.explorer.tables import check_table, refuse_strangers
-from anchorwatch.explorer.tiles import Options, Run
+from anchorwatch.explorer.head_tables import check_table, refuse_strangers
+from anchorwatch.explorer.open import from_memory
+from anchorwatch.explorer.run_data import Options, Run
 from anchorwatch.trace.escape import one_line
 from anchorwatch.trace.trace import Trace, checked_trace
 

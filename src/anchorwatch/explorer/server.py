@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer import page
-from anchorwatch.explorer.tiles import MissingError, Run
+from anchorwatch.explorer.run_data import MissingError, Run
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

@@ -13,19 +13,22 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from anchorwatch.errors import SpecError
-from anchorwatch.figures.cells import (
+from anchorwatch.figures.figure import Figure
+from anchorwatch.figures.marks import (
     absent_patch,
+    bands,
+    bars,
     even_limits_of,
     heat,
+    key,
     limits_of,
+    lines,
     require,
     whole_ticks,
 )
-from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.labels import label_axis, printable
-from anchorwatch.figures.ribbons import bands
-from anchorwatch.figures.series import bars, key, lines
-from anchorwatch.figures.style import COLUMN, PAGE, PALETTE, look, sheet
+from anchorwatch.figures.registry import Plot, figure
+from anchorwatch.figures.style import COLUMN, PAGE, PALETTE, label_axis, printable, sheet
+from anchorwatch.metrics.flow import REGIONS
 
 COLLAPSED = 0.05
 """A Dobrushin coefficient below which the rows of a rollout are the same."""
@@ -36,7 +39,7 @@ MOST_WRITTEN = 15
 """Regions a side whose numbers still fit into the cells."""
 
 
-@look()
+@figure(Plot("flow-matrix", metric="region_flow", by=REGIONS))
 def flow_matrix(table: pd.DataFrame, *, quantity: str | None = None) -> Figure:
     """Region to region, one row of panels for each model: the value, and the value minus its null.
 
@@ -72,7 +75,7 @@ def flow_matrix(table: pd.DataFrame, *, quantity: str | None = None) -> Figure:
     return Figure.of_table(drawn, data, "flow_matrix", {"quantity": data["quantity"].iloc[0]})
 
 
-@look()
+@figure(Plot("flow-bands", metric="region_flow", by=REGIONS))
 def flow_bands(table: pd.DataFrame) -> Figure:
     """What each region looks at, as bands from query regions to key regions, a panel a model.
 
@@ -97,7 +100,7 @@ def flow_bands(table: pd.DataFrame) -> Figure:
     return Figure.of_table(drawn, data, "flow_bands")
 
 
-@look()
+@figure(Plot("gold-lift", metric="gold_lift"))
 def gold_lift(table: pd.DataFrame, *, x: str = "layer") -> Figure:
     """How much more a token of gold is looked at than one of the others, over layers or progress.
 
@@ -138,7 +141,7 @@ def gold_lift(table: pd.DataFrame, *, x: str = "layer") -> Figure:
     return Figure.of_table(drawn, table, "gold_lift", {"x": x})
 
 
-@look()
+@figure(Plot("rollout-depth", metric="rollout"))
 def rollout_depth(
     table: pd.DataFrame, *, query: str = "answer", regions: Sequence[str] | None = None
 ) -> Figure:
@@ -174,7 +177,7 @@ def rollout_depth(
     return Figure.of_table(drawn, data, "rollout_depth", {"query": query})
 
 
-@look()
+@figure(Plot("rollout-columns", metric="published_rollout", by=REGIONS))
 def rollout_columns(table: pd.DataFrame, *, query: str = "answer") -> Figure:
     """Where a region's rollout ends, region by region, beside what indifferent attention gives.
 

@@ -16,10 +16,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.figures.cells import require, whole_ticks
 from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.labels import label_axis, printable, token_labels
-from anchorwatch.figures.series import band, key, lines, no_interval
+from anchorwatch.figures.marks import band, key, lines, no_interval, require, whole_ticks
+from anchorwatch.figures.registry import Plot, figure
 from anchorwatch.figures.style import (
     COLUMN,
     MAGNITUDE,
@@ -27,9 +26,11 @@ from anchorwatch.figures.style import (
     PAGE,
     PALETTE,
     SMALL,
-    look,
+    label_axis,
     plain_log,
+    printable,
     sheet,
+    token_labels,
 )
 from anchorwatch.metrics.geometry import ROTARY, shapley
 from anchorwatch.metrics.layer_slices import iter_layers, require_field
@@ -47,7 +48,7 @@ _SIDE = 0.62
 """Width of a bar, of the room between two."""
 
 
-@look()
+@figure(Plot("qk-triptych"))
 def qk_triptych(
     trace: Trace,
     *,
@@ -129,7 +130,7 @@ def _describe_split(data: pd.DataFrame) -> str:
     return said.replace("-", "−")
 
 
-@look()
+@figure(Plot("shapley-bars", metric="qk_split"))
 def shapley_bars(table: pd.DataFrame) -> Figure:
     """Angle and norm of the sinks' logit advantage by layer, and the angle's share of both.
 
@@ -180,7 +181,7 @@ def _draw_stacked_bars(ax: Axes, wide: pd.DataFrame) -> None:
     ax.axhline(0, color="black", linewidth=0.5)
 
 
-@look()
+@figure(Plot("value-norms", metric="value_norm_points"))
 def value_norm_scatter(points: pd.DataFrame, *, layer: int | None = None) -> Figure:
     """Value norms of sampled sinks and other tokens over what they receive, a panel for each model.
 
@@ -242,7 +243,7 @@ def _told_kinds(part: pd.DataFrame) -> str:
     return "\n".join(said)
 
 
-@look()
+@figure(Plot("contributions", metric="contributions"))
 def contribution_scatter(table: pd.DataFrame) -> Figure:
     """What sinks bring over what they take, a point for each cell, a panel for each model.
 
@@ -283,7 +284,7 @@ def contribution_scatter(table: pd.DataFrame) -> Figure:
     return Figure.of_table(drawn, data, "contribution_scatter")
 
 
-@look()
+@figure(Plot("mixing", metric="mixing"))
 def mixing_by_depth(table: pd.DataFrame) -> Figure:
     """How alike states become with depth: mean cosine and effective rank, a line for each model.
 

@@ -13,18 +13,18 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import Normal, Stroke
 
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.figures.cells import (
+from anchorwatch.figures.figure import Figure
+from anchorwatch.figures.marks import (
     absent_patch,
     even_limits_of,
     hatch_cells,
     heat,
+    key,
     limits_of,
     sink_patch,
     whole_ticks,
 )
-from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.labels import label_axis, printable, room, token_labels
-from anchorwatch.figures.series import key
+from anchorwatch.figures.registry import Plot, figure
 from anchorwatch.figures.style import (
     ABSENT_FACE,
     ABSENT_HATCH,
@@ -32,8 +32,11 @@ from anchorwatch.figures.style import (
     COLUMN,
     PAGE,
     ROLE_COLOURS,
-    look,
+    label_axis,
+    printable,
+    room,
     sheet,
+    token_labels,
 )
 from anchorwatch.metrics.sink_rules import Rule, gu
 from anchorwatch.trace.trace import ABSENT, FRESH, MISSING, ROLES, Trace
@@ -42,7 +45,7 @@ _NARROW = 26
 """Positions that still fit one column of a paper."""
 
 
-@look()
+@figure(Plot("sink-map"))
 def sink_map(
     trace: Trace,
     *,
@@ -80,7 +83,7 @@ def sink_map(
     return Figure(drawn, data, name="sink_map", settings=settings, traces=[trace])
 
 
-@look()
+@figure(Plot("map-pair"))
 def map_pair(trace: Trace, *, step: int, layer: int, head: int) -> Figure:
     """The full maps of one head at a step and the next, and what changed between them.
 

@@ -14,18 +14,20 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from anchorwatch.errors import SpecError
-from anchorwatch.figures.cells import (
+from anchorwatch.figures.figure import Figure
+from anchorwatch.figures.marks import (
     absent_patch,
     even_limits_of,
     grid,
     heat,
+    key,
     limits_of,
+    lines,
+    no_interval,
     require,
     whole_ticks,
 )
-from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.labels import label_axis, printable, token_labels
-from anchorwatch.figures.series import key, lines, no_interval
+from anchorwatch.figures.registry import Plot, figure
 from anchorwatch.figures.style import (
     ABSENT_FACE,
     COLUMN,
@@ -35,8 +37,10 @@ from anchorwatch.figures.style import (
     PALETTE,
     ROLE_COLOURS,
     colours,
-    look,
+    label_axis,
+    printable,
     sheet,
+    token_labels,
 )
 from anchorwatch.metrics.headtypes import ABSENT, TYPES
 from anchorwatch.metrics.movement import current_block, mask_frontier
@@ -70,7 +74,7 @@ _TITLES = {
 }
 
 
-@look()
+@figure(Plot("sink-positions", metric="sink_positions"))
 def sink_positions(table: pd.DataFrame, *, head: int | None = None) -> Figure:
     """Layer x step: where the greatest sink is, one panel for each trace of `sink_positions`.
 
@@ -104,7 +108,7 @@ def sink_positions(table: pd.DataFrame, *, head: int | None = None) -> Figure:
     return Figure.of_table(drawn, data, "sink_positions", {"head": head}, table)
 
 
-@look()
+@figure(Plot("sink-path", metric="sink_positions"))
 def sink_path(
     table: pd.DataFrame,
     traces: Trace | Sequence[Trace] | None = None,
@@ -163,7 +167,7 @@ def sink_path(
     )
 
 
-@look()
+@figure(Plot("survival", metric="survival"))
 def survival(table: pd.DataFrame) -> Figure:
     """Share of sinks that outlast so many steps, one staircase for each model, with bands."""
     require(table, "model", "age", "value")
@@ -202,7 +206,10 @@ def survival(table: pd.DataFrame) -> Figure:
     return Figure.of_table(drawn, table, "survival")
 
 
-@look()
+@figure(
+    Plot("set-jaccard", metric="set_jaccard"),
+    Plot("received-similarity", metric="received_similarity"),
+)
 def by_lag(table: pd.DataFrame, *, quantities: Sequence[str] | None = None) -> Figure:
     """Likeness over the lag in steps, a panel for each quantity, a line for each model.
 
@@ -231,7 +238,7 @@ def by_lag(table: pd.DataFrame, *, quantities: Sequence[str] | None = None) -> F
     return Figure.of_table(drawn, data, "by_lag", {"quantities": chosen}, table)
 
 
-@look()
+@figure(Plot("head-types", metric="head_types"))
 def head_types(table: pd.DataFrame) -> Figure:
     """Layer x head, coloured by type, and the share of each type in a layer; a row for each model.
 
@@ -256,7 +263,7 @@ def head_types(table: pd.DataFrame) -> Figure:
     return Figure.of_table(drawn, table, "head_types")
 
 
-@look()
+@figure(Plot("layer-consistency", metric="layer_consistency"))
 def layer_consistency(table: pd.DataFrame, *, quantity: str = "jaccard") -> Figure:
     """Layer x layer: how far sinks are shared at the same step, and how much more than shuffled."""
     require(table, "model", "layer", "other_layer", "quantity", "value", "null")

@@ -11,18 +11,20 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from anchorwatch.errors import SpecError
-from anchorwatch.figures.cells import (
+from anchorwatch.figures.figure import Figure
+from anchorwatch.figures.marks import (
+    MOST_MARKED,
     absent_patch,
     even_limits_of,
     grid,
+    key,
     limits_of,
+    null_line,
     require,
     whole_ticks,
 )
-from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.labels import printable
-from anchorwatch.figures.series import MOST_MARKED, key, null_line
-from anchorwatch.figures.style import NULL, PAGE, PALETTE, look, sheet
+from anchorwatch.figures.registry import Plot, figure
+from anchorwatch.figures.style import NULL, PAGE, PALETTE, printable, sheet
 from anchorwatch.metrics.retrieval import CONTRAST
 
 _UNITS = {
@@ -36,7 +38,7 @@ _UNITS = {
 }
 
 
-@look()
+@figure(Plot("retrieval-map", metric="retrieval_heads"))
 def retrieval_map(table: pd.DataFrame, *, quantity: str | None = None) -> Figure:
     """A score of `retrieval_heads` for every layer and head, a row of panels for each model.
 
@@ -46,7 +48,7 @@ def retrieval_map(table: pd.DataFrame, *, quantity: str | None = None) -> Figure
     return _map(table, quantity or _evidence(table), "magnitude")
 
 
-@look()
+@figure(Plot("retrieval-contrast", metric="retrieval_heads"))
 def retrieval_contrast(table: pd.DataFrame, *, quantity: str | None = None) -> Figure:
     """Gold minus distractors for every layer and head: red where a head prefers the evidence."""
     return _map(table, (quantity or _evidence(table)) + CONTRAST, "difference")

@@ -96,7 +96,7 @@ def _structure(evidence: Evidence) -> Finding:
 
 
 def _structure_figure(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.identity import structure
+    from anchorwatch.figures.sink_classes import structure
 
     return structure(metrics.structure(list(evidence[MDM].traces), floating(), template=TEMPLATE))
 

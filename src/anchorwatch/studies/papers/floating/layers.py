@@ -107,7 +107,7 @@ def _fewer(halves: np.ndarray) -> float:
 
 
 def _spread_figure(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.sinks import profile
+    from anchorwatch.figures.sink_strength import profile
 
     return profile(metrics.concentration(list(evidence[MDM].traces)))
 
@@ -154,14 +154,14 @@ def _absorbs_less(evidence: Evidence) -> Finding:
 
 
 def _absorption_figure(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.sinks import profile
+    from anchorwatch.figures.sink_strength import profile
 
     both = [trace for need in (MDM, ARM) for trace in evidence[need].traces]
     return profile(metrics.absorption(both, ["first", "top1", "top5", ANCHORS]))
 
 
 def _depth_figure(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.sinks import profile
+    from anchorwatch.figures.sink_strength import profile
 
     return profile(metrics.absorption(list(evidence[MDM].traces), ["top1", ANCHORS]))
 

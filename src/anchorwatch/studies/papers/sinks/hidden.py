@@ -72,7 +72,7 @@ def _specific(evidence: Evidence) -> Finding:
 
 def _dose_figure(evidence: Evidence) -> Figure | None:
     """Sinks and other keys over the dose, with Student's interval over prompts."""
-    from anchorwatch.figures.effects import effect_doses
+    from anchorwatch.figures.evaluation import effect_doses
 
     table: pd.DataFrame = evidence[HIDDEN].table
     outcomes = ("argmax_agreement", "kl")

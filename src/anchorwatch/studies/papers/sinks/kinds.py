@@ -50,7 +50,7 @@ def _measure_enrichment(evidence: Evidence) -> Finding:
 
 
 def _token_figure(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.identity import enrichment
+    from anchorwatch.figures.sink_classes import enrichment
 
     held = list(evidence[MDM].traces)
     make = partial(metrics.enrichment, held, matched=True)

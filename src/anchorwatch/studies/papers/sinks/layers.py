@@ -47,7 +47,7 @@ def _fewer_and_stronger(evidence: Evidence) -> Finding:
 
 
 def _depth_figure(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.sinks import profile
+    from anchorwatch.figures.sink_strength import profile
 
     held = list(evidence[MDM].traces)
     table = evidence.once((MDM, "sinks by layer"), partial(metrics.sinks, held, by=["layer"]))

@@ -95,7 +95,7 @@ def _exist(evidence: Evidence) -> Finding:
 
 
 def _histogram(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.sinks import score_histogram
+    from anchorwatch.figures.sink_strength import score_histogram
 
     held = list(evidence[MDM].traces)
     return score_histogram(

@@ -14,11 +14,19 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from anchorwatch.errors import SpecError
-from anchorwatch.figures.cells import absent_patch, heat, require, whole_ticks
 from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.labels import printable
-from anchorwatch.figures.series import key, lines
-from anchorwatch.figures.style import COLUMN, MARKERS, NULL, PAGE, SMALL, colours, look, sheet
+from anchorwatch.figures.marks import absent_patch, heat, key, lines, require, whole_ticks
+from anchorwatch.figures.registry import Plot, figure
+from anchorwatch.figures.style import (
+    COLUMN,
+    MARKERS,
+    NULL,
+    PAGE,
+    SMALL,
+    colours,
+    printable,
+    sheet,
+)
 from anchorwatch.metrics.token_classes import CLASSES
 
 KINDS = ("structure", "mask", "content")
@@ -29,7 +37,7 @@ LEAST_LIMIT, MOST_LIMIT = 1.0, 6.0
 """Colours of a depth map reach from twofold to 64-fold at the most."""
 
 
-@look()
+@figure(Plot("enrichment", metric="enrichment"))
 def enrichment(table: pd.DataFrame) -> Figure:
     """How many times as often each class is among sinks as among keys, a dot for each model.
 
@@ -120,7 +128,7 @@ def _reach(data: pd.DataFrame) -> tuple[float, float]:
     return float(2 ** max(np.floor(ends[0]), -10)), float(2 ** np.ceil(ends[1]))
 
 
-@look()
+@figure(Plot("enrichment-depth", metric="enrichment", by=("layer",)))
 def enrichment_depth(table: pd.DataFrame) -> Figure:
     """Layer x class: log2 of how many times as often a class is among sinks as among keys.
 
@@ -179,7 +187,7 @@ def _depth_map(ax: Axes, rows: pd.DataFrame, names: Sequence[str], limit: float)
     ax.set(ylabel="layer")
 
 
-@look()
+@figure(Plot("structure", metric="structure"))
 def structure(table: pd.DataFrame) -> Figure:
     """Structure, masks and content by layer: their shares of sinks, and of all attention.
 
@@ -212,7 +220,7 @@ def _of_kinds(rows: pd.DataFrame, of: str) -> pd.DataFrame:
     return part.assign(kind=kinds)
 
 
-@look()
+@figure(Plot("meaning-or-place", metric="meaning_or_place"))
 def meaning_or_place(table: pd.DataFrame) -> Figure:
     """Variance that class, token, place and class with place explain, by layer, out of sample.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch.errors import SpecError
+from anchorwatch.explorer.measures import HeadMeasure
 from anchorwatch.metrics.table_files import KINDS, parquet_reader, read_json_table
 from anchorwatch.trace.atomic_io import UNREADABLE
 from anchorwatch.trace.escape import csv_cell, one_line
@@ -41,22 +43,6 @@ class MetricTable:
     """A row is a quantity of a head."""
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Of quantities that are verdicts, what each number stands for."""
-
-
-@dataclass(frozen=True, eq=False)
-class HeadMeasure:
-    """One quantity of a table for one run."""
-
-    name: str
-    says: str
-    arrays: Mapping[str, np.ndarray]
-    """`values` and `BESIDE`, each [step or one, layer, head] float32, NaN where there is no row."""
-    words: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """What the header has of it."""
-        told = {"name": self.name, "unit": "", "says": self.says, "table": True}
-        return told | ({"words": list(self.words)} if self.words else {})
 
 
 def check_table(name: str, rows: pd.DataFrame) -> MetricTable:
@@ -135,7 +121,7 @@ _READERS = {
 
 def head_measures(tables: Iterable[MetricTable], trace: Trace) -> list[HeadMeasure]:
     """What the tables say of the heads of one run."""
-    found: list[HeadMeasure] = []
+    measures: list[HeadMeasure] = []
     for table in tables:
         mine = table.rows[_about(table.rows, trace)]
         # By text that is marked already: pandas cannot hold a lone surrogate.
@@ -143,15 +129,16 @@ def head_measures(tables: Iterable[MetricTable], trace: Trace) -> list[HeadMeasu
         for quantity in dict.fromkeys(quantities):
             rows = mine[quantities == quantity]
             name = f"{quantity} ({table.name})"[:_LONGEST]
-            found.append(
+            measures.append(
                 HeadMeasure(
-                    _alone(name, found),
-                    _says(table, rows),
-                    _fill_arrays(table, rows, trace),
-                    table.words.get(quantity, ()),
+                    _unique_name(name, measures),
+                    _describe(table, rows),
+                    partial(dict, _fill_arrays(table, rows, trace)),
+                    words=table.words.get(quantity, ()),
+                    table=True,
                 )
             )
-    return found
+    return measures
 
 
 def refuse_strangers(tables: Sequence[MetricTable], traces: Sequence[Trace]) -> None:
@@ -212,7 +199,7 @@ def _places(table: MetricTable, rows: pd.DataFrame, name: str, count: int) -> np
     return held.astype(int)
 
 
-def _says(table: MetricTable, rows: pd.DataFrame) -> str:
+def _describe(table: MetricTable, rows: pd.DataFrame) -> str:
     when = "by step" if "step" in rows else "over all steps"
     verdicts = sorted(map(str, rows["verdict"].dropna().unique())) if "verdict" in rows else []
     held = "null" in rows and rows["null"].notna().any()
@@ -220,13 +207,14 @@ def _says(table: MetricTable, rows: pd.DataFrame) -> str:
     return one_line(said + (f"; verdicts: {', '.join(verdicts)}" if verdicts else ""))[:200]
 
 
-def _alone(name: str, found: Sequence[HeadMeasure]) -> str:
+def _unique_name(name: str, measures: Sequence[HeadMeasure]) -> str:
     """A name that no other has: the page chooses by it."""
-    known = {one.name for one in found}
+    known = {measure.name for measure in measures}
     if name not in known:
         return name
     bare = re.sub(r" #\d+$", "", name)
-    return next(one for n in range(2, len(known) + 3) if (one := f"{bare} #{n}") not in known)
+    numbered = (f"{bare} #{number}" for number in range(2, len(known) + 3))
+    return next(other for other in numbered if other not in known)
 
 
 def read_tables(paths: Iterable[Any]) -> list[MetricTable]:

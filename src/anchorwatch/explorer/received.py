@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from anchorwatch.errors import SpecError
-from anchorwatch.explorer.packets import bin_maxima, codes, pack
+from anchorwatch.explorer.encode import bin_maxima, codes, pack
 from anchorwatch.metrics.layer_slices import require_field
 from anchorwatch.metrics.null import Null, for_each_layer, uniform_attention
 from anchorwatch.metrics.sink_rules import Rule
