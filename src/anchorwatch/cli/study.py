@@ -15,8 +15,8 @@ from anchorwatch.errors import SpecError
 from anchorwatch.trace.escape import one_line
 
 if TYPE_CHECKING:
-    from anchorwatch.studies.findings import Study
-    from anchorwatch.studies.planning import Plan
+    from anchorwatch.studies.plan_study import Plan
+    from anchorwatch.studies.study_record import Study
 
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 _SHOWN = ("id", "verdict", "effect", "low", "high", "n", "unit", "lacking")

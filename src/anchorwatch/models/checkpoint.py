@@ -17,6 +17,7 @@ from anchorwatch.models import deltas
 from anchorwatch.models import zoo as lab
 from anchorwatch.trace.atomic_io import COMMIT, LIMIT_JSON_BYTES, UNREADABLE, changed_files
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _INDEX = "model.safetensors.index.json"
@@ -31,6 +32,8 @@ class Checkpoint:
     source: str
     """What the user asked for."""
     folder: Path
+    tokenizer_folder: Path
+    """Where its tokenizer is: a delta without one has its base's."""
     config: dict[str, Any]
     """config.json as it stands; empty where a bare file has none."""
     where: dict[str, Path] = field(repr=False)
@@ -107,11 +110,17 @@ def _changed(
         base,
         source=source,
         folder=folder,
+        tokenizer_folder=folder if has_tokenizer(folder) else base.tokenizer_folder,
         config=config,
         shapes=shapes,
         revision=None,
         changes=(*base.changes, delta),
     )
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether the folder has a tokenizer of its own."""
+    return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
 def fetch(source: str, revision: str | None) -> Path:
@@ -271,6 +280,7 @@ def _list_tensors(
     return Checkpoint(
         source=source,
         folder=folder,
+        tokenizer_folder=folder,
         config=config,
         where={name: where[name] for name in ordered},
         shapes={name: shapes[name] for name in ordered},

@@ -205,7 +205,7 @@ def _identify(
 ) -> tuple[Family, PreTrainedTokenizerBase | None, tuple[str, ...]]:
     """Family, tokenizer and what was assumed; what only the checkpoint can say is filled in."""
     family = family_of(config, checkpoint.shapes, _causal_classes())
-    tokenizer = load_tokenizer(checkpoint.folder, family)
+    tokenizer = load_tokenizer(checkpoint.tokenizer_folder, family)
     trained = _training_record(config)
     if family.name == "anchorwatch":
         return replace(family, shift=trained.get("shift", False)), tokenizer, ()

@@ -24,11 +24,10 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
 from anchorwatch.errors import ModelError, SpecError
-from anchorwatch.models.checkpoint import read_json, refuse_odd_files
+from anchorwatch.models.checkpoint import has_tokenizer, read_json, refuse_odd_files
 from anchorwatch.models.families import MASK_TOKENS, Family, model_type_of
 
 _TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|role_end|>", "<|endoftext|>", "<end_of_turn>", "</s>")
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _CONFIG = "tokenizer_config.json"
 _STOCK = "PreTrainedTokenizerFast"
 _ABSTRACT = ("PreTrainedTokenizerBase",)
@@ -61,7 +60,7 @@ def load_tokenizer(folder: Path, family: Family) -> PreTrainedTokenizerBase | No
     `auto_map` is not followed.
     """
     refuse_odd_files(folder)
-    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+    if not has_tokenizer(folder):
         return None
     said, config = _tokenizer_config(folder), read_json(folder / "config.json", missing={})
     stock = getattr(transformers, family.tokenizer or _STOCK)

@@ -1,13 +1,16 @@
-"""A number with what it takes to make its interval at any level: the unit is said with it.
+"""An effect over units with all that its interval takes, at any level; the unit is stated with it.
 
 Student's form: the mean over units (prompts, items, training seeds) and its standard error. From
 these follow intervals, one-sided p-values and power, so that a verdict needs nothing else. Where no
 two units differ there is no error to speak of: a statistic with bounds then has an exact interval
 (n alike units leave at most a share 1 - a^(1/n) of others, anywhere within the bounds), one without
-bounds has none. No torch here.
+bounds has none.
 
->>> found = Estimate.mean([0.2, 0.3, 0.1, 0.4, 0.2], "prompt")
->>> [round(bound, 3) for bound in found.interval(0.95)]
+`Least` and `Greatest` are for claims about each or any of several estimates, `mean_score` for
+scores that take few values, `Correlation` for correlations (Student's on Fisher's scale).
+
+>>> effect = Estimate.mean([0.2, 0.3, 0.1, 0.4, 0.2], "prompt")
+>>> [round(bound, 3) for bound in effect.interval(0.95)]
 [0.098, 0.382]
 >>> Estimate.mean([1.0] * 50, "prompt", bounds=(0, 1)).interval(0.95)[0].__round__(3)
 0.929
@@ -16,8 +19,8 @@ bounds has none. No torch here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -197,3 +200,151 @@ def _check_values(values: ArrayLike, unit: str) -> np.ndarray:
     if np.isinf(array).any():
         raise SpecError(f"a {unit} has an infinite value: use NaN where it has none")
     return array
+
+
+@dataclass(frozen=True)
+class Least(Estimate):
+    """The estimate with the smallest value, read beside all the others."""
+
+    others: tuple[Estimate, ...] = ()
+    """All of them, that one too."""
+
+    @classmethod
+    def among(cls, estimates: Sequence[Estimate]) -> Least:
+        """Of at least one; one without a value leaves the least unknown, and that one is shown.
+
+        >>> low, high = (Estimate.mean([x, x + 1, x + 2], "training seed") for x in (0, 9))
+        >>> Least.among([high, low]).value
+        1.0
+        """
+        least = min(estimates, key=lambda one: (not one.why, _or(one.value, -math.inf)))
+        return cls(**_fields(least), others=tuple(estimates))
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """From the smallest low end; without one, every value is possible below."""
+        each = 1 - (1 - level) / len(self.others)
+        lows = [one.interval(level)[0] for one in self.others]
+        highs = [one.interval(each)[1] for one in self.others]
+        if any(map(math.isnan, lows)):
+            return math.nan, math.nan
+        return min(lows), min(highs)
+
+    def p_above(self, limit: float) -> float:
+        return max(one.p_above(limit) for one in self.others)
+
+    def p_below(self, limit: float) -> float:
+        return min(1.0, len(self.others) * min(one.p_below(limit) for one in self.others))
+
+
+@dataclass(frozen=True)
+class Greatest(Estimate):
+    """The estimate with the largest value, read beside all the others."""
+
+    others: tuple[Estimate, ...] = ()
+    """All of them, that one too."""
+
+    @classmethod
+    def among(cls, estimates: Sequence[Estimate]) -> Greatest:
+        """Of at least one; one without a value leaves the greatest unknown, and that one is shown.
+
+        >>> low, high = (Estimate.mean([x, x + 1, x + 2], "training seed") for x in (0, 9))
+        >>> Greatest.among([high, low]).value
+        10.0
+        """
+        most = max(estimates, key=lambda one: (bool(one.why), _or(one.value, math.inf)))
+        return cls(**_fields(most), others=tuple(estimates))
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """To the largest high end; without one, every value is possible above."""
+        each = 1 - (1 - level) / len(self.others)
+        lows = [one.interval(each)[0] for one in self.others]
+        highs = [one.interval(level)[1] for one in self.others]
+        if any(map(math.isnan, highs)):
+            return math.nan, math.nan
+        return max(lows), max(highs)
+
+    def beyond(self, limit: float, side: float, tail: float) -> float:
+        """Any of them is enough above, and of those the nearest; below, all are needed."""
+        if side > 0:
+            return min(one.beyond(limit, side, tail / len(self.others)) for one in self.others)
+        return min(one.beyond(limit, side, tail) for one in self.others)
+
+    def p_above(self, limit: float) -> float:
+        return min(1.0, len(self.others) * min(one.p_above(limit) for one in self.others))
+
+    def p_below(self, limit: float) -> float:
+        return max(one.p_below(limit) for one in self.others)
+
+
+def _or(value: float, instead: float) -> float:
+    """Comparison with NaN depends on the order: it gets a place of its own."""
+    return instead if math.isnan(value) else value
+
+
+def _fields(estimate: Estimate) -> dict[str, Any]:
+    return {one.name: getattr(estimate, one.name) for one in fields(Estimate)}
+
+
+def mean_score(values: ArrayLike, unit: str, bounds: tuple[float, float]) -> Estimate:
+    """The mean of one score for each unit, between bounds; NaN is a unit without one.
+
+    >>> found = mean_score([0.0] * 46 + [1.0] * 2, "item", (-1.0, 1.0))
+    >>> round(found.value, 3), [round(end, 3) for end in found.interval(0.95)]
+    (0.042, [-0.04, 0.12])
+    """
+    plain = Estimate.mean(values, unit, bounds)
+    if plain.why:
+        return plain
+    padded = np.array([*plain.values, *bounds])
+    error = float(padded.std(ddof=1) / math.sqrt(len(padded)))
+    centre = float(padded.mean())
+    return replace(plain, error=error, freedom=plain.n + 1, centre=centre, alike=False)
+
+
+WHOLE = 1 - 1e-12
+"""What counts as a correlation of 1, whose scale has no end."""
+
+
+@dataclass(frozen=True)
+class Correlation(Estimate):
+    """Read through `on_scale`, its inverse hyperbolic tangent."""
+
+    on_scale: Estimate = field(kw_only=True)
+
+    @classmethod
+    def jackknifed(
+        cls, rows: ArrayLike, of: Callable[[np.ndarray], float], unit: str
+    ) -> Correlation:
+        """A correlation that is a smooth function of mean rows [unit, cell]."""
+
+        def scaled(means: np.ndarray) -> float:
+            value = of(means)
+            return math.atanh(value) if abs(value) < WHOLE else math.nan
+
+        held = Estimate.jackknife(rows, scaled, unit)
+        return cls(
+            math.tanh(held.value),
+            math.nan,
+            held.freedom,
+            held.n,
+            unit,
+            missing=held.missing,
+            centre=math.tanh(held.centre),
+            bounds=(-1.0, 1.0),
+            alike=held.alike,
+            why=held.why,
+            on_scale=held,
+        )
+
+    def interval(self, level: float) -> tuple[float, float]:
+        low, high = self.on_scale.interval(level)
+        return math.tanh(low), math.tanh(high)
+
+    def p_above(self, limit: float) -> float:
+        return self.on_scale.p_above(math.atanh(limit))
+
+    def p_below(self, limit: float) -> float:
+        return self.on_scale.p_below(math.atanh(limit))
+
+    def beyond(self, limit: float, side: float, tail: float) -> float:
+        return math.tanh(self.on_scale.beyond(math.atanh(limit), side, tail))

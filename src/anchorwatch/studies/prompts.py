@@ -1,6 +1,6 @@
-"""Sets of prompts by name: prompt i is a function of the set and of i. No torch here.
+"""Sets of prompts by name: prompt i is a function of the set and of i.
 
-A larger budget reads further in the same set, so that what a smaller one ran is kept.
+A larger budget reads further in the same set, so that what a smaller one ran is reused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ASKED = World("held-out", seed=SEED, distractors=Distractors(random=1, hard=1))
 """Whose items the set `asked` shows: item i has the answers to prompt i."""
 GIVEN = World("held-out", seed=SEED)
 """Items with their own passage and no other."""
-TEMPLATE = ("Passage:", "Question:", "Answer:")
+TEMPLATE_WORDS = ("Passage:", "Question:", "Answer:")
 """Words of the prompts of `asked` that are neither passage nor question."""
 
 

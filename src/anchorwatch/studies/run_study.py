@@ -1,7 +1,7 @@
-"""Runs a study: gathers all evidence once, judges every claim, writes what was found.
+"""Runs a study: collects all evidence once, measures every claim, writes what was found.
 
-Models are held in memory one at a time. What was gathered is kept under `out/evidence`, so that the
-same call goes on where it was stopped, and finds everything where it was not.
+Models are in memory one at a time. What was collected is kept under `out/evidence`, so that the
+same call resumes where it was stopped, and finds everything where it was not.
 """
 
 from __future__ import annotations
@@ -27,13 +27,22 @@ from anchorwatch.models.load import find, load
 from anchorwatch.models.model import Model
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.budget import budget as named_budget
-from anchorwatch.studies.claim import Claim, Evidence
-from anchorwatch.studies.findings import Study, judge_claims
-from anchorwatch.studies.gathering import Rates, calibrate, gather
-from anchorwatch.studies.needs import KINDS, PARTS, ROLES, Available, ModelIdentity, Need
+from anchorwatch.studies.claim import Claim
+from anchorwatch.studies.collect import Rates, calibrate, gather
+from anchorwatch.studies.evidence import (
+    KINDS,
+    PARTS,
+    ROLES,
+    Available,
+    Evidence,
+    EvidenceSpec,
+    EvidenceStore,
+    ModelIdentity,
+)
 from anchorwatch.studies.papers import claims as named_claims
-from anchorwatch.studies.planning import Plan, plan_study
-from anchorwatch.studies.shelf import EvidenceStore
+from anchorwatch.studies.plan_study import Plan, plan_study
+from anchorwatch.studies.study_record import Study
+from anchorwatch.studies.verdict import judge_claims
 from anchorwatch.trace.atomic_io import place, refuse_inside_trace
 from anchorwatch.trace.locks import Lock
 from anchorwatch.trace.model_identity import identity_digest
@@ -243,7 +252,7 @@ class _Task:
             self._held = role, load(self.sources[role])
         return self._held[1]
 
-    def asked(self) -> dict[tuple[Need, str], None]:
+    def asked(self) -> dict[tuple[EvidenceSpec, str], None]:
         """Every need that takes a model, once, with each role that is at hand."""
         return {
             (need, role): None
@@ -267,9 +276,9 @@ class _Task:
                 rates[role] = calibrate(self.shelf, role, self.model(role))
         return plan_study(self.claims, self.shelf, rates)
 
-    def gather(self, plan: Plan) -> dict[Need, str]:
+    def gather(self, plan: Plan) -> dict[EvidenceSpec, str]:
         """Make all that is left, model by model; needs that could not be made, and why."""
-        failed: dict[Need, str] = {}
+        failed: dict[EvidenceSpec, str] = {}
         total = sum(max(1, round(one.seconds * 10)) for one in plan.pieces if one.left)
         with Progress("gathering", total=total) as bar:
             for piece in sorted(plan.pieces, key=lambda one: list(self.sources).index(one.role)):
@@ -286,7 +295,7 @@ class _Task:
                     failed[piece.need] = f"{piece.need} could not be made: {error}"
         return failed
 
-    def lost(self, failed: Mapping[Need, str]) -> dict[str, str]:
+    def lost(self, failed: Mapping[EvidenceSpec, str]) -> dict[str, str]:
         """Claims whose evidence could not be made."""
         return {
             claim.id: failed[need]

@@ -18,7 +18,8 @@ from anchorwatch.trace.escape import one_line
 
 if TYPE_CHECKING:
     from anchorwatch.studies.claim import Criterion
-    from anchorwatch.studies.findings import JudgedClaim, Study
+    from anchorwatch.studies.study_record import Study
+    from anchorwatch.studies.verdict import JudgedClaim
 
 
 def page(study: Study) -> str:

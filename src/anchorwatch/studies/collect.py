@@ -1,10 +1,10 @@
-"""Makes evidence: the one place of a study where models run. Each unit is kept before the next."""
+"""Runs models to make evidence, unit by unit; each unit is kept on disk before the next begins."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,10 +16,20 @@ from anchorwatch.evaluation.grid import evaluate
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.generation.run import run
 from anchorwatch.models.model import Model
-from anchorwatch.studies import experiments as rows
-from anchorwatch.studies import sets
-from anchorwatch.studies.needs import REGIONAL, Asked, Effect, Need, Rows, Runs
-from anchorwatch.studies.shelf import ROWS, EvidenceStore
+from anchorwatch.studies import prompts
+from anchorwatch.studies.evidence import (
+    EXPERIMENTS,
+    REGIONAL,
+    ROWS,
+    Answers,
+    Effect,
+    EvidenceSpec,
+    EvidenceStore,
+    Experiment,
+    Runs,
+    experiment,
+)
+from anchorwatch.studies.papers import load_experiments
 from anchorwatch.trace.atomic_io import extent
 from anchorwatch.trace.locks import temporary
 
@@ -39,15 +49,15 @@ class Rates:
     """Kept of one with probes."""
 
 
-def gather(shelf: EvidenceStore, need: Need, role: str, model: Model, said: Said) -> None:
+def gather(shelf: EvidenceStore, need: EvidenceSpec, role: str, model: Model, said: Said) -> None:
     """Make what is not there yet of a need, with the model of a role."""
     if isinstance(need, Runs):
         _each(shelf, need, role, said, lambda at, path: _run(shelf, need, model, at, path))
     elif isinstance(need, Effect):
         _each(shelf, need, role, said, lambda at, path: _compare(shelf, need, model, at, path))
-    elif isinstance(need, Rows):
+    elif isinstance(need, Experiment):
         _each(shelf, need, role, said, lambda at, path: _row(shelf, need, model, at, path))
-    elif isinstance(need, Asked):
+    elif isinstance(need, Answers):
         left = shelf.left(need, role)
         if left:
             _ask(shelf, need, role, model)
@@ -55,7 +65,11 @@ def gather(shelf: EvidenceStore, need: Need, role: str, model: Model, said: Said
 
 
 def _each(
-    shelf: EvidenceStore, need: Need, role: str, said: Said, make: Callable[[int, Path], None]
+    shelf: EvidenceStore,
+    need: EvidenceSpec,
+    role: str,
+    said: Said,
+    make: Callable[[int, Path], None],
 ) -> None:
     for at in shelf.left(need, role):
         path = shelf.unit(need, role, at)
@@ -68,7 +82,7 @@ def _each(
 
 
 def _run(shelf: EvidenceStore, need: Runs, model: Model, at: int, path: Path) -> None:
-    shown = sets.prompt_of(need.prompts, at)
+    shown = prompts.prompt_of(need.prompts, at)
     how = need.how(shelf.budget, model.family.kind)
     with _quiet():  # the manifest keeps what was warned of
         trace = run(
@@ -84,7 +98,7 @@ def _run(shelf: EvidenceStore, need: Runs, model: Model, at: int, path: Path) ->
 
 
 def _compare(shelf: EvidenceStore, need: Effect, model: Model, at: int, path: Path) -> None:
-    shown = sets.prompt_of(need.prompts, at)
+    shown = prompts.prompt_of(need.prompts, at)
     with _quiet() as told:
         found = effect(
             model,
@@ -105,12 +119,13 @@ def _compare(shelf: EvidenceStore, need: Effect, model: Model, at: int, path: Pa
     shelf.keep(path, record)
 
 
-def _row(shelf: EvidenceStore, need: Rows, model: Model, at: int, path: Path) -> None:
-    made = rows.ROWS[need.name](model, at, dict(need.options))
+def _row(shelf: EvidenceStore, need: Experiment, model: Model, at: int, path: Path) -> None:
+    load_experiments()
+    made = EXPERIMENTS[need.name](model, at, dict(need.options))
     shelf.keep(path, {"rows": [{"unit": at} | dict(one) for one in made]})
 
 
-def _ask(shelf: EvidenceStore, need: Asked, role: str, model: Model) -> None:
+def _ask(shelf: EvidenceStore, need: Answers, role: str, model: Model) -> None:
     """Cells are kept line by line under `cells`, where other needs find them too."""
     how = need.how(shelf.budget, model.family.kind)
     cells = shelf.folder / "cells"
@@ -129,6 +144,18 @@ def _ask(shelf: EvidenceStore, need: Asked, role: str, model: Model) -> None:
     shelf.keep(shelf.place(need, role) / ROWS, record)
 
 
+@experiment("confidence")
+def measure_confidence(
+    model: Model, unit: int, options: Mapping[str, Any]
+) -> list[dict[str, float]]:
+    """Mean log-probability of a prompt's own tokens, all of them visible: one row."""
+    shown = prompts.prompt_of(str(options.get("prompts", "asked")), unit)
+    ids = model.encode(shown.text)
+    each = model.logprobs(ids)
+    own = [float(each[position, token]) for position, token in enumerate(ids) if position]
+    return [{"tokens": len(own), "logprob": sum(own) / max(len(own), 1)}]
+
+
 def calibrate(shelf: EvidenceStore, role: str, model: Model) -> Rates:
     """Seconds and bytes of a pass, measured once for each model and kept."""
     budget = shelf.budget
@@ -136,7 +163,7 @@ def calibrate(shelf: EvidenceStore, role: str, model: Model) -> Rates:
     path = shelf.folder / "rates" / name
     if (kept := _read_rates(shelf, path)) is not None:
         return kept
-    shown, passes = sets.prompt_of("asked", 0), min(4, budget.steps)
+    shown, passes = prompts.prompt_of("asked", 0), min(4, budget.steps)
     how: Decoding = LowConfidence(budget.length, passes)
     if model.family.kind == "arm":
         how = LeftToRight(passes, cache=False, stop=False)

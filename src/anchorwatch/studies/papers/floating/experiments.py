@@ -23,9 +23,10 @@ from anchorwatch.metrics.stats.ranks import jensen_shannon
 from anchorwatch.models.families import attention_modules
 from anchorwatch.models.model import Model
 from anchorwatch.probes.spec import commit_regions, pattern, region_flow, top_keys
-from anchorwatch.studies import sets
-from anchorwatch.studies.papers.floating.anchor_rule import floating
-from anchorwatch.studies.reading import RIGHT, reads, right
+from anchorwatch.studies import prompts
+from anchorwatch.studies.evidence import experiment
+from anchorwatch.studies.measure import RIGHT, reads, right
+from anchorwatch.studies.papers.floating.measures import floating
 from anchorwatch.trace.trace import MASKED, PROMPT, Trace
 
 LENGTH = 16
@@ -34,7 +35,7 @@ ITEMS = 8
 """Questions of a unit of `heads_taken`: an answer says little, so that a unit asks several."""
 FOUND_ON = 16
 """Prompts on which retrieval heads are found; none of them is asked later."""
-BESIDE_ONE = World("held-out", seed=sets.SEED, distractors=Distractors(random=1))
+BESIDE_ONE = World("held-out", seed=prompts.SEED, distractors=Distractors(random=1))
 """Their items: beside more passages a small model is seldom right, and then shows no retrieval."""
 FAR = 1_000_000
 """Where those begin in the set."""
@@ -51,13 +52,14 @@ WEIGHTS = 64
 Rows = list[dict[str, Any]]
 
 
+@experiment("gold_looks")
 def gold_looks(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     """How much more the answer looks at gold than at others, per token, with gold at each place.
 
     Of the rows that predict tokens of the answer, when they do: most of what a run writes is there
     to fill its length.
     """
-    item = sets.ASKED[unit]
+    item = prompts.ASKED[unit]
     gold = next(at for at, passage in enumerate(item.passages) if passage.gold)
     others = [at for at in range(len(item.passages)) if at != gold]
     found = []
@@ -70,9 +72,10 @@ def gold_looks(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     return found
 
 
+@experiment("first_rollout")
 def first_rollout(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     """The published rollout from the answer to the first token, at the last step, and its null."""
-    trace = _run_item(model, sets.ASKED[unit], region_flow(), more={"first": range(1)})
+    trace = _run_item(model, prompts.ASKED[unit], region_flow(), more={"first": range(1)})
     with _quiet():  # its rows have collapsed, as it warns: that is the claim
         table = metrics.published_rollout(trace, by=("step", "query_region", "key_region"))
     last = table[(table["query_region"] == "answer") & (table["key_region"] == "first")]
@@ -80,6 +83,7 @@ def first_rollout(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     return [{name: float(row[name]) for name in ("value", "null", "dobrushin")}]
 
 
+@experiment("queries_written")
 def queries_written(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     """Whether a query that was masked uses other anchors once it is written: one row a layer.
 
@@ -88,7 +92,7 @@ def queries_written(model: Model, unit: int, options: Mapping[str, Any]) -> Rows
     steps. A position keeps its distances, so that attention to what is near is no difference.
     """
     at = tuple(LENGTH * quarter // 4 for quarter in (1, 2, 3))
-    trace = _run_item(model, sets.ASKED[unit], pattern(steps=at))
+    trace = _run_item(model, prompts.ASKED[unit], pattern(steps=at))
     maps = trace["pattern"].values
     picked = {name: trace[f"pick_{name}"].values for name in ("step", "layer")}
     given = trace.role[0] == PROMPT
@@ -129,13 +133,14 @@ def _mean_divergence(heads: Sequence[np.ndarray], queries: np.ndarray) -> float:
     return float(jensen_shannon(np.where(anchors, one, 0), np.where(anchors, other, 0)).mean())
 
 
+@experiment("hidden_in_halves")
 def hidden_in_halves(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     """KL, in nats, of anchors hidden in the shallow and in the deep half of the layers.
 
     The control hides as many other keys of the same kind of token in the same layers; how many keys
     and how much attention either hid is kept beside.
     """
-    half, shown = model.num_layers // 2, sets.prompt_of("asked", unit)
+    half, shown = model.num_layers // 2, prompts.prompt_of("asked", unit)
     halves = {"shallow": range(half), "deep": range(model.num_layers - half, model.num_layers)}
     found = []
     for name, layers in halves.items():
@@ -161,6 +166,7 @@ def hidden_in_halves(model: Model, unit: int, options: Mapping[str, Any]) -> Row
 _HEADS: WeakKeyDictionary[Model, tuple[tuple[int, int], ...]] = WeakKeyDictionary()
 
 
+@experiment("heads_taken")
 def heads_taken(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     """Answers with retrieval heads taken out, with as many others of their layers, and unedited.
 
@@ -172,12 +178,12 @@ def heads_taken(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     heads = _HEADS[model]
     sizes = {"layers": model.num_layers, "per_layer": model.num_heads}
     asked = range(unit * ITEMS, (unit + 1) * ITEMS)
-    items = [sets.GIVEN[index] for index in asked]
-    prompts = [item.prompt() for item in items]
+    items = [prompts.GIVEN[index] for index in asked]
+    texts = [item.prompt() for item in items]
 
     def answer_at(at: slice, *edits: Edit) -> list[Trace]:
         how = _answers(model)
-        return run_many(model, prompts[at], how, probes=(), edits=edits, batch=ITEMS)
+        return run_many(model, texts[at], how, probes=(), edits=edits, batch=ITEMS)
 
     arms = {"none": answer_at(slice(None)), "heads": answer_at(slice(None), knock_out(heads))}
     arms["others"] = [
@@ -222,6 +228,7 @@ def _retrieval_heads(model: Model) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(taken))
 
 
+@experiment("weights")
 def weights(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     """Some weights of each layer's attention, at places that a unit draws: a row a layer."""
     found = []
@@ -263,9 +270,3 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AnchorwatchWarning)
         yield
-
-
-ROWS = {
-    one.__name__: one
-    for one in (gold_looks, first_rollout, queries_written, hidden_in_halves, heads_taken, weights)
-}

@@ -1,4 +1,4 @@
-"""What a study will run, said before it runs: forward passes, minutes, bytes. No torch here."""
+"""What a study will run, stated before it runs: forward passes, minutes, bytes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from anchorwatch.studies.claim import Claim
-from anchorwatch.studies.needs import Need
-from anchorwatch.studies.shelf import EvidenceStore
+from anchorwatch.studies.evidence import EvidenceSpec, EvidenceStore
 
 
 class Costs(Protocol):
@@ -26,7 +25,7 @@ class Costs(Protocol):
 class Piece:
     """What one need asks of one model."""
 
-    need: Need
+    need: EvidenceSpec
     role: str
     units: int
     left: int
@@ -117,7 +116,7 @@ def plan_study(claims: Sequence[Claim], shelf: EvidenceStore, rates: Mapping[str
     """Every need of these claims once, and what is left to make of it."""
     lacking = {claim.id: said for claim in claims if (said := lacks(claim, shelf))}
     able = [claim for claim in claims if claim.id not in lacking]
-    users: dict[Need, list[str]] = {}
+    users: dict[EvidenceSpec, list[str]] = {}
     for claim in able:
         for need in claim.needs:
             users.setdefault(need, []).append(claim.id)
@@ -139,7 +138,7 @@ def lacks(claim: Claim, shelf: EvidenceStore) -> str:
 
 
 def _piece(
-    need: Need, role: str, shelf: EvidenceStore, costs: Costs, claims: tuple[str, ...]
+    need: EvidenceSpec, role: str, shelf: EvidenceStore, costs: Costs, claims: tuple[str, ...]
 ) -> Piece:
     units, left = need.units(shelf.budget), len(shelf.left(need, role))
     cost = need.cost(shelf.budget, shelf.hand.models[role].kind)

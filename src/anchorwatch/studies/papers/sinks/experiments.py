@@ -18,7 +18,8 @@ from anchorwatch.generation.loop import walk
 from anchorwatch.generation.run import build_recorder, run
 from anchorwatch.models.model import Model
 from anchorwatch.probes.spec import Probe, pattern, received
-from anchorwatch.studies import sets
+from anchorwatch.studies import prompts
+from anchorwatch.studies.evidence import experiment
 from anchorwatch.trace.trace import FRESH, MASKED, WRITTEN, Trace
 
 LENGTH = 32
@@ -29,11 +30,12 @@ SHUFFLES = 19
 """A map is above all of so many shuffled ones by chance one time in twenty."""
 FEW, MANY = 8, 56
 """Masks after a question: room for its answer, and 48 more."""
-ITEMS = World("held-out", seed=sets.SEED + 2)
+ITEMS = World("held-out", seed=prompts.SEED + 2)
 
 Rows = list[dict[str, Any]]
 
 
+@experiment("head_maps")
 def head_maps(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     """Of every head: how far its greatest key stands out of maps whose rows are shuffled, how alike
     the maps of neighbouring steps are, how often the greatest sink jumps, and whether masked and
@@ -109,6 +111,7 @@ def own_key(rows: np.ndarray, first: np.ndarray) -> tuple[float, float]:
     return float(gap * rows.shape[1]), float(a != b)
 
 
+@experiment("delayed")
 def measure_delays(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     """Whether positions that look at the sinks are written later, and less surely, without them.
 
@@ -186,6 +189,7 @@ def correlation(one: np.ndarray, other: np.ndarray) -> float:
     return float((a * b).sum()) / size if size > 0 else float("nan")
 
 
+@experiment("added_masks")
 def added_masks(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     """The first token of an answer before few masks and before many, in one pass.
 
@@ -217,8 +221,5 @@ def _run_unit(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AnchorwatchWarning)
         return run(
-            model, sets.prompt_of("asked", unit).text, how, probes=probes, edits=edits, seed=unit
+            model, prompts.prompt_of("asked", unit).text, how, probes=probes, edits=edits, seed=unit
         )
-
-
-ROWS = {"head_maps": head_maps, "delayed": measure_delays, "added_masks": added_masks}

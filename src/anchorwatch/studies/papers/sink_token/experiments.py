@@ -34,7 +34,8 @@ from anchorwatch.models.families import attention_modules
 from anchorwatch.models.model import Model
 from anchorwatch.models.trained_additions import held_fit
 from anchorwatch.probes import spec as probes
-from anchorwatch.studies import sets
+from anchorwatch.studies import prompts
+from anchorwatch.studies.evidence import experiment
 from anchorwatch.trace.trace import Trace
 from anchorwatch.training import noise
 
@@ -46,8 +47,8 @@ Record = dict[str, Any]
 
 def noisy_canvas(model: Model, unit: int) -> torch.Tensor:
     """[T] a prompt with masks in it: which, and how many, is a function of the unit."""
-    ids = torch.tensor(model.encode(sets.prompt_of("asked", unit).text), device=model.device)
-    masked = noise.draw_masks(sets.SEED, 0, unit, TIMES[unit % len(TIMES)], len(ids))
+    ids = torch.tensor(model.encode(prompts.prompt_of("asked", unit).text), device=model.device)
+    masked = noise.draw_masks(prompts.SEED, 0, unit, TIMES[unit % len(TIMES)], len(ids))
     masked[-1] = True  # a run needs one
     return torch.where(torch.from_numpy(masked).to(ids.device), model.mask_id, ids)
 
@@ -114,6 +115,7 @@ def dense(model: Model, canvas: torch.Tensor, *, sees_all: bool = False) -> tupl
     return torch.cat([raw[:1], raw[:-1]]) if model.family.shift else raw, dress.kept
 
 
+@experiment("constants")
 def constants(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
     """How far the published form is from constant keys and values, relative to their size."""
     canvas = noisy_canvas(model, unit)
@@ -140,6 +142,7 @@ def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
+@experiment("operations")
 def operations(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
     """Multiplications and additions of a pass: with the sink token, without, and as published.
 
@@ -181,12 +184,13 @@ def _attention_flops(
     return int(2 * pairs * (key[3] + value[3]))
 
 
+@experiment("knock_outs")
 def knock_outs(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
     """KL in nats per masked position, on the clean frames, of hiding one key in every head.
 
     The sink token, the canvas key that receives most, or another one drawn by chance.
     """
-    shown = sets.prompt_of("asked", unit)
+    shown = prompts.prompt_of("asked", unit)
     how = LowConfidence(int(options["length"]), int(options["steps"]))
     edit = hide_sinks(1, detect="same_shadow")  # at the first step too, as the sink token is
     found = effect(model, [shown.text], how, edit, seed=unit, traces=True)
@@ -213,6 +217,7 @@ def _without(model: Model, clean: Trace) -> float:
     return total / rows
 
 
+@experiment("openness")
 def openness(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
     """How far each head is open at each position: a row for each layer and head, a list in it.
 
@@ -261,12 +266,13 @@ def _gates(model: Model, canvas: torch.Tensor) -> np.ndarray:
     return found
 
 
+@experiment("in_context")
 def in_context(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
     """Log-probability per token of an answer, all of it masked: a row with and without passage.
 
     `worn` is of the model as it is, `hidden` without its sink token.
     """
-    item = World("held-out", seed=sets.SEED + 2)[unit]
+    item = World("held-out", seed=prompts.SEED + 2)[unit]
     assert model.tokenizer is not None
     answer = model.tokenizer(" " + item.answers[0], add_special_tokens=False)["input_ids"]
     found = []
@@ -281,12 +287,3 @@ def in_context(model: Model, unit: int, options: Mapping[str, Any]) -> list[Reco
             row[name] = float(own.double().mean())
         found.append(row)
     return found
-
-
-ROWS = {
-    "constants": constants,
-    "operations": operations,
-    "knock_outs": knock_outs,
-    "openness": openness,
-    "in_context": in_context,
-}
