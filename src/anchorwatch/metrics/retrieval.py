@@ -20,7 +20,7 @@ from anchorwatch.metrics.layer_slices import Traces, check_traces
 from anchorwatch.metrics.registry import custom_metric
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.stats import ranks
-from anchorwatch.metrics.stats.resampling import NEEDED, WORDS, draw_clusters, quantiles, tail_share
+from anchorwatch.metrics.stats.clusters import NEEDED, WORDS, draw_clusters, quantiles, tail_share
 from anchorwatch.metrics.table import NUMBERS, Quantity, mean, split_always, tabulate
 
 DIMS = ("step", "layer", "head")

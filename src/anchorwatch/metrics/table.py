@@ -22,7 +22,7 @@ import pandas as pd
 from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.metrics import stats
 from anchorwatch.metrics.layer_slices import Layers, LayerSlice, Traces, map_layers
-from anchorwatch.metrics.stats.resampling import NEEDED, WORDS, draw_clusters, quantiles, tail_share
+from anchorwatch.metrics.stats.clusters import NEEDED, WORDS, draw_clusters, quantiles, tail_share
 from anchorwatch.trace.provenance import origin
 from anchorwatch.trace.trace import Trace
 

@@ -1,8 +1,9 @@
-"""Intervals and tests whose unit is the cluster: one prompt, one row. No torch here.
+"""Intervals and tests whose unit is the cluster: one prompt, or one training run, is one row.
 
 Heads, layers and steps of one prompt share its text and are never resampled instead: they go into
 the other axes, and a prompt with several runs is averaged to one row first. NaN is a cell that a
-prompt has no value for.
+prompt has no value for: every function takes ragged arrays of cells at once, which is why these
+are not scipy's and statsmodels' own (theirs are for one sample, or refuse NaN).
 
 >>> shares = np.array([[0.2, 0.9], [0.3, np.nan], [0.1, 0.8], [0.4, np.nan], [0.2, 0.7]])
 >>> found = cluster_bootstrap(shares)
@@ -22,19 +23,15 @@ import scipy  # its submodules load when they are first used
 from numpy.typing import ArrayLike
 
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.stats.resampling import (
-    NEEDED,
-    WORDS,
-    check_inside,
-    check_options,
-    draw_clusters,
-    quantiles,
-    tail_share,
-)
 
+NEEDED = 5
+"""Clusters below which there is no interval."""
+WORDS = np.array([f"{n} prompt{'s' * (n != 1)}, {NEEDED} needed" for n in range(NEEDED)] + [""])
 CHUNK = 2**20
 """Numbers in one array of a chunk of cells: 8 MB."""
 ALTERNATIVES = ("two-sided", "greater", "less")
+FEWEST_PAIRS = 3
+"""Pairs: of two, the interval is twelve standard errors wide and says nothing."""
 ROUNDING = 1e-12
 """Two sums of the same values in another order differ by less than this share of their size."""
 
@@ -77,6 +74,13 @@ class Equivalence(Interval):
     verdict: np.ndarray
     """equivalent (p < alpha), else different (p_zero < alpha), else inconclusive; or too few."""
     margin: float
+
+
+@dataclass(frozen=True, eq=False)
+class Contrast(Interval):
+    """A difference or ratio with its interval, and the p-value of none."""
+
+    p: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,6 +244,39 @@ def equivalence(
     return Equivalence(value, low, high, n, why, level, p, above, under, zero, verdict, margin)
 
 
+def paired_t(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> Contrast:
+    """mean(a - b) of [pair, ...] with Student's interval and the two-sided p of no difference.
+
+    >>> result = paired_t([2.50, 2.61, 2.55], [2.60, 2.60, 2.60])
+    >>> float(result.value.round(4)), int(result.n), bool(result.low < 0 < result.high)
+    (-0.0467, 3, True)
+
+    For runs that are independent of each other by design, such as training seeds; for prompts use
+    `difference`. A pair that lacks either value is left out; under three there is no interval.
+    """
+    check_inside("level", level, 1)
+    one, two = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    if one.shape != two.shape or one.ndim == 0:
+        raise SpecError(
+            f"a has shape {one.shape} and b {two.shape}: pairs are rows of both, give them alike"
+        )
+    if np.isinf(one).any() or np.isinf(two).any():
+        raise SpecError("a or b holds an infinite value: use NaN where a pair has none")
+    gaps = one - two
+    n = np.sum(~np.isnan(gaps), axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = np.where(n > 0, np.nansum(gaps, axis=0) / n, np.nan)
+        squares = np.nansum((gaps - value) ** 2, axis=0)
+        error = np.where(n >= FEWEST_PAIRS, np.sqrt(squares / (n - 1) / n), np.nan)
+        t = np.where(value == 0, 0.0, value / error)
+        p = 2 * scipy.special.stdtr(n - 1.0, -np.abs(t))
+        reach = scipy.special.stdtrit(n - 1.0, (1 + level) / 2) * error
+    p = np.where(n >= FEWEST_PAIRS, p, np.nan)
+    words = np.array([f"{count} pairs, {FEWEST_PAIRS} needed" for count in np.ravel(n)], dtype=str)
+    why = np.where(n >= FEWEST_PAIRS, "", words.reshape(np.shape(n)))
+    return Contrast(value, value - reach, value + reach, n, why, level, p)
+
+
 def _bootstrap(
     groups: list[np.ndarray],
     combine: Callable[..., np.ndarray],
@@ -371,3 +408,44 @@ def _flat(rows: np.ndarray) -> np.ndarray:
 def _chunks(cells: np.ndarray, draws: int) -> list[np.ndarray]:
     size = max(1, CHUNK // draws)
     return [cells[start : start + size] for start in range(0, len(cells), size)]
+
+
+def tail_share(level: float, n: np.ndarray) -> np.ndarray:
+    """The share of draws that an interval from `n` clusters leaves out on either side."""
+    reach = scipy.special.stdtrit(n - 1, (1 + level) / 2) * np.sqrt(n / (n - 1))
+    return scipy.special.ndtr(-reach)
+
+
+def quantiles(values: np.ndarray, levels: tuple[float | np.ndarray, ...]) -> np.ndarray:
+    """[level, ...] along the last axis, linear, NaN left out; sorts `values` in place."""
+    values.sort(axis=-1)  # NaN last
+    last = np.maximum(np.sum(~np.isnan(values), axis=-1, keepdims=True) - 1, 0)
+    found = []
+    for level in levels:
+        at = level * last
+        left = np.take_along_axis(values, np.floor(at).astype(int), axis=-1)
+        right = np.take_along_axis(values, np.ceil(at).astype(int), axis=-1)
+        with np.errstate(invalid="ignore"):  # inf - inf where both are infinite
+            found.append(np.where(left == right, left, left + (right - left) * (at % 1))[..., 0])
+    return np.array(found)
+
+
+def draw_clusters(clusters: int, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """[draw, cluster] how often each cluster was drawn."""
+    faces = max(clusters, 1)  # a die needs one
+    thrown = rng.multinomial(clusters, np.full(faces, 1 / faces), size=draws)
+    return thrown[:, :clusters].astype(float)
+
+
+def check_options(draws: int, seed: int, level: float = 0.5) -> None:
+    """What every resampling takes."""
+    for name, value, least in (("draws", draws, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise SpecError(f"{name}={value!r} is not a whole number of at least {least}")
+    check_inside("level", level, 1)
+
+
+def check_inside(name: str, value: float, top: float) -> None:
+    """A level that may be neither nothing nor all."""
+    if not 0 < value < top:
+        raise SpecError(f"{name}={value!r} is not above 0 and below {top:g}")

@@ -7,23 +7,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import scipy  # its submodules load when they are first used
 from numpy.typing import ArrayLike
 
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.stats.clusters import Interval
+from anchorwatch.metrics.stats.clusters import Contrast, Interval, check_inside
 from anchorwatch.metrics.stats.ranks import last_axes
-from anchorwatch.metrics.stats.resampling import check_inside
-
-
-@dataclass(frozen=True, eq=False)
-class Contrast(Interval):
-    """A difference or ratio with its interval, and the p-value of none."""
-
-    p: np.ndarray
 
 
 def wilson(successes: ArrayLike, n: ArrayLike, *, level: float = 0.95) -> Interval:

@@ -17,10 +17,12 @@ import scipy  # its submodules load when they are first used
 from numpy.typing import ArrayLike
 
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.stats.clusters import CHUNK, ArrayOrFloat, Interval
-from anchorwatch.metrics.stats.resampling import (
+from anchorwatch.metrics.stats.clusters import (
+    CHUNK,
     NEEDED,
     WORDS,
+    ArrayOrFloat,
+    Interval,
     check_options,
     draw_clusters,
     quantiles,
