@@ -49,11 +49,11 @@ def show_in_notebook(
 ) -> NotebookView:
     """The explorer of one run, or of two side by side, with metrics by head in its head grid."""
     traces = [trace] if beside is None else [trace, checked_trace(beside)]
-    held = tuple(check_table(name, table) for name, table in (tables or {}).items())
-    refuse_strangers(held, traces)
+    checked = tuple(check_table(name, table) for name, table in (tables or {}).items())
+    refuse_strangers(checked, traces)
     try:
-        made = whole([Run(from_memory(one), Options(tables=held)) for one in traces])
+        page = whole([Run(from_memory(shown), Options(tables=checked)) for shown in traces])
     except AnchorwatchError as error:
         return NotebookView(one_line(f"not shown here: {error} ({_INSTEAD})"), None)
-    names = " and ".join(from_memory(one).name for one in traces)
-    return NotebookView(f"explorer of {names}, {len(made) / 1e6:.1f} MB", made)
+    names = " and ".join(from_memory(shown).name for shown in traces)
+    return NotebookView(f"explorer of {names}, {len(page) / 1e6:.1f} MB", page)

@@ -20,8 +20,7 @@ import numpy as np
 import xarray as xr
 
 from anchorwatch.errors import TraceError
-from anchorwatch.trace import atomic_io as commits
-from anchorwatch.trace import store
+from anchorwatch.trace import atomic_io, store
 from anchorwatch.trace.escape import one_line
 from anchorwatch.trace.trace import ABSENT, FRESH, MASKED, MISSING, PROMPT, ROLES, WRITTEN, Trace
 from anchorwatch.trace.validate import ARRAYS, wrong_answer, wrong_array, wrong_manifest
@@ -43,30 +42,30 @@ class OpenedTrace:
     damage: tuple[str, ...] = ()
     """What is not as it was written, a sentence each."""
     lost: tuple[str, ...] = ()
-    """Fields that are left out because of it; those of `soundness.ARRAYS` are mended."""
-    place: Path | None = None
+    """Fields that are left out because of it; those of `validate.ARRAYS` are mended."""
+    path: Path | None = None
     """Where it was read from."""
 
-    def without_place(self, text: str) -> str:
+    def without_folders(self, text: str) -> str:
         """A sentence without the folders above the trace: a page may be sent to others."""
-        return text if self.place is None else text.replace(f"{self.place.parent}/", "")
+        return text if self.path is None else text.replace(f"{self.path.parent}/", "")
 
 
 def open_for_viewing(path: str | Path) -> OpenedTrace:
     """Open what can be opened; what cannot be is said, never raised."""
-    place = commits.place(path)
-    name = one_line(place.name)[:80] or "trace"
-    found = commits.damage(place)
-    if not found:
-        return _read(place, name)
+    target = atomic_io.place(path)
+    name = one_line(target.name)[:80] or "trace"
+    damage = atomic_io.damage(target)
+    if not damage:
+        return _open_readable(target, name)
     try:
-        files = commits.changed_files(place)
-    except commits.UNREADABLE:  # no record, or none to trust
-        return OpenedTrace(name, None, _describe_damage(found, place))
+        files = atomic_io.changed_files(target)
+    except atomic_io.UNREADABLE:  # no record, or none to trust
+        return OpenedTrace(name, None, _describe_damage(damage, target))
     lost = tuple(sorted({file.partition("/")[0] for file in files if "/" in file}))
     if "zarr.json" in files:
-        return OpenedTrace(name, None, _describe_damage(found, place), lost)
-    return _read(place, name, found, lost)
+        return OpenedTrace(name, None, _describe_damage(damage, target), lost)
+    return _open_readable(target, name, damage, lost)
 
 
 def from_memory(trace: Trace) -> OpenedTrace:
@@ -74,35 +73,35 @@ def from_memory(trace: Trace) -> OpenedTrace:
     return OpenedTrace(f"{trace.manifest['model']['source']} {trace.digest()[:8]}", trace)
 
 
-def _read(
-    place: Path, name: str, found: Collection[str] = (), lost: Collection[str] = ()
+def _open_readable(
+    path: Path, name: str, damage: Collection[str] = (), lost: Collection[str] = ()
 ) -> OpenedTrace:
     try:
-        dataset, unread = _together(place, lost)
+        dataset, unread = _together(path, lost)
         manifest = dataset.attrs.pop("manifest")
         if wrong := wrong_manifest(manifest):
             raise TraceError(f"it cannot be read as a trace: {wrong}")
         unfit = _unfit(dataset, {*lost, *unread})
-        said = _describe_damage([*found, *unread.values(), *unfit.values()], place)
+        sentences = _describe_damage([*damage, *unread.values(), *unfit.values()], path)
         whole = repair_dataset(dataset.drop_vars([*unfit], errors="ignore"), manifest)
         gone = tuple(sorted({*lost, *unread, *unfit}))
-        return OpenedTrace(name, Trace(whole, manifest), said, gone, place)
-    except (TraceError, *commits.UNREADABLE) as error:
-        return OpenedTrace(name, None, _describe_damage([*found, str(error)], place), tuple(lost))
+        return OpenedTrace(name, Trace(whole, manifest), sentences, gone, path)
+    except (TraceError, *atomic_io.UNREADABLE) as error:
+        return OpenedTrace(name, None, _describe_damage([*damage, str(error)], path), tuple(lost))
 
 
-def _together(place: Path, lost: Collection[str]) -> tuple[xr.Dataset, dict[str, str]]:
+def _together(path: Path, lost: Collection[str]) -> tuple[xr.Dataset, dict[str, str]]:
     """What can be read, and of the fields that cannot be, why."""
     try:
-        return store.open_store(place, check=False, without=lost), {}
+        return store.open_store(path, check=False, without=lost), {}
     except TraceError:
-        wrong = _one_by_one(place, lost)
-        return store.open_store(place, check=False, without=[*lost, *wrong]), wrong
+        wrong = _one_by_one(path, lost)
+        return store.open_store(path, check=False, without=[*lost, *wrong]), wrong
 
 
-def _one_by_one(place: Path, lost: Collection[str]) -> dict[str, str]:
+def _one_by_one(path: Path, lost: Collection[str]) -> dict[str, str]:
     """Fields that cannot be read alone, or whose axes are not as long as those of others."""
-    known = commits.read_json(place / "zarr.json")["consolidated_metadata"]["metadata"]
+    known = atomic_io.read_json(path / "zarr.json")["consolidated_metadata"]["metadata"]
     if len(known) > MOST_FIELDS:
         raise TraceError(f"it declares {len(known)} fields, more than the {MOST_FIELDS} one tries")
     first = [name for name in ("canvas", "role") if name in known]
@@ -112,7 +111,7 @@ def _one_by_one(place: Path, lost: Collection[str]) -> dict[str, str]:
         if name in lost:
             continue
         try:
-            alone = store.open_store(place, check=False, without=known.keys() - {name})
+            alone = store.open_store(path, check=False, without=known.keys() - {name})
         except TraceError as error:
             wrong[name] = f"{name} cannot be read: {error}"
             continue
@@ -127,11 +126,11 @@ def _one_by_one(place: Path, lost: Collection[str]) -> dict[str, str]:
 def _unfit(dataset: xr.Dataset, lost: Collection[str]) -> dict[str, str]:
     """Other fields that are not as we write them, each with a sentence."""
     unfit = {}
-    for name in (one for one in ARRAYS if one not in lost):
+    for name in (field for field in ARRAYS if field not in lost):
         if name not in dataset:
             unfit[name] = f"{name} is not in it"
-        elif said := wrong_array(name, dataset[name], len(ROLES)):
-            unfit[name] = said
+        elif reason := wrong_array(name, dataset[name], len(ROLES)):
+            unfit[name] = reason
     frames, steps = dataset.sizes.get("frame", 0), dataset.sizes.get("step")
     if steps is not None and steps != frames - 1:
         by_step = [str(name) for name in dataset.data_vars if "step" in dataset[name].dims]
@@ -139,12 +138,12 @@ def _unfit(dataset: xr.Dataset, lost: Collection[str]) -> dict[str, str]:
     return unfit
 
 
-def _describe_damage(found: Iterable[str], place: Path) -> tuple[str, ...]:
+def _describe_damage(damage: Iterable[str], path: Path) -> tuple[str, ...]:
     """Sentences without the folders above the trace: a page may be sent to others."""
-    said = [one_line(text.replace(f"{place.parent}/", ""))[:_LONGEST] for text in found]
-    more = len(said) - MOST_SAID
+    sentences = [one_line(text.replace(f"{path.parent}/", ""))[:_LONGEST] for text in damage]
+    more = len(sentences) - MOST_SAID
     rest = [f"and {more} more: `anchorwatch verify` names all"] if more > 0 else []
-    return (*said[:MOST_SAID], *rest)
+    return (*sentences[:MOST_SAID], *rest)
 
 
 INSTEAD = {
@@ -158,27 +157,27 @@ INSTEAD = {
 
 def repair_dataset(dataset: xr.Dataset, manifest: Mapping[str, Any]) -> xr.Dataset:
     """The dataset with all that a page needs of every trace; refuses where nothing can be shown."""
-    held = {name: dataset[name].values for name in ("canvas", "role") if name in dataset}
-    if not held:
+    arrays = {name: dataset[name].values for name in ("canvas", "role") if name in dataset}
+    if not arrays:
         raise TraceError("without its canvas and its roles there is nothing to show")
-    shape = next(iter(held.values())).shape
+    shape = next(iter(arrays.values())).shape
     answer = manifest["answer_positions"]
     if wrong := wrong_answer(answer, shape[1]):
         raise TraceError(f"it cannot be read as a trace: {wrong}")
     if "committed_at" in dataset:
         when = dataset["committed_at"].values
     else:
-        when = _fresh(held["role"]) if "role" in held else _commits(held["canvas"], answer)
-    role = held["role"] if "role" in held else _roles(held["canvas"], when, answer)
-    frame, place = ("frame", "position"), ("position",)
+        when = _fresh(arrays["role"]) if "role" in arrays else _commits(arrays["canvas"], answer)
+    role = arrays["role"] if "role" in arrays else _roles(arrays["canvas"], when, answer)
+    frame, position = ("frame", "position"), ("position",)
     needed: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
         "canvas": (frame, np.full(shape, MISSING, np.int32)),
         "role": (frame, role.astype(np.int8)),
-        "committed_at": (place, when.astype(np.int32)),
-        "logprob": (place, np.full(shape[1], np.nan, np.float32)),
-        "region": (place, np.full(shape[1], MISSING, np.int16)),
+        "committed_at": (position, when.astype(np.int32)),
+        "logprob": (position, np.full(shape[1], np.nan, np.float32)),
+        "region": (position, np.full(shape[1], MISSING, np.int16)),
     }
-    return dataset.assign({name: made for name, made in needed.items() if name not in dataset})
+    return dataset.assign({name: array for name, array in needed.items() if name not in dataset})
 
 
 def _fresh(role: np.ndarray) -> np.ndarray:

@@ -125,7 +125,7 @@ class Run:
 
     def give_up(self, error: Exception) -> None:
         """Somebody sealed what is no run of ours: its name, and why."""
-        why = self.opened.without_place(str(error))
+        why = self.opened.without_folders(str(error))
         sentence = one_line(f"it is not as we write it: {why}")[:300]
         damage = (*self.opened.damage, *self.problems, sentence)
         self.opened = dataclasses.replace(self.opened, trace=None, damage=damage)
@@ -142,7 +142,7 @@ class Run:
                 try:
                     prepare(self, trace)
                 except (AnchorwatchError, *UNREADABLE) as error:
-                    why = self.opened.without_place(str(error))
+                    why = self.opened.without_folders(str(error))
                     problems.append(one_line(f"{name} cannot be shown: {why}")[:300])
         # 3. Measures of heads: fields and registered ones, then tables.
         group = 0 if self._received is None else self._received.first
@@ -264,7 +264,7 @@ class Run:
         except (IndexError, SpecError) as error:
             raise MissingError(f"there is no {key} in this run") from error
         except (TraceError, *UNREADABLE) as error:
-            why = self.opened.without_place(str(error))
+            why = self.opened.without_folders(str(error))
             raise MissingError(one_line(f"{kind} cannot be read: {why}")[:400]) from error
 
     @packet_kind(small=True)

@@ -141,8 +141,8 @@ def _bars(
     units: dict[str, str] | None = None,
 ) -> Figure:
     if part.empty:
-        held = ", ".join(dict.fromkeys(table["quantity"]))
-        raise SpecError(f"the table has no quantity {quantity!r}: it has {held}")
+        known = ", ".join(dict.fromkeys(table["quantity"]))
+        raise SpecError(f"the table has no quantity {quantity!r}: it has {known}")
     order = list(dict.fromkeys(part["context"]))
     if len(order) > _MOST_BARS:
         raise SpecError(f"{len(order)} contexts are too many bars: show {_MOST_BARS} or fewer")
@@ -174,8 +174,8 @@ def _curves(
     entries: list[Any] = []
     for ax, (title, part) in zip(axes, panels, strict=True):
         data = part.assign(who=_who(part))
-        made = lines(ax, data, x=x, unit=unit, colour_by="who", of="items")
-        entries = made if len(made) > len(entries) else entries
+        drawn_lines = lines(ax, data, x=x, unit=unit, colour_by="who", of="items")
+        entries = drawn_lines if len(drawn_lines) > len(entries) else entries
         ax.set_title(printable(title, 40))
         ax.set(xlabel=label, ylim=(0, 1))
         _places(ax, data, x, ticks)
@@ -189,8 +189,8 @@ def _places(ax: Axes, data: pd.DataFrame, x: str, ticks: str | None) -> None:
     if ticks is None and pd.api.types.is_integer_dtype(data[x]):
         whole_ticks(ax, y=False)
     if ticks is not None:
-        held = data.drop_duplicates(x).sort_values(x)
-        ax.set_xticks(list(held[x]), labels=[str(one) for one in held[ticks]])
+        points = data.drop_duplicates(x).sort_values(x)
+        ax.set_xticks(list(points[x]), labels=[str(label) for label in points[ticks]])
 
 
 def _who(part: pd.DataFrame) -> list[str]:
@@ -202,10 +202,10 @@ def _who(part: pd.DataFrame) -> list[str]:
 
 
 def _only(table: pd.DataFrame) -> str:
-    held = list(dict.fromkeys(table["quantity"]))
-    if len(held) != 1:
-        raise SpecError(f"a curve is of one score: the table has {', '.join(held)}")
-    return str(held[0])
+    quantities = list(dict.fromkeys(table["quantity"]))
+    if len(quantities) != 1:
+        raise SpecError(f"a curve is of one score: the table has {', '.join(quantities)}")
+    return str(quantities[0])
 
 
 SHOWN = ("argmax_agreement", "kl", "perturbation", "answer_changed", "edit_distance", "order_tau")
@@ -222,8 +222,8 @@ def effect_doses(table: pd.DataFrame, *, outcomes: Sequence[str] = SHOWN) -> Fig
     known = list(table["outcome"].drop_duplicates())
     if lost := [name for name in outcomes if name not in known]:
         raise SpecError(f"the table has no outcome {lost[0]!r}: it has {', '.join(known)}")
-    there = table[table["difference"].notna()]["outcome"].unique()
-    chosen = [name for name in outcomes if name in there]
+    measured = table[table["difference"].notna()]["outcome"].unique()
+    chosen = [name for name in outcomes if name in measured]
     if not chosen:
         raise SpecError(f"none of {', '.join(outcomes)} exists in this effect: name another")
     return _panels(table, "k", chosen, "effect_doses")
@@ -250,8 +250,10 @@ def _panels(table: pd.DataFrame, x: str, outcomes: Sequence[str], name: str) -> 
     entries: list[Any] = []
     for ax, outcome in zip(axes, outcomes, strict=False):
         part = data[data["outcome"] == outcome]
-        made = lines(ax, part, x=x, unit=printable(part["unit"].iloc[0], 40), colour_by="arm")
-        entries = made if len(made) > len(entries) else entries
+        drawn_lines = lines(
+            ax, part, x=x, unit=printable(part["unit"].iloc[0], 40), colour_by="arm"
+        )
+        entries = drawn_lines if len(drawn_lines) > len(entries) else entries
         ax.set_title(printable(f"{outcome.replace('_', ' ')}, difference", 40))
     for ax in axes[len(outcomes) :]:
         ax.set_visible(False)
@@ -263,8 +265,8 @@ def _by_arm(table: pd.DataFrame, x: str) -> pd.DataFrame:
     """One row for each arm; an arm that there is none of is left out."""
     parts = []
     for arm, (value, low, high) in _ARMS.items():
-        held = table[[x, "outcome", "unit", "n"]].assign(
+        arm_rows = table[[x, "outcome", "unit", "n"]].assign(
             arm=arm, value=table[value], low=table[low], high=table[high], null=0.0
         )
-        parts.append(held if held["value"].notna().any() else held.iloc[:0])
+        parts.append(arm_rows if arm_rows["value"].notna().any() else arm_rows.iloc[:0])
     return pd.concat([part for part in parts if len(part)], ignore_index=True)

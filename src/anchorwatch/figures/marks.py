@@ -176,8 +176,8 @@ def grid(
 def require(table: pd.DataFrame, *columns: str) -> None:
     """A table that lacks a column is refused, and its columns named."""
     if missing := [name for name in columns if name not in table.columns]:
-        held = ", ".join(map(str, table.columns)) or "none"
-        raise SpecError(f"the table has no column {', '.join(missing)}: its columns are {held}")
+        known = ", ".join(map(str, table.columns)) or "none"
+        raise SpecError(f"the table has no column {', '.join(missing)}: its columns are {known}")
     if not len(table):
         raise SpecError("the table has no rows: there is nothing to draw")
 
@@ -246,16 +246,18 @@ def lines(
     shades = colours(list(groups))
     entries: list[Artist] = []
     for index, (level, rows) in enumerate(groups.items()):
-        place = rows[x].to_numpy(dtype=np.float64)
+        positions = rows[x].to_numpy(dtype=np.float64)
         (line,) = ax.plot(
-            place,
+            positions,
             rows["value"].to_numpy(dtype=np.float64),
             color=shades[level],
             marker=MARKERS[index % len(MARKERS)] if len(rows) <= MOST_MARKED else "",
             label=_describe_bands(colour_by, level),
         )
         if {"low", "high"} <= set(rows.columns):
-            band(ax, place, rows["low"].to_numpy(), rows["high"].to_numpy(), colour=shades[level])
+            band(
+                ax, positions, rows["low"].to_numpy(), rows["high"].to_numpy(), colour=shades[level]
+            )
         if colour_by is not None:
             entries.append(line)
     entries = _some(entries) + _nulls(ax, groups, x, shades)
@@ -268,18 +270,18 @@ def lines(
 
 def band(ax: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray, *, colour: str) -> None:
     """The interval around a line; where it is NaN nothing is drawn, an island of one is a bar."""
-    place, low, high = (np.asarray(one, dtype=np.float64) for one in (x, low, high))
-    there = np.isfinite(low) & np.isfinite(high)
-    beside = np.zeros(len(there) + 2, dtype=bool)
-    beside[1:-1] = there
-    alone = there & ~beside[:-2] & ~beside[2:]
-    shown = (there & ~alone).tolist()
-    ax.fill_between(place, low, high, where=shown, color=colour, alpha=0.18, linewidth=0)
-    ax.vlines(place[alone], low[alone], high[alone], color=colour, linewidth=0.8)
+    positions, low, high = (np.asarray(array, dtype=np.float64) for array in (x, low, high))
+    known = np.isfinite(low) & np.isfinite(high)
+    beside = np.zeros(len(known) + 2, dtype=bool)
+    beside[1:-1] = known
+    alone = known & ~beside[:-2] & ~beside[2:]
+    shown = (known & ~alone).tolist()
+    ax.fill_between(positions, low, high, where=shown, color=colour, alpha=0.18, linewidth=0)
+    ax.vlines(positions[alone], low[alone], high[alone], color=colour, linewidth=0.8)
 
 
 def null_line(ax: Axes, x: np.ndarray, null: np.ndarray, *, colour: str = NULL) -> Line2D:
-    """What indifferent attention would score: dashed, grey, called null."""
+    """What uniform attention would score: dashed, grey, called null."""
     (line,) = ax.plot(x, null, color=colour, linestyle=(0, (4, 2)), linewidth=0.8, label="null")
     return line
 
@@ -293,8 +295,8 @@ def no_interval(table: pd.DataFrame, *, of: str = "prompts") -> list[Artist]:
         return []
     counts = sorted(set(bare["n"].dropna().astype(int))) if "n" in bare.columns else []
     unit = of.removesuffix("s") if counts == [1] else of
-    said = f": {_span(counts)} {unit}" if counts else ""
-    return [Line2D([], [], linestyle="none", label=f"no interval{said}")]
+    text = f": {_span(counts)} {unit}" if counts else ""
+    return [Line2D([], [], linestyle="none", label=f"no interval{text}")]
 
 
 def bars(
@@ -381,15 +383,17 @@ def _nulls(
     ax: Axes, groups: dict[Any, pd.DataFrame], x: str, shades: dict[Any, str]
 ) -> list[Artist]:
     """One grey null where all groups share it, else each group's in its own colour."""
-    held = {level: rows.dropna(subset=["null"]) for level, rows in groups.items() if "null" in rows}
-    held = {level: rows for level, rows in held.items() if len(rows)}
-    if not held:
+    with_null = {
+        level: rows.dropna(subset=["null"]) for level, rows in groups.items() if "null" in rows
+    }
+    with_null = {level: rows for level, rows in with_null.items() if len(rows)}
+    if not with_null:
         return []
-    points = pd.concat(held.values()).drop_duplicates([x, "null"]).sort_values(x)
+    points = pd.concat(with_null.values()).drop_duplicates([x, "null"]).sort_values(x)
     if not points.duplicated(x).any():
         null_line(ax, points[x].to_numpy(), points["null"].to_numpy())
     else:
-        for level, rows in held.items():
+        for level, rows in with_null.items():
             null_line(ax, rows[x].to_numpy(), rows["null"].to_numpy(), colour=shades[level])
     return [_null_entry()]
 
@@ -422,25 +426,25 @@ def bands(
     """
     values = _check_flow(flow, sources, targets)
     total = np.nansum(values)
-    there = np.nan_to_num(values) / total
-    left, right = _stack_heights(there.sum(axis=1)), _stack_heights(there.sum(axis=0))
+    shares = np.nan_to_num(values) / total
+    left, right = _stack_heights(shares.sum(axis=1)), _stack_heights(shares.sum(axis=0))
     shades = colours(list(range(len(sources))))
     leave, arrive = left.copy(), right.copy()
-    for source, target in np.ndindex(*there.shape):
-        if (width := there[source, target]) > 0:
+    for source, target in np.ndindex(*shares.shape):
+        if (width := shares[source, target]) > 0:
             shape = _ribbon(float(leave[source]), float(arrive[target]), width)
             ax.add_patch(PathPatch(shape, facecolor=shades[source], alpha=0.5, linewidth=0))
-        leave[source] += there[source, target]
-        arrive[target] += there[source, target]
+        leave[source] += shares[source, target]
+        arrive[target] += shares[source, target]
     empty = np.isnan(values).all(axis=1)
-    said = [
+    names = [
         f"{name} (no queries)" if none else None for name, none in zip(sources, empty, strict=True)
     ]
-    _blocks(ax, left, there.sum(axis=1), names=sources, said=said, side=0, shades=shades)
-    _blocks(ax, right, there.sum(axis=0), names=targets, said=[None] * len(targets), side=1)
-    for place, title, along in ((0.0, titles[0], "left"), (1.0, titles[1], "right")):
-        ax.text(place, -0.02, title, ha=along, va="bottom", fontweight="bold", fontsize=SMALL)
-    deepest = max(left[-1] + there.sum(axis=1)[-1], right[-1] + there.sum(axis=0)[-1])
+    _blocks(ax, left, shares.sum(axis=1), names=sources, labels=names, side=0, shades=shades)
+    _blocks(ax, right, shares.sum(axis=0), names=targets, labels=[None] * len(targets), side=1)
+    for position, title, along in ((0.0, titles[0], "left"), (1.0, titles[1], "right")):
+        ax.text(position, -0.02, title, ha=along, va="bottom", fontweight="bold", fontsize=SMALL)
+    deepest = max(left[-1] + shares.sum(axis=1)[-1], right[-1] + shares.sum(axis=0)[-1])
     ax.set(xlim=(0, 1), ylim=(deepest + 0.01, -0.03))
     ax.set_axis_off()
 
@@ -490,7 +494,7 @@ def _blocks(
     heights: np.ndarray,
     *,
     names: Sequence[str],
-    said: Sequence[str | None],
+    labels: Sequence[str | None],
     side: int,
     shades: dict[int, str] | None = None,
 ) -> None:
@@ -498,7 +502,7 @@ def _blocks(
         corner = (0.0 if side == 0 else 1 - _BLOCK, start)
         face = "#6b6b6b" if shades is None else shades[index]
         ax.add_patch(Rectangle(corner, _BLOCK, height, facecolor=face, linewidth=0))
-        text = said[index] or f"{names[index]}  {height:.0%}"
+        text = labels[index] or f"{names[index]}  {height:.0%}"
         ax.text(
             -0.015 if side == 0 else 1.015,
             start + max(height, 0.02) / 2,

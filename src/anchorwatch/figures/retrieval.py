@@ -42,7 +42,7 @@ _UNITS = {
 def retrieval_map(table: pd.DataFrame, *, quantity: str | None = None) -> Figure:
     """A score of `retrieval_heads` for every layer and head, a row of panels for each model.
 
-    Beside it the mean over the heads of each layer, and its null, what indifferent rows score.
+    Beside it the mean over the heads of each layer, and its null, what uniform rows score.
     Without a `quantity`, the evidence mass where it was captured, else what of it was kept.
     """
     return _map(table, quantity or _evidence(table), "magnitude")
@@ -108,15 +108,15 @@ def _null_entry(data: pd.DataFrame) -> list[Any]:
 
 def _part(table: pd.DataFrame, quantity: str) -> pd.DataFrame:
     require(table, "model", "layer", "head", "quantity", "value", "null")
-    held = list(map(str, table["quantity"].drop_duplicates()))
-    if quantity not in held:
+    known = list(map(str, table["quantity"].drop_duplicates()))
+    if quantity not in known:
         more = (
             ": retrieval_heads(..., distractors=[...]) adds it"
             if quantity.endswith(CONTRAST)
-            else f": it has {', '.join(held)}"
+            else f": it has {', '.join(known)}"
         )
         raise SpecError(f"the table has no quantity {quantity!r}{more}")
     data = table[table["quantity"] == quantity]
     if data["value"].isna().all():
-        raise SpecError(f"{quantity} is absent in every cell: choose another of {', '.join(held)}")
+        raise SpecError(f"{quantity} is absent in every cell: choose another of {', '.join(known)}")
     return data

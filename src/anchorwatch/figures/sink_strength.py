@@ -54,9 +54,9 @@ def profile(
     entries: list[Any] = []
     for ax, quantity in zip(axes, chosen, strict=False):
         part = table[table["quantity"] == quantity]
-        said = unit or _UNITS.get(quantity, "share of attention")
-        made = lines(ax, part, x=x, unit=said, colour_by="model")
-        entries = made if len(made) > len(entries) else entries
+        label = unit or _UNITS.get(quantity, "share of attention")
+        drawn_lines = lines(ax, part, x=x, unit=label, colour_by="model")
+        entries = drawn_lines if len(drawn_lines) > len(entries) else entries
         ax.set_title(printable(quantity.replace("_", " "), 40))
         if part["value"].min() >= 0:
             ax.set_ylim(bottom=0)
@@ -85,8 +85,8 @@ def head_grid(
     )
     limits = limits_of(data["value"].to_numpy(dtype=float))
     for ax, model in zip(axes, models, strict=False):
-        said = unit or _UNITS.get(quantity, quantity.replace("_", " "))
-        grid(ax, data[data["model"] == model], limits=limits, unit=said)
+        label = unit or _UNITS.get(quantity, quantity.replace("_", " "))
+        grid(ax, data[data["model"] == model], limits=limits, unit=label)
         ax.set_title(printable(model, 40))
     for ax in axes[len(models) :]:
         ax.set_visible(False)
@@ -153,7 +153,7 @@ def dose_response(
 
 
 def _check_quantities(table: pd.DataFrame, quantities: Sequence[str]) -> None:
-    held = set(table["quantity"])
-    if lost := [one for one in quantities if one not in held]:
+    known = set(table["quantity"])
+    if lost := [name for name in quantities if name not in known]:
         names = ", ".join(map(str, table["quantity"].drop_duplicates()))
         raise SpecError(f"the table has no quantity {lost[0]!r}: it has {names}")

@@ -128,8 +128,8 @@ def sheet(
 ) -> tuple[Sheet, list[Axes]]:
     """An empty figure of so many inches and its axes, row by row; `ratios` of the column widths."""
     drawn = Sheet(figsize=(width, min(height, TALLEST)), layout="constrained")
-    made = drawn.subplots(rows, columns, squeeze=False, width_ratios=ratios)
-    return drawn, list(made.flat)
+    axes = drawn.subplots(rows, columns, squeeze=False, width_ratios=ratios)
+    return drawn, list(axes.flat)
 
 
 def colours(levels: Sequence[Any]) -> dict[Any, str]:
@@ -187,9 +187,9 @@ def token_label(token: str, longest: int = LONGEST) -> str:
 def token_labels(trace: Trace, frame: int = -1) -> list[str]:
     """The tokens of a frame as labels: masked positions are a mark, absent ones are empty."""
     ids, roles = trace.canvas[frame].tolist(), trace.role[frame].tolist()
-    said = {MASKED: MASK_MARK, ABSENT: ""}
+    marks = {MASKED: MASK_MARK, ABSENT: ""}
     return [
-        said.get(role, token_label(trace.token(token)))
+        marks.get(role, token_label(trace.token(token)))
         for token, role in zip(ids, roles, strict=True)
     ]
 

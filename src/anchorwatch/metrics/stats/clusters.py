@@ -148,11 +148,11 @@ def ratio(
         lost = np.isnan(first + second)
         first, second = np.where(lost, np.nan, first), np.where(lost, np.nan, second)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = _bootstrap([first, second], np.divide, draws, level, seed, shared=paired)
-    none = np.isinf(found.value) | (np.isnan(found.value) & (found.n > 0))  # x / 0, 0 / 0
-    low, high = np.where(none, np.nan, found.low), np.where(none, np.nan, found.high)
-    why = np.where(none & (found.n >= NEEDED), "the base is 0", found.why)
-    return replace(found, value=np.where(none, np.nan, found.value), low=low, high=high, why=why)
+        result = _bootstrap([first, second], np.divide, draws, level, seed, shared=paired)
+    none = np.isinf(result.value) | (np.isnan(result.value) & (result.n > 0))  # x / 0, 0 / 0
+    low, high = np.where(none, np.nan, result.low), np.where(none, np.nan, result.high)
+    why = np.where(none & (result.n >= NEEDED), "the base is 0", result.why)
+    return replace(result, value=np.where(none, np.nan, result.value), low=low, high=high, why=why)
 
 
 def permutation_test(
@@ -176,10 +176,10 @@ def permutation_test(
     shape = first.shape[1:]
     rows = _flat(first - second if paired else np.concatenate([first, second]))
     in_a = np.repeat([True, False], [len(first), 0 if paired else len(second)])
-    found = np.full((4, rows.shape[1]), np.nan)  # value, p, null, exact
-    there = ~np.isnan(rows)
+    results = np.full((4, rows.shape[1]), np.nan)  # value, p, null, exact
+    known = ~np.isnan(rows)
     # cells that lack the same prompts are permuted alike
-    patterns, which = np.unique(there, axis=1, return_inverse=True)
+    patterns, which = np.unique(known, axis=1, return_inverse=True)
     for pattern, kept in enumerate(patterns.T):
         labels = in_a[kept]
         if not labels.any() or (labels.all() and not paired):
@@ -187,10 +187,10 @@ def permutation_test(
         observed, null, exact = _contrasts(labels, draws, seed)
         for cells in _chunks(np.flatnonzero(which.ravel() == pattern), len(null)):
             values = rows[np.ix_(kept, cells)]
-            found[:3, cells] = _tail(values, observed, null, alternative, added=int(not exact))
-            found[3, cells] = exact
-    value, p, centre, whole = found.reshape(4, *shape)
-    return Permutation(value, p, there.sum(axis=0).reshape(shape), centre, whole == 1)
+            results[:3, cells] = _tail(values, observed, null, alternative, added=int(not exact))
+            results[3, cells] = exact
+    value, p, centre, whole = results.reshape(4, *shape)
+    return Permutation(value, p, known.sum(axis=0).reshape(shape), centre, whole == 1)
 
 
 def benjamini_hochberg(p: ArrayLike) -> np.ndarray:
@@ -255,14 +255,15 @@ def paired_t(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> Contrast:
     `difference`. A pair that lacks either value is left out; under three there is no interval.
     """
     check_inside("level", level, 1)
-    one, two = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
-    if one.shape != two.shape or one.ndim == 0:
+    first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    if first.shape != second.shape or first.ndim == 0:
         raise SpecError(
-            f"a has shape {one.shape} and b {two.shape}: pairs are rows of both, give them alike"
+            f"a has shape {first.shape} and b {second.shape}: "
+            "pairs are rows of both, give them alike"
         )
-    if np.isinf(one).any() or np.isinf(two).any():
+    if np.isinf(first).any() or np.isinf(second).any():
         raise SpecError("a or b holds an infinite value: use NaN where a pair has none")
-    gaps = one - two
+    gaps = first - second
     n = np.sum(~np.isnan(gaps), axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = np.where(n > 0, np.nansum(gaps, axis=0) / n, np.nan)
@@ -302,7 +303,7 @@ def _bootstrap(
         drawn = combine(*(_means(group[:, cells], weight) for group, weight in parts))
         tail = tail_share(level, n[cells])[:, None]
         bounds[:, cells] = quantiles(drawn, (tail, 1 - tail))
-    value, low, high, n = (found.reshape(shape) for found in (value, *bounds, n))
+    value, low, high, n = (array.reshape(shape) for array in (value, *bounds, n))
     return Interval(value, low, high, n, _why(n), level)
 
 
@@ -312,11 +313,11 @@ def _why(n: np.ndarray) -> np.ndarray:
 
 def _means(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """[cell, draw] of values [cluster, cell] under weights [draw, cluster]."""
-    there = ~np.isnan(values)
-    if there.all() and len(values):
+    known = ~np.isnan(values)
+    if known.all() and len(values):
         return values.T @ weights.T / len(values)
-    total = np.where(there, values, 0.0).T @ weights.T
-    count = there.T.astype(float) @ weights.T
+    total = np.where(known, values, 0.0).T @ weights.T
+    count = known.T.astype(float) @ weights.T
     return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
 
 
@@ -420,14 +421,16 @@ def quantiles(values: np.ndarray, levels: tuple[float | np.ndarray, ...]) -> np.
     """[level, ...] along the last axis, linear, NaN left out; sorts `values` in place."""
     values.sort(axis=-1)  # NaN last
     last = np.maximum(np.sum(~np.isnan(values), axis=-1, keepdims=True) - 1, 0)
-    found = []
+    results = []
     for level in levels:
-        at = level * last
-        left = np.take_along_axis(values, np.floor(at).astype(int), axis=-1)
-        right = np.take_along_axis(values, np.ceil(at).astype(int), axis=-1)
+        rank = level * last
+        left = np.take_along_axis(values, np.floor(rank).astype(int), axis=-1)
+        right = np.take_along_axis(values, np.ceil(rank).astype(int), axis=-1)
         with np.errstate(invalid="ignore"):  # inf - inf where both are infinite
-            found.append(np.where(left == right, left, left + (right - left) * (at % 1))[..., 0])
-    return np.array(found)
+            results.append(
+                np.where(left == right, left, left + (right - left) * (rank % 1))[..., 0]
+            )
+    return np.array(results)
 
 
 def draw_clusters(clusters: int, draws: int, rng: np.random.Generator) -> np.ndarray:
