@@ -305,7 +305,7 @@ def structure(
     """How much attention goes to structure, to masks and to content: of sinks, and of everything.
 
     `structure_of_sinks` is the attention on sinks of structural classes over the attention on all
-    sinks; its null spreads the same attention uniformly over the keys of the same step. `content` is
+    sinks; its null spreads it uniformly over the keys of the same step. `content` is
     the share of all attention that content receives; its null is what uniform attention gives
     the same keys: the share they are of all keys, where every key is seen alike. The `_of_sinks`
     sum to one, and so do the others unless a sink token stands before the canvas.
