@@ -29,7 +29,7 @@ from anchorwatch.evaluation.contexts import LAYOUTS, Context, context
 from anchorwatch.evaluation.results import TRACES, Results
 from anchorwatch.evaluation.scores import BINARY, SCORES
 from anchorwatch.metrics import stats
-from anchorwatch.metrics.stats.resampling import NEEDED, WORDS, draw_clusters, quantiles, tail_share
+from anchorwatch.metrics.stats.clusters import NEEDED, WORDS, draw_clusters, quantiles, tail_share
 from anchorwatch.trace.atomic_io import place
 from anchorwatch.trace.trace import Trace, read
 
