@@ -1,4 +1,4 @@
-"""Contexts: what an item is shown with, as values with a name. No torch here.
+"""Contexts: what an item is shown with, as values with a name.
 
 `closed` shows nothing, `open5` the first five passages as they stand (`open` all), `gold` the
 evidence, `gold+4` the evidence somewhere among four random distractors (`gold+4hard`,

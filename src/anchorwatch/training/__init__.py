@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from anchorwatch import lazy_attributes
 
 if TYPE_CHECKING:
+    from anchorwatch.training.corpora import read_corpus
+    from anchorwatch.training.data import register_source
     from anchorwatch.training.held_out import Bound, answers, bound, by_length
     from anchorwatch.training.loop import Fitted, fit
     from anchorwatch.training.spec import SIZES, Spec, read
@@ -23,9 +25,23 @@ _LAZY = {
     "by_length": "held_out",
     "fit": "loop",
     "read": "spec",
+    "read_corpus": "corpora",
+    "register_source": "data",
 }
 
-__all__ = ["SIZES", "Bound", "Fitted", "Spec", "answers", "bound", "by_length", "fit", "read"]
+__all__ = [
+    "SIZES",
+    "Bound",
+    "Fitted",
+    "Spec",
+    "answers",
+    "bound",
+    "by_length",
+    "fit",
+    "read",
+    "read_corpus",
+    "register_source",
+]
 
 
 __getattr__ = lazy_attributes("anchorwatch.training", _LAZY)
