@@ -64,7 +64,7 @@ def gold_looks(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     others = [at for at in range(len(item.passages)) if at != gold]
     found = []
     for place, name in enumerate(("first", "middle", "last")):
-        shown = item.arranged([*others[:place], gold, *others[place:]])
+        shown = item.arrange([*others[:place], gold, *others[place:]])
         trace = _run_item(model, shown, top_keys(), commit_regions())
         seen = reads(trace)
         lift = float(seen.gold.mean() / seen.other.mean())
