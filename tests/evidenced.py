@@ -40,7 +40,7 @@ def judged_truly(name, held, truth):
     if truth == SUPPORTED:
         _told_whole(claim, finding)
         if claim.draw is not None:
-            assert claim.draw(Evidence.of({need: held[need] for need in claim.needs})) is not None
+            assert claim.draw(Evidence.of({spec: held[spec] for spec in claim.needs})) is not None
 
 
 def _told_whole(claim, finding):
@@ -93,7 +93,7 @@ def traces(count, where, *, causal=False, length=12, steps=6, heads=2, seed=0):
                 seed=index,
             )
         )
-    return TraceSet.of(found)
+    return TraceSet.from_traces(found)
 
 
 def jumping(rate, places=6):
@@ -158,10 +158,10 @@ def right(rng, count, share):
 
 def looked_at(rng, count, share=0.2):
     """Training seeds whose sink token gets this share of attention, where a hundredth is even."""
-    need = sink_token_measures.LOOKED_AT
+    spec = sink_token_measures.SINK_ATTENTION
     columns = {name: rng.normal(share, 0.1 * share, count) for name in sink_token_measures.MASS}
     columns |= {name: np.full(count, 0.01) for name in sink_token_measures.EVEN}
-    return {need: seeds({"sink": columns})}
+    return {spec: seeds({"sink": columns})}
 
 
 def opened(rng, count, share=0.8):

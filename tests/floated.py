@@ -32,7 +32,7 @@ def layered(count, keys, *, layers=4, heads=2, causal=False, seed=0, tokens=None
                 **given,
             )
         )
-    return TraceSet.of(found)
+    return TraceSet.from_traces(found)
 
 
 def peaked(at, share, length=LENGTH):

@@ -55,7 +55,7 @@ def judged(truths=TRUTHS, names=()):
     every = claims(names)
     for at, claim in enumerate(every):
         truth = truths[at % len(truths)]
-        if truth == LACKING or not claim.written:
+        if truth == LACKING or not claim.is_testable:
             lost[claim.id] = claim.lacks or "an autoregressive model (--against)"
         else:
             held[claim.id] = found(claim, truth, rng)
@@ -88,28 +88,28 @@ def evidence(count=8):
     columns = ("bound.all", "answers.gold", "text.incidence.ratio", "text.switch_all")
     columns += ("bound.t.0.0-0.2.masked", "noisy.t.0.05.mask_share_visible")
 
-    def make(need):
-        if isinstance(need, Runs) and need.role in runs:
-            return runs[need.role]
-        if isinstance(need, Answers):
+    def make(spec):
+        if isinstance(spec, Runs) and spec.role in runs:
+            return runs[spec.role]
+        if isinstance(spec, Answers):
             share = {"mdm": 0.8, "arm": 0.6}
-            cells = [(r, c, e) for r in need.asks for c in need.contexts for e, _ in need.edits]
+            cells = [(r, c, e) for r in spec.asks for c in spec.contexts for e, _ in spec.edits]
             return spelled(
                 answered({cell: right(rng, 60, share.get(cell[0], 0.5)) for cell in cells})
             )
-        if isinstance(need, Seeds):
-            wide = dict.fromkeys((*columns, *need.columns))
+        if isinstance(spec, Seeds):
+            wide = dict.fromkeys((*columns, *spec.columns))
             return seeds(
                 {
                     arm: {name: rng.normal(2.5 - 0.1 * at, 0.01, 5) for name in wide}
-                    for at, arm in enumerate(need.arms)
+                    for at, arm in enumerate(spec.arms)
                 }
             )
-        if isinstance(need, Cards):
+        if isinstance(spec, Cards):
             value = {"value": 2.5, "low": 2.4, "high": 2.6}
             measured = {"bound": {"all": value}, "answers": {"gold": value}}
-            return {role: {"measured": measured} for role in need.of}
-        raise EvidenceError(f"{need} was not planted")
+            return {role: {"measured": measured} for role in spec.of}
+        raise EvidenceError(f"{spec} was not planted")
 
     return Evidence(make)
 

@@ -108,9 +108,9 @@ def test_tables(trace, tmp_path, kind):
 
 def test_evidence(tmp_path):
     path = tmp_path / "00000.json"
-    shelf = EvidenceStore(tmp_path, None, None)
-    shelf.keep(path, {"rows": [{"value": 0.1, "text": "é"}] * 5})
-    assert survives(path, lambda: shelf.opened(path), lambda a, b: a == b) == HURTS
+    store = EvidenceStore(tmp_path, None, None)
+    store.keep(path, {"rows": [{"value": 0.1, "text": "é"}] * 5})
+    assert survives(path, lambda: store.read_record(path), lambda a, b: a == b) == HURTS
 
 
 @pytest.mark.parametrize(

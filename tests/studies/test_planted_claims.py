@@ -68,15 +68,15 @@ def moving(count, rates, seeds):
     """Runs of an MDM, of an ARM and with a frozen canvas, whose sinks jump at these rates."""
     needs = (MDM_RUNS, ARM_RUNS, FROZEN_RUNS)
     return {
-        need: traces(
+        spec: traces(
             count,
             jumping(rate),
-            causal=need is ARM_RUNS,
+            causal=spec is ARM_RUNS,
             length=24,
             steps=16,
             seed=seed,
         )
-        for need, rate, seed in zip(needs, (*rates, 0.0), seeds, strict=True)
+        for spec, rate, seed in zip(needs, (*rates, 0.0), seeds, strict=True)
     }
 
 

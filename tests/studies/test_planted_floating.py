@@ -145,7 +145,7 @@ def _wide(count, second):
                 held[5] = 0.9 if rng.random() < second else 0.004
                 maps[step, 0, head] = held / held.sum()
         found.append(planted(maps, prompt=34, tokens=np.arange(1, 41) + 100 * (index + 1)))
-    return TraceSet.of(found)
+    return TraceSet.from_traces(found)
 
 
 @plants("floating/H9")
@@ -263,7 +263,9 @@ def test_networks_trained_apart_inherit_nothing():
     ):
         said(claims(["floating/H10"])[0], held)
     other = held[floating_measures.WEIGHTS["arm"]].assign(shape="8x16")
-    assert np.isnan(floating_measures.kinship(held[floating_measures.WEIGHTS["mdm"]], other))
+    assert np.isnan(
+        floating_measures.weight_correlation(held[floating_measures.WEIGHTS["mdm"]], other)
+    )
 
 
 def slow_beginning(profile):
@@ -279,13 +281,13 @@ def slow_beginning(profile):
 
 def test_a_beginning_is_the_change_that_leaves_least():
     profiles = np.random.default_rng(1).normal(0, 1, (200, 6)) + np.arange(6)
-    found = floating_measures.begins(profiles)
+    found = floating_measures.onset_layer(profiles)
     assert found.tolist() == [slow_beginning(one) for one in profiles]
 
 
 def test_layers_alike_have_no_rise_though_a_beginning_is_always_found():
     profiles = np.random.default_rng(2).normal(0, 1, (400, 5))
-    found = Estimate.mean(floating_measures.rises(profiles), PROMPT)
+    found = Estimate.mean(floating_measures.onset_rise(profiles), PROMPT)
     low, high = found.interval(0.999)
     assert low < 0 < high
     assert floating_measures.mean_steps(profiles).max(axis=1).mean() > 5 * found.error

@@ -20,11 +20,11 @@ def heads_matter_or_not(truth):
     rng = np.random.default_rng(29)
     count, lost = {SUPPORTED: (600, 0.4), REFUTED: (600, 0.0), UNDECIDED: (30, 0.1)}[truth]
     held = {}
-    for need in floating_measures.KNOCKED_OUT_HEADS.values():
+    for spec in floating_measures.KNOCKED_OUT_HEADS.values():
         whole = right(rng, count, 0.8)
         rows = {"unit": np.arange(count) // 8, "item": np.arange(count), "heads": 2}
         rows |= {"right_none": whole, "right_others": whole * right(rng, count, 0.98)}
-        held[need] = pd.DataFrame(rows | {"right_heads": whole * right(rng, count, 1 - lost)})
+        held[spec] = pd.DataFrame(rows | {"right_heads": whole * right(rng, count, 1 - lost)})
     return held
 
 

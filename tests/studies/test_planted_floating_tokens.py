@@ -88,7 +88,7 @@ ANSWER = 7
 
 def answering(rng, index, maps):
     """What is written is the answer."""
-    return {ANSWER: " " + prompts.ASKED[index].answers[0]}
+    return {ANSWER: " " + prompts.QUESTION_ITEMS[index].answers[0]}
 
 
 def right_tokens(rng, index):
@@ -193,7 +193,7 @@ def goes_with_or_not(truth):
         return own
 
     def answers(rng, index, maps):
-        return {5: " " + prompts.ASKED[index].answers[0] if good[index] else " nothing"}
+        return {5: " " + prompts.QUESTION_ITEMS[index].answers[0] if good[index] else " nothing"}
 
     given = {"regions": passages, "more": masses(gold), "tokens": tokens, "texts": answers}
     return {MDM: layered(count, keys, seed=43, **given)}
@@ -231,7 +231,7 @@ def test_what_heads_look_at_in_wrong_answers_is_no_retrieval():
     more = masses(lambda rng, index, layer: 0.3)
     held = deep_or_shallow(SUPPORTED)
     held |= {MDM: layered(8, even, seed=38, regions=passages, more=more, **wrong)}
-    held |= {ARM: TraceSet.of(held[ARM].traces[:8])}
+    held |= {ARM: TraceSet.from_traces(held[ARM].traces[:8])}
     for name in ("floating/H13", "floating/H14"):
         with pytest.raises(EvidenceError, match=r"of 8 there are 0 \(the MDM is right in 0, the"):
             said(claims([name])[0], held)

@@ -61,7 +61,7 @@ def small_or_large(truth):
         norms = ("step", "layer", "head", "key"), sizes.astype(np.float32)
         tokens = np.arange(1, length + 1) + 100 * (index + 1)
         found.append(planted(maps.copy(), prompt=9, tokens=tokens, more={"each_value_norm": norms}))
-    return {NORM_RUNS: TraceSet.of(found)}
+    return {NORM_RUNS: TraceSet.from_traces(found)}
 
 
 @plants("sink_token/H2")
@@ -313,14 +313,14 @@ def test_nothing_is_alike_on_the_scale_of_a_gain_that_is_none(gain, count):
     rng = np.random.default_rng(37)
     vanilla = rng.normal(2.5, 0.1, count)
     sink = vanilla + rng.normal(gain, 0.01, count)
-    for need, claim in (
+    for spec, claim in (
         (sink_token_measures.END_POSITION, "H7"),
         (sink_token_measures.CONTENTS, "H9"),
     ):
-        each = {arm: {"bound.all": sink} for arm in need.arms} | {"vanilla": {"bound.all": vanilla}}
+        each = {arm: {"bound.all": sink} for arm in spec.arms} | {"vanilla": {"bound.all": vanilla}}
         lacks = rf"a sink token that gains beyond chance.*: here .* interval .*, {count} training"
         with pytest.raises(EvidenceError, match=lacks):
-            said(CLAIM[f"sink_token/{claim}"], {need: seeds(each)})
+            said(CLAIM[f"sink_token/{claim}"], {spec: seeds(each)})
 
 
 @pytest.mark.parametrize("claim", ["H3", "H4", "H12"])

@@ -9,8 +9,8 @@ from anchorwatch.metrics.table import Quantity
 from anchorwatch.studies.budget import budget
 from anchorwatch.studies.evidence import Evidence, TraceSet
 from anchorwatch.studies.measure import (
-    FIRST,
-    LAST,
+    FIRST_HALF,
+    LAST_HALF,
     MDM_RUNS,
     NORM_RUNS,
     pair_sinks,
@@ -67,7 +67,7 @@ def grown(count, keys, *, seed, layers=1, heads=2, more=None, words=None, first=
         found.append(
             planted(maps, prompt=PROMPT, tokens=tokens, seed=index, more=fields, **options)
         )
-    return TraceSet.of(found)
+    return TraceSet.from_traces(found)
 
 
 def parted(chosen, step):
@@ -130,7 +130,11 @@ def with_the_blocks_or_not(truth):
         return drifts if truth == SUPPORTED else 14 - drifts
 
     held = grown(SURE[truth], keys, seed=33)
-    return {sinks_measures.BLOCK_RUNS: TraceSet.of([with_blocks(one, 2) for one in held.traces])}
+    return {
+        sinks_measures.BLOCK_RUNS: TraceSet.from_traces(
+            [with_blocks(one, 2) for one in held.traces]
+        )
+    }
 
 
 @plants("sinks/H7")
@@ -200,7 +204,7 @@ def meaning_or_place(truth):
     count = SURE[truth]
     share = {SUPPORTED: count, REFUTED: 0, UNDECIDED: count // 2}[truth]
     meant, placed = grow(share, newlines, 0), grow(count - share, (3, 4), share)
-    return {MDM: TraceSet.of([*meant, *placed])}
+    return {MDM: TraceSet.from_traces([*meant, *placed])}
 
 
 @plants("sinks/H12")
@@ -253,10 +257,10 @@ def needs_steps_or_not(truth):
         UNDECIDED: (40, 0.3, 0.2),
     }[truth]
     held = {}
-    for need, lost in ((sinks_measures.ONE_STEP, one), (sinks_measures.MANY_STEPS, many)):
+    for spec, lost in ((sinks_measures.ONE_STEP, one), (sinks_measures.MANY_STEPS, many)):
         clean = right(rng, count, 0.8)
         cells = {"none": clean, "sinks": clean * right(rng, count, 1 - lost), "random": clean}
-        held[need] = answered({("mdm", "gold", name): cell for name, cell in cells.items()})
+        held[spec] = answered({("mdm", "gold", name): cell for name, cell in cells.items()})
     return held
 
 
@@ -382,7 +386,7 @@ def _small(rng, maps):
 
 def test_a_model_that_is_never_right_has_nothing_to_lose_to_masks():
     held = tax_or_not(SUPPORTED)
-    none = {need: rows.assign(right=0.0) for need, rows in held.items()}
+    none = {spec: rows.assign(right=0.0) for spec, rows in held.items()}
     with pytest.raises(EvidenceError, match="right in 30% of the questions"):
         CLAIM["sinks/H22"].find(Evidence.of(none))
 
@@ -415,14 +419,14 @@ def test_a_layer_without_a_value_is_no_gap_in_its_half():
         np.array([[0, 0], [4, 4], [4, 0], [4, 4]]),
     )
     held = Quantity("share", ("layer", "step"), top, bottom.astype(float))
-    assert pool_layers(held, FIRST) == 0.5
-    assert pool_layers(held, LAST, np.array([True, False])) == 3 / 8
+    assert pool_layers(held, FIRST_HALF) == 0.5
+    assert pool_layers(held, LAST_HALF, np.array([True, False])) == 3 / 8
     assert pool_layers(held) == 10 / 20
     assert np.isnan(pool_layers(Quantity("share", ("layer", "step"), 0 * top, 0 * top)))
 
 
 def test_under_edits_an_arm_answers_without_a_cache():
-    arm = {need: need.how(budget("quick"), "arm") for need in (sinks_measures.HIDDEN_ANSWERS, GAIN)}
+    arm = {spec: spec.how(budget("quick"), "arm") for spec in (sinks_measures.HIDDEN_ANSWERS, GAIN)}
     assert [how.cache for how in arm.values()] == [False, True]
-    steps = [need.how(budget("quick"), "mdm").steps for need in (sinks_measures.ONE_STEP, GAIN)]
+    steps = [spec.how(budget("quick"), "mdm").steps for spec in (sinks_measures.ONE_STEP, GAIN)]
     assert steps == [1, 8]

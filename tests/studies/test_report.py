@@ -283,7 +283,7 @@ def layered(layers, *, causal):
         )
         for at in range(5)
     ]
-    return TraceSet.of(made)
+    return TraceSet.from_traces(made)
 
 
 def test_layers_of_different_networks_meet_at_relative_depth():

@@ -88,7 +88,7 @@ def _claim(one: JudgedClaim, own: Figure | str | None) -> Markup:
 
 def _beside(one: JudgedClaim) -> Markup:
     """The paper's number beside ours."""
-    claim, binding = one.claim, one.binding
+    claim, binding = one.claim, one.binding_criterion
     paper = tag(
         "div",
         None,

@@ -37,7 +37,7 @@ def forest(one: JudgedClaim, criterion: Criterion) -> Markup:
 
 def mini(one: JudgedClaim) -> Markup:
     """The binding criterion without words, for a table that has the numbers beside it."""
-    binding = one.binding
+    binding = one.binding_criterion
     if binding is None:
         return Markup("")
     found = marks(one, binding)

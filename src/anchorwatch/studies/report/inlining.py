@@ -67,12 +67,12 @@ def _paperless(root: ElementTree.Element) -> None:
 
 def _plain(element: ElementTree.Element, name: str) -> None:
     element.tag = element.tag.removeprefix(_SVG)
-    held = dict(element.attrib)
+    attributes = dict(element.attrib)
     element.attrib.clear()
-    for key, value in held.items():
+    for key, value in attributes.items():
         if key == "style":
-            for part, said in _parts(value):
-                element.attrib[part] = _own(said, name)
+            for part, style_value in _parts(value):
+                element.attrib[part] = _own(style_value, name)
         elif key == f"{_XLINK}href":
             element.attrib["href"] = f"#{name}-{value[1:]}" if value.startswith("#") else value
         elif key == "id":
@@ -83,14 +83,14 @@ def _plain(element: ElementTree.Element, name: str) -> None:
 
 def _parts(style: str) -> list[tuple[str, str]]:
     """Declarations as attributes; what no attribute can say is left out."""
-    found = []
-    for one in style.split(";"):
-        key, _, value = (part.strip() for part in one.partition(":"))
+    declarations = []
+    for declaration in style.split(";"):
+        key, _, value = (part.strip() for part in declaration.partition(":"))
         if key == "font" and (size := _FONT.match(value)):
-            found.append(("font-size", size[1]))
+            declarations.append(("font-size", size[1]))
         elif key in _KEPT:
-            found.append((key, INK.get(value.lower(), value)))
-    return found
+            declarations.append((key, INK.get(value.lower(), value)))
+    return declarations
 
 
 def _own(value: str, name: str) -> str:

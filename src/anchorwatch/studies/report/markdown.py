@@ -27,33 +27,33 @@ def page(study: Study) -> str:
     models = [
         f"- {role}: {one_line(str(source))}" for role, source in study.about["models"].items()
     ]
-    said = ", ".join(f"{count} {name}" for name, count in study.counts().items())
-    head = ["# Study", "", one_line(summary(study)), "", f"{said}.", "", *models, ""]
+    counts = ", ".join(f"{count} {name}" for name, count in study.counts().items())
+    head = ["# Study", "", one_line(summary(study)), "", f"{counts}.", "", *models, ""]
     head += [one_line(methods(study)), ""]
     lines = [*head, "| claim | verdict | effect | interval | needed | n | reported |"]
     lines += ["|---|---|---|---|---|---|---|", *map(_line, study.findings), ""]
-    for one in study.findings:
-        lines += _part(one)
+    for judged in study.findings:
+        lines += _part(judged)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _line(one: JudgedClaim) -> str:
-    cells = [one.claim.id, one.says, "", "", "", "", _cell(one.claim.reported)]
-    if (binding := one.binding) is not None:
-        row = one.criterion_row(binding)
+def _line(judged: JudgedClaim) -> str:
+    cells = [judged.claim.id, judged.says, "", "", "", "", _cell(judged.claim.reported)]
+    if (binding := judged.binding_criterion) is not None:
+        row = judged.criterion_row(binding)
         cells[2:4] = [number(row["effect"]), _interval(row)]
-        cells[4:6] = [describe_target(binding), over(row, one.claim.unit)]
+        cells[4:6] = [describe_target(binding), over(row, judged.claim.unit)]
     return f"| {' | '.join(cells)} |"
 
 
-def _part(one: JudgedClaim) -> list[str]:
-    claim = one.claim
-    lines = [f"## {claim.id}: {one.says}", "", claim.sentence, ""]
+def _part(judged: JudgedClaim) -> list[str]:
+    claim = judged.claim
+    lines = [f"## {claim.id}: {judged.says}", "", claim.sentence, ""]
     lines += [f"Source: {claim.source}. Reported: {claim.reported}.", ""]
-    lines += [reason(one), ""]
-    for criterion in claim.criteria if one.finding else ():
-        lines += [_sentence(one, criterion), ""]
-    also = dict(one.finding.also) if one.finding else {}
+    lines += [reason(judged), ""]
+    for criterion in claim.criteria if judged.finding else ():
+        lines += [_sentence(judged, criterion), ""]
+    also = dict(judged.finding.also) if judged.finding else {}
     if also:
         pairs = (
             f"{name} {value if isinstance(value, str) else number(value)}"
@@ -61,7 +61,7 @@ def _part(one: JudgedClaim) -> list[str]:
         )
         lines += [f"Also: {'; '.join(pairs)}.", ""]
     notes = (
-        ("Did not fit", one_line("; ".join(one.unfit))),
+        ("Did not fit", one_line("; ".join(judged.unfit))),
         ("The published code", claim.defect),
         ("Mind", claim.caveat),
     )
@@ -71,19 +71,19 @@ def _part(one: JudgedClaim) -> list[str]:
     return lines
 
 
-def _sentence(one: JudgedClaim, criterion: Criterion) -> str:
-    row = one.criterion_row(criterion)
-    at = "" if math.isnan(row["low"]) else f" at {level(row['level'])}"
-    says = f"- {row['statistic']}: {number(row['effect'])}, interval {_interval(row)}{at}, "
+def _sentence(judged: JudgedClaim, criterion: Criterion) -> str:
+    row = judged.criterion_row(criterion)
+    at_level = "" if math.isnan(row["low"]) else f" at {level(row['level'])}"
+    says = f"- {row['statistic']}: {number(row['effect'])}, interval {_interval(row)}{at_level}, "
     says += (
-        f"n = {over(row, one.claim.unit)}; to be {describe_target(criterion)} ({row['reason']})."
+        f"n = {over(row, judged.claim.unit)}; to be {describe_target(criterion)} ({row['reason']})."
     )
     for name in ("null", "control"):
         if not math.isnan(row[name]):
             says += f" {name.capitalize()}: {number(row[name])} ({row[f'{name}_is']})."
     if row["why"]:
         says += f" No interval: {row['why']}."
-    return f"{says} {power(row, one.claim.unit)}".rstrip()
+    return f"{says} {power(row, judged.claim.unit)}".rstrip()
 
 
 def number(value: float) -> str:

@@ -219,7 +219,7 @@ def _row(one: JudgedClaim) -> Markup:
         tag("td", cell, verdict(one.says)),
         tag("td", cell, claim.sentence),
     ]
-    binding = one.binding
+    binding = one.binding_criterion
     if binding is None:
         lacks = cell | {"class": "spare muted", "colspan": "4"}
         cells.append(tag("td", lacks, f"lacks {one.lacking}"))

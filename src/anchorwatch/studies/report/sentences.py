@@ -70,8 +70,8 @@ def chance(p: float) -> str:
     >>> chance(0.2), chance(1e-9)
     ('p\u202f=\u202f0.2', 'p\u202f<\u202f0.0001')
     """
-    said = "p < 0.0001" if p < 1e-4 else f"p = {p:.3g}"
-    return said.replace(" ", "\u202f")  # no line breaks within
+    text = "p < 0.0001" if p < 1e-4 else f"p = {p:.3g}"
+    return text.replace(" ", "\u202f")  # no line breaks within
 
 
 def describe_target(criterion: Criterion) -> str:
@@ -103,34 +103,34 @@ def level(share: float) -> str:
     return f"{100 * share:.4g}\u202f%"
 
 
-def reason(one: JudgedClaim) -> str:
+def reason(judged: JudgedClaim) -> str:
     """Why the verdict is what it is."""
-    binding = one.binding
-    if binding is None or one.verdict is None:
-        return f"Not judged. It lacks {one.lacking.rstrip('.')}."
-    row, several = one.criterion_row(binding), len(one.claim.criteria) > 1
+    binding = judged.binding_criterion
+    if binding is None or judged.verdict is None:
+        return f"Not judged. It lacks {judged.lacking.rstrip('.')}."
+    row, several = judged.criterion_row(binding), len(judged.claim.criteria) > 1
     name = f" of “{binding.name}”" if several else ""
     lies = f"the interval{name} ({interval(row['low'], row['high'])})"
     shared = (
-        f" It is at {level(row['level'])}, shared among {len(one.claim.criteria)} statistics, any "
-        "of which could have refuted the claim."
+        f" It is at {level(row['level'])}, shared among {len(judged.claim.criteria)} statistics, "
+        "any of which could have refuted the claim."
     )
-    said = {
-        SUPPORTED: _explain_supported(one, binding, lies),
+    explanation = {
+        SUPPORTED: _explain_supported(judged, binding, lies),
         REFUTED: f"Refuted: {lies} lies wholly outside of what the claim needs, "
         f"{describe_target(binding)}." + shared * several,
         UNDECIDED: _explain_undecided(row, binding, lies, name),
-    }[one.says]
-    adjusted = f"After Holm's correction {chance(one.verdict.p_holm)}."
-    return f"{said} {adjusted}"
+    }[judged.says]
+    adjusted = f"After Holm's correction {chance(judged.verdict.p_holm)}."
+    return f"{explanation} {adjusted}"
 
 
-def _explain_supported(one: JudgedClaim, binding: Criterion, lies: str) -> str:
-    if len(one.claim.criteria) == 1:
+def _explain_supported(judged: JudgedClaim, binding: Criterion, lies: str) -> str:
+    if len(judged.claim.criteria) == 1:
         return (
             f"Supported: {lies} lies wholly where the claim needs it, {describe_target(binding)}."
         )
-    many = len(one.claim.criteria)
+    many = len(judged.claim.criteria)
     return (
         f"Supported: all {many} intervals lie where the claim needs them; the nearest to its "
         f"margin is {lies.removeprefix('the interval of ')}, which must be "
@@ -186,7 +186,7 @@ def summary(study: Study) -> str:
         f"{count[REFUTED]} refuted, and {count[UNDECIDED]} could not be decided with this budget."
     ]
     if count[LACKING]:
-        lost = Counter(one.lacking for one in study.findings if one.says == LACKING)
+        lost = Counter(judged.lacking for judged in study.findings if judged.says == LACKING)
         what, most = lost.most_common(1)[0]
         often = f", most often ({most} times) {what}" if most > 1 else ""
         parts.append(f"{count[LACKING]} lack something{often}.")
@@ -222,7 +222,9 @@ def methods(study: Study) -> str:
         f"{source} ({KIND[role]}, weights {str(weights.get(role, 'unknown'))[:12]})"
         for role, source in about["models"].items()
     ]
-    papers = dict(Counter(one.claim.study for one in study.findings if one.verdict is not None))
+    papers = dict(
+        Counter(judged.claim.study for judged in study.findings if judged.verdict is not None)
+    )
     tested = join_words([f"{count} of {name}" for name, count in papers.items()])
     return (
         f"Claims ({tested}) were tested with anchorwatch {versions['anchorwatch']} on "
