@@ -4,9 +4,12 @@ import itertools
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
+from markupsafe import Markup
 
 import reported
 from anchorwatch.studies.claim import (
@@ -25,15 +28,10 @@ from anchorwatch.studies.measure import by_prompt
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.floating.measures import GAIN
 from anchorwatch.studies.plan_study import Plan
-from anchorwatch.studies.report import markdown as text
-from anchorwatch.studies.report import sentences
+from anchorwatch.studies.report import text as sentences
 from anchorwatch.studies.report.comparison import sections
-from anchorwatch.studies.report.figures import claim_figure
-from anchorwatch.studies.report.inlining import inline_figure
-from anchorwatch.studies.report.marks import marks, ticks
-from anchorwatch.studies.report.markup import tag
-from anchorwatch.studies.report.page import page
-from anchorwatch.studies.report.writing import write
+from anchorwatch.studies.report.page import _templates, inline_figure, page, write
+from anchorwatch.studies.report.picture import claim_figure, marks, ticks
 from anchorwatch.studies.study_record import Study
 from anchorwatch.studies.verdict import (
     LACKING,
@@ -370,7 +368,7 @@ def test_a_value_that_cannot_be_is_not_said_to_be_what_would_have_shown():
     assert row["out_of_reach"] and np.isnan(row["detectable"])
     said = sentences.power(row, "prompt")
     assert said.startswith("With these 5 prompts, no value that it can have would be told")
-    assert said in text.page(Study((held,), reported.about(), Plan((), {}, ()), None))
+    assert said in sentences.markdown_page(Study((held,), reported.about(), Plan((), {}, ()), None))
 
 
 def test_the_text_says_the_level_what_is_missing_and_what_did_not_fit():
@@ -378,7 +376,7 @@ def test_the_text_says_the_level_what_is_missing_and_what_did_not_fit():
     held = JudgedClaim(
         held.claim, held.finding, held.verdict, unfit=("2 units of rows (too long\x1b)",)
     )
-    said = text.page(Study((held,), reported.about(), Plan((), {}, ()), None))
+    said = sentences.markdown_page(Study((held,), reported.about(), Plan((), {}, ()), None))
     assert "| 5 prompts, 2 without a value |" in said
     assert "interval 0.472 to 0.608 at 95\u202f%, n = 5 prompts, 2 without a value;" in said
     assert "Did not fit: 2 units of rows (too long·)." in said
@@ -448,8 +446,9 @@ def test_a_drawn_figure_follows_the_page_s_colours_and_keeps_its_text(study):
     held = next(one for one in study.findings if one.verdict)
     svg = inline_figure(claim_figure(held), "name", 'an "alt"')
     assert "style=" not in svg
-    assert "#000000" not in svg
-    assert "var(--ink)" in svg
+    assert not {"#000000", "#767676", "#009e73"} & set(re.findall("#[0-9a-f]{6}", svg))
+    assert "var(--muted)" in svg
+    assert "var(--green)" in svg
     assert held.claim.id in svg
     assert 'aria-label="an &quot;alt&quot;"' in svg
     assert set(re.findall(r'id="([^"]*)"', svg)) == {
@@ -458,4 +457,15 @@ def test_a_drawn_figure_follows_the_page_s_colours_and_keeps_its_text(study):
 
 
 def test_nothing_gets_into_markup_unescaped():
-    assert tag("p", {"title": '"<'}, "<b>") == '<p title="&quot;&lt;">&lt;b&gt;</p>'
+    template = _templates().from_string('<p title="{{ words }}">{{ words }}{{ markup }}</p>')
+    said = template.render(words='"<b>\x1b\u202e', markup=Markup("<br>"))
+    assert said == '<p title="&#34;&lt;b&gt;··">&#34;&lt;b&gt;··<br></p>'
+    with pytest.raises(UndefinedError):
+        _templates().from_string("{{ nothing }}").render()
+
+
+def test_no_template_marks_text_as_safe():
+    """Markup comes from macros, from figures we draw and from our own files: nowhere else."""
+    for path in (Path(page.__code__.co_filename).parent / "templates").glob("*.[hs][tv][mg]*"):
+        assert "safe" not in path.read_text(), path
+        assert "autoescape" not in path.read_text(), path

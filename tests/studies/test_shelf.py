@@ -66,7 +66,7 @@ def test_a_unit_that_did_not_fit_is_left_out_and_not_tried_again(tmp_path):
     assert (found.count, found.skipped) == (4, {2: "too long by 2"})
 
 
-@pytest.mark.parametrize("need", [NEED, EFFECT, Runs("mdm")], ids=lambda one: one.kind)
+@pytest.mark.parametrize("spec", [NEED, EFFECT, Runs("mdm")], ids=lambda one: one.kind)
 def test_evidence_of_nothing_is_refused_with_its_reason(tmp_path, spec):
     one = filled(store(tmp_path), spec, unfit=range(4))
     with pytest.raises(EvidenceError, match=r"none of 4 does for .* \(too long by 0\)"):
@@ -109,7 +109,7 @@ def test_damage_is_named_with_what_helps(tmp_path, harm):
         one.load(NEED)
 
 
-@pytest.mark.parametrize("need", [NEED, EFFECT, ASKED], ids=lambda one: one.kind)
+@pytest.mark.parametrize("spec", [NEED, EFFECT, ASKED], ids=lambda one: one.kind)
 def test_a_damaged_unit_is_set_aside_with_a_warning_and_counts_as_not_made(tmp_path, spec):
     one = store(tmp_path)
     whole = [one.unit_folder(spec, "mdm") / shelves.ANSWER_FILE]

@@ -99,14 +99,14 @@ class Study:
 
     def save(self, out: str | Path) -> Path:
         """Write claims.json, claims.csv, report.md, report.html and figures/ into a folder."""
-        from anchorwatch.studies.report.markdown import page
-        from anchorwatch.studies.report.writing import write
+        from anchorwatch.studies.report.page import write
+        from anchorwatch.studies.report.text import markdown_page
 
         folder = Path(out)
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / "claims.json", (json.dumps(self.as_dict(), indent=1) + "\n").encode())
         replace_file(folder / "claims.csv", as_csv(self.claims).encode())
-        replace_file(folder / "report.md", page(self).encode())
+        replace_file(folder / "report.md", markdown_page(self).encode())
         write(self, folder)
         return folder
 

@@ -1,4 +1,5 @@
-"""What a study says, in words: a paragraph, a reason for each verdict, the sentence for a paper.
+"""What a study says, in words: a paragraph, a reason for each verdict, the sentence for a paper,
+and all of it as text: report.md.
 
 Every number is taken from the study; nothing here knows what a claim is about.
 """
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchorwatch.studies.claim import EQUAL, GREATER, Criterion
 from anchorwatch.studies.verdict import ALPHA, LACKING, REFUTED, SUPPORTED, UNDECIDED
+from anchorwatch.trace.escape import one_line
 
 if TYPE_CHECKING:
     from anchorwatch.studies.study_record import Study
@@ -237,3 +239,87 @@ def methods(study: Study) -> str:
         "intervals lie inside the stated region, refuted if one lies wholly outside (at a level "
         "shared among the claim's statistics), else undecided."
     )
+
+
+def markdown_page(study: Study) -> str:
+    """The whole report."""
+    models = [
+        f"- {role}: {one_line(str(source))}" for role, source in study.about["models"].items()
+    ]
+    counts = ", ".join(f"{count} {name}" for name, count in study.counts().items())
+    head = ["# Study", "", one_line(summary(study)), "", f"{counts}.", "", *models, ""]
+    head += [one_line(methods(study)), ""]
+    lines = [*head, "| claim | verdict | effect | interval | needed | n | reported |"]
+    lines += ["|---|---|---|---|---|---|---|", *map(_markdown_row, study.findings), ""]
+    for judged in study.findings:
+        lines += _markdown_claim(judged)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _markdown_row(judged: JudgedClaim) -> str:
+    cells = [judged.claim.id, judged.says, "", "", "", "", _markdown_cell(judged.claim.reported)]
+    if (binding := judged.binding_criterion) is not None:
+        row = judged.criterion_row(binding)
+        cells[2:4] = [plain_number(row["effect"]), _plain_interval(row)]
+        cells[4:6] = [describe_target(binding), over(row, judged.claim.unit)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown_claim(judged: JudgedClaim) -> list[str]:
+    claim = judged.claim
+    lines = [f"## {claim.id}: {judged.says}", "", claim.sentence, ""]
+    lines += [f"Source: {claim.source}. Reported: {claim.reported}.", ""]
+    lines += [reason(judged), ""]
+    for criterion in claim.criteria if judged.finding else ():
+        lines += [_markdown_criterion(judged, criterion), ""]
+    also = dict(judged.finding.also) if judged.finding else {}
+    if also:
+        pairs = (
+            f"{name} {value if isinstance(value, str) else plain_number(value)}"
+            for name, value in also.items()
+        )
+        lines += [f"Also: {'; '.join(pairs)}.", ""]
+    notes = (
+        ("Did not fit", one_line("; ".join(judged.unfit))),
+        ("The published code", claim.defect),
+        ("Mind", claim.caveat),
+    )
+    for name, words in notes:
+        if words:
+            lines += [f"{name}: {words}.", ""]
+    return lines
+
+
+def _markdown_criterion(judged: JudgedClaim, criterion: Criterion) -> str:
+    row = judged.criterion_row(criterion)
+    at_level = "" if math.isnan(row["low"]) else f" at {level(row['level'])}"
+    says = f"- {row['statistic']}: {plain_number(row['effect'])}, "
+    says += f"interval {_plain_interval(row)}{at_level}, "
+    says += (
+        f"n = {over(row, judged.claim.unit)}; to be {describe_target(criterion)} ({row['reason']})."
+    )
+    for name in ("null", "control"):
+        if not math.isnan(row[name]):
+            says += f" {name.capitalize()}: {plain_number(row[name])} ({row[f'{name}_is']})."
+    if row["why"]:
+        says += f" No interval: {row['why']}."
+    return f"{says} {power(row, judged.claim.unit)}".rstrip()
+
+
+def plain_number(value: float) -> str:
+    """Three digits that matter.
+
+    >>> plain_number(0.01234), plain_number(-3.0)
+    ('0.0123', '-3')
+    """
+    return "-" if math.isnan(value) else f"{value:.3g}"
+
+
+def _plain_interval(row: dict[str, Any]) -> str:
+    if math.isnan(row["low"]):
+        return "none"
+    return f"{plain_number(row['low'])} to {plain_number(row['high'])}"
+
+
+def _markdown_cell(words: str) -> str:
+    return words.replace("|", "\\|")
