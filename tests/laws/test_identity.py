@@ -60,15 +60,15 @@ def changed(folder, request):
 
 
 def killed(model, path, monkeypatch):
-    note = loop.RunState.note
+    note = loop.RunState.append_step
 
     def die(job, *given):
-        if len(job.taken) == 9:
+        if len(job.steps) == 9:
             raise KeyboardInterrupt
         return note(job, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.RunState, "note", die)
+        patch.setattr(loop.RunState, "append_step", die)
         with pytest.raises(KeyboardInterrupt):
             aw.run(model, "ab", SHORT, out=path)
 

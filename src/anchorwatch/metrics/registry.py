@@ -35,7 +35,7 @@ from anchorwatch.metrics.layer_slices import (
     map_kernels,
     map_layers,
 )
-from anchorwatch.metrics.sink_rules import rulli
+from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.table import (
     Finish,
     Parts,
@@ -71,7 +71,7 @@ class Reading:
     table: Callable[[Layers], pd.DataFrame]
     """From what the kernel returned."""
 
-    def run(self) -> pd.DataFrame:
+    def make(self) -> pd.DataFrame:
         """Read the layers and make the table."""
         return self.table(map_layers(self.traces, self.kernel))
 
@@ -109,7 +109,7 @@ def metric(
     def register(kernel: Callable[..., list[Quantity]]) -> LayerMetric:
         signature = _public_signature(kernel, tuple(by), baselines)
 
-        def read(*args: Any, **given: Any) -> Reading:
+        def plan(*args: Any, **given: Any) -> Reading:
             try:
                 bound = signature.bind(*args, **given)
             except TypeError as error:
@@ -131,12 +131,13 @@ def metric(
             )
 
         def measure(*args: Any, **given: Any) -> pd.DataFrame:
-            return read(*args, **given).run()
+            return plan(*args, **given).make()
 
         update_wrapper(measure, kernel)
         measure.__signature__ = signature  # type: ignore[attr-defined]
+        measure.__annotations__ = {n: p.annotation for n, p in signature.parameters.items()}
         measure.kernel = kernel  # type: ignore[attr-defined]
-        _register(kernel.__name__, measure, read, default)
+        _register(kernel.__name__, measure, plan, default)
         return measure  # type: ignore[return-value]
 
     return register
@@ -150,7 +151,7 @@ def custom_metric(
     def register(function: Callable[P, Reading | pd.DataFrame]) -> Callable[P, pd.DataFrame]:
         def measure(*args: P.args, **options: P.kwargs) -> pd.DataFrame:
             result = function(*args, **options)
-            return result.run() if isinstance(result, Reading) else result
+            return result.make() if isinstance(result, Reading) else result
 
         update_wrapper(measure, function)
         _register(function.__name__, measure, function, default)
@@ -181,20 +182,18 @@ def _public_signature(
     """What the metric takes: traces, the options of its kernel, and what the decorator supplies."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
-        inspect.Parameter("traces", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="Traces")
+        inspect.Parameter("traces", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Traces)
     ]
     for parameter in list(inspect.signature(kernel).parameters.values())[1:]:
         if parameter.name == "rule":
-            parameter = parameter.replace(default=None, annotation="Rule | None")
+            parameter = parameter.replace(default=None, annotation=Rule | None)
         elif parameter.name == "group":
-            parameter = parameter.replace(default="all", annotation="str")
+            parameter = parameter.replace(default="all", annotation=str)
         parameters.append(parameter)
-    parameters.append(inspect.Parameter("by", keyword, default=by, annotation="Sequence[str]"))
+    parameters.append(inspect.Parameter("by", keyword, default=by, annotation=Sequence[str]))
     for name in ("frozen", "untrained") if baselines else ():
-        parameters.append(
-            inspect.Parameter(name, keyword, default=None, annotation="Traces | None")
-        )
-    return inspect.Signature(parameters, return_annotation="pd.DataFrame")
+        parameters.append(inspect.Parameter(name, keyword, default=None, annotation=Traces | None))
+    return inspect.Signature(parameters, return_annotation=pd.DataFrame)
 
 
 def read_quantities(

@@ -24,8 +24,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.labels import printable
-from anchorwatch.figures.style import COLUMN, NULL, PALETTE, SMALL, look, sheet
+from anchorwatch.figures.style import COLUMN, NULL, PALETTE, SMALL, look, printable, sheet
 from anchorwatch.studies.claim import Criterion
 from anchorwatch.studies.report.text import number
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED, JudgedClaim

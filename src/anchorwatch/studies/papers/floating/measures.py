@@ -267,7 +267,7 @@ def share_lost(halves: np.ndarray) -> float:
 
 
 def draw_spread(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.sinks import profile
+    from anchorwatch.figures.sink_strength import profile
 
     return profile(metrics.concentration(list(evidence[MDM_RUNS].traces)))
 
@@ -295,14 +295,14 @@ def absorbed_shares(evidence: Evidence, spec: Runs) -> dict[str, np.ndarray]:
 
 
 def draw_absorption(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.sinks import profile
+    from anchorwatch.figures.sink_strength import profile
 
     both = [trace for spec in (MDM_RUNS, ARM_RUNS) for trace in evidence[spec].traces]
     return profile(metrics.absorption(both, ["first", "top1", "top5", ANCHORS]))
 
 
 def draw_absorption_by_depth(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.sinks import profile
+    from anchorwatch.figures.sink_strength import profile
 
     return profile(metrics.absorption(list(evidence[MDM_RUNS].traces), ["top1", ANCHORS]))
 
@@ -379,7 +379,7 @@ def draw_angle_and_norm(evidence: Evidence) -> Figure | None:
 
 
 def draw_structure(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.identity import structure
+    from anchorwatch.figures.sink_classes import structure
 
     return structure(
         metrics.structure(list(evidence[MDM_RUNS].traces), floating(), template=TEMPLATE_WORDS)

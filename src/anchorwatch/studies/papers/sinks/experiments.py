@@ -150,7 +150,7 @@ def surest(model: Model, clean: Trace, edits: Sequence[Edit]) -> np.ndarray:
     job = build_forced_run(model, clean, edits, ())
     steps = walk(model, [job], build_recorder(model, (), [job]))
     next(steps)
-    job.record.next_block()  # it holds one step
+    job.buffer.next_block()  # it holds one step
     next(steps)
     assert job.rows is not None
     return job.rows.double().log_softmax(dim=-1).amax(dim=-1).cpu().numpy()
