@@ -189,7 +189,7 @@ FIRST_HALF, LAST_HALF, EVERY_LAYER = "first half", "last half", "every layer"
 def depth_slope(values: np.ndarray) -> np.ndarray:
     """[prompt] least-squares change of [prompt, layer] values from the first layer to the last.
 
-    >>> rise(np.array([[0.0, 1.0, 2.0], [3.0, 2.0, np.nan]])).tolist()
+    >>> depth_slope(np.array([[0.0, 1.0, 2.0], [3.0, 2.0, np.nan]])).tolist()
     [2.0, nan]
     """
     layers = values.shape[1]
@@ -201,7 +201,7 @@ def depth_slope(values: np.ndarray) -> np.ndarray:
 def first_half_mean(values: np.ndarray) -> np.ndarray:
     """[prompt] mean over the first half of the layers; the middle one of an odd number is in none.
 
-    >>> shallow(np.array([[1.0, 3.0, 5.0, 7.0, 9.0]])).tolist()
+    >>> first_half_mean(np.array([[1.0, 3.0, 5.0, 7.0, 9.0]])).tolist()
     [2.0]
     """
     return values[:, : values.shape[1] // 2].mean(axis=1)

@@ -323,7 +323,7 @@ def weight_correlation(first: pd.DataFrame, other: pd.DataFrame) -> float:
 def onset_layer(profiles: np.ndarray) -> np.ndarray:
     """[prompt] the layer before which the mean over layers rises most, in standard errors.
 
-    >>> begins(np.array([[0.1, 0.1, 0.5, 0.6], [0.0, 0.4, 0.4, 0.4]])).tolist()
+    >>> onset_layer(np.array([[0.1, 0.1, 0.5, 0.6], [0.0, 0.4, 0.4, 0.4]])).tolist()
     [2.0, 1.0]
     """
     layers = profiles.shape[1]
