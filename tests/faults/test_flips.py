@@ -24,8 +24,8 @@ from anchorwatch.studies.evidence import EvidenceStore
 from anchorwatch.trace import atomic_io as commits
 from anchorwatch.trace.store import Partial, Spec
 from anchorwatch.training.log import Line, as_json, read_log
-from planted import planted, uniform
 from strategies import load
+from synthetic_traces import planted, uniform
 
 HURTS = 40
 

@@ -16,7 +16,7 @@ from anchorwatch.training import card_measures as measure
 from anchorwatch.training import noisy_text as noisy
 from anchorwatch.training import variants as tables
 from anchorwatch.training import written_text as written
-from planted import planted
+from synthetic_traces import planted
 from tolerances import METRIC, SAME_MATHS
 
 SMALL = measure.Effort(examples=8, draws=2, items=4, prompts=5, texts=2, steps=4)

@@ -15,7 +15,7 @@ from anchorwatch.studies.papers.floating.measures import (
     top_key_beyond,
 )
 from anchorwatch.trace.trace import Trace
-from planted import column, planted, random_maps, uniform
+from synthetic_traces import column, planted, random_maps, uniform
 from tolerances import METRIC
 
 LENGTH, STEPS = 24, 8

@@ -21,7 +21,7 @@ from anchorwatch.studies.papers.sink_token import measures as sink_token_measure
 from anchorwatch.studies.papers.sinks import measures as sinks_measures
 from anchorwatch.studies.papers.sinks.measures import correlation_of_moments
 from anchorwatch.studies.verdict import ALPHA, REFUTED, SUPPORTED, judge_claims, verdicts
-from evidenced import answered, looked_at, opened, seeds
+from claim_evidence import answer_table, openness_table, seed_table, sink_attention_table
 
 RUNS = 150
 pytestmark = pytest.mark.slow
@@ -44,7 +44,7 @@ def trained(rng, spec, gaps, count=5, wide=0.02):
             name: one + more.get(name, 0.0) + noise * rng.normal(size=count)
             for name, one in base.items()
         }
-    return seeds(held)
+    return seed_table(held)
 
 
 def training(rng):
@@ -72,14 +72,14 @@ def training(rng):
     mixed = {"sink": {spread: -1.0, rank: 1.0, cosine: -0.01}}
     held[changed.MIXED_STATES] = trained(rng, changed.MIXED_STATES, mixed)
     drained = {name: rng.normal(0.8, 0.05, 5) for name in changed.DRAINED_VALUES.columns}
-    held[changed.DRAINED_VALUES] = seeds({"sink": drained})
-    return held | looked_at(rng, 5)
+    held[changed.DRAINED_VALUES] = seed_table({"sink": drained})
+    return held | sink_attention_table(rng, 5)
 
 
 def coins(rng, count, shares):
     """Answers of {cell: share that is right} to items that are hard or easy in every cell."""
     item = rng.normal(size=count)
-    return answered(
+    return answer_table(
         {
             cell: (0.7 * item + math.sqrt(0.51) * rng.normal(size=count) < scipy.special.ndtri(s))
             for cell, s in shares.items()
@@ -183,7 +183,7 @@ def watching(rng, count=12):
             rng, count, {"sink": 2.01, "greatest": 2.0, "random": 0.0}
         ),
         sink_token_measures.IN_CONTEXT: parts(rng, count, "context", told, {}),
-        sink_token_measures.OPENNESS["sink"]: opened(rng, count),
+        sink_token_measures.OPENNESS["sink"]: openness_table(rng, count),
     }
 
 

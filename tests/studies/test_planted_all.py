@@ -7,7 +7,7 @@ import pytest
 
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
-from evidenced import TRUTHS
+from claim_evidence import TRUTHS
 
 FILES = sorted(set(Path(__file__).parent.glob("test_planted_*.py")) - {Path(__file__)})
 

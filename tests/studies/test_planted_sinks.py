@@ -21,20 +21,19 @@ from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.floating.measures import GAIN
 from anchorwatch.studies.papers.sinks import measures as sinks_measures
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
-from evidenced import (
+from claim_evidence import (
     TRUTHS,
-    answered,
-    compared,
-    judged_truly,
-    jumping,
-    planting,
-    right,
-    traces,
+    answer_table,
+    assert_verdict,
+    collect_plantings,
+    draw_answers,
+    effect_tables,
+    jumping_sink,
+    traces_with_sink,
 )
-from moving import with_blocks
-from planted import planted
+from synthetic_traces import planted, with_blocks
 
-PLANTED, plants = planting()
+PLANTED, plants = collect_plantings()
 CLAIM = {one.id: one for one in claims(["sinks"])}
 MDM = MDM_RUNS
 SURE = {SUPPORTED: 24, REFUTED: 24, UNDECIDED: 6}
@@ -96,7 +95,7 @@ def exist_or_not(truth):
     held = {"above": np.clip(rng.normal(above, wide, count), 0, 1), "shuffled": np.full(count, 2.0)}
     return {
         sinks_measures.HEAD_MAPS: table(held | {"greatest": rng.normal(most, 10 * wide, count)}),
-        MDM: traces(2, jumping(0.5)),
+        MDM: traces_with_sink(2, jumping_sink(0.5)),
     }
 
 
@@ -118,7 +117,7 @@ def alike_or_not(truth):
 @plants("sinks/H5")
 def stays_or_flickers(truth):
     count, rate = {SUPPORTED: (24, 0.25), REFUTED: (24, 0.97), UNDECIDED: (6, 0.5)}[truth]
-    return {MDM: traces(count, jumping(rate), length=LENGTH, steps=14, seed=32)}
+    return {MDM: traces_with_sink(count, jumping_sink(rate), length=LENGTH, steps=14, seed=32)}
 
 
 @plants("sinks/H6")
@@ -231,8 +230,8 @@ def comes_back_or_not(truth):
     shadow = {"greatest_hidden": arm(0.4 + hides), "kl": arm(0.4 + gap)}
     edited = {"greatest_hidden": arm(0.4), "kl": arm(0.4)}
     return {
-        sinks_measures.HIDDEN_SINKS: compared(shadow),
-        sinks_measures.FOUND_IN_EDITED: compared(edited, doses=(-1,)),
+        sinks_measures.HIDDEN_SINKS: effect_tables(shadow),
+        sinks_measures.FOUND_IN_EDITED: effect_tables(edited, doses=(-1,)),
     }
 
 
@@ -258,9 +257,13 @@ def needs_steps_or_not(truth):
     }[truth]
     held = {}
     for spec, lost in ((sinks_measures.ONE_STEP, one), (sinks_measures.MANY_STEPS, many)):
-        clean = right(rng, count, 0.8)
-        cells = {"none": clean, "sinks": clean * right(rng, count, 1 - lost), "random": clean}
-        held[spec] = answered({("mdm", "gold", name): cell for name, cell in cells.items()})
+        clean = draw_answers(rng, count, 0.8)
+        cells = {
+            "none": clean,
+            "sinks": clean * draw_answers(rng, count, 1 - lost),
+            "random": clean,
+        }
+        held[spec] = answer_table({("mdm", "gold", name): cell for name, cell in cells.items()})
     return held
 
 
@@ -339,8 +342,8 @@ def tax_or_not(truth):
         REFUTED: (200, 0.0, -1.0),
         UNDECIDED: (12, 0.1, 0.3),
     }[truth]
-    few = right(rng, count, 0.9)
-    many, drawn = few * right(rng, count, 1 - cost), rng.normal(0.2, 0.05, count)
+    few = draw_answers(rng, count, 0.9)
+    many, drawn = few * draw_answers(rng, count, 1 - cost), rng.normal(0.2, 0.05, count)
     lost = -link * 5 * drawn + rng.normal(0, 0.3, count)
     base = {"unit": np.arange(count), "even": 0.1, "logprob": -1.0, "mass": 0.5}
     rows = [
@@ -365,7 +368,7 @@ def rules_agree_or_not(truth):
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_verdict_is_the_truth(name, truth):
-    judged_truly(name, PLANTED[name](truth), truth)
+    assert_verdict(name, PLANTED[name](truth), truth)
 
 
 def test_a_model_without_massive_activations_is_no_evidence():
@@ -393,7 +396,7 @@ def test_a_model_that_is_never_right_has_nothing_to_lose_to_masks():
 
 def test_a_causal_map_that_is_even_has_no_sink_that_could_stay_or_move():
     """Over all rows its greatest key is always the first; the rows that predict have none."""
-    even = traces(2, lambda *_: None, causal=True, length=24, steps=16)
+    even = traces_with_sink(2, lambda *_: None, causal=True, length=24, steps=16)
     assert all(np.isnan(sink_moves(one)) for one in even.traces)
 
 

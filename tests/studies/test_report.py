@@ -11,7 +11,7 @@ import pytest
 from jinja2 import UndefinedError
 from markupsafe import Markup
 
-import reported
+import planted_study
 from anchorwatch.studies.claim import (
     EQUAL,
     GREATER,
@@ -41,8 +41,8 @@ from anchorwatch.studies.verdict import (
     JudgedClaim,
     verdicts,
 )
-from evidenced import answered
-from planted import planted, random_maps
+from claim_evidence import answer_table
+from synthetic_traces import planted, random_maps
 
 LARGEST = 8_000_000
 FEW = ("floating/H2", "floating/H23", "sink_token/H5")
@@ -90,7 +90,7 @@ class Found(HTMLParser):
 
 @pytest.fixture(scope="module")
 def study():
-    return reported.study()
+    return planted_study.study()
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def words(study):
 )
 def written(request, tmp_path_factory):
     """A study whose claims draw, and compare; its page; and the folder of them."""
-    study = reported.study(names=request.param)
+    study = planted_study.study(names=request.param)
     folder = tmp_path_factory.mktemp("report")
     stale = folder / "figures" / "sinks-H99.pdf"
     kept = folder / "figures" / "mine.pdf"
@@ -194,7 +194,7 @@ def test_the_page_is_one_small_file_that_asks_nobody(written):
 
 
 def test_foreign_text_stays_text(tmp_path):
-    study = reported.study((SUPPORTED,), FEW, models=HOSTILE)
+    study = planted_study.study((SUPPORTED,), FEW, models=HOSTILE)
     text = write(study, tmp_path).read_text()
     found = Found(text)
     assert [name for name, _ in found.tags].count("script") == 1
@@ -210,7 +210,7 @@ def test_foreign_text_stays_text(tmp_path):
 
 
 def test_the_same_study_gives_the_same_bytes(tmp_path):
-    both = [write(reported.study((SUPPORTED,), FEW), tmp_path / name) for name in "ab"]
+    both = [write(planted_study.study((SUPPORTED,), FEW), tmp_path / name) for name in "ab"]
     assert both[0].read_bytes() == both[1].read_bytes()
     for name in sorted(path.name for path in (tmp_path / "a" / "figures").iterdir()):
         a, b = (tmp_path / place / "figures" / name for place in "ab")
@@ -256,8 +256,8 @@ def test_shares_of_answers_stay_shares_and_are_never_certain():
     rows = {
         (role, where, "none"): right for role, right in scores.items() for where in GAIN.contexts
     }
-    held = reported.study((SUPPORTED,), ("floating/H23",))
-    evidence = Evidence.of({GAIN: answered(rows)})
+    held = planted_study.study((SUPPORTED,), ("floating/H23",))
+    evidence = Evidence.of({GAIN: answer_table(rows)})
     about = dict(held.about) | {"cards": ()}
     found = sections(Study(held.findings, about, held.plan, evidence))
     (section,) = (one for one in found if one.name == "answers")
@@ -285,7 +285,7 @@ def layered(layers, *, causal):
 
 
 def test_layers_of_different_networks_meet_at_relative_depth():
-    held = reported.study((SUPPORTED,), ("floating/H2",))
+    held = planted_study.study((SUPPORTED,), ("floating/H2",))
     runs = {Runs("mdm"): layered(3, causal=False), Runs("arm"): layered(2, causal=True)}
     study = Study(held.findings, held.about | {"cards": []}, held.plan, Evidence.of(runs))
     (attention,) = sections(study)
@@ -310,15 +310,15 @@ def test_a_difference_of_models_is_paired_by_prompt(study):
 
 
 def test_claims_of_training_seeds_alone_are_of_no_model():
-    study = reported.study((SUPPORTED,), ("sink_token/H5",))
+    study = planted_study.study((SUPPORTED,), ("sink_token/H5",))
     bare = replace(study, about=study.about | {"models": {}})
     assert "1 of 1 claim could be tested on training runs alone" in sentences.summary(bare)
-    nothing = reported.study((LACKING,), ("sink_token/H5",))
+    nothing = planted_study.study((LACKING,), ("sink_token/H5",))
     assert "Claims (none) were tested" in sentences.methods(nothing)
 
 
 def test_one_model_alone_is_compared_with_nothing():
-    study = reported.study((LACKING,))
+    study = planted_study.study((LACKING,))
     assert "no evidence of two models" in page(study, {}, [])
 
 
@@ -368,7 +368,9 @@ def test_a_value_that_cannot_be_is_not_said_to_be_what_would_have_shown():
     assert row["out_of_reach"] and np.isnan(row["detectable"])
     said = sentences.power(row, "prompt")
     assert said.startswith("With these 5 prompts, no value that it can have would be told")
-    assert said in sentences.markdown_page(Study((held,), reported.about(), Plan((), {}, ()), None))
+    assert said in sentences.markdown_page(
+        Study((held,), planted_study.about(), Plan((), {}, ()), None)
+    )
 
 
 def test_the_text_says_the_level_what_is_missing_and_what_did_not_fit():
@@ -376,7 +378,7 @@ def test_the_text_says_the_level_what_is_missing_and_what_did_not_fit():
     held = JudgedClaim(
         held.claim, held.finding, held.verdict, unfit=("2 units of rows (too long\x1b)",)
     )
-    said = sentences.markdown_page(Study((held,), reported.about(), Plan((), {}, ()), None))
+    said = sentences.markdown_page(Study((held,), planted_study.about(), Plan((), {}, ()), None))
     assert "| 5 prompts, 2 without a value |" in said
     assert "interval 0.472 to 0.608 at 95\u202f%, n = 5 prompts, 2 without a value;" in said
     assert "Did not fit: 2 units of rows (too long·)." in said

@@ -8,7 +8,7 @@ from anchorwatch.models.load import load
 from anchorwatch.studies.evidence import EXPERIMENTS
 from anchorwatch.studies.papers.sinks import experiments as rows_sinks
 from anchorwatch.trace.trace import MASKED, PROMPT, WRITTEN
-from planted import column
+from synthetic_traces import column
 
 
 def test_a_column_stands_out_of_shuffled_rows_and_shuffled_rows_do_not():
