@@ -40,6 +40,7 @@ def edit(word: str) -> Edit:
     hide_keys(positions=(0, 3), layers=(0, 1, 2))
     """
     name, rest = _split_word(word)
+    # Edits are looked up when a word is read, so that those registered later are known too.
     kind = EDITS.get(name.replace("-", "_"))
     if kind is None:
         known = ", ".join(known_name.replace("_", "-") for known_name in EDITS)
@@ -82,6 +83,7 @@ def decoding(
     True
     """
     name, rest = _split_word(word)
+    # low-confidence, low_confidence and LowConfidence are the same word.
     plain = re.sub("[-_]", "", name).lower()
     words = {kind.lower(): kind for kind in DECODINGS.values()}
     words |= {short.replace("-", ""): kind for short, kind in DECODINGS.items()}
@@ -89,6 +91,7 @@ def decoding(
         raise SpecError(f"no decoding is called {name!r}: expected one of {', '.join(DECODINGS)}")
     kind = decodings.DECODINGS[words[plain]]
     given = _values(name, _fields(kind), rest)
+    # Fields that an option such as --steps gave; a word may not give them a second time.
     for field, value in (fields or {}).items():
         _check_field(name, kind, field)
         if field in given:
@@ -132,6 +135,7 @@ def _split_word(word: str) -> tuple[str, list[str]]:
     name, *pieces = (piece.strip() for piece in re.split("[:,]", word))
     values: list[str] = []
     for piece in pieces:
+        # rule=rulli:3 was split at its colon: what has no name belongs to the value before.
         if values and "=" in values[-1] and "=" not in piece:
             values[-1] += f":{piece}"
         elif piece:
@@ -196,6 +200,7 @@ def _value(name: str, field: dataclasses.Field[Any], word: str) -> Any:
             return read(word)
         if field.name == "heads" and kind == "Any":  # a list, even of one
             return _many(int, word)
+        # By the annotation of the field: the first mark that it holds says how to read the word.
         for mark, (convert, _) in _KINDS.items():
             if mark in kind:
                 return convert(word)
@@ -210,6 +215,7 @@ def _value(name: str, field: dataclasses.Field[Any], word: str) -> Any:
 def _many(convert: Callable[[str], Any], word: str) -> tuple[Any, ...]:
     values: list[Any] = []
     for part in word.split("+"):
+        # 4-7 is a range; a leading minus is not.
         first, dash, last = part.partition("-")
         if convert is int and first and dash:
             values += _range(int(first), int(last))
@@ -219,6 +225,7 @@ def _many(convert: Callable[[str], Any], word: str) -> tuple[Any, ...]:
 
 
 def _range(first: int, last: int) -> range:
+    # A typo such as 0-9999999999 must not fill the memory before anything can refuse it.
     if last - first >= MOST_NUMBERS:
         raise SpecError(f"{first}-{last} is more than {MOST_NUMBERS:,} numbers: name fewer")
     return range(first, last + 1)
