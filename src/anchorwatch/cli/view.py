@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorwatch.cli import output as talk
+from anchorwatch.cli import output
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.sink_rules import parse, rulli
 from anchorwatch.trace.escape import one_line
@@ -61,7 +61,7 @@ def view(
     server = Server(runs, port=port, layer=where.get("layer"))
     place = link(server.url, where)
     typer.echo(place)
-    talk.say("press Ctrl-C to stop; the address is for this machine and holds a secret")
+    output.say("press Ctrl-C to stop; the address is for this machine and holds a secret")
     if not no_open:
         webbrowser.open(server.door(place).as_uri())
     server.serve()
@@ -119,7 +119,7 @@ def _open_traces(traces: Sequence[Path]) -> list[OpenedTrace]:
 
 
 def _note(said: str) -> None:
-    talk.say(f"note: {one_line(said)}")
+    output.say(f"note: {one_line(said)}")
 
 
 def _layers(words: str | None) -> list[int] | None:
