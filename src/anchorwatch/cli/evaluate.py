@@ -131,9 +131,9 @@ def _check(score: str, stress: bool, task: str | None, contexts: str | None) -> 
 
 def _check_table(table: str, score: str, contexts: str | None, models: int, edits: int) -> None:
     """Refuse a table that these results would not have; without contexts it is the stress grid."""
-    from anchorwatch.evaluation.context_effects import CLOSED
     from anchorwatch.evaluation.contexts import contexts as named
     from anchorwatch.evaluation.scores import BINARY
+    from anchorwatch.evaluation.tables import CLOSED
 
     if table not in TABLES:
         raise SpecError(f"no table is called {table!r}: expected one of {', '.join(TABLES)}")
