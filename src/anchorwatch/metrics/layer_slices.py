@@ -134,7 +134,7 @@ class LayerSlice:
         return rule.labels(self.null(group), self.visible_share(group))
 
     def top_key(self, group: str = "all") -> tuple[np.ndarray, np.ndarray]:
-        """(position, share) of the top key, [step, head] each; -1 and NaN where nothing was measured."""
+        """(position, share) of the top key, [step, head] each; -1 and NaN if not measured."""
         if group not in self._top_keys:
             self._top_keys[group] = find_top_key(self.shares(group))
         return self._top_keys[group]
