@@ -14,8 +14,8 @@ SLOW = (
         "anchorwatch.metrics.registry",
     ),
     *("anchorwatch.models.convert", "anchorwatch.models.load", "anchorwatch.studies.run_study"),
-    *("anchorwatch.studies.report.page"),
-    *("anchorwatch.evaluation.harness", "lm_eval._cli", "anchorwatch.training.loop"),
+    "anchorwatch.studies.report.page",
+    *("anchorwatch.evaluation.lm_eval", "lm_eval._cli", "anchorwatch.training.loop"),
 )
 
 

@@ -139,7 +139,7 @@ def draw_differences(spec: Seeds) -> Draw:
     """Draws every arm of a need less vanilla, seed by seed, a panel for each column."""
 
     def draw(evidence: Evidence) -> Figure | None:
-        from anchorwatch.training.variants_figure import variant_differences
+        from anchorwatch.training.plots import variant_differences
 
         return variant_differences(evidence[spec], spec.columns)
 
