@@ -80,6 +80,10 @@ class CanvasEdit(Edit):
         """By position the first step at which it may be committed."""
         return {}
 
+    def first_step_written(self, position: int) -> int:
+        """The first step that may write a position, as far as this edit decides it."""
+        return self.first_steps_allowed().get(position, 0)
+
     def freezes(self, step: int) -> bool:
         """Whether nothing is committed at a step."""
         return False
@@ -160,7 +164,7 @@ class swap_token(CanvasEdit):  # noqa: N801
         if self.position not in other.positions_named:
             return None
         # The position is written at that step at the earliest: a swap before it would find a mask.
-        written = other.until if isinstance(other, delay_commit) else other.step  # type: ignore[attr-defined]
+        written = other.first_step_written(self.position)
         if self.progress is None and self.steps is not None and min(self.steps) <= written:
             return f"position {self.position} is masked up to step {written}; swap it later"
         return None
@@ -203,6 +207,9 @@ class force_commit(CanvasEdit):  # noqa: N801
 
     def tokens_forced(self) -> Mapping[int, int]:
         return {self.position: self.token}
+
+    def first_step_written(self, position: int) -> int:
+        return self.step
 
     def check_canvas(self, limits: RunLimits) -> None:
         super().check_canvas(limits)
