@@ -13,14 +13,16 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from functools import partial
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from anchorwatch.edits.spec import EDITS, Edit
 from anchorwatch.edits.spec import from_dict as edit_from
 from anchorwatch.errors import SpecError
 from anchorwatch.generation import decoding as decodings
 from anchorwatch.generation.decoding import Decoding
-from anchorwatch.metrics.sink_rules import parse
+from anchorwatch.metrics.sink_rules import Rule, parse
 
 _Value = TypeVar("_Value")
 
@@ -45,7 +47,7 @@ def edit(word: str) -> Edit:
         known = ", ".join(known_name.replace("_", "-") for known_name in EDITS)
         raise SpecError(f"no edit is called {name!r}: expected one of {known}")
     fields = _fields(kind)
-    given = _values(name, fields, rest)
+    given = _values(name, kind, rest)
     absent = (dataclasses.MISSING, dataclasses.MISSING)
     for field in fields:
         if field.name not in given and (field.default, field.default_factory) == absent:
@@ -88,7 +90,7 @@ def decoding(
     if plain not in words:
         raise SpecError(f"no decoding is called {name!r}: expected one of {', '.join(DECODINGS)}")
     kind = decodings.DECODINGS[words[plain]]
-    given = _values(name, _fields(kind), rest)
+    given = _values(name, kind, rest)
     for field, value in (fields or {}).items():
         _check_field(name, kind, field)
         if field in given:
@@ -144,14 +146,15 @@ def _fields(kind: type) -> list[dataclasses.Field[Any]]:
     return sorted(dataclasses.fields(kind), key=lambda field: bool(field.kw_only))
 
 
-def _values(name: str, fields: list[dataclasses.Field[Any]], rest: list[str]) -> dict[str, Any]:
+def _values(name: str, kind: type, rest: list[str]) -> dict[str, Any]:
     """What was said, by field."""
     given: dict[str, Any] = {}
+    fields, hints = _fields(kind), get_type_hints(kind)
     for part in rest:
         field, value = _field_of(name, fields, part, len(given))
         if field.name in given:
             raise SpecError(f"{name}: {field.name} is given twice: say which one")
-        given[field.name] = _value(name, field, value)
+        given[field.name] = _value(name, field.name, hints[field.name], value)
     return given
 
 
@@ -184,27 +187,44 @@ def _check_field(name: str, kind: type, field: str) -> None:
         raise SpecError(f"{name} has no {field}: leave it out, or use {', '.join(others)}")
 
 
-def _value(name: str, field: dataclasses.Field[Any], word: str) -> Any:
-    """A word as what the field's annotation says."""
-    kind = str(field.type)
-    try:
-        if word.lower() == "none" and "None" in kind:
-            return None
-        if field.name == "unedited":
-            from anchorwatch.trace.trace import read
+def union_members(hint: Any) -> tuple[Any, ...]:
+    """The types that a union allows, None left out; of another type, itself.
 
-            return read(word)
-        if field.name == "heads" and kind == "Any":  # a list, even of one
-            return _many(int, word)
-        for mark, (convert, _) in _KINDS.items():
-            if mark in kind:
-                return convert(word)
-        return _any(word)
+    >>> union_members(int | None)
+    (<class 'int'>,)
+    """
+    if get_origin(hint) not in (Union, UnionType):
+        return (hint,)
+    return tuple(member for member in get_args(hint) if member is not NoneType)
+
+
+def _value(name: str, field: str, hint: Any, word: str) -> Any:
+    """A word as what the field's type says."""
+    if word.lower() == "none" and NoneType in get_args(hint):
+        return None
+    if field == "unedited":
+        from anchorwatch.trace.trace import read
+
+        return read(word)
+    convert, example = _converter(union_members(hint)[0])
+    if field == "heads" and hint is Any:  # a list, even of one
+        convert = partial(_many, int)
+    try:
+        return convert(word)
     except ValueError as error:
         if isinstance(error, SpecError):
-            raise SpecError(f"{name}, {field.name}: {error}") from None
-        how = next((example for mark, (_, example) in _KINDS.items() if mark in kind), "0+3")
-        raise SpecError(f"{name}, {field.name}: {word!r} cannot be read: say {how}") from None
+            raise SpecError(f"{name}, {field}: {error}") from None
+        raise SpecError(f"{name}, {field}: {word!r} cannot be read: say {example}") from None
+
+
+def _converter(kind: Any) -> tuple[Callable[[str], Any], str]:
+    """What turns a word into this type, and an example of such a word."""
+    if get_origin(kind) is tuple:
+        item = get_args(kind)[0]
+        if get_origin(item) is tuple:
+            return _layer_heads, "2.3+2.5, layer.head of each"
+        return partial(_many, item), "0+3 or 0-3" if item is int else "0+0.5"
+    return _CONVERTERS.get(kind, (_any, "0+3"))
 
 
 def _many(convert: Callable[[str], Any], word: str) -> tuple[Any, ...]:
@@ -237,14 +257,11 @@ def _any(word: str) -> Any:
     return word
 
 
-_KINDS: dict[str, tuple[Callable[[str], Any], str]] = {  # the first an annotation holds
-    "tuple[tuple[int, int]": (_layer_heads, "2.3+2.5, layer.head of each"),
-    "tuple[int": (lambda word: _many(int, word), "0+3 or 0-3"),
-    "tuple[float": (lambda word: _many(float, word), "0+0.5"),
-    "Rule": (parse, "rulli:3"),
-    "bool": (flag, "true or false"),
-    "Any": (_any, "a number or a word"),
-    "str": (str, "a word"),
-    "int": (int, "a whole number"),
-    "float": (float, "a number"),
+_CONVERTERS: dict[Any, tuple[Callable[[str], Any], str]] = {
+    Rule: (parse, "rulli:3"),
+    bool: (flag, "true or false"),
+    Any: (_any, "a number or a word"),
+    str: (str, "a word"),
+    int: (int, "a whole number"),
+    float: (float, "a number"),
 }
