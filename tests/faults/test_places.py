@@ -35,7 +35,7 @@ def written_by(trace, at):
     }
 
 
-@pytest.mark.parametrize("name", list(written_by(None, commits.place("."))))
+@pytest.mark.parametrize("name", list(written_by(None, commits.expand_path("."))))
 @pytest.mark.parametrize("inner", ["", "received"])
 def test_no_command_writes_into_a_trace(trace, name, inner):
     done = type_in(*written_by(trace, trace / inner)[name])
@@ -127,5 +127,5 @@ def test_every_command_that_writes_is_listed():
 
     commands = typer.main.get_command(app).commands
     writes = {name for name, one in commands.items() if any("-o" in p.opts for p in one.params)}
-    listed = {name.split()[0] for name in written_by(None, commits.place("."))}
+    listed = {name.split()[0] for name in written_by(None, commits.expand_path("."))}
     assert writes == listed | {"effect", "train"}

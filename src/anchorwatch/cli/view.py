@@ -110,8 +110,8 @@ def _open_traces(traces: Sequence[Path]) -> list[OpenedTrace]:
     from anchorwatch.trace import atomic_io as commits
 
     for path in traces:
-        folder = commits.place(path)
-        if said := commits.absent(folder) or commits.describe_unfinished(folder):
+        folder = commits.expand_path(path)
+        if said := commits.describe_missing(folder) or commits.describe_unfinished(folder):
             raise TraceError(said)
         if commits.is_no_trace(folder):
             raise TraceError(f"{path} is a folder and no trace: name one that `run -o` wrote")

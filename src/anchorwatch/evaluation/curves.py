@@ -16,7 +16,7 @@ from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.contexts import LAYOUTS, Context, context
 from anchorwatch.evaluation.results import TRACES, Results
 from anchorwatch.evaluation.tables import KEYS, NUMBERS, SCORE, accuracy
-from anchorwatch.trace.atomic_io import place
+from anchorwatch.trace.atomic_io import expand_path
 from anchorwatch.trace.trace import Trace, read
 
 
@@ -49,7 +49,7 @@ def attended(
     >>> from anchorwatch import metrics
     >>> measure = lambda traces: metrics.concentration(traces, by=["trace"])
     """
-    folder, rows = place(out), results.rows[results.rows["unfit"] == ""]
+    folder, rows = expand_path(out), results.rows[results.rows["unfit"] == ""]
     kept = [folder / row.cell / TRACES / f"{row.item}.trace" for row in rows.itertuples()]
     if not any(one.exists() for one in kept):
         raise SpecError(f"no traces are kept in {out}: evaluate(..., probes=[...]) keeps them")

@@ -25,7 +25,7 @@ from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.evaluation.formats import FORMATS, Format, detect, unknown_fields
 from anchorwatch.evaluation.readers import BadRecord, Record, records
 from anchorwatch.evaluation.synthetic import Distractors, Item, World
-from anchorwatch.trace.atomic_io import place as expanded
+from anchorwatch.trace.atomic_io import expand_path as expanded
 from anchorwatch.trace.atomic_io import plain
 
 SYNTHETIC = {"synthetic/one-hop": 1, "synthetic/two-hop": 2}

@@ -47,7 +47,7 @@ def export(
     """
     if not runs:
         raise SpecError("name at least one trace, as `anchorwatch run -o` writes it")
-    target = commits.place(out)
+    target = commits.expand_path(out)
     commits.refuse_inside_trace(target)
     if target.suffix.lower() in (".html", ".htm"):
         if target.is_dir():

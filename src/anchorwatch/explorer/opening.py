@@ -49,7 +49,7 @@ class OpenedTrace:
 
 def open_for_viewing(path: str | Path) -> OpenedTrace:
     """Open what can be opened; what cannot be is said, never raised."""
-    place = commits.place(path)
+    place = commits.expand_path(path)
     name = one_line(place.name)[:80] or "trace"
     found = commits.damage(place)
     if not found:

@@ -81,7 +81,7 @@ def write(path: str | Path, dataset: xr.Dataset) -> Path:
     Its attrs hold `schema`, `schema_version` and `manifest`. A variable is stored as the dtype in
     its `encoding`, if there is one.
     """
-    target = commits.place(path)
+    target = commits.expand_path(path)
     with commits.stage_folder(target) as folder, _wait_for_writes():
         _fill(zarr.create_group(LocalStore(folder), zarr_format=3), dataset)
         commits.commit(folder)
@@ -96,8 +96,8 @@ def open_store(
     `check` compares every file with the commit record first. Where a `needed` variable is not
     declared it is no trace. Those of `without` are left out, metadata and all.
     """
-    target = commits.place(path)
-    if said := commits.absent(target) or commits.describe_unfinished(target):
+    target = commits.expand_path(path)
+    if said := commits.describe_missing(target) or commits.describe_unfinished(target):
         raise TraceError(said)
     if not os.path.lexists(target / "zarr.json"):
         raise TraceError(f"{target} cannot be read as a trace: it is a folder without a zarr.json")
@@ -137,7 +137,7 @@ class Partial:
         cls, path: str | Path, variables: Mapping[str, Spec], head: Mapping[str, Any]
     ) -> Partial:
         """Start a run that will become `path`; `head` is what a resume must agree with."""
-        folder = commits.partial_of(commits.place(path))
+        folder = commits.partial_of(commits.expand_path(path))
         commits.refuse_existing(commits.finished_of(folder))
         if folder.exists():
             if who := Lock.busy(folder):
@@ -149,14 +149,14 @@ class Partial:
             for name, spec in variables.items():
                 _array(group, name, spec, appended=True)
             commits.put_file(staged / "run.json", commits.seal(record))
-            lock = _claimed(staged)  # whoever sees the folder finds it locked
+            lock = _take_lock(staged)  # whoever sees the folder finds it locked
             commits.sync_tree(staged)
         return cls(folder, variables, 0, lock)
 
     @classmethod
     def open(cls, path: str | Path) -> tuple[Partial, int, dict[str, np.ndarray], dict[str, Any]]:
         """Go on with a run: it, the steps done, what `save` kept of them, and the run's head."""
-        folder = commits.partial_of(commits.place(path))
+        folder = commits.partial_of(commits.expand_path(path))
         target = commits.finished_of(folder)
         finished = f"{target} is finished already: aw.read({str(target)!r}) reads it"
         if target.exists():
@@ -166,7 +166,7 @@ class Partial:
         if not folder.is_dir():
             raise TraceError(f"there is no unfinished run at {folder}: start it without resume")
         try:
-            lock = _claimed(folder)
+            lock = _take_lock(folder)
         except SpecError:
             if target.exists():  # another process finished it meanwhile
                 raise TraceError(finished) from None
@@ -174,13 +174,13 @@ class Partial:
         try:
             if target.exists():
                 raise TraceError(finished)
-            return cls._locked(folder, lock)
+            return cls._open_locked(folder, lock)
         except BaseException:
             lock.release()
             raise
 
     @classmethod
-    def _locked(
+    def _open_locked(
         cls, folder: Path, lock: Lock
     ) -> tuple[Partial, int, dict[str, np.ndarray], dict[str, Any]]:
         """What `open` gives, once nobody else writes there."""
@@ -193,7 +193,7 @@ class Partial:
             }
             steps, arrays = commits.newest_state(folder)
             partial = cls(folder, variables, steps, lock)
-            partial._cut(None)  # a finish may have been killed
+            partial._resize(None)  # a finish may have been killed
             partial._agree()
         except TraceError:
             raise
@@ -250,7 +250,7 @@ class Partial:
             for litter in (*self._store.glob("**/*.partial"), self._store / commits.COMMIT):
                 litter.unlink(missing_ok=True)
             with _wait_for_writes():
-                self._cut(steps)
+                self._resize(steps)
                 _fill(self._group, dataset)
             commits.commit(self._store)
             commits.publish(self._store, target)
@@ -267,7 +267,7 @@ class Partial:
         rest = ".0" * (len(self._variables[name].dims) - 1)
         return self._store / name / f"c.{first_step // BLOCK_STEPS}{rest}"
 
-    def _cut(self, steps: int | None) -> None:
+    def _resize(self, steps: int | None) -> None:
         """Give the variables so many steps, or as many as there can be."""
         for name, array in self._arrays.items():
             most, *rest = self._variables[name].sizes
@@ -305,7 +305,7 @@ class Partial:
                     raise TraceError(f"{self.path} lacks {lost}: start the run again")
 
 
-def _claimed(folder: Path) -> Lock:
+def _take_lock(folder: Path) -> Lock:
     """The lock of an unfinished run."""
     return Lock.take(folder, f"{folder} is being written", refusal=TraceError)
 

@@ -243,7 +243,7 @@ def _with_parts(begun: StartingPoint, spec: Spec) -> StartingPoint:
             )
     network, mask_id = begun.network, begun.mask_id
     if spec.compile and (asked or begun.parts):
-        # What is worn is looked up while layers compute: a compiled pass might not ask again.
+        # Active additions are looked up while layers compute: a compiled pass might not ask again.
         raise SpecError("compile is not proven with parts: leave compile or the parts out")
     if any(getattr(part, "embedding", "") == "mask" for part in asked) and mask_id is None:
         raise SpecError("next_token has no mask token: use embedding = 'mean' or 'start'")
