@@ -129,7 +129,7 @@ def test_a_share_of_no_room_has_no_interval_and_says_so(closed, some):
         {("mdm", "closed", "none"): share(closed, 10), ("mdm", "gold", "none"): share(9, 10)}
     )
     room = row(tables.gains(found), quantity="share_of_room")
-    weights = stats.resampling.resamplings(10, tables.DRAWS, np.random.default_rng(0))
+    weights = stats.clusters.draw_clusters(10, tables.DRAWS, np.random.default_rng(0))
     absent = int((weights @ share(closed, 10) == 10).sum())
     assert some in (None, absent) and np.isnan(room.value) == (closed == 10)
     assert np.isnan(room.low) == np.isnan(room.high) == (absent > 0)
@@ -138,7 +138,7 @@ def test_a_share_of_no_room_has_no_interval_and_says_so(closed, some):
 
 def test_resamplings_are_drawn_once(planted):
     tables._weights.cache_clear()
-    with mock.patch.object(tables, "resamplings", wraps=stats.resampling.resamplings) as drawn:
+    with mock.patch.object(tables, "draw_clusters", wraps=stats.clusters.draw_clusters) as drawn:
         tables.effects(planted)
         tables.gains(planted)
     assert drawn.call_count == 1
@@ -160,13 +160,13 @@ def test_the_ratio_of_gains(planted):
     found = row(tables.gain_ratios(planted))
     assert found.value == pytest.approx(3.0, abs=STATISTIC) and found.null == 1
     rng = np.random.default_rng(0)
-    weights = stats.resampling.resamplings(40, 2000, rng)
+    weights = stats.clusters.draw_clusters(40, 2000, rng)
     cells = [np.array(share(count, 40), dtype=float) for count in (4, 34, 8, 18)]
     drawn = []
     for weight in weights:  # the slow twin: one resampled evaluation after another
         means = [np.average(cell, weights=weight) for cell in cells]
         drawn.append((means[1] - means[0]) / (means[3] - means[2]))
-    tail = float(stats.resampling.tail_of(0.95, np.array(40)))
+    tail = float(stats.clusters.tail_share(0.95, np.array(40)))
     low, high = np.quantile(drawn, [tail, 1 - tail])
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
     none = results_of(

@@ -9,7 +9,7 @@ SLOW = (
     *("anchorwatch.cli.app", "anchorwatch.evaluation.effect", "anchorwatch.evaluation.grid"),
     *("anchorwatch.explorer.export", "anchorwatch.explorer.server"),
     *(
-        "anchorwatch.figures.catalogue",
+        "anchorwatch.figures.registry",
         "anchorwatch.models.zoo.cards",
         "anchorwatch.metrics.registry",
     ),

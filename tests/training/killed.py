@@ -14,7 +14,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchorwatch.trace import atomic_io as commits
 from anchorwatch.training import checkpoints, loop
 from toy_texts import Texts, fields, tokenizer
 

@@ -21,7 +21,7 @@ from anchorwatch.evaluation.context_effects import CLOSED, Effect, effects_of, m
 from anchorwatch.evaluation.results import Results
 from anchorwatch.evaluation.scores import BINARY, SCORES
 from anchorwatch.metrics import stats
-from anchorwatch.metrics.stats.resampling import NEEDED, WORDS, draw_clusters, quantiles, tail_share
+from anchorwatch.metrics.stats.clusters import NEEDED, WORDS, draw_clusters, quantiles, tail_share
 
 SCORE = "containment"
 """The score of tables that take one: whole words, right or wrong."""

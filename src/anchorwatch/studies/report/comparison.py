@@ -17,7 +17,7 @@ import pandas as pd
 from anchorwatch import metrics
 from anchorwatch.errors import AnchorwatchError
 from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.series import bars, key, lines
+from anchorwatch.figures.marks import bars, key, lines
 from anchorwatch.figures.style import PAGE, look, sheet
 from anchorwatch.studies.estimate import ITEM, PROMPT, Estimate, mean_score
 from anchorwatch.studies.evidence import Answers, Cards, EvidenceSpec, Runs, Seeds, TraceSet
