@@ -14,6 +14,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from anchorwatch.trace import atomic_io
 from anchorwatch.training import checkpoints, loop
 from toy_texts import Texts, fields, tokenizer
 
@@ -49,7 +50,7 @@ def dying(function, number, *, after=False):
 
 
 MOMENTS = {
-    "before a small file has its name": (commits, "put_file", True),
+    "before a small file has its name": (atomic_io, "put_file", True),
     "in an update": (loop.Trainer, "_one", False),
     "after an update": (loop.Trainer, "_one", True),
     "after a log line": (loop.Trainer, "_flush", True),
