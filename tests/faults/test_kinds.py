@@ -161,7 +161,7 @@ from anchorwatch.figures.origins import whence
 from anchorwatch.metrics.table_files import read_origin
 from anchorwatch.evaluation.readers import records
 from anchorwatch.training.log import read_log
-from anchorwatch.training.texts import read_texts
+from anchorwatch.training.data import read_texts
 def listed(path): list(records(path))
 def texts(path): read_texts(path.rename(path.with_suffix(".txt")))
 for path in paths:

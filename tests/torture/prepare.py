@@ -15,7 +15,7 @@ SLOW = (
     ),
     *("anchorwatch.models.convert", "anchorwatch.models.load", "anchorwatch.studies.run_study"),
     *("anchorwatch.studies.report.markdown", "anchorwatch.studies.report.writing"),
-    *("anchorwatch.evaluation.harness", "lm_eval._cli", "anchorwatch.training.loop"),
+    *("anchorwatch.evaluation.lm_eval", "lm_eval._cli", "anchorwatch.training.loop"),
 )
 
 

@@ -14,7 +14,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchorwatch.trace import atomic_io
+from anchorwatch.trace import atomic_io as commits
 from anchorwatch.training import checkpoints, loop
 from toy_texts import Texts, fields, tokenizer
 
@@ -50,9 +50,9 @@ def dying(function, number, *, after=False):
 
 
 MOMENTS = {
-    "before a small file has its name": (atomic_io, "put_file", True),
-    "in an update": (loop.Trainer, "_one", False),
-    "after an update": (loop.Trainer, "_one", True),
+    "before a small file has its name": (commits, "put_file", True),
+    "in an update": (loop.Trainer, "_train_update", False),
+    "after an update": (loop.Trainer, "_train_update", True),
     "after a log line": (loop.Trainer, "_flush", True),
     "while tensors are written": (checkpoints, "save_file", True),
     "before the record": (checkpoints, "commit", False),

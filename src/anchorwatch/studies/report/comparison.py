@@ -23,8 +23,8 @@ from anchorwatch.studies.estimate import ITEM, PROMPT, Estimate, mean_score
 from anchorwatch.studies.evidence import Answers, Cards, EvidenceSpec, Runs, Seeds, TraceSet
 from anchorwatch.studies.measure import by_prompt
 from anchorwatch.studies.report.sentences import count_units, interval, join_words, number
+from anchorwatch.training.plots import SHOWN, TITLES, variant_differences
 from anchorwatch.training.variants import differences
-from anchorwatch.training.variants_figure import SHOWN, TITLES, variant_differences
 
 if TYPE_CHECKING:
     from anchorwatch.studies.study_record import Study

@@ -459,14 +459,14 @@ def scores_by_role(evidence: Evidence, need: Answers) -> dict[str, np.ndarray]:
 
 
 def draw_positions(evidence: Evidence) -> Figure | None:
-    from anchorwatch.evaluation.curves import curve
+    from anchorwatch.evaluation.tables import curve
     from anchorwatch.figures.evaluation import position_curve
 
     return position_curve(curve(evidence[GOLD_POSITIONS].results, "position"))
 
 
 def draw_noise(evidence: Evidence) -> Figure | None:
-    from anchorwatch.evaluation.curves import curve
+    from anchorwatch.evaluation.tables import curve
     from anchorwatch.figures.evaluation import noise_curve
 
     return noise_curve(curve(evidence[DISTRACTED].results, "noise"))
