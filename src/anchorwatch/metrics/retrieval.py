@@ -103,6 +103,7 @@ def _correlations(looks: CommittedRows, third: np.ndarray) -> Iterator[Quantity]
     pairs = list(combinations(range(len(THIRDS)), 2))
     names = {"thirds": [f"{THIRDS[first]} ~ {THIRDS[second]}" for first, second in pairs]}
     values = _values(looks)
+    # Mean score of every head in each third, then the rank correlation of thirds over heads.
     for name in SCORES:
         value = values[name][0]
         known = ~np.isnan(value)
@@ -150,15 +151,19 @@ def retrieval_depth(
 
 def _depth_rows(part: pd.DataFrame, least: float) -> Iterator[dict[str, Any]]:
     """Depth and share from one score's [prompt, layer, head] values."""
+    # 1. [prompt, layer, head] scores of prompts that have any.
     shape = tuple(part[name].nunique() for name in ("prompt", "layer", "head"))
     part = part.sort_values(["prompt", "layer", "head"])
     scores, nulls = (part[name].to_numpy(float).reshape(shape) for name in ("value", "null"))
     known = ~np.isnan(scores).all(axis=(1, 2))
     scores, nulls, n = scores[known], nulls[known], int(known.sum())
+    # 2. The value from all prompts, the null of the share from uniform rows.
     whole = _summaries(scores, np.ones((1, n)), least)
     expected = _summaries(nulls, np.ones((1, n)), least)["share"]
+    # 3. Prompts drawn again; heads never are.
     weights = draw_clusters(n, DRAWS, np.random.default_rng(0)) if n >= NEEDED else None
     drawn = {} if weights is None else _summaries(scores, weights, least)
+    # 4. A row each.
     for name, null in (("depth", 0.5), ("share", float(expected[0]))):
         value, low, high = float(whole[name][0]), np.nan, np.nan
         if name in drawn:
@@ -185,6 +190,7 @@ def _summaries(scores: np.ndarray, weights: np.ndarray, least: float) -> dict[st
     with np.errstate(invalid="ignore", divide="ignore"):
         average = np.tensordot(weights, np.where(present, scores, 0.0), axes=1) / count
         known = ~np.isnan(average)
+        # Scores below zero are no evidence of depth.
         positive = np.where(known, np.maximum(average, 0), 0.0).sum(axis=2)  # [draw, layer]
         depth = (
             np.linspace(0, 1, positive.shape[1]) if positive.shape[1] > 1 else np.full(1, np.nan)
@@ -198,6 +204,7 @@ def _summaries(scores: np.ndarray, weights: np.ndarray, least: float) -> dict[st
 def _values(looks: CommittedRows) -> dict[str, np.ndarray]:
     """[R, layer, head, C] of every score there is for any region."""
     with np.errstate(invalid="ignore", divide="ignore"):
+        # Attention to the region over the share of visible keys that it is.
         lift = looks.mass / np.where(looks.expected > 0, looks.expected, np.nan)[:, :, None]
     return {
         "copy": looks.copy,
@@ -238,6 +245,7 @@ def _contrasts(looks: CommittedRows, gate: bool) -> Iterator[Quantity]:
         "auroc": 1.0,
     }
     for name, value in _values(looks).items():
+        # A longer distractor collects more: scale it to the length of gold.
         scale = np.broadcast_to(scales.get(name, size[:, :, None]), shape)
         control = (value[1:] * scale).mean(axis=0)
         yield _by_step(looks, name + CONTRAST, value[0] - control, np.zeros(shape[1:]), gate)
@@ -251,6 +259,7 @@ def _by_step(
     if is_copy and not gate:
         value = np.full(value.shape, np.nan)
     known = ~np.isnan(value)
+    # The copy score is over the length of gold, as Wu et al. have it.
     weight = looks.lengths[0] / max(len(looks.steps), 1) if is_copy else 1.0
     both = known & ~np.isnan(null)
     return Quantity(

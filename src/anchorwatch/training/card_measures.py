@@ -26,6 +26,7 @@ from anchorwatch.generation.decoding import LeftToRight, LowConfidence
 from anchorwatch.generation.run import run, run_many
 from anchorwatch.metrics import sink_rules as rules
 from anchorwatch.metrics import stats
+from anchorwatch.metrics.layer_slices import find_top_key
 from anchorwatch.models.additions import gate_of
 from anchorwatch.models.families import attention_modules, layer_modules
 from anchorwatch.models.model import Model
@@ -321,13 +322,11 @@ _NOWHERE = -3
 
 def greatest_path(trace: Trace) -> np.ndarray:
     """[step, layer, head] the greatest key: a position, -2 an added key, -3 not measured."""
-    shares = trace["received"].sel(group="all").values
-    present = ~np.isnan(shares).all(axis=-1)
-    filled = np.where(np.isnan(shares), -1.0, shares)
-    path = np.where(present, filled.argmax(axis=-1), _NOWHERE)
+    position, share = find_top_key(trace["received"].sel(group="all").values)
+    path = np.where(position >= 0, position, _NOWHERE)
     if "sink_received" in trace:
-        sink = trace["sink_received"].sel(group="all").values
-        path = np.where(present & (np.nan_to_num(sink) > filled.max(axis=-1)), SINK, path)
+        sink = np.nan_to_num(trace["sink_received"].sel(group="all").values)
+        path = np.where(sink > share, SINK, path)  # never where the share is NaN
     return path
 
 
