@@ -31,7 +31,7 @@ from anchorwatch.models.additions import gate_of
 from anchorwatch.models.families import attention_modules, layer_modules
 from anchorwatch.models.model import Model
 from anchorwatch.models.prompt_encoding import Prompt
-from anchorwatch.models.trained_additions import held_fit
+from anchorwatch.models.trained_additions import fit_trained_addition
 from anchorwatch.probes import spec as probes
 from anchorwatch.trace.trace import Trace
 from anchorwatch.training import noise
@@ -455,7 +455,7 @@ def _sink_mass(
 
 def sink_norms(model: Model, positions: int) -> np.ndarray:
     """[layer] mean norm of the values of sink tokens; NaN where there are none."""
-    dress = model.worn((), [positions])
+    dress = model.active_additions((), [positions])
     pairs = [] if dress is None else list(dress.pairs.values())
     if not pairs:
         return np.full(model.num_layers, np.nan)
@@ -489,7 +489,9 @@ def _run_pass(model: Model, canvas: torch.Tensor) -> tuple[torch.Tensor, np.ndar
     """States [layer, position, width] after each layer, and the mean gate [layer] of a pass."""
     states: list[torch.Tensor] = []
     gates = np.full(model.num_layers, np.nan)
-    fits = [held_fit(model.network, part) for part in model.parts if isinstance(part, gate)]
+    fits = [
+        fit_trained_addition(model.network, part) for part in model.parts if isinstance(part, gate)
+    ]
 
     def keep(_: Any, args: Any, output: Any) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
@@ -503,7 +505,7 @@ def _run_pass(model: Model, canvas: torch.Tensor) -> tuple[torch.Tensor, np.ndar
 
         return look
 
-    dress = model.worn((), [len(canvas)])  # a sink token's own pass is not to be kept
+    dress = model.active_additions((), [len(canvas)])  # a sink token's own pass is not to be kept
     with _capture_states(model, keep, read if fits else None):
         model.logits(canvas, parts=() if dress is None else dress)
     return torch.stack(states), gates
