@@ -15,7 +15,7 @@ import harness_tasks
 from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.evaluation import Harness, loglikelihood
 from anchorwatch.generation.decoding import DreamOrder, LeftToRight, LowConfidence
-from anchorwatch.generation.parse import decoding_of, edits_of
+from anchorwatch.generation.parse import as_decoding, as_edits
 from anchorwatch.models.load import load as load_afresh
 from command import ENV, type_in
 from strategies import load
@@ -277,19 +277,19 @@ def test_a_continuation_longer_than_the_model_is_cut_like_a_prompt(name):
 
 
 def test_decodings_and_edits_are_spelled_in_words():
-    assert decoding_of("dream:8:steps=4:top_p=0.9") == DreamOrder(8, 4, top_p=0.9)
-    assert decoding_of({"name": "LowConfidence", "steps": 4}) == LowConfidence(steps=4)
-    assert decoding_of("LeftToRight:cache=false") == LeftToRight(cache=False)
-    assert decoding_of(None) is None
-    assert edits_of("hide-keys:0+3:layers=1") == (E.hide_keys([0, 3], layers=[1]),)
-    assert edits_of("hide-keys:2") == (E.hide_keys([2]),)
-    assert edits_of("knock-out:2.3") == (E.knock_out({(2, 3)}),)
-    assert edits_of("hide-sinks:2:progress=0.0+0.5/no-op") == (
+    assert as_decoding("dream:8:steps=4:top_p=0.9") == DreamOrder(8, 4, top_p=0.9)
+    assert as_decoding({"name": "LowConfidence", "steps": 4}) == LowConfidence(steps=4)
+    assert as_decoding("LeftToRight:cache=false") == LeftToRight(cache=False)
+    assert as_decoding(None) is None
+    assert as_edits("hide-keys:0+3:layers=1") == (E.hide_keys([0, 3], layers=[1]),)
+    assert as_edits("hide-keys:2") == (E.hide_keys([2]),)
+    assert as_edits("knock-out:2.3") == (E.knock_out({(2, 3)}),)
+    assert as_edits("hide-sinks:2:progress=0.0+0.5/no-op") == (
         E.hide_sinks(2, progress=(0.0, 0.5)),
         E.no_op(),
     )
-    assert edits_of([{"name": "hide_sinks", "k": 1}]) == (E.hide_sinks(1),)
-    assert edits_of(E.no_op()) == edits_of(["no-op"]) == (E.no_op(),)
+    assert as_edits([{"name": "hide_sinks", "k": 1}]) == (E.hide_sinks(1),)
+    assert as_edits(E.no_op()) == as_edits(["no-op"]) == (E.no_op(),)
 
 
 @pytest.mark.parametrize("options", [{}, {"decoding": "low-confidence:length=8:steps=2"}])

@@ -21,11 +21,11 @@ from anchorwatch.metrics import table_files
 from anchorwatch.models import zoo
 from anchorwatch.models.zoo import cards
 from anchorwatch.studies.evidence import EvidenceStore
-from anchorwatch.trace import atomic_io as commits
+from anchorwatch.trace import atomic_io
 from anchorwatch.trace.store import Partial, Spec
 from anchorwatch.training.log import Line, as_json, read_log
-from planted import planted, uniform
 from strategies import load
+from synthetic_traces import planted, uniform
 
 HURTS = 40
 
@@ -108,9 +108,9 @@ def test_tables(trace, tmp_path, kind):
 
 def test_evidence(tmp_path):
     path = tmp_path / "00000.json"
-    shelf = EvidenceStore(tmp_path, None, None)
-    shelf.keep(path, {"rows": [{"value": 0.1, "text": "é"}] * 5})
-    assert survives(path, lambda: shelf.opened(path), lambda a, b: a == b) == HURTS
+    store = EvidenceStore(tmp_path, None, None)
+    store.keep(path, {"rows": [{"value": 0.1, "text": "é"}] * 5})
+    assert survives(path, lambda: store.read_record(path), lambda a, b: a == b) == HURTS
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_logs_and_cards(tmp_path):
 
 def test_records_with_a_digest_say_when_they_were_changed():
     record = {"a": [1, 2.5, None], "b": {"c": "é"}}
-    held = commits.with_digest(record)
-    assert commits.without_digest(held) == record == commits.without_digest(record)
+    held = atomic_io.with_digest(record)
+    assert atomic_io.without_digest(held) == record == atomic_io.without_digest(record)
     with pytest.raises(ValueError, match="does not agree with its own digest"):
-        commits.without_digest(held | {"a": [1, 2.5, 0]})
+        atomic_io.without_digest(held | {"a": [1, 2.5, 0]})

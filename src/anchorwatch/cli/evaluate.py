@@ -12,7 +12,7 @@ from anchorwatch.cli import options, output
 from anchorwatch.errors import SpecError
 from anchorwatch.generation import parse
 from anchorwatch.generation.decoding import LeftToRight, LowConfidence
-from anchorwatch.trace.atomic_io import place
+from anchorwatch.trace.atomic_io import expand_path
 from anchorwatch.trace.escape import one_line
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def evaluate(
     Exit code 3 if some items could not be asked; stderr says how many, and why.
     """
     _check(score, stress, task, contexts)
-    how, named, out = _decodings(decoding, length, steps), _edits(edit), out and place(out)
+    how, named, out = _decodings(decoding, length, steps), _edits(edit), out and expand_path(out)
     _check_table(table, score, contexts, len(models), len(named or ()))
     given: dict[str, Any] = {"edits": named, "decoding": how, "batch": batch, "seed": seed}
     if limit is not None:
@@ -160,7 +160,7 @@ def _decodings(name: str | None, length: int | None, steps: int | None) -> Any:
     if name is not None:
         said = {"length": length, "steps": steps}
         fields = {field: value for field, value in said.items() if value is not None}
-        return parse.decoding(name, fields, length=_LENGTH)
+        return parse.parse_decoding(name, fields, length=_LENGTH)
     long = _LENGTH if length is None else length
     passes = -(-long // 2) if steps is None else steps
     return {"mdm": LowConfidence(long, passes), "arm": LeftToRight(long)}
@@ -179,7 +179,7 @@ def _edits(pairs: Sequence[str] | None) -> Mapping[str, Sequence[Edit]] | None:
             raise SpecError(f"--edit {pair} is not name=edit, such as --edit sinks=hide-sinks:1")
         if name in found:
             raise SpecError(f"the edit {name} is given twice: name each once")
-        found[name] = parse.edits_of(spelled)
+        found[name] = parse.as_edits(spelled)
     return found
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
 from anchorwatch.errors import SpecError
 from anchorwatch.generation import decoding as decodings
-from anchorwatch.generation.parse import DECODINGS, decoding, edit, flag
+from anchorwatch.generation.parse import DECODINGS, parse_edit, parse_flag, union_members
+from anchorwatch.generation.parse import parse_decoding as parse_decoding_word
 from anchorwatch.metrics import sink_rules
 from anchorwatch.probes.spec import DEFAULT, PROBES, Probe
 
@@ -54,11 +54,11 @@ def parse_decoding(
 ) -> decodings.Decoding | None:
     """The decoding asked for; None leaves it to the model, if a default takes these fields."""
     if word is not None:
-        return decoding(word, fields, length=length)
+        return parse_decoding_word(word, fields, length=length)
     with contextlib.suppress(SpecError):
-        decoding(DEFAULTS["arm"], fields, length=length)
+        parse_decoding_word(DEFAULTS["arm"], fields, length=length)
         return None
-    decoding(DEFAULTS["mdm"], fields, length=length)
+    parse_decoding_word(DEFAULTS["mdm"], fields, length=length)
     return None
 
 
@@ -101,8 +101,8 @@ def parse_experiment(
         raise SpecError("say what to change: --edit hide-sinks:1")
     beside: Any = {"random": "random", "none": None}.get(control, control)
     return {
-        "edit": [edit(word) for word in edits],
-        "control": edit(control) if beside not in ("random", None) else beside,
+        "edit": [parse_edit(word) for word in edits],
+        "control": parse_edit(control) if beside not in ("random", None) else beside,
         "doses": None if doses is None else parse_numbers(doses, "--doses"),
         "rule": None if rule is None else sink_rules.parse(rule),
     }
@@ -172,7 +172,7 @@ def _convert_option(hint: Any, word: str) -> Any:
     from anchorwatch.metrics.headtypes import TypeLimits
     from anchorwatch.trace.trace import Trace, read
 
-    members = _union_members(hint)
+    members = union_members(hint)
     lists = [member for member in members if get_origin(member) in (Sequence, Collection, tuple)]
     words = [part.strip() for part in word.split(",") if part.strip()]
     if Trace in members:  # a trace, or several
@@ -186,14 +186,7 @@ def _convert_option(hint: Any, word: str) -> Any:
     if not lists:
         return _convert_value(members, word)
     item = get_args(lists[0])[0]
-    return [_convert_value(_union_members(item), part) for part in words]
-
-
-def _union_members(hint: Any) -> tuple[Any, ...]:
-    """The types that a union allows, None left out; of another type, itself."""
-    if get_origin(hint) not in (Union, UnionType):
-        return (hint,)
-    return tuple(member for member in get_args(hint) if member is not NoneType)
+    return [_convert_value(union_members(item), part) for part in words]
 
 
 def _convert_value(members: tuple[Any, ...], word: str) -> Any:
@@ -217,7 +210,7 @@ def _layer_head(word: str) -> tuple[int, int]:
 
 _CONVERTERS: dict[Any, Callable[[str], Any]] = {
     tuple[int, int]: _layer_head,
-    bool: flag,
+    bool: parse_flag,
     int: int,
     float: float,
 }

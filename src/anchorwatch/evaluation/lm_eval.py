@@ -29,7 +29,7 @@ from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
 from anchorwatch.evaluation.likelihood import Likelihood, Scoring, score
 from anchorwatch.evaluation.prompt_templates import until_end
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
-from anchorwatch.generation.parse import decoding_of, edits_of
+from anchorwatch.generation.parse import as_decoding, as_edits
 from anchorwatch.generation.run import run_many, steps
 from anchorwatch.models.load import find, load
 from anchorwatch.models.model import Model
@@ -81,7 +81,7 @@ class Harness(TemplateLM):  # type: ignore[misc]
             max_batch_size: taken, since the harness gives it, and not needed.
         """
         super().__init__()
-        self._decoding, self.edits = decoding_of(decoding), edits_of(edits)
+        self._decoding, self.edits = as_decoding(decoding), as_edits(edits)
         self.scoring = Scoring(method, passes, float(guidance), seed, self.edits)
         self.max_gen_toks, self.batch_size = max_gen_toks, _parse_batch(batch_size)
         if isinstance(pretrained, Model):
@@ -120,8 +120,8 @@ class Harness(TemplateLM):  # type: ignore[misc]
         if "pretrained" not in given:
             raise SpecError("--model_args names no model: say pretrained=tiny/llada, or a folder")
         how = {
-            "decoding": decoding_of(given.get("decoding")),
-            "edits": edits_of(given.get("edits")),
+            "decoding": as_decoding(given.get("decoding")),
+            "edits": as_edits(given.get("edits")),
         }
         named = ("method", "passes", "guidance", "seed")
         Scoring(**{name: given[name] for name in named if name in given})

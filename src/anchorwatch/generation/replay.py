@@ -58,17 +58,20 @@ def replay(
     for step in chosen:
         _check_step(trace, step)
     limited_probes = _limit_probes(probes, chosen)
+    # The manifest names the probes as they were limited; without `steps` as they were given.
     if steps is not None:
         probes = limited_probes
-    parts = None if regions is None else find_again(regions, model, trace)
+    found_regions = None if regions is None else find_again(regions, model, trace)
+    # The trace repeats what its edits hid; only numbers that a digest stands for are given again.
     again = repeat_edits(edits, trace)
     state = build_forced_run(
-        model, trace, probes, until=trace.num_steps, regions=parts, numbers=again
+        model, trace, probes, until=trace.num_steps, regions=found_regions, numbers=again
     )
     state.measured = probes
     with Progress("replaying", total=trace.num_steps) as bar:
         for _, finished in walk(model, [state], build_recorder(model, probes, [state])):
             bar.advance(str(finished.index))
+            # A replay ends with the trace, whatever the schedule would still plan.
             if len(state.steps) == trace.num_steps:
                 break
     return build_trace(state, model, probes, batch=1, fork=trace.manifest.get("fork"))
@@ -83,12 +86,12 @@ def fork(
     edits: Sequence[Edit] | None = None,
     seed: int | None = None,
 ) -> Trace:
-    """Leave a trace at a step and run on from there; with a seed, chance falls anew.
+    """Leave a trace at a step and run on from there; with a seed, random numbers are drawn again.
 
-    The trace's edits go on, unless others are given, which act from the step on. Steps before the
+    The trace's edits stay, unless others are given, which act from the step on. Steps before the
     fork are not measured: they are the trace's, and absent here.
     """
-    # 1. What to measure, and with which edits to go on.
+    # 1. What to measure, and with which edits to run on.
     probes = probe_list(probes)
     _check_model(model, checked_trace(trace))
     step = _check_step(trace, step)
@@ -116,6 +119,7 @@ def _limit_probes(probes: Sequence[Probe], steps: Collection[int]) -> tuple[Prob
     limited = []
     for probe in probes:
         left = tuple(step for step in (probe.steps or steps) if step in steps)
+        # A probe that looks at no step would keep nothing but absent values.
         if not left:
             among = f"{min(steps)} to {max(steps)}" if isinstance(steps, range) else list(steps)
             raise SpecError(f"{probe!r} looks at none of the steps {among}: name one of them")

@@ -61,6 +61,7 @@ class TraceBuffer:
         """Begin the next block of steps, absent again."""
         assert self.block is not None
         self.first_step += self.block
+        # What edits did is small, and a resumed run needs it from the first step on.
         for name in self.decisions():
             self._past.setdefault(name, []).append(self.arrays[name])
         for name in self.arrays:
@@ -80,6 +81,7 @@ class TraceBuffer:
         sizes = field.sizes
         if self.block is not None and field.dims[0] == "step":
             sizes = (self.block, *sizes[1:])
+        # Integers cannot be NaN: -1 is absent among them.
         if np.dtype(field.dtype).kind == "i":
             return np.full(sizes, -1, dtype=field.dtype)
         return np.full(sizes, np.nan, dtype=np.float32)
@@ -156,6 +158,7 @@ class RowSums:
 
     def mean_received(self) -> torch.Tensor:
         """[H, N, L] mean over each group's rows; NaN for a group without rows."""
+        # Groups differ in size: a mean over their rows makes them comparable.
         return self.sums / self.counts.where(self.counts > 0, torch.nan)[:, None]
 
     def find_peaks(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -209,12 +212,13 @@ def _sees_added(call: Call, view: View) -> torch.Tensor:
         rows = call.attendable[0 if shared else view.row, 0, view.query_slice]
         visible = bool(rows[:, registers].any())
     sees = torch.full(call.query.shape[1:2], visible, device=call.query.device)
-    if call.added is not None:
-        sees |= (call.added[view.row] > -torch.inf).any(dim=-1).any(dim=-1)
+    if call.extra_logits is not None:
+        sees |= (call.extra_logits[view.row] > -torch.inf).any(dim=-1).any(dim=-1)
     return sees
 
 
 def _add(earlier: torch.Tensor, later: torch.Tensor) -> torch.Tensor:
+    # The later step has more canvas positions: those before had received nothing there.
     if earlier.ndim and earlier.shape[-1] < later.shape[-1]:
         earlier = torch.nn.functional.pad(earlier, (0, later.shape[-1] - earlier.shape[-1]))
     return earlier + later
