@@ -35,6 +35,10 @@ check: $(READY)
 
 web: $(PAGE)
 
+# The page's types of header and packets, from the Python half.
+web/src/lib/schema.ts: src/anchorwatch/trace/schema.py src/anchorwatch/explorer/contract.py web/make_schema.py | $(READY)
+	$(BIN)/python web/make_schema.py
+
 $(PAGE): $(WEB)
 	@$(NODE)
 	cd web && npm install --no-save --silent && npm run build

@@ -18,10 +18,10 @@ from typing import Any
 
 from anchorwatch.errors import SpecError
 from anchorwatch.studies.claim import Claim
-from anchorwatch.studies.findings import VERSION
-from anchorwatch.studies.pages import number
 from anchorwatch.studies.papers import claims
-from anchorwatch.studies.verdicts import LACKING, VERDICTS
+from anchorwatch.studies.report.markdown import number
+from anchorwatch.studies.study_record import VERSION
+from anchorwatch.studies.verdict import LACKING, VERDICTS
 
 DOCS = Path(__file__).resolve().parent
 PAGES = {"floating": "floating.md", "sinks": "sinks.md", "sink_token": "sink-token.md"}

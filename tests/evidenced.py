@@ -5,11 +5,10 @@ import pandas as pd
 
 from anchorwatch.evaluation.outcomes import OUTCOMES
 from anchorwatch.evaluation.results import Results
-from anchorwatch.studies.claim import Evidence
-from anchorwatch.studies.evidence import Answered, Compared, Traced
+from anchorwatch.studies.evidence import AnswerTable, EffectTables, Evidence, TraceSet
 from anchorwatch.studies.papers import claims
-from anchorwatch.studies.papers.sink_token import seeds as sink_token_seeds
-from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED, verdicts
+from anchorwatch.studies.papers.sink_token import measures as sink_token_measures
+from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED, verdicts
 from planted import planted
 
 TRUTHS = (SUPPORTED, REFUTED, UNDECIDED)
@@ -94,7 +93,7 @@ def traces(count, where, *, causal=False, length=12, steps=6, heads=2, seed=0):
                 seed=index,
             )
         )
-    return Traced.of(found)
+    return TraceSet.of(found)
 
 
 def jumping(rate, places=6):
@@ -126,7 +125,7 @@ def compared(values, doses=(1, 5, 10, 20)):
                     name: float(series[name][place]) if name in series else 0.0 for name in columns
                 }
                 rows.append(row)
-    return Compared(pd.DataFrame(rows), pd.DataFrame(), count)
+    return EffectTables(pd.DataFrame(rows), pd.DataFrame(), count)
 
 
 def answered(scores):
@@ -149,7 +148,7 @@ def answered(scores):
         for (role, context, edit), held in scores.items()
         for item, right in enumerate(held)
     ]
-    return Answered(Results(pd.DataFrame(rows), {}))
+    return AnswerTable(Results(pd.DataFrame(rows), {}))
 
 
 def right(rng, count, share):
@@ -159,9 +158,9 @@ def right(rng, count, share):
 
 def looked_at(rng, count, share=0.2):
     """Training seeds whose sink token gets this share of attention, where a hundredth is even."""
-    need = sink_token_seeds.LOOKED_AT
-    columns = {name: rng.normal(share, 0.1 * share, count) for name in sink_token_seeds.MASS}
-    columns |= {name: np.full(count, 0.01) for name in sink_token_seeds.EVEN}
+    need = sink_token_measures.LOOKED_AT
+    columns = {name: rng.normal(share, 0.1 * share, count) for name in sink_token_measures.MASS}
+    columns |= {name: np.full(count, 0.01) for name in sink_token_measures.EVEN}
     return {need: seeds({"sink": columns})}
 
 

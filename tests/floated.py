@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from anchorwatch.studies.evidence import Traced
+from anchorwatch.studies.evidence import TraceSet
 from planted import planted
 
 LENGTH, STEPS = 20, 8
@@ -32,7 +32,7 @@ def layered(count, keys, *, layers=4, heads=2, causal=False, seed=0, tokens=None
                 **given,
             )
         )
-    return Traced.of(found)
+    return TraceSet.of(found)
 
 
 def peaked(at, share, length=LENGTH):

@@ -7,14 +7,20 @@ import numpy as np
 from anchorwatch.errors import EvidenceError
 from anchorwatch.evaluation.results import Results
 from anchorwatch.studies.budget import BUDGETS
-from anchorwatch.studies.claim import EQUAL, Evidence, Finding, Measured
-from anchorwatch.studies.estimates import SEED, Estimate
-from anchorwatch.studies.evidence import Answered
-from anchorwatch.studies.findings import JudgedClaim, Study
-from anchorwatch.studies.needs import Asked, Cards, Runs, Seeds
+from anchorwatch.studies.claim import EQUAL, Finding, Measured
+from anchorwatch.studies.estimate import SEED, Estimate
+from anchorwatch.studies.evidence import Answers, AnswerTable, Cards, Evidence, Runs, Seeds
 from anchorwatch.studies.papers import claims
-from anchorwatch.studies.planning import Plan
-from anchorwatch.studies.verdicts import LACKING, REFUTED, SUPPORTED, UNDECIDED, verdicts
+from anchorwatch.studies.plan_study import Plan
+from anchorwatch.studies.study_record import Study
+from anchorwatch.studies.verdict import (
+    LACKING,
+    REFUTED,
+    SUPPORTED,
+    UNDECIDED,
+    JudgedClaim,
+    verdicts,
+)
 from evidenced import answered, jumping, right, seeds, traces
 
 MODELS = {"mdm": "lab/mdm", "arm": "lab/arm", "sink": "lab/mdm-sink", "gate": "lab/mdm-gate"}
@@ -69,7 +75,7 @@ def spelled(held):
     right = rows["containment"] == 1
     rows = rows.assign(prediction=np.where(right, "yes " + rows["item"], "no"))
     rows["answers"] = [["yes " + item] for item in rows["item"]]
-    return Answered(Results(rows, {}))
+    return AnswerTable(Results(rows, {}))
 
 
 def evidence(count=8):
@@ -85,7 +91,7 @@ def evidence(count=8):
     def make(need):
         if isinstance(need, Runs) and need.role in runs:
             return runs[need.role]
-        if isinstance(need, Asked):
+        if isinstance(need, Answers):
             share = {"mdm": 0.8, "arm": 0.6}
             cells = [(r, c, e) for r in need.asks for c in need.contexts for e, _ in need.edits]
             return spelled(

@@ -15,11 +15,12 @@ import typer
 from anchorwatch import studies
 from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError
-from anchorwatch.studies.claim import Evidence, Finding, Measured
-from anchorwatch.studies.estimates import Estimate
-from anchorwatch.studies.findings import VERSION, JudgedClaim, Study
-from anchorwatch.studies.planning import Plan
-from anchorwatch.studies.verdicts import verdicts
+from anchorwatch.studies.claim import Finding, Measured
+from anchorwatch.studies.estimate import Estimate
+from anchorwatch.studies.evidence import Evidence
+from anchorwatch.studies.plan_study import Plan
+from anchorwatch.studies.study_record import VERSION, Study
+from anchorwatch.studies.verdict import JudgedClaim, verdicts
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -360,6 +360,7 @@ OPTIONS = {
     "lm-eval": "",
     "models": "--json",
     "convert": "",
+    "fetch": "",
     "doctor": "--json",
 }
 

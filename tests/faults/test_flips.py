@@ -20,7 +20,7 @@ from anchorwatch.explorer.tables import read_table
 from anchorwatch.metrics import table_files
 from anchorwatch.models import zoo
 from anchorwatch.models.zoo import cards
-from anchorwatch.studies.shelf import EvidenceStore
+from anchorwatch.studies.evidence import EvidenceStore
 from anchorwatch.trace import atomic_io as commits
 from anchorwatch.trace.store import Partial, Spec
 from anchorwatch.training.log import Line, as_json, read_log

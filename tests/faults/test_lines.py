@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorwatch.cli import files as places
+from anchorwatch.cli import run
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation import readers
 from anchorwatch.metrics import table_files
@@ -75,12 +75,12 @@ def test_every_reader_of_lines_names_the_line_and_the_limit(short, tmp_path, mon
         path = tmp_path / name
         path.write_text(f'{{"prompt": "a", "text": "b"}}\n{long}\n')
         with pytest.raises(SpecError, match=rf"{name}, {said}"):
-            places.prompts(str(path), [], None)
+            run.read_prompts(str(path), [], None)
         with pytest.raises(SpecError, match=rf"{name}, {said}"):
             read_texts(path)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"a\n{long}".encode())))
     with pytest.raises(SpecError, match=rf"stdin, {said}"):
-        places.prompts("-", [], None)
+        run.read_prompts("-", [], None)
     path = tmp_path / "t.jsonl"
     path.write_text(f'{{"question": "a", "answer": "b"}}\n{long}\n{{"question": "c"}}\n')
     one, two, three = readers.records(path)
@@ -93,12 +93,12 @@ def test_every_reader_of_lines_names_the_line_and_the_limit(short, tmp_path, mon
 
 
 def test_a_prompt_on_stdin_has_a_limit(monkeypatch):
-    monkeypatch.setattr(places, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(run, "LONGEST_LINE", 1 << 20)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x" * (1 << 20))))
-    assert len(places.stdin()) == 1 << 20
+    assert len(run.read_stdin()) == 1 << 20
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x" * (1 + (1 << 20)))))
     with pytest.raises(SpecError, match="stdin has more than the 1 MiB that a prompt may have"):
-        places.stdin()
+        run.read_stdin()
 
 
 def test_prompts_come_from_a_pipe_but_from_no_device(tmp_path):
@@ -109,10 +109,10 @@ def test_prompts_come_from_a_pipe_but_from_no_device(tmp_path):
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=("one\ntwo\n",))
     writer.start()
-    assert places.prompts(str(pipe), [], None) == ["one", "two"]
+    assert run.read_prompts(str(pipe), [], None) == ["one", "two"]
     writer.join()
     with pytest.raises(SpecError, match=r"/dev/zero is a device: name a \.txt or \.jsonl"):
-        places.prompts("/dev/zero", [], None)
+        run.read_prompts("/dev/zero", [], None)
 
 
 def test_the_limits_of_squads_object(tmp_path, monkeypatch):

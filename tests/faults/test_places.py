@@ -3,7 +3,7 @@
 import pytest
 
 import anchorwatch as aw
-from anchorwatch.cli import files as places
+from anchorwatch.cli import output
 from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.trace import atomic_io as commits
@@ -102,7 +102,7 @@ def test_a_name_that_is_only_an_ending_is_refused(tmp_path):
     with pytest.raises(TraceError, match=r"\.partial is no name: give the trace one"):
         Partial.create(tmp_path / ".partial", {}, {})
     with pytest.raises(TraceError, match="is no name"):
-        places.refuse_trace_place(tmp_path / ".partial")
+        output.refuse_trace_path(tmp_path / ".partial")
 
 
 def test_a_manifest_is_copied_without_being_spelled(monkeypatch):

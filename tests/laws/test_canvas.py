@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import anchorwatch as aw
 import tolerances
 from anchorwatch.errors import AnchorwatchWarning, ModelError
-from anchorwatch.generation import canvas_edits as touches
-from anchorwatch.generation import loop, schedules
+from anchorwatch.generation import canvas_editor, loop
 from anchorwatch.generation.decoding import even_counts
+from anchorwatch.generation.sequence import CommitConstraints, SequenceState
 from anchorwatch.metrics.table import prompt_id
 from anchorwatch.trace.store import BLOCK_STEPS
 from anchorwatch.trace.trace import FRESH, MASKED, PROMPT, WRITTEN
@@ -541,15 +541,15 @@ def test_a_threshold_keeps_a_pass_for_what_is_delayed():
 def test_a_threshold_comes_back_for_what_is_delayed_only(temperature, delayed):
     """A block whose model writes masks is left for good, when its patience is over."""
     decoding = D.Threshold(6, block=2, temperature=temperature)
-    draft = schedules.SequenceState(
+    sequence = SequenceState(
         torch.full((6,), 3), torch.arange(6), 3, (), (), generator=torch.Generator()
     )
     if delayed:
         until = torch.tensor([decoding.num_passes - 1, 0, 0, 0, 0, 0])
-        draft.holds = schedules.CommitConstraints(until)
+        sequence.constraints = CommitConstraints(until)
     taken = 0
-    for _ in schedules.plan_steps(decoding, draft):  # nothing is ever written
-        draft.step += 1
+    for _ in decoding.plan_steps(sequence):  # nothing is ever written
+        sequence.step += 1
         taken += 1
     assert taken == (decoding.num_passes if delayed else 3 * decoding.patience)
 
@@ -687,14 +687,14 @@ def test_a_touched_run_that_was_killed_goes_on(tmp_path, monkeypatch, killed_at,
         model, decoding = load("tiny/arm"), D.LeftToRight(length, cache=False, stop=False)
         edits = [E.force_commit(9, 77, step=3), E.swap_token(9, 78, steps=range(6, 17))]
     live = aw.run(model, PROMPT_IDS, decoding, edits=edits, seed=3)
-    note = loop.RunState.note
+    note = loop.RunState.append_step
 
     def die(job, *given):
-        if len(job.taken) == killed_at:
+        if len(job.steps) == killed_at:
             raise KeyboardInterrupt
         return note(job, *given)
 
-    monkeypatch.setattr(loop.RunState, "note", die)
+    monkeypatch.setattr(loop.RunState, "append_step", die)
     with pytest.raises(KeyboardInterrupt):
         aw.run(model, PROMPT_IDS, decoding, edits=edits, seed=3, out=tmp_path / "a.trace")
     monkeypatch.undo()
@@ -737,14 +737,14 @@ def test_what_never_acted_is_said_and_kept():
     assert "warnings" not in acted.manifest
 
 
-class Deaf(touches.CanvasEditor):
+class Deaf(canvas_editor.CanvasEditor):
     """Forgets to write what it was asked for."""
 
-    def _swap(self, swaps, known):
-        before = self._draft.canvas.clone()
-        found = super()._swap(swaps, known)
-        self._draft.canvas = before
-        return found
+    def _swap_tokens(self, active, known):
+        before = self._sequence.canvas.clone()
+        shown = super()._swap_tokens(active, known)
+        self._sequence.canvas = before
+        return shown
 
 
 def test_a_swap_that_does_not_reach_the_model_stops_the_run():
@@ -763,14 +763,14 @@ def test_a_swap_that_does_not_reach_the_model_stops_the_run():
     [E.force_commit(8, 99, step=1), E.freeze_canvas(), E.delay_commit([6, 7, 8, 9], until=3)],
 )
 def test_a_policy_that_ignores_canvas_edits_stops_the_run(edit):
-    take = loop.RunState.take
+    take = loop.RunState.commit
 
-    def deaf(self, logits, turn):
-        plain = replace(turn, held=None, forced=(), frozen=False, count=4)
+    def deaf(self, logits, plan):
+        plain = replace(plan, withheld=None, forced=(), frozen=False, count=4)
         return take(self, logits, plain)
 
     with (
-        mock.patch.object(loop.RunState, "take", deaf),
+        mock.patch.object(loop.RunState, "commit", deaf),
         pytest.raises(
             (ModelError, aw.errors.SpecError), match=r"not alive at step 1|comes too late"
         ),

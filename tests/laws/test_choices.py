@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anchorwatch as aw
-from anchorwatch.edits.select_keys import Candidates, select_keys
+from anchorwatch.edits.spec import Candidates
 
 E = aw.edits
 
@@ -75,7 +75,7 @@ def cases(draw):
 @given(cases())
 def test_keys_are_those_that_lists_find(case):
     edit, shares, pool = case
-    np.testing.assert_array_equal(select_keys(edit, shares, None, pool), slow(edit, shares, pool))
+    np.testing.assert_array_equal(edit.choose_keys(shares, None, pool), slow(edit, shares, pool))
 
 
 def test_a_seed_draws_what_it_always_drew():
@@ -88,5 +88,5 @@ def test_a_seed_draws_what_it_always_drew():
         "rank": [[17, 0, 5], [10, 23, 20], [14, 12, 22], [3, 23, 19]],
     }
     for matched_to, keys in expected.items():
-        found = select_keys(E.hide_random(3, matched_to=matched_to), shares, None, pool)
+        found = E.hide_random(3, matched_to=matched_to).choose_keys(shares, None, pool)
         assert found.tolist() == keys, matched_to

@@ -15,7 +15,7 @@ import anchorwatch as aw
 import checkpoints
 import tolerances
 from anchorwatch.edits import runtime as editing
-from anchorwatch.generation.policies import narrow_margin
+from anchorwatch.generation.decoding import narrow_margin
 from anchorwatch.models import tiny
 from strategies import denoisers, denoisings, left_to_right, load, prompts, seeds
 
@@ -157,14 +157,14 @@ def test_a_fork_with_other_edits_can_be_replayed(model, prompt, seed, edit, step
 @contextmanager
 def overheard():
     """What every edit that finds its keys read and chose: by where its chance begins."""
-    held, choose = {}, editing.select_keys
+    held, choose = {}, E.Detecting.choose_keys
 
     def chosen(edit, shares, looked, pool):
         found = choose(edit, shares, looked, pool)
         held[pool.draw] = (shares, found)
         return found
 
-    with mock.patch.object(editing, "select_keys", chosen):
+    with mock.patch.object(E.Detecting, "choose_keys", chosen):
         yield held
 
 
@@ -281,13 +281,13 @@ def test_a_replay_does_not_look_for_sinks_again(name):
     model = load(name)
     decoding = aw.decoding.LeftToRight(6) if name == "tiny/arm" else aw.decoding.LowConfidence(6)
     live = aw.run(model, PROMPT, decoding, edits=[E.hide_sinks(1)], probes=SHARES)
-    read, reads = editing.Editor._read, []
+    read, reads = editing.Editor._read_received, []
 
     def counted(*given):
         reads.append(1)
         return read(*given)
 
-    with mock.patch.object(editing.Editor, "_read", counted):
+    with mock.patch.object(editing.Editor, "_read_received", counted):
         again = aw.replay(model, live, SHARES)
         assert not reads
         forked = aw.fork(model, live, 3, probes=())
@@ -508,7 +508,7 @@ def test_an_edited_run_that_was_killed_goes_on(tmp_path):
 
     from anchorwatch.generation import loop
 
-    take, calls = loop.RunState.take, []
+    take, calls = loop.RunState.commit, []
 
     def dies(self, *args):
         calls.append(1)
@@ -516,7 +516,7 @@ def test_an_edited_run_that_was_killed_goes_on(tmp_path):
             raise KeyboardInterrupt
         return take(self, *args)
 
-    with mock.patch.object(loop.RunState, "take", dies), pytest.raises(KeyboardInterrupt):
+    with mock.patch.object(loop.RunState, "commit", dies), pytest.raises(KeyboardInterrupt):
         aw.run(model, PROMPT, decoding, out=tmp_path / "b.trace", **options)
     gone_on = aw.run(model, resume=tmp_path / "b.trace")
     identical(written, gone_on)

@@ -11,7 +11,7 @@ import checkpoints
 from anchorwatch.errors import AnchorwatchWarning, TraceError
 from anchorwatch.evaluation import evaluate, read_results
 from anchorwatch.generation import loop
-from anchorwatch.studies.running import _identify_model
+from anchorwatch.studies.run_study import _identify_model
 from anchorwatch.trace.atomic_io import read_sealed, seal
 from anchorwatch.trace.model_identity import DECIDING, difference
 from anchorwatch.trace.trace import Trace
@@ -60,15 +60,15 @@ def changed(folder, request):
 
 
 def killed(model, path, monkeypatch):
-    note = loop.RunState.note
+    note = loop.RunState.append_step
 
     def die(job, *given):
-        if len(job.taken) == 9:
+        if len(job.steps) == 9:
             raise KeyboardInterrupt
         return note(job, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.RunState, "note", die)
+        patch.setattr(loop.RunState, "append_step", die)
         with pytest.raises(KeyboardInterrupt):
             aw.run(model, "ab", SHORT, out=path)
 

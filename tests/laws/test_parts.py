@@ -260,7 +260,7 @@ def test_a_run_with_parts_that_was_killed_goes_on(tmp_path):
     embedding = np.random.default_rng(0).normal(size=(1, 64))
     options = {"edits": [E.sink_token(embedding=embedding), E.register()], "probes": SHARES}
     written = aw.run(model, PROMPT, decoding, out=tmp_path / "a.trace", **options)
-    take, calls = loop.RunState.take, []
+    take, calls = loop.RunState.commit, []
 
     def dies(self, *args):
         calls.append(1)
@@ -268,7 +268,7 @@ def test_a_run_with_parts_that_was_killed_goes_on(tmp_path):
             raise KeyboardInterrupt
         return take(self, *args)
 
-    with mock.patch.object(loop.RunState, "take", dies), pytest.raises(KeyboardInterrupt):
+    with mock.patch.object(loop.RunState, "commit", dies), pytest.raises(KeyboardInterrupt):
         aw.run(model, PROMPT, decoding, out=tmp_path / "b.trace", **options)
     with pytest.raises(aw.AnchorwatchError, match="give the numbers again"):
         aw.run(model, resume=tmp_path / "b.trace")

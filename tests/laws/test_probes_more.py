@@ -9,6 +9,7 @@ import checkpoints
 import tolerances
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.generation import loop
+from anchorwatch.generation.plan import fields_of
 from anchorwatch.probes.accumulate import TraceBuffer, View
 from anchorwatch.probes.recorder import Recorder
 from anchorwatch.trace.regions import Regions
@@ -180,14 +181,14 @@ def test_runs_without_step_fields_are_written_and_gone_on_with(
     tmp_path, monkeypatch, probes, killed_at
 ):
     model, decoding, out = load("tiny/llada"), D.LowConfidence(18), tmp_path / "a.trace"
-    live, note = aw.run(model, PROMPT, decoding, probes=probes), loop.RunState.note
+    live, note = aw.run(model, PROMPT, decoding, probes=probes), loop.RunState.append_step
 
     def die(job, *given):
-        if len(job.taken) == killed_at:
+        if len(job.steps) == killed_at:
             raise KeyboardInterrupt
         return note(job, *given)
 
-    monkeypatch.setattr(loop.RunState, "note", die)
+    monkeypatch.setattr(loop.RunState, "append_step", die)
     if killed_at is None:
         held = aw.run(model, PROMPT, decoding, probes=probes, out=out)
     else:
@@ -211,7 +212,7 @@ def test_a_replay_and_a_resume_refuse_another_mask(tmp_path, monkeypatch):
     def die(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop.RunState, "note", die)
+    monkeypatch.setattr(loop.RunState, "append_step", die)
     with pytest.raises(KeyboardInterrupt):
         aw.run(load("tiny/llada"), PROMPT, FOUR, out=tmp_path / "a.trace")
     monkeypatch.undo()
@@ -306,11 +307,12 @@ def watched(pairs, ids):
     """The record of one forward pass with rows that may not look everywhere."""
     probes = [P.received(groups=("all",)), P.entropy(rows=True), P.diagonal(), P.qk_geometry()]
     model, length = load("tiny/llada"), len(ids)
-    record = TraceBuffer(probes, RunShape(1, model.num_layers, model.num_heads, 4, length))
+    shape = RunShape(1, model.num_layers, model.num_heads, 4, length)
+    record = TraceBuffer(fields_of(probes, shape), shape)
     watch = Recorder(model, probes, [record], [Regions(of=np.full(length, -1))])
     view = View(0, "", 0, 0, 0, length, length)
     everyone, nobody = np.ones((1, length), dtype=bool), np.zeros(length, dtype=bool)
-    with watch.over([view], [everyone], [nobody], (1, length)):
+    with watch.record_pass([view], [everyone], [nobody], (1, length)):
         model.logits(ids, pairs)
     return record.arrays
 

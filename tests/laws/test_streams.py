@@ -51,14 +51,14 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, monkeypatch, 
     model = load(name)
     live = aw.run(model, PROMPT, decoding, seed=3)
     assert killed_at < live.num_steps
-    note = loop.RunState.note
+    note = loop.RunState.append_step
 
     def die(job, *given):
-        if len(job.taken) == killed_at:
+        if len(job.steps) == killed_at:
             raise KeyboardInterrupt
         return note(job, *given)
 
-    monkeypatch.setattr(loop.RunState, "note", die)
+    monkeypatch.setattr(loop.RunState, "append_step", die)
     with pytest.raises(KeyboardInterrupt):
         aw.run(model, PROMPT, decoding, seed=3, out=tmp_path / "a.trace")
     monkeypatch.undo()
@@ -71,14 +71,14 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, monkeypatch, 
 
 def test_a_resume_does_not_repeat_what_is_done(tmp_path, monkeypatch):
     model = load("tiny/llada")
-    note, passes = loop.RunState.note, []
+    note, passes = loop.RunState.append_step, []
 
     def die(job, *given):
-        if len(job.taken) == 17:
+        if len(job.steps) == 17:
             raise KeyboardInterrupt
         return note(job, *given)
 
-    monkeypatch.setattr(loop.RunState, "note", die)
+    monkeypatch.setattr(loop.RunState, "append_step", die)
     with pytest.raises(KeyboardInterrupt):
         aw.run(model, PROMPT, D.LowConfidence(20), out=tmp_path / "a.trace")
     monkeypatch.undo()
@@ -105,7 +105,7 @@ def test_resuming_refuses_another_model(tmp_path, monkeypatch):
     def die(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop.RunState, "note", die)
+    monkeypatch.setattr(loop.RunState, "append_step", die)
     with pytest.raises(KeyboardInterrupt):
         aw.run(load("tiny/llada"), PROMPT, D.LowConfidence(4), out=tmp_path / "a.trace")
     monkeypatch.undo()

@@ -8,7 +8,7 @@ import pytest
 
 import anchorwatch as aw
 from anchorwatch import evaluation, studies, training
-from anchorwatch.cli import files as places
+from anchorwatch.cli import output, run
 from anchorwatch.errors import AnchorwatchError, SpecError
 from anchorwatch.metrics import table_files
 from anchorwatch.trace import machine_limits as limits
@@ -220,8 +220,8 @@ NUL = "a\0b"
         lambda: evaluation.evaluate(load("tiny/llada"), "synthetic/one-hop", limit=1, out=NUL),
         lambda: evaluation.task(NUL),
         lambda: training.read(NUL),
-        lambda: places.prompts(NUL, [], None),
-        lambda: places.refuse_place(Path(NUL)),
+        lambda: run.read_prompts(NUL, [], None),
+        lambda: output.refuse_path(Path(NUL)),
         lambda: table_files.check_target(f"{NUL}.csv", "table", table_files.KINDS),
         lambda: studies.plan(["sinks/H1"], out=NUL),
     ],
@@ -241,4 +241,4 @@ def test_a_file_without_an_end_is_not_read_to_it():
     with Path("/dev/zero").open("rb") as endless:
         assert inputs.read_bounded(endless, 1000) is None
     with pytest.raises(SpecError, match=r"/dev/zero is a device: name a \.txt or \.jsonl"):
-        places.prompts("/dev/zero", [], None)
+        run.read_prompts("/dev/zero", [], None)

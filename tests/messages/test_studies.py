@@ -5,11 +5,11 @@ import pytest
 import anchorwatch as aw
 from anchorwatch.errors import EvidenceError, SpecError
 from anchorwatch.studies.budget import budget
-from anchorwatch.studies.claim import Claim, Criterion, Evidence, Finding, Measured
-from anchorwatch.studies.estimates import Estimate
-from anchorwatch.studies.evidence import Traced, answers
-from anchorwatch.studies.findings import judge_claims
-from anchorwatch.studies.needs import Runs, Seeds
+from anchorwatch.studies.claim import Claim, Criterion, Finding, Measured
+from anchorwatch.studies.estimate import Estimate
+from anchorwatch.studies.evidence import Evidence, Runs, Seeds, TraceSet
+from anchorwatch.studies.measure import answers
+from anchorwatch.studies.verdict import judge_claims
 
 WORDS = ("a sentence.", "a source", "a number")
 
@@ -43,12 +43,14 @@ def test_the_impossible_is_refused(make, says):
         make()
 
 
-def claim(judge):
+def claim(measure):
     need = Seeds(("bound.all",))
-    return Claim("sinks/H3", *WORDS, "prompt", (need,), (criterion(reason="planted"),), judge=judge)
+    return Claim(
+        "sinks/H3", *WORDS, "prompt", (need,), (criterion(reason="planted"),), measure=measure
+    )
 
 
-def test_a_judge_is_held_to_what_was_announced():
+def test_a_measure_is_held_to_what_was_announced():
     measured = Measured(Estimate.mean([1.0, 2.0, 3.0, 4.0, 5.0], "item"))
     with pytest.raises(SpecError, match=r"announced \['it'\] and measured \['other'\]"):
         claim(lambda _: Finding({"other": measured})).find(Evidence.of({}))
@@ -59,7 +61,7 @@ def test_a_judge_is_held_to_what_was_announced():
 def test_a_claim_without_one_measured_unit_is_lacking_and_not_undecided():
     none = Measured(Estimate.mean([float("nan")] * 7, "prompt"))
     empty, need = claim(lambda _: Finding({"it": none})), Seeds(("bound.all",))
-    lost = Traced((), (), 7, dict.fromkeys(range(5), "too long for 256 positions"))
+    lost = TraceSet((), (), 7, dict.fromkeys(range(5), "too long for 256 positions"))
     unfit = f"did not fit: 5 of the units of {need} (too long for 256 positions)"
     for held, why in ((lost, unfit), (None, "all could be run, and it never came up in them")):
         (one,) = judge_claims([empty], Evidence.of({need: held}), {})

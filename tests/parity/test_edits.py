@@ -46,7 +46,7 @@ def cases(draw, kinds=(*BY_KEY, *BY_HEAD)):
         attendable = torch.rand(batch, 1, queries, queries, generator=generator) < 0.5
         attendable |= torch.eye(queries, dtype=torch.bool)
     call = Call(0, query, key, value, size**-0.5, attendable, kind == "causal", None, None)
-    change = AttentionPatch.nothing(call)
+    change = AttentionPatch.empty(call)
     free = torch.ones_like(change.logit)  # two forms on one key are refused before any call
     for name in draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=3, unique=True)):
         held = getattr(change, name)
@@ -89,9 +89,9 @@ def test_an_emptied_column_is_empty_but_for_spared_rows(case):
             maps=tuple(range(call.query.shape[1])),
         ),
     ).maps
-    spared = made.spared
+    spared = made.rescued
     maps[spared.row, spared.head, spared.query, spared.key] = 0.0
-    emptied = change.emptied[:, :, None].expand_as(maps)
+    emptied = change.emptied_columns[:, :, None].expand_as(maps)
     assert (maps[emptied] == 0).all()
 
 

@@ -7,8 +7,8 @@ import torch
 import anchorwatch as aw
 import tolerances
 from anchorwatch.errors import SpecError
-from anchorwatch.generation.policies import choose
-from anchorwatch.generation.schedules import SequenceState, StepPlan, plan_steps
+from anchorwatch.generation.decoding import StepPlan
+from anchorwatch.generation.sequence import SequenceState
 from anchorwatch.models import tiny
 from strategies import load
 
@@ -52,7 +52,7 @@ def test_end_tokens_wait_at_every_temperature():
     logits[2, word] = 4.0  # less sure of a word
     logits[3, word] = 3.0
     for temperature in (0.0, 0.01):
-        draft = SequenceState(
+        sequence = SequenceState(
             canvas=torch.full((4,), mask),
             answer=torch.arange(4),
             mask_id=mask,
@@ -60,11 +60,11 @@ def test_end_tokens_wait_at_every_temperature():
             eos_ids=(eos,),
             generator=torch.Generator().manual_seed(0),
         )
-        turn = StepPlan(open=torch.ones(4, dtype=torch.bool), count=3)
+        plan = StepPlan(open=torch.ones(4, dtype=torch.bool), count=3)
         hasty = aw.decoding.LowConfidence(4, temperature=temperature)
         patient = aw.decoding.LowConfidence(4, temperature=temperature, defer_end=True)
-        assert choose(hasty, draft, turn, logits).positions.tolist() == [0, 1, 2]
-        assert choose(patient, draft, turn, logits).positions[:2].tolist() == [2, 3]
+        assert hasty.choose(sequence, plan, logits).positions.tolist() == [0, 1, 2]
+        assert patient.choose(sequence, plan, logits).positions[:2].tolist() == [2, 3]
 
 
 def test_forbidden_end_tokens_never_appear():
@@ -154,7 +154,7 @@ def test_leftovers_of_earlier_blocks_stay_open():
     """LLaDA's later blocks may still fill what an earlier one left masked."""
     mask = 4
     canvas = torch.tensor([mask, 1, 2, mask, mask, mask])
-    draft = SequenceState(
+    sequence = SequenceState(
         canvas=canvas,
         answer=torch.arange(6),
         mask_id=mask,
@@ -162,7 +162,7 @@ def test_leftovers_of_earlier_blocks_stay_open():
         eos_ids=(),
         generator=torch.Generator().manual_seed(0),
     )
-    schedule = plan_steps(aw.decoding.LowConfidence(6, 6, block=3), draft)
+    schedule = aw.decoding.LowConfidence(6, 6, block=3).plan_steps(sequence)
     first = [next(schedule) for _ in range(3)]
     assert first[0].open.tolist() == [True, False, False, False, False, False]
     second = next(schedule)
@@ -194,7 +194,7 @@ def test_a_row_that_stops_early_does_not_disturb_its_batch_mates():
 def test_ties_are_counted_as_narrow():
     """Two positions, or two tokens, that differ by less than a rounding are said to."""
     mask = 4
-    draft = SequenceState(
+    sequence = SequenceState(
         canvas=torch.full((3,), mask),
         answer=torch.arange(3),
         mask_id=mask,
@@ -206,16 +206,16 @@ def test_ties_are_counted_as_narrow():
     between_positions, between_tokens = clear.clone(), clear.clone()
     between_positions[1, 0] = 3.0
     between_tokens[0, :2] = 6.0
-    turn = StepPlan(open=torch.ones(3, dtype=torch.bool), count=1)
+    plan = StepPlan(open=torch.ones(3, dtype=torch.bool), count=1)
     for decoding in (
         aw.decoding.LowConfidence(3),
         aw.decoding.Threshold(3, threshold=1.0),
         aw.decoding.DreamOrder(3, algorithm="maskgit_plus"),
     ):
-        assert choose(decoding, draft, turn, clear).narrow == 0, decoding
-        assert choose(decoding, draft, turn, between_positions).narrow == 1, decoding
-    everything = StepPlan(open=turn.open, count=3)
-    assert choose(aw.decoding.LowConfidence(3), draft, everything, between_tokens).narrow == 1
+        assert decoding.choose(sequence, plan, clear).narrow == 0, decoding
+        assert decoding.choose(sequence, plan, between_positions).narrow == 1, decoding
+    everything = StepPlan(open=plan.open, count=3)
+    assert aw.decoding.LowConfidence(3).choose(sequence, everything, between_tokens).narrow == 1
 
 
 def test_hiding_the_first_key_is_not_padding():

@@ -1,6 +1,6 @@
 """The authors' samplers as plain loops over one sequence, with torch's global generator.
 
-Slow and obvious twins of anchorwatch.generation.policies, written from the papers and the released scripts'
+Slow and obvious twins of anchorwatch.generation.decoding, written from the papers and the released scripts'
 behaviour. `ask(canvas)` returns aligned logits [1, T, V]. Each returns every canvas it saw, the
 result last.
 """

@@ -7,7 +7,7 @@ import pytest
 
 from anchorwatch.metrics.layer_slices import iter_layers
 from anchorwatch.metrics.sink_rules import zscore
-from anchorwatch.studies.papers.floating.anchor_rule import (
+from anchorwatch.studies.papers.floating.measures import (
     absorbed_beyond,
     drifts,
     greatest_beyond,

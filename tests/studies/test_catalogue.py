@@ -3,8 +3,8 @@
 import pytest
 
 from anchorwatch.errors import SpecError
-from anchorwatch.studies.estimates import SEED
-from anchorwatch.studies.needs import Need, Seeds
+from anchorwatch.studies.estimate import SEED
+from anchorwatch.studies.evidence import EvidenceSpec, Seeds
 from anchorwatch.studies.papers import STUDIES, claims
 
 
@@ -29,7 +29,7 @@ def test_a_claim_says_what_is_claimed_and_where(claim):
 
 
 def test_needs_that_are_alike_are_one_and_have_a_digest_of_their_own():
-    every: dict[Need, str] = {}
+    every: dict[EvidenceSpec, str] = {}
     for claim in claims():
         for need in claim.needs:
             assert every.setdefault(need, need.digest) == need.digest

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tolerances
-from anchorwatch.studies.correlations import Correlation
-from anchorwatch.studies.estimates import ITEM, PROMPT, SEED, Estimate
+from anchorwatch.studies.estimate import ITEM, PROMPT, SEED, Correlation, Estimate
 
 VALUES = st.lists(st.floats(-5, 5), min_size=5, max_size=30).filter(lambda v: np.ptp(v) > 1e-3)
 

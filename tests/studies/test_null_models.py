@@ -12,31 +12,20 @@ import pandas as pd
 import pytest
 import scipy.special
 
-from anchorwatch.studies.claim import GREATER, LESS, Criterion, Evidence, Finding, Measured
-from anchorwatch.studies.correlations import Correlation
-from anchorwatch.studies.discrete import mean_score
-from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
-from anchorwatch.studies.findings import judge_claims
-from anchorwatch.studies.least import Least
+from anchorwatch.studies.claim import GREATER, LESS, Criterion, Finding, Measured
+from anchorwatch.studies.estimate import ITEM, PROMPT, Correlation, Estimate, Least, mean_score
+from anchorwatch.studies.evidence import Evidence
 from anchorwatch.studies.papers import claims
-from anchorwatch.studies.papers.floating import answers as floating_answers
-from anchorwatch.studies.papers.floating import depth as floating_depth
-from anchorwatch.studies.papers.floating import flow as floating_flow
-from anchorwatch.studies.papers.floating import tasks as floating_tasks
-from anchorwatch.studies.papers.sink_token import changed as sink_token_changed
-from anchorwatch.studies.papers.sink_token import inside as sink_token_inside
-from anchorwatch.studies.papers.sink_token import seeds as sink_token_seeds
-from anchorwatch.studies.papers.sink_token import trained as sink_token_trained
-from anchorwatch.studies.papers.sinks import causes as sinks_causes
-from anchorwatch.studies.papers.sinks import hidden as sinks_hidden
-from anchorwatch.studies.papers.sinks import moving as sinks_moving
-from anchorwatch.studies.papers.sinks.kinds import _correlation
-from anchorwatch.studies.verdicts import ALPHA, REFUTED, SUPPORTED, verdicts
+from anchorwatch.studies.papers.floating import measures as floating_measures
+from anchorwatch.studies.papers.sink_token import measures as sink_token_measures
+from anchorwatch.studies.papers.sinks import measures as sinks_measures
+from anchorwatch.studies.papers.sinks.measures import correlation_of_moments
+from anchorwatch.studies.verdict import ALPHA, REFUTED, SUPPORTED, judge_claims, verdicts
 from evidenced import answered, looked_at, opened, seeds
 
 RUNS = 150
 pytestmark = pytest.mark.slow
-COLUMN = sink_token_seeds.BOUND
+COLUMN = sink_token_measures.BOUND
 
 
 def at_most(wrong, runs, rate=ALPHA):
@@ -60,14 +49,14 @@ def trained(rng, need, gaps, count=5, wide=0.02):
 
 def training(rng):
     """Arms that gain just too little, cost just too much, or are just not alike."""
-    own, changed = sink_token_trained, sink_token_changed
+    own, changed = sink_token_measures, sink_token_measures
     gaps = {
-        own.IMPROVES: {"sink": -0.005},
+        own.IMPROVED: {"sink": -0.005},
         own.GATES: {"sink": 0.0, "gate-plain": -0.005, "gate": 1.0, "gate-headwise": 1.0},
-        own.SEEING: {"sink": -0.05, "register": -0.045},
+        own.REGISTERS: {"sink": -0.05, "register": -0.045},
         own.CONVERTED: {"sink": -1.0, "gate-plain": 0.005},
-        own.PLACES: {"sink": -1.0, "sink-end": -0.8},
-        own.NUMBERS: {"sink": -1.0, "sink-2": -1.2, "sink-4": -1.0},
+        own.END_POSITION: {"sink": -1.0, "sink-end": -0.8},
+        own.TOKEN_COUNTS: {"sink": -1.0, "sink-2": -1.2, "sink-4": -1.0},
         own.CONTENTS: {"sink": -1.0, "sink-zero": -1.2},
     }
     held = {
@@ -76,14 +65,14 @@ def training(rng):
     }
     quarter, longest = (f"length.{name}" for name in ("quarter", "longest"))
     lengths = {"sink": {quarter: -0.005, longest: -1.0}}
-    slope = {name: 0.005 * t - 1.0 for name, t in changed.BINS.items()}
+    slope = {name: 0.005 * t - 1.0 for name, t in changed.TIME_BINS.items()}
     held[changed.LENGTHS] = trained(rng, changed.LENGTHS, lengths)
-    held[changed.FEW] = trained(rng, changed.FEW, {"sink": slope})
-    spread, rank, cosine, _ = changed.MIXED.columns
+    held[changed.FEW_MASKS] = trained(rng, changed.FEW_MASKS, {"sink": slope})
+    spread, rank, cosine, _ = changed.MIXED_STATES.columns
     mixed = {"sink": {spread: -1.0, rank: 1.0, cosine: -0.01}}
-    held[changed.MIXED] = trained(rng, changed.MIXED, mixed)
-    drained = {name: rng.normal(0.8, 0.05, 5) for name in changed.DRAINED.columns}
-    held[changed.DRAINED] = seeds({"sink": drained})
+    held[changed.MIXED_STATES] = trained(rng, changed.MIXED_STATES, mixed)
+    drained = {name: rng.normal(0.8, 0.05, 5) for name in changed.DRAINED_VALUES.columns}
+    held[changed.DRAINED_VALUES] = seeds({"sink": drained})
     return held | looked_at(rng, 5)
 
 
@@ -100,24 +89,24 @@ def coins(rng, count, shares):
 
 def answering(rng, count=100):
     """Models that differ, gain or lose just too little."""
-    asked = floating_answers
-    doublings = dict(zip(asked.NOISE.contexts, asked._DOUBLINGS, strict=True))
+    asked = floating_measures
+    doublings = dict(zip(asked.DISTRACTED.contexts, asked.DOUBLINGS, strict=True))
     falls = {"mdm": 0.02, "arm": 0.03}
     shares = {
-        asked.NOISE: {
+        asked.DISTRACTED: {
             (role, context): 0.8 - fall * more
             for role, fall in falls.items()
             for context, more in doublings.items()
         },
-        asked.PLACES: {
+        asked.GOLD_POSITIONS: {
             (role, context): 0.8 - 0.01 * (role == "arm" and at == 1)
             for role in falls
-            for at, context in enumerate(asked.PLACES.contexts)
+            for at, context in enumerate(asked.GOLD_POSITIONS.contexts)
         },
-        asked.LAYOUT: {
+        asked.LAYOUTS: {
             (role, context): 0.8 - (role == "arm") * (0.0, 0.01, 0.7)[at]
             for role in falls
-            for at, context in enumerate(asked.LAYOUT.contexts)
+            for at, context in enumerate(asked.LAYOUTS.contexts)
         },
         asked.GAIN: {
             ("mdm", "closed"): 0.1,
@@ -127,7 +116,7 @@ def answering(rng, count=100):
         },
     }
     for name, gold in (("rules", 0.61), ("examples", 0.6)):
-        shares[asked.PROMPTED[name]] = {("mdm", "closed"): 0.1, ("mdm", "gold"): gold}
+        shares[asked.TEMPLATES[name]] = {("mdm", "closed"): 0.1, ("mdm", "gold"): gold}
     held = {
         need: coins(rng, count, {(*cell, "none"): share for cell, share in cells.items()})
         for need, cells in shares.items()
@@ -138,12 +127,12 @@ def answering(rng, count=100):
 def hiding(rng, count):
     """A masked model that loses to hidden sinks just too much, an autoregressive one nearly all."""
     held, edits = {}, ("none", "sinks", "random")
-    for need, lost in ((sinks_causes.ONE_STEP, 0.05), (sinks_causes.MANY_STEPS, 0.0)):
+    for need, lost in ((sinks_measures.ONE_STEP, 0.05), (sinks_measures.MANY_STEPS, 0.0)):
         cells = {("mdm", "gold", edit): 0.8 - lost * (edit == "sinks") for edit in edits}
         held[need] = coins(rng, count, cells)
     cells = {("mdm", "gold", edit): 0.8 - 0.01 * (edit == "sinks") for edit in edits}
     cells |= {("arm", "gold", edit): 0.95 - 0.9 * (edit == "sinks") for edit in edits}
-    held[sinks_hidden.ANSWERED] = coins(rng, count, cells)
+    held[sinks_measures.HIDDEN_ANSWERS] = coins(rng, count, cells)
     return held
 
 
@@ -166,7 +155,7 @@ def watching(rng, count=12):
         f"hidden_{what}_{arm}": 0.2 for what in ("keys", "share") for arm in ("edited", "control")
     }
     halves = (("shallow", {"did": 0.01}), ("deep", {"did": -2.0}))
-    log = floating_flow.TENTH + 0.1 * rng.normal(size=count)
+    log = floating_measures.TENTH + 0.1 * rng.normal(size=count)
     places = [
         pd.DataFrame(
             {"unit": range(count), "lift": 2 ** (log + 0.005 * rng.normal(size=count))}
@@ -183,18 +172,18 @@ def watching(rng, count=12):
     told = [("closed", {"worn": -9.0, "hidden": -9.0}), ("gold", {"worn": -5.0, "hidden": -5.1})]
     layers = [(at, {"value": 0.07, "null": 0.02}) for at in range(4)]
     return {
-        floating_depth.HALVES: parts(rng, count, "half", halves, kl),
-        floating_flow.PLACES: pd.concat(put, ignore_index=True),
-        floating_flow.ROLLED["arm"]: units(rng, count, rolled),
-        floating_flow.ROLLED["mdm"]: units(rng, count, dict.fromkeys(rolled, 0.0), 0.0),
-        floating_tasks.QUERIES: parts(rng, count, "layer", layers, {"elsewhere": 0.5}),
-        sinks_causes.DELAYED: parts(rng, count, "arm", delays, {"moved": 0.5}),
-        sinks_moving.MAPS: parts(rng, count, "layer", depths, maps, 0.01),
-        sink_token_inside.KNOCK_OUTS: units(
+        floating_measures.HALVES: parts(rng, count, "half", halves, kl),
+        floating_measures.GOLD_ATTENTION: pd.concat(put, ignore_index=True),
+        floating_measures.ROLLOUTS["arm"]: units(rng, count, rolled),
+        floating_measures.ROLLOUTS["mdm"]: units(rng, count, dict.fromkeys(rolled, 0.0), 0.0),
+        floating_measures.WRITTEN_QUERIES: parts(rng, count, "layer", layers, {"elsewhere": 0.5}),
+        sinks_measures.DELAYS: parts(rng, count, "arm", delays, {"moved": 0.5}),
+        sinks_measures.HEAD_MAPS: parts(rng, count, "layer", depths, maps, 0.01),
+        sink_token_measures.KNOCK_OUTS: units(
             rng, count, {"sink": 2.01, "greatest": 2.0, "random": 0.0}
         ),
-        sink_token_inside.IN_CONTEXT: parts(rng, count, "context", told, {}),
-        sink_token_inside.OPEN["sink"]: opened(rng, count),
+        sink_token_measures.IN_CONTEXT: parts(rng, count, "context", told, {}),
+        sink_token_measures.OPENNESS["sink"]: opened(rng, count),
     }
 
 
@@ -247,7 +236,7 @@ def correlation(rng, n=40):
     x, own = rng.normal(size=(2, n))
     y = 0.3 * x + math.sqrt(1 - 0.3**2) * own
     rows = np.stack([x, y, x * y, x**2, y**2], axis=1)
-    return Correlation.jackknifed(rows, _correlation, PROMPT)
+    return Correlation.jackknifed(rows, correlation_of_moments, PROMPT)
 
 
 def least(rng, n=24):

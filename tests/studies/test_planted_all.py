@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from anchorwatch.studies.papers import claims
-from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
+from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import TRUTHS
 
 FILES = sorted(set(Path(__file__).parent.glob("test_planted_*.py")) - {Path(__file__)})

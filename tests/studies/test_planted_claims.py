@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 
-from anchorwatch.studies.claim import Evidence
+from anchorwatch.studies.evidence import Evidence
+from anchorwatch.studies.measure import ARM_RUNS, FROZEN_RUNS, MDM_RUNS
 from anchorwatch.studies.papers import claims
-from anchorwatch.studies.papers.floating import anchors as floating_anchors
-from anchorwatch.studies.papers.floating import answers as floating_answers
-from anchorwatch.studies.papers.sink_token import trained as sink_token_trained
-from anchorwatch.studies.papers.sinks import hidden as sinks_hidden
-from anchorwatch.studies.papers.sinks import seen as sinks_seen
-from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED, verdicts
+from anchorwatch.studies.papers.floating import measures as floating_measures
+from anchorwatch.studies.papers.sink_token import measures as sink_token_measures
+from anchorwatch.studies.papers.sinks import measures as sinks_measures
+from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED, verdicts
 from evidenced import (
     TRUTHS,
     answered,
@@ -39,7 +38,7 @@ def first_or_not(truth):
         return 0 if rng.random() < stays else int(rng.integers(1, 6))
 
     held = traces(count, arm, causal=True, seed=3), traces(count, jumping(roams), seed=4)
-    return dict(zip((floating_anchors.ARM, floating_anchors.MDM), held, strict=True))
+    return dict(zip((ARM_RUNS, MDM_RUNS), held, strict=True))
 
 
 @plants("sinks/H2")
@@ -52,7 +51,7 @@ def few_or_many(truth):
         keys = rng.choice(length // 2, int(rng.integers(0, most + 1)), replace=False)
         return keys if len(keys) else None
 
-    return {sinks_seen.MDM: traces(count, where, length=length, seed=5)}
+    return {MDM_RUNS: traces(count, where, length=length, seed=5)}
 
 
 @plants("sinks/H3")
@@ -67,10 +66,15 @@ def moves_or_stays(truth):
 
 def moving(count, rates, seeds):
     """Runs of an MDM, of an ARM and with a frozen canvas, whose sinks jump at these rates."""
-    needs = (sinks_seen.MDM, sinks_seen.ARM, sinks_seen.FROZEN)
+    needs = (MDM_RUNS, ARM_RUNS, FROZEN_RUNS)
     return {
         need: traces(
-            count, jumping(rate), causal=need is sinks_seen.ARM, length=24, steps=16, seed=seed
+            count,
+            jumping(rate),
+            causal=need is ARM_RUNS,
+            length=24,
+            steps=16,
+            seed=seed,
         )
         for need, rate, seed in zip(needs, (*rates, 0.0), seeds, strict=True)
     }
@@ -89,7 +93,7 @@ def robust_or_not(truth):
     cells = {("mdm", "none"): clean, ("mdm", "sinks"): edited, ("mdm", "random"): clean}
     cells |= {("arm", "none"): arm, ("arm", "sinks"): hurt, ("arm", "random"): arm}
     return {
-        sinks_hidden.ANSWERED: answered(
+        sinks_measures.HIDDEN_ANSWERS: answered(
             {(role, "gold", edit): held for (role, edit), held in cells.items()}
         )
     }
@@ -102,7 +106,7 @@ def specific_or_not(truth):
     agreement = rng.normal(-0.1 * size, 0.05, count)
     kl = rng.normal(0.2 * size, 0.1, count)
     held = {"argmax_agreement": {"did": agreement}, "kl": {"did": kl}}
-    return {sinks_hidden.HIDDEN: compared(held)}
+    return {sinks_measures.HIDDEN_SINKS: compared(held)}
 
 
 @plants("sinks/H25")
@@ -114,7 +118,7 @@ def one_gains_or_all(truth):
     for name in ("largest_gainer", "new_sink_share"):
         gap = rng.normal(mean, 0.1, count)
         held[name] = {"did": gap, "difference": control + gap, "control_difference": control}
-    return {sinks_hidden.HIDDEN: compared(held)}
+    return {sinks_measures.HIDDEN_SINKS: compared(held)}
 
 
 @plants("floating/H21")
@@ -127,9 +131,9 @@ def flatter_or_steeper(truth):
     }[truth]
     cells = {}
     for role, falls in (("mdm", mdm), ("arm", arm)):
-        for at, context in enumerate(floating_answers.NOISE.contexts):
+        for at, context in enumerate(floating_measures.DISTRACTED.contexts):
             cells[role, context, "none"] = right(rng, count, 0.9 - falls * at)
-    return {floating_answers.NOISE: answered(cells)}
+    return {floating_measures.DISTRACTED: answered(cells)}
 
 
 @plants("floating/H23")
@@ -144,7 +148,7 @@ def doubles_or_not(truth):
     for role, gain in (("mdm", mdm), ("arm", arm)):
         cells[role, "closed", "none"] = right(rng, count, 0.1)
         cells[role, "gold", "none"] = right(rng, count, 0.1 + gain)
-    return {floating_answers.GAIN: answered(cells)}
+    return {floating_measures.GAIN: answered(cells)}
 
 
 @plants("sink_token/H5")
@@ -154,7 +158,7 @@ def better_or_worse(truth):
     base = rng.normal(2.5, 0.1, count)
     arms = {"vanilla": base, "sink": base + rng.normal(gap, 0.01, count)}
     columns = {arm: {"bound.all": v, "answers.gold": np.ones(count)} for arm, v in arms.items()}
-    return {sink_token_trained.IMPROVES: seeds(columns)}
+    return {sink_token_measures.IMPROVED: seeds(columns)}
 
 
 @plants("sink_token/H7")
@@ -169,7 +173,7 @@ def place_matters_or_not(truth):
     sink = base - rng.normal(0.1, 0.005, count)
     arms = {"vanilla": base, "sink": sink, "sink-end": sink + rng.normal(moved, noise, count)}
     columns = {arm: {"bound.all": held} for arm, held in arms.items()}
-    return {sink_token_trained.PLACES: seeds(columns)}
+    return {sink_token_measures.END_POSITION: seeds(columns)}
 
 
 @pytest.mark.parametrize("truth", TRUTHS)
@@ -186,7 +190,7 @@ def test_a_sink_token_that_does_nothing_is_supported_at_most_at_the_error_rate()
         sink = base + rng.normal(claim.criteria[0].margin, 0.03, 5)
         columns = {"vanilla": base, "sink": sink}
         table = seeds({a: {"bound.all": v, "answers.gold": v} for a, v in columns.items()})
-        finding = claim.find(Evidence.of({sink_token_trained.IMPROVES: table}))
+        finding = claim.find(Evidence.of({sink_token_measures.IMPROVED: table}))
         wrong += verdicts([(claim.criteria, finding)])[0].says == SUPPORTED
     assert wrong / runs <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5
 

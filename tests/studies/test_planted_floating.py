@@ -5,20 +5,22 @@ import pandas as pd
 import pytest
 
 from anchorwatch.errors import EvidenceError
-from anchorwatch.studies.estimates import PROMPT, SEED, Estimate
-from anchorwatch.studies.evidence import Traced
-from anchorwatch.studies.least import Greatest, Least
+from anchorwatch.studies.estimate import PROMPT, SEED, Estimate, Greatest, Least
+from anchorwatch.studies.evidence import TraceSet
+from anchorwatch.studies.measure import ARM_RUNS, FROZEN_RUNS, MDM_RUNS
 from anchorwatch.studies.papers import claims
-from anchorwatch.studies.papers.floating import anchors as floating_anchors
-from anchorwatch.studies.papers.floating import layers as floating_layers
-from anchorwatch.studies.papers.floating import origin as floating_origin
-from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
+from anchorwatch.studies.papers.floating import measures as floating_measures
+from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import TRUTHS, judged_truly, jumping, planting, said, traces
 from floated import LENGTH, STEPS, layered, peaked
 from planted import planted
 
 PLANTED, plants = planting()
-MDM, ARM, FROZEN = floating_anchors.MDM, floating_anchors.ARM, floating_anchors.FROZEN
+MDM, ARM, FROZEN = (
+    MDM_RUNS,
+    ARM_RUNS,
+    FROZEN_RUNS,
+)
 
 
 @plants("floating/H2")
@@ -143,7 +145,7 @@ def _wide(count, second):
                 held[5] = 0.9 if rng.random() < second else 0.004
                 maps[step, 0, head] = held / held.sum()
         found.append(planted(maps, prompt=34, tokens=np.arange(1, 41) + 100 * (index + 1)))
-    return Traced.of(found)
+    return TraceSet.of(found)
 
 
 @plants("floating/H9")
@@ -190,8 +192,8 @@ def inherited_or_not(truth):
     return {
         MDM: layered(count, from_layer(mdm, truth == UNDECIDED), heads=1, seed=28),
         ARM: layered(count, from_layer(arm, False), heads=1, causal=True, seed=29),
-        floating_origin.WEIGHTS["mdm"]: parent,
-        floating_origin.WEIGHTS["arm"]: weights(rng, parent),
+        floating_measures.WEIGHTS["mdm"]: parent,
+        floating_measures.WEIGHTS["arm"]: weights(rng, parent),
     }
 
 
@@ -246,20 +248,22 @@ def test_what_no_anchors_can_show_is_lacking_and_not_refuted():
 def test_a_detector_that_never_fires_does_not_decide():
     _, finding = said(claims(["floating/H6"])[0], sparser_or_not(SUPPORTED))
     names = [name for name in finding.also if "shallow" in name]
-    fired = [name for name in names if finding.also[name] >= floating_layers.MANY]
+    fired = [
+        name for name in names if finding.also[name] >= floating_measures.FEWEST_SHALLOW_ANCHORS
+    ]
     assert 0 < len(fired) < len(names)
     assert len(finding.measured["anchors"].estimate.others) == len(fired)
 
 
 def test_networks_trained_apart_inherit_nothing():
     rng = np.random.default_rng(0)
-    held = inherited_or_not(SUPPORTED) | {floating_origin.WEIGHTS["arm"]: weights(rng)}
+    held = inherited_or_not(SUPPORTED) | {floating_measures.WEIGHTS["arm"]: weights(rng)}
     with pytest.raises(
         EvidenceError, match=r"of one origin, such as Dream and Qwen2\.5: the weights"
     ):
         said(claims(["floating/H10"])[0], held)
-    other = held[floating_origin.WEIGHTS["arm"]].assign(shape="8x16")
-    assert np.isnan(floating_origin.kinship(held[floating_origin.WEIGHTS["mdm"]], other))
+    other = held[floating_measures.WEIGHTS["arm"]].assign(shape="8x16")
+    assert np.isnan(floating_measures.kinship(held[floating_measures.WEIGHTS["mdm"]], other))
 
 
 def slow_beginning(profile):
@@ -275,13 +279,13 @@ def slow_beginning(profile):
 
 def test_a_beginning_is_the_change_that_leaves_least():
     profiles = np.random.default_rng(1).normal(0, 1, (200, 6)) + np.arange(6)
-    found = floating_origin.begins(profiles)
+    found = floating_measures.begins(profiles)
     assert found.tolist() == [slow_beginning(one) for one in profiles]
 
 
 def test_layers_alike_have_no_rise_though_a_beginning_is_always_found():
     profiles = np.random.default_rng(2).normal(0, 1, (400, 5))
-    found = Estimate.mean(floating_origin.rises(profiles), PROMPT)
+    found = Estimate.mean(floating_measures.rises(profiles), PROMPT)
     low, high = found.interval(0.999)
     assert low < 0 < high
-    assert floating_origin._steps(profiles).max(axis=1).mean() > 5 * found.error
+    assert floating_measures.mean_steps(profiles).max(axis=1).mean() > 5 * found.error

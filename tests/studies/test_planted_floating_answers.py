@@ -5,15 +5,10 @@ import pandas as pd
 import pytest
 
 from anchorwatch.errors import EvidenceError
-from anchorwatch.studies.discrete import mean_score
-from anchorwatch.studies.estimates import ITEM, Estimate
+from anchorwatch.studies.estimate import ITEM, Estimate, mean_score
 from anchorwatch.studies.papers import claims
-from anchorwatch.studies.papers.floating import answers as floating_answers
-from anchorwatch.studies.papers.floating import depth as floating_depth
-from anchorwatch.studies.papers.floating import flow as floating_flow
-from anchorwatch.studies.papers.floating import heads as floating_heads
-from anchorwatch.studies.papers.floating import tasks as floating_tasks
-from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
+from anchorwatch.studies.papers.floating import measures as floating_measures
+from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import TRUTHS, answered, judged_truly, planting, right, said
 
 PLANTED, plants = planting()
@@ -25,7 +20,7 @@ def heads_matter_or_not(truth):
     rng = np.random.default_rng(29)
     count, lost = {SUPPORTED: (600, 0.4), REFUTED: (600, 0.0), UNDECIDED: (30, 0.1)}[truth]
     held = {}
-    for need in floating_heads.OUT.values():
+    for need in floating_measures.KNOCKED_OUT_HEADS.values():
         whole = right(rng, count, 0.8)
         rows = {"unit": np.arange(count) // 8, "item": np.arange(count), "heads": 2}
         rows |= {"right_none": whole, "right_others": whole * right(rng, count, 0.98)}
@@ -48,7 +43,7 @@ def shallow_or_deep(truth):
         for unit in range(count)
         for half, mean in (("shallow", own), ("deep", deep))
     ]
-    return {floating_depth.HALVES: pd.DataFrame(rows)}
+    return {floating_measures.HALVES: pd.DataFrame(rows)}
 
 
 @plants("floating/H18")
@@ -65,7 +60,7 @@ def wherever_or_near(truth):
         for unit in range(count)
         for at, place in enumerate(("first", "middle", "last"))
     ]
-    return {floating_flow.PLACES: pd.DataFrame(rows)}
+    return {floating_measures.GOLD_ATTENTION: pd.DataFrame(rows)}
 
 
 @plants("floating/H19")
@@ -81,7 +76,7 @@ def the_mask_or_the_model(truth):
         rows = {"unit": np.arange(count), "dobrushin": 0.01}
         rows |= {"value": value + noise * rng.normal(size=count) / 4}
         rows |= {"null": null + noise * rng.normal(size=count)}
-        held[floating_flow.ROLLED[role]] = pd.DataFrame(rows)
+        held[floating_measures.ROLLOUTS[role]] = pd.DataFrame(rows)
     return held
 
 
@@ -95,9 +90,9 @@ def middle_or_ends(truth):
     }[truth]
     cells = {}
     for role, lost in (("mdm", mdm), ("arm", arm)):
-        for at, context in enumerate(floating_answers.PLACES.contexts):
+        for at, context in enumerate(floating_measures.GOLD_POSITIONS.contexts):
             cells[role, context, "none"] = right(rng, count, 0.8 - lost * (at == 1))
-    return {floating_answers.PLACES: answered(cells)}
+    return {floating_measures.GOLD_POSITIONS: answered(cells)}
 
 
 @plants("floating/H22")
@@ -110,9 +105,9 @@ def together_or_not(truth):
     }[truth]
     cells = {}
     for role, lost in (("mdm", mdm), ("arm", arm)):
-        for at, context in enumerate(floating_answers.LAYOUT.contexts):
+        for at, context in enumerate(floating_measures.LAYOUTS.contexts):
             cells[role, context, "none"] = right(rng, count, 0.8 - lost * (at > 0))
-    return {floating_answers.LAYOUT: answered(cells)}
+    return {floating_measures.LAYOUTS: answered(cells)}
 
 
 @plants("floating/H24")
@@ -127,7 +122,7 @@ def prompt_or_model(truth):
     for name, gain in (("rules", rules), ("examples", examples)):
         cells = {("mdm", "closed", "none"): right(rng, count, 0.1)}
         cells["mdm", "gold", "none"] = right(rng, count, 0.1 + gain)
-        held[floating_answers.PROMPTED[name]] = answered(cells)
+        held[floating_measures.TEMPLATES[name]] = answered(cells)
     return held
 
 
@@ -145,7 +140,7 @@ def apart_or_alike(truth):
         for unit in range(count)
         for layer in range(4)
     ]
-    return {floating_tasks.QUERIES: pd.DataFrame(rows)}
+    return {floating_measures.WRITTEN_QUERIES: pd.DataFrame(rows)}
 
 
 @pytest.mark.parametrize("truth", TRUTHS)
@@ -161,12 +156,12 @@ def test_what_cannot_be_doubled_lacks_room_and_is_not_refuted():
         for context in ("closed", "gold")
     }
     with pytest.raises(EvidenceError, match=r"the latter gains 1.000, the former can gain 1.000"):
-        said(claims(["floating/H23"])[0], {floating_answers.GAIN: answered(held)})
+        said(claims(["floating/H23"])[0], {floating_measures.GAIN: answered(held)})
 
 
 def test_rollouts_that_do_not_differ_have_no_reason():
     held = the_mask_or_the_model(SUPPORTED)
-    held[floating_flow.ROLLED["arm"]] = held[floating_flow.ROLLED["mdm"]]
+    held[floating_measures.ROLLOUTS["arm"]] = held[floating_measures.ROLLOUTS["mdm"]]
     with pytest.raises(EvidenceError, match="models whose rollouts differ: into the first token"):
         said(claims(["floating/H19"])[0], held)
 

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from anchorwatch.errors import EvidenceError
-from anchorwatch.studies import sets
-from anchorwatch.studies.evidence import Traced
+from anchorwatch.studies import prompts
+from anchorwatch.studies.evidence import TraceSet
+from anchorwatch.studies.measure import ARM_RUNS, MDM_RUNS
 from anchorwatch.studies.papers import claims
-from anchorwatch.studies.papers.floating import anchors as floating_anchors
-from anchorwatch.studies.papers.floating import tasks as floating_tasks
-from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
+from anchorwatch.studies.papers.floating import measures as floating_measures
+from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import TRUTHS, judged_truly, planting, said
 from floated import LENGTH, STEPS, layered, peaked
 
 PLANTED, plants = planting()
-MDM, ARM = floating_anchors.MDM, floating_anchors.ARM
+MDM, ARM = MDM_RUNS, ARM_RUNS
 
 
 def geometry(at_key, spread):
@@ -88,7 +88,7 @@ ANSWER = 7
 
 def answering(rng, index, maps):
     """What is written is the answer."""
-    return {ANSWER: " " + sets.ASKED[index].answers[0]}
+    return {ANSWER: " " + prompts.ASKED[index].answers[0]}
 
 
 def right_tokens(rng, index):
@@ -193,7 +193,7 @@ def goes_with_or_not(truth):
         return own
 
     def answers(rng, index, maps):
-        return {5: " " + sets.ASKED[index].answers[0] if good[index] else " nothing"}
+        return {5: " " + prompts.ASKED[index].answers[0] if good[index] else " nothing"}
 
     given = {"regions": passages, "more": masses(gold), "tokens": tokens, "texts": answers}
     return {MDM: layered(count, keys, seed=43, **given)}
@@ -214,7 +214,9 @@ def another_task_or_not(truth):
     given = {"layers": 1, "texts": texts}
     return {
         MDM: layered(count, to(4), seed=44, tokens=templated, **given),
-        floating_tasks.TOLD: layered(count, to(other), seed=45, tokens=untemplated, **given),
+        floating_measures.PASSAGE_RUNS: layered(
+            count, to(other), seed=45, tokens=untemplated, **given
+        ),
     }
 
 
@@ -229,7 +231,7 @@ def test_what_heads_look_at_in_wrong_answers_is_no_retrieval():
     more = masses(lambda rng, index, layer: 0.3)
     held = deep_or_shallow(SUPPORTED)
     held |= {MDM: layered(8, even, seed=38, regions=passages, more=more, **wrong)}
-    held |= {ARM: Traced.of(held[ARM].traces[:8])}
+    held |= {ARM: TraceSet.of(held[ARM].traces[:8])}
     for name in ("floating/H13", "floating/H14"):
         with pytest.raises(EvidenceError, match=r"of 8 there are 0 \(the MDM is right in 0, the"):
             said(claims([name])[0], held)
@@ -256,4 +258,4 @@ def test_layers_that_look_at_any_passage_deep_are_not_said_to_retrieve_deep():
 def test_a_kind_of_token_that_a_prompt_lacks_says_nothing_of_its_task():
     lifts = np.array([1.0, 2.0, np.nan, 0.5])
     other, rest = np.array([1.0, 2.0, 3.0, 0.5]), np.array([2.0, 4.0, 0.0, 1.0])
-    assert floating_tasks._further(lifts, other, rest) == pytest.approx([0.0, 0.0])
+    assert floating_measures.divergences(lifts, other, rest) == pytest.approx([0.0, 0.0])

@@ -5,13 +5,11 @@ import pandas as pd
 import pytest
 
 from anchorwatch.errors import EvidenceError
-from anchorwatch.studies.evidence import Traced
-from anchorwatch.studies.papers.sink_token import CLAIMS
-from anchorwatch.studies.papers.sink_token import changed as sink_token_changed
-from anchorwatch.studies.papers.sink_token import inside as sink_token_inside
-from anchorwatch.studies.papers.sink_token import seeds as sink_token_seeds
-from anchorwatch.studies.papers.sink_token import trained as sink_token_trained
-from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
+from anchorwatch.studies.evidence import TraceSet
+from anchorwatch.studies.measure import ARM_RUNS, MDM_RUNS, NORM_RUNS
+from anchorwatch.studies.papers import claims
+from anchorwatch.studies.papers.sink_token import measures as sink_token_measures
+from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import (
     TRUTHS,
     judged_truly,
@@ -26,10 +24,10 @@ from evidenced import (
 from planted import column, planted
 
 PLANTED, plants = planting()
-CLAIM = {one.id: one for one in CLAIMS}
+CLAIM = {one.id: one for one in claims(["sink_token"])}
 SURE = {SUPPORTED: 8, REFUTED: 8, UNDECIDED: 4}
 """Training seeds."""
-OPEN = sink_token_inside.OPEN["sink"]
+OPEN = sink_token_measures.OPENNESS["sink"]
 
 
 def arms(truth, column, means, *, noise=0.004, start=20):
@@ -63,7 +61,7 @@ def small_or_large(truth):
         norms = ("step", "layer", "head", "key"), sizes.astype(np.float32)
         tokens = np.arange(1, length + 1) + 100 * (index + 1)
         found.append(planted(maps.copy(), prompt=9, tokens=tokens, more={"each_value_norm": norms}))
-    return {sink_token_inside.NORMS: Traced.of(found)}
+    return {NORM_RUNS: TraceSet.of(found)}
 
 
 @plants("sink_token/H2")
@@ -74,8 +72,8 @@ def moves_or_stays(truth):
         UNDECIDED: (5, 0.06, 0.25),
     }[truth]
     return {
-        sink_token_inside.MDM: traces(count, jumping(mdm), seed=22),
-        sink_token_inside.ARM: traces(count, jumping(arm), causal=True, seed=23),
+        MDM_RUNS: traces(count, jumping(mdm), seed=22),
+        ARM_RUNS: traces(count, jumping(arm), causal=True, seed=23),
     }
 
 
@@ -88,11 +86,11 @@ def replaces_or_not(truth):
         return np.abs(base * (left + rng.normal(0, wide, count)))
 
     sinks, shares, moves = (rng.normal(m, 0.02, count) for m in (0.3, 1.5, 0.6))
-    names = sink_token_changed.REPLACED.columns
+    names = sink_token_measures.REPLACED_SINKS.columns
     vanilla = dict(zip(names, (sinks, 1 + shares, moves, 1 + shares), strict=True))
     values = (times(sinks), 1 + times(shares), times(moves), 1 + shares)
     arms = {"vanilla": vanilla, "sink": dict(zip(names, values, strict=True))}
-    return {sink_token_changed.REPLACED: seeds(arms)} | looked_at(rng, count)
+    return {sink_token_measures.REPLACED_SINKS: seeds(arms)} | looked_at(rng, count)
 
 
 @plants("sink_token/H4")
@@ -101,38 +99,39 @@ def drained_or_full(truth):
     mean, wide = {SUPPORTED: (0.4, 0.05), REFUTED: (1.3, 0.05), UNDECIDED: (0.75, 0.2)}[truth]
     ratio = rng.normal(mean, wide, count)
     columns = {
-        name: ratio + 0.01 * at for at, name in enumerate(sink_token_changed.DRAINED.columns)
+        name: ratio + 0.01 * at
+        for at, name in enumerate(sink_token_measures.DRAINED_VALUES.columns)
     }
     columns["noisy.layer.sink_value_ratio.0"] = ratio
-    return {sink_token_changed.DRAINED: seeds({"sink": columns})} | looked_at(rng, count)
+    return {sink_token_measures.DRAINED_VALUES: seeds({"sink": columns})} | looked_at(rng, count)
 
 
 @plants("sink_token/H6")
 def gates_or_sink(truth):
     gates = {SUPPORTED: 0.05, REFUTED: -0.05, UNDECIDED: 0.0}[truth]
     means = {"sink": 0.0, "gate-plain": gates, "gate": 0.03, "gate-headwise": 0.04}
-    return {sink_token_trained.GATES: arms(truth, "bound.all", means)}
+    return {sink_token_measures.GATES: arms(truth, "bound.all", means)}
 
 
 @plants("sink_token/H8")
 def enough_or_not(truth):
     two = {SUPPORTED: 0.0, REFUTED: -0.08, UNDECIDED: 0.0}[truth]
     means = {"sink": -0.1, "sink-2": -0.1 + two, "sink-4": -0.095}
-    return {sink_token_trained.NUMBERS: arms(truth, "bound.all", means)}
+    return {sink_token_measures.TOKEN_COUNTS: arms(truth, "bound.all", means)}
 
 
 @plants("sink_token/H9")
 def empty_or_not(truth):
     empty = {SUPPORTED: 0.0, REFUTED: 0.08, UNDECIDED: 0.0}[truth]
     means = {"sink": -0.1, "sink-zero": -0.1 + empty, "off-by-one": -0.05, "sink-logit": -0.05}
-    return {sink_token_trained.CONTENTS: arms(truth, "bound.all", means)}
+    return {sink_token_measures.CONTENTS: arms(truth, "bound.all", means)}
 
 
 @plants("sink_token/H10")
 def sees_or_not(truth):
     register = {SUPPORTED: 0.0, REFUTED: -0.1, UNDECIDED: -0.05}[truth]
     means = {"sink": -0.05, "register": register}
-    return {sink_token_trained.SEEING: arms(truth, "bound.all", means)}
+    return {sink_token_measures.REGISTERS: arms(truth, "bound.all", means)}
 
 
 def rows(held):
@@ -145,15 +144,15 @@ def constant_or_not(truth):
     rng = np.random.default_rng(26)
     count, size = {SUPPORTED: (12, 3e-7), REFUTED: (12, 0.1), UNDECIDED: (5, 3.3e-6)}[truth]
     apart = {name: size * rng.uniform(0.5, 1.5, count) for name in ("key", "value", "logits")}
-    return {sink_token_inside.CONSTANTS: rows(apart | {"value_if_it_sees_all": 0.5})}
+    return {sink_token_measures.CONSTANTS: rows(apart | {"value_if_it_sees_all": 0.5})}
 
 
 @plants("sink_token/H12")
 def mixes_or_not(truth):
     rng, count = np.random.default_rng(27), SURE[truth]
     size, wide = {SUPPORTED: (1.0, 0.01), REFUTED: (-1.0, 0.01), UNDECIDED: (0.4, 0.2)}[truth]
-    base = {name: rng.uniform(0.3, 0.5, count) for name in sink_token_changed.MIXED.columns}
-    spread, rank, cosine, bound = sink_token_changed.MIXED.columns
+    base = {name: rng.uniform(0.3, 0.5, count) for name in sink_token_measures.MIXED_STATES.columns}
+    spread, rank, cosine, bound = sink_token_measures.MIXED_STATES.columns
     sink = {
         spread: base[spread] * (1 - 0.2 * size + rng.normal(0, wide, count)),
         rank: base[rank] * (1 + 0.2 * size + rng.normal(0, wide, count)),
@@ -161,7 +160,7 @@ def mixes_or_not(truth):
         bound: base[bound],
     }
     table = seeds({"vanilla": base, "sink": sink})
-    return {sink_token_changed.MIXED: table} | looked_at(rng, count)
+    return {sink_token_measures.MIXED_STATES: table} | looked_at(rng, count)
 
 
 @plants("sink_token/H14")
@@ -172,7 +171,7 @@ def cheap_or_not(truth):
     without = 1e6 * length
     held = {"positions": length, "without": without, "published": without * (1 + 1 / length)}
     return {
-        sink_token_inside.OPERATIONS: rows(
+        sink_token_measures.OPERATIONS: rows(
             held | {"with": without * (1 + more * rng.uniform(0.5, 1.5, count))}
         )
     }
@@ -182,20 +181,20 @@ def cheap_or_not(truth):
 def hurts_or_not(truth):
     gates = {SUPPORTED: 0.1, REFUTED: -0.05, UNDECIDED: 0.02}[truth]
     means = {"sink": -0.02, "gate-plain": gates, "gate": -0.01}
-    return {sink_token_trained.CONVERTED: arms(truth, "bound.all", means)}
+    return {sink_token_measures.CONVERTED: arms(truth, "bound.all", means)}
 
 
 @plants("sink_token/H16")
 def off_length_or_not(truth):
     rng, count = np.random.default_rng(29), SURE[truth]
     more, wide = {SUPPORTED: (-0.1, 0.01), REFUTED: (0.1, 0.01), UNDECIDED: (-0.01, 0.05)}[truth]
-    base = {name: rng.normal(2.5, 0.1, count) for name in sink_token_changed.LENGTHS.columns}
+    base = {name: rng.normal(2.5, 0.1, count) for name in sink_token_measures.LENGTHS.columns}
     gain = rng.normal(-0.05, 0.02, count)
     sink = {
         name: held + gain + (rng.normal(more, wide, count) if name != "length.trained" else 0.0)
         for name, held in base.items()
     }
-    return {sink_token_changed.LENGTHS: seeds({"vanilla": base, "sink": sink})}
+    return {sink_token_measures.LENGTHS: seeds({"vanilla": base, "sink": sink})}
 
 
 @plants("sink_token/H17")
@@ -203,13 +202,13 @@ def where_few_or_many(truth):
     rng, count = np.random.default_rng(30), SURE[truth]
     low, high = {SUPPORTED: (-0.1, 0.0), REFUTED: (0.0, -0.1), UNDECIDED: (-0.02, 0.0)}[truth]
     wide = 0.1 if truth == UNDECIDED else 0.005
-    bins = sink_token_changed.BINS
-    base = {name: rng.normal(2.5, 0.1, count) for name in sink_token_changed.FEW.columns}
+    bins = sink_token_measures.TIME_BINS
+    base = {name: rng.normal(2.5, 0.1, count) for name in sink_token_measures.FEW_MASKS.columns}
     sink = {
         name: base[name] + low + (high - low) * t + rng.normal(0, wide, count)
         for name, t in bins.items()
     }
-    return {sink_token_changed.FEW: seeds({"vanilla": base, "sink": base | sink})}
+    return {sink_token_measures.FEW_MASKS: seeds({"vanilla": base, "sink": base | sink})}
 
 
 @plants("sink_token/H18")
@@ -220,7 +219,7 @@ def causal_or_not(truth):
     greatest = chance + rng.normal(0.2 * size, 0.05, count)
     sink = greatest + rng.normal(0.3 * size, 0.1, count)
     hidden = {"sink": sink, "greatest": greatest, "random": chance}
-    return {sink_token_inside.KNOCK_OUTS: rows(hidden), OPEN: opened(rng, count)}
+    return {sink_token_measures.KNOCK_OUTS: rows(hidden), OPEN: opened(rng, count)}
 
 
 @plants("sink_token/H19")
@@ -240,7 +239,7 @@ def same_or_not(truth):
                 sides[role].append(
                     {"unit": unit, "layer": layer, "head": head, "open": list(0.5 + 0.1 * held)}
                 )
-    return {sink_token_inside.OPEN[role]: pd.DataFrame(held) for role, held in sides.items()}
+    return {sink_token_measures.OPENNESS[role]: pd.DataFrame(held) for role, held in sides.items()}
 
 
 @plants("sink_token/H20")
@@ -252,7 +251,7 @@ def lost_or_not(truth):
         UNDECIDED: (5, 0.2, 0.5),
     }[truth]
     table = told(rng, count, 2.0, rng.normal(lost, wide, count))
-    return {sink_token_inside.IN_CONTEXT: table, OPEN: opened(rng, count)}
+    return {sink_token_measures.IN_CONTEXT: table, OPEN: opened(rng, count)}
 
 
 def told(rng, count, brings, lost):
@@ -278,7 +277,7 @@ def test_the_verdict_is_the_truth(name, truth):
 @pytest.mark.parametrize("hurts", [0.05, 0.2])
 def test_one_that_hurts_is_not_enough_though_two_hurt_more(hurts):
     means = {"sink": hurts, "sink-2": 2 * hurts, "sink-4": 3 * hurts}
-    held = {sink_token_trained.NUMBERS: arms(SUPPORTED, "bound.all", means)}
+    held = {sink_token_measures.TOKEN_COUNTS: arms(SUPPORTED, "bound.all", means)}
     assert said(CLAIM["sink_token/H8"], held)[0] == REFUTED
 
 
@@ -286,7 +285,9 @@ def test_a_model_that_reads_nothing_has_nothing_to_lose():
     rng = np.random.default_rng(34)
     table = told(rng, 20, 0.1, rng.normal(0, 0.01, 20))
     with pytest.raises(EvidenceError, match=r"a passage brings 0.5 nats .* it brings 0.10"):
-        said(CLAIM["sink_token/H20"], {sink_token_inside.IN_CONTEXT: table, OPEN: opened(rng, 20)})
+        said(
+            CLAIM["sink_token/H20"], {sink_token_measures.IN_CONTEXT: table, OPEN: opened(rng, 20)}
+        )
 
 
 def test_what_hiding_does_to_answers_that_nothing_tells_is_not_in_context_learning():
@@ -297,7 +298,7 @@ def test_what_hiding_does_to_answers_that_nothing_tells_is_not_in_context_learni
         rows({"worn": worn, "hidden": worn + rng.normal(more, 0.01, 200)}).assign(context=context)
         for context, worn, more in (("gold", gold, 0.0), ("closed", closed, 0.37))
     ]
-    held = {sink_token_inside.IN_CONTEXT: pd.concat(tables), OPEN: opened(rng, 200)}
+    held = {sink_token_measures.IN_CONTEXT: pd.concat(tables), OPEN: opened(rng, 200)}
     verdict, finding = said(CLAIM["sink_token/H20"], held)
     assert verdict == REFUTED
     assert finding.measured["told"].estimate.value == pytest.approx(0, abs=0.005)
@@ -312,7 +313,10 @@ def test_nothing_is_alike_on_the_scale_of_a_gain_that_is_none(gain, count):
     rng = np.random.default_rng(37)
     vanilla = rng.normal(2.5, 0.1, count)
     sink = vanilla + rng.normal(gain, 0.01, count)
-    for need, claim in ((sink_token_trained.PLACES, "H7"), (sink_token_trained.CONTENTS, "H9")):
+    for need, claim in (
+        (sink_token_measures.END_POSITION, "H7"),
+        (sink_token_measures.CONTENTS, "H9"),
+    ):
         each = {arm: {"bound.all": sink} for arm in need.arms} | {"vanilla": {"bound.all": vanilla}}
         lacks = rf"a sink token that gains beyond chance.*: here .* interval .*, {count} training"
         with pytest.raises(EvidenceError, match=lacks):
@@ -331,11 +335,11 @@ def test_a_token_that_is_hardly_looked_at_is_no_sink_to_judge(claim):
 def test_how_far_what_is_added_is_looked_at_is_told_of_each_arm_that_adds_something():
     means = {"sink": -0.1, "sink-2": -0.1, "sink-4": -0.095}
     table = arms(SUPPORTED, "bound.all", means)
-    for name in sink_token_seeds.MASS:
+    for name in sink_token_measures.MASS:
         table[name] = table["arm"].map({"vanilla": np.nan, "sink": 0.02, "sink-2": 0.06})
-    for name in sink_token_seeds.EVEN:
+    for name in sink_token_measures.EVEN:
         table[name] = 0.01
-    _, finding = said(CLAIM["sink_token/H8"], {sink_token_trained.NUMBERS: table})
+    _, finding = said(CLAIM["sink_token/H8"], {sink_token_measures.TOKEN_COUNTS: table})
     looked = {k.rpartition(", ")[2]: v for k, v in finding.also.items() if "is added" in k}
     assert looked == pytest.approx({"sink": 2.0, "sink-2": 6.0})
 
@@ -345,7 +349,7 @@ def test_heads_that_differ_alike_are_told_from_positions_that_do():
     rng = np.random.default_rng(35)
     means = np.array([0.1, 0.4, 0.6, 0.9])
     one, other = (means[:, None] + rng.normal(0, 0.05, (4, 400)) for _ in range(2))
-    whole, heads, within = sink_token_inside._correlations(one, other)
+    whole, heads, within = sink_token_measures.openness_correlations(one, other)
     assert whole == pytest.approx(heads, abs=0.01)
     assert whole > 0.9
     assert abs(within) < 0.1

@@ -7,19 +7,20 @@ import pytest
 from anchorwatch.errors import EvidenceError
 from anchorwatch.metrics.table import Quantity
 from anchorwatch.studies.budget import budget
-from anchorwatch.studies.claim import Evidence
-from anchorwatch.studies.depths import FIRST, LAST, pool_layers
-from anchorwatch.studies.evidence import Traced
-from anchorwatch.studies.papers.floating.answers import GAIN
-from anchorwatch.studies.papers.sinks import CLAIMS
-from anchorwatch.studies.papers.sinks import causes as sinks_causes
-from anchorwatch.studies.papers.sinks import hidden as sinks_hidden
-from anchorwatch.studies.papers.sinks import kinds as sinks_kinds
-from anchorwatch.studies.papers.sinks import layers as sinks_layers
-from anchorwatch.studies.papers.sinks import moving as sinks_moving
-from anchorwatch.studies.papers.sinks import seen as sinks_seen
-from anchorwatch.studies.predicting import pair_sinks, sink_moves
-from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
+from anchorwatch.studies.evidence import Evidence, TraceSet
+from anchorwatch.studies.measure import (
+    FIRST,
+    LAST,
+    MDM_RUNS,
+    NORM_RUNS,
+    pair_sinks,
+    pool_layers,
+    sink_moves,
+)
+from anchorwatch.studies.papers import claims
+from anchorwatch.studies.papers.floating.measures import GAIN
+from anchorwatch.studies.papers.sinks import measures as sinks_measures
+from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
 from evidenced import (
     TRUTHS,
     answered,
@@ -34,8 +35,8 @@ from moving import with_blocks
 from planted import planted
 
 PLANTED, plants = planting()
-CLAIM = {one.id: one for one in CLAIMS}
-MDM = sinks_seen.MDM
+CLAIM = {one.id: one for one in claims(["sinks"])}
+MDM = MDM_RUNS
 SURE = {SUPPORTED: 24, REFUTED: 24, UNDECIDED: 6}
 ALIKE = {SUPPORTED: 45, REFUTED: 45, UNDECIDED: 6}
 """Prompts; more of them where no two differ, and a share of others can only be bounded."""
@@ -66,7 +67,7 @@ def grown(count, keys, *, seed, layers=1, heads=2, more=None, words=None, first=
         found.append(
             planted(maps, prompt=PROMPT, tokens=tokens, seed=index, more=fields, **options)
         )
-    return Traced.of(found)
+    return TraceSet.of(found)
 
 
 def parted(chosen, step):
@@ -94,7 +95,7 @@ def exist_or_not(truth):
     }[truth]
     held = {"above": np.clip(rng.normal(above, wide, count), 0, 1), "shuffled": np.full(count, 2.0)}
     return {
-        sinks_seen.MAPS: table(held | {"greatest": rng.normal(most, 10 * wide, count)}),
+        sinks_measures.HEAD_MAPS: table(held | {"greatest": rng.normal(most, 10 * wide, count)}),
         MDM: traces(2, jumping(0.5)),
     }
 
@@ -109,7 +110,9 @@ def alike_or_not(truth):
     }[truth]
     held = {"cosine": np.clip(rng.normal(cosine, wide, count), 0, 1)}
     held |= {"cosine_null": np.full(count, 0.5), "jumps_null": np.full(count, 0.3)}
-    return {sinks_moving.MAPS: table(held | {"jumps": np.abs(rng.normal(jumps, wide, count))})}
+    return {
+        sinks_measures.HEAD_MAPS: table(held | {"jumps": np.abs(rng.normal(jumps, wide, count))})
+    }
 
 
 @plants("sinks/H5")
@@ -127,7 +130,7 @@ def with_the_blocks_or_not(truth):
         return drifts if truth == SUPPORTED else 14 - drifts
 
     held = grown(SURE[truth], keys, seed=33)
-    return {sinks_moving.BLOCKS: Traced.of([with_blocks(one, 2) for one in held.traces])}
+    return {sinks_measures.BLOCK_RUNS: TraceSet.of([with_blocks(one, 2) for one in held.traces])}
 
 
 @plants("sinks/H7")
@@ -197,7 +200,7 @@ def meaning_or_place(truth):
     count = SURE[truth]
     share = {SUPPORTED: count, REFUTED: 0, UNDECIDED: count // 2}[truth]
     meant, placed = grow(share, newlines, 0), grow(count - share, (3, 4), share)
-    return {MDM: Traced.of([*meant, *placed])}
+    return {MDM: TraceSet.of([*meant, *placed])}
 
 
 @plants("sinks/H12")
@@ -210,7 +213,7 @@ def split_or_not(truth):
         own = drawn + size * (layer >= 2) + rng.normal(0, wide, count)
         held = {"own": own, "own_drawn": drawn, "split": np.full(count, 0.9)}
         rows.append(table(held | {"split_drawn": np.full(count, 0.8)}).assign(layer=layer, head=0))
-    return {sinks_layers.MAPS: pd.concat(rows, ignore_index=True)}
+    return {sinks_measures.HEAD_MAPS: pd.concat(rows, ignore_index=True)}
 
 
 @plants("sinks/H15")
@@ -224,8 +227,8 @@ def comes_back_or_not(truth):
     shadow = {"greatest_hidden": arm(0.4 + hides), "kl": arm(0.4 + gap)}
     edited = {"greatest_hidden": arm(0.4), "kl": arm(0.4)}
     return {
-        sinks_hidden.HIDDEN: compared(shadow),
-        sinks_causes.FOUND_EDITED: compared(edited, doses=(-1,)),
+        sinks_measures.HIDDEN_SINKS: compared(shadow),
+        sinks_measures.FOUND_IN_EDITED: compared(edited, doses=(-1,)),
     }
 
 
@@ -238,7 +241,7 @@ def later_or_not(truth):
         for arm, mean in (("sinks", 0.2 + size), ("random", 0.2)):  # not the sinks' doing
             later, surer = np.clip(rng.normal((mean, -mean), 0.2), -1, 1)
             rows.append({"unit": unit, "arm": arm, "later": later, "surer": surer, "moved": 0.5})
-    return {sinks_causes.DELAYED: pd.DataFrame(rows)}
+    return {sinks_measures.DELAYS: pd.DataFrame(rows)}
 
 
 @plants("sinks/H17")
@@ -250,7 +253,7 @@ def needs_steps_or_not(truth):
         UNDECIDED: (40, 0.3, 0.2),
     }[truth]
     held = {}
-    for need, lost in ((sinks_causes.ONE_STEP, one), (sinks_causes.MANY_STEPS, many)):
+    for need, lost in ((sinks_measures.ONE_STEP, one), (sinks_measures.MANY_STEPS, many)):
         clean = right(rng, count, 0.8)
         cells = {"none": clean, "sinks": clean * right(rng, count, 1 - lost), "random": clean}
         held[need] = answered({("mdm", "gold", name): cell for name, cell in cells.items()})
@@ -274,7 +277,7 @@ def small_or_large_values(truth):
         held = at_sinks(maps, [norm], 5.0)
         return {"each_value_norm": held, "each_contribution_norm": held}
 
-    return {sinks_kinds.NORMS: grown(ALIKE[truth], lambda *_: 4, seed=43, more=more)}
+    return {NORM_RUNS: grown(ALIKE[truth], lambda *_: 4, seed=43, more=more)}
 
 
 @plants("sinks/H19")
@@ -343,7 +346,7 @@ def tax_or_not(truth):
             | {"masks": 56, "right": many, "logprob": lost - 1, "even": 0.5, "mass": 0.5 + drawn}
         ),
     ]
-    return {sinks_kinds.MASKS: pd.concat(rows, ignore_index=True)}
+    return {sinks_measures.ADDED_MASKS: pd.concat(rows, ignore_index=True)}
 
 
 @plants("sinks/H23")
@@ -419,7 +422,7 @@ def test_a_layer_without_a_value_is_no_gap_in_its_half():
 
 
 def test_under_edits_an_arm_answers_without_a_cache():
-    arm = {need: need.how(budget("quick"), "arm") for need in (sinks_hidden.ANSWERED, GAIN)}
+    arm = {need: need.how(budget("quick"), "arm") for need in (sinks_measures.HIDDEN_ANSWERS, GAIN)}
     assert [how.cache for how in arm.values()] == [False, True]
-    steps = [need.how(budget("quick"), "mdm").steps for need in (sinks_causes.ONE_STEP, GAIN)]
+    steps = [need.how(budget("quick"), "mdm").steps for need in (sinks_measures.ONE_STEP, GAIN)]
     assert steps == [1, 8]

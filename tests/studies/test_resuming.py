@@ -7,14 +7,14 @@ import pytest
 
 from anchorwatch import studies
 from anchorwatch.evaluation import grid
-from anchorwatch.studies import gathering
+from anchorwatch.studies import collect
 from anchorwatch.studies.budget import Budget
 
 pytestmark = pytest.mark.slow
 SMALL = Budget("small", prompts=5, length=4, steps=4, items=5, rows=5, answer=4)
 NAMES = ["floating/H24", "floating/H27", "sinks/H2", "sinks/H14"]
 """Answers, rows, runs and effects."""
-PARTS = {"run": gathering, "effect": gathering, "_row": gathering, "answers": grid}
+PARTS = {"run": collect, "effect": collect, "_row": collect, "answers": grid}
 
 
 class Killed(BaseException):

@@ -8,10 +8,10 @@ import anchorwatch as aw
 from anchorwatch.edits.spec import knock_out, random_heads
 from anchorwatch.errors import EvidenceError
 from anchorwatch.models.load import load
-from anchorwatch.studies import sets
-from anchorwatch.studies.experiments import ROWS
-from anchorwatch.studies.experiments import floating as made
-from anchorwatch.studies.reading import Reads, right
+from anchorwatch.studies import prompts
+from anchorwatch.studies.evidence import EXPERIMENTS
+from anchorwatch.studies.measure import Reads, right
+from anchorwatch.studies.papers.floating import experiments as made
 from anchorwatch.trace.trace import MASKED
 from tolerances import METRIC
 
@@ -27,7 +27,8 @@ def arm():
 
 
 def test_every_table_is_known():
-    assert made.ROWS.items() <= ROWS.items()
+    names = ("gold_looks", "first_rollout", "queries_written", "hidden_in_halves", "heads_taken")
+    assert {EXPERIMENTS[name].__module__ for name in (*names, "weights")} == {made.__name__}
 
 
 def slow_between(before, after, queries, prompt):
@@ -47,7 +48,7 @@ def slow_between(before, after, queries, prompt):
 def test_positions_are_compared_with_themselves_before_they_were_written(mdm):
     rows = made.queries_written(mdm, 1, {})
     assert [row["layer"] for row in rows] == list(range(mdm.num_layers))
-    at, item = (4, 8, 12), sets.ASKED[1]
+    at, item = (4, 8, 12), prompts.ASKED[1]
     probes = (aw.probes.pattern(steps=at),)
     trace = aw.run(mdm, item.prompt(), made._writes(mdm), probes=probes)
     held = trace["pattern"].values.astype(np.float64)
@@ -97,7 +98,7 @@ def test_even_causal_attention_flows_into_the_first_token_and_even_open_attentio
     mdm, arm
 ):
     (causal,), (open_,) = made.first_rollout(arm, 0, {}), made.first_rollout(mdm, 0, {})
-    positions = len(mdm.encode(sets.ASKED[0].prompt())) + made.LENGTH
+    positions = len(mdm.encode(prompts.ASKED[0].prompt())) + made.LENGTH
     left = 2.0**-mdm.num_layers  # what half of each layer, the residual, leaves where it was
     even = (1 - left) / open_["null"]  # positions of all regions: an even share of what moves
     assert even == pytest.approx(round(even), rel=METRIC)
@@ -113,7 +114,7 @@ def test_retrieval_heads_are_taken_out_and_others_of_their_layers(mdm, monkeypat
     assert [row["item"] for row in rows] == [6, 7]
     sizes = {"layers": mdm.num_layers, "per_layer": mdm.num_heads}
     for row in rows:
-        item, own = sets.GIVEN[row["item"]], [(0, 1), (1, 0)]
+        item, own = prompts.GIVEN[row["item"]], [(0, 1), (1, 0)]
         drawn = random_heads(own, **sizes, seed=row["item"])  # anew for each question
         for name, heads in (("heads", own), ("others", drawn)):
             edits = [knock_out(heads)]

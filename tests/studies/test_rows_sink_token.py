@@ -9,9 +9,9 @@ import checkpoints
 from anchorwatch.edits.spec import gate, sink_token
 from anchorwatch.errors import SpecError
 from anchorwatch.generation.decoding import LowConfidence
-from anchorwatch.studies import sets
-from anchorwatch.studies.experiments import sink_token as made
-from anchorwatch.studies.sets import StudyPrompt
+from anchorwatch.studies import prompts
+from anchorwatch.studies.papers.sink_token import experiments as made
+from anchorwatch.studies.prompts import StudyPrompt
 from anchorwatch.training import arms
 from anchorwatch.training import noisy_text as noisy
 from anchorwatch.training.loop import fit
@@ -89,7 +89,7 @@ def test_a_sink_token_adds_one_key_to_every_query(toys):
 def test_hiding_is_measured_on_the_clean_frames(toys, monkeypatch):
     model = toys["mdm-sink"]
     monkeypatch.setattr(
-        sets, "prompt_of", lambda *_: StudyPrompt("the anchor drifts by the pier", {})
+        prompts, "prompt_of", lambda *_: StudyPrompt("the anchor drifts by the pier", {})
     )
     (row,) = made.knock_outs(model, 0, {"length": 4, "steps": 2})
     how = LowConfidence(4, 2)
@@ -136,7 +136,7 @@ def test_answers_are_scored_with_and_without_passage_and_token(toys):
     model = toys["mdm-sink"]
     rows = {row["context"]: row for row in made.in_context(model, 4, {})}
     assert set(rows) == {"gold", "closed"}
-    item = made.World("held-out", seed=sets.SEED + 2)[4]
+    item = made.World("held-out", seed=prompts.SEED + 2)[4]
     answer = model.encode(" " + item.answers[0])
     prompt = model.encode(item.prompt())
     answer = [i for i in answer if i not in model.specials.special_ids]

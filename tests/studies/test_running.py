@@ -9,10 +9,10 @@ import pytest
 
 from anchorwatch import studies
 from anchorwatch.errors import AnchorwatchWarning, ModelError, PromptError
-from anchorwatch.studies import gathering, running
+from anchorwatch.studies import collect, run_study
 from anchorwatch.studies.budget import Budget
-from anchorwatch.studies.findings import DECIDING
-from anchorwatch.studies.needs import Runs
+from anchorwatch.studies.evidence import Runs
+from anchorwatch.studies.study_record import DECIDING
 
 SMALL = Budget("small", prompts=5, length=4, steps=4, items=5, rows=2, answer=4)
 NAMES = ["sinks/H2", "sinks/H3", "sink_token/H5"]
@@ -41,7 +41,7 @@ def made(tmp_path_factory):
     """A study that was killed in the middle, and ended when it was begun again."""
     folder = tmp_path_factory.mktemp("study")
     given = MODELS | {"budget": SMALL, "out": folder / "out", "variants": variants(folder)}
-    planned, counts, true = studies.plan(NAMES, **given), [0], gathering.run
+    planned, counts, true = studies.plan(NAMES, **given), [0], collect.run
 
     def dies(*args, **named):
         counts[0] += 1
@@ -50,7 +50,7 @@ def made(tmp_path_factory):
         return true(*args, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gathering, "run", dies)
+        patch.setattr(collect, "run", dies)
         with pytest.raises(Killed):
             studies.study(NAMES, **given)
         first = counts[0] - 1
@@ -88,7 +88,7 @@ def test_the_plan_counts_what_ran(made):
 
 def test_again_gives_the_same_numbers_and_runs_nothing(made, monkeypatch):
     found, _, given, _ = made
-    monkeypatch.setattr(gathering, "run", None)
+    monkeypatch.setattr(collect, "run", None)
     again = studies.study(NAMES, **given)
     pd.testing.assert_frame_equal(again.claims, found.claims)
 
@@ -102,13 +102,13 @@ def test_what_was_damaged_is_made_again_and_nothing_else(made, monkeypatch):
     file.write_bytes(file.read_bytes()[:-1])
     for path in (given["out"] / "evidence" / "rates").iterdir():
         path.write_text("{")
-    true, counts = gathering.run, [0]
+    true, counts = collect.run, [0]
 
     def counted(*args, **named):
         counts[0] += "seed" in named
         return true(*args, **named)
 
-    monkeypatch.setattr(gathering, "run", counted)
+    monkeypatch.setattr(collect, "run", counted)
     with pytest.warns(AnchorwatchWarning, match="00001.trace is damaged .* and is made again"):
         again = studies.study(NAMES, **given)
     assert counts == [1]
@@ -130,8 +130,8 @@ def test_what_is_not_at_hand_is_said(tmp_path):
 
 
 def test_only_models_that_the_claims_need_are_loaded(tmp_path, monkeypatch):
-    loaded, true = [], running.load
-    monkeypatch.setattr(running, "load", lambda source: loaded.append(source) or true(source))
+    loaded, true = [], run_study.load
+    monkeypatch.setattr(run_study, "load", lambda source: loaded.append(source) or true(source))
     studies.plan(["sink_token/H5"], budget=SMALL, out=tmp_path / "a")
     assert loaded == []  # it is about training seeds
     studies.plan(["sinks/H3"], budget=SMALL, out=tmp_path / "b")
@@ -146,20 +146,20 @@ def test_a_model_may_be_a_path(tmp_path):
 
 @pytest.mark.parametrize("name", ["tiny/none", "lab/none", "no-such-folder", "no-such-file.gguf"])
 def test_a_wrong_name_is_said_before_any_model_is_loaded(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(running, "load", lambda source: pytest.fail(f"{source} was loaded"))
+    monkeypatch.setattr(run_study, "load", lambda source: pytest.fail(f"{source} was loaded"))
     with pytest.raises(ModelError, match=name.partition("/")[2] or name):
         studies.plan(["sinks/H3"], model="tiny/llada", against=name, out=tmp_path / "out")
 
 
 def test_a_prompt_that_does_not_fit_is_kept_and_counted(made, tmp_path, monkeypatch):
-    true = gathering.run
+    true = collect.run
 
     def long(model, text, *args, **named):
         if named.get("seed") == 2:
             raise PromptError("too long")
         return true(model, text, *args, **named)
 
-    monkeypatch.setattr(gathering, "run", long)
+    monkeypatch.setattr(collect, "run", long)
     budget = Budget("six", prompts=6, length=4, steps=4, items=5, rows=2)
     found = studies.study(["sinks/H2"], model="tiny/llada", budget=budget, out=tmp_path / "out")
     held = found.evidence[Runs("mdm")]
@@ -173,7 +173,7 @@ def test_evidence_that_cannot_be_made_is_said(tmp_path, monkeypatch):
     def breaks(*_):
         raise PromptError("this model cannot")
 
-    monkeypatch.setattr(running, "gather", breaks)
+    monkeypatch.setattr(run_study, "gather", breaks)
     found = studies.study(["sinks/H2"], model="tiny/llada", budget=SMALL, out=tmp_path / "out")
     assert found["sinks/H2"].says == "lacking"
     assert "this model cannot" in found["sinks/H2"].lacking

@@ -7,16 +7,23 @@ import pytest
 
 from anchorwatch.edits.spec import hide_sinks
 from anchorwatch.errors import AnchorwatchWarning, EvidenceError, TraceError
-from anchorwatch.studies import shelf as shelves
+from anchorwatch.studies import evidence as shelves
 from anchorwatch.studies.budget import Budget
-from anchorwatch.studies.evidence import unfit_of
-from anchorwatch.studies.needs import Asked, Available, Effect, ModelIdentity, Rows, Runs
-from anchorwatch.studies.shelf import EvidenceStore
+from anchorwatch.studies.evidence import (
+    Answers,
+    Available,
+    Effect,
+    EvidenceStore,
+    Experiment,
+    ModelIdentity,
+    Runs,
+    unfit_of,
+)
 
 BUDGET = Budget("small", prompts=4, length=4, steps=4, items=5, rows=4)
-NEED = Rows("mdm", "query_split", passes=1)
+NEED = Experiment("mdm", "query_split", passes=1)
 EFFECT = Effect("mdm", (hide_sinks(1),))
-ASKED = Asked(("mdm",), ("gold",))
+ASKED = Answers(("mdm",), ("gold",))
 
 
 HELD = ModelIdentity("planted", "mdm", "abc", (), 2, 2, 64, "rope", "words", "cpu")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import tolerances
 from anchorwatch.studies.claim import EQUAL, GREATER, LESS, Criterion, Finding, Measured
-from anchorwatch.studies.estimates import PROMPT, Estimate
-from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED, verdicts
+from anchorwatch.studies.estimate import PROMPT, Estimate
+from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED, verdicts
 
 RUNS = 2000
 SLACK = 3 * math.sqrt(0.05 * 0.95 / RUNS)

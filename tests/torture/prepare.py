@@ -13,8 +13,8 @@ SLOW = (
         "anchorwatch.models.zoo.cards",
         "anchorwatch.metrics.registry",
     ),
-    *("anchorwatch.models.convert", "anchorwatch.models.load", "anchorwatch.studies.running"),
-    *("anchorwatch.studies.pages", "anchorwatch.studies.report.writing"),
+    *("anchorwatch.models.convert", "anchorwatch.models.load", "anchorwatch.studies.run_study"),
+    *("anchorwatch.studies.report.markdown", "anchorwatch.studies.report.writing"),
     *("anchorwatch.evaluation.harness", "lm_eval._cli", "anchorwatch.training.loop"),
 )
 

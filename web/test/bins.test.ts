@@ -1,7 +1,8 @@
 import { expect, test } from "vitest";
 import { column, greatestIn } from "../src/lib/bins";
 import { RunData } from "../src/lib/run.svelte";
-import type { Header, Source } from "../src/lib/source";
+import type { Header } from "../src/lib/schema";
+import type { Source } from "../src/lib/source";
 import { cell, readAs, reading } from "../src/lib/words";
 
 const WIDTH = 4;

@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 import { RunData } from "../src/lib/run.svelte";
-import type { Header, Source } from "../src/lib/source";
+import type { Header } from "../src/lib/schema";
+import type { Source } from "../src/lib/source";
 
 const HEADER = { layers: [0, 1, 2], null_of: [0, 0, 0], measures: [], flow: false, group: 0, steps: 1 } as unknown as Header;
 const LAYER = { codes: new Uint8Array(1), sink_step: new Int32Array(0) };

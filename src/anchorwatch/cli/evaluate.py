@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorwatch.cli import output as talk
-from anchorwatch.cli import values as words
+from anchorwatch.cli import options, output
 from anchorwatch.errors import SpecError
-from anchorwatch.generation import parse as spelling
+from anchorwatch.generation import parse
 from anchorwatch.generation.decoding import LeftToRight, LowConfidence
 from anchorwatch.trace.atomic_io import place
 from anchorwatch.trace.escape import one_line
@@ -44,7 +43,7 @@ def evaluate(
         list[str] | None, typer.Option(help="name=edit, such as sinks=hide-sinks:1; or none.")
     ] = None,
     decoding: Annotated[
-        str | None, typer.Option(help=f"Of the models it suits: {', '.join(spelling.DECODINGS)}.")
+        str | None, typer.Option(help=f"Of the models it suits: {', '.join(parse.DECODINGS)}.")
     ] = None,
     length: Annotated[int | None, typer.Option(help="Positions of an answer; 16.")] = None,
     steps: Annotated[int | None, typer.Option(help="Forward passes; half the length.")] = None,
@@ -81,7 +80,7 @@ def evaluate(
     given: dict[str, Any] = {"edits": named, "decoding": how, "batch": batch, "seed": seed}
     if limit is not None:
         given["limit"] = limit
-    measured = None if probes is None else words.probes(probes)
+    measured = None if probes is None else options.parse_probes(probes)
     said = measured is not None or chat or template != "plain" or form or bad != "refuse"
     if stress and said:
         raise SpecError(
@@ -161,7 +160,7 @@ def _decodings(name: str | None, length: int | None, steps: int | None) -> Any:
     if name is not None:
         said = {"length": length, "steps": steps}
         fields = {field: value for field, value in said.items() if value is not None}
-        return spelling.decoding(name, fields, length=_LENGTH)
+        return parse.decoding(name, fields, length=_LENGTH)
     long = _LENGTH if length is None else length
     passes = -(-long // 2) if steps is None else steps
     return {"mdm": LowConfidence(long, passes), "arm": LeftToRight(long)}
@@ -180,23 +179,23 @@ def _edits(pairs: Sequence[str] | None) -> Mapping[str, Sequence[Edit]] | None:
             raise SpecError(f"--edit {pair} is not name=edit, such as --edit sinks=hide-sinks:1")
         if name in found:
             raise SpecError(f"the edit {name} is given twice: name each once")
-        found[name] = spelling.edits_of(spelled)
+        found[name] = parse.edits_of(spelled)
     return found
 
 
 def _print_refusals(name: str, results: Results) -> bool:
     """Say what could not be asked; whether there was any."""
-    talk.say(f"{name}: {results!r}, {results.num_narrow} decided by less than 1e-5")
+    output.say(f"{name}: {results!r}, {results.num_narrow} decided by less than 1e-5")
     for row in results.unfit().itertuples():
         where = f"{row.model} {row.context}" + ("" if row.edit == "none" else f" {row.edit}")
-        talk.say(f"  {row.items} not asked, {one_line(where)}: {one_line(row.unfit)}")
+        output.say(f"  {row.items} not asked, {one_line(where)}: {one_line(row.unfit)}")
     left = results.about.get("bad", {})
     for at, says in list(left.items())[:5]:
-        talk.say(f"  left out, {at}: {one_line(says)}")
+        output.say(f"  left out, {at}: {one_line(says)}")
     if len(left) > 5:
-        talk.say(f"  and {len(left) - 5} more lines")
+        output.say(f"  and {len(left) - 5} more lines")
     if twice := results.about.get("duplicates"):
-        talk.say(f"  {twice} items are there twice and were asked once")
+        output.say(f"  {twice} items are there twice and were asked once")
     return bool(results.num_unfit or left)
 
 
@@ -233,10 +232,12 @@ def _print_tables(
                         table_files.save(whole[name], path)
                     else:
                         path.unlink(missing_ok=True)  # an earlier command's, of other results
-        talk.say(f"wrote {one_line(str(folder))}")
+        output.say(f"wrote {one_line(str(folder))}")
     if as_json:
-        talk.print_json({name: json.loads(table_files.as_json(one)) for name, one in whole.items()})
+        output.print_json(
+            {name: json.loads(table_files.as_json(one)) for name, one in whole.items()}
+        )
     elif table in whole:
         typer.echo(table_files.as_csv(whole[table]), nl=False)
     else:
-        talk.say(f"these results have no table {table}: they have {', '.join(whole)}")
+        output.say(f"these results have no table {table}: they have {', '.join(whole)}")

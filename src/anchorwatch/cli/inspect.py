@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anchorwatch.cli import files as places
-from anchorwatch.cli import options
-from anchorwatch.cli import output as talk
-from anchorwatch.cli import values as words
+from anchorwatch.cli import options, output
 from anchorwatch.errors import SpecError
 from anchorwatch.trace.escape import one_line
 
@@ -35,7 +32,7 @@ def show(
     held = read(trace)
     if as_json:
         frames = shows.frames_json(held, step)
-        talk.print_json({"manifest": held.manifest, "frames": frames}, indent=None)
+        output.print_json({"manifest": held.manifest, "frames": frames}, indent=None)
     else:
         shows.show(held, step, every=every)
 
@@ -50,7 +47,7 @@ def verify(
     found = damage(trace)
     files, size = (0, 0) if found else extent(trace)
     if as_json:
-        talk.print_json({"whole": not found, "damage": found, "files": files, "bytes": size})
+        output.print_json({"whole": not found, "damage": found, "files": files, "bytes": size})
     else:
         typer.echo("\n".join(found) or f"whole: {files} files, {size} bytes")
     raise typer.Exit(1 if found else 0)
@@ -76,21 +73,21 @@ def measure(
     from anchorwatch.metrics.registry import measure_all
 
     if metric == "list":
-        return talk.print_names(metrics.METRICS)
+        return output.print_names(metrics.METRICS)
     given = _merge_options({"rule": rule, "group": group, "by": by}, more)
     if metric == "all":
-        folder = places.folder_for_all(out, given)
+        folder = output.folder_for_all(out, given)
         for name, table in measure_all(_read(traces)).items():
             table_files.save(table, folder / f"{name}.{'json' if as_json else 'csv'}")
-        return talk.say(f"wrote {one_line(str(folder))}")
-    function = words.metric(metric)
-    takes = dict(list(inspect.signature(function).parameters.items())[1:])
-    asked = words.options(takes, given)
+        return output.say(f"wrote {one_line(str(folder))}")
+    function = options.find_metric(metric)
+    takes = list(inspect.signature(function).parameters)[1:]  # the first is the traces
+    values = options.parse_options([function], takes, given)
     if out is not None:
         table_files.check_target(out, "table", table_files.KINDS)
-    table = function(_read(traces), **asked)
+    table = function(_read(traces), **values)
     if out is not None:
-        talk.say(f"wrote {one_line(str(table_files.save(table, out)))}")
+        output.say(f"wrote {one_line(str(table_files.save(table, out)))}")
     if out is None or as_json:
         typer.echo(table_files.as_json(table) if as_json else table_files.as_csv(table), nl=as_json)
 
@@ -112,14 +109,15 @@ def plot(
     from anchorwatch.metrics.table_files import check_target
 
     if figure == "list":
-        return talk.print_names({name: one.function for name, one in FIGURES.items()})
-    takes = find(figure).takes
+        return output.print_names({name: one.function for name, one in FIGURES.items()})
+    drawn = find(figure)
     named = {"rule": rule, "group": group, "layer": layer, "head": head, "step": step}
-    asked = words.options(takes, _merge_options(named, more))
+    functions = [drawn.function, *([drawn.measure] if drawn.measure else [])]
+    values = options.parse_options(functions, drawn.takes, _merge_options(named, more))
     if out is None:
         raise SpecError("say where to: -o sinks.pdf")
     check_target(out, "figure", KINDS)
-    typer.echo(str(draw(figure, _read(traces), asked).save(out)))
+    typer.echo(str(draw(figure, _read(traces), values).save(out)))
 
 
 def whence(
@@ -130,7 +128,7 @@ def whence(
     from anchorwatch.metrics.table_files import read_origin
 
     table = file.suffix.lower() in (".json", ".parquet", ".csv")
-    talk.print_json(read_origin(file) if table else of_figure(file))
+    output.print_json(read_origin(file) if table else of_figure(file))
 
 
 def _read(paths: list[Path] | None) -> list[Trace]:
@@ -142,4 +140,6 @@ def _read(paths: list[Path] | None) -> list[Trace]:
 
 
 def _merge_options(named: Mapping[str, object], more: list[str] | None) -> dict[str, str]:
-    return words.settings(more or [], {k: str(v) for k, v in named.items() if v is not None})
+    return options.parse_settings(
+        more or [], {k: str(v) for k, v in named.items() if v is not None}
+    )

@@ -1,13 +1,24 @@
-"""Options that several commands have, each with its words of help."""
+"""Options that several commands have, and words of the command line turned into values."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import typer
 
-from anchorwatch.generation import parse as spelling
+from anchorwatch.errors import SpecError
+from anchorwatch.generation import decoding as decodings
+from anchorwatch.generation.parse import DECODINGS, decoding, edit, flag
+from anchorwatch.metrics import sink_rules
+from anchorwatch.probes.spec import DEFAULT, PROBES, Probe
+
+if TYPE_CHECKING:
+    from anchorwatch.models.model import Model
+    from anchorwatch.models.prompt_encoding import Prompt
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Revision = Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")]
@@ -15,7 +26,7 @@ Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps.")]
 MaskId = Annotated[int | None, typer.Option(help="The mask token's id.")]
 Decoded = Annotated[
-    str | None, typer.Option(help=f"{', '.join(spelling.DECODINGS)}; with fields, dream:eps=0.01.")
+    str | None, typer.Option(help=f"{', '.join(DECODINGS)}; with fields, dream:eps=0.01.")
 ]
 Length = Annotated[int | None, typer.Option(help="Positions to write; 64, or all masks to infill.")]
 Passes = Annotated[int | None, typer.Option(help="Forward passes.")]
@@ -34,3 +45,179 @@ Rule = Annotated[
 ]
 Group = Annotated[str | None, typer.Option(help="Queries that count: all, masked, written.")]
 More = Annotated[list[str] | None, typer.Option("--set", help="Another option, name=value.")]
+
+DEFAULTS = {"mdm": "low-confidence", "arm": "left-to-right"}
+
+
+def parse_decoding(
+    word: str | None, fields: Mapping[str, Any], length: int | None
+) -> decodings.Decoding | None:
+    """The decoding asked for; None leaves it to the model, if a default takes these fields."""
+    if word is not None:
+        return decoding(word, fields, length=length)
+    with contextlib.suppress(SpecError):
+        decoding(DEFAULTS["arm"], fields, length=length)
+        return None
+    decoding(DEFAULTS["mdm"], fields, length=length)
+    return None
+
+
+def parse_probes(names: str) -> tuple[Probe, ...]:
+    """The probes of a comma-separated list; `default` stands for the default set."""
+    if names == "none":
+        return ()
+    probes: list[Probe] = []
+    for name in (word.strip() for word in names.split(",")):
+        if name != "default" and name not in PROBES:
+            known = ", ".join(PROBES)
+            raise SpecError(
+                f"no probe is called {name!r}: expected default, none or some of {known}"
+            )
+        probes += DEFAULT if name == "default" else (PROBES[name](),)
+    return tuple(dict.fromkeys(probes))
+
+
+def parse_regions(pairs: list[str]) -> dict[str, str] | None:
+    """`name=text` words as named parts of the prompt; None without any."""
+    for pair in pairs:
+        if not all(pair.partition("=")[::2]):
+            raise SpecError(f"--region {pair} is not name=text, such as --region gold='Lena was'")
+    return {name: text for name, _, text in (p.partition("=") for p in pairs)} or None
+
+
+def parse_numbers(word: str, option: str) -> list[int]:
+    """Whole numbers joined by commas."""
+    try:
+        return [int(part) for part in word.split(",")]
+    except ValueError:
+        raise SpecError(f"{option} {word} is not numbers such as {option} 1,5,10") from None
+
+
+def parse_experiment(
+    edits: list[str], control: str, doses: str | None, rule: str | None
+) -> dict[str, Any]:
+    """What `aw.effect` is asked, in words."""
+    if not edits:
+        raise SpecError("say what to change: --edit hide-sinks:1")
+    beside: Any = {"random": "random", "none": None}.get(control, control)
+    return {
+        "edit": [edit(word) for word in edits],
+        "control": edit(control) if beside not in ("random", None) else beside,
+        "doses": None if doses is None else parse_numbers(doses, "--doses"),
+        "rule": None if rule is None else sink_rules.parse(rule),
+    }
+
+
+def masked_canvas(model: Model, ask: Prompt) -> list[int]:
+    """The prompt as ids, with the mask id where its text spells the mask token."""
+    mask_id = model.specials.mask_id
+    if mask_id is None:
+        raise SpecError(f"{model.source} is autoregressive and cannot infill: leave --infill out")
+    ids = model.encode(ask)
+    if mask_id not in ids:
+        spelled = model.tokenizer and model.tokenizer.convert_ids_to_tokens(mask_id)
+        where = f"write {spelled} in the prompt where tokens are wanted"
+        python = "the tokenizer has no mask token, so infill in Python: aw.run(model, canvas=ids)"
+        raise SpecError(f"nothing to infill: {where if spelled else python}")
+    return ids
+
+
+def find_metric(name: str) -> Callable[..., Any]:
+    """The metric of that name, written with - or _."""
+    from anchorwatch import metrics
+
+    if (plain := name.replace("-", "_")) not in metrics.METRICS:
+        known = ", ".join(metrics.METRICS)
+        raise SpecError(f"no metric is called {name!r}: expected all or one of {known}")
+    return getattr(metrics, plain)
+
+
+def parse_options(
+    functions: Sequence[Callable[..., Any]], takes: Collection[str], given: Mapping[str, str]
+) -> dict[str, Any]:
+    """Words for the options of some functions, each turned into what its type says.
+
+    `takes` are the names of all options that there are.
+    """
+    hints: dict[str, Any] = {}
+    for function in functions:
+        hints |= get_type_hints(function)
+    values = {}
+    for name, word in given.items():
+        if name not in takes:
+            raise SpecError(f"there is no option {name}: it takes {', '.join(takes)}")
+        try:
+            values[name] = _convert_option(hints[name], word)
+        except ValueError as error:
+            reason = str(error) if isinstance(error, SpecError) else f"{word!r} cannot be read"
+            raise SpecError(f"{name}: {reason}") from None
+    return values
+
+
+def parse_settings(pairs: list[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """`name=value` words as a mapping, with what was given otherwise."""
+    values = dict(given or {})
+    for pair in pairs:
+        name, equals, word = pair.partition("=")
+        if not name or not equals:
+            raise SpecError(f"--set {pair} is not name=value, for example --set gold=passage")
+        if (plain := name.replace("-", "_")) in values:
+            raise SpecError(f"{plain} is given twice, {values[plain]} and {word}: say which one")
+        values[plain] = word
+    return values
+
+
+def _convert_option(hint: Any, word: str) -> Any:
+    """A word as the type says; several values stand between commas."""
+    from anchorwatch.metrics.headtypes import TypeLimits
+    from anchorwatch.trace.trace import Trace, read
+
+    members = _union_members(hint)
+    lists = [member for member in members if get_origin(member) in (Sequence, Collection, tuple)]
+    words = [part.strip() for part in word.split(",") if part.strip()]
+    if Trace in members:  # a trace, or several
+        return [read(path) for path in words]
+    if TypeLimits in members:
+        raise SpecError(
+            f"{word!r} cannot be said in a word: in Python, give limits=TypeLimits(static=0.8)"
+        )
+    if str in members and lists and len(words) == 1:
+        return words[0]
+    if not lists:
+        return _convert_value(members, word)
+    item = get_args(lists[0])[0]
+    return [_convert_value(_union_members(item), part) for part in words]
+
+
+def _union_members(hint: Any) -> tuple[Any, ...]:
+    """The types that a union allows, None left out; of another type, itself."""
+    if get_origin(hint) not in (Union, UnionType):
+        return (hint,)
+    return tuple(member for member in get_args(hint) if member is not NoneType)
+
+
+def _convert_value(members: tuple[Any, ...], word: str) -> Any:
+    """A word as one of some types; as it stands where they say nothing of it."""
+    if sink_rules.Rule in members:
+        is_rule = str not in members or word.partition(":")[0] in sink_rules.RULES
+        return sink_rules.parse(word) if is_rule else word
+    for kind, convert in _CONVERTERS.items():
+        if kind in members:
+            return convert(word)
+    return word
+
+
+def _layer_head(word: str) -> tuple[int, int]:
+    layer, _, head = word.partition(":")
+    try:
+        return int(layer), int(head)
+    except ValueError:
+        raise SpecError(f"{word!r} is not layer:head, such as 3:0") from None
+
+
+_CONVERTERS: dict[Any, Callable[[str], Any]] = {
+    tuple[int, int]: _layer_head,
+    bool: flag,
+    int: int,
+    float: float,
+}

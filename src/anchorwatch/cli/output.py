@@ -1,4 +1,4 @@
-"""What the command line says: data on stdout, talk on stderr, an error in one line."""
+"""What the command line writes: data to stdout, notes to stderr, files to checked paths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 import typer
 
 from anchorwatch import explain_missing_module
-from anchorwatch.errors import AnchorwatchWarning
+from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.trace.escape import one_line, visible
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
         typer.echo(f"{mark} {finding.name:<{width}}  {finding.says}")
 
 
-def tell(trace: Trace, out: Path | None, as_json: bool) -> None:
+def print_run(trace: Trace, out: Path | None, as_json: bool) -> None:
     """A finished run: its answer on stdout, what it was on stderr."""
     if as_json:
         print_json(trace.manifest | {"digest": trace.digest(), "steps": trace.num_steps})
@@ -77,7 +77,7 @@ def tell(trace: Trace, out: Path | None, as_json: bool) -> None:
     say(f"{trace!r}" + (f"\n  wrote     {one_line(str(out))}" if out else ""))
 
 
-def tell_trained(done: Fitted, as_json: bool) -> None:
+def print_training(done: Fitted, as_json: bool) -> None:
     """A finished training run: its model on stdout, what it was on stderr."""
     if as_json:
         return print_json(done.as_dict())
@@ -102,7 +102,7 @@ def print_json(value: object, indent: int | None = 2) -> None:
 
 
 def say(text: str) -> None:
-    """Talk: on stderr, and nothing is lost when nobody can hear it."""
+    """A note on stderr; nothing is lost where that is closed."""
     with contextlib.suppress(OSError):
         typer.echo(text, err=True)
 
@@ -134,6 +134,74 @@ def say_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """A warning as talk, in one line."""
+    """A warning as a note, in one line."""
     prefix = "note" if issubclass(category, AnchorwatchWarning) else "warning"
     say(f"{prefix}: {one_line(' '.join(str(message).split()))}")
+
+
+def check_effect_paths(which: str, out: Path | None, plot: Path | None, *, doses: bool) -> None:
+    """Refuse a table that there will not be, and paths that cannot be written, before a run."""
+    from anchorwatch.metrics.table_files import KINDS, check_target
+
+    known = ("table", "prompts", "layers", "doses", "trends")
+    if which not in known:
+        raise SpecError(f"--table {which} is unknown: expected one of {', '.join(known)}")
+    if which in known[3:] and not doses:
+        raise SpecError(f"--table {which} needs doses: add --doses 1,5,10")
+    if out is not None:
+        check_target(out, "table", KINDS)
+    if plot is not None:
+        from anchorwatch.figures.figure import KINDS as PICTURES
+
+        check_target(plot, "figure", PICTURES)
+
+
+def folder_for_all(out: Path | None, given: Mapping[str, str]) -> Path:
+    """The folder that takes the tables of all metrics, made if it is not there."""
+    if given:
+        raise SpecError(f"all metrics have their own settings: leave {', '.join(given)} out")
+    if out is None:
+        raise SpecError("all metrics are many tables: say which folder, -o tables")
+    if out.exists() and not out.is_dir():
+        raise SpecError(f"{out} is a file: all metrics are many tables, name a folder")
+    from anchorwatch.trace.atomic_io import refuse_inside_trace
+
+    refuse_inside_trace(out)
+    out.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+def refuse_path(out: Path) -> None:
+    """Refuse a path that nothing can be written to, before there is something to write."""
+    from anchorwatch.trace.atomic_io import refuse_inside_trace
+    from anchorwatch.trace.locks import temporary
+
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            out.lstat()
+            raise SpecError(f"{out} exists already: choose another name or remove it first")
+        if not out.parent.is_dir():
+            raise SpecError(f"the folder {out.parent} does not exist: make it first")
+        refuse_inside_trace(out)
+        with temporary(out, folder=True):
+            pass
+    except SpecError:
+        raise
+    except (OSError, ValueError) as error:  # a name may be one that no file has
+        why = getattr(error, "strerror", None) or error
+        raise SpecError(f"{out} cannot be written, {why}: choose another place") from None
+
+
+def refuse_trace_path(out: Path) -> Path:
+    """Where the trace of a run will be; refused where none can be, or one is on its way."""
+    from anchorwatch.trace.atomic_io import describe_unfinished, finished_of, partial_of, place
+    from anchorwatch.trace.locks import Lock
+
+    growing = partial_of(place(out))
+    finished = finished_of(growing)
+    refuse_path(finished)
+    if growing.exists():
+        if who := Lock.busy(growing):
+            raise SpecError(f"{growing} is being written ({who}): choose another name")
+        raise SpecError(f"{describe_unfinished(growing)}, or remove it first")
+    return finished

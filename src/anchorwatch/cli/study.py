@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorwatch.cli import output as talk
+from anchorwatch.cli import output
 from anchorwatch.errors import SpecError
 from anchorwatch.trace.escape import one_line
 
 if TYPE_CHECKING:
-    from anchorwatch.studies.findings import Study
-    from anchorwatch.studies.planning import Plan
+    from anchorwatch.studies.plan_study import Plan
+    from anchorwatch.studies.study_record import Study
 
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 _SHOWN = ("id", "verdict", "effect", "low", "high", "n", "unit", "lacking")
@@ -68,15 +68,15 @@ def study(
     if only_plan:
         planned = studies.plan(names or [], **given)
         if as_json:
-            return talk.print_json(planned.as_dict())
+            return output.print_json(planned.as_dict())
         return typer.echo(str(planned))
     found = studies.study(names or [], **given, before=_say)
     if as_json:
-        talk.print_json(json.loads(json.dumps(found.as_dict())))
+        output.print_json(json.loads(json.dumps(found.as_dict())))
     else:
         typer.echo(_table(found), nl=False)
     page = out / "report.html"
-    talk.say(f"{found!r}\nwrote {one_line(str(page))}")
+    output.say(f"{found!r}\nwrote {one_line(str(page))}")
     shown = _at_a_desktop() if opens is None else opens
     if shown:
         _show(page)
@@ -100,7 +100,7 @@ def _table(found: Study) -> str:
 
 def _say(plan: Plan) -> None:
     """The plan, before anything runs."""
-    talk.say(one_line(str(plan).splitlines()[-1].strip()))
+    output.say(one_line(str(plan).splitlines()[-1].strip()))
 
 
 def _at_a_desktop() -> bool:
@@ -115,4 +115,4 @@ def _show(page: Path) -> None:
     import webbrowser
 
     if not webbrowser.open(page.resolve().as_uri()):
-        talk.say("note: there is no browser to open it in")
+        output.say("note: there is no browser to open it in")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from anchorwatch import training
-from anchorwatch.cli import output as talk
+from anchorwatch.cli import output
 
 
 def train(
@@ -22,4 +22,4 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train a network; a run that was killed goes on when the command is given again."""
-    talk.tell_trained(training.fit(training.read(spec, more or []), out), as_json)
+    output.print_training(training.fit(training.read(spec, more or []), out), as_json)

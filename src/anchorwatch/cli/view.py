@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorwatch.cli import output as talk
+from anchorwatch.cli import output
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.sink_rules import parse, rulli
 from anchorwatch.trace.escape import one_line
@@ -61,7 +61,7 @@ def view(
     server = Server(runs, port=port, layer=where.get("layer"))
     place = link(server.url, where)
     typer.echo(place)
-    talk.say("press Ctrl-C to stop; the address is for this machine and holds a secret")
+    output.say("press Ctrl-C to stop; the address is for this machine and holds a secret")
     if not no_open:
         webbrowser.open(server.door(place).as_uri())
     server.serve()
@@ -119,7 +119,7 @@ def _open_traces(traces: Sequence[Path]) -> list[OpenedTrace]:
 
 
 def _note(said: str) -> None:
-    talk.say(f"note: {one_line(said)}")
+    output.say(f"note: {one_line(said)}")
 
 
 def _layers(words: str | None) -> list[int] | None:
@@ -136,14 +136,14 @@ def _replays(model: str | None, held: Sequence[OpenedTrace]) -> list[tuple[Repla
     if model is None:
         return [(None, "")] * len(held)
     import anchorwatch as aw
-    from anchorwatch.generation.forced import other_model
+    from anchorwatch.generation.forced import model_difference
 
     loaded = aw.load(model)
     found: list[tuple[Replay | None, str]] = []
     for one in held:
         if one.trace is None or one.damage:
             found.append((None, f"{model} measures no exact maps of a damaged run"))
-        elif differs := other_model(
+        elif differs := model_difference(
             loaded,
             written := one.trace.manifest["model"],
             one.trace.manifest.get("versions"),

@@ -1,4 +1,4 @@
-"""One attention call with keys hidden and heads taken out, by the fused kernel; no map is held.
+"""One attention call with edits applied, by the fused kernel; no map is held.
 
 A hidden column is a bias on the logits; zeroed weights and changed values are other values under
 the same weights; heads are taken out of the query (uniform) or of the output (zero, mean).
@@ -7,8 +7,10 @@ Shapes: B rows, H heads, G key heads, Q queries, K keys, D channels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from anchorwatch.models.attention import Call, visible, weigh_values
@@ -16,7 +18,11 @@ from anchorwatch.models.attention import Call, visible, weigh_values
 
 @dataclass
 class AttentionPatch:
-    """What to change in one call. Keys are [B, H, K], heads are [B, H]."""
+    """What to patch in one call: keys are [B, H, K], heads are [B, H]; zeros patch nothing.
+
+    Edits mark in it what they do (`mark_keys`, `mark_heads`); `apply_patch` does it, and `verify`
+    computes the same from the obvious formula.
+    """
 
     logit: torch.Tensor
     """bool: -inf before the softmax."""
@@ -34,33 +40,56 @@ class AttentionPatch:
     """bool: heads whose output is its mean."""
     uniform: torch.Tensor
     """bool: heads that look at all keys alike."""
+    value_gain: torch.Tensor
+    """float: value multiplied by 1 + this."""
+    head_gain: torch.Tensor
+    """float: output of heads multiplied by 1 + this."""
 
     @classmethod
-    def nothing(cls, call: Call) -> AttentionPatch:
-        """A change that changes nothing yet."""
+    def empty(cls, call: Call) -> AttentionPatch:
+        """A patch that changes nothing yet."""
         batch, heads = call.query.shape[:2]
         keys, device = call.key.shape[2], call.query.device
 
-        def none(*more: int, dtype: torch.dtype = torch.bool) -> torch.Tensor:
+        def zeros(*more: int, dtype: torch.dtype = torch.bool) -> torch.Tensor:
             return torch.zeros(batch, heads, *more, dtype=dtype, device=device)
 
-        by_key = {name: none(keys) for name in ("logit", "weight", "value", "value_mean")}
-        by_head = {name: none() for name in ("zero", "mean", "uniform")}
-        return cls(penalty=none(keys, dtype=torch.float32), **by_key, **by_head)
+        by_key = {name: zeros(keys) for name in ("logit", "weight", "value", "value_mean")}
+        by_head = {name: zeros() for name in ("zero", "mean", "uniform")}
+        numbers = {name: zeros(keys, dtype=torch.float32) for name in ("penalty", "value_gain")}
+        return cls(**by_key, **by_head, **numbers, head_gain=zeros(dtype=torch.float32))
+
+    def mark_keys(
+        self,
+        form: str,
+        row: int,
+        heads: np.ndarray,
+        columns: np.ndarray,
+        value: float | bool = True,
+    ) -> None:
+        """Change keys of one row of the batch: `columns` of the call, each of one of `heads`."""
+        marked = getattr(self, form)
+        marked[row, torch.from_numpy(heads), torch.from_numpy(columns)] = value
+
+    def mark_heads(
+        self, form: str, row: int, heads: Sequence[int], value: float | bool = True
+    ) -> None:
+        """Change heads of one row of the batch."""
+        getattr(self, form)[row, torch.tensor(heads)] = value
 
     @property
-    def is_nothing(self) -> bool:
-        return not any(bool(held.any()) for held in vars(self).values())
+    def is_empty(self) -> bool:
+        return not any(bool(marked.any()) for marked in vars(self).values())
 
     @property
-    def emptied(self) -> torch.Tensor:
-        """[B, H, K] bool: columns that are to be empty."""
+    def emptied_columns(self) -> torch.Tensor:
+        """[B, H, K] bool: columns of the map that are to be empty."""
         return self.logit | self.weight
 
 
 @dataclass(frozen=True)
 class RescuedRows:
-    """Rows that would have lost their last key, and the key each keeps: [n] places."""
+    """Rows that would have lost their last key, and the key each keeps: [n] of each."""
 
     row: torch.Tensor
     head: torch.Tensor
@@ -77,11 +106,11 @@ class RescuedRows:
 
 @dataclass(frozen=True)
 class PatchedCall:
-    """An edited call: its output [B, Q, H, D], what probes see, and rows that were spared."""
+    """An edited call: its output [B, Q, H, D], the call as probes see it, and rescued rows."""
 
     out: torch.Tensor
     call: Call
-    spared: RescuedRows
+    rescued: RescuedRows
     before_heads: torch.Tensor
     """[B, k, H, D] output before heads were taken out of it, of earlier rows too."""
 
@@ -93,47 +122,63 @@ def unpatched_call(call: Call, out: torch.Tensor) -> PatchedCall:
 
 
 def apply_patch(
-    plain: Call, change: AttentionPatch, before: torch.Tensor | None = None
+    plain: Call, patch: AttentionPatch, before: torch.Tensor | None = None
 ) -> PatchedCall:
-    """The call with the change. `before` [B, k, H, D] is output of earlier rows under a cache."""
+    """The call with the patch. `before` [B, k, H, D] is output of earlier rows under a cache."""
+    # 1. Uniform heads: a query of zeros gives every visible key the same logit.
     query, added = plain.query, plain.added
-    if bool(change.uniform.any()):
-        even = change.uniform[..., None, None]
+    if bool(patch.uniform.any()):
+        even = patch.uniform[..., None, None]
         query = query.masked_fill(even, 0.0)
         if added is not None:
             added = added.masked_fill(even & (added > -torch.inf), 0.0)
+    # 2. Hidden keys: a bias on the logits, or weights dropped after the softmax; rows that would
+    #    lose their last key keep their best one.
     call = replace(plain, query=query, added=added)
-    spared = _find_rescued_rows(call, change)
+    rescued = _find_rescued_rows(call, patch)
     call = replace(
-        call, bias=_bias(call, change, spared), dropped=_dropped_weights(call, change, spared)
+        call, bias=_bias(call, patch, rescued), dropped=_dropped_weights(call, patch, rescued)
     )
-    value = plain.value.repeat_interleave(query.shape[1] // plain.value.shape[1], dim=1)
-    emptied = change.weight | change.value | change.value_mean
+    # 3. The fused kernel, over values of which some are emptied: a weight of zero and a value of
+    #    zero give the same output.
+    value = _scaled_values(plain, patch)
+    emptied = patch.weight | patch.value | patch.value_mean
     inner = value.masked_fill(emptied[..., None], 0.0) if bool(emptied.any()) else value
     out, lse = weigh_values(call, inner)
-    kept = change.weight[spared.row, spared.head, spared.key]
-    if bool(kept.any()):  # its one key was zeroed with the others and is given back
-        s = RescuedRows(*(held[kept] for held in vars(spared).values()))
+    # 4. What emptying took too much: the one key of a rescued row, and means instead of values.
+    kept = patch.weight[rescued.row, rescued.head, rescued.key]
+    if bool(kept.any()):
+        s = RescuedRows(*(entries[kept] for entries in vars(rescued).values()))
         back = s.share[:, None].to(out.dtype) * value[s.row, s.head, s.key]
         out[s.row, s.query, s.head] += back
-    if bool(change.value_mean.any()):
-        hidden = change.value_mean[..., None].to(value.dtype).expand_as(value).contiguous()
+    if bool(patch.value_mean.any()):
+        hidden = patch.value_mean[..., None].to(value.dtype).expand_as(value).contiguous()
         out = out + weigh_values(call, hidden)[0] * _mean(plain, value).transpose(1, 2)
-    seen = _visible_values(plain, change, value)
+    # 5. Heads taken out of the output.
     rows = out if before is None else torch.cat([before, out], dim=1)
-    seen_call = replace(call, lse=lse, value=seen)
-    return PatchedCall(_heads(plain, change, out, rows), seen_call, spared, rows)
+    seen_call = replace(call, lse=lse, value=_visible_values(plain, patch, value))
+    return PatchedCall(_heads(plain, patch, out, rows), seen_call, rescued, rows)
+
+
+def _scaled_values(plain: Call, patch: AttentionPatch) -> torch.Tensor:
+    """[B, H, K, D] values of every head, multiplied by what the patch says."""
+    value = plain.value.repeat_interleave(plain.query.shape[1] // plain.value.shape[1], dim=1)
+    if bool(patch.value_gain.any()):
+        value = value * (1 + patch.value_gain[..., None]).to(value.dtype)
+    return value
 
 
 def _heads(
-    plain: Call, change: AttentionPatch, out: torch.Tensor, rows: torch.Tensor
+    plain: Call, patch: AttentionPatch, out: torch.Tensor, rows: torch.Tensor
 ) -> torch.Tensor:
-    """Output with heads taken out."""
-    if bool(change.mean.any()):
+    """Output [B, Q, H, D] with heads replaced by their mean, multiplied, or emptied."""
+    if bool(patch.mean.any()):
         out = torch.where(
-            change.mean[:, None, :, None], _mean(plain, rows.transpose(1, 2)).transpose(1, 2), out
+            patch.mean[:, None, :, None], _mean(plain, rows.transpose(1, 2)).transpose(1, 2), out
         )
-    return out.masked_fill(change.zero[:, None, :, None], 0.0)
+    if bool(patch.head_gain.any()):
+        out = out * (1 + patch.head_gain[:, None, :, None]).to(out.dtype)
+    return out.masked_fill(patch.zero[:, None, :, None], 0.0)
 
 
 def _mean(call: Call, states: torch.Tensor) -> torch.Tensor:
@@ -150,44 +195,45 @@ def _mean(call: Call, states: torch.Tensor) -> torch.Tensor:
     return (share @ states.float()).to(states.dtype)
 
 
-def _visible_values(plain: Call, change: AttentionPatch, value: torch.Tensor) -> torch.Tensor:
+def _visible_values(plain: Call, patch: AttentionPatch, value: torch.Tensor) -> torch.Tensor:
     """Values as probes see them: zeroed or replaced (by the last row's mean), else the call's."""
-    if not bool((change.value | change.value_mean).any()):
-        return plain.value
-    shown = value.masked_fill(change.value[..., None], 0.0)
-    if bool(change.value_mean.any()):
+    if not bool((patch.value | patch.value_mean).any()):
+        return value if bool(patch.value_gain.any()) else plain.value
+    shown = value.masked_fill(patch.value[..., None], 0.0)
+    if bool(patch.value_mean.any()):
         last = _mean(plain, value)[:, :, -1:]
-        shown = torch.where(change.value_mean[..., None], last, shown)
+        shown = torch.where(patch.value_mean[..., None], last, shown)
     return shown
 
 
-def _bias(call: Call, change: AttentionPatch, spared: RescuedRows) -> torch.Tensor | None:
-    if not bool(change.logit.any()) and not bool(change.penalty.any()):
+def _bias(call: Call, patch: AttentionPatch, rescued: RescuedRows) -> torch.Tensor | None:
+    if not bool(patch.logit.any()) and not bool(patch.penalty.any()):
         return None
-    bias = (-change.penalty).masked_fill(change.logit, -torch.inf)[:, :, None]
-    if not len(spared.row):
+    bias = (-patch.penalty).masked_fill(patch.logit, -torch.inf)[:, :, None]
+    if not len(rescued.row):
         return bias
     bias = bias.expand(-1, -1, call.query.shape[2], -1).clone()
-    lowered = -change.penalty[spared.row, spared.head, spared.key]
-    bias[spared.row, spared.head, spared.query, spared.key] = lowered
+    lowered = -patch.penalty[rescued.row, rescued.head, rescued.key]
+    bias[rescued.row, rescued.head, rescued.query, rescued.key] = lowered
     return bias
 
 
 def _dropped_weights(
-    call: Call, change: AttentionPatch, spared: RescuedRows
+    call: Call, patch: AttentionPatch, rescued: RescuedRows
 ) -> torch.Tensor | None:
-    if not bool(change.weight.any()):
+    if not bool(patch.weight.any()):
         return None
-    dropped = change.weight[:, :, None]
-    if len(spared.row):
+    dropped = patch.weight[:, :, None]
+    if len(rescued.row):
         dropped = dropped.expand(-1, -1, call.query.shape[2], -1).clone()
-        dropped[spared.row, spared.head, spared.query, spared.key] = False
+        dropped[rescued.row, rescued.head, rescued.query, rescued.key] = False
     return dropped
 
 
-def _find_rescued_rows(call: Call, change: AttentionPatch) -> RescuedRows:
+def _find_rescued_rows(call: Call, patch: AttentionPatch) -> RescuedRows:
     """Rows that may look at something and would be left with nothing."""
-    emptied, seen = change.emptied, visible(call)
+    # 1. Rows whose visible keys are all emptied: as many are lost as there are.
+    emptied, seen = patch.emptied_columns, visible(call)
     queries, n = call.query.shape[2], call.num_added
     if call.added is not None:  # what a head does not see cannot be its last key
         emptied = emptied.clone()
@@ -198,13 +244,14 @@ def _find_rescued_rows(call: Call, change: AttentionPatch) -> RescuedRows:
         total = seen.sum(dim=-1)  # [B or 1, 1, Q]
         lost = emptied.float() @ seen[:, 0].float().transpose(1, 2)  # [B, H, Q]
         bare = (lost >= total - 0.5) & (total > 0)
+    # 2. The key each of them keeps is its best one; its share is as if the others were hidden.
     row, head, query = bare.nonzero(as_tuple=True)
     key, share = torch.zeros_like(row), torch.zeros(len(row), device=row.device)
     for b, h in {(int(b), int(h)) for b, h in zip(row, head, strict=True)}:
         mine = (row == b) & (head == h)
-        logits = logits_of(call, b, h, query[mine]) - change.penalty[b, h]
+        logits = logits_of(call, b, h, query[mine]) - patch.penalty[b, h]
         best = logits.argmax(dim=-1)
-        hidden = change.logit[b, h].expand_as(logits).clone()
+        hidden = patch.logit[b, h].expand_as(logits).clone()
         hidden[torch.arange(len(best)), best] = False
         shares = logits.masked_fill(hidden, -torch.inf).softmax(dim=-1)
         key[mine], share[mine] = best, shares.gather(-1, best[:, None])[:, 0]

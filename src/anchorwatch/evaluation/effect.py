@@ -21,7 +21,7 @@ from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
 from anchorwatch.evaluation.effect_tables import Arm, Contrast, Effect, mean_of, trends
 from anchorwatch.evaluation.outcomes import CLEAN, NAMES, OUTCOMES, own_run
 from anchorwatch.evaluation.teacher_forced import ArmReading, lockstep
-from anchorwatch.generation.build_trace import trace_of
+from anchorwatch.generation.build_trace import build_trace
 from anchorwatch.generation.decoding import Decoding
 from anchorwatch.generation.loop import RunState, walk
 from anchorwatch.generation.plan import edit_list
@@ -29,11 +29,11 @@ from anchorwatch.generation.prepare import (
     RUN_BYTES,
     RunRequest,
     checked_seed,
-    for_each,
     plan_runs,
     prepare_run,
     prompt_list,
     refuse_batch,
+    regions_for_each,
     rows_at_once,
     start_runs,
 )
@@ -169,7 +169,7 @@ def _prepare_request(
         raise PromptError("there are no prompts: give at least one, and five for intervals")
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
         raise SpecError(f"repeats={repeats!r} is not a whole number of at least 1")
-    spans = for_each(regions, len(held))
+    spans = regions_for_each(regions, len(held))
     asks = [RunRequest(p, regions=s) for p, s in zip(held, spans, strict=True)]
     _refuse_repeats(model, asks, decoding, repeats, arms)
     asks *= repeats
@@ -240,7 +240,7 @@ def _together(given: Any, name: str) -> tuple[Edit, ...]:
 
 def _arms(sides: Sequence[_Side], job: RunState, seed: int) -> list[tuple[Edit, ...]]:
     """The edits of every arm of a run but the clean one, as `names` names them."""
-    shape, answer = job.record.shape, tuple(job.draft.answer.tolist())
+    shape, answer = job.buffer.shape, tuple(job.sequence.answer.tolist())
     setting, found = Setting(shape, answer, job.seed), []
     for side in sides:
         found.append(side.edits)
@@ -285,7 +285,7 @@ def _run_arm(
         for _ in walk(model, group):
             pass
         bar.advance(count=len(group))
-    return [trace_of(job, model, (), batch=len(jobs)) for job in jobs]
+    return [build_trace(job, model, (), batch=len(jobs)) for job in jobs]
 
 
 def _note(found: _RunOutcomes, runs: Sequence[Trace], readings: Sequence[ArmReading]) -> None:

@@ -17,8 +17,8 @@ from itertools import islice
 import numpy as np
 import torch
 
-from anchorwatch.edits.runtime import Editor, StepContext, worn_by
-from anchorwatch.edits.spec import CanvasEdit, Edit, Oracle, Part, parts_among
+from anchorwatch.edits.runtime import Editor, StepContext, active_additions
+from anchorwatch.edits.spec import CanvasEdit, Edit, Oracle, Part, check_edits, parts_among
 from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.evaluation.estimators import (
     Draws,
@@ -30,7 +30,7 @@ from anchorwatch.evaluation.estimators import (
 )
 from anchorwatch.evaluation.pairs import ids_of
 from anchorwatch.generation.loop import pad_left, view_of
-from anchorwatch.generation.plan import check_edits, edit_list
+from anchorwatch.generation.plan import edit_list, fields_of
 from anchorwatch.generation.prepare import checked_seed, device_bytes
 from anchorwatch.models.additions import PassAdditions, check_parts
 from anchorwatch.models.attention import observe
@@ -332,14 +332,15 @@ def _logits(
         [torch.tensor(one, device=model.device) for one in canvases], model.specials.pad_id
     )
     clocks = [(0, group[i].progress) for i, _ in owners]
-    dress = worn_by(model, how.edits, clocks, [len(one) for one in canvases])
+    dress = active_additions(model, how.edits, clocks, [len(one) for one in canvases])
     with ExitStack() as stack:
         if how.edits or model.parts:
-            records = [TraceBuffer((), _shape(model, len(c)), None, how.edits) for c in canvases]
-            editor = Editor(model, how.edits, records[:: 2 if how.guidance else 1], proven)
+            shapes = [_shape(model, len(canvas)) for canvas in canvases]
+            buffers = [TraceBuffer(fields_of((), shape, how.edits), shape) for shape in shapes]
+            editor = Editor(model, how.edits, buffers[:: 2 if how.guidance else 1], proven)
             views = _views(dress, canvases, owners)
             standing = {i: _step_context(model, editor, row) for i, row in enumerate(group)}
-            stack.enter_context(editor.over(views, standing, dress))
+            stack.enter_context(editor.edit_pass(views, standing, dress))
             stack.enter_context(observe(None, editor))
         if arm:
             return model.extend(ids, padding=padding, parts=dress or (), rows=last)[0]
@@ -368,9 +369,9 @@ def _step_context(model: Model, editor: Editor, row: _Row) -> StepContext:
     return StepContext(
         progress=row.progress,
         members={group: members[group] for group in editor.groups},
-        classes=editor.classes(canvas),
+        classes=editor.token_classes(canvas),
         seed=int.from_bytes(said[:8], "big") >> 1,
-        decided=None,
+        known_keys=None,
     )
 
 

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from anchorwatch.edits.spec import CanvasEdit, Edit, swap_token
+from anchorwatch.edits.spec import CanvasEdit, Edit
 from anchorwatch.evaluation.outcomes import MOVED, UniformBaseline, moved_attention
+from anchorwatch.generation.decoding import StepPlan
 from anchorwatch.generation.forced import ForcedRun
-from anchorwatch.generation.loop import Step, shape_of, walk
+from anchorwatch.generation.loop import Step, shape_of, start_sequence, walk
+from anchorwatch.generation.plan import fields_of
 from anchorwatch.generation.run import build_recorder
-from anchorwatch.generation.schedules import SequenceState, StepPlan
 from anchorwatch.metrics.null import layer_window, uniform_attention
 from anchorwatch.metrics.sink_rules import Rule
 from anchorwatch.models.families import SITES, layer_modules
@@ -28,7 +29,7 @@ from anchorwatch.models.model import Model
 from anchorwatch.probes.accumulate import TraceBuffer
 from anchorwatch.probes.spec import Probe, received
 from anchorwatch.trace.regions import Regions
-from anchorwatch.trace.trace import MISSING, Trace
+from anchorwatch.trace.trace import Trace
 
 ROWS = 64
 """Rows of logits compared at once: 64 x 126,464 in float64 are 65 MB."""
@@ -44,14 +45,16 @@ class ComparisonRun(ForcedRun):
 
     def canvas_edits(self) -> tuple[Edit, ...]:
         """Those that change what is read: what is committed is known."""
-        return tuple(edit for edit in self.edits if isinstance(edit, swap_token))
+        return tuple(
+            edit for edit in self.edits if isinstance(edit, CanvasEdit) and edit.changes_frames
+        )
 
-    def recorded(self) -> Step | None:
+    def next_known_step(self) -> Step | None:
         return None  # every step is computed
 
-    def take(self, logits: torch.Tensor, turn: StepPlan) -> Step:
-        self.rows = logits[-1:] if self.autoregressive else logits[self.draft.masked]
-        return self._repeat(len(self.taken), None)
+    def commit(self, logits: torch.Tensor, plan: StepPlan) -> Step:
+        self.rows = logits[-1:] if self.is_autoregressive else logits[self.sequence.masked]
+        return self._repeat(len(self.steps), None)
 
 
 def build_forced_run(
@@ -60,23 +63,15 @@ def build_forced_run(
     """A job over the frames of a clean trace, with its own edits; it holds one step at a time."""
     first = clean.canvas[0].astype(np.int64)
     regions = Regions(tuple(clean.manifest["regions"]), clean["region"].values)
-    draft = SequenceState(
-        canvas=torch.from_numpy(first[first != MISSING]).to(model.device),
-        answer=torch.from_numpy(clean.answer).to(model.device),
-        mask_id=model.specials.mask_id,
-        end_ids=model.specials.end_ids,
-        eos_ids=model.specials.eos_ids,
-        generator=torch.Generator(device=model.device).manual_seed(clean.seed),
-    )
     shape = shape_of(model, clean.decoding, len(first), regions.names, edits)
     return ComparisonRun(
-        draft,
+        start_sequence(model, first, clean.answer, clean.seed),
         clean.decoding,
         clean.seed,
         first,
-        taken=[],
+        steps=[],
         regions=regions,
-        record=TraceBuffer(probes, shape, 1, edits),
+        buffer=TraceBuffer(fields_of(probes, shape, edits), shape, 1),
         edits=tuple(edits),
         script=clean,
         until=clean.num_steps,
@@ -131,13 +126,13 @@ class _ArmState:
         self.states: dict[int, torch.Tensor] = {}
         self.length = 0
         """Canvas positions of the last step."""
-        self._untouched = _untouched_positions(edits, len(self.job.given))
+        self._untouched = _untouched_positions(edits, len(self.job.first_frame))
         self._steps = walk(model, [self.job], build_recorder(model, probes, [self.job]))
         self._model = model
 
     def step(self) -> None:
         """One forward pass; what it gave can be read until `forget`."""
-        self.length = len(self.job.draft.canvas)
+        self.length = len(self.job.sequence.canvas)
 
         def keep(layer: int, states: torch.Tensor) -> None:
             self.states[layer] = states[0, -min(self.length, states.shape[1]) :].float()
@@ -147,12 +142,12 @@ class _ArmState:
 
     def field(self, name: str) -> np.ndarray:
         """[...] a field of the last step."""
-        return self.job.record.arrays[name][0]
+        return self.job.buffer.arrays[name][0]
 
     def forget(self) -> None:
         self.states.clear()
         self.job.rows = None
-        self.job.record.next_block()
+        self.job.buffer.next_block()
 
     def compare(self, clean: _ArmState, even: UniformBaseline | None, rule: Rule) -> None:
         """Add up how this step differs from the clean arm's."""
@@ -165,7 +160,7 @@ class _ArmState:
             change = relative_change(clean.states[layer], states, untouched)
             self.sums.change[layer] += change.sum()
             self.sums.states[layer] += len(change)
-        if even is not None and "hidden_keys" in self.job.record.arrays:
+        if even is not None and "hidden_keys" in self.job.buffer.arrays:
             shares = [lane.field("received")[:, :, 0] for lane in (clean, self)]
             hidden = self.field("hidden_keys")
             self.sums.moved += moved_attention(shares[0], shares[1], hidden, even, rule)
@@ -204,7 +199,7 @@ def absent(model: Model) -> ArmReading:
 
 def _reads(edits: Sequence[Edit]) -> bool:
     """Whether any edit changes what is read, not only what is committed; none at all reads too."""
-    kinds = [isinstance(edit, CanvasEdit) and not isinstance(edit, swap_token) for edit in edits]
+    kinds = [isinstance(edit, CanvasEdit) and not edit.changes_frames for edit in edits]
     return not kinds or not all(kinds)
 
 

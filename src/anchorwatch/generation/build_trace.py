@@ -1,4 +1,4 @@
-"""From a finished job to its trace: roles, commit times, and the manifest."""
+"""From a finished run to its trace: roles, commit times, and the manifest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anchorwatch import __version__
 from anchorwatch.errors import AnchorwatchWarning
 from anchorwatch.generation.loop import RunState
 from anchorwatch.models.model import Model
-from anchorwatch.probes.spec import Probe, received
+from anchorwatch.probes.spec import Probe
 from anchorwatch.trace.schema import Field
 from anchorwatch.trace.trace import (
     ABSENT,
@@ -40,19 +40,19 @@ _ALPHABET = {chr(byte): byte for byte in _LATIN} | {
 """GPT-2's spelling of bytes: visible Latin-1 as itself, the others from U+0100 on."""
 
 
-def trace_of(
-    job: RunState,
+def build_trace(
+    state: RunState,
     model: Model,
     probes: Sequence[Probe],
     *,
     batch: int,
     fork: Mapping[str, Any] | None = None,
 ) -> Trace:
-    """The immutable record of a finished job; `fork` says what it left, and where."""
-    answer, written = job.draft.answer.cpu().numpy(), history(job)
-    told = _canvas_edit_warnings(job, 0 if fork is None else fork["step"])
-    for said in told:
-        warnings.warn(said, AnchorwatchWarning, stacklevel=3)
+    """The immutable record of a finished run; `fork` says what it left, and where."""
+    answer, written = state.sequence.answer.cpu().numpy(), collect_history(state)
+    messages = _canvas_edit_warnings(state, 0 if fork is None else fork["step"])
+    for message in messages:
+        warnings.warn(message, AnchorwatchWarning, stacklevel=3)
     canvas, committed_at = written["canvas"], written["committed_at"]
     return make_trace(
         canvas=canvas,
@@ -61,66 +61,66 @@ def trace_of(
         logprob=written["logprob"],
         mask_chosen=written["mask_chosen"],
         narrow=written["narrow"],
-        region=job.regions.of,
+        region=state.regions.of,
         random_state=written.get("random_state"),
-        measured=_collect_fields(job),
-        coordinates=_coordinates(job, probes),
-        manifest=_manifest(model, job, canvas, answer, batch)
-        | {"probes": [probe.as_dict() for probe in probes], "regions": list(job.regions.names)}
+        measured=_collect_fields(state),
+        coordinates=_coordinates(state, probes),
+        manifest=_manifest(model, state, canvas, answer, batch)
+        | {"probes": [probe.as_dict() for probe in probes], "regions": list(state.regions.names)}
         | ({} if fork is None else {"fork": dict(fork)})
-        | ({"warnings": told} if told else {}),
+        | ({"warnings": messages} if messages else {}),
     )
 
 
-def _canvas_edit_warnings(job: RunState, begun: int) -> list[str]:
+def _canvas_edit_warnings(state: RunState, first_step: int) -> list[str]:
     """What canvas edits did not do, and what they left undone."""
-    if job.touches is None:
+    if state.canvas_editor is None:
         return []
-    mask_chosen = sum(step.mask_chosen for step in job.taken)
-    return [*job.touches.idle(), *job.touches.unfinished(begun, mask_chosen)]
+    mask_chosen = sum(step.mask_chosen for step in state.steps)
+    editor = state.canvas_editor
+    return [*editor.list_idle(), *editor.list_masks_left(first_step, mask_chosen)]
 
 
-def history(job: RunState) -> dict[str, np.ndarray]:
-    """What a job has written so far, under the names of a trace."""
-    canvas = np.stack([step.canvas for step in job.taken] + [job.frame()])
+def collect_history(state: RunState) -> dict[str, np.ndarray]:
+    """What a run has written so far, under the names of a trace."""
+    canvas = np.stack([step.canvas for step in state.steps] + [state.frame()])
     committed_at = np.full(canvas.shape[1], MISSING)
     logprob = np.full(canvas.shape[1], np.nan, dtype=np.float32)
-    for step in job.taken:
+    for step in state.steps:
         committed_at[step.positions] = step.index
         logprob[step.positions] = step.logprobs
-    found = {
+    arrays = {
         "canvas": canvas,
         "committed_at": committed_at,
         "logprob": logprob,
-        "mask_chosen": np.array([step.mask_chosen for step in job.taken]),
-        "narrow": np.array([step.narrow for step in job.taken]),
+        "mask_chosen": np.array([step.mask_chosen for step in state.steps]),
+        "narrow": np.array([step.narrow for step in state.steps]),
     }
-    states = [step.random_state for step in job.taken if step.random_state is not None]
-    return found | ({"random_state": np.stack(states)} if states else {})
+    random_states = [step.random_state for step in state.steps if step.random_state is not None]
+    return arrays | ({"random_state": np.stack(random_states)} if random_states else {})
 
 
-def _collect_fields(job: RunState) -> dict[str, tuple[Field, np.ndarray]]:
+def _collect_fields(state: RunState) -> dict[str, tuple[Field, np.ndarray]]:
     """Fields and their arrays; steps that a run did not take (it stopped early) are cut off."""
-    taken = len(job.taken)
-    found = {}
-    for name, field in job.record.fields.items():
-        array = job.record.arrays[name]
-        if not job.record.by_step(name):
-            found[name] = (field, array)
-        elif job.record.block is None:  # else they went to disk block by block
-            found[name] = (field, array[:taken])
-    return found
+    steps = len(state.steps)
+    measured = {}
+    for name, field in state.buffer.fields.items():
+        array = state.buffer.arrays[name]
+        if not state.buffer.by_step(name):
+            measured[name] = (field, array)
+        elif state.buffer.block is None:  # else they went to disk block by block
+            measured[name] = (field, array[:steps])
+    return measured
 
 
-def _coordinates(job: RunState, probes: Sequence[Probe]) -> dict[str, list[str]]:
+def _coordinates(state: RunState, probes: Sequence[Probe]) -> dict[str, list[str]]:
     """Names along the axes that have names."""
     names: dict[str, list[str]] = {}
     for probe in probes:
-        if isinstance(probe, received):
-            names["group"] = list(probe.groups)
+        names |= probe.coordinates
     for dim in ("query_region", "key_region"):
-        if any(dim in field.dims for field in job.record.fields.values()):
-            names[dim] = list(job.regions.names)
+        if any(dim in field.dims for field in state.buffer.fields.values()):
+            names[dim] = list(state.regions.names)
     return names
 
 
@@ -139,20 +139,22 @@ def _roles(
 
 
 def _manifest(
-    model: Model, job: RunState, canvas: np.ndarray, answer: np.ndarray, batch: int
+    model: Model, state: RunState, canvas: np.ndarray, answer: np.ndarray, batch: int
 ) -> dict[str, Any]:
-    last, own = canvas[-1], job.own()
+    # 1. Texts: of the prompt as given, of the answer as written, of every token that occurs.
+    last, own = canvas[-1], state.unswapped_frame()
     given = np.setdiff1d(np.arange(len(last)), answer)
     written = [int(i) for i in last[answer] if i != MISSING and i != model.specials.mask_id]
     ids = sorted({int(i) for i in np.union1d(canvas, own) if i != MISSING})
     tokens = {i: model.text_of(i) for i in ids}
     split = {i: raw for i, text in tokens.items() if (raw := _token_bytes(model, i, text))}
+    # 2. Everything that a replay needs to repeat the run, and a reader to judge it.
     return {
         "anchorwatch": __version__,
         "model": model.describe(),
-        "decoding": job.decoding.as_dict(),
-        "seed": job.seed,
-        "edits": [edit.as_dict() for edit in job.edits],
+        "decoding": state.decoding.as_dict(),
+        "seed": state.seed,
+        "edits": [edit.as_dict() for edit in state.edits],
         "batch": batch,
         "prompt_text": model.decode([int(i) for i in own[given]]),
         "answer_text": model.decode(written),
@@ -178,8 +180,8 @@ def _token_bytes(model: Model, token_id: int, text: str) -> bytes | None:
     if model.tokenizer is None or "\ufffd" not in text:
         return None
     piece = str(model.tokenizer.convert_ids_to_tokens(token_id))
-    if found := _FALLBACK.fullmatch(piece):
-        raw = bytes.fromhex(found[1])
+    if byte := _FALLBACK.fullmatch(piece):
+        raw = bytes.fromhex(byte[1])
     elif all(letter in _ALPHABET for letter in piece):
         raw = bytes(_ALPHABET[letter] for letter in piece)
     else:

@@ -1,21 +1,48 @@
-"""How a run writes its answer: schedule (how many), policy (which), temperature; frozen values.
+"""How a run writes its answer: which positions each step may commit, and which tokens.
 
-Nothing here imports torch: a laptop that only reads traces knows every decoding by its fields.
+A decoding is one frozen dataclass under `@register_decoding("its-word")`:
+
+- its fields are the settings a user gives, in Python and as words: `its-word:steps=32,block=8`;
+- `plan_steps(sequence)` is its schedule: yields a `StepPlan` for each forward pass;
+- `choose(sequence, plan, logits)` is its policy: the positions and tokens the step commits.
+
+Nothing else is needed: the command line, manifests and `aw.decoding` know it by its registration.
+Torch is not imported here, so that a laptop that only reads traces knows every decoding by its
+fields. Both methods are written with tensor methods; `generation/sequence.py` has what needs more.
 `length` is the number of positions to write; leave it out to infill whatever a canvas has masked.
+
+A decoding with LLaDA's schedule that writes from the right to the left needs one method more:
+
+>>> @register_decoding("right-to-left")
+... @dataclass(frozen=True)
+... class RightToLeft(EvenSteps):
+...     def rank_positions(self, sequence, logits, positions, tokens):
+...         return positions.float()  # the rightmost open position is the first to be committed
+>>> DECODINGS.pop("RightToLeft").word
+'right-to-left'
+>>> WORDS.pop("right-to-left")
+'RightToLeft'
+
+Shapes: T positions, V outputs, N open masked positions.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 
 from anchorwatch.errors import SpecError
-from anchorwatch.trace.machine_limits import count
+from anchorwatch.trace.machine_limits import count as spell_count
+
+if TYPE_CHECKING:
+    import torch
+
+    from anchorwatch.generation.sequence import SequenceState
 
 __all__ = ["DreamOrder", "LeftToRight", "LowConfidence", "RandomOrder", "Threshold"]
 
@@ -26,6 +53,69 @@ MOST = 10**18
 """Positions or passes that can be spoken of; a plan refuses far fewer."""
 
 DreamAlgorithm = Literal["origin", "maskgit_plus", "topk_margin", "entropy"]
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """What one step may do."""
+
+    open: torch.Tensor
+    """[T] bool: positions that may be committed, masked ones only."""
+    count: int | None = None
+    """How many to commit (of a threshold: at least); None leaves it to the policy."""
+    chance: float | None = None
+    """Probability that each open position is committed (Dream's origin)."""
+    withheld: torch.Tensor | None = None
+    """[T] bool: open positions that an edit keeps from the policy. They stay open, so that chance
+    falls for all others as it would have."""
+    forced: tuple[tuple[int, int], ...] = ()
+    """(position, token) that an edit commits besides what the policy chooses."""
+    frozen: bool = False
+    """Nothing is committed, and the policy is not consulted."""
+
+    @property
+    def reachable(self) -> torch.Tensor:
+        """[T] bool: positions that the step may commit."""
+        if self.frozen:
+            return self.open & False
+        if self.withheld is None:
+            return self.open
+        reachable = self.open & ~self.withheld
+        reachable[[position for position, _ in self.forced]] = True
+        return reachable
+
+    @property
+    def open_positions(self) -> torch.Tensor:
+        """[N] the open positions, in order."""
+        return self.open.nonzero()[:, 0]
+
+    def index_among_open(self, positions: torch.Tensor) -> torch.Tensor:
+        """Where some open positions stand in `open_positions`."""
+        return (self.open.cumsum(0) - 1)[positions]
+
+    def spread(self, confidence: torch.Tensor) -> torch.Tensor:
+        """[T] the confidence [N] of open positions over the whole canvas, -inf elsewhere."""
+        row = confidence.new_full(self.open.shape, -math.inf)
+        row[self.open_positions] = confidence
+        return row
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one step commits: tokens at positions.
+
+    A token equal to the mask id leaves its position masked.
+    """
+
+    positions: torch.Tensor
+    tokens: torch.Tensor
+    narrow: int
+    """Decisions of this step whose margin was under `narrow_margin`."""
+
+
+def narrow_margin(dtype: torch.dtype) -> float:
+    """A decision with a smaller margin may fall otherwise in a padded batch; traces count them."""
+    return 1e-5 if dtype.itemsize >= 4 else 1e-2  # float32 and float64; else bfloat16 and float16
 
 
 @dataclass(frozen=True)
@@ -40,6 +130,10 @@ class Decoding:
 
     writes: ClassVar[Literal["masked", "absent"]] = "masked"
     """What it fills: masked positions (diffusion) or absent ones (autoregression)."""
+    fixed_counts: ClassVar[bool] = False
+    """Whether its schedule fixes how many a step commits: what edits delay is then caught up."""
+    word: ClassVar[str] = ""
+    """Its name on the command line."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -60,6 +154,14 @@ class Decoding:
         """Whether anything is left to chance."""
         return self.temperature > 0
 
+    def plan_steps(self, sequence: SequenceState) -> Iterator[StepPlan]:
+        """The schedule: a plan for each forward pass, made when the sequence has come to it."""
+        raise SpecError(f"no schedule is known for {type(self).__name__}")
+
+    def choose(self, sequence: SequenceState, plan: StepPlan, logits: torch.Tensor) -> Choice:
+        """The policy: which open positions to commit, and the tokens; logits are [T, V]."""
+        raise SpecError(f"no policy is known for {type(self).__name__}")
+
     def for_length(self, length: int) -> Decoding:
         """This decoding for exactly `length` positions; refuses if made for another number."""
         if self.length not in (None, length):
@@ -73,6 +175,30 @@ class Decoding:
     def as_dict(self) -> dict[str, Any]:
         """Name and fields, for the manifest."""
         return {"name": type(self).__name__} | dataclasses.asdict(self)
+
+
+DECODINGS: dict[str, type[Decoding]] = {}
+"""Every decoding by its name in Python, which manifests hold."""
+WORDS: dict[str, str] = {}
+"""The same by their words on the command line: low-confidence is LowConfidence."""
+
+_Kind = TypeVar("_Kind", bound=type[Decoding])
+
+
+def register_decoding(word: str) -> Callable[[_Kind], _Kind]:
+    """Make a decoding known to Python, manifests and the command line, where it is `word`."""
+
+    def register(kind: _Kind) -> _Kind:
+        if kind.__name__ in DECODINGS or word in WORDS:
+            raise SpecError(
+                f"there is a decoding {kind.__name__}, {word} already: name it otherwise"
+            )
+        kind.word = word
+        DECODINGS[kind.__name__] = kind
+        WORDS[word] = kind.__name__
+        return kind
+
+    return register
 
 
 @dataclass(frozen=True)
@@ -112,6 +238,8 @@ class EvenSteps(Blocks):
     defer_end: bool = False
     """Commit end tokens only after all others (LLaDA's `confidence_eos_eot_inf`, as meant)."""
 
+    fixed_counts: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         _whole("steps", self.steps, optional=True)
@@ -130,7 +258,36 @@ class EvenSteps(Blocks):
         assert total is not None, "for_length() comes first"
         return total // self.num_blocks
 
+    def plan_steps(self, sequence: SequenceState) -> Iterator[StepPlan]:
+        for within, reached in sequence.split_blocks(self.block):
+            masked = int((sequence.masked & within).sum())
+            for count in even_counts(masked, self.steps_per_block):
+                yield StepPlan(open=sequence.masked & reached, count=count)
 
+    def choose(self, sequence: SequenceState, plan: StepPlan, logits: torch.Tensor) -> Choice:
+        if self.forbid_end and sequence.eos_ids:
+            logits = logits.clone()
+            logits[:, list(sequence.eos_ids)] = -math.inf
+        positions = plan.open_positions
+        tokens, margin = sequence.gumbel_argmax(logits, positions, self.temperature)
+        confidence = self.rank_positions(sequence, logits, positions, tokens)
+        if self.defer_end and sequence.end_ids:
+            # Probabilities are at most 1: end tokens rank after all others.
+            confidence = confidence - 2.0 * sequence.is_end(tokens)
+        return take_surest(plan, confidence, tokens, margin)
+
+    def rank_positions(
+        self,
+        sequence: SequenceState,
+        logits: torch.Tensor,
+        positions: torch.Tensor,
+        tokens: torch.Tensor,
+    ) -> torch.Tensor:
+        """[N] numbers by which open positions are committed, the greatest first."""
+        raise SpecError(f"no policy is known for {type(self).__name__}")
+
+
+@register_decoding("low-confidence")
 @dataclass(frozen=True)
 class LowConfidence(EvenSteps):
     """LLaDA's generate: every step commits the positions it is surest of.
@@ -139,7 +296,17 @@ class LowConfidence(EvenSteps):
     4
     """
 
+    def rank_positions(
+        self,
+        sequence: SequenceState,
+        logits: torch.Tensor,
+        positions: torch.Tensor,
+        tokens: torch.Tensor,
+    ) -> torch.Tensor:
+        return logits[positions].softmax(dim=-1).gather(-1, tokens[:, None])[:, 0]
 
+
+@register_decoding("random")
 @dataclass(frozen=True)
 class RandomOrder(EvenSteps):
     """LLaDA's random remasking: every step commits positions drawn at random."""
@@ -155,7 +322,17 @@ class RandomOrder(EvenSteps):
                 "defer_end ranks by confidence and RandomOrder does not: use LowConfidence"
             )
 
+    def rank_positions(
+        self,
+        sequence: SequenceState,
+        logits: torch.Tensor,
+        positions: torch.Tensor,
+        tokens: torch.Tensor,
+    ) -> torch.Tensor:
+        return sequence.draw_uniform((1, len(logits)))[0, positions]  # of all rows, as upstream
 
+
+@register_decoding("dream")
 @dataclass(frozen=True)
 class DreamOrder(Decoding):
     """Dream's diffusion_generate: a noise schedule from t=1 to eps, and one of its four orders."""
@@ -181,13 +358,92 @@ class DreamOrder(Decoding):
     def __post_init__(self) -> None:
         super().__post_init__()
         _whole("steps", self.steps, optional=True)
-        _one_of("algorithm", self.algorithm, get_args(DreamAlgorithm))
+        _check_word("algorithm", self.algorithm, get_args(DreamAlgorithm))
         _number("eps", self.eps, above=0.0, below=1.0)
         _top(self.top_p, self.top_k)
         if self.algorithm_temperature is not None:
             _temperature("algorithm_temperature", self.algorithm_temperature)
 
+    def plan_steps(self, sequence: SequenceState) -> Iterator[StepPlan]:
+        steps = len(sequence.answer) if self.steps is None else self.steps
+        times = sequence.diffusion_times(steps, self.eps)
+        for step in range(steps):
+            masked = sequence.masked
+            left = masked.sum().float().cpu()
+            share = 1 - times[step + 1] / times[step]  # float32, as the authors' code has it
+            last = step == steps - 1
+            if self.algorithm == "origin":
+                yield StepPlan(open=masked, chance=1.0 if last else float(share))
+            else:
+                yield StepPlan(open=masked, count=int(left) if last else int(left * share))
 
+    def choose(self, sequence: SequenceState, plan: StepPlan, logits: torch.Tensor) -> Choice:
+        # 1. Who is considered: all open positions, or under "origin" each by chance.
+        positions = plan.open_positions
+        if plan.chance is not None:
+            positions = positions[sequence.draw_uniform((len(positions),)) < plan.chance]
+        # 2. A token for each.
+        probabilities = sequence.token_probabilities(
+            logits[positions], self.temperature, self.top_p, self.top_k
+        )
+        tokens, margin = sequence.sample(probabilities, self.temperature)
+        # 3. Who is committed: by chance all of them, else the surest or a weighted draw.
+        if plan.chance is not None:
+            if plan.withheld is not None:
+                kept = ~plan.withheld[positions]
+                positions, tokens, margin = positions[kept], tokens[kept], margin[kept]
+            narrow = int((margin < narrow_margin(logits.dtype)).sum())
+            return Choice(positions=positions, tokens=tokens, narrow=narrow)
+        confidence = self._confidence(probabilities, tokens)
+        if not self.algorithm_temperature or not (plan.count or plan.forced):
+            return take_surest(plan, confidence, tokens, margin)
+        return self._draw_positions(sequence, plan, confidence, tokens, margin)
+
+    def _confidence(self, probabilities: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """[N] how sure the model is, in the way that the algorithm names."""
+        if self.algorithm == "topk_margin":
+            best = probabilities.sort(dim=-1, descending=True).values
+            return best[:, 0] - best[:, 1]
+        if self.algorithm == "entropy":
+            return (probabilities * (probabilities + 1e-10).log()).sum(dim=-1)
+        return probabilities.gather(-1, tokens[:, None])[:, 0]
+
+    def _draw_positions(
+        self,
+        sequence: SequenceState,
+        plan: StepPlan,
+        confidence: torch.Tensor,
+        tokens: torch.Tensor,
+        margin: torch.Tensor,
+    ) -> Choice:
+        """Positions drawn by softmax(confidence / temperature), as many as have any weight.
+
+        Dream asks multinomial for more than that and then gets closed positions, the prompt's too;
+        here the rest are the surest of those left.
+        """
+        assert self.algorithm_temperature is not None and plan.count is not None
+        # 1. Draw without replacement, over the whole canvas as upstream does.
+        row = plan.spread(confidence)
+        weights = (row / self.algorithm_temperature).softmax(dim=-1)
+        possible = int((weights > 0).sum())
+        if plan.withheld is None:
+            drawn = weights.multinomial(min(plan.count, possible), generator=sequence.generator)
+        else:
+            # All are drawn, withheld ones too: the others come in the order they would have had.
+            drawn = weights.multinomial(possible, generator=sequence.generator)
+            row[plan.withheld] = -math.inf
+            drawn = drawn[~plan.withheld[drawn]][: plan.count]
+        # 2. The surest of the others fill what is missing.
+        row[drawn] = -math.inf
+        positions = drawn.new_empty(plan.count)
+        positions[: len(drawn)] = drawn
+        positions[len(drawn) :] = row.topk(plan.count - len(drawn)).indices
+        chosen = plan.index_among_open(positions)
+        narrow = int((margin[chosen] < narrow_margin(confidence.dtype)).sum())
+        return Choice(positions=positions, tokens=tokens[chosen], narrow=narrow)
+
+
+@register_decoding("threshold")
 @dataclass(frozen=True)
 class Threshold(Blocks):
     """Fast-dLLM's rule: commit every position surer than a threshold, and always the surest one."""
@@ -209,7 +465,78 @@ class Threshold(Blocks):
     def num_passes(self) -> int:
         return super().num_passes + self.patience * self.num_blocks
 
+    def plan_steps(self, sequence: SequenceState) -> Iterator[StepPlan]:
+        # 1. Block by block, each until it is written; a delayed position does not keep it open.
+        late = everything = sequence.masked & False
+        for number, (within, reached) in enumerate(sequence.split_blocks(self.block), start=1):
+            yield from self._plan_block(sequence, within, reached, self.num_blocks - number)
+            late = late | (within & sequence.masked & ~sequence.committable)
+            everything = reached
+        # 2. What was delayed in any of them, at the end.
+        if bool(late.any()):
+            yield from self._plan_block(sequence, late, everything, 0, waits=True)
 
+    def _plan_block(
+        self,
+        sequence: SequenceState,
+        within: torch.Tensor,
+        reached: torch.Tensor,
+        blocks_left: int,
+        waits: bool = False,
+    ) -> Iterator[StepPlan]:
+        """Plans until `within` is written (or delayed), leaving passes for the blocks left."""
+        idle = 0
+        while idle < self.patience and sequence.step < self.num_passes:
+            pending = sequence.masked if waits else sequence.committable
+            if not bool((pending & within).any()):
+                return
+            before = int(sequence.masked.sum())
+            kept_back = sequence.is_frozen or not bool((sequence.committable & within).any())
+            least = self._least_commits(sequence, within, blocks_left)
+            yield StepPlan(open=sequence.masked & reached, count=least)
+            # The model may choose the mask id itself: then nothing was written, and at
+            # temperature 0 nothing ever would be.
+            idle += int(sequence.masked.sum()) == before and not kept_back
+
+    def _least_commits(
+        self, sequence: SequenceState, within: torch.Tensor, blocks_left: int
+    ) -> int | None:
+        """Commits that a step owes, after passes were spent waiting; None where it owes none."""
+        if sequence.constraints is None:
+            return None
+        steps = range(sequence.step, self.num_passes)
+        passes = sum(step not in sequence.constraints.frozen for step in steps)
+        delayed = bool((sequence.masked & ~sequence.committable).any())
+        waiting = int((sequence.committable & within).sum())
+        owed = waiting - (passes - blocks_left - delayed) + 1
+        return owed if owed > 1 else None
+
+    def choose(self, sequence: SequenceState, plan: StepPlan, logits: torch.Tensor) -> Choice:
+        # 1. A token and a confidence for every open position.
+        positions = plan.open_positions
+        tokens, gap = sequence.gumbel_argmax(logits, positions, self.temperature)
+        confidence = logits[positions].double().softmax(dim=-1).gather(-1, tokens[:, None])[:, 0]
+        if plan.withheld is not None:
+            confidence = confidence.masked_fill(plan.withheld[positions], -math.inf)
+        # 2. All above the threshold, and always the surest ones that the step owes.
+        enough = confidence >= self.threshold
+        least = plan.count or int(not plan.forced)
+        if plan.count:
+            enough[confidence.topk(min(least, len(confidence))).indices] = True
+        elif least:
+            enough[confidence.argmax()] = True
+        enough &= confidence > -math.inf
+        # 3. Near-ties: with the threshold, between two tokens, between two positions.
+        margin = narrow_margin(logits.dtype)
+        near = (confidence - self.threshold).abs() < margin
+        narrow = int((near | (enough & (gap < margin))).sum())
+        best = confidence.topk(min(least + 1, len(confidence))).values
+        if 0 < least < len(best) and best[-2] < self.threshold:  # only the surest were taken
+            narrow += int(best[-2] - best[-1] < margin)
+        return Choice(positions=positions[enough], tokens=tokens[enough], narrow=narrow)
+
+
+@register_decoding("left-to-right")
 @dataclass(frozen=True)
 class LeftToRight(Decoding):
     """Autoregression: one position after another, each predicted by what stands before it."""
@@ -230,10 +557,26 @@ class LeftToRight(Decoding):
         super().__post_init__()
         _top(self.top_p, self.top_k)
 
+    def plan_steps(self, sequence: SequenceState) -> Iterator[StepPlan]:
+        for position in sequence.answer.tolist():
+            # The canvas ends before the position: it is one longer after the step.
+            next_only = sequence.canvas.new_zeros(position + 1).bool()
+            next_only[position] = True
+            yield StepPlan(open=next_only, count=1)
+            if self.stop and int(sequence.canvas[-1]) in sequence.eos_ids:
+                return
 
-DECODINGS: dict[str, type[Decoding]] = {
-    kind.__name__: kind for kind in (LowConfidence, RandomOrder, DreamOrder, Threshold, LeftToRight)
-}
+    def choose(self, sequence: SequenceState, plan: StepPlan, logits: torch.Tensor) -> Choice:
+        positions, last = plan.open_positions, logits[-1:]
+        if self.temperature == 0:
+            tokens, margin = sequence.gumbel_argmax(last, positions * 0, 0.0)
+        else:
+            probabilities = sequence.token_probabilities(
+                last, self.temperature, self.top_p, self.top_k
+            )
+            tokens, margin = sequence.sample(probabilities, self.temperature)
+        narrow = int(margin[0] < narrow_margin(logits.dtype))
+        return Choice(positions=positions, tokens=tokens, narrow=narrow)
 
 
 def from_dict(fields: Mapping[str, Any]) -> Decoding:
@@ -246,6 +589,26 @@ def from_dict(fields: Mapping[str, Any]) -> Decoding:
     if unknown := sorted(set(rest) - known):
         raise SpecError(f"{name} has no {', '.join(unknown)}: it takes {', '.join(sorted(known))}")
     return DECODINGS[name](**rest)
+
+
+def take_surest(
+    plan: StepPlan, confidence: torch.Tensor, tokens: torch.Tensor, margin: torch.Tensor
+) -> Choice:
+    """The `plan.count` surest open positions; the tensors are [N], of open positions in order."""
+    count, row = plan.count or 0, plan.spread(confidence)
+    able = len(confidence)
+    if plan.withheld is not None:
+        row[plan.withheld] = -math.inf
+        able -= int(plan.withheld.sum())
+    # topk over the whole row, as upstream: which of two equal positions wins depends on its length.
+    positions = row.topk(count).indices
+    chosen = plan.index_among_open(positions)
+    smallest = narrow_margin(confidence.dtype)
+    narrow = int((margin[chosen] < smallest).sum())
+    if 0 < count < able:
+        edge = row.topk(count + 1).values  # the last position that is taken, the first that is not
+        narrow += int(edge[-2] - edge[-1] < smallest)
+    return Choice(positions=positions, tokens=tokens[chosen], narrow=narrow)
 
 
 def even_counts(positions: int, steps: int) -> list[int]:
@@ -264,7 +627,7 @@ def _whole(name: str, value: object, *, optional: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise SpecError(f"{name}={value!r:.60} is not a whole number of at least 1")
     if value > MOST:
-        raise SpecError(f"{name} is {count(value)}: say at most {MOST:,}, and 64 for example")
+        raise SpecError(f"{name} is {spell_count(value)}: say at most {MOST:,}, and 64 for example")
 
 
 def _number(
@@ -294,7 +657,7 @@ def _temperature(name: str, value: object) -> None:
         )
 
 
-def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+def _check_word(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise SpecError(f"{name}={value!r} is unknown: expected one of {', '.join(choices)}")
 
@@ -313,3 +676,10 @@ def _divisors(number: int) -> str:
 
 def _near(number: int, step: int) -> int:
     return max(step, round(number / step) * step)
+
+
+def __getattr__(name: str) -> type[Decoding]:
+    """Decodings that were registered outside of this file."""
+    if name in DECODINGS:
+        return DECODINGS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,7 @@
-"""The one loop: ask the model about a group of drafts at once, let each draft choose by itself.
+"""The one loop: one forward pass for a group of sequences, then each commits by itself.
 
-Each draft has its own generator, so that no answer depends on its batch mates.
+Each sequence has its own generator, so that no answer depends on its batch mates.
+Shapes: T positions, V outputs.
 """
 
 from __future__ import annotations
@@ -13,12 +14,11 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from anchorwatch.edits.runtime import Editor, StepContext, worn_by
+from anchorwatch.edits.runtime import Editor, StepContext, active_additions
 from anchorwatch.edits.spec import CanvasEdit, Edit, parts_among
-from anchorwatch.generation.canvas_edits import CanvasEditor
-from anchorwatch.generation.decoding import Decoding, LeftToRight
-from anchorwatch.generation.policies import choose
-from anchorwatch.generation.schedules import SequenceState, StepPlan, plan_steps
+from anchorwatch.generation.canvas_editor import CanvasEditor
+from anchorwatch.generation.decoding import Decoding, StepPlan
+from anchorwatch.generation.sequence import SequenceState
 from anchorwatch.models.additions import PassAdditions
 from anchorwatch.models.attention import observe
 from anchorwatch.models.model import Model
@@ -51,110 +51,119 @@ class Step:
 
 @dataclass
 class RunState:
-    """A draft on its way, and what its trace will say."""
+    """A run on its way: the sequence as it stands, the steps so far, and what was measured."""
 
-    draft: SequenceState
+    sequence: SequenceState
     decoding: Decoding
     seed: int
-    given: np.ndarray
+    first_frame: np.ndarray
     """[T] the first frame."""
-    taken: list[Step]
+    steps: list[Step]
     regions: Regions
-    record: TraceBuffer
+    buffer: TraceBuffer
     edits: tuple[Edit, ...]
-    touches: CanvasEditor | None = field(init=False, default=None)
+    canvas_editor: CanvasEditor | None = field(init=False, default=None)
     """Edits of the canvas; None where there are none."""
 
     def __post_init__(self) -> None:
         if mine := self.canvas_edits():
-            self.touches = CanvasEditor(mine, self.decoding, self.draft)
+            self.canvas_editor = CanvasEditor(mine, self.decoding, self.sequence)
 
     def canvas_edits(self) -> tuple[Edit, ...]:
-        """Edits that act on the canvas of this job."""
+        """Edits that act on the canvas of this run."""
         return tuple(edit for edit in self.edits if isinstance(edit, CanvasEdit))
 
     @property
-    def autoregressive(self) -> bool:
+    def is_autoregressive(self) -> bool:
         return self.decoding.writes == "absent"
 
-    def take(self, logits: torch.Tensor, turn: StepPlan) -> Step:
-        """Let the policy choose, and write what it chose."""
-        draft, state = self.draft, None
+    def commit(self, logits: torch.Tensor, plan: StepPlan) -> Step:
+        """Let the decoding choose, and write what it chose."""
+        sequence, random_state = self.sequence, None
         if self.decoding.draws:
-            state = draft.generator.get_state().numpy()
-        forced = torch.tensor(turn.forced, dtype=torch.int64, device=draft.canvas.device)
-        forced = forced.reshape(len(turn.forced), 2)
-        if turn.frozen:
-            return self.write(forced[:, 0], forced[:, 1], logits, 0, 0, state)
-        choice = choose(self.decoding, draft, turn, logits)  # chance falls whatever is forced
-        if turn.forced and self.autoregressive:
-            return self.write(forced[:, 0], forced[:, 1], logits, 0, 0, state)
-        keep = choice.tokens != draft.mask_id if draft.mask_id is not None else choice.tokens >= 0
+            random_state = sequence.generator.get_state().numpy()
+        forced = torch.tensor(plan.forced, dtype=torch.int64, device=sequence.canvas.device)
+        forced = forced.reshape(len(plan.forced), 2)
+        if plan.frozen:
+            return self.write_tokens(forced[:, 0], forced[:, 1], logits, 0, 0, random_state)
+        # The decoding draws its random numbers whatever is forced: those of later steps stay alike.
+        choice = self.decoding.choose(sequence, plan, logits)
+        if plan.forced and self.is_autoregressive:
+            return self.write_tokens(forced[:, 0], forced[:, 1], logits, 0, 0, random_state)
+        keep = choice.tokens >= 0
+        if sequence.mask_id is not None:
+            keep = choice.tokens != sequence.mask_id  # choosing the mask id commits nothing
         positions = torch.cat([forced[:, 0], choice.positions[keep]])
         tokens = torch.cat([forced[:, 1], choice.tokens[keep]])
-        return self.write(positions, tokens, logits, int((~keep).sum()), choice.narrow, state)
+        mask_chosen = int((~keep).sum())
+        return self.write_tokens(
+            positions, tokens, logits, mask_chosen, choice.narrow, random_state
+        )
 
-    def write(
+    def write_tokens(
         self,
         positions: torch.Tensor,
         tokens: torch.Tensor,
         logits: torch.Tensor,
         mask_chosen: int,
         narrow: int,
-        state: np.ndarray | None,
+        random_state: np.ndarray | None,
     ) -> Step:
         """Put tokens on the canvas, with the log-probabilities the model gave them."""
-        rows = logits[-1:] if self.autoregressive else logits[positions]
+        rows = logits[-1:] if self.is_autoregressive else logits[positions]
         spread = torch.log_softmax(rows.float(), dim=-1)
         logprobs = spread.gather(-1, tokens[:, None])[:, 0].cpu().numpy()
-        return self.note(positions, tokens, logprobs, mask_chosen, narrow, state)
+        return self.append_step(positions, tokens, logprobs, mask_chosen, narrow, random_state)
 
-    def note(
+    def append_step(
         self,
         positions: torch.Tensor,
         tokens: torch.Tensor,
         logprobs: np.ndarray,
         mask_chosen: int,
         narrow: int,
-        state: np.ndarray | None,
+        random_state: np.ndarray | None,
     ) -> Step:
-        """Put tokens on the canvas and note the step."""
-        draft, before = self.draft, self.frame()
-        if self.autoregressive:
-            draft.canvas = torch.cat([draft.canvas, tokens])
+        """Put tokens on the canvas and keep the step."""
+        # 1. The frame before the step, then the tokens.
+        sequence, before = self.sequence, self.frame()
+        if self.is_autoregressive:
+            sequence.canvas = torch.cat([sequence.canvas, tokens])
         else:
-            draft.canvas[positions] = tokens
+            sequence.canvas[positions] = tokens
+        # 2. The step as the trace will tell it.
         step = Step(
-            index=len(self.taken),
+            index=len(self.steps),
             canvas=before,
             positions=positions.cpu().numpy(),
             tokens=tokens.cpu().numpy(),
             logprobs=logprobs,
             mask_chosen=mask_chosen,
             narrow=narrow,
-            random_state=state,
+            random_state=random_state,
         )
-        self.taken.append(step)
-        draft.step = len(self.taken)
-        if self.touches is not None:
-            self.record.put("own_token", (slice(None),), self.own())
+        self.steps.append(step)
+        sequence.step = len(self.steps)
+        if self.canvas_editor is not None:
+            self.buffer.put("own_token", (slice(None),), self.unswapped_frame())
         return step
 
-    def touched(self, turn: StepPlan) -> StepPlan:
-        """The turn as edits of the canvas leave it, the canvas as the step is to read it."""
-        if self.touches is None:
-            return turn
-        return self.touches.before(turn, self.progress(), known=self.known(len(self.taken)))
+    def edit_canvas(self, plan: StepPlan) -> StepPlan:
+        """The plan as edits of the canvas leave it, the canvas as the step is to read it."""
+        if self.canvas_editor is None:
+            return plan
+        known = self.is_known(len(self.steps))
+        return self.canvas_editor.prepare_step(plan, self.progress(), known=known)
 
-    def known(self, step: int) -> bool:
+    def is_known(self, step: int) -> bool:
         """Whether it is known what a step writes."""
         return False
 
-    def recorded(self) -> Step | None:
+    def next_known_step(self) -> Step | None:
         """The next step where it is known already and needs no forward pass."""
         return None
 
-    def decided(self, step: int) -> np.ndarray | None:
+    def known_hidden_keys(self, step: int) -> np.ndarray | None:
         """[layer, head, rank] keys that a known step hid; None where it is not known."""
         return None
 
@@ -162,33 +171,49 @@ class RunState:
         """[group, position] bool: which positions belong to each query group right now."""
         canvas = self.frame()
         answer = np.zeros(len(canvas), dtype=bool)
-        answer[self.draft.answer.cpu().numpy()] = True
-        there = canvas != MISSING
-        masked = there & answer & (canvas == self.draft.mask_id)
-        found = {
-            "all": there,
+        answer[self.sequence.answer.cpu().numpy()] = True
+        present = canvas != MISSING
+        masked = present & answer & (canvas == self.sequence.mask_id)
+        members = {
+            "all": present,
             "masked": masked,
-            "written": there & answer & ~masked,
-            "prompt": there & ~answer,
+            "written": present & answer & ~masked,
+            "prompt": present & ~answer,
         }
         for region, name in enumerate(self.regions.names):
-            found[name] = there & (self.regions.of == region)
-        return np.stack([found[group] for group in groups])
+            members[name] = present & (self.regions.of == region)
+        return np.stack([members[group] for group in groups])
 
     def progress(self) -> float:
         """Share of the answer written, to the bit as the trace will say."""
-        answer = self.frame()[self.draft.answer.cpu().numpy()]
-        return float(((answer != MISSING) & (answer != self.draft.mask_id)).mean())
+        answer = self.frame()[self.sequence.answer.cpu().numpy()]
+        return float(((answer != MISSING) & (answer != self.sequence.mask_id)).mean())
 
-    def own(self) -> np.ndarray:
+    def unswapped_frame(self) -> np.ndarray:
         """The canvas as it stands, but for swapped tokens: what was given or committed."""
-        return self.frame() if self.touches is None else self.touches.own(self.frame())
+        return (
+            self.frame()
+            if self.canvas_editor is None
+            else self.canvas_editor.put_back(self.frame())
+        )
 
     def frame(self) -> np.ndarray:
         """The canvas as it stands, absent positions as -1."""
-        frame = np.full(len(self.given), MISSING, dtype=np.int64)
-        frame[: len(self.draft.canvas)] = self.draft.canvas.cpu().numpy()
+        frame = np.full(len(self.first_frame), MISSING, dtype=np.int64)
+        frame[: len(self.sequence.canvas)] = self.sequence.canvas.cpu().numpy()
         return frame
+
+
+def start_sequence(model: Model, frame: np.ndarray, answer: np.ndarray, seed: int) -> SequenceState:
+    """A sequence before its first step: what exists of `frame` [T], to be written at `answer`."""
+    return SequenceState(
+        canvas=torch.tensor(frame[frame != MISSING], device=model.device),
+        answer=torch.tensor(answer, device=model.device),
+        mask_id=model.specials.mask_id,
+        end_ids=model.specials.end_ids,
+        eos_ids=model.specials.eos_ids,
+        generator=torch.Generator(device=model.device).manual_seed(seed),
+    )
 
 
 def shape_of(
@@ -213,68 +238,78 @@ def shape_of(
 
 
 def walk(
-    model: Model, jobs: list[RunState], watch: Recorder | None = None
+    model: Model, states: list[RunState], recorder: Recorder | None = None
 ) -> Iterator[tuple[int, Step]]:
-    """The one loop: yields (which job, its step) until every job is done."""
-    asks = _next_logits if jobs[0].autoregressive else _canvas_logits
-    memory = Memory(watch=watch, editor=_editor(model, jobs))
-    schedules = [plan_steps(job.decoding, job.draft) for job in jobs]
-    pending = {i: turn for i, schedule in enumerate(schedules) if (turn := next(schedule, None))}
+    """The one loop: yields (which run, its step) until every run is done."""
+    compute_logits = _next_logits if states[0].is_autoregressive else _canvas_logits
+    memory = Memory(recorder=recorder, editor=_build_editor(model, states))
+    schedules = [state.decoding.plan_steps(state.sequence) for state in states]
+    pending = {i: plan for i, schedule in enumerate(schedules) if (plan := next(schedule, None))}
     while pending:
-        pending = {i: jobs[i].touched(turn) for i, turn in pending.items()}
-        known = {i: step for i in pending if (step := jobs[i].recorded()) is not None}
-        for i in known:  # nothing is asked about a step that is only repeated
-            yield i, known[i]
-        asked = {i: turn for i, turn in pending.items() if i not in known}
-        for i, logits in (asks(model, jobs, asked, memory) if asked else {}).items():
-            step = jobs[i].take(logits, asked[i])
-            if watch is not None:
-                watch.committed(i, step.positions)
+        # 1. Edits of the canvas act before the model reads it.
+        pending = {i: states[i].edit_canvas(plan) for i, plan in pending.items()}
+        # 2. Steps that a trace knows already and nobody measures need no forward pass.
+        known = {i: step for i in pending if (step := states[i].next_known_step()) is not None}
+        yield from known.items()
+        # 3. One forward pass for all others; each run then commits by itself.
+        computed = {i: plan for i, plan in pending.items() if i not in known}
+        logits_of = compute_logits(model, states, computed, memory) if computed else {}
+        for i, logits in logits_of.items():
+            step = states[i].commit(logits, computed[i])
+            if recorder is not None:
+                recorder.on_commit(i, step.positions)
             yield i, step
-        pending = {i: turn for i in pending if (turn := next(schedules[i], None))}
+        # 4. The schedules look at what was written and plan the next step, or end.
+        pending = {i: plan for i in pending if (plan := next(schedules[i], None))}
 
 
 @dataclass
 class Memory:
     """What a walk carries from one forward pass to the next."""
 
-    watch: Recorder | None = None
+    recorder: Recorder | None = None
     editor: Editor | None = None
     cache: DynamicCache | None = None
 
 
 def _canvas_logits(
-    model: Model, jobs: list[RunState], pending: dict[int, StepPlan], memory: Memory
+    model: Model, states: list[RunState], pending: dict[int, StepPlan], memory: Memory
 ) -> dict[int, torch.Tensor]:
-    """Aligned logits [T, V] for each active draft, guidance applied, padding taken off again."""
+    """Aligned logits [T, V] of each pending run, guidance applied, padding taken off again."""
+    # 1. One row of the batch for each canvas, and a second one under guidance.
     rows: list[torch.Tensor] = []
     owners: list[tuple[int, str]] = []
     for i in pending:
-        draft, guidance = jobs[i].draft, getattr(jobs[i].decoding, "guidance", 0.0)
-        rows.append(draft.canvas)
+        sequence, guidance = states[i].sequence, getattr(states[i].decoding, "guidance", 0.0)
+        rows.append(sequence.canvas)
         owners.append((i, ""))
         if guidance > 0:  # the second branch sees nothing but masks where the prompt stood
-            blind = torch.full_like(draft.canvas, draft.mask_id or 0)
-            blind[draft.answer] = draft.canvas[draft.answer]
+            blind = torch.full_like(sequence.canvas, sequence.mask_id or 0)
+            blind[sequence.answer] = sequence.canvas[sequence.answer]
             rows.append(blind)
             owners.append((i, "blind_"))
     canvases, padding = pad_left(rows, model.specials.pad_id)
-    for place, (i, branch) in enumerate(owners):
+    width = canvases.shape[1]
+    for row, (i, branch) in enumerate(owners):
         if not branch:  # the other one has no prompt
-            _verify_row(jobs[i], canvases[place])
-    dress = _worn(model, [jobs[i] for i, _ in owners], [len(row) for row in rows])
+            _verify_row(states[i], canvases[row])
+    # 2. Where each canvas lies in the pass, for probes and edits.
+    lengths = [len(row) for row in rows]
+    additions = _active_additions(model, [states[i] for i, _ in owners], lengths)
     views = []
-    for place, ((i, branch), own) in enumerate(zip(owners, rows, strict=True)):
-        view = view_of(i, branch, canvases.shape[1] - len(own), len(own), dress)
-        views.append(replace(view, row=place, step=len(jobs[i].taken)))
-    size = (len(rows), canvases.shape[1] + (0 if dress is None else dress.ahead))
-    with _attach(jobs, memory, views, pending, size, dress):
-        logits = model.logits(canvases, padding=padding, parts=dress or ())
+    for row, ((i, branch), length) in enumerate(zip(owners, lengths, strict=True)):
+        view = view_of(i, branch, width - length, length, additions)
+        views.append(replace(view, row=row, step=len(states[i].steps)))
+    # 3. The forward pass, measured and edited.
+    size = (len(rows), width + (0 if additions is None else additions.ahead))
+    with _attach(states, memory, views, pending, size, additions):
+        logits = model.logits(canvases, padding=padding, parts=additions or ())
+    # 4. Guidance: blind + (scale + 1) * (prompted - blind). The prompted row comes first.
     answers: dict[int, torch.Tensor] = {}
     for row, (i, branch) in enumerate(owners):
-        own = logits[row, canvases.shape[1] - len(rows[row]) :]
+        own = logits[row, width - lengths[row] :]
         if branch:
-            scale = jobs[i].decoding.guidance + 1  # type: ignore[attr-defined]
+            scale = states[i].decoding.guidance + 1  # type: ignore[attr-defined]
             answers[i] = own + scale * (answers[i] - own)
         else:
             answers[i] = own
@@ -282,113 +317,120 @@ def _canvas_logits(
 
 
 def _next_logits(
-    model: Model, jobs: list[RunState], pending: dict[int, StepPlan], memory: Memory
+    model: Model, states: list[RunState], pending: dict[int, StepPlan], memory: Memory
 ) -> dict[int, torch.Tensor]:
-    """Logits [1, V] of the next token for each active draft, with or without a cache."""
-    decoding = jobs[0].decoding
-    assert isinstance(decoding, LeftToRight)
-    # A cache keeps its columns: every row grows at every step, finished ones by something unread.
-    steps = max(len(job.taken) for job in jobs)
+    """Logits [1, V] of the next token of each pending run, with or without a cache."""
+    keeps_cache = bool(getattr(states[0].decoding, "cache", False))
+    # 1. All rows, finished ones too. A cache keeps its columns: every row grows at every step,
+    #    finished ones by something that nobody reads.
+    steps = max(len(state.steps) for state in states)
     rows = []
-    for job in jobs:
-        filler = job.draft.canvas.new_full((steps - len(job.taken),), model.specials.pad_id)
-        rows.append(torch.cat([job.draft.canvas, filler]))
+    for state in states:
+        filler = state.sequence.canvas.new_full((steps - len(state.steps),), model.specials.pad_id)
+        rows.append(torch.cat([state.sequence.canvas, filler]))
     canvases, padding = pad_left(rows, model.specials.pad_id)
     fresh = canvases if memory.cache is None else canvases[:, -1:]
-    dress, views = _worn(model, jobs, [len(row) for row in rows]), []
+    # 2. Where each pending canvas lies in the pass; with a cache its last row alone is a query.
+    additions, views = _active_additions(model, states, [len(row) for row in rows]), []
     for i in pending:
-        length = len(jobs[i].draft.canvas)
-        _verify_row(jobs[i], canvases[i])
-        view = view_of(i, "", canvases.shape[1] - length, length, dress)
+        length = len(states[i].sequence.canvas)
+        _verify_row(states[i], canvases[i])
+        view = view_of(i, "", canvases.shape[1] - length, length, additions)
         if memory.cache is not None:
             view = replace(view, query_start=0, queries=1)
-        views.append(replace(view, row=i, step=len(jobs[i].taken)))
-    for looking in (memory.watch, memory.editor):
-        if looking is not None:
-            looking.cached = decoding.cache
-    # Made without a config it keeps every key: a window is a matter of masks, as without a cache.
-    held = DynamicCache() if memory.cache is None else memory.cache
-    with _attach(jobs, memory, views, pending, fresh.shape, dress):
-        logits, cache = model.extend(fresh, padding=padding, cache=held, parts=dress or ())
-    memory.cache = cache if decoding.cache else None
+        views.append(replace(view, row=i, step=len(states[i].steps)))
+    for observer in (memory.recorder, memory.editor):
+        if observer is not None:
+            observer.cached = keeps_cache
+    # 3. The forward pass. A cache without a config keeps every key: a sliding window is a matter of
+    #    masks, as it is without a cache.
+    cache = DynamicCache() if memory.cache is None else memory.cache
+    with _attach(states, memory, views, pending, fresh.shape, additions):
+        logits, cache = model.extend(fresh, padding=padding, cache=cache, parts=additions or ())
+    memory.cache = cache if keeps_cache else None
     return {i: logits[i : i + 1] for i in pending}
 
 
-def _verify_row(job: RunState, row: torch.Tensor) -> None:
+def _verify_row(state: RunState, row: torch.Tensor) -> None:
     """Stop where a row of the batch, padded on the left, is not the canvas that edits ask for."""
-    if job.touches is not None:
-        job.touches.prove(row[len(row) - len(job.draft.canvas) :])
+    if state.canvas_editor is not None:
+        state.canvas_editor.verify(row[len(row) - len(state.sequence.canvas) :])
 
 
-def view_of(job: int, branch: str, start: int, length: int, dress: PassAdditions | None) -> View:
+def view_of(
+    run: int, branch: str, start: int, length: int, additions: PassAdditions | None
+) -> View:
     """Where a canvas that begins at column `start` lies in a pass, at step 0."""
-    added, ahead = (0, 0) if dress is None else (dress.columns, dress.ahead)
+    added, ahead = (0, 0) if additions is None else (additions.columns, additions.ahead)
+    # Added keys are keys only; registers and other prefix tokens are queries too.
     first = (start + added + ahead, start + ahead)
-    return View(job, branch, 0, *first, length, length, added + ahead, added)
+    return View(run, branch, 0, *first, length, length, added + ahead, added)
 
 
-def _worn(model: Model, jobs: Sequence[RunState], ends: Sequence[int]) -> PassAdditions | None:
-    clocks = [(len(job.taken), job.progress()) for job in jobs]
-    return worn_by(model, jobs[0].edits, clocks, ends)
+def _active_additions(
+    model: Model, states: Sequence[RunState], ends: Sequence[int]
+) -> PassAdditions | None:
+    clocks = [(len(state.steps), state.progress()) for state in states]
+    return active_additions(model, states[0].edits, clocks, ends)
 
 
-def _editor(model: Model, jobs: list[RunState]) -> Editor | None:
-    """Edits at work on some jobs, which all have the same; None where there are none."""
-    edits = [edit for edit in jobs[0].edits if not isinstance(edit, CanvasEdit)]
-    works = edits or model.parts
-    return Editor(model, edits, [job.record for job in jobs]) if works else None
+def _build_editor(model: Model, states: list[RunState]) -> Editor | None:
+    """The editor of some runs, which all have the same edits; None where there are none."""
+    edits = [edit for edit in states[0].edits if not isinstance(edit, CanvasEdit)]
+    needed = edits or model.parts
+    return Editor(model, edits, [state.buffer for state in states]) if needed else None
 
 
-def _step_context(editor: Editor, job: RunState) -> StepContext:
-    """What its edits need to know of a job before a pass."""
+def _step_context(editor: Editor, state: RunState) -> StepContext:
+    """What edits need to know of a run before a pass."""
     return StepContext(
-        progress=job.progress(),
-        members=dict(zip(editor.groups, job.members(editor.groups), strict=True)),
-        classes=editor.classes(job.frame()),
-        seed=job.seed,
-        decided=job.decided(len(job.taken)),
-        settled=job.known(job.decoding.num_passes - 1),
+        progress=state.progress(),
+        members=dict(zip(editor.groups, state.members(editor.groups), strict=True)),
+        classes=editor.token_classes(state.frame()),
+        seed=state.seed,
+        known_keys=state.known_hidden_keys(len(state.steps)),
+        all_known=state.is_known(state.decoding.num_passes - 1),
     )
 
 
 @contextmanager
 def _attach(
-    jobs: list[RunState],
+    states: list[RunState],
     memory: Memory,
     views: list[View],
     pending: dict[int, StepPlan],
     size: tuple[int, ...],
-    dress: PassAdditions | None,
+    additions: PassAdditions | None,
 ) -> Iterator[None]:
-    """Let edits and probes have one forward pass, the probes where any looks at this step."""
-    watch, editor = memory.watch, memory.editor
-    watch = watch if watch is not None and watch.is_active(views[0].step) else None
+    """Let edits and probes take part in one forward pass, probes where any looks at this step."""
+    recorder, editor = memory.recorder, memory.editor
+    recorder = recorder if recorder is not None and recorder.is_active(views[0].step) else None
     with ExitStack() as stack:
         if editor is not None:
-            standing = {view.job: _step_context(editor, jobs[view.job]) for view in views}
-            stack.enter_context(editor.over(views, standing, dress))
-        if watch is not None:
-            told = _announce_rows(jobs, watch, views, pending)
-            stack.enter_context(watch.over(views, *told, size, editor))
+            contexts = {view.run: _step_context(editor, states[view.run]) for view in views}
+            stack.enter_context(editor.edit_pass(views, contexts, additions))
+        if recorder is not None:
+            rows = _describe_rows(states, recorder, views, pending)
+            stack.enter_context(recorder.record_pass(views, *rows, size, editor))
         elif editor is not None:
             stack.enter_context(observe(None, editor))
         yield
 
 
-def _announce_rows(
-    jobs: list[RunState], watch: Recorder, views: list[View], pending: dict[int, StepPlan]
+def _describe_rows(
+    states: list[RunState], recorder: Recorder, views: list[View], pending: dict[int, StepPlan]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Of each view the query groups its rows belong to, and whose row may be committed now."""
-    members = [jobs[view.job].members(watch.groups)[:, : view.length] for view in views]
-    opens = []
+    members = [states[view.run].members(recorder.groups)[:, : view.length] for view in views]
+    reachable = []
     for view in views:
-        opened = np.zeros(view.length, dtype=bool)
-        if jobs[view.job].autoregressive:
-            opened[-1] = True  # the last row predicts the next token
-        elif view.job in pending:
-            opened |= pending[view.job].reachable.cpu().numpy()
-        opens.append(opened)
-    return members, opens
+        rows = np.zeros(view.length, dtype=bool)
+        if states[view.run].is_autoregressive:
+            rows[-1] = True  # the last row predicts the next token
+        elif view.run in pending:
+            rows |= pending[view.run].reachable.cpu().numpy()
+        reachable.append(rows)
+    return members, reachable
 
 
 def pad_left(rows: list[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.Tensor | None]:

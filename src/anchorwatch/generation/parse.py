@@ -15,8 +15,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from anchorwatch.edits import spec as kinds
 from anchorwatch.edits.spec import EDITS, Edit
+from anchorwatch.edits.spec import from_dict as edit_from
 from anchorwatch.errors import SpecError
 from anchorwatch.generation import decoding as decodings
 from anchorwatch.generation.decoding import Decoding
@@ -24,22 +24,11 @@ from anchorwatch.metrics.sink_rules import parse
 
 _Value = TypeVar("_Value")
 
-DECODINGS = {
-    "low-confidence": "LowConfidence",
-    "random": "RandomOrder",
-    "dream": "DreamOrder",
-    "threshold": "Threshold",
-    "left-to-right": "LeftToRight",
-}
+DECODINGS = decodings.WORDS
 """Words for decodings, and the names they have in Python, which do as well."""
 
 MOST_NUMBERS = 2**20
 """Numbers of a range: more than a canvas has positions, or a model layers and heads."""
-
-_SEVERAL = re.compile(
-    "/(?=(?:" + "|".join(name.replace("_", "[-_]") for name in EDITS) + r")(?:[:/]|$))"
-)
-"""A slash before an edit's name, so that a path may hold slashes."""
 
 
 def edit(word: str) -> Edit:
@@ -53,7 +42,7 @@ def edit(word: str) -> Edit:
     name, rest = _split_word(word)
     kind = EDITS.get(name.replace("-", "_"))
     if kind is None:
-        known = ", ".join(one.replace("_", "-") for one in EDITS)
+        known = ", ".join(known_name.replace("_", "-") for known_name in EDITS)
         raise SpecError(f"no edit is called {name!r}: expected one of {known}")
     fields = _fields(kind)
     given = _values(name, fields, rest)
@@ -73,12 +62,14 @@ def edits_of(value: Any) -> tuple[Edit, ...]:
     if value is None:
         return ()
     if isinstance(value, str):
-        value = [word for word in _SEVERAL.split(value) if word]
+        # Split at a slash before an edit's name: a path in a value may hold slashes.
+        names = "|".join(name.replace("_", "[-_]") for name in EDITS)
+        value = [word for word in re.split(f"/(?=(?:{names})(?:[:/]|$))", value) if word]
     if isinstance(value, Mapping | Edit) or not isinstance(value, Iterable):
         value = [value]
     return tuple(
-        one if isinstance(one, Edit) else _read(one, kinds.from_dict, edit, "hide-keys:0+3")
-        for one in value
+        item if isinstance(item, Edit) else _parse(item, edit_from, edit, "hide-keys:0+3")
+        for item in value
     )
 
 
@@ -112,7 +103,7 @@ def decoding_of(value: Any) -> Decoding | None:
     """The decoding that a word, a mapping or a decoding says; None leaves it to the model."""
     if value is None or isinstance(value, Decoding):
         return value
-    return _read(value, decodings.from_dict, decoding, "low-confidence:steps=32")
+    return _parse(value, decodings.from_dict, decoding, "low-confidence:steps=32")
 
 
 def flag(word: str) -> bool:
@@ -122,7 +113,7 @@ def flag(word: str) -> bool:
     return word.lower() == "true"
 
 
-def _read(
+def _parse(
     value: Any,
     from_dict: Callable[[Mapping[str, Any]], _Value],
     spelled: Callable[[str], _Value],
@@ -139,18 +130,18 @@ def _read(
 def _split_word(word: str) -> tuple[str, list[str]]:
     """The name, and what is said of it: values first, then each `field=value` whole."""
     name, *pieces = (piece.strip() for piece in re.split("[:,]", word))
-    said: list[str] = []
+    values: list[str] = []
     for piece in pieces:
-        if said and "=" in said[-1] and "=" not in piece:
-            said[-1] += f":{piece}"
+        if values and "=" in values[-1] and "=" not in piece:
+            values[-1] += f":{piece}"
         elif piece:
-            said.append(piece)
-    return name, said
+            values.append(piece)
+    return name, values
 
 
 def _fields(kind: type) -> list[dataclasses.Field[Any]]:
     """Fields in the order that values without a name fill them."""
-    return sorted(dataclasses.fields(kind), key=lambda one: bool(one.kw_only))
+    return sorted(dataclasses.fields(kind), key=lambda field: bool(field.kw_only))
 
 
 def _values(name: str, fields: list[dataclasses.Field[Any]], rest: list[str]) -> dict[str, Any]:
@@ -165,16 +156,16 @@ def _values(name: str, fields: list[dataclasses.Field[Any]], rest: list[str]) ->
 
 
 def _field_of(
-    name: str, fields: list[dataclasses.Field[Any]], part: str, place: int
+    name: str, fields: list[dataclasses.Field[Any]], part: str, position: int
 ) -> tuple[dataclasses.Field[Any], str]:
-    """Which field a part of a word is for: by its name, or by its place."""
+    """Which field a part of a word is for: by its name, or by its position."""
     key, equals, value = part.partition("=")
-    takes = ", ".join(one.name for one in fields)
+    takes = ", ".join(field.name for field in fields)
     if not equals:
-        in_order = [one for one in fields if not one.kw_only]
-        if place >= len(in_order):
+        in_order = [field for field in fields if not field.kw_only]
+        if position >= len(in_order):
             raise SpecError(f"{name} does not know what {part!r} is: say field={part}, of {takes}")
-        return in_order[place], part
+        return in_order[position], part
     plain = key.strip().replace("-", "_")
     for field in fields:
         if field.name == plain:
@@ -184,11 +175,11 @@ def _field_of(
 
 def _check_field(name: str, kind: type, field: str) -> None:
     """Refuse a field that a decoding has not; says which have it."""
-    if field not in {one.name for one in dataclasses.fields(kind)}:
+    if field not in {own.name for own in dataclasses.fields(kind)}:
         others = (
             short
             for short, other in DECODINGS.items()
-            if field in {one.name for one in dataclasses.fields(decodings.DECODINGS[other])}
+            if field in {own.name for own in dataclasses.fields(decodings.DECODINGS[other])}
         )
         raise SpecError(f"{name} has no {field}: leave it out, or use {', '.join(others)}")
 
@@ -205,26 +196,26 @@ def _value(name: str, field: dataclasses.Field[Any], word: str) -> Any:
             return read(word)
         if field.name == "heads" and kind == "Any":  # a list, even of one
             return _many(int, word)
-        for mark, (turn, _) in _KINDS.items():
+        for mark, (convert, _) in _KINDS.items():
             if mark in kind:
-                return turn(word)
+                return convert(word)
         return _any(word)
     except ValueError as error:
         if isinstance(error, SpecError):
             raise SpecError(f"{name}, {field.name}: {error}") from None
-        how = next((said for mark, (_, said) in _KINDS.items() if mark in kind), "0+3")
+        how = next((example for mark, (_, example) in _KINDS.items() if mark in kind), "0+3")
         raise SpecError(f"{name}, {field.name}: {word!r} cannot be read: say {how}") from None
 
 
-def _many(turn: Callable[[str], Any], word: str) -> tuple[Any, ...]:
-    found: list[Any] = []
+def _many(convert: Callable[[str], Any], word: str) -> tuple[Any, ...]:
+    values: list[Any] = []
     for part in word.split("+"):
         first, dash, last = part.partition("-")
-        if turn is int and first and dash:
-            found += _range(int(first), int(last))
+        if convert is int and first and dash:
+            values += _range(int(first), int(last))
         else:
-            found.append(turn(part))
-    return tuple(found)
+            values.append(convert(part))
+    return tuple(values)
 
 
 def _range(first: int, last: int) -> range:
@@ -233,21 +224,21 @@ def _range(first: int, last: int) -> range:
     return range(first, last + 1)
 
 
-def _places(word: str) -> tuple[tuple[int, int], ...]:
+def _layer_heads(word: str) -> tuple[tuple[int, int], ...]:
     pairs = [part.split(".") for part in word.split("+")]
     return tuple((int(layer), int(head)) for layer, head in pairs)
 
 
 def _any(word: str) -> Any:
     """A number, several numbers, true or false, or the word itself."""
-    for turn in (int, float, lambda one: _many(int, one), lambda one: _many(float, one), flag):
+    for convert in (int, float, lambda w: _many(int, w), lambda w: _many(float, w), flag):
         with contextlib.suppress(ValueError):
-            return turn(word)
+            return convert(word)
     return word
 
 
 _KINDS: dict[str, tuple[Callable[[str], Any], str]] = {  # the first an annotation holds
-    "tuple[tuple[int, int]": (_places, "2.3+2.5, layer.head of each"),
+    "tuple[tuple[int, int]": (_layer_heads, "2.3+2.5, layer.head of each"),
     "tuple[int": (lambda word: _many(int, word), "0+3 or 0-3"),
     "tuple[float": (lambda word: _many(float, word), "0+0.5"),
     "Rule": (parse, "rulli:3"),

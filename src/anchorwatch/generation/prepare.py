@@ -1,4 +1,8 @@
-"""What a run is asked, and all that can be checked of it before the weights are touched."""
+"""From a request to a run that may begin: everything that can be checked before the first pass.
+
+A `RunRequest` is what the user gave; `prepare_run` checks it against the model, `start_run` makes
+the `RunState` that the loop takes on.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from anchorwatch.edits.spec import Edit, check_canvas, parts_among
+from anchorwatch.edits.spec import Edit, check_canvas, check_edits, parts_among
 from anchorwatch.errors import PromptError, SpecError
-from anchorwatch.generation.canvas_edits import run_limits
+from anchorwatch.generation.canvas_editor import run_limits
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
-from anchorwatch.generation.loop import RunState, shape_of
-from anchorwatch.generation.plan import BUDGET_BYTES, Plan, check_edits, fields_of
-from anchorwatch.generation.schedules import SequenceState
+from anchorwatch.generation.loop import RunState, shape_of, start_sequence
+from anchorwatch.generation.plan import BUDGET_BYTES, Plan, fields_of
 from anchorwatch.models.additions import check_parts
 from anchorwatch.models.model import Model
 from anchorwatch.models.prompt_encoding import Prompt
@@ -49,24 +52,24 @@ class RunRequest:
 
 def start_runs(
     model: Model,
-    asks: Sequence[RunRequest],
+    requests: Sequence[RunRequest],
     decoding: Decoding | None,
     seeds: Iterable[int],
     probes: Sequence[Probe] = (),
     budget: int = BUDGET_BYTES,
 ) -> list[RunState]:
     """Runs about to begin, all of them checked, and within the budget together."""
-    ready = [prepare_run(model, ask, decoding) for ask in asks]
+    ready = [prepare_run(model, request, decoding) for request in requests]
     plan_runs(ready, probes).within(budget)
     return [
-        _begun(model, one, probes, checked_seed(seed))
-        for one, seed in zip(ready, seeds, strict=True)
+        _start(model, prepared, probes, checked_seed(seed))
+        for prepared, seed in zip(ready, seeds, strict=True)
     ]
 
 
 def start_run(
     model: Model,
-    ask: RunRequest,
+    request: RunRequest,
     decoding: Decoding | None,
     probes: Sequence[Probe],
     seed: int,
@@ -74,16 +77,17 @@ def start_run(
     block: int | None = None,
 ) -> RunState:
     """A run about to begin, checked and within the budget."""
-    seed, ready = checked_seed(seed), prepare_run(model, ask, decoding)
+    seed, ready = checked_seed(seed), prepare_run(model, request, decoding)
     plan_runs([ready], probes).within(budget, block)
-    return _begun(model, ready, probes, seed, block)
+    return _start(model, ready, probes, seed, block)
 
 
 @dataclass(frozen=True)
 class _PreparedRun:
-    """A run that has been checked and not begun."""
+    """A run that has been checked and has not begun."""
 
-    first: np.ndarray
+    first_frame: np.ndarray
+    """[T] ids; the mask id, or -1 in autoregression, where the run is to write."""
     answer: np.ndarray
     decoding: Decoding
     regions: Regions
@@ -91,57 +95,59 @@ class _PreparedRun:
     edits: tuple[Edit, ...]
 
 
-def prepare_run(model: Model, ask: RunRequest, decoding: Decoding | None) -> _PreparedRun:
+def prepare_run(model: Model, request: RunRequest, decoding: Decoding | None) -> _PreparedRun:
     """Check everything that can be checked before the weights are touched."""
-    prompt, canvas = ask.prompt, ask.canvas
+    prompt, canvas = request.prompt, request.canvas
     if (prompt is None) == (canvas is None):
         raise PromptError(
             "give either a prompt (an answer is appended) or a canvas (its masks are filled)"
         )
     decoding = decoding or _default(model, infill=canvas is not None)
-    _suits(model, decoding)
+    _check_decoding(model, decoding)
     if prompt is not None:
         first, answer = _append_answer(model, prompt, decoding)
     else:
         first, answer = _infill_canvas(model, canvas, decoding)
     decoding = decoding.for_length(len(answer))
-    regions = find_regions(ask.regions, prompt, model, first, answer)
-    shape = shape_of(model, decoding, len(first), regions.names, ask.edits)
-    check_edits(ask.edits, shape)
-    check_parts(model, parts_among(ask.edits))
-    check_canvas(ask.edits, run_limits(model, decoding, len(first), answer))
-    return _PreparedRun(first, answer, decoding, regions, shape, ask.edits)
+    regions = find_regions(request.regions, prompt, model, first, answer)
+    shape = shape_of(model, decoding, len(first), regions.names, request.edits)
+    check_edits(request.edits, shape)
+    check_parts(model, parts_among(request.edits))
+    check_canvas(request.edits, run_limits(model, decoding, len(first), answer))
+    return _PreparedRun(first, answer, decoding, regions, shape, request.edits)
 
 
-def _begun(
+def _start(
     model: Model,
     ready: _PreparedRun,
     probes: Sequence[Probe],
     seed: int,
     block: int | None = None,
 ) -> RunState:
-    ids = ready.first[ready.first != MISSING]
-    draft = SequenceState(
-        canvas=torch.tensor(ids, device=model.device),
-        answer=torch.tensor(ready.answer, device=model.device),
-        mask_id=model.specials.mask_id,
-        end_ids=model.specials.end_ids,
-        eos_ids=model.specials.eos_ids,
-        generator=torch.Generator(device=model.device).manual_seed(seed),
-    )
-    record = TraceBuffer(probes, ready.shape, block, ready.edits)
+    fields = fields_of(probes, ready.shape, ready.edits)
     return RunState(
-        draft, ready.decoding, seed, ready.first, [], ready.regions, record, ready.edits
+        start_sequence(model, ready.first_frame, ready.answer, seed),
+        ready.decoding,
+        seed,
+        ready.first_frame,
+        steps=[],
+        regions=ready.regions,
+        buffer=TraceBuffer(fields, ready.shape, block),
+        edits=ready.edits,
     )
 
 
 def plan_runs(ready: Sequence[_PreparedRun], probes: Sequence[Probe]) -> Plan:
     """One plan of runs that are held together."""
     if len(ready) > 1:
-        passes = sum(one.decoding.num_passes for one in ready)
+        passes = sum(prepared.decoding.num_passes for prepared in ready)
         limits.refuse_passes(passes, "give fewer prompts, or fewer steps")
-    fields = [field for one in ready for field in fields_of(probes, one.shape, one.edits).values()]
-    return Plan(sum(one.decoding.num_passes for one in ready), tuple(fields))
+    fields = [
+        field
+        for prepared in ready
+        for field in fields_of(probes, prepared.shape, prepared.edits).values()
+    ]
+    return Plan(sum(prepared.decoding.num_passes for prepared in ready), tuple(fields))
 
 
 def prompt_list(prompts: Any, taker: str) -> list[Prompt]:
@@ -166,27 +172,28 @@ def checked_seed(seed: Any) -> int:
     return int(seed)
 
 
-def seeds_of(seed: Any, count: int) -> list[int]:
+def expand_seeds(seed: Any, count: int) -> list[int]:
     """The seeds of several prompts: seed + i, or a list of as many."""
     if not isinstance(seed, Sequence) or isinstance(seed, str):
         return [checked_seed(checked_seed(seed) + i) for i in range(count)]
     if len(seed) != count:
         raise SpecError(f"there are {count} prompts and {len(seed)} seeds: give one for each")
-    return [checked_seed(one) for one in seed]
+    return [checked_seed(number) for number in seed]
 
 
-def for_each(regions: Any, count: int) -> list[Spans | None]:
+def regions_for_each(regions: Any, count: int) -> list[Spans | None]:
     """The regions of each of several prompts: one mapping for all, or a list of as many."""
     if regions is None or isinstance(regions, Mapping):
         return [regions] * count
-    held = list(regions) if isinstance(regions, Sequence) else [regions]
-    if len(held) != count:
+    mappings = list(regions) if isinstance(regions, Sequence) else [regions]
+    if len(mappings) != count:
         raise SpecError(
-            f"there are {count} prompts and {len(held)} regions: give a mapping for each, or one"
+            f"there are {count} prompts and {len(mappings)} regions: "
+            "give a mapping for each, or one"
         )
-    if len({tuple(spans) if isinstance(spans, Mapping) else None for spans in held}) > 1:
+    if len({tuple(spans) if isinstance(spans, Mapping) else None for spans in mappings}) > 1:
         raise SpecError("prompts that run together have the same region names, in the same order")
-    return held
+    return mappings
 
 
 def _default(model: Model, *, infill: bool) -> Decoding:
@@ -197,7 +204,7 @@ def _default(model: Model, *, infill: bool) -> Decoding:
     return LowConfidence(length=DEFAULT_LENGTH, block=model.block)
 
 
-def _suits(model: Model, decoding: Decoding) -> None:
+def _check_decoding(model: Model, decoding: Decoding) -> None:
     if not isinstance(decoding, Decoding):
         raise SpecError(
             f"decoding={decoding!r} is not one of aw.decoding: for example LowConfidence(length=64)"
@@ -271,7 +278,7 @@ def _refuse_too_large(model: Model, decoding: Decoding, given: int, length: int)
             f"{model.num_positions}: shorten the prompt{way}"
         )
     name, value = ("steps", passes) if getattr(decoding, "steps", None) else ("length", length)
-    kept = _held_bytes(decoding, positions)
+    kept = _kept_bytes(decoding, positions)
     room = max(limits.memory_bytes() - RUN_BYTES, 1)
     fewer = limits.at_most(value, passes=passes, held=kept - RUN_BYTES, most=room)
     way = f"say {name}={fewer} at most"
@@ -280,26 +287,26 @@ def _refuse_too_large(model: Model, decoding: Decoding, given: int, length: int)
     refuse_pass(model, decoding, positions, 1)
 
 
-def refuse_together(model: Model, jobs: Sequence[RunState], rows: int) -> None:
+def refuse_together(model: Model, states: Sequence[RunState], rows: int) -> None:
     """Refuse runs whose frames do not fit beside each other, or whose passes have too many rows."""
-    kept = sum(_held_bytes(job.decoding, len(job.given)) for job in jobs)
-    fewer = limits.at_most(len(jobs), held=kept)
+    kept = sum(_kept_bytes(state.decoding, len(state.first_frame)) for state in states)
+    fewer = limits.at_most(len(states), held=kept)
     limits.refuse_bytes(kept, "the frames of these runs", f"give {fewer} prompts at a time")
-    refuse_batch(model, jobs, rows)
+    refuse_batch(model, states, rows)
 
 
-def refuse_batch(model: Model, jobs: Sequence[RunState], rows: int) -> None:
+def refuse_batch(model: Model, states: Sequence[RunState], rows: int) -> None:
     """Refuse passes of so many rows that their logits do not fit."""
-    for start in range(0, len(jobs), rows):
-        group = jobs[start : start + rows]
-        longest = max(len(job.given) for job in group)
+    for start in range(0, len(states), rows):
+        group = states[start : start + rows]
+        longest = max(len(state.first_frame) for state in group)
         refuse_pass(model, group[0].decoding, longest, len(group))
 
 
 def refuse_pass(model: Model, decoding: Decoding, positions: int, rows: int) -> None:
     """Refuse a pass whose logits alone are more than the device has."""
     if decoding.writes == "absent":
-        return  # it asks about one position at a time
+        return  # it computes the logits of one position at a time
     branches = 2 if getattr(decoding, "guidance", 0.0) > 0 else 1
     logits = branches * rows * positions * model.vocab_size * model.network.dtype.itemsize
     most = device_bytes(model)
@@ -316,7 +323,7 @@ def device_bytes(model: Model) -> int:
     return limits.memory_bytes()
 
 
-def _held_bytes(decoding: Decoding, positions: int) -> int:
+def _kept_bytes(decoding: Decoding, positions: int) -> int:
     """At least what a run keeps of its steps until it ends, whatever it measures."""
     each = 8 * positions + _STEP_BYTES + (_RANDOM_BYTES if decoding.draws else 0)
     return RUN_BYTES + decoding.num_passes * each

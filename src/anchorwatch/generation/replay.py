@@ -16,8 +16,13 @@ import torch
 
 from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.generation.build_trace import trace_of
-from anchorwatch.generation.forced import build_forced_run, check_going_on, given_edits, other_model
+from anchorwatch.generation.build_trace import build_trace
+from anchorwatch.generation.forced import (
+    build_forced_run,
+    check_remaining_edits,
+    model_difference,
+    repeat_edits,
+)
 from anchorwatch.generation.loop import walk
 from anchorwatch.generation.plan import edit_list, probe_list
 from anchorwatch.generation.prepare import checked_seed
@@ -48,25 +53,25 @@ def replay(
     their digests. Refuses a model other than the one that wrote it.
     """
     probes = probe_list(probes)
-    _same_model(model, checked_trace(trace))
+    _check_model(model, checked_trace(trace))
     chosen = range(trace.num_steps) if steps is None else check_positions("steps", steps)
     for step in chosen:
         _check_step(trace, step)
-    looking = _limit_probes(probes, chosen)
+    limited_probes = _limit_probes(probes, chosen)
     if steps is not None:
-        probes = looking
+        probes = limited_probes
     parts = None if regions is None else find_again(regions, model, trace)
-    again = given_edits(edits, trace)
-    job = build_forced_run(
+    again = repeat_edits(edits, trace)
+    state = build_forced_run(
         model, trace, probes, until=trace.num_steps, regions=parts, numbers=again
     )
-    job.measured = probes
+    state.measured = probes
     with Progress("replaying", total=trace.num_steps) as bar:
-        for _, taken in walk(model, [job], build_recorder(model, probes, [job])):
-            bar.advance(str(taken.index))
-            if len(job.taken) == trace.num_steps:
+        for _, finished in walk(model, [state], build_recorder(model, probes, [state])):
+            bar.advance(str(finished.index))
+            if len(state.steps) == trace.num_steps:
                 break
-    return trace_of(job, model, probes, batch=1, fork=trace.manifest.get("fork"))
+    return build_trace(state, model, probes, batch=1, fork=trace.manifest.get("fork"))
 
 
 def fork(
@@ -83,36 +88,39 @@ def fork(
     The trace's edits go on, unless others are given, which act from the step on. Steps before the
     fork are not measured: they are the trace's, and absent here.
     """
+    # 1. What to measure, and with which edits to go on.
     probes = probe_list(probes)
-    _same_model(model, checked_trace(trace))
+    _check_model(model, checked_trace(trace))
     step = _check_step(trace, step)
-    looking = _limit_probes(probes, range(step, trace.decoding.num_passes))
+    limited_probes = _limit_probes(probes, range(step, trace.decoding.num_passes))
     others = None if edits is None else edit_list(edits)
-    job = build_forced_run(model, trace, looking, until=step, edits=others)
-    check_going_on(job)
+    state = build_forced_run(model, trace, limited_probes, until=step, edits=others)
+    check_remaining_edits(state)
+    # 2. Chance as it stood at the step, or from another seed.
     if seed is not None:
-        job.seed = checked_seed(seed)
-        job.draft.generator.manual_seed(job.seed)
+        state.seed = checked_seed(seed)
+        state.sequence.generator.manual_seed(state.seed)
     elif trace.decoding.draws:
-        state = torch.from_numpy(trace["random_state"].values[step].copy())
-        job.draft.generator.set_state(state)
-    with Progress("writing", total=job.decoding.num_passes) as bar:
-        for _, taken in walk(model, [job], build_recorder(model, looking, [job])):
-            bar.advance(str(taken.index))
+        random_state = torch.from_numpy(trace["random_state"].values[step].copy())
+        state.sequence.generator.set_state(random_state)
+    # 3. The known steps are repeated, the others run.
+    with Progress("writing", total=state.decoding.num_passes) as bar:
+        for _, finished in walk(model, [state], build_recorder(model, limited_probes, [state])):
+            bar.advance(str(finished.index))
     origin = {"of": trace.digest(), "step": step, "seed": trace.seed, "reseeded": seed is not None}
-    return trace_of(job, model, probes, batch=1, fork=origin)
+    return build_trace(state, model, probes, batch=1, fork=origin)
 
 
 def _limit_probes(probes: Sequence[Probe], steps: Collection[int]) -> tuple[Probe, ...]:
     """The probes, each at those of its own steps that are among these."""
-    found = []
+    limited = []
     for probe in probes:
         left = tuple(step for step in (probe.steps or steps) if step in steps)
         if not left:
             among = f"{min(steps)} to {max(steps)}" if isinstance(steps, range) else list(steps)
             raise SpecError(f"{probe!r} looks at none of the steps {among}: name one of them")
-        found.append(replace(probe, steps=left))
-    return tuple(found)
+        limited.append(replace(probe, steps=left))
+    return tuple(limited)
 
 
 def _check_step(trace: Trace, step: Any) -> int:
@@ -124,11 +132,11 @@ def _check_step(trace: Trace, step: Any) -> int:
     return int(step)
 
 
-def _same_model(model: Model, trace: Trace) -> None:
-    held = trace.manifest["model"]
-    if differs := other_model(model, held, trace.manifest.get("versions")):
+def _check_model(model: Model, trace: Trace) -> None:
+    described = trace.manifest["model"]
+    if differs := model_difference(model, described, trace.manifest.get("versions")):
         raise TraceError(
-            f"{model.source} is not the model that made this trace: it was {held['source']}; "
+            f"{model.source} is not the model that made this trace: it was {described['source']}; "
             f"{differs}"
         )
-    warn_of_absent(held, "the trace")
+    warn_of_absent(described, "the trace")

@@ -7,21 +7,21 @@ from pathlib import Path
 
 from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import SpecError
-from anchorwatch.generation import streaming as streams
-from anchorwatch.generation.build_trace import trace_of
+from anchorwatch.generation import streaming
+from anchorwatch.generation.build_trace import build_trace
 from anchorwatch.generation.decoding import Decoding
 from anchorwatch.generation.loop import RunState, Step, walk
 from anchorwatch.generation.plan import BUDGET_BYTES, Plan, edit_list, probe_list
 from anchorwatch.generation.prepare import (
     Ids,
     RunRequest,
-    for_each,
+    expand_seeds,
     plan_runs,
     prepare_run,
     prompt_list,
     refuse_together,
+    regions_for_each,
     rows_at_once,
-    seeds_of,
     start_run,
     start_runs,
 )
@@ -70,40 +70,44 @@ def run(  # noqa: PLR0913 - one keyword for each thing a run can be given
     >>> from anchorwatch.generation.decoding import LowConfidence
     >>> from anchorwatch.models.load import load
     >>> from anchorwatch.probes.spec import region_flow
-    >>> asked = "Passage: Lena was born in Oslo. Question: Where was Lena born? Answer:"
+    >>> prompt = "Passage: Lena was born in Oslo. Question: Where was Lena born? Answer:"
     >>> parts = {"passage": "Lena was born in Oslo.", "question": "Where was Lena born?"}
     >>> writes = LowConfidence(length=4, steps=2)
-    >>> trace = run(load("tiny/llada"), asked, writes, regions=parts, probes=[region_flow()])
+    >>> trace = run(load("tiny/llada"), prompt, writes, regions=parts, probes=[region_flow()])
     >>> trace["region_flow"].sel(query_region="answer", key_region="passage").dims
     ('step', 'layer', 'head')
     """
     probes, edits = probe_list(probes), edit_list(edits)
     if resume is not None:
-        asked = any(given is not None for given in (prompt, canvas, regions, decoding, out))
-        if asked or (probes, seed, budget) != (DEFAULT, 0, BUDGET_BYTES):
+        given = (prompt, canvas, regions, decoding, out)
+        if any(value is not None for value in given) or (probes, seed, budget) != (
+            DEFAULT,
+            0,
+            BUDGET_BYTES,
+        ):
             raise SpecError(
                 "an unfinished run knows what was asked, its probes, edits, seed and budget too: "
                 "run(model, resume=path)"
             )
-        return _run_streaming(streams.resume(resume, model, edits))
+        return _run_streaming(streaming.resume_stream(resume, model, edits))
     block = None if out is None else BLOCK_STEPS
-    ask = RunRequest(prompt, canvas, regions, edits)
-    job = start_run(model, ask, decoding, probes, seed, budget, block)
+    request = RunRequest(prompt, canvas, regions, edits)
+    state = start_run(model, request, decoding, probes, seed, budget, block)
     if out is not None:
-        return _run_streaming(streams.begin(out, job, model, probes))
-    with Progress("writing", total=job.decoding.num_passes) as bar:
-        for _, step in walk(model, [job], build_recorder(model, probes, [job])):
+        return _run_streaming(streaming.start_stream(out, state, model, probes))
+    with Progress("writing", total=state.decoding.num_passes) as bar:
+        for _, step in walk(model, [state], build_recorder(model, probes, [state])):
             bar.advance(str(step.index))
-    return trace_of(job, model, probes, batch=1)
+    return build_trace(state, model, probes, batch=1)
 
 
-def _run_streaming(stream: streams.Stream) -> Trace:
+def _run_streaming(stream: streaming.Stream) -> Trace:
     """Run to the end, each block on disk before the next begins."""
-    job, model, probes = stream.job, stream.model, stream.probes
+    state, model, probes = stream.state, stream.model, stream.probes
     try:
-        with Progress("writing", total=job.decoding.num_passes) as bar:
-            for _, step in walk(model, [job], build_recorder(model, probes, [job])):
-                stream.after(step.index)
+        with Progress("writing", total=state.decoding.num_passes) as bar:
+            for _, step in walk(model, [state], build_recorder(model, probes, [state])):
+                stream.after_step(step.index)
                 bar.advance(str(step.index))
         return read(stream.finish())
     finally:
@@ -132,20 +136,20 @@ def run_many(
     counts what all prompts keep, which is what the returned list holds.
     """
     prompts, size = prompt_list(prompts, "run_many"), rows_at_once(model, batch)
-    probes, edits, seeds = probe_list(probes), edit_list(edits), seeds_of(seed, len(prompts))
-    asks = [
+    probes, edits, seeds = probe_list(probes), edit_list(edits), expand_seeds(seed, len(prompts))
+    requests = [
         RunRequest(prompt, regions=spans, edits=edits)
-        for prompt, spans in zip(prompts, for_each(regions, len(prompts)), strict=True)
+        for prompt, spans in zip(prompts, regions_for_each(regions, len(prompts)), strict=True)
     ]
-    jobs = start_runs(model, asks, decoding, seeds, probes, budget)
-    refuse_together(model, jobs, size)
-    with Progress("writing", total=len(jobs)) as bar:
-        for start in range(0, len(jobs), size):
-            group = jobs[start : start + size]
+    states = start_runs(model, requests, decoding, seeds, probes, budget)
+    refuse_together(model, states, size)
+    with Progress("writing", total=len(states)) as bar:
+        for start in range(0, len(states), size):
+            group = states[start : start + size]
             for _ in walk(model, group, build_recorder(model, probes, group)):
                 pass
             bar.advance(count=len(group))
-    return [trace_of(job, model, probes, batch=size) for job in jobs]
+    return [build_trace(state, model, probes, batch=size) for state in states]
 
 
 def steps(
@@ -158,9 +162,9 @@ def steps(
     seed: int = 0,
 ) -> Iterator[Step]:
     """The same run, one step at a time; nothing is measured."""
-    ask = RunRequest(prompt, canvas, edits=edit_list(edits))
-    job = start_run(model, ask, decoding, (), seed, BUDGET_BYTES)
-    return (step for _, step in walk(model, [job]))
+    request = RunRequest(prompt, canvas, edits=edit_list(edits))
+    state = start_run(model, request, decoding, (), seed, BUDGET_BYTES)
+    return (step for _, step in walk(model, [state]))
 
 
 def plan(
@@ -174,14 +178,16 @@ def plan(
     edits: Sequence[Edit] = (),
 ) -> Plan:
     """What `run` with these arguments would cost: passes, bytes on disk and in memory."""
-    probes, ask = probe_list(probes), RunRequest(prompt, canvas, regions, edit_list(edits))
-    return plan_runs([prepare_run(model, ask, decoding)], probes)
+    probes, request = probe_list(probes), RunRequest(prompt, canvas, regions, edit_list(edits))
+    return plan_runs([prepare_run(model, request, decoding)], probes)
 
 
 def build_recorder(
-    model: Model, probes: Sequence[Probe], jobs: Sequence[RunState]
+    model: Model, probes: Sequence[Probe], states: Sequence[RunState]
 ) -> Recorder | None:
-    """Probes at work on some jobs; None where there is nothing to measure."""
+    """The recorder of some runs; None where there is nothing to measure."""
     if not probes:
         return None
-    return Recorder(model, probes, [job.record for job in jobs], [job.regions for job in jobs])
+    return Recorder(
+        model, probes, [state.buffer for state in states], [state.regions for state in states]
+    )

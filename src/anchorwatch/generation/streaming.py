@@ -1,4 +1,4 @@
-"""Runs that are written while they run: block by block, and gone on with after a kill.
+"""Runs that are written to disk while they run, block by block, and resumed after a kill.
 
 NAME.trace.partial holds what is done; a run that ends makes NAME.trace of it, whole.
 """
@@ -14,8 +14,13 @@ import torch
 
 from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import TraceError
-from anchorwatch.generation.build_trace import history, trace_of
-from anchorwatch.generation.forced import build_forced_run, check_going_on, given_edits, other_model
+from anchorwatch.generation.build_trace import build_trace, collect_history
+from anchorwatch.generation.forced import (
+    build_forced_run,
+    check_remaining_edits,
+    model_difference,
+    repeat_edits,
+)
 from anchorwatch.generation.loop import RunState
 from anchorwatch.models.model import Model
 from anchorwatch.probes.accumulate import DECISIONS, TraceBuffer
@@ -33,67 +38,69 @@ class Stream:
     """One run on its way to disk."""
 
     def __init__(
-        self, partial: Partial, job: RunState, model: Model, probes: Sequence[Probe], done: int
+        self, partial: Partial, state: RunState, model: Model, probes: Sequence[Probe], done: int
     ) -> None:
-        self.job, self.model, self.probes = job, model, tuple(probes)
+        self.state, self.model, self.probes = state, model, tuple(probes)
         self._partial, self._done = partial, done
 
-    def after(self, step: int) -> None:
-        """A step was taken: write the block, if it ended one."""
-        record, steps = self.job.record, step + 1
+    def after_step(self, step: int) -> None:
+        """Write the block that a step ended, if it ended one."""
+        buffer, steps = self.state.buffer, step + 1
         if steps % BLOCK_STEPS:
             return
         if steps > self._done:  # a resumed run has its first blocks already
-            self._put(record.taken(BLOCK_STEPS))
-            self._partial.save(steps, _state(self.job))
-        record.next_block()
+            self._append(buffer.first_steps(BLOCK_STEPS))
+            self._partial.save(steps, _resume_data(self.state))
+        buffer.next_block()
 
     def finish(self) -> Path:
         """Write what is left, and make a trace of it."""
-        steps, record = len(self.job.taken), self.job.record
+        steps, buffer = len(self.state.steps), self.state.buffer
         if steps % BLOCK_STEPS:
-            self._put(record.taken(steps % BLOCK_STEPS))
-        trace = trace_of(self.job, self.model, self.probes, batch=1)
+            self._append(buffer.first_steps(steps % BLOCK_STEPS))
+        trace = build_trace(self.state, self.model, self.probes, batch=1)
         attrs = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "manifest": trace.manifest}
         return self._partial.finish(steps, trace.dataset().assign_attrs(attrs))
 
     def close(self) -> None:
-        """Let others go on with the run, however it ended."""
+        """Let others resume the run, however it ended."""
         self._partial.close()
 
-    def _put(self, rows: dict[str, np.ndarray]) -> None:
+    def _append(self, rows: dict[str, np.ndarray]) -> None:
         if rows:  # probes without a step axis, and no probes at all, have nothing to append
-            self._partial.put(self.job.record.first, rows)
+            self._partial.put(self.state.buffer.first_step, rows)
 
 
-def begin(path: str | Path, job: RunState, model: Model, probes: Sequence[Probe]) -> Stream:
+def start_stream(
+    path: str | Path, state: RunState, model: Model, probes: Sequence[Probe]
+) -> Stream:
     """Start writing a run that will become `path`."""
     head = {
         "model": model.describe(),
-        "decoding": job.decoding.as_dict(),
-        "seed": job.seed,
-        "edits": [edit.as_dict() for edit in job.edits],
+        "decoding": state.decoding.as_dict(),
+        "seed": state.seed,
+        "edits": [edit.as_dict() for edit in state.edits],
         "probes": [probe.as_dict() for probe in probes],
-        "regions": list(job.regions.names),
-        "region": job.regions.of.tolist(),
-        "first": job.given.tolist(),
-        "answer_positions": job.draft.answer.tolist(),
+        "regions": list(state.regions.names),
+        "region": state.regions.of.tolist(),
+        "first": state.first_frame.tolist(),
+        "answer_positions": state.sequence.answer.tolist(),
     }
-    partial = Partial.create(path, _specs(job.record), head)
-    return Stream(partial, job, model, probes, done=0)
+    partial = Partial.create(path, _specs(state.buffer), head)
+    return Stream(partial, state, model, probes, done=0)
 
 
-def resume(path: str | Path, model: Model, edits: Sequence[Edit] = ()) -> Stream:
-    """Go on with an unfinished run after its last whole block; `edits` again for their numbers."""
+def resume_stream(path: str | Path, model: Model, edits: Sequence[Edit] = ()) -> Stream:
+    """Resume an unfinished run after its last whole block; `edits` again for their numbers."""
     partial, done, kept, head = Partial.open(path)
     try:
-        return _gone_on_with(partial, done, kept, head, path, model, edits)
+        return _resume_from(partial, done, kept, head, path, model, edits)
     except BaseException:
         partial.close()
         raise
 
 
-def _gone_on_with(
+def _resume_from(
     partial: Partial,
     done: int,
     kept: dict[str, np.ndarray],
@@ -102,42 +109,42 @@ def _gone_on_with(
     model: Model,
     edits: Sequence[Edit],
 ) -> Stream:
-    if differs := other_model(model, head["model"]):
+    if differs := model_difference(model, head["model"]):
         raise TraceError(f"{path} was begun with {head['model']['source']}: {differs}")
     warn_of_absent(head["model"], str(path))
     probes = tuple(probe_from(fields) for fields in head["probes"])
-    trace = _so_far(head, kept)
-    again = given_edits(edits, trace)
-    job = build_forced_run(model, trace, probes, until=done, block=BLOCK_STEPS, numbers=again)
-    check_going_on(job)
+    trace = _partial_trace(head, kept)
+    again = repeat_edits(edits, trace)
+    state = build_forced_run(model, trace, probes, until=done, block=BLOCK_STEPS, numbers=again)
+    check_remaining_edits(state)
     for name, array in kept.items():
         if name.startswith(_STATIC):
-            job.record.arrays[name.removeprefix(_STATIC)] = array.copy()
+            state.buffer.arrays[name.removeprefix(_STATIC)] = array.copy()
     if "generator" in kept:
-        job.draft.generator.set_state(torch.from_numpy(kept["generator"].copy()))
-    return Stream(partial, job, model, probes, done)
+        state.sequence.generator.set_state(torch.from_numpy(kept["generator"].copy()))
+    return Stream(partial, state, model, probes, done)
 
 
-def _specs(record: TraceBuffer) -> dict[str, Spec]:
+def _specs(buffer: TraceBuffer) -> dict[str, Spec]:
     specs = {}
-    for name, field in record.fields.items():
-        if record.by_step(name):
+    for name, field in buffer.fields.items():
+        if buffer.by_step(name):
             specs[name] = Spec(field.dims, field.sizes, field.dtype, field.attrs)
     return specs
 
 
-def _state(job: RunState) -> dict[str, np.ndarray]:
+def _resume_data(state: RunState) -> dict[str, np.ndarray]:
     """Everything small that a resume needs: the run so far, but for its step fields."""
-    state = history(job) | job.record.decisions()
-    for name, array in job.record.arrays.items():
-        if not job.record.by_step(name):
-            state[_STATIC + name] = array
-    if job.decoding.draws:
-        state["generator"] = job.draft.generator.get_state().numpy()
-    return state
+    saved = collect_history(state) | state.buffer.decisions()
+    for name, array in state.buffer.arrays.items():
+        if not state.buffer.by_step(name):
+            saved[_STATIC + name] = array
+    if state.decoding.draws:
+        saved["generator"] = state.sequence.generator.get_state().numpy()
+    return saved
 
 
-def _so_far(head: dict[str, Any], kept: dict[str, np.ndarray]) -> Trace:
+def _partial_trace(head: dict[str, Any], kept: dict[str, np.ndarray]) -> Trace:
     """The steps that are done, as a trace to repeat."""
     first = np.array(head["first"])
     nothing = np.zeros(0, dtype=np.int32)

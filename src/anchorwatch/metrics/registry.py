@@ -35,7 +35,7 @@ from anchorwatch.metrics.layer_slices import (
     map_kernels,
     map_layers,
 )
-from anchorwatch.metrics.sink_rules import rulli
+from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.table import (
     Finish,
     Parts,
@@ -135,6 +135,7 @@ def metric(
 
         update_wrapper(measure, kernel)
         measure.__signature__ = signature  # type: ignore[attr-defined]
+        measure.__annotations__ = {n: p.annotation for n, p in signature.parameters.items()}
         measure.kernel = kernel  # type: ignore[attr-defined]
         _register(kernel.__name__, measure, read, default)
         return measure  # type: ignore[return-value]
@@ -181,20 +182,18 @@ def _public_signature(
     """What the metric takes: traces, the options of its kernel, and what the decorator supplies."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
-        inspect.Parameter("traces", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="Traces")
+        inspect.Parameter("traces", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Traces)
     ]
     for parameter in list(inspect.signature(kernel).parameters.values())[1:]:
         if parameter.name == "rule":
-            parameter = parameter.replace(default=None, annotation="Rule | None")
+            parameter = parameter.replace(default=None, annotation=Rule | None)
         elif parameter.name == "group":
-            parameter = parameter.replace(default="all", annotation="str")
+            parameter = parameter.replace(default="all", annotation=str)
         parameters.append(parameter)
-    parameters.append(inspect.Parameter("by", keyword, default=by, annotation="Sequence[str]"))
+    parameters.append(inspect.Parameter("by", keyword, default=by, annotation=Sequence[str]))
     for name in ("frozen", "untrained") if baselines else ():
-        parameters.append(
-            inspect.Parameter(name, keyword, default=None, annotation="Traces | None")
-        )
-    return inspect.Signature(parameters, return_annotation="pd.DataFrame")
+        parameters.append(inspect.Parameter(name, keyword, default=None, annotation=Traces | None))
+    return inspect.Signature(parameters, return_annotation=pd.DataFrame)
 
 
 def read_quantities(

@@ -1,13 +1,16 @@
-"""Probes at work: sees every attention call of a run and keeps what was asked for, nothing more.
+"""Calls the probes during forward passes: what they read of a call, and where they write.
 
-It lives for one group of jobs. Before each forward pass it is told which rows of the batch belong
-to which sequence; hooks for what attention calls do not carry exist only during that pass.
+A recorder lives for one group of runs. Before each forward pass it is given which rows of the batch
+belong to which run; hooks for what attention calls do not carry exist only during that pass.
+Shapes: B rows of the batch, H heads, Q queries, K keys, L canvas positions, D channels, R regions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,302 +20,129 @@ from anchorwatch.errors import SpecError
 from anchorwatch.models.attention import AttentionEditor, Call, observe
 from anchorwatch.models.families import layer_modules, output_rows, sites_of
 from anchorwatch.models.model import Model
-from anchorwatch.probes import accumulate as measures
-from anchorwatch.probes import spec as kinds
-from anchorwatch.probes.accumulate import RowSums, TraceBuffer, View
+from anchorwatch.probes.accumulate import RowSums, TraceBuffer, View, sum_rows
 from anchorwatch.probes.reduce import AttentionStats, StatRequest, reduce_attention
 from anchorwatch.probes.spec import Probe
 from anchorwatch.trace.regions import Regions
+from anchorwatch.trace.schema import RunShape
 
 
 class Recorder:
-    """All probes of a group of jobs."""
+    """All probes of a group of runs."""
 
     def __init__(
         self,
         model: Model,
         probes: Sequence[Probe],
-        records: Sequence[TraceBuffer],
+        buffers: Sequence[TraceBuffer],
         regions: Sequence[Regions],
     ) -> None:
         self.model, self.probes = model, tuple(probes)
-        self.records, self.regions = list(records), list(regions)
-        self.groups = _groups(self.probes, regions[0].names if regions else ())
+        self.buffers, self.regions = list(buffers), list(regions)
+        names = regions[0].names if regions else ()
+        groups = [group for probe in self.probes for group in probe.query_groups(names)]
+        self.groups = tuple(dict.fromkeys(["all", *groups]))
+        """Every query group that some probe needs; `all` first."""
+        self.cached = False
+        """Whether calls bring only new rows, to be added to those before."""
+        self.rows_before_rotary: dict[str, torch.Tensor] = {}
+        """Queries and keys [B, H, tokens, D] of the layer that is computed now."""
         self._views: list[View] = []
         self._weights = torch.zeros(0)
-        self._open = torch.zeros(0)
-        self._mixed: torch.Tensor | None = None
-        self._before: dict[str, torch.Tensor] = {}
-        self._tallies: dict[tuple[int, str, int], RowSums] = {}
+        self._reachable = torch.zeros(0)
+        self._memory: dict[str, Any] = {}
+        self._sums: dict[tuple[int, str, int], RowSums] = {}
         self._rows: dict[tuple[int, str, int], dict[str, torch.Tensor]] = {}
         self._grams: dict[int, torch.Tensor] = {}
         self._states: dict[tuple[int, int], torch.Tensor] = {}
-        self.cached = False
-        """Whether calls bring only new rows, to be added to those before."""
 
     @contextmanager
-    def over(
+    def record_pass(
         self,
         views: list[View],
         members: list[np.ndarray],
-        opens: list[np.ndarray],
+        reachable: list[np.ndarray],
         size: tuple[int, ...],
-        changer: AttentionEditor | None = None,
+        editor: AttentionEditor | None = None,
     ) -> Iterator[None]:
-        """Watch one forward pass over `size` (rows of the batch, query rows), as edits make it.
+        """Record one forward pass over `size` (rows of the batch, query rows), as edits make it.
 
-        `members` are [group, position] bool of each view, `opens` [position] bool: whose row may
-        be committed now.
+        `members` are [group, position] bool of each view, `reachable` [position] bool: whose row
+        may be committed now.
         """
+        # 1. From canvas positions to rows of the pass.
         device = self.model.device
         self._views = views
         weights = torch.zeros(size[0], len(self.groups), size[1])
-        opened = torch.zeros(size[0], size[1], dtype=torch.bool)
-        for view, member, row in zip(views, members, opens, strict=True):
+        rows = torch.zeros(size[0], size[1], dtype=torch.bool)
+        for view, member, able in zip(views, members, reachable, strict=True):
             recent = slice(view.length - view.queries, view.length)
             weights[view.row, :, view.query_slice] = torch.from_numpy(member[:, recent]).float()
-            opened[view.row, view.query_slice] = torch.from_numpy(row[recent])
-        self._weights, self._open = weights.to(device), opened.to(device)
-        self._mixed = None
+            rows[view.row, view.query_slice] = torch.from_numpy(able[recent])
+        self._weights, self._reachable = weights.to(device), rows.to(device)
+        # 2. The pass, with hooks for what attention calls do not carry.
+        self._memory = {}
         with ExitStack() as stack:
             for hook in self._hooks():
                 stack.callback(hook.remove)
-            stack.enter_context(observe(self, changer))
+            stack.enter_context(observe(self, editor))
             yield
-        self._before.clear()
+        self.rows_before_rotary.clear()
 
     def is_active(self, step: int) -> bool:
         """Whether any probe needs to see this step; a cache shows each row once, so all then."""
         return self.cached or any(probe.at_step(step) for probe in self.probes)
 
     def wants(self, layer: int) -> bool:
+        """Whether any probe needs the attention call of this layer."""
         step = self._views[0].step
         return any(self.cached or probe.reads(layer, step) for probe in self.probes)
 
     def on_attention(self, call: Call) -> None:
+        """Reduce one attention call, and let every probe that reads it keep what it measures."""
+        # 1. Who reads this call, and which statistics they request.
         step = self._views[0].step
-        reading = [p for p in self.probes if p.reads(call.layer, step)]
-        active = [p for p in reading if p.looks_at(call.layer, step)]
-        if not self.cached and not any(probe.needs_map for probe in reading):
+        readers = [probe for probe in self.probes if probe.reads(call.layer, step)]
+        if not self.cached and not any(probe.needs_map for probe in readers):
             return
-        found = reduce_attention(call, self._want(call, reading))
+        reading = CallReading(self, call, self._views, self._memory)
+        wanted = StatRequest(
+            weights=self._weights, before=self._views[0].before, top_rows=self._predictors()
+        )
+        for probe in self.probes:
+            if probe in readers or (self.cached and probe.adds_up):
+                probe.request(wanted, reading)
+        # 2. One pass over the map, then the sums of each sequence.
+        reading.stats = reduce_attention(call, wanted)
         for view in self._views:
-            b = view.row
-            now = measures.tally(call, found, view, b, self._weights[b])
-            total = self._total(now, view, call.layer)
-            if active:
-                self._keep(call, found, active, view, b, total)
-            if found.spans is not None:
-                rows = found.spans[b, :, view.query_slice]
-                self._hold("commit_region_mass", rows, view, call.layer)
-        if found.mixed is not None and self._mixed is not None:
-            first = self._mixed.shape[1] - found.mixed.shape[1]  # added keys keep what they are
-            self._mixed[:, first:] = (self._mixed[:, first:] + found.mixed) / 2
-            if any(isinstance(probe, kinds.region_rollout) for probe in active):
-                self._keep_rollout(call.layer)
+            now = sum_rows(call, reading.stats, view, self._weights[view.row])
+            sums = self._add_to_cached(now, view, call.layer)
+            reading.sequences.append(SequenceReading(self, view, call.layer, reading, sums))
+        # 3. What each probe keeps.
+        if any(probe.looks_at(call.layer, step) for probe in readers):
+            for sequence in reading.sequences:
+                sequence.put_peaks()
+        for probe in readers:
+            probe.observe(reading)
 
-    def committed(self, job: int, positions: np.ndarray) -> None:
-        """Keep what was held of the rows that predicted what was just committed."""
+    def on_commit(self, run: int, positions: np.ndarray) -> None:
+        """Write what was kept of the rows that predicted what was just committed."""
+        # In a shifted family row p - 1 predicts position p; the first position has its own row.
         rows = np.maximum(positions - int(self.model.family.shift), 0)
-        for place in [place for place in self._rows if place[0] == job]:
-            _, branch, layer = place
-            for name, held in self._rows.pop(place).items():  # the next step has its own
+        for key in [key for key in self._rows if key[0] == run]:
+            _, branch, layer = key
+            for name, kept in self._rows.pop(key).items():  # the next step has its own
                 index = (layer, slice(None), positions)
-                self.records[job].put(branch + name, index, held[:, rows])
+                self.buffers[run].put(branch + name, index, kept[:, rows])
 
-    def _want(self, call: Call, active: list[Probe]) -> StatRequest:
-        want = StatRequest(weights=self._weights, before=self._views[0].before)
-        for probe in self.probes if self.cached else active:
-            want.entropy |= isinstance(probe, kinds.entropy)
-            want.diagonal |= isinstance(probe, kinds.diagonal)
-            want.distance |= isinstance(probe, kinds.distance)
-        tops = [probe for probe in active if isinstance(probe, kinds.top_keys)]
-        want.top = max((probe.k for probe in tops), default=0)
-        if not any(probe.every_row for probe in tops):
-            want.top_rows = self._predictors()
-        for probe in active:
-            if isinstance(probe, kinds.commit_regions):
-                want.spans = measures.onto(call, self._views, self.regions)
-            if isinstance(probe, kinds.pattern):
-                want.maps = probe.heads or tuple(range(self.model.num_heads))
-            if isinstance(probe, kinds.region_rollout):
-                want.mixed, want.hidden = self._start_rollout(call, probe)
-        return want
-
-    def _predictors(self) -> torch.Tensor:
-        """[B, Q] rows whose prediction may be committed: row p, or p-1 in a shifted family."""
-        if not self.model.family.shift or self.model.family.kind == "arm":
-            return self._open
-        moved = torch.roll(self._open, -1, dims=1)
-        moved[:, -1] = False
-        first = torch.tensor([view.query_start for view in self._views], device=moved.device)
-        at = torch.tensor([view.row for view in self._views], device=moved.device)
-        moved[at, first] |= self._open[at, first]  # a first token keeps its own row
-        return moved
-
-    def _total(self, now: RowSums, view: View, layer: int) -> RowSums:
-        if not self.cached:
-            return now
-        place = (view.job, view.branch, layer)
-        before = self._tallies.get(place)
-        self._tallies[place] = now if before is None else before.plus(now)
-        return self._tallies[place]
-
-    def _keep(
-        self,
-        call: Call,
-        found: AttentionStats,
-        active: list[Probe],
-        view: View,
-        b: int,
-        total: RowSums,
-    ) -> None:
-        record, at = self.records[view.job], (view.step, call.layer)
-        everyone = slice(None)
-
-        def put(name: str, value: Any, *more: Any) -> None:
-            record.put(view.branch + name, (*at, everyone, *more), value)
-
-        rows, keys = slice(view.length - view.queries, view.length), slice(0, view.length)
-        top, mass = measures.peaks(total)
-        put("peak_key", top)
-        put("peak_received", mass)
-        live_rows = total.rows.where(total.rows > 0, torch.nan)
-        for probe in active:
-            if isinstance(probe, kinds.received):
-                chosen = [self.groups.index(group) for group in probe.groups]
-                put("received", measures.shares(total)[:, chosen], everyone, keys)
-                sink = total.sink / total.counts.where(total.counts > 0, torch.nan)
-                put("sink_received", sink[:, chosen])
-                record.put(f"{view.branch}queries", (view.step,), total.counts[chosen])
-                dead = view.queries - int(found.live[b, view.query_slice].sum())
-                record.put(f"{view.branch}hidden_rows", at, dead)
-            elif isinstance(probe, kinds.entropy):
-                put("entropy", total.entropy / live_rows)
-                put("row_entropy", found.entropy[b][:, view.query_slice], rows)  # type: ignore[index]
-            elif isinstance(probe, kinds.diagonal):
-                put("diagonal", total.diagonal / live_rows)
-                put("row_diagonal", found.diagonal[b][:, view.query_slice], rows)  # type: ignore[index]
-            elif isinstance(probe, kinds.distance):
-                put("distance_mass", total.distance / live_rows, keys)
-            elif isinstance(probe, kinds.top_keys):
-                self._keep_top(probe, call.layer, found, view, b, put)
-            elif isinstance(probe, kinds.region_flow):
-                put("region_flow", self._flow(total, view))
-            elif isinstance(probe, kinds.qk_geometry):
-                self._keep_geometry(probe, call, view, b, total, top, put)
-            elif isinstance(probe, kinds.norms):
-                self._keep_norms(probe, call, view, b, top, put)
-            elif isinstance(probe, kinds.pattern):
-                self._keep_maps(probe, call.layer, found, view, b)
-
-    def _keep_top(
-        self, probe: kinds.top_keys, layer: int, found: AttentionStats, view: View, b: int, put: Any
-    ) -> None:
-        assert found.top_key is not None and found.top_mass is not None
-        columns = found.top_key[b, :, view.query_slice, : probe.k]
-        keys = columns - view.key_start
-        keys = torch.where(keys < 0, -2, keys).where(columns >= 0, -1)  # what parts add
-        mass = found.top_mass[b, :, view.query_slice, : probe.k]
-        if probe.every_row:
-            place = slice(view.length - view.queries, view.length)
-            put("row_top_key", keys, place)
-            put("row_top_mass", mass, place)
-            return
-        self._hold("commit_top_key", keys, view, layer)
-        self._hold("commit_top_mass", mass, view, layer)
-
-    def _hold(self, name: str, rows: torch.Tensor, view: View, layer: int) -> None:
-        """Rows of this pass, [H, queries, n], until it is known which of them are committed."""
+    def keep_for_commit(self, name: str, rows: torch.Tensor, view: View, layer: int) -> None:
+        """Keep rows of this pass, [H, queries, n], until it is known which are committed."""
         missing = torch.nan if rows.is_floating_point() else -1
         whole = rows.new_full((rows.shape[0], view.length, rows.shape[2]), missing, device="cpu")
         whole[:, view.length - view.queries :] = rows.cpu()
-        self._rows.setdefault((view.job, view.branch, layer), {})[name] = whole
+        self._rows.setdefault((view.run, view.branch, layer), {})[name] = whole
 
-    def _keep_geometry(
-        self,
-        probe: kinds.qk_geometry,
-        call: Call,
-        view: View,
-        b: int,
-        total: RowSums,
-        top: torch.Tensor,
-        put: Any,
-    ) -> None:
-        suffix, key = "", call.key[b, :, view.key_slice]
-        if probe.rotary == "before":
-            suffix = "_before_rotary"
-            query, key = self._before["query"][b], self._before["key"][b]
-            query, key = query[:, view.query_slice], key[:, view.token_slice]
-            total = RowSums(**vars(total))
-            length = query.norm(dim=-1)
-            total.query, total.query_norm = query.sum(dim=1), length.sum(dim=1)
-            total.unit_query = (query / length.clamp(min=1e-30)[..., None]).sum(dim=1)
-        put(f"query_norm{suffix}", total.query_norm / total.rows.where(total.rows > 0, torch.nan))
-        for name, values in measures.geometry(total, key, call.scale).items():
-            _put_summary(f"{name}{suffix}", values, view, top, put)
-
-    def _keep_norms(
-        self, probe: kinds.norms, call: Call, view: View, b: int, top: torch.Tensor, put: Any
-    ) -> None:
-        keys = view.key_slice
-        gram = self._gram(call.layer) if probe.contribution else None
-        value, key = call.value[b, :, keys], call.key[b, :, keys]
-        for name, values in measures.value_norms(value, key, call.query.shape[1], gram).items():
-            _put_summary(name, values, view, top, put)
-
-    def _keep_maps(
-        self, probe: kinds.pattern, layer: int, found: AttentionStats, view: View, b: int
-    ) -> None:
-        assert found.maps is not None
-        record = self.records[view.job]
-        picks = {pick: i for i, pick in enumerate(probe.picks(record.shape))}
-        heads = probe.heads or tuple(range(self.model.num_heads))
-        rows = slice(view.length - view.queries, view.length)
-        for place, head in enumerate(heads):
-            pick = picks.get((view.step, layer, head))
-            if pick is not None:
-                kept = found.maps[b, place, view.query_slice, view.key_slice]
-                record.put(f"{view.branch}pattern", (pick, rows, slice(0, view.length)), kept)
-                of = {"step": view.step, "layer": layer, "head": head}
-                for name, value in of.items():
-                    record.put(f"{view.branch}pick_{name}", (pick,), value)
-
-    def _flow(self, total: RowSums, view: View) -> torch.Tensor:
-        """[H, region, region] from the tallies of the region groups."""
-        names = self.regions[view.job].names
-        of = torch.from_numpy(self.regions[view.job].of[: view.length].astype(np.int64))
-        onto = (
-            torch.stack([of == r for r in range(len(names))], dim=1).float().to(total.sums.device)
-        )
-        chosen = [self.groups.index(name) for name in names]
-        return measures.shares(total)[:, chosen] @ onto
-
-    def _start_rollout(
-        self, call: Call, probe: kinds.region_rollout
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        batch, keys = call.query.shape[0], call.key.shape[2]
-        if self._mixed is None:
-            self._mixed = measures.onto(call, self._views, self.regions)
-        hidden = torch.zeros(batch, keys, dtype=torch.bool, device=call.query.device)
-        for view in self._views:
-            for position in probe.hidden:
-                if position < view.length:  # autoregression has yet to write the others
-                    hidden[view.row, view.key_start + position] = True
-        return self._mixed, hidden
-
-    def _keep_rollout(self, layer: int) -> None:
-        assert self._mixed is not None
-        for view in self._views:
-            of = torch.from_numpy(self.regions[view.job].of[: view.length].astype(np.int64))
-            states = self._mixed[view.row, view.key_slice]
-            for region in range(len(self.regions[view.job].names)):
-                inside = (of == region).to(states.device)
-                mean = states[inside].mean(dim=0) if bool(inside.any()) else states[0] * torch.nan
-                place = (view.step, layer, region)
-                self.records[view.job].put(f"{view.branch}region_rollout", place, mean)
-
-    def _gram(self, layer: int) -> torch.Tensor:
+    def output_gram(self, layer: int) -> torch.Tensor:
         """[H, D, D] of the output projection: W^T W for each head's channels."""
         if layer not in self._grams:
             rows = output_rows(self.model.network, layer).float()
@@ -320,48 +150,59 @@ class Recorder:
             self._grams[layer] = per_head @ per_head.transpose(1, 2)
         return self._grams[layer]
 
+    def _predictors(self) -> torch.Tensor:
+        """[B, Q] rows whose prediction may be committed: row p, or p - 1 in a shifted family."""
+        if not self.model.family.shift or self.model.family.kind == "arm":
+            return self._reachable
+        shifted = torch.roll(self._reachable, -1, dims=1)
+        shifted[:, -1] = False
+        first = torch.tensor([view.query_start for view in self._views], device=shifted.device)
+        row = torch.tensor([view.row for view in self._views], device=shifted.device)
+        shifted[row, first] |= self._reachable[row, first]  # a first token keeps its own row
+        return shifted
+
+    def _add_to_cached(self, now: RowSums, view: View, layer: int) -> RowSums:
+        """The sums of this pass; with a cache, of all passes so far."""
+        if not self.cached:
+            return now
+        key = (view.run, view.branch, layer)
+        before = self._sums.get(key)
+        self._sums[key] = now if before is None else before.plus(now)
+        return self._sums[key]
+
     def _hooks(self) -> Iterator[Any]:
-        """Hooks for residual streams and for queries and keys before rotary, if anyone asks."""
-        states = [
-            probe
-            for probe in self.probes
-            if isinstance(probe, kinds.massive | kinds.mixing) or getattr(probe, "residual", False)
-        ]
-        if states:
-            yield from self._residual_hooks(states)
+        """Hooks for residual streams and for queries and keys before rotary, where needed."""
+        if readers := [probe for probe in self.probes if probe.reads_states]:
+            yield from self._state_hooks(readers)
         for probe in self.probes:
-            if isinstance(probe, kinds.qk_geometry) and probe.rotary == "before":
+            if probe.reads_before_rotary:
                 yield from self._rotary_hooks()
 
-    def _residual_hooks(self, states: list[Probe]) -> Iterator[Any]:
-        seen = [0]
+    def _state_hooks(self, readers: list[Probe]) -> Iterator[Any]:
+        layers_done = [0]
 
-        def look(_: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
-            layer, seen[0] = seen[0], seen[0] + 1
-            hidden = args[0] if args else given["hidden_states"]
+        def on_layer(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            layer, layers_done[0] = layers_done[0], layers_done[0] + 1
+            hidden = args[0] if args else kwargs["hidden_states"]
             for view in self._views:
-                self._keep_states(states, layer, view, hidden[view.row, view.query_slice])
+                self._on_states(readers, layer, view, hidden[view.row, view.query_slice])
 
         for module in dict.fromkeys(layer_modules(self.model.network)):
-            yield module.register_forward_pre_hook(look, with_kwargs=True)
+            yield module.register_forward_pre_hook(on_layer, with_kwargs=True)
 
-    def _keep_states(self, states: list[Probe], layer: int, view: View, hidden: Any) -> None:
-        record, at, whole = self.records[view.job], (view.step, layer), hidden
-        if self.cached and not all(isinstance(probe, kinds.norms) for probe in states):
-            if (before := self._states.get((view.job, layer))) is not None:
-                whole = torch.cat([before, hidden])
-            self._states[view.job, layer] = whole
-        for probe in states:
-            if not probe.looks_at(layer, view.step):
-                continue
-            if isinstance(probe, kinds.norms):
-                rows = slice(view.length - view.queries, view.length)
-                record.put(f"{view.branch}residual_norm", (*at, rows), hidden.float().norm(dim=-1))
-                continue
-            massive = isinstance(probe, kinds.massive)
-            found = measures.largest(whole, probe.k) if massive else measures.likeness(whole)  # type: ignore[attr-defined]
-            for name, value in found.items():
-                record.put(view.branch + name, at, value)
+    def _on_states(
+        self, readers: list[Probe], layer: int, view: View, states: torch.Tensor
+    ) -> None:
+        """Let probes read the residual states [queries, width] of one sequence before a layer."""
+        every = states
+        if self.cached and any(probe.needs_all_states for probe in readers):
+            if (before := self._states.get((view.run, layer))) is not None:
+                every = torch.cat([before, states])
+            self._states[view.run, layer] = every
+        reading = StateReading(self, view, layer, states, every)
+        for probe in readers:
+            if probe.looks_at(layer, view.step):
+                probe.collect_states(reading)
 
     def _rotary_hooks(self) -> Iterator[Any]:
         sites = sites_of(self.model.network)
@@ -377,19 +218,193 @@ class Recorder:
 
                 def keep(_: Any, __: Any, out: torch.Tensor, name: str = name) -> None:
                     whole = out.view(out.shape[0], out.shape[1], -1, size)
-                    self._before[name] = whole.transpose(1, 2).float()
+                    self.rows_before_rotary[name] = whole.transpose(1, 2).float()
 
                 yield module.get_submodule(path).register_forward_hook(keep)
 
 
-def _put_summary(name: str, values: torch.Tensor, view: View, top: torch.Tensor, put: Any) -> None:
-    put(name, values.mean(dim=-1))
-    put(f"peak_{name}", measures.at_peaks(values, top))
-    put(f"each_{name}", values, slice(0, view.length))
+@dataclass
+class CallReading:
+    """One attention call as probes see it: all rows of the batch."""
+
+    recorder: Recorder
+    call: Call
+    views: list[View]
+    memory: dict[str, Any]
+    """What probes keep from layer to layer of one forward pass."""
+    stats: AttentionStats = field(init=False)
+    """What was reduced from the map; not there yet while probes make their requests."""
+    sequences: list[SequenceReading] = field(default_factory=list)
+
+    @property
+    def layer(self) -> int:
+        return self.call.layer
+
+    @property
+    def step(self) -> int:
+        return self.views[0].step
+
+    @property
+    def num_heads(self) -> int:
+        return self.recorder.model.num_heads
+
+    def region_columns(self) -> torch.Tensor:
+        """[B, K, R] 1 where a key belongs to a region."""
+        regions = self.recorder.regions
+        batch, keys = self.call.query.shape[0], self.call.key.shape[2]
+        count = len(regions[0].names)
+        columns = torch.zeros(batch, keys, count, device=self.call.query.device)
+        for view in self.views:
+            of = regions[view.run].of[: view.length]
+            for region in range(count):
+                keys_inside = torch.from_numpy(np.flatnonzero(of == region)) + view.key_start
+                columns[view.row, keys_inside, region] = 1.0
+        return columns
+
+    def columns_at(self, positions: Sequence[int]) -> torch.Tensor:
+        """[B, K] bool: the columns of some canvas positions."""
+        batch, keys = self.call.query.shape[0], self.call.key.shape[2]
+        columns = torch.zeros(batch, keys, dtype=torch.bool, device=self.call.query.device)
+        for view in self.views:
+            for position in positions:
+                if position < view.length:  # autoregression has yet to write the others
+                    columns[view.row, view.key_start + position] = True
+        return columns
 
 
-def _groups(probes: Sequence[Probe], regions: tuple[str, ...]) -> tuple[str, ...]:
-    """Every query group that some probe asks for; `all` first."""
-    asked = [g for probe in probes if isinstance(probe, kinds.received) for g in probe.groups]
-    flows = any(isinstance(probe, kinds.region_flow) for probe in probes)
-    return tuple(dict.fromkeys(["all", *asked, *(regions if flows else ())]))
+@dataclass
+class _Reading:
+    """One sequence at one layer of one forward pass, and the arrays of its trace."""
+
+    recorder: Recorder
+    view: View
+    layer: int
+
+    @property
+    def new_rows(self) -> slice:
+        """Canvas positions whose rows this pass computed: all, or with a cache the last ones."""
+        return slice(self.view.length - self.view.queries, self.view.length)
+
+    @property
+    def shape(self) -> RunShape:
+        return self.recorder.buffers[self.view.run].shape
+
+    @property
+    def regions(self) -> Regions:
+        return self.recorder.regions[self.view.run]
+
+    def put_at(self, name: str, index: tuple[Any, ...], value: Any) -> None:
+        """Keep a value of a field at a whole index, if the run keeps the field."""
+        self.recorder.buffers[self.view.run].put(self.view.branch + name, index, value)
+
+
+@dataclass
+class StateReading(_Reading):
+    """The residual stream of one sequence before one layer."""
+
+    states: torch.Tensor
+    """[queries, width] of the rows of this pass."""
+    all_states: torch.Tensor
+    """[L, width] of all rows so far, if some probe `needs_all_states`."""
+
+    def put(self, name: str, value: Any, *index: Any) -> None:
+        """Keep a value at [step, layer, *index]."""
+        self.put_at(name, (self.view.step, self.layer, *index), value)
+
+    def singular_values(self, states: torch.Tensor) -> torch.Tensor:
+        """Singular values of [L, width] states, the largest first."""
+        return torch.linalg.svdvals(states)
+
+
+@dataclass
+class SequenceReading(_Reading):
+    """One sequence in one attention call: tensors, statistics, and where to keep numbers."""
+
+    call_reading: CallReading
+    sums: RowSums
+    """Sums over its query rows, with a cache over those of earlier steps too."""
+
+    @property
+    def call(self) -> Call:
+        return self.call_reading.call
+
+    @property
+    def stats(self) -> AttentionStats:
+        """Statistics of all rows of the batch; `view.row` is this sequence's."""
+        return self.call_reading.stats
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names along the group axis of `sums`."""
+        return self.recorder.groups
+
+    @property
+    def keys(self) -> slice:
+        """Canvas positions that are keys: all that exist."""
+        return slice(0, self.view.length)
+
+    @property
+    def query(self) -> torch.Tensor:
+        """[H, Q, D] of the rows of this pass."""
+        return self.call.query[self.view.row, :, self.view.query_slice]
+
+    @property
+    def key(self) -> torch.Tensor:
+        """[key heads, L, D]."""
+        return self.call.key[self.view.row, :, self.view.key_slice]
+
+    @property
+    def value(self) -> torch.Tensor:
+        """[key heads, or heads where an edit changed values, L, D]."""
+        return self.call.value[self.view.row, :, self.view.key_slice]
+
+    @property
+    def live_rows(self) -> torch.Tensor:
+        """[] rows over which `sums` were added up; NaN instead of none."""
+        return self.sums.rows.where(self.sums.rows > 0, torch.nan)
+
+    @cached_property
+    def peaks(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """([H, 8] the keys that receive most, what they receive)."""
+        return self.sums.find_peaks()
+
+    def put(self, name: str, value: Any, *index: Any) -> None:
+        """Keep a value of every head at [step, layer, head, *index]."""
+        self.put_at(name, (self.view.step, self.layer, slice(None), *index), value)
+
+    def put_peaks(self) -> None:
+        """Keep the peak keys, if the run has the field."""
+        if f"{self.view.branch}peak_key" in self.recorder.buffers[self.view.run].arrays:
+            keys, mass = self.peaks
+            self.put("peak_key", keys)
+            self.put("peak_received", mass)
+
+    def put_summary(self, name: str, values: torch.Tensor) -> None:
+        """Keep [H, L] values as a mean over keys, at the peak keys, and at every key."""
+        keys = self.peaks[0]
+        at_peaks = values.gather(-1, keys.clamp(min=0)).where(keys >= 0, torch.nan)
+        self.put(name, values.mean(dim=-1))
+        self.put(f"peak_{name}", at_peaks)
+        self.put(f"each_{name}", values, self.keys)
+
+    def keep_for_commit(self, name: str, rows: torch.Tensor) -> None:
+        """Keep rows [H, Q, n] of those positions that this step turns out to commit."""
+        self.recorder.keep_for_commit(name, rows, self.view, self.layer)
+
+    def region_members(self) -> torch.Tensor:
+        """[L, R] bool: which region each position belongs to."""
+        of = torch.from_numpy(self.regions.of[: self.view.length].astype(np.int64))
+        members = [of == region for region in range(len(self.regions.names))]
+        return torch.stack(members, dim=1).to(self.call.query.device)
+
+    def before_rotary(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(queries, keys) before rotary positions, of a probe that `reads_before_rotary`."""
+        rows, view = self.recorder.rows_before_rotary, self.view
+        query, key = rows["query"][view.row], rows["key"][view.row]
+        return query[:, view.query_slice], key[:, view.token_slice]
+
+    def contribution_norm(self, value: torch.Tensor) -> torch.Tensor:
+        """[H, L] norm of values [H, L, D] carried through the output projection W."""
+        gram = self.recorder.output_gram(self.layer)  # |W v|^2 = v (W^T W) v, and W^T W is small
+        squared = torch.einsum("hld,hde,hle->hl", value, gram, value)
+        return squared.clamp(min=0).sqrt()

@@ -72,25 +72,33 @@ class AttentionStats:
     """[B, Q, R] mean over heads of attention times `mixed`."""
 
 
-def reduce_attention(call: Call, want: StatRequest, tile_bytes: int = TILE_BYTES) -> AttentionStats:
-    """Go over the map once, tile by tile, and take what is wanted."""
+def reduce_attention(
+    call: Call, wanted: StatRequest, tile_bytes: int = TILE_BYTES
+) -> AttentionStats:
+    """Go over the map once, tile by tile, and take what is wanted.
+
+    A tile is some query rows of some key heads, against all keys: [g, r, n, K], where each of g key
+    heads serves r heads.
+    """
+    # 1. How large a tile may be.
     batch, heads, queries, _ = call.query.shape
     keys = call.key.shape[2]
-    found = _blank(call, want)
+    stats = _allocate(call, wanted)
     groups = call.key.shape[1]
     repeats = heads // groups
     step = _rows_of_a_tile(tile_bytes, repeats, keys, queries)
     width = max(1, min(groups, tile_bytes // (4 * repeats * step * keys)))
+    # 2. Tile by tile: probabilities, then every reduction while they are in the cache.
     for b in range(batch):
         for g in range(0, groups, width):
             span = slice(g, min(g + width, groups))
             for a in range(0, queries, step):
                 rows = slice(a, min(a + step, queries))
-                logs = _log_probabilities(call, found.live, b, span, rows)
-                _take(call, want, found, logs, b, span, rows)
-    if found.mixed is not None:
-        found.mixed /= heads
-    return found
+                logs = _log_probabilities(call, stats.live, b, span, rows)
+                _take(call, wanted, stats, logs, b, span, rows)
+    if stats.mixed is not None:
+        stats.mixed /= heads
+    return stats
 
 
 def _rows_of_a_tile(tile_bytes: int, repeats: int, keys: int, queries: int) -> int:
@@ -98,7 +106,9 @@ def _rows_of_a_tile(tile_bytes: int, repeats: int, keys: int, queries: int) -> i
     return int(max(1, min(queries, max(16, min(128, rows)))))
 
 
-def _blank(call: Call, want: StatRequest) -> AttentionStats:
+def _allocate(call: Call, wanted: StatRequest) -> AttentionStats:
+    """Empty statistics: zeros for what is summed over rows, NaN and -1 for what each row has."""
+    # 1. Rows that may look at anything.
     batch, heads, queries, _ = call.query.shape
     keys, device = call.key.shape[2], call.query.device
     attendable = call.attendable
@@ -109,31 +119,33 @@ def _blank(call: Call, want: StatRequest) -> AttentionStats:
     def blank(*shape: int, fill: float = 0.0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.full(shape, fill, dtype=dtype, device=device)
 
+    # 2. An array for every statistic that was requested.
     nan = float("nan")
-    found = AttentionStats(live=live, sums=blank(batch, heads, want.weights.shape[1], keys))
-    if want.entropy:
-        found.entropy = blank(batch, heads, queries, fill=nan)
-    if want.diagonal:
-        found.diagonal = blank(batch, heads, queries, fill=nan)
-    if want.distance:
-        found.distance = blank(batch, heads, keys)
-    if want.top:
-        kept = (batch, heads, queries, want.top)
-        found.top_key = blank(*kept, fill=-1, dtype=torch.int32)
-        found.top_mass = blank(*kept, fill=nan)
-    if want.spans is not None:
-        found.spans = blank(batch, heads, queries, want.spans.shape[-1], fill=nan)
-    if want.maps:
-        found.maps = blank(batch, len(want.maps), queries, keys, fill=nan)
-    if want.mixed is not None:
-        found.mixed = blank(batch, queries, want.mixed.shape[-1])
-    return found
+    stats = AttentionStats(live=live, sums=blank(batch, heads, wanted.weights.shape[1], keys))
+    if wanted.entropy:
+        stats.entropy = blank(batch, heads, queries, fill=nan)
+    if wanted.diagonal:
+        stats.diagonal = blank(batch, heads, queries, fill=nan)
+    if wanted.distance:
+        stats.distance = blank(batch, heads, keys)
+    if wanted.top:
+        kept = (batch, heads, queries, wanted.top)
+        stats.top_key = blank(*kept, fill=-1, dtype=torch.int32)
+        stats.top_mass = blank(*kept, fill=nan)
+    if wanted.spans is not None:
+        stats.spans = blank(batch, heads, queries, wanted.spans.shape[-1], fill=nan)
+    if wanted.maps:
+        stats.maps = blank(batch, len(wanted.maps), queries, keys, fill=nan)
+    if wanted.mixed is not None:
+        stats.mixed = blank(batch, queries, wanted.mixed.shape[-1])
+    return stats
 
 
 def _log_probabilities(
     call: Call, live: torch.Tensor, b: int, span: slice, rows: slice
 ) -> torch.Tensor:
     """[g, r, n, K] log-probabilities of some rows for some key heads; HIDDEN if not attendable."""
+    # 1. Scores of the rows, less their log-sum-exp where the kernel gave it.
     repeats = call.query.shape[1] // call.key.shape[1]
     heads = slice(span.start * repeats, span.stop * repeats)
     query = call.query[b, heads, rows].float()
@@ -147,11 +159,14 @@ def _log_probabilities(
     else:
         logs = torch.bmm(query, key).mul_(call.scale)
     logs = logs.view(groups, repeats, count, -1)
+    # 2. Added keys, whose logits are no products, and what edits add to logits.
     if call.added is not None:
         _write_added(logs, call, live, b, heads, rows)
-    hidden = _hidden(call, b, rows)
+    hidden = _hidden_keys(call, b, rows)
     if call.bias is not None:
-        _lower(logs, _part(call.bias, b, heads, rows, logs))
+        _add_bias(logs, _part(call.bias, b, heads, rows, logs))
+    # 3. Keys that a row may not look at, the log-sum-exp where the kernel gave none, and weights
+    #    that an edit dropped after the softmax (they do not renormalise, so they come last).
     if hidden is not None:
         logs.masked_fill_(hidden, HIDDEN)
     if call.lse is None:
@@ -183,13 +198,13 @@ def _part(
     return part[heads].view(*like.shape[:2], *part.shape[1:]) if part.shape[0] > 1 else part[None]
 
 
-def _lower(logs: torch.Tensor, bias: torch.Tensor) -> None:
+def _add_bias(logs: torch.Tensor, bias: torch.Tensor) -> None:
     """Add a bias that may hide: -inf becomes HIDDEN, so that 0 * log 0 stays 0."""
     gone = bias == -torch.inf
     logs.add_(bias.masked_fill(gone, 0.0)).masked_fill_(gone, HIDDEN)
 
 
-def _hidden(call: Call, b: int, rows: slice) -> torch.Tensor | None:
+def _hidden_keys(call: Call, b: int, rows: slice) -> torch.Tensor | None:
     """[n, K] bool of keys these rows may not look at, or None."""
     if call.attendable is not None:
         return ~call.attendable[b if call.attendable.shape[0] > 1 else 0, 0, rows]
@@ -201,92 +216,109 @@ def _hidden(call: Call, b: int, rows: slice) -> torch.Tensor | None:
 
 def _take(
     call: Call,
-    want: StatRequest,
-    found: AttentionStats,
+    wanted: StatRequest,
+    stats: AttentionStats,
     logs: torch.Tensor,
     b: int,
     span: slice,
     rows: slice,
 ) -> None:
+    """Take everything that is wanted from one tile of log-probabilities."""
+    # 1. Attention received, summed over the rows of each group.
     repeats = logs.shape[1]
     heads = slice(span.start * repeats, span.stop * repeats)
-    p = logs.exp() if want.entropy else logs.exp_()
+    p = logs.exp() if wanted.entropy else logs.exp_()
     flat = p.flatten(0, 1)  # [h, n, K]
-    weights = want.weights[b, :, rows].expand(flat.shape[0], -1, -1)
-    found.sums[b, heads].baddbmm_(weights, flat)
-    live = found.live[b, rows]
-    if found.entropy is not None:
+    weights = wanted.weights[b, :, rows].expand(flat.shape[0], -1, -1)
+    stats.sums[b, heads].baddbmm_(weights, flat)
+    # 2. Of each row: entropy, attention to itself; and mass by distance.
+    live = stats.live[b, rows]
+    if stats.entropy is not None:
         rows_entropy = -torch.linalg.vecdot(p, logs).flatten(0, 1)
-        found.entropy[b, heads, rows] = rows_entropy.masked_fill(~live, float("nan"))
+        stats.entropy[b, heads, rows] = rows_entropy.masked_fill(~live, float("nan"))
     offset = call.key.shape[2] - call.query.shape[2]  # cached keys stand before the first query
-    if found.diagonal is not None:
+    if stats.diagonal is not None:
         own = torch.arange(rows.start, rows.stop, device=p.device) + offset
         mass = flat.gather(-1, own.expand(flat.shape[0], -1)[..., None])[..., 0]
-        found.diagonal[b, heads, rows] = mass.masked_fill(~live, float("nan"))
-    if found.distance is not None:
-        places = torch.arange(p.shape[-1], device=p.device)
+        stats.diagonal[b, heads, rows] = mass.masked_fill(~live, float("nan"))
+    if stats.distance is not None:
+        columns = torch.arange(p.shape[-1], device=p.device)
         own = torch.arange(rows.start, rows.stop, device=p.device)[:, None] + offset
-        apart = (own - places).abs()
+        apart = (own - columns).abs()
         index = apart.flatten().expand(flat.shape[0], -1)
-        counted = flat * want.weights[b, 0, rows, None]
-        counted[..., : want.before] = 0.0
-        found.distance[b, heads].scatter_add_(-1, index, counted.flatten(1))
-    if want.top:
-        _take_top(want, found, flat, b, heads, rows)
-    if found.spans is not None and want.spans is not None:
-        asked = _asked(want, found, b, rows)
-        found.spans[b, heads, asked + rows.start] = flat[:, asked] @ want.spans[b]
-    _take_maps(want, found, flat, b, heads, rows)
-    if found.mixed is not None and want.mixed is not None:
-        at = slice(rows.start + offset, rows.stop + offset)
-        found.mixed[b, rows] += _mix(want, flat, b, want.mixed[b], at)
+        counted = flat * wanted.weights[b, 0, rows, None]
+        counted[..., : wanted.before] = 0.0
+        stats.distance[b, heads].scatter_add_(-1, index, counted.flatten(1))
+    # 3. Of rows that were asked for: top keys, regions, whole maps, rollout.
+    if wanted.top:
+        _take_top(wanted, stats, flat, b, heads, rows)
+    if stats.spans is not None and wanted.spans is not None:
+        chosen = _requested_rows(wanted, stats, b, rows)
+        stats.spans[b, heads, chosen + rows.start] = flat[:, chosen] @ wanted.spans[b]
+    _take_maps(wanted, stats, flat, b, heads, rows)
+    if stats.mixed is not None and wanted.mixed is not None:
+        own_keys = slice(rows.start + offset, rows.stop + offset)
+        stats.mixed[b, rows] += _mix(wanted, flat, b, wanted.mixed[b], own_keys)
 
 
 def _take_top(
-    want: StatRequest, found: AttentionStats, flat: torch.Tensor, b: int, heads: slice, rows: slice
+    wanted: StatRequest,
+    stats: AttentionStats,
+    flat: torch.Tensor,
+    b: int,
+    heads: slice,
+    rows: slice,
 ) -> None:
-    assert found.top_key is not None and found.top_mass is not None
-    at = _asked(want, found, b, rows)
-    if not len(at):
+    assert stats.top_key is not None and stats.top_mass is not None
+    chosen = _requested_rows(wanted, stats, b, rows)
+    if not len(chosen):
         return
-    best = flat[:, at].topk(min(want.top, flat.shape[-1]), dim=-1)
+    best = flat[:, chosen].topk(min(wanted.top, flat.shape[-1]), dim=-1)
     count = best.values.shape[-1]
-    there = best.values > 0  # a key that may not be looked at is no key
-    places = at + rows.start
-    found.top_key[b, heads, places, :count] = torch.where(there, best.indices, -1).int()
-    found.top_mass[b, heads, places, :count] = torch.where(there, best.values, float("nan"))
+    visible = best.values > 0  # a key that may not be looked at is no key
+    queries = chosen + rows.start
+    stats.top_key[b, heads, queries, :count] = torch.where(visible, best.indices, -1).int()
+    stats.top_mass[b, heads, queries, :count] = torch.where(visible, best.values, float("nan"))
 
 
-def _asked(want: StatRequest, found: AttentionStats, b: int, rows: slice) -> torch.Tensor:
-    """Which rows of a tile are among `top_rows`."""
-    asked = found.live[b, rows]
-    if want.top_rows is not None:
-        asked = asked & want.top_rows[b, rows]
-    return asked.nonzero()[:, 0]
+def _requested_rows(
+    wanted: StatRequest, stats: AttentionStats, b: int, rows: slice
+) -> torch.Tensor:
+    """Which rows of a tile are among `top_rows`, counted from the tile's first."""
+    requested = stats.live[b, rows]
+    if wanted.top_rows is not None:
+        requested = requested & wanted.top_rows[b, rows]
+    return requested.nonzero()[:, 0]
 
 
 def _take_maps(
-    want: StatRequest, found: AttentionStats, flat: torch.Tensor, b: int, heads: slice, rows: slice
+    wanted: StatRequest,
+    stats: AttentionStats,
+    flat: torch.Tensor,
+    b: int,
+    heads: slice,
+    rows: slice,
 ) -> None:
-    live = found.live[b, rows]
-    for place, head in _inside(want.maps, heads):
-        assert found.maps is not None
-        found.maps[b, place, rows] = flat[head].masked_fill(~live[:, None], float("nan"))
+    live = stats.live[b, rows]
+    for index, head in _heads_inside(wanted.maps, heads):
+        assert stats.maps is not None
+        stats.maps[b, index, rows] = flat[head].masked_fill(~live[:, None], float("nan"))
 
 
 def _mix(
-    want: StatRequest, flat: torch.Tensor, b: int, mixed: torch.Tensor, at: slice
+    wanted: StatRequest, flat: torch.Tensor, b: int, mixed: torch.Tensor, own_keys: slice
 ) -> torch.Tensor:
     """[n, R] attention times `mixed`, summed over heads."""
-    if want.hidden is None or not bool(want.hidden[b].any()):
+    if wanted.hidden is None or not bool(wanted.hidden[b].any()):
         return flat.sum(dim=0) @ mixed
-    kept = flat.masked_fill(want.hidden[b], 0.0)
+    kept = flat.masked_fill(wanted.hidden[b], 0.0)
     left = kept.sum(dim=-1, keepdim=True)
     bare = (left == 0).sum(dim=0)  # heads for which a row has no key left: it keeps what it has
-    return (kept / left.clamp(min=1e-30)).sum(dim=0) @ mixed + bare * mixed[at]
+    return (kept / left.clamp(min=1e-30)).sum(dim=0) @ mixed + bare * mixed[own_keys]
 
 
-def _inside(maps: tuple[int, ...], heads: slice) -> Iterator[tuple[int, int]]:
-    for place, head in enumerate(maps):
+def _heads_inside(maps: tuple[int, ...], heads: slice) -> Iterator[tuple[int, int]]:
+    """(index among the kept maps, index in the tile) of kept heads that a tile holds."""
+    for index, head in enumerate(maps):
         if heads.start <= head < heads.stop:
-            yield place, head - heads.start
+            yield index, head - heads.start

@@ -1,8 +1,32 @@
-"""What to measure, as frozen values named like the quantity they measure. No torch here.
+"""What to measure: one class for each probe, named like the quantity it measures.
 
-A probe is reduced on the spot: no T x T map is ever held, except by `pattern`, by name. Each value
-states its fields (dims, dtype, unit) for a run of a given shape, so that `aw.plan` can say the
-bytes before anything runs. Sums over keys are over the canvas; a sink token's share is kept apart.
+A probe is one frozen dataclass under `@register_probe`:
+
+- its fields are the settings a user gives;
+- `fields(shape)` names the arrays it adds to a trace (dims, dtype, unit), so that `aw.plan` can say
+  the bytes before anything runs;
+- `request(wanted, call)` asks for statistics of the attention map beyond the attention received;
+- `collect(reading)` keeps the numbers of one sequence at one layer and step.
+
+Nothing else is needed: `aw.probes`, the command line's --probes, manifests and the recorder know it
+by its registration. No T x T map is ever held, except by `pattern`, by name. Torch is not imported
+here, so that a laptop can read what a trace measured: collectors use tensor methods.
+Sums over keys are over the canvas; a sink token's share is kept apart.
+
+The mean norm of the queries of every head needs one class:
+
+>>> @register_probe
+... @dataclass(frozen=True, repr=False)
+... class query_length(Probe):
+...     def fields(self, shape):
+...         dims, says = ("step", "layer", "head"), "mean norm of the queries"
+...         yield field("query_length", dims, "float32", "norm", says, shape)
+...     def collect(self, reading):
+...         reading.put("query_length", reading.query.float().norm(dim=-1).mean(dim=-1))
+>>> PROBES.pop("query_length")()
+query_length()
+
+Shapes: H heads, Q query rows of the pass, L canvas positions, D channels.
 """
 
 from __future__ import annotations
@@ -10,7 +34,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from anchorwatch.errors import SpecError
 from anchorwatch.trace.schema import (
@@ -23,26 +47,13 @@ from anchorwatch.trace.schema import (
     summary,
 )
 
-__all__ = [
-    "DEFAULT",
-    "GROUPS",
-    "PROBES",
-    "Probe",
-    "commit_regions",
-    "diagonal",
-    "distance",
-    "entropy",
-    "from_dict",
-    "massive",
-    "mixing",
-    "norms",
-    "pattern",
-    "qk_geometry",
-    "received",
-    "region_flow",
-    "region_rollout",
-    "top_keys",
-]
+if TYPE_CHECKING:
+    import torch
+
+    from anchorwatch.probes.recorder import CallReading, SequenceReading, StateReading
+    from anchorwatch.probes.reduce import StatRequest
+
+NAN = float("nan")
 
 GROUPS = ("all", "masked", "written", "prompt")
 """Query groups every run has; region names are groups too."""
@@ -59,6 +70,14 @@ class Probe:
     needs_map: ClassVar[bool] = True
     """Whether it reads attention probabilities (one more pass over queries and keys)."""
     needs_regions: ClassVar[bool] = False
+    adds_up: ClassVar[bool] = False
+    """Whether what it requests is summed over query rows. With a cache a pass brings only new rows:
+    such sums are then taken at every layer and step, also where the probe does not look."""
+    needs_all_states: ClassVar[bool] = False
+    """Whether it reads the residual states of all positions, not only of rows new at a step."""
+    cheaper: ClassVar[Mapping[str, str]] = {}
+    """By field, what to ask for instead where a run would keep too much. Layers and steps are not
+    among it: what a probe does not look at is kept as absent."""
 
     def __post_init__(self) -> None:
         for name in ("layers", "steps", "heads", "groups", "hidden"):
@@ -81,6 +100,45 @@ class Probe:
         """What it adds to a trace of this shape."""
         raise NotImplementedError
 
+    def request(self, wanted: StatRequest, call: CallReading) -> None:
+        """Ask for statistics of a call's attention map; the attention received is always there."""
+
+    def observe(self, call: CallReading) -> None:
+        """See one call of a layer that it reads, after the map was reduced."""
+        if self.looks_at(call.layer, call.step):
+            for reading in call.sequences:
+                self.collect(reading)
+
+    def collect(self, reading: SequenceReading) -> None:
+        """Keep the numbers of one sequence in one call."""
+
+    def collect_states(self, reading: StateReading) -> None:
+        """Keep numbers of one sequence's residual stream before a layer, if it `reads_states`."""
+
+    @property
+    def reads_states(self) -> bool:
+        """Whether it reads the residual stream, which attention calls do not carry."""
+        return False
+
+    @property
+    def reads_before_rotary(self) -> bool:
+        """Whether it reads queries and keys as they are before rotary positions."""
+        return False
+
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether a pass must bring all rows at once, which a cache does not."""
+        return False
+
+    def query_groups(self, regions: tuple[str, ...]) -> tuple[str, ...]:
+        """Groups of queries over which it needs the attention received."""
+        return ()
+
+    @property
+    def coordinates(self) -> dict[str, list[str]]:
+        """Names along those of its axes that have names."""
+        return {}
+
     @property
     def common(self) -> tuple[Any, ...]:
         """What two probes of its kind must share, their arrays being the same."""
@@ -92,12 +150,29 @@ class Probe:
         return {"name": type(self).__name__} | fields
 
     def __repr__(self) -> str:
-        """As it was asked for: what is as always is left out."""
-        usual = {one.name: one.default for one in dataclasses.fields(self)}
-        said = [f"{name}={held!r}" for name, held in vars(self).items() if held != usual[name]]
-        return f"{type(self).__name__}({', '.join(said)})"
+        """As it is written in Python; settings that have their default are left out."""
+        usual = {setting.name: setting.default for setting in dataclasses.fields(self)}
+        changed = [
+            f"{name}={value!r}" for name, value in vars(self).items() if value != usual[name]
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
 
+PROBES: dict[str, type[Probe]] = {}
+"""Every probe by its name."""
+
+_Kind = TypeVar("_Kind", bound=type[Probe])
+
+
+def register_probe(kind: _Kind) -> _Kind:
+    """Make a probe known to Python, manifests and the command line, by its class's name."""
+    if kind.__name__ in PROBES:
+        raise SpecError(f"there is a probe {kind.__name__} already: name it otherwise")
+    PROBES[kind.__name__] = kind
+    return kind
+
+
+@register_probe
 @dataclass(frozen=True, repr=False)
 class received(Probe):  # noqa: N801
     """Share of attention each key receives, by query group; sums to one over keys.
@@ -115,9 +190,18 @@ class received(Probe):  # noqa: N801
         if self.dtype not in ("float16", "float32"):
             raise SpecError(f"dtype={self.dtype!r} cannot be stored: expected float16 or float32")
 
+    cheaper: ClassVar[Mapping[str, str]] = {"received": "received(groups=('all',))"}
+
     @property
     def common(self) -> tuple[Any, ...]:
         return (self.groups, self.dtype)
+
+    @property
+    def coordinates(self) -> dict[str, list[str]]:
+        return {"group": list(self.groups)}
+
+    def query_groups(self, regions: tuple[str, ...]) -> tuple[str, ...]:
+        return self.groups
 
     def fields(self, shape: RunShape) -> Iterator[Field]:
         dims = ("step", "layer", "head", "group", "key")
@@ -133,7 +217,18 @@ class received(Probe):  # noqa: N801
         says = "rows that may look at nothing, left out of every mean"
         yield field("hidden_rows", ("step", "layer"), "int32", "queries", says, shape)
 
+    def collect(self, reading: SequenceReading) -> None:
+        sums, view = reading.sums, reading.view
+        chosen = [reading.groups.index(group) for group in self.groups]
+        reading.put("received", sums.mean_received()[:, chosen], slice(None), reading.keys)
+        sink = sums.sink / sums.counts.where(sums.counts > 0, NAN)
+        reading.put("sink_received", sink[:, chosen])
+        reading.put_at("queries", (view.step,), sums.counts[chosen])
+        live = int(reading.stats.live[view.row, view.query_slice].sum())
+        reading.put_at("hidden_rows", (view.step, reading.layer), view.queries - live)
 
+
+@register_probe
 @dataclass(frozen=True, repr=False)
 class entropy(Probe):  # noqa: N801
     """Entropy of attention rows, in nats: the mean over queries, or every row.
@@ -144,6 +239,9 @@ class entropy(Probe):  # noqa: N801
     _: KW_ONLY
     rows: bool = False
 
+    adds_up: ClassVar[bool] = True
+    cheaper: ClassVar[Mapping[str, str]] = {"row_entropy": "entropy(rows=False)"}
+
     def fields(self, shape: RunShape) -> Iterator[Field]:
         per = ("step", "layer", "head")
         yield field("entropy", per, "float32", "nats", "mean entropy of attention rows", shape)
@@ -151,7 +249,17 @@ class entropy(Probe):  # noqa: N801
             says = "entropy of each attention row"
             yield field("row_entropy", (*per, "query"), "float32", "nats", says, shape)
 
+    def request(self, wanted: StatRequest, call: CallReading) -> None:
+        wanted.entropy = True
 
+    def collect(self, reading: SequenceReading) -> None:
+        reading.put("entropy", reading.sums.entropy / reading.live_rows)
+        assert reading.stats.entropy is not None
+        rows = reading.stats.entropy[reading.view.row][:, reading.view.query_slice]
+        reading.put("row_entropy", rows, reading.new_rows)
+
+
+@register_probe
 @dataclass(frozen=True, repr=False)
 class diagonal(Probe):  # noqa: N801
     """Attention of positions to themselves: the mean over queries, or every row.
@@ -162,6 +270,9 @@ class diagonal(Probe):  # noqa: N801
     _: KW_ONLY
     rows: bool = False
 
+    adds_up: ClassVar[bool] = True
+    cheaper: ClassVar[Mapping[str, str]] = {"row_diagonal": "diagonal(rows=False)"}
+
     def fields(self, shape: RunShape) -> Iterator[Field]:
         per = ("step", "layer", "head")
         unit = "share of attention"
@@ -170,7 +281,17 @@ class diagonal(Probe):  # noqa: N801
             says = "attention of each position to itself"
             yield field("row_diagonal", (*per, "query"), "float32", unit, says, shape)
 
+    def request(self, wanted: StatRequest, call: CallReading) -> None:
+        wanted.diagonal = True
 
+    def collect(self, reading: SequenceReading) -> None:
+        reading.put("diagonal", reading.sums.diagonal / reading.live_rows)
+        assert reading.stats.diagonal is not None
+        rows = reading.stats.diagonal[reading.view.row][:, reading.view.query_slice]
+        reading.put("row_diagonal", rows, reading.new_rows)
+
+
+@register_probe
 @dataclass(frozen=True, repr=False)
 class distance(Probe):  # noqa: N801
     """Attention by distance between query and key: the mean over queries of the mass at |i - j|.
@@ -178,12 +299,21 @@ class distance(Probe):  # noqa: N801
     Adds distance_mass.
     """
 
+    adds_up: ClassVar[bool] = True
+
     def fields(self, shape: RunShape) -> Iterator[Field]:
         dims = ("step", "layer", "head", "distance")
         says = "mean over queries of the attention at a distance"
         yield field("distance_mass", dims, "float32", "share of attention", says, shape)
 
+    def request(self, wanted: StatRequest, call: CallReading) -> None:
+        wanted.distance = True
 
+    def collect(self, reading: SequenceReading) -> None:
+        reading.put("distance_mass", reading.sums.distance / reading.live_rows, reading.keys)
+
+
+@register_probe
 @dataclass(frozen=True, repr=False)
 class top_keys(Probe):  # noqa: N801
     """The k keys a row looks at most: of rows that predicted a committed token, or of all.
@@ -195,6 +325,11 @@ class top_keys(Probe):  # noqa: N801
     k: int = 8
     _: KW_ONLY
     every_row: bool = False
+
+    cheaper: ClassVar[Mapping[str, str]] = {
+        "row_top_key": "top_keys(every_row=False)",
+        "row_top_mass": "top_keys(every_row=False)",
+    }
 
     @property
     def common(self) -> tuple[Any, ...]:
@@ -211,7 +346,28 @@ class top_keys(Probe):  # noqa: N801
         unit = "share of attention"
         yield field(f"{name}_top_mass", dims, "float16", unit, says, shape, self.k)
 
+    def request(self, wanted: StatRequest, call: CallReading) -> None:
+        wanted.top = max(wanted.top, self.k)
+        if self.every_row:
+            wanted.top_rows = None
 
+    def collect(self, reading: SequenceReading) -> None:
+        view, stats = reading.view, reading.stats
+        assert stats.top_key is not None and stats.top_mass is not None
+        columns = stats.top_key[view.row, :, view.query_slice, : self.k]
+        # From columns of the call to canvas positions: -2 is an added key, -1 no key at all.
+        keys = columns - view.key_start
+        keys = keys.masked_fill(keys < 0, -2).masked_fill(columns < 0, -1)
+        mass = stats.top_mass[view.row, :, view.query_slice, : self.k]
+        if self.every_row:
+            reading.put("row_top_key", keys, reading.new_rows)
+            reading.put("row_top_mass", mass, reading.new_rows)
+        else:
+            reading.keep_for_commit("commit_top_key", keys)
+            reading.keep_for_commit("commit_top_mass", mass)
+
+
+@register_probe
 @dataclass(frozen=True, repr=False)
 class commit_regions(Probe):  # noqa: N801
     """Attention to each region, of the rows that predicted a committed token.
@@ -226,7 +382,16 @@ class commit_regions(Probe):  # noqa: N801
         says = "attention to a region, of the row that predicted the token committed here"
         yield field("commit_region_mass", dims, "float32", "share of attention", says, shape)
 
+    def request(self, wanted: StatRequest, call: CallReading) -> None:
+        wanted.spans = call.region_columns()
 
+    def collect(self, reading: SequenceReading) -> None:
+        assert reading.stats.spans is not None
+        rows = reading.stats.spans[reading.view.row, :, reading.view.query_slice]
+        reading.keep_for_commit("commit_region_mass", rows)
+
+
+@register_probe
 @dataclass(frozen=True, repr=False)
 class region_flow(Probe):  # noqa: N801
     """Attention from region to region: mean over the one's queries, sum over the other's keys.
@@ -241,7 +406,17 @@ class region_flow(Probe):  # noqa: N801
         says = "mean over a region's queries of the attention to a region"
         yield field("region_flow", dims, "float32", "share of attention", says, shape)
 
+    def query_groups(self, regions: tuple[str, ...]) -> tuple[str, ...]:
+        return regions
 
+    def collect(self, reading: SequenceReading) -> None:
+        # [H, query region, L] mean attention received, times [L, key region] membership.
+        chosen = [reading.groups.index(name) for name in reading.regions.names]
+        received_by_key = reading.sums.mean_received()[:, chosen]
+        reading.put("region_flow", received_by_key @ reading.region_members().float())
+
+
+@register_probe
 @dataclass(frozen=True, repr=False)
 class region_rollout(Probe):  # noqa: N801
     """Attention rollout to regions, without a map: X <- (X + mean over heads of A X) / 2.
@@ -257,6 +432,10 @@ class region_rollout(Probe):  # noqa: N801
     def common(self) -> tuple[Any, ...]:
         return (self.hidden,)
 
+    @property
+    def needs_all_rows(self) -> bool:
+        return True
+
     def reads(self, layer: int, step: int) -> bool:
         return self.at_step(step)  # a layer's rollout begins with the first layer
 
@@ -265,7 +444,29 @@ class region_rollout(Probe):  # noqa: N801
         says = "mean over a region's queries of the rollout to a region, up to and with this layer"
         yield field("region_rollout", dims, "float32", "share", says, shape)
 
+    def request(self, wanted: StatRequest, call: CallReading) -> None:
+        if "rollout" not in call.memory:
+            call.memory["rollout"] = call.region_columns()  # X of the first layer: the regions
+        wanted.mixed = call.memory["rollout"]
+        wanted.hidden = call.columns_at(self.hidden) if self.hidden else None
 
+    def observe(self, call: CallReading) -> None:
+        rollout, mixed = call.memory["rollout"], call.stats.mixed
+        assert mixed is not None
+        first = rollout.shape[1] - mixed.shape[1]  # added keys are no rows: they keep what they are
+        rollout[:, first:] = (rollout[:, first:] + mixed) / 2
+        super().observe(call)
+
+    def collect(self, reading: SequenceReading) -> None:
+        view, members = reading.view, reading.region_members()
+        states = reading.call_reading.memory["rollout"][view.row, view.key_slice]
+        for region in range(members.shape[1]):
+            inside = members[:, region]
+            mean = states[inside].mean(dim=0) if bool(inside.any()) else states[0] * NAN
+            reading.put_at("region_rollout", (view.step, reading.layer, region), mean)
+
+
+@register_probe
 @dataclass(frozen=True, repr=False)
 class qk_geometry(Probe):  # noqa: N801
     """Per key the mean cosine, mean norm product and mean logit over queries; no T x T work.
@@ -280,10 +481,22 @@ class qk_geometry(Probe):  # noqa: N801
     keys: bool = False
     rotary: str = "after"
 
+    cheaper: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("each_cosine", "each_norm_product", "each_logit"), "qk_geometry(keys=False)"
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rotary not in ("after", "before"):
             raise SpecError(f"rotary={self.rotary!r} is unknown: expected 'after' or 'before'")
+
+    @property
+    def reads_before_rotary(self) -> bool:
+        return self.rotary == "before"
+
+    @property
+    def needs_all_rows(self) -> bool:
+        return self.rotary == "before"
 
     def fields(self, shape: RunShape) -> Iterator[Field]:
         per = ("step", "layer", "head")
@@ -299,7 +512,40 @@ class qk_geometry(Probe):  # noqa: N801
         for name, (unit, says) in what.items():
             yield from summary(f"{name}{suffix}", unit, says, shape, keys=self.keys)
 
+    def collect(self, reading: SequenceReading) -> None:
+        # 1. Sums over query rows of q, q / |q| and |q|: [H, D], [H, D], [H].
+        sums, suffix = reading.sums, ""
+        query, unit_query, length = sums.query, sums.unit_query, sums.query_norm
+        key = reading.key
+        if self.rotary == "before":
+            suffix = "_before_rotary"
+            rows, key = reading.before_rotary()
+            each = rows.norm(dim=-1)
+            query, length = rows.sum(dim=1), each.sum(dim=1)
+            unit_query = (rows / each.clamp(min=1e-30)[..., None]).sum(dim=1)
+        # 2. A mean of products with a key is the product of the mean with that key.
+        count = reading.live_rows
+        key = key.float()
+        repeats = query.shape[0] // key.shape[0]
+        norm = key.norm(dim=-1).repeat_interleave(repeats, dim=0)
+        measured = {
+            "cosine": _times_keys(unit_query / count, key) / norm.clamp(min=1e-30),
+            "norm_product": (length / count)[:, None] * norm,
+            "logit": _times_keys(query / count, key) * reading.call.scale,
+        }
+        # 3. Kept as a mean over keys, at the peaks, and at every key if asked for.
+        reading.put(f"query_norm{suffix}", length / count)
+        for name, values in measured.items():
+            reading.put_summary(f"{name}{suffix}", values)
 
+
+def _times_keys(mean: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """[H, L] products of one vector [H, D] with the keys [G, L, D] of each head's group."""
+    grouped = mean.view(key.shape[0], mean.shape[0] // key.shape[0], -1)
+    return (grouped @ key.transpose(1, 2)).reshape(mean.shape[0], -1)
+
+
+@register_probe
 @dataclass(frozen=True, repr=False)
 class norms(Probe):  # noqa: N801
     """Norms of keys and values: a mean over keys and at the eight keys that receive most, or all.
@@ -315,6 +561,17 @@ class norms(Probe):  # noqa: N801
     contribution: bool = False
     residual: bool = False
 
+    cheaper: ClassVar[Mapping[str, str]] = {
+        "residual_norm": "norms(residual=False)",
+        "each_key_norm": "norms(keys=False)",
+        "each_value_norm": "norms(keys=False)",
+        "each_contribution_norm": "norms(keys=False)",
+    }
+
+    @property
+    def reads_states(self) -> bool:
+        return self.residual
+
     def fields(self, shape: RunShape) -> Iterator[Field]:
         yield from peak_fields(shape)
         kinds = {"key_norm": "norm of a key", "value_norm": "norm of a value"}
@@ -327,7 +584,26 @@ class norms(Probe):  # noqa: N801
             says = "norm of the residual stream before the layer"
             yield field("residual_norm", dims, "float32", "norm", says, shape)
 
+    def collect(self, reading: SequenceReading) -> None:
+        heads = reading.query.shape[0]
+        key, value = reading.key.float(), reading.value.float()
+        repeats = heads // value.shape[0]  # an edited value may differ from head to head
+        measured = {
+            "key_norm": key.norm(dim=-1).repeat_interleave(heads // key.shape[0], dim=0),
+            "value_norm": value.norm(dim=-1).repeat_interleave(repeats, dim=0),
+        }
+        if self.contribution:
+            each = value.repeat_interleave(repeats, dim=0)
+            measured["contribution_norm"] = reading.contribution_norm(each)
+        for name, values in measured.items():
+            reading.put_summary(name, values)
 
+    def collect_states(self, reading: StateReading) -> None:
+        norm = reading.states.float().norm(dim=-1)
+        reading.put("residual_norm", norm, reading.new_rows)
+
+
+@register_probe
 @dataclass(frozen=True, repr=False)
 class massive(Probe):  # noqa: N801
     """The k largest residual activations before each layer, and the median they stand out from.
@@ -338,6 +614,11 @@ class massive(Probe):  # noqa: N801
     k: int = 3
 
     needs_map: ClassVar[bool] = False
+    needs_all_states: ClassVar[bool] = True
+
+    @property
+    def reads_states(self) -> bool:
+        return True
 
     def fields(self, shape: RunShape) -> Iterator[Field]:
         per = ("step", "layer", "outlier")
@@ -351,7 +632,23 @@ class massive(Probe):  # noqa: N801
         says = "median of the absolute residual activations"
         yield field("massive_median", per[:2], "float32", "activation", says, shape)
 
+    def collect_states(self, reading: StateReading) -> None:
+        states = reading.all_states
+        flat = states.float().flatten()
+        best = flat.abs().topk(min(self.k, len(flat))).indices
+        measured = {
+            "massive_value": (flat[best], NAN),
+            "massive_position": (best // states.shape[1], -1),
+            "massive_channel": (best % states.shape[1], -1),
+        }
+        for name, (values, absent) in measured.items():
+            padded = values.new_full((self.k,), absent)
+            padded[: len(best)] = values
+            reading.put(name, padded)
+        reading.put("massive_median", flat.abs().median())
 
+
+@register_probe
 @dataclass(frozen=True, repr=False)
 class mixing(Probe):  # noqa: N801
     """How alike the states of different positions are: mean pairwise cosine and effective rank.
@@ -360,6 +657,11 @@ class mixing(Probe):  # noqa: N801
     """
 
     needs_map: ClassVar[bool] = False
+    needs_all_states: ClassVar[bool] = True
+
+    @property
+    def reads_states(self) -> bool:
+        return True
 
     def fields(self, shape: RunShape) -> Iterator[Field]:
         per = ("step", "layer")
@@ -368,7 +670,20 @@ class mixing(Probe):  # noqa: N801
         says = "exponential of the entropy of the normalised singular values of those states"
         yield field("effective_rank", per, "float32", "dimensions", says, shape)
 
+    def collect_states(self, reading: StateReading) -> None:
+        # |sum of unit vectors|^2 is the cosine of all pairs, and of each state with itself.
+        states = reading.all_states.float()
+        unit = states / states.norm(dim=-1, keepdim=True).clamp(min=1e-30)
+        count, total = len(unit), unit.sum(dim=0).pow(2).sum()
+        cosine = (total - count) / (count * (count - 1)) if count > 1 else total * NAN
+        reading.put("state_cosine", cosine)
+        # exp of the entropy of the singular values, normalised to a sum of one.
+        share = reading.singular_values(states)
+        share = share / share.sum().clamp(min=1e-30)
+        reading.put("effective_rank", (-(share * share.clamp(min=1e-30).log()).sum()).exp())
 
+
+@register_probe
 @dataclass(frozen=True, repr=False)
 class pattern(Probe):  # noqa: N801
     """The full map of named layers, heads and steps. It is large: `aw.plan` says how large.
@@ -378,6 +693,10 @@ class pattern(Probe):  # noqa: N801
 
     _: KW_ONLY
     heads: tuple[int, ...] | None = None
+
+    cheaper: ClassVar[Mapping[str, str]] = {
+        "pattern": "name fewer layers, heads or steps, or keep `received`"
+    }
 
     @property
     def common(self) -> tuple[Any, ...]:
@@ -398,8 +717,22 @@ class pattern(Probe):  # noqa: N801
         heads = range(shape.heads) if self.heads is None else self.heads
         return [(step, layer, head) for step in steps for layer in layers for head in heads]
 
+    def request(self, wanted: StatRequest, call: CallReading) -> None:
+        wanted.maps = self.heads or tuple(range(call.num_heads))
 
-PROBES: dict[str, type[Probe]] = {kind.__name__: kind for kind in Probe.__subclasses__()}
+    def collect(self, reading: SequenceReading) -> None:
+        view, maps = reading.view, reading.stats.maps
+        assert maps is not None
+        picks = {pick: i for i, pick in enumerate(self.picks(reading.shape))}
+        heads = self.heads or tuple(range(reading.query.shape[0]))
+        for index, head in enumerate(heads):
+            pick = picks.get((view.step, reading.layer, head))
+            if pick is None:
+                continue
+            kept = maps[view.row, index, view.query_slice, view.key_slice]
+            reading.put_at("pattern", (pick, reading.new_rows, reading.keys), kept)
+            for name, value in (("step", view.step), ("layer", reading.layer), ("head", head)):
+                reading.put_at(f"pick_{name}", (pick,), value)
 
 
 def from_dict(fields: Mapping[str, Any]) -> Probe:
@@ -408,7 +741,7 @@ def from_dict(fields: Mapping[str, Any]) -> Probe:
     name = rest.pop("name", None)
     if name not in PROBES:
         raise SpecError(f"no probe is called {name!r}: expected one of {', '.join(PROBES)}")
-    known = {one.name for one in dataclasses.fields(PROBES[name])}
+    known = {setting.name for setting in dataclasses.fields(PROBES[name])}
     if unknown := sorted(set(rest) - known):
         raise SpecError(f"{name} has no {', '.join(unknown)}: it takes {', '.join(sorted(known))}")
     return PROBES[name](**rest)
@@ -423,7 +756,3 @@ DEFAULT: tuple[Probe, ...] = (
     top_keys(),
 )
 """What a run measures without asking: under 1 GB for 128 steps, 32 layers, 32 heads, T = 1024."""
-
-
-def __dir__() -> list[str]:
-    return sorted([*PROBES, "DEFAULT", "GROUPS", "PROBES", "Probe", "from_dict"])

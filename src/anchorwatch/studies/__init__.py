@@ -1,10 +1,11 @@
 """The papers' claims, run: each with its statistic, null, control and verdict.
 
-`study()` runs them on models and writes claims.json, claims.csv and report.md; `plan()` says first
-what it would cost; `claims()` names them. Nothing heavy is imported until it is used.
+`study()` runs them on models and writes claims.json, claims.csv, report.md and report.html;
+`plan()` says first what it would cost; `claims()` names them; `register_claim` adds one. Nothing
+heavy is imported until it is used.
 
 >>> from anchorwatch import studies
->>> len(studies.claims())
+>>> len(studies.claims(["floating", "sinks", "sink_token"]))
 72
 """
 
@@ -14,41 +15,76 @@ from anchorwatch import lazy_attributes
 
 if TYPE_CHECKING:
     from anchorwatch.studies.budget import BUDGETS, Budget
-    from anchorwatch.studies.claim import Claim, Criterion, Evidence, Finding, Measured
-    from anchorwatch.studies.estimates import Estimate
-    from anchorwatch.studies.findings import Study
+    from anchorwatch.studies.claim import (
+        Claim,
+        Criterion,
+        Finding,
+        Measured,
+        Paper,
+        register_claim,
+        register_paper,
+    )
+    from anchorwatch.studies.estimate import Estimate
+    from anchorwatch.studies.evidence import (
+        Answers,
+        Effect,
+        Evidence,
+        Experiment,
+        Runs,
+        Seeds,
+        experiment,
+    )
     from anchorwatch.studies.papers import STUDIES, claims
-    from anchorwatch.studies.running import plan, study
+    from anchorwatch.studies.run_study import plan, study
+    from anchorwatch.studies.study_record import Study
 
 _LAZY = {
     "BUDGETS": "budget",
+    "STUDIES": "papers",
+    "Answers": "evidence",
     "Budget": "budget",
     "Claim": "claim",
     "Criterion": "claim",
-    "Estimate": "estimates",
-    "Evidence": "claim",
+    "Effect": "evidence",
+    "Estimate": "estimate",
+    "Evidence": "evidence",
+    "Experiment": "evidence",
     "Finding": "claim",
     "Measured": "claim",
-    "STUDIES": "papers",
-    "Study": "findings",
+    "Paper": "claim",
+    "Runs": "evidence",
+    "Seeds": "evidence",
+    "Study": "study_record",
     "claims": "papers",
-    "plan": "running",
-    "study": "running",
+    "experiment": "evidence",
+    "plan": "run_study",
+    "register_claim": "claim",
+    "register_paper": "claim",
+    "study": "run_study",
 }
 
 __all__ = [
     "BUDGETS",
     "STUDIES",
+    "Answers",
     "Budget",
     "Claim",
     "Criterion",
+    "Effect",
     "Estimate",
     "Evidence",
+    "Experiment",
     "Finding",
     "Measured",
+    "Paper",
+    "Runs",
+    "Seeds",
     "Study",
     "claims",
+    "experiment",
     "plan",
+    "register_claim",
+    "register_paper",
     "study",
 ]
 

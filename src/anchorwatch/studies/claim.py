@@ -1,28 +1,32 @@
-"""A claim as a value: the sentence, where it stands, how it is tested, and on what evidence.
+"""A claim of a paper as a value: the sentence, its source, how it is tested, and on what evidence.
 
-What would support a claim is said before anything is run, in its criteria: a statistic, the null
-and the control it is held against, a direction and a margin with its reason. `judge` only measures;
-it returns one estimate for each criterion and cannot say more. No torch here.
+What would support a claim is stated before anything is run, in its criteria: a statistic, the null
+and the control it is compared with, a direction and a margin with its reason. The function of a
+claim only measures: it returns one estimate for each criterion, and the verdict follows from those.
+
+`register_claim` is how a claim is added: decorate the function that measures it. The list of
+claims, `anchorwatch study`, the report and the tables of the docs follow.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from anchorwatch.errors import SpecError
-from anchorwatch.studies.estimates import UNITS, Estimate
-from anchorwatch.studies.needs import Need
+from anchorwatch.studies.estimate import UNITS, Estimate
+from anchorwatch.studies.evidence import Evidence, EvidenceSpec
 
 if TYPE_CHECKING:
     from anchorwatch.figures.figure import Figure
 
 GREATER, LESS, EQUAL = "greater", "less", "equal"
 DIRECTIONS = (GREATER, LESS, EQUAL)
-_ID = re.compile(r"(floating|sinks|sink_token)/H[1-9][0-9]?")
+_ID = re.compile(r"[a-z][a-z0-9_]*/H[1-9][0-9]?")
+"""The name of a paper, and the number of the claim in it."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Criterion:
     """In words: what indifference, chance or an edit that does nothing would give."""
     control: str = ""
     about: float = 0.0
+    published: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """The paper's own numbers, by what they are of; only where its statistic is this one."""
 
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS:
@@ -80,34 +86,7 @@ class Finding:
     """Numbers that decide nothing: the same on another scale, the ratio behind a difference."""
 
 
-class Evidence:
-    """What was gathered, by need; made or read when it is first asked for, and kept.
-
-    >>> from anchorwatch.studies.needs import Seeds
-    >>> Evidence.of({Seeds(("bound.all",)): 3})[Seeds(("bound.all",))]
-    3
-    """
-
-    def __init__(self, make: Callable[[Need], Any]) -> None:
-        self._make = make
-        self._kept: dict[Hashable, Any] = {}
-
-    @classmethod
-    def of(cls, held: Mapping[Need, Any]) -> Evidence:
-        """Evidence that is there already: planted, or read."""
-        return cls(lambda need: held[need])
-
-    def __getitem__(self, need: Need) -> Any:
-        return self.once(need, lambda: self._make(need))
-
-    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What `make` gives, made once for all claims that ask under this key."""
-        if key not in self._kept:
-            self._kept[key] = make()
-        return self._kept[key]
-
-
-Judge = Callable[[Evidence], Finding]
+Measure = Callable[[Evidence], Finding]
 Draw = Callable[[Evidence], "Figure | None"]
 
 
@@ -125,10 +104,10 @@ class Claim:
     """The number or words given there; "not reported" where there is none."""
     unit: str
     """Of analysis: prompt, item or training seed."""
-    needs: tuple[Need, ...] = ()
+    needs: tuple[EvidenceSpec, ...] = ()
     criteria: tuple[Criterion, ...] = ()
     """All must hold; a table of claims shows the one that binds, the least sure of them."""
-    judge: Judge | None = None
+    measure: Measure | None = None
     draw: Draw | None = None
     """A figure of the evidence, where there is one to draw."""
     defect: str = ""
@@ -136,7 +115,7 @@ class Claim:
     caveat: str = ""
     """What a verdict here does not say."""
     lacks: str = ""
-    """What there would have to be for it to be tested; only of a claim without a judge."""
+    """What there would have to be for it to be tested; only of a claim that is not measured."""
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id):
@@ -146,12 +125,12 @@ class Claim:
         names = [criterion.name for criterion in self.criteria]
         if len(set(names)) != len(names):
             raise SpecError(f"{self.id} has two criteria of one name: {', '.join(names)}")
-        if (self.judge is None) != (not self.criteria) or bool(self.criteria) != bool(self.needs):
+        if (self.measure is None) != (not self.criteria) or bool(self.criteria) != bool(self.needs):
             raise SpecError(
-                f"{self.id}: criteria, needs and judge belong together, give all or none"
+                f"{self.id}: criteria, needs and measure belong together, give all or none"
             )
-        if self.lacks and self.judge is not None:
-            raise SpecError(f"{self.id} has a judge: what its needs lack is theirs to say")
+        if self.lacks and self.measure is not None:
+            raise SpecError(f"{self.id} has a measure: what its needs lack is theirs to say")
 
     @property
     def study(self) -> str:
@@ -164,12 +143,12 @@ class Claim:
     @property
     def written(self) -> bool:
         """Whether it can be tested at all."""
-        return self.judge is not None
+        return self.measure is not None
 
     def find(self, evidence: Evidence) -> Finding:
         """Measure, and hold the result to what the claim announced."""
-        assert self.judge is not None
-        found = self.judge(evidence)
+        assert self.measure is not None
+        found = self.measure(evidence)
         announced = [criterion.name for criterion in self.criteria]
         if list(found.measured) != announced:
             raise SpecError(f"{self.id} announced {announced} and measured {list(found.measured)}")
@@ -179,3 +158,85 @@ class Claim:
                     f"{self.id} is about the {self.unit}, and {name} is over {one.estimate.unit}s"
                 )
         return found
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One paper whose claims are run."""
+
+    title: str
+    authors: str
+    arxiv: str
+    summary: str
+    """In a sentence, for who has not read it."""
+
+    @property
+    def citation(self) -> str:
+        """As a list of references has it; an address as text, nothing to follow."""
+        return f"{self.authors}. {self.title}. arXiv {self.arxiv} (https://arxiv.org/abs/{self.arxiv})."
+
+
+PAPERS: dict[str, Paper] = {}
+"""Registered papers by the name that stands before the slash in a claim's id."""
+CLAIMS: dict[str, Claim] = {}
+"""Registered claims by id."""
+
+
+def register_paper(name: str, paper: Paper) -> Paper:
+    """Make a paper known, so that claims of it can be registered and reported."""
+    PAPERS[name] = paper
+    return paper
+
+
+def register_claim(
+    id: str,
+    sentence: str,
+    *,
+    source: str,
+    reported: str,
+    unit: str,
+    needs: tuple[EvidenceSpec, ...],
+    criteria: tuple[Criterion, ...],
+    draw: Draw | None = None,
+    defect: str = "",
+    caveat: str = "",
+) -> Callable[[Measure], Measure]:
+    """A decorator: the function measures this claim. The arguments are the fields of `Claim`."""
+
+    def register(measure: Measure) -> Measure:
+        stated = Claim(id, sentence, source, reported, unit, needs, criteria, measure, draw)
+        _add(replace(stated, defect=defect, caveat=caveat))
+        return measure
+
+    return register
+
+
+def register_untested_claim(
+    id: str,
+    sentence: str,
+    *,
+    source: str,
+    reported: str,
+    unit: str,
+    lacks: str,
+    defect: str = "",
+    caveat: str = "",
+) -> None:
+    """A claim of a paper that cannot be tested yet, and what there would have to be for it."""
+    _add(Claim(id, sentence, source, reported, unit, defect=defect, caveat=caveat, lacks=lacks))
+
+
+def _add(claim: Claim) -> None:
+    """Keep a claim; one id has one claim, which the same function may state again (a notebook)."""
+    if claim.study not in PAPERS:
+        raise SpecError(
+            f"{claim.id}: no paper is called {claim.study!r}: register_paper({claim.study!r}, ...)"
+        )
+    known = CLAIMS.get(claim.id)
+    if known is not None and _origin(known) != _origin(claim):
+        raise SpecError(f"{claim.id} is registered twice: give one of them another number")
+    CLAIMS[claim.id] = claim
+
+
+def _origin(claim: Claim) -> tuple[str, str]:
+    return getattr(claim.measure, "__module__", ""), getattr(claim.measure, "__qualname__", "")

@@ -1,31 +1,412 @@
-"""Gathered evidence, and one number for each unit from it: what judges are made of. No torch here.
+"""Evidence of claims: what they ask for, what is handed to them, and where it is kept on disk.
 
-Arrays are in the order of the prompts of a set, so that row i of two models is the same prompt;
-NaN is a prompt that a model could not be given, or that has no value.
+An `EvidenceSpec` is a frozen value: runs, effects, answers, training seeds, cards, or the table of
+an experiment. It names models by their role and no amounts; the budget has these. Claims with equal
+specs share one piece of evidence, made once and kept under the spec's digest.
+
+An `EvidenceStore` keeps it: a folder for each spec and model, a file for each unit. What decides a
+piece of evidence is in the name of its folder: the spec, the model (weights, settings, tokenizer,
+device), the decoding, our version, torch's and transformers'. A unit is whole or not there, so that
+a study that was killed resumes, and one with a larger budget reuses what a smaller one made.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import uuid
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
-from anchorwatch import metrics
-from anchorwatch.errors import EvidenceError, SpecError
-from anchorwatch.evaluation.results import Results
-from anchorwatch.metrics.table import prompt_id
-from anchorwatch.studies.claim import Evidence
-from anchorwatch.studies.needs import Asked, Effect, Runs, Seeds
-from anchorwatch.trace.trace import Trace
+from anchorwatch import __version__
+from anchorwatch.edits.spec import Edit
+from anchorwatch.errors import AnchorwatchWarning, EvidenceError, SpecError, TraceError
+from anchorwatch.evaluation.results import Results, build_results
+from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.models.zoo.cards import read as read_card
+from anchorwatch.probes.spec import DEFAULT, Probe, commit_regions, massive, region_flow
+from anchorwatch.studies.budget import Budget
+from anchorwatch.studies.prompts import SETS
+from anchorwatch.trace.atomic_io import damage, read_sealed, replace_file, seal
+from anchorwatch.trace.trace import Trace, read
+
+if TYPE_CHECKING:
+    pass
+
+ROLES: Mapping[str, tuple[str, str]] = {
+    "mdm": ("a masked diffusion model", "--model"),
+    "arm": ("an autoregressive model", "--against"),
+    "sink": ("a masked diffusion model with a sink token", "--sink"),
+    "gate": ("a masked diffusion model with gates", "--gate"),
+}
+"""What a study is given, in words, and the option that names it."""
+KINDS = {"mdm": "mdm", "arm": "arm", "sink": "mdm", "gate": "mdm"}
+PARTS = {"sink": "sink_token", "gate": "gate"}
+PLAIN: tuple[Probe, ...] = (*DEFAULT, massive())
+REGIONAL: tuple[Probe, ...] = (*PLAIN, region_flow(), commit_regions())
+"""What watched runs measure: one set for all claims, so that they share runs."""
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """What is known of the model in a role before anything is run."""
+
+    source: str
+    kind: str
+    weights: str
+    parts: tuple[str, ...]
+    layers: int
+    heads: int
+    positions: int
+    settings: str
+    """Digest of what decides answers besides weights and vocabulary: rotary base, epsilons, ids."""
+    tokenizer: str | None
+    """Digest of its whole definition."""
+    device: str
+    identity: str = ""
+    """Digest of all that decides what it computes: family, shift, mask id, parts, dtype too."""
+
+
+@dataclass(frozen=True)
+class Available:
+    """What a study has: models by role, and the columns and seeds of each arm of the variants."""
+
+    models: Mapping[str, ModelIdentity]
+    columns: tuple[str, ...] = ()
+    arms: Mapping[str, int] | None = None
+    """How many seeds each arm has; None where there is no table."""
+    cards: tuple[str, ...] = ()
+    """Roles whose model has a card."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Forward passes of one role."""
+
+    watched: int = 0
+    """With probes; what a run keeps on disk goes with them."""
+    plain: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.watched + other.watched, self.plain + other.plain)
+
+
+@dataclass(frozen=True)
+class EvidenceSpec:
+    """What every need has."""
+
+    kind: ClassVar[str] = ""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Models it is made with."""
+        return ()
+
+    def units(self, budget: Budget) -> int:
+        """Pieces that are made and kept one after another, for each role."""
+        return 1
+
+    def lacks(self, hand: Available) -> str:
+        """What is missing, in words; empty where nothing is."""
+        for role in self.roles:
+            if role not in hand.models:
+                says, option = ROLES[role]
+                return f"{says} ({option})"
+        return ""
+
+    def cost(self, budget: Budget, kind: str) -> Cost:
+        """Of one role, whose model is of this kind."""
+        return Cost()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values that decide what is made."""
+        held = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+        return {"need": self.kind} | held
+
+    @property
+    def digest(self) -> str:
+        spelled = json.dumps(self.as_dict(), sort_keys=True)
+        return hashlib.sha256(spelled.encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {' '.join(self.roles)}".strip()
+
+
+@dataclass(frozen=True)
+class Runs(EvidenceSpec):
+    """Watched runs of one model over a set of prompts: gives `TraceSet`."""
+
+    kind: ClassVar[str] = "runs"
+
+    role: str
+    prompts: str = "asked"
+    decoding: Decoding | None = None
+    """None: the budget's length and steps."""
+    edits: tuple[Edit, ...] = ()
+    probes: tuple[Probe, ...] | None = None
+    """None: REGIONAL where the prompts have regions, else PLAIN."""
+
+    def __post_init__(self) -> None:
+        _check_roles(self.roles, self.prompts)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    @property
+    def measures(self) -> tuple[Probe, ...]:
+        return self.probes if self.probes is not None else PLAIN if self._bare else REGIONAL
+
+    @property
+    def _bare(self) -> bool:
+        return self.prompts == "told"
+
+    def how(self, budget: Budget, kind: str) -> Decoding:
+        return self.decoding or budget.decoding(kind)
+
+    def units(self, budget: Budget) -> int:
+        return budget.prompts
+
+    def cost(self, budget: Budget, kind: str) -> Cost:
+        return Cost(watched=budget.prompts * self.how(budget, kind).num_passes)
+
+    def __str__(self) -> str:
+        edits = "".join(f", {edit!r}" for edit in self.edits)
+        return f"runs of {self.role}, {self.prompts}{_describe_decoding(self.decoding)}{edits}"
+
+
+@dataclass(frozen=True)
+class Effect(EvidenceSpec):
+    """Every prompt clean, edited and under a control: gives `EffectTables`."""
+
+    kind: ClassVar[str] = "effect"
+
+    role: str
+    edit: tuple[Edit, ...]
+    control: tuple[Edit, ...] | str | None = "random"
+    doses: tuple[int, ...] = ()
+    prompts: str = "asked"
+    decoding: Decoding | None = None
+
+    def __post_init__(self) -> None:
+        _check_roles(self.roles, self.prompts)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    def how(self, budget: Budget, kind: str) -> Decoding:
+        return self.decoding or budget.decoding(kind)
+
+    def units(self, budget: Budget) -> int:
+        return budget.prompts
+
+    def cost(self, budget: Budget, kind: str) -> Cost:
+        own = getattr(self.edit[0], "k", None)
+        sides = len({*self.doses, own}) if self.doses else 1
+        arms = 1 + sides * (1 + (self.control is not None))
+        passes = budget.prompts * self.how(budget, kind).num_passes * arms
+        return Cost(plain=2 * passes)  # each arm writes, then reads the clean frames
+
+    def __str__(self) -> str:
+        edits = ", ".join(map(repr, self.edit))
+        doses = f", k = {', '.join(map(str, self.doses))}" if self.doses else ""
+        where = f"{self.role}, {self.prompts}{_describe_decoding(self.decoding)}"
+        return f"effect of {edits}{doses} on {where}"
+
+
+@dataclass(frozen=True)
+class Answers(EvidenceSpec):
+    """Items of a task asked in several contexts, under several edits: gives `AnswerTable`."""
+
+    kind: ClassVar[str] = "asked"
+
+    asks: tuple[str, ...]
+    """Roles."""
+    contexts: tuple[str, ...]
+    edits: tuple[tuple[str, tuple[Edit, ...]], ...] = (("none", ()),)
+    """By name."""
+    task: str = "synthetic/one-hop"
+    template: str = "plain"
+    steps: int | None = None
+    """Of an answer, where masks are filled; None: two commits a step."""
+
+    def __post_init__(self) -> None:
+        _check_roles(self.roles)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.asks
+
+    def units(self, budget: Budget) -> int:
+        return budget.items * len(self.contexts) * len(self.edits)
+
+    def how(self, budget: Budget, kind: str) -> Decoding:
+        """How an answer is written.
+
+        Under edits an autoregressive model keeps no cache: what it holds is not read again, so
+        that an edit would reach one new row at a step, and every row of a masked model.
+        """
+        how = budget.asked(kind)
+        if isinstance(how, LeftToRight) and any(edits for _, edits in self.edits):
+            return replace(how, cache=False)
+        if isinstance(how, LowConfidence) and self.steps is not None:
+            return replace(how, steps=self.steps)
+        return how
+
+    def cost(self, budget: Budget, kind: str) -> Cost:
+        return Cost(plain=self.units(budget) * self.how(budget, kind).num_passes)
+
+    def __str__(self) -> str:
+        under = [name for name, _ in self.edits if name != "none"]
+        more = f", under {', '.join(under)}" if under else ""
+        return f"{self.task} asked of {', '.join(self.asks)} in {', '.join(self.contexts)}{more}"
+
+
+@dataclass(frozen=True)
+class Seeds(EvidenceSpec):
+    """The table of training runs, a row for each arm and seed: gives a DataFrame."""
+
+    kind: ClassVar[str] = "seeds"
+
+    columns: tuple[str, ...]
+    arms: tuple[str, ...] = ("vanilla", "sink")
+
+    def lacks(self, hand: Available) -> str:
+        if hand.arms is None:
+            return "the table of variants (`make variants`, or --variants)"
+        if lost := [name for name in self.columns if name not in hand.columns]:
+            return f"a table of variants with the column {lost[0]}"
+        if lost := [name for name in self.arms if not hand.arms.get(name)]:
+            return f"a table of variants with the arm {lost[0]}"
+        return ""
+
+    def __str__(self) -> str:
+        return f"training seeds of {', '.join(self.arms)}: {', '.join(self.columns)}"
+
+
+@dataclass(frozen=True)
+class Cards(EvidenceSpec):
+    """What was measured of models when they were made: gives a dict for each role."""
+
+    kind: ClassVar[str] = "cards"
+
+    of: tuple[str, ...]
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.of
+
+    def lacks(self, hand: Available) -> str:
+        said = super().lacks(hand)
+        bare = [role for role in self.of if role not in hand.cards]
+        return said or (f"a card of {hand.models[bare[0]].source}" if bare else "")
+
+
+@dataclass(frozen=True)
+class Experiment(EvidenceSpec):
+    """A table that a named function makes of a model, unit by unit: gives a DataFrame.
+
+    Functions register their name with the decorator `experiment`; each row says its `unit`.
+    """
+
+    kind: ClassVar[str] = "rows"
+
+    role: str
+    name: str
+    passes: int
+    """Forward passes of a unit, for the plan."""
+    options: tuple[tuple[str, float | str], ...] = ()
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    def units(self, budget: Budget) -> int:
+        return budget.rows
+
+    def cost(self, budget: Budget, kind: str) -> Cost:
+        return Cost(plain=budget.rows * self.passes)
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.role}"
+
+
+ExperimentFunction = Callable[[Any, int, Mapping[str, Any]], Iterable[Mapping[str, Any]]]
+"""Takes a model, the number of a unit and the options; gives rows of plain values."""
+EXPERIMENTS: dict[str, ExperimentFunction] = {}
+"""Functions that make the tables of `Experiment`, by name; `papers/*/experiments.py` has them."""
+
+
+def experiment(name: str) -> Callable[[ExperimentFunction], ExperimentFunction]:
+    """A decorator: the function makes the rows of `Experiment(role, name, ...)`.
+
+    It is called once for each unit; what it gives is kept.
+    """
+
+    def register(function: ExperimentFunction) -> ExperimentFunction:
+        EXPERIMENTS[name] = function
+        return function
+
+    return register
+
+
+def _check_roles(roles: Sequence[str], prompts: str | None = None) -> None:
+    """Refuse a role or a set that nobody can give."""
+    if lost := [role for role in roles if role not in ROLES]:
+        raise SpecError(f"no role is called {lost[0]!r}: expected one of {', '.join(ROLES)}")
+    if prompts is not None and prompts not in SETS:
+        raise SpecError(f"no set of prompts is called {prompts!r}: expected {', '.join(SETS)}")
+
+
+def _describe_decoding(decoding: Decoding | None) -> str:
+    return "" if decoding is None else f", {decoding}"
+
+
+def _plain(value: Any) -> Any:
+    """Edits, probes and decodings by their fields; tuples as lists."""
+    if hasattr(value, "as_dict"):
+        return value.as_dict()
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return value
+
+
+class Evidence:
+    """What was gathered, by need; made or read when it is first asked for, and kept.
+
+    >>> Evidence.of({Seeds(("bound.all",)): 3})[Seeds(("bound.all",))]
+    3
+    """
+
+    def __init__(self, make: Callable[[EvidenceSpec], Any]) -> None:
+        self._make = make
+        self._kept: dict[Hashable, Any] = {}
+
+    @classmethod
+    def of(cls, held: Mapping[EvidenceSpec, Any]) -> Evidence:
+        """Evidence that is there already: planted, or read."""
+        return cls(lambda need: held[need])
+
+    def __getitem__(self, need: EvidenceSpec) -> Any:
+        return self.once(need, lambda: self._make(need))
+
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` gives, made once for all claims that ask under this key."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
 
 
 @dataclass(frozen=True, eq=False)
-class Traced:
+class TraceSet:
     """Runs of a set of prompts."""
 
     traces: Sequence[Trace]
@@ -37,12 +418,12 @@ class Traced:
     """Why a prompt could not be run, by its place."""
 
     @classmethod
-    def of(cls, traces: Sequence[Trace]) -> Traced:
+    def of(cls, traces: Sequence[Trace]) -> TraceSet:
         return cls(traces, range(len(traces)), len(traces))
 
 
 @dataclass(frozen=True, eq=False)
-class Compared:
+class EffectTables:
     """An effect, prompt by prompt."""
 
     table: pd.DataFrame
@@ -54,152 +435,211 @@ class Compared:
 
 
 @dataclass(frozen=True, eq=False)
-class Answered:
+class AnswerTable:
     """An evaluation; its rows have a column `role`."""
 
     results: Results
 
 
-@dataclass(frozen=True, eq=False)
-class PerPrompt:
-    """Values and their nulls, [prompt, ...] in the order of the set."""
-
-    value: np.ndarray
-    null: np.ndarray
-    labels: tuple[Any, ...] = ()
-    """Of the second axis: layers, for instance."""
-
-
-def by_prompt(
-    evidence: Evidence,
-    need: Runs,
-    metric: str,
-    quantity: str,
-    *,
-    over: str | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> PerPrompt:
-    """A metric's quantity for each prompt: [prompt], or [prompt, cell] `over` a dim such as layer.
-
-    `options` are the metric's own: rule, group. Its table is made once for all claims.
-    """
-    held: Traced = evidence[need]
-    given, dims = dict(options or {}), ["prompt", *([over] if over else [])]
-    key = (need, metric, over, repr(sorted(given.items())))
-    table = evidence.once(
-        key, lambda: getattr(metrics, metric)(list(held.traces), by=dims, **given)
-    )
-    rows = table[table["quantity"] == quantity]
-    if rows.empty:
-        known = ", ".join(dict.fromkeys(table["quantity"]))
-        raise SpecError(f"{metric} has no quantity {quantity!r}: it has {known}")
-    labels = tuple(dict.fromkeys(rows[over])) if over else ()
-    shape = (held.count, len(labels)) if over else (held.count,)
-    value, null = np.full(shape, np.nan), np.full(shape, np.nan)
-    at = {label: column for column, label in enumerate(labels)}
-    places = _places(held)
-    for row in rows.to_dict(orient="records"):
-        for place in places[row["prompt"]]:
-            cell = (place, at[row[over]]) if over else place
-            value[cell], null[cell] = row["value"], row["null"]
-    return PerPrompt(value, null, labels)
-
-
-def by_cell(held: Traced, table: pd.DataFrame, over: str, column: str) -> dict[Any, np.ndarray]:
-    """[prompt] of each cell of a table that is split by prompt, in the order of the set."""
-    wide = table.pivot_table(index="prompt", columns=over, values=column, dropna=False)
-    found = {name: np.full(held.count, np.nan) for name in wide.columns}
-    for place, trace in zip(held.places, held.traces, strict=True):
-        for name, values in found.items():
-            values[place] = wide[name].get(prompt_id(trace), np.nan)
-    return found
-
-
-def by_trace(held: Traced, of: Any) -> np.ndarray:
-    """A function of one trace for each prompt: [prompt]."""
-    found = np.full(held.count, np.nan)
-    for place, trace in zip(held.places, held.traces, strict=True):
-        found[place] = of(trace)
-    return found
-
-
-def by_effect(
-    evidence: Evidence, need: Effect, outcome: str, series: str = "did", *, k: int | None = None
-) -> np.ndarray:
-    """[prompt] of an effect: edited, control, difference, control_difference, did, null or clean.
-
-    `k` is a dose; the edit's own where it is left out.
-    """
-    held: Compared = evidence[need]
-    table = held.table[held.table["outcome"] == outcome]
-    own = table["k"].iloc[0] if k is None and len(table) else k
-    rows = table[table["k"] == own]
-    if rows.empty:
-        raise SpecError(f"the effect has no outcome {outcome!r} at k = {own}")
-    found = np.full(held.count, np.nan)
-    found[rows["place"].to_numpy(dtype=int)] = rows[series].to_numpy(dtype=float)
-    return found
-
-
-def by_item(
-    evidence: Evidence,
-    need: Asked,
-    cells: Sequence[tuple[str, str, str]],
-    *,
-    score: str = "containment",
-) -> np.ndarray:
-    """[item, cell] scores of (role, context, edit) cells; NaN where an item could not be asked."""
-    rows = evidence[need].results.rows
-    wide = rows.pivot(index="item", columns=["role", "context", "edit"], values=score).sort_index()
-    if lost := [cell for cell in cells if cell not in wide.columns]:
-        raise SpecError(f"nothing was asked in the cell {lost[0]}: the need names others")
-    return wide[list(cells)].to_numpy(dtype=float)
-
-
-def by_seed(evidence: Evidence, need: Seeds, column: str) -> pd.DataFrame:
-    """[seed, arm] of a column; a seed that an arm lacks is NaN."""
-    table: pd.DataFrame = evidence[need]
-    wide = table.pivot(index="seed", columns="arm", values=column).astype(float).sort_index()
-    return wide.reindex(columns=list(need.arms))
-
-
-def mean_of(values: ArrayLike) -> float:
-    """Of the values that are there; NaN without any."""
-    held = np.asarray(values, dtype=float)
-    there = held[~np.isnan(held)]
-    return float(there.mean()) if there.size else math.nan
-
-
-def means_of(rows: np.ndarray) -> np.ndarray:
-    """[cell] over the units of [unit, cell] that have a value; NaN where none has."""
-    there = ~np.isnan(rows)
-    count = there.sum(axis=0)
-    total = np.where(there, rows, 0.0).sum(axis=0)
-    return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
-
-
 def unfit_of(held: Any) -> Mapping[Any, str]:
     """Why units of a need's evidence could not be run, by unit; empty where all could."""
-    if isinstance(held, Traced | Compared):
+    if isinstance(held, TraceSet | EffectTables):
         return held.unfit
-    if isinstance(held, Answered):
+    if isinstance(held, AnswerTable):
         lost = held.results.rows[held.results.rows["unfit"] != ""]
         return dict(zip(lost["item"], lost["unfit"], strict=True))
     return dict(held.attrs.get("unfit", {})) if isinstance(held, pd.DataFrame) else {}
 
 
-def answers(share: float, least: float, who: str) -> None:
-    """Refuse a claim about accuracy of a model that has none: what it cannot lose says nothing."""
-    if not share >= least:
-        raise EvidenceError(
-            f"{who} that is right in {least:.0%} of the questions, unedited: "
-            f"this one is in {share:.0%}"
-        )
+ROWS = "rows.json"
 
 
-def _places(held: Traced) -> dict[str, list[int]]:
-    """Prompts of a table to their places in the set."""
-    found: dict[str, list[int]] = {}
-    for place, trace in zip(held.places, held.traces, strict=True):
-        found.setdefault(prompt_id(trace), []).append(place)
-    return found
+@dataclass(frozen=True, eq=False)
+class EvidenceStore:
+    """The evidence of one study: what it is made with, and where it lies."""
+
+    folder: Path
+    budget: Budget
+    hand: Available
+    variants: pd.DataFrame | None = None
+    card_folders: Mapping[str, Path] | None = None
+
+    def place(self, need: EvidenceSpec, role: str) -> Path:
+        """The folder of a need's units of one model."""
+        held = self.hand.models[role]
+        deciding: dict[str, Any] = {"need": need.as_dict()}
+        deciding |= {
+            name: getattr(held, name)
+            for name in ("weights", "settings", "tokenizer", "device", "identity")
+        }
+        others = {name: _version_of(name) for name in ("torch", "transformers")}
+        deciding["versions"] = {"anchorwatch": __version__} | others
+        if isinstance(need, Runs | Effect):
+            deciding["decoding"] = need.how(self.budget, held.kind).as_dict()
+        if isinstance(need, Answers):
+            deciding["items"] = self.budget.items
+            deciding["decoding"] = need.how(self.budget, held.kind).as_dict()
+        spelled = json.dumps(deciding, sort_keys=True)
+        return self.folder / need.kind / hashlib.sha256(spelled.encode()).hexdigest()[:16]
+
+    def unit(self, need: EvidenceSpec, role: str, index: int) -> Path:
+        """The file, or for runs the trace, of a unit that was made."""
+        folder = self.place(need, role)
+        return folder / (f"{index:05}.trace" if isinstance(need, Runs) else f"{index:05}.json")
+
+    def left(self, need: EvidenceSpec, role: str) -> list[int]:
+        """Units that are not made yet."""
+        if isinstance(need, Seeds | Cards):
+            return []
+        if isinstance(need, Answers):
+            whole = (self.place(need, role) / ROWS).exists()
+            return [] if whole else list(range(need.units(self.budget)))
+        every = range(need.units(self.budget))
+        return [at for at in every if not self._there(need, role, at)]
+
+    def _there(self, need: EvidenceSpec, role: str, index: int) -> bool:
+        path = self.unit(need, role, index)
+        return path.exists() or path.with_suffix(".unfit").exists()
+
+    def mend(self, need: EvidenceSpec, role: str) -> None:
+        """Set damaged units aside, so that they are made again; each is warned of."""
+        for path in self._kept(need, role):
+            if said := _describe_damage(path):
+                aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:8]}")
+                path.rename(aside)
+                warnings.warn(
+                    f"{path} is damaged ({said}): it is now {aside.name}, and is made again",
+                    AnchorwatchWarning,
+                    stacklevel=2,
+                )
+
+    def _kept(self, need: EvidenceSpec, role: str) -> Iterator[Path]:
+        """Every unit that was made, or could not be."""
+        if isinstance(need, Seeds | Cards):
+            return
+        if isinstance(need, Answers):
+            paths = [self.place(need, role) / ROWS]
+        else:
+            units = [self.unit(need, role, at) for at in range(need.units(self.budget))]
+            paths = [one for path in units for one in (path, path.with_suffix(".unfit"))]
+        yield from (path for path in paths if path.exists())
+
+    def keep(self, path: Path, record: Mapping[str, Any]) -> None:
+        """Write a sealed file, whole or not at all; NaN is kept as null."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, seal(to_json_value(record)))
+
+    def opened(self, path: Path) -> dict[str, Any]:
+        """What was kept; damage is named."""
+        try:
+            return read_sealed(path)
+        except (OSError, ValueError) as error:
+            raise TraceError(f"{path} is damaged ({error}): remove it, and run again") from None
+
+    def load(self, need: EvidenceSpec) -> Any:
+        """The evidence of a need, whose units are all made."""
+        if isinstance(need, Runs):
+            return self._traced(need)
+        if isinstance(need, Effect):
+            return self._compared(need)
+        if isinstance(need, Answers):
+            return self._answered(need)
+        if isinstance(need, Experiment):
+            places, unfit = self._fit(need)
+            table = _table(
+                [row for at in places for row in self._record(need, need.role, at)["rows"]]
+            )
+            table.attrs["unfit"] = unfit
+            return table
+        if isinstance(need, Cards):
+            assert self.card_folders is not None
+            return {role: read_card(self.card_folders[role]) for role in need.of}
+        assert isinstance(need, Seeds)
+        assert self.variants is not None
+        return self.variants[self.variants["arm"].isin(need.arms)]
+
+    def _record(self, need: EvidenceSpec, role: str, index: int) -> dict[str, Any]:
+        return self.opened(self.unit(need, role, index))
+
+    def _fit(self, need: Runs | Effect | Experiment) -> tuple[list[int], dict[int, str]]:
+        """Units that were made, and why the others were not; one at least must have been."""
+        every, unfit = range(need.units(self.budget)), {}
+        for at in every:
+            path = self.unit(need, need.role, at).with_suffix(".unfit")
+            if path.exists():
+                unfit[at] = str(self.opened(path)["unfit"])
+        if len(unfit) == len(every):
+            raise EvidenceError(
+                f"prompts that fit the model: none of {len(every)} does for {need} ({unfit[0]})"
+            )
+        return [at for at in every if at not in unfit], unfit
+
+    def _traced(self, need: Runs) -> TraceSet:
+        places, unfit = self._fit(need)
+        traces = [_run(self.unit(need, need.role, at)) for at in places]
+        return TraceSet(traces, places, self.budget.prompts, unfit)
+
+    def _compared(self, need: Effect) -> EffectTables:
+        places, unfit = self._fit(need)
+        parts: dict[str, list[pd.DataFrame]] = {"table": [], "layers": []}
+        for at in places:
+            record = self._record(need, need.role, at)
+            for name, held in parts.items():
+                held.append(_table(record[name]).assign(place=at))
+        tables = {name: pd.concat(held, ignore_index=True) for name, held in parts.items()}
+        return EffectTables(tables["table"], tables["layers"], self.budget.prompts, unfit)
+
+    def _answered(self, need: Answers) -> AnswerTable:
+        rows: list[dict[str, Any]] = []
+        manifests: dict[str, Any] = {}
+        for role in need.roles:
+            record = self.opened(self.place(need, role) / ROWS)
+            rows += [row | {"role": role} for row in record["rows"]]
+            manifests |= record["manifests"]
+        return AnswerTable(build_results(_numbers(rows), manifests, {}))
+
+
+def _run(path: Path) -> Trace:
+    """A trace of ours: it need not be copied again where it can be made again."""
+    try:
+        return read(path)
+    except TraceError as error:
+        raise TraceError(f"{error}; or remove {path}, and run again") from None
+
+
+def _describe_damage(path: Path) -> str:
+    """What is wrong with a unit; empty where nothing is."""
+    if path.suffix == ".trace":
+        return "".join(damage(path)[:1])
+    try:
+        read_sealed(path)
+    except (OSError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def _numbers(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Null is NaN again."""
+    return [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]
+
+
+def _table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    return pd.DataFrame(_numbers(rows))
+
+
+def to_json_value(value: Any) -> Any:
+    """Plain values all through a record; NaN and the infinite, which JSON has not, are null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(name): to_json_value(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json_value(item) for item in value]
+    return value.item() if hasattr(value, "item") else value
+
+
+def _version_of(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"

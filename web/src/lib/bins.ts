@@ -2,7 +2,8 @@
 
 import { shares } from "./packet";
 import type { Place } from "./place";
-import { ABSENT, type RunData } from "./run.svelte";
+import type { RunData } from "./run.svelte";
+import { ABSENT } from "./schema";
 import { said } from "./values";
 import { cell, ranged, roleAt, span } from "./words";
 

@@ -1,7 +1,7 @@
 /** Numbers by layer and head: what the page works out itself, fields of the trace, metric tables. */
 
 import type { RunData } from "./run.svelte";
-import type { Measure } from "./source";
+import type { Measure } from "./schema";
 import { greatest, said, type Limits } from "./values";
 
 export const DERIVED = {

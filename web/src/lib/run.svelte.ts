@@ -2,7 +2,8 @@
 
 import type { Spelled } from "./align";
 import { bounds, numbers, shares, type Packet } from "./packet";
-import { unread, type Header, type Source, type Token } from "./source";
+import type { Header, Packets, Token } from "./schema";
+import { unread, type Source } from "./source";
 import type { Scale } from "./state";
 
 export interface Sinks {
@@ -30,29 +31,14 @@ export interface Layer extends Tile {
   flow: Float32Array;
 }
 
-export interface Frames {
-  canvas: Int32Array;
-  role: Uint8Array;
-  region: Int32Array;
-  committedAt: Int32Array;
-  logprob: Float32Array;
-  keys: Int32Array;
-}
+export type Row = Packets["row"];
 
-export interface Row {
-  shares: Float32Array;
-  null: Float32Array;
-}
-
-/** Some neighbouring positions at all steps, one column each. */
-export interface Part {
+/** Some neighbouring positions at all steps, one column each: [step, column] exact. */
+export type Part = Packets["part"] & {
   /** The position of the first column. */
   from: number;
   cols: number;
-  /** [step, column] exact. */
-  shares: Float32Array;
-  null: Float32Array;
-}
+};
 
 export interface ExactMap {
   map: Float32Array;
@@ -60,10 +46,6 @@ export interface ExactMap {
   cols: number;
   width: number;
 }
-
-export const MASKED = 2;
-export const FRESH = 3;
-export const ABSENT = 5;
 
 /** Tiles of single heads that are kept; each is steps x bins bytes. */
 const MOST_TILES = 48;
@@ -92,7 +74,7 @@ export class RunData {
   flow = $state.raw<Float32Array | null>(null);
   /** What could not be had, by key: shown where it is missing. */
   missing = $state.raw<ReadonlyMap<string, string>>(new Map());
-  frames!: Frames;
+  frames!: Packets["frames"];
   private asked = new Map<string, Promise<void>>();
 
   private constructor(
@@ -106,7 +88,7 @@ export class RunData {
     const run = new RunData(id, header, source);
     const frames = source.packet(id, "frames");
     void run.wantLayer(first);
-    run.frames = framesOf(await frames);
+    run.frames = (await frames).arrays as Packets["frames"];
     return run;
   }
 
@@ -116,7 +98,7 @@ export class RunData {
     await this.wantLayer(first);
     if (layers.length) for (const at of new Set(null_of)) await this.wantNull(at, group);
     for (const at of layers) if (!this.layers.has(at)) await this.wantLayer(at);
-    if (flow) await this.want("flow", (packet) => (this.flow = packet.arrays.flow as Float32Array));
+    if (flow) await this.want("flow", (packet) => (this.flow = (packet.arrays as Packets["flow"]).flow));
     await Promise.all(measures.map((_, at) => this.wantMeasure(at)));
   }
 
@@ -152,8 +134,7 @@ export class RunData {
     const key = `row-${step}-${layer}-${head ?? "mean"}`;
     if (this.rows.has(key)) return;
     void this.want(key, ({ arrays }) => {
-      const row = { shares: arrays.shares as Float32Array, null: arrays.null as Float32Array };
-      this.rows = kept(this.rows, key, row, MOST_ROWS);
+      this.rows = kept(this.rows, key, arrays as Packets["row"], MOST_ROWS);
     });
   }
 
@@ -170,8 +151,7 @@ export class RunData {
       const part = {
         from: at * this.header.part,
         cols: shapes.shares[1],
-        shares: arrays.shares as Float32Array,
-        null: arrays.null as Float32Array,
+        ...(arrays as Packets["part"]),
       };
       this.parts = kept(this.parts, key, part, MOST_PARTS);
     });
@@ -185,7 +165,7 @@ export class RunData {
     const key = `map-${step}-${layer}-${head}`;
     return this.want(key, ({ arrays, shapes, meta }) => {
       const [rows, cols] = shapes.map;
-      const map = { map: arrays.map as Float32Array, rows, cols, width: meta.width };
+      const map = { ...(arrays as Packets["map"]), rows, cols, width: meta.width };
       this.maps = kept(this.maps, key, map, 8);
     });
   }
@@ -205,7 +185,7 @@ export class RunData {
   private wantNull(at: number, group: number): Promise<void> {
     const key = `null-${at}-${group}`;
     return this.want(key, ({ arrays, meta }) => {
-      this.nulls = new Map(this.nulls).set(key, { codes: arrays.codes as Uint8Array, most: meta.most });
+      this.nulls = new Map(this.nulls).set(key, { ...(arrays as Packets["null"]), most: meta.most });
     });
   }
 
@@ -292,17 +272,6 @@ export class RunData {
   }
 }
 
-function framesOf({ arrays }: Packet): Frames {
-  return {
-    canvas: arrays.canvas as Int32Array,
-    role: arrays.role as Uint8Array,
-    region: arrays.region as Int32Array,
-    committedAt: arrays.committed_at as Int32Array,
-    logprob: arrays.logprob as Float32Array,
-    keys: arrays.keys as Int32Array,
-  };
-}
-
 function kept<T>(held: ReadonlyMap<string, T>, key: string, value: T, most: number): Map<string, T> {
   const found = new Map(held).set(key, value);
   for (const old of found.keys()) {
@@ -313,33 +282,33 @@ function kept<T>(held: ReadonlyMap<string, T>, key: string, value: T, most: numb
 }
 
 function tileOf({ arrays, meta }: Packet, steps: number): Tile {
-  const at = arrays.sink_step as Int32Array;
+  const tile = arrays as Packets["tile"];
   const first = new Int32Array(steps + 1);
-  for (const step of at) first[step + 1]++;
+  for (const step of tile.sink_step) first[step + 1]++;
   for (let step = 0; step < steps; step++) first[step + 1] += first[step];
   return {
-    codes: arrays.codes as Uint8Array,
+    codes: tile.codes,
     most: meta.most,
     sinks: {
       first,
-      key: arrays.sink_key as Int32Array,
-      share: arrays.sink_share as Float32Array,
+      key: tile.sink_key,
+      share: tile.sink_share,
       leftOut: meta.sinks_left_out,
     },
   };
 }
 
 function layerOf(packet: Packet, steps: number): Layer {
-  const { arrays } = packet;
+  const layer = packet.arrays as Packets["layer"];
   return {
     ...tileOf(packet, steps),
-    topKey: arrays.top_key as Int32Array,
-    topShare: arrays.top_share as Float32Array,
-    headTopKey: arrays.head_top_key as Int32Array,
-    headTopShare: arrays.head_top_share as Float32Array,
-    headSinkShare: arrays.head_sink_share as Float32Array,
-    headSinks: arrays.head_sinks as Int32Array,
-    flow: arrays.flow as Float32Array,
+    topKey: layer.top_key,
+    topShare: layer.top_share,
+    headTopKey: layer.head_top_key,
+    headTopShare: layer.head_top_share,
+    headSinkShare: layer.head_sink_share,
+    headSinks: layer.head_sinks,
+    flow: layer.flow,
   };
 }
 

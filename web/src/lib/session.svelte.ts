@@ -3,7 +3,8 @@
 import { besides, beside, columns, inWords } from "./align";
 import type { Go, Place } from "./place";
 import { depth, RunData, spelled } from "./run.svelte";
-import { canShow, unread, type Header, type Source } from "./source";
+import type { Header } from "./schema";
+import { canShow, unread, type Source } from "./source";
 import { clamped, decode, FIRST, SCALES, SINGLE, type PanelName, type Scale, type State } from "./state";
 
 export class Session {

@@ -1,82 +1,10 @@
 /** One page, three sources of runs: inside the page, beside it as files, or a local server. */
 
 import { inflated, unpack, type Packet } from "./packet";
-
-export interface Token {
-  id: number;
-  text: string;
-  length?: number;
-  escaped?: string;
-  bytes?: string;
-  /** Of one that is not shown whole. */
-  digest?: string;
-}
-
-export interface Measure {
-  name: string;
-  unit: string;
-  says: string;
-  /** It comes from a table of a metric, and has a null and an interval. */
-  table?: boolean;
-  /** Of a verdict, what each number stands for. */
-  words?: string[];
-}
-
-/** What docs/explorer-contract.md calls the header. */
-export interface Header {
-  version: number;
-  anchorwatch: string;
-  name: string;
-  digest: string;
-  model: {
-    source: string;
-    family: string;
-    kind: string;
-    visibility: string;
-    layers: number;
-    heads: number;
-    /** What was trained with the network: sink tokens, gates. */
-    parts: string[];
-  };
-  decoding: string;
-  edits: string[];
-  fork: number | null;
-  seed: number;
-  prompt: string;
-  answer: string;
-  frames: number;
-  steps: number;
-  positions: number;
-  answer_positions: number[];
-  progress: number[];
-  roles: string[];
-  regions: string[];
-  classes: string[];
-  class_kind: "region" | "role";
-  /** The last class is keys that parts added, such as a sink token: no positions. */
-  added: boolean;
-  tokens: Token[];
-  rule: string;
-  left_masked: number;
-  damage: string[];
-  lost: string[];
-  width: number;
-  bins: number;
-  /** Positions of a part that is had without bins. */
-  part: number;
-  groups: string[];
-  group: number;
-  layers: number[];
-  null_of: number[];
-  measures: Measure[];
-  flow: boolean;
-  maps: number[][];
-  on_demand: { heads: boolean; rows: boolean; maps: boolean };
-  left_out: string[];
-}
+import type { DamagedHeader, Header } from "./schema";
 
 /** Of a run that cannot be shown there is only a name and why. */
-export type Told = Header | { version: number; name: string; damage: string[] };
+export type Told = Header | DamagedHeader;
 
 export interface Source {
   kind: "inline" | "static" | "api";

@@ -1,6 +1,6 @@
 /** Token text on the page: a label for axes and readings, and what stands in the text. */
 
-import type { Token } from "./source";
+import type { Token } from "./schema";
 
 const MARK = "░";
 

@@ -1,6 +1,7 @@
 /** Sentences about a cell: the numbers under the pointer, exact where they can be. */
 
-import { ABSENT, type RunData } from "./run.svelte";
+import type { RunData } from "./run.svelte";
+import { ABSENT } from "./schema";
 import type { Place } from "./place";
 import { bounds, shares } from "./packet";
 import { label } from "./text";
@@ -110,7 +111,7 @@ export function cell(run: RunData, place: Place, step: number, position: number)
   const read = reading(run, place, step, position);
   parts.push(shared(run, read, position) + (read.null > 0 ? `, ${said(read.share / read.null, 3)} × null` : ""));
   if (isSink(run, place, step, position)) parts.push("sink");
-  const committed = frames.committedAt[position];
+  const committed = frames.committed_at[position];
   if (committed >= 0) parts.push(`committed at step ${committed}`);
   const detail = last?.escaped ?? last?.bytes;
   if (detail) parts.push(`${last?.escaped ? "escaped" : "bytes"} ${detail.slice(0, 40)}`);

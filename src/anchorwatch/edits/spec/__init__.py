@@ -1,28 +1,35 @@
-"""What to change inside attention or on the canvas, as frozen values: what, where, when. No torch.
+"""What to change inside attention or on the canvas: one class for each edit, what, where and when.
 
 An edit acts on `layers` and `heads`, at `steps` or while `progress` (share of the answer written)
 is in [low, high); None is everywhere and always. It stands in the manifest, and what it decided
 stands in the trace, so that a replay repeats it. Hiding empties a key's column for every query; a
 row that would lose its last key keeps its best one, and `spared_rows` counts those. Edits of the
 canvas act before a step on what all layers read: `swap_token`, `force_commit`, `delay_commit`,
-`freeze_canvas`. Parts add something to the network: `sink_token`, `register`, `off_by_one`,
-`sink_logit`, `kv_bias`, `gate`.
+`freeze_canvas`. Additions put something into the network: `sink_token`, `register`, `off_by_one`,
+`sink_logit`, `kv_bias`, `gate`. How to write an edit: see `edits/spec/edit.py`.
 
 >>> hide_keys([0, 3], layers=[2])
 hide_keys(positions=(0, 3), layers=(2,))
 """
 
-from anchorwatch.edits.spec.additions import (
-    Numbers,
-    Part,
-    gate,
-    given_again,
-    kv_bias,
-    off_by_one,
-    parts_among,
-    register,
-    sink_logit,
-    sink_token,
+from anchorwatch.edits.spec.attention_edits import (
+    DETECT,
+    FORMS,
+    MATCHES,
+    SCOPES,
+    Candidates,
+    Detecting,
+    Hiding,
+    Oracle,
+    ReceivedShares,
+    hide_keys,
+    hide_lowest,
+    hide_random,
+    hide_sinks,
+    knock_out,
+    mean_shares,
+    no_op,
+    random_heads,
 )
 from anchorwatch.edits.spec.canvas import (
     CanvasEdit,
@@ -33,22 +40,28 @@ from anchorwatch.edits.spec.canvas import (
     freeze_canvas,
     swap_token,
 )
-from anchorwatch.edits.spec.edit import Edit, no_op
-from anchorwatch.edits.spec.heads import knock_out, random_heads
-from anchorwatch.edits.spec.keys import (
-    DETECT,
-    FORMS,
-    MATCHES,
-    SCOPES,
-    Detecting,
-    Hiding,
-    Oracle,
-    hide_keys,
-    hide_lowest,
-    hide_random,
-    hide_sinks,
+
+from anchorwatch.edits.spec.additions import (  # isort: skip - EDITS lists them last
+    Numbers,
+    Part,
+    gate,
+    kv_bias,
+    off_by_one,
+    parts_among,
+    register,
+    restore_numbers,
+    sink_logit,
+    sink_token,
 )
-from anchorwatch.edits.spec.plan import EDITS, fields_of, from_dict, limit_to_steps, slots
+from anchorwatch.edits.spec.edit import (
+    EDITS,
+    Edit,
+    check_edits,
+    fields_of,
+    from_dict,
+    register_edit,
+    slots,
+)
 
 __all__ = [
     "DETECT",
@@ -56,6 +69,7 @@ __all__ = [
     "FORMS",
     "MATCHES",
     "SCOPES",
+    "Candidates",
     "CanvasEdit",
     "Detecting",
     "Edit",
@@ -63,27 +77,30 @@ __all__ = [
     "Numbers",
     "Oracle",
     "Part",
+    "ReceivedShares",
     "RunLimits",
     "check_canvas",
+    "check_edits",
     "delay_commit",
     "fields_of",
     "force_commit",
     "freeze_canvas",
     "from_dict",
     "gate",
-    "given_again",
     "hide_keys",
     "hide_lowest",
     "hide_random",
     "hide_sinks",
     "knock_out",
     "kv_bias",
-    "limit_to_steps",
+    "mean_shares",
     "no_op",
     "off_by_one",
     "parts_among",
     "random_heads",
     "register",
+    "register_edit",
+    "restore_numbers",
     "sink_logit",
     "sink_token",
     "slots",

@@ -1,7 +1,8 @@
-"""Things added to the network: sink tokens and their relatives, registers, gates. No torch here.
+"""Additions to the network: sink tokens and their relatives, registers, gates.
 
-A part is an edit when a run is given it, and belongs to the model when it was trained. What it
-adds before the canvas (sinks, logits, biases, registers) are its columns: every query sees them.
+An addition is an edit when a run is given it, and belongs to the model when it was trained with it.
+What it adds before the canvas (sinks, logits, biases, registers) are its columns: every query sees
+them. `models` computes with them during a pass; this file says what they are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from anchorwatch.edits.spec.edit import Edit, check_seed, one_of
+from anchorwatch.edits.spec.edit import Edit, check_seed, check_word, register_edit
 from anchorwatch.errors import SpecError
 
 POSITIONS = ("front", "end")
@@ -36,10 +37,10 @@ class Numbers:
 
     @classmethod
     def of(cls, array: np.ndarray) -> Numbers:
-        held = np.array(array, dtype=np.float32, order="C")
-        held.flags.writeable = False
-        head = str(list(held.shape)).encode()
-        return cls(hashlib.sha256(head + held.tobytes()).hexdigest(), held)
+        numbers = np.array(array, dtype=np.float32, order="C")
+        numbers.flags.writeable = False
+        head = str(list(numbers.shape)).encode()
+        return cls(hashlib.sha256(head + numbers.tobytes()).hexdigest(), numbers)
 
     def __repr__(self) -> str:
         return f"<numbers {self.digest[:8]}>"
@@ -59,18 +60,28 @@ class Part(Edit):
     @property
     def lacks(self) -> str | None:
         """The field of which only a digest is known, so that it cannot run."""
-        for one in dataclasses.fields(self):
-            held = getattr(self, one.name)
-            if isinstance(held, Numbers) and held.array is None:
-                return one.name
+        for setting in dataclasses.fields(self):
+            value = getattr(self, setting.name)
+            if isinstance(value, Numbers) and value.array is None:
+                return setting.name
         return None
+
+    @property
+    def has_zero_value(self) -> bool:
+        """Whether the values of the keys it adds are zero, which is verified during a pass."""
+        return False
+
+    @property
+    def is_query(self) -> bool:
+        """Whether what it adds stands in the sequence as a token that sees the others."""
+        return False
 
     @property
     def everywhere(self) -> Part:
         """The same part without its times: what it is made of does not depend on them."""
         return dataclasses.replace(self, steps=None, progress=None)
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set_field(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
 
@@ -92,20 +103,21 @@ class _Token(Part):
                     f"a {kind} is a token and stands in every layer and head: leave {name} out, "
                     "or use kv_bias"
                 )
-        self._set("n", _check_count(self.n))
-        self._set("seed", check_seed(self.seed))
-        held = _numbers("embedding", self.embedding, EMBEDDINGS)
-        if isinstance(held, Numbers) and held.array is not None:
-            if held.array.ndim == 1:
-                held = Numbers.of(held.array[None])
-            _rows(kind, held.array, self.n)  # type: ignore[arg-type]
-        self._set("embedding", held)
+        self._set_field("n", _check_count(self.n))
+        self._set_field("seed", check_seed(self.seed))
+        embedding = _numbers("embedding", self.embedding, EMBEDDINGS)
+        if isinstance(embedding, Numbers) and embedding.array is not None:
+            if embedding.array.ndim == 1:
+                embedding = Numbers.of(embedding.array[None])
+            _check_rows(kind, embedding.array, self.n)  # type: ignore[arg-type]
+        self._set_field("embedding", embedding)
 
     @property
     def columns(self) -> int:
         return self.n
 
 
+@register_edit
 @dataclass(frozen=True, repr=False)
 class sink_token(_Token):  # noqa: N801
     """`n` tokens that everyone sees and that see only themselves (one token is enough).
@@ -123,19 +135,29 @@ class sink_token(_Token):  # noqa: N801
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("position", self.position, POSITIONS)
-        one_of("value", self.value, VALUES)
+        check_word("position", self.position, POSITIONS)
+        check_word("value", self.value, VALUES)
         if not isinstance(self.rotary, bool):
             raise SpecError(f"rotary={self.rotary!r} is neither True nor False")
         if not self.rotary and self.position != "front":
             raise SpecError("with rotary=False a sink token stands nowhere: leave position out")
 
+    @property
+    def has_zero_value(self) -> bool:
+        return self.value == "zero"
 
+
+@register_edit
 @dataclass(frozen=True, repr=False)
 class register(_Token):  # noqa: N801
     """`n` ordinary extra tokens before the first that see everything and are seen by everyone."""
 
+    @property
+    def is_query(self) -> bool:
+        return True
 
+
+@register_edit
 @dataclass(frozen=True, repr=False)
 class off_by_one(Part):  # noqa: N801
     """One more in the softmax's denominator: a key with logit 0 and value 0."""
@@ -144,7 +166,12 @@ class off_by_one(Part):  # noqa: N801
     def columns(self) -> int:
         return 1
 
+    @property
+    def has_zero_value(self) -> bool:
+        return True
 
+
+@register_edit
 @dataclass(frozen=True, repr=False)
 class sink_logit(Part):  # noqa: N801
     """A key with value 0 and this logit: a number, one for each head, or for each layer a list."""
@@ -153,29 +180,34 @@ class sink_logit(Part):  # noqa: N801
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        held = -np.inf if isinstance(self.logit, str) and self.logit == "-inf" else self.logit
-        if isinstance(held, int | float | np.number) and not isinstance(held, bool):
-            if np.isnan(held) or held == np.inf:
-                raise SpecError(f"logit={held} is no logit: say a number, or -inf for none at all")
-            self._set("logit", float(held))
+        logit = -np.inf if isinstance(self.logit, str) and self.logit == "-inf" else self.logit
+        if isinstance(logit, int | float | np.number) and not isinstance(logit, bool):
+            if np.isnan(logit) or logit == np.inf:
+                raise SpecError(f"logit={logit} is no logit: say a number, or -inf for none at all")
+            self._set_field("logit", float(logit))
             return
-        held = _numbers("logit", held, ())
-        if held.array is not None and held.array.ndim not in (1, 2):
+        logit = _numbers("logit", logit, ())
+        if logit.array is not None and logit.array.ndim not in (1, 2):
             raise SpecError(
-                f"logit has shape {list(held.array.shape)}: expected [heads] or [layers, heads]"
+                f"logit has shape {list(logit.array.shape)}: expected [heads] or [layers, heads]"
             )
-        self._set("logit", held)
+        self._set_field("logit", logit)
 
     @property
     def columns(self) -> int:
         return 1
 
+    @property
+    def has_zero_value(self) -> bool:
+        return True
+
     def as_dict(self) -> dict[str, Any]:
         """JSON knows no infinity: -inf is written as a word."""
-        said = super().as_dict()
-        return said | ({"logit": "-inf"} if said["logit"] == -np.inf else {})
+        fields = super().as_dict()
+        return fields | ({"logit": "-inf"} if fields["logit"] == -np.inf else {})
 
 
+@register_edit
 @dataclass(frozen=True, repr=False)
 class kv_bias(Part):  # noqa: N801
     """`n` keys and values of each layer's own: "random" (0.02 wide), "zero", or numbers.
@@ -191,23 +223,24 @@ class kv_bias(Part):  # noqa: N801
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("n", _check_count(self.n))
-        self._set("seed", check_seed(self.seed))
+        self._set_field("n", _check_count(self.n))
+        self._set_field("seed", check_seed(self.seed))
         for name in ("key", "value"):
-            held = _numbers(name, getattr(self, name), BIASES)
-            shape = getattr(getattr(held, "array", None), "shape", (0, 0, self.n, 0))
+            bias = _numbers(name, getattr(self, name), BIASES)
+            shape = getattr(getattr(bias, "array", None), "shape", (0, 0, self.n, 0))
             if len(shape) != 4 or shape[2] != self.n:
                 raise SpecError(
                     f"{name} has shape {list(shape)}: "
                     f"expected [layers, key heads, n = {self.n}, channels]"
                 )
-            self._set(name, held)
+            self._set_field(name, bias)
 
     @property
     def columns(self) -> int:
         return self.n
 
 
+@register_edit
 @dataclass(frozen=True, repr=False)
 class gate(Part):  # noqa: N801
     """Attention's output times sigmoid(x W) before its projection, x what attention reads.
@@ -227,16 +260,15 @@ class gate(Part):  # noqa: N801
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("form", self.form, GATE_FORMS)
-        one_of("init", self.init, GATE_STARTS)
-        self._set("seed", check_seed(self.seed))
+        check_word("form", self.form, GATE_FORMS)
+        check_word("init", self.init, GATE_STARTS)
+        self._set_field("seed", check_seed(self.seed))
         if self.weight is not None:
-            held = _numbers("weight", self.weight, ())
-            if held.array is not None and held.array.ndim != 3:
-                raise SpecError(
-                    f"weight has shape {list(held.array.shape)}: expected [layers, outputs, width]"
-                )
-            self._set("weight", held)
+            weight = _numbers("weight", self.weight, ())
+            if weight.array is not None and weight.array.ndim != 3:
+                shape = list(weight.array.shape)
+                raise SpecError(f"weight has shape {shape}: expected [layers, outputs, width]")
+            self._set_field("weight", weight)
 
 
 def parts_among(edits: Iterable[Edit]) -> tuple[Part, ...]:
@@ -244,23 +276,23 @@ def parts_among(edits: Iterable[Edit]) -> tuple[Part, ...]:
     return tuple(edit for edit in edits if isinstance(edit, Part))
 
 
-def given_again(edits: Iterable[Edit], given: Iterable[Edit]) -> tuple[Edit, ...]:
+def restore_numbers(edits: Iterable[Edit], given: Iterable[Edit]) -> tuple[Edit, ...]:
     """Edits as a manifest has them, with the numbers that equal digests have in `given`."""
     known = {
-        held.digest: held
+        value.digest: value
         for edit in given
-        for held in vars(edit).values()
-        if isinstance(held, Numbers) and held.array is not None
+        for value in vars(edit).values()
+        if isinstance(value, Numbers) and value.array is not None
     }
-    found = []
+    restored = []
     for edit in edits:
-        again: dict[str, Any] = {
-            name: known[held.digest]
-            for name, held in vars(edit).items()
-            if isinstance(held, Numbers) and held.digest in known
+        numbers: dict[str, Any] = {
+            name: known[value.digest]
+            for name, value in vars(edit).items()
+            if isinstance(value, Numbers) and value.digest in known
         }
-        found.append(dataclasses.replace(edit, **again) if again else edit)
-    return tuple(found)
+        restored.append(dataclasses.replace(edit, **numbers) if numbers else edit)
+    return tuple(restored)
 
 
 def _numbers(name: str, value: Any, words: tuple[str, ...]) -> Any:
@@ -275,8 +307,8 @@ def _numbers(name: str, value: Any, words: tuple[str, ...]) -> Any:
     if isinstance(value, str) or value is None:
         raise wrong
     try:
-        held = value.detach().cpu().float().numpy() if hasattr(value, "detach") else value
-        array = np.asarray(held, dtype=np.float32)
+        plain = value.detach().cpu().float().numpy() if hasattr(value, "detach") else value
+        array = np.asarray(plain, dtype=np.float32)
     except (TypeError, ValueError):
         raise wrong from None
     fine = np.isfinite(array) | ((array == -np.inf) if name == "logit" else False)
@@ -285,7 +317,7 @@ def _numbers(name: str, value: Any, words: tuple[str, ...]) -> Any:
     return Numbers.of(array)
 
 
-def _rows(kind: str, array: np.ndarray, n: int) -> None:
+def _check_rows(kind: str, array: np.ndarray, n: int) -> None:
     if array.ndim != 2 or array.shape[0] != n:
         raise SpecError(
             f"{kind}(n={n}) has an embedding of shape {list(array.shape)}: expected [{n}, width]"

@@ -1,40 +1,52 @@
-"""Every claim by id: three papers, 72 hypotheses. No torch here."""
+"""The papers, one folder each: `claims` (what is claimed and how it is measured), `measures` (how
+evidence becomes numbers) and `experiments` (what models must do for it beyond plain runs)."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from anchorwatch.errors import SpecError
-from anchorwatch.studies.claim import Claim
+from anchorwatch.studies.claim import CLAIMS, PAPERS, Claim
 
-STUDIES = {"floating": 27, "sinks": 25, "sink_token": 20}
-"""Papers, and how many claims each has."""
+if TYPE_CHECKING:
+    STUDIES: dict[str, int]
+    """Papers, and how many claims each has."""
 
-
-@cache
-def every() -> tuple[Claim, ...]:
-    """All claims, in the order of papers and numbers."""
-    found: list[Claim] = []
-    for study, count in STUDIES.items():
-        claims = import_module(f"anchorwatch.studies.papers.{study}").CLAIMS
-        assert [one.id for one in claims] == [f"{study}/H{n}" for n in range(1, count + 1)], study
-        found += claims
-    return tuple(found)
+FOLDERS = ("floating", "sinks", "sink_token")
+"""Papers of this package, in the order of reports; others are in the order of registration."""
 
 
 def claims(names: Sequence[str] = ()) -> tuple[Claim, ...]:
     """Claims by study or id; all of them where nothing is named.
 
-    >>> [one.id for one in claims(["sinks/H3", "floating/H1"])]
+    >>> [claim.id for claim in claims(["sinks/H3", "floating/H1"])]
     ['floating/H1', 'sinks/H3']
     """
     if isinstance(names, str):
         names = [names]
-    ids = {one.id for one in every()}
+    for folder in FOLDERS:
+        import_module(f"{__name__}.{folder}.claims")
+    papers = list(dict.fromkeys((*FOLDERS, *PAPERS)))
     for name in names:
-        if name not in STUDIES and name not in ids:
-            known = ", ".join(STUDIES)
+        if name not in papers and name not in CLAIMS:
+            known = ", ".join(papers)
             raise SpecError(f"no study or claim is called {name!r}: expected {known}, or sinks/H3")
-    return tuple(one for one in every() if not names or one.study in names or one.id in names)
+    ordered = sorted(CLAIMS.values(), key=lambda claim: (papers.index(claim.study), claim.number))
+    return tuple(
+        claim for claim in ordered if not names or claim.study in names or claim.id in names
+    )
+
+
+def load_experiments() -> None:
+    """Import the experiments of all papers, which register themselves; they need torch."""
+    for folder in FOLDERS:
+        import_module(f"{__name__}.{folder}.experiments")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "STUDIES":  # counted when it is read: a claim may be registered at any time
+        return dict(Counter(claim.study for claim in claims()))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

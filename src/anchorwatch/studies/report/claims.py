@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from anchorwatch.figures.figure import Figure
-from anchorwatch.studies.claim import Criterion
+from anchorwatch.studies.claim import PAPERS, Criterion
 from anchorwatch.studies.report.figures import name_of
 from anchorwatch.studies.report.forest import forest
 from anchorwatch.studies.report.inlining import inline_figure
 from anchorwatch.studies.report.marks import marks
 from anchorwatch.studies.report.markup import Markup, join_markup, tag
 from anchorwatch.studies.report.overview import filtered_by, verdict
-from anchorwatch.studies.report.papers import PAPERS, REPORTED
 from anchorwatch.studies.report.sentences import (
     count_units,
     describe_target,
@@ -27,7 +26,8 @@ from anchorwatch.studies.report.sentences import (
 )
 
 if TYPE_CHECKING:
-    from anchorwatch.studies.findings import JudgedClaim, Study
+    from anchorwatch.studies.study_record import Study
+    from anchorwatch.studies.verdict import JudgedClaim
 
 SHOWS = {
     "effect_doses": "what hiding keys did, over how many were hidden, beside as many others",
@@ -58,8 +58,8 @@ def of_paper(study: Study, name: str, drawn: Mapping[str, Figure | str]) -> Mark
         "section",
         {"aria-labelledby": f"paper-{name}"},
         tag("h2", {"id": f"paper-{name}"}, f"Claims of {name}: {paper.title}"),
-        tag("p", None, paper.says),
-        tag("p", {"class": "muted"}, paper.cited),
+        tag("p", None, paper.summary),
+        tag("p", {"class": "muted"}, paper.citation),
         *(_claim(one, drawn.get(one.claim.id)) for one in mine),
     )
 
@@ -141,7 +141,7 @@ def _criterion_numbers(one: JudgedClaim, row: Mapping[str, Any]) -> list[tuple[s
     for name in ("null", "control"):
         if not math.isnan(row[name]):
             told.append((name, f"{number(row[name])} ({row[f'{name}_is']})"))
-    theirs = REPORTED.get((one.claim.id, criterion.name), {})
+    theirs = criterion.published
     if theirs:
         each = ", ".join(f"{number(value)} ({who})" for who, value in theirs.items())
         told.append(("the paper's", each))

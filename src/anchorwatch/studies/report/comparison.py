@@ -19,16 +19,15 @@ from anchorwatch.errors import AnchorwatchError
 from anchorwatch.figures.figure import Figure
 from anchorwatch.figures.series import bars, key, lines
 from anchorwatch.figures.style import PAGE, look, sheet
-from anchorwatch.studies.discrete import mean_score
-from anchorwatch.studies.estimates import ITEM, PROMPT, Estimate
-from anchorwatch.studies.evidence import Traced, by_prompt
-from anchorwatch.studies.needs import Asked, Cards, Need, Runs, Seeds
+from anchorwatch.studies.estimate import ITEM, PROMPT, Estimate, mean_score
+from anchorwatch.studies.evidence import Answers, Cards, EvidenceSpec, Runs, Seeds, TraceSet
+from anchorwatch.studies.measure import by_prompt
 from anchorwatch.studies.report.sentences import count_units, interval, join_words, number
 from anchorwatch.training.variants import differences
 from anchorwatch.training.variants_figure import SHOWN, TITLES, variant_differences
 
 if TYPE_CHECKING:
-    from anchorwatch.studies.findings import Study
+    from anchorwatch.studies.study_record import Study
 
 LEVEL = 0.95
 MEASURES = {
@@ -75,7 +74,7 @@ def sections(study: Study) -> list[Section]:
     return found
 
 
-def _attention(study: Study, gathered: Sequence[Need]) -> Iterator[Section]:
+def _attention(study: Study, gathered: Sequence[EvidenceSpec]) -> Iterator[Section]:
     """Watched runs of at least two models, or of one in two ways."""
     order = list(study.about["models"])
     held = [need for need in gathered if isinstance(need, Runs) and _plain(need)]
@@ -156,7 +155,7 @@ def _profile(study: Study, needs: dict[str, Runs], by: str) -> Figure | None:
     """A panel for each quantity over progress or depth, a line for each model."""
     tables = []
     for label, need in needs.items():
-        held: Traced = study.evidence[need]
+        held: TraceSet = study.evidence[need]
         for metric in dict.fromkeys(metric for metric, _, _ in MEASURES.values()):
             made = getattr(metrics, metric)(list(held.traces), by=[by], **OPTIONS.get(metric, {}))
             tables.append(made.assign(model=label))
@@ -184,11 +183,11 @@ def _profile(study: Study, needs: dict[str, Runs], by: str) -> Figure | None:
     return Figure(drawn, table, name="beside", settings={"by": by}, traces=traces)
 
 
-def _answers(study: Study, gathered: Sequence[Need]) -> Iterator[Section]:
+def _answers(study: Study, gathered: Sequence[EvidenceSpec]) -> Iterator[Section]:
     """Questions that several models were asked in the same contexts."""
     tables: dict[tuple[str, str], pd.DataFrame] = {}
     for need in gathered:
-        if not isinstance(need, Asked) or len(need.asks) < 2 or need.template != "plain":
+        if not isinstance(need, Answers) or len(need.asks) < 2 or need.template != "plain":
             continue
         rows = study.evidence[need].results.rows
         for context in need.contexts:
@@ -240,7 +239,7 @@ def _answer_bars(tables: dict[tuple[str, str], pd.DataFrame], names: dict[str, s
     return Figure(drawn, data, name="answers", settings={}, traces=[])
 
 
-def _variants(study: Study, gathered: Sequence[Need]) -> Iterator[Section]:
+def _variants(study: Study, gathered: Sequence[EvidenceSpec]) -> Iterator[Section]:
     """Arms of training: vanilla, sink token, gate and their relatives, paired by training seed."""
     parts = [study.evidence[need] for need in gathered if isinstance(need, Seeds)]
     if not parts:

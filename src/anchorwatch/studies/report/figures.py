@@ -18,10 +18,11 @@ from anchorwatch.figures.labels import printable
 from anchorwatch.figures.style import COLUMN, NULL, PALETTE, SMALL, look, sheet
 from anchorwatch.studies.report.marks import Marks, marks
 from anchorwatch.studies.report.sentences import number
-from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
+from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
 
 if TYPE_CHECKING:
-    from anchorwatch.studies.findings import JudgedClaim, Study
+    from anchorwatch.studies.study_record import Study
+    from anchorwatch.studies.verdict import JudgedClaim
 
 _LETTERS = 66
 """Of a title that is as wide as a column."""

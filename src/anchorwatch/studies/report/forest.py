@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 
 from anchorwatch.studies.claim import Criterion
-from anchorwatch.studies.findings import JudgedClaim
 from anchorwatch.studies.report.marks import Marks, marks, ticks
 from anchorwatch.studies.report.markup import Markup, join_markup, tag
 from anchorwatch.studies.report.sentences import describe_target, interval, number
+from anchorwatch.studies.verdict import JudgedClaim
 
 _LEFT, _RIGHT = 3.0, 97.0
 _BAR, _UNITS, _AXIS, _NAMES = 34.0, 52.0, 64.0, 94.0

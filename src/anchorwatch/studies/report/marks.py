@@ -14,9 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anchorwatch.studies.claim import Criterion
-from anchorwatch.studies.findings import JudgedClaim
-from anchorwatch.studies.report.papers import REPORTED
-from anchorwatch.studies.verdicts import REFUTED, SUPPORTED, UNDECIDED
+from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED, JudgedClaim
 
 MOST_UNITS = 200
 """Units that are drawn as points each."""
@@ -71,10 +69,7 @@ def marks(one: JudgedClaim, criterion: Criterion) -> Marks:
     values = _points(one, criterion)
     core = _finite([row["effect"], *interval, *limits, *values])
     named = [("null", row["null"]), ("control", row["control"])]
-    named += [
-        (f"paper, {who}", value)
-        for who, value in REPORTED.get((one.claim.id, criterion.name), {}).items()
-    ]
+    named += [(f"paper, {who}", value) for who, value in criterion.published.items()]
     low, high, kept, off = min(core), max(core), [], []
     reach = {"null": 4.0, "control": 1.0}
     for name, value in named:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from anchorwatch.studies.claim import PAPERS
 from anchorwatch.studies.report.figures import name_of
 from anchorwatch.studies.report.forest import mini
 from anchorwatch.studies.report.markup import Markup, join_markup, tag
-from anchorwatch.studies.report.papers import PAPERS
 from anchorwatch.studies.report.sentences import (
     KIND,
     MEANING,
@@ -18,10 +18,11 @@ from anchorwatch.studies.report.sentences import (
     number,
     summary,
 )
-from anchorwatch.studies.verdicts import VERDICTS
+from anchorwatch.studies.verdict import VERDICTS
 
 if TYPE_CHECKING:
-    from anchorwatch.studies.findings import JudgedClaim, Study
+    from anchorwatch.studies.study_record import Study
+    from anchorwatch.studies.verdict import JudgedClaim
 
 _HEAD = ("claim", "verdict", "what is claimed", "picture", "found", "needed", "over")
 _COLUMN = {"scope": "col", "role": "columnheader"}

@@ -15,15 +15,15 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from anchorwatch.figures.figure import Figure
+from anchorwatch.studies.claim import PAPERS
 from anchorwatch.studies.report import overview
 from anchorwatch.studies.report.claims import of_paper, picture
 from anchorwatch.studies.report.comparison import Section
 from anchorwatch.studies.report.markup import Markup, join_markup, tag
-from anchorwatch.studies.report.papers import PAPERS
 from anchorwatch.studies.report.sentences import methods
 
 if TYPE_CHECKING:
-    from anchorwatch.studies.findings import Study
+    from anchorwatch.studies.study_record import Study
 
 HOW = (
     "In each picture the shaded part is where the claim holds, its edge the margin that was stated "
@@ -126,7 +126,7 @@ def _methods(study: Study) -> Markup:
         f"anchorwatch {version}: a laboratory for attention in masked diffusion language models. "
         "Software, 2026."
     )
-    cited = [tag("li", None, PAPERS[name].cited) for name in names]
+    cited = [tag("li", None, PAPERS[name].citation) for name in names]
     return tag(
         "section",
         {"aria-labelledby": "methods"},

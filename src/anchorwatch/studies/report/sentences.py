@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from anchorwatch.studies.claim import EQUAL, GREATER, Criterion
-from anchorwatch.studies.verdicts import ALPHA, LACKING, REFUTED, SUPPORTED, UNDECIDED
+from anchorwatch.studies.verdict import ALPHA, LACKING, REFUTED, SUPPORTED, UNDECIDED
 
 if TYPE_CHECKING:
-    from anchorwatch.studies.findings import JudgedClaim, Study
+    from anchorwatch.studies.study_record import Study
+    from anchorwatch.studies.verdict import JudgedClaim
 
 MEANING = {
     SUPPORTED: "every interval lies where the claim says the truth is",

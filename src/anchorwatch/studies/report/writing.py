@@ -13,7 +13,7 @@ from anchorwatch.studies.report.page import page
 from anchorwatch.trace.atomic_io import replace_file
 
 if TYPE_CHECKING:
-    from anchorwatch.studies.findings import Study
+    from anchorwatch.studies.study_record import Study
 
 PAGE, FIGURES = "report.html", "figures"
 

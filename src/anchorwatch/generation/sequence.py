@@ -1,0 +1,139 @@
+"""One sequence while it is written: its canvas, what edits forbid, and the draws of its decoding.
+
+A decoding (`generation/decoding.py`) is written with tensor methods only. What needs torch itself,
+random numbers first of all, it asks of the sequence. Every operation that can break a tie (argmax,
+topk, rand, multinomial) is called with the shapes that the authors' samplers use on a single
+sequence, so that the same seed writes the same text as theirs.
+Shapes: T positions, A positions to write, V outputs, N open masked positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+
+import torch
+
+GUMBEL_ROWS = 64
+"""Rows of logits sampled at once: 64 rows of 126,464 float64 are 65 MB."""
+
+
+@dataclass(frozen=True)
+class CommitConstraints:
+    """What edits keep from being committed, and when."""
+
+    until: torch.Tensor
+    """[T] the first step at which each position may be committed."""
+    frozen: Container[int] = ()
+    """Steps that commit nothing."""
+
+
+@dataclass
+class SequenceState:
+    """One sequence while it is written. Mutable; lives only inside a run."""
+
+    canvas: torch.Tensor
+    """[T] ids; in autoregression only what has been written so far."""
+    answer: torch.Tensor
+    """[A] positions to write, in order."""
+    mask_id: int | None
+    end_ids: tuple[int, ...]
+    eos_ids: tuple[int, ...]
+    generator: torch.Generator
+    step: int = 0
+    """Steps taken."""
+    constraints: CommitConstraints | None = None
+
+    @property
+    def masked(self) -> torch.Tensor:
+        """[T] where the canvas is masked."""
+        return torch.eq(self.canvas, -1 if self.mask_id is None else self.mask_id)
+
+    @property
+    def committable(self) -> torch.Tensor:
+        """[T] where the canvas is masked and no edit delays the commit."""
+        if self.constraints is None:
+            return self.masked
+        return self.masked & (self.constraints.until <= self.step)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether an edit lets the coming step commit nothing."""
+        return self.constraints is not None and self.step in self.constraints.frozen
+
+    def split_blocks(self, block: int | None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Block by block, as bool [T]: (its positions, its positions and all before it)."""
+        reached = torch.zeros_like(self.canvas, dtype=torch.bool)
+        for positions in torch.split(self.answer, block or len(self.answer)):
+            within = torch.zeros_like(reached)
+            within[positions] = True
+            reached = reached | within
+            yield within, reached
+
+    def is_end(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[N] bool: which tokens end a text."""
+        return torch.isin(tokens, torch.tensor(self.end_ids, device=tokens.device))
+
+    def draw_uniform(
+        self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+    ) -> torch.Tensor:
+        """Numbers from [0, 1), drawn from the sequence's own generator."""
+        return torch.rand(shape, generator=self.generator, device=self.canvas.device, dtype=dtype)
+
+    def gumbel_argmax(
+        self, logits: torch.Tensor, positions: torch.Tensor, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """LLaDA's sampling: argmax of exp(logits) / (-log u)^T in float64, u uniform.
+
+        Returns (tokens, margin to the second best), both [N], of logits [T, V] at `positions`.
+        """
+        if temperature == 0:
+            rows = logits[positions]
+            best = rows.topk(2, dim=-1).values
+            return rows.argmax(dim=-1), best[:, 0] - best[:, 1]
+        # Noise is drawn for every row, not only for the open ones, as the authors' code does: the
+        # same seed then writes the same text.
+        tokens, margins = [], []
+        for rows in torch.split(logits, GUMBEL_ROWS):
+            noise = self.draw_uniform((1, *rows.shape), torch.float64)[0]
+            scores = rows.double().exp() / (-noise.log()) ** temperature
+            best = scores.topk(2, dim=-1).values
+            tokens.append(scores.argmax(dim=-1))
+            margins.append(best[:, 0].log() - best[:, 1].log())
+        return torch.cat(tokens)[positions], torch.cat(margins)[positions]
+
+    def sample(
+        self, probabilities: torch.Tensor, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(tokens, margin), both [N], of probabilities [N, V]; a draw has no margin (infinite)."""
+        if temperature == 0 or not len(probabilities):
+            best = probabilities.topk(2, dim=-1)
+            return probabilities.max(dim=-1).indices, best.values[:, 0] - best.values[:, 1]
+        normalised = probabilities / probabilities.sum(dim=-1, keepdim=True)
+        tokens = torch.multinomial(normalised, 1, replacement=True, generator=self.generator)[:, 0]
+        return tokens, torch.full(tokens.shape, torch.inf, device=tokens.device)
+
+    @staticmethod
+    def diffusion_times(steps: int, eps: float) -> torch.Tensor:
+        """[steps + 1] times from 1 down to `eps`, in float32, as Dream's authors compute them."""
+        return torch.linspace(1, eps, steps + 1)
+
+    @staticmethod
+    def token_probabilities(
+        logits: torch.Tensor, temperature: float, top_p: float | None, top_k: int | None
+    ) -> torch.Tensor:
+        """Softmax after temperature, then nucleus, then top-k: Dream's order. [N, V] to [N, V]."""
+        lowest = torch.finfo(logits.dtype).min
+        if temperature > 0:
+            logits = logits / temperature
+        if top_p is not None and top_p < 1:
+            ordered, index = logits.sort(dim=-1, descending=True)
+            beyond = torch.softmax(ordered, dim=-1).cumsum(dim=-1) > top_p
+            beyond = torch.nn.functional.pad(
+                beyond[..., :-1], (1, 0)
+            )  # the token that crosses stays
+            logits = logits.masked_fill(torch.zeros_like(beyond).scatter(-1, index, beyond), lowest)
+        if top_k is not None:
+            least = logits.topk(min(top_k, logits.shape[-1]), dim=-1).values[..., -1:]
+            logits = logits.masked_fill(logits < least, lowest)
+        return torch.softmax(logits, dim=-1)

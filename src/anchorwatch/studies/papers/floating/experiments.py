@@ -1,0 +1,272 @@
+"""Tables that claims of 2601.07894 need and runs of a set do not give: places, halves, heads."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from anchorwatch import metrics
+from anchorwatch.edits.spec import Edit, hide_random, hide_sinks, knock_out, random_heads
+from anchorwatch.errors import AnchorwatchWarning, EvidenceError
+from anchorwatch.evaluation.effect import effect
+from anchorwatch.evaluation.synthetic import Distractors, Item, World
+from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.generation.run import run, run_many
+from anchorwatch.metrics.sink_rules import zscore
+from anchorwatch.metrics.stats.ranks import jensen_shannon
+from anchorwatch.models.families import attention_modules
+from anchorwatch.models.model import Model
+from anchorwatch.probes.spec import commit_regions, pattern, region_flow, top_keys
+from anchorwatch.studies import prompts
+from anchorwatch.studies.evidence import experiment
+from anchorwatch.studies.measure import RIGHT, reads, right
+from anchorwatch.studies.papers.floating.measures import floating
+from anchorwatch.trace.trace import MASKED, PROMPT, Trace
+
+LENGTH = 16
+"""Positions that a run here writes, one a step."""
+ITEMS = 8
+"""Questions of a unit of `heads_taken`: an answer says little, so that a unit asks several."""
+FOUND_ON = 16
+"""Prompts on which retrieval heads are found; none of them is asked later."""
+BESIDE_ONE = World("held-out", seed=prompts.SEED, distractors=Distractors(random=1))
+"""Their items: beside more passages a small model is seldom right, and then shows no retrieval."""
+FAR = 1_000_000
+"""Where those begin in the set."""
+SHARE_OUT = 0.03
+"""Of the heads: Wu et al. take out 30 of 1024."""
+KEYS = 3
+"""Anchors hidden in each head, at most."""
+DRAWS = 20
+"""Of positions that stayed as they were."""
+
+WEIGHTS = 64
+"""Of each layer, for a unit of `weights`."""
+
+Rows = list[dict[str, Any]]
+
+
+@experiment("gold_looks")
+def gold_looks(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+    """How much more the answer looks at gold than at others, per token, with gold at each place.
+
+    Of the rows that predict tokens of the answer, when they do: most of what a run writes is there
+    to fill its length.
+    """
+    item = prompts.ASKED[unit]
+    gold = next(at for at, passage in enumerate(item.passages) if passage.gold)
+    others = [at for at in range(len(item.passages)) if at != gold]
+    found = []
+    for place, name in enumerate(("first", "middle", "last")):
+        shown = item.arranged([*others[:place], gold, *others[place:]])
+        trace = _run_item(model, shown, top_keys(), commit_regions())
+        seen = reads(trace)
+        lift = float(seen.gold.mean() / seen.other.mean())
+        found.append({"place": name, "lift": lift, "right": right(trace, shown)})
+    return found
+
+
+@experiment("first_rollout")
+def first_rollout(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+    """The published rollout from the answer to the first token, at the last step, and its null."""
+    trace = _run_item(model, prompts.ASKED[unit], region_flow(), more={"first": range(1)})
+    with _quiet():  # its rows have collapsed, as it warns: that is the claim
+        table = metrics.published_rollout(trace, by=("step", "query_region", "key_region"))
+    last = table[(table["query_region"] == "answer") & (table["key_region"] == "first")]
+    row = last.sort_values("step").iloc[-1]
+    return [{name: float(row[name]) for name in ("value", "null", "dobrushin")}]
+
+
+@experiment("queries_written")
+def queries_written(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+    """Whether a query that was masked uses other anchors once it is written: one row a layer.
+
+    `value` is the Jensen-Shannon divergence, in bits, of what the same positions look at before and
+    after they are written; `null` that of as many positions which stayed as they were in the same
+    steps. A position keeps its distances, so that attention to what is near is no difference.
+    """
+    at = tuple(LENGTH * quarter // 4 for quarter in (1, 2, 3))
+    trace = _run_item(model, prompts.ASKED[unit], pattern(steps=at))
+    maps = trace["pattern"].values
+    picked = {name: trace[f"pick_{name}"].values for name in ("step", "layer")}
+    given = trace.role[0] == PROMPT
+    chance = np.random.default_rng(unit)
+    found = []
+    for layer in range(model.num_layers):
+        each = []
+        for steps in pairwise(at):
+            sides = [maps[(picked["step"] == step) & (picked["layer"] == layer)] for step in steps]
+            heads = [side[:, trace.answer][:, :, given].astype(np.float64) for side in sides]
+            masked = [trace.role[step][trace.answer] == MASKED for step in steps]
+            each.append(_divergence_when_written(heads, masked, chance))
+        value, null, elsewhere = np.mean(each, axis=0).tolist()
+        found.append({"layer": layer, "value": value, "null": null, "elsewhere": elsewhere})
+    return found
+
+
+def _divergence_when_written(
+    heads: Sequence[np.ndarray], masked: Sequence[np.ndarray], chance: np.random.Generator
+) -> tuple[float, float, float]:
+    """Of [head, query, key] maps before and after: divergence of queries that were written in
+    between, of as many that stayed as they were, and heads with another greatest key."""
+    wrote, stayed = np.flatnonzero(masked[0] & ~masked[1]), np.flatnonzero(masked[0] == masked[1])
+    size = min(len(wrote), len(stayed))
+    if not size:
+        return np.nan, np.nan, np.nan
+    null = [
+        _mean_divergence(heads, chance.choice(stayed, size, replace=False)) for _ in range(DRAWS)
+    ]
+    before, after = (side[:, wrote].mean(axis=1).argmax(axis=-1) for side in heads)
+    return _mean_divergence(heads, wrote), float(np.mean(null)), float(np.mean(before != after))
+
+
+def _mean_divergence(heads: Sequence[np.ndarray], queries: np.ndarray) -> float:
+    """Mean over heads of the divergence of queries of two maps, on keys that are anchors in one."""
+    one, other = (side[:, queries].mean(axis=1) for side in heads)
+    anchors = floating().labels(one) | floating().labels(other)
+    return float(jensen_shannon(np.where(anchors, one, 0), np.where(anchors, other, 0)).mean())
+
+
+@experiment("hidden_in_halves")
+def hidden_in_halves(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+    """KL, in nats, of anchors hidden in the shallow and in the deep half of the layers.
+
+    The control hides as many other keys of the same kind of token in the same layers; how many keys
+    and how much attention either hid is kept beside.
+    """
+    half, shown = model.num_layers // 2, prompts.prompt_of("asked", unit)
+    halves = {"shallow": range(half), "deep": range(model.num_layers - half, model.num_layers)}
+    found = []
+    for name, layers in halves.items():
+        at = tuple(layers)
+        with _quiet():
+            made = effect(
+                model,
+                [shown.text],
+                _writes(model, LENGTH // 2),
+                hide_sinks(KEYS, rule=zscore(), layers=at),
+                control=hide_random(KEYS, rule=zscore(), layers=at, matched_to="class", seed=unit),
+                seed=unit,
+            )
+        table = made.table.set_index("outcome")
+        numbers = ("difference", "control_difference", "did")
+        row = {"half": name} | {one: float(table.loc["kl", one]) for one in numbers}
+        for what in ("hidden_keys", "hidden_share"):
+            row |= {f"{what}_{arm}": float(table.loc[what, arm]) for arm in ("edited", "control")}
+        found.append(row)
+    return found
+
+
+_HEADS: WeakKeyDictionary[Model, tuple[tuple[int, int], ...]] = WeakKeyDictionary()
+
+
+@experiment("heads_taken")
+def heads_taken(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+    """Answers with retrieval heads taken out, with as many others of their layers, and unedited.
+
+    Each question has its own passage only: what is lost is then lost to the heads. The others are
+    drawn anew for each question, so that questions stay independent.
+    """
+    if model not in _HEADS:
+        _HEADS[model] = _retrieval_heads(model)
+    heads = _HEADS[model]
+    sizes = {"layers": model.num_layers, "per_layer": model.num_heads}
+    asked = range(unit * ITEMS, (unit + 1) * ITEMS)
+    items = [prompts.GIVEN[index] for index in asked]
+    texts = [item.prompt() for item in items]
+
+    def answer_at(at: slice, *edits: Edit) -> list[Trace]:
+        how = _answers(model)
+        return run_many(model, texts[at], how, probes=(), edits=edits, batch=ITEMS)
+
+    arms = {"none": answer_at(slice(None)), "heads": answer_at(slice(None), knock_out(heads))}
+    arms["others"] = [
+        answer_at(slice(at, at + 1), knock_out(random_heads(heads, **sizes, seed=index)))[0]
+        for at, index in enumerate(asked)
+    ]
+    found: Rows = [{"item": index, "heads": len(heads)} for index in asked]
+    for name, traces in arms.items():
+        for row, trace, item in zip(found, traces, items, strict=True):
+            row[f"right_{name}"] = right(trace, item)
+    return found
+
+
+def _retrieval_heads(model: Model) -> tuple[tuple[int, int], ...]:
+    """The heads that look most at gold beyond another passage, at most half of any layer.
+
+    Only where the answer is right: of a wrong one nobody knows what was read.
+    """
+    scores = []
+    for at in range(FOUND_ON):
+        item = BESIDE_ONE[FAR + at]
+        trace = _run_item(model, item, top_keys(), commit_regions())
+        if right(trace, item):
+            scores.append(reads(trace).beyond)
+    if len(scores) < RIGHT:
+        raise EvidenceError(
+            f"a model that answers beside another passage, {RIGHT} of {FOUND_ON} prompts at least: "
+            f"{model.source} is right in {len(scores)}"
+        )
+    mean = np.mean(scores, axis=0)  # [layer, head]
+    count = max(2, round(SHARE_OUT * mean.size))
+    taken: list[tuple[int, int]] = []
+    for place in np.argsort(-mean, axis=None, kind="stable").tolist():
+        layer, head = divmod(place, mean.shape[1])
+        if sum(at == layer for at, _ in taken) < mean.shape[1] // 2 and len(taken) < count:
+            taken.append((layer, head))
+    if not (least := min(mean[at] for at in taken)) > 0:
+        raise EvidenceError(
+            f"a model with {count} heads that look more at the evidence than at another passage: "
+            f"one of {model.source}'s best looks {-least:.3f} less"
+        )
+    return tuple(sorted(taken))
+
+
+@experiment("weights")
+def weights(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+    """Some weights of each layer's attention, at places that a unit draws: a row a layer."""
+    found = []
+    for layer, module in enumerate(attention_modules(model.network)):
+        named = sorted(dict(module.named_parameters()).items())
+        matrix = next(held for _, held in named if held.ndim == 2).detach()
+        chance = np.random.default_rng((unit, layer))
+        rows, columns = (chance.integers(size, size=WEIGHTS) for size in matrix.shape)
+        held = matrix[rows, columns].double().tolist()
+        shape = "x".join(map(str, matrix.shape))
+        found.append({"layer": layer, "shape": shape, "held": held})
+    return found
+
+
+def _answers(model: Model) -> Decoding:
+    """As questions are answered elsewhere: two commits a step where masks are filled."""
+    if model.family.kind == "arm":
+        return LeftToRight(LENGTH)
+    return LowConfidence(LENGTH, LENGTH // 2)
+
+
+def _writes(model: Model, length: int | None = None) -> Decoding:
+    """A position a step, to the end."""
+    positions = LENGTH if length is None else length
+    if model.family.kind == "arm":
+        return LeftToRight(positions, cache=False, stop=False)
+    return LowConfidence(positions, positions)
+
+
+def _run_item(
+    model: Model, item: Item, *probes: Any, more: Mapping[str, Any] | None = None
+) -> Trace:
+    regions = dict(more or {}) | item.regions()
+    return run(model, item.prompt(), _writes(model), regions=regions, probes=probes)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AnchorwatchWarning)
+        yield

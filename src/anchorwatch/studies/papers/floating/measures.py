@@ -1,0 +1,519 @@
+"""How evidence becomes numbers for the attention floating paper (arXiv 2601.07894).
+
+Anchors are its "floating tokens": the rule `floating` is as its scripts mean it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from math import log2, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from anchorwatch import metrics
+from anchorwatch.errors import EvidenceError
+from anchorwatch.evaluation.tables import gains
+from anchorwatch.metrics.layer_slices import LayerSlice, iter_layers
+from anchorwatch.metrics.movement import centroid_path
+from anchorwatch.metrics.sink_rules import Rule, mass, robust_zscore, topk, zscore
+from anchorwatch.metrics.stats.ranks import jensen_shannon, spearman
+from anchorwatch.metrics.token_classes import CLASSES
+from anchorwatch.studies import prompts
+from anchorwatch.studies.estimate import PROMPT, Correlation, Estimate
+from anchorwatch.studies.evidence import ROLES, Answers, Evidence, Experiment, Runs, TraceSet
+from anchorwatch.studies.measure import (
+    ARM_RUNS,
+    MDM_RUNS,
+    RIGHT,
+    PerPrompt,
+    answers,
+    by_cell,
+    by_item,
+    by_layer,
+    by_prompt,
+    mean_of,
+    means_of,
+    reads,
+    right,
+)
+from anchorwatch.studies.prompts import TEMPLATE_WORDS
+from anchorwatch.trace.trace import Trace
+
+if TYPE_CHECKING:
+    from anchorwatch.figures.figure import Figure
+
+
+@dataclass(frozen=True)
+class floating(Rule):  # noqa: N801
+    """Keys more than z standard deviations above the mean; where there are none, the greatest.
+
+    >>> floating().labels(np.array([[0.3, 0.4, 0.3]])).tolist()
+    [[False, True, False]]
+    """
+
+    z: float = 3.0
+
+    def labels(self, shares: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
+        found = zscore(self.z).labels(shares, seen)
+        none = ~found.any(axis=-1, keepdims=True)
+        return found | (topk(1).labels(shares, seen) & none)
+
+
+ANCHORS = zscore(3.0)
+"""The rule of the paper's temporal figures."""
+KEY_SETS = ("first", "top1", ANCHORS, floating())
+DETECTORS = (ANCHORS, robust_zscore(), mass(0.5))
+"""By mean and sd, by median and MAD, and the fewest keys that take half of the attention."""
+FEWEST_SHALLOW_ANCHORS = 2.0
+"""Anchors of a head: deep layers are to have one or two, so that fewer cannot become sparse."""
+ABSORBS_LESS_BY = -0.1
+QUARTER_MORE = round(log2(1.25), 4)
+"""A quarter more, as a difference of logarithms."""
+WEIGHTS = {role: Experiment(role, "weights", passes=0) for role in ("mdm", "arm")}
+SAME_ORIGIN = 0.2
+"""Correlation of weights from which two networks have one origin; apart they have 0."""
+FEWEST_LAYERS = 3
+"""With fewer there is one place to begin at."""
+LEAST_RISE = 0.05
+"""Five points of attention, as for floating/H9; the figure jumps by 43 (Dream) and 66 (Qwen)."""
+HALVES = Experiment("mdm", "hidden_in_halves", passes=96)
+ANCHOR_RULE = {"rule": floating()}
+KNOCKED_OUT_HEADS = {role: Experiment(role, "heads_taken", passes=200) for role in ("mdm", "arm")}
+LEAST_ACCURACY = 0.3
+"""Unedited accuracy below which there is too little to lose."""
+RETRIEVAL_SCORE = 0.1
+"""Wu et al.'s score of a retrieval head."""
+GOLD_ATTENTION = Experiment("mdm", "gold_looks", passes=48)
+ROLLOUTS = {role: Experiment(role, "first_rollout", passes=16) for role in ("mdm", "arm")}
+LEAST_CONTRAST = 0.2
+"""Of the rollout into the first token: a fifth of the published contrast; less needs no reason."""
+TENTH = round(log2(1.1), 4)
+"""Ten per cent either way, as a difference of logarithms."""
+GAIN = Answers(("mdm", "arm"), ("closed", "gold"))
+DISTRACTED = Answers(("mdm", "arm"), ("gold", "gold+1", "gold+2", "gold+4"))
+GOLD_POSITIONS = Answers(("mdm", "arm"), ("gold@1/5", "gold@3/5", "gold@5/5"))
+LAYOUTS = Answers(("mdm", "arm"), ("adjacent+2", "far+2", "reversed+2"), task="synthetic/two-hop")
+TEMPLATES = {
+    name: Answers(("mdm",), ("closed", "gold"), template=f"floating-{name}")
+    for name in ("rules", "examples")
+}
+LEAST_GAIN = 0.05
+"""Of the questions: a model that gains less from a passage has nothing to double."""
+DOUBLINGS = tuple(float(np.log2(1 + others)) for others in (0, 1, 2, 4))
+PASSAGE_RUNS = Runs("mdm", "told")
+WRITTEN_QUERIES = Experiment("mdm", "queries_written", passes=16)
+MOMENTS = (("y", "y"), ("x", "x"), ("z", "z"), ("y", "x"), ("y", "z"), ("x", "z"))
+
+
+def greatest_beyond(layer: LayerSlice) -> np.ndarray:
+    """[step, head] the key that receives most beyond what even attention gives it; -1 if absent.
+
+    Under a causal mask the first keys receive most of even attention, too: that is taken off.
+    """
+    beyond = layer.shares() - layer.null()
+    place = np.where(np.isnan(beyond), -np.inf, beyond).argmax(axis=-1)
+    return np.where(layer.is_measured(), place, -1)
+
+
+def absorbed_beyond(layer: LayerSlice, rule: Rule) -> tuple[np.ndarray, ...]:
+    """[step, head] attention beyond even attention on the greatest key, on five, and on anchors.
+
+    Keys are chosen by what they receive beyond even attention, so that a causal mask chooses none.
+    """
+    beyond = layer.shares().astype(np.float64) - layer.null()
+    ordered = -np.sort(-np.nan_to_num(beyond), axis=-1)
+    anchors = np.sum(beyond, axis=-1, where=rule.labels(beyond) & ~np.isnan(beyond))
+    absent = np.where(layer.is_measured(), 0.0, np.nan)
+    sums = ordered[..., 0], ordered[..., :5].sum(axis=-1), anchors
+    return tuple(one + absent for one in sums)
+
+
+def predicting_turnover(trace: Trace) -> float:
+    """How many of the greatest keys of rows that predict are others a step later: 1 - Jaccard.
+
+    A row predicts once, in either kind of model; rows that are only looked at again never change
+    under a causal mask. Mean over heads and steps; NaN with fewer than two steps that commit.
+    """
+    top, when = trace["commit_top_key"].values[..., 0], trace.committed_at
+    keys = trace.canvas.shape[1] + 2  # a key that was added to the network is -2
+    held, found = None, []
+    for step in range(trace.num_steps):
+        rows = top[..., when == step]  # [layer, head, row]
+        if not rows.shape[-1]:
+            continue
+        now = np.zeros((*rows.shape[:2], keys), dtype=bool)
+        np.put_along_axis(now, rows % keys, values=True, axis=-1)
+        if held is not None:
+            either = (now | held).sum(axis=-1)
+            found.append(1 - (now & held).sum(axis=-1) / either)
+        held = now
+    return float(np.mean(found)) if found else np.nan
+
+
+def drifts(layer: LayerSlice) -> tuple[float, float]:
+    """How far the centre of the anchors goes, and the greatest key, as shares of the canvas.
+
+    Last quarter of the steps less the first, mean over heads: at most 1 either way.
+    """
+    shares, keys = layer.shares(), layer.shares().shape[-1]
+    anchors = np.where(layer.labels(floating()), np.nan_to_num(shares), 0.0)
+    paths = centroid_path(anchors), layer.top_key_path()  # [head, step]
+    quarter = max(1, len(shares) // 4)
+    each = [path[:, -quarter:].mean(axis=1) - path[:, :quarter].mean(axis=1) for path in paths]
+    centre, greatest = (float(np.mean(one)) / keys for one in each)
+    return centre, greatest
+
+
+@dataclass(frozen=True)
+class Onsets:
+    """Of all anchors that begin in a run: shares, NaN where none does."""
+
+    fresh: float
+    """At a key that was committed a step before."""
+    keys: float
+    """The share of all keys that were, at the same steps."""
+    shuffled: float
+    """What it would be if commits were dealt out to other steps."""
+
+
+def onsets(trace: Trace, rule: Rule) -> Onsets:
+    """Where anchors begin, apart from end tokens: those fill the canvas and are no answer."""
+    ends = np.isin(trace.own, trace.manifest["model"].get("end_ids", ()))
+    steps, when = trace.num_steps, trace.committed_at
+    fresh = when[None] == np.arange(steps)[1:, None] - 1  # [step, key], from the second step on
+    fresh &= (when >= 0) & ~ends
+    ever = fresh.sum(axis=0) / max(steps - 1, 1)
+    share = fresh.sum(axis=1) / max(int((~ends).sum()), 1)
+    count = hits = by_keys = by_time = 0.0
+    for layer in iter_layers(trace):
+        labels = layer.labels(rule) & ~ends
+        begins = (labels[1:] & ~labels[:-1]).sum(axis=1)  # [step, key] heads
+        count += begins.sum()
+        hits += (begins * fresh).sum()
+        by_keys += (begins * share[:, None]).sum()
+        by_time += (begins * ever).sum()
+    if not count:
+        return Onsets(np.nan, np.nan, np.nan)
+    return Onsets(*(float(one / count) for one in (hits, by_keys, by_time)))
+
+
+def greatest_keys(evidence: Evidence, need: Runs) -> list[np.ndarray]:
+    """Of each trace: all heads' greatest keys beyond even attention, over layers and steps."""
+
+    def made() -> list[np.ndarray]:
+        each = [
+            [greatest_beyond(layer) for layer in iter_layers(one)] for one in evidence[need].traces
+        ]
+        return [np.ravel(one)[np.ravel(one) >= 0] for one in each]
+
+    found: list[np.ndarray] = evidence.once((need, "greatest_beyond"), made)
+    return found
+
+
+def turnover(evidence: Evidence, need: Runs) -> np.ndarray:
+    """[prompt] of the anchors of two steps together, those of one step only: 1 - Jaccard."""
+    options = {"rule": floating(), "lags": (1,)}
+    return 1 - by_prompt(evidence, need, "set_jaccard", "jaccard", options=options).value
+
+
+def draw_anchor_paths(evidence: Evidence) -> Figure | None:
+    """Where the greatest key of every head is, over the steps of one prompt."""
+    from anchorwatch.figures.movement import sink_positions
+
+    first = list(evidence[MDM_RUNS].traces[:1])
+    return sink_positions(metrics.sink_positions(first, ANCHORS)) if first else None
+
+
+def drift_beyond_frontier(trace: Trace) -> float:
+    """Partial rank correlation of the greatest key's place with the step, given where the mean of
+    the committed positions is; NaN where text is written strictly from left to right."""
+    shares = trace["received"].sel(group="all").values
+    place = np.nan_to_num(shares, nan=-1.0).argmax(axis=-1)  # [step, layer, head]
+    when, steps = trace.committed_at, np.arange(1, trace.num_steps)
+    written = [np.flatnonzero((when >= 0) & (when < step)) for step in steps]
+    if len(steps) < 3 or not all(len(one) for one in written):
+        return np.nan
+    frontier = np.array([one.mean() for one in written])
+    path = place[1:].reshape(len(steps), -1).T.astype(float)
+    step = np.broadcast_to(steps.astype(float), path.shape)
+    front = np.broadcast_to(frontier, path.shape)
+    a, b, c = spearman(path, step), spearman(path, front), spearman(step, front)
+    size = (1 - b**2) * (1 - c**2)
+    there = size > 1e-9  # NaN is not
+    return float(np.mean((a - b * c)[there] / np.sqrt(size[there]))) if there.any() else np.nan
+
+
+def explained_variance(evidence: Evidence) -> dict[str, np.ndarray]:
+    """[prompt, layer] share of the variance of attention on keys that token and place explain."""
+    held = evidence[MDM_RUNS]
+    table = evidence.once(
+        (MDM_RUNS, "meaning_or_place", "prompts"),
+        partial(
+            metrics.meaning_or_place, list(held.traces), held_out="prompts", by=["prompt", "layer"]
+        ),
+    )
+    rows = table[table["outcome"] == "received"]
+    return {name: by_layer(held, rows[rows["quantity"] == name]) for name in ("token", "place")}
+
+
+def share_lost(halves: np.ndarray) -> float:
+    """The part of the shallow half's anchors that the deep half lacks."""
+    return float(1 - halves[1] / halves[0])
+
+
+def draw_spread(evidence: Evidence) -> Figure | None:
+    from anchorwatch.figures.sinks import profile
+
+    return profile(metrics.concentration(list(evidence[MDM_RUNS].traces)))
+
+
+def absorbed_share(
+    evidence: Evidence, need: Runs, name: str, *, over: str | None = None
+) -> PerPrompt:
+    """Share of attention that a set of keys takes; the null is even attention's on the same."""
+    return by_prompt(evidence, need, "absorption", name, over=over, options={"sets": KEY_SETS})
+
+
+def beyond(evidence: Evidence, need: Runs) -> dict[str, np.ndarray]:
+    """[prompt] attention beyond even attention on the keys that have most of it."""
+    held, names = evidence[need], ("top1", "top5", "anchors")
+
+    def made() -> dict[str, np.ndarray]:
+        found = np.full((held.count, len(names)), np.nan)
+        for place, trace in zip(held.places, held.traces, strict=True):
+            each = [absorbed_beyond(layer, ANCHORS) for layer in iter_layers(trace)]
+            found[place] = [mean_of(one) for one in np.moveaxis(np.array(each), 1, 0)]
+        return dict(zip(names, found.T, strict=True))
+
+    kept: dict[str, np.ndarray] = evidence.once((need, "absorbed_beyond"), made)
+    return kept
+
+
+def draw_absorption(evidence: Evidence) -> Figure | None:
+    from anchorwatch.figures.sinks import profile
+
+    both = [trace for need in (MDM_RUNS, ARM_RUNS) for trace in evidence[need].traces]
+    return profile(metrics.absorption(both, ["first", "top1", "top5", ANCHORS]))
+
+
+def draw_absorption_by_depth(evidence: Evidence) -> Figure | None:
+    from anchorwatch.figures.sinks import profile
+
+    return profile(metrics.absorption(list(evidence[MDM_RUNS].traces), ["top1", ANCHORS]))
+
+
+def kinship(one: pd.DataFrame, other: pd.DataFrame) -> float:
+    """Correlation of weights at the same places, the least of all layers; NaN of other shapes."""
+    sides = [
+        table.groupby("layer")["held"].agg(lambda parts: np.concatenate(list(parts)))
+        for table in (one, other)
+    ]
+    if [len(held) for held in sides[0]] != [len(held) for held in sides[1]]:
+        return np.nan
+    if set(one["shape"]) != set(other["shape"]):
+        return np.nan
+    return min(float(np.corrcoef(a, b)[0, 1]) for a, b in zip(*sides, strict=True))
+
+
+def begins(profiles: np.ndarray) -> np.ndarray:
+    """[prompt] the layer before which the mean over layers rises most, in standard errors.
+
+    >>> begins(np.array([[0.1, 0.1, 0.5, 0.6], [0.0, 0.4, 0.4, 0.4]])).tolist()
+    [2.0, 1.0]
+    """
+    layers = profiles.shape[1]
+    at = np.arange(1, layers)
+    weight = np.sqrt(at * (layers - at) / layers)
+    found = (mean_steps(profiles) * weight).argmax(axis=1) + 1.0
+    return np.where(np.isnan(profiles).any(axis=1), np.nan, found)
+
+
+def rises(profiles: np.ndarray) -> np.ndarray:
+    """[prompt] the rise at the layer that all other prompts have it at: chance finds no rise."""
+    found = np.full(len(profiles), np.nan)
+    steps = mean_steps(profiles)
+    for at in range(len(profiles)):
+        others = means_of(np.delete(profiles, at, axis=0))
+        if len(profiles) > 1 and not np.isnan(others).any():
+            found[at] = steps[at, int(begins(others[None])[0]) - 1]
+    return found
+
+
+def mean_steps(profiles: np.ndarray) -> np.ndarray:
+    """[prompt, place] mean of the layers from a place on, less that of those before."""
+    layers = profiles.shape[1]
+    at = np.arange(1, layers)
+    before = np.cumsum(profiles, axis=1)[:, :-1]
+    return (profiles.sum(axis=1, keepdims=True) - before) / (layers - at) - before / at
+
+
+def chance_distance(layers: int) -> float:
+    """Mean distance of two places drawn evenly."""
+    at = np.arange(1, layers)
+    return float(np.abs(at[:, None] - at).mean())
+
+
+def norm_helps(evidence: Evidence) -> np.ndarray:
+    """[prompt, layer] share of heads whose anchors the norm works for: parts of either sign may
+    cancel in a sum, signs do not."""
+    held = evidence[MDM_RUNS]
+    table = evidence.once(
+        (MDM_RUNS, "qk_split", "head"),
+        lambda: metrics.qk_split(list(held.traces), floating(), by=["prompt", "layer", "head"]),
+    )
+    norm = table[table["quantity"] == "norm"].dropna(subset="value")
+    helps = norm.assign(value=(norm["value"] > 0).astype(float))
+    rows = helps.groupby(["prompt", "layer"], as_index=False)["value"].mean()
+    return by_layer(held, rows)
+
+
+def draw_angle_and_norm(evidence: Evidence) -> Figure | None:
+    from anchorwatch.figures.geometry import shapley_bars
+
+    return shapley_bars(metrics.qk_split(list(evidence[MDM_RUNS].traces), floating()))
+
+
+def draw_structure(evidence: Evidence) -> Figure | None:
+    from anchorwatch.figures.identity import structure
+
+    return structure(
+        metrics.structure(list(evidence[MDM_RUNS].traces), floating(), template=TEMPLATE_WORDS)
+    )
+
+
+def by_head(evidence: Evidence, need: Runs) -> dict[str, np.ndarray]:
+    """[prompt, layer, head] of `reads`: attention to gold, to others, copies."""
+
+    def made() -> dict[str, np.ndarray]:
+        held = evidence[need]
+        found: dict[str, np.ndarray] = {}
+        for place, trace in zip(held.places, held.traces, strict=True):
+            one = reads(trace)
+            for name in ("gold", "other", "copy"):
+                values: np.ndarray = getattr(one, name)
+                empty = np.full((held.count, *values.shape), np.nan)
+                found.setdefault(name, empty)[place] = values
+        return found
+
+    found: dict[str, np.ndarray] = evidence.once((need, "reads"), made)
+    return found
+
+
+def score_answers(evidence: Evidence, need: Runs) -> np.ndarray:
+    """[prompt] whether the answer is right; NaN where there is no run."""
+    held = evidence[need]
+    found = np.full(held.count, np.nan)
+    for place, trace in zip(held.places, held.traces, strict=True):
+        found[place] = right(trace, prompts.ASKED[place])
+    return found
+
+
+def retrieval_scores(evidence: Evidence) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """`by_head` of the MDM and of the ARM on prompts that both answer rightly, NaN on others.
+
+    What heads look at while a wrong answer is written is no retrieval.
+    """
+    mdm, arm = (score_answers(evidence, need) == 1 for need in (MDM_RUNS, ARM_RUNS))
+    both = mdm & arm
+    if both.sum() < RIGHT:
+        raise EvidenceError(
+            f"{RIGHT} prompts or more that both models answer rightly: of {len(both)} there are "
+            f"{both.sum()} (the MDM is right in {mdm.sum()}, the ARM in {arm.sum()})"
+        )
+    told = [by_head(evidence, need) for need in (MDM_RUNS, ARM_RUNS)]
+    kept = [
+        {name: np.where(both[:, None, None], held, np.nan) for name, held in one.items()}
+        for one in told
+    ]
+    return kept[0], kept[1]
+
+
+def draw_retrieval_map(evidence: Evidence) -> Figure | None:
+    from anchorwatch.figures.retrieval import retrieval_map
+
+    return retrieval_map(metrics.retrieval_heads(list(evidence[MDM_RUNS].traces)))
+
+
+def effective_share_of_heads(scores: np.ndarray) -> float:
+    """The share of heads that retrieval is effectively spread over: 1 if all score alike."""
+    squares = float(np.sum(scores**2))
+    return float(scores.sum() ** 2 / (len(scores) * squares)) if squares > 0 else np.nan
+
+
+def draw_gains(evidence: Evidence) -> Figure | None:
+    from anchorwatch.figures.evaluation import gain_bars
+
+    return gain_bars(gains(evidence[GAIN].results))
+
+
+def scores_by_role(evidence: Evidence, need: Answers) -> dict[str, np.ndarray]:
+    """[item, context] of each role; a model that answers nothing in any context is refused."""
+    found = {}
+    for role in need.asks:
+        found[role] = by_item(evidence, need, [(role, name, "none") for name in need.contexts])
+        answers(mean_of(found[role]), LEAST_ACCURACY, ROLES[role][0])
+    return found
+
+
+def draw_positions(evidence: Evidence) -> Figure | None:
+    from anchorwatch.evaluation.curves import curve
+    from anchorwatch.figures.evaluation import position_curve
+
+    return position_curve(curve(evidence[GOLD_POSITIONS].results, "position"))
+
+
+def draw_noise(evidence: Evidence) -> Figure | None:
+    from anchorwatch.evaluation.curves import curve
+    from anchorwatch.figures.evaluation import noise_curve
+
+    return noise_curve(curve(evidence[DISTRACTED].results, "noise"))
+
+
+def partial_correlation(y: np.ndarray, x: np.ndarray, z: np.ndarray) -> Estimate:
+    """Correlation of y and x over prompts, given z: a smooth function of means."""
+    values = {"y": y, "x": subtract_mean(x), "z": subtract_mean(z)}
+    rows = [*values.values(), *(values[a] * values[b] for a, b in MOMENTS)]
+    return Correlation.jackknifed(np.column_stack(rows), partial_from_moments, PROMPT)
+
+
+def subtract_mean(values: np.ndarray) -> np.ndarray:
+    """Nothing but numerics: products of small numbers keep more digits."""
+    return values - mean_of(values)
+
+
+def partial_from_moments(means: np.ndarray) -> float:
+    """From means of y, x, z and of `MOMENTS`; z that never varies takes nothing out."""
+    first = dict(zip("yxz", means[:3], strict=True))
+    cov = {a + b: means[3 + at] - first[a] * first[b] for at, (a, b) in enumerate(MOMENTS)}
+    taken = 1 / cov["zz"] if cov["zz"] > 1e-9 else 0.0
+    both = cov["yx"] - cov["yz"] * cov["xz"] * taken
+    sizes = [cov[a + a] - cov[a + "z"] ** 2 * taken for a in "yx"]
+    return both / sqrt(sizes[0] * sizes[1]) if min(sizes) > 1e-15 else np.nan
+
+
+def divergences(own: np.ndarray, other: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """Divergences in bits of a prompt's lifts from another task's and from the rest of its own.
+
+    Of kinds of token that all three have: what a prompt has no keys of says nothing.
+    """
+    there = ~np.isnan(own + other + rest)
+    if not there.any():
+        return np.full(2, np.nan)
+    return np.array([jensen_shannon(own[there], one[there]) for one in (other, rest)])
+
+
+def anchor_profiles(evidence: Evidence, need: Runs) -> np.ndarray:
+    """[prompt, class] share of anchors over the class's share of the keys; NaN: it has no keys."""
+    held: TraceSet = evidence[need]
+    words = TEMPLATE_WORDS if need.prompts == "asked" else ()
+    table = metrics.enrichment(list(held.traces), floating(), by=["prompt"], template=words)
+    share, even = (by_cell(held, table, "class", name) for name in ("value", "null"))
+    profile = np.full((held.count, len(CLASSES)), np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for name, null in even.items():
+            lift = np.where(null > 0, share[name] / null, np.nan)
+            profile[:, CLASSES.index(str(name))] = lift
+    return profile

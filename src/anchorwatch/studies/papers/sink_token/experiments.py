@@ -1,0 +1,289 @@
+"""Rows about models with a sink token or gates: what hiding it does, what it costs, what it is.
+
+A sink token is hidden by a pass that wears the model's other parts only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from anchorwatch.edits.spec import gate, hide_sinks, sink_token
+from anchorwatch.errors import SpecError
+from anchorwatch.evaluation.effect import effect
+from anchorwatch.evaluation.synthetic import World
+from anchorwatch.evaluation.teacher_forced import divergence
+from anchorwatch.generation.decoding import LowConfidence
+from anchorwatch.generation.run import run
+from anchorwatch.models.additions import (
+    ActiveAddition,
+    Fit,
+    PassAdditions,
+    gate_of,
+    has_rotary,
+    prepare_additions,
+    use_additions_of,
+)
+from anchorwatch.models.families import attention_modules
+from anchorwatch.models.model import Model
+from anchorwatch.models.trained_additions import held_fit
+from anchorwatch.probes import spec as probes
+from anchorwatch.studies import prompts
+from anchorwatch.studies.evidence import experiment
+from anchorwatch.trace.trace import Trace
+from anchorwatch.training import noise
+
+TIMES = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Shares of masks, by turns."""
+
+Record = dict[str, Any]
+
+
+def noisy_canvas(model: Model, unit: int) -> torch.Tensor:
+    """[T] a prompt with masks in it: which, and how many, is a function of the unit."""
+    ids = torch.tensor(model.encode(prompts.prompt_of("asked", unit).text), device=model.device)
+    masked = noise.draw_masks(prompts.SEED, 0, unit, TIMES[unit % len(TIMES)], len(ids))
+    masked[-1] = True  # a run needs one
+    return torch.where(torch.from_numpy(masked).to(ids.device), model.mask_id, ids)
+
+
+def without_sink(model: Model, length: int) -> PassAdditions:
+    """The model's parts but for its sink tokens, for a pass over so many positions."""
+    rest = [part for part in model.parts if not isinstance(part, sink_token)]
+    return prepare_additions(
+        model.network,
+        [ActiveAddition(held_fit(model.network, part)) for part in rest],
+        [length],
+        None,
+    )
+
+
+def sink_of(model: Model) -> Fit:
+    """The sink token of a model, with its embedding."""
+    for part in model.parts:
+        if isinstance(part, sink_token):
+            return held_fit(model.network, part)
+    raise SpecError(f"{model.source} has no sink token: name one that has, such as lab/mdm-sink")
+
+
+@dataclass
+class _Kept(PassAdditions):
+    """A pass that keeps the keys and values of its first tokens, [G, n, D] of each layer."""
+
+    first: int = 0
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    def alone(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor | None:
+        self.kept.append((key[0, :, : self.first].clone(), value[0, :, : self.first].clone()))
+        return None
+
+
+@torch.no_grad()
+def dense(model: Model, canvas: torch.Tensor, *, sees_all: bool = False) -> tuple[Any, Any]:
+    """The published form: sink tokens in the sequence, and a mask that shows them only themselves.
+
+    Logits [T, V], and (key, value) of each layer. `sees_all` leaves the mask out.
+    """
+    fit = sink_of(model)
+    part, embedding, network = fit.part, fit.embedding, model.network
+    assert isinstance(part, sink_token) and embedding is not None
+    if part.value != "own" or not part.rotary or not has_rotary(network):
+        raise SpecError(
+            f"{model.source}: a sink token in the sequence has a rotary position and a value of "
+            "its own: name a model whose sink token has both"
+        )
+    n, length = len(embedding), len(canvas)
+    first = -n if part.position == "front" else length
+    places = torch.cat([torch.arange(first, first + n), torch.arange(length)]).to(canvas.device)
+    tokens = torch.cat([embedding, network.get_input_embeddings()(canvas)])[None]
+    seen = torch.ones(n + length, n + length, dtype=torch.bool, device=canvas.device)
+    if not sees_all:
+        seen[:n] = torch.eye(n, n + length, dtype=torch.bool, device=canvas.device)
+    rest = without_sink(model, length)
+    dress = _Kept(rest.on, rest.groups, first=n)
+    with use_additions_of(network, dress):
+        out = network(
+            inputs_embeds=tokens, attention_mask=seen[None, None], position_ids=places[None]
+        )
+    raw = out.logits[0, n:]
+    return torch.cat([raw[:1], raw[:-1]]) if model.family.shift else raw, dress.kept
+
+
+@experiment("constants")
+def constants(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
+    """How far the published form is from constant keys and values, relative to their size."""
+    canvas = noisy_canvas(model, unit)
+    dress = model.worn((), [len(canvas)])
+    assert dress is not None
+    (pairs,) = dress.pairs.values()
+    said, kept = dense(model, canvas)
+    _, open_kept = dense(model, canvas, sees_all=True)
+    own = [(pair.key[0], pair.value[0]) for pair in pairs]
+    found = {
+        name: max(_apart(a[at], b[at]) for a, b in zip(kept, own, strict=True))
+        for at, name in enumerate(("key", "value"))
+    }
+    found["logits"] = _apart(said, model.logits(canvas, parts=dress))
+    found["value_if_it_sees_all"] = max(
+        _apart(a[1], b[1]) for a, b in zip(open_kept, own, strict=True)
+    )
+    return [found]
+
+
+def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Norm of the difference over the norm of the second."""
+    a, b = one.double(), other.double()
+    return float((a - b).norm() / b.norm())
+
+
+@experiment("operations")
+def operations(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
+    """Multiplications and additions of a pass: with the sink token, without, and as published.
+
+    What a sink token is made of is a constant of the weights, and counts in no pass.
+    """
+    canvas = noisy_canvas(model, unit)
+    dress, bare = model.worn((), [len(canvas)]), without_sink(model, len(canvas))
+    assert dress is not None
+    counts = {
+        "with": _count_flops(lambda: model.logits(canvas, parts=dress)),
+        "without": _count_flops(lambda: model.logits(canvas, parts=bare)),
+        "published": _count_flops(lambda: dense(model, canvas)),
+    }
+    return [{"positions": len(canvas)} | counts]
+
+
+def _count_flops(call: Callable[[], Any]) -> int:
+    """All products, those inside the fused kernel of a CPU too, which torch does not count."""
+    fused = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
+    with FlopCounterMode(display=False, custom_mapping=fused) as counter:
+        call()
+    return int(counter.get_total_flops())
+
+
+def _attention_flops(
+    query: Any,
+    key: Any,
+    value: Any,
+    *_: Any,
+    attn_mask: Any = None,
+    scale: Any = None,
+    out_shape: Any = None,
+) -> int:
+    """Of shapes [B, H, positions, D]: a product and a sum for each channel, of keys and values.
+
+    The rest of the names is what torch's counter hands over, too.
+    """
+    pairs = query[0] * query[1] * query[2] * key[2]
+    return int(2 * pairs * (key[3] + value[3]))
+
+
+@experiment("knock_outs")
+def knock_outs(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
+    """KL in nats per masked position, on the clean frames, of hiding one key in every head.
+
+    The sink token, the canvas key that receives most, or another one drawn by chance.
+    """
+    shown = prompts.prompt_of("asked", unit)
+    how = LowConfidence(int(options["length"]), int(options["steps"]))
+    edit = hide_sinks(1, detect="same_shadow")  # at the first step too, as the sink token is
+    found = effect(model, [shown.text], how, edit, seed=unit, traces=True)
+    kl = found.table.set_index("outcome").loc["kl"]
+    assert found.traces is not None
+    clean = found.traces["clean"][0]
+    return [
+        {
+            "greatest": float(kl["edited"]),
+            "random": float(kl["control"]),
+            "sink": _without(model, clean),
+        }
+    ]
+
+
+def _without(model: Model, clean: Trace) -> float:
+    total, rows = 0.0, 0
+    for step in range(clean.num_steps):
+        canvas = torch.from_numpy(clean.canvas[step].astype(np.int64)).to(model.device)
+        masked = canvas == model.mask_id
+        said = model.logits(canvas)[masked]
+        other = model.logits(canvas, parts=without_sink(model, len(canvas)))[masked]
+        total, rows = total + divergence(said, other)[1], rows + len(said)
+    return total / rows
+
+
+@experiment("openness")
+def openness(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
+    """How far each head is open at each position: a row for each layer and head, a list in it.
+
+    Of a sink token the attention that does not go to it, of a gate its mean over channels.
+    """
+    canvas = noisy_canvas(model, unit)
+    gated = any(isinstance(part, gate) for part in model.parts)
+    opened = _gates(model, canvas) if gated else _left(model, canvas)
+    return [
+        {"layer": layer, "head": head, "open": [round(float(v), 7) for v in opened[layer, head]]}
+        for layer in range(model.num_layers)
+        for head in range(model.num_heads)
+    ]
+
+
+def _left(model: Model, canvas: torch.Tensor) -> np.ndarray:
+    """[layer, head, position] what rows give to the canvas: all but what goes to added keys."""
+    sink_of(model)
+    trace = run(model, canvas=canvas, decoding=LowConfidence(steps=1), probes=(probes.pattern(),))
+    rows = trace["pattern"].values.sum(axis=-1, dtype=np.float64)  # [pick, query]
+    return rows.reshape(model.num_layers, model.num_heads, -1)
+
+
+@torch.no_grad()
+def _gates(model: Model, canvas: torch.Tensor) -> np.ndarray:
+    """[layer, head, position] of a pass."""
+    part = next(part for part in model.parts if isinstance(part, gate))
+    fit, length = held_fit(model.network, part), len(canvas)
+    found = np.full((model.num_layers, model.num_heads, length), np.nan)
+
+    def read(layer: int) -> Any:
+        def look(_: Any, args: Any, given: dict[str, Any]) -> None:
+            reads = given["hidden_states"] if "hidden_states" in given else args[0]
+            by = gate_of(fit, layer, reads[:, -length:], model.num_heads)
+            found[layer] = by[0].double().mean(dim=-1).T.cpu().numpy()
+
+        return look
+
+    dress = model.worn((), [length])  # a sink token's own pass is not to be kept
+    assert dress is not None
+    with ExitStack() as stack:
+        for layer, module in enumerate(attention_modules(model.network)):
+            hook = module.register_forward_pre_hook(read(layer), with_kwargs=True)
+            stack.callback(hook.remove)
+        model.logits(canvas, parts=dress)
+    return found
+
+
+@experiment("in_context")
+def in_context(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
+    """Log-probability per token of an answer, all of it masked: a row with and without passage.
+
+    `worn` is of the model as it is, `hidden` without its sink token.
+    """
+    item = World("held-out", seed=prompts.SEED + 2)[unit]
+    assert model.tokenizer is not None
+    answer = model.tokenizer(" " + item.answers[0], add_special_tokens=False)["input_ids"]
+    found = []
+    for context, asked in (("gold", item), ("closed", item.keeping())):
+        prompt = model.encode(asked.prompt())
+        canvas = torch.tensor([*prompt, *[model.mask_id] * len(answer)], device=model.device)
+        dresses = {"worn": (), "hidden": without_sink(model, len(canvas))}
+        row: Record = {"context": context}
+        for name, parts in dresses.items():
+            each = model.logprobs(canvas, parts=parts)[len(prompt) :]  # type: ignore[arg-type]
+            own = each[torch.arange(len(answer)), torch.tensor(answer)]
+            row[name] = float(own.double().mean())
+        found.append(row)
+    return found

@@ -1,0 +1,334 @@
+"""Runs a study: collects all evidence once, measures every claim, writes what was found.
+
+Models are in memory one at a time. What was collected is kept under `out/evidence`, so that the
+same call resumes where it was stopped, and finds everything where it was not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+import transformers
+
+from anchorwatch import __version__
+from anchorwatch.errors import AnchorwatchError, ModelError, SpecError, TraceError
+from anchorwatch.models import zoo as lab
+from anchorwatch.models.load import find, load
+from anchorwatch.models.model import Model
+from anchorwatch.studies.budget import Budget
+from anchorwatch.studies.budget import budget as named_budget
+from anchorwatch.studies.claim import Claim
+from anchorwatch.studies.collect import Rates, calibrate, gather
+from anchorwatch.studies.evidence import (
+    KINDS,
+    PARTS,
+    ROLES,
+    Available,
+    Evidence,
+    EvidenceSpec,
+    EvidenceStore,
+    ModelIdentity,
+)
+from anchorwatch.studies.papers import claims as named_claims
+from anchorwatch.studies.plan_study import Plan, plan_study
+from anchorwatch.studies.study_record import Study
+from anchorwatch.studies.verdict import judge_claims
+from anchorwatch.trace.atomic_io import place, refuse_inside_trace
+from anchorwatch.trace.locks import Lock
+from anchorwatch.trace.model_identity import identity_digest
+from anchorwatch.trace.progress_bar import Progress
+from anchorwatch.training import variants as tables
+
+DEFAULTS = {
+    "mdm": "lab/mdm",
+    "arm": "lab/arm",
+    "sink": "lab/mdm-sink",
+    "gate": "lab/mdm-gate",
+}
+"""What a study is of where no model is named."""
+EVIDENCE = "evidence"
+
+
+def study(
+    names: Sequence[str] = (),
+    *,
+    model: str | None = None,
+    against: str | None = None,
+    sink: str | None = None,
+    gate: str | None = None,
+    budget: str | Budget = "quick",
+    out: str | Path = "study",
+    variants: str | Path | None = None,
+    before: Callable[[Plan], None] | None = None,
+) -> Study:
+    """Run the claims of papers and say what came of each.
+
+    Args:
+        names: studies (floating, sinks, sink_token) or claims ("sinks/H3"); all where left out.
+        model: the masked diffusion model the claims are about; a name, folder or hub id.
+        against: the autoregressive one beside it.
+        sink: one trained with a sink token.
+        gate: one trained with gates.
+        budget: quick, standard or full; or a `Budget`.
+        out: a folder: report.html, report.md, claims.json, claims.csv, figures, evidence.
+        variants: the table of training seeds; the package's own where left out.
+        before: told the plan before anything runs.
+
+    Where no model is named, those of the lab are taken that the claims need; where one is, only
+    those that are.
+    """
+    begun = time.monotonic()
+    task = _begun(names, (model, against, sink, gate), budget, out, variants)
+    with _claimed(task.out):
+        task.mend()
+        plan = task.plan()
+        if before is not None:
+            before(plan)
+        failed = task.gather(plan)
+        evidence = Evidence(task.shelf.load)
+        lost = dict(plan.lacking) | task.lost(failed)
+        each = judge_claims(task.claims, evidence, lost)
+        found = Study(each, task.about(plan) | _took(begun), plan, evidence)
+        found.save(task.out)
+    return found
+
+
+def _claimed(folder: Path) -> Lock:
+    """Make the folder of a study, or take it from nobody: two at once would spoil each other."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpecError(
+            f"{folder} cannot be written, {error.strerror}: choose another place"
+        ) from None
+    return Lock.take(folder, f"another study is writing to {folder}")
+
+
+def plan(
+    names: Sequence[str] = (),
+    *,
+    model: str | None = None,
+    against: str | None = None,
+    sink: str | None = None,
+    gate: str | None = None,
+    budget: str | Budget = "quick",
+    out: str | Path = "study",
+    variants: str | Path | None = None,
+) -> Plan:
+    """What `study` with these arguments would run: passes, minutes on this machine, bytes."""
+    return _begun(names, (model, against, sink, gate), budget, out, variants).plan()
+
+
+def _took(begun: float) -> dict[str, Any]:
+    """How long a study took, and when it ended: all that a rerun on this machine does not repeat.
+
+    Evidence that was there already took its time before.
+    """
+    ended = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return {"took": {"minutes": (time.monotonic() - begun) / 60, "ended": ended}}
+
+
+def _roles(claims: Sequence[Claim], sources: Sequence[str | None]) -> dict[str, str]:
+    """Sources by role; where none is named, those of the lab that the claims need."""
+    given = zip(ROLES, sources, strict=True)
+    named = {role: str(one) for role, one in given if one is not None}
+    if named:
+        return named
+    needed = {role for claim in claims for need in claim.needs for role in need.roles}
+    return {role: name for role, name in DEFAULTS.items() if role in needed and _is_shipped(name)}
+
+
+def _is_shipped(name: str) -> bool:
+    try:
+        lab.folder_of(name)
+    except ModelError:
+        return False
+    return True
+
+
+def _begun(
+    names: Sequence[str],
+    sources: Sequence[str | None],
+    budget: str | Budget,
+    out: str | Path,
+    variants: str | Path | None,
+) -> _Task:
+    """Check everything that can be before weights are touched."""
+    claims, much, folder = named_claims(names), named_budget(budget), place(out)
+    if folder.exists() and not folder.is_dir():
+        raise SpecError(f"{folder} is a file: a study is many files, name a folder")
+    refuse_inside_trace(folder)
+    roles, table = _roles(claims, sources), _variants(variants)
+    for source in roles.values():
+        find(source)  # the last of four names may be wrong, and the first model take minutes
+    task = _Task(claims, folder, roles, _said_of(table, variants))
+    holdings = {}
+    for role in roles:
+        loaded = task.model(role)
+        holdings[role] = _identify_model(role, loaded)
+    cards = {role: lab.folder_of(source) for role, source in roles.items() if source in lab.NAMES}
+    hand = Available(
+        holdings,
+        () if table is None else tuple(table.columns),
+        None if table is None else {str(k): int(v) for k, v in table["arm"].value_counts().items()},
+        tuple(cards),
+    )
+    task.shelf = EvidenceStore(folder / EVIDENCE, much, hand, table, cards)
+    return task
+
+
+def _variants(path: str | Path | None) -> pd.DataFrame | None:
+    """The table of training seeds; None where the package has none and none was named."""
+    if path is not None:
+        return tables.variants(path)
+    try:
+        return tables.variants()
+    except TraceError:
+        return None
+
+
+def _said_of(table: pd.DataFrame | None, path: str | Path | None) -> dict[str, str] | None:
+    """Which table of training seeds a study read; None where it had none."""
+    if table is None:
+        return None
+    spelled = table.to_csv(index=False).encode()
+    source = "the package's" if path is None else str(path)
+    return {"source": source, "sha256": hashlib.sha256(spelled).hexdigest()}
+
+
+def _identify_model(role: str, model: Model) -> ModelIdentity:
+    """What is known of a model, once it was proved to be what its role says."""
+    kind, parts = model.family.kind, tuple(part.as_dict()["name"] for part in model.parts)
+    says, option = ROLES[role]
+    if kind != KINDS[role] or (role in PARTS and PARTS[role] not in parts):
+        has = ", ".join(parts) or "no part"
+        raise SpecError(
+            f"{option} {model.source} is {kind} with {has}: {option} is {says}, "
+            f"such as {DEFAULTS[role]}"
+        )
+    said = model.describe()
+    return ModelIdentity(
+        source=model.source,
+        kind=kind,
+        weights=said["weights"],
+        parts=parts,
+        layers=model.num_layers,
+        heads=model.num_heads,
+        positions=model.num_positions,
+        settings=said["settings"],
+        tokenizer=said["tokenizer"],
+        device=said["device"],
+        identity=identity_digest(said),
+    )
+
+
+@dataclass
+class _Task:
+    """A study on its way."""
+
+    claims: tuple[Claim, ...]
+    out: Path
+    sources: dict[str, str]
+    table: dict[str, str] | None
+    """Which table of training seeds."""
+    shelf: EvidenceStore = field(init=False)
+    _held: tuple[str, Model] | None = None
+    """The role and model in memory."""
+
+    def model(self, role: str) -> Model:
+        """Loaded when it is another than the last."""
+        if self._held is None or self._held[0] != role:
+            self._held = None  # let go of one before the next is loaded
+            self._held = role, load(self.sources[role])
+        return self._held[1]
+
+    def asked(self) -> dict[tuple[EvidenceSpec, str], None]:
+        """Every need that takes a model, once, with each role that is at hand."""
+        return {
+            (need, role): None
+            for claim in self.claims
+            for need in claim.needs
+            if need.kind not in ("cards", "seeds")
+            for role in need.roles
+            if role in self.sources
+        }
+
+    def mend(self) -> None:
+        """What was kept and is damaged since counts as not made."""
+        for need, role in self.asked():
+            self.shelf.mend(need, role)
+
+    def plan(self) -> Plan:
+        needed = {role for _, role in self.asked()}
+        rates: dict[str, Rates] = {}
+        for role in self.sources:
+            if role in needed:
+                rates[role] = calibrate(self.shelf, role, self.model(role))
+        return plan_study(self.claims, self.shelf, rates)
+
+    def gather(self, plan: Plan) -> dict[EvidenceSpec, str]:
+        """Make all that is left, model by model; needs that could not be made, and why."""
+        failed: dict[EvidenceSpec, str] = {}
+        total = sum(max(1, round(one.seconds * 10)) for one in plan.pieces if one.left)
+        with Progress("gathering", total=total) as bar:
+            for piece in sorted(plan.pieces, key=lambda one: list(self.sources).index(one.role)):
+                if not piece.left or piece.need in failed:
+                    continue
+                tenths = max(1, round(piece.seconds * 10)) / piece.left
+
+                def said(count: int, note: str = str(piece.need), each: float = tenths) -> None:
+                    bar.advance(note, max(1, round(count * each)))
+
+                try:
+                    gather(self.shelf, piece.need, piece.role, self.model(piece.role), said)
+                except AnchorwatchError as error:
+                    failed[piece.need] = f"{piece.need} could not be made: {error}"
+        return failed
+
+    def lost(self, failed: Mapping[EvidenceSpec, str]) -> dict[str, str]:
+        """Claims whose evidence could not be made."""
+        return {
+            claim.id: failed[need]
+            for claim in self.claims
+            for need in claim.needs
+            if need in failed
+        }
+
+    def about(self, plan: Plan) -> dict[str, Any]:
+        """The manifest."""
+        held = self.shelf.hand.models
+        return {
+            "claims": [claim.id for claim in self.claims],
+            "models": dict(self.sources),
+            "weights": {role: one.weights for role, one in held.items()},
+            "settings": {role: one.settings for role, one in held.items()},
+            "tokenizers": {role: one.tokenizer for role, one in held.items()},
+            "devices": {role: one.device for role, one in held.items()},
+            "variants": self.table,
+            "budget": self.shelf.budget.as_dict(),
+            "versions": {
+                "anchorwatch": __version__,
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+                "python": platform.python_version(),
+            },
+            "machine": {
+                "system": platform.system(),
+                "processor": platform.machine(),
+                "cores": os.cpu_count() or 1,
+                "threads": torch.get_num_threads(),
+            },
+            "cards": list(self.shelf.hand.cards),
+            "arms": dict(self.shelf.hand.arms or {}),
+            "plan": plan.whole(),
+        }

@@ -1,0 +1,115 @@
+"""What a study found, as a value and as files: claims.json, claims.csv, report.md, report.html."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from anchorwatch import __version__
+from anchorwatch.errors import SpecError
+from anchorwatch.metrics.table_files import as_csv
+from anchorwatch.studies.evidence import Evidence, to_json_value
+from anchorwatch.studies.plan_study import Plan
+from anchorwatch.studies.verdict import ALPHA, VERDICTS, JudgedClaim
+from anchorwatch.trace.atomic_io import replace_file
+
+if TYPE_CHECKING:
+    from anchorwatch.figures.figure import Figure
+
+VERSION = 2
+"""Of claims.json."""
+DECIDING = (
+    *("claims", "models", "weights", "settings", "tokenizers", "devices", "variants"),
+    *("budget", "versions"),
+)
+"""What of a manifest decides the numbers; claims do, as those of a paper share an error rate."""
+COLUMNS = (
+    *("id", "verdict", "sentence", "criterion", "statistic", "unit", "n", "missing"),
+    *("effect", "low", "high", "level", "direction", "margin", "null", "control"),
+    *("p", "p_holm", "detectable", "why", "lacking", "reported", "source", "defect", "caveat"),
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Study:
+    """What a study found. `study.claims` is the table, `study.findings` all of it."""
+
+    findings: tuple[JudgedClaim, ...]
+    about: Mapping[str, Any]
+    """The manifest: models, budget, versions, plan."""
+    plan: Plan
+    evidence: Evidence = field(repr=False)
+
+    @property
+    def claims(self) -> pd.DataFrame:
+        """A row for each claim, with the criterion that binds."""
+        rows = []
+        for one in self.findings:
+            held = one.as_dict() | {"criterion": ""}
+            if (binding := one.binding) is not None:
+                held |= one.criterion_row(binding)
+            rows.append({name: held.get(name, math.nan) for name in COLUMNS})
+        whole = {"n": "Int64", "missing": "Int64"}
+        return pd.DataFrame(rows, columns=list(COLUMNS)).astype(whole)
+
+    def __getitem__(self, name: str) -> JudgedClaim:
+        """One claim, by its id."""
+        for one in self.findings:
+            if one.claim.id == name:
+                return one
+        raise SpecError(f"this study has no claim {name!r}: it has {self.findings[0].claim.id} ...")
+
+    def counts(self) -> dict[str, int]:
+        """How many claims came to each verdict."""
+        said = [one.says for one in self.findings]
+        return {verdict: said.count(verdict) for verdict in VERDICTS}
+
+    def draw(self, name: str) -> Figure | None:
+        """The figure of a claim that was run, where it has one."""
+        one = self[name]
+        if one.verdict is None or one.claim.draw is None:
+            return None
+        return one.claim.draw(self.evidence)
+
+    @property
+    def digest(self) -> str:
+        """Short, of what decides the numbers: two studies that share it found the same."""
+        held = to_json_value({name: self.about.get(name) for name in DECIDING})
+        spelled = json.dumps(held, sort_keys=True)
+        return hashlib.sha256(spelled.encode()).hexdigest()[:16]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What claims.json holds."""
+        return {
+            "anchorwatch": __version__,
+            "version": VERSION,
+            "digest": self.digest,
+            "alpha": ALPHA,
+            "about": to_json_value(dict(self.about)),
+            "counts": self.counts(),
+            "claims": [one.as_dict() for one in self.findings],
+        }
+
+    def save(self, out: str | Path) -> Path:
+        """Write claims.json, claims.csv, report.md, report.html and figures/ into a folder."""
+        from anchorwatch.studies.report.markdown import page
+        from anchorwatch.studies.report.writing import write
+
+        folder = Path(out)
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / "claims.json", (json.dumps(self.as_dict(), indent=1) + "\n").encode())
+        replace_file(folder / "claims.csv", as_csv(self.claims).encode())
+        replace_file(folder / "report.md", page(self).encode())
+        write(self, folder)
+        return folder
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{count} {name}" for name, count in self.counts().items() if count)
+        return f"Study({said})"

@@ -1,0 +1,118 @@
+/** Written by web/make_schema.py from the Python half: do not edit. */
+
+/** An integer that does not exist. */
+export const MISSING = -1;
+
+/** What a position is at a frame. */
+export const PROMPT = 0;
+export const SPECIAL = 1;
+export const MASKED = 2;
+export const FRESH = 3;
+export const WRITTEN = 4;
+export const ABSENT = 5;
+
+/** A token of the canvas history; `canvas` counts in the header's list of them. */
+export interface Token {
+  id: number;
+  text: string;
+  length?: number;
+  escaped?: string;
+  bytes?: string;
+  /** Of one that is not shown whole. */
+  digest?: string;
+}
+
+/** A quantity with a number for each step, layer and head. */
+export interface Measure {
+  name: string;
+  unit: string;
+  says: string;
+  /** It comes from a table of a metric, and has a null and an interval. */
+  table?: boolean;
+  /** Of a verdict, what each number stands for. */
+  words?: string[];
+}
+
+/** The model of a run. */
+export interface HeaderModel {
+  source: string;
+  family: string;
+  kind: string;
+  visibility: string;
+  layers: number;
+  heads: number;
+  /** What was trained with the network: sink tokens, gates. */
+  parts: string[];
+}
+
+/** What a page may ask for later. */
+export interface OnDemand {
+  heads: boolean;
+  rows: boolean;
+  maps: boolean;
+}
+
+/** Everything a page is told of a run but arrays. */
+export interface Header {
+  version: number;
+  anchorwatch: string;
+  name: string;
+  digest: string;
+  model: HeaderModel;
+  decoding: string;
+  edits: string[];
+  fork: number | null;
+  seed: number;
+  prompt: string;
+  answer: string;
+  frames: number;
+  steps: number;
+  positions: number;
+  answer_positions: number[];
+  progress: number[];
+  roles: string[];
+  regions: string[];
+  classes: string[];
+  class_kind: "region" | "role";
+  /** The last class is keys that additions put there, such as a sink token: no positions. */
+  added: boolean;
+  tokens: Token[];
+  rule: string;
+  left_masked: number;
+  damage: string[];
+  lost: string[];
+  /** Positions in a bin. */
+  width: number;
+  bins: number;
+  /** Positions of a part that is had without bins. */
+  part: number;
+  groups: string[];
+  group: number;
+  layers: number[];
+  null_of: number[];
+  measures: Measure[];
+  flow: boolean;
+  maps: number[][];
+  on_demand: OnDemand;
+  left_out: string[];
+}
+
+/** Of a run that cannot be shown there is only a name and why. */
+export interface DamagedHeader {
+  version: number;
+  name: string;
+  damage: string[];
+}
+
+/** The arrays of each kind of packet. */
+export interface Packets {
+  frames: { canvas: Int32Array; role: Uint8Array; committed_at: Int32Array; logprob: Float32Array; region: Int32Array; keys: Int32Array };
+  layer: { codes: Uint8Array; sink_step: Int32Array; sink_key: Int32Array; sink_share: Float32Array; top_key: Int32Array; top_share: Float32Array; head_top_key: Int32Array; head_top_share: Float32Array; head_sink_share: Float32Array; head_sinks: Int32Array; flow: Float32Array };
+  tile: { codes: Uint8Array; sink_step: Int32Array; sink_key: Int32Array; sink_share: Float32Array };
+  part: { shares: Float32Array; null: Float32Array };
+  row: { shares: Float32Array; null: Float32Array };
+  null: { codes: Uint8Array };
+  measure: { values: Float32Array };
+  flow: { flow: Float32Array };
+  map: { map: Float32Array };
+}
