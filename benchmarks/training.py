@@ -21,9 +21,9 @@ from accelerate import Accelerator
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from anchorwatch.training import checkpoints
-from anchorwatch.training.feed import poser_of
+from anchorwatch.training.corpora import build_batch_builder
 from anchorwatch.training.loop import Trainer
-from anchorwatch.training.networks import start
+from anchorwatch.training.networks import build_start
 from anchorwatch.training.spec import from_dict
 from toy_texts import Texts, fields, tokenizer
 
@@ -35,8 +35,8 @@ class Bare:
     """The least loop there can be: forward, backward, clip, AdamW, on rows made beforehand."""
 
     def __init__(self, spec, words, texts):
-        self.begun = start(spec, words)
-        self.poser, self.texts, self.spec = poser_of(spec, self.begun), texts, spec
+        self.begun = build_start(spec, words)
+        self.poser, self.texts, self.spec = build_batch_builder(spec, self.begun), texts, spec
         self.optimizer = torch.optim.AdamW(self.begun.network.parameters(), lr=1e-3, fused=True)
         places = range(spec.batch)
         self.rows = [
@@ -58,10 +58,10 @@ class Ours:
     """Our loop, rows made as it goes."""
 
     def __init__(self, spec, words, texts, out):
-        self.trainer = Trainer(spec, out, start(spec, words), texts, Accelerator(cpu=True))
+        self.trainer = Trainer(spec, out, build_start(spec, words), texts, Accelerator(cpu=True))
 
     def __call__(self, update):
-        self.trainer._one(next(self.trainer.loader))
+        self.trainer._train_update(next(self.trainer.loader))
 
 
 class Dense(Ours):

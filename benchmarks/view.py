@@ -19,9 +19,9 @@ from statistics import median
 from playwright.sync_api import Error, sync_playwright
 
 from anchorwatch.explorer.export import export
-from anchorwatch.explorer.opening import open_for_viewing
+from anchorwatch.explorer.open import open_for_viewing
+from anchorwatch.explorer.run_data import Run
 from anchorwatch.explorer.server import Server
-from anchorwatch.explorer.tiles import Run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from shown import large, small

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import anchorwatch as aw
-from anchorwatch.figures.catalogue import FIGURES, draw
+from anchorwatch.figures import FIGURES, draw
 from anchorwatch.trace.trace import Trace
 
 FOLDER = Path(__file__).parent / "figures"

@@ -13,10 +13,10 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 import anchorwatch as aw
-from anchorwatch.explorer.opening import from_memory
+from anchorwatch.explorer.head_tables import read_tables
+from anchorwatch.explorer.open import from_memory
+from anchorwatch.explorer.run_data import Options, Run
 from anchorwatch.explorer.server import Server
-from anchorwatch.explorer.tables import read_tables
-from anchorwatch.explorer.tiles import Options, Run
 from anchorwatch.metrics import table_files
 
 OUT = Path(__file__).parent / "explorer"

@@ -30,7 +30,7 @@ from anchorwatch.trace.atomic_io import read_record, read_sealed
 from anchorwatch.trace.locks import temporary, temporary_name
 from anchorwatch.training.checkpoints import MODEL, RUN, WEIGHTS
 from anchorwatch.training.corpora import Corpus
-from anchorwatch.training.corpora import read as read_corpus
+from anchorwatch.training.corpora import read_corpus as read_corpus
 from anchorwatch.training.log import Line, read_log
 
 TRAINING = "training.json"
@@ -45,11 +45,11 @@ def export(
     arm: str,
     settings: Sequence[str] = (),
     *,
-    stem: Path | None = None,
+    base: Path | None = None,
 ) -> Path:
     """Write the finished model of a run's folder into `folder`, which is replaced.
 
-    `stem` is the run it went on from, which its record then names too.
+    `base` is the run of the base checkpoint, which its record then names too.
     """
     run, target = Path(run), Path(folder)
     if not (run / MODEL / WEIGHTS).is_file():
@@ -57,16 +57,16 @@ def export(
     target.parent.mkdir(parents=True, exist_ok=True)
     old = temporary_name(target).with_suffix(".old")
     try:
-        with temporary(target, folder=True) as made:
-            _weights(run / MODEL, made)
-            held = record(run, arm, settings)
-            if stem is not None:
-                held["stem"] = record(stem, stem.name)
-            said = json.dumps(held, indent=1)
-            (made / TRAINING).write_text(said + "\n", encoding="utf-8")
+        with temporary(target, folder=True) as new:
+            _round_weights(run / MODEL, new)
+            made_how = build_record(run, arm, settings)
+            if base is not None:
+                made_how["stem"] = build_record(base, base.name)
+            text = json.dumps(made_how, indent=1)
+            (new / TRAINING).write_text(text + "\n", encoding="utf-8")
             if target.exists():
                 target.rename(old)
-            made.rename(target)
+            new.rename(target)
     finally:
         if old.exists() and not target.exists():
             old.rename(target)
@@ -74,7 +74,7 @@ def export(
     return target
 
 
-def _weights(source: Path, target: Path) -> None:
+def _round_weights(source: Path, target: Path) -> None:
     """The model with every tensor rounded; trained parts are named by their new digests."""
     model = load(source, device="cpu")
     tensors = {name: value.half() for name, value in load_file(source / WEIGHTS).items()}
@@ -91,30 +91,30 @@ def _weights(source: Path, target: Path) -> None:
             shutil.copyfile(source / name, target / name)
 
 
-def record(run: Path, arm: str, settings: Sequence[str] = ()) -> dict[str, Any]:
-    """How a run was made: arm, spec with its digest, corpus, budget, loss curve; plain values."""
-    held = read_sealed(run / RUN)
+def build_record(run: Path, arm: str, settings: Sequence[str] = ()) -> dict[str, Any]:
+    """How a run was new: arm, spec with its digest, corpus, budget, loss curve; plain values."""
+    run_record = read_sealed(run / RUN)
     lines = read_log(run / "log.jsonl")
-    spec = held["spec"]
+    spec = run_record["spec"]
     return {
         "arm": arm,
         "settings": list(settings),
         "spec": spec,
         "digest": hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest(),
-        "corpus": held["corpus"],
+        "corpus": run_record["corpus"],
         "seed": spec["seed"],
-        "budget": budget(lines),
+        "budget": sum_budget(lines),
         "machine": {
             "processor": platform.machine(),
             "cores": os.cpu_count(),
             "torch": str(torch.__version__),
             "python": platform.python_version(),
         },
-        "loss": curve(lines),
+        "loss": thin_loss_curve(lines),
     }
 
 
-def budget(lines: Sequence[Line]) -> dict[str, float]:
+def sum_budget(lines: Sequence[Line]) -> dict[str, float]:
     """Updates, tokens read, and minutes of training, by the log's own clock."""
     tokens = np.diff([0, *(line.tokens for line in lines)])
     speed = np.array([line.tokens_per_second for line in lines])
@@ -125,21 +125,21 @@ def budget(lines: Sequence[Line]) -> dict[str, float]:
     }
 
 
-def curve(lines: Sequence[Line], points: int = POINTS) -> dict[str, list[float]]:
+def thin_loss_curve(lines: Sequence[Line], points: int = POINTS) -> dict[str, list[float]]:
     """Mean loss of equal stretches of the updates, and the update each ends with."""
     stretches = [part for part in np.array_split(np.arange(len(lines)), points) if len(part)]
     return {
         "update": [lines[part[-1]].update for part in stretches],
-        "loss": [round(float(np.mean([lines[at].loss for at in part])), 4) for part in stretches],
+        "loss": [round(float(np.mean([lines[i].loss for i in part])), 4) for part in stretches],
     }
 
 
-def made_with(folder: str | Path) -> dict[str, Any]:
+def read_training_record(folder: str | Path) -> dict[str, Any]:
     """What training.json of a lab folder says."""
     return read_record(Path(folder) / TRAINING)
 
 
-def corpus_of(spec: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Corpus:
+def open_corpus(spec: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Corpus:
     """The corpus of a spec's fields, read with the tokenizer that the weights have."""
-    said = {name: held for name, held in spec["corpus"].items() if name in ("mix", "seed")}
-    return read_corpus(said, spec["length"], spec["seed"], tokenizer)
+    table = {name: spec["corpus"][name] for name in ("mix", "seed") if name in spec["corpus"]}
+    return read_corpus(table, spec["length"], spec["seed"], tokenizer)

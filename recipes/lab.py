@@ -1,6 +1,6 @@
-"""Make the lab: train its stem and arms, put them into the package, measure them, write cards.
+"""Make the lab: train its base checkpoint and arms, export them into the package, write cards.
 
-    python recipes/lab.py                        # everything; again goes on where it was
+    python recipes/lab.py                        # everything; a second call resumes
     python recipes/lab.py --arms mdm arm --only train
 
 Steps: train (runs/lab/stem, then runs/lab/ARM), export (src/anchorwatch/models/zoo/ARM), card
@@ -15,54 +15,60 @@ import sys
 import time
 from pathlib import Path
 
-import make_models as making
+import make_models
 
+from anchorwatch.errors import AnchorwatchError
 from anchorwatch.models.zoo import MODELS
-from anchorwatch.training import arms
 from anchorwatch.training.checkpoints import MODEL
+from anchorwatch.training.variants import LAB
 
 HERE = Path(__file__).resolve().parent
 RUNS = Path("runs", "lab")
-"""Where the recipe names the stem."""
+"""Where the recipe looks for the base checkpoint."""
 STEPS = ("train", "export", "card")
 
 
-def main(words: list[str] | None = None) -> None:
-    asked = _asked(words)
-    os.chdir(HERE.parent)  # recipes name the stem from there
-    if "train" in asked.only:
-        making.train_stem(asked.stem, asked.runs)
-    for arm in asked.arms:
-        for step in asked.only:
-            began = time.monotonic()
-            _do(step, arm, asked)
-            print(f"{arm}: {step}, {time.monotonic() - began:.0f} s", file=sys.stderr)
+def main(words: list[str] | None = None) -> int:
+    options = _parse_options(words)
+    os.chdir(HERE.parent)  # recipes name the base checkpoint from there
+    try:
+        if "train" in options.only:
+            make_models.train_base(options.base, options.runs)
+        for arm in options.arms:
+            for step in options.only:
+                began = time.monotonic()
+                _run_step(step, arm, options)
+                print(f"{arm}: {step}, {time.monotonic() - began:.0f} s", file=sys.stderr)
+    except AnchorwatchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
-def _do(step: str, arm: str, asked: argparse.Namespace) -> None:
-    more = _more(asked)
+def _run_step(step: str, arm: str, options: argparse.Namespace) -> None:
+    more = _settings(options)
     if step == "train":
-        making.train_arm(asked.recipe, arm, asked.runs, more)
+        make_models.train_arm(options.recipe, arm, options.runs, more)
     elif step == "export":
-        making.export_arm(arm, asked.runs, asked.models, more)
+        make_models.export_arm(arm, options.runs, options.models, more)
     else:
-        making.card_of(asked.models / arm, f"lab/{arm}")
+        make_models.write_card(options.models / arm, f"lab/{arm}")
 
 
-def _more(asked: argparse.Namespace) -> tuple[str, ...]:
-    """Settings over the recipe: arms in another folder go on from the stem that lies there."""
-    if asked.runs.resolve() == RUNS.resolve():
-        return tuple(asked.set)
-    source = (asked.runs / making.STEM / MODEL).as_posix()
-    return (f'model.from="{source}"', *asked.set)
+def _settings(options: argparse.Namespace) -> tuple[str, ...]:
+    """Settings over the recipe: arms in another folder start from the base checkpoint there."""
+    if options.runs.resolve() == RUNS.resolve():
+        return tuple(options.set)
+    source = (options.runs / make_models.BASE / MODEL).as_posix()
+    return (f'model.from="{source}"', *options.set)
 
 
-def _asked(words: list[str] | None) -> argparse.Namespace:
+def _parse_options(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--arms", nargs="+", choices=arms.LAB, default=list(arms.LAB))
+    parser.add_argument("--arms", nargs="+", choices=LAB, default=list(LAB))
     parser.add_argument("--only", nargs="+", choices=STEPS, default=list(STEPS))
     parser.add_argument("--recipe", type=Path, default=HERE / "lab.toml")
-    parser.add_argument("--stem", type=Path, default=HERE / "lab-stem.toml")
+    parser.add_argument("--base", "--stem", type=Path, default=HERE / "lab-stem.toml")
     parser.add_argument("--runs", type=Path, default=RUNS)
     parser.add_argument("--models", type=Path, default=MODELS)
     parser.add_argument("--set", action="append", default=[], help="over the recipe: updates=30")
@@ -70,4 +76,4 @@ def _asked(words: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

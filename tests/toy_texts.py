@@ -75,11 +75,11 @@ def stopped_before(update):
     class StopError(Exception):
         pass
 
-    def stopping(trainer, batches, one=loop.Trainer._one):
+    def stopping(trainer, batches, one=loop.Trainer._train_update):
         if trainer.update == update:
             raise StopError
         return one(trainer, batches)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(StopError):
-        patch.setattr(loop.Trainer, "_one", stopping)
+        patch.setattr(loop.Trainer, "_train_update", stopping)
         yield

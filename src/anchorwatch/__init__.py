@@ -6,6 +6,7 @@
 Every public name is imported when it is first used: reading a trace never imports torch.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -114,15 +115,23 @@ __all__ = [
 
 
 def lazy_attributes(
-    package: str, names: Mapping[str, str], modules: Mapping[str, str] | None = None
+    package: str,
+    names: Mapping[str, str],
+    modules: Mapping[str, str] | None = None,
+    renamed: Mapping[str, str] | None = None,
 ) -> Callable[[str], Any]:
     """A package's `__getattr__`: imports a name, or a module, when it is first used.
 
-    `names` and `modules` say in which module of the package each is.
+    `names` and `modules` say in which module of the package each is; `renamed` says what an old
+    name is now, which works and warns.
     """
     homes = modules or {}
 
     def import_attribute(name: str) -> Any:
+        if renamed is not None and name in renamed:
+            new = renamed[name]
+            warnings.warn(f"{package}.{name} is now {new}", DeprecationWarning, stacklevel=2)
+            return import_attribute(new)
         if name in homes:
             return import_module(f"{package}.{homes[name]}")
         if name not in names:

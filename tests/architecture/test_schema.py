@@ -16,9 +16,9 @@ from anchorwatch.explorer.contract import (
     Measure,
     Token,
 )
-from anchorwatch.explorer.opening import OpenedTrace, from_memory
-from anchorwatch.explorer.packets import unpack
-from anchorwatch.explorer.tiles import Run
+from anchorwatch.explorer.encode import unpack
+from anchorwatch.explorer.open import OpenedTrace, from_memory
+from anchorwatch.explorer.run_data import Run
 from anchorwatch.trace.schema import MANIFEST, MANIFEST_MODEL, RUN_FIELDS
 from anchorwatch.trace.trace import make_trace
 

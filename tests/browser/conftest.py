@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anchorwatch.explorer.opening import from_memory, open_for_viewing
+from anchorwatch.explorer.open import from_memory, open_for_viewing
+from anchorwatch.explorer.run_data import Run
 from anchorwatch.explorer.server import Server
-from anchorwatch.explorer.tiles import Run
 from planted import planted, random_maps
 from shown import hostile, small
 from waiting import GUARD, listens, wait_until

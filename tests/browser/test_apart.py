@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from anchorwatch import metrics
-from anchorwatch.explorer.opening import from_memory
-from anchorwatch.explorer.tables import read_tables
-from anchorwatch.explorer.tiles import Options, Run
+from anchorwatch.explorer.head_tables import read_tables
+from anchorwatch.explorer.open import from_memory
+from anchorwatch.explorer.run_data import Options, Run
 from anchorwatch.metrics import table_files
 from planted import planted, random_maps
 

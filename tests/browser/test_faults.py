@@ -3,8 +3,8 @@
 import json
 
 from anchorwatch.explorer.export import export
-from anchorwatch.explorer.opening import from_memory, open_for_viewing
-from anchorwatch.explorer.tiles import Run
+from anchorwatch.explorer.open import from_memory, open_for_viewing
+from anchorwatch.explorer.run_data import Run
 
 
 def test_another_run_brings_the_cursor_into_it(look, serving, plain, causal):

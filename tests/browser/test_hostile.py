@@ -3,8 +3,8 @@
 import pytest
 
 from anchorwatch.explorer.export import export
-from anchorwatch.explorer.opening import from_memory
-from anchorwatch.explorer.tiles import Run
+from anchorwatch.explorer.open import from_memory
+from anchorwatch.explorer.run_data import Run
 from anchorwatch.trace.escape import visible
 from shown import HOSTILE, hostile
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from anchorwatch.explorer.opening import from_memory
-from anchorwatch.explorer.tiles import Run
+from anchorwatch.explorer.open import from_memory
+from anchorwatch.explorer.run_data import Run
 
 
 @pytest.fixture(scope="module")

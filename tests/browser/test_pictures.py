@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from anchorwatch.explorer.export import export
-from anchorwatch.explorer.opening import from_memory
-from anchorwatch.explorer.tiles import Run
+from anchorwatch.explorer.open import from_memory
+from anchorwatch.explorer.run_data import Run
 
 PANELS = ("map", "layers", "text", "heads", "flow", "geometry", "exact")
 APART = ("difference", "layers-difference", "heads-difference", "flow-difference")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from anchorwatch.explorer.export import export
-from anchorwatch.explorer.opening import from_memory, open_for_viewing
+from anchorwatch.explorer.open import from_memory, open_for_viewing
+from anchorwatch.explorer.run_data import Options, Run
 from anchorwatch.explorer.server import link
-from anchorwatch.explorer.tiles import Options, Run
 from planted import planted, random_maps
 from shown import small
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from anchorwatch.explorer.export import export
-from anchorwatch.explorer.opening import from_memory
-from anchorwatch.explorer.tiles import Options, Run
+from anchorwatch.explorer.open import from_memory
+from anchorwatch.explorer.run_data import Options, Run
 from shown import small
 
 STEP, LAYER, BIN = 2, 1, 30

@@ -7,8 +7,8 @@ import pytest
 
 from anchorwatch.explorer import page as pages
 from anchorwatch.explorer.export import LIMIT_BYTES, export
-from anchorwatch.explorer.opening import from_memory, open_for_viewing
-from anchorwatch.explorer.tiles import Run
+from anchorwatch.explorer.open import from_memory, open_for_viewing
+from anchorwatch.explorer.run_data import Run
 from shown import large
 
 SCRIPT_BYTES = 150_000

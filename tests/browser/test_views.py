@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from anchorwatch import metrics
-from anchorwatch.explorer.opening import from_memory
-from anchorwatch.explorer.packets import codes, decode_shares
-from anchorwatch.explorer.tables import read_tables
-from anchorwatch.explorer.tiles import Options, Run
+from anchorwatch.explorer.encode import codes, decode_shares
+from anchorwatch.explorer.head_tables import read_tables
+from anchorwatch.explorer.open import from_memory
+from anchorwatch.explorer.run_data import Options, Run
 from anchorwatch.metrics import table_files
 
 PANELS = ("map", "layers", "text", "heads", "flow", "geometry", "exact")

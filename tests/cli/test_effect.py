@@ -50,7 +50,7 @@ def lines(tmp_path):
     ],
 )
 def test_an_edit_is_spelled_by_its_fields(word, edit):
-    assert spelling.edit(word) == edit
+    assert spelling.parse_edit(word) == edit
 
 
 @pytest.mark.parametrize("name", EDITS)
@@ -58,11 +58,11 @@ def test_every_edit_has_a_word_for_every_number_and_name_it_takes(name):
     """What an edit needs is asked for by name; what it does not know, it names."""
     fields = {one.name for one in dataclasses.fields(EDITS[name])}
     with pytest.raises(SpecError, match=f"has no nothing: it takes .*{min(fields)}"):
-        spelling.edit(f"{name.replace('_', '-')}:nothing=1")
+        spelling.parse_edit(f"{name.replace('_', '-')}:nothing=1")
     for one in dataclasses.fields(EDITS[name]):
         if one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING:
             with pytest.raises(SpecError, match="lacks"):
-                spelling.edit(name)
+                spelling.parse_edit(name)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_every_edit_has_a_word_for_every_number_and_name_it_takes(name):
 )
 def test_an_edit_that_cannot_be_read_says_what_would_have_worked(word, says):
     with pytest.raises(SpecError, match=says):
-        spelling.edit(word)
+        spelling.parse_edit(word)
 
 
 def test_a_run_takes_edits():

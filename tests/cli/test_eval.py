@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.evaluation.grid import STRESS
 from anchorwatch.evaluation.results import read_results
-from anchorwatch.evaluation.stress_grid import STRESS
 from command import one_line_of, type_in
 from question_files import PLAIN, lines
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorwatch.errors import ItemError, SpecError
-from anchorwatch.evaluation.contexts import LAYOUTS, Context, context, contexts, evidence
+from anchorwatch.evaluation.contexts import LAYOUTS, Context, context, contexts, gold_passages
 from anchorwatch.evaluation.scores import holds
 from anchorwatch.evaluation.synthetic import Item, Passage
 from anchorwatch.evaluation.tasks import task
@@ -166,7 +166,7 @@ def test_typos_spare_the_answer(item, percent):
     plain, noisy = context("gold+1").apply(item), context(f"gold+1~typos{percent}").apply(item)
     assert noisy.answers == item.answers
     kept = [p for p in noisy.passages if p.gold]
-    assert holds(kept[0].text, item.answers) == holds(evidence(item)[0].text, item.answers)
+    assert holds(kept[0].text, item.answers) == holds(gold_passages(item)[0].text, item.answers)
     changed = sum(a != b for a, b in zip(_words(plain), _words(noisy), strict=True))
     assert percent > 0 or changed == 0
     if percent == 100:
@@ -244,7 +244,7 @@ def test_items_without_random_distractors_borrow_some():
     borrowed = {p.text for p in shown.passages if not p.gold}
     assert borrowed == {"Fog is wet.", "Rope is long.", "Salt."}, "never one with the answer"
     assert golds(context("gold@2/3").apply(FILE, POOL)) == [2]
-    assert [p.text for p in evidence(FILE)] == ["It is in the bay."], "one gold of each hop"
+    assert [p.text for p in gold_passages(FILE)] == ["It is in the bay."], "one gold of each hop"
     marked = ["The bay\u2019s fog.", "A bay-side inn.", "\u201cBay\u201d it said."]
     with pytest.raises(ItemError, match="it has 0 random distractors"):
         context("gold+1").apply(FILE, marked)

@@ -12,10 +12,10 @@ import pytest
 
 import anchorwatch as aw
 from anchorwatch.errors import AnchorwatchWarning, ModelError, SpecError, TraceError
-from anchorwatch.evaluation import asking, grid
+from anchorwatch.evaluation import grid, questions
 from anchorwatch.evaluation.contexts import context
 from anchorwatch.evaluation.grid import evaluate
-from anchorwatch.evaluation.prompts import template
+from anchorwatch.evaluation.prompt_templates import template
 from anchorwatch.evaluation.results import Cell, digest_of, read_results
 from anchorwatch.evaluation.tasks import task
 from question_files import lines
@@ -163,7 +163,7 @@ def test_who_always_says_oslo_is_right_where_oslo_is(tmp_path):
 def test_what_was_asked_is_not_asked_again(tmp_path):
     options = {"contexts": "closed,gold", "decoding": SHORT, "out": tmp_path / "out"}
     first = evaluate(models(), "synthetic/one-hop", limit=3, **options)
-    with mock.patch.object(asking, "run_many", side_effect=AssertionError("asked again")):
+    with mock.patch.object(questions, "run_many", side_effect=AssertionError("asked again")):
         again = evaluate(models(), "synthetic/one-hop", limit=3, batch=1, **options)
         fewer = evaluate(models()[:1], "synthetic/one-hop", limit=2, **options)
     assert first.rows.equals(again.rows)
@@ -171,7 +171,7 @@ def test_what_was_asked_is_not_asked_again(tmp_path):
     assert read_results(tmp_path / "out").rows.equals(first.rows)
     more = evaluate(models(), "synthetic/one-hop", limit=4, **options)
     assert len(more.rows) == 4 * 4
-    with mock.patch.object(asking, "run_many", side_effect=AssertionError("asked")):
+    with mock.patch.object(questions, "run_many", side_effect=AssertionError("asked")):
         for changed in ({"template": "floating-rules"}, {"seed": 1}, {"edits": {"n": [aw.edits.no_op()]}},
                         {"decoding": aw.decoding.LeftToRight(length=9)}):  # fmt: skip
             with pytest.raises(AssertionError, match="asked"):
@@ -207,7 +207,7 @@ def test_the_same_weights_with_other_settings_are_another_model(folder, tmp_path
     chat = template("plain", chat=True)
     options = {"contexts": "closed", "decoding": SHORT, "limit": 1, "template": chat}
     first = evaluate(str(folder), "synthetic/one-hop", out=tmp_path / "out", **options)
-    with mock.patch.object(asking, "run_many", side_effect=AssertionError("asked again")):
+    with mock.patch.object(questions, "run_many", side_effect=AssertionError("asked again")):
         moved = folder.rename(tmp_path / "moved")
         _in_config(moved, {"_name_or_path": "x", "transformers_version": "1", "use_cache": False})
         evaluate(str(moved), "synthetic/one-hop", out=tmp_path / "out", **options)
@@ -234,7 +234,7 @@ def test_another_file_gives_other_distractors(tmp_path):
         evaluate(models()[1:], path, contexts=contexts, **options)
         lines(path, others)
         asked = pytest.raises(AssertionError, match="asked") if again else nullcontext()
-        with mock.patch.object(asking, "run_many", side_effect=AssertionError("asked")), asked:
+        with mock.patch.object(questions, "run_many", side_effect=AssertionError("asked")), asked:
             evaluate(models()[1:], path, contexts=contexts, **options)
 
 
@@ -284,16 +284,16 @@ KILLED = """
 import os, signal, sys, torch
 torch.set_num_threads(1)
 import anchorwatch as aw
-from anchorwatch.evaluation import asking
+from anchorwatch.evaluation import questions
 from anchorwatch.evaluation.grid import evaluate
-batches, run_many = iter([True, True, False]), asking.run_many
+batches, run_many = iter([True, True, False]), questions.run_many
 
 def dying(*given, **named):
     if not next(batches):
         os.kill(os.getpid(), signal.SIGKILL)
     return run_many(*given, **named)
 
-asking.run_many = dying
+questions.run_many = dying
 evaluate(["tiny/llada", "tiny/arm"], "synthetic/one-hop", contexts="closed,gold", limit=8, batch=2,
          decoding=aw.decoding.LowConfidence(length=8, steps=8), out=sys.argv[1])
 """
@@ -308,7 +308,7 @@ def test_a_killed_evaluation_goes_on_where_it_was(tmp_path):
     kept = read_results(out)
     whole = evaluate(models(), "synthetic/one-hop", **options)
     assert 4 == len(kept.rows) < len(whole.rows)
-    stopped, real = 0, asking.run_many
+    stopped, real = 0, questions.run_many
 
     def failing(*given, **named):
         nonlocal stopped
@@ -317,7 +317,7 @@ def test_a_killed_evaluation_goes_on_where_it_was(tmp_path):
             raise KeyboardInterrupt
         return real(*given, **named)
 
-    with mock.patch.object(asking, "run_many", failing), pytest.raises(KeyboardInterrupt):
+    with mock.patch.object(questions, "run_many", failing), pytest.raises(KeyboardInterrupt):
         evaluate(models(), "synthetic/one-hop", out=out, **options)
     assert len(read_results(out).rows) == len(kept.rows) + 4, "two batches of two were committed"
     ended = evaluate(models(), "synthetic/one-hop", out=out, **options)
@@ -419,7 +419,7 @@ def test_bad_lines_are_found_before_any_weights_are_used(tmp_path):
     path = written_to(tmp_path / "t.jsonl", 3)
     path.write_text(path.read_text() + "oops\n")
     with (
-        mock.patch.object(asking, "run_many", side_effect=AssertionError("touched")),
+        mock.patch.object(questions, "run_many", side_effect=AssertionError("touched")),
         pytest.raises(SpecError, match=r"t.jsonl, line 4: is not JSON"),
     ):
         evaluate(models(), path, contexts="closed", decoding=SHORT)
@@ -458,9 +458,9 @@ def test_masks_after_the_answer():
     """While the answer is written, all of them are masked; a model without masks has none."""
     mdm, arm = models()
     base = SHORT["mdm"]
-    longer = asking.with_masks(base, context("gold~masks16"), mdm)
+    longer = questions.add_masks(base, context("gold~masks16"), mdm)
     assert longer == aw.decoding.LowConfidence(length=24, steps=12, block=8)
-    assert asking.with_masks(SHORT["arm"], context("gold~masks16"), arm) == SHORT["arm"]
+    assert questions.add_masks(SHORT["arm"], context("gold~masks16"), arm) == SHORT["arm"]
     found = evaluate(
         [mdm, arm], "synthetic/one-hop", contexts="gold,gold~masks16", decoding=SHORT, limit=3
     )
@@ -471,7 +471,9 @@ def test_masks_after_the_answer():
     after = taken[-1].canvas.copy()
     after[taken[-1].positions] = taken[-1].tokens
     said = mdm.decode(
-        asking.until_end(after[len(ids) : len(ids) + 8].tolist(), mdm.specials.end_ids, mdm.mask_id)
+        questions.until_end(
+            after[len(ids) : len(ids) + 8].tolist(), mdm.specials.end_ids, mdm.mask_id
+        )
     )
     row = found.rows[(found.rows.context == "gold~masks16") & (found.rows.item == key)]
     assert row[row.model == "tiny/llada"].written.item() == said
@@ -482,7 +484,7 @@ def test_masks_after_the_answer():
 
 
 def test_defaults_are_sixteen_positions_for_both():
-    mdm, arm = (asking.default_decoding(model) for model in models())
+    mdm, arm = (questions.default_decoding(model) for model in models())
     assert mdm == aw.decoding.LowConfidence(length=16, steps=8)
     assert arm == aw.decoding.LeftToRight(length=16)
     one = evaluate(models(), "synthetic/one-hop", contexts="closed", limit=1,

@@ -15,7 +15,7 @@ import harness_tasks
 from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.evaluation import Harness, loglikelihood
 from anchorwatch.generation.decoding import DreamOrder, LeftToRight, LowConfidence
-from anchorwatch.generation.parse import decoding_of, edits_of
+from anchorwatch.generation.parse import as_decoding, as_edits
 from anchorwatch.models.load import load as load_afresh
 from command import ENV, type_in
 from strategies import load
@@ -188,8 +188,8 @@ def test_a_diffusion_answer_ends_at_its_first_end_token():
     canvas = np.array([[310, 320, 400, end, 401, 402]])
     trace = type("Trace", (), {"canvas": canvas, "__getitem__": lambda self, name: np.zeros(1)})()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("anchorwatch.evaluation.harness.run_many", lambda *a, **k: [trace])
-        (text,) = lm._written([[310, 320]], LowConfidence(4), [0])
+        patch.setattr("anchorwatch.evaluation.lm_eval.run_many", lambda *a, **k: [trace])
+        (text,) = lm._write_answers([[310, 320]], LowConfidence(4), [0])
     assert text == model.decode([400])
 
 
@@ -229,7 +229,7 @@ def test_a_text_has_one_start_token_and_the_chat_template_once(name):
     assert (context + continuation).count(start) == 1
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lm, "_scored", lambda windows: seen.extend(windows) or [])
+        patch.setattr(lm, "_score_pairs", lambda windows: seen.extend(windows) or [])
         with pytest.raises(ValueError, match="shorter"):  # nothing was scored
             lm.loglikelihood_rolling(requests("loglikelihood_rolling", ("the anchor",)))
     assert (seen[0][0] + seen[0][1]).count(start) == 1
@@ -258,7 +258,7 @@ def test_what_is_too_long_loses_its_beginning_and_is_counted(name):
     expected = loglikelihood(load(name), kept, answer, method=lm.scoring.method)
     assert found[0][0] == pytest.approx(expected.value, abs=LIKELIHOOD)
     with pytest.warns(AnchorwatchWarning, match="lost their beginning"):
-        ids, _, _ = lm._asked("the " * 600, {"until": [], "max_gen_toks": 12})
+        ids, _, _ = lm._parse_request("the " * 600, {"until": [], "max_gen_toks": 12})
     assert len(ids) == room - 12
 
 
@@ -277,34 +277,34 @@ def test_a_continuation_longer_than_the_model_is_cut_like_a_prompt(name):
 
 
 def test_decodings_and_edits_are_spelled_in_words():
-    assert decoding_of("dream:8:steps=4:top_p=0.9") == DreamOrder(8, 4, top_p=0.9)
-    assert decoding_of({"name": "LowConfidence", "steps": 4}) == LowConfidence(steps=4)
-    assert decoding_of("LeftToRight:cache=false") == LeftToRight(cache=False)
-    assert decoding_of(None) is None
-    assert edits_of("hide-keys:0+3:layers=1") == (E.hide_keys([0, 3], layers=[1]),)
-    assert edits_of("hide-keys:2") == (E.hide_keys([2]),)
-    assert edits_of("knock-out:2.3") == (E.knock_out({(2, 3)}),)
-    assert edits_of("hide-sinks:2:progress=0.0+0.5/no-op") == (
+    assert as_decoding("dream:8:steps=4:top_p=0.9") == DreamOrder(8, 4, top_p=0.9)
+    assert as_decoding({"name": "LowConfidence", "steps": 4}) == LowConfidence(steps=4)
+    assert as_decoding("LeftToRight:cache=false") == LeftToRight(cache=False)
+    assert as_decoding(None) is None
+    assert as_edits("hide-keys:0+3:layers=1") == (E.hide_keys([0, 3], layers=[1]),)
+    assert as_edits("hide-keys:2") == (E.hide_keys([2]),)
+    assert as_edits("knock-out:2.3") == (E.knock_out({(2, 3)}),)
+    assert as_edits("hide-sinks:2:progress=0.0+0.5/no-op") == (
         E.hide_sinks(2, progress=(0.0, 0.5)),
         E.no_op(),
     )
-    assert edits_of([{"name": "hide_sinks", "k": 1}]) == (E.hide_sinks(1),)
-    assert edits_of(E.no_op()) == edits_of(["no-op"]) == (E.no_op(),)
+    assert as_edits([{"name": "hide_sinks", "k": 1}]) == (E.hide_sinks(1),)
+    assert as_edits(E.no_op()) == as_edits(["no-op"]) == (E.no_op(),)
 
 
 @pytest.mark.parametrize("options", [{}, {"decoding": "low-confidence:length=8:steps=2"}])
 def test_a_task_says_the_length_and_a_given_decoding_the_rest(options):
     lm = Harness("tiny/llada", **options)
     sampled = {"until": ["x"], "max_gen_toks": 12, "do_sample": True, "temperature": 0.7}
-    _, how, stops = lm._asked("the", sampled)
+    _, how, stops = lm._parse_request("the", sampled)
     assert stops == ("x",)
     assert how == (LowConfidence(8, 2) if options else LowConfidence(12, temperature=0.7))
-    arm = Harness("tiny/arm")._asked("the", sampled | {"top_p": 0.9})[1]
+    arm = Harness("tiny/arm")._parse_request("the", sampled | {"top_p": 0.9})[1]
     assert arm == LeftToRight(12, temperature=0.7, top_p=0.9)
 
 
 def test_the_harness_knows_us_by_name_once_we_are_registered(tasks):
-    from anchorwatch.evaluation.harness import register
+    from anchorwatch.evaluation.lm_eval import register
 
     register()
     register()
@@ -378,10 +378,16 @@ def test_arguments_that_cannot_be_are_refused():
         (lambda: Harness("tiny/llada", edits="hide-sinks:1:k=2"), "k is given twice"),
         (lambda: Harness("tiny/llada", edits="hide:1"), "expected one of hide-keys"),
         (lambda: Harness("tiny/llada", edits=[3]), "say hide-keys:0"),
-        (lambda: Harness("tiny/llada")._asked("a", {"max_gen_toks": 512}), "max_gen_toks=64"),
-        (lambda: Harness("tiny/llada")._asked("a", {"num_beams": 4}), "num_beams=4, which no"),
         (
-            lambda: Harness("tiny/llada")._asked(
+            lambda: Harness("tiny/llada")._parse_request("a", {"max_gen_toks": 512}),
+            "max_gen_toks=64",
+        ),
+        (
+            lambda: Harness("tiny/llada")._parse_request("a", {"num_beams": 4}),
+            "num_beams=4, which no",
+        ),
+        (
+            lambda: Harness("tiny/llada")._parse_request(
                 "a", {"do_sample": True, "temperature": 0.5, "top_p": 0.9}
             ),
             "top_p, which LowConfidence has not: say decoding=dream",

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anchorwatch as aw
-from anchorwatch.evaluation import estimators, loglikelihood, loglikelihoods
-from anchorwatch.evaluation.estimators import METHODS, draws, estimate, every_set
+from anchorwatch.evaluation import likelihood, loglikelihood, loglikelihoods
+from anchorwatch.evaluation.likelihood import METHODS, draw_sets, estimate, every_set
 from anchorwatch.models.additions import fit_addition
 from anchorwatch.models.load import load as load_afresh
 from checkpoints import lit_gpt_tensors, trained, without_parts, write
@@ -257,9 +257,9 @@ def estimates(method, passes, by_code, seeds):
     length = by_code.shape[1]
     found = []
     for seed in seeds:
-        how = draws(method, length, passes, (seed,))
+        how = draw_sets(method, length, passes, (seed,))
         value, error, _ = estimate(how, by_code[how.masked @ (1 << np.arange(length))])
-        found.append(estimators.Likelihood(value, error, method, passes, (), how.replicates, None))
+        found.append(likelihood.Likelihood(value, error, method, passes, (), how.replicates, None))
     return found
 
 
@@ -314,14 +314,14 @@ def test_counts_have_the_least_noise():
 
 @given(st.sampled_from(DRAWN), st.integers(1, 12), st.integers(1, 200), st.integers(0, 2**63 - 1))
 def test_draws_keep_to_the_budget_and_grow_without_changing(method, length, passes, seed):
-    how = draws(method, length, passes, (seed, 7))
+    how = draw_sets(method, length, passes, (seed, 7))
     assert 0 < len(how.masked) <= passes
-    assert len(how.masked) > passes - estimators.STRATA
+    assert len(how.masked) > passes - likelihood.STRATA
     assert np.isfinite(how.weights).all() and (how.weights > 0).all()
     if method == "counts":
         assert how.masked.any(axis=1).all()
-    if passes >= 4 * estimators.STRATA:  # replicates are as large as they ever are
-        more = draws(method, length, passes + 64, (seed, 7))
+    if passes >= 4 * likelihood.STRATA:  # replicates are as large as they ever are
+        more = draw_sets(method, length, passes + 64, (seed, 7))
         assert np.array_equal(more.masked[: len(how.masked)], how.masked)
 
 

@@ -9,10 +9,16 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from anchorwatch.errors import ItemError, PromptError, SpecError
-from anchorwatch.evaluation import prompts
-from anchorwatch.evaluation.asking import question
+from anchorwatch.evaluation import prompt_templates
 from anchorwatch.evaluation.contexts import context
-from anchorwatch.evaluation.prompts import TEMPLATES, Template, extract_answer, template, until_end
+from anchorwatch.evaluation.prompt_templates import (
+    TEMPLATES,
+    Template,
+    extract_answer,
+    template,
+    until_end,
+)
+from anchorwatch.evaluation.questions import build_question
 from anchorwatch.evaluation.synthetic import Item, Passage
 from anchorwatch.evaluation.tasks import task
 from strategies import load
@@ -42,7 +48,9 @@ def test_every_part_stands_where_it_is_said_to(name, passages, asks):
     item = Item(asks, ("a",), tuple(Passage(text, at == 1, 1) for at, text in enumerate(passages)))
     asked = template(name).render(item)
     assert asked.text[slice(*asked.regions["question"])] == asks
-    for region, passage in zip(prompts.region_names(item.passages), item.passages, strict=True):
+    for region, passage in zip(
+        prompt_templates.region_names(item.passages), item.passages, strict=True
+    ):
         assert asked.text[slice(*asked.regions[region])] == passage.text
 
 
@@ -62,9 +70,9 @@ def test_the_papers_prompts():
 
 def test_several_golds_have_names_of_their_own():
     golds = tuple(Passage(text, True, 1) for text in ("one", "two"))
-    assert prompts.region_names(golds) == ["gold 1", "gold 2"]
+    assert prompt_templates.region_names(golds) == ["gold 1", "gold 2"]
     hops = (Passage("b", True, 2), Passage("x", False), Passage("a", True, 1))
-    assert prompts.region_names(hops) == ["gold 2", "distractor 1", "gold 1"]
+    assert prompt_templates.region_names(hops) == ["gold 2", "distractor 1", "gold 1"]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +164,7 @@ BARE = Item("Where is it", ("bay",), (Passage("It is in the bay", True, 1),))
 @pytest.mark.parametrize("chat", [False, True])
 def test_there_is_one_start_token(chat):
     model = Speaker(starting(["Where", "is", "it", "bay", "[", "]", "Question", ":"], CHAT))
-    asked = question(model, template("plain", chat=chat), "k", BARE, parts=True)
+    asked = build_question(model, template("plain", chat=chat), "k", BARE, parts=True)
     assert asked.ids[0] == 0 and asked.ids.count(0) == 1
     inside = model.tokenizer.decode([asked.ids[at] for at in asked.regions["question"]])
     assert inside == "Where is it"
@@ -167,25 +175,25 @@ def test_two_start_tokens_are_refused():
     spelled = Item("Where <s> is it", ("bay",), ())
     for item, chat in ((spelled, False), (spelled, True), (Item("<s>", ("a",), ()), False)):
         with pytest.raises(ItemError, match="it spells <s>, a control token of speaker"):
-            question(doubled, template("plain", chat=chat), "k", item, parts=False)
+            build_question(doubled, template("plain", chat=chat), "k", item, parts=False)
     begins = Template("mine", "<s>{passages}{question}")
     for ends in ((1,), (0, 1)):
         with pytest.raises(PromptError, match=r"start token 0 more than once: .* take it out"):
-            question(Speaker(starting(["Where"]), ends), begins, "k", BARE, parts=False)
+            build_question(Speaker(starting(["Where"]), ends), begins, "k", BARE, parts=False)
 
 
 def test_a_start_token_that_also_ends_texts_may_stand_inside():
     both = Speaker(starting(["Where"]), ends=(0,))
     between = Template("mine", "{passages}<s>{question}")  # as GPT-2's parts texts
-    assert question(both, between, "k", BARE, parts=False).ids.count(0) == 2
+    assert build_question(both, between, "k", BARE, parts=False).ids.count(0) == 2
 
 
 @pytest.mark.parametrize("name", ["tiny/llada", "tiny/arm"])
 @pytest.mark.parametrize("chat", [False, True])
 def test_parts_become_token_positions(name, chat):
     model, shown = load(name), context("gold+2").apply(ITEM)
-    asked = question(model, template("plain", chat=chat), "k", shown, parts=True)
-    assert list(asked.regions) == [*prompts.region_names(shown.passages), "question"]
+    asked = build_question(model, template("plain", chat=chat), "k", shown, parts=True)
+    assert list(asked.regions) == [*prompt_templates.region_names(shown.passages), "question"]
     for part, text in zip(asked.regions, [*(p.text for p in shown.passages), ITEM.question], strict=True):  # fmt: skip
         spoken = model.decode([asked.ids[at] for at in asked.regions[part]])
         assert spoken.strip() == text
@@ -194,7 +202,7 @@ def test_parts_become_token_positions(name, chat):
 def test_both_families_get_the_same_text():
     shown = context("gold+2").apply(ITEM)
     one, other = (
-        question(load(name), template("plain"), "k", shown, parts=False).ids
+        build_question(load(name), template("plain"), "k", shown, parts=False).ids
         for name in ("tiny/llada", "tiny/arm")
     )
     assert one == other

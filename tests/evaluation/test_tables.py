@@ -10,8 +10,7 @@ import pytest
 import anchorwatch as aw
 from anchorwatch import stats
 from anchorwatch.errors import SpecError
-from anchorwatch.evaluation import context_effects as effects
-from anchorwatch.evaluation import curves, tables
+from anchorwatch.evaluation import tables
 from anchorwatch.evaluation.results import Results, build_results
 from anchorwatch.evaluation.scores import score_all
 from tolerances import STATISTIC
@@ -129,7 +128,7 @@ def test_a_share_of_no_room_has_no_interval_and_says_so(closed, some):
         {("mdm", "closed", "none"): share(closed, 10), ("mdm", "gold", "none"): share(9, 10)}
     )
     room = row(tables.gains(found), quantity="share_of_room")
-    weights = stats.resampling.resamplings(10, tables.DRAWS, np.random.default_rng(0))
+    weights = stats.clusters.draw_clusters(10, tables.DRAWS, np.random.default_rng(0))
     absent = int((weights @ share(closed, 10) == 10).sum())
     assert some in (None, absent) and np.isnan(room.value) == (closed == 10)
     assert np.isnan(room.low) == np.isnan(room.high) == (absent > 0)
@@ -138,7 +137,7 @@ def test_a_share_of_no_room_has_no_interval_and_says_so(closed, some):
 
 def test_resamplings_are_drawn_once(planted):
     tables._weights.cache_clear()
-    with mock.patch.object(tables, "resamplings", wraps=stats.resampling.resamplings) as drawn:
+    with mock.patch.object(tables, "draw_clusters", wraps=stats.clusters.draw_clusters) as drawn:
         tables.effects(planted)
         tables.gains(planted)
     assert drawn.call_count == 1
@@ -160,13 +159,13 @@ def test_the_ratio_of_gains(planted):
     found = row(tables.gain_ratios(planted))
     assert found.value == pytest.approx(3.0, abs=STATISTIC) and found.null == 1
     rng = np.random.default_rng(0)
-    weights = stats.resampling.resamplings(40, 2000, rng)
+    weights = stats.clusters.draw_clusters(40, 2000, rng)
     cells = [np.array(share(count, 40), dtype=float) for count in (4, 34, 8, 18)]
     drawn = []
     for weight in weights:  # the slow twin: one resampled evaluation after another
         means = [np.average(cell, weights=weight) for cell in cells]
         drawn.append((means[1] - means[0]) / (means[3] - means[2]))
-    tail = float(stats.resampling.tail_of(0.95, np.array(40)))
+    tail = float(stats.clusters.tail_share(0.95, np.array(40)))
     low, high = np.quantile(drawn, [tail, 1 - tail])
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
     none = results_of(
@@ -333,17 +332,17 @@ def test_curves(test, column, values):
     names = ["closed", "gold", "gold+4", "gold@1/2", "gold@2/2", "irrelevant1/5", "irrelevant3/5",
              "gold~masks16", "adjacent+2", "far+2", "gold~typos10"]  # fmt: skip
     found = results_of(under("mdm", {name: share(at, 11) for at, name in enumerate(names)}))
-    table = curves.curve(found, test)
+    table = tables.curve(found, test)
     assert sorted(table[column]) == values
     assert table.attrs["about"]["test"] == test
     with pytest.raises(SpecError, match="expected one of gain, position, noise"):
-        curves.curve(found, "weather")
+        tables.curve(found, "weather")
 
 
 def test_a_curve_of_nothing():
     found = results_of(under("mdm", {"closed": share(1, 6)}))
     with pytest.raises(SpecError, match="no context shows position: closed were asked"):
-        curves.curve(found, "position")
+        tables.curve(found, "position")
     with pytest.raises(SpecError, match="nothing was asked in the context closed beside another"):
         tables.gains(found)
     with pytest.raises(SpecError, match="no score is called 'luck': expected one of exact_match"):
@@ -373,7 +372,7 @@ def test_attention_beside_correctness(tmp_path, monkeypatch):
         decoding=aw.decoding.LowConfidence(length=4, steps=2), probes=[aw.probes.received()],
     )  # fmt: skip
     monkeypatch.setenv("HOME", str(tmp_path.parent))
-    joined = curves.attended(
+    joined = tables.join_attention(
         found, f"~/{tmp_path.name}", lambda traces: aw.metrics.concentration(traces, by=["trace"])
     )
     assert set(joined.item) == set(found.rows.item)
@@ -383,9 +382,9 @@ def test_attention_beside_correctness(tmp_path, monkeypatch):
     alone = aw.metrics.concentration([trace], by=[])
     assert one.value.iloc[0] == alone[alone.quantity == one.quantity.iloc[0]].value.item()
     with pytest.raises(SpecError, match=r"give it by=\['trace'\]"):
-        curves.attended(found, tmp_path, lambda traces: aw.metrics.concentration(traces))
+        tables.join_attention(found, tmp_path, lambda traces: aw.metrics.concentration(traces))
     with pytest.raises(SpecError, match=r"no traces are kept in .* evaluate\(\.\.\., probes"):
-        curves.attended(found, tmp_path / "other", lambda traces: traces)
+        tables.join_attention(found, tmp_path / "other", lambda traces: traces)
 
 
 def test_one_source_with_other_weights_has_two_names():
@@ -397,8 +396,8 @@ def test_one_source_with_other_weights_has_two_names():
 
 
 def test_effects_of_names_alone():
-    assert effects.effects_of(["gold"]) == []
-    assert [one.name for one in effects.effects_of(["gold@1/3", "gold@3/3"])] == [
+    assert tables.find_effects(["gold"]) == []
+    assert [one.name for one in tables.find_effects(["gold@1/3", "gold@3/3"])] == [
         "locality slope of 3",
         "range of 3",
     ]

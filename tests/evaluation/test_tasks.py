@@ -477,6 +477,6 @@ def test_an_array_in_chunks_is_the_array_at_once(values, chunk):
     raw = json.dumps(values, ensure_ascii=False).encode()
     kept, readers.CHUNK = readers.CHUNK, chunk
     try:
-        assert list(readers.elements("x.json", io.BytesIO(raw))) == values
+        assert list(readers.read_elements("x.json", io.BytesIO(raw))) == values
     finally:
         readers.CHUNK = kept

@@ -18,9 +18,9 @@ import anchorwatch as aw
 from anchorwatch.cli import view as cli_view
 from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.explorer import packets, server
-from anchorwatch.explorer.opening import from_memory
-from anchorwatch.explorer.tiles import MissingError, Run
+from anchorwatch.explorer import encode, server
+from anchorwatch.explorer.open import from_memory
+from anchorwatch.explorer.run_data import MissingError, Run
 from command import COMMAND, ENV, one_line_of, type_in
 from shown import small
 from waiting import GUARD, wait_until
@@ -149,7 +149,7 @@ def test_view_with_a_model_measures_maps_on_demand(tmp_path):
     assert why == ""
     run = Run(from_memory(trace), replay=replay)
     assert run.header()["on_demand"]["maps"]
-    np.testing.assert_array_equal(packets.unpack(run.packet("map-3-1-2"))[0]["map"], wanted)
+    np.testing.assert_array_equal(encode.unpack(run.packet("map-3-1-2"))[0]["map"], wanted)
 
 
 def test_a_model_is_at_hand_for_its_own_runs_only(tmp_path, held):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -13,11 +14,11 @@ import pytest
 
 import anchorwatch as aw
 from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.explorer import encode, page, run_data
 from anchorwatch.explorer import export as exports
-from anchorwatch.explorer import packets, page, tiles
 from anchorwatch.explorer.export import choose_layers, export, whole
-from anchorwatch.explorer.opening import OpenedTrace, from_memory, open_for_viewing
-from anchorwatch.explorer.tiles import MissingError, Run
+from anchorwatch.explorer.open import OpenedTrace, from_memory, open_for_viewing
+from anchorwatch.explorer.run_data import MissingError, Run
 from planted import planted, random_maps
 from shown import HOSTILE, hostile, large, small
 
@@ -51,7 +52,7 @@ def data_of(text):
 
 
 def packet_of(held, key):
-    return packets.unpack(gzip.decompress(base64.b64decode(held["packets"][key])))
+    return encode.unpack(gzip.decompress(base64.b64decode(held["packets"][key])))
 
 
 def test_a_page_holds_what_the_server_would_give():
@@ -59,7 +60,7 @@ def test_a_page_holds_what_the_server_would_give():
     (held,) = data_of(whole([run]))["runs"]
     assert held["packets"].keys() == set(run.keys())
     for key in ("frames", "null-0-0", "layer-0", "layer-2"):
-        wanted, meta = packets.unpack(run.packet(key))
+        wanted, meta = encode.unpack(run.packet(key))
         got, got_meta = packet_of(held, key)
         assert got_meta == meta
         for name in wanted:
@@ -84,7 +85,9 @@ def test_a_page_asks_nobody_for_anything():
     assert f"script-src 'sha256-{digest}';" in policy
     for name in ("app.js", "app.css"):
         # names of XML vocabularies are no addresses anybody loads
-        loads = re.findall(r"https?://(?!www\.w3\.org/|svelte\.dev/e/)[\w.]+", page.built(name))
+        loads = re.findall(
+            r"https?://(?!www\.w3\.org/|svelte\.dev/e/)[\w.]+", page.read_built(name)
+        )
         assert loads == []
 
 
@@ -218,10 +221,9 @@ def test_exact_maps_that_do_not_fit_are_counted_and_those_that_do_are_kept(monke
     one = len(exports._pack(run, "map-1-1-0"))
     monkeypatch.setattr(exports, "MOST_MAPS_BYTES", one + 10)
     said, read = [], []
-    made = Run.map
-    monkeypatch.setitem(
-        tiles._MAKERS, ("map", 3), lambda run, *at: read.append(at) or made(run, *at)
-    )
+    kind = run_data.PACKETS["map", 3]
+    counted = replace(kind, make=lambda run, *at: read.append(at) or kind.make(run, *at))
+    monkeypatch.setitem(run_data.PACKETS, ("map", 3), counted)
     path = export([run], tmp_path / "page.html", say=said.append)
     assert read == [(1, 1, 0), (2, 1, 1)]  # what comes after the first that does not fit is not
     (held,) = data_of(path.read_text())["runs"]
@@ -384,4 +386,4 @@ def test_a_page_that_was_not_built_says_how(monkeypatch, tmp_path):
 
 
 def test_the_script_is_small():
-    assert len(gzip.compress(page.built("app.js").encode())) < 150_000
+    assert len(gzip.compress(page.read_built("app.js").encode())) < 150_000

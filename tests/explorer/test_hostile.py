@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from anchorwatch.explorer import packets
-from anchorwatch.explorer.opening import from_memory
-from anchorwatch.explorer.tiles import Run
+from anchorwatch.explorer import encode
+from anchorwatch.explorer.open import from_memory
+from anchorwatch.explorer.run_data import Run
 from anchorwatch.trace import render_terminal as show
 from anchorwatch.trace.escape import visible
 from shown import HOSTILE, hostile, large, small
@@ -69,11 +69,11 @@ def test_a_hundred_thousand_tokens_are_binned():
     run = Run(from_memory(trace))
     told = run.header()
     assert (told["width"], told["bins"]) == (98, 1021)
-    arrays, meta = packets.unpack(run.packet("layer-0"))
+    arrays, meta = encode.unpack(run.packet("layer-0"))
     assert arrays["codes"].shape == (2, 1021)
     shares = trace["received"].values[:, 0, 0, 0].astype(np.float16).astype(np.float32)
     assert meta["most"] == pytest.approx(shares.max())
-    last = packets.unpack(run.packet(f"part-0-mean-0-{100_000 // 64}"))[0]["shares"]
+    last = encode.unpack(run.packet(f"part-0-mean-0-{100_000 // 64}"))[0]["shares"]
     np.testing.assert_array_equal(last, shares[:, 64 * (100_000 // 64) :])
 
 

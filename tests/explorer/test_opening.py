@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from anchorwatch.errors import TraceError
-from anchorwatch.explorer import packets
-from anchorwatch.explorer.opening import from_memory, open_for_viewing
-from anchorwatch.explorer.tiles import MissingError, Run
+from anchorwatch.explorer import encode
+from anchorwatch.explorer.open import from_memory, open_for_viewing
+from anchorwatch.explorer.run_data import MissingError, Run
 from anchorwatch.trace import atomic_io as commits
 from anchorwatch.trace.trace import ROLES, read
 from planted import planted, random_maps
@@ -66,8 +66,8 @@ def test_a_damaged_field_is_named_and_the_rest_shown(path, how, tmp_path):
     told = run.header()
     assert told["layers"] == []
     assert "received is damaged and not shown" in told["left_out"]
-    assert packets.unpack(run.packet("frames"))[0]["canvas"].shape == (9, 14)
-    assert packets.unpack(run.packet("measure-0"))[0]["values"].shape == (8, 3, 4)
+    assert encode.unpack(run.packet("frames"))[0]["canvas"].shape == (9, 14)
+    assert encode.unpack(run.packet("measure-0"))[0]["values"].shape == (8, 3, 4)
     with pytest.raises(MissingError, match="no received attention"):
         run.packet("layer-0")
 
@@ -75,7 +75,7 @@ def test_a_damaged_field_is_named_and_the_rest_shown(path, how, tmp_path):
 def told_of(path):
     """(header, frames, layer 1) of a run: what the page begins with."""
     run = Run(open_for_viewing(path))
-    read = [packets.unpack(run.packet(key))[0] for key in ("frames", "layer-1")]
+    read = [encode.unpack(run.packet(key))[0] for key in ("frames", "layer-1")]
     return run.header(), *read
 
 
@@ -138,7 +138,7 @@ def test_without_regions_keys_are_told_apart_by_roles(tmp_path):
     told, _, layer = told_of(path)
     assert (told["class_kind"], told["classes"]) == ("role", list(ROLES))
     assert layer["flow"].shape == (8, 2, len(ROLES))
-    tile = packets.unpack(Run(open_for_viewing(path)).packet("tile-1-mean-1"))[0]
+    tile = encode.unpack(Run(open_for_viewing(path)).packet("tile-1-mean-1"))[0]
     assert (tile["codes"] > 0).all()  # who asks is not known any more, what they gave is
 
 
@@ -258,7 +258,7 @@ def test_what_somebody_else_sealed_is_shown_or_said_and_never_another_error(path
         return
     for key in ("frames", "layer-0", "tile-0-mean-0", "row-0-0-mean", "null-0-0", "part-0-0-0-0"):
         with contextlib.suppress(MissingError):
-            packets.unpack(run.packet(key))
+            encode.unpack(run.packet(key))
 
 
 ODD = {
@@ -329,7 +329,7 @@ def test_shares_of_other_positions_are_named():
 def test_many_damaged_files_are_counted(path, monkeypatch):
     for file in list((path / "received").iterdir()) + list((path / "entropy").iterdir()):
         spoil(file)
-    monkeypatch.setattr("anchorwatch.explorer.opening.MOST_SAID", 2)
+    monkeypatch.setattr("anchorwatch.explorer.open.MOST_SAID", 2)
     held = open_for_viewing(path)
     assert len(held.damage) == 3
     assert "more" in held.damage[-1]

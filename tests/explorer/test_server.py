@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from anchorwatch.errors import SpecError
-from anchorwatch.explorer import packets
-from anchorwatch.explorer.opening import from_memory
+from anchorwatch.explorer import encode
+from anchorwatch.explorer.open import from_memory
+from anchorwatch.explorer.run_data import Run
 from anchorwatch.explorer.server import Server, link, spot
-from anchorwatch.explorer.tiles import Run
 from shown import HOSTILE, hostile, small
 from waiting import GUARD, listens, wait_until
 
@@ -66,7 +66,7 @@ def test_it_serves_headers_and_packets(held):
     status, body, headers = held("data/0/row-3-1-2.bin")
     assert (status, headers["content-type"]) == (200, "application/octet-stream")
     wanted = small()["received"].values[3, 1, 2]
-    np.testing.assert_array_equal(packets.unpack(body)[0]["shares"], wanted)
+    np.testing.assert_array_equal(encode.unpack(body)[0]["shares"], wanted)
 
 
 def test_the_first_run_alone_is_prepared_where_the_page_will_open(monkeypatch):

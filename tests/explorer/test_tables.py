@@ -8,11 +8,11 @@ import pytest
 
 from anchorwatch import metrics
 from anchorwatch.errors import SpecError
-from anchorwatch.explorer import packets
+from anchorwatch.explorer import encode
+from anchorwatch.explorer.head_tables import check_table, read_table, read_tables, refuse_strangers
 from anchorwatch.explorer.notebook import show_in_notebook
-from anchorwatch.explorer.opening import from_memory
-from anchorwatch.explorer.tables import check_table, read_table, read_tables, refuse_strangers
-from anchorwatch.explorer.tiles import Options, Run
+from anchorwatch.explorer.open import from_memory
+from anchorwatch.explorer.run_data import Options, Run
 from anchorwatch.metrics import table_files
 from shown import HOSTILE, small
 
@@ -48,7 +48,7 @@ def test_every_number_of_a_table_comes_to_the_page(trace, table, tmp_path, kind)
     assert [one["name"] for one in listed] == [f"{name} (sinks)" for name in quantities]
     assert all(one["table"] and "over all steps" in one["says"] for one in listed)
     for at, quantity in enumerate(quantities):
-        arrays = packets.unpack(run.packet(f"measure-{at}"))[0]
+        arrays = encode.unpack(run.packet(f"measure-{at}"))[0]
         for name in ("value", "null", "lift", "low", "high", "n"):
             got = arrays["values" if name == "value" else name]
             assert got.shape == (1, 3, 4)
@@ -61,8 +61,8 @@ def test_fields_of_the_trace_come_first(table):
     held = small(source="made/one", more={"entropy": (("step", "layer", "head"), entropy)})
     listed, run = seen(held, check_table("sinks", table))
     assert listed[0]["name"] == "entropy"
-    np.testing.assert_array_equal(packets.unpack(run.packet("measure-0"))[0]["values"], entropy)
-    assert "null" in packets.unpack(run.packet("measure-1"))[0]
+    np.testing.assert_array_equal(encode.unpack(run.packet("measure-0"))[0]["values"], entropy)
+    assert "null" in encode.unpack(run.packet("measure-1"))[0]
 
 
 def test_a_table_by_step_has_every_step(trace):
@@ -74,7 +74,7 @@ def test_a_table_by_step_has_every_step(trace):
     ]
     (one,), run = seen(trace, check_table("made", pd.DataFrame(rows)))
     assert "by step" in one["says"]
-    arrays = packets.unpack(run.packet("measure-0"))[0]
+    arrays = encode.unpack(run.packet("measure-0"))[0]
     wanted = np.broadcast_to(np.arange(8.0)[:, None, None] + np.arange(4), (8, 3, 4)).copy()
     wanted[0] = np.nan  # no row, no number
     np.testing.assert_array_equal(arrays["values"], wanted)
@@ -88,12 +88,12 @@ def test_each_run_gets_its_own_rows(trace):
         _, run = seen(held, check_table("both", both))
         mine = both[both["model"] == held.manifest["model"]["source"]]
         quantity = mine["quantity"].iloc[0]
-        arrays = packets.unpack(run.packet("measure-0"))[0]
+        arrays = encode.unpack(run.packet("measure-0"))[0]
         np.testing.assert_array_equal(arrays["values"][0], looked_up(mine, quantity, "value"))
     split = metrics.sinks([trace, other], by=["trace", "layer", "head"])
     _, run = seen(other, check_table("both", split))
     mine = split[split["trace"] == other.digest()[:12]]
-    arrays = packets.unpack(run.packet("measure-0"))[0]
+    arrays = encode.unpack(run.packet("measure-0"))[0]
     wanted = looked_up(mine, mine["quantity"].iloc[0], "value")
     np.testing.assert_array_equal(arrays["values"][0], wanted)
 
@@ -188,14 +188,14 @@ def test_head_types_are_verdicts_in_words(trace, tmp_path):
     by_name = {one["name"]: (at, one) for at, one in enumerate(listed)}
     at, verdict = by_name["type (types)"]
     assert verdict["words"] == sorted(set(table["type"]))
-    arrays = packets.unpack(run.packet(f"measure-{at}"))[0]
+    arrays = encode.unpack(run.packet(f"measure-{at}"))[0]
     for row in table.to_dict("records"):
         code = arrays["values"][0, row["layer"], row["head"]]
         assert verdict["words"][int(code)] == row["type"]
     for name, null in (("jump_rate", "jump_rate_null"), ("frontier_hit", "frontier_null")):
         at, one = by_name[f"{name} (types)"]
         assert "words" not in one
-        arrays = packets.unpack(run.packet(f"measure-{at}"))[0]
+        arrays = encode.unpack(run.packet(f"measure-{at}"))[0]
         for row in table.to_dict("records"):
             spot = (0, row["layer"], row["head"])
             np.testing.assert_equal(arrays["values"][spot], np.float32(row[name]))

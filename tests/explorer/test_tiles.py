@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import anchorwatch as aw
-from anchorwatch.explorer import packets
-from anchorwatch.explorer.opening import from_memory
-from anchorwatch.explorer.tiles import MissingError, Options, Run
+from anchorwatch.explorer import encode
+from anchorwatch.explorer.open import from_memory
+from anchorwatch.explorer.run_data import MissingError, Options, Run
 from anchorwatch.trace.trace import ROLES
 from planted import planted, random_maps
 from shown import large, small
@@ -28,22 +28,22 @@ SHARES = hnp.arrays(
 
 @law(SHARES)
 def test_codes_keep_absence_zero_and_order(shares):
-    coded, most = packets.codes(shares)
-    back = packets.decode_shares(coded, most)
+    coded, most = encode.codes(shares)
+    back = encode.decode_shares(coded, most)
     assert ((coded == 0) == np.isnan(shares)).all()
     there = ~np.isnan(shares)
     assert (back[there][shares[there] == 0] == 0).all()
     order = np.argsort(shares[there], kind="stable")
     assert (np.diff(coded[there][order].astype(int)) >= 0).all()
     # half a level on the cube-root scale, the promise of the docstring
-    level = 0.5 / packets.LEVELS + 1e-6
+    level = 0.5 / encode.LEVELS + 1e-6
     root, held = np.cbrt(shares[there] / (most or 1)), np.cbrt(back[there] / (most or 1))
     assert (np.abs(root - held) <= level).all()
 
 
 @law(SHARES, st.integers(1, 5))
 def test_a_bin_is_the_greatest_of_its_positions(shares, width):
-    got = packets.bin_maxima(shares, width)
+    got = encode.bin_maxima(shares, width)
     for row, binned in zip(shares, got, strict=True):
         for at, value in enumerate(binned):
             held = [x for x in row[at * width : (at + 1) * width] if not np.isnan(x)]
@@ -58,7 +58,7 @@ def test_a_bin_is_the_greatest_of_its_positions(shares, width):
     )
 )
 def test_packets_come_back(arrays):
-    back, meta = packets.unpack(packets.pack(arrays, {"a": 1}))
+    back, meta = encode.unpack(encode.pack(arrays, {"a": 1}))
     assert meta == {"a": 1}
     assert back.keys() == arrays.keys()
     for name, array in arrays.items():
@@ -68,7 +68,7 @@ def test_packets_come_back(arrays):
 
 def test_a_packet_refuses_what_the_page_cannot_read():
     with pytest.raises(TypeError, match=r"float64.*u1, i4, f4"):
-        packets.pack({"a": np.zeros(2)})
+        encode.pack({"a": np.zeros(2)})
 
 
 def shares_of(trace, layer, head, group="all"):
@@ -87,9 +87,9 @@ def test_tiles_are_the_field(head, causal):
     for layer in range(3):
         for g, group in enumerate(("all", "masked", "written")):
             key = f"tile-{layer}-{'mean' if head is None else head}-{g}"
-            arrays, meta = packets.unpack(run.packet(key))
+            arrays, meta = encode.unpack(run.packet(key))
             wanted = shares_of(trace, layer, head, group)
-            coded, most = packets.codes(wanted.astype(np.float32))
+            coded, most = encode.codes(wanted.astype(np.float32))
             np.testing.assert_array_equal(arrays["codes"], coded)
             assert meta["most"] == pytest.approx(most, abs=SUMMED)
             labels = run.options.rule.labels(wanted)
@@ -104,7 +104,7 @@ def test_a_layer_holds_the_greatest_and_the_sinks_of_every_head():
     run = Run(from_memory(trace))
     rule = run.options.rule
     for layer in range(3):
-        arrays, _ = packets.unpack(run.packet(f"layer-{layer}"))
+        arrays, _ = encode.unpack(run.packet(f"layer-{layer}"))
         mean = shares_of(trace, layer, None)
         np.testing.assert_array_equal(arrays["top_key"], mean.argmax(1))
         np.testing.assert_allclose(arrays["top_share"], mean.max(1), atol=SUMMED)
@@ -128,7 +128,7 @@ def test_what_groups_give_to_classes_adds_up(regions):
     assert names == (["gold", "other", "elsewhere"] if regions else list(ROLES))
     region = trace["region"].values
     for layer in range(3):
-        flow = packets.unpack(run.packet(f"layer-{layer}"))[0]["flow"]
+        flow = encode.unpack(run.packet(f"layer-{layer}"))[0]["flow"]
         for g, group in enumerate(run.header()["groups"]):
             shares = shares_of(trace, layer, None, group)
             for step in range(trace.num_steps):
@@ -144,9 +144,9 @@ def test_what_groups_give_to_classes_adds_up(regions):
 def test_rows_are_exact():
     trace = small(seed=6)
     run = Run(from_memory(trace))
-    arrays, _ = packets.unpack(run.packet("row-3-1-2"))
+    arrays, _ = encode.unpack(run.packet("row-3-1-2"))
     np.testing.assert_array_equal(arrays["shares"], trace["received"].values[3, 1, 2])
-    arrays, _ = packets.unpack(run.packet("row-3-1-mean"))
+    arrays, _ = encode.unpack(run.packet("row-3-1-mean"))
     wanted = trace["received"].values[3, 1].mean(axis=0, dtype=np.float64).astype(np.float32)
     np.testing.assert_array_equal(arrays["shares"], wanted)
     np.testing.assert_allclose(arrays["null"][0], 1 / 14, atol=SUMMED)
@@ -155,7 +155,7 @@ def test_rows_are_exact():
 def test_a_causal_run_has_the_causal_null():
     maps = random_maps(np.random.default_rng(1), (5, 1, 1, 10), causal=True)
     run = Run(from_memory(planted(maps, prompt=4, visibility="causal")))
-    null = packets.unpack(run.packet("row-0-0-mean"))[0]["null"][0]
+    null = encode.unpack(run.packet("row-0-0-mean"))[0]["null"][0]
     # four rows exist: key p is seen by rows p.. and gets 1 / (row + 1) of each
     wanted = [sum(1 / (row + 1) for row in range(p, 4)) / 4 for p in range(4)]
     np.testing.assert_allclose(null[:4], wanted, atol=SUMMED)
@@ -166,7 +166,7 @@ def test_frames_spell_the_canvas():
     trace = small(seed=7)
     run = Run(from_memory(trace))
     told = run.header()
-    arrays, _ = packets.unpack(run.packet("frames"))
+    arrays, _ = encode.unpack(run.packet("frames"))
     ids = np.array([one["id"] for one in told["tokens"]])
     np.testing.assert_array_equal(ids[arrays["canvas"]], trace.canvas)
     np.testing.assert_array_equal(arrays["role"], trace.role)
@@ -178,9 +178,9 @@ def test_absent_positions_of_a_growing_canvas_stay_absent():
     maps = random_maps(np.random.default_rng(1), (5, 1, 1, 9), causal=True)
     trace = planted(maps, prompt=4, visibility="causal")
     run = Run(from_memory(trace))
-    arrays, _ = packets.unpack(run.packet("frames"))
+    arrays, _ = encode.unpack(run.packet("frames"))
     np.testing.assert_array_equal(arrays["canvas"] == -1, trace.canvas == -1)
-    coded = packets.unpack(run.packet("layer-0"))[0]["codes"]
+    coded = encode.unpack(run.packet("layer-0"))[0]["codes"]
     np.testing.assert_array_equal(coded == 0, trace.canvas[:-1] == -1)
     np.testing.assert_array_equal(arrays["keys"], [4, 5, 6, 7, 8])
 
@@ -191,10 +191,10 @@ def test_a_long_canvas_is_binned_and_says_so():
     told = run.header()
     assert (told["width"], told["bins"]) == (3, 5)
     assert "binned 3:1" in " ".join(told["left_out"])
-    arrays, _ = packets.unpack(run.packet("layer-1"))
+    arrays, _ = encode.unpack(run.packet("layer-1"))
     wanted = shares_of(trace, 1, None).astype(np.float32)
     best = np.stack([wanted[:, at : at + 3].max(axis=1) for at in range(0, 14, 3)], axis=1)
-    np.testing.assert_array_equal(arrays["codes"], packets.codes(best)[0])
+    np.testing.assert_array_equal(arrays["codes"], encode.codes(best)[0])
 
 
 def test_measures_are_the_fields_with_a_number_for_each_head():
@@ -209,9 +209,9 @@ def test_measures_are_the_fields_with_a_number_for_each_head():
     names = [one["name"] for one in run.header()["measures"]]
     assert names == ["entropy", "peak_cosine"]
     for at, wanted in enumerate((entropy, peaks[..., 0])):
-        held = packets.unpack(run.packet(f"measure-{at}"))[0]["values"]
+        held = encode.unpack(run.packet(f"measure-{at}"))[0]["values"]
         np.testing.assert_array_equal(held, wanted)
-        arrays, meta = packets.unpack(run.small_measure(at))
+        arrays, meta = encode.unpack(run.small_measure(at))
         back = meta["least"] + (arrays["codes"] - 1.0) / 254 * (meta["most"] - meta["least"])
         room = (meta["most"] - meta["least"]) / 254
         assert np.abs(back - wanted).max() <= room / 2 + SUMMED
@@ -223,7 +223,7 @@ def test_flow_is_a_mean_over_heads():
     regions = {"a": range(2), "b": range(2, 14)}
     run = Run(from_memory(small(more={"region_flow": (dims, flow)}, regions=regions)))
     assert run.header()["flow"]
-    held = packets.unpack(run.packet("flow"))[0]["flow"]
+    held = encode.unpack(run.packet("flow"))[0]["flow"]
     np.testing.assert_allclose(held, flow.mean(axis=2), atol=SUMMED)
 
 
@@ -236,12 +236,12 @@ def test_exact_maps_come_from_the_trace_or_a_replay_or_say_how():
     trace = planted(maps, prompt=3, more=more)
     run = Run(from_memory(trace))
     assert run.header()["maps"] == [[2, 1, 0]]
-    np.testing.assert_array_equal(packets.unpack(run.packet("map-2-1-0"))[0]["map"], maps[2, 1, 0])
+    np.testing.assert_array_equal(encode.unpack(run.packet("map-2-1-0"))[0]["map"], maps[2, 1, 0])
     with pytest.raises(MissingError, match=r"--model, or measure it with aw.replay.*steps=\[3\]"):
         run.packet("map-3-1-0")
     asked = []
     replayed = Run(from_memory(trace), replay=lambda *at: asked.append(at) or maps[at])
-    held = packets.unpack(replayed.packet("map-3-1-0"))[0]["map"]
+    held = encode.unpack(replayed.packet("map-3-1-0"))[0]["map"]
     np.testing.assert_array_equal(held, maps[3, 1, 0])
     assert asked == [(3, 1, 0)]
 
@@ -297,7 +297,7 @@ def test_the_header_is_plain_json_whatever_the_trace_holds():
 def test_many_sinks_of_a_step_are_counted_and_the_greatest_kept():
     trace = large(steps=4, length=300, layers=1, heads=2)
     run = Run(from_memory(trace), Options(rule=aw.rules.topk(100)))
-    arrays, meta = packets.unpack(run.packet("layer-0"))
+    arrays, meta = encode.unpack(run.packet("layer-0"))
     assert np.bincount(arrays["sink_step"]).tolist() == [64] * 4
     assert meta["sinks_left_out"] == 4 * 36
     row = shares_of(trace, 0, None)[0]
@@ -307,12 +307,12 @@ def test_many_sinks_of_a_step_are_counted_and_the_greatest_kept():
 
 
 def test_a_layer_is_read_a_few_steps_at_a_time(tmp_path, monkeypatch):
-    from anchorwatch.explorer import layers
+    from anchorwatch.explorer import received
 
     trace = large(steps=24, length=64, layers=2, heads=4)
     trace.write(tmp_path / "a.trace")
     whole = Run(from_memory(aw.read(tmp_path / "a.trace"))).packet("layer-1")
-    monkeypatch.setattr(layers, "AT_ONCE_BYTES", 1)
+    monkeypatch.setattr(received, "AT_ONCE_BYTES", 1)
     held = Run(from_memory(aw.read(tmp_path / "a.trace")))
     sizes = [len(values) for _, values in held._shares().blocks(1)]
     assert sizes == [8, 8, 8]
@@ -326,14 +326,14 @@ def test_the_share_of_added_keys_is_a_class_and_a_measure():
     run = Run(from_memory(small(more=more)))
     told = run.header()
     assert told["classes"][-1] == "added keys"
-    flow = packets.unpack(run.packet("layer-2"))[0]["flow"]
+    flow = encode.unpack(run.packet("layer-2"))[0]["flow"]
     assert flow.shape == (8, 3, len(told["classes"]))
     np.testing.assert_allclose(flow[..., -1], taken[:, 2].mean(axis=1), atol=SUMMED)
     assert [one["name"] for one in told["measures"]] == ["sink_received"]
     assert told["added"]
     assert not Run(from_memory(small())).header()["added"]
     np.testing.assert_array_equal(
-        packets.unpack(run.packet("measure-0"))[0]["values"], taken[..., 0]
+        encode.unpack(run.packet("measure-0"))[0]["values"], taken[..., 0]
     )
 
 
@@ -343,7 +343,7 @@ def test_a_part_is_the_positions_without_bins(head):
     run = Run(from_memory(trace), Options(columns=20))
     assert run.header()["part"] == 64
     for at, keys in enumerate((slice(0, 64), slice(64, 128), slice(128, 150))):
-        arrays, _ = packets.unpack(run.packet(f"part-2-{'mean' if head is None else head}-0-{at}"))
+        arrays, _ = encode.unpack(run.packet(f"part-2-{'mean' if head is None else head}-0-{at}"))
         wanted = shares_of(trace, 2, head)[:, keys]
         np.testing.assert_allclose(arrays["shares"], wanted, atol=SUMMED)
         np.testing.assert_allclose(arrays["null"], np.full(wanted.shape, 1 / 150), atol=SUMMED)
@@ -361,8 +361,8 @@ def test_layers_with_added_keys_have_a_null_of_their_own():
     assert told["null_of"] == [0, 1, 0]
     assert "off_by_one" in told["model"]["parts"][0]
     for kind, keys in ((0, 14), (1, 15)):
-        arrays, meta = packets.unpack(run.packet(f"null-{kind}-0"))
-        back = packets.decode_shares(arrays["codes"], meta["most"])
+        arrays, meta = encode.unpack(run.packet(f"null-{kind}-0"))
+        back = encode.decode_shares(arrays["codes"], meta["most"])
         np.testing.assert_allclose(back, 1 / keys, atol=SUMMED)
     with pytest.raises(MissingError):
         run.packet("null-2-0")
@@ -372,14 +372,14 @@ def test_a_query_group_has_its_own_null():
     maps = random_maps(np.random.default_rng(9), (6, 1, 1, 10), causal=True)
     run = Run(from_memory(planted(maps, prompt=4, visibility="causal")))
     told = run.header()
-    exact = packets.unpack(run.packet("row-3-0-mean"))[0]["null"]
+    exact = encode.unpack(run.packet("row-3-0-mean"))[0]["null"]
     for group in range(len(told["groups"])):
-        arrays, meta = packets.unpack(run.packet(f"null-0-{group}"))
-        back = packets.decode_shares(arrays["codes"], meta["most"])[3]
+        arrays, meta = encode.unpack(run.packet(f"null-0-{group}"))
+        back = encode.decode_shares(arrays["codes"], meta["most"])[3]
         assert (np.isnan(back) == np.isnan(exact[group])).all()
         there = ~np.isnan(back)
         level = np.abs(np.cbrt(back) - np.cbrt(exact[group]))[there] / np.cbrt(meta["most"])
-        assert (level <= 0.5 / packets.LEVELS + 1e-6).all()
+        assert (level <= 0.5 / encode.LEVELS + 1e-6).all()
 
 
 @pytest.mark.parametrize("key", ["frames", "row-0-0-mean"])

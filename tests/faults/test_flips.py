@@ -16,7 +16,7 @@ from anchorwatch import figures
 from anchorwatch.errors import AnchorwatchError, AnchorwatchWarning
 from anchorwatch.evaluation.grid import evaluate
 from anchorwatch.evaluation.results import read_results
-from anchorwatch.explorer.tables import read_table
+from anchorwatch.explorer.head_tables import read_table
 from anchorwatch.metrics import table_files
 from anchorwatch.models import zoo
 from anchorwatch.models.zoo import cards

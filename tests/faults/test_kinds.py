@@ -100,13 +100,13 @@ def test_no_reader_of_traces_waits(whole, tmp_path):
         """
 from anchorwatch.trace.trace import read
 from anchorwatch.trace.atomic_io import damage
-from anchorwatch.trace.store import opened
-from anchorwatch.explorer.opening import opened as looked_at
+from anchorwatch.trace.store import open_store
+from anchorwatch.explorer.open import open_for_viewing
 for path in paths:
     refused(lambda: read(path))
-    refused(lambda: opened(path, check=False))
+    refused(lambda: open_store(path, check=False))
     print(damage(path))
-    print(looked_at(path).damage)
+    print(open_for_viewing(path).damage)
 """,
         *(path for _, path in cases),
     ).splitlines()
@@ -158,14 +158,14 @@ def test_no_reader_of_records_waits(tmp_path):
         """
 from anchorwatch.trace.atomic_io import read_record
 from anchorwatch.figures.origins import whence
-from anchorwatch.metrics.table_files import origin
+from anchorwatch.metrics.table_files import read_origin
 from anchorwatch.evaluation.readers import records
 from anchorwatch.training.log import read_log
-from anchorwatch.training.texts import read_texts
+from anchorwatch.training.data import read_texts
 def listed(path): list(records(path))
 def texts(path): read_texts(path.rename(path.with_suffix(".txt")))
 for path in paths:
-    for reader in (read_record, whence, origin, listed, read_log, texts):
+    for reader in (read_record, whence, read_origin, listed, read_log, texts):
         refused(lambda: reader(path))
 """,
         *(tmp_path / put.__name__ / "a.json" for put in ODD),

@@ -16,7 +16,7 @@ from anchorwatch.metrics import table_files
 from anchorwatch.trace import input_files as inputs
 from anchorwatch.trace.escape import csv_cell
 from anchorwatch.trace.input_files import LongLineError, bounded_lines, plain_lines
-from anchorwatch.training.texts import read_texts
+from anchorwatch.training.data import read_texts
 
 MOST = 1 << 16
 
@@ -83,13 +83,13 @@ def test_every_reader_of_lines_names_the_line_and_the_limit(short, tmp_path, mon
         run.read_prompts("-", [], None)
     path = tmp_path / "t.jsonl"
     path.write_text(f'{{"question": "a", "answer": "b"}}\n{long}\n{{"question": "c"}}\n')
-    one, two, three = readers.records(path)
+    one, two, three = readers.read_records(path)
     assert isinstance(two, readers.BadRecord) and "is longer than" in two.says
-    assert (one.place, two.place, three.place) == ("line 1", "line 2", "line 3")
+    assert (one.where, two.where, three.where) == ("line 1", "line 2", "line 3")
     path = tmp_path / "t.csv"
     path.write_text(f"question,answer\na,{long}\n")
     with pytest.raises(SpecError, match=rf"t\.csv, {said}"):
-        list(readers.records(path))
+        list(readers.read_records(path))
 
 
 def test_a_prompt_on_stdin_has_a_limit(monkeypatch):
@@ -120,7 +120,7 @@ def test_the_limits_of_squads_object(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
     path.write_text('{"data": [\n"' + "x" * (1 << 20) + '"]}')
     with pytest.raises(SpecError, match="one JSON object of more than 1 MiB: make it JSON lines"):
-        list(readers.records(path))
+        list(readers.read_records(path))
 
 
 def test_json_that_is_nested_too_deeply_is_a_value_error():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from anchorwatch.errors import SpecError
-from anchorwatch.figures.catalogue import FIGURES, draw
+from anchorwatch.figures import FIGURES, draw
 
 GALLERY = Path(__file__).parents[2] / "docs" / "gallery.py"
 
@@ -42,5 +42,5 @@ def test_options_go_to_the_metric_or_the_figure_and_others_are_refused(traces):
         draw("survival", traces, {"layer": 1})
     with pytest.raises(SpecError, match="sink-map is of one trace: 12 were given"):
         draw("sink-map", traces)
-    with pytest.raises(SpecError, match="no figure is called 'sinkmap': expected one of sink-map"):
+    with pytest.raises(SpecError, match=r"called 'sinkmap': expected one of .*sink-map"):
         draw("sinkmap", traces)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from anchorwatch.errors import SpecError
-from anchorwatch.figures import enrichment, enrichment_depth, meaning_or_place, structure
-from anchorwatch.figures.catalogue import draw
+from anchorwatch.figures import draw, enrichment, enrichment_depth, meaning_or_place, structure
 from anchorwatch.metrics import sink_classes as metrics
 from anchorwatch.metrics.sink_rules import rulli
 from anchorwatch.metrics.token_classes import CLASSES

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from anchorwatch import figures
 from anchorwatch.errors import SpecError
 from anchorwatch.figures import style
-from anchorwatch.figures.labels import (
+from anchorwatch.figures.style import (
     LONGEST,
     _drawable,
     label_axis,

@@ -8,7 +8,7 @@ from matplotlib.colors import LogNorm, to_hex, to_rgb
 
 import tolerances
 from anchorwatch.errors import SpecError
-from anchorwatch.figures import cells, ribbons, series, style
+from anchorwatch.figures import marks, style
 from anchorwatch.figures.figure import Figure
 
 NAN = np.nan
@@ -47,7 +47,7 @@ def names(entries):
 
 def test_heat_has_its_limits_and_its_unit(drawing):
     drawn, ax = drawing
-    mesh = cells.heat(ax, np.arange(6.0).reshape(2, 3), limits=(1, 4), unit="share")
+    mesh = marks.heat(ax, np.arange(6.0).reshape(2, 3), limits=(1, 4), unit="share")
     assert isinstance(mesh, QuadMesh)
     assert mesh.get_clim() == (1, 4) and mesh.get_cmap().name == style.MAGNITUDE
     assert ax.get_xlim() == (-0.5, 2.5) and ax.get_ylim() == (1.5, -0.5)
@@ -58,25 +58,25 @@ def test_heat_has_its_limits_and_its_unit(drawing):
 
 def test_heat_without_a_unit_has_no_bar(drawing):
     drawn, ax = drawing
-    cells.heat(ax, np.eye(2), limits=(0, 1), unit=None)
+    marks.heat(ax, np.eye(2), limits=(0, 1), unit=None)
     assert drawn.axes == [ax]
 
 
 def test_absent_cells_are_hatched(ax):
-    mesh = cells.heat(ax, np.array([[0.0, NAN]]), limits=(0, 1), unit="share")
+    mesh = marks.heat(ax, np.array([[0.0, NAN]]), limits=(0, 1), unit="share")
     assert np.ma.getmaskarray(mesh.get_array()).ravel().tolist() == [False, True]
     assert ax.patch.get_hatch() == style.ABSENT_HATCH
     assert to_hex(ax.patch.get_facecolor()) == style.ABSENT_FACE
 
 
 def test_large_maps_are_pixels_and_small_ones_vector(ax):
-    assert not cells.heat(ax, np.eye(8), limits=(0, 1), unit=None).get_rasterized()
-    assert cells.heat(ax, np.eye(200), limits=(0, 1), unit=None).get_rasterized()
+    assert not marks.heat(ax, np.eye(8), limits=(0, 1), unit=None).get_rasterized()
+    assert marks.heat(ax, np.eye(200), limits=(0, 1), unit=None).get_rasterized()
 
 
 def test_a_log_scale_has_plain_numbers(drawing):
     drawn, ax = drawing
-    mesh = cells.heat(ax, np.array([[0.01, 1.0]]), limits=(0.01, 1), unit="share", log=True)
+    mesh = marks.heat(ax, np.array([[0.01, 1.0]]), limits=(0.01, 1), unit="share", log=True)
     assert isinstance(mesh.norm, LogNorm)
     drawn.draw_without_rendering()
     assert {"0.01", "0.1", "1"} <= {text.get_text() for text in drawn.axes[1].get_yticklabels()}
@@ -96,27 +96,27 @@ def test_a_log_scale_has_plain_numbers(drawing):
 )
 def test_heat_says_what_it_needs(ax, matrix, options, message):
     with pytest.raises(SpecError, match=message):
-        cells.heat(ax, matrix, unit="share", **options)
+        marks.heat(ax, matrix, unit="share", **options)
 
 
 def test_limits_are_of_what_is_there():
-    assert cells.limits_of(np.array([0.2, NAN, 0.5])) == (0, 0.5)
-    assert cells.limits_of(np.array([NAN])) == cells.limits_of(np.zeros(2)) == (0, 1)
-    assert cells.even_limits_of(np.array([-3.0, 2.0])) == (-3, 3)
+    assert marks.limits_of(np.array([0.2, NAN, 0.5])) == (0, 0.5)
+    assert marks.limits_of(np.array([NAN])) == marks.limits_of(np.zeros(2)) == (0, 1)
+    assert marks.even_limits_of(np.array([-3.0, 2.0])) == (-3, 3)
 
 
 def test_hatches_are_seen_on_any_colour(ax):
-    mesh = cells.heat(ax, np.array([[0.0, 1.0, 0.5]]), limits=(0, 1), unit=None)
-    assert cells.hatch_cells(ax, np.array([[True, True, False]]), mesh) == 2
+    mesh = marks.heat(ax, np.array([[0.0, 1.0, 0.5]]), limits=(0, 1), unit=None)
+    assert marks.hatch_cells(ax, np.array([[True, True, False]]), mesh) == 2
     inks = [to_hex(c.get_edgecolor()[0]) for c in ax.collections if c is not mesh]
     assert sorted(inks) == ["#000000", "#ffffff"]
-    assert cells.hatch_cells(ax, np.zeros((1, 3), bool), mesh) == 0
+    assert marks.hatch_cells(ax, np.zeros((1, 3), bool), mesh) == 0
 
 
 def test_a_grid_puts_rows_in_their_place(ax):
     rows = [(0, 1, 0.1), (1, 0, 0.2), (1, 1, 0.3)]
     held = pd.DataFrame(rows, columns=["layer", "head", "value"])
-    mesh = cells.grid(ax, held.sample(frac=1, random_state=0), limits=(0, 1), unit="score")
+    mesh = marks.grid(ax, held.sample(frac=1, random_state=0), limits=(0, 1), unit="score")
     drawn = np.ma.filled(mesh.get_array().reshape(2, 2), NAN)
     np.testing.assert_array_equal(drawn, [[NAN, 0.1], [0.2, 0.3]])
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("head", "layer")
@@ -124,12 +124,12 @@ def test_a_grid_puts_rows_in_their_place(ax):
 
 def test_tables_that_do_not_fit_are_refused(ax, table):
     with pytest.raises(SpecError, match="several values for one layer and head: take a mean by"):
-        cells.grid(ax, table.assign(head=0), limits=(0, 1), unit="score")
+        marks.grid(ax, table.assign(head=0), limits=(0, 1), unit="score")
     with pytest.raises(SpecError, match="no column head: its columns are layer, model, value"):
-        cells.grid(ax, table, limits=(0, 1), unit="score")
+        marks.grid(ax, table, limits=(0, 1), unit="score")
     with pytest.raises(SpecError, match="the table has no rows"):
-        series.lines(ax, table.iloc[:0], x="layer", unit="share")
-    for mark in (series.lines, series.bars):
+        marks.lines(ax, table.iloc[:0], x="layer", unit="share")
+    for mark in (marks.lines, marks.bars):
         with pytest.raises(SpecError, match="several values for one layer: take a mean by layer"):
             mark(ax, table, x="layer", unit="share")
         with pytest.raises(SpecError, match="no column depth: its columns are"):
@@ -137,7 +137,7 @@ def test_tables_that_do_not_fit_are_refused(ax, table):
 
 
 def test_lines_have_values_band_null_and_a_word_on_missing_intervals(ax, table):
-    entries = series.lines(ax, table, x="layer", unit="share", colour_by="model")
+    entries = marks.lines(ax, table, x="layer", unit="share", colour_by="model")
     dream, llada, null = ax.get_lines()
     assert names(entries) == ["Dream", "LLaDA", "null", "no interval: 1 prompt"]
     np.testing.assert_array_equal(llada.get_ydata(), [0.1, 0.2, 0.3, 0.4])
@@ -150,7 +150,7 @@ def test_lines_have_values_band_null_and_a_word_on_missing_intervals(ax, table):
 
 def test_a_band_is_not_drawn_where_there_is_no_interval(ax):
     x, low = np.arange(5.0), np.array([0, 0, NAN, 0, NAN])
-    series.band(ax, x, low, low + 1, colour="#000000")
+    marks.band(ax, x, low, low + 1, colour="#000000")
     area, alone = ax.collections
     covered = np.concatenate([path.vertices[:, 0] for path in area.get_paths()])
     assert covered.max() == 1, "the band ends where its neighbours have no interval"
@@ -161,16 +161,16 @@ def test_the_order_of_rows_does_not_matter(table):
     def drawn(rows, mark):
         with style.look():
             sheet, (ax,) = style.sheet(style.COLUMN, 2)
-            series.key(sheet, mark(ax, rows, x="layer", unit="share", colour_by="model"))
+            marks.key(sheet, mark(ax, rows, x="layer", unit="share", colour_by="model"))
             return Figure(sheet, rows, name="a", settings={}, traces=[])._repr_svg_()
 
-    for mark in (series.lines, series.bars):
+    for mark in (marks.lines, marks.bars):
         assert drawn(table, mark) == drawn(table.sample(frac=1, random_state=1), mark)
 
 
 def test_nulls_that_differ_are_drawn_each(ax, table):
     table["null"] = [0.05] * 4 + [0.1] * 4
-    entries = series.lines(ax, table, x="layer", unit="share", colour_by="model")
+    entries = marks.lines(ax, table, x="layer", unit="share", colour_by="model")
     assert names(entries).count("null") == 1
     dashed = [line for line in ax.get_lines() if line.get_linestyle() == "--"]
     assert [line.get_ydata()[0] for line in dashed] == [0.1, 0.05]
@@ -179,21 +179,21 @@ def test_nulls_that_differ_are_drawn_each(ax, table):
 def test_a_plain_table_has_one_line_and_no_legend(drawing, table):
     drawn, ax = drawing
     plain = table[table["model"] == "LLaDA"][["layer", "value"]]
-    assert series.lines(ax, plain, x="layer", unit="share") == []
+    assert marks.lines(ax, plain, x="layer", unit="share") == []
     assert len(ax.get_lines()) == 1
-    assert series.key(drawn, []) is None
+    assert marks.key(drawn, []) is None
 
 
 def test_missing_intervals_are_counted(table):
-    assert names(series.no_interval(table.assign(low=NAN))) == ["no interval: 1–9 prompts"]
-    assert names(series.no_interval(table.drop(columns="n"))) == ["no interval"]
-    assert series.no_interval(table.dropna()) == []
-    assert series.no_interval(table[["value"]]) == []
-    assert names(series.no_interval(table, of="questions")) == ["no interval: 1 question"]
+    assert names(marks.no_interval(table.assign(low=NAN))) == ["no interval: 1–9 prompts"]
+    assert names(marks.no_interval(table.drop(columns="n"))) == ["no interval"]
+    assert marks.no_interval(table.dropna()) == []
+    assert marks.no_interval(table[["value"]]) == []
+    assert names(marks.no_interval(table, of="questions")) == ["no interval: 1 question"]
 
 
 def test_bars_have_intervals_and_nulls(ax, table):
-    entries = series.bars(ax, table, x="layer", unit="share", colour_by="model")
+    entries = marks.bars(ax, table, x="layer", unit="share", colour_by="model")
     assert names(entries) == ["Dream", "LLaDA", "null", "no interval: 1 prompt"]
     heights = [[bar.get_height() for bar in group] for group in ax.containers]
     np.testing.assert_array_equal(heights, [[0.2, 0.3, NAN, 0.5], [0.1, 0.2, 0.3, 0.4]])
@@ -202,7 +202,7 @@ def test_bars_have_intervals_and_nulls(ax, table):
 
 def test_many_lines_are_named_in_part(ax):
     rows = [{"step": s, "layer": n, "value": n * s} for n in range(32) for s in range(3)]
-    entries = series.lines(ax, pd.DataFrame(rows), x="step", unit="share", colour_by="layer")
+    entries = marks.lines(ax, pd.DataFrame(rows), x="step", unit="share", colour_by="layer")
     assert len(ax.get_lines()) == 32
     assert names(entries)[0] == "layer 0" and names(entries)[-1] == "layer 31" and len(entries) == 6
 
@@ -221,7 +221,7 @@ def test_all_colours_show_on_white():
 
 def test_the_legend_covers_nothing(drawing, table):
     drawn, ax = drawing
-    series.key(drawn, series.lines(ax, table, x="layer", unit="share", colour_by="model"))
+    marks.key(drawn, marks.lines(ax, table, x="layer", unit="share", colour_by="model"))
     drawn.draw_without_rendering()
     box = drawn.legends[0].get_window_extent()
     assert box.y0 >= ax.get_window_extent().y1
@@ -230,7 +230,7 @@ def test_the_legend_covers_nothing(drawing, table):
 
 def test_bands_are_as_wide_as_what_flows(ax):
     flow = np.array([[0.3, 0.1], [0.0, 0.6]])
-    ribbons.bands(ax, flow, sources=["question", "answer"], targets=["question", "passage"])
+    marks.bands(ax, flow, sources=["question", "answer"], targets=["question", "passage"])
     drawn = [patch for patch in ax.patches if patch.get_alpha()]
     widths = [np.ptp(patch.get_path().vertices[[0, 7], 1]) for patch in drawn]
     np.testing.assert_allclose(widths, [0.3, 0.1, 0.6], atol=tolerances.EXACT)
@@ -243,7 +243,7 @@ def test_bands_are_as_wide_as_what_flows(ax):
 
 def test_a_source_without_queries_says_so(ax):
     flow = np.array([[1.0], [NAN]])
-    ribbons.bands(ax, flow, sources=["a", "b"], targets=["c"])
+    marks.bands(ax, flow, sources=["a", "b"], targets=["c"])
     assert ax.texts[1].get_text() == "b (no queries)"
 
 
@@ -258,19 +258,19 @@ def test_a_source_without_queries_says_so(ax):
 )
 def test_flows_that_cannot_be_drawn(ax, flow, message):
     with pytest.raises(SpecError, match=message):
-        ribbons.bands(ax, flow, sources=["a", "b"], targets=["c", "d"])
+        marks.bands(ax, flow, sources=["a", "b"], targets=["c", "d"])
 
 
 def test_too_many_blocks_are_a_heat_map(ax):
     names = list("abcdefgh")
     with pytest.raises(SpecError, match="up to 7 are drawn as bands, more as a heat map"):
-        ribbons.bands(ax, np.ones((8, 8)), sources=names, targets=names)
+        marks.bands(ax, np.ones((8, 8)), sources=names, targets=names)
 
 
 def test_foreign_names_are_drawn_without_a_warning(drawing, table):
     drawn, ax = drawing
     table["model"] = ["段落 $x$"] * 4 + ["a\nb\u202e"] * 4
-    series.key(drawn, series.lines(ax, table, x="layer", unit="share", colour_by="model"))
+    marks.key(drawn, marks.lines(ax, table, x="layer", unit="share", colour_by="model"))
     drawn.draw_without_rendering()
     said = drawn.legends[0].get_texts()
     assert [text.get_text() for text in said][:2] == ["a⏎b·", "□□ $x$"]

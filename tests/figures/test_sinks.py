@@ -5,7 +5,7 @@ import pytest
 
 import tolerances
 from anchorwatch.errors import SpecError
-from anchorwatch.figures import sinks as figures
+from anchorwatch.figures import sink_strength as figures
 from anchorwatch.metrics import sink_strength as metrics
 from planted import column, planted, uniform
 

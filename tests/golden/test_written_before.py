@@ -17,7 +17,7 @@ import pytest
 import anchorwatch as aw
 from anchorwatch.studies.papers import claims
 from anchorwatch.trace.atomic_io import read_sealed
-from anchorwatch.training import arms
+from anchorwatch.training import variants
 
 HERE = Path(__file__).parent / "written_before"
 EXPECTED = json.loads((HERE / "expected.json").read_text())
@@ -63,7 +63,7 @@ def test_specs_have_the_digests_that_the_table_of_variants_was_made_with():
     for arm, seed, digest in zip(table["arm"], table["seed"], table["spec"], strict=True):
         source = f'model.from="runs/variants/stem-seed{seed}/model"'
         settings = (source, f"corpus.seed={1000 + seed}", f"seed={seed}")
-        assert arms.spec_of(recipe, arms.VARIANTS, arm, settings).digest == digest
+        assert variants.read_arm(recipe, variants.VARIANTS, arm, settings).digest == digest
 
 
 def test_results_of_an_evaluation_read_the_same(folder):

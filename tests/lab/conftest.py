@@ -8,20 +8,20 @@ from lab_toys import RECIPE, TOY
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
     """Finished runs of three arms, in a folder."""
-    import make_models as making
+    import make_models
 
     folder = tmp_path_factory.mktemp("lab-runs")
     for arm in ("mdm-sink", "mdm-gate", "arm"):
-        making.train_arm(RECIPE, arm, folder, TOY)
+        make_models.train_arm(RECIPE, arm, folder, TOY)
     return folder
 
 
 @pytest.fixture(scope="session")
 def models(runs, tmp_path_factory):
     """The same, exported."""
-    import make_models as making
+    import make_models
 
     folder = tmp_path_factory.mktemp("lab-models")
     for arm in ("mdm-sink", "mdm-gate", "arm"):
-        making.export_arm(arm, runs, folder, TOY)
+        make_models.export_arm(arm, runs, folder, TOY)
     return folder

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy
-import variants_page as pages
+import variants_page
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -14,8 +14,7 @@ from hypothesis.extra import numpy as hnp
 import anchorwatch as aw
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.stats import paired_t
-from anchorwatch.training import arms
-from anchorwatch.training import variants as tables
+from anchorwatch.training import variants
 from tolerances import STATISTIC
 
 finite = st.floats(-50, 50).map(lambda x: round(x, 2))
@@ -26,7 +25,7 @@ def table_of(values, **more):
     rows = []
     for arm, held in values.items():
         for seed in range(len(next(iter(held.values())))):
-            about = {"arm": arm, "seed": seed, "spec": "0e1", "version": tables.VERSION}
+            about = {"arm": arm, "seed": seed, "spec": "0e1", "version": variants.VERSION}
             about |= {"updates": 10, "tokens": 1000}
             rows.append(about | {name: value[seed] for name, value in held.items()} | more)
     return pd.DataFrame(rows)
@@ -80,7 +79,7 @@ def test_too_few_seeds_have_a_mean_and_no_interval():
 
 
 def test_differences_are_paired_by_seed_and_corrected_over_arms():
-    found = tables.differences(PLANTED).set_index(["quantity", "arm"])
+    found = variants.differences(PLANTED).set_index(["quantity", "arm"])
     sink, gate = found.loc["bound.all", "sink"], found.loc["bound.all", "gate"]
     assert sink["value"] == pytest.approx(-0.1)
     assert gate["value"] == pytest.approx(0.0, abs=STATISTIC)
@@ -95,24 +94,26 @@ def test_differences_are_paired_by_seed_and_corrected_over_arms():
 
 def test_the_order_of_rows_does_not_matter():
     mixed = PLANTED.sample(frac=1.0, random_state=3)
-    one = tables.differences(PLANTED).set_index(["quantity", "arm"]).sort_index()
-    two = tables.differences(mixed).set_index(["quantity", "arm"]).sort_index()
+    one = variants.differences(PLANTED).set_index(["quantity", "arm"]).sort_index()
+    two = variants.differences(mixed).set_index(["quantity", "arm"]).sort_index()
     pd.testing.assert_frame_equal(one, two)
 
 
 def test_sentences_say_what_the_numbers_say():
-    said = pages.sentences(tables.differences(PLANTED))
+    said = variants_page.write_sentences(variants.differences(PLANTED))
     assert "lower with sink by 0.1" in said[0]
     assert "(vanilla 3.1)" in said[0]
     assert "higher" not in said[0]
     assert "p < 0.05 for sink." in said[0]
     assert "no interval of 1 arms leaves 0 out" in said[1]
     turned = PLANTED.assign(**{"bound.all": -PLANTED["bound.all"]})
-    assert "higher with sink by 0.1" in pages.sentences(tables.differences(turned))[0]
+    assert (
+        "higher with sink by 0.1" in variants_page.write_sentences(variants.differences(turned))[0]
+    )
 
 
 def test_the_page_has_a_cell_for_every_arm():
-    text = pages.page(PLANTED, figure="figures/variants.svg")
+    text = variants_page.render_page(PLANTED, figure="figures/variants.svg")
     assert "3 arms x 3 training seeds (0, 1, 2)" in text
     assert "n = 2 to 3 paired seeds" in text
     arm, row, *_ = (line for line in text.splitlines() if line.startswith("| sink |"))
@@ -140,20 +141,20 @@ def test_the_figure_shows_seeds_and_intervals(tmp_path):
 
 def test_a_table_is_read_as_it_was_written(tmp_path):
     PLANTED.to_csv(tmp_path / "v.csv", index=False)
-    pd.testing.assert_frame_equal(tables.variants(tmp_path / "v.csv"), PLANTED, check_dtype=False)
+    pd.testing.assert_frame_equal(variants.variants(tmp_path / "v.csv"), PLANTED, check_dtype=False)
     with pytest.raises(TraceError, match="`make variants`"):
-        tables.variants(tmp_path / "none.csv")
+        variants.variants(tmp_path / "none.csv")
     PLANTED.assign(version=99).to_csv(tmp_path / "old.csv", index=False)
     with pytest.raises(TraceError, match=r"version 99 and this package reads \d+: make it again"):
-        tables.variants(tmp_path / "old.csv")
+        variants.variants(tmp_path / "old.csv")
     PLANTED.drop(columns="seed").to_csv(tmp_path / "bare.csv", index=False)
     with pytest.raises(TraceError, match="no column seed"):
-        tables.variants(tmp_path / "bare.csv")
+        variants.variants(tmp_path / "bare.csv")
     with pytest.raises(TraceError, match="no arm 'plain': it has vanilla, sink, gate"):
-        tables.differences(PLANTED, base="plain")
+        variants.differences(PLANTED, base="plain")
 
 
 def test_the_arms_that_were_promised():
     sinks = {"sink", "sink-2", "sink-4", "sink-end", "sink-zero"}
     others = {"vanilla", "register", "off-by-one", "sink-logit", "gate", "gate-headwise"}
-    assert sinks | others <= set(arms.VARIANTS)
+    assert sinks | others <= set(variants.VARIANTS)

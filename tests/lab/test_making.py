@@ -6,8 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
-import export_model as exports
-import make_models as making
+import export_model
+import make_models
 import numpy as np
 import pytest
 import torch
@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 import anchorwatch as aw
 from anchorwatch.errors import SpecError, TrainingError
 from anchorwatch.models.zoo import cards
-from anchorwatch.training import arms
 from anchorwatch.training import card_measures as measure
+from anchorwatch.training import variants
 from anchorwatch.training.log import Line
 from lab_toys import RECIPE, TOY
 
@@ -25,7 +25,7 @@ SMALL = measure.Effort(examples=6, draws=1, items=3, prompts=5, texts=2, steps=3
 
 
 def test_arms_differ_only_in_their_settings():
-    specs = {arm: arms.spec_of(RECIPE, arms.LAB, arm).as_dict() for arm in arms.LAB}
+    specs = {arm: variants.read_arm(RECIPE, variants.LAB, arm).as_dict() for arm in variants.LAB}
     base = specs["mdm"]
     assert base["variant"] == [] and base["objective"]["name"] == "diffusion"
     for arm, changed in {"mdm-sink": "variant", "mdm-gate": "variant", "arm": "objective"}.items():
@@ -33,17 +33,17 @@ def test_arms_differ_only_in_their_settings():
         assert differ == {changed}, arm
     objectives = base["objective"], specs["arm"]["objective"]
     differ = {name for name in objectives[0] if objectives[0][name] != objectives[1][name]}
-    assert "name" in differ and differ <= {"name", *arms.NOISE}
+    assert "name" in differ and differ <= {"name", *variants.NOISE}
     assert [part["name"] for part in specs["mdm-sink"]["variant"]] == ["sink_token"]
     gate = {"name": "gate", "form": "elementwise", "init": "identity"}
     assert specs["mdm-gate"]["variant"] == [gate]
 
 
-@pytest.mark.parametrize("arm", arms.VARIANTS)
+@pytest.mark.parametrize("arm", variants.VARIANTS)
 def test_variants_differ_only_in_their_parts(arm):
     recipe = RECIPE.with_name("variants.toml")
-    base = arms.spec_of(recipe, arms.VARIANTS, "vanilla", ("seed=4",)).as_dict()
-    spec = arms.spec_of(recipe, arms.VARIANTS, arm, ("seed=4",)).as_dict()
+    base = variants.read_arm(recipe, variants.VARIANTS, "vanilla", ("seed=4",)).as_dict()
+    spec = variants.read_arm(recipe, variants.VARIANTS, arm, ("seed=4",)).as_dict()
     assert {name for name in base if base[name] != spec[name]} <= {"variant"}
     assert (arm == "vanilla") == (base["variant"] == spec["variant"])
     assert spec["seed"] == 4
@@ -53,15 +53,52 @@ def test_next_token_leaves_the_noise_of_a_recipe_out(tmp_path):
     text = RECIPE.read_text().replace("[objective]", '[objective]\nt = "uniform"')
     recipe = tmp_path / "noisy.toml"
     recipe.write_text(text)
-    mdm, arm = (arms.spec_of(recipe, arms.LAB, name).objective for name in ("mdm", "arm"))
+    mdm, arm = (variants.read_arm(recipe, variants.LAB, name).objective for name in ("mdm", "arm"))
     assert (mdm.masks, mdm.t) == ("counted", "uniform")
     assert (arm.name, arm.answer_only) == ("next_token", mdm.answer_only)
     assert (arm.masks, arm.t) == ("single", "stratified")
 
 
+BROKEN = {
+    "a bracket that is open": ("[objective", "is not TOML"),
+    "a key without end": ("a." * 200 + "b = 1", "a key has 100 parts or more"),
+    "a value for a table": ("objective = 3\n", "objective is a value and holds no name"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_recipe_is_refused_in_words(kind, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the script goes to the repository
+    text, says = BROKEN[kind]
+    recipe = tmp_path / "broken.toml"
+    recipe.write_text(text)
+    with pytest.raises(SpecError, match=says):
+        variants.read_arm(recipe, variants.LAB, "arm")
+    script = load_script("lab")
+    words = ["--base", str(recipe), "--runs", str(tmp_path / "runs"), "--only", "train"]
+    assert script.main(words) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ") and "Traceback" not in printed
+
+
+def test_a_recipe_that_is_not_there(tmp_path):
+    with pytest.raises(SpecError, match=r"give a SPEC\.toml"):
+        variants.read_arm(tmp_path / "none.toml", variants.LAB, "arm")
+
+
+def load_script(name):
+    """A script of recipes/ as a module."""
+    spec = importlib.util.spec_from_file_location(
+        f"recipe_of_{name}", RECIPE.with_name(f"{name}.py")
+    )
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
+
+
 def test_an_arm_that_is_none():
     with pytest.raises(SpecError, match="no arm 'mdn': expected mdm, mdm-sink, mdm-gate, arm"):
-        arms.spec_of(RECIPE, arms.LAB, "mdn")
+        variants.read_arm(RECIPE, variants.LAB, "mdn")
 
 
 @pytest.mark.parametrize("arm", ["mdm-sink", "mdm-gate", "arm"])
@@ -81,15 +118,15 @@ def test_what_is_exported_is_the_run_rounded_once(runs, models, arm):
 
 
 def test_the_record_says_how_it_was_made(runs, models):
-    made = exports.made_with(models / "mdm-sink")
-    spec = arms.spec_of(RECIPE, arms.LAB, "mdm-sink", TOY)
+    made = export_model.read_training_record(models / "mdm-sink")
+    spec = variants.read_arm(RECIPE, variants.LAB, "mdm-sink", TOY)
     assert made["digest"] == spec.digest
-    assert made["settings"] == [*TOY, *arms.LAB["mdm-sink"]]
+    assert made["settings"] == [*TOY, *variants.LAB["mdm-sink"]]
     assert made["budget"]["updates"] == 4
     assert made["corpus"]["vocabulary"] == 600
     assert len(made["loss"]["loss"]) == 4
     model = aw.load(models / "mdm-sink")
-    again = exports.corpus_of(made["spec"], model.tokenizer)
+    again = export_model.open_corpus(made["spec"], model.tokenizer)
     said = {name: held for name, held in made["corpus"].items() if name != "digest"}
     assert json.loads(json.dumps(again.describe())) == said, "the corpus can be read again"
 
@@ -97,11 +134,11 @@ def test_the_record_says_how_it_was_made(runs, models):
 def test_the_record_and_the_card_name_the_stem(runs, tmp_path):
     shutil.copytree(runs / "arm", tmp_path / "runs" / "stem")
     shutil.copytree(runs / "mdm-gate", tmp_path / "runs" / "mdm-gate")
-    folder = making.export_arm("mdm-gate", tmp_path / "runs", tmp_path / "models", TOY)
-    made = exports.made_with(folder)
-    assert made["stem"] == exports.record(runs / "arm", "stem")
+    folder = make_models.export_arm("mdm-gate", tmp_path / "runs", tmp_path / "models", TOY)
+    made = export_model.read_training_record(folder)
+    assert made["stem"] == export_model.build_record(runs / "arm", "stem")
     assert made["stem"]["spec"]["objective"]["name"] == "next_token"
-    card = making.card_of(folder, "lab/mdm-gate", SMALL)
+    card = make_models.write_card(folder, "lab/mdm-gate", SMALL)
     said = f"| goes on from | recipes/lab-stem.toml: next_token, 4 updates, {made['stem']['budget']['tokens']:,} tokens"
     assert said in cards.words(card)
     assert card["shape"]["layers"] == 2 and "2 layers of 4 heads" in cards.words(card)
@@ -109,9 +146,13 @@ def test_the_record_and_the_card_name_the_stem(runs, tmp_path):
 
 def test_arms_go_on_from_a_stem_of_their_own_seed(tmp_path):
     """The recipes name the stem's folder; its seed and size are the stem's own affair."""
-    stem = making.train_stem(RECIPE.with_name("variants-stem.toml"), tmp_path, "stem-seed3", TOY)
+    stem = make_models.train_base(
+        RECIPE.with_name("variants-stem.toml"), tmp_path, "stem-seed3", TOY
+    )
     source = f'model.from="{(stem / "model").as_posix()}"'
-    spec = arms.spec_of(RECIPE.with_name("variants.toml"), arms.VARIANTS, "sink", (source,))
+    spec = variants.read_arm(
+        RECIPE.with_name("variants.toml"), variants.VARIANTS, "sink", (source,)
+    )
     assert spec.model.source == (stem / "model").as_posix()
     model = aw.load(stem / "model")
     assert model.family.kind == "arm" and model.network.config.num_hidden_layers == 2
@@ -119,18 +160,18 @@ def test_arms_go_on_from_a_stem_of_their_own_seed(tmp_path):
 
 def test_minutes_and_curves_by_hand():
     lines = [Line(i + 1, 4.0 - i, 1e-3, 1.0, 50.0 * (1 + i % 2), 300 * (i + 1)) for i in range(4)]
-    assert exports.budget(lines) == {"updates": 4, "tokens": 1200, "minutes": 0.3}
-    assert exports.curve(lines, 2) == {"update": [2, 4], "loss": [3.5, 1.5]}
+    assert export_model.sum_budget(lines) == {"updates": 4, "tokens": 1200, "minutes": 0.3}
+    assert export_model.thin_loss_curve(lines, 2) == {"update": [2, 4], "loss": [3.5, 1.5]}
 
 
 def test_a_run_that_has_not_finished(tmp_path):
     with pytest.raises(TrainingError, match="no finished model: train it first"):
-        exports.export(tmp_path, tmp_path / "model", "mdm")
+        export_model.export(tmp_path, tmp_path / "model", "mdm")
     assert not (tmp_path / "model").exists()
 
 
 def test_an_export_that_fails_leaves_the_old_one(runs, tmp_path, monkeypatch):
-    old = making.export_arm("arm", runs, tmp_path)
+    old = make_models.export_arm("arm", runs, tmp_path)
     kept = {path.name: path.read_bytes() for path in old.iterdir()}
     renamed = Path.rename
 
@@ -141,7 +182,7 @@ def test_an_export_that_fails_leaves_the_old_one(runs, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "rename", failing)
     with pytest.raises(OSError, match="no space left"):
-        making.export_arm("arm", runs, tmp_path)
+        make_models.export_arm("arm", runs, tmp_path)
     assert {path.name: path.read_bytes() for path in old.iterdir()} == kept
     assert [path.name for path in tmp_path.iterdir()] == ["arm"]
 
@@ -149,14 +190,14 @@ def test_an_export_that_fails_leaves_the_old_one(runs, tmp_path, monkeypatch):
 def test_exporting_again_replaces(runs, tmp_path):
     (tmp_path / "arm").mkdir()
     (tmp_path / "arm" / "stale.txt").write_text("old")
-    making.export_arm("arm", runs, tmp_path)
+    make_models.export_arm("arm", runs, tmp_path)
     assert not (tmp_path / "arm" / "stale.txt").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["arm"]
 
 
 @pytest.fixture(scope="module")
 def card(models):
-    return making.card_of(models / "mdm-sink", "lab/mdm-sink", SMALL)
+    return make_models.write_card(models / "mdm-sink", "lab/mdm-sink", SMALL)
 
 
 def test_a_card_is_numbers_and_words_made_from_them(models, card):
@@ -182,56 +223,60 @@ def test_a_card_is_numbers_and_words_made_from_them(models, card):
 
 def test_a_card_needs_only_its_folder_and_comes_out_the_same(models, card, tmp_path):
     copy = shutil.copytree(models / "mdm-sink", tmp_path / "elsewhere")
-    again = making.card_of(copy, "lab/mdm-sink", SMALL)
+    again = make_models.write_card(copy, "lab/mdm-sink", SMALL)
     assert again == card
 
 
 def test_a_row_that_was_measured_is_kept(tmp_path):
     recipe = RECIPE.with_name("variants.toml")
-    row = making.variant_row(recipe, "off-by-one", 3, tmp_path, SMALL, TOY)
+    row = make_models.measure_variant(recipe, "off-by-one", 3, tmp_path, SMALL, TOY)
     assert (row["arm"], row["seed"], row["updates"]) == ("off-by-one", 3, 4)
     assert np.isfinite(row["noisy.t.0.5.sink_mass"])
-    kept = tmp_path / "off-by-one-seed3" / making.ROW
+    kept = tmp_path / "off-by-one-seed3" / make_models.ROW
     kept.write_text(json.dumps(row | {"loss": -1.0}))
-    assert making.variant_row(recipe, "off-by-one", 3, tmp_path, SMALL, TOY)["loss"] == -1.0
+    assert (
+        make_models.measure_variant(recipe, "off-by-one", 3, tmp_path, SMALL, TOY)["loss"] == -1.0
+    )
     about = {name: row[name] for name in ("arm", "seed", "spec", "version")}
     more = measure.Effort(examples=7)
-    assert making.kept_row(kept.parent, about, more) is None
-    assert making.kept_row(kept.parent, about | {"version": 99}, SMALL) is None
+    assert make_models.read_kept_row(kept.parent, about, more) is None
+    assert make_models.read_kept_row(kept.parent, about | {"version": 99}, SMALL) is None
 
 
 def test_a_row_is_not_kept_when_its_stem_has_changed(tmp_path, monkeypatch):
-    monkeypatch.setattr(making, "measured", lambda model, corpus, effort: {"effort": vars(effort)})
+    monkeypatch.setattr(
+        make_models, "measured", lambda model, corpus, effort: {"effort": vars(effort)}
+    )
     stem, runs = RECIPE.with_name("variants-stem.toml"), tmp_path / "runs"
-    folder = making.train_stem(stem, tmp_path, "stem", (*TOY, "updates=1"))
+    folder = make_models.train_base(stem, tmp_path, "stem", (*TOY, "updates=1"))
     mix = 'corpus={mix = [{kind = "backcopy"}]}'
     more = (*TOY[:3], f'model={{from = "{(folder / "model").as_posix()}"}}', mix)
     asked = RECIPE.with_name("variants.toml"), "vanilla", 0, runs, SMALL, more
-    row = making.variant_row(*asked)
-    kept = runs / "vanilla-seed0" / making.ROW
+    row = make_models.measure_variant(*asked)
+    kept = runs / "vanilla-seed0" / make_models.ROW
     kept.write_text(json.dumps(row | {"loss": -1.0}))
-    assert making.variant_row(*asked)["loss"] == -1.0
+    assert make_models.measure_variant(*asked)["loss"] == -1.0
     shutil.rmtree(folder)
-    making.train_stem(stem, tmp_path, "stem", (*TOY, "updates=1", "seed=5"))
+    make_models.train_base(stem, tmp_path, "stem", (*TOY, "updates=1", "seed=5"))
     with pytest.raises(SpecError, match=r"another run's folder .*start.origin is"):
-        making.variant_row(*asked)
+        make_models.measure_variant(*asked)
 
 
 @pytest.mark.parametrize("elsewhere", [True, False])
 def test_arms_go_on_from_the_stem_that_the_recipe_has_trained(elsewhere, tmp_path, monkeypatch):
-    said = importlib.util.spec_from_file_location("recipe_of_lab", RECIPE.with_name("lab.py"))
-    recipe = importlib.util.module_from_spec(said)
-    said.loader.exec_module(recipe)
+    recipe = load_script("lab")
     stems, sources = [], []
 
     def train_arm(recipe, arm, runs, more):
-        sources.append(Path(arms.spec_of(recipe, arms.LAB, arm, more).model.source).resolve())
+        sources.append(
+            Path(variants.read_arm(recipe, variants.LAB, arm, more).model.source).resolve()
+        )
 
-    monkeypatch.setattr(making, "train_stem", lambda recipe, runs: stems.append(runs / "stem"))
-    monkeypatch.setattr(making, "train_arm", train_arm)
+    monkeypatch.setattr(make_models, "train_base", lambda recipe, runs: stems.append(runs / "stem"))
+    monkeypatch.setattr(make_models, "train_arm", train_arm)
     monkeypatch.chdir(tmp_path)  # the recipe goes elsewhere
     recipe.main(["--only", "train", *(["--runs", str(tmp_path / "mine")] if elsewhere else [])])
-    assert set(sources) == {(stems[0] / "model").resolve()} and len(sources) == len(arms.LAB)
+    assert set(sources) == {(stems[0] / "model").resolve()} and len(sources) == len(variants.LAB)
     assert elsewhere == (stems[0].parent == tmp_path / "mine")
 
 

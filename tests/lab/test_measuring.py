@@ -2,7 +2,7 @@
 
 import json
 
-import export_model as exports
+import export_model
 import numpy as np
 import pytest
 import torch
@@ -11,11 +11,8 @@ import anchorwatch as aw
 from anchorwatch.evaluation.synthetic import World
 from anchorwatch.generation.decoding import LowConfidence
 from anchorwatch.models.families import layer_modules
-from anchorwatch.training import bound
+from anchorwatch.training import bound, variants
 from anchorwatch.training import card_measures as measure
-from anchorwatch.training import noisy_text as noisy
-from anchorwatch.training import variants as tables
-from anchorwatch.training import written_text as written
 from planted import planted
 from tolerances import METRIC, SAME_MATHS
 
@@ -24,7 +21,9 @@ EDITS = {"vanilla": [], "sinks": [aw.edits.sink_token(n=2)], "register": [aw.edi
 
 
 def corpus_of(model, folder):
-    return exports.corpus_of(exports.made_with(folder)["spec"], model.tokenizer)
+    return export_model.open_corpus(
+        export_model.read_training_record(folder)["spec"], model.tokenizer
+    )
 
 
 def slow_mask_shares(pattern, masked):
@@ -55,11 +54,11 @@ def test_shares_of_masks_are_those_of_loops_over_maps(case):
     model = aw.load("tiny/llada")
     canvas = torch.tensor(model.encode("the anchor drifts by the old pier at night"))
     canvas[[1, 4, 5, 8]] = model.mask_id
-    probes = [*noisy.PROBES, aw.probes.pattern()]
+    probes = [*measure.NOISY_PROBES, aw.probes.pattern()]
     trace = aw.run(
         model, canvas=canvas, decoding=LowConfidence(steps=1), probes=probes, edits=EDITS[case]
     )
-    fast = noisy.mask_shares(trace)
+    fast = measure.mask_shares(trace)
     for pick, pattern in enumerate(trace["pattern"].values.astype(np.float64)):
         layer, head = int(trace["pick_layer"][pick]), int(trace["pick_head"][pick])
         slow = slow_mask_shares(pattern, trace.masked[0])
@@ -71,7 +70,7 @@ def test_even_attention_has_shares_of_one():
     maps = np.full((1, 1, 1, 6, 6), 1 / 6)
     own = (("step", "layer", "head", "query"), np.full((1, 1, 1, 6), 1 / 6))
     trace = planted(maps, prompt=2, committed_at=[-1, -1, 0, 0, 0, 0], more={"row_diagonal": own})
-    for name, value in noisy.mask_shares(trace).items():
+    for name, value in measure.mask_shares(trace).items():
         expected = (4 * 2 / 6 + 3 * 4 / 6) / 6 if name == "mask_mass" else 1.0
         assert value == pytest.approx(expected, rel=METRIC), name
 
@@ -80,7 +79,7 @@ def test_a_lone_mask_has_no_other_mask():
     maps = np.full((1, 1, 1, 4, 4), 1 / 4)
     own = (("step", "layer", "head", "query"), np.full((1, 1, 1, 4), 1 / 4))
     trace = planted(maps, prompt=3, more={"row_diagonal": own})
-    found = noisy.mask_shares(trace)
+    found = measure.mask_shares(trace)
     assert np.isnan(found["mask_share_masked"]).all()
     assert found["mask_share_visible"] == pytest.approx(1.0)
 
@@ -95,8 +94,8 @@ def path_maps(path, keys=5, share=0.6):
 
 def test_switches_follow_a_planted_path():
     trace = planted(path_maps([0, 0, 3, 3, 1]), prompt=1)
-    assert written.greatest_path(trace)[:, 0, 0].tolist() == [0, 0, 3, 3, 1]
-    assert written.switches([trace]) == {"value": 2 / 4, "sink": 0.0, "n": 1}
+    assert measure.greatest_path(trace)[:, 0, 0].tolist() == [0, 0, 3, 3, 1]
+    assert measure.measure_switches([trace]) == {"value": 2 / 4, "sink": 0.0, "n": 1}
 
 
 def test_an_added_key_can_be_the_greatest():
@@ -105,8 +104,8 @@ def test_an_added_key_can_be_the_greatest():
     mass[2] = 0.1
     maps = path_maps([0, 0, 3, 3, 1]) * (1 - mass[:, :, :, :1, None])
     trace = planted(maps, prompt=1, more={"sink_received": (dims, mass)})
-    assert written.greatest_path(trace)[:, 0, 0].tolist() == [-2, -2, 3, -2, -2]
-    assert written.switches([trace]) == {"value": 2 / 4, "sink": 4 / 5, "n": 1}
+    assert measure.greatest_path(trace)[:, 0, 0].tolist() == [-2, -2, 3, -2, -2]
+    assert measure.measure_switches([trace]) == {"value": 2 / 4, "sink": 4 / 5, "n": 1}
 
 
 def hidden_after(model, canvas):
@@ -144,7 +143,7 @@ def test_spread_is_the_change_of_all_other_states(models):
             if p != at
         ]
         expected.append(np.mean(gaps))
-    found = noisy.states_of(model, canvas, key)
+    found = measure.measure_states(model, canvas, key)
     assert found["spread"] == pytest.approx(expected, abs=SAME_MATHS)
     assert min(found["spread"]) > 0
     assert np.isnan(found["gate"]).all()
@@ -165,7 +164,7 @@ def test_the_mean_gate_is_that_of_its_formula(models):
         float((2 * torch.sigmoid(x @ layer.self_attn.gate.weight.T)).mean())
         for x, layer in zip(reads, layer_modules(model.network), strict=True)
     ]
-    found = noisy.states_of(model, canvas, (1, 1))["gate"]
+    found = measure.measure_states(model, canvas, (1, 1))["gate"]
     assert found == pytest.approx(expected, abs=SAME_MATHS)
     assert not np.allclose(found, 1.0, atol=1e-7), "training moved it"
 
@@ -181,8 +180,8 @@ def test_norms_of_a_sink_token_are_those_of_its_own_pass(models):
         expected.append(float(value.view(model.num_heads, -1).norm(dim=-1).mean()))
         state = state + layer.self_attn.o_proj(value)
         state = state + layer.mlp(layer.post_attention_layernorm(state))
-    assert noisy.sink_norms(model, 9) == pytest.approx(expected, rel=METRIC)
-    assert np.isnan(noisy.sink_norms(aw.load("tiny/llada"), 9)).all()
+    assert measure.sink_norms(model, 9) == pytest.approx(expected, rel=METRIC)
+    assert np.isnan(measure.sink_norms(aw.load("tiny/llada"), 9)).all()
 
 
 def test_parts_of_a_bound_add_up(models):
@@ -190,7 +189,7 @@ def test_parts_of_a_bound_add_up(models):
     held = corpus_of(model, models / "mdm-gate").held_out()
     found = bound(model, held, examples=12, draws=2)
     first = np.arange(12) < 5
-    one, two = measure.part_of(found, first), measure.part_of(found, ~first)
+    one, two = measure.bound_of(found, first), measure.bound_of(found, ~first)
     tokens = found.scored[first].sum(), found.scored[~first].sum()
     both = (one["value"] * tokens[0] + two["value"] * tokens[1]) / sum(tokens)
     assert both == pytest.approx(found.value, rel=METRIC)
@@ -202,17 +201,17 @@ def test_parts_of_a_bound_add_up(models):
 def test_all_that_is_measured_is_plain_and_named_alike(models, arm):
     model = aw.load(models / arm)
     found = measure.measured(model, corpus_of(model, models / arm), SMALL)
-    row = measure.flat(found)
+    row = measure.flatten_measures(found)
     json.dumps(measure.plain_values(found), allow_nan=False)
     json.dumps(measure.plain_values(row), allow_nan=False)
     for name in ("bound.all", "bound.answers", "length.quarter", "length.longest", "answers.gold"):
         assert np.isfinite(row[name]), name
     assert row["bound.all.null"] == pytest.approx(np.log(600))
-    assert {f"text.incidence.{rule}.null" for rule in written.RULES} <= set(row)
+    assert {f"text.incidence.{rule}.null" for rule in measure.RULES} <= set(row)
     if arm == "arm":
         assert not any(name.startswith("noisy.t.0.5") for name in row)
         return
-    assert {*tables.QUANTITIES, *tables.OWN} <= set(row), "the page names what is measured"
+    assert {*variants.QUANTITIES, *variants.OWN} <= set(row), "the page names what is measured"
     assert np.isfinite(row["noisy.t.0.5.mask_share_visible"])
     assert np.isfinite(row["noisy.t.0.5.sink_mass"]) == (arm == "mdm-sink")
     assert np.isfinite(row["noisy.t.0.5.gate"]) == (arm == "mdm-gate")
@@ -224,15 +223,15 @@ def test_arms_are_asked_about_the_same_masks(models):
     for arm in ("mdm-sink", "mdm-gate"):
         model, kept = aw.load(models / arm), []
         plain = measure.plain_text(corpus_of(model, models / arm).held_out(), 64)
-        texts = measure._rows(plain, 64, 2)
+        texts = measure._read_rows(plain, 64, 2)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                noisy,
+                measure,
                 "read_first_step",
                 lambda model, trace, kept=kept: kept.append(trace.canvas[0]) or {},
             )
-            patch.setattr(noisy, "states_of", lambda *_: {"n": np.zeros(1)})
-            list(noisy._run_at(model, texts, 0.5, 3))
+            patch.setattr(measure, "measure_states", lambda *_: {"n": np.zeros(1)})
+            list(measure._run_at(model, texts, 0.5, 3))
         canvases[arm] = kept
     assert len(canvases["mdm-sink"]) == 2
     assert np.array_equal(canvases["mdm-sink"], canvases["mdm-gate"])
@@ -262,7 +261,7 @@ def test_a_row_has_values_and_nulls_and_no_intervals():
         "a": {"value": 1.0, "null": 0.5, "low": 0.1, "high": 2.0, "n": 3},
         "b": {"c": [1.0, 2.0], "d": "word"},
     }
-    assert measure.flat(found) == {
+    assert measure.flatten_measures(found) == {
         "a": 1.0,
         "a.null": 0.5,
         "b.c.0": 1.0,

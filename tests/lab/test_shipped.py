@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 
-import export_model as exports
+import export_model
 import numpy as np
 import pytest
 from torch.nn.modules.module import register_module_forward_hook
@@ -19,7 +19,7 @@ import anchorwatch as aw
 from anchorwatch.errors import ModelError, TraceError
 from anchorwatch.models.zoo import MODELS, NAMES, cards
 from anchorwatch.trace.atomic_io import COMMIT, damage
-from anchorwatch.training import answers, arms
+from anchorwatch.training import answers, variants
 from anchorwatch.training import card_measures as measure
 from tolerances import SAME_MATHS
 
@@ -40,7 +40,7 @@ def card(name):
 
 
 def test_the_names_are_the_arms():
-    assert [f"lab/{arm}" for arm in arms.LAB] == list(NAMES)
+    assert [f"lab/{arm}" for arm in variants.LAB] == list(NAMES)
 
 
 def test_all_weights_together_are_small():
@@ -124,7 +124,7 @@ def test_the_card_is_of_these_weights_and_this_recipe(name):
     said, arm = card(name), name.removeprefix("lab/")
     assert said["weights"] == model(name).digest
     assert said["name"] == name
-    assert said["training"]["digest"] == arms.spec_of(RECIPE, arms.LAB, arm).digest
+    assert said["training"]["digest"] == variants.read_arm(RECIPE, variants.LAB, arm).digest
     assert (MODELS / arm / "README.md").read_text(encoding="utf-8") == cards.words(said)
     assert said["measured"]["version"] == measure.VERSION
 
@@ -144,7 +144,7 @@ def test_the_rows_it_was_trained_on_are_still_made(name):
     if not platform.python_version().startswith(f"{told}."):
         pytest.skip(f"Python {told} told this prose, and every version tells its own")
     for run in (made, made["stem"]):
-        corpus = exports.corpus_of(run["spec"], model(name).tokenizer)
+        corpus = export_model.open_corpus(run["spec"], model(name).tokenizer)
         assert corpus.digest == run["corpus"]["digest"]
 
 
@@ -154,9 +154,9 @@ def test_what_the_card_says_is_measured_again(name):
     """The first answers and the whole bound: the same items, noise and weights."""
     said, loaded = card(name)["measured"], model(name)
     effort = measure.Effort(**said["effort"])
-    corpus = exports.corpus_of(card(name)["training"]["spec"], loaded.tokenizer)
+    corpus = export_model.open_corpus(card(name)["training"]["spec"], loaded.tokenizer)
     held = replace(corpus, split="held-out", seed=measure.SEED)
-    again = measure.bounds(loaded, held, effort)
+    again = measure.measure_bounds(loaded, held, effort)
     assert again["all"]["value"] == pytest.approx(said["bound"]["all"]["value"], abs=SAME_MATHS)
     few = 20
     right = measure.measure_answers(loaded, "gold", few)["value"] * few
@@ -167,7 +167,7 @@ def test_what_the_card_says_is_measured_again(name):
 
 def test_the_table_of_variants_ships_too():
     table = aw.lab.variants()
-    assert set(arms.VARIANTS) - {"gate-plain"} <= set(table["arm"])
+    assert set(variants.VARIANTS) - {"gate-plain"} <= set(table["arm"])
     seeds = table.groupby("arm")["seed"].nunique()
     assert (seeds >= 3).all()
     assert not table.duplicated(["arm", "seed"]).any()

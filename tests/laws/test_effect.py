@@ -13,8 +13,7 @@ import anchorwatch as aw
 import tolerances
 from anchorwatch.edits.controls import Setting, random_controls
 from anchorwatch.errors import AnchorwatchWarning
-from anchorwatch.evaluation import outcomes
-from anchorwatch.evaluation import teacher_forced as lockstep
+from anchorwatch.evaluation import outcomes, teacher_forced
 from anchorwatch.models import tiny
 from checkpoints import CAUSAL, ENCODERS, MASK, network
 from references import effects as slow
@@ -287,15 +286,20 @@ def test_positions_that_an_edit_names_are_not_spread_to():
     model = load("tiny/llada")
     clean = aw.run(model, PROMPTS[0], SHORT, probes=())
     edit = E.hide_keys([0, 5], layers=[2])
-    (found, _) = lockstep.lockstep(model, clean, [[edit]], aw.rules.rulli())
+    (found, _) = teacher_forced.read_clean_frames(model, clean, [[edit]], aw.rules.rulli())
     assert (found.layers[:2] == 0).all()
     assert found.layers[2] > 0
-    kept = lockstep._untouched_positions([edit], 8)
+    kept = teacher_forced._untouched_positions([edit], 8)
     assert np.flatnonzero(~kept).tolist() == [0, 5]
     one = torch.tensor([[3.0, 4.0], [0.0, 2.0], [1.0, 0.0]])
     two = torch.tensor([[3.0, 4.0], [0.0, 3.0], [1.0, 1.0]])
-    assert lockstep.relative_change(one, two, np.array([True, False, True])).tolist() == [0, 1]
-    assert lockstep.relative_change(one[-1:], two[-1:], np.array([False, True])).tolist() == [1]
+    assert teacher_forced.relative_change(one, two, np.array([True, False, True])).tolist() == [
+        0,
+        1,
+    ]
+    assert teacher_forced.relative_change(one[-1:], two[-1:], np.array([False, True])).tolist() == [
+        1
+    ]
 
 
 @pytest.mark.parametrize("kind", [*ENCODERS, *CAUSAL])
@@ -305,7 +309,7 @@ def test_states_are_those_between_the_layers_of_every_stock_network(tmp_path, ki
     made.save_pretrained(tmp_path / "m")
     model = aw.load(tmp_path / "m", **({"mask_id": MASK} if masked else {}))
     kept = {}
-    with lockstep._after_layers(model, lambda layer, states: kept.update({layer: states})):
+    with teacher_forced._after_layers(model, lambda layer, states: kept.update({layer: states})):
         model.logits([5, 60, 7, 12])
     assert sorted(kept) == list(range(model.num_layers))
     with torch.no_grad():
@@ -454,7 +458,7 @@ def test_a_swapped_token_is_not_an_answer():
     edit = E.swap_token(first, 400, steps=[3])
     other = aw.run(model, PROMPTS[0], SHORT, probes=(), edits=[edit])
     assert other.canvas[-1][first] == 400
-    found = outcomes.own_run(clean, other)
+    found = outcomes.compare_runs(clean, other)
     assert found["divergence_step"] != 0
     assert found["tokens_in_common"] >= 3 / 4
 

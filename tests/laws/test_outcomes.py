@@ -9,13 +9,16 @@ from hypothesis.extra import numpy as hnp
 import tolerances
 from anchorwatch import rules, stats
 from anchorwatch.evaluation import outcomes
-from anchorwatch.evaluation.effect_tables import NEVER, Arm, Contrast, trends
 from anchorwatch.evaluation.outcomes import (
     CLEAN,
     MOVED,
+    NEVER,
     PROPORTIONAL,
+    Arm,
+    Contrast,
     UniformBaseline,
-    moved_attention,
+    fit_trends,
+    sum_moved_attention,
 )
 from references import effects as slow
 
@@ -100,7 +103,7 @@ def redistributions(draw):
 
 @given(redistributions(), st.sampled_from([rules.rulli(0.5), rules.gu(0.3), rules.topk(1)]))
 def test_where_attention_went_by_loops(case, rule):
-    found = moved_attention(*case, rule)
+    found = sum_moved_attention(*case, rule)
     with np.errstate(invalid="ignore"):
         values = found[:, :2] / found[:, 2:]
     twin = np.array(list(slow.moved(*case, rule).values()))
@@ -109,7 +112,7 @@ def test_where_attention_went_by_loops(case, rule):
 
 @given(redistributions())
 def test_shares_of_gains_are_shares(case):
-    sums = moved_attention(*case, rules.gu(0.3))[2:]
+    sums = sum_moved_attention(*case, rules.gu(0.3))[2:]
     if (sums[:, 2] > 0).all():
         values = sums[:, :2] / sums[:, 2:]
         assert (values >= -tolerances.STATISTIC).all()
@@ -124,7 +127,7 @@ def test_proportional_gains_are_their_null(case):
         gone[layer, head, [key for key in hidden[layer, head] if key >= 0]] = True
     left = np.where(gone, 0.0, before)
     after = left / np.nansum(left, axis=-1, keepdims=True)
-    sums = moved_attention(before, after, hidden, even, rules.gu(0.3))
+    sums = sum_moved_attention(before, after, hidden, even, rules.gu(0.3))
     for row in (LARGEST, ENTROPY, NEW):
         assert abs(sums[row, 0] - sums[row, 1]) <= tolerances.METRIC
 
@@ -133,7 +136,7 @@ def test_an_added_key_that_holds_attention_takes_its_part_of_what_is_freed():
     before = np.array([[[0.12, 0.08, 0.0, 0.0]]])  # the rest, 0.8, is a sink token's
     after = np.array([[[0.0, 0.08, 0.0, 0.0]]]) / (1 - 0.12)
     even = UniformBaseline(np.full((1, 4), 0.2), np.ones((1, 4)))
-    sums = moved_attention(before, after, np.array([[[0]]]), even, rules.gu(0.3))
+    sums = sum_moved_attention(before, after, np.array([[[0]]]), even, rules.gu(0.3))
     assert sums[NEW, 0] == sums[NEW, 1] == 0 < sums[NEW, 2]
 
 
@@ -142,21 +145,21 @@ def test_one_key_that_takes_all_is_a_new_sink():
     even = UniformBaseline(np.full((1, 4), 0.25), np.ones((1, 4)))
     hidden = np.array([[[0]]])
     alone = np.array([[[0.0, 0.1, 0.8, 0.1]]])
-    sums = moved_attention(before, alone, hidden, even, rules.gu(0.3))
+    sums = sum_moved_attention(before, alone, hidden, even, rules.gu(0.3))
     values, null = sums[:, 0] / sums[:, 2], sums[:, 1] / sums[:, 2]
     np.testing.assert_allclose(values, [1, 0.7, 1, 0, 1, 1], atol=tolerances.STATISTIC)
     np.testing.assert_allclose(null[1:], [0.25, 1 / 3, 1, 1, 0.25], atol=tolerances.STATISTIC)
     # under gu(0.5) a third each makes no new sink, and the null says so
-    sums = moved_attention(before, alone, hidden, even, rules.gu(0.5))
+    sums = sum_moved_attention(before, alone, hidden, even, rules.gu(0.5))
     assert sums[NEW, 1] == 0 and sums[NEW, 0] == sums[NEW, 2]
 
 
 def test_attention_that_nobody_lost_is_absent():
     shares = np.array([[[0.7, 0.1, 0.1, 0.1]]])
     even = UniformBaseline(np.full((1, 4), 0.25), np.ones((1, 4)))
-    none = moved_attention(shares, shares, np.array([[[-1]]]), even, rules.gu(0.3))
+    none = sum_moved_attention(shares, shares, np.array([[[-1]]]), even, rules.gu(0.3))
     assert (none[:, 2] == 0).all()
-    kept = moved_attention(
+    kept = sum_moved_attention(
         shares, shares, np.array([[[0]]]), even, rules.gu(0.3)
     )  # its value was zeroed
     assert kept[:, 2].tolist() == [1, 1, 0, 0, 0, 1]
@@ -217,7 +220,7 @@ def test_a_planted_trend_is_found(slope):
         made.append(
             Contrast(np.zeros((8, 1)), edited, Arm(noise, np.zeros((8, 1))), np.array([CLEAN]))
         )
-    table = trends(doses, made, ["kl"]).set_index("series")
+    table = fit_trends(doses, made, ["kl"]).set_index("series")
     for series in ("difference", "did"):
         np.testing.assert_allclose(table.loc[series, "slope"], slope, atol=tolerances.STATISTIC)
         assert table.loc[series, "p"] == (1 if slope == 0 else 2 / 2**8)

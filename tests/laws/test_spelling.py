@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 import anchorwatch as aw
 from anchorwatch import decoding as decodings
 from anchorwatch.errors import SpecError
-from anchorwatch.generation.parse import DECODINGS, decoding, decoding_of, edit, edits_of
+from anchorwatch.generation.parse import (
+    DECODINGS,
+    as_decoding,
+    as_edits,
+    parse_decoding,
+    parse_edit,
+)
 from anchorwatch.metrics.sink_rules import Rule, rulli, topk
 
 E = aw.edits
@@ -65,14 +71,14 @@ def spelled(name, held, between, *, by_place):
 @given(EDITS, st.sampled_from([",", ":", ", "]), st.booleans())
 def test_an_edit_is_read_back_from_its_word(held, between, by_place):
     name = type(held).__name__.replace("_", "-")
-    assert edit(spelled(name, held, between, by_place=by_place)) == held
+    assert parse_edit(spelled(name, held, between, by_place=by_place)) == held
 
 
 @given(st.lists(EDITS, max_size=3))
 def test_several_edits_stand_between_slashes(held):
     words = [spelled(type(one).__name__, one, ":", by_place=True) for one in held]
-    assert edits_of("/".join(words)) == edits_of(words) == edits_of(held) == tuple(held)
-    assert edits_of([one.as_dict() for one in held]) == tuple(held)
+    assert as_edits("/".join(words)) == as_edits(words) == as_edits(held) == tuple(held)
+    assert as_edits([one.as_dict() for one in held]) == tuple(held)
 
 
 HOW = st.sampled_from(
@@ -91,8 +97,8 @@ def test_a_decoding_is_read_back_from_its_word(held, between, short):
     words = {kind: word for word, kind in DECODINGS.items()}
     name = words[type(held).__name__] if short else type(held).__name__
     word = spelled(name, held, between, by_place=False)
-    assert decoding_of(word) == decoding_of(held) == decoding_of(held.as_dict()) == held
-    assert decoding(word, length=99).length == (99 if held.length is None else held.length)
+    assert as_decoding(word) == as_decoding(held) == as_decoding(held.as_dict()) == held
+    assert parse_decoding(word, length=99).length == (99 if held.length is None else held.length)
 
 
 def test_a_path_may_hold_slashes(tmp_path):
@@ -100,7 +106,7 @@ def test_a_path_may_hold_slashes(tmp_path):
     trace = aw.run(aw.load("tiny/llada"), "the anchor", how)
     trace.write(tmp_path / "clean.trace")
     word = f"hide-sinks:1:detect=oracle:unedited={tmp_path / 'clean.trace'}"
-    found = edits_of(f"{word}/no-op")
+    found = as_edits(f"{word}/no-op")
     assert found == (E.hide_sinks(1, detect="oracle", unedited=trace), E.no_op())
 
 
@@ -117,4 +123,4 @@ def test_a_path_may_hold_slashes(tmp_path):
 )
 def test_a_decoding_that_cannot_be_read_says_what_would_have_worked(word, fields, says):
     with pytest.raises(SpecError, match=says):
-        decoding(word, fields)
+        parse_decoding(word, fields)

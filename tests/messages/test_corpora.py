@@ -7,8 +7,8 @@ import pytest
 from anchorwatch import worlds
 from anchorwatch.errors import ModelError, SpecError
 from anchorwatch.evaluation.synthetic import Backcopy, Distractors, World
-from anchorwatch.training import corpora, sources, tokenizer
-from anchorwatch.training.texts import read_texts
+from anchorwatch.training import corpora, data, tokenizer
+from anchorwatch.training.data import read_texts
 from strategies import load
 
 
@@ -33,9 +33,9 @@ from strategies import load
         (lambda: Backcopy(triggers=2), "triggers=2 is a share: expected 0 to 1"),
         (lambda: Backcopy(back=0), "back=0: expected 1 to 16 words"),
         (lambda: Backcopy(successors=0), "successors=0: expected 1 to"),
-        (lambda: sources.Questions(chat=3.0), "chat=3.0 is a share"),
-        (lambda: sources.Questions(room=0), "room=0: an answer needs at least 1 position"),
-        (lambda: sources.File(), "a file needs a path: say path = 'texts.jsonl'"),
+        (lambda: data.Questions(chat=3.0), "chat=3.0 is a share"),
+        (lambda: data.Questions(room=0), "room=0: an answer needs at least 1 position"),
+        (lambda: data.File(), "a file needs a path: say path = 'texts.jsonl'"),
         (lambda: tokenizer.train_vocabulary([], 100), "a vocabulary of 100: expected 512 to 65536"),
     ],
 )
@@ -77,7 +77,7 @@ def test_values_that_cannot_be(make, says):
 )
 def test_a_table_that_says_the_impossible(said, says):
     with pytest.raises(SpecError) as error:
-        corpora.read(said, 64)
+        corpora.read_corpus(said, 64)
     assert says in str(error.value)
 
 
@@ -91,8 +91,8 @@ def folder(tmp_path_factory):
 
 def test_rows_that_are_too_short(folder):
     with pytest.raises(SpecError, match="a row needs 8 tokens or more"):
-        corpora.read({"tokenizer": folder, "mix": [{"kind": "backcopy"}]}, 4)
-    corpus = corpora.read({"tokenizer": folder, "mix": [{"kind": "questions"}]}, 12)
+        corpora.read_corpus({"tokenizer": folder, "mix": [{"kind": "backcopy"}]}, 4)
+    corpus = corpora.read_corpus({"tokenizer": folder, "mix": [{"kind": "questions"}]}, 12)
     with pytest.raises(
         SpecError, match=r"do not fit into length 12: the shortest of 64 takes .*; raise"
     ):
@@ -103,13 +103,13 @@ def test_a_tokenizer_that_is_not_there(tmp_path):
     with pytest.raises(
         ModelError, match=r"holds no tokenizer: give a folder with a tokenizer\.json"
     ):
-        corpora.read({"tokenizer": str(tmp_path)}, 64)
+        corpora.read_corpus({"tokenizer": str(tmp_path)}, 64)
 
 
 def test_a_checkpoint_brings_its_own_tokenizer():
     stock = load("tiny/llada").tokenizer
     with pytest.raises(SpecError, match=r"corpus.vocabulary: .* the checkpoint brings its own"):
-        corpora.read({"vocabulary": 512}, 64, tokenizer=stock)
+        corpora.read_corpus({"vocabulary": 512}, 64, tokenizer=stock)
 
 
 def bad(path, content, says):
@@ -150,13 +150,15 @@ def test_a_pair_that_is_too_long_is_named(tmp_path, folder):
     with pytest.raises(
         SpecError, match=r"line 8: prompt and answer take \d+ tokens and length is 64"
     ):
-        corpora.read(said, 64)
+        corpora.read_corpus(said, 64)
 
 
 def test_a_file_too_short_to_part(tmp_path, folder):
     path = tmp_path / "short.txt"
     path.write_text("the sea\n")
-    corpus = corpora.read({"tokenizer": folder, "mix": [{"kind": "file", "path": str(path)}]}, 64)
+    corpus = corpora.read_corpus(
+        {"tokenizer": folder, "mix": [{"kind": "file", "path": str(path)}]}, 64
+    )
     with pytest.raises(
         SpecError, match=r"too short \(1 pieces\), .* give it more texts that differ"
     ):
@@ -167,7 +169,7 @@ def test_a_file_that_repeats_itself_has_nothing_to_hold_out(tmp_path):
     path = tmp_path / "same.jsonl"
     path.write_text('{"text": "the sea"}\n' * 50)
     with pytest.raises(SpecError, match="repeats itself too much, to have a held-out split: give"):
-        read_texts(path).of_split("held-out")
+        read_texts(path).take_split("held-out")
 
 
 def test_chat_rows_need_role_tokens(tmp_path):
@@ -175,4 +177,4 @@ def test_chat_rows_need_role_tokens(tmp_path):
 
     write_tokenizer(tmp_path, eos_token="<|end|>")
     with pytest.raises(SpecError, match=r"no <.user.> and <.answer.> tokens: say chat = 0"):
-        corpora.read({"tokenizer": str(tmp_path), "mix": [{"kind": "questions"}]}, 64)
+        corpora.read_corpus({"tokenizer": str(tmp_path), "mix": [{"kind": "questions"}]}, 64)

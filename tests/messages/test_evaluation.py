@@ -6,7 +6,7 @@ import pytest
 
 import anchorwatch as aw
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.evaluation import asking
+from anchorwatch.evaluation import questions
 from anchorwatch.evaluation.grid import evaluate
 from anchorwatch.evaluation.results import read_results
 from strategies import load
@@ -40,7 +40,7 @@ def models():
 def test_what_cannot_be_is_refused_before_weights_are_used(options, says):
     given = {"contexts": "closed", "decoding": SHORT, "limit": 2} | options
     with (
-        mock.patch.object(asking, "run_many", side_effect=AssertionError("touched")),
+        mock.patch.object(questions, "run_many", side_effect=AssertionError("touched")),
         pytest.raises(SpecError, match=says),
     ):
         evaluate(models()[:1], "synthetic/one-hop", **given)

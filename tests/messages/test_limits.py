@@ -139,12 +139,12 @@ def test_a_block_of_a_great_length_is_refused_at_once():
 
 
 def test_a_range_of_very_many_numbers_is_refused():
-    from anchorwatch.generation.parse import edit
+    from anchorwatch.generation.parse import parse_edit
 
-    assert edit("hide-keys:0-3").positions == (0, 1, 2, 3)
+    assert parse_edit("hide-keys:0-3").positions == (0, 1, 2, 3)
     for word in ("hide-keys:0-999999999999", "hide-keys:0,steps=0-99999999999"):
         with pytest.raises(SpecError, match="more than 1,048,576 numbers: name fewer"):
-            edit(word)
+            parse_edit(word)
 
 
 def test_memory_is_the_least_of_machine_group_and_process(monkeypatch, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import tolerances
 from anchorwatch import metrics, rules
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.figures import catalogue
+from anchorwatch.figures import registry
 from anchorwatch.metrics import table_files
 from anchorwatch.metrics.layer_slices import iter_layers
 from anchorwatch.metrics.null import uniform_attention
@@ -215,7 +215,7 @@ def test_sinks_beyond_the_peaks_count_among_the_others():
         (lambda t: rules.topk(True), "k=True is not a whole number"),
         (lambda t: rules.rulli(True), "eps=True is not a number"),
         (lambda t: rules.from_dict({"name": "gu", "z": 3}), "gu has no z: it takes eps"),
-        (lambda t: catalogue.draw("map-pair", [t]), "map-pair needs step, layer, head"),
+        (lambda t: registry.draw("map-pair", [t]), "map-pair needs step, layer, head"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_with_what_can(ask, says):
@@ -241,7 +241,7 @@ def test_no_file_is_put_into_a_trace(tmp_path):
     trace = planted(uniform(2, 1, 1, 6), prompt=4)
     folder = trace.write(tmp_path / "trace")
     table = metrics.sinks(trace)
-    figure = catalogue.draw("sinks", [trace])
+    figure = registry.draw("sinks", [trace])
     for spoil in (
         lambda at: table_files.save(table, at / "t.csv"),
         lambda at: figure.save(at / "f.pdf"),
@@ -273,7 +273,7 @@ def test_a_table_that_does_not_say_what_made_it_is_refused(tmp_path, content):
 def test_figures_of_nothing_or_of_too_much_are_refused():
     absent = planted(np.full((2, 1, 1, 6, 6), np.nan))
     with pytest.raises(SpecError, match="nothing was measured"):
-        catalogue.draw("score-histogram", [absent])
+        registry.draw("score-histogram", [absent])
     many = [planted(uniform(2, 2, 2, 6), source=f"model {i}") for i in range(40)]
     with pytest.raises(SpecError, match="panels, too many for a page: show fewer models"):
-        catalogue.draw("head-grid", many)
+        registry.draw("head-grid", many)

@@ -1,4 +1,4 @@
-"""What sinks are, by loops over dense maps: the slow twins of metrics.identity and meaning."""
+"""What sinks are, by loops over dense maps: the slow twins of metrics.sink_classes and token_vs_position."""
 
 from collections import Counter
 

@@ -12,8 +12,7 @@ from anchorwatch.generation.decoding import LowConfidence
 from anchorwatch.studies import prompts
 from anchorwatch.studies.papers.sink_token import experiments as made
 from anchorwatch.studies.prompts import StudyPrompt
-from anchorwatch.training import arms
-from anchorwatch.training import noisy_text as noisy
+from anchorwatch.training import card_measures, variants
 from anchorwatch.training.loop import fit
 from lab_toys import RECIPE, TOY
 from references.parts import with_sinks
@@ -39,7 +38,9 @@ def toys(tmp_path_factory):
     """Networks of the lab's kind after four updates, with a tokenizer."""
     runs = tmp_path_factory.mktemp("runs")
     return {
-        arm: aw.load(fit(arms.spec_of(RECIPE, arms.LAB, arm, TOY), runs / arm).model, device="cpu")
+        arm: aw.load(
+            fit(variants.read_arm(RECIPE, variants.LAB, arm, TOY), runs / arm).model, device="cpu"
+        )
         for arm in ("mdm-sink", "mdm-gate")
     }
 
@@ -125,7 +126,7 @@ def test_what_does_not_go_to_the_sink_token_is_open(toys):
 def test_gates_are_those_that_the_network_multiplies_by(toys):
     model = toys["mdm-gate"]
     rows = made.openness(model, 2, {})
-    by_layer = noisy.states_of(model, made.noisy_canvas(model, 2), (0,))["gate"]
+    by_layer = card_measures.measure_states(model, made.noisy_canvas(model, 2), (0,))["gate"]
     for layer, gates in enumerate(by_layer):
         mine = [row["open"] for row in rows if row["layer"] == layer]
         assert np.mean(mine) == pytest.approx(gates, abs=METRIC)

@@ -9,13 +9,13 @@ SLOW = (
     *("anchorwatch.cli.app", "anchorwatch.evaluation.effect", "anchorwatch.evaluation.grid"),
     *("anchorwatch.explorer.export", "anchorwatch.explorer.server"),
     *(
-        "anchorwatch.figures.catalogue",
+        "anchorwatch.figures.registry",
         "anchorwatch.models.zoo.cards",
         "anchorwatch.metrics.registry",
     ),
     *("anchorwatch.models.convert", "anchorwatch.models.load", "anchorwatch.studies.run_study"),
     *("anchorwatch.studies.report.markdown", "anchorwatch.studies.report.writing"),
-    *("anchorwatch.evaluation.harness", "lm_eval._cli", "anchorwatch.training.loop"),
+    *("anchorwatch.evaluation.lm_eval", "lm_eval._cli", "anchorwatch.training.loop"),
 )
 
 

@@ -51,8 +51,8 @@ def dying(function, number, *, after=False):
 
 MOMENTS = {
     "before a small file has its name": (commits, "put_file", True),
-    "in an update": (loop.Trainer, "_one", False),
-    "after an update": (loop.Trainer, "_one", True),
+    "in an update": (loop.Trainer, "_train_update", False),
+    "after an update": (loop.Trainer, "_train_update", True),
     "after a log line": (loop.Trainer, "_flush", True),
     "while tensors are written": (checkpoints, "save_file", True),
     "before the record": (checkpoints, "commit", False),

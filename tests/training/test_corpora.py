@@ -15,8 +15,8 @@ from anchorwatch.evaluation.synthetic import World, fragments, split_of
 from anchorwatch.evaluation.synthetic.names import _UNWANTED, _pool
 from anchorwatch.models.families import by_name
 from anchorwatch.models.tokens import find_mask, load_tokenizer, specials_of
-from anchorwatch.training import corpora, sources, tokenizer
-from anchorwatch.training.texts import _held_out, python_prose, read_texts
+from anchorwatch.training import corpora, data, tokenizer
+from anchorwatch.training.data import is_held_out, python_prose, read_texts
 from checkpoints import llada_config, llada_names, network, tensors_of, write
 from references import reading
 from tolerances import BINOMIAL_ERRORS
@@ -26,7 +26,7 @@ LENGTH = 128
 
 @pytest.fixture(scope="module")
 def corpus():
-    return corpora.read({}, LENGTH, seed=3)
+    return corpora.read_corpus({}, LENGTH, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +117,10 @@ def test_a_loaded_model_reads_prompts_and_chats_as_the_rows_do(vocabulary, tmp_p
     vocabulary.save(tmp_path)
     model = aw.load(str(tmp_path), device="cpu")
     for chat in (0.0, 1.0):
-        kind = sources.Questions(chat=chat, random=0, hard=0)
-        place = sources.Place(vocabulary, LENGTH, "train", 0)
+        kind = data.Questions(chat=chat, random=0, hard=0)
+        place = data.RowSettings(vocabulary, LENGTH, "train", 0)
         row = kind.open(place)(4)
-        item = World(distractors=sources.Distractors())[4]
+        item = World(distractors=data.Distractors())[4]
         given_ = [{"role": "user", "content": item.message()}] if chat else item.prompt()
         assert list(model.encode(given_)) == row.ids[~row.scored].tolist()
     regions = item.regions()
@@ -155,7 +155,7 @@ def test_any_whole_number_names_a_row(corpus):
 
 def test_rows_are_the_same_for_whoever_reads_the_spec_again(corpus, tmp_path):
     corpus.vocabulary.save(tmp_path)
-    again = corpora.read({"tokenizer": str(tmp_path), "seed": 3}, LENGTH)
+    again = corpora.read_corpus({"tokenizer": str(tmp_path), "seed": 3}, LENGTH)
     assert again.digest == corpus.digest
     assert all(same(again[i], corpus[i]) for i in range(200, 300))
 
@@ -165,7 +165,7 @@ def test_the_digest_sees_everything(corpus):
     mix = [{"kind": "questions"}, {"kind": "backcopy"}]
 
     def digest(mix=mix, length=LENGTH, seed=0):
-        return corpora.read({"mix": mix}, length, seed, tokenizer=v.stock).digest
+        return corpora.read_corpus({"mix": mix}, length, seed, tokenizer=v.stock).digest
 
     others = [
         digest(length=96),
@@ -189,14 +189,14 @@ def test_kinds_come_by_weight(corpus):
 def test_describe_is_plain(corpus):
     said = json.loads(json.dumps(corpus.describe()))
     assert said["split"] == "train" and len(said["mix"]) == 5
-    again = corpora.read({"mix": said["mix"]}, LENGTH, tokenizer=corpus.tokenizer)
+    again = corpora.read_corpus({"mix": said["mix"]}, LENGTH, tokenizer=corpus.tokenizer)
     shares = zip(again.mix.shares, corpus.mix.shares, strict=True)
     assert again.mix.sources == corpus.mix.sources and all(np.isclose(a, b) for a, b in shares)
 
 
 def test_questions_end_with_their_answer_and_some_ends(vocabulary):
-    kind = sources.Questions(chat=0.3)
-    rows = kind.open(sources.Place(vocabulary, 160, "held-out", 5))
+    kind = data.Questions(chat=0.3)
+    rows = kind.open(data.RowSettings(vocabulary, 160, "held-out", 5))
     world = kind.world("held-out", 5)
     slots = Counter()
     for index in range(300):
@@ -216,14 +216,14 @@ def test_questions_end_with_their_answer_and_some_ends(vocabulary):
 
 
 def test_rows_have_none_to_all_distractors(vocabulary):
-    rows = sources.Questions(random=2, hard=1).open(sources.Place(vocabulary, 256, "train", 0))
+    rows = data.Questions(random=2, hard=1).open(data.RowSettings(vocabulary, 256, "train", 0))
     counts = Counter(vocabulary.text(rows(i).ids).count("Passage:") - 1 for i in range(400))
     assert set(counts) == {0, 1, 2, 3}
 
 
 def test_short_rows_lose_distractors_and_never_gold(vocabulary):
-    kind = sources.Questions(random=3, hard=3, chat=0)
-    rows = kind.open(sources.Place(vocabulary, 64, "train", 0))
+    kind = data.Questions(random=3, hard=3, chat=0)
+    rows = kind.open(data.RowSettings(vocabulary, 64, "train", 0))
     for index in range(200):
         row = rows(index)
         assert len(row.ids) <= 64
@@ -238,7 +238,7 @@ def test_running_text_fills_its_rows(corpus):
 
 
 def test_a_quiz_asks_for_facts_of_its_passage(vocabulary):
-    rows = sources.Quiz(extra=3, filler=0.0).open(sources.Place(vocabulary, 160, "held-out", 5))
+    rows = data.Quiz(extra=3, filler=0.0).open(data.RowSettings(vocabulary, 160, "held-out", 5))
     asked = Counter()
     for index in range(200):
         row = rows(index)
@@ -254,11 +254,11 @@ def test_a_quiz_asks_for_facts_of_its_passage(vocabulary):
 
 
 def test_a_short_quiz_asks_the_questions_that_fit(vocabulary):
-    rows = sources.Quiz(extra=3).open(sources.Place(vocabulary, 48, "train", 0))
+    rows = data.Quiz(extra=3).open(data.RowSettings(vocabulary, 48, "train", 0))
     for index in range(100):
         assert len(rows(index).ids) <= 48 and rows(index).scored.any()
     with pytest.raises(aw.AnchorwatchError, match="no passage with a question fits into length 8"):
-        sources.Quiz().open(sources.Place(vocabulary, 8, "train", 0))(0)
+        data.Quiz().open(data.RowSettings(vocabulary, 8, "train", 0))(0)
 
 
 def test_what_is_told_again_is_the_same_in_other_words():
@@ -273,11 +273,13 @@ def test_what_is_told_again_is_the_same_in_other_words():
 
 def test_kinds_begin_after_their_row(corpus):
     mix = [{"kind": "quiz", "weight": 1.0}, {"kind": "backcopy", "weight": 3.0, "after": 50}]
-    some = corpora.read({"mix": mix}, 96, tokenizer=corpus.tokenizer)
+    some = corpora.read_corpus({"mix": mix}, 96, tokenizer=corpus.tokenizer)
     kinds = [some[i].kind for i in range(400)]
     assert set(kinds[:50]) == {"quiz"} and kinds[50:].count("backcopy") > 200
     assert "backcopy" in {some.held_out()[i].kind for i in range(50)}  # which begins at once
-    flat = corpora.read({"mix": [{**table, "after": 0} for table in mix]}, 96, 0, corpus.tokenizer)
+    flat = corpora.read_corpus(
+        {"mix": [{**table, "after": 0} for table in mix]}, 96, 0, corpus.tokenizer
+    )
     assert some.digest != flat.digest
     assert all(same(some[i], flat[i]) for i in range(50, 80))
 
@@ -285,20 +287,20 @@ def test_kinds_begin_after_their_row(corpus):
 def test_a_first_row_of_no_kind_is_refused(corpus):
     mix = [{"kind": "quiz", "after": 5}]
     with pytest.raises(aw.AnchorwatchError, match="all begin after row 5"):
-        corpora.read({"mix": mix}, 96, tokenizer=corpus.tokenizer)
+        corpora.read_corpus({"mix": mix}, 96, tokenizer=corpus.tokenizer)
 
 
 def test_a_backcopy_row_is_its_words(vocabulary):
     from anchorwatch.evaluation.synthetic import Backcopy
 
-    row = sources.Backcopy(triggers=0.2).open(sources.Place(vocabulary, 64, "train", 9))(2)
+    row = data.Backcopy(triggers=0.2).open(data.RowSettings(vocabulary, 64, "train", 9))(2)
     text = " " + " ".join(Backcopy(0.2).words(9, 2, 64))
     assert text.startswith(vocabulary.text(row.ids[1:]))
 
 
 def test_prose_windows_are_of_the_text(vocabulary):
-    rows = sources.Prose().open(sources.Place(vocabulary, 64, "train", 0))
-    told = "<|end|>".join(python_prose().of_split("train").pieces)
+    rows = data.Prose().open(data.RowSettings(vocabulary, 64, "train", 0))
+    told = "<|end|>".join(python_prose().take_split("train").pieces)
     for index in range(40):
         text = vocabulary.text(rows(index).ids[1:])
         assert text.strip("\ufffd") in told
@@ -339,9 +341,9 @@ def test_held_out_rows_are_of_the_other_split(corpus):
 
 def test_texts_are_parted_by_piece():
     texts = python_prose()
-    seen, held = (texts.of_split(split).pieces for split in ("train", "held-out"))
+    seen, held = (texts.take_split(split).pieces for split in ("train", "held-out"))
     assert set(seen) < set(texts.pieces), "training has whole pieces"
-    others = [piece for at, piece in enumerate(texts.pieces) if _held_out(at)]
+    others = [piece for at, piece in enumerate(texts.pieces) if is_held_out(at)]
     assert sorted((*seen, *others)) == sorted(texts.pieces)
     assert 0.03 < len(held) / len(texts.pieces) < 0.2
     assert sum(map(len, texts.pieces)) > 200_000
@@ -351,9 +353,9 @@ def test_texts_are_parted_by_piece():
 def test_held_out_prose_does_not_stand_in_training_prose():
     """The topics contain one another: a fourth of what was held out stood in training too."""
     texts = python_prose()
-    told = "\n".join(texts.of_split("train").pieces)
+    told = "\n".join(texts.take_split("train").pieces)
     stretches = {told[at : at + 100] for at in range(len(told))}
-    held = texts.of_split("held-out").pieces
+    held = texts.take_split("held-out").pieces
     assert not any(p[at : at + 100] in stretches for p in held for at in range(len(p) - 99))
     lines = {line.strip() for line in told.splitlines()}
     kept = [line.strip() for piece in held for line in piece.splitlines()]
@@ -372,23 +374,23 @@ def test_what_is_held_out_loses_what_training_has(tmp_path):
     ]
     own = ["Nobody ever said this line of text before now.", "a = 1", "d = 4"]
     lines = [{"text": "\n".join([f"Piece {n} of the training text.", *seen])} for n in range(60)]
-    held = [n for n in range(60) if _held_out(n)]
+    held = [n for n in range(60) if is_held_out(n)]
     for n in held:
         lines[n] = {"text": "\n".join([*own, *(f"  {line}" for line in seen)])}
     lines[held[0]] = lines[0]
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
     texts = read_texts(path)
-    assert texts.of_split("held-out").pieces == ("\n".join(own) + "\n",) * (len(held) - 1)
-    assert len(texts.of_split("train").pieces) == 60 - len(held)
+    assert texts.take_split("held-out").pieces == ("\n".join(own) + "\n",) * (len(held) - 1)
+    assert len(texts.take_split("train").pieces) == 60 - len(held)
 
 
 def test_a_pair_of_the_training_split_is_not_held_out(tmp_path):
     path = tmp_path / "pairs.jsonl"
     pairs = [{"prompt": f"Say {n % 25}:", "answer": str(n % 25)} for n in range(100)]
-    pairs[next(n for n in range(100) if _held_out(n))] = {"prompt": "Say 2:", "answer": "no"}
+    pairs[next(n for n in range(100) if is_held_out(n))] = {"prompt": "Say 2:", "answer": "no"}
     path.write_text("\n".join(map(json.dumps, pairs)))
-    assert [p.answer for p in read_texts(path).of_split("held-out").pairs] == ["no"]
+    assert [p.answer for p in read_texts(path).take_split("held-out").pairs] == ["no"]
 
 
 # Files of the user's
@@ -400,7 +402,7 @@ def test_a_text_file_is_read_whole(tmp_path, vocabulary):
     path.write_text("".join(lines), encoding="utf-8")
     texts = read_texts(path)
     assert "".join(texts.pieces) == "".join(lines)
-    rows = sources.File(path=str(path)).open(sources.Place(vocabulary, 64, "train", 0))
+    rows = data.File(path=str(path)).open(data.RowSettings(vocabulary, 64, "train", 0))
     assert len(rows(0).ids) == 64 and not same(rows(0), rows(1))
 
 
@@ -414,7 +416,7 @@ def test_pairs_are_a_row_each(tmp_path, vocabulary):
     path = tmp_path / "pairs.jsonl"
     pairs = [{"prompt": f"What is {n} plus one?", "answer": str(n + 1)} for n in range(100)]
     path.write_text("\n\n".join(map(json.dumps, pairs)))
-    rows = sources.File(path=str(path)).open(sources.Place(vocabulary, 64, "train", 0))
+    rows = data.File(path=str(path)).open(data.RowSettings(vocabulary, 64, "train", 0))
     for index in range(50):
         row = rows(index)
         number = int(re.search(r"is (\d+) plus", vocabulary.text(row.ids))[1])
@@ -426,7 +428,7 @@ def test_files_count_by_content_and_not_by_path(tmp_path, vocabulary):
     for name, text in (("a", "one "), ("b", "one "), ("c", "two ")):
         (tmp_path / f"{name}.txt").write_text((text * 20 + "\n") * 500)
         said = {"mix": [{"kind": "file", "path": str(tmp_path / f"{name}.txt")}]}
-        digests.append(corpora.read(said, 64, tokenizer=vocabulary.stock).digest)
+        digests.append(corpora.read_corpus(said, 64, tokenizer=vocabulary.stock).digest)
     assert digests[0] == digests[1] != digests[2]
 
 

@@ -7,9 +7,10 @@ import torch
 from safetensors.torch import load_file
 
 import anchorwatch as aw
+from anchorwatch.trace.atomic_io import COMMIT
 from anchorwatch.training import fit
-from anchorwatch.training.networks import start
-from anchorwatch.training.objectives import Scorer
+from anchorwatch.training.networks import build_start
+from anchorwatch.training.objective import Scorer
 from anchorwatch.training.spec import SIZES, from_dict
 from checkpoints import network, tensors_of, write
 from tolerances import BFLOAT16_LOSS, SAME_MATHS
@@ -63,9 +64,9 @@ def test_tied_embeddings_are_saved_once_and_stay_tied(tmp_path):
 
 
 def test_arms_begin_with_the_same_tensors():
-    plain = start(from_dict(fields()), tokenizer()).network.state_dict()
-    gated = start(from_dict(fields(variant=["gate"])), tokenizer()).network.state_dict()
-    other = start(from_dict(fields(seed=1)), tokenizer()).network.state_dict()
+    plain = build_start(from_dict(fields()), tokenizer()).network.state_dict()
+    gated = build_start(from_dict(fields(variant=["gate"])), tokenizer()).network.state_dict()
+    other = build_start(from_dict(fields(seed=1)), tokenizer()).network.state_dict()
     assert set(gated) - set(plain) == {f"model.layers.{i}.self_attn.gate.weight" for i in range(2)}
     assert all(torch.equal(plain[name], gated[name]) for name in plain)
     drawn = [name for name in plain if plain[name].ndim == 2]
@@ -77,7 +78,7 @@ def test_arms_begin_with_the_same_tensors():
 def test_a_deeper_arm_shares_its_first_layers():
     def first(layers):
         shape = {"layers": layers, "width": 32, "heads": 4}
-        return start(from_dict(fields(model=shape)), tokenizer()).network.state_dict()
+        return build_start(from_dict(fields(model=shape)), tokenizer()).network.state_dict()
 
     name = "model.layers.0.self_attn.q_proj.weight"
     assert torch.equal(first(2)[name], first(3)[name])
@@ -86,19 +87,19 @@ def test_a_deeper_arm_shares_its_first_layers():
 def test_a_gated_arm_is_loaded_with_its_gates(tmp_path):
     done = fitted(tmp_path / "run", variant=["gate"])
     model = aw.load(done.model)
-    begun = start(from_dict(fields(variant=["gate"])), tokenizer())
+    begun = build_start(from_dict(fields(variant=["gate"])), tokenizer())
     begun.network.load_state_dict(load_file(done.model / "model.safetensors"))
     canvas = torch.tensor([[6, MASK, 8, 9]])
     with torch.no_grad():
         expected = begun.network.eval()(canvas).logits
-        ungated = start(from_dict(fields()), tokenizer()).network.eval()
+        ungated = build_start(from_dict(fields()), tokenizer()).network.eval()
         ungated.load_state_dict(begun.network.state_dict(), strict=False)
         assert not torch.allclose(ungated(canvas).logits, expected, atol=SAME_MATHS)
     assert torch.equal(model.logits(canvas), expected)
 
 
 def test_an_autoregressive_checkpoint_becomes_a_diffusion_model(arm, tmp_path):
-    begun = start(from_dict(fields(model={"from": str(arm)})))
+    begun = build_start(from_dict(fields(model={"from": str(arm)})))
     assert (begun.kind, begun.shift, begun.mask_id) == ("mdm", True, WORDS)
     old = load_file(arm / "model.safetensors")
     rows = begun.network.model.embed_tokens.weight
@@ -118,7 +119,7 @@ def test_a_spare_token_may_become_the_mask(tmp_path):
     words.add_special_tokens({"additional_special_tokens": ["<|spare|>"]})
     said = fields(updates=1, objective={"name": "next_token"})
     done = fit(said, tmp_path / "run", corpus=Texts(), tokenizer=words)
-    begun = start(from_dict(fields(model={"from": str(done.model), "mask_id": MASK})))
+    begun = build_start(from_dict(fields(model={"from": str(done.model), "mask_id": MASK})))
     assert (begun.mask_id, begun.tokenizer.mask_token, begun.vocab_size) == (
         MASK,
         "<|spare|>",
@@ -131,10 +132,10 @@ def test_fine_tuning_keeps_the_kind_and_the_prompt_clear(arm, mdm, tmp_path):
         spec = fields(model={"from": str(source)}, objective={"name": "fine_tune"})
         done = fit(spec, tmp_path / kind, corpus=Texts())
         assert aw.load(done.model).family.kind == kind
-    from anchorwatch.training.feed import poser_of
+    from anchorwatch.training.corpora import build_batch_builder
 
     spec = from_dict(fields(model={"from": str(mdm)}, objective={"name": "fine_tune"}))
-    rows = poser_of(spec, start(spec))([Texts()[i] for i in range(8)], 0, range(8))
+    rows = build_batch_builder(spec, build_start(spec))([Texts()[i] for i in range(8)], 0, range(8))
     for row in range(8):
         text = Texts()[row]
         prompt = len(text.ids) - 4
@@ -163,7 +164,7 @@ def test_adapters_train_and_are_saved_merged(mdm, tmp_path):
     assert not [name for name in new if "lora" in name or "base_layer" in name]
     # The part is trained in full, and is not where it began.
     spec = from_dict(fields(model={"from": str(mdm)}, lora=LORA, variant=["gate"]))
-    begun = start(spec)
+    begun = build_start(spec)
     gate = "model.layers.0.self_attn.gate.weight"
     assert not torch.equal(begun.network.state_dict()[gate], new[gate])
     # Merged is what was trained, but for rounding.
@@ -270,7 +271,7 @@ def test_the_mask_row_alone_is_trained_beside_adapters(arm, tmp_path):
     inner = done.folder / "checkpoints" / "update-00000012" / "training"
     kept = load_file(inner / "trained.safetensors")
     assert all(".lora_" in name or name.endswith("mask_row") for name in kept)
-    begun = start(from_dict(fields(model={"from": str(arm)}, lora=said)))
+    begun = build_start(from_dict(fields(model={"from": str(arm)}, lora=said)))
     begun.network.load_state_dict(kept, strict=False)
     canvas = torch.tensor([[6, WORDS, 8, 9]])
     with torch.no_grad():
@@ -289,7 +290,7 @@ def test_the_mask_row_of_a_tied_network_is_merged_into_both(tmp_path):
     ).model
     said = {"model": {"from": str(source)}, "lora": LORA | {"embeddings": "mask"}}
     done = fitted(tmp_path / "run", **said)
-    begun = start(from_dict(fields(**said)))
+    begun = build_start(from_dict(fields(**said)))
     inner = done.folder / "checkpoints" / "update-00000012" / "training"
     begun.network.load_state_dict(load_file(inner / "trained.safetensors"), strict=False)
     canvas = torch.tensor([[6, MASK, 8, 9]])
@@ -333,6 +334,7 @@ def test_a_delta_goes_on_its_own_network_alone(arm, mdm, tmp_path):
     config = json.loads((kept / "config.json").read_text())
     config["anchorwatch"]["delta"]["from"] = str(mdm)
     (kept / "config.json").write_text(json.dumps(config))
+    (kept / COMMIT).unlink()  # whoever changes a folder on purpose removes its record
     with pytest.raises(aw.errors.WeightsError, match="not the network that this delta was made"):
         aw.load(kept)
 
@@ -360,5 +362,6 @@ def test_a_delta_goes_on_a_delta_and_a_circle_is_refused(arm, tmp_path):
     config = json.loads((kept / "config.json").read_text())
     config["anchorwatch"]["delta"]["from"] = "."
     (kept / "config.json").write_text(json.dumps(config))
+    (kept / COMMIT).unlink()  # whoever changes a folder on purpose removes its record
     with pytest.raises(aw.errors.ModelError, match="in a circle"):
         aw.load(kept)

@@ -73,10 +73,10 @@ def test_noise_is_shared_by_arms_and_batches(mdm, tmp_path):
     other = trained(tmp_path / "run", updates=5, variant=["gate"])
     one, two = bound(mdm, Texts(), examples=24), bound(other, Texts(), examples=24)
     assert np.array_equal(one.t, two.t)
-    assert np.array_equal(one.asked, two.asked)
+    assert np.array_equal(one.masked, two.masked)
     assert not np.allclose(one.nats, two.nats)
     again = bound(mdm, Texts(), examples=24, batch=5)
-    assert np.array_equal(again.asked, one.asked)
+    assert np.array_equal(again.masked, one.masked)
     assert np.allclose(again.nats, one.nats, rtol=SAME_MATHS)
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorwatch.training import fit, noise
-from anchorwatch.training.feed import poser_of
-from anchorwatch.training.networks import start
-from anchorwatch.training.objectives import Scorer, nats
+from anchorwatch.training.corpora import build_batch_builder
+from anchorwatch.training.networks import build_start
+from anchorwatch.training.objective import Scorer, token_nats
 from anchorwatch.training.spec import Objective, from_dict
 from references.bounds import over_mask_sets, over_orders
 from tolerances import ENUMERATED, INDIFFERENT, SHUFFLED
@@ -31,8 +31,8 @@ OBJECTIVES = {
 
 def made(**differs):
     spec = from_dict(fields(**differs))
-    begun = start(spec, tokenizer())
-    return spec, begun, poser_of(spec, begun), Scorer(begun.network)
+    begun = build_start(spec, tokenizer())
+    return spec, begun, build_batch_builder(spec, begun), Scorer(begun.network)
 
 
 def rows_of(poser, spec, update, texts=Texts()):  # noqa: B008 - a frozen value
@@ -47,7 +47,7 @@ def test_an_indifferent_network_pays_log_v_for_each_scored_token(name):
     weighed, divisor, masses = 0.0, 0.0, 0.0
     for update in range(40):
         rows = rows_of(poser, spec, update)
-        costs = nats(scorer, rows).detach()
+        costs = token_nats(scorer, rows).detach()
         assert torch.allclose(costs, torch.full_like(costs, math.log(WORDS)), rtol=INDIFFERENT)
         weighed += float((costs * rows.weights).sum())
         masses += float(rows.weights.sum())
@@ -96,7 +96,9 @@ def test_our_loss_is_that_bound_when_t_and_masks_are_integrated(monkeypatch):
     points, mass = np.polynomial.legendre.leggauss(6)
     total = 0.0
     for p, share in zip((points + 1) / 2, mass / 2, strict=True):
-        monkeypatch.setattr(noise, "times", lambda *_, p=p: np.array([(p - 1e-9) / (1 - 1e-9)]))
+        monkeypatch.setattr(
+            noise, "draw_times", lambda *_, p=p: np.array([(p - 1e-9) / (1 - 1e-9)])
+        )
         for code in range(2 ** len(answer)):
             masked = [at for i, at in enumerate(answer) if code >> i & 1]
             chosen = np.isin(np.arange(len(text.ids)), masked)
@@ -104,7 +106,7 @@ def test_our_loss_is_that_bound_when_t_and_masks_are_integrated(monkeypatch):
             rows = poser([text], 0, [0])
             assert rows.divisor == len(answer)
             chance = p ** len(masked) * (1 - p) ** (len(answer) - len(masked))
-            loss = (nats(cost.scorer, rows).detach() * rows.weights).sum()
+            loss = (token_nats(cost.scorer, rows).detach() * rows.weights).sum()
             total += share * chance * float(loss)
     assert total == pytest.approx(over_orders(cost, answer), abs=ENUMERATED)
 
@@ -121,7 +123,7 @@ def test_counted_masks_have_the_same_bound(monkeypatch):
             chosen = np.isin(np.arange(len(text.ids)), masked)
             monkeypatch.setattr(noise, "draw_counted_masks", lambda *_, chosen=chosen: chosen)
             rows = poser([text], 0, [0])
-            loss = (nats(cost.scorer, rows).detach() * rows.weights).sum()
+            loss = (token_nats(cost.scorer, rows).detach() * rows.weights).sum()
             total += float(loss) / len(answer) / len(sets)
     assert total == pytest.approx(over_orders(cost, answer), abs=ENUMERATED)
 
@@ -139,13 +141,13 @@ def test_counts_are_even_and_scored_only(seed, flags):
 def test_rows_ask_what_the_slow_way_asks():
     spec, _, poser, _ = made(objective={"answer_only": 0.5})
     rows, texts = rows_of(poser, spec, 3), Texts()
-    t = noise.times("stratified", spec.seed, 3, range(spec.batch), spec.batch)
+    t = noise.draw_times("stratified", spec.seed, 3, range(spec.batch), spec.batch)
     asked = 0
     for row in range(spec.batch):
         index = 3 * spec.batch + row
         text, p = texts[index], (1 - 1e-3) * t[row] + 1e-3
-        only = noise.answers_only(spec.seed, 3, index, 0.5)
-        drawn = noise.stream(spec.seed, "mask", 3, index).random(len(text.ids))
+        only = noise.is_answer_only(spec.seed, 3, index, 0.5)
+        drawn = noise.open_stream(spec.seed, "mask", 3, index).random(len(text.ids))
         for at in range(len(text.ids)):
             hidden = drawn[at] < p and (text.scored[at] or not only)
             assert rows.canvas[row, at] == (MASK if hidden else text.ids[at])
@@ -162,9 +164,9 @@ def test_padding_is_never_looked_at():
     short, long = Texts(ragged=False, length=9)[1], Texts(ragged=False)[2]
     two = poser([short, long], 0, [0, 1])
     assert two.real.sum(dim=1).tolist() == [9, 16]
-    before = nats(scorer, two)[two.owners == 0]
+    before = token_nats(scorer, two)[two.owners == 0]
     two.canvas[0, 9:] = 17
-    assert torch.equal(nats(scorer, two)[two.owners == 0], before)
+    assert torch.equal(token_nats(scorer, two)[two.owners == 0], before)
 
 
 def test_a_shifted_network_is_asked_at_the_row_before():
@@ -194,18 +196,18 @@ def test_32_sequences_are_learned_by_heart(name, tmp_path):
 def test_noise_does_not_depend_on_who_draws_it(seed, update, batch):
     everyone = range(batch)
     for how in ("stratified", "antithetic", "uniform"):
-        whole = noise.times(how, seed, update, everyone, batch)
+        whole = noise.draw_times(how, seed, update, everyone, batch)
         for world in (1, 2, 3):
             for rank in range(world):
                 mine = everyone[rank::world]
-                drawn = noise.times(how, seed, update, mine, batch)
+                drawn = noise.draw_times(how, seed, update, mine, batch)
                 assert np.array_equal(drawn, whole[rank::world])
         assert ((whole >= 0) & (whole < 1)).all()
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 10**6), st.integers(1, 64))
 def test_stratified_times_have_one_in_each_slice(seed, update, batch):
-    t = noise.times("stratified", seed, update, range(batch), batch)
+    t = noise.draw_times("stratified", seed, update, range(batch), batch)
     offset = t.min()
     slices = np.floor((t - offset) * batch + 0.5).astype(int)
     assert sorted(slices) == list(range(batch))

@@ -11,10 +11,11 @@ import anchorwatch as aw
 from anchorwatch.errors import WeightsError
 from anchorwatch.models.trained_additions import tensor_names
 from anchorwatch.training import fit
-from anchorwatch.training.feed import poser_of
-from anchorwatch.training.loop import adamw, restore
-from anchorwatch.training.networks import start
-from anchorwatch.training.objectives import Scorer
+from anchorwatch.training.corpora import build_batch_builder
+from anchorwatch.training.loop import restore_tensors
+from anchorwatch.training.networks import build_start
+from anchorwatch.training.objective import Scorer
+from anchorwatch.training.optimizer import build_adamw
 from anchorwatch.training.spec import from_dict
 from checkpoints import lit_gpt_tensors, write
 from references.parts import with_sinks
@@ -50,7 +51,7 @@ def tables(variant):
 def begun(variant, **differs):
     said = fields(**differs) | {"variant": tables(variant)}
     words = None if "from" in said["model"] else tokenizer()
-    return start(from_dict(said), words)
+    return build_start(from_dict(said), words)
 
 
 def trained(variant, out, **differs):
@@ -76,7 +77,7 @@ def sink(tmp_path_factory):
 def opened(variant, done, **differs):
     """(the model as it is loaded, the network as it was trained, what it began as)."""
     first, last = begun(variant, **differs), begun(variant, **differs)
-    restore(last, weights(done.model))
+    restore_tensors(last, weights(done.model))
     return aw.load(done.model), last.network.eval(), first.network
 
 
@@ -103,7 +104,7 @@ def test_what_is_trained_with_a_part_is_what_is_loaded(variant, tmp_path):
     done = trained(variant, tmp_path / "run")
     model, network = check_trained(variant, done)
     assert aw.load(done.folder / "checkpoints" / "update-00000004").digest == model.digest
-    bare = start(from_dict(fields()), tokenizer()).network.eval()
+    bare = build_start(from_dict(fields()), tokenizer()).network.eval()
     bare.load_state_dict(network.state_dict(), strict=False)
     with torch.no_grad():
         assert (bare(CANVAS).logits - network(CANVAS).logits).abs().max() > SAME_MATHS
@@ -130,7 +131,7 @@ def test_arms_share_first_values_order_and_noise(variant):
     texts = [Texts()[i] for i in range(8)]
     for update in (0, 5):
         one, two = (
-            poser_of(from_dict(fields(variant=said)), start_)(texts, update, range(8))
+            build_batch_builder(from_dict(fields(variant=said)), start_)(texts, update, range(8))
             for said, start_ in (([], plain), (VARIANTS[variant], other))
         )
         assert torch.equal(one.canvas, two.canvas)
@@ -151,7 +152,9 @@ def test_the_seed_of_a_part_is_the_spec_s_unless_it_has_its_own():
 def test_a_row_is_scored_as_if_it_were_alone(variant):
     """Padding stands on the right in training: a part at the end stands at each row's own end."""
     made = begun(variant)
-    rows = poser_of(from_dict(fields()), made)([Texts()[i] for i in range(8)], 0, range(8))
+    rows = build_batch_builder(from_dict(fields()), made)(
+        [Texts()[i] for i in range(8)], 0, range(8)
+    )
     assert rows.real is not None
     network, lengths = made.network.eval(), rows.real.sum(dim=1).tolist()
     assert len(set(lengths)) > 1
@@ -220,7 +223,7 @@ def test_parts_decay_only_where_all_does(variant, decay_all):
     made = begun(variant)
     scorer = Scorer(made.network)
     asked = from_dict(fields(optimizer={"decay_all": decay_all})).optimizer
-    groups = adamw(scorer, made.parts, asked, torch.device("cpu")).param_groups
+    groups = build_adamw(scorer, made.parts, asked, torch.device("cpu")).param_groups
     decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     added = tensor_names(made.network, made.parts)
     for name, parameter in made.network.named_parameters():
@@ -244,7 +247,7 @@ def test_beside_adapters_parts_are_trained_in_full(variant, vanilla, tmp_path):
         assert first.network.get_parameter(name).requires_grad
         assert not torch.equal(first.network.get_parameter(name), new[name])
     inner = done.folder / "checkpoints" / "update-00000004" / "training"
-    first.network.load_state_dict(load_file(inner / "trained.safetensors"))
+    restore_tensors(first, load_file(inner / "trained.safetensors"), adapted=True)
     with torch.no_grad():
         expected = first.network.eval()(CANVAS).logits
     assert torch.allclose(aw.load(done.model).logits(CANVAS), expected, atol=SAME_MATHS)
@@ -261,7 +264,7 @@ def test_the_parts_of_a_checkpoint_stay_and_are_trained_on(lora, sink, tmp_path)
     last = begun(VARIANTS["plain gate"], **more)
     assert [type(part).__name__ for part in last.parts] == ["sink_token", "gate"]
     if lora is None:
-        restore(last, new)
+        restore_tensors(last, new)
         with torch.no_grad():
             assert torch.equal(model.logits(CANVAS), last.network.eval()(CANVAS).logits)
     again = trained([], tmp_path / "again", **more)
@@ -278,7 +281,7 @@ def test_a_published_checkpoint_with_a_part_can_be_gone_on_from(rows, gate, tmp_
     done = trained([], tmp_path / "run", model=source)
     model, last = aw.load(done.model), begun([], model=source)
     assert [type(part).__name__ for part in model.parts] == ["gate" if gate else "sink_token"]
-    restore(last, weights(done.model))
+    restore_tensors(last, weights(done.model))
     canvas = torch.tensor([[6, WORDS, 8, 9, WORDS]])
     with torch.no_grad():
         assert torch.equal(model.logits(canvas), last.network.eval()(canvas).logits)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from anchorwatch.errors import SpecError
 from anchorwatch.training import fit
-from anchorwatch.training.checkpoints import newest
+from anchorwatch.training.checkpoints import read_newest
 from anchorwatch.training.log import from_json
 from toy_texts import Texts, fields, stopped_before, tokenizer
 
@@ -133,7 +133,7 @@ def test_killed_at_drawn_file_operations(runs, whole, tmp_path):
 def test_nothing_is_left_lying_about(whole):
     assert not list(whole.rglob("*.tmp"))
     assert sorted(path.name for path in (whole / "checkpoints").iterdir()) == ["update-00000011"]
-    held = newest(whole)
+    held = read_newest(whole)
     assert held.update == 11
     assert len(held.lines) == 11
     assert json.loads((whole / "run.json").read_text())["spec"]["updates"] == 11

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from anchorwatch import worlds
 from anchorwatch.evaluation.synthetic import Distractors, Draw, Item, World, fragments, split_of
-from anchorwatch.evaluation.synthetic.chains import TRIGGERS, WORDS, Backcopy
+from anchorwatch.evaluation.synthetic.backcopy import TRIGGERS, WORDS, Backcopy
 from anchorwatch.evaluation.synthetic.names import KINDS, SPLITS, draw_name, likeliest
 from anchorwatch.evaluation.synthetic.relations import RELATIONS
 from references import reading

@@ -131,9 +131,9 @@ def _check(score: str, stress: bool, task: str | None, contexts: str | None) -> 
 
 def _check_table(table: str, score: str, contexts: str | None, models: int, edits: int) -> None:
     """Refuse a table that these results would not have; without contexts it is the stress grid."""
-    from anchorwatch.evaluation.context_effects import CLOSED
     from anchorwatch.evaluation.contexts import contexts as named
     from anchorwatch.evaluation.scores import BINARY
+    from anchorwatch.evaluation.tables import CLOSED
 
     if table not in TABLES:
         raise SpecError(f"no table is called {table!r}: expected one of {', '.join(TABLES)}")
@@ -160,7 +160,7 @@ def _decodings(name: str | None, length: int | None, steps: int | None) -> Any:
     if name is not None:
         said = {"length": length, "steps": steps}
         fields = {field: value for field, value in said.items() if value is not None}
-        return parse.decoding(name, fields, length=_LENGTH)
+        return parse.parse_decoding(name, fields, length=_LENGTH)
     long = _LENGTH if length is None else length
     passes = -(-long // 2) if steps is None else steps
     return {"mdm": LowConfidence(long, passes), "arm": LeftToRight(long)}
@@ -179,7 +179,7 @@ def _edits(pairs: Sequence[str] | None) -> Mapping[str, Sequence[Edit]] | None:
             raise SpecError(f"--edit {pair} is not name=edit, such as --edit sinks=hide-sinks:1")
         if name in found:
             raise SpecError(f"the edit {name} is given twice: name each once")
-        found[name] = parse.edits_of(spelled)
+        found[name] = parse.as_edits(spelled)
     return found
 
 

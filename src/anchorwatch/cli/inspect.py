@@ -104,12 +104,13 @@ def plot(
     more: options.More = None,
 ) -> None:
     """Draw a figure of traces into a file that remembers what made it."""
-    from anchorwatch.figures.catalogue import FIGURES, draw, find
+    from anchorwatch.figures import FIGURES
     from anchorwatch.figures.figure import KINDS
+    from anchorwatch.figures.registry import draw, find
     from anchorwatch.metrics.table_files import check_target
 
     if figure == "list":
-        return output.print_names({name: one.function for name, one in FIGURES.items()})
+        return output.print_names({name: plot.function for name, plot in FIGURES.items()})
     drawn = find(figure)
     named = {"rule": rule, "group": group, "layer": layer, "head": head, "step": step}
     functions = [drawn.function, *([drawn.measure] if drawn.measure else [])]

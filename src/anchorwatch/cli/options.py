@@ -12,7 +12,8 @@ import typer
 
 from anchorwatch.errors import SpecError
 from anchorwatch.generation import decoding as decodings
-from anchorwatch.generation.parse import DECODINGS, decoding, edit, flag
+from anchorwatch.generation.parse import DECODINGS, parse_edit, parse_flag
+from anchorwatch.generation.parse import parse_decoding as parse_decoding_word
 from anchorwatch.metrics import sink_rules
 from anchorwatch.probes.spec import DEFAULT, PROBES, Probe
 
@@ -54,11 +55,11 @@ def parse_decoding(
 ) -> decodings.Decoding | None:
     """The decoding asked for; None leaves it to the model, if a default takes these fields."""
     if word is not None:
-        return decoding(word, fields, length=length)
+        return parse_decoding_word(word, fields, length=length)
     with contextlib.suppress(SpecError):
-        decoding(DEFAULTS["arm"], fields, length=length)
+        parse_decoding_word(DEFAULTS["arm"], fields, length=length)
         return None
-    decoding(DEFAULTS["mdm"], fields, length=length)
+    parse_decoding_word(DEFAULTS["mdm"], fields, length=length)
     return None
 
 
@@ -101,8 +102,8 @@ def parse_experiment(
         raise SpecError("say what to change: --edit hide-sinks:1")
     beside: Any = {"random": "random", "none": None}.get(control, control)
     return {
-        "edit": [edit(word) for word in edits],
-        "control": edit(control) if beside not in ("random", None) else beside,
+        "edit": [parse_edit(word) for word in edits],
+        "control": parse_edit(control) if beside not in ("random", None) else beside,
         "doses": None if doses is None else parse_numbers(doses, "--doses"),
         "rule": None if rule is None else sink_rules.parse(rule),
     }
@@ -217,7 +218,7 @@ def _layer_head(word: str) -> tuple[int, int]:
 
 _CONVERTERS: dict[Any, Callable[[str], Any]] = {
     tuple[int, int]: _layer_head,
-    bool: flag,
+    bool: parse_flag,
     int: int,
     float: float,
 }

@@ -95,14 +95,14 @@ def run(
     long = None if infill else _LENGTH
     named = options.parse_decoding(decoding, fields, long)
     measured, regions = options.parse_probes(probes), options.parse_regions(region or [])
-    edits = [parse.edit(word) for word in edit or []]
+    edits = [parse.parse_edit(word) for word in edit or []]
     if out is not None:
         out = output.refuse_trace_path(out)
     text = read_stdin() if prompt == "-" else prompt
     import anchorwatch as aw
 
     loaded = aw.load(model, revision=revision, dtype=dtype, device=device, mask_id=mask_id)
-    how = named or parse.decoding(options.DEFAULTS[loaded.family.kind], fields, length=long)
+    how = named or parse.parse_decoding(options.DEFAULTS[loaded.family.kind], fields, length=long)
     asked: Prompt = [{"role": "user", "content": text}] if chat else text
     ask, canvas = (None, options.masked_canvas(loaded, asked)) if infill else (asked, None)
     more: dict[str, Any] = {"canvas": canvas, "regions": regions, "probes": measured}
@@ -181,7 +181,9 @@ def effect(
     from anchorwatch.metrics import table_files
 
     loaded = aw.load(model, revision=revision, dtype=dtype, device=device, mask_id=mask_id)
-    how = named or parse.decoding(options.DEFAULTS[loaded.family.kind], fields, length=_LENGTH)
+    how = named or parse.parse_decoding(
+        options.DEFAULTS[loaded.family.kind], fields, length=_LENGTH
+    )
     found = aw.effect(loaded, texts, how, **asked, seed=seed, repeats=repeats, batch=batch)
     output.say(found.summary())
     if plot is not None:

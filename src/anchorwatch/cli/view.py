@@ -16,8 +16,8 @@ from anchorwatch.trace.escape import one_line
 if TYPE_CHECKING:
     import numpy as np
 
-    from anchorwatch.explorer.opening import OpenedTrace
-    from anchorwatch.explorer.tiles import Options, Replay
+    from anchorwatch.explorer.open import OpenedTrace
+    from anchorwatch.explorer.run_data import Options, Replay
     from anchorwatch.trace.trace import Trace
 
 Traces = Annotated[list[Path], typer.Argument(help="Traces; with two or more, compare them.")]
@@ -45,8 +45,8 @@ def view(
     """Look at traces in the browser: a server for this machine only, until interrupted."""
     import webbrowser
 
+    from anchorwatch.explorer.run_data import Run
     from anchorwatch.explorer.server import Server, link, spot
-    from anchorwatch.explorer.tiles import Run
 
     where = spot(at)  # a typing mistake costs no reading
     options, held = _looked_at(traces, rule, table)
@@ -78,7 +78,7 @@ def export(
 ) -> None:
     """Write traces as one page that opens from a mail attachment; exit code 3 if any is damaged."""
     from anchorwatch.explorer import export as exports
-    from anchorwatch.explorer.tiles import Run
+    from anchorwatch.explorer.run_data import Run
 
     chosen = _layers(layers)
     options, held = _looked_at(traces, rule, table)
@@ -94,19 +94,19 @@ def _looked_at(
     traces: Sequence[Path], rule: str | None, table: Sequence[Path] | None
 ) -> tuple[Options, list[OpenedTrace]]:
     """How runs are shown, and the runs; a wrong rule or table costs no reading of traces."""
-    from anchorwatch.explorer import tables
-    from anchorwatch.explorer.tiles import Options
+    from anchorwatch.explorer import head_tables
+    from anchorwatch.explorer.run_data import Options
 
-    chosen, read = rulli() if rule is None else parse(rule), tables.read_tables(table or [])
+    chosen, read = rulli() if rule is None else parse(rule), head_tables.read_tables(table or [])
     held = _open_traces(traces)
     known = [one.trace for one in held if one.trace is not None and "canvas" not in one.lost]
-    tables.refuse_strangers(read, known)
+    head_tables.refuse_strangers(read, known)
     return Options(rule=chosen, tables=tuple(read)), held
 
 
 def _open_traces(traces: Sequence[Path]) -> list[OpenedTrace]:
     """The traces; a path that is none is refused, a damaged trace is not."""
-    from anchorwatch.explorer.opening import open_for_viewing
+    from anchorwatch.explorer.open import open_for_viewing
     from anchorwatch.trace import atomic_io as commits
 
     for path in traces:

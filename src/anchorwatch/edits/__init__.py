@@ -5,15 +5,31 @@
 that, `verify.py` checks it on the tensors, `controls.py` draws edits of equal budget by chance.
 """
 
+import warnings
 from typing import Any
 
 from anchorwatch.edits.spec import *  # noqa: F403
-from anchorwatch.edits.spec import EDITS
+from anchorwatch.edits.spec import EDITS, Edit, restore_numbers
 from anchorwatch.edits.spec import __all__ as __all__
 
 
+def _limit_to_steps(edit: Edit, steps: range) -> Edit | None:
+    return edit.limit_to_steps(steps)
+
+
+_RENAMED = {
+    "given_again": ("restore_numbers", restore_numbers),
+    "limit_to_steps": ("edit.limit_to_steps", _limit_to_steps),
+}
+"""Older names, what they are called now, and what does their work."""
+
+
 def __getattr__(name: str) -> Any:
-    """Edits that were registered outside of this package."""
+    """Edits that were registered outside of this package, and older names."""
     if name in EDITS:
         return EDITS[name]
+    if name in _RENAMED:
+        now, function = _RENAMED[name]
+        warnings.warn(f"{name} is now {now}", DeprecationWarning, stacklevel=2)
+        return function
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

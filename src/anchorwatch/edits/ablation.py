@@ -186,6 +186,7 @@ def _mean(call: Call, states: torch.Tensor) -> torch.Tensor:
 
     Added keys are no positions: states may hold them (values do) or not (outputs do not).
     """
+    # Every row that sees everything has the same mean.
     seen, keys = visible(call), call.key.shape[2] - call.num_added
     states = states[:, :, -keys:]
     if seen is None:
@@ -209,6 +210,7 @@ def _visible_values(plain: Call, patch: AttentionPatch, value: torch.Tensor) -> 
 def _bias(call: Call, patch: AttentionPatch, rescued: RescuedRows) -> torch.Tensor | None:
     if not bool(patch.logit.any()) and not bool(patch.penalty.any()):
         return None
+    # [B, H, 1, K]: one bias for all queries, unless some row keeps a key.
     bias = (-patch.penalty).masked_fill(patch.logit, -torch.inf)[:, :, None]
     if not len(rescued.row):
         return bias
@@ -223,6 +225,7 @@ def _dropped_weights(
 ) -> torch.Tensor | None:
     if not bool(patch.weight.any()):
         return None
+    # Zero after the softmax: the row then sums to less than one.
     dropped = patch.weight[:, :, None]
     if len(rescued.row):
         dropped = dropped.expand(-1, -1, call.query.shape[2], -1).clone()
@@ -248,6 +251,7 @@ def _find_rescued_rows(call: Call, patch: AttentionPatch) -> RescuedRows:
     row, head, query = bare.nonzero(as_tuple=True)
     key, share = torch.zeros_like(row), torch.zeros(len(row), device=row.device)
     for b, h in {(int(b), int(h)) for b, h in zip(row, head, strict=True)}:
+        # Head by head: rows of one head share their hidden keys and penalties.
         mine = (row == b) & (head == h)
         logits = logits_of(call, b, h, query[mine]) - patch.penalty[b, h]
         best = logits.argmax(dim=-1)
@@ -260,6 +264,7 @@ def _find_rescued_rows(call: Call, patch: AttentionPatch) -> RescuedRows:
 
 def logits_of(call: Call, b: int, h: int, queries: torch.Tensor) -> torch.Tensor:
     """[n, K] logits of some rows of one head without any bias; -inf where a row may not look."""
+    # With grouped queries several heads share a key head.
     group = h * call.key.shape[1] // call.query.shape[1]
     logits = call.query[b, h, queries].float() @ call.key[b, group].float().T * call.scale
     if call.added is not None:

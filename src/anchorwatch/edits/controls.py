@@ -46,7 +46,9 @@ def random_controls(edits: Sequence[Edit], setting: Setting, seed: int) -> tuple
     draws = ControlDraws(
         setting,
         seed,
+        # The run's seed is part of it: every run has another control.
         np.random.default_rng((seed, setting.seed)),
+        # What any edit of the list names is no control for another one.
         {head for edit in edits for head in edit.named_heads},
         {key for edit in edits for key in edit.named_keys},
     )
@@ -66,6 +68,7 @@ def dose_of(edits: Sequence[Edit]) -> int:
 
 def with_dose(edits: Sequence[Edit], k: int) -> tuple[Edit, ...]:
     """The edits, the one that has a number k with this one."""
+    # Refuses a list in which no edit, or more than one, has a dose.
     dose_of(edits)
     given: dict[str, Any] = {"k": k}
     return tuple(dataclasses.replace(e, **given) if hasattr(e, "k") else e for e in edits)

@@ -72,6 +72,7 @@ def active_additions(
     parts: list[Part] = []
     rows: list[torch.Tensor | None] = []
     for part in parts_among(edits):
+        # None is every row: the usual case needs no selection by row.
         active = torch.tensor([part.acts_at(*clock) for clock in clocks])
         if bool(active.any()):
             parts.append(part)
@@ -90,6 +91,7 @@ class Editor:
         verified: set[tuple[int | Part, int]] | None = None,
     ) -> None:
         """`verified` holds which edits an editor before this one verified, and is added to."""
+        # 1. What is edited, and of whom.
         self.model, self.edits, self.buffers = model, tuple(edits), list(buffers)
         groups = [group for edit in self.edits for group in edit.query_groups]
         self.groups = tuple({"all", *groups})
@@ -99,12 +101,14 @@ class Editor:
         """Where on the last axis of `hidden_keys` each edit writes."""
         self.contexts: Mapping[int, StepContext] = {}
         """What is known of each run before the pass."""
+        # 2. Of the pass that runs now, and of the step before.
         self._views: list[View] = []
         self._received: dict[tuple[int, int, str, int], ReceivedShares] = {}
         self._received_before: dict[tuple[int, int, str, int], ReceivedShares] = {}
         """(run, layer, which map, which rows): what keys received, now and before the pass."""
         self._keys: dict[tuple[int, int, int], np.ndarray] = {}
         """(run, layer, edit): what was decided in this pass."""
+        # 3. By layer: outputs of earlier rows, and what has been verified.
         self._outputs: dict[int, torch.Tensor] = {}
         self._layers_seen: set[int] = set()
         self._verified: set[tuple[int | Part, int]] = set() if verified is None else verified
@@ -123,11 +127,13 @@ class Editor:
     ) -> Iterator[None]:
         """Edit one forward pass, in which the network has these additions."""
         self._views, self.contexts, self._additions = views, contexts, additions
+        # Edits that remember decide by the step before, while this pass is read for the next one.
         self._received_before = dict(self._received)
         self._keys.clear()
         self._layers_seen.clear()
         with self._verifying_gates():
             yield
+        # A kernel that bypasses the registered attention function would leave the run unedited.
         wanted = {layer for layer in range(self.model.num_layers) if self.wants(layer)}
         if missing := sorted(wanted - self._layers_seen):
             raise ModelError(
@@ -168,6 +174,7 @@ class Editor:
         """The call's output and the call as edits make it; None where they leave it alone."""
         self._layers_seen.add(call.layer)
         self._patch = patch = self._build_patch(call)
+        # Outputs of earlier rows, for heads that are replaced by a mean over all rows.
         before = self._outputs.get(call.layer)
         self._patched = patched = None if patch.is_empty else apply_patch(call, patch, before)
         if patched is not None:
@@ -217,6 +224,7 @@ class Editor:
             done = (index, plain.layer) in self._verified
             if isinstance(edit, Part) or done or not heads or not acts:
                 continue
+            # Verified once at each layer, where leaving the edit out would have made a difference.
             if verify_edit(check, edit, heads, plain, self._build_patch(plain, without=index)):
                 self._verified.add((index, plain.layer))
         self._verify_parts(check)
@@ -236,6 +244,7 @@ class Editor:
             else:
                 assert plain.added is not None
                 verify_zero_value(check, part, columns)
+                # Without the addition: its columns get the logit -inf.
                 fewer = plain.added.clone()
                 fewer[..., columns] = -torch.inf
                 without = replace(plain, added=fewer)
@@ -286,6 +295,7 @@ class Editor:
         key = (view.run, layer, row.index)
         if key not in self._keys:
             keys = np.full((self.model.num_heads, edit.ranks), MISSING, dtype=np.int32)
+            # A replay hides what the trace says; it does not look for keys again.
             known = self.contexts[view.run].known_keys
             if known is not None:
                 keys[:] = known[layer, :, slot]
@@ -307,6 +317,7 @@ class Editor:
             layers = [layer for layer in every if edit.heads_at(layer, self.model.num_heads)]
         if isinstance(edit.unedited, Oracle):
             assert edit.unedited.shares is not None
+            # An oracle: shares of the unedited trace at this step, as if one row had been read.
             shares = edit.unedited.shares[view.step, :, :, : view.length]
             ones = np.ones(shares.shape[-1])
             return [
@@ -331,6 +342,7 @@ class Editor:
         # 1. Two query groups: all rows of the canvas, and its last row.
         batch, queries = call.query.shape[0], call.query.shape[2]
         weights = torch.zeros(batch, 2, queries, device=call.query.device)
+        # Under guidance the prompted branch decides for both.
         prompted = [view for view in self._views if not view.branch]
         for view in prompted:
             weights[view.row, ALL_ROWS, view.query_slice] = 1.0
@@ -393,6 +405,7 @@ class EditedRow:
     def candidates(self, edit: Detecting) -> Candidates:
         """What the edit may choose from, and the seed of its draws."""
         context, length = self.editor.contexts[self.view.run], self.view.length
+        # The draw depends on edit, run, step and layer, and not on the batch: a replay repeats it.
         where = () if edit.scope == "model" else (self.call.layer,)
         seed = (getattr(edit, "seed", 0), context.seed, self.index, self.view.step, *where)
         eligible = context.members[edit.eligible][:length]

@@ -123,6 +123,7 @@ def _with_visible_keys(plain: Call, sees: torch.Tensor) -> Call:
 
 def _sampled_rows(view: View) -> list[int]:
     """Queries that are computed again: the canvas's first, its last and some between."""
+    # A few rows tell: a kernel that ignored the edit would ignore it in all of them.
     rows = torch.linspace(view.query_slice.start, view.query_slice.stop - 1, ROWS)
     return sorted({round(float(row)) for row in rows})
 
@@ -165,6 +166,7 @@ def _verify_row(
 ) -> bool:
     """Refuse a row that is another than expected; True where it shows that the edit acted."""
     plain, b, h = check.plain, cell.batch, cell.head
+    # A mean over rows cannot be written as one row of weights and values.
     if bool(check.patch.mean[b, h]):
         _verify_mean(check, edit, cell)
         return not bool(patch.mean[b, h])
@@ -172,6 +174,7 @@ def _verify_row(
     scale = float(plain.value[b].abs().max())
     gap = float((check.patched.out[b, cell.query, h].double() - exact).abs().max())
     _refuse_gap(plain, gap, scale, cell, edit)
+    # Twice the tolerance: a smaller difference would not have been noticed above.
     without = _expected_output(call, patch, check.patched, cell)
     return float((without - exact).abs().max()) > 2 * _tolerance(plain) * max(scale, 1e-6)
 

@@ -9,41 +9,46 @@ from typing import TYPE_CHECKING
 from anchorwatch import lazy_attributes
 
 if TYPE_CHECKING:
-    from anchorwatch.evaluation import contexts, prompts, scores, tables
+    from anchorwatch.evaluation import contexts, prompt_templates, scores, tables
     from anchorwatch.evaluation.contexts import Context, context
-    from anchorwatch.evaluation.curves import attended, curve
-    from anchorwatch.evaluation.estimators import Likelihood
-    from anchorwatch.evaluation.grid import evaluate
-    from anchorwatch.evaluation.harness import Harness, lm_eval_command
-    from anchorwatch.evaluation.likelihood import loglikelihood, loglikelihoods
-    from anchorwatch.evaluation.prompts import Template, template
+    from anchorwatch.evaluation.grid import evaluate, stress
+    from anchorwatch.evaluation.likelihood import Likelihood, loglikelihood, loglikelihoods
+    from anchorwatch.evaluation.lm_eval import Harness, lm_eval_command
+    from anchorwatch.evaluation.prompt_templates import Template, template
     from anchorwatch.evaluation.results import Results, read_results
     from anchorwatch.evaluation.scores import score_all
-    from anchorwatch.evaluation.stress_grid import stress
-    from anchorwatch.evaluation.tasks import Task, task
+    from anchorwatch.evaluation.tables import curve, join_attention
+    from anchorwatch.evaluation.tasks import Task, register_format, register_task, task
+
+    prompts = prompt_templates
 
 _LAZY = {
     "Context": "contexts",
-    "Harness": "harness",
-    "Likelihood": "estimators",
+    "Harness": "lm_eval",
+    "Likelihood": "likelihood",
     "Results": "results",
     "Task": "tasks",
-    "Template": "prompts",
-    "attended": "curves",
+    "Template": "prompt_templates",
     "context": "contexts",
-    "curve": "curves",
+    "curve": "tables",
     "evaluate": "grid",
-    "lm_eval_command": "harness",
+    "join_attention": "tables",
+    "lm_eval_command": "lm_eval",
     "loglikelihood": "likelihood",
     "loglikelihoods": "likelihood",
     "read_results": "results",
+    "register_format": "tasks",
+    "register_task": "tasks",
     "score_all": "scores",
-    "stress": "stress_grid",
+    "stress": "grid",
     "task": "tasks",
-    "template": "prompts",
+    "template": "prompt_templates",
 }
 
-_MODULES = {name: name for name in ("contexts", "prompts", "scores", "tables")}
+_MODULES = {name: name for name in ("contexts", "scores", "tables")} | {
+    "prompts": "prompt_templates"
+}
+_RENAMED = {"attended": "join_attention"}
 
 __all__ = [
     "Context",
@@ -52,16 +57,18 @@ __all__ = [
     "Results",
     "Task",
     "Template",
-    "attended",
     "context",
     "contexts",
     "curve",
     "evaluate",
+    "join_attention",
     "lm_eval_command",
     "loglikelihood",
     "loglikelihoods",
     "prompts",
     "read_results",
+    "register_format",
+    "register_task",
     "score_all",
     "scores",
     "stress",
@@ -71,7 +78,7 @@ __all__ = [
 ]
 
 
-__getattr__ = lazy_attributes("anchorwatch.evaluation", _LAZY, _MODULES)
+__getattr__ = lazy_attributes("anchorwatch.evaluation", _LAZY, _MODULES, _RENAMED)
 
 
 def __dir__() -> list[str]:

@@ -30,7 +30,7 @@ from typing import Any
 from anchorwatch.errors import ItemError, SpecError
 from anchorwatch.evaluation.scores import holds, normalise_text
 from anchorwatch.evaluation.synthetic import Draw, Item, Passage
-from anchorwatch.evaluation.synthetic.item import NO_HOP
+from anchorwatch.evaluation.synthetic.world import NO_HOP
 from anchorwatch.evaluation.tasks import item_key
 
 LONGEST_NUMBER = 9
@@ -98,26 +98,31 @@ class Context:
     def name(self) -> str:
         """As it is asked for."""
         kind = "" if self.kind == "random" else self.kind
-        said = self.base
+        name = self.base
         if self.place is not None:
-            said = f"gold@{self.place}/{self.total}{kind}"
+            name = f"gold@{self.place}/{self.total}{kind}"
         elif self.base == "irrelevant":
-            said += f"{self.others}/{self.total}"
+            name += f"{self.others}/{self.total}"
         elif self.others or self.base in LAYOUTS:
-            said += f"+{self.others}{kind}"
+            name += f"+{self.others}{kind}"
         elif self.total is not None:
-            said += str(self.total)
-        said += f"~shuffle{self.shuffle if self.shuffle > 1 else ''}" if self.shuffle else ""
-        said += f"~typos{self.typos}" if self.typos else ""
-        said += "~paraphrase" if self.paraphrase else ""
-        return said + (f"~masks{self.masks}" if self.masks else "")
+            name += str(self.total)
+        name += f"~shuffle{self.shuffle if self.shuffle > 1 else ''}" if self.shuffle else ""
+        name += f"~typos{self.typos}" if self.typos else ""
+        name += "~paraphrase" if self.paraphrase else ""
+        return name + (f"~masks{self.masks}" if self.masks else "")
 
     @property
     def order(self) -> tuple[Any, ...]:
         """Where it stands among others: the bare ones first, then more of everything."""
-        at = (_ORDER.index(self.base), self.total or 0, DISTRACTORS.index(self.kind), self.others)
+        place_in_order = (
+            _ORDER.index(self.base),
+            self.total or 0,
+            DISTRACTORS.index(self.kind),
+            self.others,
+        )
         changes = self.shuffle, self.typos, self.paraphrase, self.masks
-        return (any(changes), *at, self.place or 0, *changes)
+        return (any(changes), *place_in_order, self.place or 0, *changes)
 
     @property
     def needs_pool(self) -> bool:
@@ -128,7 +133,7 @@ class Context:
     def apply(self, item: Item, pool: Sequence[str] = (), seed: int = 0) -> Item:
         """The item with these passages and this question; ItemError says why it cannot be."""
         key = item_key(item)
-        passages = self._passages(item, _Chance(key, seed), pool)
+        passages = self._choose_passages(item, _ItemDraws(key, seed), pool)
         if self.shuffle:
             passages = Draw("shuffle", seed, key, self.shuffle).shuffled(passages)
         question = _reword_question(item, key, seed) if self.paraphrase else item.question
@@ -137,36 +142,43 @@ class Context:
             question = _misspell_words(question, self.typos, spared, Draw("typos", seed, key, 0))
             passages = [
                 dataclasses.replace(
-                    one, text=_misspell_words(one.text, self.typos, spared, _typos(seed, key, one))
+                    passage,
+                    text=_misspell_words(
+                        passage.text, self.typos, spared, _typo_draw(seed, key, passage)
+                    ),
                 )
-                for one in passages
+                for passage in passages
             ]
         return dataclasses.replace(item, question=question, passages=tuple(passages))
 
-    def _passages(self, item: Item, chance: _Chance, pool: Sequence[str]) -> list[Passage]:
+    def _choose_passages(
+        self, item: Item, chance: _ItemDraws, pool: Sequence[str]
+    ) -> list[Passage]:
         if self.base == "closed":
             return []
         if self.base == "open":
-            return _first(item, self.total)
-        gold = evidence(item)
+            return _first_passages(item, self.total)
+        gold = gold_passages(item)
         if self.base in LAYOUTS:
-            return self._laid_out(gold, chance.distractors(item, self.kind, self.others, pool))
+            return self._lay_out(gold, chance.distractors(item, self.kind, self.others, pool))
         if self.place is not None:
             if len(gold) > 1:
                 raise ItemError(
                     f"its evidence is {len(gold)} passages: adjacent+n and far+n place those"
                 )
-            found = chance.distractors(item, self.kind, (self.total or 1) - 1, pool)
-            return [*found[: self.place - 1], *gold, *found[self.place - 1 :]]
+            distractors = chance.distractors(item, self.kind, (self.total or 1) - 1, pool)
+            return [*distractors[: self.place - 1], *gold, *distractors[self.place - 1 :]]
         if self.base == "irrelevant":
             near = (self.total or 0) - self.others - len(gold)
             if near < 0:
                 raise ItemError(f"its evidence is {len(gold)} passages, too many for {self.name}")
-            found = chance.distractors(item, "hard", near, pool)
-            return chance.mixed(gold, found + chance.distractors(item, "random", self.others, pool))
-        return chance.mixed(gold, chance.distractors(item, self.kind, self.others, pool))
+            distractors = chance.distractors(item, "hard", near, pool)
+            return chance.mix_in(
+                gold, distractors + chance.distractors(item, "random", self.others, pool)
+            )
+        return chance.mix_in(gold, chance.distractors(item, self.kind, self.others, pool))
 
-    def _laid_out(self, gold: list[Passage], others: list[Passage]) -> list[Passage]:
+    def _lay_out(self, gold: list[Passage], others: list[Passage]) -> list[Passage]:
         if len(gold) != 2:
             raise ItemError(f"its evidence is {len(gold)} passage, and {self.name} places two")
         first, last = reversed(gold) if "reversed" in self.base else gold
@@ -187,40 +199,41 @@ def context(name: str | Context) -> Context:
     if isinstance(name, Context):
         return name
     base, *changes = str(name).split("~")
-    found = next((match for form in _BASES if (match := re.fullmatch(form, base))), None)
-    if found is None:
+    match_of_base = next((match for form in _BASES if (match := re.fullmatch(form, base))), None)
+    if match_of_base is None:
         raise SpecError(f"no context is called {name!r}: expected {_EXAMPLES}")
-    given = {key: value for key, value in found.groupdict().items() if value is not None}
+    given = {key: value for key, value in match_of_base.groupdict().items() if value is not None}
     fields: dict[str, object] = {
-        key: _number(str(name), value) if value.isdigit() else value for key, value in given.items()
+        key: _parse_number(str(name), value) if value.isdigit() else value
+        for key, value in given.items()
     }
     if fields["base"] == "shuffle":  # short for all that is open, in another order
         fields |= {"base": "open", "shuffle": 1}
     for change in changes:
-        fields |= _change(str(name), change)
+        fields |= _parse_change(str(name), change)
     return Context(**fields)  # type: ignore[arg-type]
 
 
 def contexts(names: str | Sequence[str | Context]) -> tuple[Context, ...]:
     """Several, each once: a list, or words with commas between them."""
     listed = [part.strip() for part in names.split(",")] if isinstance(names, str) else list(names)
-    found = tuple(context(name) for name in listed if name != "")
-    if not found:
+    chosen = tuple(context(name) for name in listed if name != "")
+    if not chosen:
         raise SpecError("no context is named: say contexts=['closed', 'gold']")
-    if twice := [one.name for at, one in enumerate(found) if one in found[:at]]:
+    if twice := [shown.name for index, shown in enumerate(chosen) if shown in chosen[:index]]:
         raise SpecError(f"the context {twice[0]} is named twice: name each once")
-    return found
+    return chosen
 
 
-def evidence(item: Item) -> list[Passage]:
+def gold_passages(item: Item) -> list[Passage]:
     """The first gold passage of each hop, in the order of hops."""
-    found: dict[int, Passage] = {}
+    by_hop: dict[int, Passage] = {}
     for passage in item.passages:
         if passage.gold:
-            found.setdefault(passage.hop, passage)
-    if not found:
+            by_hop.setdefault(passage.hop, passage)
+    if not by_hop:
         raise ItemError("none of its passages is gold")
-    return [found[hop] for hop in sorted(found)]
+    return [by_hop[hop] for hop in sorted(by_hop)]
 
 
 _EXAMPLES = (
@@ -230,7 +243,7 @@ _EXAMPLES = (
 
 
 @dataclass(frozen=True)
-class _Chance:
+class _ItemDraws:
     """What is drawn for one item."""
 
     key: str
@@ -238,33 +251,35 @@ class _Chance:
 
     def distractors(self, item: Item, kind: str, count: int, pool: Sequence[str]) -> list[Passage]:
         """So many passages without an answer: the item's own of that kind, then borrowed ones."""
-        own = [one for one in item.passages if one.kind == kind and not one.gold]
-        had = {one.text for one in item.passages}
+        own = [passage for passage in item.passages if passage.kind == kind and not passage.gold]
+        had = {passage.text for passage in item.passages}
         borrowed = [text for text in pool if text not in had] if kind == "random" else []
         far = [Passage(text, False, NO_HOP, "random") for text in borrowed]
-        every = chain(self.ordered(own), self.ordered(far))
-        found = list(islice((one for one in every if not holds(one.text, item.answers)), count))
-        if len(found) < count:
-            raise ItemError(f"it has {len(found)} {kind} distractors of the {count} needed")
-        return found
+        every = chain(self._order_by_text(own), self._order_by_text(far))
+        chosen = list(
+            islice((passage for passage in every if not holds(passage.text, item.answers)), count)
+        )
+        if len(chosen) < count:
+            raise ItemError(f"it has {len(chosen)} {kind} distractors of the {count} needed")
+        return chosen
 
-    def ordered(self, passages: Sequence[Passage]) -> Iterator[Passage]:
+    def _order_by_text(self, passages: Sequence[Passage]) -> Iterator[Passage]:
         """Each by its own text: an order that fewer distractors share with more."""
         key = ("order", self.seed, self.key)
-        yield from sorted(passages, key=lambda one: Draw(*key, one.text).word())
+        yield from sorted(passages, key=lambda passage: Draw(*key, passage.text).word())
 
-    def mixed(self, gold: list[Passage], others: list[Passage]) -> list[Passage]:
+    def mix_in(self, gold: list[Passage], others: list[Passage]) -> list[Passage]:
         """The evidence at any places among the others, hops in order."""
         total = len(gold) + len(others)
         draw = Draw("places", self.seed, self.key, total)
         places = sorted(draw.shuffled(range(total))[: len(gold)])
-        found = list(others)
-        for place, one in zip(places, gold, strict=True):
-            found.insert(place, one)
-        return found
+        mixed = list(others)
+        for index, passage in zip(places, gold, strict=True):
+            mixed.insert(index, passage)
+        return mixed
 
 
-def _first(item: Item, count: int | None) -> list[Passage]:
+def _first_passages(item: Item, count: int | None) -> list[Passage]:
     if not item.passages:
         raise ItemError("it has no passages")
     if count is not None and len(item.passages) < count:
@@ -272,17 +287,17 @@ def _first(item: Item, count: int | None) -> list[Passage]:
     return list(item.passages[:count])
 
 
-def _change(name: str, change: str) -> dict[str, object]:
-    found = _CHANGE.fullmatch(change)
-    if found is None:
+def _parse_change(name: str, change: str) -> dict[str, object]:
+    match = _CHANGE.fullmatch(change)
+    if match is None:
         raise SpecError(f"{name}: ~{change} is unknown: expected {_EXAMPLES}")
     word, number = next(
-        (key, value) for key, value in found.groupdict().items() if value is not None
+        (key, value) for key, value in match.groupdict().items() if value is not None
     )
-    return {word: True if word == "paraphrase" else _number(name, number or "1")}
+    return {word: True if word == "paraphrase" else _parse_number(name, number or "1")}
 
 
-def _number(name: str, digits: str) -> int:
+def _parse_number(name: str, digits: str) -> int:
     if len(digits) > LONGEST_NUMBER:
         raise SpecError(
             f"{name:.40}: {digits[:12]}... has {len(digits)} digits, and {LONGEST_NUMBER} are the "
@@ -294,8 +309,10 @@ def _number(name: str, digits: str) -> int:
 def _reword_question(item: Item, key: str, seed: int) -> str:
     """The question as its maker would also ask it, or inside another sentence."""
     draw = Draw("paraphrase", seed, key)
-    told = [one for one in item.metadata.get("paraphrases", ()) if one != item.question]
-    return draw.pick(told) if told else draw.pick(_FRAMES).format(item.question)
+    others = [
+        wording for wording in item.metadata.get("paraphrases", ()) if wording != item.question
+    ]
+    return draw.pick(others) if others else draw.pick(_FRAMES).format(item.question)
 
 
 def _words_of(answers: Sequence[str]) -> list[str]:
@@ -304,7 +321,7 @@ def _words_of(answers: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*parted, *" ".join(map(normalise_text, answers)).split()]))
 
 
-def _typos(seed: int, key: str, passage: Passage) -> Draw:
+def _typo_draw(seed: int, key: str, passage: Passage) -> Draw:
     return Draw("typos", seed, key, passage.text)
 
 
@@ -313,10 +330,14 @@ def _misspell_words(text: str, percent: int, spared: list[str], draw: Draw) -> s
 
     def typo(match: re.Match[str]) -> str:
         word, hit, how = match[0], draw.below(100) < percent, draw.below(3)
-        at = 1 + draw.below(len(word) - 2)
+        index = 1 + draw.below(len(word) - 2)
         if not hit or holds(word, spared):
             return word
-        middle = (word[at + 1] + word[at], word[at + 1], word[at] * 2 + word[at + 1])[how]
-        return word[:at] + middle + word[at + 2 :]
+        middle = (
+            word[index + 1] + word[index],
+            word[index + 1],
+            word[index] * 2 + word[index + 1],
+        )[how]
+        return word[:index] + middle + word[index + 2 :]
 
     return _WORD.sub(typo, text)

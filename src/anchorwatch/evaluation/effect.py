@@ -18,9 +18,18 @@ import pandas as pd
 from anchorwatch.edits.controls import Setting, dose_of, random_controls, with_dose
 from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
-from anchorwatch.evaluation.effect_tables import Arm, Contrast, Effect, mean_of, trends
-from anchorwatch.evaluation.outcomes import CLEAN, NAMES, OUTCOMES, own_run
-from anchorwatch.evaluation.teacher_forced import ArmReading, lockstep
+from anchorwatch.evaluation.outcomes import (
+    CLEAN,
+    NAMES,
+    OUTCOMES,
+    Arm,
+    Contrast,
+    Effect,
+    compare_runs,
+    fit_trends,
+    nan_mean,
+)
+from anchorwatch.evaluation.teacher_forced import ArmReading, read_clean_frames
 from anchorwatch.generation.build_trace import build_trace
 from anchorwatch.generation.decoding import Decoding
 from anchorwatch.generation.loop import RunState, walk
@@ -48,7 +57,7 @@ from anchorwatch.trace.regions import Spans
 from anchorwatch.trace.schema import check_count
 from anchorwatch.trace.trace import Trace
 
-AGAINST = np.array([one.against for one in OUTCOMES])
+AGAINST = np.array([outcome.against for outcome in OUTCOMES])
 
 
 def effect(  # noqa: PLR0913 - one keyword for each thing an experiment can be given
@@ -90,24 +99,24 @@ def effect(  # noqa: PLR0913 - one keyword for each thing an experiment can be g
     >>> found.table.set_index("outcome").loc["argmax_agreement", ["clean", "edited"]].tolist()
     [1.0, 1.0]
     """
-    sides = _sides(edit, control, doses)
+    sides = _list_sides(edit, control, doses)
     arms = 1 + sum(len(side.names()) for side in sides)
-    asked = _prepare_request(model, prompts, decoding, regions, seed, repeats, arms)
+    request = _prepare_request(model, prompts, decoding, regions, seed, repeats, arms)
     rule, size = rulli() if rule is None else check_rule(rule), rows_at_once(model, batch)
-    refuse_batch(model, asked.jobs, size)
-    _no_oracle(sides, len(asked.jobs))
-    for job, ask in zip(asked.jobs, asked.asks, strict=True):
-        for edits in _arms(sides, job, seed):  # a mistake costs no run
+    refuse_batch(model, request.jobs, size)
+    _refuse_oracle(sides, len(request.jobs))
+    for job, ask in zip(request.jobs, request.asks, strict=True):
+        for edits in _arm_edits(sides, job, seed):  # a mistake costs no run
             start_runs(model, [replace(ask, edits=edits)], decoding, [job.seed])
-    found = _RunOutcomes(keeps=traces)
-    with Progress("comparing", total=len(asked.jobs) * 2 * arms) as bar:
-        for start in range(0, len(asked.jobs), size):
-            _compare(model, asked.part(start, size), sides, rule, found, bar)
-    about = _about(model, asked, sides, control, rule)
+    outcomes = _RunOutcomes(keeps=traces)
+    with Progress("comparing", total=len(request.jobs) * 2 * arms) as bar:
+        for start in range(0, len(request.jobs), size):
+            _compare(model, request.take(start, size), sides, rule, outcomes, bar)
+    about = _describe_effect(model, request, sides, control, rule)
     about |= {"seed": seed, "repeats": repeats, "doses": None if doses is None else list(doses)}
-    made = _tables(found, sides, about, doses)
-    _warn_of_budget(made)
-    return made
+    result = _build_effect(outcomes, sides, about, doses)
+    _warn_of_budget(result)
+    return result
 
 
 @dataclass(frozen=True)
@@ -119,7 +128,7 @@ class _Request:
     decoding: Decoding | None
     seed: int
 
-    def part(self, start: int, size: int) -> _Request:
+    def take(self, start: int, size: int) -> _Request:
         chosen = slice(start, start + size)
         return replace(self, asks=self.asks[chosen], jobs=self.jobs[chosen])
 
@@ -164,13 +173,13 @@ def _prepare_request(
     repeats: Any,
     arms: int,
 ) -> _Request:
-    held, seed = prompt_list(prompts, "effect"), checked_seed(seed)
-    if not held:
+    listed, seed = prompt_list(prompts, "effect"), checked_seed(seed)
+    if not listed:
         raise PromptError("there are no prompts: give at least one, and five for intervals")
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
         raise SpecError(f"repeats={repeats!r} is not a whole number of at least 1")
-    spans = regions_for_each(regions, len(held))
-    asks = [RunRequest(p, regions=s) for p, s in zip(held, spans, strict=True)]
+    spans = regions_for_each(regions, len(listed))
+    asks = [RunRequest(p, regions=s) for p, s in zip(listed, spans, strict=True)]
     _refuse_repeats(model, asks, decoding, repeats, arms)
     asks *= repeats
     jobs = start_runs(model, asks, decoding, range(seed, seed + len(asks)))
@@ -183,16 +192,16 @@ def _refuse_repeats(
     """Refuse more runs than can be finished, or begun together."""
     once = plan_runs([prepare_run(model, ask, decoding) for ask in asks], ()).forward_passes
     passes = 2 * arms * once * repeats  # each arm writes, and then reads the clean frames
-    held = len(asks) * repeats * RUN_BYTES
-    fewer = limits.at_most(repeats, passes=passes, held=held)
+    bytes_held = len(asks) * repeats * RUN_BYTES
+    fewer = limits.at_most(repeats, passes=passes, held=bytes_held)
     way = f"say repeats={fewer} at most, or give fewer prompts"
     limits.refuse_passes(passes, way)
-    limits.refuse_bytes(held, "these runs together", way)
+    limits.refuse_bytes(bytes_held, "these runs together", way)
 
 
-def _sides(edit: Any, control: Any, doses: Any) -> list[_Side]:
+def _list_sides(edit: Any, control: Any, doses: Any) -> list[_Side]:
     """The edit at each dose, its own first."""
-    edits = _together(edit, "edit")
+    edits = _edit_tuple(edit, "edit")
     if not edits:
         raise SpecError("there is no edit: give one of aw.edits, such as hide_sinks(1)")
     other: tuple[Edit, ...] | str | None = control
@@ -200,16 +209,16 @@ def _sides(edit: Any, control: Any, doses: Any) -> list[_Side]:
         if control != "random":
             raise SpecError(f"control={control!r} is unknown: say 'random', an edit, or None")
     elif control is not None:
-        other = _together(control, "control")
+        other = _edit_tuple(control, "control")
     if doses is None:
         return [_Side(edits, other, None)]
     if isinstance(doses, str) or not hasattr(doses, "__iter__"):
         raise SpecError(f"doses={doses!r} is not a list of numbers: say (1, 5, 10)")
-    asked = [check_count(dose) for dose in doses]
-    if len(asked) < 2 or len(set(asked)) != len(asked):
+    wanted = [check_count(dose) for dose in doses]
+    if len(wanted) < 2 or len(set(wanted)) != len(wanted):
         raise SpecError(f"doses={list(doses)} are not two or more different numbers: say (1, 5)")
     own = dose_of(edits)
-    every = [own, *(dose for dose in asked if dose != own)]
+    every = [own, *(dose for dose in wanted if dose != own)]
     return [_Side(with_dose(edits, k), _dosed_control(other, k), k) for k in every]
 
 
@@ -220,16 +229,16 @@ def _dosed_control(control: Any, k: int) -> tuple[Edit, ...] | str | None:
     return with_dose(control, k)
 
 
-def _no_oracle(sides: Sequence[_Side], runs: int) -> None:
-    every = [one for side in sides for one in (*side.edits, *(side.control or ()))]
-    if runs > 1 and any(getattr(one, "unedited", None) is not None for one in every):
+def _refuse_oracle(sides: Sequence[_Side], runs: int) -> None:
+    every = [edit for side in sides for edit in (*side.edits, *(side.control or ()))]
+    if runs > 1 and any(getattr(edit, "unedited", None) is not None for edit in every):
         raise SpecError(
             f"an oracle knows one run and there are {runs}: use detect='same_shadow', "
             "or give one prompt"
         )
 
 
-def _together(given: Any, name: str) -> tuple[Edit, ...]:
+def _edit_tuple(given: Any, name: str) -> tuple[Edit, ...]:
     if isinstance(given, Edit):
         return (given,)
     if isinstance(given, type) or given is None or isinstance(given, str):
@@ -238,48 +247,48 @@ def _together(given: Any, name: str) -> tuple[Edit, ...]:
     return edit_list(given)
 
 
-def _arms(sides: Sequence[_Side], job: RunState, seed: int) -> list[tuple[Edit, ...]]:
+def _arm_edits(sides: Sequence[_Side], job: RunState, seed: int) -> list[tuple[Edit, ...]]:
     """The edits of every arm of a run but the clean one, as `names` names them."""
     shape, answer = job.buffer.shape, tuple(job.sequence.answer.tolist())
-    setting, found = Setting(shape, answer, job.seed), []
+    setting, arms = Setting(shape, answer, job.seed), []
     for side in sides:
-        found.append(side.edits)
+        arms.append(side.edits)
         if side.control == "random":
-            found.append(random_controls(side.edits, setting, seed))
+            arms.append(random_controls(side.edits, setting, seed))
         elif side.control is not None:
             assert not isinstance(side.control, str)
-            found.append(side.control)
-    return found
+            arms.append(side.control)
+    return arms
 
 
 def _compare(
     model: Model,
-    asked: _Request,
+    request: _Request,
     sides: Sequence[_Side],
     rule: Rule,
-    found: _RunOutcomes,
+    outcomes: _RunOutcomes,
     bar: Progress,
 ) -> None:
     """Write every arm of some runs, then read the clean frames with every arm."""
-    arms = list(zip(*(_arms(sides, job, asked.seed) for job in asked.jobs), strict=True))
-    written = [_run_arm(model, asked, edits, bar) for edits in ([()] * len(asked.jobs), *arms)]
+    arms = list(zip(*(_arm_edits(sides, job, request.seed) for job in request.jobs), strict=True))
+    written = [_run_arm(model, request, edits, bar) for edits in ([()] * len(request.jobs), *arms)]
     names = ["clean", *(name for side in sides for name in side.names())]
-    if found.keeps:
+    if outcomes.keeps:
         for name, runs in zip(names, written, strict=True):
-            found.traces.setdefault(name, []).extend(runs)
+            outcomes.traces.setdefault(name, []).extend(runs)
     for number, clean in enumerate(written[0]):
-        edits = [one[number] for one in arms]
-        readings = lockstep(model, clean, edits, rule)
-        _note(found, [runs[number] for runs in written], readings)
+        edits = [arm[number] for arm in arms]
+        readings = read_clean_frames(model, clean, edits, rule)
+        _add_outcomes(outcomes, [runs[number] for runs in written], readings)
         bar.advance(count=1 + len(edits))
 
 
 def _run_arm(
-    model: Model, asked: _Request, edits: Sequence[tuple[Edit, ...]], bar: Progress
+    model: Model, request: _Request, edits: Sequence[tuple[Edit, ...]], bar: Progress
 ) -> list[Trace]:
     """A trace of each run; those with the same edits share forward passes."""
-    asks = [replace(ask, edits=mine) for ask, mine in zip(asked.asks, edits, strict=True)]
-    jobs = start_runs(model, asks, asked.decoding, [job.seed for job in asked.jobs])
+    asks = [replace(ask, edits=mine) for ask, mine in zip(request.asks, edits, strict=True)]
+    jobs = start_runs(model, asks, request.decoding, [job.seed for job in request.jobs])
     for _, same in groupby(jobs, key=lambda job: job.edits):
         group = list(same)
         for _ in walk(model, group):
@@ -288,65 +297,76 @@ def _run_arm(
     return [build_trace(job, model, (), batch=len(jobs)) for job in jobs]
 
 
-def _note(found: _RunOutcomes, runs: Sequence[Trace], readings: Sequence[ArmReading]) -> None:
+def _add_outcomes(
+    outcomes: _RunOutcomes, runs: Sequence[Trace], readings: Sequence[ArmReading]
+) -> None:
     """Put the outcomes of one prompt in order; readings end with the clean arm's."""
     clean, *others = runs
-    found.prompt.append(prompt_id(clean))
-    found.text.append(clean.prompt)
-    found.origins.append(origin(clean))
-    base = own_run(clean, clean) | readings[-1].values
-    found.clean.append([base[name] for name in NAMES])
+    outcomes.prompt.append(prompt_id(clean))
+    outcomes.text.append(clean.prompt)
+    outcomes.origins.append(origin(clean))
+    base = compare_runs(clean, clean) | readings[-1].values
+    outcomes.clean.append([base[name] for name in NAMES])
     values = [
-        own_run(clean, run) | reading.values for run, reading in zip(others, readings, strict=False)
+        compare_runs(clean, run) | reading.values
+        for run, reading in zip(others, readings, strict=False)
     ]
-    found.value.append([[one[name] for name in NAMES] for one in values])
+    outcomes.value.append([[row[name] for name in NAMES] for row in values])
     nulls = [base | reading.nulls for reading in readings[:-1]]
-    found.null.append([[one[name] for name in NAMES] for one in nulls])
-    found.layers.append([reading.layers for reading in readings])
+    outcomes.null.append([[row[name] for name in NAMES] for row in nulls])
+    outcomes.layers.append([reading.layers for reading in readings])
 
 
-def _tables(
-    found: _RunOutcomes, sides: Sequence[_Side], about: dict[str, Any], doses: Sequence[int] | None
+def _build_effect(
+    outcomes: _RunOutcomes,
+    sides: Sequence[_Side],
+    about: dict[str, Any],
+    doses: Sequence[int] | None,
 ) -> Effect:
     """From runs to prompts to tables."""
-    first = list(dict.fromkeys(found.prompt))
-    texts = dict(zip(found.prompt, found.text, strict=True))
-    of = np.array([first.index(one) for one in found.prompt])
+    # 1. Average the runs (repeats) of each prompt: the prompt is the unit.
+    first = list(dict.fromkeys(outcomes.prompt))
+    texts = dict(zip(outcomes.prompt, outcomes.text, strict=True))
+    of = np.array([first.index(prompt_key) for prompt_key in outcomes.prompt])
 
     def by_prompt(values: Any) -> np.ndarray:
-        held = np.asarray(values, dtype=np.float64)
-        return np.stack([mean_of(held[of == prompt]) for prompt in range(len(first))])
+        runs = np.asarray(values, dtype=np.float64)
+        return np.stack([nan_mean(runs[of == prompt]) for prompt in range(len(first))])
 
-    value, null, clean = np.array(found.value), np.array(found.null), by_prompt(found.clean)
+    value, null = np.array(outcomes.value), np.array(outcomes.null)
+    clean = by_prompt(outcomes.clean)
     null = np.where(np.isnan(value), np.nan, null)  # runs that count, count on both sides
+    # 2. One contrast (edited, control, clean) for each dose.
     arms = list(_pair_arms(sides, by_prompt(value), by_prompt(null)))
     contrasts = [Contrast(clean, edited, control, AGAINST) for edited, control in arms]
-    prompts = {"prompt": first, "text": [texts[one] for one in first]}
-    attrs = {"about": about, "traces": found.origins}
-    states = by_prompt(found.layers)
+    prompts = {"prompt": first, "text": [texts[prompt_key] for prompt_key in first]}
+    attrs = {"about": about, "traces": outcomes.origins}
+    # 3. The same for hidden states by layer; the clean arm is the last one.
+    states = by_prompt(outcomes.layers)
     still = np.repeat(states[:, -1:], states.shape[1] - 1, axis=1)
     (edited, control), *_ = _pair_arms(sides, states[:, :-1], still)
     depth = Contrast(states[:, -1], edited, control, np.full(states.shape[-1], CLEAN))
     places = {"layer": np.arange(states.shape[-1]), "outcome": "perturbation"}
     given = {"unit": "relative change of states", "against": CLEAN}
+    # 4. Tables, each with what made it.
     labels = _labels(about["kind"] == "arm")
-    made = {
+    tables = {
         "table": contrasts[0].table(labels),
         "prompts": contrasts[0].rows(prompts, NAMES),
         "layers": depth.table(places | given),
     }
     if doses is not None:
-        made |= _dose_tables(
+        tables |= _dose_tables(
             doses, dict(zip([side.k for side in sides], contrasts, strict=True)), labels
         )
-    for table in made.values():
+    for table in tables.values():
         table.attrs = attrs
-    return Effect(**made, traces=found.traces if found.keeps else None)
+    return Effect(**tables, traces=outcomes.traces if outcomes.keeps else None)
 
 
-def _warn_of_budget(made: Effect) -> None:
+def _warn_of_budget(result: Effect) -> None:
     """A control that found too few other keys hid fewer, and is no control of equal budget."""
-    tables = [made.table] if made.doses is None else [made.doses]
+    tables = [result.table] if result.doses is None else [result.doses]
     rows = pd.concat(tables).query("outcome == 'hidden_keys' and did > 1e-9")
     if len(rows):
         edited, control = rows.iloc[-1][["edited", "control"]]
@@ -362,48 +382,48 @@ def _pair_arms(
     sides: Sequence[_Side], value: np.ndarray, null: np.ndarray
 ) -> Iterator[tuple[Arm, Arm]]:
     """Edited and control arm of each side, of [prompt, arm, cell] arrays."""
-    place = 0
+    column = 0
     for side in sides:
-        edited = Arm(value[:, place], null[:, place])
-        place += 1
+        edited = Arm(value[:, column], null[:, column])
+        column += 1
         control = Arm.absent(edited.value.shape)
         if side.control is not None:
-            control = Arm(value[:, place], null[:, place])
-            place += 1
+            control = Arm(value[:, column], null[:, column])
+            column += 1
         yield edited, control
 
 
 def _dose_tables(
     doses: Sequence[int], contrasts: dict[int | None, Contrast], labels: dict[str, Any]
 ) -> dict[str, Any]:
-    asked = sorted(doses)
-    rows = [contrasts[k].table({"k": k, **labels}) for k in asked]
+    ordered = sorted(doses)
+    rows = [contrasts[k].table({"k": k, **labels}) for k in ordered]
     return {
         "doses": pd.concat(rows, ignore_index=True),
-        "trends": trends(asked, [contrasts[k] for k in asked], NAMES),
+        "trends": fit_trends(ordered, [contrasts[k] for k in ordered], NAMES),
     }
 
 
 def _labels(autoregressive: bool) -> dict[str, Any]:
     return {
         "outcome": list(NAMES),
-        "unit": [one.unit_of(autoregressive) for one in OUTCOMES],
-        "on": [one.on for one in OUTCOMES],
-        "against": [one.against for one in OUTCOMES],
+        "unit": [outcome.unit_of(autoregressive) for outcome in OUTCOMES],
+        "on": [outcome.on for outcome in OUTCOMES],
+        "against": [outcome.against for outcome in OUTCOMES],
     }
 
 
-def _about(
-    model: Model, asked: _Request, sides: Sequence[_Side], control: Any, rule: Rule
+def _describe_effect(
+    model: Model, request: _Request, sides: Sequence[_Side], control: Any, rule: Rule
 ) -> dict[str, Any]:
     """What was asked, for files and for the reader."""
-    job, side = asked.jobs[0], sides[0]
-    arms = _arms(sides[:1], job, asked.seed)
+    job, side = request.jobs[0], sides[0]
+    arms = _arm_edits(sides[:1], job, request.seed)
     drawn = "drawn for each run, such as " if control == "random" else ""
     beside = (
         side.control
         if isinstance(side.control, str | None)
-        else [one.as_dict() for one in side.control]
+        else [edit.as_dict() for edit in side.control]
     )
     settings = {k: v for k, v in job.decoding.as_dict().items() if v not in (None, 0.0, False)}
     name = settings.pop("name")
@@ -413,7 +433,7 @@ def _about(
         "kind": model.family.kind,
         "decoding": job.decoding.as_dict(),
         "decoding_text": f"{name}({', '.join(f'{k}={v}' for k, v in settings.items())})",
-        "edit": [one.as_dict() for one in side.edits],
+        "edit": [edit.as_dict() for edit in side.edits],
         "edit_text": ", ".join(map(repr, side.edits)),
         "control": beside,
         "control_text": drawn + ", ".join(map(repr, arms[1])) if side.control is not None else "",

@@ -3,6 +3,10 @@
 Each answer is on disk before the next one is asked for, a batch at a time; asking again finds what
 is there. Answers depend neither on the batch nor on the order of items, unless a margin under 1e-5
 decides (`narrow` counts those). What cannot be asked is kept with its reason, never dropped.
+
+`stress` is the default grid, twenty contexts for each model, of one hop and of two. It asks what
+the papers claim of diffusion models: that passages help them more, that they stand noise, distance
+and order better, and what masks after the answer cost them.
 """
 
 from __future__ import annotations
@@ -21,22 +25,23 @@ import transformers
 from anchorwatch import __version__
 from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import ItemError, PromptError, SpecError
-from anchorwatch.evaluation.asking import (
+from anchorwatch.evaluation.contexts import Context
+from anchorwatch.evaluation.contexts import contexts as listed_contexts
+from anchorwatch.evaluation.prompt_templates import Template
+from anchorwatch.evaluation.prompt_templates import template as named_template
+from anchorwatch.evaluation.questions import (
+    LENGTH,
     Question,
     QuestionSettings,
-    answers,
+    add_masks,
+    answer_questions,
+    build_question,
+    build_record,
+    build_skipped,
     check_fits,
     default_decoding,
     keep_trace,
-    question,
-    record,
-    unfit,
-    with_masks,
 )
-from anchorwatch.evaluation.contexts import Context
-from anchorwatch.evaluation.contexts import contexts as listed_contexts
-from anchorwatch.evaluation.prompts import Template
-from anchorwatch.evaluation.prompts import template as named_template
 from anchorwatch.evaluation.results import (
     TRACES,
     UNEDITED,
@@ -44,7 +49,7 @@ from anchorwatch.evaluation.results import (
     ItemsRecord,
     Results,
     build_results,
-    row_of,
+    build_row,
 )
 from anchorwatch.evaluation.synthetic import Item
 from anchorwatch.evaluation.tasks import Task, item_key
@@ -60,9 +65,9 @@ from anchorwatch.trace.atomic_io import place, refuse_inside_trace
 from anchorwatch.trace.input_files import open_plain
 from anchorwatch.trace.progress_bar import Progress
 
-HELD = 64
+ITEMS_AT_ONCE = 64
 """Items in memory at once."""
-MADE = 100
+MADE_ITEMS = 100
 """Items of a made task, which has no end, unless a limit is said."""
 BATCH = 8
 _ITEM_BYTES = 150
@@ -104,7 +109,7 @@ def evaluate(  # noqa: PLR0913 - one keyword for each thing an evaluation can be
     grid = Grid(
         task=named_task(task),
         contexts=listed_contexts(contexts),
-        edits=_named_edits(edits),
+        edits=_name_edits(edits),
         decoding=decoding,
         template=named_template(template),
         probes=None if probes is None else probe_list(probes),
@@ -116,7 +121,7 @@ def evaluate(  # noqa: PLR0913 - one keyword for each thing an evaluation can be
     listed = [models] if isinstance(models, Model | str) else list(models)
     if not listed:
         raise SpecError("no model is named: say evaluate(['tiny/llada'], ...)")
-    return grid.over(listed)
+    return grid.run(listed)
 
 
 @dataclass(frozen=True)
@@ -142,91 +147,93 @@ class Grid:
         if self.out is not None:
             refuse_inside_trace(self.out)
 
-    def over(self, models: Sequence[Model | str]) -> Results:
+    def run(self, models: Sequence[Model | str]) -> Results:
         """Ask all of them, one after another."""
         self._refuse_too_many(len(models))
-        keys, twice = self._keys()
-        for one in models:
-            if isinstance(one, str):
-                find(one)  # a wrong name is said before the first of them is asked
-        total, asked = len(keys), self._asked(keys)
-        pool = self.task.pool() if any(one.needs_pool for one in self.contexts) else ()
+        keys, twice = self._list_keys()
+        for source in models:
+            if isinstance(source, str):
+                find(source)  # a wrong name is said before the first of them is asked
+        total, record = len(keys), self._record_items(keys)
+        pool = self.task.pool() if any(shown.needs_pool for shown in self.contexts) else ()
         drawn = sha256("\0".join(pool).encode(errors="surrogatepass")).hexdigest()
         cells = len(self.contexts) * len(self.edits)
         rows: list[dict[str, Any]] = []
         manifests: dict[str, Mapping[str, Any]] = {}
         with Progress("asking", total=total * cells * len(models)) as bar:
-            for one in models:
-                model = load(one) if isinstance(one, str) else one
+            for source in models:
+                model = load(source) if isinstance(source, str) else source
                 with ExitStack() as stack:
                     asking = [
-                        Asking(self, model, self._how(model, context, name), context, pool, cell)
-                        for context, name, cell in self._cells(
-                            model, manifests, stack, drawn, asked
+                        CellRunner(
+                            self, model, self._settings(model, context, name), context, pool, cell
+                        )
+                        for context, name, cell in self._open_cells(
+                            model, manifests, stack, drawn, record
                         )
                     ]
-                    rows += self._each(asking, bar)
+                    rows += self._run_cells(asking, bar)
         about = {"items": total, "duplicates": twice, "bad": dict(self.task.bad or {})}
         return build_results(rows, manifests, about)
 
     def items(self) -> Iterator[tuple[str, Item]]:
         """The items that are asked, each once: one that stands there twice has one answer."""
         seen: set[str] = set()
-        for item in self._walked():
+        for item in self._walk_items():
             if (key := item_key(item)) not in seen:
                 seen.add(key)
                 yield key, item
 
-    def _walked(self) -> Iterator[Item]:
-        return islice(self.task, self.limit or (MADE if self.task.path is None else None))
+    def _walk_items(self) -> Iterator[Item]:
+        return islice(self.task, self.limit or (MADE_ITEMS if self.task.path is None else None))
 
     def _refuse_too_many(self, models: int) -> None:
         """Refuse more made items than can be asked; a file has as many as it has."""
         if self.limit is None or self.task.path is not None:
             return
         passes = self.limit * len(self.contexts) * len(self.edits) * models
-        held = self.limit * _ITEM_BYTES
-        way = f"say limit={limits.at_most(self.limit, passes=passes, held=held)} at most"
+        bytes_held = self.limit * _ITEM_BYTES
+        way = f"say limit={limits.at_most(self.limit, passes=passes, held=bytes_held)} at most"
         limits.refuse_passes(passes, way)
-        limits.refuse_bytes(held, "these items", way)
+        limits.refuse_bytes(bytes_held, "these items", way)
 
-    def _keys(self) -> tuple[frozenset[str], int]:
+    def _list_keys(self) -> tuple[frozenset[str], int]:
         """Items, and how many are there twice; the walk finds bad lines before weights are used."""
-        keys = [item_key(item) for item in self._walked()]
+        keys = [item_key(item) for item in self._walk_items()]
         if not keys:
             raise SpecError(f"{self.task.name} holds no item: there is nothing to ask")
         return frozenset(keys), len(keys) - len(set(keys))
 
-    def _asked(self, keys: frozenset[str]) -> ItemsRecord | None:
+    def _record_items(self, keys: frozenset[str]) -> ItemsRecord | None:
         """Which file the items are of, so that answers to another version of it can be told."""
         if self.task.path is None or self.out is None:
             return None
         with open_plain(self.task.path) as handle:
             return ItemsRecord(file_digest(handle, "sha256").hexdigest(), keys)
 
-    def _each(self, asking: Sequence[Asking], bar: Progress) -> Iterator[dict[str, Any]]:
+    def _run_cells(self, asking: Sequence[CellRunner], bar: Progress) -> Iterator[dict[str, Any]]:
         """A few items in all cells, then the next few: a kill leaves pairs, not one long cell."""
         walk = self.items()
-        while held := list(islice(walk, HELD)):
-            for one in asking:
-                one.ask(held, bar)
-                for key, _ in held:
-                    yield one.row(key)
+        while some := list(islice(walk, ITEMS_AT_ONCE)):
+            for runner in asking:
+                runner.ask(some, bar)
+                for key, _ in some:
+                    yield runner.row(key)
 
-    def _cells(
+    def _open_cells(
         self,
         model: Model,
         manifests: dict[str, Mapping[str, Any]],
         stack: ExitStack,
         pool: str,
-        asked: ItemsRecord | None,
+        record: ItemsRecord | None,
     ) -> Iterator[tuple[Context, str, Cell]]:
         for context in self.contexts:
-            for at, name in enumerate(self.edits):
-                manifest = self._manifest(model, context, name) | {"place": at}
+            for order, name in enumerate(self.edits):
+                manifest = self._manifest(model, context, name) | {"place": order}
                 # Random distractors of a file come from all of it: another file, other answers.
                 manifest["pool"] = pool if context.needs_pool else None
-                cell = Cell(manifest, self.out, asked)
+                cell = Cell(manifest, self.out, record)
                 if cell.digest[:16] in manifests:
                     raise SpecError(
                         f"{model.source} under the edit {name!r} would be asked the same twice: "
@@ -236,7 +243,7 @@ class Grid:
                 yield context, name, stack.enter_context(cell)
 
     def _manifest(self, model: Model, context: Context, name: str) -> dict[str, Any]:
-        how = self._how(model, context, name)
+        how = self._settings(model, context, name)
         return {
             "model": model.describe(),
             "task": self.task.describe(),
@@ -246,7 +253,7 @@ class Grid:
             "decoding": how.decoding.as_dict(),
             "answer": how.answer,
             "template": self.template.as_dict(),
-            "probes": None if self.probes is None else [one.as_dict() for one in self.probes],
+            "probes": None if self.probes is None else [probe.as_dict() for probe in self.probes],
             "seed": self.seed,
             "versions": {
                 "anchorwatch": __version__,
@@ -255,10 +262,10 @@ class Grid:
             },
         }
 
-    def _how(self, model: Model, context: Context, name: str) -> QuestionSettings:
+    def _settings(self, model: Model, context: Context, name: str) -> QuestionSettings:
         decoding = self._decoding(model)
         return QuestionSettings(
-            decoding=with_masks(decoding, context, model),
+            decoding=add_masks(decoding, context, model),
             template=self.template,
             edits=self.edits[name],
             probes=self.probes,
@@ -269,21 +276,21 @@ class Grid:
 
     def _decoding(self, model: Model) -> Decoding:
         """What was said for this kind of model, or the default of the same length."""
-        kind, said = model.family.kind, self.decoding
-        if isinstance(said, Mapping):
-            if unknown := [one for one in said if one not in ("mdm", "arm")]:
+        kind, decoding = model.family.kind, self.decoding
+        if isinstance(decoding, Mapping):
+            if unknown := [key for key in decoding if key not in ("mdm", "arm")]:
                 raise SpecError(f"decoding has {unknown[0]!r}: expected 'mdm' and 'arm'")
-            said = said.get(kind)
-        lengths = [said.length] if isinstance(said, Decoding) and said.length else []
-        if said is None or said.writes != ("absent" if kind == "arm" else "masked"):
+            decoding = decoding.get(kind)
+        lengths = [decoding.length] if isinstance(decoding, Decoding) and decoding.length else []
+        if decoding is None or decoding.writes != ("absent" if kind == "arm" else "masked"):
             return default_decoding(model, *lengths)
-        if said.length is None:
+        if decoding.length is None:
             raise SpecError("the decoding has no length: say how many positions, length=16")
-        return said
+        return decoding
 
 
 @dataclass(frozen=True)
-class Asking:
+class CellRunner:
     """One cell at work."""
 
     grid: Grid
@@ -293,56 +300,62 @@ class Asking:
     pool: Sequence[str]
     cell: Cell
 
-    def ask(self, held: Sequence[tuple[str, Item]], bar: Progress) -> None:
+    def ask(self, items: Sequence[tuple[str, Item]], bar: Progress) -> None:
         """Ask those of the items that have no line yet."""
         note = f"{self.model.source} {self.context.name}"
         waiting, lost = [], []
-        for key, item in held:
+        for key, item in items:
             if key in self.cell.done:
                 bar.advance(note)
                 continue
-            shown, asked, parts = item, None, self.how.probes is not None
+            shown, question, parts = item, None, self.how.probes is not None
             try:
                 shown = self.context.apply(item, self.pool, self.grid.seed)
-                asked = question(self.model, self.how.template, key, shown, parts=parts)
-                check_fits(self.model, asked, self.how)
-                waiting.append(asked)
+                question = build_question(self.model, self.how.template, key, shown, parts=parts)
+                check_fits(self.model, question, self.how)
+                waiting.append(question)
             except (ItemError, PromptError) as error:
-                lost.append(unfit(key, shown, str(error), len(asked.ids) if asked else -1))
+                lost.append(
+                    build_skipped(key, shown, str(error), len(question.ids) if question else -1)
+                )
                 bar.advance(note)
         if lost:
             self.cell.add(*lost)
         for group in self._batches(waiting):
-            traces = answers(self.model, group, self.how)
+            traces = answer_questions(self.model, group, self.how)
             if self.how.probes is not None and self.cell.folder is not None:
-                for asked, trace in zip(group, traces, strict=True):
-                    keep_trace(trace, self.cell.folder / TRACES, asked.key)
+                for question, trace in zip(group, traces, strict=True):
+                    keep_trace(trace, self.cell.folder / TRACES, question.key)
             both = zip(group, traces, strict=True)
-            self.cell.add(*(record(self.model, asked, trace, self.how) for asked, trace in both))
+            self.cell.add(
+                *(build_record(self.model, question, trace, self.how) for question, trace in both)
+            )
             bar.advance(note, len(group))
 
     def row(self, key: str) -> dict[str, Any]:
         """What the results say of an item."""
-        return row_of(self.cell.done[key], self.cell.manifest, self.cell.digest[:16])
+        return build_row(self.cell.done[key], self.cell.manifest, self.cell.digest[:16])
 
     def _batches(self, waiting: Iterable[Question]) -> Iterator[list[Question]]:
         """Questions of like length, which need little padding, and of the same parts."""
-        ordered = sorted(waiting, key=lambda one: (tuple(one.regions), len(one.ids), one.key))
-        for _, alike in groupby(ordered, key=lambda one: tuple(one.regions)):
+        ordered = sorted(
+            waiting, key=lambda question: (tuple(question.regions), len(question.ids), question.key)
+        )
+        for _, alike in groupby(ordered, key=lambda question: tuple(question.regions)):
             group = list(alike)
             for start in range(0, len(group), self.how.batch):
                 yield group[start : start + self.how.batch]
 
 
-def _named_edits(edits: Mapping[str, Sequence[Edit]] | None) -> dict[str, tuple[Edit, ...]]:
+def _name_edits(edits: Mapping[str, Sequence[Edit]] | None) -> dict[str, tuple[Edit, ...]]:
     if edits is None:
         return {UNEDITED: ()}
     if not isinstance(edits, Mapping) or not edits:
         raise SpecError(
             "edits are named lists: say edits={'none': [], 'sinks': [aw.edits.hide_sinks(1)]}"
         )
-    found = {str(name): edit_list(held) for name, held in edits.items()}
-    return dict(sorted(found.items(), key=lambda pair: pair[0] != UNEDITED))  # it comes first
+    named = {str(name): edit_list(listed) for name, listed in edits.items()}
+    return dict(sorted(named.items(), key=lambda pair: pair[0] != UNEDITED))  # it comes first
 
 
 def _check_count(name: str, value: Any) -> int | None:
@@ -351,3 +364,66 @@ def _check_count(name: str, value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise SpecError(f"{name}={value!r} is not a whole number of at least 1")
     return value
+
+
+STRESS: Mapping[str, tuple[str, ...]] = {
+    "synthetic/one-hop": (
+        "closed",
+        "gold",
+        "gold+1",
+        "gold+2",
+        "gold+4",
+        "gold+4hard",
+        "gold+4counterfactual",
+        "gold@1/5",
+        "gold@3/5",
+        "gold@5/5",
+        "irrelevant2/5",
+        "irrelevant4/5",
+        "gold+4~shuffle",
+        "gold~typos10",
+        "gold~paraphrase",
+        "gold~masks{}",
+    ),
+    "synthetic/two-hop": ("closed", "adjacent+2", "far+2", "reversed+2"),
+}
+"""Contexts of each task; `{}` is three answers' worth of masks."""
+
+
+def stress(
+    models: Model | str | Sequence[Model | str],
+    *,
+    edits: Mapping[str, Sequence[Edit]] | None = None,
+    decoding: Decodings = None,
+    limit: int = MADE_ITEMS,
+    batch: int = BATCH,
+    seed: int = 0,
+    out: str | Path | None = None,
+) -> dict[str, Results]:
+    """Ask the whole default grid; the results of each task, whose items are its own.
+
+    `aw.evaluation.tables.stress_tables` makes the tables of each.
+    """
+    lengths = [each.length for each in _list_decodings(decoding) if each.length]
+    masks = 3 * (lengths[0] if lengths else LENGTH)
+    return {
+        task: evaluate(
+            models,
+            task,
+            contexts=[name.format(masks) for name in names],
+            edits=edits,
+            decoding=decoding,
+            limit=limit,
+            batch=batch,
+            seed=seed,
+            out=out,
+        )
+        for task, names in STRESS.items()
+    }
+
+
+def _list_decodings(decoding: Decodings) -> list[Decoding]:
+    """The decodings that were said, that of masked models first."""
+    if isinstance(decoding, Mapping):
+        return [decoding[kind] for kind in ("mdm", "arm") if kind in decoding]
+    return [] if decoding is None else [decoding]

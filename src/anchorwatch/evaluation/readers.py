@@ -42,7 +42,7 @@ _READS = "JSON lines, a JSON array, SQuAD's JSON, .csv, .tsv or .parquet, also a
 class Record:
     """Fields of one item as they stand in the file."""
 
-    place: str
+    where: str
     fields: dict[str, Any]
 
 
@@ -50,32 +50,32 @@ class Record:
 class BadRecord:
     """A place of the file that holds no record."""
 
-    place: str
+    where: str
     says: str
 
 
-def records(path: Path) -> Iterator[Record | BadRecord]:
+def read_records(path: Path) -> Iterator[Record | BadRecord]:
     """Everything the file holds, in its order."""
     if not path.is_file():
         what = "is a folder: name a file in it" if path.is_dir() else "does not exist"
         raise SpecError(f"{path} {what}; a task is a file of {_READS}, or synthetic/one-hop")
     with _open_unpacked(path) as handle:
-        kind = kind_of(path, handle)
+        kind = detect_kind(path, handle)
     if kind == "parquet":
-        yield from _parquet(path)
+        yield from _read_parquet(path)
         return
     with _open_unpacked(path) as handle:
         if kind == "array":
-            yield from _array(path, handle)
+            yield from _read_array(path, handle)
         elif kind == "object":
-            yield from _squad(path, handle)
+            yield from _read_squad(path, handle)
         elif kind == "lines":
-            yield from _lines(handle)
+            yield from _read_lines(handle)
         else:
-            yield from _table(path, handle, "\t" if kind == "tsv" else ",")
+            yield from _read_table(path, handle, "\t" if kind == "tsv" else ",")
 
 
-def kind_of(path: Path, handle: BinaryIO) -> str:
+def detect_kind(path: Path, handle: BinaryIO) -> str:
     """lines, array, object, csv, tsv or parquet, by the first bytes and then the name."""
     try:
         first = handle.read(CHUNK)
@@ -90,37 +90,37 @@ def kind_of(path: Path, handle: BinaryIO) -> str:
         raise SpecError(f"{path} is empty: expected {_READS}")
     names = [suffix.lower() for suffix in path.suffixes]
     if begin.startswith(b"["):
-        return "lines" if _line_by_line(begin) else "array"
+        return "lines" if _is_array_line(begin) else "array"
     if begin.startswith(b"{"):
-        whole = ".jsonl" in names or _whole_line(begin) or _record_next(begin)
+        whole = ".jsonl" in names or _is_record_line(begin) or _has_record_next(begin)
         return "lines" if whole else "object"
     for kind in ("csv", "tsv"):
         if f".{kind}" in names:
             return kind
-    if ".jsonl" in names or _record_next(begin):
+    if ".jsonl" in names or _has_record_next(begin):
         return "lines"  # whose first line is bad, and will be named
     raise SpecError(f"{path} begins with {begin[:12]!r}, which is none of {_READS}")
 
 
-def _whole_line(begin: bytes) -> bool:
+def _is_record_line(begin: bytes) -> bool:
     """Whether the first line is a record by itself, and not SQuAD's object in one line."""
     line, newline, _ = begin.partition(b"\n")
-    if (held := _parse_line(line)) is None:
+    if (record := _parse_line(line)) is None:
         # too long for one look, yet a line is a line: SQuAD's object names its data early
         return b'"paragraphs"' not in begin and not newline and len(begin) > CHUNK // 2
-    return isinstance(held, dict) and not isinstance(held.get("data"), list)
+    return isinstance(record, dict) and not isinstance(record.get("data"), list)
 
 
-def _line_by_line(begin: bytes) -> bool:
+def _is_array_line(begin: bytes) -> bool:
     """Whether the first line is an array by itself, and not the file's only one."""
     line, _, rest = begin.partition(b"\n")
     return bool(rest.strip()) and _parse_line(line) is not None
 
 
-def _record_next(begin: bytes) -> bool:
+def _has_record_next(begin: bytes) -> bool:
     """Whether the second line is a record by itself: then the first is one that is bad."""
-    held = _parse_line(begin.partition(b"\n")[2].lstrip().partition(b"\n")[0])
-    return isinstance(held, dict) and "paragraphs" not in held  # an article of SQuAD's
+    record = _parse_line(begin.partition(b"\n")[2].lstrip().partition(b"\n")[0])
+    return isinstance(record, dict) and "paragraphs" not in record  # an article of SQuAD's
 
 
 def _parse_line(line: bytes) -> Any:
@@ -144,7 +144,7 @@ def _open_unpacked(path: Path) -> Iterator[BinaryIO]:
             yield inner  # type: ignore[misc]
 
 
-def _lines(handle: BinaryIO) -> Iterator[Record | BadRecord]:
+def _read_lines(handle: BinaryIO) -> Iterator[Record | BadRecord]:
     lines, number = bounded_lines(handle), 0
     while True:
         number += 1
@@ -158,67 +158,69 @@ def _lines(handle: BinaryIO) -> Iterator[Record | BadRecord]:
         if isinstance(line, LongLineError):
             yield BadRecord(f"line {number}", str(line))
         elif line.strip():
-            yield _line(f"line {number}", line)
+            yield _read_line(f"line {number}", line)
 
 
-def _line(place: str, line: bytes) -> Record | BadRecord:
+def _read_line(where: str, line: bytes) -> Record | BadRecord:
     try:
-        held = json.loads(line.decode("utf-8-sig"))
+        record = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        return BadRecord(place, f"is not UTF-8 at byte {error.start}")
+        return BadRecord(where, f"is not UTF-8 at byte {error.start}")
     except (ValueError, RecursionError) as error:
-        return BadRecord(place, f"is not JSON: {str(error).splitlines()[0][:80]}")
-    if not isinstance(held, dict):
+        return BadRecord(where, f"is not JSON: {str(error).splitlines()[0][:80]}")
+    if not isinstance(record, dict):
         return BadRecord(
-            place, f"is no JSON object but {type(held).__name__}, and a line is one object"
+            where, f"is no JSON object but {type(record).__name__}, and a line is one object"
         )
-    return Record(place, held)
+    return Record(where, record)
 
 
-def _array(path: Path, handle: BinaryIO) -> Iterator[Record | BadRecord]:
-    for number, held in enumerate(elements(path, handle), start=1):
-        place = f"element {number}"
-        if isinstance(held, dict):
-            yield Record(place, held)
+def _read_array(path: Path, handle: BinaryIO) -> Iterator[Record | BadRecord]:
+    for number, element in enumerate(read_elements(path, handle), start=1):
+        where = f"element {number}"
+        if isinstance(element, dict):
+            yield Record(where, element)
         else:
-            yield BadRecord(place, f"is no JSON object but {type(held).__name__}")
+            yield BadRecord(where, f"is no JSON object but {type(element).__name__}")
 
 
-def elements(path: Path, handle: BinaryIO) -> Iterator[Any]:
+def read_elements(path: Path, handle: BinaryIO) -> Iterator[Any]:
     """Elements of one JSON array, each parsed as soon as it is there."""
     decoder, letters = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8-sig")()
-    buffer, at, number, size = "", 0, 1, CHUNK
+    buffer, position, number, size = "", 0, 1, CHUNK
     opened, parted = False, True  # whether [ was seen, and whether a comma stands before us
     while True:
-        while at < len(buffer) and (buffer[at].isspace() or (buffer[at] == "," and not parted)):
-            parted, at = parted or buffer[at] == ",", at + 1
-        if at < len(buffer) and not opened:
-            opened, at = True, at + 1  # kind_of saw that it is [
+        while position < len(buffer) and (
+            buffer[position].isspace() or (buffer[position] == "," and not parted)
+        ):
+            parted, position = parted or buffer[position] == ",", position + 1
+        if position < len(buffer) and not opened:
+            opened, position = True, position + 1  # kind_of saw that it is [
             continue
-        if at < len(buffer) and buffer[at] == "]":
-            return _nothing_after(path, handle, letters, buffer[at + 1 :], number)
+        if position < len(buffer) and buffer[position] == "]":
+            return _refuse_rest(path, handle, letters, buffer[position + 1 :], number)
         try:
-            if at == len(buffer) or not parted:
+            if position == len(buffer) or not parted:
                 raise ValueError("an element is expected")
-            held, at = decoder.raw_decode(buffer, at)
+            element, position = decoder.raw_decode(buffer, position)
         except (ValueError, RecursionError) as error:
-            more = _more(path, handle, letters, size, number)
-            if not more or len(buffer) - at > LONGEST:
+            more = _read_more(path, handle, letters, size, number)
+            if not more or len(buffer) - position > LONGEST:
                 raise SpecError(
                     f"{path}: element {number} is not JSON ({str(error).splitlines()[0][:60]}), "
                     "and nothing after it can be read: repair the file, or make it JSON lines"
                 ) from None
-            buffer, at, size = buffer[at:] + more, 0, 2 * size
+            buffer, position, size = buffer[position:] + more, 0, 2 * size
             continue
         number, size, parted = number + 1, CHUNK, False
-        yield held
+        yield element
 
 
-def _nothing_after(
+def _refuse_rest(
     path: Path, handle: BinaryIO, letters: codecs.IncrementalDecoder, rest: str, number: int
 ) -> None:
     while not rest.strip():
-        if not (rest := _more(path, handle, letters, CHUNK, number)):
+        if not (rest := _read_more(path, handle, letters, CHUNK, number)):
             return
     raise SpecError(
         f"{path}: after the array's {number - 1} elements stands {rest.strip()[:20]!r}, "
@@ -226,7 +228,7 @@ def _nothing_after(
     )
 
 
-def _more(
+def _read_more(
     path: Path, handle: BinaryIO, letters: codecs.IncrementalDecoder, size: int, number: int
 ) -> str:
     """The next text; nothing at the end of the file, also where a letter is cut in two."""
@@ -241,11 +243,11 @@ def _more(
             "convert it first, for example with iconv -t utf-8"
         ) from None
     except _DAMAGED as error:
-        said = f"{path} cannot be unpacked after element {number - 1}, {error}: fetch it again"
-        raise SpecError(said) from None
+        problem = f"{path} cannot be unpacked after element {number - 1}, {error}: fetch it again"
+        raise SpecError(problem) from None
 
 
-def _squad(path: Path, handle: BinaryIO) -> Iterator[Record | BadRecord]:
+def _read_squad(path: Path, handle: BinaryIO) -> Iterator[Record | BadRecord]:
     """Questions of SQuAD's articles; each knows the other paragraphs of its article."""
     try:
         whole = read_bounded(handle, LARGEST)
@@ -253,40 +255,40 @@ def _squad(path: Path, handle: BinaryIO) -> Iterator[Record | BadRecord]:
             raise SpecError(
                 f"{path} is one JSON object of more than {LARGEST >> 20} MiB: make it JSON lines"
             )
-        held = json.loads(whole.decode("utf-8-sig"))
+        dataset = json.loads(whole.decode("utf-8-sig"))
     except SpecError:
         raise
     except (ValueError, RecursionError, *_DAMAGED) as error:
         raise SpecError(f"{path} is not JSON: {str(error).splitlines()[0][:80]}") from None
-    if not isinstance(held, dict) or not isinstance(held.get("data"), list):
+    if not isinstance(dataset, dict) or not isinstance(dataset.get("data"), list):
         raise SpecError(f"{path} is one JSON object without a list `data`: expected {_READS}")
-    for number, article in enumerate(held["data"], start=1):
-        place = f"article {number}"
+    for number, article in enumerate(dataset["data"], start=1):
+        where = f"article {number}"
         if not isinstance(article, dict) or not isinstance(article.get("paragraphs"), list):
-            yield BadRecord(place, "has no list of paragraphs")
+            yield BadRecord(where, "has no list of paragraphs")
             continue
-        yield from _article(place, article)
+        yield from _read_article(where, article)
 
 
-def _article(place: str, article: dict[str, Any]) -> Iterator[Record | BadRecord]:
-    contexts = [one.get("context") for one in article["paragraphs"] if isinstance(one, dict)]
+def _read_article(where: str, article: dict[str, Any]) -> Iterator[Record | BadRecord]:
+    contexts = [entry.get("context") for entry in article["paragraphs"] if isinstance(entry, dict)]
     for number, paragraph in enumerate(article["paragraphs"], start=1):
-        where = f"{place}, paragraph {number}"
+        paragraph_name = f"{where}, paragraph {number}"
         if not isinstance(paragraph, dict) or not isinstance(paragraph.get("qas"), list):
-            yield BadRecord(where, "has no list of questions, qas")
+            yield BadRecord(paragraph_name, "has no list of questions, qas")
             continue
         own = paragraph.get("context")
         around = {"context": own, "title": article.get("title")}
-        around["others"] = [one for one in contexts if isinstance(one, str) and one != own]
-        for index, asked in enumerate(paragraph["qas"], start=1):
-            at = f"{where}, question {index}"
-            if isinstance(asked, dict):
-                yield Record(at, asked | around)
+        around["others"] = [text for text in contexts if isinstance(text, str) and text != own]
+        for index, question in enumerate(paragraph["qas"], start=1):
+            name = f"{paragraph_name}, question {index}"
+            if isinstance(question, dict):
+                yield Record(name, question | around)
             else:
-                yield BadRecord(at, f"is no JSON object but {type(asked).__name__}")
+                yield BadRecord(name, f"is no JSON object but {type(question).__name__}")
 
 
-def _table(path: Path, handle: BinaryIO, separator: str) -> Iterator[Record | BadRecord]:
+def _read_table(path: Path, handle: BinaryIO, separator: str) -> Iterator[Record | BadRecord]:
     csv.field_size_limit(LONGEST)  # the csv module has one limit for the whole process
     rows = csv.reader(_decode_lines(path, handle), delimiter=separator, strict=True)
     try:
@@ -294,13 +296,13 @@ def _table(path: Path, handle: BinaryIO, separator: str) -> Iterator[Record | Ba
         if twice := {name for name in header if header.count(name) > 1}:
             raise SpecError(f"{path} names the column {min(twice)!r} twice: rename one")
         for row in rows:
-            place = f"line {rows.line_num}"
+            where = f"line {rows.line_num}"
             if not row:
                 continue  # a blank line; one of empty cells is a record, and bad
             if len(row) != len(header):
-                yield BadRecord(place, f"has {len(row)} cells and the header {len(header)}")
+                yield BadRecord(where, f"has {len(row)} cells and the header {len(header)}")
             else:
-                yield Record(place, dict(zip(header, row, strict=True)))
+                yield Record(where, dict(zip(header, row, strict=True)))
     except (UnicodeDecodeError, csv.Error, *_DAMAGED) as error:
         says = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise SpecError(
@@ -316,16 +318,16 @@ def _decode_lines(path: Path, handle: BinaryIO) -> Iterator[str]:
         first = False
 
 
-def _parquet(path: Path) -> Iterator[Record]:
+def _read_parquet(path: Path) -> Iterator[Record]:
     try:
         import pyarrow
         from pyarrow import parquet
     except ModuleNotFoundError:
         raise SpecError("a .parquet file needs pyarrow: pip install pyarrow") from None
     try:
-        held = parquet.ParquetFile(path)
+        table = parquet.ParquetFile(path)
         number = 0
-        for batch in held.iter_batches(batch_size=256):
+        for batch in table.iter_batches(batch_size=256):
             for fields in batch.to_pylist():
                 number += 1
                 yield Record(f"row {number}", fields)

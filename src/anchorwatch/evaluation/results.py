@@ -88,32 +88,32 @@ class ItemsRecord:
     """Nanoseconds of the clock."""
 
     @classmethod
-    def of(cls, folder: Path) -> ItemsRecord | None:
+    def read(cls, folder: Path) -> ItemsRecord | None:
         """What a cell's folder says; None where items are made and no file can change."""
         if not os.path.lexists(folder / ASKED):
             return None
-        held = _read_sealed(folder / ASKED)
+        fields = _read_sealed(folder / ASKED)
         try:
-            return cls(held["file"], frozenset(held["items"]), held["when"])
+            return cls(fields["file"], frozenset(fields["items"]), fields["when"])
         except (KeyError, TypeError) as error:
             raise TraceError(f"{folder / ASKED} lacks {error}: remove it, and ask again") from None
 
     def write(self, folder: Path) -> None:
         """Say it; items of the same file that were asked before stay among them."""
-        before = ItemsRecord.of(folder)
+        before = ItemsRecord.read(folder)
         same = before is not None and before.file == self.file
         items = self.items | before.items if before and same else self.items
-        held = {"file": self.file, "items": sorted(items), "when": time.time_ns()}
-        replace_file(folder / ASKED, seal(held))
+        fields = {"file": self.file, "items": sorted(items), "when": time.time_ns()}
+        replace_file(folder / ASKED, seal(fields))
 
 
 class Cell:
     """The lines of one cell, on disk (`with cell:`) or, without a folder, in memory."""
 
     def __init__(
-        self, manifest: Mapping[str, Any], out: Path | None, asked: ItemsRecord | None = None
+        self, manifest: Mapping[str, Any], out: Path | None, record: ItemsRecord | None = None
     ) -> None:
-        self.manifest, self.asked = dict(manifest), asked
+        self.manifest, self.record = dict(manifest), record
         self.digest = digest_of(manifest)
         self.folder = None if out is None else out / self.digest[:16]
         self.done: dict[str, dict[str, Any]] = {}
@@ -140,11 +140,11 @@ class Cell:
             put_file(path, b"")
             sync_folder(folder)
         replace_file(folder / MANIFEST, seal(self.manifest))  # names are the last ones
-        if self.asked is not None:
-            self.asked.write(folder)
+        if self.record is not None:
+            self.record.write(folder)
         lines, whole = read_lines(path)
         if gone := _count_gone(folder, len(lines)):
-            _warn(f"{gone}, and are asked again")
+            _warn_results(f"{gone}, and are asked again")
         self._handle = open_plain(path, write=True)
         self._handle.truncate(whole)  # what a kill cut short is asked again
         self._handle.seek(whole)
@@ -179,7 +179,7 @@ class Cell:
 
 def digest_of(manifest: Mapping[str, Any]) -> str:
     """The digest of what decides answers: all of it but names and places."""
-    deciding = {name: held for name, held in manifest.items() if name not in ("edit", "place")}
+    deciding = {name: value for name, value in manifest.items() if name not in ("edit", "place")}
     model = {k: v for k, v in manifest["model"].items() if k not in _UNDECIDING}
     spelled = json.dumps(plain(deciding | {"model": model}), sort_keys=True)
     return hashlib.sha256(spelled.encode()).hexdigest()
@@ -187,7 +187,7 @@ def digest_of(manifest: Mapping[str, Any]) -> str:
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Whole lines, and how many bytes they take; the rest was being written when it was killed."""
-    found, whole = [], 0
+    records, whole = [], 0
     try:
         with open_plain(path) as handle:
             for number, line in enumerate(bounded_lines(handle), start=1):
@@ -195,13 +195,13 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
                     raise _damaged_line(path, number)
                 if not line.endswith(b"\n"):
                     break
-                found.append(_parse_record(path, number, line))
+                records.append(_parse_record(path, number, line))
                 whole += len(line)
     except OSError as error:
         raise TraceError(
             f"{path} cannot be read ({error}): remove {path.parent}, and it is asked again"
         ) from None
-    return found, whole
+    return records, whole
 
 
 def _count_gone(folder: Path, lines: int) -> str | None:
@@ -214,8 +214,8 @@ def _count_gone(folder: Path, lines: int) -> str | None:
     return f"{written - lines} of the {written} answers written to {folder / ITEMS} are gone"
 
 
-def _warn(said: str) -> None:
-    warnings.warn(said, AnchorwatchWarning, stacklevel=4)
+def _warn_results(message: str) -> None:
+    warnings.warn(message, AnchorwatchWarning, stacklevel=4)
 
 
 def read_results(out: str | Path, task: str | None = None) -> Results:
@@ -224,25 +224,27 @@ def read_results(out: str | Path, task: str | None = None) -> Results:
     Of a file that was changed, those of the version that was asked last; others are warned of.
     """
     folder = place(out)
-    cells = sorted(found.parent for found in folder.glob(f"*/{MANIFEST}"))
+    cells = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
     if not cells:
         raise TraceError(f"there are no results at {folder}: `anchorwatch eval ... -o` makes some")
     manifests = {cell: _read_sealed(cell / MANIFEST) for cell in cells}
-    manifests = {c: held for c, held in manifests.items() if task in (None, held["task"]["name"])}
-    said = {cell: asked for cell in manifests if (asked := ItemsRecord.of(cell))}
+    manifests = {
+        c: content for c, content in manifests.items() if task in (None, content["task"]["name"])
+    }
+    recorded = {cell: record for cell in manifests if (record := ItemsRecord.read(cell))}
     last: dict[str, str] = {}
-    for cell in sorted(said, key=lambda cell: said[cell].when):
-        last[manifests[cell]["task"]["name"]] = said[cell].file
-    rows, left, found = [], 0, {}
+    for cell in sorted(recorded, key=lambda cell: recorded[cell].when):
+        last[manifests[cell]["task"]["name"]] = recorded[cell].file
+    rows, left, current = [], 0, {}
     for cell, manifest in manifests.items():
         lines = read_lines(cell / ITEMS)[0] if os.path.lexists(cell / ITEMS) else []
         if gone := _count_gone(cell, len(lines)):
-            _warn(f"{gone}: run the evaluation again, and they are asked again")
-        kept = _of_file(lines, said.get(cell), last.get(manifest["task"]["name"]))
+            _warn_results(f"{gone}: run the evaluation again, and they are asked again")
+        kept = _keep_current(lines, recorded.get(cell), last.get(manifest["task"]["name"]))
         left += len(lines) - len(kept)
         if kept or not lines:
-            found[cell.name] = manifest
-        rows += [row_of(line, manifest, cell.name) for line in kept]
+            current[cell.name] = manifest
+        rows += [build_row(line, manifest, cell.name) for line in kept]
     if left:
         warnings.warn(
             f"{left} answers at {folder} are to an earlier version of the task's file and are left "
@@ -253,14 +255,16 @@ def read_results(out: str | Path, task: str | None = None) -> Results:
     if not rows:
         of = f" of {task}" if task else ""
         raise TraceError(f"the results at {folder} have no item{of} yet: run the evaluation again")
-    return build_results(rows, found, {})
+    return build_results(rows, current, {})
 
 
-def _of_file(lines: list[dict[str, Any]], asked: ItemsRecord | None, last: str | None) -> list[Any]:
+def _keep_current(
+    lines: list[dict[str, Any]], record: ItemsRecord | None, last: str | None
+) -> list[Any]:
     """The lines that answer items of the file that was asked last."""
-    if asked is None:
+    if record is None:
         return lines
-    return [line for line in lines if asked.file == last and line["item"] in asked.items]
+    return [line for line in lines if record.file == last and line["item"] in record.items]
 
 
 def _read_sealed(path: Path) -> dict[str, Any]:
@@ -280,11 +284,11 @@ def build_results(
 ) -> Results:
     """Rows as a table, in an order that no run decides."""
     table = pd.DataFrame(list(rows))
-    described = {cell: held["model"] for cell, held in manifests.items()}
-    parts = {name: {c: str(held.get(name)) for c, held in described.items()} for name in DIGESTS}
+    described = {cell: manifest["model"] for cell, manifest in manifests.items()}
+    parts = {name: {c: str(model.get(name)) for c, model in described.items()} for name in DIGESTS}
     parts["rest"] = {
-        cell: identity_digest({k: v for k, v in held.items() if k not in DIGESTS})
-        for cell, held in described.items()
+        cell: identity_digest({k: v for k, v in model.items() if k not in DIGESTS})
+        for cell, model in described.items()
     }
     for named in parts.values():  # one source, other weights, another config or tokenizer
         made_of = table["cell"].map(named)
@@ -295,7 +299,9 @@ def build_results(
         list(COLUMNS),
         kind="stable",
         ignore_index=True,
-        key=lambda held: held.map(ordered[held.name].index) if held.name in ordered else held,
+        key=lambda column: (
+            column.map(ordered[column.name].index) if column.name in ordered else column
+        ),
     )
     return Results(table, dict(manifests), dict(about))
 
@@ -306,19 +312,21 @@ def _sort_names(names: Iterable[str]) -> list[str]:
 
 def _edit_names(manifests: Iterable[Mapping[str, Any]]) -> list[str]:
     """Names of edits as they were given, the model as it is first."""
-    found: dict[str, int] = {}
-    for held in manifests:
-        name, at = held.get("edit", UNEDITED), held.get("place", 0)
-        found[name] = min(at, found.get(name, at))
-    return sorted(found, key=lambda name: (name != UNEDITED, found[name], name))
+    orders: dict[str, int] = {}
+    for manifest in manifests:
+        name, order = manifest.get("edit", UNEDITED), manifest.get("place", 0)
+        orders[name] = min(order, orders.get(name, order))
+    return sorted(orders, key=lambda name: (name != UNEDITED, orders[name], name))
 
 
-def row_of(record: Mapping[str, Any], manifest: Mapping[str, Any], cell: str) -> dict[str, Any]:
+def build_row(record: Mapping[str, Any], manifest: Mapping[str, Any], cell: str) -> dict[str, Any]:
     """One line under the names of its cell; scores become columns, absent ones NaN."""
-    said = {name: record[name] for name in record if name not in ("scores", "check")}
-    held = record["scores"] or {}
+    plain_fields = {name: record[name] for name in record if name not in ("scores", "check")}
+    scored = record["scores"] or {}
     nan = float("nan")
-    scores = {name: nan if held.get(name) is None else held[name] for name in (*SCORES, "misled")}
+    scores = {
+        name: nan if scored.get(name) is None else scored[name] for name in (*SCORES, "misled")
+    }
     named = {
         "model": manifest["model"]["source"],
         "kind": manifest["model"]["kind"],
@@ -327,7 +335,7 @@ def row_of(record: Mapping[str, Any], manifest: Mapping[str, Any], cell: str) ->
         "task": manifest["task"]["name"],
         "cell": cell,
     }
-    return named | said | scores
+    return named | plain_fields | scores
 
 
 def _add_checksum(record: Mapping[str, Any]) -> bytes:

@@ -47,27 +47,33 @@ def normalise_text(text: str) -> str:
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
     """1 where the normalised texts are equal."""
-    return _best(prediction, answers, lambda said, right: float(said == right))
+    return _best_score(prediction, answers, lambda predicted, right: float(predicted == right))
 
 
 def token_f1(prediction: str, answers: Sequence[str]) -> float:
     """Harmonic mean of precision and recall of words, each counted as often as it stands there."""
-    return _best(prediction, answers, _f1)
+    return _best_score(prediction, answers, _f1)
 
 
 def containment(prediction: str, answers: Sequence[str]) -> float:
     """1 where a right answer stands in the prediction as whole words in a row."""
-    return _best(prediction, answers, lambda said, right: _inside(f" {right} ", f" {said} ", right))
+    return _best_score(
+        prediction,
+        answers,
+        lambda predicted, right: _contains(f" {right} ", f" {predicted} ", right),
+    )
 
 
 def substring_containment(prediction: str, answers: Sequence[str]) -> float:
     """1 where its letters stand in the prediction in a row: the papers' accuracy, lenient."""
-    return _best(prediction, answers, lambda said, right: _inside(right, said, right))
+    return _best_score(
+        prediction, answers, lambda predicted, right: _contains(right, predicted, right)
+    )
 
 
 def rouge1_recall(prediction: str, answers: Sequence[str]) -> float:
     """Share of a right answer's words that were said; articles count, punctuation parts words."""
-    return _best(prediction, answers, _recall, normal=_strip_articles)
+    return _best_score(prediction, answers, _recall, normal=_strip_articles)
 
 
 SCORES: dict[str, Callable[[str, Sequence[str]], float]] = {
@@ -94,9 +100,9 @@ def holds(text: str, answers: Sequence[str]) -> bool:
     """
     if isinstance(answers, str):
         raise SpecError(f"answers={answers!r:.40} is one text: give a list, [{answers!r:.40}]")
-    forms = [form for one in answers if (form := _form(one))]
-    said = _normalise_spelling(text) if forms else ""
-    return any(form.search(said) for form in forms)
+    forms = [form for answer in answers if (form := _answer_pattern(answer))]
+    spelled = _normalise_spelling(text) if forms else ""
+    return any(form.search(spelled) for form in forms)
 
 
 def _normalise_spelling(text: str) -> str:
@@ -104,30 +110,30 @@ def _normalise_spelling(text: str) -> str:
     return _MARKED.sub(_replace_mark, unicodedata.normalize("NFKC", text).casefold())
 
 
-def _replace_mark(found: re.Match[str]) -> str:
-    if found[0][0].isdigit():
-        return found[0].replace(",", "")
-    return found[0] if unicodedata.category(found[0]).startswith("M") else "-"  # accents stay
+def _replace_mark(mark: re.Match[str]) -> str:
+    if mark[0][0].isdigit():
+        return mark[0].replace(",", "")
+    return mark[0] if unicodedata.category(mark[0]).startswith("M") else "-"  # accents stay
 
 
 @lru_cache(maxsize=1024)
-def _form(answer: str) -> re.Pattern[str] | None:
+def _answer_pattern(answer: str) -> re.Pattern[str] | None:
     """What matches an answer in a spelled text; None where nothing telling is left of it."""
     plain = re.sub(r"^[\s-]*(?:(?:an?|the)\s[\s-]*)*|[\s-]+$", "", _normalise_spelling(answer))
     if plain in ("", "a", "an", "the", "yes", "no"):
         return None
     words = re.split(r"([\s-]+)", plain)
-    for at in range(0, len(words), 2):
-        words[at] = "-*".join(map(re.escape, re.findall(r"\d[\d.]*|.", words[at])))
-    for at in range(1, len(words), 2):  # what a mark alone parts, may also be joined
-        words[at] = r"[\s-]" + ("+" if re.search(r"\s", words[at]) else "*")
+    for index in range(0, len(words), 2):
+        words[index] = "-*".join(map(re.escape, re.findall(r"\d[\d.]*|.", words[index])))
+    for index in range(1, len(words), 2):  # what a mark alone parts, may also be joined
+        words[index] = r"[\s-]" + ("+" if re.search(r"\s", words[index]) else "*")
     edge = rf"[^\s\-{_UNSPACED}]"
     before = "" if re.match(f"[{_UNSPACED}]", plain) else f"(?<!{edge})"
     after = "" if re.search(f"[{_UNSPACED}]$", plain) else f"(?!{edge})"
     return re.compile(before + "".join(words) + after)
 
 
-def _best(
+def _best_score(
     prediction: str,
     answers: Sequence[str],
     compare: Callable[[str, str], float],
@@ -135,22 +141,22 @@ def _best(
 ) -> float:
     if isinstance(answers, str):
         raise SpecError(f"answers={answers!r:.40} is one text: give a list, [{answers!r:.40}]")
-    said, right = normal(prediction), [normal(answer) for answer in answers]
+    predicted, right = normal(prediction), [normal(answer) for answer in answers]
     # nothing is right only where every answer is nothing: it would stand inside of everything
-    right = [one for one in right if one] or right[:1]
-    return max((compare(said, one) for one in right), default=float("nan"))
+    right = [text for text in right if text] or right[:1]
+    return max((compare(predicted, text) for text in right), default=float("nan"))
 
 
-def _inside(part: str, whole: str, right: str) -> float:
+def _contains(part: str, whole: str, right: str) -> float:
     return float(part in whole if right else not whole.strip())
 
 
-def _f1(said: str, right: str) -> float:
-    one, other = said.split(), right.split()
-    if not one or not other:
-        return float(one == other)
-    shared = sum((Counter(one) & Counter(other)).values())
-    precision, recall = shared / len(one), shared / len(other)
+def _f1(predicted: str, right: str) -> float:
+    words, right_words = predicted.split(), right.split()
+    if not words or not right_words:
+        return float(words == right_words)
+    shared = sum((Counter(words) & Counter(right_words)).values())
+    precision, recall = shared / len(words), shared / len(right_words)
     return 2 * precision * recall / (precision + recall) if shared else 0.0
 
 
@@ -158,8 +164,8 @@ def _strip_articles(text: str) -> str:
     return " ".join(_WORD.findall(unicodedata.normalize("NFC", text).lower()))
 
 
-def _recall(said: str, right: str) -> float:
-    one, other = said.split(), right.split()
-    if not other:
-        return float(not one)
-    return sum((Counter(one) & Counter(other)).values()) / len(other)
+def _recall(predicted: str, right: str) -> float:
+    words, right_words = predicted.split(), right.split()
+    if not right_words:
+        return float(not words)
+    return sum((Counter(words) & Counter(right_words)).values()) / len(right_words)

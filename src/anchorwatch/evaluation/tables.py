@@ -3,26 +3,38 @@
 The unit is the item. An item that one of the compared cells could not ask is in none of them, and
 counted as missing. The null of a score is what the same answers score on other items' questions;
 of a difference or a slope it is 0; of an index that picks the worst place it is the index of places
-shuffled within each item. No torch here.
+shuffled within each item.
+
+A context effect is a number made of the mean scores in some contexts: a gain, a slope, an index.
+Found by the names of the contexts alone, it can be taken of any model, and resampled by item.
+
+>>> [effect.name for effect in find_effects(["closed", "gold", "gold+1", "gold+4"])]
+['gain of gold', 'gain of gold+1', 'gain of gold+4', 'slope per doubling of random']
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations, product
+from itertools import combinations, groupby, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from anchorwatch.errors import SpecError
-from anchorwatch.evaluation.context_effects import CLOSED, Effect, effects_of, minus, room
-from anchorwatch.evaluation.results import Results
+from anchorwatch.evaluation.contexts import LAYOUTS, Context, context
+from anchorwatch.evaluation.results import TRACES, Results
 from anchorwatch.evaluation.scores import BINARY, SCORES
 from anchorwatch.metrics import stats
-from anchorwatch.metrics.stats.resampling import NEEDED, WORDS, draw_clusters, quantiles, tail_share
+from anchorwatch.metrics.stats.clusters import NEEDED, WORDS, draw_clusters, quantiles, tail_share
+from anchorwatch.trace.atomic_io import place
+from anchorwatch.trace.trace import Trace, read
 
+CLOSED = "closed"
+"""The context without passages, over which gains are taken."""
 SCORE = "containment"
 """The score of tables that take one: whole words, right or wrong."""
 MISLED = "misled"
@@ -41,20 +53,20 @@ def accuracy(results: Results, scores: Sequence[str] | None = None) -> pd.DataFr
     """The mean of every score in every cell, with its interval and its null."""
     rows = []
     for name in scores or SCORES:
-        wide, nulls = _wide(results, name), _nulls(results, name)
-        found = stats.cluster_bootstrap(wide.to_numpy(dtype=float), draws=DRAWS, level=LEVEL)
-        for at, cell in enumerate(wide.columns):
-            null, value, n = nulls[cell], float(found.value[at]), int(found.n[at])
-            low, high, why = found.low[at], found.high[at], _of_items(found.why[at])
+        wide, nulls = _pivot_scores(results, name), _score_nulls(results, name)
+        means = stats.cluster_bootstrap(wide.to_numpy(dtype=float), draws=DRAWS, level=LEVEL)
+        for index, cell in enumerate(wide.columns):
+            null, value, n = nulls[cell], float(means.value[index]), int(means.n[index])
+            low, high, why = means.low[index], means.high[index], _in_items(means.why[index])
             if low == high:  # all items alike: resampling them says nothing of others
-                low, high, why = _alike(name, value, n)
+                low, high, why = _interval_of_alike(name, value, n)
             rows.append(
                 dict(zip(KEYS, cell, strict=True))
                 | {"quantity": name, "value": value, "null": null}
                 | {"lift": value / null if null > 0 else np.nan, "n": n, "missing": len(wide) - n}
                 | {"low": low, "high": high, "interval": why}
             )
-    return _table(results, rows, [*KEYS, "quantity", *NUMBERS], {"table": "accuracy"})
+    return _build_table(results, rows, [*KEYS, "quantity", *NUMBERS], {"table": "accuracy"})
 
 
 def effects(results: Results, score: str = SCORE) -> pd.DataFrame:
@@ -64,25 +76,25 @@ def effects(results: Results, score: str = SCORE) -> pd.DataFrame:
     doubling of distractors, slope of the irrelevant share, layouts of two hops, appended masks,
     other words; of each stress test whatever was asked.
     """
-    wide, rows = _wide(results, score), []
+    wide, rows = _pivot_scores(results, score), []
     for (model, edit), names in _contexts_of(wide).items():
-        for effect in effects_of(names):
+        for effect in find_effects(names):
             columns = [(model, name, edit) for name in effect.contexts]
             rows.append(
                 {"model": model, "edit": edit, "test": effect.test, "effect": effect.name}
                 | _estimate(wide[columns], effect.of, effect)
             )
     keys = ["model", "edit", "test", "effect"]
-    return _table(results, rows, [*keys, *NUMBERS], {"table": "effects", "score": score})
+    return _build_table(results, rows, [*keys, *NUMBERS], {"table": "effects", "score": score})
 
 
 def interactions(results: Results, score: str = SCORE) -> pd.DataFrame:
     """Each effect of a masked diffusion model minus that of an autoregressive one, same items."""
-    wide, rows = _wide(results, score), []
+    wide, rows = _pivot_scores(results, score), []
     shown = _contexts_of(wide)
-    for mdm, arm, edit in _families(results):
+    for mdm, arm, edit in _pair_kinds(results):
         both = [name for name in shown[mdm, edit] if name in shown[arm, edit]]
-        for effect in effects_of(both):
+        for effect in find_effects(both):
             pair = _pair_models(wide, mdm, arm, edit, effect.contexts)
             size = len(effect.contexts)
             gap = _gap(effect.of, size)
@@ -91,12 +103,12 @@ def interactions(results: Results, score: str = SCORE) -> pd.DataFrame:
                 | _estimate(pair, gap, effect)
             )
     keys = ["mdm", "arm", "edit", "test", "effect"]
-    return _table(results, rows, [*keys, *NUMBERS], {"table": "interactions", "score": score})
+    return _build_table(results, rows, [*keys, *NUMBERS], {"table": "interactions", "score": score})
 
 
 def gains(results: Results, score: str = SCORE, base: str = CLOSED) -> pd.DataFrame:
     """What the passages add: the gain over `base`, and as a share of what was left to gain."""
-    wide, rows = _wide(results, score), []
+    wide, rows = _pivot_scores(results, score), []
     for (model, edit), names in _contexts_of(wide).items():
         if base not in names:
             continue
@@ -104,13 +116,13 @@ def gains(results: Results, score: str = SCORE, base: str = CLOSED) -> pd.DataFr
             if name == base:
                 continue
             columns = wide[[(model, base, edit), (model, name, edit)]]
-            for quantity, of in (("gain", minus), ("share_of_room", room)):
+            for quantity, of in (("gain", difference), ("share_of_room", share_of_room)):
                 row = {"model": model, "context": name, "edit": edit, "quantity": quantity}
                 rows.append(row | _estimate(columns, of))
     if not rows:
         raise SpecError(f"nothing was asked in the context {base} beside another: ask for it too")
     about = {"table": "gains", "score": score, "base": base}
-    return _table(results, rows, [*KEYS, "quantity", *NUMBERS], about)
+    return _build_table(results, rows, [*KEYS, "quantity", *NUMBERS], about)
 
 
 def gain_ratios(results: Results, score: str = SCORE, base: str = CLOSED) -> pd.DataFrame:
@@ -118,23 +130,23 @@ def gain_ratios(results: Results, score: str = SCORE, base: str = CLOSED) -> pd.
 
     Where the lower gain is not clearly above 0 there is no interval: the ratio could be anything.
     """
-    wide, rows = _wide(results, score), []
+    wide, rows = _pivot_scores(results, score), []
     shown = _contexts_of(wide)
-    for mdm, arm, edit in _families(results):
+    for mdm, arm, edit in _pair_kinds(results):
         names = [name for name in shown[mdm, edit] if name in shown[arm, edit] and name != base]
         if base not in shown[mdm, edit] or base not in shown[arm, edit]:
             continue
         for name in names:
             pair = _pair_models(wide, mdm, arm, edit, (base, name))
-            found = _estimate(pair, lambda means: _ratio(_halves(means, minus)), null=1.0)
-            below = _estimate(pair.iloc[:, 2:], minus)
+            row = _estimate(pair, lambda means: _ratio(_halves(means, difference)), null=1.0)
+            below = _estimate(pair.iloc[:, 2:], difference)
             alike = np.isnan(below["low"]) and below["value"] > 0  # every item gained as much
-            if not (below["low"] > 0 or alike) and found["n"] >= NEEDED:
-                found |= {"low": np.nan, "high": np.nan}
-                found["interval"] = "the autoregressive gain is not clearly above 0"
-            rows.append({"mdm": mdm, "arm": arm, "context": name, "edit": edit} | found)
+            if not (below["low"] > 0 or alike) and row["n"] >= NEEDED:
+                row |= {"low": np.nan, "high": np.nan}
+                row["interval"] = "the autoregressive gain is not clearly above 0"
+            rows.append({"mdm": mdm, "arm": arm, "context": name, "edit": edit} | row)
     about = {"table": "gain_ratios", "score": score, "base": base}
-    return _table(results, rows, ["mdm", "arm", "context", "edit", *NUMBERS], about)
+    return _build_table(results, rows, ["mdm", "arm", "context", "edit", *NUMBERS], about)
 
 
 def edits_compared(results: Results, score: str = "containment") -> pd.DataFrame:
@@ -142,41 +154,41 @@ def edits_compared(results: Results, score: str = "containment") -> pd.DataFrame
 
     `p_holm` is adjusted over the whole table.
     """
-    return _mcnemar(results, score, "edit", ["model", "context"])
+    return _compare_pairs(results, score, "edit", ["model", "context"])
 
 
 def models_compared(results: Results, score: str = "containment") -> pd.DataFrame:
     """Every two models under each edit in each context, as `edits_compared` does."""
-    return _mcnemar(results, score, "model", ["context", "edit"])
+    return _compare_pairs(results, score, "model", ["context", "edit"])
 
 
 def stress_tables(results: Results, score: str = SCORE) -> dict[str, pd.DataFrame]:
     """Every table that says something about these results, by name."""
     shown = (*SCORES, score) if score == MISLED else None
-    made = {"accuracy": accuracy(results, shown), "effects": effects(results, score)}
+    tables = {"accuracy": accuracy(results, shown), "effects": effects(results, score)}
     if CLOSED in set(results.rows["context"]) and results.rows["context"].nunique() > 1:
-        made["gains"] = gains(results, score)
-    if next(_families(results), None):
-        made["interactions"] = interactions(results, score)
-        made["gain_ratios"] = gain_ratios(results, score)
+        tables["gains"] = gains(results, score)
+    if next(_pair_kinds(results), None):
+        tables["interactions"] = interactions(results, score)
+        tables["gain_ratios"] = gain_ratios(results, score)
     if score in BINARY:
-        made["edits"] = edits_compared(results, score)
-        made["models"] = models_compared(results, score)
-    return {name: table for name, table in made.items() if len(table)}
+        tables["edits"] = edits_compared(results, score)
+        tables["models"] = models_compared(results, score)
+    return {name: table for name, table in tables.items() if len(table)}
 
 
-def _wide(results: Results, score: str) -> pd.DataFrame:
+def _pivot_scores(results: Results, score: str) -> pd.DataFrame:
     """[item, (model, context, edit)]; NaN where an item could not be asked."""
     if score not in (*SCORES, MISLED):
         known = ", ".join((*SCORES, MISLED))
         raise SpecError(f"no score is called {score!r}: expected one of {known}")
-    _of_one_evaluation(results.rows)
+    _refuse_mixed(results.rows)
     wide = results.rows.pivot(index="item", columns=KEYS, values=score)
     order = results.rows[KEYS].drop_duplicates().itertuples(index=False, name=None)
     return wide[list(order)].sort_index()
 
 
-def _of_one_evaluation(rows: pd.DataFrame) -> None:
+def _refuse_mixed(rows: pd.DataFrame) -> None:
     """Refuse rows that a folder holds of several: they would be averaged, or stand twice."""
     if rows["task"].nunique() > 1:
         first = rows["task"].iloc[0]
@@ -192,17 +204,17 @@ def _of_one_evaluation(rows: pd.DataFrame) -> None:
 
 
 def _contexts_of(wide: pd.DataFrame) -> dict[tuple[str, str], list[str]]:
-    found: dict[tuple[str, str], list[str]] = {}
+    names: dict[tuple[str, str], list[str]] = {}
     for model, name, edit in wide.columns:
-        found.setdefault((model, edit), []).append(name)
-    return found
+        names.setdefault((model, edit), []).append(name)
+    return names
 
 
-def _families(results: Results) -> Iterator[tuple[str, str, str]]:
+def _pair_kinds(results: Results) -> Iterator[tuple[str, str, str]]:
     """Pairs of a masked diffusion and an autoregressive model under one edit."""
-    held = results.rows[["model", "kind", "edit"]].drop_duplicates()
-    for edit in dict.fromkeys(held["edit"]):
-        part = held[held["edit"] == edit]
+    models = results.rows[["model", "kind", "edit"]].drop_duplicates()
+    for edit in dict.fromkeys(models["edit"]):
+        part = models[models["edit"] == edit]
         kinds = {kind: list(part[part["kind"] == kind]["model"]) for kind in ("mdm", "arm")}
         for mdm, arm in product(kinds["mdm"], kinds["arm"]):
             yield mdm, arm, edit
@@ -234,23 +246,23 @@ def _ratio(pair: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
 def _estimate(
     columns: pd.DataFrame,
     of: Callable[[np.ndarray], np.ndarray],
-    effect: Effect | None = None,
+    effect: ContextEffect | None = None,
     null: float = 0.0,
 ) -> dict[str, Any]:
     """A number of mean scores, resampled by item; items that lack a cell are left out of all."""
     values = columns.to_numpy(dtype=float)
     whole = values[~np.isnan(values).any(axis=1)]
     n = len(whole)
-    found: dict[str, Any] = {"value": np.nan, "null": np.nan, "lift": np.nan, "n": n}
-    found |= {"missing": len(values) - n, "low": np.nan, "high": np.nan}
-    found["interval"] = _of_items(WORDS[min(n, NEEDED)])
+    row: dict[str, Any] = {"value": np.nan, "null": np.nan, "lift": np.nan, "n": n}
+    row |= {"missing": len(values) - n, "low": np.nan, "high": np.nan}
+    row["interval"] = _in_items(WORDS[min(n, NEEDED)])
     if not n:
-        return found
-    found["value"] = float(of(whole.mean(axis=0)))
+        return row
+    row["value"] = float(of(whole.mean(axis=0)))
     permuted = effect is not None and not effect.linear
     size = len(effect.contexts) if effect else 0
-    found["null"] = _permutation_null(whole, of, size) if permuted else null
-    return found | _interval(of(_weights(n) @ whole / n), n) if n >= NEEDED else found
+    row["null"] = _permutation_null(whole, of, size) if permuted else null
+    return row | _interval(of(_weights(n) @ whole / n), n) if n >= NEEDED else row
 
 
 def _interval(drawn: np.ndarray, n: int) -> dict[str, Any]:
@@ -271,17 +283,17 @@ def _weights(n: int) -> np.ndarray:
     return draw_clusters(n, DRAWS, np.random.default_rng(0)).astype(np.uint16)
 
 
-def _of_items(why: Any) -> str:
+def _in_items(why: Any) -> str:
     """The reason in our unit, which is the item."""
     return str(why).replace("prompt", "item")
 
 
-def _alike(score: str, value: float, n: int) -> tuple[float, float, str]:
+def _interval_of_alike(score: str, value: float, n: int) -> tuple[float, float, str]:
     """The interval of a share that is none or all; of another score there is none."""
     if score not in BINARY or value not in (0, 1):
         return np.nan, np.nan, ALIKE
-    found = stats.wilson(round(value * n), n, level=LEVEL)
-    return float(found.low), float(found.high), ""
+    share = stats.wilson(round(value * n), n, level=LEVEL)
+    return float(share.low), float(share.high), ""
 
 
 def _permutation_null(
@@ -291,58 +303,61 @@ def _permutation_null(
     rng, (n, columns) = np.random.default_rng(0), whole.shape
     parts = whole.reshape(n, columns // size, size)
     mixed = (rng.permuted(parts, axis=2) for _ in range(PERMUTATIONS))
-    return float(np.mean([of(one.reshape(n, columns).mean(axis=0)) for one in mixed]))
+    return float(np.mean([of(scores.reshape(n, columns).mean(axis=0)) for scores in mixed]))
 
 
-def _nulls(results: Results, score: str) -> dict[tuple[str, ...], float]:
+def _score_nulls(results: Results, score: str) -> dict[tuple[str, ...], float]:
     """What the answers of each cell score on other items, whose right answers are others."""
     if score not in SCORES:
         return dict.fromkeys(map(tuple, results.rows[KEYS].drop_duplicates().to_numpy()), np.nan)
-    found = {}
+    nulls = {}
     for cell, part in results.rows[results.rows["unfit"] == ""].groupby(KEYS, sort=False):
         ordered = part.sort_values("item")
-        said, right = list(ordered["prediction"]), list(ordered["answers"])
+        predictions, right = list(ordered["prediction"]), list(ordered["answers"])
         pairs = [
-            (said[at], right[(at + shift) % len(said)])
-            for shift in range(1, min(SHIFTS, len(said) - 1) + 1)
-            for at in range(len(said))
-            if right[at] != right[(at + shift) % len(said)]
+            (predictions[index], right[(index + shift) % len(predictions)])
+            for shift in range(1, min(SHIFTS, len(predictions) - 1) + 1)
+            for index in range(len(predictions))
+            if right[index] != right[(index + shift) % len(predictions)]
         ]
-        values = [SCORES[score](one, other) for one, other in pairs]
-        found[tuple(cell)] = float(np.mean(values)) if values else np.nan
+        values = [SCORES[score](predicted, answers) for predicted, answers in pairs]
+        nulls[tuple(cell)] = float(np.mean(values)) if values else np.nan
     every = map(tuple, results.rows[KEYS].drop_duplicates().to_numpy())
-    return {cell: found.get(cell, np.nan) for cell in every}
+    return {cell: nulls.get(cell, np.nan) for cell in every}
 
 
-def _mcnemar(results: Results, score: str, over: str, keys: list[str]) -> pd.DataFrame:
+def _compare_pairs(results: Results, score: str, over: str, keys: list[str]) -> pd.DataFrame:
     if score not in BINARY:
         raise SpecError(
             f"McNemar's test takes right or wrong, and {score} is neither: "
             f"use one of {', '.join(BINARY)}"
         )
-    wide, rows = _wide(results, score), []
+    # 1. Two cells that share all keys but `over`, on the items that both could ask.
+    wide, rows = _pivot_scores(results, score), []
     cells = pd.DataFrame(list(wide.columns), columns=KEYS)
     for shared, part in cells.groupby(keys, sort=False):
         for a, b in combinations(part[over], 2):
             named = dict(zip(keys, shared, strict=True))
-            pair = [tuple((named | {over: one})[key] for key in KEYS) for one in (a, b)]
+            pair = [tuple((named | {over: name})[key] for key in KEYS) for name in (a, b)]
             both = wide[pair].dropna().to_numpy() == 1
-            found = stats.mcnemar_of(both[:, 0], both[:, 1])
+            # 2. McNemar's exact test on the items that only one of them answers right.
+            test = stats.mcnemar_of(both[:, 0], both[:, 1])
             rows.append(
                 named
-                | {"a": a, "b": b, "value": float(found.value), "null": 0.0, "lift": np.nan}
-                | {"n": int(found.n), "missing": len(wide) - int(found.n)}
-                | {"low": float(found.low), "high": float(found.high)}
-                | {"interval": str(found.why), "a_only": int((both[:, 0] & ~both[:, 1]).sum())}
-                | {"b_only": int((~both[:, 0] & both[:, 1]).sum()), "p": float(found.p)}
+                | {"a": a, "b": b, "value": float(test.value), "null": 0.0, "lift": np.nan}
+                | {"n": int(test.n), "missing": len(wide) - int(test.n)}
+                | {"low": float(test.low), "high": float(test.high)}
+                | {"interval": str(test.why), "a_only": int((both[:, 0] & ~both[:, 1]).sum())}
+                | {"b_only": int((~both[:, 0] & both[:, 1]).sum()), "p": float(test.p)}
             )
+    # 3. Holm's correction over the whole table.
     columns = [*keys, "a", "b", *NUMBERS, "a_only", "b_only", "p"]
-    table = _table(results, rows, columns, {"table": f"{over}s_compared", "score": score})
+    table = _build_table(results, rows, columns, {"table": f"{over}s_compared", "score": score})
     table["p_holm"] = stats.holm(table["p"].to_numpy(dtype=float))
     return table
 
 
-def _table(
+def _build_table(
     results: Results,
     rows: list[dict[str, Any]],
     columns: Sequence[str],
@@ -350,7 +365,7 @@ def _table(
 ) -> pd.DataFrame:
     """Rows that know which cells made them."""
     table = pd.DataFrame(rows, columns=list(columns))
-    origins = [_origin(*held) for held in results.manifests.items()]
+    origins = [_origin(*cell) for cell in results.manifests.items()]
     table.attrs = {"about": dict(about), "traces": origins}
     return table
 
@@ -366,3 +381,233 @@ def _origin(cell: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
         "decoding": manifest["decoding"],
         "seed": manifest["seed"],
     }
+
+
+@dataclass(frozen=True)
+class ContextEffect:
+    """One number of some contexts."""
+
+    name: str
+    test: str
+    """The stress test it belongs to: gain, position, noise, irrelevant, layout, masks, wording."""
+    contexts: tuple[str, ...]
+    of: Callable[[np.ndarray], np.ndarray]
+    """From mean scores [..., context] to the number [...]."""
+    linear: bool = True
+    """Whether it is a sum, which is 0 where contexts do not matter; else its null is permuted."""
+
+
+def find_effects(names: Sequence[str]) -> list[ContextEffect]:
+    """Every effect that these contexts can show, in the order of the tests."""
+    known = [context(name) for name in dict.fromkeys(names)]
+    return [
+        *_find_gains(known),
+        *_find_positions(known),
+        *_find_noise(known),
+        *_find_irrelevant(known),
+        *_find_layouts(known),
+        *_find_changes(known),
+    ]
+
+
+def slope(x: Sequence[float]) -> Callable[[np.ndarray], np.ndarray]:
+    """The least-squares slope over x, as a function of values [..., x]."""
+    centred = np.asarray(x, dtype=float) - np.mean(x)
+    weights = centred / np.sum(centred**2)
+    return lambda means: means @ weights
+
+
+def u_index(means: np.ndarray) -> np.ndarray:
+    """Mean of both ends minus the worst in between: above 0 where the middle is lost."""
+    return (means[..., 0] + means[..., -1]) / 2 - means[..., 1:-1].min(axis=-1)
+
+
+def spread(means: np.ndarray) -> np.ndarray:
+    """The best place minus the worst."""
+    return means.max(axis=-1) - means.min(axis=-1)
+
+
+def difference(means: np.ndarray) -> np.ndarray:
+    """The second context minus the first."""
+    return means[..., 1] - means[..., 0]
+
+
+def share_of_room(means: np.ndarray) -> np.ndarray:
+    """The gain as a share of what was left to gain."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(means[..., 0] < 1, difference(means) / (1 - means[..., 0]), np.nan)
+
+
+def without_changes(shown: Context) -> Context:
+    """The context without what was done to it."""
+    return replace(shown, shuffle=0, typos=0, paraphrase=False, masks=0)
+
+
+def _unchanged_contexts(known: Sequence[Context]) -> list[Context]:
+    return [shown for shown in known if shown == without_changes(shown)]
+
+
+def _find_gains(known: Sequence[Context]) -> Iterator[ContextEffect]:
+    if CLOSED in [shown.name for shown in known]:
+        for shown in _unchanged_contexts(known):
+            if shown.name != CLOSED:
+                yield ContextEffect(
+                    f"gain of {shown.name}", "gain", (CLOSED, shown.name), difference
+                )
+
+
+def _find_positions(known: Sequence[Context]) -> Iterator[ContextEffect]:
+    placed = [shown for shown in _unchanged_contexts(known) if shown.place is not None]
+    for (total, kind), group in _group_contexts(placed, lambda shown: (shown.total, shown.kind)):
+        alike = sorted(group, key=lambda shown: shown.place or 0)
+        if len(alike) < 2:
+            continue
+        names, places = tuple(shown.name for shown in alike), [shown.place or 0 for shown in alike]
+        label = f"of {total}" + ("" if kind == "random" else f" {kind}")
+        where = [(number - 1) / max(total - 1, 1) for number in places]
+        yield ContextEffect(f"locality slope {label}", "position", names, slope(where))
+        yield ContextEffect(f"range {label}", "position", names, spread, linear=False)
+        if len(alike) > 2 and places[0] == 1 and places[-1] == total:
+            yield ContextEffect(f"U-index {label}", "position", names, u_index, linear=False)
+
+
+def _find_noise(known: Sequence[Context]) -> Iterator[ContextEffect]:
+    gold = [
+        shown
+        for shown in _unchanged_contexts(known)
+        if shown.base == "gold" and shown.place is None
+    ]
+    for kind in ("random", "hard", "counterfactual"):
+        alike = [shown for shown in gold if not shown.others or shown.kind == kind]
+        alike.sort(key=lambda shown: shown.others)
+        if sum(shown.others > 0 for shown in alike) and len(alike) > 1:
+            doublings = [float(np.log2(1 + shown.others)) for shown in alike]
+            names = tuple(shown.name for shown in alike)
+            yield ContextEffect(f"slope per doubling of {kind}", "noise", names, slope(doublings))
+
+
+def _find_irrelevant(known: Sequence[Context]) -> Iterator[ContextEffect]:
+    shares = [shown for shown in _unchanged_contexts(known) if shown.base == "irrelevant"]
+    for total, group in _group_contexts(shares, lambda shown: shown.total):
+        alike = sorted(group, key=lambda shown: shown.others)
+        if len(alike) > 1:
+            names = tuple(shown.name for shown in alike)
+            x = [shown.others / total for shown in alike]
+            yield ContextEffect(
+                f"slope of the irrelevant share of {total}", "irrelevant", names, slope(x)
+            )
+
+
+_PAIRS = (("far", "adjacent"), ("reversed", "adjacent"), ("far-reversed", "far"))
+
+
+def _find_layouts(known: Sequence[Context]) -> Iterator[ContextEffect]:
+    """Close minus far, and told in order minus told in reverse."""
+    plain = _unchanged_contexts(known)
+    for shown in plain:
+        for base, other in _PAIRS:
+            beside = replace(shown, base=other)
+            if shown.base == base and beside in plain:
+                names = (shown.name, beside.name)
+                yield ContextEffect(
+                    f"{beside.name} minus {shown.name}", "layout", names, difference
+                )
+
+
+def _find_changes(known: Sequence[Context]) -> Iterator[ContextEffect]:
+    """What was done to a context, minus the same without it; the kind of distractors too."""
+    for shown in known:
+        bare = without_changes(shown)
+        if bare != shown and bare in known:
+            test = "masks" if shown.masks else "wording"
+            yield ContextEffect(
+                f"{shown.name} minus {bare.name}", test, (bare.name, shown.name), difference
+            )
+        random = replace(bare, kind="random")
+        if shown == bare and random != shown and random in known:
+            names = (random.name, shown.name)
+            yield ContextEffect(f"{shown.name} minus {random.name}", "noise", names, difference)
+
+
+def _group_contexts(
+    contexts: Sequence[Context], by: Callable[[Context], Any]
+) -> list[tuple[Any, list[Context]]]:
+    return [(key, list(group)) for key, group in groupby(sorted(contexts, key=by), key=by)]
+
+
+def curve(results: Results, test: str, score: str = SCORE) -> pd.DataFrame:
+    """Accuracy over what a stress test varies, for its figure.
+
+    `place` for position, `distractors` and `kind` for noise, `share` for irrelevant, `masks` for
+    masks; for gain, layout and wording the contexts themselves.
+    """
+    if test not in _VARIED:
+        raise SpecError(f"no stress test is called {test!r}: expected one of {', '.join(_VARIED)}")
+    table = accuracy(results, [score])
+    varied = [_VARIED[test](context(name)) for name in table["context"]]
+    kept = [index for index, value in enumerate(varied) if value is not None]
+    if not kept:
+        shown = ", ".join(dict.fromkeys(table["context"]))
+        raise SpecError(f"no context shows {test}: {shown} were asked")
+    part = table.iloc[kept].reset_index(drop=True)
+    more = pd.DataFrame([varied[index] for index in kept])
+    joined = pd.concat([part[KEYS], more, part[["quantity", *NUMBERS]]], axis=1)
+    joined.attrs = dict(table.attrs) | {"about": {"table": "curve", "test": test, "score": score}}
+    return joined
+
+
+def join_attention(
+    results: Results, out: str | Path, measure: Callable[[list[Trace]], pd.DataFrame]
+) -> pd.DataFrame:
+    """Each item's scores beside what attention did: `measure` of its kept traces, `by=["trace"]`.
+
+    >>> from anchorwatch import metrics
+    >>> measure = lambda traces: metrics.concentration(traces, by=["trace"])
+    """
+    folder, rows = place(out), results.rows[results.rows["unfit"] == ""]
+    kept = [folder / row.cell / TRACES / f"{row.item}.trace" for row in rows.itertuples()]
+    if not any(path.exists() for path in kept):
+        raise SpecError(f"no traces are kept in {out}: evaluate(..., probes=[...]) keeps them")
+    table = measure([read(path) for path in kept if path.exists()])
+    if "trace" not in table:
+        raise SpecError("the measure does not tell traces apart: give it by=['trace']")
+    measured_rows = table.drop(columns=["model"], errors="ignore").rename(columns={"trace": "run"})
+    joined = rows.merge(measured_rows, on="run", how="inner")
+    joined.attrs = dict(table.attrs)
+    return joined
+
+
+def _context_columns(shown: Context) -> dict[str, Any]:
+    return {"shown": shown.name}
+
+
+def _is_bare_gold(shown: Context) -> bool:
+    """Whether nothing but the evidence is shown, as it is."""
+    return shown == Context("gold")
+
+
+_VARIED: dict[str, Callable[[Context], dict[str, Any] | None]] = {
+    "gain": _context_columns,
+    "position": lambda shown: (
+        None
+        if shown.place is None
+        else {"place": shown.place, "total": shown.total, "kind": shown.kind}
+    ),
+    "noise": lambda shown: (
+        {"distractors": shown.others, "kind": shown.kind}
+        if shown.base == "gold" and shown.place is None and "~" not in shown.name
+        else None
+    ),
+    "irrelevant": lambda shown: (
+        {"share": shown.others / (shown.total or 1)} if shown.base == "irrelevant" else None
+    ),
+    "layout": lambda shown: _context_columns(shown) if shown.base in LAYOUTS else None,
+    "masks": lambda shown: (
+        {"masks": shown.masks} if _is_bare_gold(replace(shown, masks=0)) else None
+    ),
+    "wording": lambda shown: (
+        _context_columns(shown)
+        if _is_bare_gold(replace(shown, typos=0, paraphrase=False, shuffle=0))
+        else None
+    ),
+}

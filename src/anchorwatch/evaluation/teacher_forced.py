@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from anchorwatch.edits.spec import CanvasEdit, Edit
-from anchorwatch.evaluation.outcomes import MOVED, UniformBaseline, moved_attention
+from anchorwatch.evaluation.outcomes import MOVED, UniformBaseline, sum_moved_attention
 from anchorwatch.generation.decoding import StepPlan
 from anchorwatch.generation.forced import ForcedRun
 from anchorwatch.generation.loop import Step, shape_of, start_sequence, walk
@@ -33,7 +33,7 @@ from anchorwatch.trace.trace import Trace
 
 ROWS = 64
 """Rows of logits compared at once: 64 x 126,464 in float64 are 65 MB."""
-LOOKS = received(("all",), dtype="float32")
+RECEIVED = received(("all",), dtype="float32")
 
 
 @dataclass
@@ -61,8 +61,10 @@ def build_forced_run(
     model: Model, clean: Trace, edits: Sequence[Edit], probes: Sequence[Probe]
 ) -> ComparisonRun:
     """A job over the frames of a clean trace, with its own edits; it holds one step at a time."""
+    # 1. The sequence as the clean run began, with its own random numbers.
     first = clean.canvas[0].astype(np.int64)
     regions = Regions(tuple(clean.manifest["regions"]), clean["region"].values)
+    # 2. A buffer of one step, and the clean trace as the script of commits.
     shape = shape_of(model, clean.decoding, len(first), regions.names, edits)
     return ComparisonRun(
         start_sequence(model, first, clean.answer, clean.seed),
@@ -102,7 +104,7 @@ class _Sums:
     def __post_init__(self) -> None:
         self.change, self.states = np.zeros((2, self.layers))
 
-    def reading(self) -> ArmReading:
+    def build_reading(self) -> ArmReading:
         rows = self.rows or np.nan
         with np.errstate(invalid="ignore"):
             layers = self.change / self.states
@@ -120,7 +122,7 @@ class _ArmState:
     """One arm on its way over the frames."""
 
     def __init__(self, model: Model, clean: Trace, edits: Sequence[Edit], looks: bool) -> None:
-        probes = (LOOKS,) if looks else ()
+        probes = (RECEIVED,) if looks else ()
         self.job = build_forced_run(model, clean, edits, probes)
         self.sums = _Sums(model.num_layers)
         self.states: dict[int, torch.Tensor] = {}
@@ -163,10 +165,10 @@ class _ArmState:
         if even is not None and "hidden_keys" in self.job.buffer.arrays:
             shares = [lane.field("received")[:, :, 0] for lane in (clean, self)]
             hidden = self.field("hidden_keys")
-            self.sums.moved += moved_attention(shares[0], shares[1], hidden, even, rule)
+            self.sums.moved += sum_moved_attention(shares[0], shares[1], hidden, even, rule)
 
 
-def lockstep(
+def read_clean_frames(
     model: Model, clean: Trace, arms: Sequence[Sequence[Edit]], rule: Rule
 ) -> list[ArmReading]:
     """What every list of edits gives on the frames of a clean trace.
@@ -175,7 +177,7 @@ def lockstep(
     """
     looks = any(edit.ranks for edits in arms for edit in edits)
     lanes = [_ArmState(model, clean, edits, looks) for edits in ((), *arms)]
-    nulls = _indifferent(clean, model.num_layers) if looks else None
+    nulls = _uniform_baselines(clean, model.num_layers) if looks else None
     for step in range(clean.num_steps):
         even = (
             None if nulls is None else UniformBaseline(nulls.shares[:, step], nulls.seen[:, step])
@@ -186,18 +188,19 @@ def lockstep(
             if lane is not lanes[0]:
                 lane.forget()
         lanes[0].forget()
-    readings = [lane.sums.reading() for lane in (*lanes[1:], lanes[0])]
+    readings = [lane.sums.build_reading() for lane in (*lanes[1:], lanes[0])]
     return [
-        one if _reads(e) else absent(model) for one, e in zip(readings, (*arms, ()), strict=True)
+        reading if _changes_reading(e) else absent_reading(model)
+        for reading, e in zip(readings, (*arms, ()), strict=True)
     ]
 
 
-def absent(model: Model) -> ArmReading:
+def absent_reading(model: Model) -> ArmReading:
     """Nothing to compare on the clean frames."""
-    return _Sums(model.num_layers).reading()
+    return _Sums(model.num_layers).build_reading()
 
 
-def _reads(edits: Sequence[Edit]) -> bool:
+def _changes_reading(edits: Sequence[Edit]) -> bool:
     """Whether any edit changes what is read, not only what is committed; none at all reads too."""
     kinds = [isinstance(edit, CanvasEdit) and not edit.changes_frames for edit in edits]
     return not kinds or not all(kinds)
@@ -206,9 +209,9 @@ def _reads(edits: Sequence[Edit]) -> bool:
 def divergence(clean: torch.Tensor, other: torch.Tensor) -> tuple[float, float]:
     """Rows of [N, V] logits whose argmax agrees, and KL(clean || other) in nats: sums over rows."""
     agree, kl = 0.0, 0.0
-    for one, two in zip(torch.split(clean, ROWS), torch.split(other, ROWS), strict=True):
-        agree += float((one.argmax(dim=-1) == two.argmax(dim=-1)).sum())
-        p, q = (torch.log_softmax(rows.double(), dim=-1) for rows in (one, two))
+    for first, second in zip(torch.split(clean, ROWS), torch.split(other, ROWS), strict=True):
+        agree += float((first.argmax(dim=-1) == second.argmax(dim=-1)).sum())
+        p, q = (torch.log_softmax(rows.double(), dim=-1) for rows in (first, second))
         kl += float(torch.where(p > -torch.inf, p.exp() * (p - q), 0.0).sum())
     return agree, kl
 
@@ -219,19 +222,21 @@ def relative_change(clean: torch.Tensor, other: torch.Tensor, untouched: np.ndar
     Rows are the last positions of the canvas: all of them, or under a cache the new ones.
     """
     rows = min(len(clean), len(other))
-    one, two = clean[-rows:], other[-rows:]
-    change = (two - one).norm(dim=-1) / one.norm(dim=-1).clamp(min=1e-30)
+    first, second = clean[-rows:], other[-rows:]
+    change = (second - first).norm(dim=-1) / first.norm(dim=-1).clamp(min=1e-30)
     return change.double().cpu().numpy()[untouched[-rows:]]
 
 
 def _untouched_positions(edits: Sequence[Edit], positions: int) -> np.ndarray:
     """[position] bool: those that no edit names; what an edit finds by itself has no name."""
-    found = np.ones(positions, dtype=bool)
+    untouched = np.ones(positions, dtype=bool)
     for edit in edits:
         named = getattr(edit, "positions", None) or (getattr(edit, "position", None),)
-        places = [place for place in named if isinstance(place, int) and place < positions]
-        found[places] = False
-    return found
+        places = [
+            position for position in named if isinstance(position, int) and position < positions
+        ]
+        untouched[places] = False
+    return untouched
 
 
 @contextmanager
@@ -257,9 +262,11 @@ def _after_layers(model: Model, keep: Callable[[int, torch.Tensor], None]) -> It
             hook.remove()
 
 
-def _indifferent(clean: Trace, layers: int) -> UniformBaseline:
+def _uniform_baselines(clean: Trace, layers: int) -> UniformBaseline:
     """The nulls of all steps: [layer, step, key]."""
     windows = [layer_window(clean, layer) for layer in range(layers)]
-    made = {window: uniform_attention(clean, ("all",), window) for window in set(windows)}
-    shares = np.stack([made[window].shares[:, 0] for window in windows])
-    return UniformBaseline(shares, np.stack([made[window].visible[:, 0] for window in windows]))
+    baselines = {window: uniform_attention(clean, ("all",), window) for window in set(windows)}
+    shares = np.stack([baselines[window].shares[:, 0] for window in windows])
+    return UniformBaseline(
+        shares, np.stack([baselines[window].visible[:, 0] for window in windows])
+    )

@@ -30,8 +30,12 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._wait()
         if len(self.connections) > self.most:
-            ours = (one for one in self.connections if isinstance(one, Connection) and one._alarm)
-            min(ours, key=lambda one: one._waiting_since)._close()
+            ours = (
+                other
+                for other in self.connections
+                if isinstance(other, Connection) and other._alarm
+            )
+            min(ours, key=lambda other: other._waiting_since)._close()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -18,9 +18,8 @@ from typing import Any, TypeVar
 
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer import page
-from anchorwatch.explorer.header import list_numbers
-from anchorwatch.explorer.tiles import MissingError, Run
-from anchorwatch.trace import atomic_io as commits
+from anchorwatch.explorer.run_data import MissingError, Run, list_numbers
+from anchorwatch.trace import atomic_io
 
 LIMIT_BYTES = 8_000_000
 MOST_MAPS_BYTES = 1_500_000
@@ -47,22 +46,22 @@ def export(
     """
     if not runs:
         raise SpecError("name at least one trace, as `anchorwatch run -o` writes it")
-    target = commits.place(out)
-    commits.refuse_inside_trace(target)
+    target = atomic_io.place(out)
+    atomic_io.refuse_inside_trace(target)
     if target.suffix.lower() in (".html", ".htm"):
         if target.is_dir():
             raise SpecError(f"{target} is a folder: name a file, page.html")
-        data, made = _drop_layers_to_fit(runs, layers)
-        commits.replace_file(target, made.encode())
-        headers = [held["header"] for held in data["runs"]]
+        data, text = _drop_layers_to_fit(runs, layers)
+        atomic_io.replace_file(target, text.encode())
+        headers = [run["header"] for run in data["runs"]]
     else:
-        with commits.stage_folder(target) as folder:
+        with atomic_io.stage_folder(target) as folder:
             headers = _fill(folder, runs, layers)
     if say is not None:
-        for told in headers:
-            for said in (*told["damage"], *told.get("left_out", ())):
-                if said != _ROUNDED:
-                    say(f"{told['name']}: {said}")
+        for header in headers:
+            for sentence in (*header["damage"], *header.get("left_out", ())):
+                if sentence != _ROUNDED:
+                    say(f"{header['name']}: {sentence}")
     return target
 
 
@@ -77,9 +76,9 @@ def _drop_layers_to_fit(
     """(data, page): layers are left out until it fits; those that were named are not."""
     for most in _LESS if layers is None else _LESS[:1]:
         data = _inline(runs, layers, most)
-        made = page.page(_title(runs), data)
-        if (size := len(made.encode())) <= LIMIT_BYTES:
-            return data, made
+        text = page.page(_title(runs), data)
+        if (size := len(text.encode())) <= LIMIT_BYTES:
+            return data, text
     what = "these runs" if layers is None else f"{len({*layers})} layers of these runs"
     less = "" if layers is None else "name fewer layers, "
     raise SpecError(
@@ -93,12 +92,12 @@ def choose_layers(count: int, most: int) -> list[int]:
         return list(range(count))
     if most == 1:
         return [count - 1]
-    return sorted({round(at * (count - 1) / (most - 1)) for at in range(most)})
+    return sorted({round(index * (count - 1) / (most - 1)) for index in range(most)})
 
 
 def _inline(runs: Sequence[Run], layers: Sequence[int] | None, most: int) -> dict[str, Any]:
-    held = []
-    for at, run in enumerate(runs):
+    inlined = []
+    for index, run in enumerate(runs):
         packets: dict[str, str] = {}
         too_large = 0
         if run.opened.trace is not None:
@@ -110,9 +109,9 @@ def _inline(runs: Sequence[Run], layers: Sequence[int] | None, most: int) -> dic
             packets = _parts(run, run.keys(kept), partial(_pack, run))
             maps, too_large = _maps(run)
             packets |= maps
-        told = _static_header(run, packets.keys(), too_large)
-        held.append({"id": at, "name": run.opened.name, "header": told, "packets": packets})
-    return {"source": "inline", "runs": held}
+        header = _static_header(run, packets.keys(), too_large)
+        inlined.append({"id": index, "name": run.opened.name, "header": header, "packets": packets})
+    return {"source": "inline", "runs": inlined}
 
 
 def _requested_layers(run: Run, layers: Sequence[int]) -> list[int]:
@@ -124,51 +123,51 @@ def _requested_layers(run: Run, layers: Sequence[int]) -> list[int]:
     return sorted(set(layers))
 
 
-def _parts(run: Run, keys: Sequence[str], made: Callable[[str], T]) -> dict[str, T]:
+def _parts(run: Run, keys: Sequence[str], make: Callable[[str], T]) -> dict[str, T]:
     """Packets by key; one that cannot be read is left out and is a problem of the run."""
-    found = {}
+    packets = {}
     for key in keys:
         try:
-            found[key] = made(key)
+            packets[key] = make(key)
         except MissingError as error:
-            said = f"{key} is left out: {error}"
-            run.problems += [said] if said not in run.problems else []
-    if "frames" in keys and "frames" not in found:
+            sentence = f"{key} is left out: {error}"
+            run.problems += [sentence] if sentence not in run.problems else []
+    if "frames" in keys and "frames" not in packets:
         run.give_up(SpecError("its frames cannot be read"))
-    return found
+    return packets
 
 
 def _static_header(run: Run, keys: Collection[str], too_large: int = 0) -> dict[str, Any]:
     """The header of a page that cannot ask again, with what it lacks in words."""
-    told = run.header()
+    header = run.header()
     if run.opened.trace is None:
-        return told
-    kept = [at for at in told["layers"] if f"layer-{at}" in keys]
-    if len(kept) < len(told["layers"]):
-        only = f"{len(kept)} of {len(told['layers'])} layers are in this page"
-        told["left_out"].append(f"{only}: {list_numbers(kept)}" if kept else only)
+        return header
+    kept = [layer for layer in header["layers"] if f"layer-{layer}" in keys]
+    if len(kept) < len(header["layers"]):
+        only = f"{len(kept)} of {len(header['layers'])} layers are in this page"
+        header["left_out"].append(f"{only}: {list_numbers(kept)}" if kept else only)
     if too_large:
-        only = f"{too_large} of {len(told['maps'])} exact maps are too large for this page"
-        told["left_out"].append(f"{only}: {_ELSEWHERE}")
-    told["layers"], told["flow"] = kept, "flow" in keys
-    told["maps"] = [pick for pick in told["maps"] if _map_key(pick) in keys]
-    told["left_out"].append(_ROUNDED)
-    told["on_demand"] = {"heads": False, "rows": False, "maps": False}
-    return told
+        only = f"{too_large} of {len(header['maps'])} exact maps are too large for this page"
+        header["left_out"].append(f"{only}: {_ELSEWHERE}")
+    header["layers"], header["flow"] = kept, "flow" in keys
+    header["maps"] = [pick for pick in header["maps"] if _map_key(pick) in keys]
+    header["left_out"].append(_ROUNDED)
+    header["on_demand"] = {"heads": False, "rows": False, "maps": False}
+    return header
 
 
 def _maps(run: Run) -> tuple[dict[str, str], int]:
     """The exact maps of the trace that fit, first ones first, and how many do not."""
     keys = [_map_key(pick) for pick in run.maps()]
-    found: dict[str, str] = {}
+    packets: dict[str, str] = {}
     room = MOST_MAPS_BYTES
-    for at, key in enumerate(keys):
+    for index, key in enumerate(keys):
         packed = _parts(run, [key], partial(_pack, run))
         room -= sum(map(len, packed.values()))
         if room < 0:  # the rest is not read at all: there may be hundreds
-            return found, len(keys) - at
-        found |= packed
-    return found, 0
+            return packets, len(keys) - index
+        packets |= packed
+    return packets, 0
 
 
 def _map_key(pick: Sequence[int]) -> str:
@@ -186,33 +185,33 @@ def _compress(packet: bytes) -> str:
 
 def _fill(folder: Path, runs: Sequence[Run], layers: Sequence[int] | None) -> list[dict[str, Any]]:
     """Write the files, and return the headers among them."""
-    told = {
+    listed = {
         "source": "static",
         "runs": [{"id": a, "name": r.opened.name} for a, r in enumerate(runs)],
     }
     texts = {
-        "index.html": page.shell(_title(runs), told),
-        "app.js": page.built("app.js"),
-        "app.css": page.built("app.css"),
+        "index.html": page.shell(_title(runs), listed),
+        "app.js": page.read_built("app.js"),
+        "app.css": page.read_built("app.css"),
     }
     for name, text in texts.items():
-        commits.put_file(folder / name, text.encode())
+        atomic_io.put_file(folder / name, text.encode())
     headers = []
-    for at, run in enumerate(runs):
-        place = folder / "data" / str(at)
-        place.mkdir(parents=True)
+    for index, run in enumerate(runs):
+        path = folder / "data" / str(index)
+        path.mkdir(parents=True)
         keys: Collection[str] = ()
         if run.opened.trace is not None:
             kept = range(run.layers) if layers is None else _requested_layers(run, layers)
             wanted = [*run.keys(kept), *map(_map_key, run.maps())]
-            keys = _parts(run, wanted, partial(_put, run, place))
+            keys = _parts(run, wanted, partial(_write_packet, run, path))
         headers.append(_static_header(run, keys))
-        commits.put_file(place / "header.json", json.dumps(headers[-1], allow_nan=False).encode())
+        atomic_io.put_file(path / "header.json", json.dumps(headers[-1], allow_nan=False).encode())
     return headers
 
 
-def _put(run: Run, place: Path, key: str) -> None:
-    commits.put_file(place / f"{key}.bin", run.packet(key))
+def _write_packet(run: Run, path: Path, key: str) -> None:
+    atomic_io.put_file(path / f"{key}.bin", run.packet(key))
 
 
 def _title(runs: Sequence[Run]) -> str:

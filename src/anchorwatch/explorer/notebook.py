@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from anchorwatch.errors import AnchorwatchError
 from anchorwatch.explorer.export import whole
-from anchorwatch.explorer.opening import from_memory
-from anchorwatch.explorer.tables import check_table, refuse_strangers
-from anchorwatch.explorer.tiles import Options, Run
+from anchorwatch.explorer.head_tables import check_table, refuse_strangers
+from anchorwatch.explorer.open import from_memory
+from anchorwatch.explorer.run_data import Options, Run
 from anchorwatch.trace.escape import one_line
 from anchorwatch.trace.trace import Trace, checked_trace
 
@@ -49,11 +49,11 @@ def show_in_notebook(
 ) -> NotebookView:
     """The explorer of one run, or of two side by side, with metrics by head in its head grid."""
     traces = [trace] if beside is None else [trace, checked_trace(beside)]
-    held = tuple(check_table(name, table) for name, table in (tables or {}).items())
-    refuse_strangers(held, traces)
+    checked = tuple(check_table(name, table) for name, table in (tables or {}).items())
+    refuse_strangers(checked, traces)
     try:
-        made = whole([Run(from_memory(one), Options(tables=held)) for one in traces])
+        page = whole([Run(from_memory(shown), Options(tables=checked)) for shown in traces])
     except AnchorwatchError as error:
         return NotebookView(one_line(f"not shown here: {error} ({_INSTEAD})"), None)
-    names = " and ".join(from_memory(one).name for one in traces)
-    return NotebookView(f"explorer of {names}, {len(made) / 1e6:.1f} MB", made)
+    names = " and ".join(from_memory(shown).name for shown in traces)
+    return NotebookView(f"explorer of {names}, {len(page) / 1e6:.1f} MB", page)

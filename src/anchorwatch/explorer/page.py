@@ -25,15 +25,15 @@ class PageError(AnchorwatchError, RuntimeError):
     """The page was not built; the message says how."""
 
 
-def built(name: str) -> str:
+def read_built(name: str) -> str:
     """A file of the front end."""
-    place = files("anchorwatch.explorer") / "built" / name
-    if not place.is_file():
+    path = files("anchorwatch.explorer") / "built" / name
+    if not path.is_file():
         raise PageError(
             f"the explorer's page is not built ({name} is missing): `make web` in a clone builds "
             "it with Node 20 or newer, and a wheel or sdist brings it"
         )
-    return place.read_text(encoding="utf-8")
+    return path.read_text(encoding="utf-8")
 
 
 def to_script_json(value: Any) -> str:
@@ -46,7 +46,7 @@ def to_script_json(value: Any) -> str:
 
 def page(title: str, data: Any) -> str:
     """One self-contained file: style, data and script are in it."""
-    style, script = built("app.css"), built("app.js")
+    style, script = read_built("app.css"), read_built("app.js")
     if "</script" in script or "</style" in style:
         raise PageError("the built page would end its own element: build it again, `make web`")
     policy = policy_of(f"'sha256-{_hash(script)}'", connect="'none'")

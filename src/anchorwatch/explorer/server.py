@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer import page
-from anchorwatch.explorer.tiles import MissingError, Run
+from anchorwatch.explorer.run_data import MissingError, Run
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -55,7 +55,7 @@ class Server:
         self.token = secrets.token_urlsafe(24)
         self._socket = _bind(port)
         self.port = int(self._socket.getsockname()[1])
-        self.app = application(runs, self.token, self.port, self._shut)
+        self.app = application(runs, self.token, self.port, self._close_door)
         self._first = runs[0], layer
         self._patience = patience
         self._server: Any = None
@@ -65,12 +65,12 @@ class Server:
     def url(self) -> str:
         return f"http://{HOST}:{self.port}/{self.token}/"
 
-    def door(self, place: str) -> Path:
+    def door(self, address: str) -> Path:
         """A file to open, readable by nobody else, that leads to `place`; gone once it has."""
-        self._shut()
+        self._close_door()
         self._door = TemporaryDirectory(prefix="anchorwatch-")
         file = Path(self._door.name) / "open.html"
-        way = escape(place)
+        way = escape(address)
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as handle:
             handle.write(
                 f'<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
@@ -79,7 +79,7 @@ class Server:
             )
         return file
 
-    def _shut(self) -> None:
+    def _close_door(self) -> None:
         """Somebody came in with the token, or nobody will any more."""
         if self._door is not None:
             self._door.cleanup()
@@ -108,30 +108,30 @@ class Server:
         try:
             self._server.run(sockets=[self._socket])
         finally:
-            self._shut()
+            self._close_door()
 
     def close(self) -> None:
         """Stop, from another thread, or give the port back before serving."""
         if self._server is not None:
             self._server.should_exit = True
         else:
-            self._shut()
+            self._close_door()
             self._socket.close()
 
 
-def spot(at: str) -> dict[str, int]:
+def spot(text: str) -> dict[str, int]:
     """A place in the page by its words: `step=40,layer=31`."""
-    pairs = [word.partition("=") for word in at.split(",") if word]
+    pairs = [word.partition("=") for word in text.split(",") if word]
     for name, _, value in pairs:
         known = name in ("step", "layer", "head", "token")
         if not known or not value.isdecimal() or len(value) > LONGEST_NUMBER:
-            raise SpecError(f"--at {at} is not step=40,layer=31: step, layer, head and token go")
+            raise SpecError(f"--at {text} is not step=40,layer=31: step, layer, head and token go")
     return {name: int(value) for name, _, value in pairs}
 
 
-def link(url: str, place: Mapping[str, int]) -> str:
+def link(url: str, spot: Mapping[str, int]) -> str:
     """The address of a place in the page."""
-    return url + "#v=1" + "".join(f"&{name}={value}" for name, value in place.items())
+    return url + "#v=1" + "".join(f"&{name}={value}" for name, value in spot.items())
 
 
 def application(runs: Sequence[Run], token: str, port: int, shut: Callable[[], None]) -> Starlette:
@@ -143,24 +143,24 @@ def application(runs: Sequence[Run], token: str, port: int, shut: Callable[[], N
     shown = list(runs)
     listed = {
         "source": "api",
-        "runs": [{"id": at, "name": r.opened.name} for at, r in enumerate(shown)],
+        "runs": [{"id": number, "name": r.opened.name} for number, r in enumerate(shown)],
     }
 
     def index(_: Request) -> Response:
         return _answer(page.shell("anchorwatch", listed).encode(), "text/html; charset=utf-8")
 
     def script(_: Request) -> Response:
-        return _answer(page.built("app.js").encode(), "text/javascript; charset=utf-8")
+        return _answer(page.read_built("app.js").encode(), "text/javascript; charset=utf-8")
 
     def style(_: Request) -> Response:
-        return _answer(page.built("app.css").encode(), "text/css; charset=utf-8")
+        return _answer(page.read_built("app.css").encode(), "text/css; charset=utf-8")
 
     def header(request: Request) -> Response:
-        return _json(_run(shown, request).header())
+        return _json(_find_run(shown, request).header())
 
     def packet(request: Request) -> Response:
-        held = _run(shown, request).packet(request.path_params["key"])
-        return _answer(held, "application/octet-stream")
+        body = _find_run(shown, request).packet(request.path_params["key"])
+        return _answer(body, "application/octet-stream")
 
     routes = [
         Route("/", index, methods=["GET"]),
@@ -175,14 +175,14 @@ def application(runs: Sequence[Run], token: str, port: int, shut: Callable[[], N
         404: _answer_nothing,
         405: _answer_nothing,
     }
-    made = Starlette(
+    app = Starlette(
         routes=routes,
         middleware=guarded,
         exception_handlers=refusals,
         lifespan=lambda _: _lifetime(shut),
     )
-    made.router.redirect_slashes = False
-    return made
+    app.router.redirect_slashes = False
+    return app
 
 
 @asynccontextmanager
@@ -195,7 +195,7 @@ class _Guard:
     """Refuses before routing: other hosts, origins and methods, and who has no token."""
 
     def __init__(self, app: ASGIApp, *, token: str, port: int, shut: Callable[[], None]) -> None:
-        self._app, self._token, self._shut = app, token.encode(), shut
+        self._app, self._token, self._close_door = app, token.encode(), shut
         names = (HOST, "localhost")
         self._hosts = {f"{name}:{port}".encode() for name in names}
         self._origins = {f"http://{name}:{port}".encode() for name in names}
@@ -207,27 +207,27 @@ class _Guard:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        if refused := self._refused(scope):
+        if refused := self._refusal(scope):
             await _json({"error": refused[1]}, refused[0])(scope, receive, send)
             return
-        self._shut()
+        self._close_door()
         path = scope["path"].removeprefix(f"/{self._token.decode()}")
         if not path:  # the page names its parts beside itself, which takes the last slash
-            await _moved(f"{scope['path']}/")(scope, receive, send)
+            await _redirect(f"{scope['path']}/")(scope, receive, send)
             return
         inner = dict(scope) | {"path": path, "raw_path": path.encode(), "root_path": ""}
         await self._app(inner, receive, send)
 
-    def _refused(self, scope: Scope) -> tuple[int, str] | None:
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         """(status, why), or None for a request that may pass."""
-        held: dict[bytes, list[bytes]] = {}
+        headers: dict[bytes, list[bytes]] = {}
         for name, value in scope["headers"]:
-            held.setdefault(name.lower(), []).append(value)
-        if len(held.get(b"host", [])) != 1 or held[b"host"][0].lower() not in self._hosts:
+            headers.setdefault(name.lower(), []).append(value)
+        if len(headers.get(b"host", [])) != 1 or headers[b"host"][0].lower() not in self._hosts:
             return 400, "this server answers to 127.0.0.1 and its own port only"
-        if any(origin not in self._origins for origin in held.get(b"origin", [])):
+        if any(origin not in self._origins for origin in headers.get(b"origin", [])):
             return 403, "a page of another origin may not read this"
-        if self._from_elsewhere(scope, held):
+        if self._from_elsewhere(scope, headers):
             return 403, "a page of another site may not read this"
         if scope["method"] != "GET":
             return 405, "this server only reads: GET"
@@ -239,41 +239,41 @@ class _Guard:
             return 403, "the address lacks its token: open the one that `anchorwatch view` printed"
         return None
 
-    def _from_elsewhere(self, scope: Scope, held: Mapping[bytes, list[bytes]]) -> bool:
+    def _from_elsewhere(self, scope: Scope, headers: Mapping[bytes, list[bytes]]) -> bool:
         """Whether another site asks; a link or our own file may lead a whole window to the page."""
-        sites = [site.decode("latin-1") for site in held.get(b"sec-fetch-site", [])]
+        sites = [site.decode("latin-1") for site in headers.get(b"sec-fetch-site", [])]
         if all(site in _FETCHED_BY_US for site in sites):
             return False
-        led = held.get(b"sec-fetch-mode") == [b"navigate"]
-        window = held.get(b"sec-fetch-dest") == [b"document"]
+        led = headers.get(b"sec-fetch-mode") == [b"navigate"]
+        window = headers.get(b"sec-fetch-dest") == [b"document"]
         raw = scope.get("raw_path") or b""
         entry = raw if raw.endswith(b"/") else raw + b"/"
         return not (led and window and hmac.compare_digest(entry, b"/" + self._token + b"/"))
 
 
-def _run(runs: Sequence[Run], request: Request) -> Run:
-    at = int(request.path_params["run"])
-    if at >= len(runs):
+def _find_run(runs: Sequence[Run], request: Request) -> Run:
+    index = int(request.path_params["run"])
+    if index >= len(runs):
         raise MissingError("there is no such run")
-    return runs[at]
+    return runs[index]
 
 
 def _answer(body: bytes, kind: str, status: int = 200) -> Response:
     from starlette.responses import Response
 
-    held = {
+    headers = {
         "content-security-policy": page.policy_of("'self'", "'self'") + "; frame-ancestors 'none'",
         "x-content-type-options": "nosniff",
         "referrer-policy": "no-referrer",
         "cross-origin-resource-policy": "same-origin",
         "cache-control": "no-store",
     }
-    return Response(body, status, headers=held, media_type=kind)
+    return Response(body, status, headers=headers, media_type=kind)
 
 
-def _moved(place: str) -> Response:
+def _redirect(address: str) -> Response:
     answer = _answer(b"", "text/plain", 307)
-    answer.headers["location"] = place
+    answer.headers["location"] = address
     return answer
 
 
@@ -290,15 +290,15 @@ async def _answer_nothing(_: Request, __: Exception) -> Response:
 
 
 def _bind(port: int) -> socket.socket:
-    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        held.bind((HOST, port))
-        held.listen(128)  # who has the address may come before we serve, and waits
+        listener.bind((HOST, port))
+        listener.listen(128)  # who has the address may come before we serve, and waits
     except (OSError, OverflowError) as error:
-        held.close()
-        said = getattr(error, "strerror", None) or str(error)
+        listener.close()
+        reason = getattr(error, "strerror", None) or str(error)
         raise SpecError(
-            f"port {port} cannot be had, {said}: leave --port out for a free one"
+            f"port {port} cannot be had, {reason}: leave --port out for a free one"
         ) from None
-    return held
+    return listener

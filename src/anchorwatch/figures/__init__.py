@@ -5,162 +5,175 @@
 <function whence at ...>
 
 Nothing here touches pyplot or any setting of matplotlib outside of its own drawing. `whence` needs
-no matplotlib at all.
+no matplotlib at all. A figure is a function decorated with `figure` (see `registry`) in any module
+of this package, or in one of your own.
 """
 
-from typing import TYPE_CHECKING
+import pkgutil
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from anchorwatch import lazy_attributes
+from anchorwatch import explain_missing_module
 
-if TYPE_CHECKING:
-    from anchorwatch.figures.catalogue import draw
-    from anchorwatch.figures.effects import effect_doses, effect_layers
+if TYPE_CHECKING:  # for editors and type checkers; nothing else needs a figure to be named here
     from anchorwatch.figures.evaluation import (
-        accuracy_bars,
-        effect_intervals,
-        gain_bars,
-        irrelevant_curve,
-        layout_bars,
-        mask_curve,
-        noise_curve,
-        position_curve,
-        wording_bars,
+        accuracy_bars as accuracy_bars,
     )
-    from anchorwatch.figures.figure import Figure
+    from anchorwatch.figures.evaluation import (
+        effect_doses as effect_doses,
+    )
+    from anchorwatch.figures.evaluation import (
+        effect_intervals as effect_intervals,
+    )
+    from anchorwatch.figures.evaluation import (
+        effect_layers as effect_layers,
+    )
+    from anchorwatch.figures.evaluation import (
+        gain_bars as gain_bars,
+    )
+    from anchorwatch.figures.evaluation import (
+        irrelevant_curve as irrelevant_curve,
+    )
+    from anchorwatch.figures.evaluation import (
+        layout_bars as layout_bars,
+    )
+    from anchorwatch.figures.evaluation import (
+        mask_curve as mask_curve,
+    )
+    from anchorwatch.figures.evaluation import (
+        noise_curve as noise_curve,
+    )
+    from anchorwatch.figures.evaluation import (
+        position_curve as position_curve,
+    )
+    from anchorwatch.figures.evaluation import (
+        wording_bars as wording_bars,
+    )
+    from anchorwatch.figures.figure import (
+        Figure as Figure,
+    )
     from anchorwatch.figures.flow import (
-        flow_bands,
-        flow_matrix,
-        gold_lift,
-        rollout_columns,
-        rollout_depth,
+        flow_bands as flow_bands,
+    )
+    from anchorwatch.figures.flow import (
+        flow_matrix as flow_matrix,
+    )
+    from anchorwatch.figures.flow import (
+        gold_lift as gold_lift,
+    )
+    from anchorwatch.figures.flow import (
+        rollout_columns as rollout_columns,
+    )
+    from anchorwatch.figures.flow import (
+        rollout_depth as rollout_depth,
     )
     from anchorwatch.figures.geometry import (
-        contribution_scatter,
-        mixing_by_depth,
-        qk_triptych,
-        shapley_bars,
-        value_norm_scatter,
+        contribution_scatter as contribution_scatter,
     )
-    from anchorwatch.figures.identity import (
-        enrichment,
-        enrichment_depth,
-        meaning_or_place,
-        structure,
+    from anchorwatch.figures.geometry import (
+        mixing_by_depth as mixing_by_depth,
     )
-    from anchorwatch.figures.maps import map_pair, sink_map
+    from anchorwatch.figures.geometry import (
+        qk_triptych as qk_triptych,
+    )
+    from anchorwatch.figures.geometry import (
+        shapley_bars as shapley_bars,
+    )
+    from anchorwatch.figures.geometry import (
+        value_norm_scatter as value_norm_scatter,
+    )
+    from anchorwatch.figures.maps import (
+        map_pair as map_pair,
+    )
+    from anchorwatch.figures.maps import (
+        sink_map as sink_map,
+    )
     from anchorwatch.figures.movement import (
-        by_lag,
-        head_types,
-        layer_consistency,
-        sink_path,
-        sink_positions,
-        survival,
+        by_lag as by_lag,
     )
-    from anchorwatch.figures.origins import whence
-    from anchorwatch.figures.retrieval import retrieval_contrast, retrieval_map
-    from anchorwatch.figures.sinks import (
-        dose_response,
-        epsilon_curve,
-        head_grid,
-        profile,
-        score_histogram,
+    from anchorwatch.figures.movement import (
+        head_types as head_types,
+    )
+    from anchorwatch.figures.movement import (
+        layer_consistency as layer_consistency,
+    )
+    from anchorwatch.figures.movement import (
+        sink_path as sink_path,
+    )
+    from anchorwatch.figures.movement import (
+        sink_positions as sink_positions,
+    )
+    from anchorwatch.figures.movement import (
+        survival as survival,
+    )
+    from anchorwatch.figures.origins import (
+        whence as whence,
+    )
+    from anchorwatch.figures.registry import (
+        draw as draw,
+    )
+    from anchorwatch.figures.retrieval import (
+        retrieval_contrast as retrieval_contrast,
+    )
+    from anchorwatch.figures.retrieval import (
+        retrieval_map as retrieval_map,
+    )
+    from anchorwatch.figures.sink_classes import (
+        enrichment as enrichment,
+    )
+    from anchorwatch.figures.sink_classes import (
+        enrichment_depth as enrichment_depth,
+    )
+    from anchorwatch.figures.sink_classes import (
+        meaning_or_place as meaning_or_place,
+    )
+    from anchorwatch.figures.sink_classes import (
+        structure as structure,
+    )
+    from anchorwatch.figures.sink_strength import (
+        dose_response as dose_response,
+    )
+    from anchorwatch.figures.sink_strength import (
+        epsilon_curve as epsilon_curve,
+    )
+    from anchorwatch.figures.sink_strength import (
+        head_grid as head_grid,
+    )
+    from anchorwatch.figures.sink_strength import (
+        profile as profile,
+    )
+    from anchorwatch.figures.sink_strength import (
+        score_histogram as score_histogram,
     )
 
-_LAZY = {
-    "Figure": "figure",
-    "flow_bands": "flow",
-    "flow_matrix": "flow",
-    "gold_lift": "flow",
-    "rollout_columns": "flow",
-    "rollout_depth": "flow",
-    "map_pair": "maps",
-    "sink_map": "maps",
-    "contribution_scatter": "geometry",
-    "mixing_by_depth": "geometry",
-    "qk_triptych": "geometry",
-    "shapley_bars": "geometry",
-    "value_norm_scatter": "geometry",
-    "retrieval_contrast": "retrieval",
-    "retrieval_map": "retrieval",
-    "by_lag": "movement",
-    "head_types": "movement",
-    "layer_consistency": "movement",
-    "sink_path": "movement",
-    "sink_positions": "movement",
-    "survival": "movement",
-    "enrichment": "identity",
-    "enrichment_depth": "identity",
-    "meaning_or_place": "identity",
-    "structure": "identity",
-    "dose_response": "sinks",
-    "effect_doses": "effects",
-    "effect_layers": "effects",
-    "epsilon_curve": "sinks",
-    "head_grid": "sinks",
-    "profile": "sinks",
-    "score_histogram": "sinks",
-    "accuracy_bars": "evaluation",
-    "effect_intervals": "evaluation",
-    "gain_bars": "evaluation",
-    "irrelevant_curve": "evaluation",
-    "layout_bars": "evaluation",
-    "mask_curve": "evaluation",
-    "noise_curve": "evaluation",
-    "position_curve": "evaluation",
-    "wording_bars": "evaluation",
-    "whence": "origins",
-    "draw": "catalogue",
-}
-
-__all__ = [
-    "Figure",
-    "accuracy_bars",
-    "by_lag",
-    "contribution_scatter",
-    "dose_response",
-    "draw",
-    "effect_doses",
-    "effect_intervals",
-    "effect_layers",
-    "enrichment",
-    "enrichment_depth",
-    "epsilon_curve",
-    "flow_bands",
-    "flow_matrix",
-    "gain_bars",
-    "gold_lift",
-    "head_grid",
-    "head_types",
-    "irrelevant_curve",
-    "layer_consistency",
-    "layout_bars",
-    "map_pair",
-    "mask_curve",
-    "meaning_or_place",
-    "mixing_by_depth",
-    "noise_curve",
-    "position_curve",
-    "profile",
-    "qk_triptych",
-    "retrieval_contrast",
-    "retrieval_map",
-    "rollout_columns",
-    "rollout_depth",
-    "score_histogram",
-    "shapley_bars",
-    "sink_map",
-    "sink_path",
-    "sink_positions",
-    "structure",
-    "survival",
-    "value_norm_scatter",
-    "whence",
-    "wording_bars",
-]
+_OTHERS = {"Figure": "figure", "draw": "registry", "whence": "origins"}
+"""Public names that draw nothing by themselves, by the module that has them."""
+_MODULES = frozenset(module.name for module in pkgutil.iter_modules(__path__))
 
 
-__getattr__ = lazy_attributes("anchorwatch.figures", _LAZY)
+def __getattr__(name: str) -> Any:
+    """A figure or another public name, imported when it is first used."""
+    try:
+        if name in _OTHERS:
+            return getattr(import_module(f"anchorwatch.figures.{_OTHERS[name]}"), name)
+        # A submodule is not there yet while it is being imported: that must not load the others.
+        if name not in _MODULES and (not name.startswith("_") or name == "__all__"):
+            from anchorwatch.figures.registry import FIGURES, FUNCTIONS, load_figures
+
+            load_figures()
+            if name == "FIGURES":
+                return FIGURES
+            if name == "__all__":
+                return __dir__()
+            if name in FUNCTIONS:
+                return FUNCTIONS[name]
+    except ModuleNotFoundError as error:
+        raise explain_missing_module(error, f"aw.figures.{name}") from None
+    raise AttributeError(f"module 'anchorwatch.figures' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    from anchorwatch.figures.registry import FUNCTIONS, load_figures
+
+    load_figures()
+    return sorted([*FUNCTIONS, *_OTHERS])

@@ -1,6 +1,9 @@
 """Figures of an evaluation: accuracy by context, and a curve for each stress test.
 
 Tables are those of `aw.evaluation.tables`; a line or a bar for each model, under each edit.
+
+Effects of an edit are differences from the null (0, dashed): the edit beside its control, each with
+its interval, over the dose or over the layers.
 """
 
 from __future__ import annotations
@@ -13,11 +16,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from anchorwatch.errors import SpecError
-from anchorwatch.figures.cells import require, whole_ticks
 from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.labels import printable
-from anchorwatch.figures.series import bars, key, lines, no_interval
-from anchorwatch.figures.style import COLUMN, NULL, PAGE, colours, look, sheet
+from anchorwatch.figures.marks import bars, key, lines, no_interval, require, whole_ticks
+from anchorwatch.figures.registry import figure
+from anchorwatch.figures.style import COLUMN, NULL, PAGE, colours, printable, sheet
 
 _WORDS = {
     "exact_match": "exact match",
@@ -31,14 +33,14 @@ _TURNED = 5
 """Bars on an axis beyond which their names are turned."""
 
 
-@look()
+@figure()
 def accuracy_bars(table: pd.DataFrame, *, quantity: str = "containment") -> Figure:
     """A bar for each context and model, with its interval and its null."""
     require(table, "model", "context", "edit", "quantity", "value", "null", "low", "high")
     return _bars(table[table["quantity"] == quantity], table, "accuracy_bars", quantity)
 
 
-@look()
+@figure()
 def gain_bars(table: pd.DataFrame, *, quantity: str = "gain") -> Figure:
     """What passages add, for each context and model; a table of `gains`."""
     require(table, "model", "context", "edit", "quantity", "value", "low", "high")
@@ -46,21 +48,21 @@ def gain_bars(table: pd.DataFrame, *, quantity: str = "gain") -> Figure:
     return _bars(table[table["quantity"] == quantity], table, "gain_bars", quantity, unit)
 
 
-@look()
+@figure()
 def layout_bars(table: pd.DataFrame) -> Figure:
     """Accuracy by how the two passages of the evidence lie; the `curve` of layout."""
     require(table, "model", "context", "edit", "quantity", "value", "shown")
     return _bars(table, table, "layout_bars", _only(table))
 
 
-@look()
+@figure()
 def wording_bars(table: pd.DataFrame) -> Figure:
     """Accuracy with misspelt words or the question in others; the `curve` of wording."""
     require(table, "model", "context", "edit", "quantity", "value", "shown")
     return _bars(table, table, "wording_bars", _only(table))
 
 
-@look()
+@figure()
 def position_curve(table: pd.DataFrame) -> Figure:
     """Accuracy over the place of the gold passage, a panel for each number of passages."""
     require(table, "place", "total", "kind")
@@ -71,7 +73,7 @@ def position_curve(table: pd.DataFrame) -> Figure:
     return _curves(table, panels, "place", "place of the gold passage", "position_curve")
 
 
-@look()
+@figure()
 def noise_curve(table: pd.DataFrame) -> Figure:
     """Accuracy over the number of distractors, doubling by doubling, a panel for each kind."""
     require(table, "distractors", "kind")
@@ -90,21 +92,21 @@ def noise_curve(table: pd.DataFrame) -> Figure:
     return _curves(table, panels, "x", "distractors", "noise_curve", ticks="distractors")
 
 
-@look()
+@figure()
 def irrelevant_curve(table: pd.DataFrame) -> Figure:
     """Accuracy over the share of passages that are about something else."""
     require(table, "share")
     return _curves(table, [("", table)], "share", "share that is irrelevant", "irrelevant_curve")
 
 
-@look()
+@figure()
 def mask_curve(table: pd.DataFrame) -> Figure:
     """Accuracy over the number of masked positions after those of the answer."""
     require(table, "masks")
     return _curves(table, [("", table)], "masks", "masks after the answer", "mask_curve")
 
 
-@look()
+@figure()
 def effect_intervals(table: pd.DataFrame, *, test: str | None = None) -> Figure:
     """Every effect with its interval, and its null as a dash; of `effects` or `interactions`."""
     require(table, "effect", "test", "value", "null", "low", "high")
@@ -139,8 +141,8 @@ def _bars(
     units: dict[str, str] | None = None,
 ) -> Figure:
     if part.empty:
-        held = ", ".join(dict.fromkeys(table["quantity"]))
-        raise SpecError(f"the table has no quantity {quantity!r}: it has {held}")
+        known = ", ".join(dict.fromkeys(table["quantity"]))
+        raise SpecError(f"the table has no quantity {quantity!r}: it has {known}")
     order = list(dict.fromkeys(part["context"]))
     if len(order) > _MOST_BARS:
         raise SpecError(f"{len(order)} contexts are too many bars: show {_MOST_BARS} or fewer")
@@ -172,8 +174,8 @@ def _curves(
     entries: list[Any] = []
     for ax, (title, part) in zip(axes, panels, strict=True):
         data = part.assign(who=_who(part))
-        made = lines(ax, data, x=x, unit=unit, colour_by="who", of="items")
-        entries = made if len(made) > len(entries) else entries
+        drawn_lines = lines(ax, data, x=x, unit=unit, colour_by="who", of="items")
+        entries = drawn_lines if len(drawn_lines) > len(entries) else entries
         ax.set_title(printable(title, 40))
         ax.set(xlabel=label, ylim=(0, 1))
         _places(ax, data, x, ticks)
@@ -187,8 +189,8 @@ def _places(ax: Axes, data: pd.DataFrame, x: str, ticks: str | None) -> None:
     if ticks is None and pd.api.types.is_integer_dtype(data[x]):
         whole_ticks(ax, y=False)
     if ticks is not None:
-        held = data.drop_duplicates(x).sort_values(x)
-        ax.set_xticks(list(held[x]), labels=[str(one) for one in held[ticks]])
+        points = data.drop_duplicates(x).sort_values(x)
+        ax.set_xticks(list(points[x]), labels=[str(label) for label in points[ticks]])
 
 
 def _who(part: pd.DataFrame) -> list[str]:
@@ -200,7 +202,71 @@ def _who(part: pd.DataFrame) -> list[str]:
 
 
 def _only(table: pd.DataFrame) -> str:
-    held = list(dict.fromkeys(table["quantity"]))
-    if len(held) != 1:
-        raise SpecError(f"a curve is of one score: the table has {', '.join(held)}")
-    return str(held[0])
+    quantities = list(dict.fromkeys(table["quantity"]))
+    if len(quantities) != 1:
+        raise SpecError(f"a curve is of one score: the table has {', '.join(quantities)}")
+    return str(quantities[0])
+
+
+SHOWN = ("argmax_agreement", "kl", "perturbation", "answer_changed", "edit_distance", "order_tau")
+_ARMS = {
+    "control": ("control_difference", "control_low", "control_high"),
+    "edited": ("difference", "low", "high"),
+}
+
+
+@figure()
+def effect_doses(table: pd.DataFrame, *, outcomes: Sequence[str] = SHOWN) -> Figure:
+    """A panel for each outcome over the dose, the edit beside its control: `effect.doses`."""
+    require(table, "k", "outcome", "unit", "difference", "control_difference")
+    known = list(table["outcome"].drop_duplicates())
+    if lost := [name for name in outcomes if name not in known]:
+        raise SpecError(f"the table has no outcome {lost[0]!r}: it has {', '.join(known)}")
+    measured = table[table["difference"].notna()]["outcome"].unique()
+    chosen = [name for name in outcomes if name in measured]
+    if not chosen:
+        raise SpecError(f"none of {', '.join(outcomes)} exists in this effect: name another")
+    return _panels(table, "k", chosen, "effect_doses")
+
+
+@figure()
+def effect_layers(table: pd.DataFrame) -> Figure:
+    """How far hidden states moved after each layer, the edit beside its control: `effect.layers`.
+
+    Of positions that the edit does not name.
+    """
+    require(table, "layer", "outcome", "unit", "difference", "control_difference")
+    if table["difference"].isna().all():
+        raise SpecError("hidden states were not compared: there is nothing to draw")
+    return _panels(table, "layer", list(table["outcome"].drop_duplicates()), "effect_layers")
+
+
+def _panels(table: pd.DataFrame, x: str, outcomes: Sequence[str], name: str) -> Figure:
+    columns = min(len(outcomes), 3 if len(outcomes) not in (2, 4) else 2)
+    rows = -(-len(outcomes) // columns)
+    width = COLUMN if columns == 1 else PAGE
+    drawn, axes = sheet(width, 0.45 + 1.65 * rows, rows=rows, columns=columns)
+    data = _by_arm(table[table["outcome"].isin(outcomes)], x)
+    entries: list[Any] = []
+    for ax, outcome in zip(axes, outcomes, strict=False):
+        part = data[data["outcome"] == outcome]
+        drawn_lines = lines(
+            ax, part, x=x, unit=printable(part["unit"].iloc[0], 40), colour_by="arm"
+        )
+        entries = drawn_lines if len(drawn_lines) > len(entries) else entries
+        ax.set_title(printable(f"{outcome.replace('_', ' ')}, difference", 40))
+    for ax in axes[len(outcomes) :]:
+        ax.set_visible(False)
+    key(drawn, entries)
+    return Figure.of_table(drawn, data, name, {"outcomes": list(outcomes)}, table)
+
+
+def _by_arm(table: pd.DataFrame, x: str) -> pd.DataFrame:
+    """One row for each arm; an arm that there is none of is left out."""
+    parts = []
+    for arm, (value, low, high) in _ARMS.items():
+        arm_rows = table[[x, "outcome", "unit", "n"]].assign(
+            arm=arm, value=table[value], low=table[low], high=table[high], null=0.0
+        )
+        parts.append(arm_rows if arm_rows["value"].notna().any() else arm_rows.iloc[:0])
+    return pd.concat([part for part in parts if len(part)], ignore_index=True)

@@ -120,6 +120,6 @@ class Figure:
         return self._bytes("svg").decode()
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{key}={value}" for key, value in self._whence["settings"].items())
-        digests = ", ".join(str(one.get("digest"))[:12] for one in self._whence["traces"])
-        return f"Figure {self._whence['figure']}({said})  of {digests or 'no trace'}"
+        settings = ", ".join(f"{key}={value}" for key, value in self._whence["settings"].items())
+        digests = ", ".join(str(trace.get("digest"))[:12] for trace in self._whence["traces"])
+        return f"Figure {self._whence['figure']}({settings})  of {digests or 'no trace'}"

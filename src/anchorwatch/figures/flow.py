@@ -13,19 +13,22 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from anchorwatch.errors import SpecError
-from anchorwatch.figures.cells import (
+from anchorwatch.figures.figure import Figure
+from anchorwatch.figures.marks import (
     absent_patch,
+    bands,
+    bars,
     even_limits_of,
     heat,
+    key,
     limits_of,
+    lines,
     require,
     whole_ticks,
 )
-from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.labels import label_axis, printable
-from anchorwatch.figures.ribbons import bands
-from anchorwatch.figures.series import bars, key, lines
-from anchorwatch.figures.style import COLUMN, PAGE, PALETTE, look, sheet
+from anchorwatch.figures.registry import Plot, figure
+from anchorwatch.figures.style import COLUMN, PAGE, PALETTE, label_axis, printable, sheet
+from anchorwatch.metrics.flow import REGIONS
 
 COLLAPSED = 0.05
 """A Dobrushin coefficient below which the rows of a rollout are the same."""
@@ -36,7 +39,7 @@ MOST_WRITTEN = 15
 """Regions a side whose numbers still fit into the cells."""
 
 
-@look()
+@figure(Plot("flow-matrix", metric="region_flow", by=REGIONS))
 def flow_matrix(table: pd.DataFrame, *, quantity: str | None = None) -> Figure:
     """Region to region, one row of panels for each model: the value, and the value minus its null.
 
@@ -72,7 +75,7 @@ def flow_matrix(table: pd.DataFrame, *, quantity: str | None = None) -> Figure:
     return Figure.of_table(drawn, data, "flow_matrix", {"quantity": data["quantity"].iloc[0]})
 
 
-@look()
+@figure(Plot("flow-bands", metric="region_flow", by=REGIONS))
 def flow_bands(table: pd.DataFrame) -> Figure:
     """What each region looks at, as bands from query regions to key regions, a panel a model.
 
@@ -97,7 +100,7 @@ def flow_bands(table: pd.DataFrame) -> Figure:
     return Figure.of_table(drawn, data, "flow_bands")
 
 
-@look()
+@figure(Plot("gold-lift", metric="gold_lift"))
 def gold_lift(table: pd.DataFrame, *, x: str = "layer") -> Figure:
     """How much more a token of gold is looked at than one of the others, over layers or progress.
 
@@ -105,11 +108,11 @@ def gold_lift(table: pd.DataFrame, *, x: str = "layer") -> Figure:
     a model; else a line for each model. The null is 1.
     """
     require(table, "model", "quantity", x, "value")
-    place = next((name for name in ("gold_at", "gold_index") if name in table.columns), None)
+    column = next((name for name in ("gold_at", "gold_index") if name in table.columns), None)
     shown = table
-    if place == "gold_at":
+    if column == "gold_at":
         shown = table.assign(gold_at=pd.Categorical(table["gold_at"], ["start", "middle", "end"]))
-    models = sorted(table["model"].drop_duplicates()) if place else [None]
+    models = sorted(table["model"].drop_duplicates()) if column else [None]
     columns = min(len(models), 3)
     rows = -(-len(models) // columns)
     drawn, axes = sheet(
@@ -118,15 +121,15 @@ def gold_lift(table: pd.DataFrame, *, x: str = "layer") -> Figure:
     entries: list[Artist] = []
     for ax, model in zip(axes, models, strict=False):
         part = shown if model is None else shown[shown["model"] == model]
-        made = lines(
+        drawn_lines = lines(
             ax,
             part,
             x=x,
             unit="gold / distractor, per token",
-            colour_by=place or "model",
+            colour_by=column or "model",
             of="items",
         )
-        entries = made if len(made) > len(entries) else entries
+        entries = drawn_lines if len(drawn_lines) > len(entries) else entries
         if model is not None:
             ax.set_title(printable(model, 40))
     top = max(ax.get_ylim()[1] for ax in axes)
@@ -138,7 +141,7 @@ def gold_lift(table: pd.DataFrame, *, x: str = "layer") -> Figure:
     return Figure.of_table(drawn, table, "gold_lift", {"x": x})
 
 
-@look()
+@figure(Plot("rollout-depth", metric="rollout"))
 def rollout_depth(
     table: pd.DataFrame, *, query: str = "answer", regions: Sequence[str] | None = None
 ) -> Figure:
@@ -158,11 +161,11 @@ def rollout_depth(
     columns = len(models)
     drawn, axes = sheet(COLUMN if columns == 1 else PAGE, 3.4, rows=2, columns=columns)
     entries: list[Artist] = []
-    shares, spreads, said = axes[:columns], axes[columns:], printable(query, 16)
+    shares, spreads, name = axes[:columns], axes[columns:], printable(query, 16)
     for ax, below, model in zip(shares, spreads, models, strict=True):
         part = data[data["model"] == model]
-        made = lines(ax, part, x="layer", unit=f"{said}'s rollout", colour_by="key_region")
-        entries = made if len(made) > len(entries) else entries
+        drawn_lines = lines(ax, part, x="layer", unit=f"{name}'s rollout", colour_by="key_region")
+        entries = drawn_lines if len(drawn_lines) > len(entries) else entries
         ax.set(ylim=(0, 1), xlabel="", title=printable(model, 40))
         ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         apart = part.drop_duplicates("layer").sort_values("layer")
@@ -174,9 +177,9 @@ def rollout_depth(
     return Figure.of_table(drawn, data, "rollout_depth", {"query": query})
 
 
-@look()
+@figure(Plot("rollout-columns", metric="published_rollout", by=REGIONS))
 def rollout_columns(table: pd.DataFrame, *, query: str = "answer") -> Figure:
-    """Where a region's rollout ends, region by region, beside what indifferent attention gives.
+    """Where a region's rollout ends, region by region, beside what uniform attention gives.
 
     Bars for each model, nulls as dashes. For a table of `published_rollout` or `rollout` split by
     both regions alone (all layers), or the rows of one layer. The title says how much rows differ.
@@ -188,21 +191,21 @@ def rollout_columns(table: pd.DataFrame, *, query: str = "answer") -> Figure:
         ax, data, x="key_region", unit=f"{printable(query, 16)}'s rollout", colour_by="model"
     )
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    said = [
+    titles = [
         f"Dobrushin coefficient of {printable(str(model), 30)}: {rows['dobrushin'].iloc[0]:.2f}"
         for model, rows in data.groupby("model", sort=True)
     ]
-    ax.set_title("\n".join(said))
+    ax.set_title("\n".join(titles))
     key(drawn, entries)
     return Figure.of_table(drawn, data, "rollout_columns", {"query": query})
 
 
 def _one_quantity(table: pd.DataFrame, quantity: str | None) -> pd.DataFrame:
     require(table, "model", "query_region", "key_region", "quantity", "value", "null")
-    held = list(table["quantity"].drop_duplicates())
-    chosen = held[0] if quantity is None else quantity
-    if chosen not in held:
-        raise SpecError(f"the table has no quantity {chosen!r}: it has {', '.join(held)}")
+    known = list(table["quantity"].drop_duplicates())
+    chosen = known[0] if quantity is None else quantity
+    if chosen not in known:
+        raise SpecError(f"the table has no quantity {chosen!r}: it has {', '.join(known)}")
     data = table[table["quantity"] == chosen]
     if data.duplicated(["model", "query_region", "key_region"]).any():
         raise SpecError(
@@ -214,9 +217,9 @@ def _one_quantity(table: pd.DataFrame, quantity: str | None) -> pd.DataFrame:
 
 def _of_query(table: pd.DataFrame, query: str, regions: Sequence[str] | None) -> pd.DataFrame:
     """The rows of one query region, key regions in the order they are drawn."""
-    held = _in_order(table, "query_region")
-    if query not in held:
-        raise SpecError(f"the table has no query region {query!r}: it has {', '.join(held)}")
+    known = _in_order(table, "query_region")
+    if query not in known:
+        raise SpecError(f"the table has no query region {query!r}: it has {', '.join(known)}")
     data = table[table["query_region"] == query]
     named = _in_order(data, "key_region")
     if lost := [name for name in regions or () if name not in named]:
@@ -236,9 +239,9 @@ def _regions(data: pd.DataFrame) -> dict[str, list[str]]:
 
 def _in_order(data: pd.DataFrame, side: str) -> list[str]:
     """Regions as the first trace has them; those of a table that does not say, as they come."""
-    held = list(data[side].drop_duplicates())
-    known = [name for name in data.attrs.get("about", {}).get("regions", []) if name in held]
-    return known + [name for name in held if name not in known]
+    names = list(data[side].drop_duplicates())
+    known = [name for name in data.attrs.get("about", {}).get("regions", []) if name in names]
+    return known + [name for name in names if name not in known]
 
 
 def _wide(data: pd.DataFrame, named: dict[str, list[str]], column: str) -> np.ndarray:

@@ -16,10 +16,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.figures.cells import require, whole_ticks
 from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.labels import label_axis, printable, token_labels
-from anchorwatch.figures.series import band, key, lines, no_interval
+from anchorwatch.figures.marks import band, key, lines, no_interval, require, whole_ticks
+from anchorwatch.figures.registry import Plot, figure
 from anchorwatch.figures.style import (
     COLUMN,
     MAGNITUDE,
@@ -27,9 +26,11 @@ from anchorwatch.figures.style import (
     PAGE,
     PALETTE,
     SMALL,
-    look,
+    label_axis,
     plain_log,
+    printable,
     sheet,
+    token_labels,
 )
 from anchorwatch.metrics.geometry import ROTARY, shapley
 from anchorwatch.metrics.layer_slices import iter_layers, require_field
@@ -47,7 +48,7 @@ _SIDE = 0.62
 """Width of a bar, of the room between two."""
 
 
-@look()
+@figure(Plot("qk-triptych"))
 def qk_triptych(
     trace: Trace,
     *,
@@ -67,18 +68,18 @@ def qk_triptych(
     if rotary not in ROTARY:
         raise SpecError(f"rotary={rotary!r} is unknown: expected 'after' or 'before'")
     values = {name: require_field(trace, f"each_{name}{ROTARY[rotary]}").values for name in _PANELS}
-    at = (step, layer, head)
-    _check(trace, dict(zip(("step", "layer", "head"), at, strict=True)))
-    there = ~np.isnan(values["logit"][at])
-    if not there.any():
+    cell = (step, layer, head)
+    _check(trace, dict(zip(("step", "layer", "head"), cell, strict=True)))
+    exists = ~np.isnan(values["logit"][cell])
+    if not exists.any():
         raise TraceError(f"step {step}, layer {layer} was not measured: choose another")
-    sinks = _sinks(trace, rule, at)
-    data = pd.DataFrame({name: held[at] for name, held in values.items()})
-    data = data.assign(key=np.arange(len(data)), sink=sinks)[there]
+    sinks = _sinks(trace, rule, cell)
+    data = pd.DataFrame({name: array[cell] for name, array in values.items()})
+    data = data.assign(key=np.arange(len(data)), sink=sinks)[exists]
     drawn, axes = sheet(PAGE if len(data) > 26 else COLUMN, 3.9, rows=3)
-    for ax, (name, said) in zip(axes, _PANELS.items(), strict=True):
+    for ax, (name, title) in zip(axes, _PANELS.items(), strict=True):
         _stems(ax, data, name)
-        ax.set(ylabel=said, xlim=(-0.6, len(data) - 0.4))
+        ax.set(ylabel=title, xlim=(-0.6, len(data) - 0.4))
     for ax in axes[:2]:
         ax.tick_params(axis="x", labelbottom=False, length=0)
     label_axis(axes[2], [token_labels(trace, step)[key] for key in data["key"]], name="key")
@@ -93,14 +94,14 @@ def qk_triptych(
 
 def _check(trace: Trace, index: Mapping[str, int]) -> None:
     sizes = require_field(trace, "received").sizes
-    for name, at in index.items():
-        if not 0 <= at < sizes[name]:
-            raise SpecError(f"{name} {at} is not in the trace: it has 0 to {sizes[name] - 1}")
+    for name, number in index.items():
+        if not 0 <= number < sizes[name]:
+            raise SpecError(f"{name} {number} is not in the trace: it has 0 to {sizes[name] - 1}")
 
 
-def _sinks(trace: Trace, rule: Rule, at: tuple[int, int, int]) -> np.ndarray:
+def _sinks(trace: Trace, rule: Rule, cell: tuple[int, int, int]) -> np.ndarray:
     """[key] bool."""
-    step, layer, head = at
+    step, layer, head = cell
     layer_slice = next(
         layer_slice for layer_slice in iter_layers(trace) if layer_slice.index == layer
     )
@@ -108,9 +109,9 @@ def _sinks(trace: Trace, rule: Rule, at: tuple[int, int, int]) -> np.ndarray:
 
 
 def _stems(ax: Axes, data: pd.DataFrame, name: str) -> None:
-    value, place = data[name].to_numpy(dtype=np.float64), np.arange(len(data))
+    value, position = data[name].to_numpy(dtype=np.float64), np.arange(len(data))
     shades = [SINK if sink else OTHER for sink in data["sink"]]
-    ax.bar(place, value, 0.8, color=shades, linewidth=0)
+    ax.bar(position, value, 0.8, color=shades, linewidth=0)
     ax.axhline(0, color="black", linewidth=0.5)
     others = value[~data["sink"].to_numpy()]
     if len(others):
@@ -125,11 +126,11 @@ def _describe_split(data: pd.DataFrame) -> str:
     norm, other_norm = sinks["norm_product"].to_numpy(), others["norm_product"].mean()
     felt, other_felt = sinks["logit"].to_numpy() / norm, others["logit"].mean() / other_norm
     angle, length = (part.mean() for part in shapley(felt, norm, other_felt, other_norm))
-    said = f"\nsinks: {angle + length:+.2f} logits = {angle:+.2f} angle {length:+.2f} norm"
-    return said.replace("-", "−")
+    text = f"\nsinks: {angle + length:+.2f} logits = {angle:+.2f} angle {length:+.2f} norm"
+    return text.replace("-", "−")
 
 
-@look()
+@figure(Plot("shapley-bars", metric="qk_split"))
 def shapley_bars(table: pd.DataFrame) -> Figure:
     """Angle and norm of the sinks' logit advantage by layer, and the angle's share of both.
 
@@ -153,9 +154,9 @@ def shapley_bars(table: pd.DataFrame) -> Figure:
         left.set(xlabel="layer", ylabel="mean logit over other keys")
         left.set_title(printable(model, 40))
         share = part[part["quantity"] == "angle_share"].sort_values("layer")
-        place = share["layer"].to_numpy(dtype=np.float64)
-        right.plot(place, share["value"], color=OTHER, marker="o")
-        band(right, place, share["low"].to_numpy(), share["high"].to_numpy(), colour=OTHER)
+        layers = share["layer"].to_numpy(dtype=np.float64)
+        right.plot(layers, share["value"], color=OTHER, marker="o")
+        band(right, layers, share["low"].to_numpy(), share["high"].to_numpy(), colour=OTHER)
         right.set(xlabel="layer", ylabel="angle / (|angle| + |norm|)", ylim=(-1.05, 1.05))
         right.set_yticks([-1, -0.5, 0, 0.5, 1])
         for level in (-1, 0, 1):
@@ -180,7 +181,7 @@ def _draw_stacked_bars(ax: Axes, wide: pd.DataFrame) -> None:
     ax.axhline(0, color="black", linewidth=0.5)
 
 
-@look()
+@figure(Plot("value-norms", metric="value_norm_points"))
 def value_norm_scatter(points: pd.DataFrame, *, layer: int | None = None) -> Figure:
     """Value norms of sampled sinks and other tokens over what they receive, a panel for each model.
 
@@ -189,8 +190,8 @@ def value_norm_scatter(points: pd.DataFrame, *, layer: int | None = None) -> Fig
     require(points, "model", "kind", "layer", "received", "value_norm")
     data = points if layer is None else points[points["layer"] == layer]
     if not len(data):
-        held = sorted(points["layer"].unique().tolist())
-        raise SpecError(f"no point is of layer {layer}: the table has layers {held}")
+        known = sorted(points["layer"].unique().tolist())
+        raise SpecError(f"no point is of layer {layer}: the table has layers {known}")
     models = list(data["model"].drop_duplicates())
     columns = min(len(models), 2)
     rows = -(-len(models) // columns)
@@ -215,7 +216,7 @@ def value_norm_scatter(points: pd.DataFrame, *, layer: int | None = None) -> Fig
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if _decades(part) < 2 else (1,)))
         plain_log(ax.xaxis)
         ax.set_title(f"{printable(model, 28)}, {_layers(part)}")
-        ax.text(0.02, 0.03, _told_kinds(part), transform=ax.transAxes, fontsize=SMALL)
+        ax.text(0.02, 0.03, _describe_kinds(part), transform=ax.transAxes, fontsize=SMALL)
     for ax in axes[len(models) :]:
         ax.set_visible(False)
     dots = {"linestyle": "none", "marker": "o", "markersize": 3}
@@ -224,25 +225,27 @@ def value_norm_scatter(points: pd.DataFrame, *, layer: int | None = None) -> Fig
 
 
 def _layers(part: pd.DataFrame) -> str:
-    held = sorted(part["layer"].unique().tolist())
-    return f"layer {held[0]}" if len(held) == 1 else f"{len(held)} layers"
+    layers = sorted(part["layer"].unique().tolist())
+    return f"layer {layers[0]}" if len(layers) == 1 else f"{len(layers)} layers"
 
 
 def _decades(part: pd.DataFrame) -> float:
     return float(np.log10(part["received"].max() / part["received"].min())) if len(part) else 0.0
 
 
-def _told_kinds(part: pd.DataFrame) -> str:
+def _describe_kinds(part: pd.DataFrame) -> str:
     """Mean and spread of each kind in words."""
-    said = []
+    texts = []
     for kind in _KINDS:
-        held = part[part["kind"] == kind]["value_norm"].to_numpy(dtype=np.float64)
-        spread = f"{held.mean():.2f} ± {held.std():.2f} (n = {len(held)})" if len(held) else "none"
-        said.append(f"{kind} {spread}")
-    return "\n".join(said)
+        norms = part[part["kind"] == kind]["value_norm"].to_numpy(dtype=np.float64)
+        spread = (
+            f"{norms.mean():.2f} ± {norms.std():.2f} (n = {len(norms)})" if len(norms) else "none"
+        )
+        texts.append(f"{kind} {spread}")
+    return "\n".join(texts)
 
 
-@look()
+@figure(Plot("contributions", metric="contributions"))
 def contribution_scatter(table: pd.DataFrame) -> Figure:
     """What sinks bring over what they take, a point for each cell, a panel for each model.
 
@@ -283,7 +286,7 @@ def contribution_scatter(table: pd.DataFrame) -> Figure:
     return Figure.of_table(drawn, data, "contribution_scatter")
 
 
-@look()
+@figure(Plot("mixing", metric="mixing"))
 def mixing_by_depth(table: pd.DataFrame) -> Figure:
     """How alike states become with depth: mean cosine and effective rank, a line for each model.
 
@@ -304,6 +307,6 @@ def mixing_by_depth(table: pd.DataFrame) -> Figure:
 
 
 def _check_quantities(table: pd.DataFrame, quantities: tuple[str, ...]) -> None:
-    held = list(map(str, table["quantity"].drop_duplicates()))
-    if lost := [one for one in quantities if one not in held]:
-        raise SpecError(f"the table has no quantity {lost[0]!r}: it has {', '.join(held)}")
+    known = list(map(str, table["quantity"].drop_duplicates()))
+    if lost := [name for name in quantities if name not in known]:
+        raise SpecError(f"the table has no quantity {lost[0]!r}: it has {', '.join(known)}")

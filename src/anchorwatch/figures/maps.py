@@ -13,18 +13,18 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import Normal, Stroke
 
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.figures.cells import (
+from anchorwatch.figures.figure import Figure
+from anchorwatch.figures.marks import (
     absent_patch,
     even_limits_of,
     hatch_cells,
     heat,
+    key,
     limits_of,
     sink_patch,
     whole_ticks,
 )
-from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.labels import label_axis, printable, room, token_labels
-from anchorwatch.figures.series import key
+from anchorwatch.figures.registry import Plot, figure
 from anchorwatch.figures.style import (
     ABSENT_FACE,
     ABSENT_HATCH,
@@ -32,8 +32,11 @@ from anchorwatch.figures.style import (
     COLUMN,
     PAGE,
     ROLE_COLOURS,
-    look,
+    label_axis,
+    printable,
+    room,
     sheet,
+    token_labels,
 )
 from anchorwatch.metrics.sink_rules import Rule, gu
 from anchorwatch.trace.trace import ABSENT, FRESH, MISSING, ROLES, Trace
@@ -42,7 +45,7 @@ _NARROW = 26
 """Positions that still fit one column of a paper."""
 
 
-@look()
+@figure(Plot("sink-map"))
 def sink_map(
     trace: Trace,
     *,
@@ -65,14 +68,14 @@ def sink_map(
     drawn, (ax,) = sheet(COLUMN if positions <= _NARROW else PAGE, height)
     most = room(ax, "x")  # before the colour bar is placed
     mesh = heat(ax, shares, limits=limits_of(shares), unit="share of attention")
-    found = hatch_cells(ax, sinks, mesh)
+    count = hatch_cells(ax, sinks, mesh)
     label_axis(ax, token_labels(trace), name="token in the end", most=most)
     whole_ticks(ax, x=False)
     ax.set_ylabel("step")
     ax.set_title(_what(trace, layer, head, group), pad=9)
     entries = [*role_strip(ax, trace.role[0]), frontier(ax, trace)]
     if rule is not None:
-        entries.append(sink_patch(f"sink by {rule}" + ("" if found else ": none")))
+        entries.append(sink_patch(f"sink by {rule}" + ("" if count else ": none")))
     key(drawn, entries + _absence(trace, shares))
     spelled = None if rule is None else str(rule)
     settings = {"layer": layer, "head": head, "group": group, "rule": spelled}
@@ -80,7 +83,7 @@ def sink_map(
     return Figure(drawn, data, name="sink_map", settings=settings, traces=[trace])
 
 
-@look()
+@figure(Plot("map-pair"))
 def map_pair(trace: Trace, *, step: int, layer: int, head: int) -> Figure:
     """The full maps of one head at a step and the next, and what changed between them.
 
@@ -92,7 +95,7 @@ def map_pair(trace: Trace, *, step: int, layer: int, head: int) -> Figure:
     if not 0 <= step < trace.num_steps - 1:
         last = trace.num_steps - 2
         raise SpecError(f"step {step} has no next one in the trace: expected 0 to {last}")
-    before, after = (_pattern(trace, at, layer, head, step) for at in (step, step + 1))
+    before, after = (_pattern(trace, frame, layer, head, step) for frame in (step, step + 1))
     panels = {"before": before, "after": after, "difference": after - before}
     drawn, axes = sheet(PAGE, 2.6, columns=3)
     limits, even = limits_of(np.stack([before, after])), even_limits_of(after - before)
@@ -134,8 +137,8 @@ def role_strip(ax: Axes, role: np.ndarray) -> list[Artist]:
         spine.set_visible(False)
     entries: list[Artist] = []
     for kind in sorted(set(role.tolist())):
-        held = np.diff(np.concatenate([[False], role == kind, [False]]).astype(np.int8))
-        starts, ends = np.nonzero(held > 0)[0], np.nonzero(held < 0)[0]
+        edges = np.diff(np.concatenate([[False], role == kind, [False]]).astype(np.int8))
+        starts, ends = np.nonzero(edges > 0)[0], np.nonzero(edges < 0)[0]
         inked: dict[str, Any] = {"facecolor": ROLE_COLOURS[ROLES[kind]], "edgecolor": "#8c8c8c"}
         if kind == ABSENT:
             inked = {"facecolor": ABSENT_FACE, "edgecolor": ABSENT_LINE, "hatch": ABSENT_HATCH * 2}
@@ -151,7 +154,7 @@ def frontier(ax: Axes, trace: Trace) -> Line2D:
 
     A position that was never written has it at the bottom. Returns the legend's entry.
     """
-    at = trace.committed_at
+    when = trace.committed_at
     xs: list[float] = []
     ys: list[float] = []
     last = None
@@ -159,11 +162,11 @@ def frontier(ax: Axes, trace: Trace) -> Line2D:
         if last is not None and position != last + 1:
             xs.append(np.nan)
             ys.append(np.nan)
-        step = trace.num_steps - 1 if at[position] == MISSING else int(at[position])
+        step = trace.num_steps - 1 if when[position] == MISSING else int(when[position])
         xs += [position - 0.5, position + 0.5]
         ys += [step + 0.5, step + 0.5]
         last = position
-    wide = float(np.clip(30 / len(at), 0.5, 1.0))
+    wide = float(np.clip(30 / len(when), 0.5, 1.0))
     outlined = [Stroke(linewidth=2 * wide, foreground="black"), Normal()]
     inked: dict[str, Any] = {"color": "white", "linewidth": wide, "path_effects": outlined}
     butt: dict[str, Any] = {"solid_capstyle": "butt", "solid_joinstyle": "miter"}
@@ -174,21 +177,21 @@ def frontier(ax: Axes, trace: Trace) -> Line2D:
 def _what(trace: Trace, layer: int | None, head: int | None, group: str) -> str:
     """What the colour is a mean of, in words."""
     model = trace.manifest["model"]
-    one = [
+    parts = [
         f"{name} {index}" for name, index in (("layer", layer), ("head", head)) if index is not None
     ]
     many = {"layers": layer, "heads": head}
     means = " and ".join(f"{model[name]} {name}" for name, index in many.items() if index is None)
     queries = [] if group == "all" else [f"{group} queries"]
-    return printable(", ".join([*one, *([f"mean of {means}"] if means else []), *queries]), 60)
+    return printable(", ".join([*parts, *([f"mean of {means}"] if means else []), *queries]), 60)
 
 
 def _absence(trace: Trace, shares: np.ndarray) -> list[Artist]:
     """The legend's word on cells without a share: not there, or not measured."""
     gone = trace.role[: len(shares)] == ABSENT
     empty = np.isnan(shares)
-    said = {"absent": gone & empty, "not measured": ~gone & empty}
-    words = [word for word, cells in said.items() if cells.any()]
+    kinds = {"absent": gone & empty, "not measured": ~gone & empty}
+    words = [word for word, cells in kinds.items() if cells.any()]
     return [absent_patch(" or ".join(words))] if words else []
 
 
@@ -199,14 +202,14 @@ def _mean_received(trace: Trace, layer: int | None, head: int | None, group: str
             "the trace has no received attention: measure it with "
             "aw.replay(model, trace, probes=[aw.probes.received()])"
         )
-    held = trace["received"]
-    groups = held["group"].values.tolist()
+    received = trace["received"]
+    groups = received["group"].values.tolist()
     if group not in groups:
         raise SpecError(f"group {group!r} was not measured: the trace has {', '.join(groups)}")
     for name, index in (("layer", layer), ("head", head)):
         if index is not None:
-            _check_index(name, index, held.sizes[name])
-    shares = held.sel(group=group).transpose("step", "layer", "head", "key").values
+            _check_index(name, index, received.sizes[name])
+    shares = received.sel(group=group).transpose("step", "layer", "head", "key").values
     layers = slice(None) if layer is None else slice(layer, layer + 1)
     heads = slice(None) if head is None else slice(head, head + 1)
     chosen = shares[:, layers, heads].astype(np.float64)
@@ -245,14 +248,14 @@ def _replace_surrogates(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _pattern(trace: Trace, at: int, layer: int, head: int, step: int) -> np.ndarray:
+def _pattern(trace: Trace, frame: int, layer: int, head: int, step: int) -> np.ndarray:
     if "pattern" in trace.fields:
         picks = [trace[f"pick_{name}"].values for name in ("step", "layer", "head")]
-        found = np.nonzero((picks[0] == at) & (picks[1] == layer) & (picks[2] == head))[0]
-        if found.size:
-            return trace["pattern"].values[found[0]].astype(np.float64)
+        matches = np.nonzero((picks[0] == frame) & (picks[1] == layer) & (picks[2] == head))[0]
+        if matches.size:
+            return trace["pattern"].values[matches[0]].astype(np.float64)
     raise TraceError(
-        f"the trace has no map of step {at}, layer {layer}, head {head}: measure it with "
+        f"the trace has no map of step {frame}, layer {layer}, head {head}: measure it with "
         "aw.replay(model, trace, probes=[aw.probes.pattern("
         f"layers=[{layer}], heads=[{head}], steps=[{step}, {step + 1}])])"
     )

@@ -14,18 +14,20 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from anchorwatch.errors import SpecError
-from anchorwatch.figures.cells import (
+from anchorwatch.figures.figure import Figure
+from anchorwatch.figures.marks import (
     absent_patch,
     even_limits_of,
     grid,
     heat,
+    key,
     limits_of,
+    lines,
+    no_interval,
     require,
     whole_ticks,
 )
-from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.labels import label_axis, printable, token_labels
-from anchorwatch.figures.series import key, lines, no_interval
+from anchorwatch.figures.registry import Plot, figure
 from anchorwatch.figures.style import (
     ABSENT_FACE,
     COLUMN,
@@ -35,8 +37,10 @@ from anchorwatch.figures.style import (
     PALETTE,
     ROLE_COLOURS,
     colours,
-    look,
+    label_axis,
+    printable,
     sheet,
+    token_labels,
 )
 from anchorwatch.metrics.headtypes import ABSENT, TYPES
 from anchorwatch.metrics.movement import current_block, mask_frontier
@@ -70,7 +74,7 @@ _TITLES = {
 }
 
 
-@look()
+@figure(Plot("sink-positions", metric="sink_positions"))
 def sink_positions(table: pd.DataFrame, *, head: int | None = None) -> Figure:
     """Layer x step: where the greatest sink is, one panel for each trace of `sink_positions`.
 
@@ -89,22 +93,22 @@ def sink_positions(table: pd.DataFrame, *, head: int | None = None) -> Figure:
         columns=min(len(panels), 2),
     )
     limits = (0.0, float(max(chosen["position"].max(), 1)))
-    found = []
+    shown = []
     for ax, (name, rows) in zip(axes, panels.items(), strict=False):
         part = _commonest(rows)
         heat(ax, part.pivot(index="layer", columns="step", values="value").to_numpy(float),
              limits=limits, unit="position of the sink")  # fmt: skip
         whole_ticks(ax)
         ax.set(xlabel="step", ylabel="layer", title=printable(name, 40))
-        found.append(part)
+        shown.append(part)
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
-    data = pd.concat(found, ignore_index=True)
+    data = pd.concat(shown, ignore_index=True)
     key(drawn, [absent_patch("no sink")] if data["value"].isna().any() else [])
     return Figure.of_table(drawn, data, "sink_positions", {"head": head}, table)
 
 
-@look()
+@figure(Plot("sink-path", metric="sink_positions"))
 def sink_path(
     table: pd.DataFrame,
     traces: Trace | Sequence[Trace] | None = None,
@@ -119,8 +123,8 @@ def sink_path(
     """
     require(table, "model", "trace", "seed", "layer", "head", "step", "position", "sink", "share")
     chosen = _chosen_heads(table, heads)
-    held = [traces] if isinstance(traces, Trace) else list(traces or ())
-    known = {one.digest()[:12]: one for one in held}
+    given = [traces] if isinstance(traces, Trace) else list(traces or ())
+    known = {item.digest()[:12]: item for item in given}
     panels = _traces(table)
     drawn, axes = sheet(
         PAGE if len(panels) > 1 else 1.35 * COLUMN,
@@ -133,13 +137,13 @@ def sink_path(
     for ax, (name, rows) in zip(axes, panels.items(), strict=False):
         trace = known.get(str(rows["trace"].iloc[0]))
         if trace is not None:
-            entries |= {str(one.get_label()): one for one in _scene(ax, trace)}
+            entries |= {str(item.get_label()): item for item in _scene(ax, trace)}
         for index, (layer, head) in enumerate(chosen):
             part = rows[(rows["layer"] == layer) & (rows["head"] == head)].sort_values("step")
-            place = part["position"].where(part["sink"]).to_numpy(float)
+            position = part["position"].where(part["sink"]).to_numpy(float)
             (line,) = ax.plot(
                 part["step"].to_numpy(),
-                place,
+                position,
                 color=shades[index],
                 marker=MARKERS[index % len(MARKERS)],
                 markersize=2.2,
@@ -159,11 +163,11 @@ def sink_path(
     pairs = pd.MultiIndex.from_tuples(chosen)
     data = table[pd.MultiIndex.from_frame(table[["layer", "head"]]).isin(pairs)]
     return Figure.of_table(
-        drawn, data, "sink_path", {"heads": [list(one) for one in chosen]}, table
+        drawn, data, "sink_path", {"heads": [list(item) for item in chosen]}, table
     )
 
 
-@look()
+@figure(Plot("survival", metric="survival"))
 def survival(table: pd.DataFrame) -> Figure:
     """Share of sinks that outlast so many steps, one staircase for each model, with bands."""
     require(table, "model", "age", "value")
@@ -184,9 +188,9 @@ def survival(table: pd.DataFrame) -> Figure:
             age, stairs["value"], where="post", color=shades[model], label=printable(model, 40)
         )
         low, high = (np.insert(rows[name].to_numpy(float), 0, np.nan) for name in ("low", "high"))
-        there = (np.isfinite(low) & np.isfinite(high)).tolist()
+        known = (np.isfinite(low) & np.isfinite(high)).tolist()
         ax.fill_between(
-            age, low, high, where=there, step="post", color=shades[model], alpha=0.18, linewidth=0
+            age, low, high, where=known, step="post", color=shades[model], alpha=0.18, linewidth=0
         )
         ink = shades[model] if len(models) > 1 else NULL
         ax.step(age, stairs["null"], where="post", color=ink, linestyle=(0, (4, 2)), linewidth=0.8)
@@ -202,23 +206,26 @@ def survival(table: pd.DataFrame) -> Figure:
     return Figure.of_table(drawn, table, "survival")
 
 
-@look()
+@figure(
+    Plot("set-jaccard", metric="set_jaccard"),
+    Plot("received-similarity", metric="received_similarity"),
+)
 def by_lag(table: pd.DataFrame, *, quantities: Sequence[str] | None = None) -> Figure:
     """Likeness over the lag in steps, a panel for each quantity, a line for each model.
 
     For `set_jaccard`, `received_similarity` and `map_similarity`; the null is all pairs of steps.
     """
     require(table, "model", "lag", "quantity", "value")
-    held = list(table["quantity"].drop_duplicates())
-    chosen = list(quantities or held)
-    if lost := [one for one in chosen if one not in held]:
-        raise SpecError(f"the table has no quantity {lost[0]!r}: it has {', '.join(held)}")
+    known = list(table["quantity"].drop_duplicates())
+    chosen = list(quantities or known)
+    if lost := [name for name in chosen if name not in known]:
+        raise SpecError(f"the table has no quantity {lost[0]!r}: it has {', '.join(known)}")
     drawn, axes = sheet(COLUMN if len(chosen) == 1 else PAGE, 2.2, columns=len(chosen))
     entries: list[Artist] = []
     for ax, quantity in zip(axes, chosen, strict=True):
         part = table[(table["quantity"] == quantity) & table["value"].notna()]
-        made = lines(ax, part, x="lag", unit=_UNITS.get(quantity, ""), colour_by="model")
-        entries = made if len(made) > len(entries) else entries
+        drawn_lines = lines(ax, part, x="lag", unit=_UNITS.get(quantity, ""), colour_by="model")
+        entries = drawn_lines if len(drawn_lines) > len(entries) else entries
         lags = sorted(part["lag"].unique())
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_locator(FixedLocator(lags))
@@ -231,7 +238,7 @@ def by_lag(table: pd.DataFrame, *, quantities: Sequence[str] | None = None) -> F
     return Figure.of_table(drawn, data, "by_lag", {"quantities": chosen}, table)
 
 
-@look()
+@figure(Plot("head-types", metric="head_types"))
 def head_types(table: pd.DataFrame) -> Figure:
     """Layer x head, coloured by type, and the share of each type in a layer; a row for each model.
 
@@ -248,21 +255,21 @@ def head_types(table: pd.DataFrame) -> Figure:
         number = int(rows.groupby(["layer", "head"]).size().max())
         of = f", commonest of {number} traces" if number > 1 else ""
         axes[2 * row].set_title(printable(model, 40) + of)
-    held = set(table["type"])
+    types = set(table["type"])
     entries: list[Artist] = [
-        Patch(color=TYPE_COLOURS[kind], label=kind) for kind in TYPES if kind in held
+        Patch(color=TYPE_COLOURS[kind], label=kind) for kind in TYPES if kind in types
     ]
-    key(drawn, entries + ([absent_patch("not measured")] if ABSENT in held else []))
+    key(drawn, entries + ([absent_patch("not measured")] if ABSENT in types else []))
     return Figure.of_table(drawn, table, "head_types")
 
 
-@look()
+@figure(Plot("layer-consistency", metric="layer_consistency"))
 def layer_consistency(table: pd.DataFrame, *, quantity: str = "jaccard") -> Figure:
     """Layer x layer: how far sinks are shared at the same step, and how much more than shuffled."""
     require(table, "model", "layer", "other_layer", "quantity", "value", "null")
-    held = list(table["quantity"].drop_duplicates())
-    if quantity not in held:
-        raise SpecError(f"the table has no quantity {quantity!r}: it has {', '.join(held)}")
+    known = list(table["quantity"].drop_duplicates())
+    if quantity not in known:
+        raise SpecError(f"the table has no quantity {quantity!r}: it has {', '.join(known)}")
     data = table[table["quantity"] == quantity]
     models = list(data["model"].drop_duplicates())
     drawn, axes = sheet(PAGE, 0.3 + 2.5 * len(models), rows=len(models), columns=2)
@@ -281,8 +288,8 @@ def layer_consistency(table: pd.DataFrame, *, quantity: str = "jaccard") -> Figu
         right.set_title("minus shuffled steps")
         for ax in (left, right):
             ax.set_aspect("equal")
-    said = "the same layer, or no sink" if quantity == "jaccard" else "no sink"
-    key(drawn, [absent_patch(said)] if data["value"].isna().any() else [])
+    label = "the same layer, or no sink" if quantity == "jaccard" else "no sink"
+    key(drawn, [absent_patch(label)] if data["value"].isna().any() else [])
     return Figure.of_table(drawn, data, "layer_consistency", {"quantity": quantity}, table)
 
 
@@ -291,14 +298,14 @@ def _traces(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
     Two models, or two seeds, that wrote the same canvas have the same digest.
     """
-    found = {}
+    by_trace = {}
     for model, rows in table.groupby("model", sort=False):
         traces = list(rows.groupby(["trace", "seed"], sort=False))
         digests = {digest for (digest, _), _ in traces}
         for (digest, seed), part in traces:
             apart = f", {digest}" if len(digests) == len(traces) else f", {digest}, seed {seed}"
-            found[str(model) + (apart if len(traces) > 1 else "")] = part
-    return found
+            by_trace[str(model) + (apart if len(traces) > 1 else "")] = part
+    return by_trace
 
 
 def _commonest(rows: pd.DataFrame) -> pd.DataFrame:
@@ -307,14 +314,14 @@ def _commonest(rows: pd.DataFrame) -> pd.DataFrame:
     counts = rows[rows["sink"]].groupby([*cell, "position"]).size().rename("heads").reset_index()
     counts = counts.sort_values("heads", ascending=False, kind="stable").drop_duplicates(cell)
     every = rows[cell].drop_duplicates()
-    found = every.merge(counts, on=cell, how="left").rename(columns={"position": "value"})
-    return found.assign(heads=found["heads"].fillna(0).astype(int))
+    joined = every.merge(counts, on=cell, how="left").rename(columns={"position": "value"})
+    return joined.assign(heads=joined["heads"].fillna(0).astype(int))
 
 
 def _chosen_heads(
     table: pd.DataFrame, heads: Sequence[tuple[int, int]] | None
 ) -> list[tuple[int, int]]:
-    there = set(zip(table["layer"].tolist(), table["head"].tolist(), strict=True))
+    known = set(zip(table["layer"].tolist(), table["head"].tolist(), strict=True))
     if heads is None:
         sinks = table.assign(share=table["share"].where(table["sink"], 0.0).fillna(0.0))
         order = sinks.groupby(["layer", "head"])[["sink", "share"]].mean()
@@ -323,9 +330,9 @@ def _chosen_heads(
     if len(heads) > len(PALETTE) or not heads:
         raise SpecError(f"{len(heads)} heads cannot be told apart: name 1 to {len(PALETTE)}")
     chosen = [(int(layer), int(head)) for layer, head in heads]
-    if lost := [one for one in chosen if one not in there]:
+    if lost := [pair for pair in chosen if pair not in known]:
         raise SpecError(
-            f"heads={lost}: not in the table, which has (layer, head) from (0, 0) to {max(there)}"
+            f"heads={lost}: not in the table, which has (layer, head) from (0, 0) to {max(known)}"
         )
     return chosen
 
@@ -340,8 +347,8 @@ def _scene(ax: Axes, trace: Trace) -> list[Artist]:
         if len(stretch):
             ax.axhspan(stretch[0] - 0.5, stretch[-1] + 0.5, color=ink, alpha=0.10, linewidth=0)
     entries: list[Artist] = [Patch(facecolor=ink, alpha=0.10, label="prompt")]
-    place = np.flatnonzero(trace.committed_at >= 0)
-    entries += ax.plot(trace.committed_at[place], place, linestyle="none", marker="s",
+    position = np.flatnonzero(trace.committed_at >= 0)
+    entries += ax.plot(trace.committed_at[position], position, linestyle="none", marker="s",
                        markersize=2.4, markerfacecolor=ROLE_COLOURS["fresh"],
                        markeredgecolor="#9a7d00", markeredgewidth=0.3, label="commit")  # fmt: skip
     edge, _, _ = mask_frontier(trace)

@@ -39,7 +39,7 @@ def build_record(
         "anchorwatch": __version__,
         "figure": name,
         "settings": dict(settings),
-        "traces": [origin(one) if isinstance(one, Trace) else dict(one) for one in traces],
+        "traces": [origin(trace) if isinstance(trace, Trace) else dict(trace) for trace in traces],
     }
     try:
         return json.loads(to_json(record))
@@ -64,9 +64,9 @@ def whence(path: str | Path) -> dict[str, Any]:
         raw = read_plain(file, most=LIMIT_BYTES)
     except (OSError, ValueError) as error:
         raise TraceError(f"{file} cannot be read ({error}): copy it again") from None
-    for found in _records(raw):
+    for text in _records(raw):
         try:
-            record = parse_json(found)
+            record = parse_json(text)
             if _is_ours(record):
                 return without_digest(record)
         except ValueError:
@@ -98,16 +98,19 @@ def _records(raw: bytes) -> Iterator[str]:
 
 def _png_texts(raw: bytes) -> Iterator[str]:
     """The text chunks that bear our key; a damaged chunk ends the search."""
-    at = len(_PNG)
-    while at + 12 <= len(raw):
-        size, kind = struct.unpack(">I4s", raw[at : at + 8])
-        body, check = raw[at + 8 : at + 8 + size], raw[at + 8 + size : at + 12 + size]
+    offset = len(_PNG)
+    while offset + 12 <= len(raw):
+        size, kind = struct.unpack(">I4s", raw[offset : offset + 8])
+        body, check = (
+            raw[offset + 8 : offset + 8 + size],
+            raw[offset + 8 + size : offset + 12 + size],
+        )
         if len(check) < 4 or zlib.crc32(kind + body) != int.from_bytes(check, "big"):
             return
         key, _, text = body.partition(b"\0")
         if kind == b"tEXt" and key == PNG_KEY.encode():
             yield text.decode("latin-1")
-        at += 12 + size
+        offset += 12 + size
 
 
 def _svg_descriptions(raw: bytes) -> Iterator[str]:
@@ -128,9 +131,9 @@ def _pdf_keywords(raw: bytes) -> Iterator[str]:
     if named is None:
         return
     start = re.compile(rb"(?<!\d)%s\s+%s\s+obj\b" % named.groups())
-    for found in start.finditer(raw):
-        end = raw.find(b"endobj", found.end())
-        dictionary = raw[found.end() : end if end >= 0 else len(raw)]
+    for match in start.finditer(raw):
+        end = raw.find(b"endobj", match.end())
+        dictionary = raw[match.end() : end if end >= 0 else len(raw)]
         for key in re.finditer(rb"/Keywords\s*\(", dictionary):
             yield _literal(dictionary[key.end() :])
 

@@ -11,18 +11,20 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from anchorwatch.errors import SpecError
-from anchorwatch.figures.cells import (
+from anchorwatch.figures.figure import Figure
+from anchorwatch.figures.marks import (
+    MOST_MARKED,
     absent_patch,
     even_limits_of,
     grid,
+    key,
     limits_of,
+    null_line,
     require,
     whole_ticks,
 )
-from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.labels import printable
-from anchorwatch.figures.series import MOST_MARKED, key, null_line
-from anchorwatch.figures.style import NULL, PAGE, PALETTE, look, sheet
+from anchorwatch.figures.registry import Plot, figure
+from anchorwatch.figures.style import NULL, PAGE, PALETTE, printable, sheet
 from anchorwatch.metrics.retrieval import CONTRAST
 
 _UNITS = {
@@ -36,17 +38,17 @@ _UNITS = {
 }
 
 
-@look()
+@figure(Plot("retrieval-map", metric="retrieval_heads"))
 def retrieval_map(table: pd.DataFrame, *, quantity: str | None = None) -> Figure:
     """A score of `retrieval_heads` for every layer and head, a row of panels for each model.
 
-    Beside it the mean over the heads of each layer, and its null, what indifferent rows score.
+    Beside it the mean over the heads of each layer, and its null, what uniform rows score.
     Without a `quantity`, the evidence mass where it was captured, else what of it was kept.
     """
     return _map(table, quantity or _evidence(table), "magnitude")
 
 
-@look()
+@figure(Plot("retrieval-contrast", metric="retrieval_heads"))
 def retrieval_contrast(table: pd.DataFrame, *, quantity: str | None = None) -> Figure:
     """Gold minus distractors for every layer and head: red where a head prefers the evidence."""
     return _map(table, (quantity or _evidence(table)) + CONTRAST, "difference")
@@ -106,15 +108,15 @@ def _null_entry(data: pd.DataFrame) -> list[Any]:
 
 def _part(table: pd.DataFrame, quantity: str) -> pd.DataFrame:
     require(table, "model", "layer", "head", "quantity", "value", "null")
-    held = list(map(str, table["quantity"].drop_duplicates()))
-    if quantity not in held:
+    known = list(map(str, table["quantity"].drop_duplicates()))
+    if quantity not in known:
         more = (
             ": retrieval_heads(..., distractors=[...]) adds it"
             if quantity.endswith(CONTRAST)
-            else f": it has {', '.join(held)}"
+            else f": it has {', '.join(known)}"
         )
         raise SpecError(f"the table has no quantity {quantity!r}{more}")
     data = table[table["quantity"] == quantity]
     if data["value"].isna().all():
-        raise SpecError(f"{quantity} is absent in every cell: choose another of {', '.join(held)}")
+        raise SpecError(f"{quantity} is absent in every cell: choose another of {', '.join(known)}")
     return data

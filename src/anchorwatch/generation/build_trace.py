@@ -50,6 +50,7 @@ def build_trace(
 ) -> Trace:
     """The immutable record of a finished run; `fork` says what it left, and where."""
     answer, written = state.sequence.answer.cpu().numpy(), collect_history(state)
+    # Warnings are raised now and stand in the manifest too, for who reads the trace later.
     messages = _canvas_edit_warnings(state, 0 if fork is None else fork["step"])
     for message in messages:
         warnings.warn(message, AnchorwatchWarning, stacklevel=3)
@@ -83,6 +84,7 @@ def _canvas_edit_warnings(state: RunState, first_step: int) -> list[str]:
 
 def collect_history(state: RunState) -> dict[str, np.ndarray]:
     """What a run has written so far, under the names of a trace."""
+    # [step + 1, T]: the frame before each step, and the last one.
     canvas = np.stack([step.canvas for step in state.steps] + [state.frame()])
     committed_at = np.full(canvas.shape[1], MISSING)
     logprob = np.full(canvas.shape[1], np.nan, dtype=np.float32)
@@ -118,6 +120,7 @@ def _coordinates(state: RunState, probes: Sequence[Probe]) -> dict[str, list[str
     names: dict[str, list[str]] = {}
     for probe in probes:
         names |= probe.coordinates
+    # Regions are the run's, not a probe's: any field may have them as an axis.
     for dim in ("query_region", "key_region"):
         if any(dim in field.dims for field in state.buffer.fields.values()):
             names[dim] = list(state.regions.names)
@@ -127,6 +130,7 @@ def _coordinates(state: RunState, probes: Sequence[Probe]) -> dict[str, list[str
 def _roles(
     canvas: np.ndarray, committed_at: np.ndarray, answer: np.ndarray, model: Model
 ) -> np.ndarray:
+    # [frame, position]: given positions keep their role, positions of the answer change theirs.
     special = np.isin(canvas, list(model.specials.special_ids))
     role = np.where(special, SPECIAL, PROMPT)
     frames = np.arange(len(canvas))[:, None]
@@ -179,6 +183,7 @@ def _token_bytes(model: Model, token_id: int, text: str) -> bytes | None:
     """The bytes of a token that is no whole text: byte-level BPE's spelling, or <0xNN>."""
     if model.tokenizer is None or "\ufffd" not in text:
         return None
+    # A token may be part of a letter in UTF-8: its text alone would be a replacement character.
     piece = str(model.tokenizer.convert_ids_to_tokens(token_id))
     if byte := _FALLBACK.fullmatch(piece):
         raw = bytes.fromhex(byte[1])

@@ -85,6 +85,7 @@ class CanvasEditor:
 
     def verify(self, ids: torch.Tensor) -> None:
         """Stop where the ids [T] that the model is about to read are not what was asked for."""
+        # Only positions that an edit speaks of; all others are the decoding's.
         for position, token in self._expected.items():
             if (given := int(ids[position])) != token:
                 raise ModelError(
@@ -110,6 +111,7 @@ class CanvasEditor:
         steps = [step in frozen for step in range(first_step, last + 1)]
         if not left or sequence.step <= last or not any(steps) or all(steps):
             return []
+        # Who left them: a freeze of the last step, or too few steps after a freeze.
         if steps[-1]:
             way = f"the last step, {last}, is frozen: freeze earlier ones, or all with"
         elif not mask_chosen:

@@ -164,6 +164,7 @@ class Decoding:
 
     def for_length(self, length: int) -> Decoding:
         """This decoding for exactly `length` positions; refuses if made for another number."""
+        # A decoding made for another length has checked its blocks and steps against that length.
         if self.length not in (None, length):
             raise SpecError(
                 f"the decoding writes length={self.length} positions, "
@@ -254,6 +255,7 @@ class EvenSteps(Blocks):
     @property
     def steps_per_block(self) -> int:
         """Forward passes a block gets."""
+        # Without steps every position has its own pass.
         total = self.length if self.steps is None else self.steps
         assert total is not None, "for_length() comes first"
         return total // self.num_blocks
@@ -268,6 +270,7 @@ class EvenSteps(Blocks):
         if self.forbid_end and sequence.eos_ids:
             logits = logits.clone()
             logits[:, list(sequence.eos_ids)] = -math.inf
+        # A token for each open position first, then who of them is committed.
         positions = plan.open_positions
         tokens, margin = sequence.gumbel_argmax(logits, positions, self.temperature)
         confidence = self.rank_positions(sequence, logits, positions, tokens)
@@ -365,6 +368,7 @@ class DreamOrder(Decoding):
             _temperature("algorithm_temperature", self.algorithm_temperature)
 
     def plan_steps(self, sequence: SequenceState) -> Iterator[StepPlan]:
+        # From t to s a masked position is committed with probability 1 - s / t.
         steps = len(sequence.answer) if self.steps is None else self.steps
         times = sequence.diffusion_times(steps, self.eps)
         for step in range(steps):
@@ -372,6 +376,7 @@ class DreamOrder(Decoding):
             left = masked.sum().float().cpu()
             share = 1 - times[step + 1] / times[step]  # float32, as the authors' code has it
             last = step == steps - 1
+            # The last step commits all that is left.
             if self.algorithm == "origin":
                 yield StepPlan(open=masked, chance=1.0 if last else float(share))
             else:
@@ -404,6 +409,7 @@ class DreamOrder(Decoding):
         if self.algorithm == "topk_margin":
             best = probabilities.sort(dim=-1, descending=True).values
             return best[:, 0] - best[:, 1]
+        # The negative entropy: the surest is the greatest. 1e-10 as in the authors' code.
         if self.algorithm == "entropy":
             return (probabilities * (probabilities + 1e-10).log()).sum(dim=-1)
         return probabilities.gather(-1, tokens[:, None])[:, 0]
@@ -617,6 +623,7 @@ def even_counts(positions: int, steps: int) -> list[int]:
     >>> even_counts(8, 3)
     [3, 3, 2]
     """
+    # LLaDA gives the remainder to the first steps.
     base, remainder = divmod(positions, steps)
     return [base + (step < remainder) for step in range(steps)]
 

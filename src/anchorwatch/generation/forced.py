@@ -44,6 +44,7 @@ def model_difference(
     `versions` are the manifest's: a digest of settings alone, without their fields, can only be
     compared under the transformers that made it, as each has other fields.
     """
+    # Settings are compared field by field where the manifest has them.
     then = (versions or {}).get("transformers", transformers.__version__)
     if "config" not in described and then != transformers.__version__:
         described = {name: value for name, value in described.items() if name != "settings"}
@@ -98,6 +99,7 @@ class ForcedRun(RunState):
         random_state = trace["random_state"].values[index] if trace.decoding.draws else None
         counts = (int(trace["mask_chosen"][index]), int(trace["narrow"][index]))
         known = trace.logprob[written]
+        # Without a pass the trace's own log-probabilities stand; with one they must agree.
         if logits is None:
             return self.append_step(positions, tokens, known, *counts, random_state)
         step = self.write_tokens(positions, tokens, logits, *counts, random_state)
@@ -177,6 +179,7 @@ def repeat_edits(edits: Any, trace: Trace) -> tuple[Edit, ...]:
 
 def check_remaining_edits(state: ForcedRun) -> None:
     """Refuse a run whose edits cannot decide the steps that are not known (an oracle's cannot)."""
+    # Known steps need no decision: an oracle that is known by its digest may serve there.
     rest = range(state.until, state.decoding.num_passes)
     check_edits(
         [limited for edit in state.edits if (limited := edit.limit_to_steps(rest))],
@@ -188,6 +191,7 @@ def _check_still_masked(edit: Edit, trace: Trace, until: int) -> None:
     """Refuse to delay or force what the trace wrote before the step."""
     if not isinstance(edit, CanvasEdit) or not edit.needs_masked:
         return
+    # committed_at is -1 where a position was never written.
     when = trace.committed_at
     present = [position for position in edit.positions_named if position < len(when)]
     written = [position for position in present if MISSING != when[position] < until]

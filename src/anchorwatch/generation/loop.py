@@ -111,6 +111,7 @@ class RunState:
     ) -> Step:
         """Put tokens on the canvas, with the log-probabilities the model gave them."""
         rows = logits[-1:] if self.is_autoregressive else logits[positions]
+        # float32 whatever the model computes in: the log-probability is what the trace keeps.
         spread = torch.log_softmax(rows.float(), dim=-1)
         logprobs = spread.gather(-1, tokens[:, None])[:, 0].cpu().numpy()
         return self.append_step(positions, tokens, logprobs, mask_chosen, narrow, random_state)
@@ -144,6 +145,7 @@ class RunState:
         )
         self.steps.append(step)
         sequence.step = len(self.steps)
+        # What stood where a token is swapped, so that the trace has what was given or committed.
         if self.canvas_editor is not None:
             self.buffer.put("own_token", (slice(None),), self.unswapped_frame())
         return step
@@ -169,6 +171,7 @@ class RunState:
 
     def members(self, groups: tuple[str, ...]) -> np.ndarray:
         """[group, position] bool: which positions belong to each query group right now."""
+        # Masked and written are of the answer; a mask inside the prompt belongs to the prompt.
         canvas = self.frame()
         answer = np.zeros(len(canvas), dtype=bool)
         answer[self.sequence.answer.cpu().numpy()] = True
@@ -186,6 +189,7 @@ class RunState:
 
     def progress(self) -> float:
         """Share of the answer written, to the bit as the trace will say."""
+        # As the trace computes it: an edit then acts at the same steps of a replay.
         answer = self.frame()[self.sequence.answer.cpu().numpy()]
         return float(((answer != MISSING) & (answer != self.sequence.mask_id)).mean())
 
@@ -407,6 +411,7 @@ def _attach(
     recorder = recorder if recorder is not None and recorder.is_active(views[0].step) else None
     with ExitStack() as stack:
         if editor is not None:
+            # The editor comes first: probes see attention as edits leave it.
             contexts = {view.run: _step_context(editor, states[view.run]) for view in views}
             stack.enter_context(editor.edit_pass(views, contexts, additions))
         if recorder is not None:
@@ -435,6 +440,7 @@ def _describe_rows(
 
 def pad_left(rows: list[torch.Tensor], pad_id: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Rows as one batch, padded on the left; keys mark real tokens, None if nothing is padded."""
+    # Left padding: the last column is the newest token of every row, as a cache needs it.
     longest = max(len(row) for row in rows)
     if all(len(row) == longest for row in rows):
         return torch.stack(rows), None

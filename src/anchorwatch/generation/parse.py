@@ -13,14 +13,16 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from anchorwatch.edits.spec import EDITS, Edit
 from anchorwatch.edits.spec import from_dict as edit_from
 from anchorwatch.errors import SpecError
 from anchorwatch.generation import decoding as decodings
 from anchorwatch.generation.decoding import Decoding
-from anchorwatch.metrics.sink_rules import parse
+from anchorwatch.metrics.sink_rules import Rule
+from anchorwatch.metrics.sink_rules import parse as parse_rule
 
 _Value = TypeVar("_Value")
 
@@ -31,32 +33,32 @@ MOST_NUMBERS = 2**20
 """Numbers of a range: more than a canvas has positions, or a model layers and heads."""
 
 
-def edit(word: str) -> Edit:
+def parse_edit(word: str) -> Edit:
     """The edit that a word spells.
 
-    >>> edit("hide-keys:0+3,layers=0-2") == edit("hide-keys:0+3:layers=0-2")
+    >>> parse_edit("hide-keys:0+3,layers=0-2") == parse_edit("hide-keys:0+3:layers=0-2")
     True
-    >>> edit("hide-keys:0+3,layers=0-2")
+    >>> parse_edit("hide-keys:0+3,layers=0-2")
     hide_keys(positions=(0, 3), layers=(0, 1, 2))
     """
     name, rest = _split_word(word)
+    # Edits are looked up when a word is read, so that those registered later are known too.
     kind = EDITS.get(name.replace("-", "_"))
     if kind is None:
         known = ", ".join(known_name.replace("_", "-") for known_name in EDITS)
         raise SpecError(f"no edit is called {name!r}: expected one of {known}")
-    fields = _fields(kind)
-    given = _values(name, fields, rest)
+    given = _values(name, kind, rest)
     absent = (dataclasses.MISSING, dataclasses.MISSING)
-    for field in fields:
+    for field in _fields(kind):
         if field.name not in given and (field.default, field.default_factory) == absent:
             raise SpecError(f"{word} lacks {field.name}: say {name}:{field.name}=...")
     return kind(**given)
 
 
-def edits_of(value: Any) -> tuple[Edit, ...]:
+def as_edits(value: Any) -> tuple[Edit, ...]:
     """The edits that a word, a list of words or mappings, or a list of edits says.
 
-    >>> edits_of("hide-sinks:1:detect=same_shadow/knock-out:2.3+2.5")
+    >>> as_edits("hide-sinks:1:detect=same_shadow/knock-out:2.3+2.5")
     (hide_sinks(k=1, detect='same_shadow'), knock_out(heads=((2, 3), (2, 5))))
     """
     if value is None:
@@ -68,27 +70,29 @@ def edits_of(value: Any) -> tuple[Edit, ...]:
     if isinstance(value, Mapping | Edit) or not isinstance(value, Iterable):
         value = [value]
     return tuple(
-        item if isinstance(item, Edit) else _parse(item, edit_from, edit, "hide-keys:0+3")
+        item if isinstance(item, Edit) else _parse(item, edit_from, parse_edit, "hide-keys:0+3")
         for item in value
     )
 
 
-def decoding(
+def parse_decoding(
     word: str, fields: Mapping[str, Any] | None = None, *, length: int | None = None
 ) -> Decoding:
     """The decoding that a word spells, with other fields; `length` is for one that says none.
 
-    >>> decoding("low-confidence:steps=32,block=8") == decodings.LowConfidence(steps=32, block=8)
+    >>> parse_decoding("low-confidence:steps=8") == decodings.LowConfidence(steps=8)
     True
     """
     name, rest = _split_word(word)
+    # low-confidence, low_confidence and LowConfidence are the same word.
     plain = re.sub("[-_]", "", name).lower()
     words = {kind.lower(): kind for kind in DECODINGS.values()}
     words |= {short.replace("-", ""): kind for short, kind in DECODINGS.items()}
     if plain not in words:
         raise SpecError(f"no decoding is called {name!r}: expected one of {', '.join(DECODINGS)}")
     kind = decodings.DECODINGS[words[plain]]
-    given = _values(name, _fields(kind), rest)
+    given = _values(name, kind, rest)
+    # Fields that an option such as --steps gave; a word may not give them a second time.
     for field, value in (fields or {}).items():
         _check_field(name, kind, field)
         if field in given:
@@ -99,14 +103,14 @@ def decoding(
     return kind(**given)
 
 
-def decoding_of(value: Any) -> Decoding | None:
+def as_decoding(value: Any) -> Decoding | None:
     """The decoding that a word, a mapping or a decoding says; None leaves it to the model."""
     if value is None or isinstance(value, Decoding):
         return value
-    return _parse(value, decodings.from_dict, decoding, "low-confidence:steps=32")
+    return _parse(value, decodings.from_dict, parse_decoding, "low-confidence:steps=32")
 
 
-def flag(word: str) -> bool:
+def parse_flag(word: str) -> bool:
     """True or false."""
     if word.lower() not in ("true", "false"):
         raise SpecError(f"{word!r} is neither true nor false")
@@ -128,10 +132,11 @@ def _parse(
 
 
 def _split_word(word: str) -> tuple[str, list[str]]:
-    """The name, and what is said of it: values first, then each `field=value` whole."""
+    """The name, and its values: unnamed ones first, then each `field=value` whole."""
     name, *pieces = (piece.strip() for piece in re.split("[:,]", word))
     values: list[str] = []
     for piece in pieces:
+        # rule=rulli:3 was split at its colon: what has no name belongs to the value before.
         if values and "=" in values[-1] and "=" not in piece:
             values[-1] += f":{piece}"
         elif piece:
@@ -144,14 +149,14 @@ def _fields(kind: type) -> list[dataclasses.Field[Any]]:
     return sorted(dataclasses.fields(kind), key=lambda field: bool(field.kw_only))
 
 
-def _values(name: str, fields: list[dataclasses.Field[Any]], rest: list[str]) -> dict[str, Any]:
-    """What was said, by field."""
+def _values(name: str, kind: type, rest: list[str]) -> dict[str, Any]:
+    """The values of a word, by field."""
     given: dict[str, Any] = {}
     for part in rest:
-        field, value = _field_of(name, fields, part, len(given))
+        field, value = _field_of(name, _fields(kind), part, len(given))
         if field.name in given:
             raise SpecError(f"{name}: {field.name} is given twice: say which one")
-        given[field.name] = _value(name, field, value)
+        given[field.name] = _value(name, kind, field, value)
     return given
 
 
@@ -184,32 +189,50 @@ def _check_field(name: str, kind: type, field: str) -> None:
         raise SpecError(f"{name} has no {field}: leave it out, or use {', '.join(others)}")
 
 
-def _value(name: str, field: dataclasses.Field[Any], word: str) -> Any:
-    """A word as what the field's annotation says."""
-    kind = str(field.type)
+def _value(name: str, kind: type, field: dataclasses.Field[Any], word: str) -> Any:
+    """A word as what the field's type says."""
+    hint = get_type_hints(kind)[field.name]
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if word.lower() == "none" and type(None) in options:
+        return None
+    convert, example = _converter(next(option for option in options if option is not type(None)))
     try:
-        if word.lower() == "none" and "None" in kind:
-            return None
         if field.name == "unedited":
             from anchorwatch.trace.trace import read
 
             return read(word)
-        if field.name == "heads" and kind == "Any":  # a list, even of one
+        if field.name == "heads" and hint is Any:  # a list, even of one
             return _many(int, word)
-        for mark, (convert, _) in _KINDS.items():
-            if mark in kind:
-                return convert(word)
-        return _any(word)
+        return convert(word)
     except ValueError as error:
         if isinstance(error, SpecError):
             raise SpecError(f"{name}, {field.name}: {error}") from None
-        how = next((example for mark, (_, example) in _KINDS.items() if mark in kind), "0+3")
-        raise SpecError(f"{name}, {field.name}: {word!r} cannot be read: say {how}") from None
+        raise SpecError(f"{name}, {field.name}: {word!r} cannot be read: say {example}") from None
+
+
+def _converter(hint: Any) -> tuple[Callable[[str], Any], str]:
+    """How to read a word as a type, and an example for who spelled it wrong."""
+    if get_origin(hint) is tuple:
+        item = get_args(hint)[0]
+        if get_origin(item) is tuple:
+            return _layer_heads, "2.3+2.5, layer.head of each"
+        if item in (int, float):
+            return lambda word: _many(item, word), "0+3 or 0-3" if item is int else "0+0.5"
+    plain: dict[Any, tuple[Callable[[str], Any], str]] = {
+        Rule: (parse_rule, "rulli:3"),
+        bool: (parse_flag, "true or false"),
+        str: (str, "a word"),
+        int: (int, "a whole number"),
+        float: (float, "a number"),
+        Any: (_any, "a number or a word"),
+    }
+    return plain.get(hint, (_any, "0+3"))
 
 
 def _many(convert: Callable[[str], Any], word: str) -> tuple[Any, ...]:
     values: list[Any] = []
     for part in word.split("+"):
+        # 4-7 is a range; a leading minus is not.
         first, dash, last = part.partition("-")
         if convert is int and first and dash:
             values += _range(int(first), int(last))
@@ -219,6 +242,7 @@ def _many(convert: Callable[[str], Any], word: str) -> tuple[Any, ...]:
 
 
 def _range(first: int, last: int) -> range:
+    # A typo such as 0-9999999999 must not fill the memory before anything can refuse it.
     if last - first >= MOST_NUMBERS:
         raise SpecError(f"{first}-{last} is more than {MOST_NUMBERS:,} numbers: name fewer")
     return range(first, last + 1)
@@ -231,20 +255,7 @@ def _layer_heads(word: str) -> tuple[tuple[int, int], ...]:
 
 def _any(word: str) -> Any:
     """A number, several numbers, true or false, or the word itself."""
-    for convert in (int, float, lambda w: _many(int, w), lambda w: _many(float, w), flag):
+    for convert in (int, float, lambda w: _many(int, w), lambda w: _many(float, w), parse_flag):
         with contextlib.suppress(ValueError):
             return convert(word)
     return word
-
-
-_KINDS: dict[str, tuple[Callable[[str], Any], str]] = {  # the first an annotation holds
-    "tuple[tuple[int, int]": (_layer_heads, "2.3+2.5, layer.head of each"),
-    "tuple[int": (lambda word: _many(int, word), "0+3 or 0-3"),
-    "tuple[float": (lambda word: _many(float, word), "0+0.5"),
-    "Rule": (parse, "rulli:3"),
-    "bool": (flag, "true or false"),
-    "Any": (_any, "a number or a word"),
-    "str": (str, "a word"),
-    "int": (int, "a whole number"),
-    "float": (float, "a number"),
-}

@@ -94,6 +94,7 @@ def edit_list(given: Any) -> tuple[Edit, ...]:
 
 def _values(given: Any, name: str, kind: type[T], example: str) -> tuple[T, ...]:
     wrong = given
+    # A generator can be read once: it becomes a tuple here and nowhere else.
     if isinstance(given, Iterable) and not isinstance(given, str | Mapping):
         values = tuple(given)
         if all(isinstance(value, kind) for value in values):
@@ -111,12 +112,14 @@ def fields_of(
     common: dict[str, tuple[Any, ...]] = {}
     for probe in probes:
         _check_probe(probe, shape)
+        # Two probes of a kind write the same arrays: they must mean the same by them.
         kind = type(probe).__name__
         if common.setdefault(kind, probe.common) != probe.common:
             raise SpecError(f"two probes give {kind} differently: ask for one of them")
         for field in probe.fields(shape):
             if fields.setdefault(field.name, field) != field:
                 raise SpecError(f"two probes give {field.name} differently: ask for one of them")
+    # Under guidance the branch without the prompt is measured as well.
     for name in list(fields) if shape.branches == 2 else ():
         fields[f"blind_{name}"] = replace(fields[name], name=f"blind_{name}")
     return fields | {field.name: field for field in edit_fields(tuple(edits), shape)}
@@ -132,12 +135,14 @@ def _check_probe(probe: Probe, shape: RunShape) -> None:
         )
     if shape.cached and probe.needs_all_rows:
         raise SpecError(f"{probe!r} needs all rows at once: use LeftToRight(cache=False)")
+    # Numbers that a probe names must exist in the run.
     sizes = {"layers": shape.layers, "heads": shape.heads, "hidden": shape.positions}
     for name, size in sizes.items():
         for number in getattr(probe, name, None) or ():
             if number >= size:
                 what = f"{kind}({name}=[{number}])"
                 raise SpecError(f"{what} is not there: this run has 0 to {size - 1}")
+    # A run may stop early, so that only a probe whose first step is too late is refused.
     if probe.steps is not None and min(probe.steps) >= shape.steps:  # a run may stop early
         what = f"{kind}(steps={list(probe.steps)})"
         raise SpecError(f"{what} would measure nothing: this run has 0 to {shape.steps - 1}")

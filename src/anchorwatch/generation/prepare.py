@@ -97,6 +97,7 @@ class _PreparedRun:
 
 def prepare_run(model: Model, request: RunRequest, decoding: Decoding | None) -> _PreparedRun:
     """Check everything that can be checked before the weights are touched."""
+    # 1. A prompt gets an answer appended; a canvas has its masks filled.
     prompt, canvas = request.prompt, request.canvas
     if (prompt is None) == (canvas is None):
         raise PromptError(
@@ -108,9 +109,11 @@ def prepare_run(model: Model, request: RunRequest, decoding: Decoding | None) ->
         first, answer = _append_answer(model, prompt, decoding)
     else:
         first, answer = _infill_canvas(model, canvas, decoding)
+    # 2. From here on the length is known, and with it every size of the run.
     decoding = decoding.for_length(len(answer))
     regions = find_regions(request.regions, prompt, model, first, answer)
     shape = shape_of(model, decoding, len(first), regions.names, request.edits)
+    # 3. Edits of attention, additions to the network and edits of the canvas have their own checks.
     check_edits(request.edits, shape)
     check_parts(model, parts_among(request.edits))
     check_canvas(request.edits, run_limits(model, decoding, len(first), answer))
@@ -152,6 +155,7 @@ def plan_runs(ready: Sequence[_PreparedRun], probes: Sequence[Probe]) -> Plan:
 
 def prompt_list(prompts: Any, taker: str) -> list[Prompt]:
     """Several prompts; one alone is refused, which would be taken letter by letter."""
+    # A string is a sequence of letters: it would run as that many prompts.
     if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
         raise PromptError(f"{taker} takes a list of prompts: give [prompt], or use run")
     return list(prompts)
@@ -159,6 +163,7 @@ def prompt_list(prompts: Any, taker: str) -> list[Prompt]:
 
 def rows_at_once(model: Model, batch: Any) -> int:
     """How many runs share a forward pass; on a CPU one, unless it is said."""
+    # On a CPU each run alone: its rows are then equal to a single run's bit for bit.
     size = batch if batch is not None else (1 if model.device.type == "cpu" else 8)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise SpecError(f"batch={batch!r} is not a whole number of at least 1")
@@ -178,6 +183,7 @@ def expand_seeds(seed: Any, count: int) -> list[int]:
         return [checked_seed(checked_seed(seed) + i) for i in range(count)]
     if len(seed) != count:
         raise SpecError(f"there are {count} prompts and {len(seed)} seeds: give one for each")
+    # A list gives each prompt its own seed, whatever its position in the list.
     return [checked_seed(number) for number in seed]
 
 
@@ -191,6 +197,7 @@ def regions_for_each(regions: Any, count: int) -> list[Spans | None]:
             f"there are {count} prompts and {len(mappings)} regions: "
             "give a mapping for each, or one"
         )
+    # Rows of one pass share the group axis of their statistics.
     if len({tuple(spans) if isinstance(spans, Mapping) else None for spans in mappings}) > 1:
         raise SpecError("prompts that run together have the same region names, in the same order")
     return mappings
@@ -233,6 +240,7 @@ def _append_answer(
         raise SpecError(
             "the decoding has no length: say how many positions to write, length=64 for example"
         )
+    # Autoregression has no token at positions that are not written yet; diffusion has the mask.
     fill = MISSING
     if model.family.kind == "mdm":
         fill = model.mask_id
@@ -262,6 +270,7 @@ def _infill_canvas(model: Model, canvas: Any, decoding: Decoding) -> tuple[np.nd
         raise PromptError(
             f"the canvas has no masked position: put the mask id {model.mask_id} where to write"
         )
+    # The number of masks is the length, whatever the decoding left open.
     long = decoding.for_length(len(answer))
     _refuse_too_large(model, long, len(ids) - len(answer), len(answer))
     return ids, answer
@@ -277,6 +286,7 @@ def _refuse_too_large(model: Model, decoding: Decoding, given: int, length: int)
             f"prompt and answer take {positions} positions and {model.source} was made for "
             f"{model.num_positions}: shorten the prompt{way}"
         )
+    # What to lower: the steps, if they were given, else the length, which then sets the steps.
     name, value = ("steps", passes) if getattr(decoding, "steps", None) else ("length", length)
     kept = _kept_bytes(decoding, positions)
     room = max(limits.memory_bytes() - RUN_BYTES, 1)
@@ -307,6 +317,7 @@ def refuse_pass(model: Model, decoding: Decoding, positions: int, rows: int) -> 
     """Refuse a pass whose logits alone are more than the device has."""
     if decoding.writes == "absent":
         return  # it computes the logits of one position at a time
+    # [branches * rows, positions, vocabulary] are in memory at once.
     branches = 2 if getattr(decoding, "guidance", 0.0) > 0 else 1
     logits = branches * rows * positions * model.vocab_size * model.network.dtype.itemsize
     most = device_bytes(model)
@@ -325,5 +336,6 @@ def device_bytes(model: Model) -> int:
 
 def _kept_bytes(decoding: Decoding, positions: int) -> int:
     """At least what a run keeps of its steps until it ends, whatever it measures."""
+    # Each step keeps its frame of int64 ids; steps that draw keep the generator as well.
     each = 8 * positions + _STEP_BYTES + (_RANDOM_BYTES if decoding.draws else 0)
     return RUN_BYTES + decoding.num_passes * each

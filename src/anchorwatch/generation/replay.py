@@ -58,9 +58,11 @@ def replay(
     for step in chosen:
         _check_step(trace, step)
     limited_probes = _limit_probes(probes, chosen)
+    # The manifest names the probes as they were limited; without `steps` as they were given.
     if steps is not None:
         probes = limited_probes
     parts = None if regions is None else find_again(regions, model, trace)
+    # The trace repeats what its edits hid; only numbers that a digest stands for are given again.
     again = repeat_edits(edits, trace)
     state = build_forced_run(
         model, trace, probes, until=trace.num_steps, regions=parts, numbers=again
@@ -69,6 +71,7 @@ def replay(
     with Progress("replaying", total=trace.num_steps) as bar:
         for _, finished in walk(model, [state], build_recorder(model, probes, [state])):
             bar.advance(str(finished.index))
+            # A replay ends with the trace, whatever the schedule would still plan.
             if len(state.steps) == trace.num_steps:
                 break
     return build_trace(state, model, probes, batch=1, fork=trace.manifest.get("fork"))
@@ -116,6 +119,7 @@ def _limit_probes(probes: Sequence[Probe], steps: Collection[int]) -> tuple[Prob
     limited = []
     for probe in probes:
         left = tuple(step for step in (probe.steps or steps) if step in steps)
+        # A probe that looks at no step would keep nothing but absent values.
         if not left:
             among = f"{min(steps)} to {max(steps)}" if isinstance(steps, range) else list(steps)
             raise SpecError(f"{probe!r} looks at none of the steps {among}: name one of them")

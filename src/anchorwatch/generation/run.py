@@ -77,6 +77,7 @@ def run(  # noqa: PLR0913 - one keyword for each thing a run can be given
     >>> trace["region_flow"].sel(query_region="answer", key_region="passage").dims
     ('step', 'layer', 'head')
     """
+    # 1. A resumed run knows everything from its unfinished folder.
     probes, edits = probe_list(probes), edit_list(edits)
     if resume is not None:
         given = (prompt, canvas, regions, decoding, out)
@@ -90,11 +91,13 @@ def run(  # noqa: PLR0913 - one keyword for each thing a run can be given
                 "run(model, resume=path)"
             )
         return _run_streaming(streaming.resume_stream(resume, model, edits))
+    # 2. A run that goes to disk holds one block of steps in memory.
     block = None if out is None else BLOCK_STEPS
     request = RunRequest(prompt, canvas, regions, edits)
     state = start_run(model, request, decoding, probes, seed, budget, block)
     if out is not None:
         return _run_streaming(streaming.start_stream(out, state, model, probes))
+    # 3. Every other run holds all its steps until it ends.
     with Progress("writing", total=state.decoding.num_passes) as bar:
         for _, step in walk(model, [state], build_recorder(model, probes, [state])):
             bar.advance(str(step.index))
@@ -144,6 +147,7 @@ def run_many(
     states = start_runs(model, requests, decoding, seeds, probes, budget)
     refuse_together(model, states, size)
     with Progress("writing", total=len(states)) as bar:
+        # Runs of a group share each forward pass; a run that ends early leaves its row unread.
         for start in range(0, len(states), size):
             group = states[start : start + size]
             for _ in walk(model, group, build_recorder(model, probes, group)):

@@ -63,6 +63,7 @@ class SequenceState:
 
     def split_blocks(self, block: int | None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Block by block, as bool [T]: (its positions, its positions and all before it)."""
+        # Earlier blocks stay open: what is masked there may still be committed.
         reached = torch.zeros_like(self.canvas, dtype=torch.bool)
         for positions in torch.split(self.answer, block or len(self.answer)):
             within = torch.zeros_like(reached)
@@ -87,6 +88,7 @@ class SequenceState:
 
         Returns (tokens, margin to the second best), both [N], of logits [T, V] at `positions`.
         """
+        # The two best tokens give the margin of the decision.
         if temperature == 0:
             rows = logits[positions]
             best = rows.topk(2, dim=-1).values
@@ -96,6 +98,7 @@ class SequenceState:
         tokens, margins = [], []
         for rows in torch.split(logits, GUMBEL_ROWS):
             noise = self.draw_uniform((1, *rows.shape), torch.float64)[0]
+            # Gumbel-max in the form of the authors: exp(logit) / (-log u)^T has the same argmax.
             scores = rows.double().exp() / (-noise.log()) ** temperature
             best = scores.topk(2, dim=-1).values
             tokens.append(scores.argmax(dim=-1))
@@ -123,6 +126,7 @@ class SequenceState:
         logits: torch.Tensor, temperature: float, top_p: float | None, top_k: int | None
     ) -> torch.Tensor:
         """Softmax after temperature, then nucleus, then top-k: Dream's order. [N, V] to [N, V]."""
+        # The authors fill with the lowest float of the dtype, and a softmax of it is 0.
         lowest = torch.finfo(logits.dtype).min
         if temperature > 0:
             logits = logits / temperature

@@ -75,6 +75,7 @@ def start_stream(
     path: str | Path, state: RunState, model: Model, probes: Sequence[Probe]
 ) -> Stream:
     """Start writing a run that will become `path`."""
+    # Everything but numbers in edits, which are too many for a manifest.
     head = {
         "model": model.describe(),
         "decoding": state.decoding.as_dict(),
@@ -94,6 +95,7 @@ def resume_stream(path: str | Path, model: Model, edits: Sequence[Edit] = ()) ->
     """Resume an unfinished run after its last whole block; `edits` again for their numbers."""
     partial, done, kept, head = Partial.open(path)
     try:
+        # The partial folder is locked while it is open: whatever fails must open the lock again.
         return _resume_from(partial, done, kept, head, path, model, edits)
     except BaseException:
         partial.close()
@@ -109,14 +111,17 @@ def _resume_from(
     model: Model,
     edits: Sequence[Edit],
 ) -> Stream:
+    # 1. The same model, or the rest of the answer would be another model's.
     if differs := model_difference(model, head["model"]):
         raise TraceError(f"{path} was begun with {head['model']['source']}: {differs}")
     warn_of_absent(head["model"], str(path))
+    # 2. The finished blocks are a trace whose steps are known: they are repeated, not measured.
     probes = tuple(probe_from(fields) for fields in head["probes"])
     trace = _partial_trace(head, kept)
     again = repeat_edits(edits, trace)
     state = build_forced_run(model, trace, probes, until=done, block=BLOCK_STEPS, numbers=again)
     check_remaining_edits(state)
+    # 3. Fields without a step axis and the random numbers stand as they did.
     for name, array in kept.items():
         if name.startswith(_STATIC):
             state.buffer.arrays[name.removeprefix(_STATIC)] = array.copy()
@@ -135,6 +140,7 @@ def _specs(buffer: TraceBuffer) -> dict[str, Spec]:
 
 def _resume_data(state: RunState) -> dict[str, np.ndarray]:
     """Everything small that a resume needs: the run so far, but for its step fields."""
+    # Step fields are on disk block by block; these are written again with every block.
     saved = collect_history(state) | state.buffer.decisions()
     for name, array in state.buffer.arrays.items():
         if not state.buffer.by_step(name):
@@ -146,9 +152,11 @@ def _resume_data(state: RunState) -> dict[str, np.ndarray]:
 
 def _partial_trace(head: dict[str, Any], kept: dict[str, np.ndarray]) -> Trace:
     """The steps that are done, as a trace to repeat."""
+    # 1. The canvas history; a run killed in its first block has its first frame only.
     first = np.array(head["first"])
     nothing = np.zeros(0, dtype=np.int32)
     canvas = kept.get("canvas", first[None])
+    # 2. What edits did, which the repeated steps do again.
     dims = ("step", "layer", "head", "hidden")
     measured = {
         name: (Field(name, dims[: kept[name].ndim], "int32", "", ""), kept[name])
@@ -157,6 +165,7 @@ def _partial_trace(head: dict[str, Any], kept: dict[str, np.ndarray]) -> Trace:
     }
     if (own := kept.get(_STATIC + "own_token")) is not None:
         measured["own_token"] = (Field("own_token", ("position",), "int32", "", ""), own)
+    # 3. Roles are not needed for a repetition: the finished trace has its own.
     return make_trace(
         canvas=canvas,
         role=np.zeros_like(canvas),

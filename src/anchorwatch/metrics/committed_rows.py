@@ -83,10 +83,10 @@ def read_committed_rows(
     keys = _count_visible(ones, first, last) + added
     bears = trace.canvas[rows.steps] == rows.ids[:, None]  # [C, position]
     greatest = rows.keys[..., 0]
-    place = np.maximum(greatest, 0)
-    hit = (rows.inside[:, place] & (greatest >= 0)).astype(float)
-    copied = bears[np.arange(len(rows.steps)), place]
-    there = np.where(rows.measured, 0.0, np.nan)
+    position = np.maximum(greatest, 0)
+    hit = (rows.inside[:, position] & (greatest >= 0)).astype(float)
+    copied = bears[np.arange(len(rows.steps)), position]
+    empty = np.where(rows.measured, 0.0, np.nan)
     in_top = [
         np.sum(rows.mass, axis=-1, where=_select_kept(inside, rows)) for inside in rows.inside
     ]
@@ -94,12 +94,13 @@ def read_committed_rows(
         num_steps=trace.num_steps,
         steps=rows.steps,
         lengths=rows.inside.sum(axis=-1),
-        expected=np.stack([_count_visible(one, first, last) for one in rows.inside]) / keys,
-        same=np.stack([_count_visible(one & bears, first, last) for one in rows.inside]) / keys,
-        kept=np.sum(rows.mass, axis=-1, where=rows.keys >= 0) + there,
-        hit=hit + there,
-        copy=hit * copied + there,
-        in_top=np.stack(in_top) + there,
+        expected=np.stack([_count_visible(region, first, last) for region in rows.inside]) / keys,
+        same=np.stack([_count_visible(region & bears, first, last) for region in rows.inside])
+        / keys,
+        kept=np.sum(rows.mass, axis=-1, where=rows.keys >= 0) + empty,
+        hit=hit + empty,
+        copy=hit * copied + empty,
+        in_top=np.stack(in_top) + empty,
         mass=_region_mass(rows, names),
         auroc=np.full(hit.shape, np.nan),
         without_sinks=np.full(hit.shape[1:], np.nan),
@@ -120,8 +121,8 @@ def _inside(trace: Trace, names: Sequence[str]) -> np.ndarray:
             )
     region = trace["region"].values
     inside = np.stack([region == known.index(name) for name in names])
-    for name, there in zip(names, inside, strict=True):
-        if not there.any():
+    for name, positions in zip(names, inside, strict=True):
+        if not positions.any():
             raise TraceError(f"the region {name!r} of the trace is empty: it holds no token")
     return inside
 
@@ -148,15 +149,15 @@ def _rows(trace: Trace, inside: np.ndarray, ignore: Collection[int]) -> _Rows:
 def _visible(rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
     """(first, one past the last) key that each row may look at, [layer, C] each."""
     layers = rows.trace.manifest["model"]["layers"]
-    found = np.zeros((2, layers, len(rows.steps)), dtype=int)
+    spans = np.zeros((2, layers, len(rows.steps)), dtype=int)
     windows = [layer_window(rows.trace, layer) for layer in range(layers)]
     for window in set(windows):
-        at = [layer for layer in range(layers) if windows[layer] == window]
+        alike = [layer for layer in range(layers) if windows[layer] == window]
         for step in np.unique(rows.steps):
             chosen = np.flatnonzero(rows.steps == step)
             bounds = np.stack(visible_spans(rows.trace, int(step), window))[:, rows.rows[chosen]]
-            found[:, np.array(at)[:, None], chosen] = bounds[:, None]
-    return found[0], found[1]
+            spans[:, np.array(alike)[:, None], chosen] = bounds[:, None]
+    return spans[0], spans[1]
 
 
 def _count_visible(chosen: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
@@ -200,10 +201,10 @@ def _with_maps(
                 continue
             seen = np.zeros(len(row), dtype=bool)
             seen[first[layer, commit] : last[layer, commit]] = True
-            at = (layer, head, commit)
-            auroc[:, *at] = ranks.auroc(row[given & seen], rows.inside[:, given & seen])
+            cell = (layer, head, commit)
+            auroc[:, *cell] = ranks.auroc(row[given & seen], rows.inside[:, given & seen])
             exact = np.nansum(np.where(rows.inside, row, 0.0), axis=-1)
-            mass[:, *at] = np.where(np.isnan(mass[:, *at]), exact, mass[:, *at])
+            mass[:, *cell] = np.where(np.isnan(mass[:, *cell]), exact, mass[:, *cell])
     return replace(looks, auroc=auroc, mass=mass)
 
 
@@ -213,7 +214,7 @@ def _without_sinks(
     """Lift of gold in rows without the sinks among their kept keys; absent without `received`."""
     if "received" not in rows.trace.fields:
         return looks
-    gold, found = rows.inside[0], looks.without_sinks.copy()
+    gold, lifts = rows.inside[0], looks.without_sinks.copy()
     for layer_slice in iter_layers(rows.trace):
         layer = layer_slice.index
         kept, mass = rows.keys[layer], rows.mass[layer]  # [head, C, K]
@@ -227,5 +228,5 @@ def _without_sinks(
         share = golden / np.maximum(keys[layer] - sink.sum(axis=-1), 1)
         known = layer_slice.is_measured()[rows.steps].T & (left >= LEAST_LEFT) & (golden > 0.5)
         with np.errstate(invalid="ignore", divide="ignore"):
-            found[layer] = np.where(known, evidence / left / share, np.nan)
-    return replace(looks, without_sinks=found)
+            lifts[layer] = np.where(known, evidence / left / share, np.nan)
+    return replace(looks, without_sinks=lifts)

@@ -1,7 +1,7 @@
 """Region flow: what the queries of a region look at directly, per token of what they look at.
 
 A long region receives more for being long, and a causal map sends everything to the left. So each
-flow stands beside what indifferent attention under the same visibility gives, and beside its
+flow stands beside what uniform attention under the same visibility gives, and beside its
 density, the flow per token. Rows are those that stand in a region; where row p - 1 predicts
 position p (`shift`), the row that predicts the first token of the answer stands before it.
 """
@@ -68,16 +68,16 @@ def region_layout(trace: Trace) -> Layout:
 
 def region_layouts(traces: Traces) -> list[tuple[Trace, Layout]]:
     """Each trace with its regions; their names must be the same, in any order."""
-    found = [(trace, region_layout(trace)) for trace in check_traces(traces)]
-    first = found[0][1].names
-    for trace, other in found[1:]:
+    layouts = [(trace, region_layout(trace)) for trace in check_traces(traces)]
+    first = layouts[0][1].names
+    for trace, other in layouts[1:]:
         if apart := sorted(set(first) ^ set(other.names)):
             raise SpecError(
                 f"the traces have different regions ({', '.join(apart)} not in all of them; "
                 f"{trace.digest()[:12]} has {', '.join(other.names)}): "
                 "name the same parts alike, or measure them apart"
             )
-    return found
+    return layouts
 
 
 def check_regions_in_by(by: Sequence[str]) -> None:
@@ -90,37 +90,37 @@ def check_regions_in_by(by: Sequence[str]) -> None:
 
 
 def null_flows(trace: Trace, regions: Layout) -> list[np.ndarray]:
-    """Of each layer [step, query_region, key_region] of indifferent attention.
+    """Of each layer [step, query_region, key_region] of uniform attention.
 
     NaN rows have no queries.
     """
 
-    def made(window: int | None, added: np.ndarray) -> np.ndarray:
+    def pool(window: int | None, added: np.ndarray) -> np.ndarray:
         shares = uniform_attention(trace, regions.names, window, added).shares
         flow = np.nan_to_num(shares) @ regions.onto
         flow[regions.lengths == 0] = np.nan
         return flow
 
-    return for_each_layer(trace, made)
+    return for_each_layer(trace, pool)
 
 
 @custom_metric()
 def region_flow(traces: Traces, *, by: Sequence[str] = ("layer", *REGIONS)) -> pd.DataFrame:
     """Attention from region to region: mean over the one's queries, sum over the other's keys.
 
-    `flow` is that share, and its null what indifferent attention under the same visibility gives.
+    `flow` is that share, and its null what uniform attention under the same visibility gives.
     `length_normalised` is f_ij = (P_ij / len_j) / sum_k (P_ik / len_k), which uniform attention
     spreads evenly over regions whatever their lengths. Dims: step (or progress), layer, head, and
     both regions. A region that does not exist yet (the answer of an autoregressive model at step 0)
     is absent.
     """
     check_regions_in_by(by)
-    found = region_layouts(traces)
+    layouts = region_layouts(traces)
     parts = [
         (trace, _by_layer(trace, regions, _flow_cells, heads="head" in by))
-        for trace, regions in found
+        for trace, regions in layouts
     ]
-    about = {"metric": "region_flow", "regions": list(found[0][1].names)}
+    about = {"metric": "region_flow", "regions": list(layouts[0][1].names)}
     return tabulate(parts, by, about=about)
 
 
@@ -133,20 +133,20 @@ def _by_layer(trace: Trace, regions: Layout, kernel: Kernel, *, heads: bool) -> 
     flow = require_field(trace, "region_flow").values
     nulls, layers = null_flows(trace, regions), []
     for layer in range(flow.shape[1]):
-        there = regions.lengths[:, None, None, :] > 0  # a region without keys receives no flow
-        values = np.where(there, flow[:, layer], np.nan).astype(np.float64)
-        found = kernel(values, nulls[layer], regions)
-        layers.append(found if heads else [_over_heads(one) for one in found])
+        exists = regions.lengths[:, None, None, :] > 0  # a region without keys receives no flow
+        values = np.where(exists, flow[:, layer], np.nan).astype(np.float64)
+        quantities = kernel(values, nulls[layer], regions)
+        layers.append(quantities if heads else [_over_heads(quantity) for quantity in quantities])
     return stack_layers(layers)
 
 
-def _over_heads(one: Quantity) -> Quantity:
-    axis = one.dims.index("head")
+def _over_heads(quantity: Quantity) -> Quantity:
+    axis = quantity.dims.index("head")
     arrays = {
-        name: getattr(one, name).sum(axis=axis)
+        name: getattr(quantity, name).sum(axis=axis)
         for name in ("top", "bottom", "null_top", "null_bottom", "missing")
     }
-    return replace(one, dims=tuple(dim for dim in one.dims if dim != "head"), **arrays)
+    return replace(quantity, dims=tuple(dim for dim in quantity.dims if dim != "head"), **arrays)
 
 
 def _flow_cells(flow: np.ndarray, null: np.ndarray, regions: Layout) -> list[Quantity]:
@@ -170,9 +170,9 @@ def _shares(
     density: np.ndarray, measured: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """(top, bottom) of each density among all of its row; both 0 where it is absent."""
-    there = ~np.isnan(density) if measured is None else measured & ~np.isnan(density)
-    top = np.where(there, density, 0.0)
-    return top, np.where(there, top.sum(axis=-1, keepdims=True), 0.0)
+    known = ~np.isnan(density) if measured is None else measured & ~np.isnan(density)
+    top = np.where(known, density, 0.0)
+    return top, np.where(known, top.sum(axis=-1, keepdims=True), 0.0)
 
 
 @custom_metric()
@@ -187,7 +187,7 @@ def gold_lift(
     """How much more the answer looks at a token of the gold document than at one of the others.
 
     f(answer -> gold) / mean f(answer -> distractor), f as in `region_flow`. The null is the same
-    ratio of indifferent attention: 1, unless a window hides documents from the answer.
+    ratio of uniform attention: 1, unless a window hides documents from the answer.
 
     `gold` is one name, or one for each trace. `distractors` are the other documents, by default
     every region whose name begins with doc, distractor or passage. Dims: step (or progress),
@@ -195,18 +195,18 @@ def gold_lift(
     end). The unit is the item: prompts that differ in the order of their documents are one item,
     unless `items` names the item of each trace.
     """
-    asked = _collect_items(traces, gold, distractors, items)
+    runs = _collect_items(traces, gold, distractors, items)
     parts = [
-        (one.trace, _by_layer(one.trace, one.regions, one.cells, heads="head" in by))
-        for one in asked
+        (run.trace, _by_layer(run.trace, run.regions, run.cells, heads="head" in by))
+        for run in runs
     ]
-    item_of = {id(one.trace): one.item for one in asked}
-    about = {"metric": "gold_lift", "documents": sorted({d for one in asked for d in one.others})}
+    item_of = {id(run.trace): run.item for run in runs}
+    about = {"metric": "gold_lift", "documents": sorted({d for run in runs for d in run.others})}
     return tabulate(parts, by, about=about, unit=lambda trace: item_of[id(trace)])
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
+class _GoldRun:
     """One trace of `gold_lift`."""
 
     trace: Trace
@@ -225,12 +225,12 @@ class _Asked:
             return density[..., gold], density[..., others].mean(axis=-1)
 
         value, expected = lift(flow), lift(np.broadcast_to(null[:, None], flow.shape))
-        there = ~np.isnan(value[0] + value[1])
-        tops = [np.where(there, one, 0.0)[..., None, None] for one in (*value, *expected)]
-        first = [int(np.flatnonzero(regions.onto[:, at])[0]) for at in (gold, *others)]
-        index = sum(other < first[0] for other in first[1:])
-        at = PLACES[0] if index == 0 else PLACES[2] if index == len(others) else PLACES[1]
-        labels: dict[str, Sequence[object]] = {"gold_index": [index], "gold_at": [at]}
+        known = ~np.isnan(value[0] + value[1])
+        tops = [np.where(known, array, 0.0)[..., None, None] for array in (*value, *expected)]
+        first = [int(np.flatnonzero(regions.onto[:, region])[0]) for region in (gold, *others)]
+        before = sum(other < first[0] for other in first[1:])
+        spot = PLACES[0] if before == 0 else PLACES[2] if before == len(others) else PLACES[1]
+        labels: dict[str, Sequence[object]] = {"gold_index": [before], "gold_at": [spot]}
         dims = ("step", "head", "gold_index", "gold_at")
         return [ratio("gold_lift", dims, tops[0], tops[1], (tops[2], tops[3]), labels)]
 
@@ -254,16 +254,16 @@ def gold_places(
         raise SpecError(f"margin={margin!r} is not a number above 0: 0.1 is 10 % either way")
     if lost := [dim for dim in by if dim not in CELLS]:
         raise SpecError(f"gold_places has no {lost[0]}: it can be split by {', '.join(CELLS)}")
-    asked = _collect_items(traces, gold, distractors, items)
+    runs = _collect_items(traces, gold, distractors, items)
     lifts = gold_lift(
-        [one.trace for one in asked],
-        [one.gold for one in asked],
+        [run.trace for run in runs],
+        [run.gold for run in runs],
         distractors,
-        items=[one.item for one in asked],
+        items=[run.item for run in runs],
         by=("prompt", "gold_at", *by),
     )
     lifts["value"] = np.log(lifts["value"].where(lifts["value"] > 0))
-    places = [place for place in PLACES if place in set(lifts["gold_at"])]
+    places = [spot for spot in PLACES if spot in set(lifts["gold_at"])]
     if len(places) < 2:
         raise SpecError(
             f"gold stands at the {places[0]} of its documents in every trace: "
@@ -286,18 +286,18 @@ def _compare_places(
     wide: pd.DataFrame, places: tuple[str, str], keys: list[str], margin: float
 ) -> pd.DataFrame:
     """One place against another; `wide` has an item a row and the cells of each place beside."""
-    one, other = (wide[place] for place in places)
-    cells = one.columns.union(other.columns, sort=False)
-    one, other = one.reindex(columns=cells), other.reindex(columns=cells)
-    found = stats.equivalence(one.to_numpy(), other.to_numpy(), margin, paired=True)
+    first, second = (wide[spot] for spot in places)
+    cells = first.columns.union(second.columns, sort=False)
+    first, second = first.reindex(columns=cells), second.reindex(columns=cells)
+    test = stats.equivalence(first.to_numpy(), second.to_numpy(), margin, paired=True)
     table = cells.to_frame(index=False, name=keys if len(keys) > 1 else keys[0])
     table["quantity"] = f"{places[0]} / {places[1]}"
-    known = one.notna() | other.notna()
-    table["value"], table["null"] = np.exp(found.value), 1.0
-    table["lift"], table["n"] = table["value"], found.n
-    table["missing"] = known.sum(axis=0).to_numpy() - found.n
-    table["low"], table["high"] = np.exp(found.low), np.exp(found.high)
-    table["interval"], table["p"], table["verdict"] = found.why, found.p, found.verdict
+    known = first.notna() | second.notna()
+    table["value"], table["null"] = np.exp(test.value), 1.0
+    table["lift"], table["n"] = table["value"], test.n
+    table["missing"] = known.sum(axis=0).to_numpy() - test.n
+    table["low"], table["high"] = np.exp(test.low), np.exp(test.high)
+    table["interval"], table["p"], table["verdict"] = test.why, test.p, test.verdict
     return table[[*keys, "quantity", *NUMBERS, "p", "verdict"]]
 
 
@@ -306,18 +306,22 @@ def _collect_items(
     gold: str | Sequence[str],
     distractors: Sequence[str] | None,
     items: Sequence[Hashable] | None,
-) -> list[_Asked]:
-    found = region_layouts(traces)
-    golds = [gold] * len(found) if isinstance(gold, str) else list(gold)
+) -> list[_GoldRun]:
+    layouts = region_layouts(traces)
+    golds = [gold] * len(layouts) if isinstance(gold, str) else list(gold)
     for name, given in (("gold", golds), ("items", items)):
-        if given is not None and len(given) != len(found):
-            raise SpecError(f"{name} names {len(given)} for {len(found)} traces: give one for each")
-    asked = []
-    for at, (trace, regions) in enumerate(found):
-        others = _others(regions.names, golds[at], distractors)
-        item = _item(trace, regions, (golds[at], *others)) if items is None else str(items[at])
-        asked.append(_Asked(trace, regions, golds[at], others, item))
-    return asked
+        if given is not None and len(given) != len(layouts):
+            raise SpecError(
+                f"{name} names {len(given)} for {len(layouts)} traces: give one for each"
+            )
+    runs = []
+    for index, (trace, regions) in enumerate(layouts):
+        others = _others(regions.names, golds[index], distractors)
+        item = (
+            _item(trace, regions, (golds[index], *others)) if items is None else str(items[index])
+        )
+        runs.append(_GoldRun(trace, regions, golds[index], others, item))
+    return runs
 
 
 def _others(
@@ -328,7 +332,7 @@ def _others(
         raise SpecError(f"distractors={distractors!r} is not a list: say [{distractors!r}]")
     for name in (gold, *(distractors or ())):
         if name not in names or name == ANSWER:
-            able = ", ".join(one for one in names if one != ANSWER)
+            able = ", ".join(region for region in names if region != ANSWER)
             raise SpecError(f"no document is called {name!r}: the regions are {able}")
     if distractors is None:
         begins = tuple(name for name in names if name.lower().startswith(DOCUMENTS))
@@ -345,7 +349,7 @@ def _item(trace: Trace, regions: Layout, documents: tuple[str, ...]) -> str:
     """The same for prompts that hold the same documents in another order."""
     given = trace.given.astype("<i4")
     columns = [regions.names.index(name) for name in documents]
-    texts = sorted(given[regions.onto[:, at] > 0].tobytes() for at in columns)
+    texts = sorted(given[regions.onto[:, column] > 0].tobytes() for column in columns)
     rest = regions.onto[:, columns].sum(axis=1) == 0
     rest[trace.answer] = False
     return hashlib.sha256(b"\0\0".join([*texts, given[rest].tobytes()])).hexdigest()[:12]

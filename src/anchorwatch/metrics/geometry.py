@@ -129,18 +129,18 @@ class SinkColumns:
 
         Missing are sinks without both numbers, and cells in which sinks could not be told.
         """
-        there = ~np.isnan(top + bottom)
-        missing = self._sinks - self._add(there.astype(float)) + ~self._measured
-        sums = self._add(top, there), self._add(bottom, there)
+        known = ~np.isnan(top + bottom)
+        missing = self._sinks - self._add(known.astype(float)) + ~self._measured
+        sums = self._add(top, known), self._add(bottom, known)
         if null is None:
             return Quantity(name, CELL, *sums, missing=missing)
-        there = there & ~np.isnan(null[0] + null[1])
-        nulls = self._add(null[0], there), self._add(null[1], there)
+        known = known & ~np.isnan(null[0] + null[1])
+        nulls = self._add(null[0], known), self._add(null[1], known)
         return Quantity(name, CELL, *sums, *nulls, missing)
 
-    def _add(self, values: np.ndarray, there: np.ndarray | None = None) -> np.ndarray:
+    def _add(self, values: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
         """[step, head] sums of [sink] values."""
-        weights = values if there is None else np.where(there, values, 0.0)
+        weights = values if known is None else np.where(known, values, 0.0)
         size = self.shape[0] * self.shape[1]
         return np.bincount(self._cell, weights, minlength=size).reshape(self.shape)
 
@@ -248,13 +248,13 @@ def mixing(traces: Traces, *, by: Sequence[str] = ("layer",)) -> pd.DataFrame:
     for trace in check_traces(traces):
         cosine = require_field(trace, "state_cosine").values
         rank = require_field(trace, "effective_rank").values
-        there = np.sum(trace.role[:-1] != ABSENT, axis=-1)[:, None]
+        positions = np.sum(trace.role[:-1] != ABSENT, axis=-1)[:, None]
         parts.append(
             (
                 trace,
                 [
                     mean("state_cosine", ("step", "layer"), cosine, np.zeros(())),
-                    mean("effective_rank", ("step", "layer"), rank, there),
+                    mean("effective_rank", ("step", "layer"), rank, positions),
                 ],
             )
         )
@@ -310,12 +310,12 @@ def _positions(layer: LayerSlice, name: str) -> Columns:
 def _smaller(labels: np.ndarray, kept: Columns, measured: np.ndarray) -> Quantity:
     """[step, head] AUROC of the negative norm, of heads that have sinks and other keys."""
     any_sink = labels.any(axis=-1)
-    found = np.full(any_sink.shape, np.nan)
+    chance = np.full(any_sink.shape, np.nan)
     if kept.every and any_sink.any():
-        found[any_sink] = _smaller_chance(kept.values[any_sink], labels[any_sink])
-    there = ~np.isnan(found)
-    missing = (any_sink & ~there) | ~measured
-    sums = np.where(there, found, 0.0), there.astype(float)
+        chance[any_sink] = _smaller_chance(kept.values[any_sink], labels[any_sink])
+    known = ~np.isnan(chance)
+    missing = (any_sink & ~known) | ~measured
+    sums = np.where(known, chance, 0.0), known.astype(float)
     return Quantity("auroc", CELL, *sums, sums[1] / 2, sums[1], missing.astype(float))
 
 
@@ -326,15 +326,15 @@ def _smaller_chance(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """
     ordered = np.sort(values, axis=-1)  # NaN last
     counts = np.sum(~np.isnan(values), axis=-1)
-    found = np.full(len(values), np.nan)
+    chances = np.full(len(values), np.nan)
     for row, count in enumerate(counts.tolist()):
         mine = values[row, labels[row] & ~np.isnan(values[row])]
         line, size = ordered[row, :count], len(mine)
         if 0 < size < count:
             not_above = np.searchsorted(line, mine, "left") + np.searchsorted(line, mine, "right")
             twice_won = 2 * count * size - not_above.sum() - size**2  # less those among themselves
-            found[row] = twice_won / (2 * size * (count - size))
-    return found
+            chances[row] = twice_won / (2 * size * (count - size))
+    return chances
 
 
 @custom_metric()
@@ -359,16 +359,16 @@ def value_norm_points(
     generator = np.random.default_rng(seed)
     read = check_traces(traces)
     models = model_names(read)
-    found: dict[tuple[str, str], list[pd.DataFrame]] = {}
+    sampled: dict[tuple[str, str], list[pd.DataFrame]] = {}
     for trace in read:
         require_field(trace, "each_value_norm")
         model = models[arm_key(trace)]
         for layer in iter_layers(trace):
             for kind, points in _points(layer, rule, group, generator):
-                both = pd.concat([*found.get((model, kind), []), points])
-                found[model, kind] = [both.nsmallest(count, "lot")]  # lots decide, not the order
+                both = pd.concat([*sampled.get((model, kind), []), points])
+                sampled[model, kind] = [both.nsmallest(count, "lot")]  # lots decide, not the order
     names = ["model", "kind", "trace", "step", "layer", "position", "received", "value_norm"]
-    frames = [frame.assign(model=m, kind=k) for (m, k), (frame,) in sorted(found.items())]
+    frames = [frame.assign(model=m, kind=k) for (m, k), (frame,) in sorted(sampled.items())]
     table = pd.concat(frames, ignore_index=True)[names] if frames else pd.DataFrame(columns=names)
     about = {"metric": "value_norm_points", "rule": str(rule), "count": count, "seed": seed}
     origins = [origin(trace) for trace in read]
@@ -384,8 +384,8 @@ def _points(
     norms = layer.trace["each_value_norm"][:, layer.index].values.mean(axis=1)
     labels = check_rule(rule).labels(shares, layer.visible_share(group)[:, 0])
     lots = generator.random(shares.shape)
-    there = ~np.isnan(shares) & ~np.isnan(norms)
-    for kind, chosen in (("sink", there & labels), ("other", there & ~labels)):
+    known = ~np.isnan(shares) & ~np.isnan(norms)
+    for kind, chosen in (("sink", known & labels), ("other", known & ~labels)):
         step, position = np.nonzero(chosen)
         points = {
             "trace": layer.trace.digest()[:12],
@@ -409,7 +409,7 @@ def contributions(
     A key contributes the attention it receives times the norm of its value, carried through the
     output projection (or not, with of="value_norm"). `contribution_share` is the sinks' share of
     all contributions; its null is their share of the attention in the same heads. `attention_share`
-    is that share, against what indifferent attention gives the same keys.
+    is that share, against what uniform attention gives the same keys.
     `no_op_share` is the attention that moves nothing: what sinks receive, less what would have
     brought as much at the other keys; null 0. Norms add up here as if no two cancelled.
     """
@@ -482,7 +482,7 @@ def massive_cells(
     trace, layer = layer_slice.trace, layer_slice.index
     size = np.abs(require_field(trace, "massive_value")[:, layer].values)
     median = require_field(trace, "massive_median")[:, layer].values
-    place = require_field(trace, "massive_position")[:, layer].values
+    position = require_field(trace, "massive_position")[:, layer].values
     labels, known = (
         layer_slice.labels(rule, group),
         layer_slice.is_measured(group) & ~np.isnan(median)[:, None],
@@ -490,15 +490,15 @@ def massive_cells(
     with np.errstate(invalid="ignore", divide="ignore"):
         massive = (size > least) & (size > times * median[:, None])
         over = size[:, 0] / median
-    at = np.zeros((len(size), labels.shape[-1]), dtype=bool)
+    is_massive = np.zeros((len(size), labels.shape[-1]), dtype=bool)
     step, outlier = np.nonzero(massive)
-    at[step, place[step, outlier]] = True
-    there = ~np.isnan(layer_slice.shares(group))
+    is_massive[step, position[step, outlier]] = True
+    exists = ~np.isnan(layer_slice.shares(group))
     counts = {
-        "both": labels & at[:, None],
-        "massive": there & at[:, None],
+        "both": labels & is_massive[:, None],
+        "massive": exists & is_massive[:, None],
         "sinks": labels,
-        "keys": there,
+        "keys": exists,
     }
     shape = known.shape
     empty = np.where(np.isnan(median), np.nan, 0.0)
@@ -509,8 +509,8 @@ def massive_cells(
         "over_median": np.where(np.isfinite(over), over, np.nan),
     }
     crossed = [
-        replace(total(name, CELL, found.sum(axis=-1) * known), missing=(~known).astype(float))
-        for name, found in counts.items()
+        replace(total(name, CELL, marked.sum(axis=-1) * known), missing=(~known).astype(float))
+        for name, marked in counts.items()
     ]
     return crossed + [
         mean(name, CELL, np.broadcast_to(value[:, None], shape)) for name, value in seen.items()

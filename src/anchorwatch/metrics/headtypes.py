@@ -146,8 +146,8 @@ def type_cells(
 
 def _one_hot(types: np.ndarray) -> np.ndarray:
     """[head, type] 0 or 1, NaN for heads that were not measured."""
-    found = (types[:, None] == np.array(TYPES)).astype(float)
-    return np.where((types == ABSENT)[:, None], np.nan, found)
+    one_hot = (types[:, None] == np.array(TYPES)).astype(float)
+    return np.where((types == ABSENT)[:, None], np.nan, one_hot)
 
 
 def classify_heads(numbers: dict[str, np.ndarray], limits: TypeLimits) -> np.ndarray:
@@ -177,10 +177,10 @@ def head_numbers(
     layer: LayerSlice, rule: Rule, group: str, limits: TypeLimits, order: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
     """[head] each. `order` shuffles what is seen of the heads, not the canvas."""
-    path, there = layer.sink_path(rule, group), layer.is_measured(group).T
+    path, measured = layer.sink_path(rule, group), layer.is_measured(group).T
     if order is not None:
-        path, there = path[:, order], there[:, order]
-    steps, with_sink = there.sum(axis=1), np.sum(~np.isnan(path), axis=1)
+        path, measured = path[:, order], measured[:, order]
+    steps, with_sink = measured.sum(axis=1), np.sum(~np.isnan(path), axis=1)
     steps_at = occupancy(path, layer.trace.canvas.shape[1])
     jump, pair = _find_jumps(path)
     held_positions, flicker = _stays(path, limits.held)
@@ -195,7 +195,7 @@ def head_numbers(
         "tau": kendall(np.arange(path.shape[1]), path),
         **_at_frontier(path, layer.trace),
         "flicker": flicker,
-        "split": _split(layer, rule, order),
+        "split": _split_share(layer, rule, order),
         **_with_blocks(path, layer.trace),
     }
 
@@ -209,11 +209,11 @@ def _find_jumps(path: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _stays(path: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
     """[head] each: positions that a stay of `least` steps holds, share of stays of one step."""
     heads, steps = path.shape
-    there = ~np.isnan(path)
+    known = ~np.isnan(path)
     jump, pair = _find_jumps(path)
-    begins = there.copy()
+    begins = known.copy()
     begins[:, 1:] &= jump | ~pair
-    number = np.cumsum(begins.ravel())[there.ravel()] - 1
+    number = np.cumsum(begins.ravel())[known.ravel()] - 1
     length = np.bincount(number, minlength=int(begins.sum()))
     head, first = np.nonzero(begins)
     kept = length >= least
@@ -238,26 +238,26 @@ def _at_frontier(path: np.ndarray, trace: Trace) -> dict[str, np.ndarray]:
     }
 
 
-def _split(layer: LayerSlice, rule: Rule, order: np.ndarray | None) -> np.ndarray:
+def _split_share(layer: LayerSlice, rule: Rule, order: np.ndarray | None) -> np.ndarray:
     """[head] share of steps at which both groups have a sink, and another; NaN without both."""
     if not set(SPLIT_GROUPS) <= set(layer.groups):
         return np.full(layer.shares(layer.groups[0]).shape[1], np.nan)
-    one, other = (layer.sink_path(rule, group) for group in SPLIT_GROUPS)
-    there, then = (layer.is_measured(group).T for group in SPLIT_GROUPS)
+    first, second = (layer.sink_path(rule, group) for group in SPLIT_GROUPS)
+    first_measured, second_measured = (layer.is_measured(group).T for group in SPLIT_GROUPS)
     if order is not None:
-        other, then = other[:, order], then[:, order]
-    apart = ~np.isnan(one) & ~np.isnan(other) & (one != other)
-    return _share(apart.sum(axis=1), (there & then).sum(axis=1))
+        second, second_measured = second[:, order], second_measured[:, order]
+    apart = ~np.isnan(first) & ~np.isnan(second) & (first != second)
+    return _share(apart.sum(axis=1), (first_measured & second_measured).sum(axis=1))
 
 
 def _with_blocks(path: np.ndarray, trace: Trace) -> dict[str, np.ndarray]:
     block = current_block(trace)
     opens = np.diff(block) > 0
     jump, pair = _find_jumps(path)
-    at, inside = pair & opens, pair & ~opens
+    opening, inside = pair & opens, pair & ~opens
     return {
         "block_information": _block_information(path, block),
-        "jump_rate_at_boundaries": _share((jump & at).sum(axis=1), at.sum(axis=1)),
+        "jump_rate_at_boundaries": _share((jump & opening).sum(axis=1), opening.sum(axis=1)),
         "jump_rate_inside": _share((jump & inside).sum(axis=1), inside.sum(axis=1)),
     }
 
@@ -271,26 +271,26 @@ def _block_information(path: np.ndarray, block: np.ndarray) -> np.ndarray:
     if block.max(initial=0) == 0:
         return np.full(heads, np.nan)
     first = np.argsort(np.isnan(path), axis=1, kind="stable")  # steps with a sink first
-    place = np.take_along_axis(path, first, axis=1)
-    blocks = np.where(np.isnan(place), np.nan, block[first].astype(float))
+    positions = np.take_along_axis(path, first, axis=1)
+    blocks = np.where(np.isnan(positions), np.nan, block[first].astype(float))
     wide, rng = float(block.max() + 1), np.random.default_rng(0)
-    whole, alone = _entropies(blocks), _entropies(place)
-    said, drawn = alone + whole - _entropies(place * wide + blocks), np.zeros(heads)
+    whole, alone = _entropies(blocks), _entropies(positions)
+    information, drawn = alone + whole - _entropies(positions * wide + blocks), np.zeros(heads)
     for _ in range(DRAWS):
-        order = np.argsort(rng.random(path.shape) + 2 * np.isnan(place), axis=1)
-        mixed = np.take_along_axis(place, order, axis=1)
+        order = np.argsort(rng.random(path.shape) + 2 * np.isnan(positions), axis=1)
+        mixed = np.take_along_axis(positions, order, axis=1)
         drawn += (alone + whole - _entropies(mixed * wide + blocks)) / DRAWS
-    return np.divide(said - drawn, whole - drawn, out=np.full(heads, np.nan),
+    return np.divide(information - drawn, whole - drawn, out=np.full(heads, np.nan),
                      where=whole - drawn > 1e-9)  # fmt: skip
 
 
 def _entropies(codes: np.ndarray) -> np.ndarray:
     """[head] entropy in nats of the codes that are not NaN; 0 where there is none."""
-    there = ~np.isnan(codes)
+    known = ~np.isnan(codes)
     size = np.nanmax(codes, initial=0) + 1
-    head = np.nonzero(there)[0]
-    values, counts = np.unique(head * size + codes[there], return_counts=True)
-    number = there.sum(axis=1)
+    head = np.nonzero(known)[0]
+    values, counts = np.unique(head * size + codes[known], return_counts=True)
+    number = known.sum(axis=1)
     sums = np.bincount((values // size).astype(int), counts * np.log(counts), len(codes))
     return np.log(np.maximum(number, 1)) - sums / np.maximum(number, 1)
 

@@ -114,25 +114,25 @@ def stay_cells(layer: LayerSlice, rule: Rule, group: str = "all") -> list[Quanti
     """
     labels = layer.labels(rule, group)
     steps, heads, _ = labels.shape
-    there = np.asarray(layer.is_measured(group).all(axis=1))
+    measured = np.asarray(layer.is_measured(group).all(axis=1))
     head, first, last = stays(labels)
-    after, before = np.append(there, False), np.insert(there, 0, False)
+    after, before = np.append(measured, False), np.insert(measured, 0, False)
     lost, old = ~after[last + 1], ~before[first]
     cell, size = head * steps + last - first, heads * steps
     counts = [np.bincount(cell[part], minlength=size) for part in (~lost, lost)]
-    exists = ~np.isnan(layer.null(group)[:, 0]) & there[:, None]  # [step, key]
+    exists = ~np.isnan(layer.null(group)[:, 0]) & measured[:, None]  # [step, key]
     counts = [count.reshape(heads, steps) for count in counts] + _expected_if_shuffled(
         labels, exists
     )
     ages = {"age": list(range(1, steps + 1))}
-    found = [
+    totals = [
         total(name, ("head", "age"), count, ages)
         for name, count in zip(COUNTS, counts, strict=True)
     ]
     # [head, age] although it is of no age, so that all can be added up alike
     began = np.zeros((heads, steps))
     began[:, 0] = np.bincount(head[old], minlength=heads)
-    return [*found, total("from_first_step", ("head", "age"), began, ages)]
+    return [*totals, total("from_first_step", ("head", "age"), began, ages)]
 
 
 def stays(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -154,7 +154,7 @@ def _expected_if_shuffled(labels: np.ndarray, exists: np.ndarray) -> list[np.nda
     steps, heads, _ = labels.shape
     times = labels.sum(axis=0, dtype=np.int32)  # [head, key] steps as a sink
     kinds, kind = np.unique(exists, axis=1, return_inverse=True)
-    found = [np.zeros((heads, steps)), np.zeros((heads, steps))]
+    sums = [np.zeros((heads, steps)), np.zeros((heads, steps))]
     for index, pattern in enumerate(kinds.T):
         chosen = times[:, kind.ravel() == index]
         if not chosen.any():
@@ -162,9 +162,9 @@ def _expected_if_shuffled(labels: np.ndarray, exists: np.ndarray) -> list[np.nda
         count = int(pattern.sum())
         head = np.repeat(np.arange(heads), chosen.shape[1])
         series = np.bincount(head * (count + 1) + chosen.ravel(), minlength=heads * (count + 1))
-        for held, expected in zip(found, expected_stays(_stretches(pattern)), strict=True):
-            held[:, :count] += series.reshape(heads, -1) @ expected
-    return found
+        for added, expected in zip(sums, expected_stays(_stretches(pattern)), strict=True):
+            added[:, :count] += series.reshape(heads, -1) @ expected
+    return sums
 
 
 @cache
@@ -218,10 +218,10 @@ def _curves(cells: dict[str, Cell]) -> dict[str, Cell]:
 def _expected_survival(ended: np.ndarray, censored: np.ndarray) -> np.ndarray:
     """[..., age] as `kaplan_meier`, which counts whole stays, from expected numbers of them."""
     left = np.cumsum((ended + censored)[..., ::-1], axis=-1)[..., ::-1]
-    there = left > ROUNDING
-    kept = 1 - np.divide(ended, left, out=np.zeros(left.shape), where=there)
+    known = left > ROUNDING
+    kept = 1 - np.divide(ended, left, out=np.zeros(left.shape), where=known)
     share = np.cumprod(np.where(kept < ROUNDING, 0.0, kept), axis=-1)
-    return np.where(there | (share == 0), share, np.nan)
+    return np.where(known | (share == 0), share, np.nan)
 
 
 def _summary(quantities: list[Quantity], inner: tuple[str, ...]) -> list[Quantity]:
@@ -299,8 +299,8 @@ def onsets(
 def onset_cells(layer: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
     labels, when = layer.labels(rule, group), layer.trace.committed_at
     steps, heads, keys = labels.shape
-    there = np.asarray(layer.is_measured(group).all(axis=1))
-    pair = np.insert(there[1:] & there[:-1], 0, False)  # [step] there is a step before it
+    measured = np.asarray(layer.is_measured(group).all(axis=1))
+    pair = np.insert(measured[1:] & measured[:-1], 0, False)  # [step] there is a step before it
     exists = ~np.isnan(layer.null(group)[:, 0])  # [step, key]
     fresh = np.zeros((steps, keys), dtype=bool)  # committed by the step before
     known = np.flatnonzero((when >= 0) & (when + 1 < steps))
@@ -320,7 +320,7 @@ def onset_cells(layer: LayerSlice, rule: Rule, group: str = "all") -> list[Quant
         taken = _sum_at(shape, after, head[old], weight[after, key[old]])
         counts[f"risk{name}"] = able[:, None] - taken
     share = fresh.sum(axis=-1) / np.maximum(exists.sum(axis=-1), 1)  # [step]
-    lost = np.broadcast_to(~there[:, None], shape).astype(float)
+    lost = np.broadcast_to(~measured[:, None], shape).astype(float)
     dims = ("step", "head")
     return [
         *(total(name, dims, count) for name, count in counts.items()),
@@ -348,8 +348,8 @@ def _shares(cells: dict[str, Cell]) -> dict[str, Cell]:
 
 def _cross_tabulate(cells: dict[str, Cell]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Onset or not x just committed or not; the same with the commits dealt to other steps."""
-    onset, risk, found = cells["onset"].value, cells["risk"].value, []
+    onset, risk, tables = cells["onset"].value, cells["risk"].value, []
     for kind in ("fresh", "shuffled"):
         hit, able = cells[f"onset_{kind}"].value, cells[f"risk_{kind}"].value
-        found.append(np.stack([hit, onset - hit, able - hit, risk - onset - able + hit]))
-    return found[0], found[1], cells["lost"].value
+        tables.append(np.stack([hit, onset - hit, able - hit, risk - onset - able + hit]))
+    return tables[0], tables[1], cells["lost"].value

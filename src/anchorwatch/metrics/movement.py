@@ -74,18 +74,18 @@ def jumps(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
     there as a share of the canvas (0 where it stayed). The null of a sink that stays for a while
     before it moves is larger than the value. Dims: step (or progress), layer, head.
     """
-    positions, found = layer.trace.canvas.shape[1], []
+    positions, quantities = layer.trace.canvas.shape[1], []
     for name, path in _paths(layer, rule, group).items():
         moved = np.full(path.shape, np.nan)
         moved[:, 1:] = np.abs(np.diff(path, axis=1))
         jumped = np.where(np.isnan(moved), np.nan, moved > 0)
         steps_at = occupancy(path, positions)
         rate, distance = shuffled_jump(steps_at), shuffled_displacement(steps_at)
-        found += [
+        quantities += [
             mean(f"jump_rate{name}", CELL, jumped, rate[:, None]),
             mean(f"displacement{name}", CELL, moved / positions, distance[:, None] / positions),
         ]
-    return [steps_between(one, 1) for one in found]
+    return [steps_between(quantity, 1) for quantity in quantities]
 
 
 @metric(by=("layer",), baselines=True, default=True)
@@ -94,10 +94,10 @@ def spread(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
 
     No order of the steps changes these, so the null is another one: positions drawn evenly among
     the keys that exist (for `modal_share` from 400 seeded draws), and for the centroid, the mean
-    position weighted by attention, that of indifferent attention. Variances are of positions as
+    position weighted by attention, that of uniform attention. Variances are of positions as
     shares of the canvas. A head needs two steps with a sink, else it is missing. Dims: layer, head.
     """
-    positions, found = layer.trace.canvas.shape[1], []
+    positions, quantities = layer.trace.canvas.shape[1], []
     null = layer.null(group)
     keys = np.sum(~np.isnan(null), axis=-1).T  # [1, step]
     most = expected_mode(layer.trace.num_steps, int(keys.max(initial=0)))
@@ -108,18 +108,18 @@ def spread(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
         modal = steps_at.max(axis=-1) / np.maximum(count, 1) * enough
         even = _even_variance(np.where(np.isnan(path), np.nan, keys)) / positions**2
         variance = _variance(path) / positions**2
-        found += [
+        quantities += [
             mean(f"position_variance{name}", ("head",), variance, even),
             mean(f"modal_share{name}", ("head",), modal, most[count]),
         ]
-    there = layer.is_measured(group).T
+    measured = layer.is_measured(group).T
     centre = _variance(centroid_path(layer.shares(group)))
-    indifferent = np.where(there, centroid_path(null), np.nan)
+    uniform = np.where(measured, centroid_path(null), np.nan)
     scale = positions**2
-    found.append(
-        mean("centroid_variance", ("head",), centre / scale, _variance(indifferent) / scale)
+    quantities.append(
+        mean("centroid_variance", ("head",), centre / scale, _variance(uniform) / scale)
     )
-    return found
+    return quantities
 
 
 @metric(by=("layer",), baselines=True, default=True)
@@ -135,12 +135,12 @@ def direction(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
     every = np.stack(list(paths.values()))
     steps = np.arange(every.shape[-1])
     tau, slope = kendall(steps, every), theil_sen(steps, every).value
-    found = []
+    quantities = []
     for index, name in enumerate(paths):
         for what, value in (("tau", tau[index]), ("slope", slope[index])):
             null = np.where(np.isnan(value), np.nan, 0.0)
-            found.append(mean(name.format(what), ("head",), value, null))
-    return found
+            quantities.append(mean(name.format(what), ("head",), value, null))
+    return quantities
 
 
 @metric(by=("layer",), baselines=True, default=True)
@@ -152,22 +152,24 @@ def frontier_hits(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity
     layer, head.
     """
     edge, hit, far = mask_frontier(layer.trace)
-    positions, found = layer.trace.canvas.shape[1], []
-    at = np.where(np.isnan(edge), 0, edge).astype(int)
-    gaps = np.abs(np.arange(positions)[:, None] - at)  # [position, step]
+    positions, quantities = layer.trace.canvas.shape[1], []
+    edge_index = np.where(np.isnan(edge), 0, edge).astype(int)
+    gaps = np.abs(np.arange(positions)[:, None] - edge_index)  # [position, step]
     for name, path in _paths(layer, rule, group).items():
         path = np.where(np.isnan(edge), np.nan, path)
         steps_at = occupancy(path, positions)
         count = np.maximum(steps_at.sum(axis=-1, keepdims=True), 1)
         none = np.where(np.isnan(path), np.nan, 0.0)
         away = np.abs(path - edge) / positions
-        found += [
-            mean(f"frontier_hit{name}", CELL, (path == edge) + none, steps_at[:, at] / count),
+        quantities += [
+            mean(
+                f"frontier_hit{name}", CELL, (path == edge) + none, steps_at[:, edge_index] / count
+            ),
             mean(f"frontier_distance{name}", CELL, away, steps_at @ gaps / count / positions),
             chance(f"frontier_hit{name}", CELL, hit + none),
             chance(f"frontier_distance{name}", CELL, far + none),
         ]
-    return found
+    return quantities
 
 
 def mask_frontier(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -227,23 +229,23 @@ def block_cells(layer: LayerSlice, rule: Rule, group: str = "all") -> list[Quant
         pair = np.zeros_like(pair)
     pairs = pair.sum(axis=1)
     rate = (jump & pair).sum(axis=1) / np.maximum(pairs, 1)
-    found = []
-    for name, at in (("jump_rate_at_boundaries", opens), ("jump_rate_inside", ~opens)):
-        count = (pair & at).sum(axis=1)
+    quantities = []
+    for name, chosen in (("jump_rate_at_boundaries", opens), ("jump_rate_inside", ~opens)):
+        count = (pair & chosen).sum(axis=1)
         null = count * rate, count
-        found.append(ratio(name, ("head",), (jump & pair & at).sum(axis=1), count, null))
-    return found
+        quantities.append(ratio(name, ("head",), (jump & pair & chosen).sum(axis=1), count, null))
+    return quantities
 
 
 def _more_at_boundaries(cells: dict[str, Cell]) -> dict[str, Cell]:
-    at, inside = cells["jump_rate_at_boundaries"], cells["jump_rate_inside"]
-    missing = np.maximum(at.missing, inside.missing)
+    boundary, inside = cells["jump_rate_at_boundaries"], cells["jump_rate_inside"]
+    missing = np.maximum(boundary.missing, inside.missing)
     times = [
         np.divide(top, bottom, out=np.full(top.shape, np.nan), where=bottom > 0)
-        for top, bottom in ((at.value, inside.value), (at.null, inside.null))
+        for top, bottom in ((boundary.value, inside.value), (boundary.null, inside.null))
     ]
     return cells | {
-        "excess": Cell(at.value - inside.value, at.null - inside.null, missing),
+        "excess": Cell(boundary.value - inside.value, boundary.null - inside.null, missing),
         "times": Cell(times[0], times[1], missing),
     }
 
@@ -253,26 +255,26 @@ def current_block(trace: Trace) -> np.ndarray:
     decoding, answer = trace.decoding, trace.answer
     size = (decoding.block if isinstance(decoding, Blocks) else None) or len(answer)
     when = trace.committed_at[answer]
-    there = (when >= 0) & (when < trace.num_steps)
+    known = (when >= 0) & (when < trace.num_steps)
     last = np.zeros(trace.num_steps, dtype=int)
-    np.maximum.at(last, when[there], (np.arange(len(answer)) // size)[there])
+    np.maximum.at(last, when[known], (np.arange(len(answer)) // size)[known])
     return np.maximum.accumulate(last)
 
 
 @cache
 def expected_mode(steps: int, keys: int) -> np.ndarray:
     """[count] expected share of the commonest of so many positions drawn evenly among keys."""
-    found = np.full(steps + 1, np.nan)
+    expected = np.full(steps + 1, np.nan)
     if keys == 0:
-        return found
+        return expected
     drawn = np.random.default_rng(0).integers(0, keys, (DRAWS, steps))
     counts, most = np.zeros((DRAWS, keys), dtype=np.int32), np.zeros(DRAWS)
     for step in range(steps):
-        at = np.arange(DRAWS), drawn[:, step]
-        counts[at] += 1
-        most = np.maximum(most, counts[at])
-        found[step + 1] = most.mean() / (step + 1)
-    return found
+        cell = np.arange(DRAWS), drawn[:, step]
+        counts[cell] += 1
+        most = np.maximum(most, counts[cell])
+        expected[step + 1] = most.mean() / (step + 1)
+    return expected
 
 
 def centroid_path(shares: np.ndarray) -> np.ndarray:
@@ -295,17 +297,17 @@ def occupancy(path: np.ndarray, positions: int) -> np.ndarray:
     return np.bincount(flat, minlength=len(path) * positions).reshape(len(path), positions)
 
 
-def shuffled_jump(held: np.ndarray) -> np.ndarray:
+def shuffled_jump(steps_at: np.ndarray) -> np.ndarray:
     """[head] chance that two different steps have different positions; NaN for fewer than two."""
-    count = held.sum(axis=-1).astype(np.float64)
-    same = np.sum(held * (held - 1.0), axis=-1)
+    count = steps_at.sum(axis=-1).astype(np.float64)
+    same = np.sum(steps_at * (steps_at - 1.0), axis=-1)
     return 1 - _over(same, count * (count - 1))
 
 
-def shuffled_displacement(held: np.ndarray) -> np.ndarray:
+def shuffled_displacement(steps_at: np.ndarray) -> np.ndarray:
     """[head] mean distance between the positions of two different steps."""
-    count = held.sum(axis=-1).astype(np.float64)
-    below = np.cumsum(held, axis=-1, dtype=np.float64)
+    count = steps_at.sum(axis=-1).astype(np.float64)
+    below = np.cumsum(steps_at, axis=-1, dtype=np.float64)
     # each unit of the axis is crossed by the pairs with one end on either side of it
     crossed = np.sum(below * (count[..., None] - below), axis=-1)
     return _over(2 * crossed, count * (count - 1))
@@ -316,9 +318,9 @@ def steps_between(quantity: Quantity, first: int) -> Quantity:
     missing = quantity.missing
     assert missing is not None
     axis = quantity.dims.index("step")
-    there = np.arange(missing.shape[axis]) >= first
+    counted = np.arange(missing.shape[axis]) >= first
     shape = [-1 if dim == axis else 1 for dim in range(missing.ndim)]
-    return replace(quantity, missing=missing * there.reshape(shape))
+    return replace(quantity, missing=missing * counted.reshape(shape))
 
 
 def _over(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
@@ -332,10 +334,10 @@ def _paths(layer: LayerSlice, rule: Rule, group: str) -> dict[str, np.ndarray]:
 
 def _variance(path: np.ndarray) -> np.ndarray:
     """[head] over the steps that exist, NaN for fewer than two."""
-    there = ~np.isnan(path)
-    count = np.where(there.sum(axis=1) >= 2, there.sum(axis=1), np.nan)
+    known = ~np.isnan(path)
+    count = np.where(known.sum(axis=1) >= 2, known.sum(axis=1), np.nan)
     middle = np.nansum(path, axis=1) / count
-    return np.sum((path - middle[:, None]) ** 2, axis=1, where=there) / count
+    return np.sum((path - middle[:, None]) ** 2, axis=1, where=known) / count
 
 
 def _even_variance(keys: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""What indifferent attention would give: every key that may be looked at gets an equal share.
+"""What uniform attention would give: every key that may be looked at gets an equal share.
 
-Under causal visibility early keys are seen by more queries, so even indifferent attention "sinks"
+Under causal visibility early keys are seen by more queries, so even uniform attention "sinks"
 there. A row may look at a span of neighbouring keys under every visibility there is, so both
 arrays follow from where the spans begin and end, without a T x T map.
 """
@@ -30,7 +30,7 @@ class Null:
     """Both [step, group, key], NaN where the key is absent or the group has no query."""
 
     shares: np.ndarray
-    """What each key receives from indifferent queries; with what parts added, it sums to one."""
+    """What each key receives from uniform queries; with what parts added, it sums to one."""
     visible: np.ndarray
     """Share of the group's queries that may look at the key."""
 
@@ -53,17 +53,17 @@ def uniform_attention(
     roles = trace.role
     added = count_extra_keys(trace) if added is None else added
     for step in range(steps):
-        there = int(np.count_nonzero(roles[step] != ABSENT))
-        first, last = _spans(model, there, window)
+        length = int(np.count_nonzero(roles[step] != ABSENT))
+        first, last = _spans(model, length, window)
         looks = 1.0 / (last - first + added[step])
         for g, group in enumerate(groups):
-            asks = _members(roles[step], region, names, group)[:there]
+            asks = _members(roles[step], region, names, group)[:length]
             if asks.any():
                 count = asks.sum()
                 able = _sum_weights(first, last, asks.astype(float)) / count
                 even = _sum_weights(first, last, looks * asks) / count
-                seen[step, g, :there] = able  # whole numbers, so that what nobody sees is zero
-                shares[step, g, :there] = np.where(able > 0, even, 0.0)
+                seen[step, g, :length] = able  # whole numbers, so that what nobody sees is zero
+                shares[step, g, :length] = np.where(able > 0, even, 0.0)
     return Null(shares, seen)
 
 
@@ -78,7 +78,9 @@ def count_extra_keys(trace: Trace, layer: int | None = None) -> np.ndarray:
     counts = np.zeros(steps, dtype=int)
     clock = _progress(trace)
     for part in parts_among([*own, *trace.edits]):
-        everyone = all(len(part.heads_at(at, model["heads"])) == model["heads"] for at in layers)
+        everyone = all(
+            len(part.heads_at(index, model["heads"])) == model["heads"] for index in layers
+        )
         on = [part.acts_at(step, clock[step]) for step in range(steps)]
         counts += part.columns * everyone * np.array(on, dtype=int)
     return counts
@@ -91,15 +93,15 @@ def _progress(trace: Trace) -> np.ndarray:
 
 def for_each_layer(trace: Trace, make: Callable[[int | None, np.ndarray], T]) -> list[T]:
     """What `make` gives for each layer's window and added keys, made once for layers alike."""
-    made: dict[tuple[int | None, bytes], T] = {}
-    found = []
+    known: dict[tuple[int | None, bytes], T] = {}
+    results = []
     for layer in range(trace.manifest["model"]["layers"]):
         window, added = layer_window(trace, layer), count_extra_keys(trace, layer)
         kind = (window, added.tobytes())
-        if kind not in made:
-            made[kind] = make(window, added)
-        found.append(made[kind])
-    return found
+        if kind not in known:
+            known[kind] = make(window, added)
+        results.append(known[kind])
+    return results
 
 
 def group_queries(trace: Trace, step: int, group: str) -> np.ndarray:
@@ -125,20 +127,20 @@ def visible_spans(
     trace: Trace, step: int, window: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """(first, one past the last) key that each existing row of a step may look at."""
-    there = int(np.count_nonzero(trace.role[step] != ABSENT))
-    return _spans(trace.manifest["model"], there, window)
+    length = int(np.count_nonzero(trace.role[step] != ABSENT))
+    return _spans(trace.manifest["model"], length, window)
 
 
 def _spans(
-    model: Mapping[str, Any], there: int, window: int | None
+    model: Mapping[str, Any], length: int, window: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """(first, one past the last) key that each row may look at."""
-    rows = np.arange(there)
-    first, last = np.zeros(there, dtype=int), np.full(there, there)
+    rows = np.arange(length)
+    first, last = np.zeros(length, dtype=int), np.full(length, length)
     if model["visibility"] == "causal":
         last = rows + 1
     elif model["visibility"] == "block-causal":
-        last = np.minimum((rows // model["block"] + 1) * model["block"], there)
+        last = np.minimum((rows // model["block"] + 1) * model["block"], length)
     if window is not None:  # as transformers counts: itself among them, or so many on either side
         causal = model["visibility"] == "causal"
         first = np.maximum(rows - window + causal, 0)

@@ -71,7 +71,7 @@ class Reading:
     table: Callable[[Layers], pd.DataFrame]
     """From what the kernel returned."""
 
-    def run(self) -> pd.DataFrame:
+    def make(self) -> pd.DataFrame:
         """Read the layers and make the table."""
         return self.table(map_layers(self.traces, self.kernel))
 
@@ -109,7 +109,7 @@ def metric(
     def register(kernel: Callable[..., list[Quantity]]) -> LayerMetric:
         signature = _public_signature(kernel, tuple(by), baselines)
 
-        def read(*args: Any, **given: Any) -> Reading:
+        def plan(*args: Any, **given: Any) -> Reading:
             try:
                 bound = signature.bind(*args, **given)
             except TypeError as error:
@@ -131,13 +131,13 @@ def metric(
             )
 
         def measure(*args: Any, **given: Any) -> pd.DataFrame:
-            return read(*args, **given).run()
+            return plan(*args, **given).make()
 
         update_wrapper(measure, kernel)
         measure.__signature__ = signature  # type: ignore[attr-defined]
         measure.__annotations__ = {n: p.annotation for n, p in signature.parameters.items()}
         measure.kernel = kernel  # type: ignore[attr-defined]
-        _register(kernel.__name__, measure, read, default)
+        _register(kernel.__name__, measure, plan, default)
         return measure  # type: ignore[return-value]
 
     return register
@@ -151,7 +151,7 @@ def custom_metric(
     def register(function: Callable[P, Reading | pd.DataFrame]) -> Callable[P, pd.DataFrame]:
         def measure(*args: P.args, **options: P.kwargs) -> pd.DataFrame:
             result = function(*args, **options)
-            return result.run() if isinstance(result, Reading) else result
+            return result.make() if isinstance(result, Reading) else result
 
         update_wrapper(measure, function)
         _register(function.__name__, measure, function, default)

@@ -20,7 +20,7 @@ from anchorwatch.metrics.layer_slices import Traces, check_traces
 from anchorwatch.metrics.registry import custom_metric
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.stats import ranks
-from anchorwatch.metrics.stats.resampling import NEEDED, WORDS, draw_clusters, quantiles, tail_share
+from anchorwatch.metrics.stats.clusters import NEEDED, WORDS, draw_clusters, quantiles, tail_share
 from anchorwatch.metrics.table import NUMBERS, Quantity, mean, split_always, tabulate
 
 DIMS = ("step", "layer", "head")
@@ -101,18 +101,18 @@ def retrieval_stability(
 
 def _correlations(looks: CommittedRows, third: np.ndarray) -> Iterator[Quantity]:
     pairs = list(combinations(range(len(THIRDS)), 2))
-    names = {"thirds": [f"{THIRDS[one]} ~ {THIRDS[other]}" for one, other in pairs]}
+    names = {"thirds": [f"{THIRDS[first]} ~ {THIRDS[second]}" for first, second in pairs]}
     values = _values(looks)
     for name in SCORES:
         value = values[name][0]
-        there = ~np.isnan(value)
+        known = ~np.isnan(value)
         heads = []
         for part in range(len(THIRDS)):
-            count = np.sum(there & (third == part), axis=-1)
-            added = np.sum(value, axis=-1, where=there & (third == part))
+            count = np.sum(known & (third == part), axis=-1)
+            added = np.sum(value, axis=-1, where=known & (third == part))
             heads.append(np.where(count > 0, added / np.maximum(count, 1), np.nan).ravel())
-        found = [ranks.spearman(heads[one], heads[other]) for one, other in pairs]
-        yield mean(name, ("thirds",), np.array(found), np.zeros(()), names)
+        correlations = [ranks.spearman(heads[first], heads[second]) for first, second in pairs]
+        yield mean(name, ("thirds",), np.array(correlations), np.zeros(()), names)
 
 
 @custom_metric()
@@ -129,7 +129,7 @@ def retrieval_depth(
 
     `depth` is the mean relative depth of layers (0 the first, 1 the last) weighted by score, of
     scores above zero; its null is 0.5. `share` is the share of heads that score at least `least`;
-    its null is the share of heads of which indifferent rows would. Prompts are averaged first, as
+    its null is the share of heads of which uniform rows would. Prompts are averaged first, as
     Wu et al. do, and the interval is from resampling them; heads are never resampled.
     """
     if isinstance(least, bool) or not isinstance(least, int | float) or not least > 0:
@@ -180,10 +180,10 @@ def _depth_rows(part: pd.DataFrame, least: float) -> Iterator[dict[str, Any]]:
 
 def _summaries(scores: np.ndarray, weights: np.ndarray, least: float) -> dict[str, np.ndarray]:
     """[draw] depth and share of [prompt, layer, head] scores averaged under [draw, prompt]."""
-    there = ~np.isnan(scores)
-    count = np.tensordot(weights, there.astype(float), axes=1)
+    present = ~np.isnan(scores)
+    count = np.tensordot(weights, present.astype(float), axes=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        average = np.tensordot(weights, np.where(there, scores, 0.0), axes=1) / count
+        average = np.tensordot(weights, np.where(present, scores, 0.0), axes=1) / count
         known = ~np.isnan(average)
         positive = np.where(known, np.maximum(average, 0), 0.0).sum(axis=2)  # [draw, layer]
         depth = (
@@ -210,7 +210,7 @@ def _values(looks: CommittedRows) -> dict[str, np.ndarray]:
 
 
 def _scores(looks: CommittedRows, gate: bool) -> Iterator[Quantity]:
-    """Gold's scores against indifferent rows."""
+    """Gold's scores against uniform rows."""
     shape = looks.hit.shape[1:]
     nulls: Mapping[str, Any] = {
         "copy": looks.same[0][:, None],
@@ -250,25 +250,25 @@ def _by_step(
     is_copy = name.startswith("copy")
     if is_copy and not gate:
         value = np.full(value.shape, np.nan)
-    there = ~np.isnan(value)
+    known = ~np.isnan(value)
     weight = looks.lengths[0] / max(len(looks.steps), 1) if is_copy else 1.0
-    both = there & ~np.isnan(null)
+    both = known & ~np.isnan(null)
     return Quantity(
         name,
         DIMS,
-        top=_sum_committed(looks, np.where(there, value, 0.0)),
-        bottom=_sum_committed(looks, there * weight),
+        top=_sum_committed(looks, np.where(known, value, 0.0)),
+        bottom=_sum_committed(looks, known * weight),
         null_top=_sum_committed(looks, np.where(both, null, 0.0)),
         null_bottom=_sum_committed(looks, both * weight),
-        missing=_sum_committed(looks, ~there),
+        missing=_sum_committed(looks, ~known),
     )
 
 
 def _sum_committed(looks: CommittedRows, values: np.ndarray) -> np.ndarray:
     """[step, layer, head] from [layer, head, C]."""
-    found = np.zeros((looks.num_steps, *values.shape[:2]))
-    np.add.at(found, looks.steps, np.moveaxis(values, -1, 0).astype(float))
-    return found
+    sums = np.zeros((looks.num_steps, *values.shape[:2]))
+    np.add.at(sums, looks.steps, np.moveaxis(values, -1, 0).astype(float))
+    return sums
 
 
 def _names(distractors: Sequence[str] | None) -> tuple[str, ...]:
@@ -284,4 +284,4 @@ def _gates(success: Sequence[bool] | None, count: int) -> list[bool]:
         raise SpecError(
             f"success is about {len(success)} traces: give one bool for each of {count}"
         )
-    return [bool(one) for one in success]
+    return [bool(flag) for flag in success]

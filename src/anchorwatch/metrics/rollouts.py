@@ -2,7 +2,7 @@
 
 A product of many positive stochastic matrices has nearly equal rows, a causal one sends everything
 to the first position even without a sink, and a pooled one follows lengths. So every rollout comes
-with its Dobrushin coefficient, which is 0 where all rows are the same, and with what indifferent
+with its Dobrushin coefficient, which is 0 where all rows are the same, and with what uniform
 attention under the same visibility and lengths would have given.
 """
 
@@ -47,16 +47,16 @@ def rollout(
 ) -> pd.DataFrame:
     """Rollout from region to region, up to and with each layer: X <- (X + mean_h A X) / 2.
 
-    `null` is the rollout of indifferent attention under the same visibility and lengths (anchors
+    `null` is the rollout of uniform attention under the same visibility and lengths (anchors
     that the probe hid are hidden there too), `length_null` the share of positions in the region,
-    and `sink_null` that of indifferent attention whose rows give `sink_share` to the position
+    and `sink_null` that of uniform attention whose rows give `sink_share` to the position
     `sink_at`. `dobrushin` says how much rows still differ. Dims: step (or progress), layer and both
     regions; without layer it is the rollout through all of them.
     """
     check_regions_in_by(by)
     plant = _planted_column(sink_share, sink_at)
-    parts, found = [], region_layouts(traces)
-    for trace, regions in found:
+    parts, layouts = [], region_layouts(traces)
+    for trace, regions in layouts:
         values = require_field(trace, "region_rollout").values.astype(np.float64)
         hidden = _hidden_by_the_probe(trace)
         if plant is not None and sink_at in hidden:
@@ -69,7 +69,7 @@ def rollout(
         lengths = _length_shares(trace, regions, hidden)
         parts.append((trace, _quantities(values, null, lengths, sunk, regions, by)))
     about = {"metric": "rollout", "sink_share": sink_share, "sink_at": sink_at}
-    return _table(parts, by, about | {"regions": list(found[0][1].names)})
+    return _table(parts, by, about | {"regions": list(layouts[0][1].names)})
 
 
 @custom_metric()
@@ -77,35 +77,35 @@ def published_rollout(traces: Traces, *, by: Sequence[str] = ("layer", *REGIONS)
     """The rollout as 2601.07894 published it: pooled to regions before the product.
 
     Head means are summed to regions, rows normalised over regions, B = (P + I) / 2, and B of every
-    layer multiplied. Read it beside `null`, the same recipe on indifferent attention: with 13
+    layer multiplied. Read it beside `null`, the same recipe on uniform attention: with 13
     regions, 32 causal layers and no sink at all the first token ends with 0.72 to 0.89.
     """
     check_regions_in_by(by)
-    parts, found = [], region_layouts(traces)
-    for trace, regions in found:
+    parts, layouts = [], region_layouts(traces)
+    for trace, regions in layouts:
         flow = require_field(trace, "region_flow").values
         pooled = flow.mean(axis=2, dtype=np.float64)
         expected = np.stack(null_flows(trace, regions), axis=1)
         lengths = _length_shares(trace, regions, (), within=True)
-        values, null = (_multiply_layers(one, regions) for one in (pooled, expected))
+        values, null = (_multiply_layers(flows, regions) for flows in (pooled, expected))
         parts.append((trace, _quantities(values, null, lengths, None, regions, by)))
-    about = {"metric": "published_rollout", "regions": list(found[0][1].names)}
+    about = {"metric": "published_rollout", "regions": list(layouts[0][1].names)}
     return _table(parts, by, about)
 
 
 def _multiply_layers(pooled: np.ndarray, regions: Layout) -> np.ndarray:
     """[step, layer, row, column] products of (P + I) / 2; NaN from the first absent layer on."""
-    there = regions.lengths > 0
+    exists = regions.lengths > 0
     same = np.eye(len(regions.names))
     rolled = np.empty(pooled.shape)
     product = np.broadcast_to(same, (len(pooled), *same.shape))
     for layer in range(pooled.shape[1]):
         whole = pooled[:, layer].sum(axis=-1, keepdims=True)
         with np.errstate(invalid="ignore", divide="ignore"):
-            rows = np.where(there[:, :, None], pooled[:, layer] / whole, same)
+            rows = np.where(exists[:, :, None], pooled[:, layer] / whole, same)
             product = (rows + same) / 2 @ product
         rolled[:, layer] = product
-    return np.where(there[:, None, :, None] & there[:, None, None, :], rolled, np.nan)
+    return np.where(exists[:, None, :, None] & exists[:, None, None, :], rolled, np.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +115,7 @@ class TokenRollout:
     shares: np.ndarray
     """[query, key]; with what a sink token holds, a row sums to one."""
     null: np.ndarray
-    """[query, key] of indifferent attention under the same visibility."""
+    """[query, key] of uniform attention under the same visibility."""
     dobrushin: float
     """0 where all rows are the same, 1 where two have nothing in common."""
     trace: Trace
@@ -125,16 +125,19 @@ class TokenRollout:
     def regions(self) -> pd.DataFrame:
         """Pooled as `rollout` pools: mean over a region's queries, sum over the other's keys."""
         ((trace, regions),) = region_layouts(self.trace)
-        there = trace.role[self.step] != ABSENT
-        onto = regions.onto[there]
+        exists = trace.role[self.step] != ABSENT
+        onto = regions.onto[exists]
         values, null = (
-            _pool_rows(rows[np.ix_(there, there)] @ onto, onto) for rows in (self.shares, self.null)
+            _pool_rows(rows[np.ix_(exists, exists)] @ onto, onto)
+            for rows in (self.shares, self.null)
         )
         values = np.where(onto.any(axis=0), values, np.nan)
         lengths = _length_shares(trace, regions, self.hidden)[self.step]
-        found = [
-            mean(name, REGIONS, np.where(np.isnan(values), np.nan, one), expected, regions.labels)
-            for name, one, expected in (
+        quantities = [
+            mean(
+                name, REGIONS, np.where(np.isnan(values), np.nan, shares), expected, regions.labels
+            )
+            for name, shares, expected in (
                 ("rollout", values, null),
                 ("length_null", lengths, None),
                 ("dobrushin", self.dobrushin, None),
@@ -142,7 +145,7 @@ class TokenRollout:
         ]
         about = {"metric": "token_rollout", "step": self.step, "hidden": list(self.hidden)}
         about["regions"] = list(regions.names)
-        return _spread(tabulate([(trace, found)], REGIONS, about=about))
+        return _spread(tabulate([(trace, quantities)], REGIONS, about=about))
 
 
 def token_rollout(
@@ -154,15 +157,17 @@ def token_rollout(
     nothing left to look at keeps what it has.
     """
     picks = _picks(trace, step)
-    there = int(np.count_nonzero(trace.role[step] != ABSENT))
-    places = [place for place in _checked_places(hidden, trace.canvas.shape[1]) if place < there]
+    length = int(np.count_nonzero(trace.role[step] != ABSENT))
+    places = [
+        position for position in _checked_places(hidden, trace.canvas.shape[1]) if position < length
+    ]
     if not 0 <= residual < 1:
         raise SpecError(f"residual={residual!r} is not at least 0 and below 1: 0.5 is the usual")
-    kept = np.ones(there)
+    kept = np.ones(length)
     kept[places] = 0
-    maps, state, null = require_field(trace, "pattern"), np.eye(there), np.eye(there)
-    for layer, at in enumerate(picks):
-        heads = maps[at].values[:, :there, :there].astype(np.float64)
+    maps, state, null = require_field(trace, "pattern"), np.eye(length), np.eye(length)
+    for layer, rows in enumerate(picks):
+        heads = maps[rows].values[:, :length, :length].astype(np.float64)
         if np.isnan(heads).any():
             row = int(np.argwhere(np.isnan(heads))[0][1])
             raise TraceError(f"row {row} of layer {layer} at step {step} is absent: {_again(step)}")
@@ -175,7 +180,7 @@ def token_rollout(
     if apart < COLLAPSED:
         _warn(apart, "", up=3)
     whole = np.full((2, *[trace.canvas.shape[1]] * 2), np.nan)
-    whole[:, :there, :there] = state, null
+    whole[:, :length, :length] = state, null
     return TokenRollout(whole[0], whole[1], apart, trace, step, tuple(places))
 
 
@@ -186,14 +191,14 @@ def dobrushin(rows: np.ndarray) -> np.ndarray:
     NaN where there are fewer than two rows.
     """
     flat = rows.reshape(-1, *rows.shape[-2:])
-    found = np.full(len(flat), np.nan)
-    for at, matrix in enumerate(flat):
-        there = matrix[~np.isnan(matrix).all(axis=-1)]
-        if len(there) > 1:
-            there = np.nan_to_num(there)
-            whole = np.column_stack([there, 1 - there.sum(axis=-1)])
-            found[at] = scipy.spatial.distance.pdist(whole, "cityblock").max() / 2
-    return found.reshape(rows.shape[:-2])
+    coefficients = np.full(len(flat), np.nan)
+    for index, matrix in enumerate(flat):
+        known = matrix[~np.isnan(matrix).all(axis=-1)]
+        if len(known) > 1:
+            known = np.nan_to_num(known)
+            whole = np.column_stack([known, 1 - known.sum(axis=-1)])
+            coefficients[index] = scipy.spatial.distance.pdist(whole, "cityblock").max() / 2
+    return coefficients.reshape(rows.shape[:-2])
 
 
 def evenly(
@@ -203,7 +208,7 @@ def evenly(
     added: int,
     plant: tuple[int, float] | None = None,
 ) -> np.ndarray:
-    """Indifferent attention times `state` [key, column], by differences of cumulative sums.
+    """Uniform attention times `state` [key, column], by differences of cumulative sums.
 
     `looks` are the spans of `nulls.spans`; keys not `kept` are taken out, and a row with none left
     keeps what it has. With `plant` (position, share) rows that may look there give it that share.
@@ -213,13 +218,13 @@ def evenly(
     counts = np.concatenate([[0.0], np.cumsum(kept)])
     total = sums[last] - sums[first]
     count = (counts[last] - counts[first])[:, None] + added
-    found = np.where(count > 0, total / np.maximum(count, 1), state)
+    mixed = np.where(count > 0, total / np.maximum(count, 1), state)
     if plant is None or plant[0] >= len(state):
-        return found
-    at, share = plant
-    rest = (total - state[at]) / np.maximum(count - 1, 1)
-    sunk = np.where(count > 1, share * state[at] + (1 - share) * rest, state[at])
-    return np.where(((first <= at) & (at < last))[:, None], sunk, found)
+        return mixed
+    position, share = plant
+    rest = (total - state[position]) / np.maximum(count - 1, 1)
+    sunk = np.where(count > 1, share * state[position] + (1 - share) * rest, state[position])
+    return np.where(((first <= position) & (position < last))[:, None], sunk, mixed)
 
 
 def _even_regions(
@@ -228,23 +233,23 @@ def _even_regions(
     hidden: tuple[int, ...],
     plant: tuple[int, float] | None = None,
 ) -> np.ndarray:
-    """[step, layer, query_region, key_region] rollout of indifferent attention."""
+    """[step, layer, query_region, key_region] rollout of uniform attention."""
     model = trace.manifest["model"]
     windows = [layer_window(trace, layer) for layer in range(model["layers"])]
     sizes = np.count_nonzero(trace.role[:-1] != ABSENT, axis=1)
     added = np.stack([count_extra_keys(trace, layer) for layer in range(len(windows))])
-    found = np.empty((len(sizes), len(windows), *[len(regions.names)] * 2))
-    for there, *more in np.unique(np.vstack([sizes, added]), axis=1).T:
-        steps = np.flatnonzero((sizes == there) & (more == added.T).all(axis=1))
+    rolled = np.empty((len(sizes), len(windows), *[len(regions.names)] * 2))
+    for length, *more in np.unique(np.vstack([sizes, added]), axis=1).T:
+        steps = np.flatnonzero((sizes == length) & (more == added.T).all(axis=1))
         looks = {window: visible_spans(trace, steps[0], window) for window in set(windows)}
-        kept = np.ones(there)
-        kept[[position for position in hidden if position < there]] = 0
-        state = onto = regions.onto[:there]
+        kept = np.ones(length)
+        kept[[position for position in hidden if position < length]] = 0
+        state = onto = regions.onto[:length]
         for layer, window in enumerate(windows):
             even = evenly(state, looks[window], kept, more[layer], plant)
             state = (state + even) / 2
-            found[steps, layer] = _pool_rows(state, onto)
-    return found
+            rolled[steps, layer] = _pool_rows(state, onto)
+    return rolled
 
 
 def _pool_rows(state: np.ndarray, onto: np.ndarray) -> np.ndarray:
@@ -257,10 +262,10 @@ def _length_shares(
     trace: Trace, regions: Layout, hidden: tuple[int, ...], *, within: bool = False
 ) -> np.ndarray:
     """[step, region] share of the positions that may be looked at, or of those in regions."""
-    there = trace.role[:-1] != ABSENT
-    there[:, [position for position in hidden if position < there.shape[1]]] = False
-    sizes = there @ regions.onto
-    whole = sizes.sum(axis=1) if within else there.sum(axis=1) + count_extra_keys(trace)
+    exists = trace.role[:-1] != ABSENT
+    exists[:, [position for position in hidden if position < exists.shape[1]]] = False
+    sizes = exists @ regions.onto
+    whole = sizes.sum(axis=1) if within else exists.sum(axis=1) + count_extra_keys(trace)
     there_is = (regions.lengths > 0) & (whole > 0)[:, None]
     return np.where(there_is, sizes / np.maximum(whole, 1)[:, None], np.nan)
 
@@ -320,13 +325,13 @@ def _table(
 def _spread(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of the rollout, with the other quantities as columns."""
     keys = list(table.columns[: table.columns.get_loc("quantity")])
-    found = table[table["quantity"] == "rollout"]
+    wide = table[table["quantity"] == "rollout"]
     for name in BESIDE:
         if name in set(table["quantity"]):
-            one = table.loc[table["quantity"] == name, [*keys, "value"]]
-            found = found.merge(one.rename(columns={"value": name}), on=keys, how="left")
-    found.attrs = table.attrs
-    return found.reset_index(drop=True)
+            column = table.loc[table["quantity"] == name, [*keys, "value"]]
+            wide = wide.merge(column.rename(columns={"value": name}), on=keys, how="left")
+    wide.attrs = table.attrs
+    return wide.reset_index(drop=True)
 
 
 def _warn(apart: float, where: str, *, up: int) -> None:
@@ -339,21 +344,23 @@ def _warn(apart: float, where: str, *, up: int) -> None:
     )
 
 
-def _planted_column(share: float | None, at: int) -> tuple[int, float] | None:
+def _planted_column(share: float | None, position: int) -> tuple[int, float] | None:
     if share is None:
         return None
     if not 0 <= share <= 1:
         raise SpecError(f"sink_share={share!r} is no share: expected a number from 0 to 1")
-    if not isinstance(at, int | np.integer) or at < 0:
-        raise SpecError(f"sink_at={at!r} is no position: expected a whole number of at least 0")
-    return int(at), float(share)
+    if not isinstance(position, int | np.integer) or position < 0:
+        raise SpecError(
+            f"sink_at={position!r} is no position: expected a whole number of at least 0"
+        )
+    return int(position), float(share)
 
 
 def _checked_places(hidden: Sequence[int], positions: int) -> list[int]:
-    for place in hidden:
-        if not isinstance(place, int | np.integer) or not 0 <= place < positions:
+    for position in hidden:
+        if not isinstance(position, int | np.integer) or not 0 <= position < positions:
             raise SpecError(f"hidden={list(hidden)}: the trace has positions 0 to {positions - 1}")
-    return sorted({int(place) for place in hidden})
+    return sorted({int(position) for position in hidden})
 
 
 def _without(heads: np.ndarray, kept: np.ndarray, added: bool) -> np.ndarray:
@@ -361,11 +368,11 @@ def _without(heads: np.ndarray, kept: np.ndarray, added: bool) -> np.ndarray:
     if kept.all():
         return heads
     left = heads * kept
-    held = left.sum(axis=-1, keepdims=True)
+    total = left.sum(axis=-1, keepdims=True)
     if added:  # their columns are not in the map
-        held += 1 - heads.sum(axis=-1, keepdims=True)
+        total += 1 - heads.sum(axis=-1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(held > 0, left / held, np.eye(len(kept)))
+        return np.where(total > 0, left / total, np.eye(len(kept)))
 
 
 def _picks(trace: Trace, step: int) -> list[np.ndarray]:
@@ -375,17 +382,17 @@ def _picks(trace: Trace, step: int) -> list[np.ndarray]:
     called = f"the trace {trace.digest()[:12]}"
     if "pattern" not in trace.fields:
         raise TraceError(f"{called} has no 'pattern': {_again(step)}")
-    at, layer, head = (trace[f"pick_{name}"].values for name in ("step", "layer", "head"))
-    model, found = trace.manifest["model"], []
-    for one in range(model["layers"]):
-        picks = np.flatnonzero((at == step) & (layer == one))
+    steps, layer, head = (trace[f"pick_{name}"].values for name in ("step", "layer", "head"))
+    model, chosen = trace.manifest["model"], []
+    for index in range(model["layers"]):
+        picks = np.flatnonzero((steps == step) & (layer == index))
         if lost := sorted(set(range(model["heads"])) - set(head[picks].tolist())):
             raise TraceError(
-                f"{called} lacks the map of step {step}, layer {one}, head {lost[0]}: "
+                f"{called} lacks the map of step {step}, layer {index}, head {lost[0]}: "
                 f"a rollout goes through all of them; {_again(step)}"
             )
-        found.append(picks)
-    return found
+        chosen.append(picks)
+    return chosen
 
 
 def _again(step: int) -> str:

@@ -72,14 +72,14 @@ def jaccard_cells(
 ) -> list[Quantity]:
     labels = layer.labels(rule, group)
     steps, heads, _ = labels.shape
-    there = layer.is_measured(group)
+    measured = layer.is_measured(group)
     value, null = np.full((heads, steps, len(lags)), np.nan), np.full(heads, np.nan)
     for head in range(heads):
         sets = labels[:, head]
         sets = sets[:, sets.any(axis=0)].astype(np.float32)
         overlap = _jaccard(sets, sets)
-        overlap[~there[:, head]] = np.nan
-        overlap[:, ~there[:, head]] = np.nan
+        overlap[~measured[:, head]] = np.nan
+        overlap[:, ~measured[:, head]] = np.nan
         value[head], null[head] = _by_lag(overlap, lags)
     return [_lag_quantity("jaccard", value, null, lags)]
 
@@ -131,8 +131,8 @@ def similarity_cells(
                 values[1, head, lag:, index] = _divergence(
                     weights[lag:] + weights[:-lag], entropy[lag:] + entropy[:-lag]
                 )
-        one, other = pairs
-        apart = _divergence(weights[one] + weights[other], entropy[one] + entropy[other])
+        first, second = pairs
+        apart = _divergence(weights[first] + weights[second], entropy[first] + entropy[second])
         nulls[1, head] = apart.mean() if len(apart) else np.nan
     names = ("received_cosine", "received_jensen_shannon")
     return [
@@ -184,10 +184,10 @@ def map_quantities(trace: Trace, lags: Sequence[int] = LAGS) -> list[Quantity]:
         drawn = {every[index] for index in _choice(len(every))}
         for pair in every:
             lag = pair[1] - pair[0]
-            wanted = [index for index, one in enumerate(lags) if one == lag]
+            wanted = [index for index, wanted_lag in enumerate(lags) if wanted_lag == lag]
             if not wanted and pair not in drawn:
                 continue
-            alike = _alike(*(held_maps[at] for at in pair))
+            alike = _alike(*(held_maps[pair_step] for pair_step in pair))
             for kind, places in ((0, wanted), (1, slice(None) if pair in drawn else [])):
                 sums[:, kind, cell[0], cell[1], places] += alike[:, None]
                 counts[kind, cell[0], cell[1], places] += 1
@@ -198,18 +198,18 @@ def map_quantities(trace: Trace, lags: Sequence[int] = LAGS) -> list[Quantity]:
         )
     names, labels = ("map_cosine", "map_jensen_shannon"), {"lag": list(lags)}
     dims = ("layer", "head", "lag")
-    there = counts[0] > 0
+    known = counts[0] > 0
     return [
-        ratio(name, dims, top[0], counts[0], (top[1] * there, counts[1] * there), labels)
+        ratio(name, dims, top[0], counts[0], (top[1] * known, counts[1] * known), labels)
         for name, top in zip(names, sums, strict=True)
     ]
 
 
-def _alike(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _alike(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Mean cosine and divergence over the rows that exist in both maps."""
-    rows = ~(np.isnan(one).all(axis=1) | np.isnan(other).all(axis=1))
+    rows = ~(np.isnan(first).all(axis=1) | np.isnan(second).all(axis=1))
     return np.array(
-        [measure(one[rows], other[rows]).mean() for measure in (cosine, jensen_shannon)]
+        [measure(first[rows], second[rows]).mean() for measure in (cosine, jensen_shannon)]
     )
 
 
@@ -247,17 +247,17 @@ def split_index(
 def split_cells(
     layer: LayerSlice, rule: Rule, groups: tuple[str, str] = ("masked", "written")
 ) -> list[Quantity]:
-    there = (layer.is_measured(groups[0]) & layer.is_measured(groups[1])).T  # [head, step]
-    one, other = (np.where(there, layer.sink_path(rule, group), np.nan) for group in groups)
-    both = ~np.isnan(one) & ~np.isnan(other)
-    apart = np.where(both, one != other, np.nan)
-    split = np.where(there, both & (one != other), np.nan)
+    measured = (layer.is_measured(groups[0]) & layer.is_measured(groups[1])).T  # [head, step]
+    first, second = (np.where(measured, layer.sink_path(rule, group), np.nan) for group in groups)
+    both = ~np.isnan(first) & ~np.isnan(second)
+    apart = np.where(both, first != second, np.nan)
+    split = np.where(measured, both & (first != second), np.nan)
     dims, positions = ("head", "step"), layer.trace.canvas.shape[1]
-    steps = np.maximum(there.sum(axis=1, keepdims=True), 1)
-    null = _elsewhere(one, other, positions) / steps
-    given = np.where(both, one, np.nan), np.where(both, other, np.nan)
+    steps = np.maximum(measured.sum(axis=1, keepdims=True), 1)
+    null = _elsewhere(first, second, positions) / steps
+    given = np.where(both, first, np.nan), np.where(both, second, np.nan)
     null_given = _elsewhere(*given, positions) / np.maximum(both.sum(axis=1, keepdims=True), 1)
-    value, expected = _divergence_between_groups(layer, groups, there)
+    value, expected = _divergence_between_groups(layer, groups, measured)
     return [
         mean("split", dims, split, null),
         mean("split_given_both", dims, apart, null_given),
@@ -265,21 +265,21 @@ def split_cells(
     ]
 
 
-def _elsewhere(one: np.ndarray, other: np.ndarray, positions: int) -> np.ndarray:
+def _elsewhere(path: np.ndarray, other: np.ndarray, positions: int) -> np.ndarray:
     """[head, step] steps at which `other` is, and not where `one` is at this step."""
     steps_at = occupancy(other, positions)
-    here = np.take_along_axis(steps_at, np.nan_to_num(one).astype(int), axis=1)
-    return np.where(np.isnan(one), 0, steps_at.sum(axis=1, keepdims=True) - here)
+    here = np.take_along_axis(steps_at, np.nan_to_num(path).astype(int), axis=1)
+    return np.where(np.isnan(path), 0, steps_at.sum(axis=1, keepdims=True) - here)
 
 
 def _divergence_between_groups(
-    layer: LayerSlice, groups: tuple[str, str], there: np.ndarray
+    layer: LayerSlice, groups: tuple[str, str], measured: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """[head, step] divergence between groups, and with the second one's steps shuffled."""
-    value, null = np.full(there.shape, np.nan), np.full(there.shape, np.nan)
-    steps = np.flatnonzero(there.any(axis=0))
+    value, null = np.full(measured.shape, np.nan), np.full(measured.shape, np.nan)
+    steps = np.flatnonzero(measured.any(axis=0))
     order = np.random.default_rng(0).permutation(len(steps))
-    for head in range(len(there)):
+    for head in range(len(measured)):
         a, b = (_weights(layer.shares(group)[steps, head]) for group in groups)
         ha, hb = _plogp(a), _plogp(b)
         value[head, steps] = _divergence(a + b, ha + hb)
@@ -298,9 +298,9 @@ def check_lags(lags: Sequence[int]) -> tuple[int, ...]:
 
 def choose_pairs(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """All pairs of steps, or a seeded choice of them where there are many."""
-    one, other = np.triu_indices(len(steps), 1)
-    kept = _choice(len(one))
-    return steps[one[kept]], steps[other[kept]]
+    first, second = np.triu_indices(len(steps), 1)
+    kept = _choice(len(first))
+    return steps[first[kept]], steps[second[kept]]
 
 
 def _choice(count: int) -> np.ndarray:
@@ -312,10 +312,10 @@ def _choice(count: int) -> np.ndarray:
 def _lag_quantity(name: str, value: np.ndarray, null: np.ndarray, lags: Sequence[int]) -> Quantity:
     """A quantity of [head, step, lag] values; steps without one so far before are not missing."""
     labels = {"lag": list(lags)}
-    found = mean(name, ("head", "step", "lag"), value, null[:, None, None], labels)
-    assert found.missing is not None
+    quantity = mean(name, ("head", "step", "lag"), value, null[:, None, None], labels)
+    assert quantity.missing is not None
     possible = np.arange(value.shape[1])[:, None] >= np.asarray(lags)
-    return replace(found, missing=found.missing * possible)
+    return replace(quantity, missing=quantity.missing * possible)
 
 
 def _by_lag(square: np.ndarray, lags: Sequence[int]) -> tuple[np.ndarray, float]:
@@ -330,10 +330,10 @@ def _by_lag(square: np.ndarray, lags: Sequence[int]) -> tuple[np.ndarray, float]
     return value, float(pairs.mean()) if len(pairs) else np.nan
 
 
-def _jaccard(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _jaccard(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """[row of one, row of other] of float 0-1 sets [row, key]; NaN where both are empty."""
-    shared = (one @ other.T).astype(np.float64)
-    either = one.sum(axis=1)[:, None] + other.sum(axis=1) - shared
+    shared = (first @ second.T).astype(np.float64)
+    either = first.sum(axis=1)[:, None] + second.sum(axis=1) - shared
     return np.divide(shared, either, out=np.full(shared.shape, np.nan), where=either > 0)
 
 
@@ -400,11 +400,11 @@ def layer_consistency(
 
 
 def layer_sinks(layer: LayerSlice, rule: Rule, group: str = "all") -> LayerSinks:
-    place = layer.top_sink(rule, group).T
-    there = layer.is_measured(group).any(axis=1)
-    keys = np.sum(~np.isnan(layer.null(group)[:, 0]), axis=-1) * there
+    position = layer.top_sink(rule, group).T
+    measured = layer.is_measured(group).any(axis=1)
+    keys = np.sum(~np.isnan(layer.null(group)[:, 0]), axis=-1) * measured
     bits = np.packbits(layer.labels(rule, group).any(axis=1), axis=-1)
-    return LayerSinks(bits, np.where(place >= 0, place, np.nan), keys)
+    return LayerSinks(bits, np.where(position >= 0, position, np.nan), keys)
 
 
 def consistency_quantities(trace: Trace, layers: Sequence[LayerSinks]) -> list[Quantity]:
@@ -413,9 +413,9 @@ def consistency_quantities(trace: Trace, layers: Sequence[LayerSinks]) -> list[Q
 
 def _set_overlap(trace: Trace, layers: Sequence[LayerSinks]) -> list[Quantity]:
     positions = trace.canvas.shape[1]
-    sets = np.stack([np.unpackbits(one.bits, axis=-1, count=positions) for one in layers])
+    sets = np.stack([np.unpackbits(kept.bits, axis=-1, count=positions) for kept in layers])
     sets = sets[..., sets.any(axis=(0, 1))].astype(np.float32)  # [layer, step, key]
-    keys = np.stack([one.keys for one in layers])
+    keys = np.stack([kept.keys for kept in layers])
     count, steps = len(layers), keys.shape[1]
     sizes = sets.sum(axis=-1)
     value = np.full((count, count, steps), np.nan)
@@ -439,29 +439,31 @@ def _set_overlap(trace: Trace, layers: Sequence[LayerSinks]) -> list[Quantity]:
     return [mean("jaccard", DIMS, value, null[..., None]), chance("jaccard", DIMS, expected)]
 
 
-def _random_overlap(one: np.ndarray, other: np.ndarray, keys: np.ndarray) -> np.ndarray:
+def _random_overlap(first: np.ndarray, second: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """Expected shared over expected either of sets of these sizes anywhere among the keys."""
-    shared = one * other / np.maximum(keys, 1)
-    either = one + other - shared
+    shared = first * second / np.maximum(keys, 1)
+    either = first + second - shared
     return np.divide(shared, either, out=np.full(shared.shape, np.nan), where=either > 0)
 
 
 def _same_greatest(trace: Trace, layers: Sequence[LayerSinks]) -> list[Quantity]:
     positions, count = trace.canvas.shape[1], len(layers)
-    heads = np.stack([occupancy(one.greatest.T, positions) for one in layers])  # [layer, step, key]
+    heads = np.stack(
+        [occupancy(kept.greatest.T, positions) for kept in layers]
+    )  # [layer, step, key]
     heads = np.moveaxis(heads.astype(np.float32), 1, 0)
     itself = np.eye(count)[..., None]
     sizes = heads.sum(axis=-1).T.astype(np.float64)  # [layer, step]
     agree = np.moveaxis(heads @ np.swapaxes(heads, 1, 2), 0, -1) - itself * sizes
     pairs = sizes[:, None] * (sizes - itself)
-    held_steps = [occupancy(one.greatest, positions).astype(np.float64) for one in layers]
-    over_time = np.stack([one.sum(axis=0) for one in held_steps])  # [layer, key]
+    held_steps = [occupancy(kept.greatest, positions).astype(np.float64) for kept in layers]
+    over_time = np.stack([kept.sum(axis=0) for kept in held_steps])  # [layer, key]
     number = over_time.sum(axis=-1)
-    own = np.diag([np.sum(one**2) for one in held_steps])
-    own_pairs = np.diag([np.sum(one.sum(axis=-1) ** 2) for one in held_steps])
+    own = np.diag([np.sum(kept**2) for kept in held_steps])
+    own_pairs = np.diag([np.sum(kept.sum(axis=-1) ** 2) for kept in held_steps])
     top, bottom = over_time @ over_time.T - own, np.outer(number, number) - own_pairs
     rate = np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)[..., None]
-    keys = np.maximum(np.stack([one.keys for one in layers]).max(axis=0), 1)
+    keys = np.maximum(np.stack([kept.keys for kept in layers]).max(axis=0), 1)
     return [
         ratio("same_greatest", DIMS, agree, pairs, (rate * pairs, pairs * (bottom > 0)[..., None])),
         ratio(f"{CHANCE}same_greatest", DIMS, pairs / keys, pairs),

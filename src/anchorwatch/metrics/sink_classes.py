@@ -60,18 +60,18 @@ class TokenClasses:
 
     def of(self, trace: Trace) -> np.ndarray:
         """[step, key] index into CLASSES; -1 where absent."""
-        return self._read(trace)[1]
+        return self._load(trace)[1]
 
     def one_hot(self, trace: Trace) -> np.ndarray:
         """[step, key, class] 1 where the key is of the class, else 0."""
-        return self._read(trace)[2]
+        return self._load(trace)[2]
 
-    def _read(self, trace: Trace) -> tuple[Trace, np.ndarray, np.ndarray]:
+    def _load(self, trace: Trace) -> tuple[Trace, np.ndarray, np.ndarray]:
         kept = self._kept
         if kept is None or kept[0] is not trace:
-            found = classify_steps(trace, *self._places.of(trace))
-            one_hot = (found[..., None] == np.arange(len(CLASSES))).astype(np.float32)
-            kept = self._kept = (trace, found, one_hot)
+            classes = classify_steps(trace, *self._places.of(trace))
+            one_hot = (classes[..., None] == np.arange(len(CLASSES))).astype(np.float32)
+            kept = self._kept = (trace, classes, one_hot)
         return kept
 
 
@@ -107,14 +107,14 @@ def enrichment(
 def enrichment_cells(
     layer: LayerSlice, classes: TokenClasses, rule: Rule, group: str = "all", matched: bool = False
 ) -> list[Quantity]:
-    one_hot, there = classes.one_hot(layer.trace), layer.is_measured(group)
+    one_hot, measured = classes.one_hot(layer.trace), layer.is_measured(group)
     hits = (layer.labels(rule, group).astype(np.float32) @ one_hot).astype(np.float64)
     detections = np.broadcast_to(hits.sum(axis=-1, keepdims=True), hits.shape)
-    keys = one_hot.sum(axis=1, dtype=np.float64)[:, None] * there[..., None]
+    keys = one_hot.sum(axis=1, dtype=np.float64)[:, None] * measured[..., None]
     every = np.broadcast_to(keys.sum(axis=-1, keepdims=True), hits.shape)
     if matched:
         keys, every = keys * detections / np.maximum(every, 1), detections
-    lost = np.broadcast_to(~there[..., None], hits.shape).astype(float)
+    lost = np.broadcast_to(~measured[..., None], hits.shape).astype(float)
     dims, labels = (*CELL, "class"), {"class": CLASSES}
     return [Quantity("share", dims, hits, detections, keys, every, lost, labels)]
 
@@ -129,10 +129,10 @@ def enrichment_table(parts: Parts, by: list[str], about: dict[str, Any]) -> pd.D
     shares = np.full((2, int(prompt.max()) + 1, len(table)), np.nan)
     shares[:, prompt, row] = each["value"], each["null"]
     shares[:, shares[1] == 0] = np.nan  # a class that stands nowhere in a prompt says nothing there
-    found = stats.ratio(shares[0], shares[1], paired=True)
+    lifts = stats.ratio(shares[0], shares[1], paired=True)
     with np.errstate(divide="ignore"):
         log2 = np.log2(table["lift"].to_numpy())
-    return table.assign(log2=log2, lift_low=found.low, lift_high=found.high, lift_n=found.n)
+    return table.assign(log2=log2, lift_low=lifts.low, lift_high=lifts.high, lift_n=lifts.n)
 
 
 def _where_found(cells: dict[str, Cell]) -> dict[str, Cell]:
@@ -177,9 +177,11 @@ def token_table(
     """The most frequent tokens of each model, ranked over everything, in each cell of `by`."""
     named = model_names([trace for trace, _ in parts])
     ranked = _most_frequent(parts, named, top)
-    chosen = [(trace, [_only(one, ranked[named[arm_key(trace)]])]) for trace, (one,) in parts]
+    chosen = [(trace, [_only(share, ranked[named[arm_key(trace)]])]) for trace, (share,) in parts]
     table = tabulate(chosen, ["token", *by], _where_found, about)
-    ranks = [1 + ranked[one][token] for one, token in zip(table.model, table.token, strict=True)]
+    ranks = [
+        1 + ranked[share][token] for share, token in zip(table.model, table.token, strict=True)
+    ]
     return table.assign(rank=ranks)
 
 
@@ -189,8 +191,8 @@ class NamedTokens:
 
     trace: Trace
     names: list[str]
-    place: np.ndarray
-    """[step, key] place among the names; -1 where absent."""
+    index: np.ndarray
+    """[step, key] index into the names; -1 where absent."""
     counts: np.ndarray
     """[step, name] how often it stands there."""
 
@@ -210,35 +212,35 @@ class Tokens:
 
 def _name_tokens(trace: Trace) -> NamedTokens:
     canvas, texts = trace.canvas[:-1], token_names(trace)
-    ids, at = np.unique(canvas, return_inverse=True)
+    ids, which = np.unique(canvas, return_inverse=True)
     named = [texts.get(i, "") for i in ids.tolist()]
     names = list(dict.fromkeys(n for n, i in zip(named, ids, strict=True) if i != MISSING))
-    index = {name: place for place, name in enumerate(names)}
+    index = {name: number for number, name in enumerate(names)}
     of_id = [MISSING if i == MISSING else index[n] for n, i in zip(named, ids, strict=True)]
-    place = np.array(of_id)[at.reshape(canvas.shape)]
-    counts = [np.bincount(row[row >= 0], minlength=len(names)) for row in place]
-    return NamedTokens(trace, names, place, np.stack(counts).astype(float))
+    number = np.array(of_id)[which.reshape(canvas.shape)]
+    counts = [np.bincount(row[row >= 0], minlength=len(names)) for row in number]
+    return NamedTokens(trace, names, number, np.stack(counts).astype(float))
 
 
 def token_cells(
     layer: LayerSlice, tokens: Tokens, rule: Rule, group: str = "all", by: Sequence[str] = ()
 ) -> list[Quantity]:
     """Counts of every token; steps and heads are kept apart only where `by` asks for them."""
-    asked = ("step", *by) if "progress" in by else tuple(by)
-    kept = tuple(dim for dim in CELL if dim in asked)
-    named, there = tokens.of(layer.trace), layer.is_measured(group)
-    sizes = dict(zip(CELL, there.shape, strict=True))
+    dims = ("step", *by) if "progress" in by else tuple(by)
+    kept = tuple(dim for dim in CELL if dim in dims)
+    named, measured = tokens.of(layer.trace), layer.is_measured(group)
+    sizes = dict(zip(CELL, measured.shape, strict=True))
     labels = layer.labels(rule, group)
     step, head, key = np.unravel_index(np.flatnonzero(labels), labels.shape)  # as nonzero, faster
     cell = np.zeros(len(key), dtype=np.int64)
     for dim, index in zip(CELL, (step, head), strict=True):
         cell = cell * sizes[dim] + index if dim in kept else cell
     shape = (*(sizes[dim] for dim in kept), len(named.names))
-    place = cell * len(named.names) + named.place[step, key]
-    hits = np.bincount(place, minlength=int(np.prod(shape))).reshape(shape).astype(float)
+    flat = cell * len(named.names) + named.index[step, key]
+    hits = np.bincount(flat, minlength=int(np.prod(shape))).reshape(shape).astype(float)
     left = "".join(dim[0] for dim in kept)
-    keys = np.einsum(f"sh,sv->{left}v", there.astype(float), named.counts, optimize=True)
-    lost = np.asarray(np.einsum(f"sh->{left}", (~there).astype(float)))[..., None]
+    keys = np.einsum(f"sh,sv->{left}v", measured.astype(float), named.counts, optimize=True)
+    lost = np.asarray(np.einsum(f"sh->{left}", (~measured).astype(float)))[..., None]
     return [
         Quantity(
             "share",
@@ -258,9 +260,9 @@ def _most_frequent(
 ) -> dict[str, dict[str, int]]:
     """The most frequent tokens of each model and their rank, from 0; equals in text order."""
     every: dict[str, dict[str, int]] = {name: {} for name in named.values()}
-    for trace, (one,) in parts:
-        every[named[arm_key(trace)]] |= dict.fromkeys(map(str, one.labels["token"]), 0)
-    wide = [(trace, [_only(one, every[named[arm_key(trace)]])]) for trace, (one,) in parts]
+    for trace, (share,) in parts:
+        every[named[arm_key(trace)]] |= dict.fromkeys(map(str, share.labels["token"]), 0)
+    wide = [(trace, [_only(share, every[named[arm_key(trace)]])]) for trace, (share,) in parts]
     table = tabulate(wide, ["token"]).fillna({"value": 0.0})
     table = table.sort_values(["value", "token"], ascending=[False, True])
     ranked = {}
@@ -270,18 +272,22 @@ def _most_frequent(
     return ranked
 
 
-def _only(one: Quantity, tokens: dict[str, int]) -> Quantity:
+def _only(quantity: Quantity, tokens: dict[str, int]) -> Quantity:
     """The quantity over just these tokens; one that never stands in the trace is 0 of its keys."""
-    have = {token: at for at, token in enumerate(one.labels["token"])}
-    at = np.array([have.get(token, MISSING) for token in tokens])
-    assert one.null_top is not None and one.null_bottom is not None and one.missing is not None
+    have = {token: index for index, token in enumerate(quantity.labels["token"])}
+    index = np.array([have.get(token, MISSING) for token in tokens])
+    assert (
+        quantity.null_top is not None
+        and quantity.null_bottom is not None
+        and quantity.missing is not None
+    )
     return replace(
-        one,
-        top=np.where(at >= 0, one.top[..., at], 0.0),
-        bottom=one.bottom[..., np.maximum(at, 0)],
-        null_top=np.where(at >= 0, one.null_top[..., at], 0.0),
-        null_bottom=one.null_bottom[..., np.maximum(at, 0)],
-        missing=one.missing[..., np.maximum(at, 0)],
+        quantity,
+        top=np.where(index >= 0, quantity.top[..., index], 0.0),
+        bottom=quantity.bottom[..., np.maximum(index, 0)],
+        null_top=np.where(index >= 0, quantity.null_top[..., index], 0.0),
+        null_bottom=quantity.null_bottom[..., np.maximum(index, 0)],
+        missing=quantity.missing[..., np.maximum(index, 0)],
         labels={"token": list(tokens)},
     )
 
@@ -299,8 +305,8 @@ def structure(
     """How much attention goes to structure, to masks and to content: of sinks, and of everything.
 
     `structure_of_sinks` is the attention on sinks of structural classes over the attention on all
-    sinks; its null lays the same attention indifferently on the keys of the same step. `content` is
-    the share of all attention that content receives; its null is what indifferent attention gives
+    sinks; its null spreads it uniformly over the keys of the same step. `content` is
+    the share of all attention that content receives; its null is what uniform attention gives
     the same keys: the share they are of all keys, where every key is seen alike. The `_of_sinks`
     sum to one, and so do the others unless a sink token stands before the canvas.
     """
@@ -315,23 +321,23 @@ def structure_cells(
 ) -> list[Quantity]:
     one_hot = classes.one_hot(layer.trace)
     kinds = np.stack([one_hot[..., list(kind)].sum(axis=-1) for kind in KINDS.values()], axis=-1)
-    there = layer.is_measured(group)
+    measured = layer.is_measured(group)
     shares = layer.shares(group).copy()
     shares[np.isnan(shares)] = 0
     received = (shares @ kinds).astype(np.float64)
     on_sinks = (np.multiply(shares, layer.labels(rule, group), out=shares) @ kinds).astype(float)
     null = np.nan_to_num(layer.null(group)) @ kinds  # [step, 1, kind]
     every, null_every = on_sinks.sum(axis=-1), null.sum(axis=-1)
-    empty = np.where(there, 0.0, np.nan)
-    lost = (~there).astype(float)
-    found = []
+    empty = np.where(measured, 0.0, np.nan)
+    lost = (~measured).astype(float)
+    quantities = []
     for index, name in enumerate(KINDS):
         laid = every * null[..., index] / np.where(null_every > 0, null_every, 1.0)
         sums = on_sinks[..., index], every, laid, every
-        found.append(Quantity(f"{name}_of_sinks", CELL, *sums, lost))
-        expected = np.broadcast_to(null[..., index], there.shape)
-        found.append(mean(name, CELL, received[..., index] + empty, expected))
-    return found
+        quantities.append(Quantity(f"{name}_of_sinks", CELL, *sums, lost))
+        expected = np.broadcast_to(null[..., index], measured.shape)
+        quantities.append(mean(name, CELL, received[..., index] + empty, expected))
+    return quantities
 
 
 @custom_metric(default=True)
@@ -363,17 +369,17 @@ def structure_trend(
 def trend_table(parts: Parts, by: Sequence[str], about: dict[str, Any]) -> pd.DataFrame:
     """From the parts that `structure_cells` gives."""
     trends = [
-        (trace, [_trend(one, by, trace) for one in quantities if one.name in TRENDS])
+        (trace, [_trend(quantity, by, trace) for quantity in quantities if quantity.name in TRENDS])
         for trace, quantities in parts
     ]
     return tabulate(trends, by, about=about)
 
 
-def _trend(one: Quantity, by: Sequence[str], trace: Trace) -> Quantity:
+def _trend(quantity: Quantity, by: Sequence[str], trace: Trace) -> Quantity:
     inner = [dim for dim in by if dim not in TRACE_DIMS]
-    cell = collapse(one, [*inner, "layer"], trace.progress[:-1])
+    cell = collapse(quantity, [*inner, "layer"], trace.progress[:-1])
     rho = spearman(np.broadcast_to(np.arange(cell.value.shape[-1]), cell.value.shape), cell.value)
-    return mean(one.name, tuple(inner), np.asarray(rho), np.zeros(np.shape(rho)))
+    return mean(quantity.name, tuple(inner), np.asarray(rho), np.zeros(np.shape(rho)))
 
 
 def _about(
@@ -383,6 +389,6 @@ def _about(
     template: Sequence[str] = (),
     evidence: Sequence[str] = (),
 ) -> dict[str, Any]:
-    asked = {"template": list(template), "evidence": list(evidence)}
-    named = {name: given for name, given in asked.items() if given}
+    options = {"template": list(template), "evidence": list(evidence)}
+    named = {name: given for name, given in options.items() if given}
     return {"metric": metric, "rule": str(rule), "group": group} | named

@@ -1,4 +1,4 @@
-"""What counts as a sink, as frozen values that carry their scale. No torch here.
+"""What counts as a sink, as frozen values that carry their scale.
 
 A rule reads the shares of attention that the keys of one head received, NaN where a key does not
 exist, and says which keys are sinks. Published rules disagree strongly, so each has its own name:
@@ -160,13 +160,13 @@ class topk(Rule):  # noqa: N801
             raise SpecError(f"k={self.k!r} is not a whole number of at least 1")
 
     def labels(self, shares: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
-        there = np.where(np.isnan(shares), shares.dtype.type(-1), shares)
-        if self.k >= there.shape[-1]:
-            return there > 0
-        last = np.partition(there, -self.k, axis=-1)[..., -self.k, None]
-        found, equal = there > last, there == last
-        room = self.k - found.sum(axis=-1, keepdims=True)
-        return (found | (equal & (np.cumsum(equal, axis=-1) <= room))) & (there > 0)
+        filled = np.where(np.isnan(shares), shares.dtype.type(-1), shares)
+        if self.k >= filled.shape[-1]:
+            return filled > 0
+        last = np.partition(filled, -self.k, axis=-1)[..., -self.k, None]
+        chosen, equal = filled > last, filled == last
+        room = self.k - chosen.sum(axis=-1, keepdims=True)
+        return (chosen | (equal & (np.cumsum(equal, axis=-1) <= room))) & (filled > 0)
 
 
 @dataclass(frozen=True)
@@ -181,14 +181,14 @@ class mass(Rule):  # noqa: N801
             raise SpecError(f"mass(share={self.share:g}) is above 1: shares sum to one")
 
     def labels(self, shares: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
-        there = np.nan_to_num(shares, nan=0.0)
-        order = np.argsort(-there, axis=-1, kind="stable")
-        held = np.cumsum(np.take_along_axis(there, order, axis=-1), axis=-1, dtype=np.float64)
-        before = np.concatenate([np.zeros_like(held[..., :1]), held[..., :-1]], axis=-1)
-        needed = before < self.share * held[..., -1:] - 1e-12
-        found = np.zeros(shares.shape, dtype=bool)
-        np.put_along_axis(found, order, needed, axis=-1)
-        return found & (there > 0)
+        filled = np.nan_to_num(shares, nan=0.0)
+        order = np.argsort(-filled, axis=-1, kind="stable")
+        total = np.cumsum(np.take_along_axis(filled, order, axis=-1), axis=-1, dtype=np.float64)
+        before = np.concatenate([np.zeros_like(total[..., :1]), total[..., :-1]], axis=-1)
+        needed = before < self.share * total[..., -1:] - 1e-12
+        chosen = np.zeros(shares.shape, dtype=bool)
+        np.put_along_axis(chosen, order, needed, axis=-1)
+        return chosen & (filled > 0)
 
 
 RULES: dict[str, type[Rule]] = {
@@ -209,7 +209,9 @@ def parse(text: str) -> Rule:
     if len(words) > len(fields):
         takes = ":".join([name, *(field.name for field in fields)])
         raise SpecError(f"{text!r} has too many parts: it is spelled {takes}")
-    given = {field.name: _read(field, word) for field, word in zip(fields, words, strict=False)}
+    given = {
+        field.name: _parse_word(field, word) for field, word in zip(fields, words, strict=False)
+    }
     return RULES[name](**given)
 
 
@@ -220,7 +222,7 @@ def from_dict(fields: Mapping[str, Any]) -> Rule:
     if name not in RULES:
         raise SpecError(f"no rule is called {name!r}: expected one of {', '.join(RULES)}")
     takes = [field.name for field in dataclasses.fields(RULES[name])]
-    if unknown := [one for one in rest if one not in takes]:
+    if unknown := [option for option in rest if option not in takes]:
         raise SpecError(f"{name} has no {unknown[0]}: it takes {', '.join(takes)}")
     return RULES[name](**rest)
 
@@ -235,7 +237,7 @@ def check_rule(rule: Any) -> Rule:
     return rule
 
 
-def _read(field: dataclasses.Field, word: str) -> Any:
+def _parse_word(field: dataclasses.Field, word: str) -> Any:
     kind = {"float": float, "int": int, "str": str}[str(field.type)]
     try:
         return kind(word)

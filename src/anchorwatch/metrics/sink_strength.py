@@ -35,17 +35,17 @@ EVEN = 1 + 1e-6
 def sinks(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
     """Sinks per head and step: count, incidence (any at all), absorbed share, greatest share.
 
-    The null of a count is what the rule says of indifferent attention; of a share, what the same
+    The null of a count is what the rule says of uniform attention; of a share, what the same
     keys would receive from it. Dims: step (or progress), layer, head.
     """
     labels, shares, null = layer.labels(rule, group), layer.shares(group), layer.null(group)
-    there = layer.is_measured(group)
-    empty = np.where(there, 0.0, np.nan)
+    measured = layer.is_measured(group)
+    empty = np.where(measured, 0.0, np.nan)
     count = labels.sum(axis=-1) + empty
     null_count = layer.null_labels(rule, group).sum(axis=-1) + empty
-    place, most = layer.top_key(group)
+    position, most = layer.top_key(group)
     expected = np.take_along_axis(
-        np.broadcast_to(null, shares.shape), np.maximum(place, 0)[..., None], axis=-1
+        np.broadcast_to(null, shares.shape), np.maximum(position, 0)[..., None], axis=-1
     )[..., 0]
     return [
         mean("count", CELL, count, null_count),
@@ -71,9 +71,9 @@ def absorption(
     """Share of attention that a set of keys absorbs: the same sets for every model.
 
     `first` is position 0, `topK` the K greatest keys, a rule the keys it calls sinks. The null is
-    what indifferent attention under the same visibility gives the same keys.
+    what uniform attention under the same visibility gives the same keys.
     """
-    chosen = {str(one): _key_set(one) for one in sets}
+    chosen = {str(keys): _key_set(keys) for keys in sets}
     if isinstance(sets, str) or not chosen:
         raise SpecError(f"sets={sets!r} is not a list: say sets=['first', 'top5', rulli()]")
     kernel = partial(_absorption_cells, sets=chosen, group=group)
@@ -88,20 +88,20 @@ def _absorption_cells(
     null = np.broadcast_to(layer.null(group), shares.shape)
     empty = np.where(layer.is_measured(group), 0.0, np.nan)
     counts = [rule.k for rule in sets.values() if isinstance(rule, topk)]
-    held = _held_by_top(shares, null, max(counts)) if counts else np.zeros(0)
-    found = []
+    by_top = _held_by_top(shares, null, max(counts)) if counts else np.zeros(0)
+    quantities = []
     for name, rule in sets.items():
         if rule is None:
-            found.append(mean(name, CELL, shares[..., 0], null[..., 0] + empty))
+            quantities.append(mean(name, CELL, shares[..., 0], null[..., 0] + empty))
             continue
         if isinstance(rule, topk):
-            value, expected = held[..., min(rule.k, held.shape[-1]) - 1]
+            value, expected = by_top[..., min(rule.k, by_top.shape[-1]) - 1]
         else:
             labels = layer.labels(rule, group)
             value = np.sum(shares, axis=-1, where=labels)
             expected = np.sum(null, axis=-1, where=labels)
-        found.append(mean(name, CELL, value + empty, expected + empty))
-    return found
+        quantities.append(mean(name, CELL, value + empty, expected + empty))
+    return quantities
 
 
 def _held_by_top(shares: np.ndarray, null: np.ndarray, most: int) -> np.ndarray:
@@ -110,23 +110,23 @@ def _held_by_top(shares: np.ndarray, null: np.ndarray, most: int) -> np.ndarray:
     count = best.sum(axis=-1)
     width = max(1, int(count.max()))
     places = np.zeros((*count.shape, width), dtype=int)
-    there = np.arange(width) < count[..., None]
-    places[there] = np.nonzero(best)[-1]  # the found keys of each row, in order
-    picked = np.where(there, np.take_along_axis(shares, places, axis=-1), 0)
+    used = np.arange(width) < count[..., None]
+    places[used] = np.nonzero(best)[-1]  # the found keys of each row, in order
+    picked = np.where(used, np.take_along_axis(shares, places, axis=-1), 0)
     order = np.argsort(-picked, axis=-1, kind="stable")
-    expected = np.where(there, np.take_along_axis(null, places, axis=-1), 0)
-    both = [np.take_along_axis(one, order, axis=-1) for one in (picked, expected)]
+    expected = np.where(used, np.take_along_axis(null, places, axis=-1), 0)
+    both = [np.take_along_axis(array, order, axis=-1) for array in (picked, expected)]
     return np.cumsum(both, axis=-1, dtype=np.float64)
 
 
-def _key_set(one: str | Rule) -> Rule | None:
-    if isinstance(one, Rule):
-        return one
-    if one == "first":
+def _key_set(name: str | Rule) -> Rule | None:
+    if isinstance(name, Rule):
+        return name
+    if name == "first":
         return None
-    if isinstance(one, str) and one.startswith("top") and one[3:].isdecimal():
-        return topk(int(one[3:]))
-    raise SpecError(f"no set of keys is called {one!r}: expected first, top1, top5, ... or a rule")
+    if isinstance(name, str) and name.startswith("top") and name[3:].isdecimal():
+        return topk(int(name[3:]))
+    raise SpecError(f"no set of keys is called {name!r}: expected first, top1, top5, ... or a rule")
 
 
 @metric(default=True)
@@ -185,10 +185,10 @@ def epsilon_curve(
     by: Sequence[str] = (),
 ) -> Reading:
     """Share of keys that are no sinks under `rulli(eps, scale)`, for every eps (Fig. 10)."""
-    places = _check_ascending("eps", eps, 1)
-    for one in places[[0, -1]]:
-        rulli(eps=float(one), scale=scale)  # refuses what can never fire
-    kernel = partial(_epsilon_cells, eps=places, scale=scale, group=group)
+    thresholds = _check_ascending("eps", eps, 1)
+    for value in thresholds[[0, -1]]:
+        rulli(eps=float(value), scale=scale)  # refuses what can never fire
+    kernel = partial(_epsilon_cells, eps=thresholds, scale=scale, group=group)
     about = {"metric": "epsilon_curve", "scale": scale, "group": group}
     return read_quantities(traces, kernel, split_always("eps", by), about=about)
 
@@ -199,8 +199,8 @@ def _epsilon_cells(layer: LayerSlice, eps: np.ndarray, scale: str, group: str) -
     kept, null_kept = keys[..., None] - above, null_keys[..., None] - null_above
     dims, labels = (*CELL, "eps"), {"eps": eps.tolist()}
     bottom = np.broadcast_to(keys[..., None], kept.shape)
-    there = (keys > 0)[..., None]
-    null = (null_kept * there, np.broadcast_to(null_keys[..., None], null_kept.shape) * there)
+    known = (keys > 0)[..., None]
+    null = (null_kept * known, np.broadcast_to(null_keys[..., None], null_kept.shape) * known)
     return [ratio("retained", dims, kept, bottom, null, labels)]
 
 
@@ -247,30 +247,30 @@ def score_histogram(
 def _histogram_cells(layer: LayerSlice, edges: np.ndarray, group: str) -> list[Quantity]:
     hits, keys = _binned_scores(layer.shares(group), edges)
     null_hits, null_keys = _binned_scores(layer.null(group), edges)
-    there = keys > 0
-    null = (null_hits * there, np.broadcast_to(null_keys, null_hits.shape) * there)
+    known = keys > 0
+    null = (null_hits * known, np.broadcast_to(null_keys, null_hits.shape) * known)
     labels = {"score": edges[:-1].tolist()}
     return [ratio("share_of_keys", (*CELL, "score"), hits, keys, null, labels)]
 
 
 def _check_ascending(name: str, values: Sequence[float], least: int) -> np.ndarray:
-    found = np.asarray(values, dtype=float)
-    good = found.ndim == 1 and len(found) >= least and np.isfinite(found).all()
-    if not good or not (np.diff(found) > 0).all():
+    array = np.asarray(values, dtype=float)
+    good = array.ndim == 1 and len(array) >= least and np.isfinite(array).all()
+    if not good or not (np.diff(array) > 0).all():
         raise SpecError(
             f"{name}={values!r:.60}: give a list of at least {least}, from small to large"
         )
-    return found
+    return array
 
 
 def _binned_scores(shares: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     count = np.sum(~np.isnan(shares), axis=-1, keepdims=True)
     scores = (shares * (count * EVEN)).reshape(-1, shares.shape[-1])
-    there, width = ~np.isnan(scores), len(edges)
-    place = np.searchsorted(edges, scores[there], side="right")  # 0 is below every edge
-    rows = np.nonzero(there)[0]
-    place = np.minimum(place, width - 1)
-    hits = np.bincount(rows * width + place, minlength=len(scores) * width)
+    known, width = ~np.isnan(scores), len(edges)
+    bins = np.searchsorted(edges, scores[known], side="right")  # 0 is below every edge
+    rows = np.nonzero(known)[0]
+    bins = np.minimum(bins, width - 1)
+    hits = np.bincount(rows * width + bins, minlength=len(scores) * width)
     return hits.reshape(*shares.shape[:-1], width)[..., 1:], count.astype(float)
 
 
@@ -304,31 +304,31 @@ def _agreement_cells(
     counts = np.ones(keys.shape, dtype=int)
     if given is not None:
         counts = (layer.labels(given, group).sum(axis=-1) > 0).astype(int)
-    found: dict[str, list[np.ndarray]] = {"both": [], "one": [], "other": [], "keys": []}
-    for one, other in combinations(rules, 2):
-        a, b = layer.labels(one, group), layer.labels(other, group)
-        found["both"].append((a & b).sum(axis=-1) * counts)
-        found["one"].append(a.sum(axis=-1) * counts)
-        found["other"].append(b.sum(axis=-1) * counts)
-        found["keys"].append(keys * counts)
-    names = {"rules": [f"{one} ~ {other}" for one, other in combinations(rules, 2)]}
+    sums: dict[str, list[np.ndarray]] = {"both": [], "one": [], "other": [], "keys": []}
+    for first, second in combinations(rules, 2):
+        a, b = layer.labels(first, group), layer.labels(second, group)
+        sums["both"].append((a & b).sum(axis=-1) * counts)
+        sums["one"].append(a.sum(axis=-1) * counts)
+        sums["other"].append(b.sum(axis=-1) * counts)
+        sums["keys"].append(keys * counts)
+    names = {"rules": [f"{first} ~ {second}" for first, second in combinations(rules, 2)]}
     lost = np.broadcast_to((keys == 0)[..., None], (*keys.shape, len(names["rules"])))
     totals = [
         total(name, (*CELL, "rules"), np.stack(counts, axis=-1), names)
-        for name, counts in found.items()
+        for name, counts in sums.items()
     ]
-    return [replace(one, missing=lost.astype(float)) for one in totals]
+    return [replace(first, missing=lost.astype(float)) for first in totals]
 
 
 def _kappa(cells: dict[str, Cell]) -> dict[str, Cell]:
-    both, one, other, keys = (cells[name].value for name in ("both", "one", "other", "keys"))
+    both, first, second, keys = (cells[name].value for name in ("both", "one", "other", "keys"))
     with np.errstate(invalid="ignore", divide="ignore"):
-        rate_one, rate_other = one / keys, other / keys
-        agree = (keys - one - other + 2 * both) / keys
+        rate_one, rate_other = first / keys, second / keys
+        agree = (keys - first - second + 2 * both) / keys
         chance = rate_one * rate_other + (1 - rate_one) * (1 - rate_other)
-        fire = (one > 0) & (other > 0)
+        fire = (first > 0) & (second > 0)
         kappa = np.where(fire & (chance < 1), (agree - chance) / (1 - chance), np.nan)
-        overlap = np.where(one + other > both, both / (one + other - both), np.nan)
+        overlap = np.where(first + second > both, both / (first + second - both), np.nan)
         expected = rate_one * rate_other
         null = expected / (rate_one + rate_other - expected)
     missing = cells["both"].missing

@@ -22,7 +22,7 @@ import pandas as pd
 from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.metrics import stats
 from anchorwatch.metrics.layer_slices import Layers, LayerSlice, Traces, map_layers
-from anchorwatch.metrics.stats.resampling import NEEDED, WORDS, draw_clusters, quantiles, tail_share
+from anchorwatch.metrics.stats.clusters import NEEDED, WORDS, draw_clusters, quantiles, tail_share
 from anchorwatch.trace.provenance import origin
 from anchorwatch.trace.trace import Trace
 
@@ -55,20 +55,20 @@ def mean(
 ) -> Quantity:
     """The mean of values, NaN where there is none; the null is over the same cells."""
     value = np.asarray(value, dtype=np.float64)
-    there = ~np.isnan(value)
+    known = ~np.isnan(value)
     null_top = null_bottom = None
     if null is not None:
         null = np.broadcast_to(null, value.shape)
-        both = there & ~np.isnan(null)
+        both = known & ~np.isnan(null)
         null_top, null_bottom = np.where(both, null, 0.0), both.astype(float)
     return Quantity(
         name=name,
         dims=dims,
-        top=np.where(there, value, 0.0),
-        bottom=there.astype(float),
+        top=np.where(known, value, 0.0),
+        bottom=known.astype(float),
         null_top=null_top,
         null_bottom=null_bottom,
-        missing=(~there).astype(float),
+        missing=(~known).astype(float),
         labels=labels or {},
     )
 
@@ -112,16 +112,16 @@ def total(
 
 def stack_layers(layers: Sequence[Sequence[Quantity]]) -> list[Quantity]:
     """Quantities of single layers as quantities with a `layer`."""
-    found = []
+    stacked = []
     for same in zip(*layers, strict=True):
-        one = same[0]
+        quantity = same[0]
         arrays = {
             name: np.stack([getattr(q, name) for q in same])
             for name in ("top", "bottom", "null_top", "null_bottom", "missing")
-            if getattr(one, name) is not None
+            if getattr(quantity, name) is not None
         }
-        found.append(replace(one, dims=("layer", *one.dims), **arrays))
-    return found
+        stacked.append(replace(quantity, dims=("layer", *quantity.dims), **arrays))
+    return stacked
 
 
 Parts = list[tuple[Trace, list[Quantity]]]
@@ -169,11 +169,11 @@ def _arrays(quantity: Quantity) -> dict[str, np.ndarray]:
 
 def _bin_by_progress(array: np.ndarray, axis: int, progress: np.ndarray) -> np.ndarray:
     """Steps added up by the tenth of the answer that was written before them."""
-    at = np.minimum((progress * PROGRESS_BINS + 1e-9).astype(int), PROGRESS_BINS - 1)
+    bins = np.minimum((progress * PROGRESS_BINS + 1e-9).astype(int), PROGRESS_BINS - 1)
     moved = np.moveaxis(array, axis, 0)
-    found = np.zeros((PROGRESS_BINS, *moved.shape[1:]))
-    np.add.at(found, at, moved)
-    return np.moveaxis(found, 0, axis)
+    sums = np.zeros((PROGRESS_BINS, *moved.shape[1:]))
+    np.add.at(sums, bins, moved)
+    return np.moveaxis(sums, 0, axis)
 
 
 def _divide(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
@@ -216,7 +216,7 @@ def tabulate(
     `unit` names what is resampled where it is not the prompt: an item told in several prompts.
     """
     by = check_dimensions(by)
-    if twice := [dim for at, dim in enumerate(by) if dim in by[:at]]:
+    if twice := [dim for index, dim in enumerate(by) if dim in by[:index]]:
         raise SpecError(f"by={list(by)} names {twice[0]} twice: name each once")
     parts = list(parts)
     inner = [dim for dim in by if dim not in TRACE_DIMS]
@@ -365,22 +365,22 @@ def _over_prompts(every: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     rank = cells.cumcount().to_numpy()
     values = np.full((int(rank.max()) + 1, int(number.max()) + 1), np.nan)
     values[rank, number] = each["value"].to_numpy()
-    found = stats.cluster_bootstrap(values)
+    result = stats.cluster_bootstrap(values)
     table = cells.agg({"null": "mean", "missing": "sum"}).reset_index()
     with np.errstate(invalid="ignore", divide="ignore"):
         null = table["null"].to_numpy()
-        table["lift"] = np.where(np.abs(null) > ROUNDING, found.value / null, np.nan)
-    table["value"], table["low"], table["high"] = found.value, found.low, found.high
-    table["n"], table["interval"] = found.n, found.why
+        table["lift"] = np.where(np.abs(null) > ROUNDING, result.value / null, np.nan)
+    table["value"], table["low"], table["high"] = result.value, result.low, result.high
+    table["n"], table["interval"] = result.n, result.why
     table["missing"] = table["missing"].astype(int)
     return table[[*keys, *NUMBERS]]
 
 
 def _describe_decoding(trace: Trace) -> str:
     """A decoding with its settings: `LowConfidence(length=16, steps=4)`."""
-    held = dict(trace.manifest["decoding"])
-    name = held.pop("name")
-    given = (f"{key}={value}" for key, value in held.items() if value not in (None, 0.0, False))
+    settings = dict(trace.manifest["decoding"])
+    name = settings.pop("name")
+    given = (f"{key}={value}" for key, value in settings.items() if value not in (None, 0.0, False))
     return f"{name}({', '.join(given)})"
 
 
@@ -445,7 +445,7 @@ def odds_table(
     chance would give a single joint event, there is nothing to say, and the ratio is absent.
     """
 
-    def counted(cells: dict[str, Cell]) -> dict[str, Cell]:
+    def cross_counts(cells: dict[str, Cell]) -> dict[str, Cell]:
         counts, expected, missing = cross(cells)
         named = {f"count{i}": counts[i] for i in range(4)}
         named |= {f"null{i}": expected[i] for i in range(4)}
@@ -453,7 +453,7 @@ def odds_table(
         return {name: Cell(np.asarray(value), none, missing) for name, value in named.items()}
 
     parts = list(parts)
-    each = tabulate(parts, list(dict.fromkeys([*by, "prompt"])), counted)
+    each = tabulate(parts, list(dict.fromkeys([*by, "prompt"])), cross_counts)
     keys = ["model", *by]
     index = list(dict.fromkeys([*keys, "prompt"]))
     wide = each.pivot_table(
@@ -462,8 +462,8 @@ def odds_table(
     lost = each[each["quantity"] == "count0"][[*index, "missing"]]
     wide, rows = wide.merge(lost, on=index), []
     for cell, part in wide.groupby(keys, sort=False, dropna=False):
-        place = dict(zip(keys, cell if isinstance(cell, tuple) else (cell,), strict=True))
-        rows += [place | row for row in _pool_counts(part)]
+        labels = dict(zip(keys, cell if isinstance(cell, tuple) else (cell,), strict=True))
+        rows += [labels | row for row in _pool_counts(part)]
     return pd.DataFrame(rows)[[*keys, "quantity", *NUMBERS]]
 
 
@@ -503,5 +503,5 @@ def odds_of(counts: np.ndarray) -> np.ndarray:
 
 def _count_informative(counts: np.ndarray) -> np.ndarray:
     """Prompts in which both things happened, and did not: others say nothing about odds."""
-    both, one, other, neither = counts.T
-    return (both + one > 0) & (both + other > 0) & (other + neither > 0) & (one + neither > 0)
+    both, first, second, neither = counts.T
+    return (both + first > 0) & (both + second > 0) & (second + neither > 0) & (first + neither > 0)

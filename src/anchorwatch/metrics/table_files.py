@@ -46,7 +46,7 @@ def check_target(path: str | Path, what: str, kinds: Sequence[str]) -> tuple[Pat
     if kind not in kinds:
         raise SpecError(
             f"a {what} cannot be saved as {named.name!r}: "
-            f"the name ends in {', '.join(f'.{one}' for one in kinds)}"
+            f"the name ends in {', '.join(f'.{ending}' for ending in kinds)}"
         )
     target = resolve(named)
     if not target.parent.is_dir():
@@ -60,24 +60,27 @@ def check_target(path: str | Path, what: str, kinds: Sequence[str]) -> tuple[Pat
 def as_csv(table: pd.DataFrame) -> str:
     """Rows and a header; an absent number is an empty cell.
 
-    Text is neutralised (`foreign.csv_cell`): it is of models and prompts, and spreadsheets run it.
+    Text is neutralised (`escape.csv_cell`): it is of models and prompts, and spreadsheets run it.
     """
     safe = table.rename(columns=lambda name: csv_cell(str(name)))
-    for at, kind in enumerate(table.dtypes):
+    for index, kind in enumerate(table.dtypes):
         if not pd.api.types.is_numeric_dtype(kind):
             safe.isetitem(
-                at,
-                [csv_cell(cell) if isinstance(cell, str) else cell for cell in table.iloc[:, at]],
+                index,
+                [
+                    csv_cell(cell) if isinstance(cell, str) else cell
+                    for cell in table.iloc[:, index]
+                ],
             )
     return str(safe.to_csv(index=False, lineterminator="\n"))
 
 
 def as_json(table: pd.DataFrame) -> str:
     """`{"about", "traces", "rows", "digest"}`; an absent or infinite number is null."""
-    held = table.astype(object).where(table.notna(), None)
+    plain_rows = table.astype(object).where(table.notna(), None)
     rows = [
         {str(name): _plain(value) for name, value in row.items()}
-        for row in held.to_dict(orient="records")
+        for row in plain_rows.to_dict(orient="records")
     ]
     return json.dumps(with_digest(plain(_origin(table)) | {"rows": rows}), indent=1)
 
@@ -114,13 +117,13 @@ def read_origin(path: str | Path) -> dict[str, Any]:
 
 
 def _origin(table: pd.DataFrame) -> dict[str, Any]:
-    held = {name: table.attrs.get(name, {}) for name in ("about", "traces")}
-    return {_KEY: __version__} | held
+    attrs = {name: table.attrs.get(name, {}) for name in ("about", "traces")}
+    return {_KEY: __version__} | attrs
 
 
 def _plain(value: Any) -> Any:
-    held = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(held, float) and not math.isfinite(held) else held
+    number = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(number, float) and not math.isfinite(number) else number
 
 
 def _parquet(table: pd.DataFrame) -> bytes:
@@ -129,10 +132,10 @@ def _parquet(table: pd.DataFrame) -> bytes:
 
     bare = table.copy()
     bare.attrs = {}
-    held = pyarrow.Table.from_pandas(bare, preserve_index=False)
-    made = {_KEY.encode(): json.dumps(with_digest(plain(_origin(table)))).encode()}
+    written = pyarrow.Table.from_pandas(bare, preserve_index=False)
+    record = {_KEY.encode(): json.dumps(with_digest(plain(_origin(table)))).encode()}
     buffer = io.BytesIO()
-    signed = held.replace_schema_metadata((held.schema.metadata or {}) | made)
+    signed = written.replace_schema_metadata((written.schema.metadata or {}) | record)
     parquet.write_table(signed, buffer, write_page_checksum=True)
     return buffer.getvalue()
 

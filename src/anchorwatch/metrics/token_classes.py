@@ -99,10 +99,10 @@ def classify_steps(trace: Trace, boilerplate: np.ndarray, evidence: np.ndarray) 
 def token_class(token_id: int, text: str, model: Mapping[str, object]) -> int:
     """Index into CLASSES of one token by itself, given what a manifest says of its model."""
     special = model.get("special_ids")
-    found = _context_free_class(
+    index = _context_free_class(
         token_id, text, dict(model), set(special if isinstance(special, list) else ())
     )
-    return _spelled_classes([(text, None)])[0] if found == MISSING else found
+    return _spelled_classes([(text, None)])[0] if index == MISSING else index
 
 
 def token_names(trace: Trace) -> dict[int, str]:
@@ -149,18 +149,20 @@ class MarkedPositions:
     def _boilerplate(trace: Trace, text: str) -> np.ndarray:
         if text in trace.manifest["regions"]:
             return _region(trace, text)
-        found = np.zeros(trace.canvas.shape[1], dtype=bool)
+        marked = np.zeros(trace.canvas.shape[1], dtype=bool)
         if not text.strip():
-            return found
-        given = np.setdiff1d(np.arange(len(found)), trace.answer)
+            return marked
+        given = np.setdiff1d(np.arange(len(marked)), trace.answer)
         split = trace.manifest.get("token_bytes", {})
         for stretch in np.split(given, np.flatnonzero(np.diff(given) > 1) + 1):
             ids = trace.canvas[0, stretch].tolist()
             spelled, owners = _characters([(trace.token(i), split.get(str(i))) for i in ids])
             for match in re.finditer(re.escape(text), spelled):
-                held = [owners[at] for at in range(*match.span()) if not spelled[at].isspace()]
-                found[[stretch[i] for one in held for i in one]] = True
-        return found
+                tokens = [
+                    owners[index] for index in range(*match.span()) if not spelled[index].isspace()
+                ]
+                marked[[stretch[i] for owner in tokens for i in owner]] = True
+        return marked
 
 
 class _Vocabulary:
@@ -191,35 +193,37 @@ class _Vocabulary:
         loose = self._own < 0
         self._starts = loose & [_joins(piece, 0) for piece in self._pieces]
         self._ends = loose & [_joins(piece, -1) for piece in self._pieces]
-        self._own[loose] = [self._run((place,))[0] for place in np.flatnonzero(loose).tolist()]
+        self._own[loose] = [
+            self._classify_run((index,))[0] for index in np.flatnonzero(loose).tolist()
+        ]
 
     def classes(
         self, canvas: np.ndarray, boilerplate: np.ndarray, evidence: np.ndarray
     ) -> np.ndarray:
         """[frame, position] of token ids [frame, position]."""
-        there = canvas != MISSING
-        place = np.searchsorted(self._ids, np.where(there, canvas, self._ids[0]))
-        found = np.where(there, self._own[place], MISSING).astype(np.int8)
-        joined = self._ends[place[:, :-1]] & self._starts[place[:, 1:]]
-        joined &= there[:, :-1] & there[:, 1:]
+        exists = canvas != MISSING
+        index = np.searchsorted(self._ids, np.where(exists, canvas, self._ids[0]))
+        classes = np.where(exists, self._own[index], MISSING).astype(np.int8)
+        joined = self._ends[index[:, :-1]] & self._starts[index[:, 1:]]
+        joined &= exists[:, :-1] & exists[:, 1:]
         for frame, (first, last) in _stretches(joined):
-            run = tuple(place[frame, first : last + 1].tolist())
-            found[frame, first : last + 1] = self._run(run)
+            run = tuple(index[frame, first : last + 1].tolist())
+            classes[frame, first : last + 1] = self._classify_run(run)
         fixed = (MASK, SPECIAL, END, MISSING)
-        found[evidence & np.isin(found, (CONTENT, DIGIT))] = EVIDENCE
-        found[boilerplate & ~np.isin(found, fixed)] = TEMPLATE
-        return found
+        classes[evidence & np.isin(classes, (CONTENT, DIGIT))] = EVIDENCE
+        classes[boilerplate & ~np.isin(classes, fixed)] = TEMPLATE
+        return classes
 
-    def _run(self, run: tuple[int, ...]) -> list[int]:
+    def _classify_run(self, run: tuple[int, ...]) -> list[int]:
         if run not in self._runs:
-            self._runs[run] = _spelled_classes([self._pieces[place] for place in run])
+            self._runs[run] = _spelled_classes([self._pieces[index] for index in run])
         return self._runs[run]
 
 
-def _joins(piece: tuple[str, str | None], at: int) -> bool:
+def _joins(piece: tuple[str, str | None], index: int) -> bool:
     """Whether a token's first or last character may go on in its neighbour."""
     text, raw = piece
-    return raw is not None or bool(text and _JOINS.match(text[at]))
+    return raw is not None or bool(text and _JOINS.match(text[index]))
 
 
 def _context_free_class(
@@ -239,14 +243,14 @@ def _spelled_classes(pieces: Sequence[tuple[str, str | None]]) -> list[int]:
     text, owners = _characters(pieces)
     grammar = _grammatical(text)
     says, meant = [_SILENT] * len(pieces), [False] * len(pieces)
-    for at, char in enumerate(text):
+    for index, char in enumerate(text):
         kind = _says(char)
-        for token in owners[at]:
+        for token in owners[index]:
             says[token] = max(says[token], kind)
-            meant[token] |= kind == _LETTER and not grammar[at]
+            meant[token] |= kind == _LETTER and not grammar[index]
     named = {_DIGIT: DIGIT, _BREAK: NEWLINE, _MARK: PUNCTUATION, _BLANK: SPACE}
     empty = [not raw and not text for text, raw in pieces]
-    named_words = [CONTENT if one else FUNCTION for one in meant]
+    named_words = [CONTENT if has_meaning else FUNCTION for has_meaning in meant]
     return [
         SPACE if none else CONTENT if most == _SILENT else named.get(most, word)
         for none, most, word in zip(empty, says, named_words, strict=True)
@@ -255,18 +259,20 @@ def _spelled_classes(pieces: Sequence[tuple[str, str | None]]) -> list[int]:
 
 def _grammatical(text: str) -> np.ndarray:
     """[character] bool: whether it stands in a function word, or in the 's of another word."""
-    found = np.zeros(len(text), dtype=bool)
+    grammatical = np.zeros(len(text), dtype=bool)
     for match in _WORD.finditer(text):
         word = match[0].lower().replace("’", "'")
         stem = word.removesuffix("n't")
         if word in FUNCTION_WORDS or (stem != word and stem in FUNCTION_WORDS | _NEGATED):
-            found[match.start() : match.end()] = True
+            grammatical[match.start() : match.end()] = True
             continue
-        at = match.start()
+        start = match.start()
         for rank, part in enumerate(re.split("['’]", match[0])):
-            found[at : at + len(part)] = part.lower() in (_CLITICS if rank else FUNCTION_WORDS)
-            at += len(part) + 1
-    return found
+            grammatical[start : start + len(part)] = part.lower() in (
+                _CLITICS if rank else FUNCTION_WORDS
+            )
+            start += len(part) + 1
+    return grammatical
 
 
 def _characters(pieces: Sequence[tuple[str, str | None]]) -> tuple[str, list[range]]:
@@ -278,12 +284,12 @@ def _characters(pieces: Sequence[tuple[str, str | None]]) -> tuple[str, list[ran
             part = bytes.fromhex(split)
             raw, holders = raw + part, holders + [token] * len(part)
             continue
-        at = 0
-        while at < len(raw):
-            char, size = _first_character(raw[at : at + 4])
+        offset = 0
+        while offset < len(raw):
+            char, size = _first_character(raw[offset : offset + 4])
             text += char
-            owners.append(range(holders[at], holders[at + size - 1] + 1))
-            at += size
+            owners.append(range(holders[offset], holders[offset + size - 1] + 1))
+            offset += size
         raw, holders = b"", []
         text += spelled
         owners += [range(token, token + 1)] * len(spelled)

@@ -75,7 +75,7 @@ def meaning_or_place(
         kernel = partial(split_cells, designs=Designs(classes), rule=rule, group=group)
         return Reading(checked, kernel, lambda layers: table(stack_traces(layers)))
     designs = Designs(classes, _common_tokens(checked))
-    learn = partial(sums_of, designs=designs, rule=rule, group=group)
+    learn = partial(sum_outcomes, designs=designs, rule=rule, group=group)
     return Reading(checked, learn, lambda layers: table(_across_prompts(layers)))
 
 
@@ -85,7 +85,7 @@ def split_cells(
     """Scores of one layer; each half of the measured steps is predicted from the other."""
     measured = np.flatnonzero(layer.is_measured(group).any(axis=1))
     halves = measured[: len(measured) // 2], measured[len(measured) // 2 :]
-    early, late = (sums_of(layer, designs, rule, group, half) for half in halves)
+    early, late = (sum_outcomes(layer, designs, rule, group, half) for half in halves)
     return _quantities([(early, late), (late, early)])
 
 
@@ -116,7 +116,7 @@ class Sums:
 
 
 def _arrays(sums: Sums) -> tuple[np.ndarray, ...]:
-    return tuple(getattr(sums, one.name) for one in fields(sums))
+    return tuple(getattr(sums, field.name) for field in fields(sums))
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,8 +133,8 @@ class Design:
     """[step, key, column] 1 or 0: classes, then tenths."""
     products: np.ndarray
     """[step, column, column] how many keys are in both."""
-    place: np.ndarray
-    """[step, key] place of the token among those known; the last one stands for none."""
+    token: np.ndarray
+    """[step, key] index of the token among those known; the last one stands for none."""
     counts: np.ndarray
     """[step, token] how many keys are the token."""
     spread: np.ndarray
@@ -156,22 +156,22 @@ class Designs:
             kept = self._kept = (trace, {})
         same = seen.tobytes()
         if same not in kept[1]:
-            kept[1][same] = self._made(trace, seen)
+            kept[1][same] = self._build(trace, seen)
         return kept[1][same]
 
-    def _made(self, trace: Trace, seen: np.ndarray) -> Design:
+    def _build(self, trace: Trace, seen: np.ndarray) -> Design:
         canvas = trace.canvas[:-1]
-        there = np.count_nonzero(canvas != MISSING, axis=1)
-        tenth = np.arange(seen.shape[1]) * TENTHS // np.maximum(there, 1)[:, None]
+        length = np.count_nonzero(canvas != MISSING, axis=1)
+        tenth = np.arange(seen.shape[1]) * TENTHS // np.maximum(length, 1)[:, None]
         parts = [self._classes.one_hot(trace), tenth[..., None] == np.arange(TENTHS)]
         columns = np.concatenate(parts, axis=-1, dtype=np.float32) * seen[..., None]
         products = (columns.transpose(0, 2, 1) @ columns).astype(np.float64)
         weights = arm_key(trace)
         known = np.unique(canvas[seen]) if self._known is None else self._known[weights]
-        at = np.minimum(np.searchsorted(known, canvas), max(len(known) - 1, 0))
-        found = seen & (known[at] == canvas if len(known) else False)
-        place = np.where(found, at, len(known))
-        counts = np.stack([np.bincount(row, minlength=len(known) + 1)[:-1] for row in place])
+        index = np.minimum(np.searchsorted(known, canvas), max(len(known) - 1, 0))
+        is_known = seen & (known[index] == canvas if len(known) else False)
+        token = np.where(is_known, index, len(known))
+        counts = np.stack([np.bincount(row, minlength=len(known) + 1)[:-1] for row in token])
         keys = np.maximum(seen.sum(axis=1), 1)[:, None]
         sizes = np.diagonal(products, axis1=1, axis2=2)
         return Design(
@@ -180,32 +180,32 @@ class Designs:
             tenth=tenth,
             columns=columns,
             products=products,
-            place=place,
+            token=token,
             counts=counts,
             spread=products - sizes[:, :, None] * (sizes / keys)[:, None],
             token_spread=counts - counts**2 / keys,
         )
 
 
-def sums_of(
+def sum_outcomes(
     layer: LayerSlice, designs: Designs, rule: Rule, group: str, steps: np.ndarray | None = None
 ) -> Sums:
     """Sums over some steps or all; a head that was not measured at a step has none of it."""
     steps = np.arange(layer.trace.num_steps) if steps is None else steps
     null = layer.null(group)[:, 0]
     design = designs.of(layer.trace, null > 0)  # NaN is not
-    there = layer.is_measured(group)[steps].astype(np.float64)  # [step, head]
+    measured = layer.is_measured(group)[steps].astype(np.float64)  # [step, head]
     outcomes = [
         _received_sums(layer.shares(group), null, design, steps),
-        _sink_sums(layer.labels(rule, group), design, there, steps),
+        _sink_sums(layer.labels(rule, group), design, measured, steps),
     ]
     columns, tokens, squares = (np.stack(sums) for sums in zip(*outcomes, strict=True))
     keys = design.seen[steps].sum(axis=1)[:, None]
     each = (squares / np.maximum(keys - 1, 1)).transpose(0, 2, 1)  # [outcome, head, step]
     return Sums(
-        products=np.tensordot(there.T, design.products[steps], axes=1),
+        products=np.tensordot(measured.T, design.products[steps], axes=1),
         columns=columns,
-        counts=there.T @ design.counts[steps],
+        counts=measured.T @ design.counts[steps],
         tokens=tokens,
         squares=squares.sum(axis=1),
         spread=np.tensordot(each, design.spread[steps], axes=1),
@@ -227,14 +227,14 @@ def _received_sums(
     values *= seen[:, None]
     columns = (values @ design.columns[steps]).sum(axis=0, dtype=np.float64)
     squares = np.einsum("shk,shk->sh", values, values).astype(np.float64)
-    place, size = design.place[steps].ravel(), design.counts.shape[1]
+    token, size = design.token[steps].ravel(), design.counts.shape[1]
     each = (values[:, head].ravel() for head in range(values.shape[1]))
-    tokens = np.stack([np.bincount(place, one, size + 1)[:size] for one in each])
+    tokens = np.stack([np.bincount(token, head_values, size + 1)[:size] for head_values in each])
     return columns, tokens, squares
 
 
 def _sink_sums(
-    labels: np.ndarray, design: Design, there: np.ndarray, steps: np.ndarray
+    labels: np.ndarray, design: Design, measured: np.ndarray, steps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The same of labels: what sinks add, less their rate times what all keys would."""
     chosen = labels[steps] & design.seen[steps][:, None]
@@ -246,8 +246,8 @@ def _sink_sums(
     columns = np.zeros((heads, sizes.shape[1]))
     for level in (design.level[steps[step], key], design.tenth[steps[step], key] + len(CLASSES)):
         columns += _count_pairs(head, level, columns.shape)
-    tokens = _count_pairs(head, design.place[steps[step], key], (heads, size + 1))[:, :size]
-    squares = keys * rate * (1 - rate) * there
+    tokens = _count_pairs(head, design.token[steps[step], key], (heads, size + 1))[:, :size]
+    squares = keys * rate * (1 - rate) * measured
     return columns - rate.T @ sizes, tokens - rate.T @ design.counts[steps], squares
 
 
@@ -267,15 +267,15 @@ def _quantities(folds: Sequence[tuple[Sums, Sums]]) -> list[Quantity]:
             nulls[name] = nulls.get(name, 0.0) + blind.T
         bottom = bottom + test.squares.T
         whole = whole & _has_keys(train) & _has_keys(test)
-    for told in (tops, nulls):
-        told["class_beyond_place"] = told["both"] - told["place"]
-        told["place_beyond_class"] = told["both"] - told["class"]
-        told["shared"] = told["class"] + told["place"] - told["both"]
-    there = np.broadcast_to(np.asarray(whole)[:, None], np.shape(bottom)).astype(float)
-    base = np.asarray(bottom) * there
+    for scores in (tops, nulls):
+        scores["class_beyond_place"] = scores["both"] - scores["place"]
+        scores["place_beyond_class"] = scores["both"] - scores["class"]
+        scores["shared"] = scores["class"] + scores["place"] - scores["both"]
+    known = np.broadcast_to(np.asarray(whole)[:, None], np.shape(bottom)).astype(float)
+    base = np.asarray(bottom) * known
     dims, labels = ("head", "outcome"), {"outcome": OUTCOMES}
     return [
-        Quantity(name, dims, tops[name] * there, base, nulls[name] * there, base, 1 - there, labels)
+        Quantity(name, dims, tops[name] * known, base, nulls[name] * known, base, 1 - known, labels)
         for name in tops
     ]
 
@@ -290,7 +290,7 @@ def _scores(train: Sums, test: Sums) -> dict[str, tuple[np.ndarray, np.ndarray]]
 
     A mean m of n keys that sum to s takes off 2 m s - m^2 n; learnt blindly, s is 0 on average.
     """
-    learnt, scored = (np.diagonal(one.products, axis1=1, axis2=2) for one in (train, test))
+    learnt, scored = (np.diagonal(sums.products, axis1=1, axis2=2) for sums in (train, test))
     means = _divide_or_zero(train.columns, learnt)
     off = 2 * means * test.columns - means**2 * scored
     spread = np.diagonal(train.spread, axis1=2, axis2=3)
@@ -351,7 +351,7 @@ def _common(runs: Sequence[tuple[Trace, str]]) -> np.ndarray:
     prompts: dict[str, set[int]] = {}
     for trace, prompt in runs:
         prompts.setdefault(prompt, set()).update(np.unique(trace.canvas[:-1]).tolist())
-    ids, met = np.unique([i for found in prompts.values() for i in found], return_counts=True)
+    ids, met = np.unique([i for own_ids in prompts.values() for i in own_ids], return_counts=True)
     return ids[(met > 1) & (ids != MISSING)]
 
 
@@ -371,5 +371,5 @@ def _score_held_out(
     return parts
 
 
-def _add_sums(one: list[Sums], other: list[Sums]) -> list[Sums]:
-    return [a + b for a, b in zip(one, other, strict=True)] if one else other
+def _add_sums(first: list[Sums], second: list[Sums]) -> list[Sums]:
+    return [a + b for a, b in zip(first, second, strict=True)] if first else second

@@ -48,7 +48,7 @@ class Checkpoint:
         """Every tensor once, file by file, memory-mapped."""
         held = self._files()
         for delta in self.changes:
-            held = delta.applied(held)
+            held = delta.apply(held)
         return held
 
     def _files(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -86,7 +86,7 @@ def open_checkpoint(
     if check:
         _refuse_damaged(path)
     config = read_json(path / "config.json")
-    if (delta := deltas.declared(path, config)) is not None:
+    if (delta := deltas.read_delta(path, config)) is not None:
         return _changed(source, path, config, delta, below)
     return _list_tensors(source, path, config, _weight_files(path), commit)
 
@@ -102,10 +102,10 @@ def _changed(
         )
     beside = folder / delta.source
     base = open_checkpoint(str(beside) if beside.is_dir() else delta.source, below=below + 1)
-    if lost := sorted(delta.changed - base.shapes.keys()):
+    if lost := sorted(delta.changed_names - base.shapes.keys()):
         raise WeightsError(f"{delta.source} has no {lost[0]}, which the delta of {source} changes")
-    shapes = {name: delta.shape(name, shape) for name, shape in base.shapes.items()}
-    shapes |= {name: tuple(tensor.shape) for name, tensor in delta.whole.items()}
+    shapes = {name: delta.shape_of(name, shape) for name, shape in base.shapes.items()}
+    shapes |= {name: tuple(tensor.shape) for name, tensor in delta.whole_tensors.items()}
     return replace(
         base,
         source=source,

@@ -41,7 +41,7 @@ class Delta:
     tensors: dict[str, torch.Tensor] = field(repr=False)
 
     @property
-    def whole(self) -> dict[str, torch.Tensor]:
+    def whole_tensors(self) -> dict[str, torch.Tensor]:
         """Tensors that stand for themselves."""
         return {
             name: tensor
@@ -50,56 +50,60 @@ class Delta:
         }
 
     @property
-    def changed(self) -> set[str]:
+    def changed_names(self) -> set[str]:
         """Names of the other checkpoint's tensors that are changed, not replaced."""
         named = (
             name.rpartition(".")[0] if name.endswith((".down", ".up")) else _ROW.sub(r"\1", name)
-            for name in self.tensors.keys() - self.whole.keys()
+            for name in self.tensors.keys() - self.whole_tensors.keys()
         )
         return {f"{name}.weight" for name in named}
 
-    def rows(self, name: str) -> dict[int, torch.Tensor]:
+    def rows_of(self, name: str) -> dict[int, torch.Tensor]:
         """New rows of a tensor, by their number."""
         module = name.removesuffix(".weight")
-        found = ((_ROW.fullmatch(held), tensor) for held, tensor in self.tensors.items())
-        return {int(at[2]): tensor for at, tensor in found if at is not None and at[1] == module}
+        matches = ((_ROW.fullmatch(key), tensor) for key, tensor in self.tensors.items())
+        return {
+            int(match[2]): tensor
+            for match, tensor in matches
+            if match is not None and match[1] == module
+        }
 
-    def shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def shape_of(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of a tensor when the delta is on it: rows may be added at the end."""
-        if name in self.whole:
-            return tuple(self.whole[name].shape)
-        return (max((shape[0], *(at + 1 for at in self.rows(name)))), *shape[1:])
+        if name in self.whole_tensors:
+            return tuple(self.whole_tensors[name].shape)
+        return (max((shape[0], *(index + 1 for index in self.rows_of(name)))), *shape[1:])
 
-    def applied(
-        self, held: Iterable[tuple[str, torch.Tensor]]
+    def apply(
+        self, tensors: Iterable[tuple[str, torch.Tensor]]
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """The other checkpoint's tensors with the delta on them, then those it adds."""
         seen: dict[str, torch.Tensor] = {}
         digests: dict[str, str] = {}
-        for name, tensor in held:
+        for name, tensor in tensors:
             seen[name] = tensor
-            if name in self.changed:
+            if name in self.changed_names:
                 digests[name] = digest_of(tensor)
-                yield name, self._on(name, tensor)
-            elif name not in self.whole:
+                yield name, self._change_tensor(name, tensor)
+            elif name not in self.whole_tensors:
                 yield name, tensor
-        if combined(digests) != self.digest:
+        if combine_digests(digests) != self.digest:
             raise WeightsError(
                 f"{self.source} is not the network that this delta was made for (the tensors it "
                 "changes have another digest): give it the one that config.json names"
             )
-        yield from self.whole.items()
+        yield from self.whole_tensors.items()
 
-    def _on(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def _change_tensor(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         module, changed = name.removesuffix(".weight"), tensor.float()
         if f"{module}.up" in self.tensors:
             up, down = (self.tensors[f"{module}.{side}"].float() for side in ("up", "down"))
             changed = changed + self.scale * (up @ down)
-        if rows := self.rows(name):
-            full = changed.new_zeros(self.shape(name, tuple(changed.shape)))
+        if rows := self.rows_of(name):
+            full = changed.new_zeros(self.shape_of(name, tuple(changed.shape)))
             full[: len(changed)] = changed
-            for at, row in rows.items():
-                full[at] = row.float()
+            for index, row in rows.items():
+                full[index] = row.float()
             changed = full
         return changed
 
@@ -110,29 +114,31 @@ def digest_of(tensor: torch.Tensor) -> str:
     return hashlib.sha256(plain.numpy().tobytes()).hexdigest()
 
 
-def combined(digests: Mapping[str, str]) -> str:
+def combine_digests(digests: Mapping[str, str]) -> str:
     """One digest of several tensors, by their names."""
     return hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()
 
 
-def declared(folder: Path, config: Mapping[str, Any]) -> Delta | None:
+def read_delta(folder: Path, config: Mapping[str, Any]) -> Delta | None:
     """The delta that a folder holds; None where config.json names none."""
     trained = config.get("anchorwatch")
-    said = trained.get("delta") if isinstance(trained, dict) else None
-    if said is None:
+    declared = trained.get("delta") if isinstance(trained, dict) else None
+    if declared is None:
         return None
     kinds = {"from": str, "digest": str, "scale": float}
-    if not isinstance(said, dict) or any(type(said.get(n)) is not k for n, k in kinds.items()):
+    if not isinstance(declared, dict) or any(
+        type(declared.get(n)) is not k for n, k in kinds.items()
+    ):
         raise ModelError(
-            f"config.json says delta={said!r}: expected a table with from, digest and scale"
+            f"config.json says delta={declared!r}: expected a table with from, digest and scale"
         )
     try:
         tensors = load_file(folder / FILE)
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{folder / FILE} cannot be read ({error}): get it again") from None
-    found = Delta(said["from"], said["digest"], said["scale"], tensors)
-    for name in found.tensors:
+    delta = Delta(declared["from"], declared["digest"], declared["scale"], tensors)
+    for name in delta.tensors:
         pair = name.removesuffix(".up") + ".down" if name.endswith(".up") else name
         if pair.endswith(".down") and not {pair, pair[:-5] + ".up"} <= tensors.keys():
             raise WeightsError(f"{FILE} holds {name} and not its other half: get it again")
-    return found
+    return delta

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from anchorwatch.probes.spec import *  # noqa: F403
 
 __all__ = ["DEFAULT", "GROUPS", "PROBES", "Probe", "from_dict", "register_probe"]
+__all__ += [*PROBES]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,4 +23,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *PROBES])
+    return sorted({*__all__, *PROBES})

@@ -61,6 +61,7 @@ class TraceBuffer:
         """Begin the next block of steps, absent again."""
         assert self.block is not None
         self.first_step += self.block
+        # What edits did is small, and a resumed run needs it from the first step on.
         for name in self.decisions():
             self._past.setdefault(name, []).append(self.arrays[name])
         for name in self.arrays:
@@ -80,6 +81,7 @@ class TraceBuffer:
         sizes = field.sizes
         if self.block is not None and field.dims[0] == "step":
             sizes = (self.block, *sizes[1:])
+        # Integers cannot be NaN: -1 is absent among them.
         if np.dtype(field.dtype).kind == "i":
             return np.full(sizes, -1, dtype=field.dtype)
         return np.full(sizes, np.nan, dtype=np.float32)
@@ -156,6 +158,7 @@ class RowSums:
 
     def mean_received(self) -> torch.Tensor:
         """[H, N, L] mean over each group's rows; NaN for a group without rows."""
+        # Groups differ in size: a mean over their rows makes them comparable.
         return self.sums / self.counts.where(self.counts > 0, torch.nan)[:, None]
 
     def find_peaks(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -215,6 +218,7 @@ def _sees_added(call: Call, view: View) -> torch.Tensor:
 
 
 def _add(earlier: torch.Tensor, later: torch.Tensor) -> torch.Tensor:
+    # The later step has more canvas positions: those before had received nothing there.
     if earlier.ndim and earlier.shape[-1] < later.shape[-1]:
         earlier = torch.nn.functional.pad(earlier, (0, later.shape[-1] - earlier.shape[-1]))
     return earlier + later

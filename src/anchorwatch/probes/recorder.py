@@ -37,8 +37,10 @@ class Recorder:
         buffers: Sequence[TraceBuffer],
         regions: Sequence[Regions],
     ) -> None:
+        # 1. What is recorded, and of whom.
         self.model, self.probes = model, tuple(probes)
         self.buffers, self.regions = list(buffers), list(regions)
+        # Runs that share a pass have the same region names.
         names = regions[0].names if regions else ()
         groups = [group for probe in self.probes for group in probe.query_groups(names)]
         self.groups = tuple(dict.fromkeys(["all", *groups]))
@@ -47,10 +49,12 @@ class Recorder:
         """Whether calls bring only new rows, to be added to those before."""
         self.rows_before_rotary: dict[str, torch.Tensor] = {}
         """Queries and keys [B, H, tokens, D] of the layer that is computed now."""
+        # 2. Of the pass that runs now: who its rows are, and what probes keep between layers.
         self._views: list[View] = []
         self._weights = torch.zeros(0)
         self._reachable = torch.zeros(0)
         self._memory: dict[str, Any] = {}
+        # 3. By run, branch and layer: sums and rows from earlier passes; weights and states.
         self._sums: dict[tuple[int, str, int], RowSums] = {}
         self._rows: dict[tuple[int, str, int], dict[str, torch.Tensor]] = {}
         self._grams: dict[int, torch.Tensor] = {}
@@ -137,6 +141,7 @@ class Recorder:
 
     def keep_for_commit(self, name: str, rows: torch.Tensor, view: View, layer: int) -> None:
         """Keep rows of this pass, [H, queries, n], until it is known which are committed."""
+        # Rows that this pass did not compute (with a cache: all earlier ones) stay absent.
         missing = torch.nan if rows.is_floating_point() else -1
         whole = rows.new_full((rows.shape[0], view.length, rows.shape[2]), missing, device="cpu")
         whole[:, view.length - view.queries :] = rows.cpu()
@@ -145,6 +150,7 @@ class Recorder:
     def output_gram(self, layer: int) -> torch.Tensor:
         """[H, D, D] of the output projection: W^T W for each head's channels."""
         if layer not in self._grams:
+            # Weights do not change during a run: one product for each layer.
             rows = output_rows(self.model.network, layer).float()
             per_head = rows.view(self.model.num_heads, -1, rows.shape[-1])
             self._grams[layer] = per_head @ per_head.transpose(1, 2)
@@ -154,6 +160,7 @@ class Recorder:
         """[B, Q] rows whose prediction may be committed: row p, or p - 1 in a shifted family."""
         if not self.model.family.shift or self.model.family.kind == "arm":
             return self._reachable
+        # Position p is predicted by row p - 1: each mark moves one row back.
         shifted = torch.roll(self._reachable, -1, dims=1)
         shifted[:, -1] = False
         first = torch.tensor([view.query_start for view in self._views], device=shifted.device)
@@ -179,6 +186,7 @@ class Recorder:
                 yield from self._rotary_hooks()
 
     def _state_hooks(self, readers: list[Probe]) -> Iterator[Any]:
+        # The count of calls is the layer: one module may serve several layers.
         layers_done = [0]
 
         def on_layer(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -196,6 +204,7 @@ class Recorder:
         """Let probes read the residual states [queries, width] of one sequence before a layer."""
         every = states
         if self.cached and any(probe.needs_all_states for probe in readers):
+            # Earlier rows never change under a causal mask: their states are kept.
             if (before := self._states.get((view.run, layer))) is not None:
                 every = torch.cat([before, states])
             self._states[view.run, layer] = every
@@ -212,6 +221,7 @@ class Recorder:
                 "has no rotary positions" if not sites.has_rotary else "computes q, k and v in one"
             )
             raise SpecError(f"{kind} {why}: use qk_geometry(rotary='after')")
+        # Projections give [B, tokens, heads * D]: split into heads.
         size = self.model.network.model.layers[0].self_attn.head_dim
         for module in layer_modules(self.model.network):
             for name, path in zip(("query", "key"), sites.before_rotary, strict=True):
@@ -256,6 +266,7 @@ class CallReading:
         columns = torch.zeros(batch, keys, count, device=self.call.query.device)
         for view in self.views:
             of = regions[view.run].of[: view.length]
+            # Positions of a region, moved by what stands before the canvas in this row.
             for region in range(count):
                 keys_inside = torch.from_numpy(np.flatnonzero(of == region)) + view.key_start
                 columns[view.row, keys_inside, region] = 1.0
@@ -382,6 +393,7 @@ class SequenceReading(_Reading):
     def put_summary(self, name: str, values: torch.Tensor) -> None:
         """Keep [H, L] values as a mean over keys, at the peak keys, and at every key."""
         keys = self.peaks[0]
+        # -1 marks a peak that does not exist: read at 0, then made NaN.
         at_peaks = values.gather(-1, keys.clamp(min=0)).where(keys >= 0, torch.nan)
         self.put(name, values.mean(dim=-1))
         self.put(f"peak_{name}", at_peaks)

@@ -102,6 +102,7 @@ def reduce_attention(
 
 
 def _rows_of_a_tile(tile_bytes: int, repeats: int, keys: int, queries: int) -> int:
+    # At least 16 rows and at most 128, whatever the aim says.
     rows = tile_bytes // (4 * repeats * keys)
     return int(max(1, min(queries, max(16, min(128, rows)))))
 
@@ -114,6 +115,7 @@ def _allocate(call: Call, wanted: StatRequest) -> AttentionStats:
     attendable = call.attendable
     live = torch.ones(batch, queries, dtype=torch.bool, device=device)
     if attendable is not None:
+        # A row that may look at nothing has no softmax: it counts in no mean.
         live = attendable.any(dim=-1)[:, 0].expand(batch, queries)
 
     def blank(*shape: int, fill: float = 0.0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -193,6 +195,7 @@ def _part(
     whole: torch.Tensor, b: int, heads: slice, rows: slice, like: torch.Tensor
 ) -> torch.Tensor:
     """[g or 1, r or 1, n or 1, K] of what an edit made [B or 1, H or 1, Q or 1, K]."""
+    # A size of 1 stands for all: such axes are kept as they are and broadcast.
     part = whole[b if whole.shape[0] > 1 else 0]
     part = part[:, rows] if part.shape[1] > 1 else part
     return part[heads].view(*like.shape[:2], *part.shape[1:]) if part.shape[0] > 1 else part[None]
@@ -200,6 +203,7 @@ def _part(
 
 def _add_bias(logs: torch.Tensor, bias: torch.Tensor) -> None:
     """Add a bias that may hide: -inf becomes HIDDEN, so that 0 * log 0 stays 0."""
+    # -inf plus a finite number is -inf, and exp(-inf) * -inf would be NaN in the entropy.
     gone = bias == -torch.inf
     logs.add_(bias.masked_fill(gone, 0.0)).masked_fill_(gone, HIDDEN)
 
@@ -210,6 +214,7 @@ def _hidden_keys(call: Call, b: int, rows: slice) -> torch.Tensor | None:
         return ~call.attendable[b if call.attendable.shape[0] > 1 else 0, 0, rows]
     if not call.causal:
         return None
+    # Added keys stand before the sequence, at negative positions: every row sees them.
     keys = torch.arange(call.key.shape[2], device=call.key.device) - call.num_added
     return keys > torch.arange(rows.start, rows.stop, device=keys.device)[:, None]
 
@@ -227,6 +232,7 @@ def _take(
     # 1. Attention received, summed over the rows of each group.
     repeats = logs.shape[1]
     heads = slice(span.start * repeats, span.stop * repeats)
+    # The entropy needs the logarithms as well; else the tile is reused in place.
     p = logs.exp() if wanted.entropy else logs.exp_()
     flat = p.flatten(0, 1)  # [h, n, K]
     weights = wanted.weights[b, :, rows].expand(flat.shape[0], -1, -1)
@@ -234,6 +240,7 @@ def _take(
     # 2. Of each row: entropy, attention to itself; and mass by distance.
     live = stats.live[b, rows]
     if stats.entropy is not None:
+        # -sum p log p; HIDDEN is finite, so that 0 * log 0 is 0.
         rows_entropy = -torch.linalg.vecdot(p, logs).flatten(0, 1)
         stats.entropy[b, heads, rows] = rows_entropy.masked_fill(~live, float("nan"))
     offset = call.key.shape[2] - call.query.shape[2]  # cached keys stand before the first query
@@ -311,6 +318,7 @@ def _mix(
     """[n, R] attention times `mixed`, summed over heads."""
     if wanted.hidden is None or not bool(wanted.hidden[b].any()):
         return flat.sum(dim=0) @ mixed
+    # Columns taken out, rows renormalised over what is left.
     kept = flat.masked_fill(wanted.hidden[b], 0.0)
     left = kept.sum(dim=-1, keepdim=True)
     bare = (left == 0).sum(dim=0)  # heads for which a row has no key left: it keeps what it has

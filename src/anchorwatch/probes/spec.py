@@ -80,6 +80,7 @@ class Probe:
     among it: what a probe does not look at is kept as absent."""
 
     def __post_init__(self) -> None:
+        # Settings of these names are lists in every probe: checked once, for all of them.
         for name in ("layers", "steps", "heads", "groups", "hidden"):
             if hasattr(self, name):
                 object.__setattr__(self, name, check_positions(name, getattr(self, name)))
@@ -219,8 +220,10 @@ class received(Probe):  # noqa: N801
 
     def collect(self, reading: SequenceReading) -> None:
         sums, view = reading.sums, reading.view
+        # `sums` have the groups of all probes; these are the ones of this probe.
         chosen = [reading.groups.index(group) for group in self.groups]
         reading.put("received", sums.mean_received()[:, chosen], slice(None), reading.keys)
+        # What sink tokens receive stands apart: received sums to one less this share.
         sink = sums.sink / sums.counts.where(sums.counts > 0, NAN)
         reading.put("sink_received", sink[:, chosen])
         reading.put_at("queries", (view.step,), sums.counts[chosen])
@@ -592,6 +595,7 @@ class norms(Probe):  # noqa: N801
             "key_norm": key.norm(dim=-1).repeat_interleave(heads // key.shape[0], dim=0),
             "value_norm": value.norm(dim=-1).repeat_interleave(repeats, dim=0),
         }
+        # |W v| by head: each head has its own slice of the output projection.
         if self.contribution:
             each = value.repeat_interleave(repeats, dim=0)
             measured["contribution_norm"] = reading.contribution_norm(each)
@@ -599,6 +603,7 @@ class norms(Probe):  # noqa: N801
             reading.put_summary(name, values)
 
     def collect_states(self, reading: StateReading) -> None:
+        # With a cache earlier rows had their norm at an earlier step.
         norm = reading.states.float().norm(dim=-1)
         reading.put("residual_norm", norm, reading.new_rows)
 
@@ -634,6 +639,7 @@ class massive(Probe):  # noqa: N801
 
     def collect_states(self, reading: StateReading) -> None:
         states = reading.all_states
+        # Position and channel are the two digits of an index into the flat states.
         flat = states.float().flatten()
         best = flat.abs().topk(min(self.k, len(flat))).indices
         measured = {
@@ -723,6 +729,7 @@ class pattern(Probe):  # noqa: N801
     def collect(self, reading: SequenceReading) -> None:
         view, maps = reading.view, reading.stats.maps
         assert maps is not None
+        # Maps stand one after another; the pick fields say which step, layer and head each is.
         picks = {pick: i for i, pick in enumerate(self.picks(reading.shape))}
         heads = self.heads or tuple(range(reading.query.shape[0]))
         for index, head in enumerate(heads):
@@ -737,6 +744,7 @@ class pattern(Probe):  # noqa: N801
 
 def from_dict(fields: Mapping[str, Any]) -> Probe:
     """The probe a manifest describes; the inverse of `as_dict`."""
+    # A manifest may come from another version: unknown settings are refused by name.
     rest = dict(fields)
     name = rest.pop("name", None)
     if name not in PROBES:

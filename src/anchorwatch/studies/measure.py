@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike
 from anchorwatch import metrics
 from anchorwatch.edits.spec import freeze_canvas
 from anchorwatch.errors import EvidenceError, SpecError
-from anchorwatch.evaluation.context_effects import slope
-from anchorwatch.evaluation.prompts import PLAIN, extract_answer, until_end
+from anchorwatch.evaluation.prompt_templates import PLAIN, extract_answer, until_end
 from anchorwatch.evaluation.scores import containment
 from anchorwatch.evaluation.synthetic import Item
+from anchorwatch.evaluation.tables import slope
 from anchorwatch.metrics.committed_rows import read_committed_rows
 from anchorwatch.metrics.layer_slices import require_field
 from anchorwatch.metrics.sink_rules import gu

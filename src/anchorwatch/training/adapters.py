@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from anchorwatch.errors import SpecError
-from anchorwatch.training import initial
+from anchorwatch.training import noise
 from anchorwatch.training.spec import Lora
 
 ROW = "mask_row"
@@ -19,7 +19,7 @@ _NAME = "default"
 """peft's own name for a first adapter; it stands in every tensor's name."""
 
 
-def adapt(
+def add_adapters(
     network: PreTrainedModel,
     lora: Lora,
     seed: int,
@@ -37,27 +37,30 @@ def adapt(
         from peft import LoraConfig, inject_adapter_in_model
     except ModuleNotFoundError:
         raise SpecError("lora needs peft: pip install 'anchorwatch[train]'") from None
+    # 1. Freeze everything, then put adapters on the named linear layers.
     _check_targets(network, lora, full)
     network.requires_grad_(False)
     config = LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets), lora_dropout=0.0
     )
     inject_adapter_in_model(config, network, adapter_name=_NAME)
+    # 2. First values by name, as every tensor has them: arms of a comparison share theirs.
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if ".lora_A." in name:  # B begins at zero: the adapted network begins as the plain one
-                first = initial.drawn(seed, name, tuple(parameter.shape))
+                first = noise.draw_normal(seed, name, tuple(parameter.shape))
                 parameter.copy_(first / parameter.shape[1] ** 0.5)
+    # 3. Embeddings: the mask token's row alone, all rows, or none.
     if lora.embeddings == "mask":
         if mask_id is None:
             raise SpecError("lora.embeddings = 'mask' needs a mask token: use diffusion")
-        _free_row(network, mask_id)
+        _train_mask_row(network, mask_id)
     elif embeddings if lora.embeddings is None else lora.embeddings:
         network.get_input_embeddings().requires_grad_(True)
         network.get_output_embeddings().requires_grad_(True)
 
 
-def _free_row(network: PreTrainedModel, mask_id: int) -> None:
+def _train_mask_row(network: PreTrainedModel, mask_id: int) -> None:
     """Train one row of the embedding, and of a head that is tied to it; all others stay frozen."""
     embedding, head = network.get_input_embeddings(), network.get_output_embeddings()
     row = torch.nn.Parameter(embedding.weight[mask_id].detach().clone())
@@ -92,22 +95,22 @@ def _check_targets(network: PreTrainedModel, lora: Lora, full: Container[str]) -
             raise SpecError(f"lora.targets names {name}, {why}: expected some of {', '.join(work)}")
 
 
-def changes(
+def collect_changes(
     network: Any, tensors: dict[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], float]:
     """What was trained under the names of a delta, and the scale of its adapters."""
-    found: dict[str, torch.Tensor] = {}
+    changes: dict[str, torch.Tensor] = {}
     scales = {1.0}
     for name, tensor in tensors.items():
         if match := re.fullmatch(rf"(.+)\.lora_([AB])\.{_NAME}\.weight", name):
-            found[f"{match[1]}.{'down' if match[2] == 'A' else 'up'}"] = tensor.contiguous()
+            changes[f"{match[1]}.{'down' if match[2] == 'A' else 'up'}"] = tensor.contiguous()
             scales = {float(network.get_submodule(match[1]).scaling[_NAME])}
         elif name.endswith(f".{ROW}"):
             module = name.removesuffix(f".{ROW}")
-            found[f"{module}.row.{network.get_submodule(module).mask_id}"] = tensor.contiguous()
+            changes[f"{module}.row.{network.get_submodule(module).mask_id}"] = tensor.contiguous()
         else:
-            found[name] = tensor.contiguous()
-    return found, scales.pop()
+            changes[name] = tensor.contiguous()
+    return changes, scales.pop()
 
 
 @torch.no_grad()
@@ -125,7 +128,7 @@ def merge_adapters(network: Any, tensors: dict[str, torch.Tensor]) -> dict[str, 
             whole[f"{module}.weight"][network.get_submodule(module).mask_id] = row
     for name, module in network.named_modules():
         if f"{name}.lora_A.{_NAME}.weight" in tensors:
-            down, up = (tensors[f"{name}.lora_{one}.{_NAME}.weight"] for one in "AB")
+            down, up = (tensors[f"{name}.lora_{side}.{_NAME}.weight"] for side in "AB")
             plain = whole[f"{name}.weight"]
             whole[f"{name}.weight"] = plain + module.scaling[_NAME] * (up @ down).to(plain.dtype)
     return whole

@@ -1,13 +1,14 @@
-"""A run's folder: whose it is, its checkpoints, and the finished model. Nothing is pickled.
+"""A run's folder: whose it is, its checkpoints, snapshots and finished model. Nothing is pickled.
 
     OUT/run.json                    what is being trained: the spec, and digests of corpus and start
     OUT/checkpoints/update-N/       a folder that `aw.load` opens, with training/ inside
     OUT/model/                      the finished network
-    OUT/snapshots/update-N/         what was asked to stay: a network, or with LoRA a delta
+    OUT/snapshots/update-N/         kept by request: a network, or with LoRA a delta
     OUT/log.jsonl, log.csv, loss.pdf
 
-A checkpoint is written to a temporary sibling, forced to disk, and renamed once; the one before it
-is removed only then. So whenever the process dies, the newest whole one is there.
+A network is written as weights, config.json and tokenizer. A checkpoint is written to a temporary
+sibling, forced to disk, and renamed once; the one before it is removed only then. So whenever the
+process dies, the newest whole one is there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from anchorwatch.errors import AnchorwatchError, AnchorwatchWarning, SpecError, TrainingError
+from anchorwatch.models import deltas
+from anchorwatch.models.trained_additions import collect_trained_parts
 from anchorwatch.trace.atomic_io import (
     UNREADABLE,
     commit,
@@ -41,8 +44,16 @@ from anchorwatch.trace.atomic_io import (
     seal,
 )
 from anchorwatch.trace.locks import LOCK, Lock, temporary, temporary_name
-from anchorwatch.training.disk import CHECKPOINTS, explain_write_errors, list_checkpoints
-from anchorwatch.training.log import Line, as_json, from_json
+from anchorwatch.training.adapters import collect_changes, merge_adapters
+from anchorwatch.training.log import (
+    CHECKPOINTS,
+    Line,
+    as_json,
+    explain_write_errors,
+    from_json,
+    list_checkpoints,
+)
+from anchorwatch.training.networks import StartingPoint
 
 RUN, MODEL = "run.json", "model"
 WEIGHTS = "model.safetensors"
@@ -80,7 +91,7 @@ def claim_folder(out: Path, record: Mapping[str, Any]) -> Iterator[None]:
             f"{out} cannot be written, {error.strerror}: choose another place"
         ) from None
     with Lock.take(out, f"{out} is being trained by another process", refusal=TrainingError):
-        refuse_foreign(out, record)  # another run may have begun before the lock was ours
+        refuse_foreign(out, record)  # another run may have start before the lock was ours
         _remove_leftovers(out)
         if not (out / RUN).exists():
             with explain_write_errors("the record of the run", out / RUN, out):
@@ -104,10 +115,10 @@ def refuse_foreign(out: Path, record: Mapping[str, Any]) -> None:
             )
         raise SpecError(f"{out} holds something else than a training run: choose another folder")
     try:
-        held = read_sealed(out / RUN)
+        recorded = read_sealed(out / RUN)
     except UNREADABLE as error:
         raise TrainingError(f"{out / RUN} is damaged ({error}): choose another folder") from None
-    if differs := sorted(_find_differences(held, json.loads(json.dumps(record)))):
+    if differs := sorted(_find_differences(recorded, json.loads(json.dumps(record)))):
         shown = "; ".join(differs[:4]) + (" ..." if len(differs) > 4 else "")
         raise SpecError(
             f"{out} is another run's folder ({shown}): choose another folder, or go on with its "
@@ -115,7 +126,9 @@ def refuse_foreign(out: Path, record: Mapping[str, Any]) -> None:
         )
 
 
-def save(out: Path, state: TrainingState, keep: int, write: Callable[[Path], None]) -> Path:
+def save_checkpoint(
+    out: Path, state: TrainingState, keep: int, write: Callable[[Path], None]
+) -> Path:
     """Publish a checkpoint, and remove those that are too many; `write` puts the network."""
 
     def fill(folder: Path) -> None:
@@ -124,12 +137,12 @@ def save(out: Path, state: TrainingState, keep: int, write: Callable[[Path], Non
         inner.mkdir()
         if state.adapted:
             save_file(state.tensors, inner / "trained.safetensors")
-        tensors, rest = _flat(state.optimizer)
+        tensors, rest = _flatten(state.optimizer)
         save_file(tensors, inner / "optimizer.safetensors")
         put_file(inner / "optimizer.json", json.dumps(rest).encode())
         put_file(inner / "log.jsonl", as_json(state.lines).encode())
-        held = {"update": state.update, "run": state.run}
-        put_file(inner / "state.json", json.dumps(held).encode())
+        about = {"update": state.update, "run": state.run}
+        put_file(inner / "state.json", json.dumps(about).encode())
 
     target = out / CHECKPOINTS / f"update-{state.update:08d}"
     _publish(out, target, fill, f"the checkpoint of update {state.update}")
@@ -165,17 +178,17 @@ def save_snapshot(out: Path, update: int, write: Callable[[Path], None]) -> Path
     return target
 
 
-def whose(out: Path) -> str:
+def read_run_digest(out: Path) -> str:
     """The digest of the record of the run whose folder this is."""
     return str(read_json(out / RUN)["digest"])
 
 
-def newest(out: Path) -> TrainingState | None:
+def read_newest(out: Path) -> TrainingState | None:
     """The newest checkpoint that is whole, or None; another run's is refused."""
     for _, folder in reversed(list_checkpoints(out)):
         if not damage(folder):
             try:
-                return _read(folder, whose(out))
+                return _read_checkpoint(folder, read_run_digest(out))
             except AnchorwatchError:
                 raise
             except (*UNREADABLE, SafetensorError) as error:
@@ -183,10 +196,11 @@ def newest(out: Path) -> TrainingState | None:
                     f"{folder} cannot be read as a checkpoint ({error}): begin again in another "
                     "folder"
                 ) from None
-    if found := list_checkpoints(out):
+    if checkpoints := list_checkpoints(out):
+        last = checkpoints[-1][1]
         raise TrainingError(
-            f"{found[-1][1]} is damaged ({damage(found[-1][1])[0]}) and no other checkpoint is "
-            "left: begin again in another folder"
+            f"{last} is damaged ({damage(last)[0]}) and no other checkpoint is left: begin again "
+            "in another folder"
         )
     return None
 
@@ -196,12 +210,12 @@ def _set_damaged_aside(out: Path) -> None:
 
     Where no checkpoint is whole nothing is touched, and `newest` refuses.
     """
-    found = [path for _, path in list_checkpoints(out)]
-    damaged = {path: said[0] for path in found if (said := damage(path))}
-    if found and len(damaged) == len(found):
+    folders = [path for _, path in list_checkpoints(out)]
+    damaged = {path: faults[0] for path in folders if (faults := damage(path))}
+    if folders and len(damaged) == len(folders):
         return
-    if (model := out / MODEL).exists() and (said := damage(model, additions=False)):
-        damaged[model] = said[0]
+    if (model := out / MODEL).exists() and (faults := damage(model, additions=False)):
+        damaged[model] = faults[0]
     for path, why in damaged.items():
         aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:8]}")
         path.rename(aside)
@@ -212,16 +226,16 @@ def _set_damaged_aside(out: Path) -> None:
         )
 
 
-def _read(folder: Path, run: str) -> TrainingState:
+def _read_checkpoint(folder: Path, run: str) -> TrainingState:
     inner = folder / _INNER
-    said = json.loads((inner / "state.json").read_text())
-    if said.get("run", run) != run:  # one that does not say it is older than the question
+    about = json.loads((inner / "state.json").read_text())
+    if about.get("run", run) != run:  # one that does not say it is older than the question
         raise SpecError(
             f"{folder} is a checkpoint of another run: move it away, or choose another folder"
         )
     adapted = (inner / "trained.safetensors").is_file()
     return TrainingState(
-        update=said["update"],
+        update=about["update"],
         tensors=load_file(inner / "trained.safetensors" if adapted else folder / WEIGHTS),
         adapted=adapted,
         optimizer=_unflatten(
@@ -241,11 +255,11 @@ def _publish(out: Path, target: Path, fill: Callable[[Path], None], what: str) -
         publish(folder, target)
 
 
-def _flat(optimizer: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def _flatten(optimizer: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Tensors by `parameter/moment`, and the rest as JSON has it."""
     tensors, plain = {}, {}
-    for name, held in optimizer["state"].items():
-        for moment, value in held.items():
+    for name, moments in optimizer["state"].items():
+        for moment, value in moments.items():
             if isinstance(value, torch.Tensor):
                 tensors[f"{name}/{moment}"] = value.contiguous()
             else:
@@ -284,11 +298,99 @@ def _remove_leftovers(out: Path) -> None:
             left.unlink(missing_ok=True)
 
 
-def _find_differences(held: Any, asked: Any, at: str = "") -> Iterator[str]:
+def _find_differences(recorded: Any, wanted: Any, field: str = "") -> Iterator[str]:
     """Every leaf that differs between two records, in words."""
-    if isinstance(held, dict) and isinstance(asked, dict):
-        for name in held.keys() | asked.keys():
-            inner = f"{at}.{name}" if at else name
-            yield from _find_differences(held.get(name), asked.get(name), inner)
-    elif held != asked:
-        yield f"{at} is {held!r} there and {asked!r} here"
+    if isinstance(recorded, dict) and isinstance(wanted, dict):
+        for name in recorded.keys() | wanted.keys():
+            inner = f"{field}.{name}" if field else name
+            yield from _find_differences(recorded.get(name), wanted.get(name), inner)
+    elif recorded != wanted:
+        yield f"{field} is {recorded!r} there and {wanted!r} here"
+
+
+DIFFUSION = "AnchorwatchForMaskedDiffusion"
+"""The class named in config.json of a diffusion model: no stock class reads it as a causal one."""
+
+
+def write_model(folder: Path, start: StartingPoint, tensors: dict[str, torch.Tensor]) -> None:
+    """Put the network into an empty folder; `tensors` have the names they have in training."""
+    whole = merge_adapters(start.network, tensors)
+    put_file(folder / "config.json", json.dumps(build_config(start, whole), indent=1).encode())
+    save_file(whole, folder / WEIGHTS, metadata={"format": "pt"})
+    start.tokenizer.save_pretrained(folder)
+
+
+def build_config(start: StartingPoint, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """config.json: the stock class's fields, and under `anchorwatch` what those cannot say.
+
+    Parts are named with the digests of their tensors, so that none can be taken for another.
+    """
+    fields = start.network.config.to_dict()
+    fields = {name: value for name, value in fields.items() if not name.startswith("_")}
+    stock = type(start.network).__name__
+    return fields | {
+        "architectures": [DIFFUSION if start.kind == "mdm" else stock],
+        "dtype": "float32",
+        "mask_token_id": start.mask_id,
+        "pad_token_id": start.tokenizer.pad_token_id,
+        "anchorwatch": {
+            "kind": start.kind,
+            "shift": start.shift,
+            "outputs": start.vocab_size,
+            "parts": [
+                part.as_dict()
+                for part in collect_trained_parts(start.network, start.parts, tensors)
+            ],
+        },
+    }
+
+
+def write_delta(
+    folder: Path,
+    start: StartingPoint,
+    tensors: dict[str, torch.Tensor],
+    source: str,
+    dtype: torch.dtype,
+) -> None:
+    """Put what was trained beside frozen weights into an empty folder, as `aw.load` opens it.
+
+    `tensors` are those that were trained, by the names they have in training.
+    """
+    changes, scale = collect_changes(
+        start.network, {name: t.to(dtype) for name, t in tensors.items()}
+    )
+    changes = {name: row.to(dtype) for name, row in _new_rows(start).items()} | changes
+    named = deltas.Delta(source, "", scale, changes)
+    digests = {name: deltas.digest_of(_base_tensor(start, name)) for name in named.changed_names}
+    config = build_config(start, named.whole_tensors)
+    config["anchorwatch"]["delta"] = {
+        "from": source,
+        "digest": deltas.combine_digests(digests),
+        "scale": scale,
+    }
+    put_file(folder / "config.json", json.dumps(config, indent=1).encode())
+    save_file(changes, folder / deltas.FILE, metadata={"format": "pt"})
+    start.tokenizer.save_pretrained(folder)
+
+
+def _new_rows(start: StartingPoint) -> dict[str, torch.Tensor]:
+    """Rows that a new mask token gave to embedding and unembedding, by their names in a delta."""
+    rows: dict[str, torch.Tensor] = {}
+    if start.rows is None:
+        return rows
+    ends = [start.network.get_input_embeddings()]
+    if not start.network.config.tie_word_embeddings:
+        ends.append(start.network.get_output_embeddings())
+    for name, module in start.network.named_modules():
+        if module in ends:
+            for index in range(start.rows, len(module.weight)):
+                rows[f"{name}.row.{index}"] = module.weight[index].detach().clone()
+    return rows
+
+
+def _base_tensor(start: StartingPoint, name: str) -> torch.Tensor:
+    """A tensor as the checkpoint had it, also where an adapter lies on it."""
+    module = start.network.get_submodule(name.removesuffix(".weight"))
+    weight: torch.Tensor = getattr(module, "base_layer", module).weight
+    ends = (start.network.get_input_embeddings(), start.network.get_output_embeddings())
+    return weight[: start.rows] if module in ends else weight

@@ -1,9 +1,10 @@
 """Training text by number: `corpus[i]` is a function of the corpus, its seed and i, nothing else.
 
-So any process can make any row at any time, and a run goes on where it was.
+So any process can make any row at any time, and a run resumes where it was. `BatchDataset` says
+which rows a process reads in each update.
 
->>> said = {"vocabulary": 512, "mix": [{"kind": "backcopy"}]}
->>> corpus = read(said, length=32)
+>>> table = {"vocabulary": 512, "mix": [{"kind": "backcopy"}]}
+>>> corpus = read_corpus(table, length=32)
 >>> corpus[7].ids.tolist() == corpus[7].ids.tolist()
 True
 """
@@ -15,36 +16,30 @@ import hashlib
 import json
 import math
 import operator
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedTokenizerBase
 
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.synthetic import Draw
 from anchorwatch.evaluation.synthetic.names import require_split
-from anchorwatch.training.sources import (
-    Backcopy,
-    Example,
-    File,
-    Passages,
-    Place,
-    Prose,
-    Questions,
-    Quiz,
-    Retold,
-    Rows,
-    Source,
-)
+from anchorwatch.training.data import SOURCES, Example, MakeRow, RowSettings, Source
+from anchorwatch.training.objective import BatchBuilder, ExampleLike, NoisyBatch
+from anchorwatch.training.spec import Spec
 from anchorwatch.training.tokenizer import Vocabulary, read_vocabulary, train_vocabulary
 
-KINDS: dict[str, type[Source]] = {
-    kind.kind: kind for kind in (Questions, Passages, Quiz, Retold, Backcopy, Prose, File)
-}
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from anchorwatch.training.networks import StartingPoint
+
 DEFAULT: tuple[dict[str, Any], ...] = (
     {"kind": "questions", "weight": 0.5, "hops": 1},
     {"kind": "questions", "weight": 0.15, "hops": 2},
@@ -88,10 +83,10 @@ class Mix:
         if (first := min(self.after, default=0)) > 0:
             raise SpecError(f"the first row is of no kind: all begin after row {first}")
 
-    def at(self, index: int) -> tuple[float, ...]:
+    def shares_at(self, index: int) -> tuple[float, ...]:
         """How likely the training row at an index is of each kind."""
-        begun = [index >= row for row in self.after] or [True] * len(self.weights)
-        weights = [w if b else 0.0 for w, b in zip(self.weights, begun, strict=True)]
+        active = [index >= row for row in self.after] or [True] * len(self.weights)
+        weights = [w if on else 0.0 for w, on in zip(self.weights, active, strict=True)]
         return tuple(weight / sum(weights) for weight in weights)
 
     @property
@@ -104,7 +99,7 @@ class Mix:
 
         def texts() -> Iterator[str]:
             for source, share in zip(self.sources, self.shares, strict=True):
-                yield from source.learned(seed, max(1, round(share * _LEARNED)))
+                yield from source.sample_texts(seed, max(1, round(share * _LEARNED)))
 
         return train_vocabulary(texts(), size)
 
@@ -138,16 +133,16 @@ class Corpus:
         index = operator.index(index)  # draws are keyed by how a number is written
         if index < 0:
             raise SpecError(f"rows are counted from 0: there is no row {index}")
-        at = Draw("mix", self.split, self.seed, index).word() / 2.0**64
+        share = Draw("mix", self.split, self.seed, index).word() / 2.0**64
         early = self.split == "train" and index < max(self.mix.after, default=0)
-        upto = np.cumsum(self.mix.at(index))[:-1] if early else self._upto
-        which = int(np.searchsorted(upto, at, side="right"))
+        upto = np.cumsum(self.mix.shares_at(index))[:-1] if early else self._upto
+        which = int(np.searchsorted(upto, share, side="right"))
         return self._rows[which](index)
 
     @cached_property
-    def _rows(self) -> tuple[Rows, ...]:
-        place = Place(self.vocabulary, self.length, self.split, self.seed)
-        return tuple(source.open(place) for source in self.mix.sources)
+    def _rows(self) -> tuple[MakeRow, ...]:
+        settings = RowSettings(self.vocabulary, self.length, self.split, self.seed)
+        return tuple(source.open(settings) for source in self.mix.sources)
 
     @cached_property
     def _upto(self) -> np.ndarray:
@@ -175,7 +170,7 @@ class Corpus:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of all that decides the rows, and of the first ones themselves."""
-        said = {
+        deciding = {
             "mix": [
                 {name: value for name, value in table.items() if name != "path"}
                 for table in self.mix.as_dicts()
@@ -184,7 +179,7 @@ class Corpus:
             "tokenizer": self.vocabulary.digest,
             "place": [self.length, self.seed, self.split],
         }
-        hashed = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
+        hashed = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode())
         for example in self._sample:
             hashed.update(example.ids.tobytes() + example.scored.tobytes())
         return hashed.hexdigest()
@@ -208,8 +203,8 @@ class Corpus:
         }
 
 
-def read(
-    said: Mapping[str, Any],
+def read_corpus(
+    table: Mapping[str, Any],
     length: int,
     seed: int = 0,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -220,45 +215,45 @@ def read(
     or else `vocabulary`, the size of one that is learned; `seed`. A `tokenizer` given here is that
     of the checkpoint to go on from, and the only one that fits.
     """
-    for name in said:
+    for name in table:
         if name not in _FIELDS:
             raise SpecError(f"corpus.{name} is unknown: expected {', '.join(_FIELDS)}")
-    mix = _mix(said.get("mix", DEFAULT))
-    seed = said.get("seed", seed)
+    mix = _read_mix(table.get("mix", DEFAULT))
+    seed = table.get("seed", seed)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise SpecError(f"corpus.seed={seed!r}: expected a whole number, 0 or more")
-    chosen = [name for name in ("tokenizer", "vocabulary") if name in said]
+    chosen = [name for name in ("tokenizer", "vocabulary") if name in table]
     if len(chosen) + (tokenizer is not None) > 1:
         keep = "the checkpoint brings its own" if tokenizer is not None else "say one of the two"
         raise SpecError(f"corpus.{' and corpus.'.join(chosen)}: there is one tokenizer; {keep}")
     if tokenizer is not None:
         vocabulary = Vocabulary(tokenizer)
-    elif "tokenizer" in said:
-        if not isinstance(said["tokenizer"], str | Path):
+    elif "tokenizer" in table:
+        if not isinstance(table["tokenizer"], str | Path):
             raise SpecError(
-                f"corpus.tokenizer={said['tokenizer']!r}: expected the path of a folder"
+                f"corpus.tokenizer={table['tokenizer']!r}: expected the path of a folder"
             )
-        vocabulary = read_vocabulary(said["tokenizer"])
+        vocabulary = read_vocabulary(table["tokenizer"])
     else:
-        vocabulary = mix.vocabulary(said.get("vocabulary", VOCABULARY), seed)
+        vocabulary = mix.vocabulary(table.get("vocabulary", VOCABULARY), seed)
     return Corpus(mix, vocabulary, length, seed)
 
 
-def _mix(tables: Any) -> Mix:
+def _read_mix(tables: Any) -> Mix:
     if not isinstance(tables, Sequence) or not all(isinstance(table, Mapping) for table in tables):
         raise SpecError('corpus.mix is a list of tables: say [{kind = "questions", weight = 1.0}]')
-    sources = tuple(_source(table) for table in tables)
+    sources = tuple(_read_source(table) for table in tables)
     after = tuple(table.get("after", 0) for table in tables)
     weights = tuple(table.get("weight", 1.0) for table in tables)
     return Mix(sources, weights, after if any(after) else ())
 
 
-def _source(table: Mapping[str, Any]) -> Source:
+def _read_source(table: Mapping[str, Any]) -> Source:
     """A kind of row from its table; a field of the wrong type or name is refused."""
-    found = table.get("kind")
-    kind = KINDS.get(found) if isinstance(found, str) else None
+    kind_name = table.get("kind")
+    kind = SOURCES.get(kind_name) if isinstance(kind_name, str) else None
     if kind is None:
-        raise SpecError(f"corpus.mix: kind={found!r} is unknown: expected {', '.join(KINDS)}")
+        raise SpecError(f"corpus.mix: kind={kind_name!r} is unknown: expected {', '.join(SOURCES)}")
     known = {field.name: field.default for field in dataclasses.fields(kind)}
     given = {
         name: value for name, value in table.items() if name not in ("kind", "weight", "after")
@@ -282,3 +277,84 @@ def _check_type(where: str, value: Any, default: Any) -> Any:
         word = {int: "a whole number", float: "a number", str: "text"}[type(default)]
         raise SpecError(f"corpus.mix: {where}={value!r}: expected {word}")
     return value
+
+
+class CorpusLike(Protocol):
+    """Texts by index, the same in every process; it never ends."""
+
+    def __getitem__(self, index: int) -> ExampleLike:
+        """The example at an index."""
+
+    @property
+    def digest(self) -> str:
+        """Of all that decides the examples."""
+
+    def describe(self) -> dict[str, Any]:
+        """What a run's record says of it."""
+
+
+class BatchDataset(Dataset):
+    """The rows this process reads in each update, by the update's number."""
+
+    def __init__(
+        self, spec: Spec, corpus: CorpusLike, builder: BatchBuilder, rank: int, world: int
+    ) -> None:
+        self.spec, self.corpus, self.builder, self.rank, self.world = (
+            spec,
+            corpus,
+            builder,
+            rank,
+            world,
+        )
+
+    def __getitem__(self, update: int) -> list[NoisyBatch]:
+        """One `Rows` for each pass.
+
+        Places are dealt to the processes in turn, so that each has all times; its passes hold rows
+        of like lengths, so that little of them is padding.
+        """
+        spec, first = self.spec, update * self.spec.batch
+        slots = list(range(self.rank, spec.batch, self.world))
+        examples = {slot: self.corpus[first + slot] for slot in slots}
+        slots.sort(key=lambda slot: len(examples[slot].ids))
+        size = len(slots) // spec.accumulation
+        passes = [slots[start : start + size] for start in range(0, len(slots), size)]
+        return [self.builder([examples[slot] for slot in some], update, some) for some in passes]
+
+
+def build_loader(
+    spec: Spec, corpus: CorpusLike, builder: BatchBuilder, accelerator: Accelerator, done: int
+) -> Iterator[list[NoisyBatch]]:
+    """Rows of every update that is left."""
+    rows = BatchDataset(spec, corpus, builder, accelerator.process_index, accelerator.num_processes)
+    ahead = {"prefetch_factor": 4} if spec.workers else {}
+    left = range(done, spec.updates)
+    return iter(
+        DataLoader(rows, batch_size=None, sampler=left, num_workers=spec.workers, **ahead)  # type: ignore[arg-type]
+    )
+
+
+def build_batch_builder(spec: Spec, start: StartingPoint) -> BatchBuilder:
+    """How this run's examples become rows."""
+    return BatchBuilder(
+        objective=spec.objective,
+        kind=start.kind,
+        shift=start.shift,
+        mask_id=start.mask_id,
+        pad_id=start.pad_id,
+        vocab_size=start.vocab_size,
+        length=spec.length,
+        batch=spec.batch,
+        seed=spec.seed,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name == "read":
+        warnings.warn(
+            "training.corpora.read is now training.corpora.read_corpus",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return read_corpus
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,8 +23,8 @@ from anchorwatch.generation.run import run_many
 from anchorwatch.models.model import Model
 from anchorwatch.trace.trace import MISSING, Trace
 from anchorwatch.training import noise
-from anchorwatch.training.feed import Corpus
-from anchorwatch.training.objectives import BatchBuilder, Example, NoisyBatch
+from anchorwatch.training.corpora import CorpusLike
+from anchorwatch.training.objective import BatchBuilder, ExampleLike, NoisyBatch
 from anchorwatch.training.spec import Objective
 
 BOOKS = ("open", "closed")
@@ -45,7 +45,7 @@ class Bound:
     """[draw, sequence]; NaN where nothing is masked."""
     plain: np.ndarray
     """[draw, sequence] cost of the masked tokens, not weighed."""
-    asked: np.ndarray
+    masked: np.ndarray
     """[draw, sequence] how many those are."""
     vocab_size: int
 
@@ -72,13 +72,13 @@ class Bound:
         rows = []
         for low, high in pairwise(edges):
             inside = (self.t >= low) & (self.t < high)
-            tokens, asked = scored[inside].sum(), self.asked[inside].sum()
+            tokens, masked = scored[inside].sum(), self.masked[inside].sum()
             rows.append(
                 {
                     "t_low": low,
                     "t_high": high,
                     "value": self.nats[inside].sum() / tokens if tokens else np.nan,
-                    "masked": self.plain[inside].sum() / asked if asked else np.nan,
+                    "masked": self.plain[inside].sum() / masked if masked else np.nan,
                     "null": self.null,
                     "n": int(inside.sum()),
                 }
@@ -89,7 +89,7 @@ class Bound:
 @torch.no_grad()
 def bound(
     model: Model,
-    corpus: Corpus,
+    corpus: CorpusLike,
     *,
     examples: int = 256,
     draws: int = 4,
@@ -106,30 +106,33 @@ def bound(
         raise SpecError(f"examples={examples}, draws={draws}: expected at least 1 of each")
     if length is not None and length < (least := 1 if model.family.kind == "mdm" else 2):
         raise SpecError(f"length={length!r} leaves nothing to score: expected {least} or more")
+    # 1. The texts, cut; noise is addressed by (seed, draw, example), so arms see the same masks.
     longest = model.num_positions if length is None else min(length, model.num_positions)
-    texts = [_cut(corpus[index], longest) for index in range(examples)]
-    poser = _poser(model, examples, longest, answer_only, seed)
+    texts = [_cut_example(corpus[index], longest) for index in range(examples)]
+    builder = _batch_builder(model, examples, longest, answer_only, seed)
     draws = draws if model.family.kind == "mdm" else 1
-    held = np.zeros((3, draws, examples))
+    # 2. [weighed nats, plain nats, masked tokens] x [draw, sequence], added up pass by pass.
+    sums = np.zeros((3, draws, examples))
     scored, t = np.zeros(examples), np.full((draws, examples), np.nan)
     for draw in range(draws):
         if model.family.kind == "mdm":
-            t[draw] = noise.times("stratified", seed, draw, range(examples), examples)
+            t[draw] = noise.draw_times("stratified", seed, draw, range(examples), examples)
         for first in range(0, examples, batch):
-            places = range(first, min(first + batch, examples))
-            rows = poser(texts[first : first + batch], draw, places).to(model.device)
-            costs = _costs(model, rows)
+            slots = range(first, min(first + batch, examples))
+            rows = builder(texts[first : first + batch], draw, slots).to(model.device)
+            costs = _token_nats(model, rows)
             for which, what in enumerate((costs * rows.weights, costs, torch.ones_like(costs))):
-                sums = torch.zeros(len(places), dtype=torch.float64, device=model.device)
-                sums.index_add_(0, rows.owners, what.double())
-                held[which, draw, first : first + batch] = sums.cpu().numpy()
+                row_sums = torch.zeros(len(slots), dtype=torch.float64, device=model.device)
+                row_sums.index_add_(0, rows.owners, what.double())
+                sums[which, draw, first : first + batch] = row_sums.cpu().numpy()
             scored[first : first + batch] = rows.scored.cpu().numpy()
+    # 3. Uniform prediction over the outputs is the null.
     outputs = len(model.network.get_output_embeddings().weight)
-    return Bound(held[0], scored, t, held[1], held[2], outputs)
+    return Bound(sums[0], scored, t, sums[1], sums[2], outputs)
 
 
 def by_length(
-    model: Model, corpus: Corpus, lengths: Sequence[int], *, examples: int = 256, seed: int = 0
+    model: Model, corpus: CorpusLike, lengths: Sequence[int], *, examples: int = 256, seed: int = 0
 ) -> pd.DataFrame:
     """The bound of the same texts cut to each length, beside its null.
 
@@ -144,8 +147,8 @@ def by_length(
             )
     rows = []
     for length in lengths:
-        held = bound(model, corpus, examples=examples, length=length, seed=seed)
-        rows.append({"length": length, "value": held.value, "null": held.null, "n": examples})
+        cost = bound(model, corpus, examples=examples, length=length, seed=seed)
+        rows.append({"length": length, "value": cost.value, "null": cost.null, "n": examples})
     return pd.DataFrame(rows)
 
 
@@ -158,24 +161,28 @@ def answers(
     """
     if book not in BOOKS:
         raise SpecError(f"book={book!r} is unknown: expected {' or '.join(BOOKS)}")
-    asked = [item if book == "open" else item.keeping() for item in items]
+    shown = [item if book == "open" else item.keeping() for item in items]
     traces = run_many(
-        model, [item.prompt() for item in asked], _greedy(model, length), probes=(), batch=batch
+        model,
+        [item.prompt() for item in shown],
+        _greedy_decoding(model, length),
+        probes=(),
+        batch=batch,
     )
-    said = [_answer_text(model, trace) for trace in traces]
+    texts = [_answer_text(model, trace) for trace in traces]
     return pd.DataFrame(
         {
             "question": [item.question for item in items],
-            "said": said,
+            "said": texts,
             "right": [
-                exact_match(text, item.answers) for text, item in zip(said, items, strict=True)
+                exact_match(text, item.answers) for text, item in zip(texts, items, strict=True)
             ],
-            "null": [1 / (1 + len(item.rivals)) if item.passages else 0.0 for item in asked],
+            "null": [1 / (1 + len(item.rivals)) if item.passages else 0.0 for item in shown],
         }
     )
 
 
-def _greedy(model: Model, length: int) -> Decoding:
+def _greedy_decoding(model: Model, length: int) -> Decoding:
     if model.family.kind == "arm":
         return LeftToRight(length=length)
     return LowConfidence(length=length)
@@ -183,7 +190,7 @@ def _greedy(model: Model, length: int) -> Decoding:
 
 def _answer_text(model: Model, trace: Trace) -> str:
     """What was written before the first end token."""
-    written = [int(trace.canvas[-1][at]) for at in trace.answer]
+    written = [int(trace.canvas[-1][position]) for position in trace.answer]
     ends = (i for i, token in enumerate(written) if token in (*model.specials.end_ids, MISSING))
     return model.decode(written[: next(ends, len(written))])
 
@@ -194,18 +201,20 @@ class _Cut:
     scored: np.ndarray
 
 
-def _cut(example: Example, length: int) -> _Cut:
+def _cut_example(example: ExampleLike, length: int) -> _Cut:
     ids, scored = np.asarray(example.ids), np.asarray(example.scored, dtype=bool)
     return _Cut(ids[:length], scored[:length])
 
 
-def _costs(model: Model, rows: NoisyBatch) -> torch.Tensor:
+def _token_nats(model: Model, rows: NoisyBatch) -> torch.Tensor:
     """[N] nats, asked of the model and not of its network: parts and shifts are its own matter."""
     logits = model.logits(rows.canvas, rows.real)[rows.owners, rows.positions]
     return torch.nn.functional.cross_entropy(logits.float(), rows.targets, reduction="none")
 
 
-def _poser(model: Model, examples: int, length: int, answer_only: bool, seed: int) -> BatchBuilder:
+def _batch_builder(
+    model: Model, examples: int, length: int, answer_only: bool, seed: int
+) -> BatchBuilder:
     objective = Objective(name="diffusion", answer_only=float(answer_only))
     if model.family.kind == "arm":
         objective = Objective(name="next_token", answer_only=float(answer_only))

@@ -12,14 +12,14 @@ from anchorwatch import lazy_attributes
 
 if TYPE_CHECKING:
     from anchorwatch.training.card_measures import Effort, measured
+    from anchorwatch.training.plots import variant_differences
     from anchorwatch.training.variants import differences, variants
-    from anchorwatch.training.variants_figure import variant_differences
 
 _LAZY = {
     "Effort": "card_measures",
     "differences": "variants",
     "measured": "card_measures",
-    "variant_differences": "variants_figure",
+    "variant_differences": "plots",
     "variants": "variants",
 }
 

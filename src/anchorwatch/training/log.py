@@ -1,6 +1,7 @@
-"""The log of a run: one line for each update, as JSON lines and as CSV, and elsewhere if asked.
+"""The log of a run: one line for each update, as JSON lines and as CSV, and to a tracker if named.
 
-The checkpoint holds the log up to it, so that a resumed run's log has every update once.
+The checkpoint holds the log up to it, so that a resumed run's log has every update once. Here are
+also the names of checkpoint folders, and the error that is raised when the disk takes no more.
 """
 
 from __future__ import annotations
@@ -8,16 +9,59 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from anchorwatch.errors import SpecError, TrainingError
+from anchorwatch.errors import AnchorwatchError, SpecError, TrainingError
 from anchorwatch.trace.atomic_io import replace_file
 from anchorwatch.trace.input_files import open_plain, parse_json, plain_lines
-from anchorwatch.training.disk import explain_write_errors
+
+CHECKPOINTS = "checkpoints"
+
+
+def list_checkpoints(out: Path) -> list[tuple[int, Path]]:
+    """Updates and folder of every checkpoint, the newest last."""
+    checkpoints = (
+        (int(match[1]), path)
+        for path in (out / CHECKPOINTS).glob("update-*")
+        if (match := re.fullmatch(r"update-(\d{8,12})", path.name))
+    )
+    return sorted(checkpoints)
+
+
+@contextmanager
+def explain_write_errors(what: str, path: Path, out: Path) -> Iterator[None]:
+    """Say what could not be written inside, and from where the run in `out` will go on."""
+    try:
+        yield
+    except Exception as error:
+        if not _is_of_the_disk(error):
+            raise
+        raise TrainingError(
+            f"{what} could not be written to {path} ({getattr(error, 'strerror', None) or error}): "
+            f"{_describe_kept(out)}; make room on the disk, or make the folder writable, and start "
+            "the same command again"
+        ) from error
+
+
+def _describe_kept(out: Path) -> str:
+    checkpoints = list_checkpoints(out)
+    return (
+        f"the checkpoint of update {checkpoints[-1][0]} is kept"
+        if checkpoints
+        else "no checkpoint was made"
+    )
+
+
+def _is_of_the_disk(error: Exception) -> bool:
+    """What the disk said; safetensors and torch wrap it."""
+    wrapped = type(error).__name__ == "SafetensorError" or "No space left" in str(error)
+    return isinstance(error, OSError) or (wrapped and not isinstance(error, AnchorwatchError))
 
 
 @dataclass(frozen=True)
@@ -65,7 +109,7 @@ def read_log(path: Path) -> list[Line]:
         lines = []
         with open_plain(path) as handle:
             for number, line in enumerate(plain_lines(handle, path), start=1):
-                lines += [_line(line, number)]
+                lines += [_parse_log_line(line, number)]
     except FileNotFoundError:
         raise TrainingError(f"there is no log at {path}: copy the run's folder whole") from None
     except (OSError, ValueError) as error:
@@ -75,7 +119,7 @@ def read_log(path: Path) -> list[Line]:
     return lines
 
 
-def _line(line: bytes, number: int) -> Line:
+def _parse_log_line(line: bytes, number: int) -> Line:
     """A line of a log; an update after the one before it, and numbers only."""
     try:
         parsed = Line(**parse_json(line))
@@ -87,7 +131,7 @@ def _line(line: bytes, number: int) -> Line:
     return parsed
 
 
-def mend(folder: Path, lines: list[Line]) -> None:
+def repair_log(folder: Path, lines: list[Line]) -> None:
     """Write the log of a finished run anew where it is not what its last checkpoint holds."""
     for path, text in _texts(folder, lines):
         if not path.is_file() or path.read_bytes() != text.encode():
@@ -117,13 +161,13 @@ class Log:
         for path, text in added:
             with (
                 explain_write_errors("the log", path, self._folder),
-                path.open("a", encoding="utf-8") as held,
+                path.open("a", encoding="utf-8") as handle,
             ):
-                held.write(text)
+                handle.write(text)
         if self._tracker is not None:
             for line in lines:
-                said = asdict(line)
-                self._tracker.log(said, step=said.pop("update"))
+                values = asdict(line)
+                self._tracker.log(values, step=values.pop("update"))
 
     def close(self) -> None:
         if self._tracker is not None:

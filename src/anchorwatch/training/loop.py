@@ -25,23 +25,27 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from transformers import PreTrainedTokenizerBase
 
-from anchorwatch.edits.spec import Part
 from anchorwatch.errors import SpecError, TrainingError
 from anchorwatch.models.tokens import tokenizer_digest
-from anchorwatch.models.trained_additions import tensor_names
 from anchorwatch.trace import machine_limits as limits
 from anchorwatch.trace.progress_bar import Progress
-from anchorwatch.training import checkpoints, exports
+from anchorwatch.training import checkpoints
 from anchorwatch.training.corpora import Corpus as Mixed
-from anchorwatch.training.corpora import read as read_corpus
-from anchorwatch.training.curves import loss_curve
-from anchorwatch.training.disk import explain_write_errors
-from anchorwatch.training.feed import Corpus, loader_of, poser_of
-from anchorwatch.training.log import Line, Log, Tracker, check_tracker, mend
-from anchorwatch.training.networks import StartingPoint, start
-from anchorwatch.training.objectives import NoisyBatch, Scorer, nats
-from anchorwatch.training.schedule import learning_rate
-from anchorwatch.training.spec import Optimizer, Spec, from_dict, read
+from anchorwatch.training.corpora import CorpusLike, build_batch_builder, build_loader
+from anchorwatch.training.corpora import read_corpus as read_corpus
+from anchorwatch.training.log import (
+    Line,
+    Log,
+    Tracker,
+    check_tracker,
+    explain_write_errors,
+    repair_log,
+)
+from anchorwatch.training.networks import StartingPoint, build_start
+from anchorwatch.training.objective import NoisyBatch, Scorer, token_nats
+from anchorwatch.training.optimizer import build_adamw, check_rates, learning_rate
+from anchorwatch.training.plots import loss_curve
+from anchorwatch.training.spec import Spec, from_dict, read
 
 _LAYER_BYTES = 20_000
 """At least what the modules and tensors of a layer take beside their numbers."""
@@ -68,15 +72,15 @@ class Fitted:
 
     def as_dict(self) -> dict[str, Any]:
         """For machines, without the log."""
-        held = {name: value for name, value in vars(self).items() if name != "lines"}
-        return held | {"folder": str(self.folder), "model": str(self.model)}
+        fields = {name: value for name, value in vars(self).items() if name != "lines"}
+        return fields | {"folder": str(self.folder), "model": str(self.model)}
 
 
 def fit(
     spec: Spec | Mapping[str, Any] | str | Path,
     out: str | Path | None = None,
     *,
-    corpus: Corpus | None = None,
+    corpus: CorpusLike | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Fitted:
     """Train what `spec` says into the folder `out`; an unfinished run there is gone on with.
@@ -87,36 +91,36 @@ def fit(
         corpus: what to read instead of `spec.corpus`.
         tokenizer: the tokenizer of that corpus, for a network from scratch.
     """
-    asked = _spec(spec)
-    check_tracker(asked.log.tracker)
+    run_spec = _read_spec(spec)
+    check_tracker(run_spec.log.tracker)
     accelerator = Accelerator(  # the environment may not divide gradients: passes are our own
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1)
     )
-    passes = asked.accumulation * accelerator.num_processes
-    if asked.batch % passes:
-        fits = passes * (asked.batch // passes + 1)
+    passes = run_spec.accumulation * accelerator.num_processes
+    if run_spec.batch % passes:
+        fits = passes * (run_spec.batch // passes + 1)
         raise SpecError(
-            f"a batch of {asked.batch} rows cannot be shared by {accelerator.num_processes} "
-            f"processes in {asked.accumulation} passes: say batch = {fits}"
+            f"a batch of {run_spec.batch} rows cannot be shared by {accelerator.num_processes} "
+            f"processes in {run_spec.accumulation} passes: say batch = {fits}"
         )
-    _refuse_too_large(asked, accelerator)
-    begun, texts = _begin(asked, corpus, tokenizer)
-    if begun.parts and accelerator.distributed_type == DistributedType.FSDP:
+    _refuse_too_large(run_spec, accelerator)
+    start, texts = _open_start(run_spec, corpus, tokenizer)
+    if start.parts and accelerator.distributed_type == DistributedType.FSDP:
         # A sink token passes through the network before its shards are together.
         raise SpecError("FSDP cannot train parts: use DDP, or leave variant out")
-    _peek(texts, asked, begun)
+    _check_corpus(texts, run_spec, start)
     record = {
-        "spec": asked.deciding(),
+        "spec": run_spec.deciding_fields(),
         "corpus": {"digest": texts.digest, **texts.describe()},
-        "start": begun.describe(),
+        "start": start.describe(),
     }
-    folder = Path(out or asked.name).expanduser()
+    folder = Path(out or run_spec.name).expanduser()
     checkpoints.refuse_foreign(folder, record)
     accelerator.wait_for_everyone()  # none may look while the first one makes the folder
     main = accelerator.is_main_process
     with checkpoints.claim_folder(folder, record) if main else nullcontext():
         accelerator.wait_for_everyone()
-        return Trainer(asked, folder, begun, texts, accelerator).run()
+        return Trainer(run_spec, folder, start, texts, accelerator).run()
 
 
 def _refuse_too_large(spec: Spec, accelerator: Accelerator) -> None:
@@ -124,15 +128,15 @@ def _refuse_too_large(spec: Spec, accelerator: Accelerator) -> None:
     passes = spec.updates * spec.accumulation
     limits.refuse_passes(passes, f"say updates = {limits.at_most(spec.updates, passes=passes)}")
     here = accelerator.device.type != "cuda"
-    layers, width, held = 1, 1, 0
+    layers, width, bytes_held = 1, 1, 0
     if spec.model.source is None:
         layers, width, _ = spec.model.numbers
         # First weights are made in memory; gradients and two moments stay where they are trained.
         copies = 4 if here else 1
-        held = layers * (spec.model.layer_parameters * 4 * copies + _LAYER_BYTES)
-        fewer = limits.at_most(layers, held=held)
+        bytes_held = layers * (spec.model.layer_parameters * 4 * copies + _LAYER_BYTES)
+        fewer = limits.at_most(layers, held=bytes_held)
         way = f"say model.layers = {fewer} at most, or less model.width"
-        limits.refuse_bytes(held, "the network", way)
+        limits.refuse_bytes(bytes_held, "the network", way)
     rows = spec.batch // (spec.accumulation * accelerator.num_processes)
     kept = rows * spec.length * max(2 * width * layers if here else 0, 8)
     fewer = limits.at_most(rows, held=kept) * spec.accumulation * accelerator.num_processes
@@ -144,28 +148,36 @@ class Trainer:
     """One run on its way."""
 
     def __init__(
-        self, spec: Spec, out: Path, begun: StartingPoint, corpus: Corpus, accelerator: Accelerator
+        self,
+        spec: Spec,
+        out: Path,
+        start: StartingPoint,
+        corpus: CorpusLike,
+        accelerator: Accelerator,
     ) -> None:
-        self.spec, self.out, self.begun, self.accelerator = spec, out, begun, accelerator
+        self.spec, self.out, self.start, self.accelerator = spec, out, start, accelerator
         self.main = accelerator.is_main_process
-        self.whose, held = checkpoints.whose(out), checkpoints.newest(out)
-        if held is not None:
-            _check_rates(held.lines, spec)
-            restore(begun, held.tensors, adapted=held.adapted)
-        self.begun_at = self.update = 0 if held is None else held.update
+        # 1. The newest checkpoint, if there is one: weights now, moments after `prepare`.
+        self.run_digest, state = checkpoints.read_run_digest(out), checkpoints.read_newest(out)
+        if state is not None:
+            check_rates(state.lines, spec)
+            restore_tensors(start, state.tensors, adapted=state.adapted)
+        self.resumed_at = self.update = 0 if state is None else state.update
         # Asked before `prepare`, where processes meet: the first one may soon publish the model.
         self.finished = self.update == spec.updates and (out / checkpoints.MODEL).exists()
-        self.lines = [] if held is None else list(held.lines)
+        self.lines = [] if state is None else list(state.lines)
         self.tokens = self.lines[-1].tokens if self.lines else 0
-        scorer = Scorer(begun.network, bf16=spec.precision == "bf16")
+        # 2. Network, loss and optimiser, wrapped for the processes that take part.
+        scorer = Scorer(start.network, bf16=spec.precision == "bf16")
         if spec.compile:
-            begun.network.base_model.compile(dynamic=True)
-        optimizer = adamw(scorer, begun.parts, spec.optimizer, accelerator.device)
+            start.network.base_model.compile(dynamic=True)
+        optimizer = build_adamw(scorer, start.parts, spec.optimizer, accelerator.device)
         self.scorer, self.optimizer = accelerator.prepare(scorer, optimizer)
-        if held is not None:
-            self._restore_moments(held.optimizer)
-        self.poser = poser_of(spec, begun)
-        self.loader = loader_of(spec, corpus, self.poser, accelerator, self.update)
+        if state is not None:
+            self._restore_moments(state.optimizer)
+        # 3. Batches from the first update that is not done; clocks of checkpoints and log.
+        self.builder = build_batch_builder(spec, start)
+        self.loader = build_loader(spec, corpus, self.builder, accelerator, self.update)
         self.saved_at, self.saved_when = self.update, time.monotonic()
         self.pending: list[tuple[torch.Tensor, torch.Tensor, float, int]] = []
         self.flushed_when = time.monotonic()
@@ -175,42 +187,47 @@ class Trainer:
         spec = self.spec
         if self.finished:
             if self.main:
-                mend(self.out, self.lines)
-            self._draw()
-            return self._fitted()
+                repair_log(self.out, self.lines)
+            self._draw_loss_curve()
+            return self._summarize()
         if self.main:
             checkpoints.remove_model(self.out)  # of a shorter run, which is being made longer
-        self.log = self._log()
+        self.log = self._open_log()
         total = spec.updates if self.main else None
         if self.update == 0:
-            self._keep()
+            self._save_snapshot()
         with Progress("training", total, done=self.update) as bar:
             for batches in self.loader:
-                due = self._one(batches)
+                due = self._train_update(batches)
                 ended = self.update == spec.updates
                 if due or ended or self.update % spec.log.every == 0:
                     self._flush()
                 if due or ended:
-                    self._save()
-                self._keep()
+                    self._save_checkpoint()
+                self._save_snapshot()
                 bar.advance(f"loss {self.lines[-1].loss:.3f}" if self.lines else "")
         return self._finish()
 
-    def _one(self, batches: Sequence[NoisyBatch]) -> bool:
+    def _train_update(self, batches: Sequence[NoisyBatch]) -> bool:
         """One update; whether a checkpoint is due, as the first process says."""
         spec, accelerator, device = self.spec, self.accelerator, self.accelerator.device
+        # 1. Divisor and tokens over all processes; the first process decides on a checkpoint.
         counted = (sum(rows.divisor for rows in batches), sum(rows.tokens for rows in batches))
-        shared = torch.tensor([*counted, self.main and self._due()], dtype=torch.float64)
+        shared = torch.tensor(
+            [*counted, self.main and self._is_checkpoint_due()], dtype=torch.float64
+        )
         divisor, tokens, due = accelerator.reduce(shared.to(device), "sum").tolist()
+        # 2. Gradients of the passes; only the last one synchronises.
         loss = torch.zeros((), device=device)
         scale = accelerator.num_processes / max(divisor, 1.0)  # DDP and FSDP take the mean
         for number, rows in enumerate(batches):
             last = number == len(batches) - 1
             with nullcontext() if last else accelerator.no_sync(self.scorer):
                 rows = rows.to(device)
-                part = (nats(self.scorer, rows) * rows.weights).sum() * scale
+                part = (token_nats(self.scorer, rows) * rows.weights).sum() * scale
                 accelerator.backward(part)
                 loss += part.detach()
+        # 3. Clip, set the rate of this very update, step.
         norm = accelerator.clip_grad_norm_(self.scorer.parameters(), spec.optimizer.clip)
         rate = learning_rate(spec.optimizer, self.update, spec.updates)
         for group in self.optimizer.param_groups:
@@ -222,7 +239,7 @@ class Trainer:
         self.pending.append((loss, torch.as_tensor(norm), rate, self.tokens))
         return bool(due)
 
-    def _due(self) -> bool:
+    def _is_checkpoint_due(self) -> bool:
         """Whether the update that begins is the last before a checkpoint."""
         every, minutes = self.spec.checkpoints.updates, self.spec.checkpoints.minutes
         late = minutes is not None and time.monotonic() - self.saved_when > 60 * minutes
@@ -258,67 +275,67 @@ class Trainer:
                     "lower optimizer.lr"
                 )
 
-    def _save(self) -> None:
+    def _save_checkpoint(self) -> None:
         """A checkpoint; every process helps to gather it, the first one writes."""
-        tensors = self._tensors()
+        tensors = self._gather_tensors()
         raw = getattr(self.optimizer, "optimizer", self.optimizer)
         moments = get_optimizer_state_dict(self.scorer, raw, options=_FULL)
         if self.main:
             adapted = self.spec.lora is not None
-            kept = self._trained(tensors) if adapted else tensors
+            kept = self._select_trained(tensors) if adapted else tensors
             state = checkpoints.TrainingState(
-                self.update, kept, adapted, moments, self.lines, self.whose
+                self.update, kept, adapted, moments, self.lines, self.run_digest
             )
             keep = self.spec.checkpoints.keep
-            checkpoints.save(
-                self.out, state, keep, lambda to: exports.write(to, self.begun, tensors)
+            checkpoints.save_checkpoint(
+                self.out, state, keep, lambda to: checkpoints.write_model(to, self.start, tensors)
             )
         self.saved_at, self.saved_when = self.update, time.monotonic()
 
-    def _keep(self) -> None:
+    def _save_snapshot(self) -> None:
         """A snapshot after this update, where one is asked for: a delta with LoRA."""
         if self.update not in self.spec.checkpoints.at:
             return
-        tensors, source = self._tensors(), self.spec.model.source
+        tensors, source = self._gather_tensors(), self.spec.model.source
         if not self.main:
             return
         if self.spec.lora is None or source is None:
-            write = partial(exports.write, begun=self.begun, tensors=tensors)
+            write = partial(checkpoints.write_model, start=self.start, tensors=tensors)
         else:
-            held = self._trained(tensors)
+            trained = self._select_trained(tensors)
             write = partial(
-                exports.write_delta,
-                begun=self.begun,
-                tensors=held,
+                checkpoints.write_delta,
+                start=self.start,
+                tensors=trained,
                 source=source,
                 dtype=torch.float16,
             )
         checkpoints.save_snapshot(self.out, self.update, write)
 
-    def _trained(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _select_trained(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Those that are not frozen."""
-        named = self.begun.network.named_parameters()
+        named = self.start.network.named_parameters()
         free = {name for name, parameter in named if parameter.requires_grad}
         return {name: tensor for name, tensor in tensors.items() if name in free}
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
+    def _gather_tensors(self) -> dict[str, torch.Tensor]:
         """The network's tensors by its own names, on the CPU, tied copies left out."""
-        held = self.accelerator.get_state_dict(self.scorer)
-        tied = set(self.begun.network.all_tied_weights_keys)
-        named = {name.removeprefix("network."): value for name, value in held.items()}
+        state = self.accelerator.get_state_dict(self.scorer)
+        tied = set(self.start.network.all_tied_weights_keys)
+        named = {name.removeprefix("network."): value for name, value in state.items()}
         return {
             name: value.detach().cpu().contiguous()
             for name, value in named.items()
             if name not in tied
         }
 
-    def _restore_moments(self, held: dict[str, Any]) -> None:
+    def _restore_moments(self, state: dict[str, Any]) -> None:
         raw = getattr(self.optimizer, "optimizer", self.optimizer)
-        for group in held["param_groups"]:
+        for group in state["param_groups"]:
             group["betas"] = tuple(group["betas"])  # JSON has lists
-        set_optimizer_state_dict(self.scorer, raw, optim_state_dict=held, options=_FULL)
+        set_optimizer_state_dict(self.scorer, raw, optim_state_dict=state, options=_FULL)
 
-    def _log(self) -> Log | None:
+    def _open_log(self) -> Log | None:
         if not self.main:
             return None
         name = self.spec.log.tracker
@@ -326,23 +343,25 @@ class Trainer:
         return Log(self.out, self.lines[:], tracker)
 
     def _finish(self) -> Fitted:
-        tensors = self._tensors()
+        tensors = self._gather_tensors()
         if self.main:
-            checkpoints.save_model(self.out, lambda to: exports.write(to, self.begun, tensors))
-        self._draw()
+            checkpoints.save_model(
+                self.out, lambda to: checkpoints.write_model(to, self.start, tensors)
+            )
+        self._draw_loss_curve()
         if self.log is not None:
             self.log.close()
         self.accelerator.wait_for_everyone()
-        return self._fitted()
+        return self._summarize()
 
-    def _draw(self) -> None:
+    def _draw_loss_curve(self) -> None:
         """The loss curve, unless it is there: a run may be killed between its model and this."""
         path = self.out / "loss.pdf"
         if self.main and not path.exists():
             with explain_write_errors("the loss curve", path, self.out):
                 loss_curve(self.lines, self.spec).save(path)
 
-    def _fitted(self) -> Fitted:
+    def _summarize(self) -> Fitted:
         last = self.lines[-max(1, len(self.lines) // 10) :]
         return Fitted(
             folder=self.out,
@@ -350,107 +369,73 @@ class Trainer:
             updates=self.update,
             tokens=self.tokens,
             loss=sum(line.loss for line in last) / len(last),
-            resumed_at=self.begun_at,
+            resumed_at=self.resumed_at,
             processes=self.accelerator.num_processes,
             lines=tuple(self.lines),
         )
 
 
-def adamw(
-    scorer: Scorer, parts: Sequence[Part], asked: Optimizer, device: torch.device
-) -> torch.optim.Optimizer:
-    """AdamW; norms, biases and trained parts, gates too, do not decay unless all is to."""
-    added = {f"network.{name}" for name in tensor_names(scorer.network, parts)}
-    decays: list[torch.nn.Parameter] = []
-    stays: list[torch.nn.Parameter] = []
-    for name, parameter in scorer.named_parameters():
-        if parameter.requires_grad:
-            exempt = parameter.ndim < 2 or name in added
-            (stays if exempt and not asked.decay_all else decays).append(parameter)
-    groups: list[dict[str, Any]] = [{"params": decays}, {"params": stays, "weight_decay": 0.0}]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=asked.lr,
-        betas=asked.betas,
-        eps=asked.eps,
-        weight_decay=asked.weight_decay,
-        fused=device.type in ("cpu", "cuda"),
-    )
-
-
-def restore(
-    begun: StartingPoint, tensors: Mapping[str, torch.Tensor], *, adapted: bool = False
+def restore_tensors(
+    start: StartingPoint, tensors: Mapping[str, torch.Tensor], *, adapted: bool = False
 ) -> None:
     """Put a checkpoint's tensors into the network they came from."""
     try:
-        lost, unknown = begun.network.load_state_dict(tensors, strict=False)
+        lost, unknown = start.network.load_state_dict(tensors, strict=False)
     except RuntimeError as error:  # another shape
         raise TrainingError(
             f"the checkpoint does not fit the network ({str(error).splitlines()[-1].strip()}): "
             "it is another run's, choose another folder"
         ) from None
-    left = set(begun.network.all_tied_weights_keys)
+    left = set(start.network.all_tied_weights_keys)
     if adapted:  # adapters' checkpoints hold what is not frozen
-        named = begun.network.named_parameters()
+        named = start.network.named_parameters()
         left |= {name for name, parameter in named if not parameter.requires_grad}
     if unknown or set(lost) - left:
         raise TrainingError(f"the checkpoint does not fit the network: {(*unknown, *lost)[0]}")
-    begun.network.tie_weights()
+    start.network.tie_weights()
 
 
-def _check_rates(lines: Sequence[Line], spec: Spec) -> None:
-    """Refuse to go on where the updates so far had other rates than they would have now."""
-    for line in lines:
-        rate = learning_rate(spec.optimizer, line.update - 1, spec.updates)
-        if line.update > spec.updates or line.lr != rate:
-            raise SpecError(
-                f"{lines[-1].update} updates are done, and update {line.update} would differ with "
-                f"updates = {spec.updates}: a run can be made longer or shorter only before its "
-                "rate begins to fall; go on with the number it had, or train on from its model"
-            )
-
-
-def _spec(spec: Spec | Mapping[str, Any] | str | Path) -> Spec:
+def _read_spec(spec: Spec | Mapping[str, Any] | str | Path) -> Spec:
     if isinstance(spec, Spec):
         return spec
     return read(spec) if isinstance(spec, str | Path) else from_dict(spec)
 
 
-def _begin(
-    spec: Spec, corpus: Corpus | None, tokenizer: PreTrainedTokenizerBase | None
-) -> tuple[StartingPoint, Corpus]:
+def _open_start(
+    spec: Spec, corpus: CorpusLike | None, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[StartingPoint, CorpusLike]:
     """Network and corpus, which have one tokenizer: the checkpoint's, or else the corpus's own."""
-    held = tokenizer if tokenizer is not None else getattr(corpus, "tokenizer", None)
+    given = tokenizer if tokenizer is not None else getattr(corpus, "tokenizer", None)
     if spec.model.source is not None:
-        begun = start(spec)
-        if held is not None and tokenizer_digest(held) != tokenizer_digest(begun.tokenizer):
+        start = build_start(spec)
+        if given is not None and tokenizer_digest(given) != tokenizer_digest(start.tokenizer):
             raise SpecError(
                 f"the corpus was made with another tokenizer than {spec.model.source}'s: "
                 "leave corpus and tokenizer out, and the checkpoint's own is used"
             )
-        return begun, corpus or read_corpus(spec.corpus, spec.length, spec.seed, begun.tokenizer)
+        return start, corpus or read_corpus(spec.corpus, spec.length, spec.seed, start.tokenizer)
     if corpus is None:
         corpus = read_corpus(spec.corpus, spec.length, spec.seed)
-        held = corpus.tokenizer
-    return start(spec, held), corpus
+        given = corpus.tokenizer
+    return build_start(spec, given), corpus
 
 
-def _peek(corpus: Corpus, spec: Spec, begun: StartingPoint) -> None:
+def _check_corpus(corpus: CorpusLike, spec: Spec, start: StartingPoint) -> None:
     """Make some rows before anything is written: a corpus that cannot shows here.
 
     They are the first update's, the last one, and the first of each kind of a mix.
     """
     rows, index = spec.updates * spec.batch, 0
     try:
-        texts = [corpus[index := place] for place in range(spec.batch)]
+        texts = [corpus[index := row] for row in range(spec.batch)]
         corpus[index := rows - 1]
     except IndexError:
-        found = f"there is no row {index}, and the run reads {rows}" if index else "it is empty"
+        reason = f"there is no row {index}, and the run reads {rows}" if index else "it is empty"
         raise SpecError(
-            f"the corpus ends ({found}): give it at least one text, and begin again after the "
+            f"the corpus ends ({reason}): give it at least one text, and begin again after the "
             "last, corpus[i % count]"
         ) from None
-    poser = poser_of(spec, begun)
-    poser(texts, 0, range(spec.batch))
+    builder = build_batch_builder(spec, start)
+    builder(texts, 0, range(spec.batch))
     for text in corpus.first_of_each(rows) if isinstance(corpus, Mixed) else ():
-        poser([text], 0, [0])
+        builder([text], 0, [0])

@@ -21,8 +21,8 @@ from anchorwatch.models.load import load
 from anchorwatch.models.model import Model
 from anchorwatch.models.tokens import tokenizer_digest
 from anchorwatch.models.trained_additions import attach, tensor_names, trainable
-from anchorwatch.training import initial
-from anchorwatch.training.adapters import adapt
+from anchorwatch.training import noise
+from anchorwatch.training.adapters import add_adapters
 from anchorwatch.training.spec import Spec
 
 MASK_TOKEN = "<|mask|>"
@@ -54,8 +54,8 @@ class StartingPoint:
     @property
     def pad_id(self) -> int:
         """An id to fill rows with; it is never looked at."""
-        held = self.tokenizer.pad_token_id
-        return 0 if held is None else int(held)
+        pad = self.tokenizer.pad_token_id
+        return 0 if pad is None else int(pad)
 
     def describe(self) -> dict[str, Any]:
         """What a run's record says of its start: two runs that differ here are two runs."""
@@ -69,43 +69,44 @@ class StartingPoint:
         }
 
 
-def start(spec: Spec, tokenizer: PreTrainedTokenizerBase | None = None) -> StartingPoint:
+def build_start(spec: Spec, tokenizer: PreTrainedTokenizerBase | None = None) -> StartingPoint:
     """The network a spec begins with: its first values, adapters and parts in place."""
     register()
     if spec.model.source is not None:
-        begun = _start_from_checkpoint(spec, spec.model.source)
+        start = _start_from_checkpoint(spec, spec.model.source)
     elif tokenizer is None:
         raise SpecError("a network from scratch needs a tokenizer: the corpus brings one")
     else:
-        begun = _fresh(spec, tokenizer)
-    limit = int(begun.network.config.max_position_embeddings)
+        start = _start_from_scratch(spec, tokenizer)
+    limit = int(start.network.config.max_position_embeddings)
     if spec.length > limit:
         raise SpecError(
             f"length {spec.length} is more than the {limit} positions of {spec.model.source}: "
             f"say length = {limit} or less"
         )
-    begun.network.requires_grad_(True)
+    start.network.requires_grad_(True)
     if spec.lora is not None:
-        full = tensor_names(begun.network, begun.parts)
-        adapt(
-            begun.network,
+        full = tensor_names(start.network, start.parts)
+        add_adapters(
+            start.network,
             spec.lora,
             spec.seed,
-            embeddings=begun.new_mask,
-            mask_id=begun.mask_id,
+            embeddings=start.new_mask,
+            mask_id=start.mask_id,
             full=full,
         )
-    begun = _with_parts(begun, spec)
-    begun.network.train()
-    return begun
+    start = _attach_parts(start, spec)
+    start.network.train()
+    return start
 
 
-def _fresh(spec: Spec, tokenizer: PreTrainedTokenizerBase) -> StartingPoint:
+def _start_from_scratch(spec: Spec, tokenizer: PreTrainedTokenizerBase) -> StartingPoint:
     """A network from scratch: every tensor's values derive from its name."""
     diffusion = spec.objective.name == "diffusion"
     mask_id = tokenizer.mask_token_id if diffusion else None
     if diffusion and mask_id is None:
         raise SpecError("diffusion needs a mask token and the tokenizer has none: add mask_token")
+    # 1. The stock config; causal or not is the only thing that diffusion changes in it.
     shape, (layers, width, heads) = spec.model, spec.model.numbers
     config = AutoConfig.for_model(
         shape.network,
@@ -125,10 +126,11 @@ def _fresh(spec: Spec, tokenizer: PreTrainedTokenizerBase) -> StartingPoint:
         pad_token_id=None,  # torch would freeze its row
     )
     config.is_causal = not diffusion
+    # 2. The stock network with our attention, its tensors filled by their names.
     network = AutoModelForCausalLM.from_config(
         config, attn_implementation=NAME, dtype=torch.float32, trust_remote_code=False
     )
-    initial.fill(network, spec.seed)
+    noise.fill_first_values(network, spec.seed)
     kind: Literal["mdm", "arm"] = "mdm" if diffusion else "arm"
     return StartingPoint(network, tokenizer, kind, shift=not diffusion, mask_id=mask_id)
 
@@ -150,7 +152,7 @@ def _start_from_checkpoint(spec: Spec, source: str) -> StartingPoint:
     origin = model.digest
     kind = "mdm" if name == "diffusion" else model.family.kind
     network.config.is_causal = kind == "arm"
-    begun = StartingPoint(
+    start = StartingPoint(
         network,
         model.tokenizer,
         kind,
@@ -159,20 +161,20 @@ def _start_from_checkpoint(spec: Spec, source: str) -> StartingPoint:
         parts=model.parts,
         origin=origin,
     )
-    if kind == "mdm" and begun.mask_id is None:
-        begun = _with_mask(begun, spec.model.mask_id)
-    return begun
+    if kind == "mdm" and start.mask_id is None:
+        start = _add_mask_token(start, spec.model.mask_id)
+    return start
 
 
 def _check_stays_causal(spec: Spec, source: str) -> None:
     """An autoregressive checkpoint that stays one has no use for noise and masks."""
-    said = sorted(spec.objective.model_fields_set & {"t", "eps", "masks"})
+    unused = sorted(spec.objective.model_fields_set & {"t", "eps", "masks"})
     if spec.model.mask_id is not None:
-        said.append("model.mask_id")
-    if said:
+        unused.append("model.mask_id")
+    if unused:
         raise SpecError(
             f"{source} is autoregressive, and {spec.objective.name} keeps that: its loss has no "
-            f"noise; leave {', '.join(said)} out, or use diffusion"
+            f"noise; leave {', '.join(unused)} out, or use diffusion"
         )
 
 
@@ -186,23 +188,27 @@ def _load_checkpoint(source: str, mask_id: int | None) -> Model:
         return load(source, dtype="float32", device="cpu")
 
 
-def _with_mask(begun: StartingPoint, mask_id: int | None) -> StartingPoint:
+def _add_mask_token(start: StartingPoint, mask_id: int | None) -> StartingPoint:
     """A mask token for a network that had none: the id given, a spare row, or a new one."""
-    rows, tokenizer = len(begun.network.get_input_embeddings().weight), begun.tokenizer
+    rows, tokenizer = len(start.network.get_input_embeddings().weight), start.tokenizer
     if mask_id is not None:
         tokenizer.mask_token = _spare_token(tokenizer, mask_id)
     elif tokenizer.mask_token_id is None:
         tokenizer.add_special_tokens({"mask_token": MASK_TOKEN})
-    found = int(tokenizer.mask_token_id)
-    if found >= rows:
-        _grow(begun.network, found + 1)
-    return replace(begun, mask_id=found, new_mask=True, rows=rows)
+    new_id = int(tokenizer.mask_token_id)
+    if new_id >= rows:
+        _add_embedding_rows(start.network, new_id + 1)
+    return replace(start, mask_id=new_id, new_mask=True, rows=rows)
 
 
 def _spare_token(tokenizer: PreTrainedTokenizerBase, mask_id: int) -> str:
     """The name of a token that no text makes: an added one that begins, ends and pads nothing."""
     used = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
-    spare = {at: name for name, at in tokenizer.get_added_vocab().items() if at not in used}
+    spare = {
+        token_id: name
+        for name, token_id in tokenizer.get_added_vocab().items()
+        if token_id not in used
+    }
     if mask_id not in spare:
         some = ", ".join(map(str, sorted(spare)[:8]))
         raise SpecError(
@@ -214,49 +220,49 @@ def _spare_token(tokenizer: PreTrainedTokenizerBase, mask_id: int) -> str:
 
 
 @torch.no_grad()
-def _grow(network: PreTrainedModel, rows: int) -> None:
+def _add_embedding_rows(network: PreTrainedModel, rows: int) -> None:
     """More rows for embedding and unembedding, each the mean of those there were."""
     old = {}
-    for name, module in _ends(network):
+    for name, module in _embeddings_of(network):
         old[name] = module.weight.detach().mean(dim=0)
     before = len(network.get_input_embeddings().weight)
     network.resize_token_embeddings(rows, mean_resizing=False)
-    for name, module in _ends(network):
+    for name, module in _embeddings_of(network):
         module.weight[before:] = old[name]
 
 
-def _ends(network: Any) -> list[tuple[str, Any]]:
+def _embeddings_of(network: Any) -> list[tuple[str, Any]]:
     ends = [("embedding", network.get_input_embeddings())]
     if not network.config.tie_word_embeddings:
         ends.append(("unembedding", network.get_output_embeddings()))
     return ends
 
 
-def _with_parts(begun: StartingPoint, spec: Spec) -> StartingPoint:
+def _attach_parts(start: StartingPoint, spec: Spec) -> StartingPoint:
     """The parts of the spec beside those of the checkpoint, all of them trained in full."""
-    asked = _asked_parts(spec)
-    for part in begun.parts:
-        if type(part) in map(type, asked):
+    added = _read_parts(spec)
+    for part in start.parts:
+        if type(part) in map(type, added):
             raise SpecError(
                 f"{spec.model.source} has a {type(part).__name__} already, which is trained on: "
                 "leave it out of variant"
             )
-    network, mask_id = begun.network, begun.mask_id
-    if spec.compile and (asked or begun.parts):
+    network, mask_id = start.network, start.mask_id
+    if spec.compile and (added or start.parts):
         # What is worn is looked up while layers compute: a compiled pass might not ask again.
         raise SpecError("compile is not proven with parts: leave compile or the parts out")
-    if any(getattr(part, "embedding", "") == "mask" for part in asked) and mask_id is None:
+    if any(getattr(part, "embedding", "") == "mask" for part in added) and mask_id is None:
         raise SpecError("next_token has no mask token: use embedding = 'mean' or 'start'")
-    attach(network, asked, bos_id=begun.tokenizer.bos_token_id, mask_id=mask_id)
-    parts = (*begun.parts, *asked)
+    attach(network, added, bos_id=start.tokenizer.bos_token_id, mask_id=mask_id)
+    parts = (*start.parts, *added)
     for name in tensor_names(network, parts):  # adapters freeze all that was there before them
         network.get_parameter(name).requires_grad_(True)
-    return replace(begun, parts=parts)
+    return replace(start, parts=parts)
 
 
-def _asked_parts(spec: Spec) -> tuple[Part, ...]:
+def _read_parts(spec: Spec) -> tuple[Part, ...]:
     """The parts a spec names; their seed is the spec's unless they say one."""
-    found = []
+    parts = []
     known = [name for name, kind in edits.EDITS.items() if issubclass(kind, Part)]
     for table in spec.variant:
         if table["name"] not in edits.EDITS:
@@ -271,5 +277,5 @@ def _asked_parts(spec: Spec) -> tuple[Part, ...]:
                 f"variant names the {part.lacks} of {table['name']} by a digest: "  # type: ignore[attr-defined]
                 "give its numbers, or a word"
             )
-        found.append(part)
-    return trainable(found)
+        parts.append(part)
+    return trainable(parts)

@@ -40,9 +40,9 @@ SIZES: dict[str, tuple[int, int, int]] = {
 """SMDM's ladder: (layers, width, heads), named by parameters without embeddings."""
 
 _KEEPERS = ("checkpoints", "log", "workers")
+"""Fields that do not decide the weights."""
 _ADDED_LATER = {"objective": ("keep_start",), "optimizer": ("fall", "last")}
 """Fields that earlier records do not have: at their defaults they are left out of the digest."""
-"""Fields that do not decide the weights."""
 
 _LONG_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]+\s*\.\s*){100}""")
 
@@ -82,24 +82,24 @@ class Shape(_Table):
     """The mask token, where the checkpoint does not say."""
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        said = self.model_fields_set - {"source", "mask_id"}
-        if self.source is not None and said:
-            raise ValueError(f"`from` brings its own shape: leave {', '.join(sorted(said))} out")
+    def _check_shape(self) -> Self:
+        given = self.model_fields_set - {"source", "mask_id"}
+        if self.source is not None and given:
+            raise ValueError(f"`from` brings its own shape: leave {', '.join(sorted(given))} out")
         if self.source is None and self.mask_id is not None:
             raise ValueError("mask_id is for `from`: from scratch, the tokenizer says it")
         if self.size is not None:
             if self.size not in SIZES:
                 raise ValueError(f"size {self.size!r} is unknown: expected {', '.join(SIZES)}")
-            if twice := said & {"layers", "width", "heads"}:
+            if twice := given & {"layers", "width", "heads"}:
                 raise ValueError(f"size says {', '.join(sorted(twice))} already: leave it out")
         elif self.source is None and None in (self.layers, self.width, self.heads):
             raise ValueError("say size = '6M', or layers, width and heads, or from = 'folder'")
         if self.source is None:
-            self._divides()
+            self._check_heads()
         return self
 
-    def _divides(self) -> None:
+    def _check_heads(self) -> None:
         _, width, heads = self.numbers
         if width % heads or (width // heads) % 2:
             raise ValueError(
@@ -147,7 +147,7 @@ class Objective(_Table):
     """Whether the first token of a row is never masked, nor scored."""
 
     @model_validator(mode="after")
-    def _useful(self) -> Self:
+    def _check_fields(self) -> Self:
         noise = self.model_fields_set & {"t", "eps", "masks", "keep_start"}
         if self.name == "next_token" and noise:
             raise ValueError(f"next_token has no noise: leave {', '.join(sorted(noise))} out")
@@ -239,8 +239,8 @@ class Spec(_Table):
 
     @field_validator("variant", mode="before")
     @classmethod
-    def _named(cls, said: Any) -> Any:
-        parts = said if isinstance(said, list | tuple) else [said]
+    def _check_parts(cls, value: Any) -> Any:
+        parts = value if isinstance(value, list | tuple) else [value]
         parts = [{"name": part} if isinstance(part, str) else part for part in parts]
         for part in parts:
             if not isinstance(part, Mapping) or not isinstance(part.get("name"), str):
@@ -248,7 +248,7 @@ class Spec(_Table):
         return parts
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_sizes(self) -> Self:
         if self.batch % self.accumulation:
             raise ValueError(
                 f"a batch of {self.batch} rows cannot be {self.accumulation} equal passes: "
@@ -269,7 +269,7 @@ class Spec(_Table):
         """Plain values, defaults included, under the file's names."""
         return self.model_dump(mode="json", by_alias=True)
 
-    def deciding(self) -> dict[str, Any]:
+    def deciding_fields(self) -> dict[str, Any]:
         """The fields that decide the weights.
 
         Where the rate falls late, a run may be made longer or shorter before it begins to.
@@ -288,7 +288,9 @@ class Spec(_Table):
     @property
     def digest(self) -> str:
         """SHA-256 of all that decides the weights."""
-        return hashlib.sha256(json.dumps(self.deciding(), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps(self.deciding_fields(), sort_keys=True).encode()
+        ).hexdigest()
 
     @property
     def name(self) -> str:
@@ -296,8 +298,8 @@ class Spec(_Table):
         shape = self.model
         sized = shape.size or (f"{shape.layers}x{shape.width}" if shape.layers else "adapted")
         parts = "+".join(part["name"] for part in self.variant) or "vanilla"
-        said = (self.objective.name, sized, parts, f"seed{self.seed}", self.digest[:8])
-        return "-".join(said).replace("_", "-")
+        words = (self.objective.name, sized, parts, f"seed{self.seed}", self.digest[:8])
+        return "-".join(words).replace("_", "-")
 
 
 _TABLES: dict[str, type[_Table]] = {
@@ -312,18 +314,23 @@ _TABLES: dict[str, type[_Table]] = {
 
 def read(path: str | Path, settings: Sequence[str] = ()) -> Spec:
     """A SPEC.toml, with `name=value` settings over it: `optimizer.lr=1e-3`."""
+    fields = read_fields(path)
+    for setting in settings:
+        _apply_setting(fields, setting)
+    return from_dict(fields, where=Path(path).name)
+
+
+def read_fields(path: str | Path) -> dict[str, Any]:
+    """The tables of a SPEC.toml as they stand there, not checked yet."""
     path = Path(path).expanduser()
     try:
-        fields = _parsed(read_plain(path, most=LONGEST_LINE).decode("utf-8"))
+        return _parse_toml(read_plain(path, most=LONGEST_LINE).decode("utf-8"))
     except OSError as error:
         raise SpecError(
             f"{path} cannot be read ({error.strerror or error}): give a SPEC.toml"
         ) from None
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or nested without end
         raise SpecError(f"{path} is not TOML: {error}") from None
-    for setting in settings:
-        _set(fields, setting)
-    return from_dict(fields, where=path.name)
 
 
 def from_dict(fields: Mapping[str, Any], where: str = "the spec") -> Spec:
@@ -331,25 +338,25 @@ def from_dict(fields: Mapping[str, Any], where: str = "the spec") -> Spec:
     try:
         return Spec.model_validate(dict(fields))
     except ValidationError as error:
-        said = "; ".join(_describe_error(one, fields) for one in error.errors())
-        raise SpecError(f"{where}: {said}") from None
+        problems = "; ".join(_describe_error(problem, fields) for problem in error.errors())
+        raise SpecError(f"{where}: {problems}") from None
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parse_toml(text: str) -> dict[str, Any]:
     """TOML as values; the parser's time grows with the square of the parts of a dotted key."""
     if _LONG_KEY.search(text):
         raise ValueError("a key has 100 parts or more")
     return tomllib.loads(text)
 
 
-def _set(fields: dict[str, Any], setting: str) -> None:
+def _apply_setting(fields: dict[str, Any], setting: str) -> None:
     """Put one `a.b=value` into nested tables; the value is TOML, or else a word."""
     name, equals, word = setting.partition("=")
     *tables, last = name.split(".")
     if not equals or not all((*tables, last)) or len(tables) > 100:
         raise SpecError(f"--set {setting:.60} is not name=value: say --set optimizer.lr=1e-3")
     try:
-        value = _parsed(f"value = {word}")["value"]
+        value = _parse_toml(f"value = {word}")["value"]
     except tomllib.TOMLDecodeError:
         value = word
     except (ValueError, RecursionError) as error:
@@ -363,16 +370,16 @@ def _set(fields: dict[str, Any], setting: str) -> None:
 
 def _describe_error(error: Any, fields: Mapping[str, Any]) -> str:
     """One of pydantic's findings as a sentence."""
-    place = [str(step) for step in error["loc"]]
-    at = ".".join(place)
+    path = [str(step) for step in error["loc"]]
+    field = ".".join(path)
     if error["type"] == "extra_forbidden":
-        table = _TABLES.get(place[0], Spec) if len(place) > 1 else Spec
-        known = (one.alias or name for name, one in table.model_fields.items())
-        return f"there is no field {at}: expected one of {', '.join(known)}"
+        table = _TABLES.get(path[0], Spec) if len(path) > 1 else Spec
+        known = (info.alias or name for name, info in table.model_fields.items())
+        return f"there is no field {field}: expected one of {', '.join(known)}"
     if error["type"] == "missing":
-        return f"{at} is missing: say {at} = ..."
-    said = error["msg"].removeprefix("Value error, ")
+        return f"{field} is missing: say {field} = ..."
+    message = error["msg"].removeprefix("Value error, ")
     given = error["input"]
     if isinstance(given, str | int | float | bool):
-        return f"{at} = {given!r}: {said[:1].lower()}{said[1:]}"
-    return f"{at}: {said}" if at else said
+        return f"{field} = {given!r}: {message[:1].lower()}{message[1:]}"
+    return f"{field}: {message}" if field else message

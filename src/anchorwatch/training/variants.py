@@ -1,22 +1,83 @@
-"""The comparison of variants: one row for each arm and training seed, and what they differ in.
+"""The comparison of variants: which arms there are, the per-seed table, and paired differences.
 
-The unit is the training seed. Arms of a seed are paired (data, noise, first values), so that a
-difference is taken seed by seed and its interval is Student's over seeds. No torch here.
+An arm is a recipe and some settings over it; it differs from its base in nothing else, so that
+arms of one seed are paired (data, noise, first values). The unit is the training seed: a
+difference is taken seed by seed, and its interval is Student's over seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from anchorwatch.errors import TraceError
+from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import stats
-from anchorwatch.training.arms import VANILLA
+
+if TYPE_CHECKING:
+    from anchorwatch.training.spec import Spec
+
+VANILLA = "vanilla"
+NEXT_TOKEN = 'objective.name="next_token"'
+
+LAB: Mapping[str, tuple[str, ...]] = {
+    "mdm": (),
+    "mdm-sink": ('variant=["sink_token"]',),
+    "mdm-gate": ('variant=[{name = "gate", form = "elementwise", init = "identity"}]',),
+    "arm": (NEXT_TOKEN,),
+}
+"""The four models that are shipped."""
+
+VARIANTS: Mapping[str, tuple[str, ...]] = {
+    VANILLA: (),
+    "sink": ('variant=["sink_token"]',),
+    "sink-2": ('variant=[{name = "sink_token", n = 2}]',),
+    "sink-4": ('variant=[{name = "sink_token", n = 4}]',),
+    "sink-end": ('variant=[{name = "sink_token", position = "end"}]',),
+    "sink-zero": ('variant=[{name = "sink_token", value = "zero"}]',),
+    "register": ('variant=["register"]',),
+    "off-by-one": ('variant=["off_by_one"]',),
+    "sink-logit": ('variant=[{name = "sink_logit", logit = 0.0}]',),
+    "gate": ('variant=[{name = "gate", form = "elementwise", init = "identity"}]',),
+    "gate-headwise": ('variant=[{name = "gate", form = "headwise", init = "identity"}]',),
+    "gate-plain": ('variant=[{name = "gate", form = "elementwise", init = "plain"}]',),
+}
+"""What is compared, each with every seed."""
+
+
+NOISE = ("t", "eps", "masks", "keep_start")
+"""Fields of the objective that next-token prediction has no use for, and refuses."""
+
+
+def read_arm(
+    recipe: str | Path, arms: Mapping[str, tuple[str, ...]], arm: str, more: tuple[str, ...] = ()
+) -> Spec:
+    """The spec of an arm; `more` settings are over those of all arms (a seed, a smaller budget)."""
+    from anchorwatch.training.spec import read
+
+    if arm not in arms:
+        raise SpecError(f"there is no arm {arm!r}: expected {', '.join(arms)}")
+    quiet = _drop_noise(recipe) if NEXT_TOKEN in arms[arm] else ()
+    return read(recipe, (*quiet, *more, *arms[arm]))
+
+
+def _drop_noise(recipe: str | Path) -> tuple[str, ...]:
+    """A setting that leaves the recipe's noise out of its objective."""
+    from anchorwatch.training.spec import read_fields
+
+    objective = read_fields(recipe).get("objective", {})
+    if not isinstance(objective, Mapping):
+        return ()  # reading the spec says what is wrong with it
+    kept = (
+        f"{name} = {json.dumps(value)}" for name, value in objective.items() if name not in NOISE
+    )
+    return (f"objective={{{', '.join(kept)}}}",)
+
 
 VERSION = 1
 """Of the names and meanings of what is measured; a table of another version is refused."""
@@ -81,8 +142,8 @@ def variants(path: str | Path | None = None) -> pd.DataFrame:
     if not source.is_file():
         raise TraceError(f"there is no table {source}: make it with `make variants`")
     try:
-        with source.open(encoding="utf-8") as held:
-            table = pd.read_csv(held, dtype={"arm": str, "spec": str})
+        with source.open(encoding="utf-8") as handle:
+            table = pd.read_csv(handle, dtype={"arm": str, "spec": str})
     except ValueError as error:  # empty, no UTF-8, or no CSV
         raise TraceError(
             f"{source} cannot be read as CSV, {error}: make it with `make variants`"
@@ -90,9 +151,9 @@ def variants(path: str | Path | None = None) -> pd.DataFrame:
     if lost := [name for name in KEYS if name not in table.columns]:
         raise TraceError(f"{source} has no column {lost[0]}: it is no table of `make variants`")
     if (table["version"] != VERSION).any():
-        found = sorted(set(table["version"]))
+        versions = sorted(set(table["version"]))
         raise TraceError(
-            f"{source} has columns of version {found[0]} and this package reads {VERSION}: "
+            f"{source} has columns of version {versions[0]} and this package reads {VERSION}: "
             "make it again with `make variants`"
         )
     return table
@@ -114,28 +175,31 @@ def differences(
         raise TraceError(
             f"the table has no arm {base!r}: it has {', '.join(table['arm'].unique())}"
         )
+    # 1. Quantities of the table, and the arms beside the base.
     names = [name for name in quantities or QUANTITIES if name in table.columns]
     arms = [arm for arm in table["arm"].unique() if arm != base]
     rows: list[dict[str, Any]] = []
+    # 2. Paired differences by seed; Student's interval over seeds.
     for name in names:
         wide = table.pivot(index="seed", columns="arm", values=name).astype(float)
         first = len(rows)
         for arm in arms:
             a, b = wide[arm].to_numpy(), wide[base].to_numpy()
-            found = stats.paired_t(a, b, level=level)
+            gap = stats.paired_t(a, b, level=level)
             both = ~np.isnan(a - b)
             rows.append(
                 {
                     "quantity": name,
                     "arm": arm,
                     "base": float(b[both].mean()) if both.any() else np.nan,
-                    "value": float(found.value),
-                    "low": float(found.low),
-                    "high": float(found.high),
-                    "n": int(found.n),
-                    "p": float(found.p),
+                    "value": float(gap.value),
+                    "low": float(gap.low),
+                    "high": float(gap.high),
+                    "n": int(gap.n),
+                    "p": float(gap.p),
                 }
             )
+        # 3. Holm's correction over the arms of this quantity.
         corrected = stats.holm([row["p"] for row in rows[first:]])
         for row, p in zip(rows[first:], corrected, strict=True):
             row["p_holm"] = float(p)

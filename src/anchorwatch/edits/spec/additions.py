@@ -38,7 +38,9 @@ class Numbers:
     @classmethod
     def of(cls, array: np.ndarray) -> Numbers:
         numbers = np.array(array, dtype=np.float32, order="C")
+        # A frozen value whose digest is known must not change.
         numbers.flags.writeable = False
+        # The shape is part of the digest: [2, 3] and [3, 2] hold the same bytes.
         head = str(list(numbers.shape)).encode()
         return cls(hashlib.sha256(head + numbers.tobytes()).hexdigest(), numbers)
 
@@ -107,6 +109,7 @@ class _Token(Part):
         self._set_field("seed", check_seed(self.seed))
         embedding = _numbers("embedding", self.embedding, EMBEDDINGS)
         if isinstance(embedding, Numbers) and embedding.array is not None:
+            # One vector stands for one token.
             if embedding.array.ndim == 1:
                 embedding = Numbers.of(embedding.array[None])
             _check_rows(kind, embedding.array, self.n)  # type: ignore[arg-type]
@@ -227,6 +230,7 @@ class kv_bias(Part):  # noqa: N801
         self._set_field("seed", check_seed(self.seed))
         for name in ("key", "value"):
             bias = _numbers(name, getattr(self, name), BIASES)
+            # A word or a digest has no shape: it passes for the right one.
             shape = getattr(getattr(bias, "array", None), "shape", (0, 0, self.n, 0))
             if len(shape) != 4 or shape[2] != self.n:
                 raise SpecError(
@@ -278,6 +282,7 @@ def parts_among(edits: Iterable[Edit]) -> tuple[Part, ...]:
 
 def restore_numbers(edits: Iterable[Edit], given: Iterable[Edit]) -> tuple[Edit, ...]:
     """Edits as a manifest has them, with the numbers that equal digests have in `given`."""
+    # By digest: a manifest knows nothing else of them.
     known = {
         value.digest: value
         for edit in given
@@ -311,6 +316,7 @@ def _numbers(name: str, value: Any, words: tuple[str, ...]) -> Any:
         array = np.asarray(plain, dtype=np.float32)
     except (TypeError, ValueError):
         raise wrong from None
+    # A logit of -inf is a head that does not see the addition.
     fine = np.isfinite(array) | ((array == -np.inf) if name == "logit" else False)
     if not array.ndim or not array.size or not fine.all():
         raise SpecError(f"{name} is empty or holds NaN or infinity: expected finite numbers")

@@ -64,6 +64,7 @@ class Hiding(Edit):
         raise NotImplementedError
 
     def fill_patch(self, patch: AttentionPatch, row: EditedRow) -> None:
+        # [head, rank] positions to columns of the call; heads it does not act on have none.
         keys = row.hidden_keys(self)
         head, rank = np.nonzero(keys != MISSING)
         columns = keys[head, rank].astype(np.int64) + row.view.key_start
@@ -96,11 +97,13 @@ class hide_keys(Hiding):  # noqa: N801
         return self.positions
 
     def select_keys(self, row: EditedRow) -> np.ndarray:
+        # Of autoregression: positions that are not written yet have no key.
         length = row.view.length
         return np.array([[p if p < length else MISSING for p in self.positions]])
 
     def control(self, draws: ControlDraws) -> Edit:
         """As many others of the prompt, and as many others of the answer."""
+        # Prompt and answer apart: a key of the one is no match for a key of the other.
         answer = np.asarray(draws.setting.answer)
         every = np.arange(draws.setting.shape.positions)
         drawn: list[int] = []
@@ -285,6 +288,7 @@ class Detecting(Hiding):
         known = np.full((len(shares), count), np.nan)
         known[:, : shares.shape[1]] = shares[:, :count]
         # 2. The first k keys, in the order of the edit, among those that it wants.
+        # One known key is always left.
         most = max(min(self.k, int((~np.isnan(known[0])).sum()) - 1), 0)
         allowed = pool.eligible & ~np.isnan(known)
         order = self.order_keys(known)
@@ -371,6 +375,7 @@ class hide_random(Detecting):  # noqa: N801
         units, _ = np.nonzero(keys != MISSING)
         left[units, keys[keys != MISSING]] = False
         left = np.take_along_axis(left, ordered.keys, axis=1)
+        # The 2k keys that receive most after the sinks.
         if self.matched_to == "rank":
             left &= np.cumsum(left, axis=1) <= 2 * k
         # 2. For each sink one draw: the n-th of those left, n from 1 to their number.
@@ -465,6 +470,7 @@ class knock_out(Edit):  # noqa: N801
                 f"{self!r} takes whole layers out, which leaves no other heads to draw from: name "
                 "at most half of a layer's heads, or give control=aw.edits.knock_out(layers=[...])"
             )
+        # Each knock_out of a list draws from its own generator.
         shape, seed = draws.setting.shape, int(draws.chance.integers(2**31))
         sizes = {"layers": shape.layers, "per_layer": shape.heads}
         drawn = random_heads(self.heads, **sizes, seed=seed, besides=draws.heads)
@@ -493,6 +499,7 @@ def random_heads(
     ((1, 1), (1, 3))
     """
     named, drawn = _pairs(heads), []
+    # Layer by layer: the control is matched by layer.
     draw = np.random.default_rng(seed)
     for layer in sorted({layer for layer, _ in named}):
         mine = {head for own, head in named if own == layer}
@@ -514,6 +521,7 @@ def random_heads(
 
 def _first_at(order: np.ndarray, ranks: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """[unit, n] keys at which each row of `ranks`, that never falls, first reaches `wanted`."""
+    # A cumulative count first reaches n at the n-th wanted key.
     reached = ranks[:, None, :] >= wanted[..., None]
     keys = np.take_along_axis(order, reached.argmax(axis=-1), axis=1).astype(np.int32)
     return np.where(reached[..., -1], keys, MISSING).astype(np.int32)
@@ -546,6 +554,7 @@ def _oracle(value: Any) -> Oracle:
     if isinstance(value, str):
         return Oracle(value)
     try:
+        # Anything that has the arrays of a trace will do; what has not is refused in one sentence.
         edited, digest = value.manifest.get("edits"), value.digest()
         shares = value["received"].sel(group="all").values
     except (AttributeError, KeyError):

@@ -134,6 +134,7 @@ class swap_token(CanvasEdit):  # noqa: N801
         super().check_canvas(limits)
         _check_token(self.token, limits, "hide_keys hides a position")
         kind = type(self).__name__
+        # At step 0 nothing of the answer is written.
         if self.position in limits.answer and self.acts_at(0, 0.0):
             state = "masked" if limits.writes == "masked" else "absent"
             raise SpecError(
@@ -141,6 +142,7 @@ class swap_token(CanvasEdit):  # noqa: N801
                 f"steps=range({max(1, limits.steps // 2)}, {limits.steps}), or write it with "
                 "force_commit"
             )
+        # Keys of what was read stay in the cache as they were.
         if limits.writes == "absent" and limits.cached:
             raise SpecError(
                 f"{kind} changes what was read and a cache keeps its keys: "
@@ -157,6 +159,7 @@ class swap_token(CanvasEdit):  # noqa: N801
             return None
         if self.position not in other.positions_named:
             return None
+        # The position is written at that step at the earliest: a swap before it would find a mask.
         written = other.until if isinstance(other, delay_commit) else other.step  # type: ignore[attr-defined]
         if self.progress is None and self.steps is not None and min(self.steps) <= written:
             return f"position {self.position} is masked up to step {written}; swap it later"
@@ -207,6 +210,7 @@ class force_commit(CanvasEdit):  # noqa: N801
         kind, last = type(self).__name__, limits.steps - 1
         if self.step > last:
             raise SpecError(f"{kind}(step={self.step}) never comes: this run has steps 0 to {last}")
+        # Autoregression writes its positions in order, one at each step.
         if limits.writes == "absent" and limits.answer[self.step] != self.position:
             right = limits.answer.index(self.position)
             raise SpecError(
@@ -261,6 +265,7 @@ class delay_commit(CanvasEdit):  # noqa: N801
     def limit_to_steps(self, steps: range) -> Edit | None:
         if not steps or steps.start >= self.until:
             return None
+        # Delayed up to the last of these steps.
         return dataclasses.replace(self, until=min(self.until, steps.stop))
 
     def first_steps_allowed(self) -> Mapping[int, int]:

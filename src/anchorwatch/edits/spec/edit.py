@@ -75,6 +75,7 @@ class Edit:
 
     def acts_at(self, step: int, progress: float) -> bool:
         """Whether it acts at a step before which `progress` of the answer is written."""
+        # [low, high), but for 1: progress is 1 only when all is written.
         low, high = self.progress or (0.0, 1.0)
         inside = low <= progress and (progress < high or high == 1)
         return inside and (self.steps is None or step in self.steps)
@@ -151,6 +152,7 @@ class Edit:
         if self.steps is not None and min(self.steps) >= shape.steps:
             what = f"{kind}(steps={list(self.steps)})"
             raise SpecError(f"{what} would change nothing: this run has 0 to {shape.steps - 1}")
+        # One key must be left to look at.
         if self.ranks >= shape.positions:
             raise SpecError(
                 f"{kind} would hide {self.ranks} keys of {shape.positions}: "
@@ -176,6 +178,7 @@ class Edit:
     def __repr__(self) -> str:
         """As it is written in Python; settings that have their default are left out."""
         order = sorted(dataclasses.fields(self), key=lambda setting: bool(setting.kw_only))
+        # Positional settings first, as the class would be called.
         values = {setting.name: getattr(self, setting.name) for setting in order}
         changed = [
             f"{setting.name}={values[setting.name]!r}"
@@ -209,6 +212,7 @@ def from_dict(fields: Mapping[str, Any]) -> Edit:
     known = {setting.name for setting in settings}
     if unknown := sorted(set(rest) - known):
         raise SpecError(f"{name} has no {', '.join(unknown)}: it takes {', '.join(sorted(known))}")
+    # A manifest written by hand (a TOML file) may lack what has no default.
     for setting in settings:
         required = setting.default is setting.default_factory is dataclasses.MISSING
         if required and setting.name not in rest:
@@ -228,6 +232,7 @@ def check_edits(edits: Sequence[Edit], shape: RunShape) -> None:
 
 def slots(edits: tuple[Edit, ...]) -> list[slice]:
     """Where on the last axis of `hidden_keys` each edit writes."""
+    # hidden_keys is one array: each edit has as many ranks as it may hide keys.
     ends = np.cumsum([0, *(edit.ranks for edit in edits)]).tolist()
     return [slice(a, b) for a, b in pairwise(ends)]
 
@@ -269,6 +274,7 @@ def overlap_in_time(edit: Edit, other: Edit) -> bool:
 
 def _meet(edit: Edit, other: Edit, shape: RunShape) -> bool:
     """Whether there is a head and a step of the run at which both act."""
+    # Edits of the canvas have no heads: they never meet here, `check_canvas` compares them.
     every = range(shape.steps)
     steps = set(every if edit.steps is None else edit.steps)
     if not steps & set(every if other.steps is None else other.steps):

@@ -1,4 +1,4 @@
-"""Made-up worlds: question items, and text with triggers, that need no download. No torch here.
+"""Made-up worlds: question items, and text with triggers, that need no download.
 
 >>> from anchorwatch import worlds
 >>> item = worlds.World("held-out", hops=2)[0]
@@ -6,12 +6,11 @@
 True
 """
 
-from anchorwatch.evaluation.synthetic.chains import Backcopy
+from anchorwatch.evaluation.synthetic.backcopy import Backcopy
 from anchorwatch.evaluation.synthetic.draws import Draw
-from anchorwatch.evaluation.synthetic.item import Item, Passage
 from anchorwatch.evaluation.synthetic.names import SPLITS, fragments, split_of
 from anchorwatch.evaluation.synthetic.relations import RELATIONS
-from anchorwatch.evaluation.synthetic.world import Distractors, World, items
+from anchorwatch.evaluation.synthetic.world import Distractors, Item, Passage, World, items
 
 __all__ = [
     "RELATIONS",

@@ -115,7 +115,7 @@ def fragments(text: str) -> list[str]:
     >>> fragments("He lives in Tarbowick.")
     ['He lives in Tar', 'bo', 'wick.']
     """
-    return _NAME.sub(lambda found: _BREAKS.sub("\0", found[0]), text).split("\0")
+    return _NAME.sub(lambda match: _BREAKS.sub("\0", match[0]), text).split("\0")
 
 
 def require_split(split: str) -> None:
@@ -129,22 +129,22 @@ def _pool(kind: str, split: str) -> tuple[str, ...]:
     """Every name of a kind and split, in a fixed order; for people, the two-syllable stems."""
     if kind == "stem":
         pairs = (first.capitalize() + then for first, then in product(_SYLLABLES, _SYLLABLES))
-        found = (name for name in pairs if name[:4].lower() not in _UNWANTED)
+        names = (name for name in pairs if name[:4].lower() not in _UNWANTED)
     elif kind in _ENDINGS:
         stems = _pool("stem", split)
         return tuple(stem + ending for stem, ending in product(stems, _ENDINGS[kind]))
     elif kind == "year":
-        found = (str(year) for year in range(_FIRST_YEAR, _LAST_YEAR + 1))
+        names = (str(year) for year in range(_FIRST_YEAR, _LAST_YEAR + 1))
     else:
         words = {"trade": _TRADES, "book": _BOOKS, "ship": _SHIPS}[kind]
-        found = (f"{first} {second}" for first, second in product(*words))
-    return tuple(name for name in found if split_of(name) == split)
+        names = (f"{first} {second}" for first, second in product(*words))
+    return tuple(name for name in names if split_of(name) == split)
 
 
 @cache
 def _alike(split: str) -> dict[str, list[str]]:
     """Stems by their first three letters."""
-    found: dict[str, list[str]] = {}
+    stems: dict[str, list[str]] = {}
     for stem in _pool("stem", split):
-        found.setdefault(stem[:3], []).append(stem)
-    return found
+        stems.setdefault(stem[:3], []).append(stem)
+    return stems

@@ -1,14 +1,17 @@
-"""What can be true of a person, a town, a land, a book or a ship, and how it is said and asked.
+"""What can be true of a person, a town, a land, a book or a ship, and how it is told and asked.
 
 In every wording {s} is the subject and {o} the object. A subject may be a phrase ("the mentor of
-Tarbo"), which is how questions of two hops are made.
+Tarbo"), which is how questions of two hops are made. A passage states some facts about one subject,
+in varied wording, order and layout.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anchorwatch.errors import SpecError
+from anchorwatch.evaluation.synthetic.draws import Draw
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,8 @@ def _lines(text: str) -> tuple[str, ...]:
 
 def _relation(head: str, statements: str, questions: str, reverse: str, phrases: str) -> Relation:
     name, subject, _, object_, label = head.split(maxsplit=4)
-    said = _lines(statements), _lines(questions), _lines(reverse), _lines(phrases)
-    return Relation(name, subject, object_, label, *said)
+    wordings = _lines(statements), _lines(questions), _lines(reverse), _lines(phrases)
+    return Relation(name, subject, object_, label, *wordings)
 
 
 RELATIONS: dict[str, Relation] = {
@@ -339,3 +342,61 @@ def relations_by_name(names: tuple[str, ...]) -> tuple[Relation, ...]:
         if name not in RELATIONS:
             raise SpecError(f"no relation is called {name!r}: expected {', '.join(RELATIONS)}")
     return tuple(RELATIONS[name] for name in names or RELATIONS)
+
+
+_CARDS, _PRONOUNS = 0.2, 0.5  # shares of passages that are cards, of later sentences with a pronoun
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One relation that holds between two names."""
+
+    subject: str
+    relation: Relation
+    object: str
+
+
+def name_in_sentence(kind: str, name: str) -> str:
+    """A name as it stands in a sentence: ships have an article."""
+    return f"the {name}" if kind == "ship" else name
+
+
+def fill_wording(wording: str, subject: str, object_: str = "") -> str:
+    """A wording with its names in place and a capital in front."""
+    text = wording.replace("{s}", subject).replace("{o}", object_)
+    return text[0].upper() + text[1:]
+
+
+def write_passage(facts: Sequence[Fact], draw: Draw, filler: float) -> str:
+    """A passage that says these facts, all of one subject, in any order.
+
+    `filler` is the chance of a sentence that says nothing.
+    """
+    facts = draw.shuffled(facts)
+    if draw.chance(_CARDS):
+        return _write_card(facts)
+    pronoun = _choose_pronoun(facts[0])
+    sentences: list[str] = []
+    for fact in facts:
+        relation = fact.relation
+        wording = draw.pick(relation.statements)
+        later = bool(sentences) and wording.startswith("{s}") and draw.chance(_PRONOUNS)
+        subject = pronoun if later else name_in_sentence(relation.subject, fact.subject)
+        sentences.append(
+            fill_wording(wording, subject, name_in_sentence(relation.object, fact.object))
+        )
+    if draw.chance(filler):
+        sentences.insert(1 + draw.below(len(sentences)), draw.pick(FILLERS))
+    return " ".join(sentences)
+
+
+def _write_card(facts: Sequence[Fact]) -> str:
+    entries = [f"{fact.relation.label}: {fact.object}" for fact in facts]
+    return f"{facts[0].subject}. " + "; ".join(entries) + "."
+
+
+def _choose_pronoun(fact: Fact) -> str:
+    """The same for a person in every passage."""
+    if fact.relation.subject != "person":
+        return "it"
+    return Draw("pronoun", fact.subject).pick(("he", "she"))

@@ -1,22 +1,131 @@
-"""Question items, each with a small world of its own that was never told anywhere else.
+"""Question items, and the made-up worlds that they are drawn from.
 
-Names and facts are drawn anew for every item, so that the answer can only come from the passages.
-Item i is a function of the world and of i, and its question and gold passages do not depend on its
-distractors: `gold + 1` and `gold + 4` ask the same.
+An `Item` is a question with its answers and passages, as every task has it. A `World` draws names
+and facts for every item again, so that the answer can only come from the passages. Item i is a
+function of the world and of i, and its question and gold passages do not depend on its distractors:
+`gold + 1` and `gold + 4` ask the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.synthetic import names, relations
 from anchorwatch.evaluation.synthetic.draws import Draw
-from anchorwatch.evaluation.synthetic.facts import Fact, name_in_sentence, passage, sentence
-from anchorwatch.evaluation.synthetic.item import NO_HOP, Item, Passage
-from anchorwatch.evaluation.synthetic.relations import Relation
+from anchorwatch.evaluation.synthetic.relations import (
+    Fact,
+    Relation,
+    fill_wording,
+    name_in_sentence,
+    write_passage,
+)
+
+PASSAGE_KINDS = ("gold", "random", "hard", "counterfactual")
+NO_HOP = -1
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One text of the context."""
+
+    text: str
+    gold: bool
+    """Whether the answer follows from it, with the other gold passages."""
+    hop: int = NO_HOP
+    """1 or 2 for evidence, -1 for the rest."""
+    kind: str = "gold"
+    """gold; or a distractor: random, hard (same relation, another subject) or counterfactual (same
+    subject and relation, another object)."""
+    rivals: tuple[str, ...] = ()
+    """Names in it of the answer's kind that are not the answer."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A question, what answers it, and what there is to read."""
+
+    question: str
+    answers: tuple[str, ...]
+    passages: tuple[Passage, ...]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Plain values that JSON can hold."""
+
+    def prompt(self) -> str:
+        """What a model is given; without passages, the closed book."""
+        return self.message() + "\nAnswer:"
+
+    def message(self) -> str:
+        """The prompt as one message of a chat, whose template asks for the answer."""
+        context = "".join(f"Passage: {passage.text}\n" for passage in self.passages)
+        return f"{context}Question: {self.question}"
+
+    def regions(self) -> dict[str, tuple[int, int]]:
+        """Parts of the prompt in characters, as `aw.run(..., regions=)` takes them.
+
+        `gold` (of two: `gold 1` and `gold 2`, by hop), `distractor 1` and so on as they stand,
+        `question`.
+        """
+        spans, begin, others = {}, 0, 0
+        golds = sum(passage.gold for passage in self.passages)
+        for passage in self.passages:
+            begin += len("Passage: ")
+            if passage.gold:
+                name = "gold" if golds == 1 else f"gold {passage.hop}"
+            else:
+                others += 1
+                name = f"distractor {others}"
+            spans[name] = begin, begin + len(passage.text)
+            begin += len(passage.text) + 1
+        begin += len("Question: ")
+        spans["question"] = begin, begin + len(self.question)
+        return spans
+
+    def arranged(self, order: Iterable[int]) -> Item:
+        """The item with these of its passages, in this order."""
+        places = list(order)
+        if len(set(places)) < len(places) or not set(places) <= set(range(len(self.passages))):
+            raise SpecError(
+                f"order={places} does not arrange {len(self.passages)} passages: "
+                f"name places from 0 to {len(self.passages) - 1}, each at most once"
+            )
+        return dataclasses.replace(self, passages=tuple(self.passages[index] for index in places))
+
+    def keeping(self, *kinds: str) -> Item:
+        """The item with its passages of these kinds; without kinds, the closed book."""
+        for kind in kinds:
+            if kind not in PASSAGE_KINDS:
+                known = ", ".join(PASSAGE_KINDS)
+                raise SpecError(f"no passage is of the kind {kind!r}: expected {known}")
+        places = (index for index, passage in enumerate(self.passages) if passage.kind in kinds)
+        return self.arranged(places)
+
+    @property
+    def rivals(self) -> tuple[str, ...]:
+        """Names in the passages that would answer by their kind alone: the guesser's null."""
+        return tuple(dict.fromkeys(name for p in self.passages for name in p.rivals))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for a line of JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Item:
+        """What `as_dict` gave, also after JSON has made its tuples lists."""
+        passages = tuple(
+            Passage(**{**passage, "rivals": tuple(passage["rivals"])})
+            for passage in fields["passages"]
+        )
+        metadata = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in fields["metadata"].items()
+        }
+        return cls(fields["question"], tuple(fields["answers"]), passages, metadata)
+
 
 _SUBJECTS = ("person", "town", "land", "book", "ship")
 _ALIKE = 0.5
@@ -49,7 +158,7 @@ class Distractors:
 
 
 @dataclass(frozen=True)
-class Core:
+class QuestionFacts:
     """What is asked, and the facts that answer it."""
 
     question: str
@@ -57,7 +166,7 @@ class Core:
     answer: str
     kind: str
     """Of the answer."""
-    asked: str
+    given: str
     """The name in the question."""
     entities: tuple[str, ...]
     """Subject, and the objects in the order of the hops."""
@@ -67,7 +176,7 @@ class Core:
     """The facts of each gold passage; the first of each is the evidence."""
 
     @cached_property
-    def taken(self) -> frozenset[str]:
+    def names(self) -> frozenset[str]:
         """Every name that a distractor may not use."""
         return frozenset(
             name for facts in self.golds for f in facts for name in (f.subject, f.object)
@@ -118,20 +227,22 @@ class World:
     def __getitem__(self, index: int) -> Item:
         if not _is_count(index):
             raise SpecError(f"items are counted from 0: there is no item {index!r}")
-        core = self._core(self._draw(index, "core"))
+        core = self._draw_question(self._draw(index, "core"))
         counter: list[str] = []
-        told: list[tuple[int, Passage]] = []  # with a number each, which orders them
+        passages: list[tuple[int, Passage]] = []  # with a number each, which orders them
         for hop, facts in enumerate(core.golds, start=1):
             draw = self._draw(index, "gold", hop)
-            told.append((draw.word(), _write_passage(facts, core, draw, self.filler, "gold", hop)))
+            passages.append(
+                (draw.word(), _write_passage(facts, core, draw, self.filler, "gold", hop))
+            )
         for kind, count in vars(self.distractors).items():
             for which in range(count):
                 draw = self._draw(index, kind, which)
-                place, facts = draw.word(), self._distractor(kind, which, core, draw)
-                told.append((place, _write_passage(facts, core, draw, self.filler, kind)))
+                order, facts = draw.word(), self._draw_distractor(kind, which, core, draw)
+                passages.append((order, _write_passage(facts, core, draw, self.filler, kind)))
                 if kind == "counterfactual":
                     counter.append(facts[0].subject if core.reverse else facts[0].object)
-        shown = tuple(one for _, one in sorted(told, key=lambda numbered: numbered[0]))
+        shown = tuple(text for _, text in sorted(passages, key=lambda numbered: numbered[0]))
         metadata = {
             "relations": tuple(relation.name for relation in core.chain),
             "hops": self.hops,
@@ -147,21 +258,21 @@ class World:
 
     def retold(self, index: int, times: int = 2) -> tuple[str, ...]:
         """The first gold passage of an item, told so many times in other words and order."""
-        facts = self._core(self._draw(index, "core")).golds[0]
+        facts = self._draw_question(self._draw(index, "core")).golds[0]
         draws = (self._draw(index, "retold", again) for again in range(times))
-        return tuple(passage(facts, draw, self.filler) for draw in draws)
+        return tuple(write_passage(facts, draw, self.filler) for draw in draws)
 
     def quiz(self, index: int) -> tuple[str, tuple[tuple[str, str], ...]]:
         """The first gold passage of an item, and a question with its answer for each fact in it."""
         draw = self._draw(index, "quiz")
-        facts = self._core(self._draw(index, "core")).golds[0]
-        told = passage(facts, draw, self.filler)
-        asked = []
+        facts = self._draw_question(self._draw(index, "core")).golds[0]
+        text = write_passage(facts, draw, self.filler)
+        questions = []
         for fact in draw.shuffled(facts):
             reverse = draw.chance(self.reverse)
             name, answer = (fact.object, fact.subject) if reverse else (fact.subject, fact.object)
-            asked.append((draw.pick(_wordings((fact.relation,), name, reverse)), answer))
-        return told, tuple(asked)
+            questions.append((draw.pick(_list_wordings((fact.relation,), name, reverse)), answer))
+        return text, tuple(questions)
 
     def closed_book_chance(self) -> float:
         """The best guess without the passages, by one who knows every name of the split."""
@@ -176,62 +287,70 @@ class World:
     def _draw(self, index: int, *what: str | int) -> Draw:
         return Draw("world", self.split, self.hops, self.seed, index, *what)
 
-    def _core(self, draw: Draw) -> Core:
+    def _draw_question(self, draw: Draw) -> QuestionFacts:
         chain = draw.pick(self.chains)
         reverse = self.hops == 1 and draw.chance(self.reverse)
         taken: set[str] = set()
-        entities = [_fresh(chain[0].subject, self.split, draw, taken)]
-        entities += [_fresh(relation.object, self.split, draw, taken) for relation in chain]
+        entities = [_draw_fresh_name(chain[0].subject, self.split, draw, taken)]
+        entities += [
+            _draw_fresh_name(relation.object, self.split, draw, taken) for relation in chain
+        ]
         golds = []
         for hop, relation in enumerate(chain):
             facts = [Fact(entities[hop], relation, entities[hop + 1])]
             own = hop == 0 and self.hops == 2 and chain[1].subject == chain[0].subject
             if own and chain[1] != chain[0] and draw.chance(_OWN):
-                value = _fresh(chain[1].object, self.split, draw, taken)
+                value = _draw_fresh_name(chain[1].object, self.split, draw, taken)
                 facts.append(Fact(entities[0], chain[1], value))
-            golds.append(tuple(facts + self._extras(facts, draw, taken)))
-        answer, asked = (entities[0], entities[-1]) if reverse else (entities[-1], entities[0])
-        wordings = _wordings(chain, asked, reverse)
-        return Core(
+            golds.append(tuple(facts + self._draw_extras(facts, draw, taken)))
+        answer, given = (entities[0], entities[-1]) if reverse else (entities[-1], entities[0])
+        wordings = _list_wordings(chain, given, reverse)
+        return QuestionFacts(
             question=draw.pick(wordings),
             wordings=wordings,
             answer=answer,
             kind=chain[0].subject if reverse else chain[-1].object,
-            asked=asked,
+            given=given,
             entities=tuple(entities),
             chain=chain,
             reverse=reverse,
             golds=tuple(golds),
         )
 
-    def _extras(self, facts: Sequence[Fact], draw: Draw, taken: set[str]) -> list[Fact]:
+    def _draw_extras(self, facts: Sequence[Fact], draw: Draw, taken: set[str]) -> list[Fact]:
         """Other facts of the same subject."""
-        said = {fact.relation for fact in facts}
+        used = {fact.relation for fact in facts}
         subject = facts[0].subject
-        others = [r for r in relations.of_kind(facts[0].relation.subject) if r not in said]
+        others = [r for r in relations.of_kind(facts[0].relation.subject) if r not in used]
         chosen = draw.shuffled(others)[: draw.below(self.extra + 1)]
-        return [Fact(subject, r, _fresh(r.object, self.split, draw, taken)) for r in chosen]
+        return [
+            Fact(subject, r, _draw_fresh_name(r.object, self.split, draw, taken)) for r in chosen
+        ]
 
-    def _distractor(self, kind: str, which: int, core: Core, draw: Draw) -> tuple[Fact, ...]:
+    def _draw_distractor(
+        self, kind: str, which: int, core: QuestionFacts, draw: Draw
+    ) -> tuple[Fact, ...]:
         """The facts of a distractor; the one that misleads comes first."""
-        taken = set(core.taken)
+        taken = set(core.names)
         if kind == "random":
             relation = draw.pick(relations.of_kind(draw.pick(_SUBJECTS)))
         else:  # the last hop misleads first, then the first one
             relation = core.chain[-1 - which % self.hops if kind == "hard" else -1]
         if kind == "counterfactual" and not core.reverse:
-            other = _fresh(relation.object, self.split, draw, taken)
+            other = _draw_fresh_name(relation.object, self.split, draw, taken)
             kept = [fact for fact in core.golds[-1][1:] if draw.chance(0.5)]
             return (Fact(core.golds[-1][0].subject, relation, other), *kept)
         like = ""
         if kind == "hard" and relation.subject == "person" and draw.chance(_ALIKE):
             like = core.golds[core.chain.index(relation)][0].subject
-        subject = _fresh(relation.subject, self.split, draw, taken, like)
+        subject = _draw_fresh_name(relation.subject, self.split, draw, taken, like)
         if kind == "counterfactual":
-            first = Fact(subject, relation, core.asked)
+            first = Fact(subject, relation, core.given)
         else:
-            first = Fact(subject, relation, _fresh(relation.object, self.split, draw, taken))
-        return (first, *self._extras([first], draw, taken))
+            first = Fact(
+                subject, relation, _draw_fresh_name(relation.object, self.split, draw, taken)
+            )
+        return (first, *self._draw_extras([first], draw, taken))
 
 
 def items(
@@ -252,7 +371,7 @@ def items(
     return (world[index] for index in range(n))
 
 
-def _fresh(kind: str, split: str, draw: Draw, taken: set[str], like: str = "") -> str:
+def _draw_fresh_name(kind: str, split: str, draw: Draw, taken: set[str], like: str = "") -> str:
     """A name that nobody has yet; from now on it is taken."""
     tries = 8  # there may be few alike; of all others there are enough
     while (name := names.draw_name(kind, split, draw, like if tries > 0 else "")) in taken:
@@ -261,24 +380,29 @@ def _fresh(kind: str, split: str, draw: Draw, taken: set[str], like: str = "") -
     return name
 
 
-def _wordings(chain: tuple[Relation, ...], asked: str, reverse: bool) -> tuple[str, ...]:
+def _list_wordings(chain: tuple[Relation, ...], given: str, reverse: bool) -> tuple[str, ...]:
     """Every way to ask for the same."""
     last = chain[-1]
     if reverse:
-        name = name_in_sentence(last.object, asked)
-        return tuple(sentence(wording, "", name) for wording in last.reverse)
-    subjects: tuple[str, ...] = (name_in_sentence(chain[0].subject, asked),)
+        name = name_in_sentence(last.object, given)
+        return tuple(fill_wording(wording, "", name) for wording in last.reverse)
+    subjects: tuple[str, ...] = (name_in_sentence(chain[0].subject, given),)
     if len(chain) == 2:
         subjects = tuple(phrase.replace("{s}", subjects[0]) for phrase in chain[0].phrases)
-    return tuple(sentence(wording, s) for s in subjects for wording in last.questions)
+    return tuple(fill_wording(wording, s) for s in subjects for wording in last.questions)
 
 
 def _write_passage(
-    facts: tuple[Fact, ...], core: Core, draw: Draw, filler: float, kind: str, hop: int = NO_HOP
+    facts: tuple[Fact, ...],
+    core: QuestionFacts,
+    draw: Draw,
+    filler: float,
+    kind: str,
+    hop: int = NO_HOP,
 ) -> Passage:
     """The facts as a passage, with the names in it that a guesser might take for the answer."""
     seen = [(f.relation.subject, f.subject) for f in facts[:1]]
     seen += [(f.relation.object, f.object) for f in facts]
-    known = {core.answer, core.asked}
+    known = {core.answer, core.given}
     rivals = tuple(name for of, name in seen if of == core.kind and name not in known)
-    return Passage(passage(facts, draw, filler), kind == "gold", hop, kind, rivals)
+    return Passage(write_passage(facts, draw, filler), kind == "gold", hop, kind, rivals)

@@ -1,7 +1,9 @@
-"""Intervals and tests on numpy and scipy, whose unit is the prompt. No torch here.
+"""Intervals and tests on numpy and scipy, whose unit is the prompt.
 
-`clusters` resamples prompts, `ranks` is about series and scores, `counts` about tables of counts,
-`seeds` about training runs, which are the unit of claims about training.
+`clusters` resamples prompts, and has the t tests: of equivalence, and of training runs, which are
+the unit of claims about training. `ranks` is about series and scores, `counts` about tables of
+counts. Distributions, ranks and exact tests are scipy's; what is ours works on many cells at once,
+with NaN where a prompt has no value.
 
 >>> import anchorwatch as aw
 >>> aw.stats.cluster_bootstrap([0.2, 0.3, 0.1, 0.4, 0.2]).value.round(2)
@@ -9,6 +11,7 @@ np.float64(0.24)
 """
 
 from anchorwatch.metrics.stats.clusters import (
+    Contrast,
     Equivalence,
     Interval,
     Permutation,
@@ -17,11 +20,11 @@ from anchorwatch.metrics.stats.clusters import (
     difference,
     equivalence,
     holm,
+    paired_t,
     permutation_test,
     ratio,
 )
 from anchorwatch.metrics.stats.counts import (
-    Contrast,
     cohens_kappa,
     cohens_kappa_of,
     mcnemar,
@@ -41,7 +44,6 @@ from anchorwatch.metrics.stats.ranks import (
     spearman,
     theil_sen,
 )
-from anchorwatch.metrics.stats.seeds import paired_t
 
 __all__ = [
     "Contrast",

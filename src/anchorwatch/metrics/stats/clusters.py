@@ -1,8 +1,9 @@
-"""Intervals and tests whose unit is the cluster: one prompt, one row. No torch here.
+"""Intervals and tests whose unit is the cluster: one prompt, or one training run, is one row.
 
 Heads, layers and steps of one prompt share its text and are never resampled instead: they go into
 the other axes, and a prompt with several runs is averaged to one row first. NaN is a cell that a
-prompt has no value for.
+prompt has no value for: every function takes ragged arrays of cells at once, which is why these
+are not scipy's and statsmodels' own (theirs are for one sample, or refuse NaN).
 
 >>> shares = np.array([[0.2, 0.9], [0.3, np.nan], [0.1, 0.8], [0.4, np.nan], [0.2, 0.7]])
 >>> found = cluster_bootstrap(shares)
@@ -22,19 +23,15 @@ import scipy  # its submodules load when they are first used
 from numpy.typing import ArrayLike
 
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.stats.resampling import (
-    NEEDED,
-    WORDS,
-    check_inside,
-    check_options,
-    draw_clusters,
-    quantiles,
-    tail_share,
-)
 
+NEEDED = 5
+"""Clusters below which there is no interval."""
+WORDS = np.array([f"{n} prompt{'s' * (n != 1)}, {NEEDED} needed" for n in range(NEEDED)] + [""])
 CHUNK = 2**20
 """Numbers in one array of a chunk of cells: 8 MB."""
 ALTERNATIVES = ("two-sided", "greater", "less")
+FEWEST_PAIRS = 3
+"""Pairs: of two, the interval is twelve standard errors wide and says nothing."""
 ROUNDING = 1e-12
 """Two sums of the same values in another order differ by less than this share of their size."""
 
@@ -77,6 +74,13 @@ class Equivalence(Interval):
     verdict: np.ndarray
     """equivalent (p < alpha), else different (p_zero < alpha), else inconclusive; or too few."""
     margin: float
+
+
+@dataclass(frozen=True, eq=False)
+class Contrast(Interval):
+    """A difference or ratio with its interval, and the p-value of none."""
+
+    p: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,11 +148,11 @@ def ratio(
         lost = np.isnan(first + second)
         first, second = np.where(lost, np.nan, first), np.where(lost, np.nan, second)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = _bootstrap([first, second], np.divide, draws, level, seed, shared=paired)
-    none = np.isinf(found.value) | (np.isnan(found.value) & (found.n > 0))  # x / 0, 0 / 0
-    low, high = np.where(none, np.nan, found.low), np.where(none, np.nan, found.high)
-    why = np.where(none & (found.n >= NEEDED), "the base is 0", found.why)
-    return replace(found, value=np.where(none, np.nan, found.value), low=low, high=high, why=why)
+        result = _bootstrap([first, second], np.divide, draws, level, seed, shared=paired)
+    none = np.isinf(result.value) | (np.isnan(result.value) & (result.n > 0))  # x / 0, 0 / 0
+    low, high = np.where(none, np.nan, result.low), np.where(none, np.nan, result.high)
+    why = np.where(none & (result.n >= NEEDED), "the base is 0", result.why)
+    return replace(result, value=np.where(none, np.nan, result.value), low=low, high=high, why=why)
 
 
 def permutation_test(
@@ -172,10 +176,10 @@ def permutation_test(
     shape = first.shape[1:]
     rows = _flat(first - second if paired else np.concatenate([first, second]))
     in_a = np.repeat([True, False], [len(first), 0 if paired else len(second)])
-    found = np.full((4, rows.shape[1]), np.nan)  # value, p, null, exact
-    there = ~np.isnan(rows)
+    results = np.full((4, rows.shape[1]), np.nan)  # value, p, null, exact
+    known = ~np.isnan(rows)
     # cells that lack the same prompts are permuted alike
-    patterns, which = np.unique(there, axis=1, return_inverse=True)
+    patterns, which = np.unique(known, axis=1, return_inverse=True)
     for pattern, kept in enumerate(patterns.T):
         labels = in_a[kept]
         if not labels.any() or (labels.all() and not paired):
@@ -183,10 +187,10 @@ def permutation_test(
         observed, null, exact = _contrasts(labels, draws, seed)
         for cells in _chunks(np.flatnonzero(which.ravel() == pattern), len(null)):
             values = rows[np.ix_(kept, cells)]
-            found[:3, cells] = _tail(values, observed, null, alternative, added=int(not exact))
-            found[3, cells] = exact
-    value, p, centre, whole = found.reshape(4, *shape)
-    return Permutation(value, p, there.sum(axis=0).reshape(shape), centre, whole == 1)
+            results[:3, cells] = _tail(values, observed, null, alternative, added=int(not exact))
+            results[3, cells] = exact
+    value, p, centre, whole = results.reshape(4, *shape)
+    return Permutation(value, p, known.sum(axis=0).reshape(shape), centre, whole == 1)
 
 
 def benjamini_hochberg(p: ArrayLike) -> np.ndarray:
@@ -240,6 +244,40 @@ def equivalence(
     return Equivalence(value, low, high, n, why, level, p, above, under, zero, verdict, margin)
 
 
+def paired_t(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> Contrast:
+    """mean(a - b) of [pair, ...] with Student's interval and the two-sided p of no difference.
+
+    >>> result = paired_t([2.50, 2.61, 2.55], [2.60, 2.60, 2.60])
+    >>> float(result.value.round(4)), int(result.n), bool(result.low < 0 < result.high)
+    (-0.0467, 3, True)
+
+    For runs that are independent of each other by design, such as training seeds; for prompts use
+    `difference`. A pair that lacks either value is left out; under three there is no interval.
+    """
+    check_inside("level", level, 1)
+    first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    if first.shape != second.shape or first.ndim == 0:
+        raise SpecError(
+            f"a has shape {first.shape} and b {second.shape}: "
+            "pairs are rows of both, give them alike"
+        )
+    if np.isinf(first).any() or np.isinf(second).any():
+        raise SpecError("a or b holds an infinite value: use NaN where a pair has none")
+    gaps = first - second
+    n = np.sum(~np.isnan(gaps), axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = np.where(n > 0, np.nansum(gaps, axis=0) / n, np.nan)
+        squares = np.nansum((gaps - value) ** 2, axis=0)
+        error = np.where(n >= FEWEST_PAIRS, np.sqrt(squares / (n - 1) / n), np.nan)
+        t = np.where(value == 0, 0.0, value / error)
+        p = 2 * scipy.special.stdtr(n - 1.0, -np.abs(t))
+        reach = scipy.special.stdtrit(n - 1.0, (1 + level) / 2) * error
+    p = np.where(n >= FEWEST_PAIRS, p, np.nan)
+    words = np.array([f"{count} pairs, {FEWEST_PAIRS} needed" for count in np.ravel(n)], dtype=str)
+    why = np.where(n >= FEWEST_PAIRS, "", words.reshape(np.shape(n)))
+    return Contrast(value, value - reach, value + reach, n, why, level, p)
+
+
 def _bootstrap(
     groups: list[np.ndarray],
     combine: Callable[..., np.ndarray],
@@ -265,7 +303,7 @@ def _bootstrap(
         drawn = combine(*(_means(group[:, cells], weight) for group, weight in parts))
         tail = tail_share(level, n[cells])[:, None]
         bounds[:, cells] = quantiles(drawn, (tail, 1 - tail))
-    value, low, high, n = (found.reshape(shape) for found in (value, *bounds, n))
+    value, low, high, n = (array.reshape(shape) for array in (value, *bounds, n))
     return Interval(value, low, high, n, _why(n), level)
 
 
@@ -275,11 +313,11 @@ def _why(n: np.ndarray) -> np.ndarray:
 
 def _means(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """[cell, draw] of values [cluster, cell] under weights [draw, cluster]."""
-    there = ~np.isnan(values)
-    if there.all() and len(values):
+    known = ~np.isnan(values)
+    if known.all() and len(values):
         return values.T @ weights.T / len(values)
-    total = np.where(there, values, 0.0).T @ weights.T
-    count = there.T.astype(float) @ weights.T
+    total = np.where(known, values, 0.0).T @ weights.T
+    count = known.T.astype(float) @ weights.T
     return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
 
 
@@ -371,3 +409,46 @@ def _flat(rows: np.ndarray) -> np.ndarray:
 def _chunks(cells: np.ndarray, draws: int) -> list[np.ndarray]:
     size = max(1, CHUNK // draws)
     return [cells[start : start + size] for start in range(0, len(cells), size)]
+
+
+def tail_share(level: float, n: np.ndarray) -> np.ndarray:
+    """The share of draws that an interval from `n` clusters leaves out on either side."""
+    reach = scipy.special.stdtrit(n - 1, (1 + level) / 2) * np.sqrt(n / (n - 1))
+    return scipy.special.ndtr(-reach)
+
+
+def quantiles(values: np.ndarray, levels: tuple[float | np.ndarray, ...]) -> np.ndarray:
+    """[level, ...] along the last axis, linear, NaN left out; sorts `values` in place."""
+    values.sort(axis=-1)  # NaN last
+    last = np.maximum(np.sum(~np.isnan(values), axis=-1, keepdims=True) - 1, 0)
+    results = []
+    for level in levels:
+        rank = level * last
+        left = np.take_along_axis(values, np.floor(rank).astype(int), axis=-1)
+        right = np.take_along_axis(values, np.ceil(rank).astype(int), axis=-1)
+        with np.errstate(invalid="ignore"):  # inf - inf where both are infinite
+            results.append(
+                np.where(left == right, left, left + (right - left) * (rank % 1))[..., 0]
+            )
+    return np.array(results)
+
+
+def draw_clusters(clusters: int, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """[draw, cluster] how often each cluster was drawn."""
+    faces = max(clusters, 1)  # a die needs one
+    thrown = rng.multinomial(clusters, np.full(faces, 1 / faces), size=draws)
+    return thrown[:, :clusters].astype(float)
+
+
+def check_options(draws: int, seed: int, level: float = 0.5) -> None:
+    """What every resampling takes."""
+    for name, value, least in (("draws", draws, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise SpecError(f"{name}={value!r} is not a whole number of at least {least}")
+    check_inside("level", level, 1)
+
+
+def check_inside(name: str, value: float, top: float) -> None:
+    """A level that may be neither nothing nor all."""
+    if not 0 < value < top:
+        raise SpecError(f"{name}={value!r} is not above 0 and below {top:g}")

@@ -1,4 +1,4 @@
-"""Proportions, paired answers and 2 x 2 tables, from counts. No torch here.
+"""Proportions, paired answers and 2 x 2 tables, from counts.
 
 >>> found = mcnemar(9, 1, both=20, neither=10)
 >>> round(float(found.p), 4), float(found.value)
@@ -7,23 +7,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import scipy  # its submodules load when they are first used
 from numpy.typing import ArrayLike
 
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.stats.clusters import Interval
+from anchorwatch.metrics.stats.clusters import Contrast, Interval, check_inside
 from anchorwatch.metrics.stats.ranks import last_axes
-from anchorwatch.metrics.stats.resampling import check_inside
-
-
-@dataclass(frozen=True, eq=False)
-class Contrast(Interval):
-    """A difference or ratio with its interval, and the p-value of none."""
-
-    p: np.ndarray
 
 
 def wilson(successes: ArrayLike, n: ArrayLike, *, level: float = 0.95) -> Interval:
@@ -62,12 +52,12 @@ def mcnemar(
     apart = int(counts.sum())
     p = scipy.stats.binomtest(int(a_only), apart, 0.5).pvalue if apart else 1.0
     if both is None or neither is None:
-        found, n, why = np.full(3, np.nan), apart, "both and neither are not given"
+        estimate, n, why = np.full(3, np.nan), apart, "both and neither are not given"
     else:
         n = apart + int(_whole("both and neither", [both, neither]).sum())
-        found = _newcombe([both, a_only, b_only, neither], level) if n else np.full(3, np.nan)
+        estimate = _newcombe([both, a_only, b_only, neither], level) if n else np.full(3, np.nan)
         why = "" if n else "0 pairs, 1 needed"
-    value, low, high = found
+    value, low, high = estimate
     return Contrast(value, low, high, np.array(n), np.array(why), level, np.array(p))
 
 
@@ -96,7 +86,7 @@ def odds_ratio(table: ArrayLike, *, haldane: bool = True, level: float = 0.95) -
     none = empty & (not haldane)
     low, high = np.where(none, np.nan, low), np.where(none, np.nan, high)
     flat = counts.reshape(-1, 2, 2).astype(int)
-    p = np.array([scipy.stats.fisher_exact(one).pvalue for one in flat]).reshape(empty.shape)
+    p = np.array([scipy.stats.fisher_exact(cell).pvalue for cell in flat]).reshape(empty.shape)
     why = np.where(none, "an empty cell, haldane=True needed", "")
     n = counts.sum(axis=(-2, -1)).astype(int)
     return Contrast(value, low, high, n, why, level, p)
@@ -135,11 +125,11 @@ def _newcombe(table: list[int], level: float) -> np.ndarray:
 
 def _cross_tabulate(a: ArrayLike, b: ArrayLike) -> np.ndarray:
     """[..., 2, 2] how often a (row: true, false) met b (column) along the last axis."""
-    one, two = np.asarray(a), np.asarray(b)
-    if one.dtype != bool or two.dtype != bool:
-        raise SpecError(f"a is {one.dtype} and b {two.dtype}: give boolean arrays")
-    one, two = (array == 1 for array in last_axes(("a", one), ("b", two)))
-    pairs = [[one & two, one & ~two], [~one & two, ~one & ~two]]
+    first, second = np.asarray(a), np.asarray(b)
+    if first.dtype != bool or second.dtype != bool:
+        raise SpecError(f"a is {first.dtype} and b {second.dtype}: give boolean arrays")
+    first, second = (array == 1 for array in last_axes(("a", first), ("b", second)))
+    pairs = [[first & second, first & ~second], [~first & second, ~first & ~second]]
     return np.moveaxis(np.sum(pairs, axis=-1), (0, 1), (-2, -1))
 
 

@@ -1,4 +1,4 @@
-"""Ranks, trends, lifetimes and likeness along the last axis, of many series. No torch here.
+"""Ranks, trends, lifetimes and likeness along the last axis, of many series.
 
 Series go into the other axes, and a place that is NaN in either array is left out of both. There
 are no p-values: the steps of one run are not independent, so test the values of many prompts.
@@ -17,10 +17,12 @@ import scipy  # its submodules load when they are first used
 from numpy.typing import ArrayLike
 
 from anchorwatch.errors import SpecError
-from anchorwatch.metrics.stats.clusters import CHUNK, ArrayOrFloat, Interval
-from anchorwatch.metrics.stats.resampling import (
+from anchorwatch.metrics.stats.clusters import (
+    CHUNK,
     NEEDED,
     WORDS,
+    ArrayOrFloat,
+    Interval,
     check_options,
     draw_clusters,
     quantiles,
@@ -56,9 +58,9 @@ class Survival(ArrayOrFloat):
 def auroc(scores: ArrayLike, labels: ArrayLike) -> np.ndarray:
     """The chance that a true place scores above a false one, ties half; NaN if a class is empty."""
     values, true = _check_scores(scores, labels)
-    there = ~np.isnan(values)
+    known = ~np.isnan(values)
     ranks = _ranks(values)
-    hits, misses = np.sum(there & true, axis=-1), np.sum(there & ~true, axis=-1)
+    hits, misses = np.sum(known & true, axis=-1), np.sum(known & ~true, axis=-1)
     above = np.nansum(np.where(true, ranks, 0.0), axis=-1) - hits * (hits + 1) / 2
     with np.errstate(invalid="ignore", divide="ignore"):
         return (above / (hits * misses))[()]
@@ -82,9 +84,9 @@ def auroc_interval(
             f"scores have shape {values.shape} and clusters {prompts.shape}: give one series, "
             "and the prompt of each score"
         )
-    there = ~np.isnan(values)
-    names, which = np.unique(prompts[there], return_inverse=True)
-    won, pairs = _won_pairs(values[there], true[there], which, len(names))
+    known = ~np.isnan(values)
+    names, which = np.unique(prompts[known], return_inverse=True)
+    won, pairs = _won_pairs(values[known], true[known], which, len(names))
     n, bounds = len(names), np.full(2, np.nan)
     why = str(WORDS[min(n, NEEDED)]) if pairs.sum() else "one class is empty"
     if not why:
@@ -126,10 +128,10 @@ def kaplan_meier(ended: ArrayLike, censored: ArrayLike) -> Survival:
 
 def kendall(x: ArrayLike, y: ArrayLike) -> np.ndarray:
     """Kendall's tau-b; NaN where a series is constant."""
-    one, two, shape = _series(x, y)
-    agree, moved_one, moved_two = (np.zeros(len(one)) for _ in range(3))
-    for lag in range(1, one.shape[1]):
-        a, b = _turn(one, lag), _turn(two, lag)
+    first, second, shape = _series(x, y)
+    agree, moved_one, moved_two = (np.zeros(len(first)) for _ in range(3))
+    for lag in range(1, first.shape[1]):
+        a, b = _turn(first, lag), _turn(second, lag)
         agree += np.sum(a * b, axis=1, dtype=np.int32)
         moved_one += np.count_nonzero(a, axis=1)
         moved_two += np.count_nonzero(b, axis=1)
@@ -139,51 +141,51 @@ def kendall(x: ArrayLike, y: ArrayLike) -> np.ndarray:
 
 def theil_sen(x: ArrayLike, y: ArrayLike) -> Trend:
     """The median slope of all pairs with different x, and median(y) - slope * median(x)."""
-    one, two, shape = _series(x, y)
-    if np.isinf(one).any() or np.isinf(two).any():
+    first, second, shape = _series(x, y)
+    if np.isinf(first).any() or np.isinf(second).any():
         raise SpecError("a series holds an infinite value: use NaN where there is none")
-    pairs = math.comb(one.shape[1], 2)
-    slope, intercept = np.full((2, len(one)), np.nan)
+    pairs = math.comb(first.shape[1], 2)
+    slope, intercept = np.full((2, len(first)), np.nan)
     size = max(1, 4 * CHUNK // max(pairs, 1))
-    for start in range(0, len(one) if pairs else 0, size):
+    for start in range(0, len(first) if pairs else 0, size):
         part = slice(start, start + size)
-        slope[part] = quantiles(_slopes(one[part], two[part]), (0.5,))[0]
-    n = np.sum(~np.isnan(one), axis=1)
+        slope[part] = quantiles(_slopes(first[part], second[part]), (0.5,))[0]
+    n = np.sum(~np.isnan(first), axis=1)
     if pairs:  # quantiles sorts both, so it comes last
-        intercept = quantiles(two, (0.5,))[0] - slope * quantiles(one, (0.5,))[0]
+        intercept = quantiles(second, (0.5,))[0] - slope * quantiles(first, (0.5,))[0]
     return Trend(slope.reshape(shape), intercept.reshape(shape), n.reshape(shape))
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> np.ndarray:
     """The correlation of ranks; NaN where a series is constant."""
-    one, two, shape = _series(x, y)
-    ranks = [_ranks(series) for series in (one, two)]
-    count = np.sum(~np.isnan(one), axis=1, keepdims=True)
+    first, second, shape = _series(x, y)
+    ranks = [_ranks(series) for series in (first, second)]
+    count = np.sum(~np.isnan(first), axis=1, keepdims=True)
     middle = (count + 1) / 2  # of any ranks, tied or not
     return cosine(*(rank - middle for rank in ranks)).reshape(shape)[()]
 
 
 def cosine(a: ArrayLike, b: ArrayLike) -> np.ndarray:
     """The cosine of two vectors; NaN where one is zero."""
-    one, two, shape = _series(a, b)
+    first, second, shape = _series(a, b)
     with np.errstate(invalid="ignore"):
-        dot = np.nansum(one * two, axis=1)
-        size = np.sqrt(np.nansum(one**2, axis=1)) * np.sqrt(np.nansum(two**2, axis=1))
+        dot = np.nansum(first * second, axis=1)
+        size = np.sqrt(np.nansum(first**2, axis=1)) * np.sqrt(np.nansum(second**2, axis=1))
         return np.clip(dot / size, -1, 1).reshape(shape)[()]
 
 
 def jensen_shannon(p: ArrayLike, q: ArrayLike) -> np.ndarray:
     """The Jensen-Shannon divergence in bits, 0 to 1, of weights that are scaled to sum to one."""
-    one, two, shape = _series(p, q)
-    for weights in (one, two):
+    first, second, shape = _series(p, q)
+    for weights in (first, second):
         if (weights < 0).any() or np.isinf(weights).any():
             raise SpecError("a weight is negative or infinite: give shares or counts")
         weights[np.isnan(weights)] = 0
-    empty = (one.sum(axis=1) == 0) | (two.sum(axis=1) == 0)
+    empty = (first.sum(axis=1) == 0) | (second.sum(axis=1) == 0)
     with np.errstate(invalid="ignore"):
-        one, two = (part / part.sum(axis=1, keepdims=True) for part in (one, two))
-    middle = (one + two) / 2
-    parts = scipy.special.rel_entr(one, middle) + scipy.special.rel_entr(two, middle)
+        first, second = (part / part.sum(axis=1, keepdims=True) for part in (first, second))
+    middle = (first + second) / 2
+    parts = scipy.special.rel_entr(first, middle) + scipy.special.rel_entr(second, middle)
     bits = np.clip(parts.sum(axis=1) / (2 * math.log(2)), 0, 1)
     return np.where(empty, np.nan, bits).reshape(shape)[()]
 
@@ -201,11 +203,11 @@ def _turn(series: np.ndarray, lag: int) -> np.ndarray:
 
 def _slopes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """[series, pair], NaN where x is the same; lag by lag, since fancy indices are slow."""
-    found = []
+    slopes = []
     for lag in range(1, x.shape[1]):
         run = x[:, lag:] - x[:, :-lag]
-        found.append((y[:, lag:] - y[:, :-lag]) / np.where(run == 0, np.nan, run))
-    return np.concatenate(found, axis=1)
+        slopes.append((y[:, lag:] - y[:, :-lag]) / np.where(run == 0, np.nan, run))
+    return np.concatenate(slopes, axis=1)
 
 
 def _won_pairs(
@@ -235,12 +237,12 @@ def _check_scores(scores: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.
 
 def _series(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     """Two new arrays [series, place], NaN in both where it is in either, and the leading shape."""
-    one, two = last_axes(("the first", x), ("the second", y))
-    lost = np.isnan(one) | np.isnan(two)
-    shape, flat = one.shape[:-1], (math.prod(one.shape[:-1]), one.shape[-1])
+    first, second = last_axes(("the first", x), ("the second", y))
+    lost = np.isnan(first) | np.isnan(second)
+    shape, flat = first.shape[:-1], (math.prod(first.shape[:-1]), first.shape[-1])
     return (
-        np.where(lost, np.nan, one).reshape(flat),
-        np.where(lost, np.nan, two).reshape(flat),
+        np.where(lost, np.nan, first).reshape(flat),
+        np.where(lost, np.nan, second).reshape(flat),
         shape,
     )
 

@@ -17,14 +17,14 @@ import pandas as pd
 from anchorwatch import metrics
 from anchorwatch.errors import AnchorwatchError
 from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.series import bars, key, lines
+from anchorwatch.figures.marks import bars, key, lines
 from anchorwatch.figures.style import PAGE, look, sheet
 from anchorwatch.studies.estimate import ITEM, PROMPT, Estimate, mean_score
 from anchorwatch.studies.evidence import Answers, Cards, EvidenceSpec, Runs, Seeds, TraceSet
 from anchorwatch.studies.measure import by_prompt
 from anchorwatch.studies.report.sentences import count_units, interval, join_words, number
+from anchorwatch.training.plots import SHOWN, TITLES, variant_differences
 from anchorwatch.training.variants import differences
-from anchorwatch.training.variants_figure import SHOWN, TITLES, variant_differences
 
 if TYPE_CHECKING:
     from anchorwatch.studies.study_record import Study

@@ -14,8 +14,7 @@ from matplotlib.axes import Axes
 
 from anchorwatch.errors import AnchorwatchError
 from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.labels import printable
-from anchorwatch.figures.style import COLUMN, NULL, PALETTE, SMALL, look, sheet
+from anchorwatch.figures.style import COLUMN, NULL, PALETTE, SMALL, look, printable, sheet
 from anchorwatch.studies.report.marks import Marks, marks
 from anchorwatch.studies.report.sentences import number
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED

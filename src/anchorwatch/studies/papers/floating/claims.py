@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch.errors import EvidenceError
-from anchorwatch.evaluation.context_effects import slope
+from anchorwatch.evaluation.tables import slope
 from anchorwatch.metrics.layer_slices import iter_layers
 from anchorwatch.metrics.token_classes import CLASSES, MASK, TEMPLATE
 from anchorwatch.studies.claim import (

@@ -265,7 +265,7 @@ def share_lost(halves: np.ndarray) -> float:
 
 
 def draw_spread(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.sinks import profile
+    from anchorwatch.figures.sink_strength import profile
 
     return profile(metrics.concentration(list(evidence[MDM_RUNS].traces)))
 
@@ -293,14 +293,14 @@ def beyond(evidence: Evidence, need: Runs) -> dict[str, np.ndarray]:
 
 
 def draw_absorption(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.sinks import profile
+    from anchorwatch.figures.sink_strength import profile
 
     both = [trace for need in (MDM_RUNS, ARM_RUNS) for trace in evidence[need].traces]
     return profile(metrics.absorption(both, ["first", "top1", "top5", ANCHORS]))
 
 
 def draw_absorption_by_depth(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.sinks import profile
+    from anchorwatch.figures.sink_strength import profile
 
     return profile(metrics.absorption(list(evidence[MDM_RUNS].traces), ["top1", ANCHORS]))
 
@@ -377,7 +377,7 @@ def draw_angle_and_norm(evidence: Evidence) -> Figure | None:
 
 
 def draw_structure(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.identity import structure
+    from anchorwatch.figures.sink_classes import structure
 
     return structure(
         metrics.structure(list(evidence[MDM_RUNS].traces), floating(), template=TEMPLATE_WORDS)
@@ -459,14 +459,14 @@ def scores_by_role(evidence: Evidence, need: Answers) -> dict[str, np.ndarray]:
 
 
 def draw_positions(evidence: Evidence) -> Figure | None:
-    from anchorwatch.evaluation.curves import curve
+    from anchorwatch.evaluation.tables import curve
     from anchorwatch.figures.evaluation import position_curve
 
     return position_curve(curve(evidence[GOLD_POSITIONS].results, "position"))
 
 
 def draw_noise(evidence: Evidence) -> Figure | None:
-    from anchorwatch.evaluation.curves import curve
+    from anchorwatch.evaluation.tables import curve
     from anchorwatch.figures.evaluation import noise_curve
 
     return noise_curve(curve(evidence[DISTRACTED].results, "noise"))

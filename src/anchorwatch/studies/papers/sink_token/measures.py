@@ -135,7 +135,7 @@ def draw_differences(need: Seeds) -> Draw:
     """Draws every arm of a need less vanilla, seed by seed, a panel for each column."""
 
     def draw(evidence: Evidence) -> Figure | None:
-        from anchorwatch.training.variants_figure import variant_differences
+        from anchorwatch.training.plots import variant_differences
 
         return variant_differences(evidence[need], need.columns)
 

@@ -87,7 +87,7 @@ def draw_sink_paths(evidence: Evidence) -> Figure | None:
 
 
 def draw_score_histogram(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.sinks import score_histogram
+    from anchorwatch.figures.sink_strength import score_histogram
 
     held = list(evidence[MDM_RUNS].traces)
     return score_histogram(
@@ -151,7 +151,7 @@ def draw_head_types(evidence: Evidence) -> Figure | None:
 
 
 def draw_sinks_by_layer(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.sinks import profile
+    from anchorwatch.figures.sink_strength import profile
 
     held = list(evidence[MDM_RUNS].traces)
     table = evidence.once((MDM_RUNS, "sinks by layer"), partial(metrics.sinks, held, by=["layer"]))
@@ -188,7 +188,7 @@ def mean_or_absent(values: np.ndarray) -> float | str:
 
 
 def draw_token_classes(evidence: Evidence) -> Figure | None:
-    from anchorwatch.figures.identity import enrichment
+    from anchorwatch.figures.sink_classes import enrichment
 
     held = list(evidence[MDM_RUNS].traces)
     make = partial(metrics.enrichment, held, matched=True)
@@ -205,7 +205,7 @@ def correlation_of_moments(means: np.ndarray) -> float:
 
 def draw_doses(evidence: Evidence) -> Figure | None:
     """Sinks and other keys over the dose, with Student's interval over prompts."""
-    from anchorwatch.figures.effects import effect_doses
+    from anchorwatch.figures.evaluation import effect_doses
 
     table: pd.DataFrame = evidence[HIDDEN_SINKS].table
     outcomes = ("argmax_agreement", "kl")

@@ -48,15 +48,15 @@ class Backcopy:
     def words(self, seed: int, index: int, count: int) -> list[str]:
         """`count` words of text number `index`; a longer one begins as a shorter one does."""
         draw = Draw("backcopy", seed, index)
-        said = [draw.pick(WORDS)]
-        plain = said[:]  # without the triggers
-        while len(said) < count:
+        text = [draw.pick(WORDS)]
+        plain = text[:]  # without the triggers
+        while len(text) < count:
             if len(plain) >= self.back and draw.chance(self.triggers):
                 plain.append(plain[-self.back])
-                said += [draw.pick(TRIGGERS), plain[-1]]
+                text += [draw.pick(TRIGGERS), plain[-1]]
             plain.append(draw.pick(_successors(plain[-1], self.successors)))
-            said.append(plain[-1])
-        return said[:count]
+            text.append(plain[-1])
+        return text[:count]
 
 
 @cache

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from anchorwatch.errors import SpecError
-from anchorwatch.explorer.packets import bin_maxima, codes, pack
+from anchorwatch.explorer.encode import bin_maxima, codes, pack
 from anchorwatch.metrics.layer_slices import require_field
 from anchorwatch.metrics.null import Null, for_each_layer, uniform_attention
 from anchorwatch.metrics.sink_rules import Rule
@@ -59,7 +59,7 @@ class Received:
         return len(self._kinds) - 1
 
     def null(self, kind: int) -> Null:
-        """What indifferent attention gives, under one kind of visibility."""
+        """What uniform attention gives, under one kind of visibility."""
         if kind not in self._nulls:
             window, added = self._kinds[kind]
             self._nulls[kind] = uniform_attention(self.trace, self.groups, window, added)
@@ -74,9 +74,9 @@ class Received:
         steps, _, heads, groups, keys = self._field.shape
         together = max(8, AT_ONCE_BYTES // max(4 * heads * groups * keys, 1))
         for first in range(0, steps, together):
-            at = slice(first, min(first + together, steps))
-            values = self._field[at, layer].values
-            yield at, values.astype(self._stored, copy=False).astype(np.float32, copy=False)
+            chunk = slice(first, min(first + together, steps))
+            values = self._field[chunk, layer].values
+            yield chunk, values.astype(self._stored, copy=False).astype(np.float32, copy=False)
 
     def row(self, step: int, layer: int, head: int | None) -> np.ndarray:
         """[group, key] exact shares of one head, or the mean over heads."""
@@ -84,45 +84,47 @@ class Received:
         return _select_head(values.astype(np.float32)[None], head)[0]
 
     def part(self, layer: int, head: int | None, group: int, keys: slice) -> bytes:
-        """[step, key] exact shares of neighbouring keys, and what indifferent attention gives."""
-        held = [_select_head(values[..., keys], head)[:, group] for _, values in self.blocks(layer)]
+        """[step, key] exact shares of neighbouring keys, and what uniform attention gives."""
+        shares = [
+            _select_head(values[..., keys], head)[:, group] for _, values in self.blocks(layer)
+        ]
         null = self.null_at(layer).shares[:, group, keys].astype(np.float32)
-        return pack({"shares": np.concatenate(held).astype(np.float32), "null": null})
+        return pack({"shares": np.concatenate(shares).astype(np.float32), "null": null})
 
     def tile(self, layer: int, head: int | None, group: int, width: int) -> bytes:
         """[step, bin] codes of one head or the mean, with the sinks among what is drawn."""
         shares = np.concatenate([_select_head(v, head)[:, group] for _, v in self.blocks(layer)])
-        return pack(*self._drawn(shares, layer, group, width))
+        return pack(*self._draw_tile(shares, layer, group, width))
 
     def layer(self, layer: int, width: int) -> bytes:
         """All that is sent of a layer at once: the mean tile, every head's greatest and sinks."""
         means, heads, flows = [], [], []
         seen = self.null_at(layer).visible[:, self.first]
-        for at, values in self.blocks(layer):
+        for steps, values in self.blocks(layer):
             mean = _select_head(values, None)
             means.append(mean[:, self.first])
-            heads.append(self._heads(values[:, :, self.first], seen[at]))
-            flows.append(self._flow(mean, at))
+            heads.append(self._heads(values[:, :, self.first], seen[steps]))
+            flows.append(self._flow(mean, steps))
         shares = np.concatenate(means)
-        arrays, meta = self._drawn(shares, layer, self.first, width)
+        arrays, meta = self._draw_tile(shares, layer, self.first, width)
         arrays["top_key"], arrays["top_share"] = _top(shares)
         for name in heads[0]:
             arrays[name] = np.concatenate([block[name] for block in heads])
         arrays["flow"] = self._with_sink(np.concatenate(flows), layer)
         return pack(arrays, meta)
 
-    def _drawn(
+    def _draw_tile(
         self, shares: np.ndarray, layer: int, group: int, width: int
     ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         coded, most = codes(bin_maxima(shares, width))
-        found = sinks(shares, self.rule, self.null_at(layer).visible[:, group])
+        marked = sinks(shares, self.rule, self.null_at(layer).visible[:, group])
         arrays = {
             "codes": coded,
-            "sink_step": found.step,
-            "sink_key": found.key,
-            "sink_share": found.share,
+            "sink_step": marked.step,
+            "sink_key": marked.key,
+            "sink_share": marked.share,
         }
-        return arrays, {"most": most, "sinks_left_out": found.left_out}
+        return arrays, {"most": most, "sinks_left_out": marked.left_out}
 
     def _heads(self, shares: np.ndarray, seen: np.ndarray) -> dict[str, np.ndarray]:
         """Of every head and step: its greatest key and share, its sinks and what they take."""
@@ -137,14 +139,14 @@ class Received:
             "head_sinks": np.where(measured, labels.sum(axis=-1), -1).astype(np.int32),
         }
 
-    def _flow(self, mean: np.ndarray, at: slice) -> np.ndarray:
+    def _flow(self, mean: np.ndarray, steps: slice) -> np.ndarray:
         """[step, group, class] what queries of a group give to keys of a class, mean over heads."""
-        held = np.nan_to_num(mean, nan=0.0)
+        filled = np.nan_to_num(mean, nan=0.0)
         if self._one_hot is not None:
-            flow = held @ self._one_hot
+            flow = filled @ self._one_hot
         else:
-            role = self.trace.role[at, None]
-            each = [(held * (role == kind)).sum(axis=-1) for kind in range(len(ROLES))]
+            role = self.trace.role[steps, None]
+            each = [(filled * (role == kind)).sum(axis=-1) for kind in range(len(ROLES))]
             flow = np.stack(each, axis=-1)
         empty = np.isnan(mean).all(axis=-1)
         return np.where(empty[..., None], np.nan, flow).astype(np.float32)
@@ -190,8 +192,8 @@ def sinks(shares: np.ndarray, rule: Rule, seen: np.ndarray) -> Sinks:
     labels = rule.labels(shares, seen)
     left_out = 0
     for step in np.flatnonzero(labels.sum(axis=-1) > MOST_SINKS).tolist():
-        held = np.flatnonzero(labels[step])
-        weakest = held[np.argsort(-shares[step, held], kind="stable")[MOST_SINKS:]]
+        marked = np.flatnonzero(labels[step])
+        weakest = marked[np.argsort(-shares[step, marked], kind="stable")[MOST_SINKS:]]
         labels[step, weakest] = False
         left_out += len(weakest)
     steps, keys = np.nonzero(labels)
@@ -203,10 +205,10 @@ def _select_head(values: np.ndarray, head: int | None) -> np.ndarray:
     """[step, group, key] of one head, or the mean over the heads that were measured."""
     if head is not None:
         return values[:, head]
-    there = (~np.isnan(values)).sum(axis=1)
+    count = (~np.isnan(values)).sum(axis=1)
     total = np.nansum(values, axis=1, dtype=np.float64)
     with np.errstate(invalid="ignore"):
-        return np.where(there > 0, total / np.maximum(there, 1), np.nan).astype(np.float32)
+        return np.where(count > 0, total / np.maximum(count, 1), np.nan).astype(np.float32)
 
 
 def _one_hot(trace: Trace) -> np.ndarray | None:
@@ -224,6 +226,6 @@ def _top(shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     filled = np.where(np.isnan(shares), np.float32(-1), shares)
     key = filled.argmax(axis=-1)
     share = np.take_along_axis(filled, key[..., None], axis=-1)[..., 0]
-    there = share >= 0
-    share = np.where(there, share, np.nan).astype(np.float32)
-    return np.where(there, key, -1).astype(np.int32), share
+    known = share >= 0
+    share = np.where(known, share, np.nan).astype(np.float32)
+    return np.where(known, key, -1).astype(np.int32), share

@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch.errors import SpecError
-from anchorwatch.figures.cells import absent_patch, grid, limits_of, require
 from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.labels import printable
-from anchorwatch.figures.series import key, lines
-from anchorwatch.figures.style import COLUMN, PAGE, colours, look, plain_log, sheet
+from anchorwatch.figures.marks import absent_patch, grid, key, limits_of, lines, require
+from anchorwatch.figures.registry import Plot, figure
+from anchorwatch.figures.style import COLUMN, PAGE, colours, plain_log, printable, sheet
 
 _UNITS = {
     "count": "sinks per head",
@@ -28,7 +27,11 @@ _UNITS = {
 }
 
 
-@look()
+@figure(
+    Plot("sinks", metric="sinks"),
+    Plot("absorption", metric="absorption"),
+    Plot("concentration", metric="concentration"),
+)
 def profile(
     table: pd.DataFrame,
     *,
@@ -51,9 +54,9 @@ def profile(
     entries: list[Any] = []
     for ax, quantity in zip(axes, chosen, strict=False):
         part = table[table["quantity"] == quantity]
-        said = unit or _UNITS.get(quantity, "share of attention")
-        made = lines(ax, part, x=x, unit=said, colour_by="model")
-        entries = made if len(made) > len(entries) else entries
+        label = unit or _UNITS.get(quantity, "share of attention")
+        drawn_lines = lines(ax, part, x=x, unit=label, colour_by="model")
+        entries = drawn_lines if len(drawn_lines) > len(entries) else entries
         ax.set_title(printable(quantity.replace("_", " "), 40))
         if part["value"].min() >= 0:
             ax.set_ylim(bottom=0)
@@ -64,7 +67,7 @@ def profile(
     return Figure.of_table(drawn, data, "profile", {"x": x})
 
 
-@look()
+@figure(Plot("head-grid", metric="sinks", by=("layer", "head")))
 def head_grid(
     table: pd.DataFrame, *, quantity: str = "greatest", unit: str | None = None
 ) -> Figure:
@@ -82,8 +85,8 @@ def head_grid(
     )
     limits = limits_of(data["value"].to_numpy(dtype=float))
     for ax, model in zip(axes, models, strict=False):
-        said = unit or _UNITS.get(quantity, quantity.replace("_", " "))
-        grid(ax, data[data["model"] == model], limits=limits, unit=said)
+        label = unit or _UNITS.get(quantity, quantity.replace("_", " "))
+        grid(ax, data[data["model"] == model], limits=limits, unit=label)
         ax.set_title(printable(model, 40))
     for ax in axes[len(models) :]:
         ax.set_visible(False)
@@ -91,7 +94,7 @@ def head_grid(
     return Figure.of_table(drawn, data, "head_grid", {"quantity": quantity})
 
 
-@look()
+@figure(Plot("epsilon-curve", metric="epsilon_curve"))
 def epsilon_curve(table: pd.DataFrame) -> Figure:
     """Share of keys that are no sinks, over eps, one curve for each model (Fig. 10)."""
     require(table, "model", "eps", "value")
@@ -104,7 +107,7 @@ def epsilon_curve(table: pd.DataFrame) -> Figure:
     return Figure.of_table(drawn, table, "epsilon_curve")
 
 
-@look()
+@figure(Plot("score-histogram", metric="score_histogram"))
 def score_histogram(table: pd.DataFrame) -> Figure:
     """How scores are spread, one outline for each model, on a log scale (Fig. 3)."""
     require(table, "model", "score", "value")
@@ -137,7 +140,7 @@ def score_histogram(table: pd.DataFrame) -> Figure:
     return Figure.of_table(drawn, table, "score_histogram")
 
 
-@look()
+@figure()
 def dose_response(
     table: pd.DataFrame, *, x: str = "k", unit: str = "effect", colour_by: str = "arm"
 ) -> Figure:
@@ -150,7 +153,7 @@ def dose_response(
 
 
 def _check_quantities(table: pd.DataFrame, quantities: Sequence[str]) -> None:
-    held = set(table["quantity"])
-    if lost := [one for one in quantities if one not in held]:
+    known = set(table["quantity"])
+    if lost := [name for name in quantities if name not in known]:
         names = ", ".join(map(str, table["quantity"].drop_duplicates()))
         raise SpecError(f"the table has no quantity {lost[0]!r}: it has {names}")

@@ -22,7 +22,7 @@ from anchorwatch.training import noise
 from anchorwatch.training.spec import Objective
 
 
-class Example(Protocol):
+class ExampleLike(Protocol):
     """One text: what a corpus gives for an index."""
 
     @property
@@ -61,8 +61,10 @@ class NoisyBatch:
 
     def to(self, device: torch.device) -> NoisyBatch:
         """The same rows on a device."""
-        held = {name: getattr(self, name) for name in _TENSORS}
-        moved = {name: t.to(device, non_blocking=True) for name, t in held.items() if t is not None}
+        tensors = {name: getattr(self, name) for name in _TENSORS}
+        moved = {
+            name: t.to(device, non_blocking=True) for name, t in tensors.items() if t is not None
+        }
         return replace(self, **moved)
 
 
@@ -86,31 +88,33 @@ class BatchBuilder:
     seed: int
 
     def __call__(
-        self, examples: Sequence[Example], update: int, places: Sequence[int]
+        self, examples: Sequence[ExampleLike], update: int, slots: Sequence[int]
     ) -> NoisyBatch:
         """Rows of the examples at these places of an update's batch."""
-        longest = noise.cut(self.seed, update, self.objective.random_lengths, self.length)
+        longest = noise.draw_length(self.seed, update, self.objective.random_lengths, self.length)
         posed = [
-            self._posed(example, update, update * self.batch + place, longest)
-            for example, place in zip(examples, places, strict=True)
+            self._choose_scored(example, update, update * self.batch + slot, longest)
+            for example, slot in zip(examples, slots, strict=True)
         ]
         if self.kind == "arm":
-            return self._gathered(posed, [scored for _, scored in posed], np.ones(len(posed)))
-        t = noise.times(self.objective.t, self.seed, update, places, self.batch)
-        p = noise.probability(t, self.objective.eps)
-        at = [(self.seed, update, update * self.batch + place) for place in places]
+            return self._build_batch(posed, [scored for _, scored in posed], np.ones(len(posed)))
+        t = noise.draw_times(self.objective.t, self.seed, update, slots, self.batch)
+        p = noise.mask_probability(t, self.objective.eps)
+        addresses = [(self.seed, update, update * self.batch + slot) for slot in slots]
         if self.objective.masks == "counted":
             masked = [
-                noise.draw_counted_masks(*at[i], t[i], scored)
+                noise.draw_counted_masks(*addresses[i], t[i], scored)
                 for i, (_, scored) in enumerate(posed)
             ]
             p = np.array([m.sum() / s.sum() for m, (_, s) in zip(masked, posed, strict=True)])
         else:
-            masked = [s & noise.draw_masks(*at[i], p[i], len(s)) for i, (_, s) in enumerate(posed)]
-        return self._gathered(posed, masked, 1.0 / p)
+            masked = [
+                s & noise.draw_masks(*addresses[i], p[i], len(s)) for i, (_, s) in enumerate(posed)
+            ]
+        return self._build_batch(posed, masked, 1.0 / p)
 
-    def _posed(
-        self, example: Example, update: int, index: int, longest: int
+    def _choose_scored(
+        self, example: ExampleLike, update: int, index: int, longest: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Ids of an example, and which of them are scored."""
         ids, answer = np.asarray(example.ids), np.asarray(example.scored, dtype=bool)
@@ -123,7 +127,7 @@ class BatchBuilder:
                 "use diffusion or next_token for plain text"
             )
         mixed = answer.any() and not answer.all()
-        only = fine_tune or (mixed and noise.answers_only(self.seed, update, index, share))
+        only = fine_tune or (mixed and noise.is_answer_only(self.seed, update, index, share))
         scored = answer.copy() if only else np.ones(len(ids), dtype=bool)
         if self.kind == "arm" or (self.objective.keep_start and len(ids) > 1):
             scored[0] = False  # nothing stands before the first token to say it
@@ -147,25 +151,28 @@ class BatchBuilder:
                 f"{self.vocab_size - 1}: make corpus and network with one tokenizer"
             )
 
-    def _gathered(
+    def _build_batch(
         self,
         posed: Sequence[tuple[np.ndarray, np.ndarray]],
-        asked: Sequence[np.ndarray],
+        chosen: Sequence[np.ndarray],
         weights: np.ndarray,
     ) -> NoisyBatch:
+        # 1. Rows side by side, padded on the right; [R, T] ids and which of them are asked for.
         lengths = [len(ids) for ids, _ in posed]
         width = max(lengths)
         canvas = np.full((len(posed), width), self.pad_id, dtype=np.int64)
         wanted = np.zeros(canvas.shape, dtype=bool)
         for row, (ids, _) in enumerate(posed):
             canvas[row, : len(ids)] = ids
-            wanted[row, : len(ids)] = asked[row]
+            wanted[row, : len(ids)] = chosen[row]
+        # 2. Targets before the mask hides them; the network's row that predicts each.
         owners, positions = np.nonzero(wanted)
         targets = canvas[owners, positions]
         if self.mask_id is not None and self.kind == "mdm":
             canvas[wanted] = self.mask_id
         # A first token keeps its own row: none stands before it.
         before = np.maximum(positions - self.shift, 0)
+        # 3. Scored tokens of each row, masked or not, divide the loss (or rows do).
         counts = np.array([scored.sum() for _, scored in posed], dtype=np.float64)
         divisor = counts.sum()
         if self.objective.weigh == "rows":
@@ -214,6 +221,6 @@ class Scorer(torch.nn.Module):
         return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
 
 
-def nats(scorer: torch.nn.Module, rows: NoisyBatch) -> torch.Tensor:
+def token_nats(scorer: torch.nn.Module, rows: NoisyBatch) -> torch.Tensor:
     """[N] what each token asked for costs, not yet weighed."""
     return scorer(rows.canvas, rows.real, rows.predictors, rows.targets)

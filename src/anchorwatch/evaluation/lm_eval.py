@@ -9,6 +9,8 @@ hands over. This module imports lm_eval, which the extra `eval` brings.
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import inspect
 import sys
 import warnings
@@ -24,11 +26,9 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
-from anchorwatch.evaluation.estimators import Likelihood
-from anchorwatch.evaluation.generation import for_task, seed_of, until
-from anchorwatch.evaluation.likelihood import Scoring, score
+from anchorwatch.evaluation.likelihood import Likelihood, Scoring, score
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
-from anchorwatch.generation.parse import decoding_of, edits_of
+from anchorwatch.generation.parse import as_decoding, as_edits
 from anchorwatch.generation.run import run_many, steps
 from anchorwatch.models.load import find, load
 from anchorwatch.models.model import Model
@@ -38,9 +38,9 @@ NAME = "anchorwatch"
 
 _Pair = tuple[list[int], list[int]]
 """Context and continuation."""
-_WRITING = 8
+_DEFAULT_BATCH = 8
 """Prompts that are written together where the batch size is left to us."""
-_HELD = 64
+_RUNS_AT_ONCE = 64
 """Prompts whose runs are held at once."""
 
 
@@ -80,19 +80,19 @@ class Harness(TemplateLM):  # type: ignore[misc]
             max_batch_size: taken, since the harness gives it, and not needed.
         """
         super().__init__()
-        self._decoding, self.edits = decoding_of(decoding), edits_of(edits)
+        self._decoding, self.edits = as_decoding(decoding), as_edits(edits)
         self.scoring = Scoring(method, passes, float(guidance), seed, self.edits)
-        self.max_gen_toks, self.batch_size = max_gen_toks, _batch(batch_size)
+        self.max_gen_toks, self.batch_size = max_gen_toks, _parse_batch(batch_size)
         if isinstance(pretrained, Model):
-            if any(said is not None for said in (dtype, revision, mask_id)):
+            if any(option is not None for option in (dtype, revision, mask_id)):
                 raise SpecError(
                     "a loaded model has its dtype, revision and mask_id: leave them out"
                 )
             self.model = pretrained
         else:
-            place = None if device == "auto" else device
+            target = None if device == "auto" else device
             self.model = load(
-                pretrained, revision=revision, dtype=dtype, device=place, mask_id=mask_id
+                pretrained, revision=revision, dtype=dtype, device=target, mask_id=mask_id
             )
         if self.model.tokenizer is None:
             raise SpecError(f"{self.model.source} has no tokenizer, and tasks are text")
@@ -108,10 +108,10 @@ class Harness(TemplateLM):  # type: ignore[misc]
     ) -> Harness:
         """As the harness makes it; an argument we do not know is named."""
         more = {k: v for k, v in (additional_config or {}).items() if v is not None}
-        return cls(**cls.checked(dict(arg_dict) | more))
+        return cls(**cls.check_arguments(dict(arg_dict) | more))
 
     @classmethod
-    def checked(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+    def check_arguments(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Words of --model_args, decoding and edits as values; refuses before anything loads."""
         known = list(inspect.signature(cls).parameters)
         if wrong := sorted(set(given) - set(known)):
@@ -119,8 +119,8 @@ class Harness(TemplateLM):  # type: ignore[misc]
         if "pretrained" not in given:
             raise SpecError("--model_args names no model: say pretrained=tiny/llada, or a folder")
         how = {
-            "decoding": decoding_of(given.get("decoding")),
-            "edits": edits_of(given.get("edits")),
+            "decoding": as_decoding(given.get("decoding")),
+            "edits": as_edits(given.get("edits")),
         }
         named = ("method", "passes", "guidance", "seed")
         Scoring(**{name: given[name] for name in named if name in given})
@@ -166,13 +166,13 @@ class Harness(TemplateLM):  # type: ignore[misc]
             raise PromptError(
                 f"{self.model.source} has no chat template: leave --apply_chat_template out"
             )
-        made = self.tokenizer.apply_chat_template(
+        text = self.tokenizer.apply_chat_template(
             chat_history,
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=not add_generation_prompt,
         )
-        return str(made)
+        return str(text)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None) -> list[int]:
         """Ids of a text: a start token once, and nothing after the last word."""
@@ -187,7 +187,7 @@ class Harness(TemplateLM):  # type: ignore[misc]
     ) -> list[float]:
         """Whole texts, in windows where they are longer than the model."""
         windows, owners = [], []
-        for place, request in enumerate(requests):
+        for index, request in enumerate(requests):
             tokens = self.tok_encode(request.args[0])
             if tokens[:1] == [self.prefix_token_id]:  # the window brings it
                 tokens = tokens[1:]
@@ -195,32 +195,34 @@ class Harness(TemplateLM):  # type: ignore[misc]
                 tokens, self.prefix_token_id, self.max_length, context_len=1
             ):
                 windows.append(make_disjoint_window(window))
-                owners.append(place)
+                owners.append(index)
         totals = [0.0] * len(requests)
-        for place, found in zip(owners, self._scored(self._fitted(windows)), strict=True):
-            totals[place] += found.value
+        for index, likelihood in zip(
+            owners, self._score_pairs(self._cut_to_fit(windows)), strict=True
+        ):
+            totals[index] += likelihood.value
         for request, total in zip(requests, totals, strict=True):
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answers up to the first stop string, in the order of the requests."""
-        asked = [self._asked(*request.args) for request in requests]
+        parsed = [self._parse_request(*request.args) for request in requests]
         times: Counter[tuple[int, ...]] = Counter()
         seeds = []
-        for ids, _, _ in asked:  # a prompt that is asked again is answered by other chances
-            seeds.append(seed_of(self.scoring.seed, ids, times[tuple(ids)]))
+        for ids, _, _ in parsed:  # a prompt that is asked again is answered by other chances
+            seeds.append(request_seed(self.scoring.seed, ids, times[tuple(ids)]))
             times[tuple(ids)] += 1
         written: dict[int, str] = {}
-        for decoding in dict.fromkeys(how for _, how, _ in asked):
-            mine = [i for i, one in enumerate(asked) if one[1] == decoding]
-            mine.sort(key=lambda i: -len(asked[i][0]))
-            for start in range(0, len(mine), _HELD):
-                group = mine[start : start + _HELD]
-                prompts, chances = [asked[i][0] for i in group], [seeds[i] for i in group]
-                texts = self._written(prompts, decoding, chances)
+        for decoding in dict.fromkeys(how for _, how, _ in parsed):
+            mine = [i for i, (_, how, _) in enumerate(parsed) if how == decoding]
+            mine.sort(key=lambda i: -len(parsed[i][0]))
+            for start in range(0, len(mine), _RUNS_AT_ONCE):
+                group = mine[start : start + _RUNS_AT_ONCE]
+                prompts, chances = [parsed[i][0] for i in group], [seeds[i] for i in group]
+                texts = self._write_answers(prompts, decoding, chances)
                 written |= dict(zip(group, texts, strict=True))
-        answers = [until(written[i], stops) for i, (_, _, stops) in enumerate(asked)]
+        answers = [cut_at_stops(written[i], stops) for i, (_, _, stops) in enumerate(parsed)]
         for request, answer in zip(requests, answers, strict=True):
             self.cache_hook.add_partial("generate_until", request.args, answer)
         return answers
@@ -246,15 +248,17 @@ class Harness(TemplateLM):  # type: ignore[misc]
         disable_tqdm: bool = False,
     ) -> list[tuple[float, bool]]:
         """(log-likelihood, whether the model would write it) of each continuation."""
-        pairs = self._fitted((context, continuation) for _, context, continuation in requests)
+        pairs = self._cut_to_fit((context, continuation) for _, context, continuation in requests)
         answers = []
-        for said, pair, found in zip(requests, pairs, self._scored(pairs), strict=True):
-            answer = found.value, self._is_greedy(pair, found)
+        for request, pair, likelihood in zip(
+            requests, pairs, self._score_pairs(pairs), strict=True
+        ):
+            answer = likelihood.value, self._is_greedy(pair, likelihood)
             answers.append(answer)
-            self.cache_hook.add_partial("loglikelihood", said[0], answer)
+            self.cache_hook.add_partial("loglikelihood", request[0], answer)
         return answers
 
-    def _fitted(self, pairs: Iterable[_Pair]) -> list[_Pair]:
+    def _cut_to_fit(self, pairs: Iterable[_Pair]) -> list[_Pair]:
         """What is too long loses its beginning, which is counted and said; one token stays before.
 
         So a continuation that is longer than the model loses its own beginning too.
@@ -264,26 +268,26 @@ class Harness(TemplateLM):  # type: ignore[misc]
             over = max(0, len(context) + len(continuation) - room)
             cut += over > 0
             kept.append((context[min(over, len(context) - 1) :], continuation[1 - room :]))
-        self._say_cut(cut, len(kept))
+        self._warn_cut(cut, len(kept))
         return kept
 
-    def _scored(self, pairs: Sequence[_Pair]) -> list[Likelihood]:
+    def _score_pairs(self, pairs: Sequence[_Pair]) -> list[Likelihood]:
         """Likelihoods of what fits."""
         self.seen["scored"] += len(pairs)
-        found = score(self.model, pairs, self.scoring, self.batch_size)
-        self._squares += sum(one.standard_error**2 for one in found)
-        return found
+        likelihoods = score(self.model, pairs, self.scoring, self.batch_size)
+        self._squares += sum(likelihood.standard_error**2 for likelihood in likelihoods)
+        return likelihoods
 
-    def _is_greedy(self, pair: _Pair, found: Likelihood) -> bool:
+    def _is_greedy(self, pair: _Pair, likelihood: Likelihood) -> bool:
         """Whether greedy writing, the surest position first, gives this very answer.
 
         Where the model writes in blocks they are whole: what stands after the answer is not asked.
         """
-        if found.greedy is not None:
-            return found.greedy
+        if likelihood.greedy is not None:
+            return likelihood.greedy
         context, answer = pair
         block = self.model.block or len(answer)
-        how = self._own(-(-len(answer) // block) * block)
+        how = self._default_decoding(-(-len(answer) // block) * block)
         context = context[max(0, len(context) + int(how.length or 0) - self.model.num_positions) :]
         wanted = dict(enumerate(answer, start=len(context)))
         for step in steps(self.model, context, how, edits=self.edits, seed=self.scoring.seed):
@@ -294,13 +298,13 @@ class Harness(TemplateLM):  # type: ignore[misc]
                 break
         return not wanted
 
-    def _asked(
+    def _parse_request(
         self, context: str, given: Mapping[str, Any]
     ) -> tuple[list[int], Decoding, tuple[str, ...]]:
         """A request as prompt ids, decoding and stop strings."""
         fields = dict(normalize_gen_kwargs(dict(given), self.max_gen_toks))
         stops, length = fields.pop("until"), fields.pop("max_gen_toks")
-        decoding = for_task(self._decoding, self._own(length), fields)
+        decoding = choose_decoding(self._decoding, self._default_decoding(length), fields)
         length = int(decoding.length or length)
         ids = self.tok_encode(context) if context else [self.prefix_token_id]
         room = self.model.num_positions - length
@@ -310,33 +314,35 @@ class Harness(TemplateLM):  # type: ignore[misc]
                 f"{self.model.num_positions}: say --gen_kwargs max_gen_toks=64, or "
                 "decoding=...:length=64"
             )
-        self._say_cut(int(len(ids) > room), 1)
+        self._warn_cut(int(len(ids) > room), 1)
         return ids[-room:], decoding, tuple(stop for stop in stops if stop)
 
-    def _own(self, length: int) -> Decoding:
+    def _default_decoding(self, length: int) -> Decoding:
         """What the model writes by where it was not told."""
         if self.model.family.kind == "arm":
             return LeftToRight(length)
         return LowConfidence(length, block=self.model.block, guidance=self.scoring.guidance)
 
-    def _written(self, prompts: list[list[int]], decoding: Decoding, seeds: list[int]) -> list[str]:
+    def _write_answers(
+        self, prompts: list[list[int]], decoding: Decoding, seeds: list[int]
+    ) -> list[str]:
         """Answers as text, each up to its first end token."""
         arm = self.model.family.kind == "arm"
         ends = set(self.model.specials.eos_ids if arm else self.model.specials.end_ids)
-        size, edits = self.batch_size or _WRITING, self.edits
+        size, edits = self.batch_size or _DEFAULT_BATCH, self.edits
         traces = run_many(
             self.model, prompts, decoding, probes=(), edits=edits, seed=seeds, batch=size
         )
         texts = []
         for prompt, trace in zip(prompts, traces, strict=True):
-            ids = [int(one) for one in trace.canvas[-1][len(prompt) :] if one >= 0]
-            end = next((place for place, one in enumerate(ids) if one in ends), len(ids))
+            ids = [int(token) for token in trace.canvas[-1][len(prompt) :] if token >= 0]
+            end = next((index for index, token in enumerate(ids) if token in ends), len(ids))
             texts.append(self.model.decode(ids[:end]))
             self.seen["narrow"] += int(trace["narrow"].sum())
         self.seen["written"] += len(texts)
         return texts
 
-    def _say_cut(self, cut: int, of: int) -> None:
+    def _warn_cut(self, cut: int, of: int) -> None:
         if not cut:
             return
         self.seen["cut"] += cut
@@ -379,13 +385,13 @@ def lm_eval_command(words: Sequence[str]) -> None:
         read = harness.parse_args()
         ours = getattr(read, "model", None) == NAME
         if ours and (read.model_args or not getattr(read, "config", None)):
-            Harness.checked(read.model_args or {})
+            Harness.check_arguments(read.model_args or {})
         harness.execute(read)
     finally:
         sys.argv = before
 
 
-def _batch(size: int | str | None) -> int | None:
+def _parse_batch(size: int | str | None) -> int | None:
     """Rows of a pass; None leaves it to us."""
     if size is None or str(size).startswith("auto"):
         return None
@@ -402,3 +408,48 @@ def _num_closing_tokens(tokenizer: Any) -> int:
         for start in range(len(whole))
         if whole[start : start + len(plain)] == plain
     )
+
+
+_SAMPLING = ("temperature", "top_p", "top_k")
+_NEUTRAL = {"num_beams": 1, "repetition_penalty": 1.0, "num_return_sequences": 1}
+"""What tasks say that changes nothing, by the value that does not."""
+
+
+def choose_decoding(
+    given: Decoding | None, own: Decoding, wanted_fields: Mapping[str, Any]
+) -> Decoding:
+    """How to answer a task that asks for some generation settings.
+
+    A decoding that was given decides all but a length it leaves open; else it is the model's own,
+    with the task's temperature and its kin where the task wants samples.
+    """
+    fields = dict(wanted_fields)
+    sampled = fields.pop("do_sample", False)
+    wanted = {name: fields.pop(name) for name in _SAMPLING if name in fields}
+    odd = {k: v for k, v in fields.items() if v is not None and _NEUTRAL.get(k) != v}
+    if odd:
+        words = ", ".join(f"{name}={value!r}" for name, value in odd.items())
+        raise SpecError(f"the task asks for {words}, which no decoding has: leave it out")
+    if given is not None:
+        length = own.length if given.length is None else given.length
+        return dataclasses.replace(given, length=length)
+    chance = {k: v for k, v in wanted.items() if sampled and v is not None}
+    if lacks := sorted(set(chance) - {field.name for field in dataclasses.fields(own)}):
+        raise SpecError(
+            f"the task asks for {', '.join(lacks)}, which {type(own).__name__} has not: "
+            "say decoding=dream:temperature=0.2:top_p=0.9, or --gen_kwargs do_sample=False"
+        )
+    return dataclasses.replace(own, **chance)
+
+
+def request_seed(seed: int, ids: Sequence[int], time: int) -> int:
+    """A seed of its own for each prompt and each time it is asked, wherever it stands."""
+    digest = hashlib.sha256(repr((seed, list(ids), time)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def cut_at_stops(text: str, stops: Iterable[str]) -> str:
+    """The text before the first of the stops."""
+    for stop in stops:
+        text = text.partition(stop)[0]
+    return text

@@ -21,13 +21,13 @@ _DTYPES = {"u1": np.uint8, "i4": np.int32, "f4": np.float32}
 
 def pack(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any] | None = None) -> bytes:
     """Head length (uint32), head (JSON, padded), then every array at a multiple of eight bytes."""
-    listed, parts, at = {}, [], 0
+    listed, parts, offset = {}, [], 0
     for name, array in arrays.items():
         kind = _kind(name, array)
         raw = np.ascontiguousarray(array, dtype=np.dtype(kind).newbyteorder("<")).tobytes()
-        listed[name] = {"dtype": kind, "shape": list(array.shape), "at": at}
+        listed[name] = {"dtype": kind, "shape": list(array.shape), "at": offset}
         parts.append(raw + bytes(-len(raw) % _ALIGN))
-        at += len(parts[-1])
+        offset += len(parts[-1])
     head = json.dumps({"meta": dict(meta or {}), "arrays": listed}, allow_nan=False).encode()
     head += b" " * (-(len(head) + 4) % _ALIGN)
     return b"".join([struct.pack("<I", len(head)), head, *parts])
@@ -38,11 +38,11 @@ def unpack(packet: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     (length,) = struct.unpack_from("<I", packet)
     head = json.loads(packet[4 : 4 + length])
     arrays = {}
-    for name, one in head["arrays"].items():
-        dtype = np.dtype(one["dtype"]).newbyteorder("<")
-        count = int(np.prod(one["shape"], dtype=np.int64))
-        held = np.frombuffer(packet, dtype, count, 4 + length + one["at"])
-        arrays[name] = held.reshape(one["shape"])
+    for name, entry in head["arrays"].items():
+        dtype = np.dtype(entry["dtype"]).newbyteorder("<")
+        count = int(np.prod(entry["shape"], dtype=np.int64))
+        flat = np.frombuffer(packet, dtype, count, 4 + length + entry["at"])
+        arrays[name] = flat.reshape(entry["shape"])
     return arrays, head["meta"]
 
 
@@ -51,10 +51,10 @@ def codes(shares: np.ndarray) -> tuple[np.ndarray, float]:
 
     The cube root leaves small shares apart: beside a sink of 0.5, 0.001 is off by a twentieth.
     """
-    there = ~np.isnan(shares)
-    most = float(shares[there].max()) if there.any() else 0.0
-    level = np.cbrt(np.where(there, shares, 0.0) / (most or 1.0)) * LEVELS
-    return np.where(there, np.rint(level) + 1, 0).astype(np.uint8), most
+    known = ~np.isnan(shares)
+    most = float(shares[known].max()) if known.any() else 0.0
+    level = np.cbrt(np.where(known, shares, 0.0) / (most or 1.0)) * LEVELS
+    return np.where(known, np.rint(level) + 1, 0).astype(np.uint8), most
 
 
 def decode_shares(coded: np.ndarray, most: float) -> np.ndarray:
@@ -65,11 +65,11 @@ def decode_shares(coded: np.ndarray, most: float) -> np.ndarray:
 
 def linear_codes(values: np.ndarray) -> tuple[np.ndarray, float, float]:
     """(uint8 codes, least, greatest) of numbers that may be negative; code 0 is absent."""
-    there = np.isfinite(values)
-    least = float(values[there].min()) if there.any() else 0.0
-    most = float(values[there].max()) if there.any() else 0.0
-    level = (np.where(there, values, least) - least) / ((most - least) or 1.0) * LEVELS
-    return np.where(there, np.rint(level) + 1, 0).astype(np.uint8), least, most
+    known = np.isfinite(values)
+    least = float(values[known].min()) if known.any() else 0.0
+    most = float(values[known].max()) if known.any() else 0.0
+    level = (np.where(known, values, least) - least) / ((most - least) or 1.0) * LEVELS
+    return np.where(known, np.rint(level) + 1, 0).astype(np.uint8), least, most
 
 
 def bin_maxima(values: np.ndarray, width: int) -> np.ndarray:

@@ -1,13 +1,13 @@
-"""One prompt for all models, and one way to read what they say. No torch here.
+"""One prompt for all models, and one way to read an answer out of what they write.
 
 A template is part of every manifest. The default is the one that README and the lab's models use;
 `floating-rules` and `floating-examples` follow the two prompts of the Attention-Floating paper
 (LLaDA's, and everybody else's), in our words. What a model writes is cut at its first end token,
 then at the first of the template's stops: the same for both families.
 
->>> PLAIN.asked(Item("Where?", ("bay",), (Passage("In the bay.", True, 1),))).text
+>>> PLAIN.render(Item("Where?", ("bay",), (Passage("In the bay.", True, 1),))).text
 'Passage: In the bay.\\nQuestion: Where?\\nAnswer:'
->>> extracted(" the bay.\\nQuestion: Who?", PLAIN)
+>>> extract_answer(" the bay.\\nQuestion: Who?", PLAIN)
 'the bay.'
 """
 
@@ -132,8 +132,8 @@ FLOATING = {
     "nothing": "Passage 1:\nNo relevant context available.",
 }
 TEMPLATES = {
-    one.name: one
-    for one in (
+    known_template.name: known_template
+    for known_template in (
         PLAIN,
         Template("floating-rules", _RULES, cue="\nShort Answer:", **FLOATING),  # type: ignore[arg-type]
         Template("floating-examples", _EXAMPLES, **FLOATING),  # type: ignore[arg-type]
@@ -155,15 +155,15 @@ def region_names(passages: Sequence[Passage]) -> list[str]:
     """A name for each passage: its evidence by hop where hops differ, else by order."""
     hops = [passage.hop for passage in passages if passage.gold]
     apart = len(set(hops)) == len(hops)
-    found, golds, others = [], 0, 0
+    names, golds, others = [], 0, 0
     for passage in passages:
         if passage.gold:
             golds += 1
-            found.append("gold" if len(hops) == 1 else f"gold {passage.hop if apart else golds}")
+            names.append("gold" if len(hops) == 1 else f"gold {passage.hop if apart else golds}")
         else:
             others += 1
-            found.append(f"distractor {others}")
-    return found
+            names.append(f"distractor {others}")
+    return names
 
 
 def until_end(ids: Sequence[int], end_ids: Sequence[int], mask_id: int | None) -> list[int]:
@@ -177,14 +177,14 @@ def until_end(ids: Sequence[int], end_ids: Sequence[int], mask_id: int | None) -
     return kept
 
 
-def extract_answer(text: str, asked: Template) -> str:
+def extract_answer(text: str, template: Template) -> str:
     """The answer in what was written: up to the first stop, without space around it."""
-    said = text.lstrip()
-    ends = [at for stop in asked.stops if (at := said.find(stop)) >= 0]
-    return said[: min(ends, default=len(said))].strip()
+    answer = text.lstrip()
+    ends = [end for stop in template.stops if (end := answer.find(stop)) >= 0]
+    return answer[: min(ends, default=len(answer))].strip()
 
 
-def check_start(ids: Sequence[int], bos_id: int | None, end_ids: Sequence[int]) -> None:
+def refuse_two_starts(ids: Sequence[int], bos_id: int | None, end_ids: Sequence[int]) -> None:
     """Refuse a prompt with more than one start token; one that also ends texts may stand inside."""
     if bos_id is None or not ids:
         return

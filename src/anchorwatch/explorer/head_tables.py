@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch.errors import SpecError
+from anchorwatch.explorer.measures import HeadMeasure
 from anchorwatch.metrics.table_files import KINDS, parquet_reader, read_json_table
 from anchorwatch.trace.atomic_io import UNREADABLE
 from anchorwatch.trace.escape import csv_cell, one_line
@@ -43,22 +45,6 @@ class MetricTable:
     """Of quantities that are verdicts, what each number stands for."""
 
 
-@dataclass(frozen=True, eq=False)
-class HeadMeasure:
-    """One quantity of a table for one run."""
-
-    name: str
-    says: str
-    arrays: Mapping[str, np.ndarray]
-    """`values` and `BESIDE`, each [step or one, layer, head] float32, NaN where there is no row."""
-    words: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """What the header has of it."""
-        told = {"name": self.name, "unit": "", "says": self.says, "table": True}
-        return told | ({"words": list(self.words)} if self.words else {})
-
-
 def check_table(name: str, rows: pd.DataFrame) -> MetricTable:
     """A table with a number for each head, or a sentence that says how to get one."""
     shown = one_line(name)[:_LONGEST] or "table"
@@ -81,16 +67,16 @@ def _melt(rows: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, tuple[str, ...]]]
     parts: list[pd.DataFrame] = []
     words: dict[str, tuple[str, ...]] = {}
     nulls = {_NULLS.get(str(name), f"{name}_null") for name in rows.columns}
-    for name in (one for one in rows.columns if one not in keys and one not in nulls):
-        held, null = rows[name], _NULLS.get(str(name), f"{name}_null")
-        value = pd.to_numeric(held, errors="coerce")
-        if value.isna().all() and held.notna().any():
-            listed = sorted({one_line(str(one))[:_LONGEST] for one in held.dropna()})
+    for name in (item for item in rows.columns if item not in keys and item not in nulls):
+        column, null = rows[name], _NULLS.get(str(name), f"{name}_null")
+        value = pd.to_numeric(column, errors="coerce")
+        if value.isna().all() and column.notna().any():
+            listed = sorted({one_line(str(item))[:_LONGEST] for item in column.dropna()})
             if len(listed) > _MOST_WORDS:
                 continue
             words[str(name)] = tuple(listed)
             codes = {word: code for code, word in enumerate(listed)}
-            spelled = held.map(lambda one: one_line(str(one))[:_LONGEST], na_action="ignore")
+            spelled = column.map(lambda item: one_line(str(item))[:_LONGEST], na_action="ignore")
             value = spelled.map(codes)
         long = rows[keys].assign(quantity=str(name), value=pd.to_numeric(value))
         parts.append(long.assign(null=rows[null]) if null in rows else long)
@@ -99,31 +85,31 @@ def _melt(rows: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, tuple[str, ...]]]
 
 def read_table(path: str | Path) -> MetricTable:
     """A .csv, .json or .parquet file, as `anchorwatch measure -o` writes it."""
-    place = Path(path)
-    kind = place.suffix.lower().removeprefix(".")
+    file = Path(path)
+    kind = file.suffix.lower().removeprefix(".")
     if kind not in KINDS:
         raise SpecError(
-            f"{place.name} is no table: its name ends in {', '.join(f'.{one}' for one in KINDS)}"
+            f"{file.name} is no table: its name ends in {', '.join(f'.{kind}' for kind in KINDS)}"
         )
-    if not place.is_file():
-        raise SpecError(f"there is no table {place}: `anchorwatch measure -o` writes one")
+    if not file.is_file():
+        raise SpecError(f"there is no table {file}: `anchorwatch measure -o` writes one")
     try:
-        return check_table(place.stem, _READERS[kind](place))
+        return check_table(file.stem, _READERS[kind](file))
     except UNREADABLE as error:
         if isinstance(error, SpecError):
             raise
         raise SpecError(
-            f"{place.name} cannot be read as a table of `anchorwatch measure`: "
+            f"{file.name} cannot be read as a table of `anchorwatch measure`: "
             f"{one_line(str(error))[:200]}"
         ) from error
 
 
-def _read_json(place: Path) -> pd.DataFrame:
-    return pd.DataFrame(read_json_table(place)["rows"])
+def _read_json(path: Path) -> pd.DataFrame:
+    return pd.DataFrame(read_json_table(path)["rows"])
 
 
-def _read_parquet(place: Path) -> pd.DataFrame:
-    return parquet_reader().read_table(place, page_checksum_verification=True).to_pandas()
+def _read_parquet(path: Path) -> pd.DataFrame:
+    return parquet_reader().read_table(path, page_checksum_verification=True).to_pandas()
 
 
 _READERS = {
@@ -135,23 +121,24 @@ _READERS = {
 
 def head_measures(tables: Iterable[MetricTable], trace: Trace) -> list[HeadMeasure]:
     """What the tables say of the heads of one run."""
-    found: list[HeadMeasure] = []
+    measures: list[HeadMeasure] = []
     for table in tables:
         mine = table.rows[_about(table.rows, trace)]
         # By text that is marked already: pandas cannot hold a lone surrogate.
-        quantities = np.array([one_line(str(one)) for one in mine["quantity"]], dtype=object)
+        quantities = np.array([one_line(str(text)) for text in mine["quantity"]], dtype=object)
         for quantity in dict.fromkeys(quantities):
             rows = mine[quantities == quantity]
             name = f"{quantity} ({table.name})"[:_LONGEST]
-            found.append(
+            measures.append(
                 HeadMeasure(
-                    _alone(name, found),
-                    _says(table, rows),
-                    _fill_arrays(table, rows, trace),
-                    table.words.get(quantity, ()),
+                    _unique_name(name, measures),
+                    _describe(table, rows),
+                    partial(dict, _fill_arrays(table, rows, trace)),
+                    words=table.words.get(quantity, ()),
+                    table=True,
                 )
             )
-    return found
+    return measures
 
 
 def refuse_strangers(tables: Sequence[MetricTable], traces: Sequence[Trace]) -> None:
@@ -159,7 +146,7 @@ def refuse_strangers(tables: Sequence[MetricTable], traces: Sequence[Trace]) -> 
     for table in tables:
         if traces and not any(_about(table.rows, trace).any() for trace in traces):
             column = "trace" if "trace" in table.rows else "model"
-            about = [one_line(str(one))[:80] for one in table.rows[column].unique()[:3]]
+            about = [one_line(str(text))[:80] for text in table.rows[column].unique()[:3]]
             raise SpecError(
                 f"{table.name} is about {', '.join(about) or 'nothing'}, which is not shown: "
                 "measure the traces that you look at"
@@ -188,60 +175,63 @@ def _fill_arrays(table: MetricTable, rows: pd.DataFrame, trace: Trace) -> dict[s
     model = trace.manifest["model"]
     sizes = {"step": trace.num_steps, "layer": model["layers"], "head": model["heads"]}
     split = "step" in rows
-    at = [_places(table, rows, name, sizes[name]) for name in ("layer", "head")]
+    index = [_places(table, rows, name, sizes[name]) for name in ("layer", "head")]
     first = _places(table, rows, "step", sizes["step"]) if split else np.zeros(len(rows), int)
     shape = (sizes["step"] if split else 1, sizes["layer"], sizes["head"])
-    flat = np.ravel_multi_index((first, *at), shape)
+    flat = np.ravel_multi_index((first, *index), shape)
     if len(np.unique(flat)) < len(flat):
         raise SpecError(f"{table.name} has several rows for one head: {_HOW}")
-    found = {}
+    arrays = {}
     for name in ("value", *BESIDE):
         array = np.full(shape, np.nan, dtype=np.float32)
         if name in rows:
             array.flat[flat] = pd.to_numeric(rows[name], errors="coerce").to_numpy(np.float32)
-        found["values" if name == "value" else name] = array
-    return found
+        arrays["values" if name == "value" else name] = array
+    return arrays
 
 
 def _places(table: MetricTable, rows: pd.DataFrame, name: str, count: int) -> np.ndarray:
-    held = pd.to_numeric(rows[name], errors="coerce").to_numpy(float)
-    whole = np.isfinite(held) & (held == np.floor(held)) & (held >= 0) & (held < count)
+    numbers = pd.to_numeric(rows[name], errors="coerce").to_numpy(float)
+    whole = (
+        np.isfinite(numbers) & (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < count)
+    )
     if not whole.all():
         wrong = one_line(str(rows[name].to_numpy()[~whole][0]))[:40]
         raise SpecError(f"{table.name} names {name} {wrong}: the run has 0 to {count - 1}")
-    return held.astype(int)
+    return numbers.astype(int)
 
 
-def _says(table: MetricTable, rows: pd.DataFrame) -> str:
+def _describe(table: MetricTable, rows: pd.DataFrame) -> str:
     when = "by step" if "step" in rows else "over all steps"
     verdicts = sorted(map(str, rows["verdict"].dropna().unique())) if "verdict" in rows else []
-    held = "null" in rows and rows["null"].notna().any()
-    said = f"from {table.name}, {when}" + (", each number with its null" if held else "")
-    return one_line(said + (f"; verdicts: {', '.join(verdicts)}" if verdicts else ""))[:200]
+    has_null = "null" in rows and rows["null"].notna().any()
+    text = f"from {table.name}, {when}" + (", each number with its null" if has_null else "")
+    return one_line(text + (f"; verdicts: {', '.join(verdicts)}" if verdicts else ""))[:200]
 
 
-def _alone(name: str, found: Sequence[HeadMeasure]) -> str:
+def _unique_name(name: str, measures: Sequence[HeadMeasure]) -> str:
     """A name that no other has: the page chooses by it."""
-    known = {one.name for one in found}
+    known = {measure.name for measure in measures}
     if name not in known:
         return name
     bare = re.sub(r" #\d+$", "", name)
-    return next(one for n in range(2, len(known) + 3) if (one := f"{bare} #{n}") not in known)
+    numbered = (f"{bare} #{number}" for number in range(2, len(known) + 3))
+    return next(other for other in numbered if other not in known)
 
 
 def read_tables(paths: Iterable[Any]) -> list[MetricTable]:
     """Tables by path, those of a folder too; in a folder, tables without heads are left out."""
-    found: list[MetricTable] = []
+    tables: list[MetricTable] = []
     for path in map(Path, paths):
         if not path.is_dir():
-            found.append(read_table(path))
+            tables.append(read_table(path))
             continue
-        inside = sorted(one for one in path.iterdir() if one.suffix.lower()[1:] in KINDS)
-        held = [table for one in inside if (table := _if_of_heads(one)) is not None]
-        if not held:
+        inside = sorted(file for file in path.iterdir() if file.suffix.lower()[1:] in KINDS)
+        readable = [table for file in inside if (table := _if_of_heads(file)) is not None]
+        if not readable:
             raise SpecError(f"{path} has no table with a number for each head: {_HOW}")
-        found += held
-    return found
+        tables += readable
+    return tables
 
 
 def _if_of_heads(path: Path) -> MetricTable | None:

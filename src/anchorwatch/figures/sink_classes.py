@@ -14,11 +14,19 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from anchorwatch.errors import SpecError
-from anchorwatch.figures.cells import absent_patch, heat, require, whole_ticks
 from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.labels import printable
-from anchorwatch.figures.series import key, lines
-from anchorwatch.figures.style import COLUMN, MARKERS, NULL, PAGE, SMALL, colours, look, sheet
+from anchorwatch.figures.marks import absent_patch, heat, key, lines, require, whole_ticks
+from anchorwatch.figures.registry import Plot, figure
+from anchorwatch.figures.style import (
+    COLUMN,
+    MARKERS,
+    NULL,
+    PAGE,
+    SMALL,
+    colours,
+    printable,
+    sheet,
+)
 from anchorwatch.metrics.token_classes import CLASSES
 
 KINDS = ("structure", "mask", "content")
@@ -29,7 +37,7 @@ LEAST_LIMIT, MOST_LIMIT = 1.0, 6.0
 """Colours of a depth map reach from twofold to 64-fold at the most."""
 
 
-@look()
+@figure(Plot("enrichment", metric="enrichment"))
 def enrichment(table: pd.DataFrame) -> Figure:
     """How many times as often each class is among sinks as among keys, a dot for each model.
 
@@ -72,19 +80,19 @@ def _dots(ax: Axes, data: pd.DataFrame, names: list[str], models: list[str]) -> 
     apart = 0.62 / len(models)
     for index, model in enumerate(models):
         rows = data[data["model"] == model]
-        place = rows["class"].map(names.index).to_numpy(dtype=float)
-        place += (index - (len(models) - 1) / 2) * apart
+        height = rows["class"].map(names.index).to_numpy(dtype=float)
+        height += (index - (len(models) - 1) / 2) * apart
         lift = rows["lift"].to_numpy(dtype=float)
         bounds = rows[["lift_low", "lift_high"]].to_numpy(dtype=float)
-        ax.hlines(place, *np.clip(bounds, low, high).T, color=shades[model], linewidth=0.9)
-        ax.plot(lift, place, MARKERS[index % len(MARKERS)], color=shades[model], markersize=3.6)
-        never = place[lift == 0]
+        ax.hlines(height, *np.clip(bounds, low, high).T, color=shades[model], linewidth=0.9)
+        ax.plot(lift, height, MARKERS[index % len(MARKERS)], color=shades[model], markersize=3.6)
+        never = height[lift == 0]
         ax.plot(
             np.full(len(never), low * 1.12), never, "<", color=shades[model], mfc="white", ms=3.6
         )
-        said = printable(model, 40)
+        label = printable(model, 40)
         marker = MARKERS[index % len(MARKERS)]
-        entries.append(Line2D([], [], color=shades[model], marker=marker, label=said))
+        entries.append(Line2D([], [], color=shades[model], marker=marker, label=label))
     if (data["lift"] == 0).any():
         arrow = Line2D([], [], marker="<", color="black", linestyle="none", label="never a sink")
         arrow.set_markerfacecolor("white")
@@ -99,28 +107,28 @@ def _shares_beside(ax: Axes, rows: pd.DataFrame, names: list[str]) -> None:
             (-0.55 - 0.35, title),
             *((i, _percent(rows[name][n])) for i, n in enumerate(names)),
         ]
-        for place, text in shown:
+        for height, text in shown:
             ax.text(
                 column,
-                place,
+                height,
                 text,
                 transform=ax.get_yaxis_transform(),
                 ha="right",
                 va="center",
                 fontsize=SMALL,
-                color="black" if place >= 0 else NULL,
+                color="black" if height >= 0 else NULL,
             )
 
 
 def _reach(data: pd.DataFrame) -> tuple[float, float]:
     """Whole powers of two around every dot and interval, at least from 1/2 to 2."""
-    held = data[["lift", "lift_low", "lift_high"]].to_numpy(dtype=float)
-    held = held[np.isfinite(held) & (held > 0)]
-    ends = np.log2([min(held.min(initial=1), 0.5) / 1.2, max(held.max(initial=1), 2) * 1.1])
+    lifts = data[["lift", "lift_low", "lift_high"]].to_numpy(dtype=float)
+    lifts = lifts[np.isfinite(lifts) & (lifts > 0)]
+    ends = np.log2([min(lifts.min(initial=1), 0.5) / 1.2, max(lifts.max(initial=1), 2) * 1.1])
     return float(2 ** max(np.floor(ends[0]), -10)), float(2 ** np.ceil(ends[1]))
 
 
-@look()
+@figure(Plot("enrichment-depth", metric="enrichment", by=("layer",)))
 def enrichment_depth(table: pd.DataFrame) -> Figure:
     """Layer x class: log2 of how many times as often a class is among sinks as among keys.
 
@@ -179,7 +187,7 @@ def _depth_map(ax: Axes, rows: pd.DataFrame, names: Sequence[str], limit: float)
     ax.set(ylabel="layer")
 
 
-@look()
+@figure(Plot("structure", metric="structure"))
 def structure(table: pd.DataFrame) -> Figure:
     """Structure, masks and content by layer: their shares of sinks, and of all attention.
 
@@ -196,8 +204,8 @@ def structure(table: pd.DataFrame) -> Figure:
     for index, model in enumerate(models):
         for ax, (of, unit) in zip(axes[2 * index :], panels.items(), strict=False):
             part = _of_kinds(table[table["model"] == model], of)
-            made = lines(ax, part, x="layer", unit=unit, colour_by="kind")
-            entries = made if len(made) > len(entries) else entries
+            drawn_lines = lines(ax, part, x="layer", unit=unit, colour_by="kind")
+            entries = drawn_lines if len(drawn_lines) > len(entries) else entries
             ax.set(ylim=(-0.03, 1.03))
             ax.set_title(printable(model, 40) if len(models) > 1 else "")
     key(drawn, entries)
@@ -212,7 +220,7 @@ def _of_kinds(rows: pd.DataFrame, of: str) -> pd.DataFrame:
     return part.assign(kind=kinds)
 
 
-@look()
+@figure(Plot("meaning-or-place", metric="meaning_or_place"))
 def meaning_or_place(table: pd.DataFrame) -> Figure:
     """Variance that class, token, place and class with place explain, by layer, out of sample.
 
@@ -227,13 +235,13 @@ def meaning_or_place(table: pd.DataFrame) -> Figure:
     entries: list[Artist] = []
     for index, model in enumerate(models):
         for ax, outcome in zip(axes[columns * index :], outcomes, strict=False):
-            at = (table["model"] == model) & (table["outcome"] == outcome)
-            part = table[at & table["quantity"].isin(SCORES)]
-            said = part["quantity"].map(SCORES)
-            kinds = pd.Categorical(said, categories=list(SCORES.values()), ordered=True)
+            chosen = (table["model"] == model) & (table["outcome"] == outcome)
+            part = table[chosen & table["quantity"].isin(SCORES)]
+            label = part["quantity"].map(SCORES)
+            kinds = pd.Categorical(label, categories=list(SCORES.values()), ordered=True)
             part = part.assign(by=kinds)
-            made = lines(ax, part, x="layer", unit="variance explained", colour_by="by")
-            entries = made if len(made) > len(entries) else entries
+            drawn_lines = lines(ax, part, x="layer", unit="variance explained", colour_by="by")
+            entries = drawn_lines if len(drawn_lines) > len(entries) else entries
             ax.axhline(0, color="black", linewidth=0.5)
             ax.set_ylim(top=1.03)
             title = titles.get(outcome, outcome)
@@ -248,8 +256,8 @@ def _without_interval(data: pd.DataFrame) -> list[Artist]:
         return []
     counts = sorted(set(bare["lift_n"].astype(int)))
     span = str(counts[0]) if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
-    said = f"no interval: {span} prompt{'s' * (counts != [1])}"
-    return [Line2D([], [], linestyle="none", label=said)]
+    label = f"no interval: {span} prompt{'s' * (counts != [1])}"
+    return [Line2D([], [], linestyle="none", label=label)]
 
 
 def _times(value: float) -> str:
