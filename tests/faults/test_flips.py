@@ -21,7 +21,7 @@ from anchorwatch.metrics import table_files
 from anchorwatch.models import zoo
 from anchorwatch.models.zoo import cards
 from anchorwatch.studies.evidence import EvidenceStore
-from anchorwatch.trace import atomic_io as commits
+from anchorwatch.trace import atomic_io
 from anchorwatch.trace.store import Partial, Spec
 from anchorwatch.training.log import Line, as_json, read_log
 from planted import planted, uniform
@@ -150,7 +150,7 @@ def test_logs_and_cards(tmp_path):
 
 def test_records_with_a_digest_say_when_they_were_changed():
     record = {"a": [1, 2.5, None], "b": {"c": "é"}}
-    held = commits.with_digest(record)
-    assert commits.without_digest(held) == record == commits.without_digest(record)
+    held = atomic_io.with_digest(record)
+    assert atomic_io.without_digest(held) == record == atomic_io.without_digest(record)
     with pytest.raises(ValueError, match="does not agree with its own digest"):
-        commits.without_digest(held | {"a": [1, 2.5, 0]})
+        atomic_io.without_digest(held | {"a": [1, 2.5, 0]})

@@ -16,8 +16,7 @@ import pytest
 
 import anchorwatch as aw
 from anchorwatch.errors import AnchorwatchWarning, SpecError, TraceError
-from anchorwatch.trace import atomic_io as commits
-from anchorwatch.trace import locks
+from anchorwatch.trace import atomic_io, locks
 from anchorwatch.trace.locks import LOCK, Lock
 from anchorwatch.trace.store import Partial, Spec
 from command import one_line_of, type_in
@@ -239,12 +238,12 @@ def test_a_second_evaluation_is_told_of_the_first(tmp_path):
 KILLED = """
 import os, sys
 from pathlib import Path
-from anchorwatch.trace import atomic_io as commits, locks
+from anchorwatch.trace import atomic_io, locks
 target = Path(sys.argv[1])
 if sys.argv[2] == "file":
-    commits.put_file = lambda *given: os._exit(9)
-    commits.replace_file(target, b"new")
-with commits.staged(target) as folder:
+    atomic_io.put_file = lambda *given: os._exit(9)
+    atomic_io.replace_file(target, b"new")
+with atomic_io.staged(target) as folder:
     (folder / "half").write_bytes(b"x")
     os._exit(9)
 """
@@ -259,7 +258,7 @@ def test_what_a_killed_write_left_is_swept_by_the_next(tmp_path, kind):
     assert locks.is_temporary(left)
     for name in (".notes.tmp", ".table.csv.0123abcd.tmp", "x.anchorwatch-0123abcd.tmp"):
         (tmp_path / name).write_text("not ours")
-    commits.replace_file(tmp_path / "another.csv", b"new")
+    atomic_io.replace_file(tmp_path / "another.csv", b"new")
     assert not left.exists()
     assert len(list(tmp_path.iterdir())) == 4
 
@@ -267,10 +266,10 @@ def test_what_a_killed_write_left_is_swept_by_the_next(tmp_path, kind):
 def test_what_is_being_written_is_never_swept(tmp_path):
     with (
         locks.temporary(tmp_path / "a", folder=True) as one,
-        commits.stage_folder(tmp_path / "b") as two,
+        atomic_io.stage_folder(tmp_path / "b") as two,
     ):
         (two / "half").write_bytes(b"x")
-        commits.replace_file(tmp_path / "c", b"new")
+        atomic_io.replace_file(tmp_path / "c", b"new")
         locks.sweep(tmp_path)
         assert one.is_dir() and (two / "half").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "c"]

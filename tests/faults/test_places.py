@@ -6,7 +6,7 @@ import anchorwatch as aw
 from anchorwatch.cli import output
 from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.trace import atomic_io as commits
+from anchorwatch.trace import atomic_io
 from anchorwatch.trace.store import Partial, damage
 from command import type_in
 from planted import planted, uniform
@@ -35,7 +35,7 @@ def written_by(trace, at):
     }
 
 
-@pytest.mark.parametrize("name", list(written_by(None, commits.place("."))))
+@pytest.mark.parametrize("name", list(written_by(None, atomic_io.expand_path("."))))
 @pytest.mark.parametrize("inner", ["", "received"])
 def test_no_command_writes_into_a_trace(trace, name, inner):
     done = type_in(*written_by(trace, trace / inner)[name])
@@ -56,19 +56,19 @@ def test_a_link_into_a_trace_is_seen_through(trace, tmp_path):
     (tmp_path / "link").symlink_to(trace / "received")
     for at in (tmp_path / "link", tmp_path / "link" / "x.csv"):
         with pytest.raises(SpecError, match=r"a\.trace.* is a trace"):
-            commits.refuse_inside_trace(at)
+            atomic_io.refuse_inside_trace(at)
 
 
 def test_unfinished_runs_and_checkpoints_are_spared_too(tmp_path):
     partial = Partial.create(tmp_path / "b.trace", {}, {})
     with pytest.raises(SpecError, match=r"b\.trace\.partial is an unfinished run, and a file in"):
-        commits.replace_file(partial.path / "x.csv", b"x")
+        atomic_io.replace_file(partial.path / "x.csv", b"x")
     checkpoint = tmp_path / "run" / "checkpoints" / "update-00000001"
     checkpoint.mkdir(parents=True)
     (checkpoint / "COMMIT.json").write_text("{}")
     with (
         pytest.raises(SpecError, match="is a checkpoint, and a file in it would spoil it"),
-        commits.stage_folder(checkpoint / "site"),
+        atomic_io.stage_folder(checkpoint / "site"),
     ):
         pass
 
@@ -127,5 +127,5 @@ def test_every_command_that_writes_is_listed():
 
     commands = typer.main.get_command(app).commands
     writes = {name for name, one in commands.items() if any("-o" in p.opts for p in one.params)}
-    listed = {name.split()[0] for name in written_by(None, commits.place("."))}
+    listed = {name.split()[0] for name in written_by(None, atomic_io.expand_path("."))}
     assert writes == listed | {"effect", "train"}

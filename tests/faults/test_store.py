@@ -22,8 +22,7 @@ import xarray as xr
 
 import anchorwatch as aw
 from anchorwatch.errors import TraceError
-from anchorwatch.trace import atomic_io as commits
-from anchorwatch.trace import store
+from anchorwatch.trace import atomic_io, store
 from anchorwatch.trace.store import BLOCK_STEPS, Partial, Spec, damage, extent, open_store, write
 
 STEPS = 13
@@ -307,7 +306,7 @@ def rewrite(trace, edit):
     root = json.loads(path.read_bytes())
     edit(root)
     path.write_text(json.dumps(root))
-    commits.commit(trace)
+    atomic_io.commit(trace)
 
 
 def arrays_of(root):
@@ -383,7 +382,7 @@ def test_odd_commit_records_are_damage(trace, record):
     "files", [None, 3, {"a": 1}, {"a": {}}, {"../../x": {"bytes": "", "sha256": 0}}]
 )
 def test_sealed_nonsense_is_damage_and_nothing_outside_is_opened(trace, files):
-    (trace / "COMMIT.json").write_bytes(commits.seal({"files": files}))
+    (trace / "COMMIT.json").write_bytes(atomic_io.seal({"files": files}))
     assert damage(trace)
 
 

@@ -175,7 +175,7 @@ def test_a_hidden_key_is_proved_at_every_layer(layer):
 
 
 def test_a_value_that_is_not_zero_stops_the_run():
-    real = SelfOnlyPass.alone
+    real = SelfOnlyPass.attend_alone
 
     def keeps(self, layer, key, value):
         self.zero = False
@@ -183,7 +183,7 @@ def test_a_value_that_is_not_zero_stops_the_run():
 
     model = tiny.build("tiny/llada", torch.float32)  # one that has captured nothing yet
     with (
-        mock.patch.object(SelfOnlyPass, "alone", keeps),
+        mock.patch.object(SelfOnlyPass, "attend_alone", keeps),
         pytest.raises(ModelError, match="layer 0: the value of sink_token is to be zero and is up"),
     ):
         aw.run(model, PROMPT, aw.decoding.LowConfidence(4), edits=[E.sink_token(value="zero")])
@@ -192,7 +192,9 @@ def test_a_value_that_is_not_zero_stops_the_run():
 def test_a_gate_that_is_not_closed_stops_the_run():
     with (
         mock.patch.object(
-            PassAdditions, "gated", lambda self, layer, out: setattr(self, "ungated", out) or out
+            PassAdditions,
+            "apply_gates",
+            lambda self, layer, out: setattr(self, "ungated", out) or out,
         ),
         pytest.raises(ModelError, match="the gate is not alive at layer 0: what the output proj"),
     ):

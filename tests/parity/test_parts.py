@@ -13,7 +13,7 @@ import checkpoints
 import tolerances
 from anchorwatch.models import attention, tiny, trained_additions
 from anchorwatch.models.additions import capture, fit_addition
-from anchorwatch.models.attention import Call, with_added
+from anchorwatch.models.attention import Call, with_extra_keys
 from anchorwatch.models.extra_keys import ExtraKeys, products
 from anchorwatch.probes.reduce import StatRequest, reduce_attention
 from checkpoints import CAUSAL, ENCODERS, MASK, network
@@ -132,7 +132,7 @@ def test_both_forms_are_what_one_row_at_a_time_gives(case):
     assert ((out - exact)[rows].abs() <= tolerances.IDENTITY_64).all()
     assert not epilogue[~rows].any()
     assert out.isfinite().all()  # what it is where nothing is seen is nobody's, but no NaN
-    seen = with_added(call, added)
+    seen = with_extra_keys(call, added)
     ones = torch.ones(call.query.shape[0], 1, call.query.shape[2])
     want = StatRequest(weights=ones, maps=tuple(range(call.query.shape[1])), entropy=True)
     for given_lse in (lse.float(), None):
@@ -211,7 +211,7 @@ def test_sink_tokens_with_and_without_place_and_value(name, rotary, zero):
         sink = fit_addition(part, model).embedding[0]
         with torch.no_grad():
             rows = slow.llama(model.network, IDS, seen, sink=sink, rotary=rotary, zero=zero)
-        expected = model._aligned(rows[None], None, len(rows))[0] if model.family.shift else rows
+        expected = model._align_rows(rows[None], None, len(rows))[0] if model.family.shift else rows
         near(model.logits(IDS, parts=[part]), expected, tolerance)
         with concatenated():
             near(model.logits(IDS, parts=[part]), expected, tolerance)
@@ -301,7 +301,7 @@ def test_a_logit_of_each_layer_and_head_is_that_of_a_row_at_a_time():
         model = load(name)
         seen = torch.ones(len(IDS), len(IDS), dtype=torch.bool)
         rows = slow.llama(model.network, IDS, seen, logit=logit)
-        expected = model._aligned(rows[None], None, len(rows))[0] if model.family.shift else rows
+        expected = model._align_rows(rows[None], None, len(rows))[0] if model.family.shift else rows
         for form in (mock.MagicMock(), concatenated()):
             with form:
                 near(model.logits(IDS, parts=[E.sink_logit(logit)]), expected, tolerances.IDENTITY)
@@ -360,7 +360,7 @@ def test_a_register_is_a_token_in_front(name, n):
         rows = model.network(
             inputs_embeds=tokens[None], position_ids=places[None], attention_mask=ones
         ).logits[0, n:]
-    expected = model._aligned(rows[None], None, len(rows))[0] if model.family.shift else rows
+    expected = model._align_rows(rows[None], None, len(rows))[0] if model.family.shift else rows
     near(model.logits(IDS, parts=[part]), expected, tolerances.IDENTITY)
 
 

@@ -91,7 +91,7 @@ def check_trained(variant, done, **differs):
     with torch.no_grad():
         assert torch.equal(model.network(CANVAS).logits, network(CANVAS).logits)
         raw = network(CANVAS).logits
-        expected = model._aligned(raw, None, raw.shape[1]) if model.family.shift else raw
+        expected = model._align_rows(raw, None, raw.shape[1]) if model.family.shift else raw
     assert torch.equal(model.logits(CANVAS)[:, 1:], expected[:, 1:])
     assert not [check for check in model.check() if not check.holds]
     for name in tensor_names(network, begun(variant, **differs).parts):

@@ -12,7 +12,7 @@ from anchorwatch.cli import options, output
 from anchorwatch.errors import SpecError
 from anchorwatch.generation import parse
 from anchorwatch.generation.decoding import LeftToRight, LowConfidence
-from anchorwatch.trace.atomic_io import place
+from anchorwatch.trace.atomic_io import expand_path
 from anchorwatch.trace.escape import one_line
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def evaluate(
     Exit code 3 if some items could not be asked; stderr says how many, and why.
     """
     _check(score, stress, task, contexts)
-    how, named, out = _decodings(decoding, length, steps), _edits(edit), out and place(out)
+    how, named, out = _decodings(decoding, length, steps), _edits(edit), out and expand_path(out)
     _check_table(table, score, contexts, len(models), len(named or ()))
     given: dict[str, Any] = {"edits": named, "decoding": how, "batch": batch, "seed": seed}
     if limit is not None:

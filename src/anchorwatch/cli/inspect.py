@@ -77,7 +77,7 @@ def measure(
     given = _merge_options({"rule": rule, "group": group, "by": by}, more)
     if metric == "all":
         folder = output.folder_for_all(out, given)
-        for name, table in measure_all(_read(traces)).items():
+        for name, table in measure_all(_read_traces(traces)).items():
             table_files.save(table, folder / f"{name}.{'json' if as_json else 'csv'}")
         return output.say(f"wrote {one_line(str(folder))}")
     function = options.find_metric(metric)
@@ -85,7 +85,7 @@ def measure(
     values = options.parse_options([function], takes, given)
     if out is not None:
         table_files.check_target(out, "table", table_files.KINDS)
-    table = function(_read(traces), **values)
+    table = function(_read_traces(traces), **values)
     if out is not None:
         output.say(f"wrote {one_line(str(table_files.save(table, out)))}")
     if out is None or as_json:
@@ -118,7 +118,7 @@ def plot(
     if out is None:
         raise SpecError("say where to: -o sinks.pdf")
     check_target(out, "figure", KINDS)
-    typer.echo(str(draw(figure, _read(traces), values).save(out)))
+    typer.echo(str(draw(figure, _read_traces(traces), values).save(out)))
 
 
 def whence(
@@ -132,7 +132,7 @@ def whence(
     output.print_json(read_origin(file) if table else of_figure(file))
 
 
-def _read(paths: list[Path] | None) -> list[Trace]:
+def _read_traces(paths: list[Path] | None) -> list[Trace]:
     from anchorwatch.trace.trace import read
 
     if not paths:

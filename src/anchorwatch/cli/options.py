@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
 from anchorwatch.errors import SpecError
 from anchorwatch.generation import decoding as decodings
-from anchorwatch.generation.parse import DECODINGS, parse_edit, parse_flag
+from anchorwatch.generation.parse import DECODINGS, parse_edit, parse_flag, union_members
 from anchorwatch.generation.parse import parse_decoding as parse_decoding_word
 from anchorwatch.metrics import sink_rules
 from anchorwatch.probes.spec import DEFAULT, PROBES, Probe
@@ -173,7 +172,7 @@ def _convert_option(hint: Any, word: str) -> Any:
     from anchorwatch.metrics.headtypes import TypeLimits
     from anchorwatch.trace.trace import Trace, read
 
-    members = _union_members(hint)
+    members = union_members(hint)
     lists = [member for member in members if get_origin(member) in (Sequence, Collection, tuple)]
     words = [part.strip() for part in word.split(",") if part.strip()]
     if Trace in members:  # a trace, or several
@@ -187,14 +186,7 @@ def _convert_option(hint: Any, word: str) -> Any:
     if not lists:
         return _convert_value(members, word)
     item = get_args(lists[0])[0]
-    return [_convert_value(_union_members(item), part) for part in words]
-
-
-def _union_members(hint: Any) -> tuple[Any, ...]:
-    """The types that a union allows, None left out; of another type, itself."""
-    if get_origin(hint) not in (Union, UnionType):
-        return (hint,)
-    return tuple(member for member in get_args(hint) if member is not NoneType)
+    return [_convert_value(union_members(item), part) for part in words]
 
 
 def _convert_value(members: tuple[Any, ...], word: str) -> Any:

@@ -194,10 +194,15 @@ def refuse_path(out: Path) -> None:
 
 def refuse_trace_path(out: Path) -> Path:
     """Where the trace of a run will be; refused where none can be, or one is on its way."""
-    from anchorwatch.trace.atomic_io import describe_unfinished, finished_of, partial_of, place
+    from anchorwatch.trace.atomic_io import (
+        describe_unfinished,
+        expand_path,
+        finished_of,
+        partial_of,
+    )
     from anchorwatch.trace.locks import Lock
 
-    growing = partial_of(place(out))
+    growing = partial_of(expand_path(out))
     finished = finished_of(growing)
     refuse_path(finished)
     if growing.exists():

@@ -107,13 +107,13 @@ def _looked_at(
 def _open_traces(traces: Sequence[Path]) -> list[OpenedTrace]:
     """The traces; a path that is none is refused, a damaged trace is not."""
     from anchorwatch.explorer.open import open_for_viewing
-    from anchorwatch.trace import atomic_io as commits
+    from anchorwatch.trace import atomic_io
 
     for path in traces:
-        folder = commits.place(path)
-        if said := commits.absent(folder) or commits.describe_unfinished(folder):
+        folder = atomic_io.expand_path(path)
+        if said := atomic_io.describe_missing(folder) or atomic_io.describe_unfinished(folder):
             raise TraceError(said)
-        if commits.is_no_trace(folder):
+        if atomic_io.is_no_trace(folder):
             raise TraceError(f"{path} is a folder and no trace: name one that `run -o` wrote")
     return [open_for_viewing(path) for path in traces]
 

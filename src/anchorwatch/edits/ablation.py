@@ -126,7 +126,7 @@ def apply_patch(
 ) -> PatchedCall:
     """The call with the patch. `before` [B, k, H, D] is output of earlier rows under a cache."""
     # 1. Uniform heads: a query of zeros gives every visible key the same logit.
-    query, added = plain.query, plain.added
+    query, added = plain.query, plain.extra_logits
     if bool(patch.uniform.any()):
         even = patch.uniform[..., None, None]
         query = query.masked_fill(even, 0.0)
@@ -134,7 +134,7 @@ def apply_patch(
             added = added.masked_fill(even & (added > -torch.inf), 0.0)
     # 2. Hidden keys: a bias on the logits, or weights dropped after the softmax; rows that would
     #    lose their last key keep their best one.
-    call = replace(plain, query=query, added=added)
+    call = replace(plain, query=query, extra_logits=added)
     rescued = _find_rescued_rows(call, patch)
     call = replace(
         call, bias=_bias(call, patch, rescued), dropped=_dropped_weights(call, patch, rescued)
@@ -187,7 +187,7 @@ def _mean(call: Call, states: torch.Tensor) -> torch.Tensor:
     Added keys are no positions: states may hold them (values do) or not (outputs do not).
     """
     # Every row that sees everything has the same mean.
-    seen, keys = visible(call), call.key.shape[2] - call.num_added
+    seen, keys = visible(call), call.key.shape[2] - call.num_extra_keys
     states = states[:, :, -keys:]
     if seen is None:
         return states.mean(dim=2, keepdim=True).expand(-1, -1, call.query.shape[2], -1)
@@ -237,10 +237,10 @@ def _find_rescued_rows(call: Call, patch: AttentionPatch) -> RescuedRows:
     """Rows that may look at something and would be left with nothing."""
     # 1. Rows whose visible keys are all emptied: as many are lost as there are.
     emptied, seen = patch.emptied_columns, visible(call)
-    queries, n = call.query.shape[2], call.num_added
-    if call.added is not None:  # what a head does not see cannot be its last key
+    queries, n = call.query.shape[2], call.num_extra_keys
+    if call.extra_logits is not None:  # what a head does not see cannot be its last key
         emptied = emptied.clone()
-        emptied[..., :n] |= (call.added == -torch.inf).all(dim=2)
+        emptied[..., :n] |= (call.extra_logits == -torch.inf).all(dim=2)
     if seen is None:
         bare = emptied.all(dim=-1, keepdim=True).expand(-1, -1, queries)
     else:
@@ -267,8 +267,8 @@ def logits_of(call: Call, b: int, h: int, queries: torch.Tensor) -> torch.Tensor
     # With grouped queries several heads share a key head.
     group = h * call.key.shape[1] // call.query.shape[1]
     logits = call.query[b, h, queries].float() @ call.key[b, group].float().T * call.scale
-    if call.added is not None:
-        logits[:, : call.num_added] = call.added[b, h, queries].float()
+    if call.extra_logits is not None:
+        logits[:, : call.num_extra_keys] = call.extra_logits[b, h, queries].float()
     seen = visible(call)
     if seen is None:
         return logits

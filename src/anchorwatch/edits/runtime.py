@@ -77,7 +77,7 @@ def active_additions(
         if bool(active.any()):
             parts.append(part)
             rows.append(None if bool(active.all()) else active.to(model.device))
-    return model.worn(parts, ends, rows)
+    return model.active_additions(parts, ends, rows)
 
 
 class Editor:
@@ -242,12 +242,12 @@ class Editor:
             if part.is_query:
                 differs = verify_registers(check, addition)
             else:
-                assert plain.added is not None
+                assert plain.extra_logits is not None
                 verify_zero_value(check, part, columns)
                 # Without the addition: its columns get the logit -inf.
-                fewer = plain.added.clone()
+                fewer = plain.extra_logits.clone()
                 fewer[..., columns] = -torch.inf
-                without = replace(plain, added=fewer)
+                without = replace(plain, extra_logits=fewer)
                 differs = verify_edit(check, part, heads, without, check.patch)
             if differs:
                 self._verified.add((part, plain.layer))

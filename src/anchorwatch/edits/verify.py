@@ -84,13 +84,13 @@ def verify_registers(check: EditCheck, addition: ActiveAddition) -> bool:
     _check_key_count(check)
     plain, heads = check.plain, check.plain.query.shape[1]
     part, n = addition.fit.part, addition.fit.part.columns
-    registers = slice(plain.num_added, plain.num_added + n)
+    registers = slice(plain.num_extra_keys, plain.num_extra_keys + n)
     differs = {"seen": False, "sees": False}
     for view in check.views:
         # 1. Which keys a row sees [K]: as it should be, without the register, without the canvas.
         active = addition.rows is None or bool(addition.rows[view.row])
         sees = torch.zeros(plain.key.shape[2], dtype=torch.bool, device=plain.key.device)
-        sees[: plain.num_added] = sees[view.key_slice] = True
+        sees[: plain.num_extra_keys] = sees[view.key_slice] = True
         unseen, blind = sees.clone(), sees.clone()
         unseen[registers], blind[view.key_slice] = not active, False
         sees[registers], blind[registers] = active, True
@@ -204,7 +204,7 @@ def _verify_mean(check: EditCheck, edit: Edit, cell: _Cell) -> None:
     seen = visible(plain)
     if seen is not None:
         row = seen[b if seen.shape[0] > 1 else 0, 0, cell.query]
-        rows = rows[row[plain.num_added :]]
+        rows = rows[row[plain.num_extra_keys :]]
     exact = rows.mean(dim=0) * _head_factor(check.patch, cell)
     gap = float((patched.out[b, cell.query, cell.head].double() - exact).abs().max())
     _refuse_gap(plain, gap, float(rows.abs().max()), cell, edit)
@@ -245,7 +245,7 @@ def _expected_row(
     group = h * plain.value.shape[1] // plain.query.shape[1]
     value = plain.value[b, group].double() * (1 + patch.value_gain[b, h, :, None].double())
     canvas = seen.clone()
-    canvas[: plain.num_added] = False
+    canvas[: plain.num_extra_keys] = False
     mean = value[canvas].mean(dim=0)
     changed = torch.where(patch.value_mean[b, h, :, None], mean, value)
     return shares, changed.masked_fill(patch.value[b, h, :, None], 0.0)

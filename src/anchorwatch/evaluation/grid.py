@@ -61,7 +61,7 @@ from anchorwatch.models.load import find, load
 from anchorwatch.models.model import Model
 from anchorwatch.probes.spec import Probe
 from anchorwatch.trace import machine_limits as limits
-from anchorwatch.trace.atomic_io import place, refuse_inside_trace
+from anchorwatch.trace.atomic_io import expand_path, refuse_inside_trace
 from anchorwatch.trace.input_files import open_plain
 from anchorwatch.trace.progress_bar import Progress
 
@@ -116,7 +116,7 @@ def evaluate(  # noqa: PLR0913 - one keyword for each thing an evaluation can be
         limit=_check_count("limit", limit),
         batch=_check_count("batch", batch) or BATCH,
         seed=checked_seed(seed),
-        out=None if out is None else place(out),
+        out=None if out is None else expand_path(out),
     )
     listed = [models] if isinstance(models, Model | str) else list(models)
     if not listed:

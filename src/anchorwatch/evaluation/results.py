@@ -24,7 +24,7 @@ from anchorwatch.errors import AnchorwatchWarning, TraceError
 from anchorwatch.evaluation.contexts import context
 from anchorwatch.evaluation.scores import SCORES
 from anchorwatch.trace.atomic_io import (
-    place,
+    expand_path,
     plain,
     put_file,
     read_sealed,
@@ -223,7 +223,7 @@ def read_results(out: str | Path, task: str | None = None) -> Results:
 
     Of a file that was changed, those of the version that was asked last; others are warned of.
     """
-    folder = place(out)
+    folder = expand_path(out)
     cells = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
     if not cells:
         raise TraceError(f"there are no results at {folder}: `anchorwatch eval ... -o` makes some")

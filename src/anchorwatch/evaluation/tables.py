@@ -30,7 +30,7 @@ from anchorwatch.evaluation.results import TRACES, Results
 from anchorwatch.evaluation.scores import BINARY, SCORES
 from anchorwatch.metrics import stats
 from anchorwatch.metrics.stats.clusters import NEEDED, WORDS, draw_clusters, quantiles, tail_share
-from anchorwatch.trace.atomic_io import place
+from anchorwatch.trace.atomic_io import expand_path
 from anchorwatch.trace.trace import Trace, read
 
 CLOSED = "closed"
@@ -564,7 +564,7 @@ def join_attention(
     >>> from anchorwatch import metrics
     >>> measure = lambda traces: metrics.concentration(traces, by=["trace"])
     """
-    folder, rows = place(out), results.rows[results.rows["unfit"] == ""]
+    folder, rows = expand_path(out), results.rows[results.rows["unfit"] == ""]
     kept = [folder / row.cell / TRACES / f"{row.item}.trace" for row in rows.itertuples()]
     if not any(path.exists() for path in kept):
         raise SpecError(f"no traces are kept in {out}: evaluate(..., probes=[...]) keeps them")

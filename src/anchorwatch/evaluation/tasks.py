@@ -32,7 +32,7 @@ from anchorwatch.evaluation.readers import BadRecord, Record, read_records
 from anchorwatch.evaluation.scores import holds
 from anchorwatch.evaluation.synthetic import Distractors, Item, Passage, World
 from anchorwatch.evaluation.synthetic.world import NO_HOP, PASSAGE_KINDS
-from anchorwatch.trace.atomic_io import place as expanded
+from anchorwatch.trace.atomic_io import expand_path as expanded
 from anchorwatch.trace.atomic_io import plain
 
 TASKS: dict[str, Callable[[str, int], Iterable[Item]]] = {}

@@ -46,7 +46,7 @@ def export(
     """
     if not runs:
         raise SpecError("name at least one trace, as `anchorwatch run -o` writes it")
-    target = atomic_io.place(out)
+    target = atomic_io.expand_path(out)
     atomic_io.refuse_inside_trace(target)
     if target.suffix.lower() in (".html", ".htm"):
         if target.is_dir():

@@ -53,7 +53,7 @@ class OpenedTrace:
 
 def open_for_viewing(path: str | Path) -> OpenedTrace:
     """Open what can be opened; what cannot be is said, never raised."""
-    target = atomic_io.place(path)
+    target = atomic_io.expand_path(path)
     name = one_line(target.name)[:80] or "trace"
     damage = atomic_io.damage(target)
     if not damage:

@@ -14,7 +14,7 @@ import xarray as xr
 
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer.encode import bin_maxima, codes, pack
-from anchorwatch.metrics.layer_slices import require_field
+from anchorwatch.metrics.layer_slices import find_top_key, require_field
 from anchorwatch.metrics.null import Null, for_each_layer, uniform_attention
 from anchorwatch.metrics.sink_rules import Rule
 from anchorwatch.trace.trace import ROLES, Trace
@@ -222,10 +222,6 @@ def _one_hot(trace: Trace) -> np.ndarray | None:
 
 
 def _top(shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(position, share) of the greatest key of [..., key]; -1 and NaN where none was measured."""
-    filled = np.where(np.isnan(shares), np.float32(-1), shares)
-    key = filled.argmax(axis=-1)
-    share = np.take_along_axis(filled, key[..., None], axis=-1)[..., 0]
-    known = share >= 0
-    share = np.where(known, share, np.nan).astype(np.float32)
-    return np.where(known, key, -1).astype(np.int32), share
+    """(position, share) of the top key of [..., key], as packets hold them."""
+    key, share = find_top_key(shares)
+    return key.astype(np.int32), share.astype(np.float32)

@@ -46,15 +46,18 @@ def flow_matrix(table: pd.DataFrame, *, quantity: str | None = None) -> Figure:
     For a table of `region_flow`, `rollout` or `published_rollout` split by both regions alone, or
     the rows of one layer or step of it. `quantity` is by default the first of the table.
     """
+    # 1. Value and null of each model as matrices over both regions.
     data = _one_quantity(table, quantity)
     models, named = sorted(data["model"].drop_duplicates()), _regions(data)
     wide = {
         model: [_wide(data[data["model"] == model], named, column) for column in ("value", "null")]
         for model in models
     }
+    # 2. One colour scale for all models; a difference has its middle at zero.
     every = np.stack([np.stack(pair) for pair in wide.values()])
     gap = max(LEAST_GAP, even_limits_of(every[:, 0] - every[:, 1])[1])
     drawn, axes = sheet(PAGE, 0.5 + 2.9 * len(models), rows=len(models), columns=2)
+    # 3. The value at the left, what it has over its null at the right.
     for row, (model, (value, null)) in enumerate(wide.items()):
         left, right = axes[2 * row : 2 * row + 2]
         name = data["quantity"].iloc[0].replace("_", " ")

@@ -67,6 +67,7 @@ def qk_triptych(
     rule = rule or rulli()
     if rotary not in ROTARY:
         raise SpecError(f"rotary={rotary!r} is unknown: expected 'after' or 'before'")
+    # 1. Every key of the one head, and which of them are sinks.
     values = {name: require_field(trace, f"each_{name}{ROTARY[rotary]}").values for name in _PANELS}
     cell = (step, layer, head)
     _check(trace, dict(zip(("step", "layer", "head"), cell, strict=True)))
@@ -76,6 +77,7 @@ def qk_triptych(
     sinks = _sinks(trace, rule, cell)
     data = pd.DataFrame({name: array[cell] for name, array in values.items()})
     data = data.assign(key=np.arange(len(data)), sink=sinks)[exists]
+    # 2. Three panels over the same keys, which only the last one names.
     drawn, axes = sheet(PAGE if len(data) > 26 else COLUMN, 3.9, rows=3)
     for ax, (name, title) in zip(axes, _PANELS.items(), strict=True):
         _stems(ax, data, name)
@@ -83,6 +85,7 @@ def qk_triptych(
     for ax in axes[:2]:
         ax.tick_params(axis="x", labelbottom=False, length=0)
     label_axis(axes[2], [token_labels(trace, step)[key] for key in data["key"]], name="key")
+    # 3. Title, legend and record.
     axes[0].set_title(f"step {step}, layer {layer}, head {head}{_describe_split(data)}")
     dashed = Line2D([], [], color=NULL, linestyle=(0, (4, 2)), linewidth=0.8)
     dashed.set_label("mean of the others")
@@ -139,6 +142,7 @@ def shapley_bars(table: pd.DataFrame) -> Figure:
     """
     require(table, "model", "layer", "quantity", "value", "low", "high")
     _check_quantities(table, ("angle", "norm", "advantage", "angle_share"))
+    # 1. A row of two panels for each model.
     models = list(table["model"].drop_duplicates())
     drawn, axes = sheet(
         PAGE, 0.45 + 1.75 * len(models), rows=len(models), columns=2, ratios=[1.6, 1]
@@ -146,6 +150,7 @@ def shapley_bars(table: pd.DataFrame) -> Figure:
     for row, model in enumerate(models):
         left, right = axes[2 * row : 2 * row + 2]
         part = table[table["model"] == model]
+        # 2. Left: angle and norm stacked, and their sum with its interval.
         wide = part.pivot(index="layer", columns="quantity", values="value").sort_index()
         _draw_stacked_bars(left, wide)
         total = part[part["quantity"] == "advantage"].sort_values("layer")
@@ -153,6 +158,7 @@ def shapley_bars(table: pd.DataFrame) -> Figure:
         left.vlines(total["layer"], total["low"], total["high"], color="black", linewidth=0.7)
         left.set(xlabel="layer", ylabel="mean logit over other keys")
         left.set_title(printable(model, 40))
+        # 3. Right: the angle's share of both, from -1 to 1.
         share = part[part["quantity"] == "angle_share"].sort_values("layer")
         layers = share["layer"].to_numpy(dtype=np.float64)
         right.plot(layers, share["value"], color=OTHER, marker="o")
@@ -163,6 +169,7 @@ def shapley_bars(table: pd.DataFrame) -> Figure:
             right.axhline(level, color=NULL, linewidth=0.4, zorder=0)
         for ax in (left, right):
             whole_ticks(ax, y=False)
+    # 4. The legend.
     mark = Line2D([], [], linestyle="none", marker="D", markersize=2.4, color="black")
     mark.set_label("advantage")
     entries: list[Artist] = [Patch(color=OTHER, label="angle"), Patch(color=SINK, label="norm")]

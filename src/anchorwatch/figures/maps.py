@@ -61,9 +61,11 @@ def sink_map(
     the roles before the first step. With a `rule`, the cells it calls sinks are hatched: it reads
     the shares that are drawn.
     """
+    # 1. [step, position] shares, and which of them the rule calls sinks.
     shares = _mean_received(trace, layer, head, group)
     sinks = np.zeros(shares.shape, dtype=bool) if rule is None else _labels(trace, rule, shares)
     steps, positions = shares.shape
+    # 2. The map, as high as there are steps, up to a page.
     height = float(np.clip(0.9 + 0.11 * steps, 1.9, 5.0)) + 0.35
     drawn, (ax,) = sheet(COLUMN if positions <= _NARROW else PAGE, height)
     most = room(ax, "x")  # before the colour bar is placed
@@ -73,6 +75,7 @@ def sink_map(
     whole_ticks(ax, x=False)
     ax.set_ylabel("step")
     ax.set_title(_what(trace, layer, head, group), pad=9)
+    # 3. Roles before the first step on top, and the line between masked and written.
     entries = [*role_strip(ax, trace.role[0]), frontier(ax, trace)]
     if rule is not None:
         entries.append(sink_patch(f"sink by {rule}" + ("" if count else ": none")))

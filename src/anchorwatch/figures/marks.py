@@ -59,10 +59,12 @@ def heat(
     The colour bar is labelled with `unit`; with None there is none. Values beyond the limits are
     said by an arrow on the bar. A difference has its middle at zero.
     """
+    # 1. Limits and matrix as they must be.
     low, high = _checked_limits(limits, kind, log)
     values = np.asarray(matrix, dtype=np.float64)
     if values.ndim != 2 or not values.size:
         raise SpecError(f"a heat map needs a matrix [row, column], not shape {values.shape}")
+    # 2. Cells are centred on whole numbers, row 0 at the top.
     rows, columns = values.shape
     mesh = ax.pcolormesh(
         np.arange(columns + 1) - 0.5,
@@ -78,6 +80,7 @@ def heat(
     ax.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
     for side in ("top", "right"):
         ax.spines[side].set_visible(True)
+    # 3. Where no cell is drawn, the hatched ground shows.
     if np.isnan(values).any():
         _absent_ground(ax)
     if unit is not None:
@@ -242,6 +245,7 @@ def lines(
 
     Returns the legend's entries for `key`. `of` is what `n` counts.
     """
+    # 1. A line for each level, in its own colour, with the band of its interval.
     groups = _groups(table, x, colour_by)
     shades = colours(list(groups))
     entries: list[Artist] = []
@@ -260,6 +264,7 @@ def lines(
             )
         if colour_by is not None:
             entries.append(line)
+    # 2. Nulls, and what the legend says of missing intervals.
     entries = _some(entries) + _nulls(ax, groups, x, shades)
     entries += no_interval(table, of=of)
     ax.set(xlabel=x.replace("_", " "), ylabel=unit)
@@ -309,6 +314,7 @@ def bars(
     of: str = "prompts",
 ) -> list[Artist]:
     """Bars over `x`, side by side for each `colour_by`, with intervals and nulls as dashes."""
+    # 1. Bars of the levels stand side by side at each x.
     groups = _groups(table, x, colour_by)
     shades = colours(list(groups))
     places = {level: index for index, level in enumerate(_levels(table[x]))}
@@ -319,6 +325,7 @@ def bars(
         centre += (index - (len(groups) - 1) / 2) * width
         value = rows["value"].to_numpy(dtype=np.float64)
         ax.bar(centre, value, 0.92 * width, color=shades[level])
+        # 2. Intervals as lines, nulls as dashes across the bar.
         if {"low", "high"} <= set(rows.columns):
             ax.vlines(centre, rows["low"], rows["high"], color="black", linewidth=0.7)
         if "null" in rows.columns:
@@ -328,6 +335,7 @@ def bars(
             entries.append(Patch(color=shades[level], label=_describe_bands(colour_by, level)))
     if "null" in table.columns and table["null"].notna().any():
         entries.append(_null_entry())
+    # 3. Levels of x are named, whatever their type.
     ax.set_xticks(list(places.values()), labels=[printable(str(level), 16) for level in places])
     ax.tick_params(axis="x", length=0)
     ax.axhline(0, color="black", linewidth=0.5)
@@ -424,11 +432,13 @@ def bands(
     A source without numbers (NaN: it had no queries) has no block, and its name says so. More than
     seven blocks a side are a matter for `heat`.
     """
+    # 1. Shares of all flow, and where each block begins on either side.
     values = _check_flow(flow, sources, targets)
     total = np.nansum(values)
     shares = np.nan_to_num(values) / total
     left, right = _stack_heights(shares.sum(axis=1)), _stack_heights(shares.sum(axis=0))
     shades = colours(list(range(len(sources))))
+    # 2. Ribbons leave and arrive in order, each as wide as what it carries.
     leave, arrive = left.copy(), right.copy()
     for source, target in np.ndindex(*shares.shape):
         if (width := shares[source, target]) > 0:
@@ -436,6 +446,7 @@ def bands(
             ax.add_patch(PathPatch(shape, facecolor=shades[source], alpha=0.5, linewidth=0))
         leave[source] += shares[source, target]
         arrive[target] += shares[source, target]
+    # 3. Blocks and names; a source without queries says so.
     empty = np.isnan(values).all(axis=1)
     names = [
         f"{name} (no queries)" if none else None for name, none in zip(sources, empty, strict=True)

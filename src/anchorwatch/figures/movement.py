@@ -176,6 +176,7 @@ def survival(table: pd.DataFrame) -> Figure:
             "the table has several values for one model and age: measure survival without `by`, "
             "or choose a layer first"
         )
+    # 1. Every stay lasts zero steps: each staircase begins at age 0 with share 1.
     drawn, (ax,) = sheet(COLUMN, 2.4)
     models = sorted(table["model"].drop_duplicates())
     shades = colours(models)
@@ -198,6 +199,7 @@ def survival(table: pd.DataFrame) -> Figure:
     entries.append(
         Line2D([], [], color=NULL, linestyle=(0, (4, 2)), linewidth=0.8, label="steps shuffled")
     )
+    # 2. The axis ends where nothing is left to see.
     shown = table[(table["value"] > 0) | (table["null"] > 0.005)]
     ax.set(xlabel="steps", ylabel="share of sinks that last longer", ylim=(0, 1.03))
     ax.set_xlim(0, max(int(shown["age"].max()) if len(shown) else 1, 1))

@@ -67,6 +67,7 @@ def enrichment(table: pd.DataFrame) -> Figure:
 
 
 def _dots(ax: Axes, data: pd.DataFrame, names: list[str], models: list[str]) -> list[Artist]:
+    # 1. Lifts on a log scale, the null at 1.
     ax.set_xscale("log", base=2)
     low, high = _reach(data)
     ax.set_xlim(low, high)
@@ -76,6 +77,7 @@ def _dots(ax: Axes, data: pd.DataFrame, names: list[str], models: list[str]) -> 
     null = ax.axvline(1, color=NULL, linestyle=(0, (4, 2)), linewidth=0.8, label="null")
     between = np.arange(len(names) - 1) + 0.5
     ax.hlines(between, low, high, color="#e8e8e8", linewidth=0.4, zorder=0)
+    # 2. Models stand a little apart at each class, with their intervals.
     shades, entries = colours(models), list[Artist]()
     apart = 0.62 / len(models)
     for index, model in enumerate(models):
@@ -93,6 +95,7 @@ def _dots(ax: Axes, data: pd.DataFrame, names: list[str], models: list[str]) -> 
         label = printable(model, 40)
         marker = MARKERS[index % len(MARKERS)]
         entries.append(Line2D([], [], color=shades[model], marker=marker, label=label))
+    # 3. A lift of 0 has no place on a log scale: an arrow at the edge.
     if (data["lift"] == 0).any():
         arrow = Line2D([], [], marker="<", color="black", linestyle="none", label="never a sink")
         arrow.set_markerfacecolor("white")
@@ -138,6 +141,7 @@ def enrichment_depth(table: pd.DataFrame) -> Figure:
     require(table, "model", "layer", "class", "log2")
     if table.duplicated(["model", "layer", "class"]).any():
         raise SpecError("the table is split further than by layer: measure with by=['layer']")
+    # 1. Classes that stand in some canvas, and one colour scale for all models.
     standing = table.groupby("class")["null"].max()
     names = [name for name in CLASSES if standing.get(name, 0) > 0]
     if not names:
@@ -146,6 +150,7 @@ def enrichment_depth(table: pd.DataFrame) -> Figure:
     finite = data["log2"].to_numpy(dtype=float)
     finite = finite[np.isfinite(finite)]
     limit = float(np.clip(np.ceil(np.abs(finite).max(initial=0)), LEAST_LIMIT, MOST_LIMIT))
+    # 2. A map for each model, as high as it has layers.
     models = list(data["model"].drop_duplicates())
     width = COLUMN if len(models) == 1 else PAGE
     rows = -(-len(models) // 2)
@@ -157,6 +162,7 @@ def enrichment_depth(table: pd.DataFrame) -> Figure:
         ax.set_title(printable(model, 40))
     for ax in axes[len(models) :]:
         ax.set_visible(False)
+    # 3. What has no colour is explained.
     entries: list[Artist] = []
     if np.isneginf(data["log2"]).any():
         entries.append(Patch(facecolor=NEVER, label="never a sink"))

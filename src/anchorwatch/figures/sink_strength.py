@@ -111,6 +111,7 @@ def epsilon_curve(table: pd.DataFrame) -> Figure:
 def score_histogram(table: pd.DataFrame) -> Figure:
     """How scores are spread, one outline for each model, on a log scale (Fig. 3)."""
     require(table, "model", "score", "value")
+    # 1. Bins as they were measured.
     edges = np.asarray(table.attrs["about"]["edges"], dtype=float)
     if not (table["value"] > 0).any():
         raise SpecError("nothing was measured in these traces: there is no share to draw")
@@ -118,6 +119,7 @@ def score_histogram(table: pd.DataFrame) -> Figure:
     models = sorted(table["model"].drop_duplicates())
     shades = colours(models)
     entries: list[Any] = []
+    # 2. An outline of each model, and a dashed one of its null.
     for model in models:
         rows = table[table["model"] == model].sort_values("score")
         height = rows["value"].to_numpy(dtype=float)
@@ -132,6 +134,7 @@ def score_histogram(table: pd.DataFrame) -> Figure:
             label="null" if len(models) == 1 else f"null of {printable(model, 30)}",
         )
         entries.append(outline)
+    # 3. On a log scale, from half of the smallest share that occurs.
     least = table["value"][table["value"] > 0].min()
     ax.set(xlabel="column sum (uniform attention: 1)", ylabel="share of keys", yscale="log")
     ax.set(xlim=(edges[0], edges[-1]), ylim=(least / 2, 1.5))

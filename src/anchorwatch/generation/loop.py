@@ -305,7 +305,7 @@ def _canvas_logits(
         view = view_of(i, branch, width - length, length, additions)
         views.append(replace(view, row=row, step=len(states[i].steps)))
     # 3. The forward pass, measured and edited.
-    size = (len(rows), width + (0 if additions is None else additions.ahead))
+    size = (len(rows), width + (0 if additions is None else additions.num_prefix_tokens))
     with _attach(states, memory, views, pending, size, additions):
         logits = model.logits(canvases, padding=padding, parts=additions or ())
     # 4. Guidance: blind + (scale + 1) * (prompted - blind). The prompted row comes first.
@@ -365,7 +365,7 @@ def view_of(
     run: int, branch: str, start: int, length: int, additions: PassAdditions | None
 ) -> View:
     """Where a canvas that begins at column `start` lies in a pass, at step 0."""
-    added, ahead = (0, 0) if additions is None else (additions.columns, additions.ahead)
+    added, ahead = (0, 0) if additions is None else (additions.columns, additions.num_prefix_tokens)
     # Added keys are keys only; registers and other prefix tokens are queries too.
     first = (start + added + ahead, start + ahead)
     return View(run, branch, 0, *first, length, length, added + ahead, added)

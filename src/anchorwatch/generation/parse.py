@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from anchorwatch.edits.spec import EDITS, Edit
@@ -192,10 +192,9 @@ def _check_field(name: str, kind: type, field: str) -> None:
 def _value(name: str, kind: type, field: dataclasses.Field[Any], word: str) -> Any:
     """A word as what the field's type says."""
     hint = get_type_hints(kind)[field.name]
-    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if word.lower() == "none" and type(None) in options:
+    if word.lower() == "none" and NoneType in get_args(hint):
         return None
-    convert, example = _converter(next(option for option in options if option is not type(None)))
+    convert, example = _converter(union_members(hint)[0])
     try:
         if field.name == "unedited":
             from anchorwatch.trace.trace import read
@@ -208,6 +207,17 @@ def _value(name: str, kind: type, field: dataclasses.Field[Any], word: str) -> A
         if isinstance(error, SpecError):
             raise SpecError(f"{name}, {field.name}: {error}") from None
         raise SpecError(f"{name}, {field.name}: {word!r} cannot be read: say {example}") from None
+
+
+def union_members(hint: Any) -> tuple[Any, ...]:
+    """The types that a union allows, None left out; of another type, itself.
+
+    >>> union_members(int | None)
+    (<class 'int'>,)
+    """
+    if get_origin(hint) not in (Union, UnionType):
+        return (hint,)
+    return tuple(member for member in get_args(hint) if member is not NoneType)
 
 
 def _converter(hint: Any) -> tuple[Callable[[str], Any], str]:

@@ -75,22 +75,25 @@ class _Rows:
 def read_committed_rows(
     trace: Trace, names: Sequence[str], rule: Rule | None, ignore: Collection[int] = ()
 ) -> CommittedRows:
-    """The looks of a trace at the named regions; without a rule, no sinks are taken out."""
+    """The attention of committed rows to the named regions; without a rule sinks stay in."""
+    # 1. The rows that predicted committed tokens, and the keys that each may look at.
     rows = _rows(trace, _inside(trace, names), ignore)
     first, last = _visible(rows)
     added = np.stack([count_extra_keys(trace, layer)[rows.steps] for layer in range(len(first))])
     ones = np.ones(rows.inside.shape[1:], dtype=bool)
     keys = _count_visible(ones, first, last) + added
+    # 2. Where the top key of each row is: in which region, and does it bear the committed id?
     bears = trace.canvas[rows.steps] == rows.ids[:, None]  # [C, position]
     greatest = rows.keys[..., 0]
     position = np.maximum(greatest, 0)
     hit = (rows.inside[:, position] & (greatest >= 0)).astype(float)
     copied = bears[np.arange(len(rows.steps)), position]
     empty = np.where(rows.measured, 0.0, np.nan)
+    # 3. Attention on the kept keys, region by region.
     in_top = [
         np.sum(rows.mass, axis=-1, where=_select_kept(inside, rows)) for inside in rows.inside
     ]
-    looks = CommittedRows(
+    numbers = CommittedRows(
         num_steps=trace.num_steps,
         steps=rows.steps,
         lengths=rows.inside.sum(axis=-1),
@@ -105,9 +108,10 @@ def read_committed_rows(
         auroc=np.full(hit.shape, np.nan),
         without_sinks=np.full(hit.shape[1:], np.nan),
     )
+    # 4. Whole maps and sink labels add what the kept keys cannot tell.
     if "pattern" in trace.fields:
-        looks = _with_maps(looks, rows, first, last)
-    return looks if rule is None else _without_sinks(looks, rows, rule, keys)
+        numbers = _with_maps(numbers, rows, first, last)
+    return numbers if rule is None else _without_sinks(numbers, rows, rule, keys)
 
 
 def _inside(trace: Trace, names: Sequence[str]) -> np.ndarray:
@@ -130,6 +134,7 @@ def _inside(trace: Trace, names: Sequence[str]) -> np.ndarray:
 def _rows(trace: Trace, inside: np.ndarray, ignore: Collection[int]) -> _Rows:
     when = trace.committed_at
     wrote = trace.own
+    # Committed positions, without tokens that are to be ignored (such as the end of the text).
     positions = np.flatnonzero((when >= 0) & ~np.isin(wrote, list(ignore)))
     keys = require_field(trace, "commit_top_key").values[:, :, positions]
     mass = require_field(trace, "commit_top_mass").values[:, :, positions].astype(np.float64)
@@ -151,6 +156,7 @@ def _visible(rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
     layers = rows.trace.manifest["model"]["layers"]
     spans = np.zeros((2, layers, len(rows.steps)), dtype=int)
     windows = [layer_window(rows.trace, layer) for layer in range(layers)]
+    # Layers with one window share their spans, and so do the rows of one step.
     for window in set(windows):
         alike = [layer for layer in range(layers) if windows[layer] == window]
         for step in np.unique(rows.steps):
@@ -162,6 +168,7 @@ def _visible(rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
 
 def _count_visible(chosen: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
     """[layer, C] how many chosen keys ([position] or [C, position] bool) each row may look at."""
+    # Chosen keys before each position: a span's count is a difference of two of them.
     before = np.concatenate([np.zeros_like(chosen[..., :1]), chosen], axis=-1).cumsum(axis=-1)
     before = np.broadcast_to(before, (first.shape[1], before.shape[-1]))
     commit = np.arange(first.shape[1])
@@ -183,14 +190,15 @@ def _region_mass(rows: _Rows, names: Sequence[str]) -> np.ndarray:
 
 
 def _with_maps(
-    looks: CommittedRows, rows: _Rows, first: np.ndarray, last: np.ndarray
+    numbers: CommittedRows, rows: _Rows, first: np.ndarray, last: np.ndarray
 ) -> CommittedRows:
     """What whole maps tell: the AUROC, and masses that the probe did not keep."""
-    trace, auroc, mass = rows.trace, looks.auroc.copy(), looks.mass.copy()
+    trace, auroc, mass = rows.trace, numbers.auroc.copy(), numbers.mass.copy()
     maps = trace["pattern"]
     if maps.nbytes <= READ_BYTES:
         maps = maps.load()  # one read, not one for each map
     picks = zip(*(trace[f"pick_{name}"].values for name in ("step", "layer", "head")), strict=True)
+    # A map is of one (step, layer, head): it tells of the tokens committed at that step.
     for pick, (step, layer, head) in enumerate(picks):
         chosen = np.flatnonzero(rows.steps == step)
         shown = maps[pick].values if len(chosen) else np.zeros(0)
@@ -202,31 +210,35 @@ def _with_maps(
             seen = np.zeros(len(row), dtype=bool)
             seen[first[layer, commit] : last[layer, commit]] = True
             cell = (layer, head, commit)
+            # Only visible keys of the prompt are ranked.
             auroc[:, *cell] = ranks.auroc(row[given & seen], rows.inside[:, given & seen])
             exact = np.nansum(np.where(rows.inside, row, 0.0), axis=-1)
             mass[:, *cell] = np.where(np.isnan(mass[:, *cell]), exact, mass[:, *cell])
-    return replace(looks, auroc=auroc, mass=mass)
+    return replace(numbers, auroc=auroc, mass=mass)
 
 
 def _without_sinks(
-    looks: CommittedRows, rows: _Rows, rule: Rule, keys: np.ndarray
+    numbers: CommittedRows, rows: _Rows, rule: Rule, keys: np.ndarray
 ) -> CommittedRows:
     """Lift of gold in rows without the sinks among their kept keys; absent without `received`."""
     if "received" not in rows.trace.fields:
-        return looks
-    gold, lifts = rows.inside[0], looks.without_sinks.copy()
+        return numbers
+    gold, lifts = rows.inside[0], numbers.without_sinks.copy()
     for layer_slice in iter_layers(rows.trace):
         layer = layer_slice.index
         kept, mass = rows.keys[layer], rows.mass[layer]  # [head, C, K]
         labels = layer_slice.labels(rule)[rows.steps].swapaxes(0, 1)  # [head, C, key]
+        # 1. Which kept keys are sinks: by the rule, or a sink token before the canvas.
         sink = np.take_along_axis(labels, np.maximum(kept, 0).astype(np.intp), axis=-1)
         sink = (sink & (kept >= 0)) | (kept == SINK_TOKEN)
         own = sink & gold[np.maximum(kept, 0)] & (kept >= 0)
+        # 2. Attention and keys that are left once they are out, of all keys and of gold.
         left = 1 - np.sum(mass, axis=-1, where=sink)
-        evidence = looks.mass[0, layer] - np.sum(mass, axis=-1, where=own)
-        golden = looks.expected[0, layer] * keys[layer] - own.sum(axis=-1)
+        evidence = numbers.mass[0, layer] - np.sum(mass, axis=-1, where=own)
+        golden = numbers.expected[0, layer] * keys[layer] - own.sum(axis=-1)
         share = golden / np.maximum(keys[layer] - sink.sum(axis=-1), 1)
+        # 3. The lift of what is left; without enough of it there is nothing to divide.
         known = layer_slice.is_measured()[rows.steps].T & (left >= LEAST_LEFT) & (golden > 0.5)
         with np.errstate(invalid="ignore", divide="ignore"):
             lifts[layer] = np.where(known, evidence / left / share, np.nan)
-    return replace(looks, without_sinks=lifts)
+    return replace(numbers, without_sinks=lifts)

@@ -56,6 +56,7 @@ def region_layout(trace: Trace) -> Layout:
             f"{called} has no regions: name them when it is run, "
             "aw.run(..., regions={'passage': (0, 42)})"
         )
+    # A product with `onto` adds up positions by region.
     onto = (trace["region"].values[:, None] == np.arange(len(names))).astype(float)
     for name, size in zip(names, onto.sum(axis=0), strict=True):
         if not size:
@@ -97,6 +98,7 @@ def null_flows(trace: Trace, regions: Layout) -> list[np.ndarray]:
 
     def pool(window: int | None, added: np.ndarray) -> np.ndarray:
         shares = uniform_attention(trace, regions.names, window, added).shares
+        # Shares of uniform queries, added up over the keys of each region.
         flow = np.nan_to_num(shares) @ regions.onto
         flow[regions.lengths == 0] = np.nan
         return flow
@@ -162,6 +164,7 @@ def _flow_cells(flow: np.ndarray, null: np.ndarray, regions: Layout) -> list[Qua
 
 def _density(flow: np.ndarray, regions: Layout) -> np.ndarray:
     """Flow per token of the region that receives it; NaN where it has none."""
+    # A long region receives more for being long: divide by its tokens.
     lengths = regions.lengths[:, None, None, :]
     return flow / np.where(lengths > 0, lengths, np.nan)
 
@@ -171,6 +174,7 @@ def _shares(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(top, bottom) of each density among all of its row; both 0 where it is absent."""
     known = ~np.isnan(density) if measured is None else measured & ~np.isnan(density)
+    # Absent densities are 0 above and below the line, so that they drop out of both sums.
     top = np.where(known, density, 0.0)
     return top, np.where(known, top.sum(axis=-1, keepdims=True), 0.0)
 
@@ -254,6 +258,7 @@ def gold_places(
         raise SpecError(f"margin={margin!r} is not a number above 0: 0.1 is 10 % either way")
     if lost := [dim for dim in by if dim not in CELLS]:
         raise SpecError(f"gold_places has no {lost[0]}: it can be split by {', '.join(CELLS)}")
+    # 1. The lift of every item at every place, as a logarithm: ratios become differences.
     runs = _collect_items(traces, gold, distractors, items)
     lifts = gold_lift(
         [run.trace for run in runs],
@@ -263,12 +268,14 @@ def gold_places(
         by=("prompt", "gold_at", *by),
     )
     lifts["value"] = np.log(lifts["value"].where(lifts["value"] > 0))
+    # 2. Places that occur; one alone cannot be compared.
     places = [spot for spot in PLACES if spot in set(lifts["gold_at"])]
     if len(places) < 2:
         raise SpecError(
             f"gold stands at the {places[0]} of its documents in every trace: "
             "give traces of the same items with gold elsewhere"
         )
+    # 3. Each two places, paired by item.
     keys = ["model", *by]
     wide = lifts.pivot(index="prompt", columns=["gold_at", *keys], values="value")
     tables = [
@@ -287,6 +294,7 @@ def _compare_places(
 ) -> pd.DataFrame:
     """One place against another; `wide` has an item a row and the cells of each place beside."""
     first, second = (wide[spot] for spot in places)
+    # A cell that one place lacks is NaN there, and its items are missing.
     cells = first.columns.union(second.columns, sort=False)
     first, second = first.reindex(columns=cells), second.reindex(columns=cells)
     test = stats.equivalence(first.to_numpy(), second.to_numpy(), margin, paired=True)
@@ -347,6 +355,7 @@ def _others(
 
 def _item(trace: Trace, regions: Layout, documents: tuple[str, ...]) -> str:
     """The same for prompts that hold the same documents in another order."""
+    # Documents sorted by content: their order in the prompt does not matter.
     given = trace.given.astype("<i4")
     columns = [regions.names.index(name) for name in documents]
     texts = sorted(given[regions.onto[:, column] > 0].tobytes() for column in columns)

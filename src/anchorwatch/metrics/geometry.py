@@ -67,6 +67,7 @@ def read_columns(layer_slice: LayerSlice, name: str) -> Columns:
     trace, layer = layer_slice.trace, layer_slice.index
     if f"each_{name}" in trace.fields:
         return columns_of_every_key(require_field(trace, f"each_{name}")[:, layer].values)
+    # Peaks only: the mean over all keys times their number gives the sum back.
     average = require_field(trace, name)[:, layer].values.astype(np.float64)
     count = np.broadcast_to(np.sum(trace.canvas[:-1] >= 0, axis=-1)[:, None], average.shape)
     return Columns(
@@ -79,6 +80,7 @@ def read_columns(layer_slice: LayerSlice, name: str) -> Columns:
 
 def columns_of_every_key(values: np.ndarray) -> Columns:
     """Columns of [step, head, key] values, NaN where a key does not exist."""
+    # NaN keys do not exist yet (autoregressive) or were not measured.
     count = np.sum(~np.isnan(values), axis=-1)
     total = np.nansum(values, axis=-1, dtype=np.float64)
     return Columns(values, None, np.where(count > 0, total, np.nan), count)
@@ -90,6 +92,7 @@ class SinkColumns:
     def __init__(self, layer: LayerSlice, rule: Rule, group: str, kept: Columns) -> None:
         labels = layer.labels(rule, group)
         at_places = labels
+        # Labels are by key, values by place among the peaks: look up the key of each place.
         if kept.keys is not None:
             places = np.maximum(kept.keys, 0).astype(np.intp)
             at_places = np.take_along_axis(labels, places, axis=-1) & (kept.keys >= 0)
@@ -106,6 +109,7 @@ class SinkColumns:
 
     def mean_of_others(self, kept: Columns) -> np.ndarray:
         """[sink] its mean over the keys of the same head that are no kept sinks; NaN if none is."""
+        # (sum of all keys - sum of the kept sinks) / how many are left
         left = kept.count - self._add(np.ones(len(self._cell)))
         rest = kept.total - self._add(self.at_sinks(kept))
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -141,6 +145,7 @@ class SinkColumns:
     def _add(self, values: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
         """[step, head] sums of [sink] values."""
         weights = values if known is None else np.where(known, values, 0.0)
+        # bincount over flat (step, head) cells adds up sinks without a loop.
         size = self.shape[0] * self.shape[1]
         return np.bincount(self._cell, weights, minlength=size).reshape(self.shape)
 
@@ -193,6 +198,7 @@ def split_cells(
     head_size: int | None = None,
     group: str = "all",
 ) -> list[Quantity]:
+    # 1. Numbers of each sink, and their mean over the other keys of its head.
     logit, product, cosine = (
         read_columns(layer, f"{name}{suffix}") for name in ("logit", "norm_product", "cosine")
     )
@@ -200,14 +206,17 @@ def split_cells(
     norms, other_norms = sinks.at_sinks(product), sinks.mean_of_others(product)
     logits, other_logits = sinks.at_sinks(logit), sinks.mean_of_others(logit)
     advantage = logits - other_logits
+    # 2. The exact split: cosine as the logit feels it is logit / norm product.
     with np.errstate(invalid="ignore", divide="ignore"):
         angle, norm = shapley(logits / norms, norms, other_logits / other_norms, other_norms)
+    # 3. The split of the product of two means, as published; in logits if the head size is known.
     scale = 1.0 if head_size is None else head_size**-0.5
     cosines = sinks.at_sinks(cosine), sinks.mean_of_others(cosine)
     plain_angle, plain_norm = (
         scale * part for part in shapley(cosines[0], norms, cosines[1], other_norms)
     )
     rest = advantage - plain_angle - plain_norm if head_size else np.full(len(norms), np.nan)
+    # 4. Shares divide by the sum of sizes, so that parts of opposite sign do not cancel.
     size, plain_size = np.abs(angle) + np.abs(norm), np.abs(plain_angle) + np.abs(plain_norm)
     return [
         sinks.mean("advantage", advantage, 0.0),
@@ -232,6 +241,7 @@ def shapley(
     >>> float((angle / (angle + norm)).round(2))  # the norm works against this sink
     1.28
     """
+    # Each part is its change times the mean of the other factor: both orders, averaged.
     angle = (cosine - other_cosine) * (other_norm + norm) / 2
     return angle, (norm - other_norm) * (other_cosine + cosine) / 2
 
@@ -246,6 +256,7 @@ def mixing(traces: Traces, *, by: Sequence[str] = ("layer",)) -> pd.DataFrame:
     """
     parts = []
     for trace in check_traces(traces):
+        # Both fields are [step, layer].
         cosine = require_field(trace, "state_cosine").values
         rank = require_field(trace, "effective_rank").values
         positions = np.sum(trace.role[:-1] != ABSENT, axis=-1)[:, None]
@@ -290,6 +301,7 @@ def residual_norms(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantit
 
 def norm_cells(layer: LayerSlice, rule: Rule, kept: Columns, group: str = "all") -> list[Quantity]:
     """Norms of the sinks against those of the other keys of their head."""
+    # Sinks whose norm was kept, each beside the mean of the other keys of its head and step.
     sinks = SinkColumns(layer, rule, group, kept)
     norms, others = sinks.at_sinks(kept), sinks.mean_of_others(kept)
     unit = np.ones(len(norms))
@@ -311,6 +323,7 @@ def _smaller(labels: np.ndarray, kept: Columns, measured: np.ndarray) -> Quantit
     """[step, head] AUROC of the negative norm, of heads that have sinks and other keys."""
     any_sink = labels.any(axis=-1)
     chance = np.full(any_sink.shape, np.nan)
+    # An AUROC needs every key, not just the peaks.
     if kept.every and any_sink.any():
         chance[any_sink] = _smaller_chance(kept.values[any_sink], labels[any_sink])
     known = ~np.isnan(chance)
@@ -331,6 +344,7 @@ def _smaller_chance(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
         mine = values[row, labels[row] & ~np.isnan(values[row])]
         line, size = ordered[row, :count], len(mine)
         if 0 < size < count:
+            # Twice the rank with ties in the middle: keys below plus keys below or equal.
             not_above = np.searchsorted(line, mine, "left") + np.searchsorted(line, mine, "right")
             twice_won = 2 * count * size - not_above.sum() - size**2  # less those among themselves
             chances[row] = twice_won / (2 * size * (count - size))
@@ -356,10 +370,12 @@ def value_norm_points(
         raise SpecError(f"count={count!r} is not a whole number of at least 1")
     if not isinstance(seed, int) or seed < 0:
         raise SpecError(f"seed={seed!r} is not a whole number of at least 0")
+    # 1. Each token gets a random lot, layer by layer, so that no layer must be kept.
     generator = np.random.default_rng(seed)
     read = check_traces(traces)
     models = model_names(read)
     sampled: dict[tuple[str, str], list[pd.DataFrame]] = {}
+    # 2. Of each model and kind, the tokens with the smallest lots so far.
     for trace in read:
         require_field(trace, "each_value_norm")
         model = models[arm_key(trace)]
@@ -367,6 +383,7 @@ def value_norm_points(
             for kind, points in _points(layer, rule, group, generator):
                 both = pd.concat([*sampled.get((model, kind), []), points])
                 sampled[model, kind] = [both.nsmallest(count, "lot")]  # lots decide, not the order
+    # 3. One table, in the order of model and kind.
     names = ["model", "kind", "trace", "step", "layer", "position", "received", "value_norm"]
     frames = [frame.assign(model=m, kind=k) for (m, k), (frame,) in sorted(sampled.items())]
     table = pd.concat(frames, ignore_index=True)[names] if frames else pd.DataFrame(columns=names)
@@ -416,17 +433,21 @@ def contributions(
     if of not in CARRIED:
         raise SpecError(f"of={of!r} is unknown: expected {' or '.join(map(repr, CARRIED))}")
     shares, labels = layer.shares(group), layer.labels(rule, group)
+    # 1. What each key brings: attention received times the norm of its value.
     norms = require_field(layer.trace, f"each_{of}")[:, layer.index].values
     known = layer.is_measured(group) & ~np.isnan(norms[..., 0])
     brought = np.nan_to_num(shares * norms)
+    # 2. Sums over all keys and over the sinks, of what they bring and of what they take.
     everyone = np.where(known, np.sum(brought, axis=-1, dtype=np.float64), 0.0)
     mine = np.where(known, np.sum(brought, axis=-1, where=labels, dtype=np.float64), 0.0)
     all_taken = np.where(known, np.nansum(shares, axis=-1, dtype=np.float64), np.nan)
     taken = np.where(known, np.sum(shares, axis=-1, where=labels, dtype=np.float64), np.nan)
+    # 3. Attention that would have brought as much elsewhere is not wasted; the rest is.
     with np.errstate(invalid="ignore", divide="ignore"):
         share = taken / all_taken
         rate = (everyone - mine) / (all_taken - taken)  # what attention elsewhere brings
         wasted = (taken - np.where(mine > 0, mine / rate, 0.0)) / all_taken
+    # 4. What uniform attention gives the same keys.
     null = layer.null(group)
     expected = np.sum(np.broadcast_to(null, shares.shape), axis=-1, where=labels)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -480,6 +501,7 @@ def massive_cells(
     group: str = "all",
 ) -> list[Quantity]:
     trace, layer = layer_slice.trace, layer_slice.index
+    # 1. The few largest activations of each step, [step, outlier], and the median of all.
     size = np.abs(require_field(trace, "massive_value")[:, layer].values)
     median = require_field(trace, "massive_median")[:, layer].values
     position = require_field(trace, "massive_position")[:, layer].values
@@ -487,9 +509,11 @@ def massive_cells(
         layer_slice.labels(rule, group),
         layer_slice.is_measured(group) & ~np.isnan(median)[:, None],
     )
+    # 2. Massive: above a fixed size, and so many times the median.
     with np.errstate(invalid="ignore", divide="ignore"):
         massive = (size > least) & (size > times * median[:, None])
         over = size[:, 0] / median
+    # 3. Positions that hold one, crossed with the keys that are sinks of a head.
     is_massive = np.zeros((len(size), labels.shape[-1]), dtype=bool)
     step, outlier = np.nonzero(massive)
     is_massive[step, position[step, outlier]] = True
@@ -500,6 +524,7 @@ def massive_cells(
         "sinks": labels,
         "keys": exists,
     }
+    # 4. Numbers of the step are the same for every head.
     shape = known.shape
     empty = np.where(np.isnan(median), np.nan, 0.0)
     seen = {
@@ -520,6 +545,7 @@ def massive_cells(
 def _cross_tabulate(cells: dict[str, Cell]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Massive or not x sink or not; independent, as the null has it, the odds ratio is 1."""
     both, massive, sinks, keys = (cells[name].value for name in CROSSED)
+    # both, massive only, sink only, neither
     counts = np.stack([both, massive - both, sinks - both, keys - massive - sinks + both])
     return counts, np.ones_like(counts), cells["both"].missing
 

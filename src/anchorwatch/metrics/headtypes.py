@@ -130,6 +130,7 @@ def type_cells(
     layer: LayerSlice, rule: Rule, group: str = "all", limits: TypeLimits | None = None
 ) -> list[Quantity]:
     limits, rng = limits or TypeLimits(), np.random.default_rng(0)
+    # Only measured steps are shuffled among each other.
     steps = np.flatnonzero(layer.is_measured(group).any(axis=1))
     value = _one_hot(classify_heads(head_numbers(layer, rule, group, limits), limits))
     null = np.zeros_like(value)
@@ -154,6 +155,7 @@ def classify_heads(numbers: dict[str, np.ndarray], limits: TypeLimits) -> np.nda
     """[head] names of types."""
     n = numbers
     with np.errstate(invalid="ignore"):  # what does not exist fulfils nothing
+        # Each test is [head] bool, tried in the order of `tests` below.
         trend = np.abs(n["tau"]) >= limits.trend
         at_edge = (n["frontier_hit"] >= limits.frontier) & (n["frontier_hit"] > n["frontier_null"])
         in_blocks = (n["block_information"] >= limits.block) & (
@@ -180,6 +182,7 @@ def head_numbers(
     path, measured = layer.sink_path(rule, group), layer.is_measured(group).T
     if order is not None:
         path, measured = path[:, order], measured[:, order]
+    # NaN in the path: a step without a sink.
     steps, with_sink = measured.sum(axis=1), np.sum(~np.isnan(path), axis=1)
     steps_at = occupancy(path, layer.trace.canvas.shape[1])
     jump, pair = _find_jumps(path)
@@ -211,11 +214,14 @@ def _stays(path: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
     heads, steps = path.shape
     known = ~np.isnan(path)
     jump, pair = _find_jumps(path)
+    # 1. A stay begins where a sink appears or jumps.
     begins = known.copy()
     begins[:, 1:] &= jump | ~pair
+    # 2. Its length: the steps with a sink up to the next beginning.
     number = np.cumsum(begins.ravel())[known.ravel()] - 1
     length = np.bincount(number, minlength=int(begins.sum()))
     head, first = np.nonzero(begins)
+    # 3. Different positions that some long enough stay holds, by head.
     kept = length >= least
     size = np.nanmax(path, initial=0) + 1
     holders = (np.unique(head[kept] * size + path[head, first][kept]) // size).astype(int)
@@ -231,6 +237,7 @@ def _at_frontier(path: np.ndarray, trace: Trace) -> dict[str, np.ndarray]:
     path = np.where(np.isnan(edge), np.nan, path)
     number = np.sum(~np.isnan(path), axis=1)
     steps_at = occupancy(path, trace.canvas.shape[1])
+    # Shuffled steps: the chance that the path is at this step's edge at a random step.
     null = np.sum(np.where(np.isnan(path), 0, steps_at[:, np.nan_to_num(edge).astype(int)]), axis=1)
     return {
         "frontier_hit": _share(np.sum(path == edge, axis=1), number),
@@ -270,12 +277,15 @@ def _block_information(path: np.ndarray, block: np.ndarray) -> np.ndarray:
     heads = len(path)
     if block.max(initial=0) == 0:
         return np.full(heads, np.nan)
+    # 1. Steps with a sink to the front, so that shuffling can leave the others alone.
     first = np.argsort(np.isnan(path), axis=1, kind="stable")  # steps with a sink first
     positions = np.take_along_axis(path, first, axis=1)
     blocks = np.where(np.isnan(positions), np.nan, block[first].astype(float))
     wide, rng = float(block.max() + 1), np.random.default_rng(0)
+    # 2. Mutual information I(position; block) = H(position) + H(block) - H(both).
     whole, alone = _entropies(blocks), _entropies(positions)
     information, drawn = alone + whole - _entropies(positions * wide + blocks), np.zeros(heads)
+    # 3. The same of shuffled positions is what chance gives: both are measured beyond it.
     for _ in range(DRAWS):
         order = np.argsort(rng.random(path.shape) + 2 * np.isnan(positions), axis=1)
         mixed = np.take_along_axis(positions, order, axis=1)
@@ -289,6 +299,7 @@ def _entropies(codes: np.ndarray) -> np.ndarray:
     known = ~np.isnan(codes)
     size = np.nanmax(codes, initial=0) + 1
     head = np.nonzero(known)[0]
+    # H = log n - sum c log c / n, over the codes of each head.
     values, counts = np.unique(head * size + codes[known], return_counts=True)
     number = known.sum(axis=1)
     sums = np.bincount((values // size).astype(int), counts * np.log(counts), len(codes))

@@ -17,6 +17,7 @@ import xarray as xr
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.null import Null, for_each_layer, uniform_attention
 from anchorwatch.metrics.sink_rules import Rule, check_rule
+from anchorwatch.probes.spec import find_probe
 from anchorwatch.trace.progress_bar import Progress
 from anchorwatch.trace.trace import Trace
 
@@ -82,6 +83,18 @@ def as_stored(field: xr.DataArray) -> xr.DataArray:
     return field if stored == field.dtype else field.astype(stored).astype(field.dtype)
 
 
+def find_top_key(shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(position, share) of the key that receives most of [..., key]; -1 and NaN if all are absent.
+
+    Of equal shares the first position is the top key.
+    """
+    filled = np.where(np.isnan(shares), shares.dtype.type(-1), shares)  # absent: below every share
+    position = filled.argmax(axis=-1)
+    share = np.take_along_axis(filled, position[..., None], axis=-1)[..., 0]
+    measured = share >= 0
+    return np.where(measured, position, -1), np.where(measured, share, np.nan)
+
+
 class LayerSlice:
     """`received` of one layer of one trace, its null, and what both say of sinks."""
 
@@ -122,19 +135,9 @@ class LayerSlice:
         return rule.labels(self.null(group), self.visible_share(group))
 
     def top_key(self, group: str = "all") -> tuple[np.ndarray, np.ndarray]:
-        """(position, share), [step, head] each, of the key that receives most; -1 and NaN if none.
-
-        Of equal shares the first position is the top key.
-        """
+        """(position, share) of the top key, [step, head] each; -1 and NaN if not measured."""
         if group not in self._top_keys:
-            shares = self.shares(group)
-            measured = self.is_measured(group)
-            position = np.where(np.isnan(shares), -1.0, shares).argmax(axis=-1)
-            most = np.take_along_axis(shares, position[..., None], axis=-1)[..., 0]
-            self._top_keys[group] = (
-                np.where(measured, position, -1),
-                np.where(measured, most, np.nan),
-            )
+            self._top_keys[group] = find_top_key(self.shares(group))
         return self._top_keys[group]
 
     def top_sink(self, rule: Rule, group: str = "all") -> np.ndarray:
@@ -192,7 +195,8 @@ def _probe(name: str) -> str:
     every = bare.startswith("each_")
     bare = bare.removeprefix("each_").removeprefix("peak_")
     before = bare.endswith("_before_rotary")
-    kind = _SUMMARIES.get(bare.removesuffix("_before_rotary"), "norms")
+    bare = bare.removesuffix("_before_rotary")
+    kind = _SUMMARIES.get(bare) or find_probe(bare) or "norms"
     options = [kind.partition("(")[2].rstrip(")")] if "(" in kind else []
     options += ["keys=True"] if every else []
     options += ["rotary='before'"] if before else []

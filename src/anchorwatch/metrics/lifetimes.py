@@ -115,15 +115,18 @@ def stay_cells(layer: LayerSlice, rule: Rule, group: str = "all") -> list[Quanti
     labels = layer.labels(rule, group)
     steps, heads, _ = labels.shape
     measured = np.asarray(layer.is_measured(group).all(axis=1))
+    # 1. Stays by length; one at whose next step nothing was measured is censored.
     head, first, last = stays(labels)
     after, before = np.append(measured, False), np.insert(measured, 0, False)
     lost, old = ~after[last + 1], ~before[first]
     cell, size = head * steps + last - first, heads * steps
     counts = [np.bincount(cell[part], minlength=size) for part in (~lost, lost)]
+    # 2. What shuffled steps would give, by how long each key exists.
     exists = ~np.isnan(layer.null(group)[:, 0]) & measured[:, None]  # [step, key]
     counts = [count.reshape(heads, steps) for count in counts] + _expected_if_shuffled(
         labels, exists
     )
+    # 3. Counts by head and age, to be added up and turned into curves later.
     ages = {"age": list(range(1, steps + 1))}
     totals = [
         total(name, ("head", "age"), count, ages)
@@ -139,6 +142,7 @@ def stays(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(head, first step, last step) of every stay of [step, head, key] labels."""
     steps, heads, keys = labels.shape
     begins, ends = labels.copy(), labels.copy()
+    # An edge is a step at which a label comes or goes.
     begins[1:] &= ~labels[:-1]
     ends[:-1] &= ~labels[1:]
     ordered = []
@@ -155,12 +159,14 @@ def _expected_if_shuffled(labels: np.ndarray, exists: np.ndarray) -> list[np.nda
     times = labels.sum(axis=0, dtype=np.int32)  # [head, key] steps as a sink
     kinds, kind = np.unique(exists, axis=1, return_inverse=True)
     sums = [np.zeros((heads, steps)), np.zeros((heads, steps))]
+    # Keys that exist at the same steps share their expectation.
     for index, pattern in enumerate(kinds.T):
         chosen = times[:, kind.ravel() == index]
         if not chosen.any():
             continue
         count = int(pattern.sum())
         head = np.repeat(np.arange(heads), chosen.shape[1])
+        # How many keys of each head are a sink at 0, 1, 2, ... of those steps.
         series = np.bincount(head * (count + 1) + chosen.ravel(), minlength=heads * (count + 1))
         for added, expected in zip(sums, expected_stays(_stretches(pattern)), strict=True):
             added[:, :count] += series.reshape(heads, -1) @ expected
@@ -183,6 +189,7 @@ def expected_stays(stretches: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         log = _log_choose(free, left) - _log_choose(np.array(steps), times)
         return np.where((left >= 0) & (left <= free), np.exp(log), 0.0)
 
+    # Chances of a stay that fills its stretch, touches one end of it, or none.
     whole, edge, inner = chance(0), chance(1), chance(2)
     ended, censored = np.zeros_like(whole), np.zeros_like(whole)
     for stretch in stretches:
@@ -206,6 +213,7 @@ def _stretches(pattern: np.ndarray) -> tuple[int, ...]:
 
 def _curves(cells: dict[str, Cell]) -> dict[str, Cell]:
     """Of cells [age, ...]."""
+    # Kaplan-Meier goes along the last axis, tables have the age first.
     ended, censored, null_ended, null_censored = (
         np.moveaxis(cells[name].value, 0, -1) for name in COUNTS
     )
@@ -217,6 +225,7 @@ def _curves(cells: dict[str, Cell]) -> dict[str, Cell]:
 
 def _expected_survival(ended: np.ndarray, censored: np.ndarray) -> np.ndarray:
     """[..., age] as `kaplan_meier`, which counts whole stays, from expected numbers of them."""
+    # Stays still there at each age: those that end or are last seen at it or later.
     left = np.cumsum((ended + censored)[..., ::-1], axis=-1)[..., ::-1]
     known = left > ROUNDING
     kept = 1 - np.divide(ended, left, out=np.zeros(left.shape), where=known)
@@ -228,6 +237,7 @@ def _summary(quantities: list[Quantity], inner: tuple[str, ...]) -> list[Quantit
     """Quantities of the dims that a table is split by: a median does not add up."""
     by = [*inner, "age"]
     ended, censored, null_ended, null_censored, old = (collapse(q, by).value for q in quantities)
+    # Curves of each cell, and what is read off them.
     curve, null = kaplan_meier(ended, censored), _expected_survival(null_ended, null_censored)
     half = null <= 0.5
     null_median = np.where(half.any(axis=-1), half.argmax(axis=-1) + 1.0, np.nan)
@@ -297,20 +307,24 @@ def onsets(
 
 
 def onset_cells(layer: LayerSlice, rule: Rule, group: str = "all") -> list[Quantity]:
+    # 1. Steps that have a measured step before them, and keys that exist.
     labels, when = layer.labels(rule, group), layer.trace.committed_at
     steps, heads, keys = labels.shape
     measured = np.asarray(layer.is_measured(group).all(axis=1))
     pair = np.insert(measured[1:] & measured[:-1], 0, False)  # [step] there is a step before it
     exists = ~np.isnan(layer.null(group)[:, 0])  # [step, key]
+    # 2. Keys committed by the step before; and, with the commits dealt to other steps, how likely.
     fresh = np.zeros((steps, keys), dtype=bool)  # committed by the step before
     known = np.flatnonzero((when >= 0) & (when + 1 < steps))
     fresh[when[known] + 1, known] = True
     fresh &= pair[:, None]
     ever = fresh.any(axis=0) / max(pair.sum(), 1)  # [key] chance that a random step committed it
     weights = {"": np.ones((1, keys)), "_fresh": fresh, "_shuffled": ever[None]}
+    # 3. Sinks that are new, and sinks that were there already and so cannot begin.
     step, head, key = np.nonzero(labels)
     new = pair[step] & ~labels[step - 1, head, key]
     old = np.append(pair, False)[step + 1]  # a sink already, where the next step might begin one
+    # 4. Onsets and keys at risk: all, just committed, and as if commits were shuffled.
     counts, shape = {}, (steps, heads)
     for name, weight in weights.items():
         weight = np.broadcast_to(weight, (steps, keys))
@@ -319,6 +333,7 @@ def onset_cells(layer: LayerSlice, rule: Rule, group: str = "all") -> list[Quant
         able = np.sum(weight * exists, axis=1) * pair
         taken = _sum_at(shape, after, head[old], weight[after, key[old]])
         counts[f"risk{name}"] = able[:, None] - taken
+    # 5. The share of all keys that were just committed is what chance gives.
     share = fresh.sum(axis=-1) / np.maximum(exists.sum(axis=-1), 1)  # [step]
     lost = np.broadcast_to(~measured[:, None], shape).astype(float)
     dims = ("step", "head")
@@ -350,6 +365,7 @@ def _cross_tabulate(cells: dict[str, Cell]) -> tuple[np.ndarray, np.ndarray, np.
     """Onset or not x just committed or not; the same with the commits dealt to other steps."""
     onset, risk, tables = cells["onset"].value, cells["risk"].value, []
     for kind in ("fresh", "shuffled"):
+        # onset and fresh, onset only, fresh only, neither
         hit, able = cells[f"onset_{kind}"].value, cells[f"risk_{kind}"].value
         tables.append(np.stack([hit, onset - hit, able - hit, risk - onset - able + hit]))
     return tables[0], tables[1], cells["lost"].value

@@ -75,8 +75,10 @@ def jumps(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
     before it moves is larger than the value. Dims: step (or progress), layer, head.
     """
     positions, quantities = layer.trace.canvas.shape[1], []
+    # Once for the top sink, once for the top key whether it is a sink or not.
     for name, path in _paths(layer, rule, group).items():
         moved = np.full(path.shape, np.nan)
+        # NaN where one of two neighbouring steps has no position.
         moved[:, 1:] = np.abs(np.diff(path, axis=1))
         jumped = np.where(np.isnan(moved), np.nan, moved > 0)
         steps_at = occupancy(path, positions)
@@ -99,12 +101,14 @@ def spread(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
     """
     positions, quantities = layer.trace.canvas.shape[1], []
     null = layer.null(group)
+    # 1. The null: positions drawn evenly among the keys of each step.
     keys = np.sum(~np.isnan(null), axis=-1).T  # [1, step]
     most = expected_mode(layer.trace.num_steps, int(keys.max(initial=0)))
     for name, path in _paths(layer, rule, group).items():
         steps_at = occupancy(path, positions)
         count = steps_at.sum(axis=-1)
         enough = np.where(count >= 2, 1.0, np.nan)
+        # 2. The share of steps that the commonest position holds, and the variance of positions.
         modal = steps_at.max(axis=-1) / np.maximum(count, 1) * enough
         even = _even_variance(np.where(np.isnan(path), np.nan, keys)) / positions**2
         variance = _variance(path) / positions**2
@@ -112,6 +116,7 @@ def spread(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
             mean(f"position_variance{name}", ("head",), variance, even),
             mean(f"modal_share{name}", ("head",), modal, most[count]),
         ]
+    # 3. The centroid, against that of uniform attention at the measured steps.
     measured = layer.is_measured(group).T
     centre = _variance(centroid_path(layer.shares(group)))
     uniform = np.where(measured, centroid_path(null), np.nan)
@@ -132,6 +137,7 @@ def direction(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
     """
     paths = {f"{{}}{name}": path for name, path in _paths(layer, rule, group).items()}
     paths["centroid_{}"] = centroid_path(layer.shares(group))
+    # All paths at once: [path, head, step].
     every = np.stack(list(paths.values()))
     steps = np.arange(every.shape[-1])
     tau, slope = kendall(steps, every), theil_sen(steps, every).value
@@ -154,6 +160,7 @@ def frontier_hits(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity
     edge, hit, far = mask_frontier(layer.trace)
     positions, quantities = layer.trace.canvas.shape[1], []
     edge_index = np.where(np.isnan(edge), 0, edge).astype(int)
+    # The null: distance of each position to the edge of each step, weighted by occupancy.
     gaps = np.abs(np.arange(positions)[:, None] - edge_index)  # [position, step]
     for name, path in _paths(layer, rule, group).items():
         path = np.where(np.isnan(edge), np.nan, path)
@@ -181,6 +188,7 @@ def mask_frontier(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     count = masked.sum(axis=1).astype(np.float64)
     count[count == 0] = np.nan
     positions = np.arange(masked.shape[1])
+    # The rightmost masked position; the mean distance of a random masked one to it.
     edge = np.where(np.isnan(count), np.nan, np.where(masked, positions, -1).max(axis=1))
     mean_gap = np.sum((edge[:, None] - positions) * masked, axis=1) / count
     return edge, 1 / count, mean_gap / masked.shape[1]
@@ -225,9 +233,11 @@ def block_cells(layer: LayerSlice, rule: Rule, group: str = "all") -> list[Quant
     path = layer.sink_path(rule, group)
     gap = np.diff(path, axis=1)
     pair, jump = ~np.isnan(gap), np.abs(np.nan_to_num(gap)) > 0
+    # One block: nothing opens, and every pair is missing.
     if not opens.any():
         pair = np.zeros_like(pair)
     pairs = pair.sum(axis=1)
+    # The null deals out the opening steps at random: both kinds then have the head's own rate.
     rate = (jump & pair).sum(axis=1) / np.maximum(pairs, 1)
     quantities = []
     for name, chosen in (("jump_rate_at_boundaries", opens), ("jump_rate_inside", ~opens)):
@@ -257,6 +267,7 @@ def current_block(trace: Trace) -> np.ndarray:
     when = trace.committed_at[answer]
     known = (when >= 0) & (when < trace.num_steps)
     last = np.zeros(trace.num_steps, dtype=int)
+    # The block of the last position committed so far, step by step.
     np.maximum.at(last, when[known], (np.arange(len(answer)) // size)[known])
     return np.maximum.accumulate(last)
 
@@ -269,6 +280,7 @@ def expected_mode(steps: int, keys: int) -> np.ndarray:
         return expected
     drawn = np.random.default_rng(0).integers(0, keys, (DRAWS, steps))
     counts, most = np.zeros((DRAWS, keys), dtype=np.int32), np.zeros(DRAWS)
+    # One more position in each draw; the count of the commonest can only grow.
     for step in range(steps):
         cell = np.arange(DRAWS), drawn[:, step]
         counts[cell] += 1
@@ -293,6 +305,7 @@ def centroid_path(shares: np.ndarray) -> np.ndarray:
 def occupancy(path: np.ndarray, positions: int) -> np.ndarray:
     """[head, position] number of steps at which the path is there."""
     head, step = np.nonzero(~np.isnan(path))
+    # One bincount over flat (head, position) cells.
     flat = head * positions + path[head, step].astype(np.int64)
     return np.bincount(flat, minlength=len(path) * positions).reshape(len(path), positions)
 
@@ -300,6 +313,7 @@ def occupancy(path: np.ndarray, positions: int) -> np.ndarray:
 def shuffled_jump(steps_at: np.ndarray) -> np.ndarray:
     """[head] chance that two different steps have different positions; NaN for fewer than two."""
     count = steps_at.sum(axis=-1).astype(np.float64)
+    # Ordered pairs of different steps with the same position, of all ordered pairs.
     same = np.sum(steps_at * (steps_at - 1.0), axis=-1)
     return 1 - _over(same, count * (count - 1))
 
@@ -317,6 +331,7 @@ def steps_between(quantity: Quantity, first: int) -> Quantity:
     """Without counting as missing the first steps, which have no step so far before them."""
     missing = quantity.missing
     assert missing is not None
+    # A step without one before it is no missing value.
     axis = quantity.dims.index("step")
     counted = np.arange(missing.shape[axis]) >= first
     shape = [-1 if dim == axis else 1 for dim in range(missing.ndim)]
@@ -336,6 +351,7 @@ def _variance(path: np.ndarray) -> np.ndarray:
     """[head] over the steps that exist, NaN for fewer than two."""
     known = ~np.isnan(path)
     count = np.where(known.sum(axis=1) >= 2, known.sum(axis=1), np.nan)
+    # Population variance: the steps are all there are.
     middle = np.nansum(path, axis=1) / count
     return np.sum((path - middle[:, None]) ** 2, axis=1, where=known) / count
 
@@ -343,5 +359,6 @@ def _variance(path: np.ndarray) -> np.ndarray:
 def _even_variance(keys: np.ndarray) -> np.ndarray:
     """[head] expected variance of positions drawn evenly among [head, step] numbers of keys."""
     count = np.maximum(np.sum(~np.isnan(keys), axis=1), 1)
+    # Mean of the variances plus variance of the means; a sample of n has (1 - 1/n) of the first.
     within = np.nansum((keys**2 - 1) / 12, axis=1) / count
     return within * (1 - 1 / count) + _variance((keys - 1) / 2)

@@ -49,22 +49,25 @@ def uniform_attention(
     model, names = manifest["model"], manifest["regions"]
     steps, positions = trace.num_steps, trace.canvas.shape[1]
     shares = np.full((steps, len(groups), positions), np.nan)
-    seen = shares.copy()
+    visible = shares.copy()
     roles = trace.role
     added = count_extra_keys(trace) if added is None else added
+    # 1. Rows of a step are alike but for the span of keys they may look at.
     for step in range(steps):
         length = int(np.count_nonzero(roles[step] != ABSENT))
         first, last = _spans(model, length, window)
-        looks = 1.0 / (last - first + added[step])
+        # A row gives each key of its span, and each added key, the same share.
+        weight = 1.0 / (last - first + added[step])
+        # 2. A key receives the mean over the group's rows of what each gives it.
         for g, group in enumerate(groups):
-            asks = _members(roles[step], region, names, group)[:length]
-            if asks.any():
-                count = asks.sum()
-                able = _sum_weights(first, last, asks.astype(float)) / count
-                even = _sum_weights(first, last, looks * asks) / count
-                seen[step, g, :length] = able  # whole numbers, so that what nobody sees is zero
+            queries = _members(roles[step], region, names, group)[:length]
+            if queries.any():
+                count = queries.sum()
+                able = _sum_weights(first, last, queries.astype(float)) / count
+                even = _sum_weights(first, last, weight * queries) / count
+                visible[step, g, :length] = able  # whole numbers, so that what nobody sees is zero
                 shares[step, g, :length] = np.where(able > 0, even, 0.0)
-    return Null(shares, seen)
+    return Null(shares, visible)
 
 
 def count_extra_keys(trace: Trace, layer: int | None = None) -> np.ndarray:
@@ -77,6 +80,7 @@ def count_extra_keys(trace: Trace, layer: int | None = None) -> np.ndarray:
     layers = range(model["layers"]) if layer is None else [layer]
     counts = np.zeros(steps, dtype=int)
     clock = _progress(trace)
+    # A part counts at a step if it acts then, at every layer asked for, on all heads.
     for part in parts_among([*own, *trace.edits]):
         everyone = all(
             len(part.heads_at(index, model["heads"])) == model["heads"] for index in layers
@@ -97,6 +101,7 @@ def for_each_layer(trace: Trace, make: Callable[[int | None, np.ndarray], T]) ->
     results = []
     for layer in range(trace.manifest["model"]["layers"]):
         window, added = layer_window(trace, layer), count_extra_keys(trace, layer)
+        # Most layers are alike, and a null is dear: one for each kind.
         kind = (window, added.tobytes())
         if kind not in known:
             known[kind] = make(window, added)
@@ -110,6 +115,7 @@ def group_queries(trace: Trace, step: int, group: str) -> np.ndarray:
 
 
 def _members(role: np.ndarray, region: np.ndarray, names: Sequence[str], group: str) -> np.ndarray:
+    # `all`, a role, or else the name of a region.
     if group == "all":
         return role != ABSENT
     if group in _ROLES:
@@ -137,6 +143,7 @@ def _spans(
     """(first, one past the last) key that each row may look at."""
     rows = np.arange(length)
     first, last = np.zeros(length, dtype=int), np.full(length, length)
+    # Without a window: everything, up to itself, or up to the end of its own block.
     if model["visibility"] == "causal":
         last = rows + 1
     elif model["visibility"] == "block-causal":
@@ -150,6 +157,7 @@ def _spans(
 
 def _sum_weights(first: np.ndarray, last: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """[key] sum of the weights of the rows whose span holds the key."""
+    # +weight where a span begins, -weight behind its end: the running sum is the key's total.
     edges = np.zeros(len(first) + 1)
     np.add.at(edges, first, weight)
     np.add.at(edges, last, -weight)

@@ -63,6 +63,7 @@ def rollout(
             raise SpecError(
                 f"position {sink_at} was hidden from the rollout: plant a sink elsewhere"
             )
+        # A region without positions has no rollout.
         values = np.where(regions.lengths[:, None, None, :] > 0, values, np.nan)
         null = _even_regions(trace, regions, hidden)
         sunk = None if plant is None else _even_regions(trace, regions, hidden, plant)
@@ -100,6 +101,7 @@ def _multiply_layers(pooled: np.ndarray, regions: Layout) -> np.ndarray:
     rolled = np.empty(pooled.shape)
     product = np.broadcast_to(same, (len(pooled), *same.shape))
     for layer in range(pooled.shape[1]):
+        # Rows are normalised over regions; a region without queries keeps itself.
         whole = pooled[:, layer].sum(axis=-1, keepdims=True)
         with np.errstate(invalid="ignore", divide="ignore"):
             rows = np.where(exists[:, :, None], pooled[:, layer] / whole, same)
@@ -156,6 +158,7 @@ def token_rollout(
     Columns of `hidden` positions are taken out and rows renormalised, head by head; a row with
     nothing left to look at keeps what it has.
     """
+    # 1. Maps of every head of the step, and which columns are hidden.
     picks = _picks(trace, step)
     length = int(np.count_nonzero(trace.role[step] != ABSENT))
     places = [
@@ -165,6 +168,7 @@ def token_rollout(
         raise SpecError(f"residual={residual!r} is not at least 0 and below 1: 0.5 is the usual")
     kept = np.ones(length)
     kept[places] = 0
+    # 2. Layer by layer: the rollout, and the same of uniform attention.
     maps, state, null = require_field(trace, "pattern"), np.eye(length), np.eye(length)
     for layer, rows in enumerate(picks):
         heads = maps[rows].values[:, :length, :length].astype(np.float64)
@@ -172,13 +176,15 @@ def token_rollout(
             row = int(np.argwhere(np.isnan(heads))[0][1])
             raise TraceError(f"row {row} of layer {layer} at step {step} is absent: {_again(step)}")
         added = int(count_extra_keys(trace, layer)[step])
-        looks = _without(heads, kept, added > 0).mean(axis=0)
-        state = residual * state + (1 - residual) * (looks @ state)
+        attention = _without(heads, kept, added > 0).mean(axis=0)
+        state = residual * state + (1 - residual) * (attention @ state)
         even = evenly(null, visible_spans(trace, step, layer_window(trace, layer)), kept, added)
         null = residual * null + (1 - residual) * even
+    # 3. How much rows still differ; below the limit nothing can be read from it.
     apart = float(dobrushin(state))
     if apart < COLLAPSED:
         _warn(apart, "", up=3)
+    # 4. Back onto the whole canvas, NaN where there is no token.
     whole = np.full((2, *[trace.canvas.shape[1]] * 2), np.nan)
     whole[:, :length, :length] = state, null
     return TokenRollout(whole[0], whole[1], apart, trace, step, tuple(places))
@@ -196,6 +202,7 @@ def dobrushin(rows: np.ndarray) -> np.ndarray:
         known = matrix[~np.isnan(matrix).all(axis=-1)]
         if len(known) > 1:
             known = np.nan_to_num(known)
+            # What a row lacks to one, in a column of its own.
             whole = np.column_stack([known, 1 - known.sum(axis=-1)])
             coefficients[index] = scipy.spatial.distance.pdist(whole, "cityblock").max() / 2
     return coefficients.reshape(rows.shape[:-2])
@@ -203,25 +210,27 @@ def dobrushin(rows: np.ndarray) -> np.ndarray:
 
 def evenly(
     state: np.ndarray,
-    looks: tuple[np.ndarray, np.ndarray],
+    spans: tuple[np.ndarray, np.ndarray],
     kept: np.ndarray,
     added: int,
     plant: tuple[int, float] | None = None,
 ) -> np.ndarray:
     """Uniform attention times `state` [key, column], by differences of cumulative sums.
 
-    `looks` are the spans of `nulls.spans`; keys not `kept` are taken out, and a row with none left
+    `spans` are those of `visible_spans`; keys not `kept` are taken out, and a row with none left
     keeps what it has. With `plant` (position, share) rows that may look there give it that share.
     """
-    first, last = looks
+    first, last = spans
     sums = np.concatenate([np.zeros((1, state.shape[1])), np.cumsum(state * kept[:, None], axis=0)])
     counts = np.concatenate([[0.0], np.cumsum(kept)])
+    # Sum of the state over each row's span, as a difference of running sums.
     total = sums[last] - sums[first]
     count = (counts[last] - counts[first])[:, None] + added
     mixed = np.where(count > 0, total / np.maximum(count, 1), state)
     if plant is None or plant[0] >= len(state):
         return mixed
     position, share = plant
+    # The planted position gets its share, the rest of the span divides what is left.
     rest = (total - state[position]) / np.maximum(count - 1, 1)
     sunk = np.where(count > 1, share * state[position] + (1 - share) * rest, state[position])
     return np.where(((first <= position) & (position < last))[:, None], sunk, mixed)
@@ -239,14 +248,15 @@ def _even_regions(
     sizes = np.count_nonzero(trace.role[:-1] != ABSENT, axis=1)
     added = np.stack([count_extra_keys(trace, layer) for layer in range(len(windows))])
     rolled = np.empty((len(sizes), len(windows), *[len(regions.names)] * 2))
+    # Steps with the same canvas and added keys have the same rollout.
     for length, *more in np.unique(np.vstack([sizes, added]), axis=1).T:
         steps = np.flatnonzero((sizes == length) & (more == added.T).all(axis=1))
-        looks = {window: visible_spans(trace, steps[0], window) for window in set(windows)}
+        spans = {window: visible_spans(trace, steps[0], window) for window in set(windows)}
         kept = np.ones(length)
         kept[[position for position in hidden if position < length]] = 0
         state = onto = regions.onto[:length]
         for layer, window in enumerate(windows):
-            even = evenly(state, looks[window], kept, more[layer], plant)
+            even = evenly(state, spans[window], kept, more[layer], plant)
             state = (state + even) / 2
             rolled[steps, layer] = _pool_rows(state, onto)
     return rolled
@@ -266,8 +276,8 @@ def _length_shares(
     exists[:, [position for position in hidden if position < exists.shape[1]]] = False
     sizes = exists @ regions.onto
     whole = sizes.sum(axis=1) if within else exists.sum(axis=1) + count_extra_keys(trace)
-    there_is = (regions.lengths > 0) & (whole > 0)[:, None]
-    return np.where(there_is, sizes / np.maximum(whole, 1)[:, None], np.nan)
+    known = (regions.lengths > 0) & (whole > 0)[:, None]
+    return np.where(known, sizes / np.maximum(whole, 1)[:, None], np.nan)
 
 
 def _hidden_by_the_probe(trace: Trace) -> tuple[int, ...]:
@@ -286,12 +296,14 @@ def _quantities(
     by: Sequence[str],
 ) -> list[Quantity]:
     """The rollout and the columns beside it, over the same cells."""
+    # 1. The rollout, its nulls and the Dobrushin coefficient, all [step, layer, query, key].
     columns = {
         "rollout": values,
         "length_null": np.broadcast_to(lengths[:, None, None, :], values.shape),
         "sink_null": np.full(values.shape, np.nan) if sunk is None else sunk,
         "dobrushin": np.broadcast_to(dobrushin(values)[..., None, None], values.shape),
     }
+    # 2. The same cells are absent in all of them.
     absent = np.isnan(values)
     dims: tuple[str, ...] = ("step", "layer", *REGIONS)
     last: tuple[slice | int, ...] = (slice(None),)
@@ -299,6 +311,7 @@ def _quantities(
         measured = np.flatnonzero(~absent.all(axis=(0, 2, 3)))
         last = (slice(None), int(measured[-1]) if len(measured) else 0)
         dims = ("step", *REGIONS)
+    # 3. Only the rollout itself has a null column.
     return [
         mean(
             name,

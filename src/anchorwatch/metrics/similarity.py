@@ -76,6 +76,7 @@ def jaccard_cells(
     value, null = np.full((heads, steps, len(lags)), np.nan), np.full(heads, np.nan)
     for head in range(heads):
         sets = labels[:, head]
+        # Keys that are never a sink of this head only cost time.
         sets = sets[:, sets.any(axis=0)].astype(np.float32)
         overlap = _jaccard(sets, sets)
         overlap[~measured[:, head]] = np.nan
@@ -113,6 +114,7 @@ def received_similarity(
 def similarity_cells(
     layer: LayerSlice, lags: Sequence[int] = LAGS, group: str = "all"
 ) -> list[Quantity]:
+    # 1. [measure, head, step, lag] values, and one null for each head.
     shares = layer.shares(group)
     steps, heads, _ = shares.shape
     values = np.full((2, heads, steps, len(lags)), np.nan)
@@ -120,17 +122,20 @@ def similarity_cells(
     pairs = choose_pairs(np.flatnonzero(layer.is_measured(group).any(axis=1)))
     for head in range(heads):
         weights = _weights(shares[:, head])
+        # 2. Cosines of all pairs of steps at once, from the Gram matrix.
         with np.errstate(invalid="ignore", divide="ignore"):
             gram = weights @ weights.T
             size = np.sqrt(np.diagonal(gram))
             gram = gram / (size[:, None] * size)
         values[0, head], nulls[0, head] = _by_lag(np.minimum(gram, 1.0), lags)
+        # 3. Divergences of the wanted lags only, from sums of w ln w: JS = H(mean) - mean H.
         entropy = _plogp(weights)
         for index, lag in enumerate(lags):
             if lag < steps:
                 values[1, head, lag:, index] = _divergence(
                     weights[lag:] + weights[:-lag], entropy[lag:] + entropy[:-lag]
                 )
+        # 4. Their null: the mean over chosen pairs of steps.
         first, second = pairs
         apart = _divergence(weights[first] + weights[second], entropy[first] + entropy[second])
         nulls[1, head] = apart.mean() if len(apart) else np.nan
@@ -171,12 +176,14 @@ def map_similarity(
 
 
 def map_quantities(trace: Trace, lags: Sequence[int] = LAGS) -> list[Quantity]:
+    # 1. Sums and counts of likeness: of pairs at a wanted lag (value), of chosen pairs (null).
     maps = require_field(trace, "pattern")
     step, layer, head = (trace[f"pick_{name}"].values for name in ("step", "layer", "head"))
     model = trace.manifest["model"]
     shape = (model["layers"], model["heads"], len(lags))
     sums = np.zeros((2, 2, *shape))  # [measure, value or null, ...]
     counts = np.zeros((2, *shape))  # [value or null, ...]
+    # 2. The maps of one head at a time; each pair is compared once, whatever it is for.
     for cell in sorted(set(zip(layer.tolist(), head.tolist(), strict=True))):
         picks = np.flatnonzero((layer == cell[0]) & (head == cell[1]))
         held_maps = dict(zip(step[picks].tolist(), maps[picks].values, strict=True))
@@ -191,11 +198,13 @@ def map_quantities(trace: Trace, lags: Sequence[int] = LAGS) -> list[Quantity]:
             for kind, places in ((0, wanted), (1, slice(None) if pair in drawn else [])):
                 sums[:, kind, cell[0], cell[1], places] += alike[:, None]
                 counts[kind, cell[0], cell[1], places] += 1
+    # 3. Without two maps of a head there is no likeness at all.
     if not counts[1].any():
         raise TraceError(
             "the trace has maps of one step only, and a likeness needs two: measure more with "
             "aw.replay(model, trace, probes=[aw.probes.pattern(steps=[0, 1, 2, ...])])"
         )
+    # 4. The null is over the cells that have a value.
     names, labels = ("map_cosine", "map_jensen_shannon"), {"lag": list(lags)}
     dims = ("layer", "head", "lag")
     known = counts[0] > 0
@@ -249,6 +258,7 @@ def split_cells(
 ) -> list[Quantity]:
     measured = (layer.is_measured(groups[0]) & layer.is_measured(groups[1])).T  # [head, step]
     first, second = (np.where(measured, layer.sink_path(rule, group), np.nan) for group in groups)
+    # Steps at which both groups have a sink.
     both = ~np.isnan(first) & ~np.isnan(second)
     apart = np.where(both, first != second, np.nan)
     split = np.where(measured, both & (first != second), np.nan)
@@ -268,6 +278,7 @@ def split_cells(
 def _elsewhere(path: np.ndarray, other: np.ndarray, positions: int) -> np.ndarray:
     """[head, step] steps at which `other` is, and not where `one` is at this step."""
     steps_at = occupancy(other, positions)
+    # Steps at which the other path is here; all its steps less these are elsewhere.
     here = np.take_along_axis(steps_at, np.nan_to_num(path).astype(int), axis=1)
     return np.where(np.isnan(path), 0, steps_at.sum(axis=1, keepdims=True) - here)
 
@@ -278,6 +289,7 @@ def _divergence_between_groups(
     """[head, step] divergence between groups, and with the second one's steps shuffled."""
     value, null = np.full(measured.shape, np.nan), np.full(measured.shape, np.nan)
     steps = np.flatnonzero(measured.any(axis=0))
+    # Seeded: the same trace gives the same null.
     order = np.random.default_rng(0).permutation(len(steps))
     for head in range(len(measured)):
         a, b = (_weights(layer.shares(group)[steps, head]) for group in groups)
@@ -324,6 +336,7 @@ def _by_lag(square: np.ndarray, lags: Sequence[int]) -> tuple[np.ndarray, float]
     value = np.full((steps, len(lags)), np.nan)
     for index, lag in enumerate(lags):
         if lag < steps:
+            # The lag-th diagonal holds all pairs so far apart, by their later step.
             value[lag:, index] = np.diagonal(square, lag)
     pairs = square[np.triu_indices(steps, 1)]
     pairs = pairs[~np.isnan(pairs)]
@@ -412,6 +425,7 @@ def consistency_quantities(trace: Trace, layers: Sequence[LayerSinks]) -> list[Q
 
 
 def _set_overlap(trace: Trace, layers: Sequence[LayerSinks]) -> list[Quantity]:
+    # 1. Sink sets of every layer and step, unpacked, without keys that never are one.
     positions = trace.canvas.shape[1]
     sets = np.stack([np.unpackbits(kept.bits, axis=-1, count=positions) for kept in layers])
     sets = sets[..., sets.any(axis=(0, 1))].astype(np.float32)  # [layer, step, key]
@@ -420,6 +434,7 @@ def _set_overlap(trace: Trace, layers: Sequence[LayerSinks]) -> list[Quantity]:
     sizes = sets.sum(axis=-1)
     value = np.full((count, count, steps), np.nan)
     null, expected = np.full((count, count), np.nan), value.copy()
+    # 2. A layer against itself and all later ones, every step against every step.
     for layer in range(count):
         rest = sets[layer:].reshape((count - layer) * steps, sets.shape[-1])
         shared = (sets[layer] @ rest.T).reshape(
@@ -429,11 +444,13 @@ def _set_overlap(trace: Trace, layers: Sequence[LayerSinks]) -> list[Quantity]:
         both = (keys[layer] > 0)[:, None, None] & (keys[layer:] > 0)
         overlap = np.divide(shared, either, out=np.full(shared.shape, np.nan, np.float32),
                             where=both & (either > 0))  # fmt: skip
+        # 3. The mean over all pairs of steps is the null, the diagonal (same step) the value.
         known = np.sum(~np.isnan(overlap), axis=(0, 2))
         mean_overlap = np.nansum(overlap, axis=(0, 2), dtype=np.float64) / np.maximum(known, 1)
         null[layer, layer:] = null[layer:, layer] = np.where(known > 0, mean_overlap, np.nan)
         same = np.diagonal(overlap, axis1=0, axis2=2)
         value[layer, layer:] = value[layer:, layer] = same
+        # 4. Chance: as many sinks anywhere.
         random = _random_overlap(sizes[layer], sizes[layer:], keys[layer])
         expected[layer, layer:] = expected[layer:, layer] = np.where(np.isnan(same), np.nan, random)
     return [mean("jaccard", DIMS, value, null[..., None]), chance("jaccard", DIMS, expected)]
@@ -454,8 +471,10 @@ def _same_greatest(trace: Trace, layers: Sequence[LayerSinks]) -> list[Quantity]
     heads = np.moveaxis(heads.astype(np.float32), 1, 0)
     itself = np.eye(count)[..., None]
     sizes = heads.sum(axis=-1).T.astype(np.float64)  # [layer, step]
+    # 1. Pairs of heads with the same top sink at a step; within a layer no head with itself.
     agree = np.moveaxis(heads @ np.swapaxes(heads, 1, 2), 0, -1) - itself * sizes
     pairs = sizes[:, None] * (sizes - itself)
+    # 2. The null pairs a head at one step with another at any step, itself left out.
     held_steps = [occupancy(kept.greatest, positions).astype(np.float64) for kept in layers]
     over_time = np.stack([kept.sum(axis=0) for kept in held_steps])  # [layer, key]
     number = over_time.sum(axis=-1)

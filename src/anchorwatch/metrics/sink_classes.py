@@ -108,6 +108,7 @@ def enrichment_cells(
     layer: LayerSlice, classes: TokenClasses, rule: Rule, group: str = "all", matched: bool = False
 ) -> list[Quantity]:
     one_hot, measured = classes.one_hot(layer.trace), layer.is_measured(group)
+    # Sink detections by class: a product with one-hot classes.
     hits = (layer.labels(rule, group).astype(np.float32) @ one_hot).astype(np.float64)
     detections = np.broadcast_to(hits.sum(axis=-1, keepdims=True), hits.shape)
     keys = one_hot.sum(axis=1, dtype=np.float64)[:, None] * measured[..., None]
@@ -126,6 +127,7 @@ def enrichment_table(parts: Parts, by: list[str], about: dict[str, Any]) -> pd.D
     each = tabulate(parts, list(dict.fromkeys([*by, "prompt"])), _where_found)
     row = each.merge(table[keys].assign(row=np.arange(len(table))), on=keys, how="left")["row"]
     prompt = pd.factorize(each["prompt"])[0]
+    # Value and null of each prompt, row by row, so that both are resampled together.
     shares = np.full((2, int(prompt.max()) + 1, len(table)), np.nan)
     shares[:, prompt, row] = each["value"], each["null"]
     shares[:, shares[1] == 0] = np.nan  # a class that stands nowhere in a prompt says nothing there
@@ -214,6 +216,7 @@ def _name_tokens(trace: Trace) -> NamedTokens:
     canvas, texts = trace.canvas[:-1], token_names(trace)
     ids, which = np.unique(canvas, return_inverse=True)
     named = [texts.get(i, "") for i in ids.tolist()]
+    # Ids with the same text share a name; half a character is named by its bytes.
     names = list(dict.fromkeys(n for n, i in zip(named, ids, strict=True) if i != MISSING))
     index = {name: number for number, name in enumerate(names)}
     of_id = [MISSING if i == MISSING else index[n] for n, i in zip(named, ids, strict=True)]
@@ -226,10 +229,12 @@ def token_cells(
     layer: LayerSlice, tokens: Tokens, rule: Rule, group: str = "all", by: Sequence[str] = ()
 ) -> list[Quantity]:
     """Counts of every token; steps and heads are kept apart only where `by` asks for them."""
+    # 1. Keep only the dims that the table is split by: there may be thousands of tokens.
     dims = ("step", *by) if "progress" in by else tuple(by)
     kept = tuple(dim for dim in CELL if dim in dims)
     named, measured = tokens.of(layer.trace), layer.is_measured(group)
     sizes = dict(zip(CELL, measured.shape, strict=True))
+    # 2. Each detection as a flat (kept dims, token) cell.
     labels = layer.labels(rule, group)
     step, head, key = np.unravel_index(np.flatnonzero(labels), labels.shape)  # as nonzero, faster
     cell = np.zeros(len(key), dtype=np.int64)
@@ -238,6 +243,7 @@ def token_cells(
     shape = (*(sizes[dim] for dim in kept), len(named.names))
     flat = cell * len(named.names) + named.index[step, key]
     hits = np.bincount(flat, minlength=int(np.prod(shape))).reshape(shape).astype(float)
+    # 3. The null: how often each token stands among the measured keys.
     left = "".join(dim[0] for dim in kept)
     keys = np.einsum(f"sh,sv->{left}v", measured.astype(float), named.counts, optimize=True)
     lost = np.asarray(np.einsum(f"sh->{left}", (~measured).astype(float)))[..., None]
@@ -324,6 +330,7 @@ def structure_cells(
     measured = layer.is_measured(group)
     shares = layer.shares(group).copy()
     shares[np.isnan(shares)] = 0
+    # What each kind receives in all, and on sinks only.
     received = (shares @ kinds).astype(np.float64)
     on_sinks = (np.multiply(shares, layer.labels(rule, group), out=shares) @ kinds).astype(float)
     null = np.nan_to_num(layer.null(group)) @ kinds  # [step, 1, kind]
@@ -378,6 +385,7 @@ def trend_table(parts: Parts, by: Sequence[str], about: dict[str, Any]) -> pd.Da
 def _trend(quantity: Quantity, by: Sequence[str], trace: Trace) -> Quantity:
     inner = [dim for dim in by if dim not in TRACE_DIMS]
     cell = collapse(quantity, [*inner, "layer"], trace.progress[:-1])
+    # One correlation of depth and share for each prompt.
     rho = spearman(np.broadcast_to(np.arange(cell.value.shape[-1]), cell.value.shape), cell.value)
     return mean(quantity.name, tuple(inner), np.asarray(rho), np.zeros(np.shape(rho)))
 

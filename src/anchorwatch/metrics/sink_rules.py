@@ -160,6 +160,7 @@ class topk(Rule):  # noqa: N801
             raise SpecError(f"k={self.k!r} is not a whole number of at least 1")
 
     def labels(self, shares: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
+        # NaN sorts below every share.
         filled = np.where(np.isnan(shares), shares.dtype.type(-1), shares)
         if self.k >= filled.shape[-1]:
             return filled > 0

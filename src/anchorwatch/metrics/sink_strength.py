@@ -40,10 +40,12 @@ def sinks(layer: LayerSlice, rule: Rule, *, group: str) -> list[Quantity]:
     """
     labels, shares, null = layer.labels(rule, group), layer.shares(group), layer.null(group)
     measured = layer.is_measured(group)
+    # Adding it turns what was not measured into NaN.
     empty = np.where(measured, 0.0, np.nan)
     count = labels.sum(axis=-1) + empty
     null_count = layer.null_labels(rule, group).sum(axis=-1) + empty
     position, most = layer.top_key(group)
+    # What uniform attention gives the key that received most.
     expected = np.take_along_axis(
         np.broadcast_to(null, shares.shape), np.maximum(position, 0)[..., None], axis=-1
     )[..., 0]
@@ -87,6 +89,7 @@ def _absorption_cells(
     shares = layer.shares(group)
     null = np.broadcast_to(layer.null(group), shares.shape)
     empty = np.where(layer.is_measured(group), 0.0, np.nan)
+    # All top-k sets come from one partial sort for the largest k.
     counts = [rule.k for rule in sets.values() if isinstance(rule, topk)]
     by_top = _held_by_top(shares, null, max(counts)) if counts else np.zeros(0)
     quantities = []
@@ -106,6 +109,7 @@ def _absorption_cells(
 
 def _held_by_top(shares: np.ndarray, null: np.ndarray, most: int) -> np.ndarray:
     """[2, step, head, k]: what the k + 1 greatest keys hold together, and what they would."""
+    # 1. The greatest keys of each row, in the order of positions.
     best = topk(most).labels(shares)
     count = best.sum(axis=-1)
     width = max(1, int(count.max()))
@@ -113,6 +117,7 @@ def _held_by_top(shares: np.ndarray, null: np.ndarray, most: int) -> np.ndarray:
     used = np.arange(width) < count[..., None]
     places[used] = np.nonzero(best)[-1]  # the found keys of each row, in order
     picked = np.where(used, np.take_along_axis(shares, places, axis=-1), 0)
+    # 2. From the greatest down, and added up: the k-th sum is what the top k hold.
     order = np.argsort(-picked, axis=-1, kind="stable")
     expected = np.where(used, np.take_along_axis(null, places, axis=-1), 0)
     both = [np.take_along_axis(array, order, axis=-1) for array in (picked, expected)]
@@ -160,6 +165,7 @@ def _evenness(shares: np.ndarray) -> dict[str, np.ndarray]:
     whole = np.nansum(shares, axis=-1, keepdims=True)
     none = np.where(whole[..., 0] > 0, 0.0, np.nan)  # a sink token may have taken everything
     with np.errstate(invalid="ignore", divide="ignore"):
+        # Shares as a distribution over keys, absent ones 0.
         p = np.nan_to_num(shares / whole, nan=0.0)
         squares = np.einsum("...k,...k->...", p, p)
         logs = np.log(p, out=np.zeros_like(p), where=p > 0)
@@ -213,9 +219,11 @@ def _count_exceeding(
     unit = {"sum": 1 / safe, "percent": 0.01, "mean": 1.0}[scale]
     with np.errstate(invalid="ignore", divide="ignore"):
         all_keys = np.nansum(shares, axis=-1, keepdims=True)
+        # Score minus the mean of the other keys, as `rulli` has it.
         excess = shares * safe - all_keys
         above = excess > RESOLUTION * all_keys
         excess = excess / (unit * (safe - 1))
+    # Each key counts for all thresholds below its excess: a histogram, added up from the right.
     rows, width = np.nonzero(above.reshape(-1, above.shape[-1]))[0], len(eps) + 1
     passed = np.searchsorted(eps, excess[above], side="left")  # thresholds strictly below
     size = above[..., 0].size * width
@@ -301,6 +309,7 @@ def _agreement_cells(
     layer: LayerSlice, rules: tuple[Rule, ...], given: Rule | None, group: str
 ) -> list[Quantity]:
     keys = np.sum(~np.isnan(layer.shares(group)), axis=-1)
+    # With `given`, only heads and steps in which that rule has a sink count.
     counts = np.ones(keys.shape, dtype=int)
     if given is not None:
         counts = (layer.labels(given, group).sum(axis=-1) > 0).astype(int)
@@ -324,6 +333,7 @@ def _kappa(cells: dict[str, Cell]) -> dict[str, Cell]:
     both, first, second, keys = (cells[name].value for name in ("both", "one", "other", "keys"))
     with np.errstate(invalid="ignore", divide="ignore"):
         rate_one, rate_other = first / keys, second / keys
+        # Kappa = (agreement - chance) / (1 - chance), on keys that are or are not sinks.
         agree = (keys - first - second + 2 * both) / keys
         chance = rate_one * rate_other + (1 - rate_one) * (1 - rate_other)
         fire = (first > 0) & (second > 0)

@@ -56,6 +56,7 @@ def mean(
     """The mean of values, NaN where there is none; the null is over the same cells."""
     value = np.asarray(value, dtype=np.float64)
     known = ~np.isnan(value)
+    # The null is averaged over the cells that have both.
     null_top = null_bottom = None
     if null is not None:
         null = np.broadcast_to(null, value.shape)
@@ -140,15 +141,18 @@ class Cell:
 
 def collapse(quantity: Quantity, by: Sequence[str], progress: np.ndarray | None = None) -> Cell:
     """Add up over everything but `by`; `progress` [step] turns steps into bins of progress."""
+    # 1. Steps into tenths of progress, where the table is split by that.
     dims, arrays = quantity.dims, _arrays(quantity)
     if "progress" in by and "step" in dims:
         assert progress is not None
         axis = dims.index("step")
         arrays = {name: _bin_by_progress(array, axis, progress) for name, array in arrays.items()}
         dims = tuple("progress" if dim == "step" else dim for dim in dims)
+    # 2. What the table is split by must be a dim of the quantity.
     if lost := [dim for dim in by if dim not in dims]:
         able = ", ".join(["trace", *dims, *(["progress"] if "step" in dims else [])])
         raise SpecError(f"{quantity.name} has no {lost[0]}: it can be split by {able}")
+    # 3. Add up over the rest, and put the axes into the order of `by`.
     over = tuple(axis for axis, dim in enumerate(dims) if dim not in by)
     kept = [dim for dim in dims if dim in by]
     order = [kept.index(dim) for dim in by]
@@ -169,6 +173,7 @@ def _arrays(quantity: Quantity) -> dict[str, np.ndarray]:
 
 def _bin_by_progress(array: np.ndarray, axis: int, progress: np.ndarray) -> np.ndarray:
     """Steps added up by the tenth of the answer that was written before them."""
+    # 1e-9: progress 0.3 must not fall into the bin below for its rounding.
     bins = np.minimum((progress * PROGRESS_BINS + 1e-9).astype(int), PROGRESS_BINS - 1)
     moved = np.moveaxis(array, axis, 0)
     sums = np.zeros((PROGRESS_BINS, *moved.shape[1:]))
@@ -325,9 +330,11 @@ def _rows_of(
     unit: Callable[[Trace], str],
 ) -> Iterable[pd.DataFrame]:
     """Long frames of one trace: one for each quantity."""
+    # 1. Add up each quantity over what the table is not split by.
     progress = trace.progress[:-1]
     cells = {q.name: collapse(q, by, progress) for q in quantities}
     labels = {dim: q.labels[dim] for q in quantities for dim in q.labels}
+    # 2. A long frame of each quantity, its cells in row-major order.
     for name, cell in (finish(cells) if finish else cells).items():
         index = np.indices(cell.value.shape).reshape(len(by), cell.value.size)
         columns: dict[str, Any] = {
@@ -357,14 +364,17 @@ def _label(dim: str, index: np.ndarray, labels: Mapping[str, Sequence[object]]) 
 
 def _over_prompts(every: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Mean over prompts, with the interval that resampling them gives."""
+    # 1. Traces of one prompt are averaged: other seeds are no other prompts.
     each_prompt = list(dict.fromkeys([*keys, "prompt"]))  # it may be among the keys already
     prompts = every.groupby(each_prompt, sort=False, dropna=False)
     each = prompts.agg({"value": "mean", "null": "mean", "missing": "sum"}).reset_index()
     cells = each.groupby(keys, sort=False, dropna=False)
+    # 2. [prompt, cell] values, NaN where a prompt lacks the cell.
     number = cells.ngroup().to_numpy()
     rank = cells.cumcount().to_numpy()
     values = np.full((int(rank.max()) + 1, int(number.max()) + 1), np.nan)
     values[rank, number] = each["value"].to_numpy()
+    # 3. Means and intervals of all cells at once.
     result = stats.cluster_bootstrap(values)
     table = cells.agg({"null": "mean", "missing": "sum"}).reset_index()
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -408,6 +418,7 @@ def arm_key(trace: Trace) -> str:
 def model_names(traces: Sequence[Trace]) -> dict[str, str]:
     """Arms to names; two checkpoints of one source are told apart by their weights."""
     arms = {arm_key(trace): trace for trace in traces}
+    # Two checkpoints of one source get the beginning of their weights' digest.
     known = {(m["source"], m["weights"]) for m in (t.manifest["model"] for t in arms.values())}
     sources = [source for source, _ in known]
     names = {}
@@ -420,6 +431,7 @@ def model_names(traces: Sequence[Trace]) -> dict[str, str]:
 
 def prompt_id(trace: Trace) -> str:
     """Traces of one prompt share it, whatever their seed or decoding."""
+    # Tokens that were given and where they stand, not the answer.
     given = np.setdiff1d(np.arange(trace.canvas.shape[1]), trace.answer)
     spelled = trace.given[given].astype("<i4").tobytes() + given.astype("<i4").tobytes()
     return hashlib.sha256(spelled).hexdigest()[:12]
@@ -453,14 +465,17 @@ def odds_table(
         return {name: Cell(np.asarray(value), none, missing) for name, value in named.items()}
 
     parts = list(parts)
+    # 1. The four counts and their expectations, prompt by prompt.
     each = tabulate(parts, list(dict.fromkeys([*by, "prompt"])), cross_counts)
     keys = ["model", *by]
     index = list(dict.fromkeys([*keys, "prompt"]))
+    # 2. A row for each prompt of a cell.
     wide = each.pivot_table(
         index=index, columns="quantity", values="value", sort=False, dropna=False
     ).reset_index()
     lost = each[each["quantity"] == "count0"][[*index, "missing"]]
     wide, rows = wide.merge(lost, on=index), []
+    # 3. Prompts of a cell are pooled.
     for cell, part in wide.groupby(keys, sort=False, dropna=False):
         labels = dict(zip(keys, cell if isinstance(cell, tuple) else (cell,), strict=True))
         rows += [labels | row for row in _pool_counts(part)]
@@ -471,6 +486,7 @@ def _pool_counts(part: pd.DataFrame) -> list[dict[str, Any]]:
     """The two rows of one cell, from the counts of its prompts."""
     counts = part[[f"count{i}" for i in range(4)]].to_numpy(dtype=float)
     nulls = part[[f"null{i}" for i in range(4)]].to_numpy(dtype=float)
+    # Prompts in which one of the two never or always happened have no odds.
     known = _count_informative(counts)
     counts, nulls = counts[known], nulls[known]
     n, pooled = len(counts), counts.sum(axis=0)
@@ -503,5 +519,6 @@ def odds_of(counts: np.ndarray) -> np.ndarray:
 
 def _count_informative(counts: np.ndarray) -> np.ndarray:
     """Prompts in which both things happened, and did not: others say nothing about odds."""
+    # Both margins of the 2 x 2 table must have both kinds.
     both, first, second, neither = counts.T
     return (both + first > 0) & (both + second > 0) & (second + neither > 0) & (first + neither > 0)

@@ -63,6 +63,7 @@ def as_csv(table: pd.DataFrame) -> str:
     Text is neutralised (`escape.csv_cell`): it is of models and prompts, and spreadsheets run it.
     """
     safe = table.rename(columns=lambda name: csv_cell(str(name)))
+    # Only text can be a formula to a spreadsheet.
     for index, kind in enumerate(table.dtypes):
         if not pd.api.types.is_numeric_dtype(kind):
             safe.isetitem(
@@ -135,6 +136,7 @@ def _parquet(table: pd.DataFrame) -> bytes:
     written = pyarrow.Table.from_pandas(bare, preserve_index=False)
     record = {_KEY.encode(): json.dumps(with_digest(plain(_origin(table)))).encode()}
     buffer = io.BytesIO()
+    # The record of the metric and its traces goes into the schema's metadata.
     signed = written.replace_schema_metadata((written.schema.metadata or {}) | record)
     parquet.write_table(signed, buffer, write_page_checksum=True)
     return buffer.getvalue()

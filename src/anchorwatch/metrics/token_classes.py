@@ -154,6 +154,7 @@ class MarkedPositions:
             return marked
         given = np.setdiff1d(np.arange(len(marked)), trace.answer)
         split = trace.manifest.get("token_bytes", {})
+        # Text is searched in each stretch of given positions, never across a gap.
         for stretch in np.split(given, np.flatnonzero(np.diff(given) > 1) + 1):
             ids = trace.canvas[0, stretch].tolist()
             spelled, owners = _characters([(trace.token(i), split.get(str(i))) for i in ids])
@@ -176,9 +177,11 @@ class _Vocabulary:
                 f"{model['source']} was run without a tokenizer, so its trace knows ids and no "
                 "texts: token classes are read from text, load the model with its tokenizer"
             )
+        # 1. Every id of the canvas once.
         self._ids = np.unique(trace.canvas[trace.canvas != MISSING])
         ids = self._ids.tolist()
         self._pieces = [(trace.token(i), split.get(str(i))) for i in ids]
+        # 2. Classes that an id has by itself: mask, end, special.
         special = {
             *model.get("special_ids", ()),
             *np.unique(trace.canvas[trace.role == SPECIAL_ROLE]),
@@ -190,6 +193,7 @@ class _Vocabulary:
             ]
         )
         self._runs: dict[tuple[int, ...], list[int]] = {}
+        # 3. The others are read as text; some may join their neighbours into one word.
         loose = self._own < 0
         self._starts = loose & [_joins(piece, 0) for piece in self._pieces]
         self._ends = loose & [_joins(piece, -1) for piece in self._pieces]
@@ -204,11 +208,13 @@ class _Vocabulary:
         exists = canvas != MISSING
         index = np.searchsorted(self._ids, np.where(exists, canvas, self._ids[0]))
         classes = np.where(exists, self._own[index], MISSING).astype(np.int8)
+        # Neighbours that join form a run, whose pieces share the class of the word.
         joined = self._ends[index[:, :-1]] & self._starts[index[:, 1:]]
         joined &= exists[:, :-1] & exists[:, 1:]
         for frame, (first, last) in _stretches(joined):
             run = tuple(index[frame, first : last + 1].tolist())
             classes[frame, first : last + 1] = self._classify_run(run)
+        # Marks of the prompt come last, and never over what an id is by itself.
         fixed = (MASK, SPECIAL, END, MISSING)
         classes[evidence & np.isin(classes, (CONTENT, DIGIT))] = EVIDENCE
         classes[boilerplate & ~np.isin(classes, fixed)] = TEMPLATE
@@ -242,6 +248,7 @@ def _spelled_classes(pieces: Sequence[tuple[str, str | None]]) -> list[int]:
     """Classes of neighbouring tokens, (text, hex of bytes that are no whole text) each."""
     text, owners = _characters(pieces)
     grammar = _grammatical(text)
+    # A token is what its most telling character is.
     says, meant = [_SILENT] * len(pieces), [False] * len(pieces)
     for index, char in enumerate(text):
         kind = _says(char)
@@ -279,6 +286,7 @@ def _characters(pieces: Sequence[tuple[str, str | None]]) -> tuple[str, list[ran
     """The text of neighbouring tokens, and the tokens that each of its characters stands in."""
     text, owners = "", []
     raw, holders = b"", list[int]()
+    # Bytes of several tokens may be one character, which then belongs to all of them.
     for token, (spelled, split) in enumerate([*pieces, ("", None)]):
         if split is not None:
             part = bytes.fromhex(split)

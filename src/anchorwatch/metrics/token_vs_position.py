@@ -160,18 +160,22 @@ class Designs:
         return kept[1][same]
 
     def _build(self, trace: Trace, seen: np.ndarray) -> Design:
+        # 1. Class and tenth of each key, one-hot side by side: [step, key, column].
         canvas = trace.canvas[:-1]
         length = np.count_nonzero(canvas != MISSING, axis=1)
         tenth = np.arange(seen.shape[1]) * TENTHS // np.maximum(length, 1)[:, None]
         parts = [self._classes.one_hot(trace), tenth[..., None] == np.arange(TENTHS)]
         columns = np.concatenate(parts, axis=-1, dtype=np.float32) * seen[..., None]
         products = (columns.transpose(0, 2, 1) @ columns).astype(np.float64)
+        # 2. Tokens that can be learnt: those of the trace, or those that other prompts share.
         weights = arm_key(trace)
         known = np.unique(canvas[seen]) if self._known is None else self._known[weights]
         index = np.minimum(np.searchsorted(known, canvas), max(len(known) - 1, 0))
         is_known = seen & (known[index] == canvas if len(known) else False)
         token = np.where(is_known, index, len(known))
         counts = np.stack([np.bincount(row, minlength=len(known) + 1)[:-1] for row in token])
+        # 3. Under a permutation of a step's keys, sums over n of N keys have variance n (1 - n /
+        # N).
         keys = np.maximum(seen.sum(axis=1), 1)[:, None]
         sizes = np.diagonal(products, axis1=1, axis2=2)
         return Design(
@@ -195,6 +199,7 @@ def sum_outcomes(
     null = layer.null(group)[:, 0]
     design = designs.of(layer.trace, null > 0)  # NaN is not
     measured = layer.is_measured(group)[steps].astype(np.float64)  # [step, head]
+    # Two outcomes, without the mean of their step and head.
     outcomes = [
         _received_sums(layer.shares(group), null, design, steps),
         _sink_sums(layer.labels(rule, group), design, measured, steps),
@@ -261,6 +266,7 @@ def _quantities(folds: Sequence[tuple[Sums, Sums]]) -> list[Quantity]:
     nulls: dict[str, np.ndarray] = {}
     bottom: np.ndarray | float = 0.0
     whole: np.ndarray | bool = True
+    # Squares that predictions take off, added up over the folds.
     for train, test in folds:
         for name, (off, blind) in _scores(train, test).items():
             tops[name] = tops.get(name, 0.0) + off.T
@@ -291,6 +297,7 @@ def _scores(train: Sums, test: Sums) -> dict[str, tuple[np.ndarray, np.ndarray]]
     A mean m of n keys that sum to s takes off 2 m s - m^2 n; learnt blindly, s is 0 on average.
     """
     learnt, scored = (np.diagonal(sums.products, axis1=1, axis2=2) for sums in (train, test))
+    # Group means learnt on one part, scored on the other.
     means = _divide_or_zero(train.columns, learnt)
     off = 2 * means * test.columns - means**2 * scored
     spread = np.diagonal(train.spread, axis1=2, axis2=3)
@@ -311,6 +318,7 @@ def _scores(train: Sums, test: Sums) -> dict[str, tuple[np.ndarray, np.ndarray]]
 
 def _scores_together(train: Sums, test: Sums) -> tuple[np.ndarray, np.ndarray]:
     """Class and place by least squares; of equally good solutions the smallest."""
+    # Columns are dependent (classes and tenths both sum to one): the pseudo-inverse.
     solve = np.linalg.pinv(train.products, hermitian=True)  # [head, column, column]
     means = np.einsum("hij,ohj->ohi", solve, train.columns)
     cost = np.einsum("ohi,hij,ohj->oh", means, test.products, means, optimize=True)
@@ -359,6 +367,7 @@ def _score_held_out(
     read: Sequence[tuple[Trace, str, list[Sums]]],
 ) -> list[tuple[Trace, list[Quantity]]]:
     """Each trace of one model, from the sums of all that are not of its prompt."""
+    # All sums of the model less those of the own prompt are what is learnt from.
     every, own = list[Sums](), dict[str, list[Sums]]()
     for _, prompt, layers in read:
         every = _add_sums(every, layers)

@@ -511,7 +511,7 @@ class PassAdditions:
         return next((active for active in self.on if _is_register(active)), None)
 
     @property
-    def ahead(self) -> int:
+    def num_prefix_tokens(self) -> int:
         """Tokens they put before the canvas."""
         return 0 if self.registers is None else self.registers.fit.part.columns
 
@@ -528,10 +528,12 @@ class PassAdditions:
             start += count
         return slices
 
-    def alone(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor | None:
+    def attend_alone(
+        self, layer: int, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor | None:
         return None
 
-    def added(self, layer: int, query: torch.Tensor, scale: float) -> ExtraKeys | None:
+    def extra_keys(self, layer: int, query: torch.Tensor, scale: float) -> ExtraKeys | None:
         extra, seen = [], False
         for index, active in enumerate(self.on):
             part = active.fit.part
@@ -545,7 +547,7 @@ class PassAdditions:
                 extra.append(ExtraKeys.unseen(query, self.groups, part.columns))
         return ExtraKeys.together(extra) if seen else None
 
-    def gated(self, layer: int, out: torch.Tensor) -> torch.Tensor:
+    def apply_gates(self, layer: int, out: torch.Tensor) -> torch.Tensor:
         self.ungated = out
         for active in self.gates:
             heads = active.fit.part.heads_at(layer, out.shape[2])
@@ -586,7 +588,9 @@ class SelfOnlyPass(PassAdditions):
     kept: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     """Of each layer: keys and values [tokens, G, D]."""
 
-    def alone(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor | None:
+    def attend_alone(
+        self, layer: int, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor | None:
         value = torch.zeros_like(value) if self.zero else value
         self.kept.append((key[:, :, 0], value[:, :, 0]))
         # The softmax over one key is 1: the output is the value, repeated for the heads it serves.

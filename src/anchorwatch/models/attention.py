@@ -1,9 +1,9 @@
 """The one attention function, registered with transformers under one name.
 
-It computes with the fused kernel, lets whoever edits change the call, and hands the very tensors
-and mask of that call to whoever is watching. Nothing is patched and nothing happens at import:
-`register()` is called by `load`, nobody watches or edits outside a `with watching(...)` block, and
-nothing is added to a network outside a `with wearing(...)` block.
+It computes with the fused kernel, lets an editor change the call, and hands the very tensors and
+mask of that call to an observer. Nothing is patched and nothing happens at import: `register()` is
+called by `load`, nobody observes or edits outside a `with observe(...)` block, and nothing is added
+to a network outside a `with use_additions(...)` block.
 Shapes: B rows, H heads, G key heads, Q queries, K keys, n added keys, D channels.
 """
 
@@ -51,13 +51,13 @@ class Call:
     """[B or 1, H or 1, 1 or Q, K] added to the logits by an edit; -inf hides a key."""
     dropped: torch.Tensor | None = None
     """[B, H, 1 or Q, K] bool: weights an edit zeroed after the softmax; rows no longer sum to 1."""
-    added: torch.Tensor | None = None
-    """[B, H, Q, n] logits of the first n keys, which parts added; they hold in place of products.
-    Without a mask a causal query i sees these and the n + i that follow."""
+    extra_logits: torch.Tensor | None = None
+    """[B, H, Q, n] logits of the first n keys, which additions put there; they hold in place of
+    products. Without a mask a causal query i sees these and the n + i that follow."""
 
     @property
-    def num_added(self) -> int:
-        return 0 if self.added is None else self.added.shape[-1]
+    def num_extra_keys(self) -> int:
+        return 0 if self.extra_logits is None else self.extra_logits.shape[-1]
 
 
 class AttentionObserver(Protocol):
@@ -84,7 +84,7 @@ class AttentionEditor(Protocol):
 
 
 class ActiveAdditions(Protocol):
-    """Parts that a network wears during one forward pass."""
+    """Additions that a network has during one forward pass: sink tokens, gates."""
 
     layer: int
     """Calls so far."""
@@ -93,34 +93,36 @@ class ActiveAdditions(Protocol):
     def columns(self) -> int:
         """Keys they add to every layer's, seen or unseen."""
 
-    def alone(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor | None:
+    def attend_alone(
+        self, layer: int, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor | None:
         """Output [B, 1, H, D] of tokens that see only themselves; None in an ordinary pass."""
 
-    def added(self, layer: int, query: torch.Tensor, scale: float) -> ExtraKeys | None:
+    def extra_keys(self, layer: int, query: torch.Tensor, scale: float) -> ExtraKeys | None:
         """The keys they add to a layer, or None."""
 
-    def gated(self, layer: int, out: torch.Tensor) -> torch.Tensor:
+    def apply_gates(self, layer: int, out: torch.Tensor) -> torch.Tensor:
         """Output [B, Q, H, D] as gates leave it."""
 
 
 @dataclass
 class _Pass:
-    watcher: AttentionObserver | None
-    changer: AttentionEditor | None = None
+    observer: AttentionObserver | None
+    editor: AttentionEditor | None = None
     layer: int = 0
     """Calls so far in this forward pass: the layer number, ALBERT's one module included."""
 
 
 _PASS: ContextVar[_Pass | None] = ContextVar("anchorwatch_pass", default=None)
-_WORN: ContextVar[ActiveAdditions | None] = ContextVar("anchorwatch_worn", default=None)
+_ADDITIONS: ContextVar[ActiveAdditions | None] = ContextVar("anchorwatch_additions", default=None)
 
 
 @contextmanager
 def observe(
-    watcher: AttentionObserver | None, changer: AttentionEditor | None = None
+    observer: AttentionObserver | None, editor: AttentionEditor | None = None
 ) -> Iterator[None]:
-    """Let `watcher` see, and `changer` change, every attention call of one forward pass."""
-    token = _PASS.set(_Pass(watcher, changer))
+    """Let `observer` see, and `editor` change, every attention call of one forward pass."""
+    token = _PASS.set(_Pass(observer, editor))
     try:
         yield
     finally:
@@ -128,18 +130,18 @@ def observe(
 
 
 @contextmanager
-def use_additions(dress: ActiveAdditions | None) -> Iterator[None]:
-    """Let a network wear parts for one forward pass; a pass inside this one has its own."""
-    token = _WORN.set(dress)
+def use_additions(additions: ActiveAdditions | None) -> Iterator[None]:
+    """Give a network additions for one forward pass; a pass inside this one has its own."""
+    token = _ADDITIONS.set(additions)
     try:
         yield
     finally:
-        _WORN.reset(token)
+        _ADDITIONS.reset(token)
 
 
 def active_additions() -> ActiveAdditions | None:
-    """The parts of the pass that is going on."""
-    return _WORN.get()
+    """The additions of the pass that is going on."""
+    return _ADDITIONS.get()
 
 
 def register() -> None:
@@ -157,93 +159,100 @@ def attend(
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention for any stock class; transformers' own plug decides this signature."""
-    now, dress = _PASS.get(), _WORN.get()
-    if dress is None:
-        return _run_call(now, module, query, key, value, attention_mask, None, options), None
-    layer = _number(dress, module)
-    out = dress.alone(layer, key, value)
+    current, additions = _PASS.get(), _ADDITIONS.get()
+    if additions is None:
+        return _run_call(current, module, query, key, value, attention_mask, None, options), None
+    layer = _number(additions, module)
+    out = additions.attend_alone(layer, key, value)
     if out is None:
-        added = dress.added(layer, query, _scale(query, options))
-        if added is None and dress.columns and now is not None:
-            added = ExtraKeys.unseen(query, key.shape[1], dress.columns)
-        out = _run_call(now, module, query, key, value, attention_mask, added, options)
-    return dress.gated(layer, out), None
+        extra = additions.extra_keys(layer, query, _scale(query, options))
+        if extra is None and additions.columns and current is not None:
+            # Observers and editors count columns: every layer of a pass has as many.
+            extra = ExtraKeys.unseen(query, key.shape[1], additions.columns)
+        out = _run_call(current, module, query, key, value, attention_mask, extra, options)
+    return additions.apply_gates(layer, out), None
 
 
 def _run_call(
-    now: _Pass | None,
+    current: _Pass | None,
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor | None,
-    added: ExtraKeys | None,
+    extra: ExtraKeys | None,
     options: dict[str, Any],
 ) -> torch.Tensor:
     """One call, changed and seen by whoever wants to."""
-    watcher = changer = None
-    layer = 0 if now is None else _number(now, module)
-    if now is not None:
-        watcher = now.watcher if now.watcher is not None and now.watcher.wants(layer) else None
-        changer = now.changer if now.changer is not None and now.changer.wants(layer) else None
-    if watcher is None and changer is None and added is None:
+    # 1. Who wants this layer; with nobody and nothing added it is transformers' own call.
+    observer = editor = None
+    layer = 0 if current is None else _number(current, module)
+    if current is not None:
+        if current.observer is not None and current.observer.wants(layer):
+            observer = current.observer
+        if current.editor is not None and current.editor.wants(layer):
+            editor = current.editor
+    if observer is None and editor is None and extra is None:
         return sdpa_attention_forward(module, query, key, value, mask, **options)[0]
+    # 2. The call as it would be without an edit.
     scale, causal = _scale(query, options), _causal(module, query, mask, options)
     bare = Call(layer, query, key, value, scale, _bool(mask), causal, None, module)
-    if watcher is None and changer is None:
-        return _compute(bare, mask, added, options)[0]
-    plain = bare if added is None else with_added(bare, added)
-    made = None if changer is None else changer.attend(plain)
-    if made is None:
-        out, lse = _compute(bare, mask, added, options)
-        made = out, replace(plain, lse=lse)
-    out, call = made
-    if changer is not None:
-        changer.look(plain, call, out)
-    if watcher is not None:
-        watcher.on_attention(call)
+    if observer is None and editor is None:
+        return _compute(bare, mask, extra, options)[0]
+    plain = bare if extra is None else with_extra_keys(bare, extra)
+    # 3. Computed by the editor, or by the kernel where the editor leaves it alone.
+    edited = None if editor is None else editor.attend(plain)
+    if edited is None:
+        out, lse = _compute(bare, mask, extra, options)
+        edited = out, replace(plain, lse=lse)
+    out, call = edited
+    # 4. Shown to both; they may change nothing.
+    if editor is not None:
+        editor.look(plain, call, out)
+    if observer is not None:
+        observer.on_attention(call)
     return out
 
 
-def with_added(call: Call, added: ExtraKeys) -> Call:
+def with_extra_keys(call: Call, extra: ExtraKeys) -> Call:
     """The call as probes and edits see it: the added keys are the first."""
-    batch, n = call.key.shape[0], added.count
-    key = added.key
+    batch, n = call.key.shape[0], extra.count
+    key = extra.key
     if key is None:
         key = call.key.new_zeros(1, call.key.shape[1], n, call.key.shape[-1])
     attendable = call.attendable
     if attendable is not None:
-        some = (added.logits > -torch.inf).any(dim=1, keepdim=True)
+        some = (extra.logits > -torch.inf).any(dim=1, keepdim=True)
         attendable = torch.cat([some, attendable.expand(batch, -1, -1, -1)], dim=-1)
     return replace(
         call,
         key=torch.cat([key.expand(batch, -1, -1, -1), call.key], dim=2),
-        value=torch.cat([added.value.expand(batch, -1, -1, -1), call.value], dim=2),
+        value=torch.cat([extra.value.expand(batch, -1, -1, -1), call.value], dim=2),
         attendable=attendable,
-        added=added.logits,
+        extra_logits=extra.logits,
     )
 
 
 def _compute(
-    bare: Call, mask: torch.Tensor | None, added: ExtraKeys | None, options: dict[str, Any]
+    bare: Call, mask: torch.Tensor | None, extra: ExtraKeys | None, options: dict[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Output [B, Q, H, D] of an unchanged call, and the log-sum-exp where the kernel gives it."""
     query, key, value = bare.query, bare.key, bare.value
     if _fused_on_cpu(query, value, mask, options):
         out, lse = _flash(query, key, value, mask, bare.causal, bare.scale)
-        if added is None:
+        if extra is None:
             return out, lse
         if mask is not None:  # the kernel gives 0 for a row that sees nothing
             lse = lse.masked_fill(~mask.any(dim=-1), -torch.inf)
-        return merge_lse(out, lse, added.logits, added.value)
-    if added is None:
+        return merge_lse(out, lse, extra.logits, extra.value)
+    if extra is None:
         return sdpa_attention_forward(bare.module, query, key, value, mask, **options)[0], None
-    whole = concat_keys(query, key, value, mask, bare.causal, bare.scale, added)
+    whole = concat_keys(query, key, value, mask, bare.causal, bare.scale, extra)
     options = options | {"scaling": bare.scale, "is_causal": bare.causal}
     out = sdpa_attention_forward(
         bare.module, whole.query, whole.key, whole.value, whole.mask, **options
     )[0]
-    return whole.cut(out), None
+    return whole.cut_output(out), None
 
 
 def weigh_values(call: Call, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -251,23 +260,26 @@ def weigh_values(call: Call, value: torch.Tensor) -> tuple[torch.Tensor, torch.T
 
     Gives [B, Q, H, D], and the log-sum-exp of the logits where the kernel gives it.
     """
-    n, query = call.num_added, call.query
+    # 1. Added keys apart: their logits are known, and are no products.
+    n, query = call.num_extra_keys, call.query
     key = call.key[:, :, n:].repeat_interleave(value.shape[1] // call.key.shape[1], dim=1)
     before, value = value[:, :, :n], value[:, :, n:]
     mask, causal = _mask_of(call), call.causal and call.bias is None and call.attendable is None
+    # 2. The kernel that gives the log-sum-exp: added keys are merged in afterwards.
     if _fused_on_cpu(query, value, None, {}):
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, causal, attn_mask=mask, scale=call.scale
         )
         out = out.transpose(1, 2).contiguous()
-        if call.added is None:
+        if call.extra_logits is None:
             return out, lse
         if mask is not None:
             lse = lse.masked_fill((mask == -torch.inf).all(dim=-1), -torch.inf)
-        return merge_lse(out, lse, call.added, before)
+        return merge_lse(out, lse, call.extra_logits, before)
+    # 3. Any other kernel: added keys are concatenated in front.
     parts, rows, size = (query, key, value, mask), 0, value.shape[-1]
-    if call.added is not None:
-        whole = concat_keys(*parts, causal, call.scale, ExtraKeys(call.added, before, None))
+    if call.extra_logits is not None:
+        whole = concat_keys(*parts, causal, call.scale, ExtraKeys(call.extra_logits, before, None))
         parts, rows = (whole.query, whole.key, whole.value, whole.mask), whole.rows
     out = torch.nn.functional.scaled_dot_product_attention(
         *parts, is_causal=causal, scale=call.scale
@@ -281,14 +293,14 @@ def visible(call: Call) -> torch.Tensor | None:
         return call.attendable
     rows, keys = call.query.shape[2], call.key.shape[2]
     everything = torch.ones(rows, keys, dtype=torch.bool, device=call.key.device)
-    return everything.tril(call.num_added)[None, None]
+    return everything.tril(call.num_extra_keys)[None, None]
 
 
 def _mask_of(call: Call) -> torch.Tensor | None:
     """[B or 1, H or 1, Q, K] what the kernel adds to the canvas's logits; None where nothing is."""
     if call.bias is None and call.attendable is None:
         return None
-    seen, rows, n = visible(call), call.query.shape[2], call.num_added
+    seen, rows, n = visible(call), call.query.shape[2], call.num_extra_keys
     bias = call.query.new_zeros(1, 1, 1, call.key.shape[2]) if call.bias is None else call.bias
     bias = bias[..., n:].to(call.query.dtype)
     if seen is None:
@@ -303,15 +315,16 @@ def _scale(query: torch.Tensor, options: dict[str, Any]) -> float:
 def _causal(
     module: Any, query: torch.Tensor, mask: torch.Tensor | None, options: dict[str, Any]
 ) -> bool:
-    said = options.get("is_causal")
-    said = getattr(module, "is_causal", True) if said is None else said
-    return bool(said) and mask is None and query.shape[2] > 1
+    causal = options.get("is_causal")
+    causal = getattr(module, "is_causal", True) if causal is None else causal
+    # One query sees all keys of its cache: there is nothing after it to hide.
+    return bool(causal) and mask is None and query.shape[2] > 1
 
 
-def _number(now: _Pass | ActiveAdditions, module: Any) -> int:
+def _number(current: _Pass | ActiveAdditions, module: Any) -> int:
     """The layer is the call order, checked against the module's own number where it has one."""
-    layer = now.layer
-    now.layer += 1
+    layer = current.layer
+    current.layer += 1
     own = getattr(module, "layer_idx", None)
     if own is not None and own != layer:
         raise ModelError(

@@ -87,11 +87,11 @@ def open_checkpoint(
         _refuse_damaged(path)
     config = read_json(path / "config.json")
     if (delta := deltas.read_delta(path, config)) is not None:
-        return _changed(source, path, config, delta, below)
+        return _apply_delta(source, path, config, delta, below)
     return _list_tensors(source, path, config, _weight_files(path), commit)
 
 
-def _changed(
+def _apply_delta(
     source: str, folder: Path, config: dict[str, Any], delta: deltas.Delta, below: int
 ) -> Checkpoint:
     """A folder that says how it differs from another checkpoint, which is found first."""

@@ -96,7 +96,7 @@ class ConcatenatedKeys:
     size: int
     """Channels of a value."""
 
-    def cut(self, out: torch.Tensor) -> torch.Tensor:
+    def cut_output(self, out: torch.Tensor) -> torch.Tensor:
         """[B, Q, H, D] of the real rows and channels."""
         return out[:, self.rows :, :, : self.size]
 

@@ -27,7 +27,7 @@ from anchorwatch.models.config import set_visibility
 from anchorwatch.models.families import by_name
 from anchorwatch.models.model import Model
 from anchorwatch.models.tokens import find_mask, gguf_tokenizer, specials_of
-from anchorwatch.models.verify import place, prove_fused, prove_rotary
+from anchorwatch.models.verify import fill_network, prove_fused, prove_rotary
 
 _FAULTS = (
     ValueError,
@@ -64,7 +64,7 @@ def load_gguf(source: str, revision: str | None, dtype: torch.dtype, mask_id: in
             f"{path.name} holds {held} tensors and transformers' reader placed {len(read)} "
             "(it drops scaled rotary tables, for one): load the model's safetensors"
         )
-    notes = place(network, read, family, dtype, {})
+    notes = fill_network(network, read, family, dtype, {})
     prove_rotary(network)
     tokenizer = gguf_tokenizer(path)
     rows = len(network.get_input_embeddings().weight), len(network.get_output_embeddings().weight)

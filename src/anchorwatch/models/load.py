@@ -64,7 +64,7 @@ from anchorwatch.models.tokens import (
     require_inside,
     specials_of,
 )
-from anchorwatch.models.verify import place, prove_fused, prove_positions, prove_rotary
+from anchorwatch.models.verify import fill_network, prove_fused, prove_positions, prove_rotary
 
 _CONFIG_FAULTS = (
     ValueError,
@@ -159,7 +159,7 @@ def _load_safetensors(
         tensors["anchorwatch.sink"] = tensors["model.embed_tokens.weight"][-1:].clone()
     trained_additions.check_tensors(network, parts, tensors)
     parts = trained_additions.attach_trained_numbers(network, parts, tensors)
-    set_aside = place(network, tensors, family, dtype, origin)
+    set_aside = fill_network(network, tensors, family, dtype, origin)
     prove_rotary(network)
     said += assumed + overruled_fields(family, config) + left_out
     for note in said:

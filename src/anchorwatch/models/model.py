@@ -33,7 +33,7 @@ from anchorwatch.models.additions import (
 from anchorwatch.models.families import Family
 from anchorwatch.models.prompt_encoding import Prompt, encode_prompt
 from anchorwatch.models.tokens import Specials, tokenizer_digest
-from anchorwatch.models.trained_additions import held_fit
+from anchorwatch.models.trained_additions import fit_trained_addition
 from anchorwatch.models.verify import (
     Check,
     check,
@@ -62,7 +62,7 @@ class Model:
     revision: str | None = None
     notes: tuple[str, ...] = ()
     """What was set aside or ignored while loading, in words; part of every manifest."""
-    _closet: AdditionCache = field(default_factory=AdditionCache, init=False, repr=False)
+    _addition_cache: AdditionCache = field(default_factory=AdditionCache, init=False, repr=False)
 
     @property
     def mask_id(self) -> int:
@@ -152,9 +152,9 @@ class Model:
         ends = [rows.shape[1]] * len(rows)
         if starts is not None:
             ends = (rows.shape[1] - starts[:, 0]).tolist()
-        dress = parts if isinstance(parts, PassAdditions) else self.worn(parts, ends)
+        dress = parts if isinstance(parts, PassAdditions) else self.active_additions(parts, ends)
         raw = self._forward(rows, keys, pairs, starts, dress, last)
-        aligned = self._aligned(raw, starts, rows.shape[1]) if self.family.shift else raw
+        aligned = self._align_rows(raw, starts, rows.shape[1]) if self.family.shift else raw
         aligned = aligned if last is None else aligned[:, -last:]
         return aligned if ids.ndim == 2 else aligned[0]
 
@@ -182,7 +182,7 @@ class Model:
             positions = (places - padding[:, None]).clamp(min=0)
             inputs["position_ids"] = positions[:, -ids.shape[1] :]
         ends = [cache.get_seq_length() + ids.shape[1]] * len(ids)  # parts at an end are refused
-        dress = parts if isinstance(parts, PassAdditions) else self.worn(parts, ends)
+        dress = parts if isinstance(parts, PassAdditions) else self.active_additions(parts, ends)
         with use_additions_of(self.network, dress):
             output = self.network(
                 ids, past_key_values=cache, use_cache=True, logits_to_keep=rows or 1, **inputs
@@ -191,7 +191,7 @@ class Model:
         return logits, output.past_key_values
 
     @torch.no_grad()
-    def worn(
+    def active_additions(
         self,
         parts: Sequence[Part],
         ends: Sequence[int],
@@ -205,8 +205,8 @@ class Model:
         if not self.parts and not parts:
             return None
         check_parts(self, parts)
-        closet = self._closet.of(self.network)
-        on = [ActiveAddition(held_fit(self.network, part)) for part in self.parts]
+        closet = self._addition_cache.of(self.network)
+        on = [ActiveAddition(fit_trained_addition(self.network, part)) for part in self.parts]
         for place, part in enumerate(parts):
             same = part.everywhere
             if same not in closet.fits:
@@ -374,7 +374,9 @@ class Model:
         causal = self.family.visibility == "causal"
         return _visible_pairs(keys, pairs, places, causal=causal, block=self.block)
 
-    def _aligned(self, raw: torch.Tensor, starts: torch.Tensor | None, length: int) -> torch.Tensor:
+    def _align_rows(
+        self, raw: torch.Tensor, starts: torch.Tensor | None, length: int
+    ) -> torch.Tensor:
         """Row p-1 moved to p. A first token keeps its own row (Dream's way); an ARM's has none.
 
         `raw` may be the last rows of a canvas of `length`: the first of them is then not aligned.

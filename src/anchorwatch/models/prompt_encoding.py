@@ -84,7 +84,7 @@ def _messages(
             raise PromptError(f"message {place} needs 'role' and 'content', both text")
         _no_surrogates(message["content"], f"message {place}")
     try:
-        with bounded():
+        with limit_steps():
             made = tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, return_dict=True
             )
@@ -135,7 +135,7 @@ def check_template(template: Any) -> None:
 
 
 @contextmanager
-def bounded() -> Iterator[None]:
+def limit_steps() -> Iterator[None]:
     """Count the lines that templates run inside, and stop one that runs too many."""
     count, before = 0, sys.gettrace()
     begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -68,8 +68,10 @@ def load_tokenizer(folder: Path, family: Family) -> PreTrainedTokenizerBase | No
     bare = _bare_config(folder, config)
     unread = "auto_map" in said and type(bare) not in TOKENIZER_MAPPING
     if unread if named is None else not _is_known(_CONFIG, named):
-        return _read(folder, lambda: stock.from_pretrained(folder, trust_remote_code=False))
-    return _read(folder, lambda: _auto_tokenizer(folder, bare, config))
+        return _read_tokenizer(
+            folder, lambda: stock.from_pretrained(folder, trust_remote_code=False)
+        )
+    return _read_tokenizer(folder, lambda: _auto_tokenizer(folder, bare, config))
 
 
 def gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:
@@ -78,7 +80,7 @@ def gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     refuse_odd_files(folder)
     if (named := _tokenizer_config(folder).get("tokenizer_class")) is not None:
         _is_known(_CONFIG, named)
-    return _read(
+    return _read_tokenizer(
         path,
         lambda: AutoTokenizer.from_pretrained(
             str(folder), gguf_file=path.name, trust_remote_code=False
@@ -335,7 +337,9 @@ def _auto_tokenizer(
     )
 
 
-def _read(where: Path, read: Callable[[], PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
+def _read_tokenizer(
+    where: Path, read: Callable[[], PreTrainedTokenizerBase]
+) -> PreTrainedTokenizerBase:
     try:
         return read()
     except BaseException as error:  # what tokenizers, written in Rust, raises for a malformed file

@@ -194,7 +194,7 @@ def _check(network: PreTrainedModel, sizes: Sizes, part: Part) -> None:
         check_windows(network, config.model_type)
 
 
-def held_fit(network: PreTrainedModel, part: Part) -> Fit:
+def fit_trained_addition(network: PreTrainedModel, part: Part) -> Fit:
     """A trained addition with the network's own parameters."""
     kind, sizes = kind_of(part), Sizes.of(network)
     if kind.token_name:
@@ -233,7 +233,7 @@ class _AdditionHook:
             )
         inputs = (*args, given.get("input_ids"), given.get("inputs_embeds"))
         first = next(tensor for tensor in inputs if tensor is not None)
-        on = [ActiveAddition(held_fit(network, part)) for part in self.parts]
+        on = [ActiveAddition(fit_trained_addition(network, part)) for part in self.parts]
         additions = prepare_additions(network, on, _ends(first, given), None)
         if additions.registers is not None:
             args, given = _prepend_registers(network, additions.registers.fit, args, dict(given))

@@ -60,7 +60,7 @@ def prove_positions(network: PreTrainedModel) -> None:
         )
 
 
-def place(
+def fill_network(
     network: PreTrainedModel,
     tensors: dict[str, torch.Tensor],
     family: Family,
@@ -155,7 +155,7 @@ def settings_of(
 
 def settings_digest(settings: Mapping[str, Any]) -> str:
     """SHA-256 of them."""
-    return hashlib.sha256(_spelled(settings).encode()).hexdigest()
+    return hashlib.sha256(_to_json(settings).encode()).hexdigest()
 
 
 def settings_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,12 +166,12 @@ def settings_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
             fields[f"{name}_ids" if name == "eos" else name] = value
     template = settings["chat_template"]
     if template is not None:
-        fields["chat_template"] = hashlib.sha256(_spelled(template).encode()).hexdigest()
-    plain: dict[str, Any] = json.loads(_spelled(fields))
+        fields["chat_template"] = hashlib.sha256(_to_json(template).encode()).hexdigest()
+    plain: dict[str, Any] = json.loads(_to_json(fields))
     return plain
 
 
-def _spelled(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 

@@ -212,8 +212,8 @@ def _sees_added(call: Call, view: View) -> torch.Tensor:
         rows = call.attendable[0 if shared else view.row, 0, view.query_slice]
         visible = bool(rows[:, registers].any())
     sees = torch.full(call.query.shape[1:2], visible, device=call.query.device)
-    if call.added is not None:
-        sees |= (call.added[view.row] > -torch.inf).any(dim=-1).any(dim=-1)
+    if call.extra_logits is not None:
+        sees |= (call.extra_logits[view.row] > -torch.inf).any(dim=-1).any(dim=-1)
     return sees
 
 

@@ -162,7 +162,7 @@ def _log_probabilities(
         logs = torch.bmm(query, key).mul_(call.scale)
     logs = logs.view(groups, repeats, count, -1)
     # 2. Added keys, whose logits are no products, and what edits add to logits.
-    if call.added is not None:
+    if call.extra_logits is not None:
         _write_added(logs, call, live, b, heads, rows)
     hidden = _hidden_keys(call, b, rows)
     if call.bias is not None:
@@ -183,12 +183,12 @@ def _write_added(
     logs: torch.Tensor, call: Call, live: torch.Tensor, b: int, heads: slice, rows: slice
 ) -> None:
     """Put the logits of added keys, which are no products, where the products stand."""
-    assert call.added is not None
-    added = call.added[b, heads, rows].float().view(*logs.shape[:3], -1)
+    assert call.extra_logits is not None
+    added = call.extra_logits[b, heads, rows].float().view(*logs.shape[:3], -1)
     if call.lse is not None:
         lse = torch.where(live[b, rows], call.lse[b, heads, rows], 0.0)
         added = added - lse.view(*logs.shape[:3], 1)
-    logs[..., : call.num_added] = added.clamp(min=HIDDEN)
+    logs[..., : call.num_extra_keys] = added.clamp(min=HIDDEN)
 
 
 def _part(
@@ -215,7 +215,7 @@ def _hidden_keys(call: Call, b: int, rows: slice) -> torch.Tensor | None:
     if not call.causal:
         return None
     # Added keys stand before the sequence, at negative positions: every row sees them.
-    keys = torch.arange(call.key.shape[2], device=call.key.device) - call.num_added
+    keys = torch.arange(call.key.shape[2], device=call.key.device) - call.num_extra_keys
     return keys > torch.arange(rows.start, rows.stop, device=keys.device)[:, None]
 
 

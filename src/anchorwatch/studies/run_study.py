@@ -43,7 +43,7 @@ from anchorwatch.studies.papers import claims as named_claims
 from anchorwatch.studies.plan_study import Plan, plan_study
 from anchorwatch.studies.study_record import Study
 from anchorwatch.studies.verdict import judge_claims
-from anchorwatch.trace.atomic_io import place, refuse_inside_trace
+from anchorwatch.trace.atomic_io import expand_path, refuse_inside_trace
 from anchorwatch.trace.locks import Lock
 from anchorwatch.trace.model_identity import identity_digest
 from anchorwatch.trace.progress_bar import Progress
@@ -164,7 +164,7 @@ def _begun(
     variants: str | Path | None,
 ) -> _Task:
     """Check everything that can be before weights are touched."""
-    claims, much, folder = named_claims(names), named_budget(budget), place(out)
+    claims, much, folder = named_claims(names), named_budget(budget), expand_path(out)
     if folder.exists() and not folder.is_dir():
         raise SpecError(f"{folder} is a file: a study is many files, name a folder")
     refuse_inside_trace(folder)

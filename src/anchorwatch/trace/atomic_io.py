@@ -39,7 +39,7 @@ UNREADABLE = (
 _THREADS = min(8, os.cpu_count() or 1)
 
 
-def place(path: str | Path) -> Path:
+def expand_path(path: str | Path) -> Path:
     """Where a path points, ~ being the home folder."""
     if "\0" in str(path):
         raise SpecError(f"{str(path)!r} holds a NUL, which no file's name can: choose another")
@@ -51,8 +51,8 @@ def damage(path: str | Path, *, additions: bool = True) -> list[str]:
 
     Without `additions`, files that are not in the record are left to their owner.
     """
-    folder = place(path)
-    if said := absent(folder) or describe_unfinished(folder):
+    folder = expand_path(path)
+    if said := describe_missing(folder) or describe_unfinished(folder):
         return [said]
     if not os.path.lexists(folder / COMMIT):
         return [f"{COMMIT} is missing: the trace was never finished, or not copied whole"]
@@ -97,11 +97,11 @@ def changed_files(
 
 def extent(path: str | Path) -> tuple[int, int]:
     """How many files a trace has, and how many bytes."""
-    sizes = _files(place(path)).values()
+    sizes = _files(expand_path(path)).values()
     return len(sizes), sum(sizes)
 
 
-def absent(path: Path) -> str | None:
+def describe_missing(path: Path) -> str | None:
     """What to say where there is no folder: of nothing at all, an unfinished run, or a file."""
     if path.is_dir():
         return None

@@ -60,10 +60,10 @@ class Lock:
         """
         path, until = folder / LOCK, time.monotonic() + _ORPHANS_SECONDS
         for look in itertools.count(1):
-            handle = _opened(path)
+            handle = _open_lock_file(path)
             lock = cls(handle, path)
             try:
-                if not _flocked(handle, folder, wait=wait):
+                if not _try_lock(handle, folder, wait=wait):
                     dead = _holder_is_dead(handle) and time.monotonic() < until
                     if look < _LOOKS or dead:  # `busy` of another may hold it for a moment
                         lock.release()
@@ -122,7 +122,7 @@ def temporary(target: Path, *, folder: bool) -> Iterator[Path]:
     more, and removes those.
     """
     sweep(target.parent)
-    path, handle = _begun(target, folder=folder)
+    path, handle = _create_temporary(target, folder=folder)
     try:
         yield path
     finally:
@@ -161,7 +161,7 @@ def _remove_if_dead(path: Path) -> None:
             os.close(handle)
 
 
-def _begun(target: Path, *, folder: bool) -> tuple[Path, int]:
+def _create_temporary(target: Path, *, folder: bool) -> tuple[Path, int]:
     """A new temporary name and its locked handle."""
     while True:
         path = temporary_name(target)
@@ -184,7 +184,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _opened(path: Path) -> int:
+def _open_lock_file(path: Path) -> int:
     try:
         handle = os.open(
             path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644
@@ -199,7 +199,7 @@ def _opened(path: Path) -> int:
     return handle
 
 
-def _flocked(handle: int, folder: Path, *, wait: bool) -> bool:
+def _try_lock(handle: int, folder: Path, *, wait: bool) -> bool:
     """Whether the lock is ours; a disk that has no locks is warned of and taken as ours."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -41,7 +41,7 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None
         held, own = theirs.get(name, ours[name]), ours[name]
         if held == own:
             continue
-        shown = name, _shown(held), _shown(own)
+        shown = name, _shorten(held), _shorten(own)
         if name == "settings" and "config" in theirs and "config" in ours:
             differing = _differing_fields(ours["config"], theirs["config"])
             if differing is None:
@@ -68,11 +68,11 @@ def _differing_fields(
     """The first setting that both have and that differs: its name, theirs and ours."""
     for name in sorted(ours.keys() & theirs.keys()):
         if ours[name] != theirs[name]:
-            return name, _shown(theirs[name]), _shown(ours[name])
+            return name, _shorten(theirs[name]), _shorten(ours[name])
     return None
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     """A value in few words; digests by their beginning."""
     text = str(value)
     is_digest = isinstance(value, str) and len(text) == hashlib.sha256().digest_size * 2

@@ -27,7 +27,7 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 from anchorwatch.errors import SpecError, TraceError
-from anchorwatch.trace import atomic_io as commits
+from anchorwatch.trace import atomic_io
 from anchorwatch.trace.atomic_io import UNREADABLE, damage, extent
 from anchorwatch.trace.input_files import odd_kind
 from anchorwatch.trace.locks import Lock
@@ -81,10 +81,10 @@ def write(path: str | Path, dataset: xr.Dataset) -> Path:
     Its attrs hold `schema`, `schema_version` and `manifest`. A variable is stored as the dtype in
     its `encoding`, if there is one.
     """
-    target = commits.place(path)
-    with commits.stage_folder(target) as folder, _wait_for_writes():
+    target = atomic_io.expand_path(path)
+    with atomic_io.stage_folder(target) as folder, _wait_for_writes():
         _fill(zarr.create_group(LocalStore(folder), zarr_format=3), dataset)
-        commits.commit(folder)
+        atomic_io.commit(folder)
     return target
 
 
@@ -96,8 +96,8 @@ def open_store(
     `check` compares every file with the commit record first. Where a `needed` variable is not
     declared it is no trace. Those of `without` are left out, metadata and all.
     """
-    target = commits.place(path)
-    if said := commits.absent(target) or commits.describe_unfinished(target):
+    target = atomic_io.expand_path(path)
+    if said := atomic_io.describe_missing(target) or atomic_io.describe_unfinished(target):
         raise TraceError(said)
     if not os.path.lexists(target / "zarr.json"):
         raise TraceError(f"{target} cannot be read as a trace: it is a folder without a zarr.json")
@@ -106,7 +106,7 @@ def open_store(
         if check and (found := damage(target)):
             more = f" (and {len(found) - 1} more: `anchorwatch verify`)" if found[1:] else ""
             raise TraceError(f"{target} is damaged, copy it again: {found[0]}{more}")
-        commits.refuse_odd_files(target, without)
+        atomic_io.refuse_odd_files(target, without)
         return _lazy(target, without)
     except TraceError:
         raise
@@ -137,27 +137,27 @@ class Partial:
         cls, path: str | Path, variables: Mapping[str, Spec], head: Mapping[str, Any]
     ) -> Partial:
         """Start a run that will become `path`; `head` is what a resume must agree with."""
-        folder = commits.partial_of(commits.place(path))
-        commits.refuse_existing(commits.finished_of(folder))
+        folder = atomic_io.partial_of(atomic_io.expand_path(path))
+        atomic_io.refuse_existing(atomic_io.finished_of(folder))
         if folder.exists():
             if who := Lock.busy(folder):
                 raise TraceError(f"{folder} is being written ({who}): choose another name")
-            raise TraceError(f"{commits.describe_unfinished(folder)}, or remove it first")
+            raise TraceError(f"{atomic_io.describe_unfinished(folder)}, or remove it first")
         record = {"head": head, "variables": {n: asdict(spec) for n, spec in variables.items()}}
-        with commits.stage_folder(folder) as staged, _wait_for_writes():
+        with atomic_io.stage_folder(folder) as staged, _wait_for_writes():
             group = zarr.create_group(LocalStore(staged / "store"), zarr_format=3)
             for name, spec in variables.items():
                 _array(group, name, spec, appended=True)
-            commits.put_file(staged / "run.json", commits.seal(record))
-            lock = _claimed(staged)  # whoever sees the folder finds it locked
-            commits.sync_tree(staged)
+            atomic_io.put_file(staged / "run.json", atomic_io.seal(record))
+            lock = _take_lock(staged)  # whoever sees the folder finds it locked
+            atomic_io.sync_tree(staged)
         return cls(folder, variables, 0, lock)
 
     @classmethod
     def open(cls, path: str | Path) -> tuple[Partial, int, dict[str, np.ndarray], dict[str, Any]]:
         """Go on with a run: it, the steps done, what `save` kept of them, and the run's head."""
-        folder = commits.partial_of(commits.place(path))
-        target = commits.finished_of(folder)
+        folder = atomic_io.partial_of(atomic_io.expand_path(path))
+        target = atomic_io.finished_of(folder)
         finished = f"{target} is finished already: aw.read({str(target)!r}) reads it"
         if target.exists():
             if folder.is_dir() and not (folder / "store").exists():
@@ -166,7 +166,7 @@ class Partial:
         if not folder.is_dir():
             raise TraceError(f"there is no unfinished run at {folder}: start it without resume")
         try:
-            lock = _claimed(folder)
+            lock = _take_lock(folder)
         except SpecError:
             if target.exists():  # another process finished it meanwhile
                 raise TraceError(finished) from None
@@ -174,26 +174,26 @@ class Partial:
         try:
             if target.exists():
                 raise TraceError(finished)
-            return cls._locked(folder, lock)
+            return cls._open_locked(folder, lock)
         except BaseException:
             lock.release()
             raise
 
     @classmethod
-    def _locked(
+    def _open_locked(
         cls, folder: Path, lock: Lock
     ) -> tuple[Partial, int, dict[str, np.ndarray], dict[str, Any]]:
         """What `open` gives, once nobody else writes there."""
         try:
-            commits.refuse_odd_files(folder / "store")
-            record = commits.read_sealed(folder / "run.json")
+            atomic_io.refuse_odd_files(folder / "store")
+            record = atomic_io.read_sealed(folder / "run.json")
             variables = {
                 name: Spec(tuple(s["dims"]), tuple(s["sizes"]), s["dtype"], s["attrs"])
                 for name, s in record["variables"].items()
             }
-            steps, arrays = commits.newest_state(folder)
+            steps, arrays = atomic_io.newest_state(folder)
             partial = cls(folder, variables, steps, lock)
-            partial._cut(None)  # a finish may have been killed
+            partial._resize(None)  # a finish may have been killed
             partial._agree()
         except TraceError:
             raise
@@ -221,17 +221,17 @@ class Partial:
             stored = _cast(name, block, spec.dtype)
             with _wait_for_writes():
                 array[first_step : first_step + count] = stored
-            commits.sync_file(file)
-            commits.sync_folder(file.parent)
+            atomic_io.sync_file(file)
+            atomic_io.sync_folder(file.parent)
         self._steps += count
 
     def save(self, steps_done: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Keep what a resume after `steps_done` needs, and forget older states."""
         self._check(steps_done)
         state = self.path / f"state-{steps_done}.npz"
-        commits.put_file(state.with_suffix(".tmp"), commits.pack_arrays(arrays))
+        atomic_io.put_file(state.with_suffix(".tmp"), atomic_io.pack_arrays(arrays))
         os.replace(state.with_suffix(".tmp"), state)
-        commits.sync_folder(self.path)
+        atomic_io.sync_folder(self.path)
         for old in self.path.glob("state-*.npz"):
             if old != state:
                 old.unlink()
@@ -239,21 +239,21 @@ class Partial:
     def finish(self, steps: int, dataset: xr.Dataset) -> Path:
         """Cut the variables to `steps`, add the dataset and its attrs, and become a trace."""
         self._check(steps)
-        target = commits.finished_of(self.path)
-        commits.refuse_existing(target)
+        target = atomic_io.finished_of(self.path)
+        atomic_io.refuse_existing(target)
         if both := sorted(self._variables.keys() & {str(name) for name in dataset.variables}):
             raise TraceError(f"{', '.join(both)} came block by block: leave it out of the dataset")
         try:
             for entry in self._store.iterdir():  # what a killed finish left
                 if entry.is_dir() and entry.name not in self._variables:
                     shutil.rmtree(entry)
-            for litter in (*self._store.glob("**/*.partial"), self._store / commits.COMMIT):
+            for litter in (*self._store.glob("**/*.partial"), self._store / atomic_io.COMMIT):
                 litter.unlink(missing_ok=True)
             with _wait_for_writes():
-                self._cut(steps)
+                self._resize(steps)
                 _fill(self._group, dataset)
-            commits.commit(self._store)
-            commits.publish(self._store, target)
+            atomic_io.commit(self._store)
+            atomic_io.publish(self._store, target)
             shutil.rmtree(self.path, ignore_errors=True)
         finally:
             self.close()
@@ -267,7 +267,7 @@ class Partial:
         rest = ".0" * (len(self._variables[name].dims) - 1)
         return self._store / name / f"c.{first_step // BLOCK_STEPS}{rest}"
 
-    def _cut(self, steps: int | None) -> None:
+    def _resize(self, steps: int | None) -> None:
         """Give the variables so many steps, or as many as there can be."""
         for name, array in self._arrays.items():
             most, *rest = self._variables[name].sizes
@@ -305,7 +305,7 @@ class Partial:
                     raise TraceError(f"{self.path} lacks {lost}: start the run again")
 
 
-def _claimed(folder: Path) -> Lock:
+def _take_lock(folder: Path) -> Lock:
     """The lock of an unfinished run."""
     return Lock.take(folder, f"{folder} is being written", refusal=TraceError)
 
@@ -361,7 +361,7 @@ def _lazy(target: Path, without: Names) -> xr.Dataset:
 
 def _vet(target: Path, needed: Names, without: Names) -> None:
     """Refuse what is no trace of ours by its metadata alone, before Zarr sees it."""
-    root = commits.read_json(target / "zarr.json", links=False)
+    root = atomic_io.read_json(target / "zarr.json", links=False)
     attrs = root.get("attributes", {})
     if attrs.get("schema") != SCHEMA:
         raise TraceError(f"{target} is a Zarr store but not a trace: it has no schema {SCHEMA!r}")
@@ -402,7 +402,7 @@ def _fill(group: zarr.Group, dataset: xr.Dataset) -> None:
             array[first : first + rows] = _cast(str(name), values, stored)
     labels = sorted(str(name) for name in set(dataset.coords) - set(dataset.dims))
     attrs = {"coordinates": " ".join(labels)} if labels else {}
-    group.attrs.put(commits.plain(dataset.attrs) | attrs)
+    group.attrs.put(atomic_io.plain(dataset.attrs) | attrs)
     with _quiet():
         zarr.consolidate_metadata(group.store)
 
@@ -421,7 +421,7 @@ def _array(group: zarr.Group, name: str, spec: Spec, *, appended: bool = False) 
         compressors=ZstdCodec(level=3, checksum=True),
         fill_value={"f": np.nan, "T": "", "b": False}.get(kind, absent),
         dimension_names=spec.dims,
-        attributes=commits.plain(spec.attrs),
+        attributes=atomic_io.plain(spec.attrs),
         chunk_key_encoding={"name": "default", "separator": "."},  # no folder for every axis
         config=_CONFIG,
     )

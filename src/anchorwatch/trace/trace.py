@@ -276,7 +276,7 @@ class Trace:
                 f"Trace {self.digest()[:12]}  {name}, {frames}",
                 f"  decoding  {how}" + (f", {left} left masked" if left else ""),
                 f"  measured  {kept if measured else 'nothing'}",
-                f"  prompt    {_clip(self._given() if self.is_infill else self.prompt)}",
+                f"  prompt    {_clip(self._given_text() if self.is_infill else self.prompt)}",
                 f"  answer    {_clip(self.text)}",
             )
         )
@@ -288,7 +288,7 @@ class Trace:
         }
         return strip.film_strip(repr(self).splitlines()[0], rows, len(self.canvas))
 
-    def _given(self) -> str:
+    def _given_text(self) -> str:
         """The given text with its gaps, special tokens left out."""
         return "".join(text for kind, text in self.stretches(0) if kind != SPECIAL).strip()
 

@@ -26,11 +26,12 @@ from anchorwatch.generation.decoding import LeftToRight, LowConfidence
 from anchorwatch.generation.run import run, run_many
 from anchorwatch.metrics import sink_rules as rules
 from anchorwatch.metrics import stats
+from anchorwatch.metrics.layer_slices import find_top_key
 from anchorwatch.models.additions import gate_of
 from anchorwatch.models.families import attention_modules, layer_modules
 from anchorwatch.models.model import Model
 from anchorwatch.models.prompt_encoding import Prompt
-from anchorwatch.models.trained_additions import held_fit
+from anchorwatch.models.trained_additions import fit_trained_addition
 from anchorwatch.probes import spec as probes
 from anchorwatch.trace.trace import Trace
 from anchorwatch.training import noise
@@ -321,13 +322,11 @@ _NOWHERE = -3
 
 def greatest_path(trace: Trace) -> np.ndarray:
     """[step, layer, head] the greatest key: a position, -2 an added key, -3 not measured."""
-    shares = trace["received"].sel(group="all").values
-    present = ~np.isnan(shares).all(axis=-1)
-    filled = np.where(np.isnan(shares), -1.0, shares)
-    path = np.where(present, filled.argmax(axis=-1), _NOWHERE)
+    position, share = find_top_key(trace["received"].sel(group="all").values)
+    path = np.where(position >= 0, position, _NOWHERE)
     if "sink_received" in trace:
-        sink = trace["sink_received"].sel(group="all").values
-        path = np.where(present & (np.nan_to_num(sink) > filled.max(axis=-1)), SINK, path)
+        sink = np.nan_to_num(trace["sink_received"].sel(group="all").values)
+        path = np.where(sink > share, SINK, path)  # never where the share is NaN
     return path
 
 
@@ -456,7 +455,7 @@ def _sink_mass(
 
 def sink_norms(model: Model, positions: int) -> np.ndarray:
     """[layer] mean norm of the values of sink tokens; NaN where there are none."""
-    dress = model.worn((), [positions])
+    dress = model.active_additions((), [positions])
     pairs = [] if dress is None else list(dress.pairs.values())
     if not pairs:
         return np.full(model.num_layers, np.nan)
@@ -490,7 +489,9 @@ def _run_pass(model: Model, canvas: torch.Tensor) -> tuple[torch.Tensor, np.ndar
     """States [layer, position, width] after each layer, and the mean gate [layer] of a pass."""
     states: list[torch.Tensor] = []
     gates = np.full(model.num_layers, np.nan)
-    fits = [held_fit(model.network, part) for part in model.parts if isinstance(part, gate)]
+    fits = [
+        fit_trained_addition(model.network, part) for part in model.parts if isinstance(part, gate)
+    ]
 
     def keep(_: Any, args: Any, output: Any) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
@@ -504,7 +505,7 @@ def _run_pass(model: Model, canvas: torch.Tensor) -> tuple[torch.Tensor, np.ndar
 
         return look
 
-    dress = model.worn((), [len(canvas)])  # a sink token's own pass is not to be kept
+    dress = model.active_additions((), [len(canvas)])  # a sink token's own pass is not to be kept
     with _capture_states(model, keep, read if fits else None):
         model.logits(canvas, parts=() if dress is None else dress)
     return torch.stack(states), gates

@@ -172,6 +172,7 @@ def permutation_test(
     check_options(draws, seed)
     if alternative not in ALTERNATIVES:
         raise SpecError(f"alternative={alternative!r} is unknown: use {', '.join(ALTERNATIVES)}")
+    # 1. Pairs become differences whose sign is swapped; groups are pooled and labels permuted.
     first, second = _two_groups(a, b, paired)
     shape = first.shape[1:]
     rows = _flat(first - second if paired else np.concatenate([first, second]))
@@ -184,11 +185,13 @@ def permutation_test(
         labels = in_a[kept]
         if not labels.any() or (labels.all() and not paired):
             continue
+        # 2. The observed contrast and the permuted ones, as weights of the rows.
         observed, null, exact = _contrasts(labels, draws, seed)
         for cells in _chunks(np.flatnonzero(which.ravel() == pattern), len(null)):
             values = rows[np.ix_(kept, cells)]
             results[:3, cells] = _tail(values, observed, null, alternative, added=int(not exact))
             results[3, cells] = exact
+    # 3. Back into the shape of the cells.
     value, p, centre, whole = results.reshape(4, *shape)
     return Permutation(value, p, known.sum(axis=0).reshape(shape), centre, whole == 1)
 
@@ -202,6 +205,7 @@ def holm(p: ArrayLike) -> np.ndarray:
     """p-values adjusted for the chance of any false one, over the whole array; NaN passes."""
 
     def adjust(known: np.ndarray) -> np.ndarray:
+        # p(i) * (m - i), never smaller than the one before, at most 1.
         order = np.argsort(known)
         steps = np.maximum.accumulate(known[order] * np.arange(len(known), 0, -1))
         adjusted = np.empty_like(known)
@@ -222,6 +226,7 @@ def equivalence(
     check_inside("alpha", alpha, 0.5)
     if not (np.isfinite(margin) and margin > 0):
         raise SpecError(f"margin={margin!r} is not a finite number above 0")
+    # 1. Mean difference, its standard error and degrees of freedom.
     first = _clusters("a", a)
     first, second = _two_groups(first, np.full_like(first, b) if np.ndim(b) == 0 else b, paired)
     groups = [first - second] if paired else [first, second]
@@ -234,8 +239,10 @@ def equivalence(
             t = np.where(gap == 0, 0.0, gap / error)
         return np.where(enough, scipy.special.stdtr(freedom, t), np.nan)
 
+    # 2. Two one-sided tests against the margin, and one of no difference.
     above, under, zero = below(-margin - value), below(value - margin), 2 * below(-np.abs(value))
     p = np.maximum(above, under)
+    # 3. The interval that agrees with them, and the verdict.
     reach = np.where(enough, scipy.special.stdtrit(freedom, 1 - alpha) * error, np.nan)
     verdict = np.select(
         [~enough, p < alpha, zero < alpha], ["too few", "equivalent", "different"], "inconclusive"
@@ -263,12 +270,14 @@ def paired_t(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> Contrast:
         )
     if np.isinf(first).any() or np.isinf(second).any():
         raise SpecError("a or b holds an infinite value: use NaN where a pair has none")
+    # 1. Differences of pairs that have both.
     gaps = first - second
     n = np.sum(~np.isnan(gaps), axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = np.where(n > 0, np.nansum(gaps, axis=0) / n, np.nan)
         squares = np.nansum((gaps - value) ** 2, axis=0)
         error = np.where(n >= FEWEST_PAIRS, np.sqrt(squares / (n - 1) / n), np.nan)
+        # 2. Equal pairs have no spread: t of a zero difference is 0, not 0 / 0.
         t = np.where(value == 0, 0.0, value / error)
         p = 2 * scipy.special.stdtr(n - 1.0, -np.abs(t))
         reach = scipy.special.stdtrit(n - 1.0, (1 + level) / 2) * error
@@ -289,14 +298,17 @@ def _bootstrap(
 ) -> Interval:
     """`shared`: one draw of clusters for all groups, for they are the same prompts."""
     check_options(draws, seed, level)
+    # 1. The estimate itself, from all clusters.
     shape, flat = groups[0].shape[1:], [_flat(group) for group in groups]
     n = np.min([np.sum(~np.isnan(group), axis=0) for group in flat], axis=0)
     value = combine(*(_means(group, np.ones((1, len(group)))) for group in flat))[:, 0]
+    # 2. How often each draw takes each cluster; the same clusters for groups that share them.
     rng = np.random.default_rng(seed)
     weights = [draw_clusters(len(flat[0]), draws, rng)]
     weights += [
         weights[0] if shared else draw_clusters(len(group), draws, rng) for group in flat[1:]
     ]
+    # 3. Quantiles of the draws, as many cells at a time as fit into memory.
     bounds = np.full((2, len(n)), np.nan)
     for cells in _chunks(np.flatnonzero(n >= NEEDED), draws):
         parts = zip(flat, weights, strict=True)
@@ -327,6 +339,7 @@ def _contrasts(in_a: np.ndarray, draws: int, seed: int) -> tuple[np.ndarray, np.
     All rows in a: they are differences of pairs, and swapping a pair turns its sign.
     """
     rng, n, size = np.random.default_rng(seed), len(in_a), int(in_a.sum())
+    # All 2^n sign patterns if there are few enough, else random ones.
     if size == n:
         exact = 2**n <= draws
         every = (np.arange(2**n)[:, None] >> np.arange(n)) & 1 if exact else None
@@ -376,6 +389,7 @@ def _welch(groups: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray
             errors.append(np.nansum((group - means[-1]) ** 2, axis=0) / (n - 1) / n)
         total = np.sum(errors, axis=0)
         each = [error**2 / (n - 1) for error, n in zip(errors, counts, strict=True)]
+        # Welch-Satterthwaite.
         freedom = total**2 / np.sum(each, axis=0)
     n = np.min(counts, axis=0)
     value = means[0] - sum(means[1:])
@@ -413,12 +427,14 @@ def _chunks(cells: np.ndarray, draws: int) -> list[np.ndarray]:
 
 def tail_share(level: float, n: np.ndarray) -> np.ndarray:
     """The share of draws that an interval from `n` clusters leaves out on either side."""
+    # Percentiles are too narrow for few clusters: widen by t and by sqrt(n / (n - 1)).
     reach = scipy.special.stdtrit(n - 1, (1 + level) / 2) * np.sqrt(n / (n - 1))
     return scipy.special.ndtr(-reach)
 
 
 def quantiles(values: np.ndarray, levels: tuple[float | np.ndarray, ...]) -> np.ndarray:
     """[level, ...] along the last axis, linear, NaN left out; sorts `values` in place."""
+    # Linear interpolation between order statistics, as numpy's default.
     values.sort(axis=-1)  # NaN last
     last = np.maximum(np.sum(~np.isnan(values), axis=-1, keepdims=True) - 1, 0)
     results = []

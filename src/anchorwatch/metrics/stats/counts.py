@@ -25,6 +25,7 @@ def wilson(successes: ArrayLike, n: ArrayLike, *, level: float = 0.95) -> Interv
     z = scipy.special.ndtri((1 + level) / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = hits / trials
+        # Score interval: its centre is the share, shrunk towards 1/2.
         middle = (hits + z**2 / 2) / (trials + z**2)
         reach = z / (trials + z**2) * np.sqrt(share * (trials - hits) + z**2 / 4)
     low = np.where(hits == 0, 0.0, middle - reach)  # exactly, not 1e-17
@@ -79,6 +80,7 @@ def odds_ratio(table: ArrayLike, *, haldane: bool = True, level: float = 0.95) -
     empty = (counts == 0).any(axis=(-2, -1))
     cells = counts + 0.5 * (empty & haldane)[..., None, None]
     with np.errstate(divide="ignore", invalid="ignore"):
+        # Woolf: the logarithm has standard error sqrt(1/a + 1/b + 1/c + 1/d).
         value = cells[..., 0, 0] * cells[..., 1, 1] / (cells[..., 0, 1] * cells[..., 1, 0])
         error = np.sqrt(np.sum(1 / cells, axis=(-2, -1)))
         reach = np.exp(scipy.special.ndtri((1 + level) / 2) * error)
@@ -111,6 +113,7 @@ def _newcombe(table: list[int], level: float) -> np.ndarray:
     """The difference, low and high from counts of both, a only, b only, neither."""
     both, a_only, b_only, neither = (int(count) for count in table)
     n = both + a_only + b_only + neither
+    # Wilson's limits of both shares, combined with the correlation phi of the pairs.
     rows = wilson([both + a_only, both + b_only], n, level=level)
     (down_a, down_b), (up_a, up_b) = rows.value - rows.low, rows.high - rows.value
     margins = (both + a_only) * (b_only + neither) * (both + b_only) * (a_only + neither)

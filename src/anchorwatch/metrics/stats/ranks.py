@@ -61,6 +61,7 @@ def auroc(scores: ArrayLike, labels: ArrayLike) -> np.ndarray:
     known = ~np.isnan(values)
     ranks = _ranks(values)
     hits, misses = np.sum(known & true, axis=-1), np.sum(known & ~true, axis=-1)
+    # Mann-Whitney U from ranks: rank sum of the true ones less its least value.
     above = np.nansum(np.where(true, ranks, 0.0), axis=-1) - hits * (hits + 1) / 2
     with np.errstate(invalid="ignore", divide="ignore"):
         return (above / (hits * misses))[()]
@@ -84,12 +85,14 @@ def auroc_interval(
             f"scores have shape {values.shape} and clusters {prompts.shape}: give one series, "
             "and the prompt of each score"
         )
+    # 1. Pairs that each prompt's true scores win against each prompt's false ones.
     known = ~np.isnan(values)
     names, which = np.unique(prompts[known], return_inverse=True)
     won, pairs = _won_pairs(values[known], true[known], which, len(names))
     n, bounds = len(names), np.full(2, np.nan)
     why = str(WORDS[min(n, NEEDED)]) if pairs.sum() else "one class is empty"
     if not why:
+        # 2. A draw of prompts weighs both sides of a pair.
         weights = draw_clusters(n, draws, np.random.default_rng(seed))
         with np.errstate(invalid="ignore"):  # a draw without one of the classes is left out
             drawn = np.sum(weights @ won * weights, axis=1) / np.sum(
@@ -112,10 +115,12 @@ def kaplan_meier(ended: ArrayLike, censored: ArrayLike) -> Survival:
             raise SpecError(
                 "runs are counted at durations 1, 2, ...: give whole numbers, 0 for none"
             )
+    # At risk at a duration: runs that end or are last seen there or later.
     left = np.flip(np.cumsum(np.flip(over + lost, axis=-1), axis=-1), axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
         kept = np.where(left > 0, 1 - over / left, 1.0)
         share = np.cumprod(kept, axis=-1)
+        # Greenwood's formula.
         terms = np.where(left > 0, over / (left * (left - over)), 0.0)
         error = share * np.sqrt(np.cumsum(terms, axis=-1))  # 0 * inf = NaN at the last end
     seen = (left > 0) | (share == 0)
@@ -147,6 +152,7 @@ def theil_sen(x: ArrayLike, y: ArrayLike) -> Trend:
     pairs = math.comb(first.shape[1], 2)
     slope, intercept = np.full((2, len(first)), np.nan)
     size = max(1, 4 * CHUNK // max(pairs, 1))
+    # All pairs of a series are many: some series at a time.
     for start in range(0, len(first) if pairs else 0, size):
         part = slice(start, start + size)
         slope[part] = quantiles(_slopes(first[part], second[part]), (0.5,))[0]
@@ -185,6 +191,7 @@ def jensen_shannon(p: ArrayLike, q: ArrayLike) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         first, second = (part / part.sum(axis=1, keepdims=True) for part in (first, second))
     middle = (first + second) / 2
+    # JS = (KL(p || m) + KL(q || m)) / 2 with m their mean, in bits.
     parts = scipy.special.rel_entr(first, middle) + scipy.special.rel_entr(second, middle)
     bits = np.clip(parts.sum(axis=1) / (2 * math.log(2)), 0, 1)
     return np.where(empty, np.nan, bits).reshape(shape)[()]
@@ -221,6 +228,7 @@ def _won_pairs(
     won = np.zeros((clusters, clusters))
     for column in range(clusters):
         rest = np.sort(values[~true & (which == column)])
+        # Ties count half: twice the wins is left rank plus right rank.
         wins = np.searchsorted(rest, hits, "left") + np.searchsorted(rest, hits, "right")
         won[:, column] = np.bincount(owner, wins / 2, minlength=clusters)
     sizes = [np.bincount(which[part], minlength=clusters) for part in (true, ~true)]

@@ -61,7 +61,7 @@ def words(card: Mapping[str, Any]) -> str:
         f"# {card['name']}",
         "Made from card.json by `make lab`; every number is of the weights in this folder.",
         _about(card),
-        "## Held-out text\n\n" + _bound(found),
+        "## Held-out text\n\n" + _likelihood_table(found),
         "## Questions\n\n" + _answers(found["answers"]),
         "## Attention\n\n" + "\n\n".join(_describe_written(name, found[name]) for name in _WRITES),
         _noisy(found["noisy"]),
@@ -130,7 +130,7 @@ def _settings(settings: Sequence[str]) -> str:
     return "with " + ", ".join(f"`{one}`" for one in settings) if settings else "as it stands"
 
 
-def _bound(found: Mapping[str, Any]) -> str:
+def _likelihood_table(found: Mapping[str, Any]) -> str:
     bound = found["bound"]
     rows = [("all rows", bound["all"])]
     rows += [(f"rows of {kind}", one) for kind, one in bound["kind"].items()]

@@ -32,7 +32,7 @@ from anchorwatch.models.additions import (
 )
 from anchorwatch.models.families import attention_modules
 from anchorwatch.models.model import Model
-from anchorwatch.models.trained_additions import held_fit
+from anchorwatch.models.trained_additions import fit_trained_addition
 from anchorwatch.probes import spec as probes
 from anchorwatch.studies import prompts
 from anchorwatch.studies.evidence import experiment
@@ -58,7 +58,7 @@ def without_sink(model: Model, length: int) -> PassAdditions:
     rest = [part for part in model.parts if not isinstance(part, sink_token)]
     return prepare_additions(
         model.network,
-        [ActiveAddition(held_fit(model.network, part)) for part in rest],
+        [ActiveAddition(fit_trained_addition(model.network, part)) for part in rest],
         [length],
         None,
     )
@@ -68,7 +68,7 @@ def sink_of(model: Model) -> Fit:
     """The sink token of a model, with its embedding."""
     for part in model.parts:
         if isinstance(part, sink_token):
-            return held_fit(model.network, part)
+            return fit_trained_addition(model.network, part)
     raise SpecError(f"{model.source} has no sink token: name one that has, such as lab/mdm-sink")
 
 
@@ -119,7 +119,7 @@ def dense(model: Model, canvas: torch.Tensor, *, sees_all: bool = False) -> tupl
 def constants(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
     """How far the published form is from constant keys and values, relative to their size."""
     canvas = noisy_canvas(model, unit)
-    dress = model.worn((), [len(canvas)])
+    dress = model.active_additions((), [len(canvas)])
     assert dress is not None
     (pairs,) = dress.pairs.values()
     said, kept = dense(model, canvas)
@@ -149,7 +149,7 @@ def operations(model: Model, unit: int, options: Mapping[str, Any]) -> list[Reco
     What a sink token is made of is a constant of the weights, and counts in no pass.
     """
     canvas = noisy_canvas(model, unit)
-    dress, bare = model.worn((), [len(canvas)]), without_sink(model, len(canvas))
+    dress, bare = model.active_additions((), [len(canvas)]), without_sink(model, len(canvas))
     assert dress is not None
     counts = {
         "with": _count_flops(lambda: model.logits(canvas, parts=dress)),
@@ -245,7 +245,7 @@ def _left(model: Model, canvas: torch.Tensor) -> np.ndarray:
 def _gates(model: Model, canvas: torch.Tensor) -> np.ndarray:
     """[layer, head, position] of a pass."""
     part = next(part for part in model.parts if isinstance(part, gate))
-    fit, length = held_fit(model.network, part), len(canvas)
+    fit, length = fit_trained_addition(model.network, part), len(canvas)
     found = np.full((model.num_layers, model.num_heads, length), np.nan)
 
     def read(layer: int) -> Any:
@@ -256,7 +256,7 @@ def _gates(model: Model, canvas: torch.Tensor) -> np.ndarray:
 
         return look
 
-    dress = model.worn((), [length])  # a sink token's own pass is not to be kept
+    dress = model.active_additions((), [length])  # a sink token's own pass is not to be kept
     assert dress is not None
     with ExitStack() as stack:
         for layer, module in enumerate(attention_modules(model.network)):

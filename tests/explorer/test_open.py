@@ -11,7 +11,7 @@ from anchorwatch.errors import TraceError
 from anchorwatch.explorer import encode
 from anchorwatch.explorer.open import from_memory, open_for_viewing
 from anchorwatch.explorer.run_data import MissingError, Run
-from anchorwatch.trace import atomic_io as commits
+from anchorwatch.trace import atomic_io
 from anchorwatch.trace.trace import ROLES, read
 from planted import planted, random_maps
 from shown import small
@@ -211,7 +211,7 @@ def rewritten(path, edit):
     root = json.loads((path / "zarr.json").read_bytes())
     edit(root["consolidated_metadata"]["metadata"], root["attributes"])
     (path / "zarr.json").write_text(json.dumps(root))
-    commits.commit(path)
+    atomic_io.commit(path)
 
 
 FOREIGN = {

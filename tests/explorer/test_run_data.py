@@ -398,3 +398,26 @@ def test_what_is_prepared_is_the_layer_a_page_asks_for_first():
     run.prepare(2)
     run.prepare(9)  # there is none: who asks for it is told
     assert list(run._kept) == ["layer-1", "layer-2"]
+
+
+def test_a_measure_of_heads_is_one_function_of_a_trace(monkeypatch):
+    from anchorwatch.explorer import measures
+
+    monkeypatch.setattr(measures, "MEASURES", {})
+    maps = random_maps(np.random.default_rng(1), (3, 2, 2, 8))
+    trace = planted(maps, prompt=4)
+
+    @measures.head_measure(unit="steps", says="the number of the step")
+    def step_number(trace):
+        return np.broadcast_to(np.arange(3.0)[:, None, None], (3, 2, 2))
+
+    @measures.head_measure()
+    def not_here(trace):
+        return None
+
+    run = Run(from_memory(trace))
+    listed = run.header()["measures"]
+    assert listed[-1] == {"name": "step_number", "unit": "steps", "says": "the number of the step"}
+    arrays, _ = encode.unpack(run.packet(f"measure-{len(listed) - 1}"))
+    assert arrays["values"][:, 1, 1].tolist() == [0, 1, 2]
+    assert "not_here" not in [measure["name"] for measure in listed]
