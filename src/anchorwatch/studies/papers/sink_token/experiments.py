@@ -250,13 +250,8 @@ def _open_to_canvas(model: Model, canvas: torch.Tensor) -> np.ndarray:
 def _gates(model: Model, canvas: torch.Tensor) -> np.ndarray:
     """[layer, head, position] of a pass."""
     part = next(part for part in model.parts if isinstance(part, gate))
-<<<<<<< HEAD
-    fit, length = held_fit(model.network, part), len(canvas)
-    openness = np.full((model.num_layers, model.num_heads, length), np.nan)
-=======
     fit, length = fit_trained_addition(model.network, part), len(canvas)
-    found = np.full((model.num_layers, model.num_heads, length), np.nan)
->>>>>>> main
+    openness = np.full((model.num_layers, model.num_heads, length), np.nan)
 
     def hook_of(layer: int) -> Any:
         def look(_: Any, args: Any, given: dict[str, Any]) -> None:
@@ -286,7 +281,7 @@ def in_context(model: Model, unit: int, options: Mapping[str, Any]) -> list[Reco
     assert model.tokenizer is not None
     answer = model.tokenizer(" " + item.answers[0], add_special_tokens=False)["input_ids"]
     rows = []
-    for context, shown in (("gold", item), ("closed", item.keeping())):
+    for context, shown in (("gold", item), ("closed", item.keep())):
         prompt = model.encode(shown.prompt())
         canvas = torch.tensor([*prompt, *[model.mask_id] * len(answer)], device=model.device)
         dresses = {"worn": (), "hidden": without_sink(model, len(canvas))}
