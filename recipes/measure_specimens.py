@@ -1,10 +1,11 @@
-"""Measure the specimens on held-out stories: `python recipes/measure_specimens.py OUT.json MODEL...`.
+"""Measure the specimens on held-out stories.
+
+`python recipes/measure_specimens.py OUT.json MODEL...`; what is measured already is kept.
 
 Each model is measured in one forward pass per story, without decoding. A diffusion model reads the
 story with a third of its tokens masked ("noisy"), and its first 24 tokens with 32 masks after them
-("write"); an autoregressive model reads the clear story ("clear"). Shares are means over queries, an
-added sink token counts as one more key. Values are means over stories; `range` has their extremes.
-What is measured already is kept.
+("write"); an autoregressive model reads the clear story ("clear"). Shares are means over queries;
+an added sink token counts as one more key. Values are means over stories; `range` has extremes.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ STORIES = (
     "One day, she found a red ball on the sand. She took it home and showed it to her mom. Her mom "
     "smiled and said it was a nice ball. Mia was very happy.",
     "Tom and his dog Max went to the park. The sun was warm, and the birds were singing. Tom saw a "
-    "big tree and wanted to climb it. Max barked at a cat. The cat ran up the tree. Tom laughed and "
-    "they all went home together for dinner.",
-    "There was an old bear who liked honey. Every morning, he walked to the big tree. But today, the "
-    "bees were angry and the honey was gone. The bear was sad. A bird told him to wait until spring. "
-    "So the bear went to sleep and dreamed of honey.",
+    "big tree and wanted to climb it. Max barked at a cat. The cat ran up the tree. Tom laughed "
+    "and they all went home together for dinner.",
+    "There was an old bear who liked honey. Every morning, he walked to the big tree. But today, "
+    "the bees were angry and the honey was gone. The bear was sad. A bird told him to wait until "
+    "spring. So the bear went to sleep and dreamed of honey.",
     "In the forest, a small rabbit was looking for his friend. He asked the owl. The owl said that "
     "the friend was at the river. The rabbit ran to the river and found him there. They played in "
     "the water all day and then they went home.",
