@@ -9,7 +9,7 @@ import pytest
 import anchorwatch as aw
 from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.metrics.registry import default_metrics, measure_all
-from planted import planted, random_maps
+from synthetic_traces import planted, random_maps
 
 
 @pytest.fixture(scope="module")
