@@ -46,10 +46,10 @@ class Checkpoint:
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every tensor once, file by file, memory-mapped."""
-        held = self._files()
+        tensors = self._files()
         for delta in self.changes:
-            held = delta.apply(held)
-        return held
+            tensors = delta.apply(tensors)
+        return tensors
 
     def _files(self) -> Iterator[tuple[str, torch.Tensor]]:
         by_file: dict[Path, list[str]] = {}
@@ -171,12 +171,12 @@ def _refuse_damaged(folder: Path) -> None:
     if not (folder / COMMIT).is_file():
         return
     try:
-        found = list(changed_files(folder, additions=False, subfolders=False).values())
+        changes = list(changed_files(folder, additions=False, subfolders=False).values())
     except UNREADABLE as error:
-        found = [f"{COMMIT} cannot be read: {error}"]
-    if found:
+        changes = [f"{COMMIT} cannot be read: {error}"]
+    if changes:
         raise ModelError(
-            f"{folder} is not what its run wrote ({found[0]}): copy it again, or start the same "
+            f"{folder} is not what its run wrote ({changes[0]}): copy it again, or start the same "
             f"`anchorwatch train` again, which makes it anew; if you meant to change it, "
             f"remove {COMMIT}"
         )
@@ -220,12 +220,12 @@ def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
         return promised
     if (folder / "model.safetensors").is_file():
         return {folder / "model.safetensors": None}
-    found = sorted(folder.glob("*.safetensors"))
-    if len(found) == 1:
-        _complete(found[0], folder)
-        return {found[0]: None}
-    if len(found) > 1:
-        several = ", ".join(path.name for path in found)
+    weights = sorted(folder.glob("*.safetensors"))
+    if len(weights) == 1:
+        _complete(weights[0], folder)
+        return {weights[0]: None}
+    if len(weights) > 1:
+        several = ", ".join(path.name for path in weights)
         raise WeightsError(f"{folder} has {several} and no {_INDEX} that says which to use: add it")
     if pickles := sorted(p.name for pattern in _PICKLES for p in folder.glob(pattern)):
         raise WeightsError(
@@ -276,6 +276,7 @@ def _list_tensors(
         raise WeightsError(
             f"{folder} has weight files without a tensor in them: download them again"
         )
+    # Sorted: the order of a file must not decide the order of notes and digests.
     ordered = sorted(where)
     return Checkpoint(
         source=source,

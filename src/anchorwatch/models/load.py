@@ -136,11 +136,13 @@ def find(source: str | Path) -> None:
 def _load_safetensors(
     source: str, revision: str | None, dtype: torch.dtype | None, mask_id: int | None
 ) -> Model:
+    # 1. What it is: config, family, tokenizer, mask.
     checkpoint = open_checkpoint(source, revision)
-    config, said = _config(checkpoint)
+    config, notes = _config(checkpoint)
     generation = read_json(checkpoint.folder / "generation_config.json", missing={})
     family, tokenizer, assumed = _identify(checkpoint, config, generation, mask_id)
     mask = find_mask(mask_id, config, generation, tokenizer, family)
+    # 2. A stock network on no device, with the additions that the checkpoint names.
     network = _empty_network(family, config, checkpoint.shapes)
     block = block_of(family, config)
     parts = trained_additions.read_declared_parts(config)
@@ -150,19 +152,22 @@ def _load_safetensors(
         outputs = checkpoint.shapes["lm_head.weight"][0]
     _cut_unembedding(network, outputs)
     trained_additions.attach(network, parts)
+    # 3. Ids with a meaning must have rows: the mask in the embedding, ends in the unembedding.
     rows = len(network.get_input_embeddings().weight), len(network.get_output_embeddings().weight)
     require_inside(mask, rows[0])
     specials, left_out = specials_of(mask, config, generation, tokenizer, rows)
     dtype = dtype or _DTYPES.get(_said_dtype(config), torch.float32)
+    # 4. The tensors under stock names, every one used once.
     tensors, origin = _stock_tensors(checkpoint, family, network)
     if family.read_additions is not None and parts and "anchorwatch.sink" in network.state_dict():
         tensors["anchorwatch.sink"] = tensors["model.embed_tokens.weight"][-1:].clone()
     trained_additions.check_tensors(network, parts, tensors)
     parts = trained_additions.attach_trained_numbers(network, parts, tensors)
+    # 5. Filled and verified.
     set_aside = fill_network(network, tensors, family, dtype, origin)
     prove_rotary(network)
-    said += assumed + overruled_fields(family, config) + left_out
-    for note in said:
+    notes += assumed + overruled_fields(family, config) + left_out
+    for note in notes:
         warnings.warn(note, AnchorwatchWarning, stacklevel=3)
     return Model(
         source=source,
@@ -173,7 +178,7 @@ def _load_safetensors(
         block=block,
         parts=parts,
         revision=checkpoint.revision,
-        notes=said + set_aside,
+        notes=notes + set_aside,
     )
 
 
@@ -212,7 +217,7 @@ def _identify(
     if family.name == "causal" and model_type_of(config) == "qwen2" and not trained:
         # Open-dCoder says Qwen2ForCausalLM, like the model it came from.
         named = (tokenizer is not None and tokenizer.mask_token is not None) or any(
-            said.get("mask_token_id") is not None for said in (config, generation)
+            fields.get("mask_token_id") is not None for fields in (config, generation)
         )
         if named:
             return by_name("open-dcoder"), tokenizer, ()
@@ -234,14 +239,14 @@ def _identify(
 
 def _training_record(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """What `anchorwatch train` says of a network that its stock config cannot; empty elsewhere."""
-    said = config.get("anchorwatch", {})
-    good = isinstance(said, dict) and isinstance(said.get("shift", False), bool)
-    if not good or type(said.get("outputs", 1)) is not int or said.get("outputs", 1) < 1:
+    record = config.get("anchorwatch", {})
+    good = isinstance(record, dict) and isinstance(record.get("shift", False), bool)
+    if not good or type(record.get("outputs", 1)) is not int or record.get("outputs", 1) < 1:
         raise ModelError(
-            f'config.json says anchorwatch={said!r}: expected "anchorwatch": {{"parts": [...]}}, '
+            f'config.json says anchorwatch={record!r}: expected "anchorwatch": {{"parts": [...]}}, '
             "with shift (true or false) and outputs (a number) if there are any"
         )
-    return said
+    return record
 
 
 def _empty_network(
