@@ -24,7 +24,7 @@ from anchorwatch.explorer.run_data import Run
 from anchorwatch.explorer.server import Server
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from shown import large, small
+from synthetic_traces import large_trace, small_trace
 
 FIRST_PAINT_MS = 1000
 SCRUB_MS = 50
@@ -140,8 +140,8 @@ def main():
         raise SystemExit("the explorer is measured in Chromium: make setup-browser")
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)
-        full = large().write(folder / "large.trace")
-        little = small().write(folder / "small.trace")
+        full = large_trace().write(folder / "large.trace")
+        little = small_trace().write(folder / "small.trace")
         browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
         turns = range(given.tries)
         tried(browser, little, "step=1")  # the first page of a browser pays for starting it

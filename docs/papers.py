@@ -19,7 +19,7 @@ from typing import Any
 from anchorwatch.errors import SpecError
 from anchorwatch.studies.claim import Claim
 from anchorwatch.studies.papers import claims
-from anchorwatch.studies.report.markdown import number
+from anchorwatch.studies.report.text import plain_number
 from anchorwatch.studies.study_record import VERSION
 from anchorwatch.studies.verdict import LACKING, VERDICTS
 
@@ -219,7 +219,7 @@ def _short(name: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else number(value)
+    return "-" if value is None else plain_number(value)
 
 
 if __name__ == "__main__":

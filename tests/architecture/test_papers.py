@@ -52,12 +52,12 @@ def planted(claim, rng):
 def study(out, names=()):
     """A study of claims that all hold, but for those that cannot be run."""
     every, rng = studies.claims(names), np.random.default_rng(1)
-    held = {one.id: planted(one, rng) for one in every if one.written}
-    said = verdicts([(one.criteria, held[one.id]) for one in every if one.written])
+    held = {one.id: planted(one, rng) for one in every if one.is_testable}
+    said = verdicts([(one.criteria, held[one.id]) for one in every if one.is_testable])
     each = iter(said)
     judged = tuple(
         JudgedClaim(one, held[one.id], next(each))
-        if one.written
+        if one.is_testable
         else JudgedClaim(one, lacking=one.lacks)
         for one in every
     )
@@ -122,8 +122,8 @@ def test_a_study_fills_every_page_and_a_second_call_changes_nothing(papers, docs
             cells = found[one.id.partition("/")[2]]
             assert len(cells) == 6
             assert cells[1] == one.sentence
-            assert cells[2] == ("supported" if one.written else "lacking")
-            assert cells[4] == (f"9 {one.unit}s" if one.written else "")
+            assert cells[2] == ("supported" if one.is_testable else "lacking")
+            assert cells[4] == (f"9 {one.unit}s" if one.is_testable else "")
 
 
 def test_numbers_are_those_of_the_criterion_that_decides(papers, docs, tmp_path):
@@ -225,7 +225,7 @@ def test_the_tour_names_every_claim(name):
     for low, high in re.findall(r"\bH(\d+) to H(\d+)\b", text):
         named |= set(range(int(low), int(high) + 1))
     every = {one.number for one in studies.claims([name])}
-    lacking = {one.number for one in studies.claims([name]) if not one.written}
+    lacking = {one.number for one in studies.claims([name]) if not one.is_testable}
     assert every - lacking <= named <= every
 
 
@@ -284,7 +284,7 @@ def test_studies_says_the_budgets_and_what_always_lacks():
     for one in studies.BUDGETS.values():
         sizes = (one.prompts, one.length, one.steps, one.items, one.rows)
         assert f"| `{one.name}` | {' | '.join(map(str, sizes))} |" in text
-    lacking = [one.id for one in studies.claims() if not one.written]
+    lacking = [one.id for one in studies.claims() if not one.is_testable]
     assert f"({', '.join(lacking)})" in text
     for name, count in studies.STUDIES.items():
         assert re.search(rf"\| `{name}` \|.*\| {count} \|", text)

@@ -10,8 +10,7 @@ import pytest
 from anchorwatch.explorer.open import from_memory, open_for_viewing
 from anchorwatch.explorer.run_data import Run
 from anchorwatch.explorer.server import Server
-from planted import planted, random_maps
-from shown import hostile, small
+from synthetic_traces import hostile_trace, planted, random_maps, small_trace
 from waiting import GUARD, listens, wait_until
 
 FLAGS = (
@@ -83,7 +82,7 @@ def causal():
 @pytest.fixture(scope="session")
 def damaged(tmp_path_factory):
     """A trace on disk whose received attention was changed."""
-    path = small(more=measured()).write(tmp_path_factory.mktemp("damaged") / "broken.trace")
+    path = small_trace(more=measured()).write(tmp_path_factory.mktemp("damaged") / "broken.trace")
     file = next(file for file in (path / "received").iterdir() if file.name.startswith("c"))
     raw = bytearray(file.read_bytes())
     raw[40] ^= 1
@@ -125,7 +124,7 @@ def url(serving, plain, causal, damaged, foreign):
     runs = [
         Run(from_memory(plain), replay=lambda *at: maps[at]),
         Run(from_memory(causal)),
-        Run(from_memory(hostile())),
+        Run(from_memory(hostile_trace())),
         Run(open_for_viewing(damaged)),
         Run(open_for_viewing(foreign)),
     ]

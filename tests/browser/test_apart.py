@@ -8,7 +8,7 @@ from anchorwatch.explorer.head_tables import read_tables
 from anchorwatch.explorer.open import from_memory
 from anchorwatch.explorer.run_data import Options, Run
 from anchorwatch.metrics import table_files
-from planted import planted, random_maps
+from synthetic_traces import planted, random_maps
 
 APART = ("difference", "layers-difference", "heads-difference", "flow-difference")
 STEP, LAYER, HEAD = 3, 1, 2

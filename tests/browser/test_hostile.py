@@ -6,13 +6,13 @@ from anchorwatch.explorer.export import export
 from anchorwatch.explorer.open import from_memory
 from anchorwatch.explorer.run_data import Run
 from anchorwatch.trace.escape import visible
-from shown import HOSTILE, hostile
+from synthetic_traces import HOSTILE, hostile_trace
 
 
 @pytest.fixture(scope="module")
 def sent(tmp_path_factory):
     place = tmp_path_factory.mktemp("hostile") / "page.html"
-    return export([Run(from_memory(hostile()))], place).as_uri()
+    return export([Run(from_memory(hostile_trace()))], place).as_uri()
 
 
 def texts(page):
@@ -32,7 +32,7 @@ def test_hostile_tokens_are_text_everywhere(look, url, sent, where):
     )
     page.evaluate("settled()")
     shown = texts(page)
-    role = hostile().role[5]
+    role = hostile_trace().role[5]
     for position, text in enumerate(HOSTILE):
         if role[position] == 2:
             continue

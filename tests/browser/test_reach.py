@@ -11,8 +11,7 @@ from anchorwatch.explorer.export import export
 from anchorwatch.explorer.open import from_memory, open_for_viewing
 from anchorwatch.explorer.run_data import Options, Run
 from anchorwatch.explorer.server import link
-from planted import planted, random_maps
-from shown import small
+from synthetic_traces import planted, random_maps, small_trace
 
 
 def reading(page, panel="map"):
@@ -247,7 +246,7 @@ def test_a_sent_difference_says_how_far_it_may_be_off(look, sent, plain, causal)
 
 
 def test_a_bin_opens_its_positions(look, serving):
-    trace = small(steps=6, length=150)
+    trace = small_trace(steps=6, length=150)
     url = serving([Run(from_memory(trace), Options(columns=50))])
     held = look(url)
     page = held.go(f"{url}#v=1&with=none&step=2&layer=1&scale=share")
@@ -277,7 +276,7 @@ def test_a_bin_opens_its_positions(look, serving):
 
 
 def test_a_sent_page_says_that_bins_stay_shut(look, tmp_path):
-    runs = [Run(from_memory(small(steps=6, length=150)), Options(columns=50))]
+    runs = [Run(from_memory(small_trace(steps=6, length=150)), Options(columns=50))]
     place = export(runs, tmp_path / "page.html").as_uri()
     page = look(place).go(f"{place}#v=1&step=2&layer=1&token=90")
     assert "this page holds no more" in page.locator("[data-range]").inner_text()
@@ -467,9 +466,9 @@ def test_runs_of_other_tokenizers_are_aligned_where_they_can_be(look, url, plain
 
 
 def test_a_server_that_stops_is_said(look, serving, plain, tmp_path):
-    from shown import large
+    from synthetic_traces import large_trace
 
-    path = large(steps=32, length=1024, layers=3, heads=4).write(tmp_path / "c.trace")
+    path = large_trace(steps=32, length=1024, layers=3, heads=4).write(tmp_path / "c.trace")
     url = serving([Run(open_for_viewing(path))])
     held = look(url, quiet=False)
     page = held.go(f"{url}#v=1&with=none&step=2&layer=1")

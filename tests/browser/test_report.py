@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import reported
+import planted_study
 from anchorwatch.studies.report.comparison import sections
 from anchorwatch.studies.report.page import page
 
@@ -19,7 +19,7 @@ HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A page with every verdict, some figures, and names that would run if they could."""
-    study = reported.study(names=NAMES, models=reported.MODELS | {"arm": HOSTILE})
+    study = planted_study.study(names=NAMES, models=planted_study.MODELS | {"arm": HOSTILE})
     drawn = {name: study.draw(name) for name in DRAWN}
     assert all(drawn.values())
     path = tmp_path_factory.mktemp("page") / "report.html"

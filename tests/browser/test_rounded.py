@@ -6,7 +6,7 @@ import pytest
 from anchorwatch.explorer.export import export
 from anchorwatch.explorer.open import from_memory
 from anchorwatch.explorer.run_data import Options, Run
-from shown import small
+from synthetic_traces import small_trace
 
 STEP, LAYER, BIN = 2, 1, 30
 
@@ -14,7 +14,7 @@ STEP, LAYER, BIN = 2, 1, 30
 @pytest.fixture(scope="module")
 def long():
     """150 positions in 50 columns, three each."""
-    return small(steps=6, length=150)
+    return small_trace(steps=6, length=150)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from anchorwatch.explorer import page as pages
 from anchorwatch.explorer.export import LIMIT_BYTES, export
 from anchorwatch.explorer.open import from_memory, open_for_viewing
 from anchorwatch.explorer.run_data import Run
-from shown import large
+from synthetic_traces import large_trace
 
 SCRIPT_BYTES = 150_000
 """Gzipped."""
@@ -79,7 +79,7 @@ def test_our_script_is_small():
 
 @pytest.mark.slow
 def test_a_full_trace_is_sent_in_a_small_page(look, tmp_path):
-    place = large().write(tmp_path / "large.trace")
+    place = large_trace().write(tmp_path / "large.trace")
     sent = export([Run(open_for_viewing(place))], tmp_path / "page.html")
     assert sent.stat().st_size < LIMIT_BYTES
     held = look(sent.as_uri())
@@ -89,7 +89,7 @@ def test_a_full_trace_is_sent_in_a_small_page(look, tmp_path):
 
 @pytest.mark.slow
 def test_two_full_traces_are_compared_while_one_scrubs(look, serving, tmp_path):
-    place = large().write(tmp_path / "large.trace")
+    place = large_trace().write(tmp_path / "large.trace")
     url = serving([Run(open_for_viewing(place)), Run(open_for_viewing(place))])
     held = look(url)
     page = held.go(f"{url}#v=1&with=1&step=10&layer=6")
@@ -102,7 +102,7 @@ def test_two_full_traces_are_compared_while_one_scrubs(look, serving, tmp_path):
 
 @pytest.mark.slow
 def test_a_canvas_of_4096_tokens_is_binned_and_said(look, serving):
-    trace = large(steps=128, length=4096, layers=8, heads=4, groups=("all",))
+    trace = large_trace(steps=128, length=4096, layers=8, heads=4, groups=("all",))
     url = serving([Run(from_memory(trace))])
     page = look(url).go(f"{url}#v=1&step=64&layer=7")
     assert "the token axis is binned 4:1" in page.locator(".about").inner_text()

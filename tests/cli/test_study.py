@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from anchorwatch.cli import study as cli_study
 from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError
-from reported import study
+from planted_study import study
 
 GIVEN = ("--model", "tiny/llada", "--against", "tiny/arm")
 

@@ -22,18 +22,18 @@ from anchorwatch.explorer import encode, server
 from anchorwatch.explorer.open import from_memory
 from anchorwatch.explorer.run_data import MissingError, Run
 from command import COMMAND, ENV, one_line_of, type_in
-from shown import small
+from synthetic_traces import small_trace
 from waiting import GUARD, wait_until
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return small().write(tmp_path_factory.mktemp("view") / "a.trace")
+    return small_trace().write(tmp_path_factory.mktemp("view") / "a.trace")
 
 
 @pytest.fixture
 def broken(tmp_path):
-    path = small().write(tmp_path / "b.trace")
+    path = small_trace().write(tmp_path / "b.trace")
     file = next(file for file in (path / "received").iterdir() if file.name.startswith("c"))
     file.write_bytes(file.read_bytes()[:-1])
     return path
@@ -193,7 +193,7 @@ def test_export_takes_tables_for_the_head_grid(path, tmp_path):
     assert typed("measure", "absorption", path, "--by", "layer,head", "-o", table).exit_code == 0
     assert typed("export", path, "-o", page, "--table", table).exit_code == 0
     assert "top1 (taken)" in page.read_text()
-    other = small(source="made/other").write(tmp_path / "other.trace")
+    other = small_trace(source="made/other").write(tmp_path / "other.trace")
     with pytest.raises(SpecError, match="taken is about planted, which is not shown"):
         typed("export", other, "-o", page, "--table", table)
     with pytest.raises(SpecError, match="there is no table"):

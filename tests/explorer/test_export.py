@@ -19,8 +19,7 @@ from anchorwatch.explorer import export as exports
 from anchorwatch.explorer.export import choose_layers, export, whole
 from anchorwatch.explorer.open import OpenedTrace, from_memory, open_for_viewing
 from anchorwatch.explorer.run_data import MissingError, Run
-from planted import planted, random_maps
-from shown import HOSTILE, hostile, large, small
+from synthetic_traces import HOSTILE, hostile_trace, large_trace, planted, random_maps, small_trace
 
 
 class Elements(HTMLParser):
@@ -56,7 +55,7 @@ def packet_of(held, key):
 
 
 def test_a_page_holds_what_the_server_would_give():
-    run = Run(from_memory(small()))
+    run = Run(from_memory(small_trace()))
     (held,) = data_of(whole([run]))["runs"]
     assert held["packets"].keys() == set(run.keys())
     for key in ("frames", "null-0-0", "layer-0", "layer-2"):
@@ -68,11 +67,11 @@ def test_a_page_holds_what_the_server_would_give():
 
 
 def test_a_page_is_the_same_each_time():
-    assert whole([Run(from_memory(small()))]) == whole([Run(from_memory(small()))])
+    assert whole([Run(from_memory(small_trace()))]) == whole([Run(from_memory(small_trace()))])
 
 
 def test_a_page_asks_nobody_for_anything():
-    text = whole([Run(from_memory(small()))])
+    text = whole([Run(from_memory(small_trace()))])
     elements = Elements(text)
     for tag, attrs in elements.found:
         assert not attrs.get("src"), tag
@@ -92,7 +91,7 @@ def test_a_page_asks_nobody_for_anything():
 
 
 def test_hostile_text_is_text():
-    text = whole([Run(from_memory(hostile()))])
+    text = whole([Run(from_memory(hostile_trace()))])
     tags = [tag for tag, _ in Elements(text).found]
     assert tags.count("script") == 2
     assert not {"img", "svg"} & set(tags)
@@ -118,7 +117,7 @@ def test_embedded_json_comes_back_and_ends_nothing(text):
 
 
 def test_what_is_left_out_is_said():
-    trace = large(steps=4, length=40, layers=20, heads=2)
+    trace = large_trace(steps=4, length=40, layers=20, heads=2)
     (held,) = data_of(whole([Run(from_memory(trace))]))["runs"]
     told = held["header"]
     said = " ".join(told["left_out"])
@@ -131,7 +130,7 @@ def test_what_is_left_out_is_said():
 
 
 def test_layers_can_be_named():
-    run = Run(from_memory(small()))
+    run = Run(from_memory(small_trace()))
     (held,) = data_of(whole([run], layers=[2, 0]))["runs"]
     assert held["header"]["layers"] == [0, 2]
     with pytest.raises(SpecError, match=r"layer 3 is not in .*: it has 0 to 2"):
@@ -139,12 +138,12 @@ def test_layers_can_be_named():
 
 
 def test_a_full_trace_fits(tmp_path):
-    path = export([Run(from_memory(large(layers=16)))], tmp_path / "page.html")
+    path = export([Run(from_memory(large_trace(layers=16)))], tmp_path / "page.html")
     assert 100_000 < path.stat().st_size < exports.LIMIT_BYTES
 
 
 def test_layers_go_until_it_fits(monkeypatch):
-    run = Run(from_memory(large(steps=16, length=512, layers=8, heads=4)))
+    run = Run(from_memory(large_trace(steps=16, length=512, layers=8, heads=4)))
     full = len(whole([run]))
     monkeypatch.setattr(exports, "LIMIT_BYTES", full - 1)
     text = whole([run])
@@ -168,7 +167,7 @@ def test_chosen_layers_are_spread_from_first_to_last(count, most):
 
 
 def test_a_folder_has_every_packet_as_a_file(tmp_path):
-    run = Run(from_memory(small()))
+    run = Run(from_memory(small_trace()))
     folder = export([run], tmp_path / "site")
     assert sorted(p.name for p in folder.iterdir()) == ["app.css", "app.js", "data", "index.html"]
     for key in [*run.keys()]:
@@ -180,7 +179,9 @@ def test_a_folder_has_every_packet_as_a_file(tmp_path):
 
 
 def test_a_folder_asks_nobody_but_its_server(tmp_path):
-    text = (export([Run(from_memory(hostile()))], tmp_path / "site") / "index.html").read_text()
+    text = (
+        export([Run(from_memory(hostile_trace()))], tmp_path / "site") / "index.html"
+    ).read_text()
     elements = Elements(text)
     (policy,) = [a["content"] for t, a in elements.found if a.get("http-equiv")]
     held = dict(one.strip().split(" ", 1) for one in policy.split(";"))
@@ -255,7 +256,7 @@ def test_a_part_that_cannot_be_read_is_left_out_and_said(monkeypatch, tmp_path, 
     flow = np.zeros((8, 3, 4, 2, 2), np.float32)
     dims = ("step", "layer", "head", "query_region", "key_region")
     regions = {"a": range(2), "b": range(2, 14)}
-    run = Run(from_memory(small(more={"region_flow": (dims, flow)}, regions=regions)))
+    run = Run(from_memory(small_trace(more={"region_flow": (dims, flow)}, regions=regions)))
     failing(monkeypatch, "layer-1", "flow")
     said = []
     path = export([run], tmp_path / out, say=said.append)
@@ -276,7 +277,7 @@ def test_a_part_that_cannot_be_read_is_left_out_and_said(monkeypatch, tmp_path, 
 
 
 def test_a_measure_that_cannot_be_read_is_left_out_and_said(monkeypatch, tmp_path):
-    run = Run(from_memory(large(steps=4, length=40, layers=2, heads=2)))
+    run = Run(from_memory(large_trace(steps=4, length=40, layers=2, heads=2)))
 
     def gone(self, at):
         raise TraceError("entropy/c.0.0.0 has gone")
@@ -291,7 +292,7 @@ def test_a_measure_that_cannot_be_read_is_left_out_and_said(monkeypatch, tmp_pat
 
 
 def test_a_trace_that_goes_while_it_is_exported_is_said_without_its_path(tmp_path):
-    path = large(steps=32, length=1024, layers=2, heads=4).write(tmp_path / "c.trace")
+    path = large_trace(steps=32, length=1024, layers=2, heads=4).write(tmp_path / "c.trace")
     run = Run(open_for_viewing(path))
     shutil.rmtree(path)
     text = whole([run])
@@ -307,7 +308,7 @@ def test_a_trace_that_goes_while_it_is_exported_is_said_without_its_path(tmp_pat
 def test_a_run_without_frames_is_in_the_page_with_why(monkeypatch, tmp_path):
     failing(monkeypatch, "frames")
     said = []
-    path = export([Run(from_memory(small()))], tmp_path / "page.html", say=said.append)
+    path = export([Run(from_memory(small_trace()))], tmp_path / "page.html", say=said.append)
     (held,) = data_of(path.read_text())["runs"]
     assert "frames" not in held["header"]
     assert "frames has gone" in " ".join(held["header"]["damage"])
@@ -315,7 +316,7 @@ def test_a_run_without_frames_is_in_the_page_with_why(monkeypatch, tmp_path):
 
 
 def test_a_folder_has_all_layers_unless_asked(tmp_path):
-    run = Run(from_memory(large(steps=4, length=40, layers=20, heads=2)))
+    run = Run(from_memory(large_trace(steps=4, length=40, layers=20, heads=2)))
     for name, layers in (("all", None), ("some", [3, 19])):
         folder = export([run], tmp_path / name, layers=layers)
         told = json.loads((folder / "data" / "0" / "header.json").read_text())
@@ -326,7 +327,7 @@ def test_a_folder_has_all_layers_unless_asked(tmp_path):
 
 
 def test_named_layers_are_all_in_the_page_or_it_is_refused(monkeypatch):
-    run = Run(from_memory(large(steps=4, length=40, layers=20, heads=2)))
+    run = Run(from_memory(large_trace(steps=4, length=40, layers=20, heads=2)))
     (held,) = data_of(whole([run], layers=range(18)))["runs"]
     assert held["header"]["layers"] == list(range(18))
     monkeypatch.setattr(exports, "LIMIT_BYTES", len(whole([run], layers=range(18))) - 1)
@@ -337,18 +338,18 @@ def test_named_layers_are_all_in_the_page_or_it_is_refused(monkeypatch):
 
 def test_a_run_that_cannot_be_shown_is_in_the_page_with_why():
     broken = OpenedTrace("b.trace", None, ("canvas/c.0.0 is missing",))
-    held = data_of(whole([Run(from_memory(small())), Run(broken)]))["runs"]
+    held = data_of(whole([Run(from_memory(small_trace())), Run(broken)]))["runs"]
     assert held[1]["header"]["damage"] == ["canvas/c.0.0 is missing"]
 
 
 def test_a_page_never_holds_a_path(tmp_path):
-    path = small().write(tmp_path / "a.trace")
+    path = small_trace().write(tmp_path / "a.trace")
     assert str(tmp_path) not in whole([Run(open_for_viewing(path))])
 
 
 def test_a_notebook_gets_a_frame_that_reaches_nothing():
-    trace = small()
-    held = trace.show(small(seed=1))
+    trace = small_trace()
+    held = trace.show(small_trace(seed=1))
     bundle = held._repr_mimebundle_()
     ((tag, attrs),) = Elements(bundle["text/html"]).found
     assert tag == "iframe"
@@ -362,13 +363,13 @@ def test_a_notebook_gets_a_frame_that_reaches_nothing():
 
 def test_a_notebook_is_spared_what_is_too_large(monkeypatch):
     monkeypatch.setattr(exports, "LIMIT_BYTES", 1000)
-    bundle = small().show()._repr_mimebundle_()
+    bundle = small_trace().show()._repr_mimebundle_()
     assert bundle.keys() == {"text/plain"}
     assert "anchorwatch view" in bundle["text/plain"]
 
 
 def test_a_notebook_says_what_is_wrong_with_a_trace(tmp_path, monkeypatch):
-    trace = aw.read(small().write(tmp_path / "a.trace"))
+    trace = aw.read(small_trace().write(tmp_path / "a.trace"))
 
     def gone(self):
         raise TraceError("canvas/c.0.0 has gone since the trace was opened")
@@ -382,7 +383,7 @@ def test_a_notebook_says_what_is_wrong_with_a_trace(tmp_path, monkeypatch):
 def test_a_page_that_was_not_built_says_how(monkeypatch, tmp_path):
     monkeypatch.setattr(page, "files", lambda _: tmp_path)
     with pytest.raises(page.PageError, match="make web"):
-        whole([Run(from_memory(small()))])
+        whole([Run(from_memory(small_trace()))])
 
 
 def test_the_script_is_small():

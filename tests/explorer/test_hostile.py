@@ -14,7 +14,7 @@ from anchorwatch.explorer.open import from_memory
 from anchorwatch.explorer.run_data import Run
 from anchorwatch.trace import render_terminal as show
 from anchorwatch.trace.escape import visible
-from shown import HOSTILE, hostile, large, small
+from synthetic_traces import HOSTILE, hostile_trace, large_trace, small_trace
 
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]")
 """What may move a cursor, turn a line, or is no text; line breaks are kept."""
@@ -29,7 +29,7 @@ def texts(node):
 
 
 def test_no_text_of_a_header_is_more_than_text():
-    told = Run(from_memory(hostile())).header()
+    told = Run(from_memory(hostile_trace())).header()
     for text in texts(told):
         assert not CONTROLS.search(text), ascii(text)
     assert len(json.dumps(told)) < 200_000  # a token of a megabyte is clipped
@@ -40,8 +40,8 @@ def test_the_terminal_gets_marks():
 
     held = io.StringIO()
     console = Console(file=held, force_terminal=True, width=200, color_system=None)
-    for step in range(hostile().num_steps + 1):
-        console.print(show.frame(hostile(), step))
+    for step in range(hostile_trace().num_steps + 1):
+        console.print(show.frame(hostile_trace(), step))
     said = re.sub(r"\x1b\[[0-9;]*m", "", held.getvalue())  # rich's own colours
     assert not CONTROLS.search(said)
     assert "[red]markup[/red]" in said  # as it stands: no markup is read
@@ -59,13 +59,13 @@ class Elements(HTMLParser):
 
 
 def test_a_notebook_has_one_frame_whatever_tokens_say():
-    bundle = hostile().show(hostile())._repr_mimebundle_()
+    bundle = hostile_trace().show(hostile_trace())._repr_mimebundle_()
     assert Elements(bundle["text/html"]).tags == ["iframe"]
     assert not CONTROLS.search(bundle["text/plain"])
 
 
 def test_a_hundred_thousand_tokens_are_binned():
-    trace = large(steps=2, length=100_000, layers=1, heads=1, groups=("all",))
+    trace = large_trace(steps=2, length=100_000, layers=1, heads=1, groups=("all",))
     run = Run(from_memory(trace))
     told = run.header()
     assert (told["width"], told["bins"]) == (98, 1021)
@@ -82,7 +82,7 @@ def test_tokens_are_told_apart_and_come_back(text):
     """What is shown of a token is one text for one token, and its escaped form says which."""
     told = next(
         one
-        for one in Run(from_memory(hostile())).header()["tokens"]
+        for one in Run(from_memory(hostile_trace())).header()["tokens"]
         if one["id"] == HOSTILE.index(text) + 1
     )
     assert told["text"] == visible(text)
@@ -93,7 +93,7 @@ def test_tokens_are_told_apart_and_come_back(text):
 
 def identities(texts, split=None):
     """What the page compares tokens of two runs by."""
-    trace = small(texts=texts)
+    trace = small_trace(texts=texts)
     manifest = trace.manifest | {"token_bytes": split or {}}
     told = Run(from_memory(type(trace)(trace.dataset(), manifest))).header()["tokens"]
     return {one["id"]: one.get("digest", one["text"]) for one in told}

@@ -18,7 +18,7 @@ from anchorwatch.explorer import encode
 from anchorwatch.explorer.open import from_memory
 from anchorwatch.explorer.run_data import Run
 from anchorwatch.explorer.server import Server, link, spot
-from shown import HOSTILE, hostile, small
+from synthetic_traces import HOSTILE, hostile_trace, small_trace
 from waiting import GUARD, listens, wait_until
 
 
@@ -54,7 +54,7 @@ class Held:
 
 @pytest.fixture(scope="module")
 def held():
-    server = Held([Run(from_memory(small())), Run(from_memory(hostile()))])
+    server = Held([Run(from_memory(small_trace())), Run(from_memory(hostile_trace()))])
     yield server
     server.server.close()
     server.thread.join(timeout=GUARD)
@@ -65,12 +65,12 @@ def test_it_serves_headers_and_packets(held):
     assert (status, json.loads(body)["positions"]) == (200, 14)
     status, body, headers = held("data/0/row-3-1-2.bin")
     assert (status, headers["content-type"]) == (200, "application/octet-stream")
-    wanted = small()["received"].values[3, 1, 2]
+    wanted = small_trace()["received"].values[3, 1, 2]
     np.testing.assert_array_equal(encode.unpack(body)[0]["shares"], wanted)
 
 
 def test_the_first_run_alone_is_prepared_where_the_page_will_open(monkeypatch):
-    runs, asked = [Run(from_memory(small())), Run(from_memory(small()))], []
+    runs, asked = [Run(from_memory(small_trace())), Run(from_memory(small_trace()))], []
     monkeypatch.setattr(Run, "prepare", lambda run, layer=None: asked.append((run, layer)))
     held = Held(runs, 2)
     try:
@@ -179,7 +179,7 @@ def test_a_link_leads_a_whole_window_to_the_page_and_to_nothing_else(held):
 
 
 def test_the_way_in_is_a_file_that_nobody_else_can_read_and_goes_when_it_was_used():
-    one = Held([Run(from_memory(small()))])
+    one = Held([Run(from_memory(small_trace()))])
     place = link(one.server.url, {"step": 3})
     file = one.server.door(place)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -197,7 +197,7 @@ def test_the_way_in_is_a_file_that_nobody_else_can_read_and_goes_when_it_was_use
 
 
 def test_a_way_into_what_never_served_is_closed():
-    server = Server([Run(from_memory(small()))])
+    server = Server([Run(from_memory(small_trace()))])
     file = server.door(server.url)
     server.close()
     assert not file.parent.exists()
@@ -253,7 +253,7 @@ def test_a_websocket_is_refused(held):
 
 
 def test_a_websocket_scope_is_closed():
-    app = Server([Run(from_memory(small()))])
+    app = Server([Run(from_memory(small_trace()))])
     sent = []
 
     async def send(message):
@@ -289,7 +289,7 @@ def test_it_listens_on_this_machine_only(held):
 
 
 def test_each_server_has_its_own_token(held):
-    other = Server([Run(from_memory(small()))])
+    other = Server([Run(from_memory(small_trace()))])
     other.close()
     assert len(other.token) >= 32
     assert other.token != held.server.token
@@ -297,7 +297,7 @@ def test_each_server_has_its_own_token(held):
 
 def test_a_busy_port_is_said(held):
     with pytest.raises(SpecError, match="leave --port out"):
-        Server([Run(from_memory(small()))], port=held.server.port)
+        Server([Run(from_memory(small_trace()))], port=held.server.port)
 
 
 def test_nothing_to_show_is_refused():
@@ -323,7 +323,7 @@ def test_links_are_places_in_the_page():
 
 @pytest.fixture(scope="module")
 def hasty():
-    server = Held([Run(from_memory(small()))], patience=0.2)
+    server = Held([Run(from_memory(small_trace()))], patience=0.2)
     yield server
     server.server.close()
     server.thread.join(timeout=60)
@@ -377,7 +377,7 @@ def test_a_request_that_comes_byte_by_byte_is_closed_too(hasty):
 
 
 def test_who_never_reads_the_answer_is_closed_and_keeps_nobody_from_stopping():
-    one = Held([Run(from_memory(small()))], patience=0.2)
+    one = Held([Run(from_memory(small_trace()))], patience=0.2)
     ask = f"GET /{one.server.token}/app.js HTTP/1.1\r\nHost: 127.0.0.1:{one.server.port}\r\n\r\n"
     with socket.socket() as wire:
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -394,7 +394,7 @@ def test_too_many_connections_give_way_to_one_that_asks(monkeypatch):
     from anchorwatch.explorer.connections import Connection
 
     monkeypatch.setattr(Connection, "most", 4)
-    one = Held([Run(from_memory(small()))], patience=600)
+    one = Held([Run(from_memory(small_trace()))], patience=600)
     held = [socket.create_connection(("127.0.0.1", one.server.port), timeout=60) for _ in range(9)]
     try:
         assert one()[0] == 200

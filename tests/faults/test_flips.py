@@ -24,8 +24,8 @@ from anchorwatch.studies.evidence import EvidenceStore
 from anchorwatch.trace import atomic_io
 from anchorwatch.trace.store import Partial, Spec
 from anchorwatch.training.log import Line, as_json, read_log
-from planted import planted, uniform
 from strategies import load
+from synthetic_traces import planted, uniform
 
 HURTS = 40
 
@@ -108,9 +108,9 @@ def test_tables(trace, tmp_path, kind):
 
 def test_evidence(tmp_path):
     path = tmp_path / "00000.json"
-    shelf = EvidenceStore(tmp_path, None, None)
-    shelf.keep(path, {"rows": [{"value": 0.1, "text": "é"}] * 5})
-    assert survives(path, lambda: shelf.opened(path), lambda a, b: a == b) == HURTS
+    store = EvidenceStore(tmp_path, None, None)
+    store.keep(path, {"rows": [{"value": 0.1, "text": "é"}] * 5})
+    assert survives(path, lambda: store.read_record(path), lambda a, b: a == b) == HURTS
 
 
 @pytest.mark.parametrize(

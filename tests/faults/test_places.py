@@ -9,8 +9,8 @@ from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.trace import atomic_io
 from anchorwatch.trace.store import Partial, damage
 from command import type_in
-from planted import planted, uniform
 from strategies import load
+from synthetic_traces import planted, uniform
 
 
 @pytest.fixture

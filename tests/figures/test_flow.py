@@ -12,8 +12,8 @@ from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.metrics import flow
 from anchorwatch.metrics import rollouts as rollout
 from anchorwatch.trace.trace import ABSENT
-from planted import planted, random_maps
 from references import flow as slow
+from synthetic_traces import planted, random_maps
 
 REGIONS = {"bos": range(1), "doc1": range(1, 6), "gold": range(6, 9), "answer": range(9, 12)}
 PAIR = ("query_region", "key_region")

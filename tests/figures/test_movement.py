@@ -11,8 +11,7 @@ from anchorwatch import figures
 from anchorwatch.errors import SpecError
 from anchorwatch.figures.movement import TYPE_COLOURS
 from anchorwatch.metrics import headtypes, lifetimes, movement, similarity
-from moving import moving, with_blocks
-from planted import planted
+from synthetic_traces import moving_maps, planted, with_blocks
 
 PLACE = [8, 8, 8, 8, 12, 12, None, 12]
 """A drift by two blocks of four; no sink at step 6."""
@@ -20,7 +19,7 @@ PLACE = [8, 8, 8, 8, 12, 12, None, 12]
 
 @pytest.fixture(scope="module")
 def drifting():
-    maps = np.concatenate([moving(PLACE, length=16), moving([3] * 8, length=16)], axis=2)
+    maps = np.concatenate([moving_maps(PLACE, length=16), moving_maps([3] * 8, length=16)], axis=2)
     return with_blocks(planted(np.repeat(maps, 2, axis=1), prompt=8, source="mdm"), 4)
 
 
@@ -31,8 +30,8 @@ def many():
     for number in range(6):
         place = [4] * (2 + number % 2) + [9] * (6 - number % 2)
         ids = range(100 * number + 1, 100 * number + 17)
-        found.append(planted(moving(place, length=16), prompt=8, tokens=ids, source="mdm"))
-    return [*found, planted(moving([3] * 8, length=16), prompt=8, source="still")]
+        found.append(planted(moving_maps(place, length=16), prompt=8, tokens=ids, source="mdm"))
+    return [*found, planted(moving_maps([3] * 8, length=16), prompt=8, source="still")]
 
 
 def mesh(ax):
@@ -89,7 +88,9 @@ def test_paths_without_a_trace_have_positions_and_the_heads_with_most_sinks(drif
     two = figures.sink_path(movement.sink_positions([many[0], many[-1]]), many[0])
     assert [ax.get_title(loc="left") for ax in two.axes] == ["mdm", "still"]
     assert two.axes[1].get_lines()[-1].get_ydata().tolist() == [3] * 8
-    seeds = [planted(moving([3] * 8, length=16), prompt=8, source="still", seed=n) for n in (0, 1)]
+    seeds = [
+        planted(moving_maps([3] * 8, length=16), prompt=8, source="still", seed=n) for n in (0, 1)
+    ]
     both = figures.sink_positions(movement.sink_positions(seeds))
     same = seeds[0].digest()[:12]
     titles = [ax.get_title(loc="left") for ax in both.axes[:2]]

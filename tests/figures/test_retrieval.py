@@ -8,7 +8,7 @@ from anchorwatch.errors import SpecError
 from anchorwatch.figures import retrieval as figures
 from anchorwatch.figures.style import DIFFERENCE, MAGNITUDE
 from anchorwatch.metrics import retrieval
-from planted import planted, random_maps
+from synthetic_traces import planted, random_maps
 
 
 @pytest.fixture(scope="module")

@@ -78,5 +78,5 @@ def test_a_unit_of_evidence_is_read(folder):
 
 def test_claims_ask_for_the_same_evidence():
     """Evidence that was collected is found again: its folder is named by what was asked for."""
-    needs = {claim.id: [need.as_dict() for need in claim.needs] for claim in claims()}
+    needs = {claim.id: [spec.as_dict() for spec in claim.needs] for claim in claims()}
     assert json.loads(json.dumps(needs)) == json.loads((HERE / "evidence_needs.json").read_text())

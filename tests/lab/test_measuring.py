@@ -13,7 +13,7 @@ from anchorwatch.generation.decoding import LowConfidence
 from anchorwatch.models.families import layer_modules
 from anchorwatch.training import bound, variants
 from anchorwatch.training import card_measures as measure
-from planted import planted
+from synthetic_traces import planted
 from tolerances import METRIC, SAME_MATHS
 
 SMALL = measure.Effort(examples=8, draws=2, items=4, prompts=5, texts=2, steps=4)

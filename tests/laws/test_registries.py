@@ -14,7 +14,7 @@ from anchorwatch.edits.spec import EDITS, CanvasEdit, Edit, Hiding, register_edi
 from anchorwatch.errors import ModelError, SpecError
 from anchorwatch.generation.decoding import DECODINGS, WORDS, EvenSteps, register_decoding
 from anchorwatch.generation.parse import parse_decoding, parse_edit
-from anchorwatch.probes.spec import PROBES, Probe, register_probe
+from anchorwatch.probes.spec import PROBES, Probe, find_probe, register_probe
 from anchorwatch.trace.schema import field
 from strategies import load
 
@@ -45,6 +45,7 @@ def test_a_probe_is_one_class():
         def collect(self, reading):
             reading.put("first_key", reading.sums.mean_received()[:, 0, 0])
 
+    assert find_probe("first_key") == "first_key" and find_probe("nothing") is None
     assert aw.probes.first_key is first_key and "first_key" in dir(aw.probes)
     probes = [first_key(), aw.probes.received(dtype="float32")]
     trace = aw.run(load("tiny/llada"), PROMPT, WRITES, probes=probes)

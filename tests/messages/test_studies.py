@@ -8,7 +8,7 @@ from anchorwatch.studies.budget import budget
 from anchorwatch.studies.claim import Claim, Criterion, Finding, Measured
 from anchorwatch.studies.estimate import Estimate
 from anchorwatch.studies.evidence import Evidence, Runs, Seeds, TraceSet
-from anchorwatch.studies.measure import answers
+from anchorwatch.studies.measure import require_accuracy
 from anchorwatch.studies.verdict import judge_claims
 
 WORDS = ("a sentence.", "a source", "a number")
@@ -44,9 +44,9 @@ def test_the_impossible_is_refused(make, says):
 
 
 def claim(measure):
-    need = Seeds(("bound.all",))
+    spec = Seeds(("bound.all",))
     return Claim(
-        "sinks/H3", *WORDS, "prompt", (need,), (criterion(reason="planted"),), measure=measure
+        "sinks/H3", *WORDS, "prompt", (spec,), (criterion(reason="planted"),), measure=measure
     )
 
 
@@ -60,11 +60,11 @@ def test_a_measure_is_held_to_what_was_announced():
 
 def test_a_claim_without_one_measured_unit_is_lacking_and_not_undecided():
     none = Measured(Estimate.mean([float("nan")] * 7, "prompt"))
-    empty, need = claim(lambda _: Finding({"it": none})), Seeds(("bound.all",))
+    empty, spec = claim(lambda _: Finding({"it": none})), Seeds(("bound.all",))
     lost = TraceSet((), (), 7, dict.fromkeys(range(5), "too long for 256 positions"))
-    unfit = f"did not fit: 5 of the units of {need} (too long for 256 positions)"
+    unfit = f"did not fit: 5 of the units of {spec} (too long for 256 positions)"
     for held, why in ((lost, unfit), (None, "all could be run, and it never came up in them")):
-        (one,) = judge_claims([empty], Evidence.of({need: held}), {})
+        (one,) = judge_claims([empty], Evidence.of({spec: held}), {})
         assert one.verdict is None
         said = "prompts with a value of every statistic: none of 7 has one"
         assert one.lacking == f"{said} ({why})"
@@ -74,7 +74,7 @@ def test_a_model_at_the_floor_carries_no_claim():
     with pytest.raises(
         EvidenceError, match="right in 30% of the questions, unedited: this one is in 2%"
     ):
-        answers(0.02, 0.3, "a masked diffusion model")
+        require_accuracy(0.02, 0.3, "a masked diffusion model")
 
 
 def test_a_model_of_another_kind_than_its_role_is_refused(tmp_path):

@@ -12,8 +12,8 @@ from anchorwatch.metrics.layer_slices import iter_layers
 from anchorwatch.metrics.null import uniform_attention
 from anchorwatch.metrics.similarity import _divergence_between_groups
 from anchorwatch.trace.trace import Trace
-from planted import column, planted, random_maps, uniform
 from references import movement as slow
+from synthetic_traces import column, planted, random_maps, uniform
 
 KEYS = ("step", "layer", "head", "key")
 

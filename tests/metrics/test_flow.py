@@ -11,8 +11,8 @@ from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import flow as metrics
 from anchorwatch.metrics.table import NUMBERS
 from anchorwatch.trace.trace import ABSENT, Trace
-from planted import planted, random_maps, uniform
 from references import flow as slow
+from synthetic_traces import planted, random_maps, uniform
 
 DIMS = ("step", "layer", "head", "query_region", "key_region")
 EVERY = ("step", "layer", "head", "query_region", "key_region")

@@ -17,9 +17,9 @@ from anchorwatch.metrics.null import group_queries
 from anchorwatch.metrics.sink_rules import gu, ratio, topk
 from anchorwatch.models.attention import observe
 from checkpoints import network
-from planted import planted, uniform
 from references import geometry as slow
 from strategies import load
+from synthetic_traces import planted, uniform
 
 P = aw.probes
 PER = ("step", "layer", "head")

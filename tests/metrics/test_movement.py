@@ -11,88 +11,100 @@ import tolerances
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import movement as metrics
 from anchorwatch.metrics.table import NUMBERS
-from moving import RULE, made_of_maps, moving, row, same, told, with_blocks
-from planted import planted, random_maps, uniform
 from references import movement as slow
+from synthetic_traces import (
+    RULE,
+    assert_same,
+    head_histories,
+    moving_maps,
+    planted,
+    random_maps,
+    row_of,
+    traces_and_maps,
+    uniform,
+    with_blocks,
+)
 
 
-@given(made_of_maps(), st.sampled_from(["all", "masked", "written"]))
+@given(traces_and_maps(), st.sampled_from(["all", "masked", "written"]))
 def test_jumps_are_what_loops_count_and_their_null_is_the_mean_of_every_shuffle(made, group):
     trace, maps = made
     length = trace.canvas.shape[1]
     table = metrics.jumps(trace, RULE, group=group, by=("layer", "head"))
-    for layer, head, history in told(trace, maps, group):
+    for layer, head, history in head_histories(trace, maps, group):
         at = {"layer": layer, "head": head}
         for name, only in (("", True), ("_any", False)):
             positions = slow.path(history, sinks_only=only)
             rate, moved = (
-                row(table, f"jump_rate{name}", **at),
-                row(table, f"displacement{name}", **at),
+                row_of(table, f"jump_rate{name}", **at),
+                row_of(table, f"displacement{name}", **at),
             )
-            same(rate.value, slow.jump_rate(positions))
-            same(moved.value, slow.displacement(positions, length))
+            assert_same(rate.value, slow.jump_rate(positions))
+            assert_same(moved.value, slow.displacement(positions, length))
             assert rate.missing == len(maps) - 1 - len(slow.gaps(positions))
             dealt = list(slow.shuffles(positions))
-            same(rate.null, slow.mean([slow.jump_rate(one) for one in dealt]))
-            same(moved.null, slow.mean([slow.displacement(one, length) for one in dealt]))
+            assert_same(rate.null, slow.mean([slow.jump_rate(one) for one in dealt]))
+            assert_same(moved.null, slow.mean([slow.displacement(one, length) for one in dealt]))
 
 
-@given(made_of_maps(most_steps=6))
+@given(traces_and_maps(most_steps=6))
 def test_spread_and_direction_are_what_loops_over_steps_say(made):
     trace, maps = made
     length = trace.canvas.shape[1]
     spread = metrics.spread(trace, RULE, by=("layer", "head"))
     way = metrics.direction(trace, RULE, by=("layer", "head"))
-    for layer, head, history in told(trace, maps):
+    for layer, head, history in head_histories(trace, maps):
         at = {"layer": layer, "head": head}
         for name, only in (("", True), ("_any", False)):
             positions = slow.path(history, sinks_only=only)
-            same(
-                row(spread, f"position_variance{name}", **at).value,
+            assert_same(
+                row_of(spread, f"position_variance{name}", **at).value,
                 slow.variance(positions, length),
             )
-            same(row(spread, f"modal_share{name}", **at).value, slow.modal_share(positions))
-            same(row(way, f"tau{name}", **at).value, slow.tau(positions))
-            same(row(way, f"slope{name}", **at).value, slow.slope(positions))
+            assert_same(
+                row_of(spread, f"modal_share{name}", **at).value, slow.modal_share(positions)
+            )
+            assert_same(row_of(way, f"tau{name}", **at).value, slow.tau(positions))
+            assert_same(row_of(way, f"slope{name}", **at).value, slow.slope(positions))
         centre = slow.centroid(history)
-        variance = row(spread, "centroid_variance", **at)
-        same(variance.value, slow.variance(centre, length))
-        same(row(way, "centroid_slope", **at).value / length, slow.slope(centre) / length)
+        variance = row_of(spread, "centroid_variance", **at)
+        assert_same(variance.value, slow.variance(centre, length))
+        assert_same(row_of(way, "centroid_slope", **at).value / length, slow.slope(centre) / length)
 
 
-@given(made_of_maps())
+@given(traces_and_maps())
 def test_frontier_hits_are_what_loops_count_and_their_null_is_the_mean_of_every_shuffle(made):
     trace, maps = made
     length, masked = trace.canvas.shape[1], slow.frontier(trace)
     table = metrics.frontier_hits(trace, RULE, by=("layer", "head"))
-    for layer, head, history in told(trace, maps):
+    for layer, head, history in head_histories(trace, maps):
         for name, only in (("", True), ("_any", False)):
             positions = slow.path(history, sinks_only=only)
             usable = [p if m else None for p, m in zip(positions, masked, strict=True)]
-            hit = row(table, f"frontier_hit{name}", layer=layer, head=head)
-            far = row(table, f"frontier_distance{name}", layer=layer, head=head)
-            same(hit.value, slow.frontier_hit(usable, masked))
-            same(far.value, slow.frontier_distance(usable, masked, length))
+            hit = row_of(table, f"frontier_hit{name}", layer=layer, head=head)
+            far = row_of(table, f"frontier_distance{name}", layer=layer, head=head)
+            assert_same(hit.value, slow.frontier_hit(usable, masked))
+            assert_same(far.value, slow.frontier_distance(usable, masked, length))
             dealt = list(slow.shuffles(usable))
-            same(hit.null, slow.mean([slow.frontier_hit(one, masked) for one in dealt]))
-            same(
+            assert_same(hit.null, slow.mean([slow.frontier_hit(one, masked) for one in dealt]))
+            assert_same(
                 far.null, slow.mean([slow.frontier_distance(one, masked, length) for one in dealt])
             )
             here = [m for m, p in zip(masked, usable, strict=True) if p is not None]
-            same(hit.chance, slow.mean([1 / len(m) for m in here]))
+            assert_same(hit.chance, slow.mean([1 / len(m) for m in here]))
             gaps = [sum(max(m) - j for j in m) / len(m) / length for m in here]
-            same(far.chance, slow.mean(gaps))
+            assert_same(far.chance, slow.mean(gaps))
 
 
 @settings(max_examples=15)
-@given(made_of_maps())
+@given(traces_and_maps())
 def test_sink_positions_are_one_row_for_each_step_layer_and_head(made):
     trace, maps = made
     steps, layers, heads, length, _ = maps.shape
     table = metrics.sink_positions(trace, RULE)
     assert len(table) == steps * layers * heads
     assert table.attrs["about"]["rule"] == str(RULE)
-    for layer, head, history in told(trace, maps):
+    for layer, head, history in head_histories(trace, maps):
         held = table[(table.layer == layer) & (table["head"] == head)].sort_values("step")
         assert held.progress.tolist() == trace.progress[:-1].tolist()
         for one, row_, greatest, sink in zip(
@@ -107,7 +119,7 @@ def test_sink_positions_are_one_row_for_each_step_layer_and_head(made):
             if one is None:
                 assert math.isnan(row_.share) and math.isnan(row_.relative) and row_.token == ""
                 continue
-            same(row_.share, max(one[0]))
+            assert_same(row_.share, max(one[0]))
             assert row_.relative == greatest / length
             assert row_.token == trace.token(int(trace.canvas[row_.step, greatest]))
 
@@ -118,7 +130,7 @@ def test_block_jumps_split_the_jumps_at_steps_that_open_a_block(seed):
     maps = random_maps(np.random.default_rng(seed), (6, 1, 3, 9))
     trace = with_blocks(planted(maps, prompt=3), 2)
     table = metrics.block_jumps(trace, RULE, by=("head",))
-    for _, head, history in told(trace, maps):
+    for _, head, history in head_histories(trace, maps):
         positions = slow.path(history)
         kinds = {True: [], False: []}
         for step in range(1, 6):
@@ -126,27 +138,31 @@ def test_block_jumps_split_the_jumps_at_steps_that_open_a_block(seed):
                 kinds[step in (2, 4)].append(positions[step] != positions[step - 1])
         every = kinds[True] + kinds[False]
         for name, opens in (("jump_rate_at_boundaries", True), ("jump_rate_inside", False)):
-            found = row(table, name, head=head)
-            same(found.value, slow.mean(map(float, kinds[opens])))
-            same(found.null, slow.mean(map(float, every)) if kinds[opens] else slow.NAN)
+            found = row_of(table, name, head=head)
+            assert_same(found.value, slow.mean(map(float, kinds[opens])))
+            assert_same(found.null, slow.mean(map(float, every)) if kinds[opens] else slow.NAN)
         inside = slow.mean(map(float, kinds[False]))
-        excess = row(table, "excess", head=head)
-        same(excess.value, slow.mean(map(float, kinds[True])) - inside)
+        excess = row_of(table, "excess", head=head)
+        assert_same(excess.value, slow.mean(map(float, kinds[True])) - inside)
         if kinds[True] and kinds[False]:
             assert excess.null == pytest.approx(0)
 
 
 def test_a_static_sink_never_jumps_and_has_no_direction():
-    trace = planted(moving([5] * 8, length=24), prompt=16)
+    trace = planted(moving_maps([5] * 8, length=24), prompt=16)
     jumps, way, spread = (
         f(trace, by=()) for f in (metrics.jumps, metrics.direction, metrics.spread)
     )
     for name in ("jump_rate", "displacement", "jump_rate_any"):
-        assert row(jumps, name).value == 0 == row(jumps, name).null
-    assert math.isnan(row(way, "tau").value) and row(way, "tau").missing == 1
-    assert row(way, "slope").value == 0
-    assert row(spread, "modal_share").value == 1 and row(spread, "position_variance").value == 0
-    assert row(spread, "position_variance").null == pytest.approx((24**2 - 1) / 12 / 24**2 * 7 / 8)
+        assert row_of(jumps, name).value == 0 == row_of(jumps, name).null
+    assert math.isnan(row_of(way, "tau").value) and row_of(way, "tau").missing == 1
+    assert row_of(way, "slope").value == 0
+    assert (
+        row_of(spread, "modal_share").value == 1 and row_of(spread, "position_variance").value == 0
+    )
+    assert row_of(spread, "position_variance").null == pytest.approx(
+        (24**2 - 1) / 12 / 24**2 * 7 / 8
+    )
 
 
 @pytest.mark.parametrize("each", [1, 2])
@@ -155,15 +171,15 @@ def test_a_sink_that_follows_the_commits_has_their_pace(each):
     length = prompt + each * steps
     when = [-1] * prompt + [p // each for p in range(each * steps)]
     place = [prompt - 1 + each * step for step in range(steps)]  # the last one committed so far
-    trace = planted(moving(place, length=length), prompt=prompt, committed_at=when)
+    trace = planted(moving_maps(place, length=length), prompt=prompt, committed_at=when)
     way = metrics.direction(trace, by=())
-    assert row(way, "slope").value == each and row(way, "tau").value == 1
-    assert row(way, "slope").null == row(way, "tau").null == 0
-    assert row(way, "centroid_tau").value == 1
+    assert row_of(way, "slope").value == each and row_of(way, "tau").value == 1
+    assert row_of(way, "slope").null == row_of(way, "tau").null == 0
+    assert row_of(way, "centroid_tau").value == 1
     jumps = metrics.jumps(trace, by=())
-    assert row(jumps, "jump_rate").value == 1 == row(jumps, "jump_rate").null
-    assert row(jumps, "displacement").value == pytest.approx(each / length)
-    assert row(jumps, "displacement").null == pytest.approx(3 * each / length)  # (steps + 1) / 3
+    assert row_of(jumps, "jump_rate").value == 1 == row_of(jumps, "jump_rate").null
+    assert row_of(jumps, "displacement").value == pytest.approx(each / length)
+    assert row_of(jumps, "displacement").null == pytest.approx(3 * each / length)  # (steps + 1) / 3
 
 
 def test_a_sink_at_the_right_to_left_frontier_hits_it_and_shuffled_steps_do_not():
@@ -171,28 +187,28 @@ def test_a_sink_at_the_right_to_left_frontier_hits_it_and_shuffled_steps_do_not(
     length = prompt + steps
     when = [-1] * prompt + [steps - 1 - p for p in range(steps)]
     trace = planted(
-        moving([length - 1 - s for s in range(steps)], length=length),
+        moving_maps([length - 1 - s for s in range(steps)], length=length),
         prompt=prompt,
         committed_at=when,
     )
-    hit = row(metrics.frontier_hits(trace, by=()), "frontier_hit")
+    hit = row_of(metrics.frontier_hits(trace, by=()), "frontier_hit")
     assert hit.value == 1 and hit.null == pytest.approx(1 / 8)
     assert hit.chance == pytest.approx(sum(1 / m for m in range(1, 9)) / 8)
-    assert row(metrics.frontier_hits(trace, by=()), "frontier_distance").value == 0
-    assert row(metrics.direction(trace, by=()), "tau").value == -1
+    assert row_of(metrics.frontier_hits(trace, by=()), "frontier_distance").value == 0
+    assert row_of(metrics.direction(trace, by=()), "tau").value == -1
     late = metrics.frontier_hits(trace, by=("step",))
-    assert row(late, "frontier_hit", step=7).chance == 1
+    assert row_of(late, "frontier_hit", step=7).chance == 1
 
 
 def test_a_drift_by_blocks_jumps_only_where_a_block_opens():
     place = [8] * 4 + [12] * 4 + [16] * 4
-    trace = with_blocks(planted(moving(place, length=20), prompt=8), 4)
+    trace = with_blocks(planted(moving_maps(place, length=20), prompt=8), 4)
     table = metrics.block_jumps(trace, by=())
-    assert row(table, "jump_rate_at_boundaries").value == 1
-    assert row(table, "jump_rate_inside").value == 0
-    assert row(table, "jump_rate_inside").null == pytest.approx(2 / 11)
-    assert row(table, "excess").value == 1 and row(table, "excess").null == pytest.approx(0)
-    assert math.isnan(row(table, "times").value)
+    assert row_of(table, "jump_rate_at_boundaries").value == 1
+    assert row_of(table, "jump_rate_inside").value == 0
+    assert row_of(table, "jump_rate_inside").null == pytest.approx(2 / 11)
+    assert row_of(table, "excess").value == 1 and row_of(table, "excess").null == pytest.approx(0)
+    assert math.isnan(row_of(table, "times").value)
     assert metrics.current_block(trace).tolist() == [0] * 4 + [1] * 4 + [2] * 4
 
 
@@ -201,34 +217,34 @@ def test_no_sink_at_all_is_missing_and_not_zero():
     for table in (metrics.jumps(trace), metrics.spread(trace), metrics.direction(trace)):
         held = table[~table.quantity.str.contains("_any|centroid")]
         assert held.value.isna().all() and (held.n == 0).all() and (held.missing > 0).all()
-    jump = row(metrics.jumps(trace, by=()), "jump_rate")
+    jump = row_of(metrics.jumps(trace, by=()), "jump_rate")
     assert jump.missing == 2 * 3 * 5
 
 
 def test_frozen_and_untrained_traces_stand_beside_and_absent_ones_are_absent():
-    trace = planted(moving([3, 5, 3, 5], length=16), prompt=12)
-    still = planted(moving([3, 3, 3, 3], length=16), prompt=12)
+    trace = planted(moving_maps([3, 5, 3, 5], length=16), prompt=12)
+    still = planted(moving_maps([3, 3, 3, 3], length=16), prompt=12)
     table = metrics.jumps(trace, frozen=still)
-    assert row(table, "jump_rate").value == 1 and row(table, "jump_rate").frozen == 0
+    assert row_of(table, "jump_rate").value == 1 and row_of(table, "jump_rate").frozen == 0
     assert table.untrained.isna().all()
     assert list(table.columns) == ["model", "layer", "quantity", *NUMBERS, "frozen", "untrained"]
     assert table.attrs["about"]["frozen"] == [still.digest()]
     assert table.attrs["about"]["untrained"] is None
     both = metrics.frontier_hits([trace, still], by=(), untrained=[trace, still])
-    assert "chance" in both.columns and row(both, "frontier_hit").untrained == 0
+    assert "chance" in both.columns and row_of(both, "frontier_hit").untrained == 0
 
 
 def test_chance_is_that_of_each_model():
-    few = planted(moving([3] * 4, length=16), prompt=12, source="few")
+    few = planted(moving_maps([3] * 4, length=16), prompt=12, source="few")
     many = planted(
-        moving([3] * 4, length=24),
+        moving_maps([3] * 4, length=24),
         prompt=12,
         source="many",
         committed_at=[-1] * 12 + list(range(4)) + [3] * 8,
     )
     table = metrics.frontier_hits([few, many], by=("step",))
-    assert row(table, "frontier_hit", model="few", step=0).chance == 1 / 4
-    assert row(table, "frontier_hit", model="many", step=0).chance == 1 / 12
+    assert row_of(table, "frontier_hit", model="few", step=0).chance == 1 / 4
+    assert row_of(table, "frontier_hit", model="many", step=0).chance == 1 / 12
 
 
 def test_permuting_heads_permutes_rows_and_a_second_seed_changes_nothing_but_the_mean():
@@ -238,16 +254,16 @@ def test_permuting_heads_permutes_rows_and_a_second_seed_changes_nothing_but_the
     moved = metrics.jumps(planted(maps[:, :, order], prompt=7), RULE, by=("head",))
     for new, old in enumerate(order):
         for name in ("jump_rate", "displacement_any"):
-            a, b = row(plain, name, head=old), row(moved, name, head=new)
+            a, b = row_of(plain, name, head=old), row_of(moved, name, head=new)
             assert (a.value, a.null) == pytest.approx((b.value, b.null), nan_ok=True)
     twice = metrics.jumps(
         [planted(maps, prompt=7), planted(maps, prompt=7, seed=1)], RULE, by=("head",)
     )
     for name in ("jump_rate", "displacement_any"):
-        assert row(twice, name, head=0).value == pytest.approx(
-            row(plain, name, head=0).value, nan_ok=True
+        assert row_of(twice, name, head=0).value == pytest.approx(
+            row_of(plain, name, head=0).value, nan_ok=True
         )
-        assert row(twice, name, head=0).n == row(plain, name, head=0).n
+        assert row_of(twice, name, head=0).n == row_of(plain, name, head=0).n
 
 
 @given(st.integers(1, 9), st.integers(1, 40))
@@ -292,9 +308,9 @@ def test_what_cannot_be_asked_is_refused_with_what_can(ask, error, says):
 
 def test_one_trace_with_blocks_is_enough_and_the_other_is_missing():
     place = [8] * 2 + [10] * 2
-    blocks = with_blocks(planted(moving(place, length=12), prompt=8, source="blocks"), 2)
-    plain = planted(moving(place, length=12), prompt=8, source="plain")
+    blocks = with_blocks(planted(moving_maps(place, length=12), prompt=8, source="blocks"), 2)
+    plain = planted(moving_maps(place, length=12), prompt=8, source="plain")
     table = metrics.block_jumps([blocks, plain], by=())
-    assert row(table, "excess", model="blocks").value == 1
-    none = row(table, "excess", model="plain")
+    assert row_of(table, "excess", model="blocks").value == 1
+    none = row_of(table, "excess", model="plain")
     assert math.isnan(none.value) and none.n == 0 and none.missing == 1

@@ -12,9 +12,9 @@ import tolerances
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import geometry
 from anchorwatch.metrics.sink_rules import ratio, topk
-from planted import column, planted, random_maps, uniform
 from references import geometry as slow
 from strategies import load
+from synthetic_traces import column, planted, random_maps, uniform
 
 PER = ("step", "layer", "head")
 P = aw.probes

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anchorwatch.metrics.table import TOO_FEW, odds_of, odds_table, total
-from planted import planted, uniform
+from synthetic_traces import planted, uniform
 
 
 def parts(tables):

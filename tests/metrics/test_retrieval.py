@@ -13,9 +13,9 @@ from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import retrieval
 from anchorwatch.metrics.sink_rules import rulli, topk
 from anchorwatch.trace.trace import Trace
-from planted import planted, random_maps, uniform
 from references import retrieval as slow
 from strategies import load
+from synthetic_traces import planted, random_maps, uniform
 
 P = aw.probes
 HEAD = ("layer", "head")

@@ -18,8 +18,8 @@ from anchorwatch.metrics.table import NUMBERS
 from anchorwatch.trace.schema import Field
 from anchorwatch.trace.trace import ABSENT, PROMPT, Trace, make_trace
 from checkpoints import MASK, network
-from planted import column, planted, random_maps, uniform
 from references import flow as slow
+from synthetic_traces import column, planted, random_maps, uniform
 
 FLOW = ("step", "layer", "head", "query_region", "key_region")
 ROLLOUT = ("step", "layer", "query_region", "key_region")

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from planted import planted
+from synthetic_traces import planted
 
 PER = ("step", "layer", "head")
 

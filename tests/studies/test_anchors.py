@@ -9,13 +9,13 @@ from anchorwatch.metrics.layer_slices import iter_layers
 from anchorwatch.metrics.sink_rules import zscore
 from anchorwatch.studies.papers.floating.measures import (
     absorbed_beyond,
-    drifts,
-    greatest_beyond,
-    onsets,
+    anchor_drift,
+    anchor_onsets,
     predicting_turnover,
+    top_key_beyond,
 )
 from anchorwatch.trace.trace import Trace
-from planted import column, planted, random_maps, uniform
+from synthetic_traces import column, planted, random_maps, uniform
 from tolerances import METRIC
 
 LENGTH, STEPS = 24, 8
@@ -31,7 +31,7 @@ def test_even_causal_attention_has_no_greatest_key_at_the_first_place():
     maps[..., 5:, 5] += 0.1
     (layer,) = iter_layers(of(maps, visibility="causal"))
     assert (layer.top_key()[0] == 0).all(), "by what it receives, it is the first"
-    assert (greatest_beyond(layer) == 5).all()
+    assert (top_key_beyond(layer) == 5).all()
 
 
 def test_what_keys_absorb_beyond_even_attention_is_of_keys_chosen_so():
@@ -73,9 +73,9 @@ def test_a_causal_model_whose_new_rows_all_look_elsewhere_moves_and_one_with_a_s
 def test_drift_is_from_the_first_quarter_to_the_last():
     maps = np.stack([column(LENGTH, 2 + 2 * step, 0.9) for step in range(STEPS)])[:, None, None]
     (layer,) = iter_layers(of(maps))
-    assert drifts(layer) == pytest.approx((12 / LENGTH, 12 / LENGTH), abs=METRIC)
+    assert anchor_drift(layer) == pytest.approx((12 / LENGTH, 12 / LENGTH), abs=METRIC)
     (layer,) = iter_layers(of(np.broadcast_to(column(LENGTH, 3, 0.9), maps.shape)))
-    assert drifts(layer) == (0.0, 0.0)
+    assert anchor_drift(layer) == (0.0, 0.0)
 
 
 def begins_at_each_commit():
@@ -85,18 +85,18 @@ def begins_at_each_commit():
 
 
 def test_onsets_are_counted_where_something_was_just_committed():
-    found = onsets(of(begins_at_each_commit()), zscore())
+    found = anchor_onsets(of(begins_at_each_commit()), zscore())
     assert found.fresh == 1.0
     assert found.keys == pytest.approx(1 / LENGTH)
     assert found.shuffled == pytest.approx(1 / (STEPS - 1))
-    assert np.isnan(onsets(of(uniform(STEPS, 1, 1, LENGTH)), zscore()).fresh)
+    assert np.isnan(anchor_onsets(of(uniform(STEPS, 1, 1, LENGTH)), zscore()).fresh)
 
 
 def test_end_tokens_are_no_onsets():
     trace = of(begins_at_each_commit())
     manifest = trace.manifest
     model = manifest["model"] | {"end_ids": trace.own[LENGTH - STEPS : LENGTH - 3].tolist()}
-    found = onsets(Trace(trace.dataset(), manifest | {"model": model}), zscore())
+    found = anchor_onsets(Trace(trace.dataset(), manifest | {"model": model}), zscore())
     assert found.fresh == 1.0
     left = LENGTH - STEPS + 3
     assert found.keys == pytest.approx(1 / left)

@@ -24,15 +24,17 @@ def test_a_claim_says_what_is_claimed_and_where(claim):
     for one in claim.criteria:
         assert one.statistic
         assert one.reason
-    uses_seeds = any(isinstance(need, Seeds) for need in claim.needs)
-    assert not claim.written or uses_seeds == (claim.unit == SEED), "seeds are the unit of training"
+    uses_seeds = any(isinstance(spec, Seeds) for spec in claim.needs)
+    assert not claim.is_testable or uses_seeds == (claim.unit == SEED), (
+        "seeds are the unit of training"
+    )
 
 
 def test_needs_that_are_alike_are_one_and_have_a_digest_of_their_own():
     every: dict[EvidenceSpec, str] = {}
     for claim in claims():
-        for need in claim.needs:
-            assert every.setdefault(need, need.digest) == need.digest
+        for spec in claim.needs:
+            assert every.setdefault(spec, spec.digest) == spec.digest
     assert len(set(every.values())) == len(every)
 
 

@@ -128,7 +128,7 @@ def test_a_correlation_covers_the_truth_and_stays_within_its_ends(rho):
     for _ in range(runs):
         x, own = rng.normal(size=(2, 24))
         y = rho * x + math.sqrt(1 - rho**2) * own
-        found = Correlation.jackknifed(moments(x, y), pearson, PROMPT)
+        found = Correlation.jackknife(moments(x, y), pearson, PROMPT)
         assert found.value == pytest.approx(np.corrcoef(x, y)[0, 1], abs=tolerances.STATISTIC)
         low, high = found.interval(0.95)
         assert -1 < low < high < 1
@@ -139,7 +139,7 @@ def test_a_correlation_covers_the_truth_and_stays_within_its_ends(rho):
 @given(st.integers(0, 1000), st.floats(-0.9, 0.9), st.floats(0.5, 0.999))
 def test_a_correlation_s_interval_leaves_out_what_its_p_rejects(seed, limit, level):
     x, own = np.random.default_rng(seed).normal(size=(2, 12))
-    found = Correlation.jackknifed(moments(x, 0.5 * x + own), pearson, PROMPT)
+    found = Correlation.jackknife(moments(x, 0.5 * x + own), pearson, PROMPT)
     low, high = found.interval(level)
     tail = (1 - level) / 2
     assert (found.p_above(limit) < tail) == (low > limit)
@@ -149,10 +149,10 @@ def test_a_correlation_s_interval_leaves_out_what_its_p_rejects(seed, limit, lev
 
 def test_a_correlation_of_one_and_one_of_nothing_have_no_interval():
     x = np.random.default_rng(0).normal(size=9)
-    whole = Correlation.jackknifed(moments(x, 2 * x), pearson, PROMPT)
+    whole = Correlation.jackknife(moments(x, 2 * x), pearson, PROMPT)
     assert whole.why
     assert math.isnan(whole.interval(0.95)[0])
-    none = Correlation.jackknifed(moments(x * np.nan, x), pearson, PROMPT)
+    none = Correlation.jackknife(moments(x * np.nan, x), pearson, PROMPT)
     assert (none.n, none.missing) == (0, 9)
     assert none.p_above(-0.5) == none.p_below(0.5) == 1.0
 

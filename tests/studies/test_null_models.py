@@ -21,7 +21,7 @@ from anchorwatch.studies.papers.sink_token import measures as sink_token_measure
 from anchorwatch.studies.papers.sinks import measures as sinks_measures
 from anchorwatch.studies.papers.sinks.measures import correlation_of_moments
 from anchorwatch.studies.verdict import ALPHA, REFUTED, SUPPORTED, judge_claims, verdicts
-from evidenced import answered, looked_at, opened, seeds
+from claim_evidence import answer_table, openness_table, seed_table, sink_attention_table
 
 RUNS = 150
 pytestmark = pytest.mark.slow
@@ -33,18 +33,18 @@ def at_most(wrong, runs, rate=ALPHA):
     return wrong / runs <= rate + 3 * math.sqrt(rate * (1 - rate) / runs)
 
 
-def trained(rng, need, gaps, count=5, wide=0.02):
+def trained(rng, spec, gaps, count=5, wide=0.02):
     """Seeds of a need's arms: vanilla and {arm: {column: what it has more}}, and chance."""
-    base = {name: rng.normal(2.5, 0.1, count) for name in need.columns}
+    base = {name: rng.normal(2.5, 0.1, count) for name in spec.columns}
     held = {}
-    for arm in need.arms:
+    for arm in spec.arms:
         more = gaps.get(arm, {})
         noise = 0.0 if arm == "vanilla" else wide
         held[arm] = {
             name: one + more.get(name, 0.0) + noise * rng.normal(size=count)
             for name, one in base.items()
         }
-    return seeds(held)
+    return seed_table(held)
 
 
 def training(rng):
@@ -60,8 +60,8 @@ def training(rng):
         own.CONTENTS: {"sink": -1.0, "sink-zero": -1.2},
     }
     held = {
-        need: trained(rng, need, {arm: {COLUMN: gap} for arm, gap in arms.items()})
-        for need, arms in gaps.items()
+        spec: trained(rng, spec, {arm: {COLUMN: gap} for arm, gap in arms.items()})
+        for spec, arms in gaps.items()
     }
     quarter, longest = (f"length.{name}" for name in ("quarter", "longest"))
     lengths = {"sink": {quarter: -0.005, longest: -1.0}}
@@ -72,14 +72,14 @@ def training(rng):
     mixed = {"sink": {spread: -1.0, rank: 1.0, cosine: -0.01}}
     held[changed.MIXED_STATES] = trained(rng, changed.MIXED_STATES, mixed)
     drained = {name: rng.normal(0.8, 0.05, 5) for name in changed.DRAINED_VALUES.columns}
-    held[changed.DRAINED_VALUES] = seeds({"sink": drained})
-    return held | looked_at(rng, 5)
+    held[changed.DRAINED_VALUES] = seed_table({"sink": drained})
+    return held | sink_attention_table(rng, 5)
 
 
 def coins(rng, count, shares):
     """Answers of {cell: share that is right} to items that are hard or easy in every cell."""
     item = rng.normal(size=count)
-    return answered(
+    return answer_table(
         {
             cell: (0.7 * item + math.sqrt(0.51) * rng.normal(size=count) < scipy.special.ndtri(s))
             for cell, s in shares.items()
@@ -118,8 +118,8 @@ def answering(rng, count=100):
     for name, gold in (("rules", 0.61), ("examples", 0.6)):
         shares[asked.TEMPLATES[name]] = {("mdm", "closed"): 0.1, ("mdm", "gold"): gold}
     held = {
-        need: coins(rng, count, {(*cell, "none"): share for cell, share in cells.items()})
-        for need, cells in shares.items()
+        spec: coins(rng, count, {(*cell, "none"): share for cell, share in cells.items()})
+        for spec, cells in shares.items()
     }
     return held | hiding(rng, count)
 
@@ -127,9 +127,9 @@ def answering(rng, count=100):
 def hiding(rng, count):
     """A masked model that loses to hidden sinks just too much, an autoregressive one nearly all."""
     held, edits = {}, ("none", "sinks", "random")
-    for need, lost in ((sinks_measures.ONE_STEP, 0.05), (sinks_measures.MANY_STEPS, 0.0)):
+    for spec, lost in ((sinks_measures.ONE_STEP, 0.05), (sinks_measures.MANY_STEPS, 0.0)):
         cells = {("mdm", "gold", edit): 0.8 - lost * (edit == "sinks") for edit in edits}
-        held[need] = coins(rng, count, cells)
+        held[spec] = coins(rng, count, cells)
     cells = {("mdm", "gold", edit): 0.8 - 0.01 * (edit == "sinks") for edit in edits}
     cells |= {("arm", "gold", edit): 0.95 - 0.9 * (edit == "sinks") for edit in edits}
     held[sinks_measures.HIDDEN_ANSWERS] = coins(rng, count, cells)
@@ -183,7 +183,7 @@ def watching(rng, count=12):
             rng, count, {"sink": 2.01, "greatest": 2.0, "random": 0.0}
         ),
         sink_token_measures.IN_CONTEXT: parts(rng, count, "context", told, {}),
-        sink_token_measures.OPENNESS["sink"]: opened(rng, count),
+        sink_token_measures.OPENNESS["sink"]: openness_table(rng, count),
     }
 
 
@@ -196,7 +196,7 @@ def test_a_study_of_nothing_decides_any_claim_at_most_at_the_error_rate(make, le
     rng, said = np.random.default_rng(3), {}
     for _ in range(RUNS):
         held = make(rng)
-        able = [one for one in claims() if one.written and set(one.needs) <= set(held)]
+        able = [one for one in claims() if one.is_testable and set(one.needs) <= set(held)]
         found = judge_claims(able, Evidence.of(held), {})
         assert all(one.verdict for one in found), [one.lacking for one in found if one.lacking]
         for one in found:
@@ -236,7 +236,7 @@ def correlation(rng, n=40):
     x, own = rng.normal(size=(2, n))
     y = 0.3 * x + math.sqrt(1 - 0.3**2) * own
     rows = np.stack([x, y, x * y, x**2, y**2], axis=1)
-    return Correlation.jackknifed(rows, correlation_of_moments, PROMPT)
+    return Correlation.jackknife(rows, correlation_of_moments, PROMPT)
 
 
 def least(rng, n=24):

@@ -7,7 +7,7 @@ import pytest
 
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
-from evidenced import TRUTHS
+from claim_evidence import TRUTHS
 
 FILES = sorted(set(Path(__file__).parent.glob("test_planted_*.py")) - {Path(__file__)})
 
@@ -30,7 +30,7 @@ def test_there_are_three_truths():
 
 def test_every_written_claim_is_planted_once_and_no_other(modules):
     found = [name for module in modules for name in module.PLANTED]
-    assert sorted(found) == sorted(one.id for one in claims() if one.written)
+    assert sorted(found) == sorted(one.id for one in claims() if one.is_testable)
 
 
 def test_every_planting_is_tested_for_all_three(modules):
@@ -44,6 +44,6 @@ def test_every_planting_is_tested_for_all_three(modules):
 
 def test_what_lacks_says_what(modules):
     for one in claims():
-        assert one.written != bool(one.lacks), one.id
-        if not one.written:
+        assert one.is_testable != bool(one.lacks), one.id
+        if not one.is_testable:
             assert len(one.lacks.split()) > 10, one.id

@@ -10,20 +10,20 @@ from anchorwatch.studies.papers.floating import measures as floating_measures
 from anchorwatch.studies.papers.sink_token import measures as sink_token_measures
 from anchorwatch.studies.papers.sinks import measures as sinks_measures
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED, verdicts
-from evidenced import (
+from claim_evidence import (
     TRUTHS,
-    answered,
-    compared,
-    judged_truly,
-    jumping,
-    planting,
-    right,
-    said,
-    seeds,
-    traces,
+    answer_table,
+    assert_verdict,
+    collect_plantings,
+    draw_answers,
+    effect_tables,
+    judge,
+    jumping_sink,
+    seed_table,
+    traces_with_sink,
 )
 
-PLANTED, plants = planting()
+PLANTED, plants = collect_plantings()
 
 
 @plants("floating/H1")
@@ -37,7 +37,10 @@ def first_or_not(truth):
     def arm(rng, step, head):
         return 0 if rng.random() < stays else int(rng.integers(1, 6))
 
-    held = traces(count, arm, causal=True, seed=3), traces(count, jumping(roams), seed=4)
+    held = (
+        traces_with_sink(count, arm, causal=True, seed=3),
+        traces_with_sink(count, jumping_sink(roams), seed=4),
+    )
     return dict(zip((ARM_RUNS, MDM_RUNS), held, strict=True))
 
 
@@ -51,7 +54,7 @@ def few_or_many(truth):
         keys = rng.choice(length // 2, int(rng.integers(0, most + 1)), replace=False)
         return keys if len(keys) else None
 
-    return {MDM_RUNS: traces(count, where, length=length, seed=5)}
+    return {MDM_RUNS: traces_with_sink(count, where, length=length, seed=5)}
 
 
 @plants("sinks/H3")
@@ -68,15 +71,15 @@ def moving(count, rates, seeds):
     """Runs of an MDM, of an ARM and with a frozen canvas, whose sinks jump at these rates."""
     needs = (MDM_RUNS, ARM_RUNS, FROZEN_RUNS)
     return {
-        need: traces(
+        spec: traces_with_sink(
             count,
-            jumping(rate),
-            causal=need is ARM_RUNS,
+            jumping_sink(rate),
+            causal=spec is ARM_RUNS,
             length=24,
             steps=16,
             seed=seed,
         )
-        for need, rate, seed in zip(needs, (*rates, 0.0), seeds, strict=True)
+        for spec, rate, seed in zip(needs, (*rates, 0.0), seeds, strict=True)
     }
 
 
@@ -84,16 +87,16 @@ def moving(count, rates, seeds):
 def robust_or_not(truth):
     rng = np.random.default_rng(9)
     count, lost = {SUPPORTED: (3000, 0.0), REFUTED: (800, 0.2), UNDECIDED: (60, 0.0)}[truth]
-    clean = right(rng, count, 0.8)
-    edited = clean * right(rng, count, 1 - lost)
+    clean = draw_answers(rng, count, 0.8)
+    edited = clean * draw_answers(rng, count, 1 - lost)
     flipped = rng.random(count) < 0.01  # a few answers change either way
     edited = np.where(flipped, 1 - edited, edited)
-    arm = right(rng, count, 0.85)
-    hurt = arm * right(rng, count, 0.02)
+    arm = draw_answers(rng, count, 0.85)
+    hurt = arm * draw_answers(rng, count, 0.02)
     cells = {("mdm", "none"): clean, ("mdm", "sinks"): edited, ("mdm", "random"): clean}
     cells |= {("arm", "none"): arm, ("arm", "sinks"): hurt, ("arm", "random"): arm}
     return {
-        sinks_measures.HIDDEN_ANSWERS: answered(
+        sinks_measures.HIDDEN_ANSWERS: answer_table(
             {(role, "gold", edit): held for (role, edit), held in cells.items()}
         )
     }
@@ -106,7 +109,7 @@ def specific_or_not(truth):
     agreement = rng.normal(-0.1 * size, 0.05, count)
     kl = rng.normal(0.2 * size, 0.1, count)
     held = {"argmax_agreement": {"did": agreement}, "kl": {"did": kl}}
-    return {sinks_measures.HIDDEN_SINKS: compared(held)}
+    return {sinks_measures.HIDDEN_SINKS: effect_tables(held)}
 
 
 @plants("sinks/H25")
@@ -118,7 +121,7 @@ def one_gains_or_all(truth):
     for name in ("largest_gainer", "new_sink_share"):
         gap = rng.normal(mean, 0.1, count)
         held[name] = {"did": gap, "difference": control + gap, "control_difference": control}
-    return {sinks_measures.HIDDEN_SINKS: compared(held)}
+    return {sinks_measures.HIDDEN_SINKS: effect_tables(held)}
 
 
 @plants("floating/H21")
@@ -132,8 +135,8 @@ def flatter_or_steeper(truth):
     cells = {}
     for role, falls in (("mdm", mdm), ("arm", arm)):
         for at, context in enumerate(floating_measures.DISTRACTED.contexts):
-            cells[role, context, "none"] = right(rng, count, 0.9 - falls * at)
-    return {floating_measures.DISTRACTED: answered(cells)}
+            cells[role, context, "none"] = draw_answers(rng, count, 0.9 - falls * at)
+    return {floating_measures.DISTRACTED: answer_table(cells)}
 
 
 @plants("floating/H23")
@@ -146,9 +149,9 @@ def doubles_or_not(truth):
     }[truth]
     cells = {}
     for role, gain in (("mdm", mdm), ("arm", arm)):
-        cells[role, "closed", "none"] = right(rng, count, 0.1)
-        cells[role, "gold", "none"] = right(rng, count, 0.1 + gain)
-    return {floating_measures.GAIN: answered(cells)}
+        cells[role, "closed", "none"] = draw_answers(rng, count, 0.1)
+        cells[role, "gold", "none"] = draw_answers(rng, count, 0.1 + gain)
+    return {floating_measures.GAIN: answer_table(cells)}
 
 
 @plants("sink_token/H5")
@@ -158,7 +161,7 @@ def better_or_worse(truth):
     base = rng.normal(2.5, 0.1, count)
     arms = {"vanilla": base, "sink": base + rng.normal(gap, 0.01, count)}
     columns = {arm: {"bound.all": v, "answers.gold": np.ones(count)} for arm, v in arms.items()}
-    return {sink_token_measures.IMPROVED: seeds(columns)}
+    return {sink_token_measures.IMPROVED: seed_table(columns)}
 
 
 @plants("sink_token/H7")
@@ -173,13 +176,13 @@ def place_matters_or_not(truth):
     sink = base - rng.normal(0.1, 0.005, count)
     arms = {"vanilla": base, "sink": sink, "sink-end": sink + rng.normal(moved, noise, count)}
     columns = {arm: {"bound.all": held} for arm, held in arms.items()}
-    return {sink_token_measures.END_POSITION: seeds(columns)}
+    return {sink_token_measures.END_POSITION: seed_table(columns)}
 
 
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_verdict_is_the_truth(name, truth):
-    judged_truly(name, PLANTED[name](truth), truth)
+    assert_verdict(name, PLANTED[name](truth), truth)
 
 
 def test_a_sink_token_that_does_nothing_is_supported_at_most_at_the_error_rate():
@@ -189,7 +192,7 @@ def test_a_sink_token_that_does_nothing_is_supported_at_most_at_the_error_rate()
         base = rng.normal(2.5, 0.1, 5)
         sink = base + rng.normal(claim.criteria[0].margin, 0.03, 5)
         columns = {"vanilla": base, "sink": sink}
-        table = seeds({a: {"bound.all": v, "answers.gold": v} for a, v in columns.items()})
+        table = seed_table({a: {"bound.all": v, "answers.gold": v} for a, v in columns.items()})
         finding = claim.find(Evidence.of({sink_token_measures.IMPROVED: table}))
         wrong += verdicts([(claim.criteria, finding)])[0].says == SUPPORTED
     assert wrong / runs <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5
@@ -202,5 +205,5 @@ def test_models_that_move_alike_are_supported_at_most_at_the_error_rate():
     for _ in range(runs):
         one, other = rng.integers(2**31, size=2)
         held = moving(6, (0.3, 0.3), (int(one), int(other), 0))
-        wrong += said(claim, held)[0] == SUPPORTED
+        wrong += judge(claim, held)[0] == SUPPORTED
     assert wrong / runs <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5

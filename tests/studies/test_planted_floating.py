@@ -11,11 +11,21 @@ from anchorwatch.studies.measure import ARM_RUNS, FROZEN_RUNS, MDM_RUNS
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.floating import measures as floating_measures
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
-from evidenced import TRUTHS, judged_truly, jumping, planting, said, traces
-from floated import LENGTH, STEPS, layered, peaked
-from planted import planted
+from claim_evidence import (
+    LENGTH,
+    STEPS,
+    TRUTHS,
+    assert_verdict,
+    collect_plantings,
+    judge,
+    jumping_sink,
+    peaked_row,
+    traces_by_layer,
+    traces_with_sink,
+)
+from synthetic_traces import planted
 
-PLANTED, plants = planting()
+PLANTED, plants = collect_plantings()
 MDM, ARM, FROZEN = (
     MDM_RUNS,
     ARM_RUNS,
@@ -31,9 +41,9 @@ def moves_or_stays(truth):
         UNDECIDED: (6, 0.5, 0.4),
     }[truth]
     return {
-        MDM: traces(count, jumping(mdm), length=16, seed=6),
-        ARM: traces(count, jumping(arm), length=16, causal=True, seed=7),
-        FROZEN: traces(count, jumping(0.0), length=16, seed=8),
+        MDM: traces_with_sink(count, jumping_sink(mdm), length=16, seed=6),
+        ARM: traces_with_sink(count, jumping_sink(arm), length=16, causal=True, seed=7),
+        FROZEN: traces_with_sink(count, jumping_sink(0.0), length=16, seed=8),
     }
 
 
@@ -45,9 +55,9 @@ def right_or_left(truth):
         # one layer of four goes the other way where the claim is false
         goes = way if layer == 2 else 1
         at = 8 + goes * step + rng.integers(-1 - noise, 2 + noise)
-        return peaked(int(np.clip(at, 0, LENGTH - 1)), 0.8)
+        return peaked_row(int(np.clip(at, 0, LENGTH - 1)), 0.8)
 
-    return {MDM: layered(count, keys, heads=1, seed=20)}
+    return {MDM: traces_by_layer(count, keys, heads=1, seed=20)}
 
 
 @plants("floating/H4")
@@ -58,9 +68,9 @@ def where_it_was_written(truth):
     def keys(rng, index, layer, step):
         fresh = prompt + step - 1 if step else 0
         at = fresh if rng.random() < follows else int(rng.integers(0, prompt))
-        return peaked(at, 0.8)
+        return peaked_row(at, 0.8)
 
-    return {MDM: layered(count, keys, layers=1, seed=21)}
+    return {MDM: traces_by_layer(count, keys, layers=1, seed=21)}
 
 
 @plants("floating/H5")
@@ -86,7 +96,7 @@ def token_or_place(truth):
         held = weights[orders[index]] if chosen else weights[place]
         return held * np.exp(rng.normal(0, 0.05, LENGTH))
 
-    return {MDM: layered(count, keys, layers=3, heads=1, seed=22, tokens=tokens)}
+    return {MDM: traces_by_layer(count, keys, layers=3, heads=1, seed=22, tokens=tokens)}
 
 
 @plants("floating/H6")
@@ -101,7 +111,7 @@ def sparser_or_not(truth):
         held[rng.choice(LENGTH, anchors, replace=False)] = 1.0
         return held
 
-    return {MDM: layered(count, keys, heads=1, seed=23)}
+    return {MDM: traces_by_layer(count, keys, heads=1, seed=23)}
 
 
 @plants("floating/H7")
@@ -115,13 +125,13 @@ def less_or_more(truth):
     def of(mean, seed):
         def keys(rng, index, layer, step):
             more = wide * np.random.default_rng((seed, index)).normal()  # prompts differ
-            return peaked(0, float(np.clip(mean + more + 0.02 * rng.normal(), 0.05, 0.95)))
+            return peaked_row(0, float(np.clip(mean + more + 0.02 * rng.normal(), 0.05, 0.95)))
 
         return keys
 
     return {
-        MDM: layered(count, of(mdm, 1), layers=2, seed=24),
-        ARM: layered(count, of(arm, 2), layers=2, causal=True, seed=25),
+        MDM: traces_by_layer(count, of(mdm, 1), layers=2, seed=24),
+        ARM: traces_by_layer(count, of(arm, 2), layers=2, causal=True, seed=25),
     }
 
 
@@ -145,7 +155,7 @@ def _wide(count, second):
                 held[5] = 0.9 if rng.random() < second else 0.004
                 maps[step, 0, head] = held / held.sum()
         found.append(planted(maps, prompt=34, tokens=np.arange(1, 41) + 100 * (index + 1)))
-    return TraceSet.of(found)
+    return TraceSet.from_traces(found)
 
 
 @plants("floating/H9")
@@ -158,9 +168,9 @@ def grows_or_falls(truth):
 
     def keys(rng, index, layer, step):
         own = way + 10 * wide * np.random.default_rng((27, index)).normal()  # prompts differ
-        return peaked(3, float(np.clip(0.4 + own * 0.1 * layer, 0.1, 0.9)))
+        return peaked_row(3, float(np.clip(0.4 + own * 0.1 * layer, 0.1, 0.9)))
 
-    return {MDM: layered(count, keys, heads=1, seed=27)}
+    return {MDM: traces_by_layer(count, keys, heads=1, seed=27)}
 
 
 def weights(rng, parent=None):
@@ -184,14 +194,14 @@ def inherited_or_not(truth):
     def from_layer(place, wanders):
         def keys(rng, index, layer, step):
             first = place - (wanders and index % 3 == 0)
-            return peaked(0, (0.8 if layer >= first else 0.3) + 0.1 * rng.uniform(-1, 1))
+            return peaked_row(0, (0.8 if layer >= first else 0.3) + 0.1 * rng.uniform(-1, 1))
 
         return keys
 
     parent = weights(rng)
     return {
-        MDM: layered(count, from_layer(mdm, truth == UNDECIDED), heads=1, seed=28),
-        ARM: layered(count, from_layer(arm, False), heads=1, causal=True, seed=29),
+        MDM: traces_by_layer(count, from_layer(mdm, truth == UNDECIDED), heads=1, seed=28),
+        ARM: traces_by_layer(count, from_layer(arm, False), heads=1, causal=True, seed=29),
         floating_measures.WEIGHTS["mdm"]: parent,
         floating_measures.WEIGHTS["arm"]: weights(rng, parent),
     }
@@ -200,7 +210,7 @@ def inherited_or_not(truth):
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_verdict_is_the_truth(name, truth):
-    judged_truly(name, PLANTED[name](truth), truth)
+    assert_verdict(name, PLANTED[name](truth), truth)
 
 
 def test_the_least_of_several_supports_only_if_all_do_and_refutes_with_a_correction():
@@ -235,18 +245,22 @@ def test_one_without_a_value_leaves_the_extreme_unknown_in_any_order(kind):
 
 def test_what_no_anchors_can_show_is_lacking_and_not_refuted():
     """A model without a sink, or whose detectors never fire, decides nothing."""
-    even = layered(6, lambda rng, index, layer, step: np.ones(LENGTH) + 0.1 * rng.random(LENGTH))
-    causal = layered(6, lambda rng, *_: np.ones(LENGTH) + 0.1 * rng.random(LENGTH), causal=True)
+    even = traces_by_layer(
+        6, lambda rng, index, layer, step: np.ones(LENGTH) + 0.1 * rng.random(LENGTH)
+    )
+    causal = traces_by_layer(
+        6, lambda rng, *_: np.ones(LENGTH) + 0.1 * rng.random(LENGTH), causal=True
+    )
     for name, held, says in (
         ("floating/H7", less_or_more(SUPPORTED) | {ARM: causal}, "with a sink, whose greatest key"),
         ("floating/H10", inherited_or_not(SUPPORTED) | {MDM: even}, "whose sink begins at some"),
     ):
         with pytest.raises(EvidenceError, match=says):
-            said(claims([name])[0], held)
+            judge(claims([name])[0], held)
 
 
 def test_a_detector_that_never_fires_does_not_decide():
-    _, finding = said(claims(["floating/H6"])[0], sparser_or_not(SUPPORTED))
+    _, finding = judge(claims(["floating/H6"])[0], sparser_or_not(SUPPORTED))
     names = [name for name in finding.also if "shallow" in name]
     fired = [
         name for name in names if finding.also[name] >= floating_measures.FEWEST_SHALLOW_ANCHORS
@@ -261,9 +275,11 @@ def test_networks_trained_apart_inherit_nothing():
     with pytest.raises(
         EvidenceError, match=r"of one origin, such as Dream and Qwen2\.5: the weights"
     ):
-        said(claims(["floating/H10"])[0], held)
+        judge(claims(["floating/H10"])[0], held)
     other = held[floating_measures.WEIGHTS["arm"]].assign(shape="8x16")
-    assert np.isnan(floating_measures.kinship(held[floating_measures.WEIGHTS["mdm"]], other))
+    assert np.isnan(
+        floating_measures.weight_correlation(held[floating_measures.WEIGHTS["mdm"]], other)
+    )
 
 
 def slow_beginning(profile):
@@ -279,13 +295,13 @@ def slow_beginning(profile):
 
 def test_a_beginning_is_the_change_that_leaves_least():
     profiles = np.random.default_rng(1).normal(0, 1, (200, 6)) + np.arange(6)
-    found = floating_measures.begins(profiles)
+    found = floating_measures.onset_layer(profiles)
     assert found.tolist() == [slow_beginning(one) for one in profiles]
 
 
 def test_layers_alike_have_no_rise_though_a_beginning_is_always_found():
     profiles = np.random.default_rng(2).normal(0, 1, (400, 5))
-    found = Estimate.mean(floating_measures.rises(profiles), PROMPT)
+    found = Estimate.mean(floating_measures.onset_rise(profiles), PROMPT)
     low, high = found.interval(0.999)
     assert low < 0 < high
     assert floating_measures.mean_steps(profiles).max(axis=1).mean() > 5 * found.error

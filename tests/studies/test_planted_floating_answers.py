@@ -9,9 +9,16 @@ from anchorwatch.studies.estimate import ITEM, Estimate, mean_score
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.floating import measures as floating_measures
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
-from evidenced import TRUTHS, answered, judged_truly, planting, right, said
+from claim_evidence import (
+    TRUTHS,
+    answer_table,
+    assert_verdict,
+    collect_plantings,
+    draw_answers,
+    judge,
+)
 
-PLANTED, plants = planting()
+PLANTED, plants = collect_plantings()
 ARMS = ("edited", "control")
 
 
@@ -20,11 +27,13 @@ def heads_matter_or_not(truth):
     rng = np.random.default_rng(29)
     count, lost = {SUPPORTED: (600, 0.4), REFUTED: (600, 0.0), UNDECIDED: (30, 0.1)}[truth]
     held = {}
-    for need in floating_measures.KNOCKED_OUT_HEADS.values():
-        whole = right(rng, count, 0.8)
+    for spec in floating_measures.KNOCKED_OUT_HEADS.values():
+        whole = draw_answers(rng, count, 0.8)
         rows = {"unit": np.arange(count) // 8, "item": np.arange(count), "heads": 2}
-        rows |= {"right_none": whole, "right_others": whole * right(rng, count, 0.98)}
-        held[need] = pd.DataFrame(rows | {"right_heads": whole * right(rng, count, 1 - lost)})
+        rows |= {"right_none": whole, "right_others": whole * draw_answers(rng, count, 0.98)}
+        held[spec] = pd.DataFrame(
+            rows | {"right_heads": whole * draw_answers(rng, count, 1 - lost)}
+        )
     return held
 
 
@@ -91,8 +100,8 @@ def middle_or_ends(truth):
     cells = {}
     for role, lost in (("mdm", mdm), ("arm", arm)):
         for at, context in enumerate(floating_measures.GOLD_POSITIONS.contexts):
-            cells[role, context, "none"] = right(rng, count, 0.8 - lost * (at == 1))
-    return {floating_measures.GOLD_POSITIONS: answered(cells)}
+            cells[role, context, "none"] = draw_answers(rng, count, 0.8 - lost * (at == 1))
+    return {floating_measures.GOLD_POSITIONS: answer_table(cells)}
 
 
 @plants("floating/H22")
@@ -106,8 +115,8 @@ def together_or_not(truth):
     cells = {}
     for role, lost in (("mdm", mdm), ("arm", arm)):
         for at, context in enumerate(floating_measures.LAYOUTS.contexts):
-            cells[role, context, "none"] = right(rng, count, 0.8 - lost * (at > 0))
-    return {floating_measures.LAYOUTS: answered(cells)}
+            cells[role, context, "none"] = draw_answers(rng, count, 0.8 - lost * (at > 0))
+    return {floating_measures.LAYOUTS: answer_table(cells)}
 
 
 @plants("floating/H24")
@@ -120,9 +129,9 @@ def prompt_or_model(truth):
     }[truth]
     held = {}
     for name, gain in (("rules", rules), ("examples", examples)):
-        cells = {("mdm", "closed", "none"): right(rng, count, 0.1)}
-        cells["mdm", "gold", "none"] = right(rng, count, 0.1 + gain)
-        held[floating_measures.TEMPLATES[name]] = answered(cells)
+        cells = {("mdm", "closed", "none"): draw_answers(rng, count, 0.1)}
+        cells["mdm", "gold", "none"] = draw_answers(rng, count, 0.1 + gain)
+        held[floating_measures.TEMPLATES[name]] = answer_table(cells)
     return held
 
 
@@ -146,7 +155,7 @@ def apart_or_alike(truth):
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_verdict_is_the_truth(name, truth):
-    judged_truly(name, PLANTED[name](truth), truth)
+    assert_verdict(name, PLANTED[name](truth), truth)
 
 
 def test_what_cannot_be_doubled_lacks_room_and_is_not_refuted():
@@ -156,14 +165,14 @@ def test_what_cannot_be_doubled_lacks_room_and_is_not_refuted():
         for context in ("closed", "gold")
     }
     with pytest.raises(EvidenceError, match=r"the latter gains 1.000, the former can gain 1.000"):
-        said(claims(["floating/H23"])[0], {floating_measures.GAIN: answered(held)})
+        judge(claims(["floating/H23"])[0], {floating_measures.GAIN: answer_table(held)})
 
 
 def test_rollouts_that_do_not_differ_have_no_reason():
     held = the_mask_or_the_model(SUPPORTED)
     held[floating_measures.ROLLOUTS["arm"]] = held[floating_measures.ROLLOUTS["mdm"]]
     with pytest.raises(EvidenceError, match="models whose rollouts differ: into the first token"):
-        said(claims(["floating/H19"])[0], held)
+        judge(claims(["floating/H19"])[0], held)
 
 
 def test_a_score_that_hardly_an_item_differs_in_is_not_certain():

@@ -10,10 +10,18 @@ from anchorwatch.studies.measure import ARM_RUNS, MDM_RUNS
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.floating import measures as floating_measures
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
-from evidenced import TRUTHS, judged_truly, planting, said
-from floated import LENGTH, STEPS, layered, peaked
+from claim_evidence import (
+    LENGTH,
+    STEPS,
+    TRUTHS,
+    assert_verdict,
+    collect_plantings,
+    judge,
+    peaked_row,
+    traces_by_layer,
+)
 
-PLANTED, plants = planting()
+PLANTED, plants = collect_plantings()
 MDM, ARM = MDM_RUNS, ARM_RUNS
 
 
@@ -38,7 +46,7 @@ def geometry(at_key, spread):
 
 
 def to_key_3(rng, index, layer, step):
-    return peaked(3, 0.8)
+    return peaked_row(3, 0.8)
 
 
 @plants("floating/H11")
@@ -49,7 +57,7 @@ def angle_or_norm(truth):
         UNDECIDED: (6, (6.0, 6.0, 6.0, 6.0), 0.4),
     }[truth]
     made = geometry(lambda rng, layer: norms[layer], spread)
-    return {MDM: layered(count, to_key_3, seed=36, more=made)}
+    return {MDM: traces_by_layer(count, to_key_3, seed=36, more=made)}
 
 
 @plants("floating/H12")
@@ -60,7 +68,7 @@ def short_or_long(truth):
         UNDECIDED: (6, 4.6, 0.3),
     }[truth]
     made = geometry(lambda rng, layer: deep if layer > 1 else 5.0, spread)
-    return {MDM: layered(count, to_key_3, seed=37, more=made)}
+    return {MDM: traces_by_layer(count, to_key_3, seed=37, more=made)}
 
 
 REGIONS = {"gold": range(4), "distractor 1": range(4, 8), "distractor 2": range(8, 11)}
@@ -88,7 +96,7 @@ ANSWER = 7
 
 def answering(rng, index, maps):
     """What is written is the answer."""
-    return {ANSWER: " " + prompts.ASKED[index].answers[0]}
+    return {ANSWER: " " + prompts.QUESTION_ITEMS[index].answers[0]}
 
 
 def right_tokens(rng, index):
@@ -112,8 +120,8 @@ def deep_or_shallow(truth):
 
     given = {"regions": passages, "tokens": right_tokens, "texts": answering}
     return {
-        MDM: layered(count, even, seed=38, more=masses(going(way)), **given),
-        ARM: layered(count, even, causal=True, seed=39, more=masses(going(-way)), **given),
+        MDM: traces_by_layer(count, even, seed=38, more=masses(going(way)), **given),
+        ARM: traces_by_layer(count, even, causal=True, seed=39, more=masses(going(-way)), **given),
     }
 
 
@@ -136,8 +144,8 @@ def few_or_all(truth):
     gold = masses(lambda rng, index, layer: 0.3)
     given = {"regions": passages, "more": gold, "tokens": right_tokens, "texts": answering}
     return {
-        MDM: layered(count, keys, seed=40, **given),
-        ARM: layered(count, keys, causal=True, seed=41, **given),
+        MDM: traces_by_layer(count, keys, seed=40, **given),
+        ARM: traces_by_layer(count, keys, causal=True, seed=41, **given),
     }
 
 
@@ -167,9 +175,9 @@ def structure_or_content(truth):
 
     def keys(rng, index, layer, step):
         mark = rng.random() < (0.5 if way == 0 else 0.9 if (layer < 2) == (way > 0) else 0.1)
-        return peaked(4 if mark else 2, 0.6 + 0.1 * rng.random())
+        return peaked_row(4 if mark else 2, 0.6 + 0.1 * rng.random())
 
-    return {MDM: layered(count, keys, seed=42, tokens=templated, texts=texts)}
+    return {MDM: traces_by_layer(count, keys, seed=42, tokens=templated, texts=texts)}
 
 
 @plants("floating/H25")
@@ -182,7 +190,7 @@ def goes_with_or_not(truth):
         rate = 0.5 if way == 0 else 0.7 if good[index] == (way > 0) else 0.3
         if step == 0 or rng.random() < rate:
             at[layer] = int(rng.integers(0, LENGTH - STEPS))
-        return peaked(at[layer], 0.8)
+        return peaked_row(at[layer], 0.8)
 
     def gold(rng, index, layer):
         return 0.4 + 0.1 * way * (1 if good[index] else -1) + 0.1 * rng.normal()
@@ -193,10 +201,10 @@ def goes_with_or_not(truth):
         return own
 
     def answers(rng, index, maps):
-        return {5: " " + prompts.ASKED[index].answers[0] if good[index] else " nothing"}
+        return {5: " " + prompts.QUESTION_ITEMS[index].answers[0] if good[index] else " nothing"}
 
     given = {"regions": passages, "more": masses(gold), "tokens": tokens, "texts": answers}
-    return {MDM: layered(count, keys, seed=43, **given)}
+    return {MDM: traces_by_layer(count, keys, seed=43, **given)}
 
 
 @plants("floating/H26")
@@ -207,14 +215,14 @@ def another_task_or_not(truth):
         def keys(rng, index, layer, step):
             alike = truth == UNDECIDED and index % 3 > 0  # one prompt in three is another's
             at = 4 if alike else place
-            return peaked(at if rng.random() < 0.9 else 6 - at, 0.8)
+            return peaked_row(at if rng.random() < 0.9 else 6 - at, 0.8)
 
         return keys
 
     given = {"layers": 1, "texts": texts}
     return {
-        MDM: layered(count, to(4), seed=44, tokens=templated, **given),
-        floating_measures.PASSAGE_RUNS: layered(
+        MDM: traces_by_layer(count, to(4), seed=44, tokens=templated, **given),
+        floating_measures.PASSAGE_RUNS: traces_by_layer(
             count, to(other), seed=45, tokens=untemplated, **given
         ),
     }
@@ -223,20 +231,20 @@ def another_task_or_not(truth):
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_verdict_is_the_truth(name, truth):
-    judged_truly(name, PLANTED[name](truth), truth)
+    assert_verdict(name, PLANTED[name](truth), truth)
 
 
 def test_what_heads_look_at_in_wrong_answers_is_no_retrieval():
     wrong = {"tokens": right_tokens, "texts": lambda *_: {ANSWER: " nothing"}}
     more = masses(lambda rng, index, layer: 0.3)
     held = deep_or_shallow(SUPPORTED)
-    held |= {MDM: layered(8, even, seed=38, regions=passages, more=more, **wrong)}
-    held |= {ARM: TraceSet.of(held[ARM].traces[:8])}
+    held |= {MDM: traces_by_layer(8, even, seed=38, regions=passages, more=more, **wrong)}
+    held |= {ARM: TraceSet.from_traces(held[ARM].traces[:8])}
     for name in ("floating/H13", "floating/H14"):
         with pytest.raises(EvidenceError, match=r"of 8 there are 0 \(the MDM is right in 0, the"):
-            said(claims([name])[0], held)
+            judge(claims([name])[0], held)
     with pytest.raises(EvidenceError, match="this one is right in 0 and wrong in 8"):
-        said(claims(["floating/H25"])[0], held)
+        judge(claims(["floating/H25"])[0], held)
 
 
 def test_layers_that_look_at_any_passage_deep_are_not_said_to_retrieve_deep():
@@ -249,8 +257,8 @@ def test_layers_that_look_at_any_passage_deep_are_not_said_to_retrieve_deep():
 
     held = deep_or_shallow(SUPPORTED)
     given = {"regions": passages, "tokens": right_tokens, "texts": answering}
-    held[MDM] = layered(20, even, seed=46, more=both, **given)
-    verdict, finding = said(claims(["floating/H13"])[0], held)
+    held[MDM] = traces_by_layer(20, even, seed=46, more=both, **given)
+    verdict, finding = judge(claims(["floating/H13"])[0], held)
     assert verdict != SUPPORTED
     assert finding.measured["deep"].estimate.interval(0.99)[0] > 0.5
 

@@ -10,20 +10,20 @@ from anchorwatch.studies.measure import ARM_RUNS, MDM_RUNS, NORM_RUNS
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.sink_token import measures as sink_token_measures
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
-from evidenced import (
+from claim_evidence import (
     TRUTHS,
-    judged_truly,
-    jumping,
-    looked_at,
-    opened,
-    planting,
-    said,
-    seeds,
-    traces,
+    assert_verdict,
+    collect_plantings,
+    judge,
+    jumping_sink,
+    openness_table,
+    seed_table,
+    sink_attention_table,
+    traces_with_sink,
 )
-from planted import column, planted
+from synthetic_traces import column, planted
 
-PLANTED, plants = planting()
+PLANTED, plants = collect_plantings()
 CLAIM = {one.id: one for one in claims(["sink_token"])}
 SURE = {SUPPORTED: 8, REFUTED: 8, UNDECIDED: 4}
 """Training seeds."""
@@ -41,7 +41,7 @@ def arms(truth, column, means, *, noise=0.004, start=20):
         wide["sink"] = noise
     base = rng.normal(2.5, 0.1, count)
     held = {arm: base + mean + rng.normal(0, wide[arm], count) for arm, mean in means.items()}
-    return seeds({arm: {column: one} for arm, one in ({"vanilla": base} | held).items()})
+    return seed_table({arm: {column: one} for arm, one in ({"vanilla": base} | held).items()})
 
 
 @plants("sink_token/H1")
@@ -61,7 +61,7 @@ def small_or_large(truth):
         norms = ("step", "layer", "head", "key"), sizes.astype(np.float32)
         tokens = np.arange(1, length + 1) + 100 * (index + 1)
         found.append(planted(maps.copy(), prompt=9, tokens=tokens, more={"each_value_norm": norms}))
-    return {NORM_RUNS: TraceSet.of(found)}
+    return {NORM_RUNS: TraceSet.from_traces(found)}
 
 
 @plants("sink_token/H2")
@@ -72,8 +72,8 @@ def moves_or_stays(truth):
         UNDECIDED: (5, 0.06, 0.25),
     }[truth]
     return {
-        MDM_RUNS: traces(count, jumping(mdm), seed=22),
-        ARM_RUNS: traces(count, jumping(arm), causal=True, seed=23),
+        MDM_RUNS: traces_with_sink(count, jumping_sink(mdm), seed=22),
+        ARM_RUNS: traces_with_sink(count, jumping_sink(arm), causal=True, seed=23),
     }
 
 
@@ -90,7 +90,7 @@ def replaces_or_not(truth):
     vanilla = dict(zip(names, (sinks, 1 + shares, moves, 1 + shares), strict=True))
     values = (times(sinks), 1 + times(shares), times(moves), 1 + shares)
     arms = {"vanilla": vanilla, "sink": dict(zip(names, values, strict=True))}
-    return {sink_token_measures.REPLACED_SINKS: seeds(arms)} | looked_at(rng, count)
+    return {sink_token_measures.REPLACED_SINKS: seed_table(arms)} | sink_attention_table(rng, count)
 
 
 @plants("sink_token/H4")
@@ -103,7 +103,9 @@ def drained_or_full(truth):
         for at, name in enumerate(sink_token_measures.DRAINED_VALUES.columns)
     }
     columns["noisy.layer.sink_value_ratio.0"] = ratio
-    return {sink_token_measures.DRAINED_VALUES: seeds({"sink": columns})} | looked_at(rng, count)
+    return {
+        sink_token_measures.DRAINED_VALUES: seed_table({"sink": columns})
+    } | sink_attention_table(rng, count)
 
 
 @plants("sink_token/H6")
@@ -159,8 +161,8 @@ def mixes_or_not(truth):
         cosine: base[cosine] - 0.1 * size + rng.normal(0, wide, count),
         bound: base[bound],
     }
-    table = seeds({"vanilla": base, "sink": sink})
-    return {sink_token_measures.MIXED_STATES: table} | looked_at(rng, count)
+    table = seed_table({"vanilla": base, "sink": sink})
+    return {sink_token_measures.MIXED_STATES: table} | sink_attention_table(rng, count)
 
 
 @plants("sink_token/H14")
@@ -194,7 +196,7 @@ def off_length_or_not(truth):
         name: held + gain + (rng.normal(more, wide, count) if name != "length.trained" else 0.0)
         for name, held in base.items()
     }
-    return {sink_token_measures.LENGTHS: seeds({"vanilla": base, "sink": sink})}
+    return {sink_token_measures.LENGTHS: seed_table({"vanilla": base, "sink": sink})}
 
 
 @plants("sink_token/H17")
@@ -208,7 +210,7 @@ def where_few_or_many(truth):
         name: base[name] + low + (high - low) * t + rng.normal(0, wide, count)
         for name, t in bins.items()
     }
-    return {sink_token_measures.FEW_MASKS: seeds({"vanilla": base, "sink": base | sink})}
+    return {sink_token_measures.FEW_MASKS: seed_table({"vanilla": base, "sink": base | sink})}
 
 
 @plants("sink_token/H18")
@@ -219,7 +221,7 @@ def causal_or_not(truth):
     greatest = chance + rng.normal(0.2 * size, 0.05, count)
     sink = greatest + rng.normal(0.3 * size, 0.1, count)
     hidden = {"sink": sink, "greatest": greatest, "random": chance}
-    return {sink_token_measures.KNOCK_OUTS: rows(hidden), OPEN: opened(rng, count)}
+    return {sink_token_measures.KNOCK_OUTS: rows(hidden), OPEN: openness_table(rng, count)}
 
 
 @plants("sink_token/H19")
@@ -251,7 +253,7 @@ def lost_or_not(truth):
         UNDECIDED: (5, 0.2, 0.5),
     }[truth]
     table = told(rng, count, 2.0, rng.normal(lost, wide, count))
-    return {sink_token_measures.IN_CONTEXT: table, OPEN: opened(rng, count)}
+    return {sink_token_measures.IN_CONTEXT: table, OPEN: openness_table(rng, count)}
 
 
 def told(rng, count, brings, lost):
@@ -271,22 +273,23 @@ def told(rng, count, brings, lost):
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_verdict_is_the_truth(name, truth):
-    judged_truly(name, PLANTED[name](truth), truth)
+    assert_verdict(name, PLANTED[name](truth), truth)
 
 
 @pytest.mark.parametrize("hurts", [0.05, 0.2])
 def test_one_that_hurts_is_not_enough_though_two_hurt_more(hurts):
     means = {"sink": hurts, "sink-2": 2 * hurts, "sink-4": 3 * hurts}
     held = {sink_token_measures.TOKEN_COUNTS: arms(SUPPORTED, "bound.all", means)}
-    assert said(CLAIM["sink_token/H8"], held)[0] == REFUTED
+    assert judge(CLAIM["sink_token/H8"], held)[0] == REFUTED
 
 
 def test_a_model_that_reads_nothing_has_nothing_to_lose():
     rng = np.random.default_rng(34)
     table = told(rng, 20, 0.1, rng.normal(0, 0.01, 20))
     with pytest.raises(EvidenceError, match=r"a passage brings 0.5 nats .* it brings 0.10"):
-        said(
-            CLAIM["sink_token/H20"], {sink_token_measures.IN_CONTEXT: table, OPEN: opened(rng, 20)}
+        judge(
+            CLAIM["sink_token/H20"],
+            {sink_token_measures.IN_CONTEXT: table, OPEN: openness_table(rng, 20)},
         )
 
 
@@ -298,8 +301,8 @@ def test_what_hiding_does_to_answers_that_nothing_tells_is_not_in_context_learni
         rows({"worn": worn, "hidden": worn + rng.normal(more, 0.01, 200)}).assign(context=context)
         for context, worn, more in (("gold", gold, 0.0), ("closed", closed, 0.37))
     ]
-    held = {sink_token_measures.IN_CONTEXT: pd.concat(tables), OPEN: opened(rng, 200)}
-    verdict, finding = said(CLAIM["sink_token/H20"], held)
+    held = {sink_token_measures.IN_CONTEXT: pd.concat(tables), OPEN: openness_table(rng, 200)}
+    verdict, finding = judge(CLAIM["sink_token/H20"], held)
     assert verdict == REFUTED
     assert finding.measured["told"].estimate.value == pytest.approx(0, abs=0.005)
     assert finding.measured["told"].control == pytest.approx(-0.37, abs=0.005)
@@ -313,23 +316,23 @@ def test_nothing_is_alike_on_the_scale_of_a_gain_that_is_none(gain, count):
     rng = np.random.default_rng(37)
     vanilla = rng.normal(2.5, 0.1, count)
     sink = vanilla + rng.normal(gain, 0.01, count)
-    for need, claim in (
+    for spec, claim in (
         (sink_token_measures.END_POSITION, "H7"),
         (sink_token_measures.CONTENTS, "H9"),
     ):
-        each = {arm: {"bound.all": sink} for arm in need.arms} | {"vanilla": {"bound.all": vanilla}}
+        each = {arm: {"bound.all": sink} for arm in spec.arms} | {"vanilla": {"bound.all": vanilla}}
         lacks = rf"a sink token that gains beyond chance.*: here .* interval .*, {count} training"
         with pytest.raises(EvidenceError, match=lacks):
-            said(CLAIM[f"sink_token/{claim}"], {need: seeds(each)})
+            judge(CLAIM[f"sink_token/{claim}"], {spec: seed_table(each)})
 
 
 @pytest.mark.parametrize("claim", ["H3", "H4", "H12"])
 def test_a_token_that_is_hardly_looked_at_is_no_sink_to_judge(claim):
     name = f"sink_token/{claim}"
-    held = PLANTED[name](SUPPORTED) | looked_at(np.random.default_rng(38), 6, share=0.01)
+    held = PLANTED[name](SUPPORTED) | sink_attention_table(np.random.default_rng(38), 6, share=0.01)
     lacks = r"gets more attention than an even share.*gets 0.0\d+ where 0.01 is even, more by"
     with pytest.raises(EvidenceError, match=lacks):
-        said(CLAIM[name], held)
+        judge(CLAIM[name], held)
 
 
 def test_how_far_what_is_added_is_looked_at_is_told_of_each_arm_that_adds_something():
@@ -339,7 +342,7 @@ def test_how_far_what_is_added_is_looked_at_is_told_of_each_arm_that_adds_someth
         table[name] = table["arm"].map({"vanilla": np.nan, "sink": 0.02, "sink-2": 0.06})
     for name in sink_token_measures.EVEN:
         table[name] = 0.01
-    _, finding = said(CLAIM["sink_token/H8"], {sink_token_measures.TOKEN_COUNTS: table})
+    _, finding = judge(CLAIM["sink_token/H8"], {sink_token_measures.TOKEN_COUNTS: table})
     looked = {k.rpartition(", ")[2]: v for k, v in finding.also.items() if "is added" in k}
     assert looked == pytest.approx({"sink": 2.0, "sink-2": 6.0})
 

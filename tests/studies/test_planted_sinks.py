@@ -9,8 +9,8 @@ from anchorwatch.metrics.table import Quantity
 from anchorwatch.studies.budget import budget
 from anchorwatch.studies.evidence import Evidence, TraceSet
 from anchorwatch.studies.measure import (
-    FIRST,
-    LAST,
+    FIRST_HALF,
+    LAST_HALF,
     MDM_RUNS,
     NORM_RUNS,
     pair_sinks,
@@ -21,20 +21,19 @@ from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.floating.measures import GAIN
 from anchorwatch.studies.papers.sinks import measures as sinks_measures
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
-from evidenced import (
+from claim_evidence import (
     TRUTHS,
-    answered,
-    compared,
-    judged_truly,
-    jumping,
-    planting,
-    right,
-    traces,
+    answer_table,
+    assert_verdict,
+    collect_plantings,
+    draw_answers,
+    effect_tables,
+    jumping_sink,
+    traces_with_sink,
 )
-from moving import with_blocks
-from planted import planted
+from synthetic_traces import planted, with_blocks
 
-PLANTED, plants = planting()
+PLANTED, plants = collect_plantings()
 CLAIM = {one.id: one for one in claims(["sinks"])}
 MDM = MDM_RUNS
 SURE = {SUPPORTED: 24, REFUTED: 24, UNDECIDED: 6}
@@ -67,7 +66,7 @@ def grown(count, keys, *, seed, layers=1, heads=2, more=None, words=None, first=
         found.append(
             planted(maps, prompt=PROMPT, tokens=tokens, seed=index, more=fields, **options)
         )
-    return TraceSet.of(found)
+    return TraceSet.from_traces(found)
 
 
 def parted(chosen, step):
@@ -96,7 +95,7 @@ def exist_or_not(truth):
     held = {"above": np.clip(rng.normal(above, wide, count), 0, 1), "shuffled": np.full(count, 2.0)}
     return {
         sinks_measures.HEAD_MAPS: table(held | {"greatest": rng.normal(most, 10 * wide, count)}),
-        MDM: traces(2, jumping(0.5)),
+        MDM: traces_with_sink(2, jumping_sink(0.5)),
     }
 
 
@@ -118,7 +117,7 @@ def alike_or_not(truth):
 @plants("sinks/H5")
 def stays_or_flickers(truth):
     count, rate = {SUPPORTED: (24, 0.25), REFUTED: (24, 0.97), UNDECIDED: (6, 0.5)}[truth]
-    return {MDM: traces(count, jumping(rate), length=LENGTH, steps=14, seed=32)}
+    return {MDM: traces_with_sink(count, jumping_sink(rate), length=LENGTH, steps=14, seed=32)}
 
 
 @plants("sinks/H6")
@@ -130,7 +129,11 @@ def with_the_blocks_or_not(truth):
         return drifts if truth == SUPPORTED else 14 - drifts
 
     held = grown(SURE[truth], keys, seed=33)
-    return {sinks_measures.BLOCK_RUNS: TraceSet.of([with_blocks(one, 2) for one in held.traces])}
+    return {
+        sinks_measures.BLOCK_RUNS: TraceSet.from_traces(
+            [with_blocks(one, 2) for one in held.traces]
+        )
+    }
 
 
 @plants("sinks/H7")
@@ -200,7 +203,7 @@ def meaning_or_place(truth):
     count = SURE[truth]
     share = {SUPPORTED: count, REFUTED: 0, UNDECIDED: count // 2}[truth]
     meant, placed = grow(share, newlines, 0), grow(count - share, (3, 4), share)
-    return {MDM: TraceSet.of([*meant, *placed])}
+    return {MDM: TraceSet.from_traces([*meant, *placed])}
 
 
 @plants("sinks/H12")
@@ -227,8 +230,8 @@ def comes_back_or_not(truth):
     shadow = {"greatest_hidden": arm(0.4 + hides), "kl": arm(0.4 + gap)}
     edited = {"greatest_hidden": arm(0.4), "kl": arm(0.4)}
     return {
-        sinks_measures.HIDDEN_SINKS: compared(shadow),
-        sinks_measures.FOUND_IN_EDITED: compared(edited, doses=(-1,)),
+        sinks_measures.HIDDEN_SINKS: effect_tables(shadow),
+        sinks_measures.FOUND_IN_EDITED: effect_tables(edited, doses=(-1,)),
     }
 
 
@@ -253,10 +256,14 @@ def needs_steps_or_not(truth):
         UNDECIDED: (40, 0.3, 0.2),
     }[truth]
     held = {}
-    for need, lost in ((sinks_measures.ONE_STEP, one), (sinks_measures.MANY_STEPS, many)):
-        clean = right(rng, count, 0.8)
-        cells = {"none": clean, "sinks": clean * right(rng, count, 1 - lost), "random": clean}
-        held[need] = answered({("mdm", "gold", name): cell for name, cell in cells.items()})
+    for spec, lost in ((sinks_measures.ONE_STEP, one), (sinks_measures.MANY_STEPS, many)):
+        clean = draw_answers(rng, count, 0.8)
+        cells = {
+            "none": clean,
+            "sinks": clean * draw_answers(rng, count, 1 - lost),
+            "random": clean,
+        }
+        held[spec] = answer_table({("mdm", "gold", name): cell for name, cell in cells.items()})
     return held
 
 
@@ -335,8 +342,8 @@ def tax_or_not(truth):
         REFUTED: (200, 0.0, -1.0),
         UNDECIDED: (12, 0.1, 0.3),
     }[truth]
-    few = right(rng, count, 0.9)
-    many, drawn = few * right(rng, count, 1 - cost), rng.normal(0.2, 0.05, count)
+    few = draw_answers(rng, count, 0.9)
+    many, drawn = few * draw_answers(rng, count, 1 - cost), rng.normal(0.2, 0.05, count)
     lost = -link * 5 * drawn + rng.normal(0, 0.3, count)
     base = {"unit": np.arange(count), "even": 0.1, "logprob": -1.0, "mass": 0.5}
     rows = [
@@ -361,7 +368,7 @@ def rules_agree_or_not(truth):
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_verdict_is_the_truth(name, truth):
-    judged_truly(name, PLANTED[name](truth), truth)
+    assert_verdict(name, PLANTED[name](truth), truth)
 
 
 def test_a_model_without_massive_activations_is_no_evidence():
@@ -382,14 +389,14 @@ def _small(rng, maps):
 
 def test_a_model_that_is_never_right_has_nothing_to_lose_to_masks():
     held = tax_or_not(SUPPORTED)
-    none = {need: rows.assign(right=0.0) for need, rows in held.items()}
+    none = {spec: rows.assign(right=0.0) for spec, rows in held.items()}
     with pytest.raises(EvidenceError, match="right in 30% of the questions"):
         CLAIM["sinks/H22"].find(Evidence.of(none))
 
 
 def test_a_causal_map_that_is_even_has_no_sink_that_could_stay_or_move():
     """Over all rows its greatest key is always the first; the rows that predict have none."""
-    even = traces(2, lambda *_: None, causal=True, length=24, steps=16)
+    even = traces_with_sink(2, lambda *_: None, causal=True, length=24, steps=16)
     assert all(np.isnan(sink_moves(one)) for one in even.traces)
 
 
@@ -415,14 +422,14 @@ def test_a_layer_without_a_value_is_no_gap_in_its_half():
         np.array([[0, 0], [4, 4], [4, 0], [4, 4]]),
     )
     held = Quantity("share", ("layer", "step"), top, bottom.astype(float))
-    assert pool_layers(held, FIRST) == 0.5
-    assert pool_layers(held, LAST, np.array([True, False])) == 3 / 8
+    assert pool_layers(held, FIRST_HALF) == 0.5
+    assert pool_layers(held, LAST_HALF, np.array([True, False])) == 3 / 8
     assert pool_layers(held) == 10 / 20
     assert np.isnan(pool_layers(Quantity("share", ("layer", "step"), 0 * top, 0 * top)))
 
 
 def test_under_edits_an_arm_answers_without_a_cache():
-    arm = {need: need.how(budget("quick"), "arm") for need in (sinks_measures.HIDDEN_ANSWERS, GAIN)}
+    arm = {spec: spec.how(budget("quick"), "arm") for spec in (sinks_measures.HIDDEN_ANSWERS, GAIN)}
     assert [how.cache for how in arm.values()] == [False, True]
-    steps = [need.how(budget("quick"), "mdm").steps for need in (sinks_measures.ONE_STEP, GAIN)]
+    steps = [spec.how(budget("quick"), "mdm").steps for spec in (sinks_measures.ONE_STEP, GAIN)]
     assert steps == [1, 8]

@@ -4,11 +4,14 @@ import itertools
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
+from markupsafe import Markup
 
-import reported
+import planted_study
 from anchorwatch.studies.claim import (
     EQUAL,
     GREATER,
@@ -25,15 +28,10 @@ from anchorwatch.studies.measure import by_prompt
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.floating.measures import GAIN
 from anchorwatch.studies.plan_study import Plan
-from anchorwatch.studies.report import markdown as text
-from anchorwatch.studies.report import sentences
+from anchorwatch.studies.report import text as sentences
 from anchorwatch.studies.report.comparison import sections
-from anchorwatch.studies.report.figures import claim_figure
-from anchorwatch.studies.report.inlining import inline_figure
-from anchorwatch.studies.report.marks import marks, ticks
-from anchorwatch.studies.report.markup import tag
-from anchorwatch.studies.report.page import page
-from anchorwatch.studies.report.writing import write
+from anchorwatch.studies.report.page import _templates, inline_figure, page, write
+from anchorwatch.studies.report.picture import claim_figure, marks, ticks
 from anchorwatch.studies.study_record import Study
 from anchorwatch.studies.verdict import (
     LACKING,
@@ -43,8 +41,8 @@ from anchorwatch.studies.verdict import (
     JudgedClaim,
     verdicts,
 )
-from evidenced import answered
-from planted import planted, random_maps
+from claim_evidence import answer_table
+from synthetic_traces import planted, random_maps
 
 LARGEST = 8_000_000
 FEW = ("floating/H2", "floating/H23", "sink_token/H5")
@@ -92,7 +90,7 @@ class Found(HTMLParser):
 
 @pytest.fixture(scope="module")
 def study():
-    return reported.study()
+    return planted_study.study()
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +108,7 @@ def words(study):
 )
 def written(request, tmp_path_factory):
     """A study whose claims draw, and compare; its page; and the folder of them."""
-    study = reported.study(names=request.param)
+    study = planted_study.study(names=request.param)
     folder = tmp_path_factory.mktemp("report")
     stale = folder / "figures" / "sinks-H99.pdf"
     kept = folder / "figures" / "mine.pdf"
@@ -196,7 +194,7 @@ def test_the_page_is_one_small_file_that_asks_nobody(written):
 
 
 def test_foreign_text_stays_text(tmp_path):
-    study = reported.study((SUPPORTED,), FEW, models=HOSTILE)
+    study = planted_study.study((SUPPORTED,), FEW, models=HOSTILE)
     text = write(study, tmp_path).read_text()
     found = Found(text)
     assert [name for name, _ in found.tags].count("script") == 1
@@ -212,7 +210,7 @@ def test_foreign_text_stays_text(tmp_path):
 
 
 def test_the_same_study_gives_the_same_bytes(tmp_path):
-    both = [write(reported.study((SUPPORTED,), FEW), tmp_path / name) for name in "ab"]
+    both = [write(planted_study.study((SUPPORTED,), FEW), tmp_path / name) for name in "ab"]
     assert both[0].read_bytes() == both[1].read_bytes()
     for name in sorted(path.name for path in (tmp_path / "a" / "figures").iterdir()):
         a, b = (tmp_path / place / "figures" / name for place in "ab")
@@ -258,8 +256,8 @@ def test_shares_of_answers_stay_shares_and_are_never_certain():
     rows = {
         (role, where, "none"): right for role, right in scores.items() for where in GAIN.contexts
     }
-    held = reported.study((SUPPORTED,), ("floating/H23",))
-    evidence = Evidence.of({GAIN: answered(rows)})
+    held = planted_study.study((SUPPORTED,), ("floating/H23",))
+    evidence = Evidence.of({GAIN: answer_table(rows)})
     about = dict(held.about) | {"cards": ()}
     found = sections(Study(held.findings, about, held.plan, evidence))
     (section,) = (one for one in found if one.name == "answers")
@@ -283,11 +281,11 @@ def layered(layers, *, causal):
         )
         for at in range(5)
     ]
-    return TraceSet.of(made)
+    return TraceSet.from_traces(made)
 
 
 def test_layers_of_different_networks_meet_at_relative_depth():
-    held = reported.study((SUPPORTED,), ("floating/H2",))
+    held = planted_study.study((SUPPORTED,), ("floating/H2",))
     runs = {Runs("mdm"): layered(3, causal=False), Runs("arm"): layered(2, causal=True)}
     study = Study(held.findings, held.about | {"cards": []}, held.plan, Evidence.of(runs))
     (attention,) = sections(study)
@@ -312,15 +310,15 @@ def test_a_difference_of_models_is_paired_by_prompt(study):
 
 
 def test_claims_of_training_seeds_alone_are_of_no_model():
-    study = reported.study((SUPPORTED,), ("sink_token/H5",))
+    study = planted_study.study((SUPPORTED,), ("sink_token/H5",))
     bare = replace(study, about=study.about | {"models": {}})
     assert "1 of 1 claim could be tested on training runs alone" in sentences.summary(bare)
-    nothing = reported.study((LACKING,), ("sink_token/H5",))
+    nothing = planted_study.study((LACKING,), ("sink_token/H5",))
     assert "Claims (none) were tested" in sentences.methods(nothing)
 
 
 def test_one_model_alone_is_compared_with_nothing():
-    study = reported.study((LACKING,))
+    study = planted_study.study((LACKING,))
     assert "no evidence of two models" in page(study, {}, [])
 
 
@@ -370,7 +368,9 @@ def test_a_value_that_cannot_be_is_not_said_to_be_what_would_have_shown():
     assert row["out_of_reach"] and np.isnan(row["detectable"])
     said = sentences.power(row, "prompt")
     assert said.startswith("With these 5 prompts, no value that it can have would be told")
-    assert said in text.page(Study((held,), reported.about(), Plan((), {}, ()), None))
+    assert said in sentences.markdown_page(
+        Study((held,), planted_study.about(), Plan((), {}, ()), None)
+    )
 
 
 def test_the_text_says_the_level_what_is_missing_and_what_did_not_fit():
@@ -378,7 +378,7 @@ def test_the_text_says_the_level_what_is_missing_and_what_did_not_fit():
     held = JudgedClaim(
         held.claim, held.finding, held.verdict, unfit=("2 units of rows (too long\x1b)",)
     )
-    said = text.page(Study((held,), reported.about(), Plan((), {}, ()), None))
+    said = sentences.markdown_page(Study((held,), planted_study.about(), Plan((), {}, ()), None))
     assert "| 5 prompts, 2 without a value |" in said
     assert "interval 0.472 to 0.608 at 95\u202f%, n = 5 prompts, 2 without a value;" in said
     assert "Did not fit: 2 units of rows (too long·)." in said
@@ -448,8 +448,9 @@ def test_a_drawn_figure_follows_the_page_s_colours_and_keeps_its_text(study):
     held = next(one for one in study.findings if one.verdict)
     svg = inline_figure(claim_figure(held), "name", 'an "alt"')
     assert "style=" not in svg
-    assert "#000000" not in svg
-    assert "var(--ink)" in svg
+    assert not {"#000000", "#767676", "#009e73"} & set(re.findall("#[0-9a-f]{6}", svg))
+    assert "var(--muted)" in svg
+    assert "var(--green)" in svg
     assert held.claim.id in svg
     assert 'aria-label="an &quot;alt&quot;"' in svg
     assert set(re.findall(r'id="([^"]*)"', svg)) == {
@@ -458,4 +459,15 @@ def test_a_drawn_figure_follows_the_page_s_colours_and_keeps_its_text(study):
 
 
 def test_nothing_gets_into_markup_unescaped():
-    assert tag("p", {"title": '"<'}, "<b>") == '<p title="&quot;&lt;">&lt;b&gt;</p>'
+    template = _templates().from_string('<p title="{{ words }}">{{ words }}{{ markup }}</p>')
+    said = template.render(words='"<b>\x1b\u202e', markup=Markup("<br>"))
+    assert said == '<p title="&#34;&lt;b&gt;··">&#34;&lt;b&gt;··<br></p>'
+    with pytest.raises(UndefinedError):
+        _templates().from_string("{{ nothing }}").render()
+
+
+def test_no_template_marks_text_as_safe():
+    """Markup comes from macros, from figures we draw and from our own files: nowhere else."""
+    for path in (Path(page.__code__.co_filename).parent / "templates").glob("*.[hs][tv][mg]*"):
+        assert "safe" not in path.read_text(), path
+        assert "autoescape" not in path.read_text(), path

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 SMALL = Budget("small", prompts=5, length=4, steps=4, items=5, rows=5, answer=4)
 NAMES = ["floating/H24", "floating/H27", "sinks/H2", "sinks/H14"]
 """Answers, rows, runs and effects."""
-PARTS = {"run": collect, "effect": collect, "_row": collect, "answers": grid}
+PARTS = {"run": collect, "effect": collect, "_run_experiment": collect, "answers": grid}
 
 
 class Killed(BaseException):
@@ -63,7 +63,7 @@ def ended(tmp_path_factory):
 
 def test_nothing_is_made_twice(ended):
     _, made, _ = ended
-    assert (made["run"], made["effect"], made["_row"]) == (5, 5, 5)
+    assert (made["run"], made["effect"], made["_run_experiment"]) == (5, 5, 5)
 
 
 def test_again_from_the_manifest_all_numbers_are_the_same(ended, tmp_path):

@@ -10,7 +10,7 @@ from anchorwatch.errors import EvidenceError
 from anchorwatch.models.load import load
 from anchorwatch.studies import prompts
 from anchorwatch.studies.evidence import EXPERIMENTS
-from anchorwatch.studies.measure import Reads, right
+from anchorwatch.studies.measure import PassageAttention, score_answer
 from anchorwatch.studies.papers.floating import experiments as made
 from anchorwatch.trace.trace import MASKED
 from tolerances import METRIC
@@ -48,9 +48,9 @@ def slow_between(before, after, queries, prompt):
 def test_positions_are_compared_with_themselves_before_they_were_written(mdm):
     rows = made.queries_written(mdm, 1, {})
     assert [row["layer"] for row in rows] == list(range(mdm.num_layers))
-    at, item = (4, 8, 12), prompts.ASKED[1]
+    at, item = (4, 8, 12), prompts.QUESTION_ITEMS[1]
     probes = (aw.probes.pattern(steps=at),)
-    trace = aw.run(mdm, item.prompt(), made._writes(mdm), probes=probes)
+    trace = aw.run(mdm, item.prompt(), made._one_per_step(mdm), probes=probes)
     held = trace["pattern"].values.astype(np.float64)
     maps = held.reshape(len(at), mdm.num_layers, mdm.num_heads, *held.shape[1:])
     prompt = int((trace.role[0] != MASKED).sum())
@@ -98,7 +98,7 @@ def test_even_causal_attention_flows_into_the_first_token_and_even_open_attentio
     mdm, arm
 ):
     (causal,), (open_,) = made.first_rollout(arm, 0, {}), made.first_rollout(mdm, 0, {})
-    positions = len(mdm.encode(prompts.ASKED[0].prompt())) + made.LENGTH
+    positions = len(mdm.encode(prompts.QUESTION_ITEMS[0].prompt())) + made.LENGTH
     left = 2.0**-mdm.num_layers  # what half of each layer, the residual, leaves where it was
     even = (1 - left) / open_["null"]  # positions of all regions: an even share of what moves
     assert even == pytest.approx(round(even), rel=METRIC)
@@ -114,22 +114,24 @@ def test_retrieval_heads_are_taken_out_and_others_of_their_layers(mdm, monkeypat
     assert [row["item"] for row in rows] == [6, 7]
     sizes = {"layers": mdm.num_layers, "per_layer": mdm.num_heads}
     for row in rows:
-        item, own = prompts.GIVEN[row["item"]], [(0, 1), (1, 0)]
+        item, own = prompts.SINGLE_PASSAGE_ITEMS[row["item"]], [(0, 1), (1, 0)]
         drawn = random_heads(own, **sizes, seed=row["item"])  # anew for each question
         for name, heads in (("heads", own), ("others", drawn)):
             edits = [knock_out(heads)]
-            trace = aw.run(mdm, item.prompt(), made._answers(mdm), probes=(), edits=edits)
-            assert row[f"right_{name}"] == right(trace, item)
+            trace = aw.run(mdm, item.prompt(), made._answer_decoding(mdm), probes=(), edits=edits)
+            assert row[f"right_{name}"] == score_answer(trace, item)
         assert row["heads"] == 2
 
 
 def finds(monkeypatch, scores, share=1.0, is_right=1.0):
     """Heads as if every prompt had these scores, and was answered rightly or not."""
-    monkeypatch.setattr(made, "reads", lambda _: Reads(scores, 0 * scores, scores))
-    monkeypatch.setattr(made, "right", lambda *_: is_right)
-    monkeypatch.setattr(made, "FOUND_ON", 2)
-    monkeypatch.setattr(made, "RIGHT", 2)
-    monkeypatch.setattr(made, "SHARE_OUT", share)
+    monkeypatch.setattr(
+        made, "read_passage_attention", lambda _: PassageAttention(scores, 0 * scores, scores)
+    )
+    monkeypatch.setattr(made, "score_answer", lambda *_: is_right)
+    monkeypatch.setattr(made, "NUM_SEARCH_PROMPTS", 2)
+    monkeypatch.setattr(made, "FEWEST_RIGHT", 2)
+    monkeypatch.setattr(made, "SHARE_OF_HEADS", share)
 
 
 def test_a_model_that_is_never_right_has_no_retrieval_heads(mdm, monkeypatch):

@@ -52,7 +52,7 @@ def test_without_its_sink_token_a_model_is_the_network_that_never_had_one(two, b
 
 
 def test_the_published_form_is_that_of_the_reference(two, bare):
-    said, kept = made.dense(two, CANVAS)
+    said, kept = made.run_in_sequence(two, CANVAS)
     sink = two.network.anchorwatch.sink.detach()
     slow = with_sinks(bare.network, CANVAS, sink, position="end")
     assert (said - slow).abs().max() < SAME_MATHS
@@ -69,9 +69,9 @@ def test_a_sink_token_is_a_constant_unless_it_sees(toys, unit):
 def test_a_token_that_cannot_stand_in_the_sequence_is_refused(bare, tmp_path):
     empty = aw.load(checkpoints.trained(tmp_path, [sink_token(value="zero")])[0])
     with pytest.raises(SpecError, match="name a model whose sink token has both"):
-        made.dense(empty, CANVAS)
+        made.run_in_sequence(empty, CANVAS)
     with pytest.raises(SpecError, match="such as lab/mdm-sink"):
-        made.dense(bare, CANVAS)
+        made.run_in_sequence(bare, CANVAS)
 
 
 def test_a_sink_token_adds_one_key_to_every_query(toys):

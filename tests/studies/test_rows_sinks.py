@@ -8,14 +8,14 @@ from anchorwatch.models.load import load
 from anchorwatch.studies.evidence import EXPERIMENTS
 from anchorwatch.studies.papers.sinks import experiments as rows_sinks
 from anchorwatch.trace.trace import MASKED, PROMPT, WRITTEN
-from planted import column
+from synthetic_traces import column
 
 
 def test_a_column_stands_out_of_shuffled_rows_and_shuffled_rows_do_not():
     rng = np.random.default_rng(0)
     rows = rng.dirichlet(np.full(20, 0.2), size=(400, 20))
-    assert rows_sinks.stands_out(column(20, 3, 0.9)[None], rng)["above"] == 1
-    by_chance = rows_sinks.stands_out(rows, rng)
+    assert rows_sinks.compare_with_shuffled(column(20, 3, 0.9)[None], rng)["above"] == 1
+    by_chance = rows_sinks.compare_with_shuffled(rows, rng)
     expected = 1 / (rows_sinks.SHUFFLES + 1)
     error = (expected * (1 - expected) / len(rows)) ** 0.5
     assert abs(by_chance["above"] - expected) < tolerances.BINOMIAL_ERRORS * error

@@ -163,7 +163,7 @@ def test_a_prompt_that_does_not_fit_is_kept_and_counted(made, tmp_path, monkeypa
     budget = Budget("six", prompts=6, length=4, steps=4, items=5, rows=2)
     found = studies.study(["sinks/H2"], model="tiny/llada", budget=budget, out=tmp_path / "out")
     held = found.evidence[Runs("mdm")]
-    assert held.unfit == {2: "too long"}
+    assert held.skipped == {2: "too long"}
     estimate = found["sinks/H2"].finding.measured["sum"].estimate
     assert (estimate.n, estimate.missing) == (5, 1)
     assert found["sinks/H2"].unfit == ("1 of the units of runs of mdm, asked (too long)",)
@@ -173,7 +173,7 @@ def test_evidence_that_cannot_be_made_is_said(tmp_path, monkeypatch):
     def breaks(*_):
         raise PromptError("this model cannot")
 
-    monkeypatch.setattr(run_study, "gather", breaks)
+    monkeypatch.setattr(run_study, "collect", breaks)
     found = studies.study(["sinks/H2"], model="tiny/llada", budget=SMALL, out=tmp_path / "out")
     assert found["sinks/H2"].says == "lacking"
     assert "this model cannot" in found["sinks/H2"].lacking

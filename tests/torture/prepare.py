@@ -14,7 +14,7 @@ SLOW = (
         "anchorwatch.metrics.registry",
     ),
     *("anchorwatch.models.convert", "anchorwatch.models.load", "anchorwatch.studies.run_study"),
-    *("anchorwatch.studies.report.markdown", "anchorwatch.studies.report.writing"),
+    "anchorwatch.studies.report.page",
     *("anchorwatch.evaluation.lm_eval", "lm_eval._cli", "anchorwatch.training.loop"),
 )
 

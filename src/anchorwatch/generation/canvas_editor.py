@@ -85,7 +85,7 @@ class CanvasEditor:
 
     def verify(self, ids: torch.Tensor) -> None:
         """Stop where the ids [T] that the model is about to read are not what was asked for."""
-        # Only positions that an edit speaks of; all others are the decoding's.
+        # Only positions that an edit decides; all others are the decoding's.
         for position, token in self._expected.items():
             if (given := int(ids[position])) != token:
                 raise ModelError(

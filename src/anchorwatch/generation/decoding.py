@@ -140,8 +140,8 @@ class Decoding:
             value = getattr(self, field.name)
             if isinstance(value, np.generic):  # a sweep over np.arange hands out numpy scalars
                 object.__setattr__(self, field.name, value.item())
-        _whole("length", self.length, optional=True)
-        _temperature("temperature", self.temperature)
+        _check_whole("length", self.length, optional=True)
+        _check_temperature("temperature", self.temperature)
 
     @property
     def num_passes(self) -> int:
@@ -212,11 +212,11 @@ class Blocks(Decoding):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _whole("block", self.block, optional=True)
+        _check_whole("block", self.block, optional=True)
         if self.length is not None and self.block is not None and self.length % self.block:
             raise SpecError(
                 f"block={self.block} does not divide length={self.length}: "
-                f"use one of {_divisors(self.length)}"
+                f"use one of {_list_divisors(self.length)}"
             )
 
     @property
@@ -243,13 +243,13 @@ class EvenSteps(Blocks):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _whole("steps", self.steps, optional=True)
-        _number("guidance", self.guidance, at_least=0.0)
+        _check_whole("steps", self.steps, optional=True)
+        _check_number("guidance", self.guidance, at_least=0.0)
         if self.steps is not None and self.steps % self.num_blocks:
             raise SpecError(
                 f"steps={self.steps} do not divide over {self.num_blocks} blocks of {self.block}: "
                 f"use a multiple of {self.num_blocks}, "
-                f"for example {_near(self.steps, self.num_blocks)}"
+                f"for example {_nearest_multiple(self.steps, self.num_blocks)}"
             )
 
     @property
@@ -360,12 +360,12 @@ class DreamOrder(Decoding):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _whole("steps", self.steps, optional=True)
+        _check_whole("steps", self.steps, optional=True)
         _check_word("algorithm", self.algorithm, get_args(DreamAlgorithm))
-        _number("eps", self.eps, above=0.0, below=1.0)
-        _top(self.top_p, self.top_k)
+        _check_number("eps", self.eps, above=0.0, below=1.0)
+        _check_top(self.top_p, self.top_k)
         if self.algorithm_temperature is not None:
-            _temperature("algorithm_temperature", self.algorithm_temperature)
+            _check_temperature("algorithm_temperature", self.algorithm_temperature)
 
     def plan_steps(self, sequence: SequenceState) -> Iterator[StepPlan]:
         # From t to s a masked position is committed with probability 1 - s / t.
@@ -460,7 +460,7 @@ class Threshold(Blocks):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _number("threshold", self.threshold, above=0.0, at_most=1.0)
+        _check_number("threshold", self.threshold, above=0.0, at_most=1.0)
 
     @property
     def patience(self) -> int:
@@ -561,7 +561,7 @@ class LeftToRight(Decoding):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _top(self.top_p, self.top_k)
+        _check_top(self.top_p, self.top_k)
 
     def plan_steps(self, sequence: SequenceState) -> Iterator[StepPlan]:
         for position in sequence.answer.tolist():
@@ -628,7 +628,7 @@ def even_counts(positions: int, steps: int) -> list[int]:
     return [base + (step < remainder) for step in range(steps)]
 
 
-def _whole(name: str, value: object, *, optional: bool = False) -> None:
+def _check_whole(name: str, value: object, *, optional: bool = False) -> None:
     if value is None and optional:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -637,7 +637,7 @@ def _whole(name: str, value: object, *, optional: bool = False) -> None:
         raise SpecError(f"{name} is {spell_count(value)}: say at most {MOST:,}, and 64 for example")
 
 
-def _number(
+def _check_number(
     name: str,
     value: object,
     *,
@@ -656,8 +656,8 @@ def _number(
     raise SpecError(f"{name}={value!r} is not a finite number {' and '.join(wanted)}")
 
 
-def _temperature(name: str, value: object) -> None:
-    _number(name, value, at_least=0.0)
+def _check_temperature(name: str, value: object) -> None:
+    _check_number(name, value, at_least=0.0)
     if 0 < value < COLDEST:  # type: ignore[operator]
         raise SpecError(
             f"{name}={value!r} is too cold to divide by: use 0, or at least {COLDEST:g}"
@@ -669,19 +669,19 @@ def _check_word(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise SpecError(f"{name}={value!r} is unknown: expected one of {', '.join(choices)}")
 
 
-def _top(top_p: float | None, top_k: int | None) -> None:
+def _check_top(top_p: float | None, top_k: int | None) -> None:
     if top_p is not None:
-        _number("top_p", top_p, above=0.0, at_most=1.0)
-    _whole("top_k", top_k, optional=True)
+        _check_number("top_p", top_p, above=0.0, at_most=1.0)
+    _check_whole("top_k", top_k, optional=True)
 
 
-def _divisors(number: int) -> str:
+def _list_divisors(number: int) -> str:
     """All of them, or the small ones of a great number."""
     few = [str(d) for d in range(1, min(number, 4096) + 1) if number % d == 0]
     return ", ".join(few if number <= 4096 else [*few, "..."])
 
 
-def _near(number: int, step: int) -> int:
+def _nearest_multiple(number: int, step: int) -> int:
     return max(step, round(number / step) * step)
 
 

@@ -131,7 +131,7 @@ def build_forced_run(
 ) -> ForcedRun:
     """A run that begins as the trace did and knows its first `until` steps.
 
-    `edits` are those of the steps that follow; without them the trace's own go on. `numbers` are
+    `edits` are those of the steps that follow; without them the trace's own stay. `numbers` are
     the trace's edits given again, where its manifest knows only their digests.
     """
     # 1. The same canvas, decoding and regions as then.

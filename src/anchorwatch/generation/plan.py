@@ -17,7 +17,7 @@ from anchorwatch.trace import machine_limits as limits
 from anchorwatch.trace.schema import Field, RunShape
 
 BUDGET_BYTES = 8_000_000_000
-"""What a run may keep in memory unless it is told otherwise."""
+"""What a run may keep in memory unless another budget is given."""
 
 _TILES_BYTES = 64_000_000
 

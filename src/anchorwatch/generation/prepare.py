@@ -96,7 +96,7 @@ class _PreparedRun:
 
 
 def prepare_run(model: Model, request: RunRequest, decoding: Decoding | None) -> _PreparedRun:
-    """Check everything that can be checked before the weights are touched."""
+    """Check everything that can be checked before the first forward pass."""
     # 1. A prompt gets an answer appended; a canvas has its masks filled.
     prompt, canvas = request.prompt, request.canvas
     if (prompt is None) == (canvas is None):
@@ -162,7 +162,7 @@ def prompt_list(prompts: Any, taker: str) -> list[Prompt]:
 
 
 def rows_at_once(model: Model, batch: Any) -> int:
-    """How many runs share a forward pass; on a CPU one, unless it is said."""
+    """How many runs share a forward pass; on a CPU one, unless `batch` is given."""
     # On a CPU each run alone: its rows are then equal to a single run's bit for bit.
     size = batch if batch is not None else (1 if model.device.type == "cpu" else 8)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:

@@ -61,11 +61,11 @@ def replay(
     # The manifest names the probes as they were limited; without `steps` as they were given.
     if steps is not None:
         probes = limited_probes
-    parts = None if regions is None else find_again(regions, model, trace)
+    found_regions = None if regions is None else find_again(regions, model, trace)
     # The trace repeats what its edits hid; only numbers that a digest stands for are given again.
     again = repeat_edits(edits, trace)
     state = build_forced_run(
-        model, trace, probes, until=trace.num_steps, regions=parts, numbers=again
+        model, trace, probes, until=trace.num_steps, regions=found_regions, numbers=again
     )
     state.measured = probes
     with Progress("replaying", total=trace.num_steps) as bar:
@@ -86,12 +86,12 @@ def fork(
     edits: Sequence[Edit] | None = None,
     seed: int | None = None,
 ) -> Trace:
-    """Leave a trace at a step and run on from there; with a seed, chance falls anew.
+    """Leave a trace at a step and run on from there; with a seed, random numbers are drawn again.
 
-    The trace's edits go on, unless others are given, which act from the step on. Steps before the
+    The trace's edits stay, unless others are given, which act from the step on. Steps before the
     fork are not measured: they are the trace's, and absent here.
     """
-    # 1. What to measure, and with which edits to go on.
+    # 1. What to measure, and with which edits to run on.
     probes = probe_list(probes)
     _check_model(model, checked_trace(trace))
     step = _check_step(trace, step)

@@ -61,7 +61,7 @@ def run(  # noqa: PLR0913 - one keyword for each thing a run can be given
             range(begin, end). What the run writes is the region `answer`.
         probes: what to measure; () for nothing.
         edits: what to change inside attention, and when; probes see the edited attention.
-        seed: where chance begins, for a decoding that draws.
+        seed: of the random numbers, for a decoding that draws.
         budget: bytes it may keep in memory. A run that would keep more is refused.
         out: writes the trace here, block by block while it runs: memory holds one block.
         resume: the `out` of a run that was killed; it knows all else: `run(model, resume=out)`,

@@ -75,7 +75,7 @@ class _Rows:
 def read_committed_rows(
     trace: Trace, names: Sequence[str], rule: Rule | None, ignore: Collection[int] = ()
 ) -> CommittedRows:
-    """The looks of a trace at the named regions; without a rule, no sinks are taken out."""
+    """The attention of committed rows to the named regions; without a rule sinks stay in."""
     # 1. The rows that predicted committed tokens, and the keys that each may look at.
     rows = _rows(trace, _inside(trace, names), ignore)
     first, last = _visible(rows)
@@ -93,7 +93,7 @@ def read_committed_rows(
     in_top = [
         np.sum(rows.mass, axis=-1, where=_select_kept(inside, rows)) for inside in rows.inside
     ]
-    looks = CommittedRows(
+    numbers = CommittedRows(
         num_steps=trace.num_steps,
         steps=rows.steps,
         lengths=rows.inside.sum(axis=-1),
@@ -110,8 +110,8 @@ def read_committed_rows(
     )
     # 4. Whole maps and sink labels add what the kept keys cannot tell.
     if "pattern" in trace.fields:
-        looks = _with_maps(looks, rows, first, last)
-    return looks if rule is None else _without_sinks(looks, rows, rule, keys)
+        numbers = _with_maps(numbers, rows, first, last)
+    return numbers if rule is None else _without_sinks(numbers, rows, rule, keys)
 
 
 def _inside(trace: Trace, names: Sequence[str]) -> np.ndarray:
@@ -190,10 +190,10 @@ def _region_mass(rows: _Rows, names: Sequence[str]) -> np.ndarray:
 
 
 def _with_maps(
-    looks: CommittedRows, rows: _Rows, first: np.ndarray, last: np.ndarray
+    numbers: CommittedRows, rows: _Rows, first: np.ndarray, last: np.ndarray
 ) -> CommittedRows:
     """What whole maps tell: the AUROC, and masses that the probe did not keep."""
-    trace, auroc, mass = rows.trace, looks.auroc.copy(), looks.mass.copy()
+    trace, auroc, mass = rows.trace, numbers.auroc.copy(), numbers.mass.copy()
     maps = trace["pattern"]
     if maps.nbytes <= READ_BYTES:
         maps = maps.load()  # one read, not one for each map
@@ -214,16 +214,16 @@ def _with_maps(
             auroc[:, *cell] = ranks.auroc(row[given & seen], rows.inside[:, given & seen])
             exact = np.nansum(np.where(rows.inside, row, 0.0), axis=-1)
             mass[:, *cell] = np.where(np.isnan(mass[:, *cell]), exact, mass[:, *cell])
-    return replace(looks, auroc=auroc, mass=mass)
+    return replace(numbers, auroc=auroc, mass=mass)
 
 
 def _without_sinks(
-    looks: CommittedRows, rows: _Rows, rule: Rule, keys: np.ndarray
+    numbers: CommittedRows, rows: _Rows, rule: Rule, keys: np.ndarray
 ) -> CommittedRows:
     """Lift of gold in rows without the sinks among their kept keys; absent without `received`."""
     if "received" not in rows.trace.fields:
-        return looks
-    gold, lifts = rows.inside[0], looks.without_sinks.copy()
+        return numbers
+    gold, lifts = rows.inside[0], numbers.without_sinks.copy()
     for layer_slice in iter_layers(rows.trace):
         layer = layer_slice.index
         kept, mass = rows.keys[layer], rows.mass[layer]  # [head, C, K]
@@ -234,11 +234,11 @@ def _without_sinks(
         own = sink & gold[np.maximum(kept, 0)] & (kept >= 0)
         # 2. Attention and keys that are left once they are out, of all keys and of gold.
         left = 1 - np.sum(mass, axis=-1, where=sink)
-        evidence = looks.mass[0, layer] - np.sum(mass, axis=-1, where=own)
-        golden = looks.expected[0, layer] * keys[layer] - own.sum(axis=-1)
+        evidence = numbers.mass[0, layer] - np.sum(mass, axis=-1, where=own)
+        golden = numbers.expected[0, layer] * keys[layer] - own.sum(axis=-1)
         share = golden / np.maximum(keys[layer] - sink.sum(axis=-1), 1)
         # 3. The lift of what is left; without enough of it there is nothing to divide.
         known = layer_slice.is_measured()[rows.steps].T & (left >= LEAST_LEFT) & (golden > 0.5)
         with np.errstate(invalid="ignore", divide="ignore"):
             lifts[layer] = np.where(known, evidence / left / share, np.nan)
-    return replace(looks, without_sinks=lifts)
+    return replace(numbers, without_sinks=lifts)

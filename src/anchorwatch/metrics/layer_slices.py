@@ -17,6 +17,7 @@ import xarray as xr
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.null import Null, for_each_layer, uniform_attention
 from anchorwatch.metrics.sink_rules import Rule, check_rule
+from anchorwatch.probes.spec import find_probe
 from anchorwatch.trace.progress_bar import Progress
 from anchorwatch.trace.trace import Trace
 
@@ -194,7 +195,8 @@ def _probe(name: str) -> str:
     every = bare.startswith("each_")
     bare = bare.removeprefix("each_").removeprefix("peak_")
     before = bare.endswith("_before_rotary")
-    kind = _SUMMARIES.get(bare.removesuffix("_before_rotary"), "norms")
+    bare = bare.removesuffix("_before_rotary")
+    kind = _SUMMARIES.get(bare) or find_probe(bare) or "norms"
     options = [kind.partition("(")[2].rstrip(")")] if "(" in kind else []
     options += ["keys=True"] if every else []
     options += ["rotary='before'"] if before else []

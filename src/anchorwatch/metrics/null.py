@@ -49,7 +49,7 @@ def uniform_attention(
     model, names = manifest["model"], manifest["regions"]
     steps, positions = trace.num_steps, trace.canvas.shape[1]
     shares = np.full((steps, len(groups), positions), np.nan)
-    seen = shares.copy()
+    visible = shares.copy()
     roles = trace.role
     added = count_extra_keys(trace) if added is None else added
     # 1. Rows of a step are alike but for the span of keys they may look at.
@@ -57,17 +57,17 @@ def uniform_attention(
         length = int(np.count_nonzero(roles[step] != ABSENT))
         first, last = _spans(model, length, window)
         # A row gives each key of its span, and each added key, the same share.
-        looks = 1.0 / (last - first + added[step])
+        weight = 1.0 / (last - first + added[step])
         # 2. A key receives the mean over the group's rows of what each gives it.
         for g, group in enumerate(groups):
-            asks = _members(roles[step], region, names, group)[:length]
-            if asks.any():
-                count = asks.sum()
-                able = _sum_weights(first, last, asks.astype(float)) / count
-                even = _sum_weights(first, last, looks * asks) / count
-                seen[step, g, :length] = able  # whole numbers, so that what nobody sees is zero
+            queries = _members(roles[step], region, names, group)[:length]
+            if queries.any():
+                count = queries.sum()
+                able = _sum_weights(first, last, queries.astype(float)) / count
+                even = _sum_weights(first, last, weight * queries) / count
+                visible[step, g, :length] = able  # whole numbers, so that what nobody sees is zero
                 shares[step, g, :length] = np.where(able > 0, even, 0.0)
-    return Null(shares, seen)
+    return Null(shares, visible)
 
 
 def count_extra_keys(trace: Trace, layer: int | None = None) -> np.ndarray:

@@ -68,8 +68,8 @@ def retrieval_heads(
     gates = _gates(success, len(read))
     parts = []
     for trace, gate in zip(read, gates, strict=True):
-        looks = read_committed_rows(trace, names, rule, ignore)
-        parts.append((trace, [*_scores(looks, gate), *_contrasts(looks, gate)]))
+        rows = read_committed_rows(trace, names, rule, ignore)
+        parts.append((trace, [*_scores(rows, gate), *_contrasts(rows, gate)]))
     about = {"metric": "retrieval_heads", "gold": gold, "distractors": list(names[1:])}
     gate_words = "ungated" if success is None else "copy gated by success"
     more = {"rule": str(rule), "gate": gate_words, "ignore": sorted(ignore)}
@@ -92,17 +92,17 @@ def retrieval_stability(
     """
     parts = []
     for trace in check_traces(traces):
-        looks = read_committed_rows(trace, (gold,), None, ignore)
-        third = np.minimum((3 * trace.progress[looks.steps] + 1e-9).astype(int), 2)
-        parts.append((trace, list(_correlations(looks, third))))
+        rows = read_committed_rows(trace, (gold,), None, ignore)
+        third = np.minimum((3 * trace.progress[rows.steps] + 1e-9).astype(int), 2)
+        parts.append((trace, list(_correlations(rows, third))))
     about = {"metric": "retrieval_stability", "gold": gold, "ignore": sorted(ignore)}
     return tabulate(parts, split_always("thirds", by), about=about)
 
 
-def _correlations(looks: CommittedRows, third: np.ndarray) -> Iterator[Quantity]:
+def _correlations(rows: CommittedRows, third: np.ndarray) -> Iterator[Quantity]:
     pairs = list(combinations(range(len(THIRDS)), 2))
     names = {"thirds": [f"{THIRDS[first]} ~ {THIRDS[second]}" for first, second in pairs]}
-    values = _values(looks)
+    values = _values(rows)
     # Mean score of every head in each third, then the rank correlation of thirds over heads.
     for name in SCORES:
         value = values[name][0]
@@ -201,58 +201,58 @@ def _summaries(scores: np.ndarray, weights: np.ndarray, least: float) -> dict[st
         }
 
 
-def _values(looks: CommittedRows) -> dict[str, np.ndarray]:
+def _values(rows: CommittedRows) -> dict[str, np.ndarray]:
     """[R, layer, head, C] of every score there is for any region."""
     with np.errstate(invalid="ignore", divide="ignore"):
         # Attention to the region over the share of visible keys that it is.
-        lift = looks.mass / np.where(looks.expected > 0, looks.expected, np.nan)[:, :, None]
+        lift = rows.mass / np.where(rows.expected > 0, rows.expected, np.nan)[:, :, None]
     return {
-        "copy": looks.copy,
-        "evidence_mass": looks.mass,
-        "evidence_in_top": looks.in_top,
+        "copy": rows.copy,
+        "evidence_mass": rows.mass,
+        "evidence_in_top": rows.in_top,
         "lift": lift,
-        "hit": looks.hit,
-        "auroc": looks.auroc,
+        "hit": rows.hit,
+        "auroc": rows.auroc,
     }
 
 
-def _scores(looks: CommittedRows, gate: bool) -> Iterator[Quantity]:
+def _scores(rows: CommittedRows, gate: bool) -> Iterator[Quantity]:
     """Gold's scores against uniform rows."""
-    shape = looks.hit.shape[1:]
+    shape = rows.hit.shape[1:]
     nulls: Mapping[str, Any] = {
-        "copy": looks.same[0][:, None],
-        "evidence_in_top": looks.expected[0][:, None] * looks.kept,
+        "copy": rows.same[0][:, None],
+        "evidence_in_top": rows.expected[0][:, None] * rows.kept,
         "lift": 1.0,
         "auroc": 0.5,
     }
-    for name, value in _values(looks).items():
-        null = np.broadcast_to(nulls.get(name, looks.expected[0][:, None]), shape)
-        yield _by_step(looks, name, value[0], null, gate)
-    bare = looks.without_sinks
-    yield _by_step(looks, "lift_without_sinks", bare, np.ones(shape), gate)
+    for name, value in _values(rows).items():
+        null = np.broadcast_to(nulls.get(name, rows.expected[0][:, None]), shape)
+        yield _by_step(rows, name, value[0], null, gate)
+    bare = rows.without_sinks
+    yield _by_step(rows, "lift_without_sinks", bare, np.ones(shape), gate)
 
 
-def _contrasts(looks: CommittedRows, gate: bool) -> Iterator[Quantity]:
+def _contrasts(rows: CommittedRows, gate: bool) -> Iterator[Quantity]:
     """Gold's scores less the mean of the distractors', scaled to gold's length."""
-    if len(looks.lengths) == 1:
+    if len(rows.lengths) == 1:
         return
-    shape = (len(looks.lengths) - 1, *looks.hit.shape[1:])
+    shape = (len(rows.lengths) - 1, *rows.hit.shape[1:])
     with np.errstate(invalid="ignore", divide="ignore"):
-        size = np.where(looks.expected[1:] > 0, looks.expected[0] / looks.expected[1:], np.nan)
+        size = np.where(rows.expected[1:] > 0, rows.expected[0] / rows.expected[1:], np.nan)
     scales: Mapping[str, Any] = {
-        "copy": (looks.lengths[0] / looks.lengths[1:])[:, None, None, None],
+        "copy": (rows.lengths[0] / rows.lengths[1:])[:, None, None, None],
         "lift": 1.0,
         "auroc": 1.0,
     }
-    for name, value in _values(looks).items():
+    for name, value in _values(rows).items():
         # A longer distractor collects more: scale it to the length of gold.
         scale = np.broadcast_to(scales.get(name, size[:, :, None]), shape)
         control = (value[1:] * scale).mean(axis=0)
-        yield _by_step(looks, name + CONTRAST, value[0] - control, np.zeros(shape[1:]), gate)
+        yield _by_step(rows, name + CONTRAST, value[0] - control, np.zeros(shape[1:]), gate)
 
 
 def _by_step(
-    looks: CommittedRows, name: str, value: np.ndarray, null: np.ndarray, gate: bool
+    rows: CommittedRows, name: str, value: np.ndarray, null: np.ndarray, gate: bool
 ) -> Quantity:
     """Sums over the commits of each step; a copy score is over the length of gold instead."""
     is_copy = name.startswith("copy")
@@ -260,23 +260,23 @@ def _by_step(
         value = np.full(value.shape, np.nan)
     known = ~np.isnan(value)
     # The copy score is over the length of gold, as Wu et al. have it.
-    weight = looks.lengths[0] / max(len(looks.steps), 1) if is_copy else 1.0
+    weight = rows.lengths[0] / max(len(rows.steps), 1) if is_copy else 1.0
     both = known & ~np.isnan(null)
     return Quantity(
         name,
         DIMS,
-        top=_sum_committed(looks, np.where(known, value, 0.0)),
-        bottom=_sum_committed(looks, known * weight),
-        null_top=_sum_committed(looks, np.where(both, null, 0.0)),
-        null_bottom=_sum_committed(looks, both * weight),
-        missing=_sum_committed(looks, ~known),
+        top=_sum_committed(rows, np.where(known, value, 0.0)),
+        bottom=_sum_committed(rows, known * weight),
+        null_top=_sum_committed(rows, np.where(both, null, 0.0)),
+        null_bottom=_sum_committed(rows, both * weight),
+        missing=_sum_committed(rows, ~known),
     )
 
 
-def _sum_committed(looks: CommittedRows, values: np.ndarray) -> np.ndarray:
+def _sum_committed(rows: CommittedRows, values: np.ndarray) -> np.ndarray:
     """[step, layer, head] from [layer, head, C]."""
-    sums = np.zeros((looks.num_steps, *values.shape[:2]))
-    np.add.at(sums, looks.steps, np.moveaxis(values, -1, 0).astype(float))
+    sums = np.zeros((rows.num_steps, *values.shape[:2]))
+    np.add.at(sums, rows.steps, np.moveaxis(values, -1, 0).astype(float))
     return sums
 
 

@@ -176,8 +176,8 @@ def token_rollout(
             row = int(np.argwhere(np.isnan(heads))[0][1])
             raise TraceError(f"row {row} of layer {layer} at step {step} is absent: {_again(step)}")
         added = int(count_extra_keys(trace, layer)[step])
-        looks = _without(heads, kept, added > 0).mean(axis=0)
-        state = residual * state + (1 - residual) * (looks @ state)
+        attention = _without(heads, kept, added > 0).mean(axis=0)
+        state = residual * state + (1 - residual) * (attention @ state)
         even = evenly(null, visible_spans(trace, step, layer_window(trace, layer)), kept, added)
         null = residual * null + (1 - residual) * even
     # 3. How much rows still differ; below the limit nothing can be read from it.
@@ -210,17 +210,17 @@ def dobrushin(rows: np.ndarray) -> np.ndarray:
 
 def evenly(
     state: np.ndarray,
-    looks: tuple[np.ndarray, np.ndarray],
+    spans: tuple[np.ndarray, np.ndarray],
     kept: np.ndarray,
     added: int,
     plant: tuple[int, float] | None = None,
 ) -> np.ndarray:
     """Uniform attention times `state` [key, column], by differences of cumulative sums.
 
-    `looks` are the spans of `nulls.spans`; keys not `kept` are taken out, and a row with none left
+    `spans` are those of `visible_spans`; keys not `kept` are taken out, and a row with none left
     keeps what it has. With `plant` (position, share) rows that may look there give it that share.
     """
-    first, last = looks
+    first, last = spans
     sums = np.concatenate([np.zeros((1, state.shape[1])), np.cumsum(state * kept[:, None], axis=0)])
     counts = np.concatenate([[0.0], np.cumsum(kept)])
     # Sum of the state over each row's span, as a difference of running sums.
@@ -251,12 +251,12 @@ def _even_regions(
     # Steps with the same canvas and added keys have the same rollout.
     for length, *more in np.unique(np.vstack([sizes, added]), axis=1).T:
         steps = np.flatnonzero((sizes == length) & (more == added.T).all(axis=1))
-        looks = {window: visible_spans(trace, steps[0], window) for window in set(windows)}
+        spans = {window: visible_spans(trace, steps[0], window) for window in set(windows)}
         kept = np.ones(length)
         kept[[position for position in hidden if position < length]] = 0
         state = onto = regions.onto[:length]
         for layer, window in enumerate(windows):
-            even = evenly(state, looks[window], kept, more[layer], plant)
+            even = evenly(state, spans[window], kept, more[layer], plant)
             state = (state + even) / 2
             rolled[steps, layer] = _pool_rows(state, onto)
     return rolled
@@ -276,8 +276,8 @@ def _length_shares(
     exists[:, [position for position in hidden if position < exists.shape[1]]] = False
     sizes = exists @ regions.onto
     whole = sizes.sum(axis=1) if within else exists.sum(axis=1) + count_extra_keys(trace)
-    there_is = (regions.lengths > 0) & (whole > 0)[:, None]
-    return np.where(there_is, sizes / np.maximum(whole, 1)[:, None], np.nan)
+    known = (regions.lengths > 0) & (whole > 0)[:, None]
+    return np.where(known, sizes / np.maximum(whole, 1)[:, None], np.nan)
 
 
 def _hidden_by_the_probe(trace: Trace) -> tuple[int, ...]:

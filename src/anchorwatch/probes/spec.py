@@ -755,6 +755,19 @@ def from_dict(fields: Mapping[str, Any]) -> Probe:
     return PROBES[name](**rest)
 
 
+def find_probe(name: str) -> str | None:
+    """The probe that adds a field to a trace without being given any setting; None if none does."""
+    shape = RunShape(1, 1, 1, 1, 1, regions=("region",), sink=True)
+    absent = (dataclasses.MISSING, dataclasses.MISSING)
+    for kind in PROBES.values():
+        settings = dataclasses.fields(kind)
+        if any((setting.default, setting.default_factory) == absent for setting in settings):
+            continue  # it cannot be made without a setting
+        if any(added.name == name for added in kind().fields(shape)):
+            return kind.__name__
+    return None
+
+
 DEFAULT: tuple[Probe, ...] = (
     received(),
     entropy(),

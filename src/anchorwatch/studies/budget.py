@@ -37,7 +37,7 @@ class Budget:
             return LeftToRight(self.length, cache=False, stop=False)
         return LowConfidence(self.length, self.steps)
 
-    def asked(self, kind: str) -> Decoding:
+    def answer_decoding(self, kind: str) -> Decoding:
         """How an answer is written: two commits a step where masks are filled."""
         if kind == "arm":
             return LeftToRight(self.answer)
@@ -48,8 +48,8 @@ class Budget:
 
 
 BUDGETS = {
-    one.name: one
-    for one in (
+    budget_.name: budget_
+    for budget_ in (
         Budget("quick", prompts=10, length=16, steps=16, items=32, rows=10),
         Budget("standard", prompts=48, length=32, steps=32, items=400, rows=48),
         Budget("full", prompts=200, length=64, steps=64, items=2000, rows=200),

@@ -141,23 +141,26 @@ class Claim:
         return int(self.id.rpartition("H")[2])
 
     @property
-    def written(self) -> bool:
+    def is_testable(self) -> bool:
         """Whether it can be tested at all."""
         return self.measure is not None
 
     def find(self, evidence: Evidence) -> Finding:
         """Measure, and hold the result to what the claim announced."""
         assert self.measure is not None
-        found = self.measure(evidence)
+        finding = self.measure(evidence)
         announced = [criterion.name for criterion in self.criteria]
-        if list(found.measured) != announced:
-            raise SpecError(f"{self.id} announced {announced} and measured {list(found.measured)}")
-        for name, one in found.measured.items():
-            if one.estimate.unit != self.unit:
+        if list(finding.measured) != announced:
+            raise SpecError(
+                f"{self.id} announced {announced} and measured {list(finding.measured)}"
+            )
+        for name, measured in finding.measured.items():
+            if measured.estimate.unit != self.unit:
                 raise SpecError(
-                    f"{self.id} is about the {self.unit}, and {name} is over {one.estimate.unit}s"
+                    f"{self.id} is about the {self.unit}, "
+                    f"and {name} is over {measured.estimate.unit}s"
                 )
-        return found
+        return finding
 
 
 @dataclass(frozen=True)

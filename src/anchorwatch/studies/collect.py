@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ from anchorwatch.generation.run import run
 from anchorwatch.models.model import Model
 from anchorwatch.studies import prompts
 from anchorwatch.studies.evidence import (
+    ANSWER_FILE,
     EXPERIMENTS,
-    REGIONAL,
-    ROWS,
+    REGION_PROBES,
     Answers,
     Effect,
     EvidenceSpec,
@@ -30,118 +30,131 @@ from anchorwatch.studies.evidence import (
     experiment,
 )
 from anchorwatch.studies.papers import load_experiments
+from anchorwatch.studies.plan_study import Rates
 from anchorwatch.trace.atomic_io import extent
 from anchorwatch.trace.locks import temporary
 
-Said = Callable[[int], None]
-"""Told how many units were made."""
+OnUnits = Callable[[int], None]
+"""Called with the number of units that were made."""
 
 
-@dataclass(frozen=True)
-class Rates:
-    """What a forward pass of a model costs on this machine."""
-
-    watched: float
-    """Seconds of one with probes."""
-    plain: float
-    """Seconds of one without."""
-    bytes: float
-    """Kept of one with probes."""
-
-
-def gather(shelf: EvidenceStore, need: EvidenceSpec, role: str, model: Model, said: Said) -> None:
+def collect(
+    store: EvidenceStore, spec: EvidenceSpec, role: str, model: Model, on_units: OnUnits
+) -> None:
     """Make what is not there yet of a need, with the model of a role."""
-    if isinstance(need, Runs):
-        _each(shelf, need, role, said, lambda at, path: _run(shelf, need, model, at, path))
-    elif isinstance(need, Effect):
-        _each(shelf, need, role, said, lambda at, path: _compare(shelf, need, model, at, path))
-    elif isinstance(need, Experiment):
-        _each(shelf, need, role, said, lambda at, path: _row(shelf, need, model, at, path))
-    elif isinstance(need, Answers):
-        left = shelf.left(need, role)
+    if isinstance(spec, Runs):
+        _make_units(
+            store,
+            spec,
+            role,
+            on_units,
+            lambda index, path: _run_prompt(store, spec, model, index, path),
+        )
+    elif isinstance(spec, Effect):
+        _make_units(
+            store,
+            spec,
+            role,
+            on_units,
+            lambda index, path: _measure_effect(store, spec, model, index, path),
+        )
+    elif isinstance(spec, Experiment):
+        _make_units(
+            store,
+            spec,
+            role,
+            on_units,
+            lambda index, path: _run_experiment(store, spec, model, index, path),
+        )
+    elif isinstance(spec, Answers):
+        left = store.missing_units(spec, role)
         if left:
-            _ask(shelf, need, role, model)
-            said(len(left))
+            _ask_questions(store, spec, role, model)
+            on_units(len(left))
 
 
-def _each(
-    shelf: EvidenceStore,
-    need: EvidenceSpec,
+def _make_units(
+    store: EvidenceStore,
+    spec: EvidenceSpec,
     role: str,
-    said: Said,
+    on_units: OnUnits,
     make: Callable[[int, Path], None],
 ) -> None:
-    for at in shelf.left(need, role):
-        path = shelf.unit(need, role, at)
+    for index in store.missing_units(spec, role):
+        path = store.unit_path(spec, role, index)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            make(at, path)
+            make(index, path)
         except PromptError as error:  # too long for this model, for instance: kept, and counted
-            shelf.keep(path.with_suffix(".unfit"), {"unfit": str(error)})
-        said(1)
+            store.keep(path.with_suffix(".unfit"), {"unfit": str(error)})
+        on_units(1)
 
 
-def _run(shelf: EvidenceStore, need: Runs, model: Model, at: int, path: Path) -> None:
-    shown = prompts.prompt_of(need.prompts, at)
-    how = need.how(shelf.budget, model.family.kind)
-    with _quiet():  # the manifest keeps what was warned of
+def _run_prompt(store: EvidenceStore, spec: Runs, model: Model, index: int, path: Path) -> None:
+    shown = prompts.prompt_of(spec.prompts, index)
+    how = spec.how(store.budget, model.family.kind)
+    with _catch_warnings():  # the manifest keeps what was warned of
         trace = run(
             model,
             shown.text,
             how,
             regions=dict(shown.regions) or None,
-            probes=need.measures,
-            edits=need.edits,
-            seed=at,
+            probes=spec.measures,
+            edits=spec.edits,
+            seed=index,
         )
     trace.write(path)
 
 
-def _compare(shelf: EvidenceStore, need: Effect, model: Model, at: int, path: Path) -> None:
-    shown = prompts.prompt_of(need.prompts, at)
-    with _quiet() as told:
-        found = effect(
+def _measure_effect(
+    store: EvidenceStore, spec: Effect, model: Model, index: int, path: Path
+) -> None:
+    shown = prompts.prompt_of(spec.prompts, index)
+    with _catch_warnings() as caught:
+        effects = effect(
             model,
             [shown.text],
-            need.how(shelf.budget, model.family.kind),
-            need.edit,
-            control=need.control,
-            doses=need.doses or None,
-            seed=at,
+            spec.how(store.budget, model.family.kind),
+            spec.edit,
+            control=spec.control,
+            doses=spec.doses or None,
+            seed=index,
             regions=dict(shown.regions) or None,
         )
-    table = found.table.assign(k=-1) if found.doses is None else found.doses
+    table = effects.table.assign(k=-1) if effects.doses is None else effects.doses
     record = {
         "table": _records(table),
-        "layers": _records(found.layers),
-        "warnings": sorted({str(one.message) for one in told}),
+        "layers": _records(effects.layers),
+        "warnings": sorted({str(warning.message) for warning in caught}),
     }
-    shelf.keep(path, record)
+    store.keep(path, record)
 
 
-def _row(shelf: EvidenceStore, need: Experiment, model: Model, at: int, path: Path) -> None:
+def _run_experiment(
+    store: EvidenceStore, spec: Experiment, model: Model, index: int, path: Path
+) -> None:
     load_experiments()
-    made = EXPERIMENTS[need.name](model, at, dict(need.options))
-    shelf.keep(path, {"rows": [{"unit": at} | dict(one) for one in made]})
+    rows = EXPERIMENTS[spec.name](model, index, dict(spec.options))
+    store.keep(path, {"rows": [{"unit": index} | dict(row) for row in rows]})
 
 
-def _ask(shelf: EvidenceStore, need: Answers, role: str, model: Model) -> None:
+def _ask_questions(store: EvidenceStore, spec: Answers, role: str, model: Model) -> None:
     """Cells are kept line by line under `cells`, where other needs find them too."""
-    how = need.how(shelf.budget, model.family.kind)
-    cells = shelf.folder / "cells"
+    how = spec.how(store.budget, model.family.kind)
+    cells = store.folder / "cells"
     cells.mkdir(parents=True, exist_ok=True)
-    found = evaluate(
+    results = evaluate(
         model,
-        need.task,
-        contexts=list(need.contexts),
-        edits=dict(need.edits),
+        spec.task,
+        contexts=list(spec.contexts),
+        edits=dict(spec.edits),
         decoding={model.family.kind: how},
-        template=need.template,
-        limit=shelf.budget.items,
+        template=spec.template,
+        limit=store.budget.items,
         out=cells,
     )
-    record = {"rows": _records(found.rows), "manifests": dict(found.manifests)}
-    shelf.keep(shelf.place(need, role) / ROWS, record)
+    record = {"rows": _records(results.rows), "manifests": dict(results.manifests)}
+    store.keep(store.unit_folder(spec, role) / ANSWER_FILE, record)
 
 
 @experiment("confidence")
@@ -156,12 +169,12 @@ def measure_confidence(
     return [{"tokens": len(own), "logprob": sum(own) / max(len(own), 1)}]
 
 
-def calibrate(shelf: EvidenceStore, role: str, model: Model) -> Rates:
+def calibrate(store: EvidenceStore, role: str, model: Model) -> Rates:
     """Seconds and bytes of a pass, measured once for each model and kept."""
-    budget = shelf.budget
-    name = f"{shelf.hand.models[role].weights[:16]}-{budget.length}.json"
-    path = shelf.folder / "rates" / name
-    if (kept := _read_rates(shelf, path)) is not None:
+    budget = store.budget
+    name = f"{store.available.models[role].weights[:16]}-{budget.length}.json"
+    path = store.folder / "rates" / name
+    if (kept := _read_rates(store, path)) is not None:
         return kept
     shown, passes = prompts.prompt_of("asked", 0), min(4, budget.steps)
     how: Decoding = LowConfidence(budget.length, passes)
@@ -171,19 +184,21 @@ def calibrate(shelf: EvidenceStore, role: str, model: Model) -> Rates:
     run(model, shown.text, how, probes=())  # the first pass of a model is slower than the others
     _, plain = _time_call(lambda: run(model, shown.text, how, probes=()))
     parts = dict(shown.regions)
-    trace, watched = _time_call(lambda: run(model, shown.text, how, regions=parts, probes=REGIONAL))
+    trace, watched = _time_call(
+        lambda: run(model, shown.text, how, regions=parts, probes=REGION_PROBES)
+    )
     with temporary(path, folder=True) as folder:
         written, wrote = _time_call(lambda: trace.write(folder / "rates.trace"))
         size = extent(written)[1]
     rates = Rates((watched + wrote) / passes, plain / passes, size / passes)
-    shelf.keep(path, asdict(rates))
+    store.keep(path, asdict(rates))
     return rates
 
 
-def _read_rates(shelf: EvidenceStore, path: Path) -> Rates | None:
+def _read_rates(store: EvidenceStore, path: Path) -> Rates | None:
     """None where nothing was measured yet, or what was kept is damaged: both cost seconds."""
     try:
-        return Rates(**{name: float(value) for name, value in shelf.opened(path).items()})
+        return Rates(**{name: float(value) for name, value in store.read_record(path).items()})
     except (TraceError, TypeError, ValueError):
         return None
 
@@ -201,8 +216,8 @@ def _records(table: Any) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _quiet() -> Iterator[list[warnings.WarningMessage]]:
+def _catch_warnings() -> Iterator[list[warnings.WarningMessage]]:
     """Our own warnings are kept with the evidence instead of said for every prompt."""
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", AnchorwatchWarning)
-        yield told
+        yield caught

@@ -67,13 +67,13 @@ class Estimate:
     ) -> Estimate:
         """The mean of one number for each unit; NaN is a unit without one."""
         every = _check_values(values, unit)
-        held = every[~np.isnan(every)]
-        n, few = len(held), _few(len(held), unit)
-        value = float(held.mean()) if n else math.nan
-        alike = n > 1 and np.ptp(held) <= _ALIKE * max(np.abs(held).max(), 1e-300)
-        error = float(held.std(ddof=1) / math.sqrt(n)) if n > 1 and not alike else math.nan
+        present = every[~np.isnan(every)]
+        n, few = len(present), _few(len(present), unit)
+        value = float(present.mean()) if n else math.nan
+        alike = n > 1 and np.ptp(present) <= _ALIKE * max(np.abs(present).max(), 1e-300)
+        error = float(present.std(ddof=1) / math.sqrt(n)) if n > 1 and not alike else math.nan
         why = few or (f"no two {unit}s differ" if alike and bounds is None else "")
-        each = tuple(held.tolist())
+        each = tuple(present.tolist())
         rest = len(every) - n, value, bounds, bool(alike), why, each
         return cls(value, error, n - 1, n, unit, *rest)
 
@@ -85,17 +85,17 @@ class Estimate:
         the centre of the interval, not the value.
         """
         gaps = _check_values(np.asarray(a, dtype=float) - np.asarray(b, dtype=float), unit)
-        held = gaps[~np.isnan(gaps)]
-        if not np.isin(held, (-1, 0, 1)).all():
+        present = gaps[~np.isnan(gaps)]
+        if not np.isin(present, (-1, 0, 1)).all():
             raise SpecError(
                 "pairs() is of answers that are right (1) or wrong (0): use mean(a - b)"
             )
-        n = len(held)
-        up, down = ((held == 1).sum() + 1) / (n + 2), ((held == -1).sum() + 1) / (n + 2)
+        n = len(present)
+        up, down = ((present == 1).sum() + 1) / (n + 2), ((present == -1).sum() + 1) / (n + 2)
         centre = float(up - down)
         error = math.sqrt((up + down - centre**2) / (n + 2))
-        value = float(held.mean()) if n else math.nan
-        missing, why, each = len(gaps) - n, _few(n, unit), tuple(held.tolist())
+        value = float(present.mean()) if n else math.nan
+        missing, why, each = len(gaps) - n, _few(n, unit), tuple(present.tolist())
         rest = missing, centre, (-1.0, 1.0), False, why, each
         return cls(value, error, math.inf, n, unit, *rest)
 
@@ -107,18 +107,18 @@ class Estimate:
         on a scale without: `Correlation.jackknifed`.
         """
         every = np.asarray(rows, dtype=float)
-        held = every[~np.isnan(every).any(axis=1)]
-        n = len(held)
+        complete = every[~np.isnan(every).any(axis=1)]
+        n = len(complete)
         if n < 2:
             return cls.mean(np.full(len(every), np.nan), unit)
-        total, whole = held.sum(axis=0), float(of(held.mean(axis=0)))
-        without = np.array([of((total - row) / (n - 1)) for row in held])
+        total, whole = complete.sum(axis=0), float(of(complete.mean(axis=0)))
+        without = np.array([of((total - row) / (n - 1)) for row in complete])
         pseudo = n * whole - (n - 1) * without
         if not np.isfinite(pseudo).all():
             return cls(whole, math.nan, n - 1, n, unit, len(every) - n, whole, why="it has a pole")
-        found = cls.mean(pseudo, unit)
-        kept = {name: getattr(found, name) for name in ("error", "freedom", "alike", "why")}
-        return cls(whole, n=n, unit=unit, missing=len(every) - n, centre=found.value, **kept)
+        pseudo_mean = cls.mean(pseudo, unit)
+        kept = {name: getattr(pseudo_mean, name) for name in ("error", "freedom", "alike", "why")}
+        return cls(whole, n=n, unit=unit, missing=len(every) - n, centre=pseudo_mean.value, **kept)
 
     def interval(self, level: float) -> tuple[float, float]:
         """Two-sided; NaN where there is none."""
@@ -217,23 +217,25 @@ class Least(Estimate):
         >>> Least.among([high, low]).value
         1.0
         """
-        least = min(estimates, key=lambda one: (not one.why, _or(one.value, -math.inf)))
+        least = min(
+            estimates, key=lambda estimate: (not estimate.why, _or(estimate.value, -math.inf))
+        )
         return cls(**_fields(least), others=tuple(estimates))
 
     def interval(self, level: float) -> tuple[float, float]:
         """From the smallest low end; without one, every value is possible below."""
         each = 1 - (1 - level) / len(self.others)
-        lows = [one.interval(level)[0] for one in self.others]
-        highs = [one.interval(each)[1] for one in self.others]
+        lows = [estimate.interval(level)[0] for estimate in self.others]
+        highs = [estimate.interval(each)[1] for estimate in self.others]
         if any(map(math.isnan, lows)):
             return math.nan, math.nan
         return min(lows), min(highs)
 
     def p_above(self, limit: float) -> float:
-        return max(one.p_above(limit) for one in self.others)
+        return max(estimate.p_above(limit) for estimate in self.others)
 
     def p_below(self, limit: float) -> float:
-        return min(1.0, len(self.others) * min(one.p_below(limit) for one in self.others))
+        return min(1.0, len(self.others) * min(estimate.p_below(limit) for estimate in self.others))
 
 
 @dataclass(frozen=True)
@@ -251,14 +253,16 @@ class Greatest(Estimate):
         >>> Greatest.among([high, low]).value
         10.0
         """
-        most = max(estimates, key=lambda one: (bool(one.why), _or(one.value, math.inf)))
+        most = max(
+            estimates, key=lambda estimate: (bool(estimate.why), _or(estimate.value, math.inf))
+        )
         return cls(**_fields(most), others=tuple(estimates))
 
     def interval(self, level: float) -> tuple[float, float]:
         """To the largest high end; without one, every value is possible above."""
         each = 1 - (1 - level) / len(self.others)
-        lows = [one.interval(each)[0] for one in self.others]
-        highs = [one.interval(level)[1] for one in self.others]
+        lows = [estimate.interval(each)[0] for estimate in self.others]
+        highs = [estimate.interval(level)[1] for estimate in self.others]
         if any(map(math.isnan, highs)):
             return math.nan, math.nan
         return max(lows), max(highs)
@@ -266,14 +270,16 @@ class Greatest(Estimate):
     def beyond(self, limit: float, side: float, tail: float) -> float:
         """Any of them is enough above, and of those the nearest; below, all are needed."""
         if side > 0:
-            return min(one.beyond(limit, side, tail / len(self.others)) for one in self.others)
-        return min(one.beyond(limit, side, tail) for one in self.others)
+            return min(
+                estimate.beyond(limit, side, tail / len(self.others)) for estimate in self.others
+            )
+        return min(estimate.beyond(limit, side, tail) for estimate in self.others)
 
     def p_above(self, limit: float) -> float:
-        return min(1.0, len(self.others) * min(one.p_above(limit) for one in self.others))
+        return min(1.0, len(self.others) * min(estimate.p_above(limit) for estimate in self.others))
 
     def p_below(self, limit: float) -> float:
-        return max(one.p_below(limit) for one in self.others)
+        return max(estimate.p_below(limit) for estimate in self.others)
 
 
 def _or(value: float, instead: float) -> float:
@@ -282,7 +288,7 @@ def _or(value: float, instead: float) -> float:
 
 
 def _fields(estimate: Estimate) -> dict[str, Any]:
-    return {one.name: getattr(estimate, one.name) for one in fields(Estimate)}
+    return {item.name: getattr(estimate, item.name) for item in fields(Estimate)}
 
 
 def mean_score(values: ArrayLike, unit: str, bounds: tuple[float, float]) -> Estimate:
@@ -312,28 +318,28 @@ class Correlation(Estimate):
     on_scale: Estimate = field(kw_only=True)
 
     @classmethod
-    def jackknifed(
+    def jackknife(
         cls, rows: ArrayLike, of: Callable[[np.ndarray], float], unit: str
     ) -> Correlation:
         """A correlation that is a smooth function of mean rows [unit, cell]."""
 
-        def scaled(means: np.ndarray) -> float:
+        def to_fisher_scale(means: np.ndarray) -> float:
             value = of(means)
             return math.atanh(value) if abs(value) < WHOLE else math.nan
 
-        held = Estimate.jackknife(rows, scaled, unit)
+        on_scale = Estimate.jackknife(rows, to_fisher_scale, unit)
         return cls(
-            math.tanh(held.value),
+            math.tanh(on_scale.value),
             math.nan,
-            held.freedom,
-            held.n,
+            on_scale.freedom,
+            on_scale.n,
             unit,
-            missing=held.missing,
-            centre=math.tanh(held.centre),
+            missing=on_scale.missing,
+            centre=math.tanh(on_scale.centre),
             bounds=(-1.0, 1.0),
-            alike=held.alike,
-            why=held.why,
-            on_scale=held,
+            alike=on_scale.alike,
+            why=on_scale.why,
+            on_scale=on_scale,
         )
 
     def interval(self, level: float) -> tuple[float, float]:

@@ -47,10 +47,10 @@ ROLES: Mapping[str, tuple[str, str]] = {
     "gate": ("a masked diffusion model with gates", "--gate"),
 }
 """What a study is given, in words, and the option that names it."""
-KINDS = {"mdm": "mdm", "arm": "arm", "sink": "mdm", "gate": "mdm"}
-PARTS = {"sink": "sink_token", "gate": "gate"}
-PLAIN: tuple[Probe, ...] = (*DEFAULT, massive())
-REGIONAL: tuple[Probe, ...] = (*PLAIN, region_flow(), commit_regions())
+ROLE_KINDS = {"mdm": "mdm", "arm": "arm", "sink": "mdm", "gate": "mdm"}
+ROLE_ADDITIONS = {"sink": "sink_token", "gate": "gate"}
+PLAIN_PROBES: tuple[Probe, ...] = (*DEFAULT, massive())
+REGION_PROBES: tuple[Probe, ...] = (*PLAIN_PROBES, region_flow(), commit_regions())
 """What watched runs measure: one set for all claims, so that they share runs."""
 
 
@@ -113,10 +113,10 @@ class EvidenceSpec:
         """Pieces that are made and kept one after another, for each role."""
         return 1
 
-    def lacks(self, hand: Available) -> str:
+    def lacks(self, available: Available) -> str:
         """What is missing, in words; empty where nothing is."""
         for role in self.roles:
-            if role not in hand.models:
+            if role not in available.models:
                 says, option = ROLES[role]
                 return f"{says} ({option})"
         return ""
@@ -127,8 +127,8 @@ class EvidenceSpec:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values that decide what is made."""
-        held = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
-        return {"need": self.kind} | held
+        values = {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+        return {"need": self.kind} | values
 
     @property
     def digest(self) -> str:
@@ -162,7 +162,13 @@ class Runs(EvidenceSpec):
 
     @property
     def measures(self) -> tuple[Probe, ...]:
-        return self.probes if self.probes is not None else PLAIN if self._bare else REGIONAL
+        return (
+            self.probes
+            if self.probes is not None
+            else PLAIN_PROBES
+            if self._bare
+            else REGION_PROBES
+        )
 
     @property
     def _bare(self) -> bool:
@@ -254,7 +260,7 @@ class Answers(EvidenceSpec):
         Under edits an autoregressive model keeps no cache: what it holds is not read again, so
         that an edit would reach one new row at a step, and every row of a masked model.
         """
-        how = budget.asked(kind)
+        how = budget.answer_decoding(kind)
         if isinstance(how, LeftToRight) and any(edits for _, edits in self.edits):
             return replace(how, cache=False)
         if isinstance(how, LowConfidence) and self.steps is not None:
@@ -279,12 +285,12 @@ class Seeds(EvidenceSpec):
     columns: tuple[str, ...]
     arms: tuple[str, ...] = ("vanilla", "sink")
 
-    def lacks(self, hand: Available) -> str:
-        if hand.arms is None:
+    def lacks(self, available: Available) -> str:
+        if available.arms is None:
             return "the table of variants (`make variants`, or --variants)"
-        if lost := [name for name in self.columns if name not in hand.columns]:
+        if lost := [name for name in self.columns if name not in available.columns]:
             return f"a table of variants with the column {lost[0]}"
-        if lost := [name for name in self.arms if not hand.arms.get(name)]:
+        if lost := [name for name in self.arms if not available.arms.get(name)]:
             return f"a table of variants with the arm {lost[0]}"
         return ""
 
@@ -304,10 +310,10 @@ class Cards(EvidenceSpec):
     def roles(self) -> tuple[str, ...]:
         return self.of
 
-    def lacks(self, hand: Available) -> str:
-        said = super().lacks(hand)
-        bare = [role for role in self.of if role not in hand.cards]
-        return said or (f"a card of {hand.models[bare[0]].source}" if bare else "")
+    def lacks(self, available: Available) -> str:
+        reason = super().lacks(available)
+        bare = [role for role in self.of if role not in available.cards]
+        return reason or (f"a card of {available.models[bare[0]].source}" if bare else "")
 
 
 @dataclass(frozen=True)
@@ -375,7 +381,7 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "as_dict"):
         return value.as_dict()
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value
 
 
@@ -391,12 +397,12 @@ class Evidence:
         self._kept: dict[Hashable, Any] = {}
 
     @classmethod
-    def of(cls, held: Mapping[EvidenceSpec, Any]) -> Evidence:
+    def of(cls, pieces: Mapping[EvidenceSpec, Any]) -> Evidence:
         """Evidence that is there already: planted, or read."""
-        return cls(lambda need: held[need])
+        return cls(lambda spec: pieces[spec])
 
-    def __getitem__(self, need: EvidenceSpec) -> Any:
-        return self.once(need, lambda: self._make(need))
+    def __getitem__(self, spec: EvidenceSpec) -> Any:
+        return self.once(spec, lambda: self._make(spec))
 
     def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """What `make` gives, made once for all claims that ask under this key."""
@@ -410,15 +416,15 @@ class TraceSet:
     """Runs of a set of prompts."""
 
     traces: Sequence[Trace]
-    places: Sequence[int]
+    indices: Sequence[int]
     """Which prompt of the set each trace is of."""
     count: int
     """Prompts that were asked for."""
-    unfit: Mapping[int, str] = field(default_factory=dict)
+    skipped: Mapping[int, str] = field(default_factory=dict)
     """Why a prompt could not be run, by its place."""
 
     @classmethod
-    def of(cls, traces: Sequence[Trace]) -> TraceSet:
+    def from_traces(cls, traces: Sequence[Trace]) -> TraceSet:
         return cls(traces, range(len(traces)), len(traces))
 
 
@@ -431,7 +437,7 @@ class EffectTables:
     layers: pd.DataFrame
     """A row for each place and layer, as in `aw.effect(...).layers`."""
     count: int
-    unfit: Mapping[int, str] = field(default_factory=dict)
+    skipped: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -441,17 +447,17 @@ class AnswerTable:
     results: Results
 
 
-def unfit_of(held: Any) -> Mapping[Any, str]:
+def skipped_units(piece: Any) -> Mapping[Any, str]:
     """Why units of a need's evidence could not be run, by unit; empty where all could."""
-    if isinstance(held, TraceSet | EffectTables):
-        return held.unfit
-    if isinstance(held, AnswerTable):
-        lost = held.results.rows[held.results.rows["unfit"] != ""]
+    if isinstance(piece, TraceSet | EffectTables):
+        return piece.skipped
+    if isinstance(piece, AnswerTable):
+        lost = piece.results.rows[piece.results.rows["unfit"] != ""]
         return dict(zip(lost["item"], lost["unfit"], strict=True))
-    return dict(held.attrs.get("unfit", {})) if isinstance(held, pd.DataFrame) else {}
+    return dict(piece.attrs.get("unfit", {})) if isinstance(piece, pd.DataFrame) else {}
 
 
-ROWS = "rows.json"
+ANSWER_FILE = "rows.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -460,68 +466,68 @@ class EvidenceStore:
 
     folder: Path
     budget: Budget
-    hand: Available
+    available: Available
     variants: pd.DataFrame | None = None
     card_folders: Mapping[str, Path] | None = None
 
-    def place(self, need: EvidenceSpec, role: str) -> Path:
+    def unit_folder(self, spec: EvidenceSpec, role: str) -> Path:
         """The folder of a need's units of one model."""
-        held = self.hand.models[role]
-        deciding: dict[str, Any] = {"need": need.as_dict()}
+        model = self.available.models[role]
+        deciding: dict[str, Any] = {"need": spec.as_dict()}
         deciding |= {
-            name: getattr(held, name)
+            name: getattr(model, name)
             for name in ("weights", "settings", "tokenizer", "device", "identity")
         }
         others = {name: _version_of(name) for name in ("torch", "transformers")}
         deciding["versions"] = {"anchorwatch": __version__} | others
-        if isinstance(need, Runs | Effect):
-            deciding["decoding"] = need.how(self.budget, held.kind).as_dict()
-        if isinstance(need, Answers):
+        if isinstance(spec, Runs | Effect):
+            deciding["decoding"] = spec.how(self.budget, model.kind).as_dict()
+        if isinstance(spec, Answers):
             deciding["items"] = self.budget.items
-            deciding["decoding"] = need.how(self.budget, held.kind).as_dict()
+            deciding["decoding"] = spec.how(self.budget, model.kind).as_dict()
         spelled = json.dumps(deciding, sort_keys=True)
-        return self.folder / need.kind / hashlib.sha256(spelled.encode()).hexdigest()[:16]
+        return self.folder / spec.kind / hashlib.sha256(spelled.encode()).hexdigest()[:16]
 
-    def unit(self, need: EvidenceSpec, role: str, index: int) -> Path:
+    def unit_path(self, spec: EvidenceSpec, role: str, index: int) -> Path:
         """The file, or for runs the trace, of a unit that was made."""
-        folder = self.place(need, role)
-        return folder / (f"{index:05}.trace" if isinstance(need, Runs) else f"{index:05}.json")
+        folder = self.unit_folder(spec, role)
+        return folder / (f"{index:05}.trace" if isinstance(spec, Runs) else f"{index:05}.json")
 
-    def left(self, need: EvidenceSpec, role: str) -> list[int]:
+    def missing_units(self, spec: EvidenceSpec, role: str) -> list[int]:
         """Units that are not made yet."""
-        if isinstance(need, Seeds | Cards):
+        if isinstance(spec, Seeds | Cards):
             return []
-        if isinstance(need, Answers):
-            whole = (self.place(need, role) / ROWS).exists()
-            return [] if whole else list(range(need.units(self.budget)))
-        every = range(need.units(self.budget))
-        return [at for at in every if not self._there(need, role, at)]
+        if isinstance(spec, Answers):
+            whole = (self.unit_folder(spec, role) / ANSWER_FILE).exists()
+            return [] if whole else list(range(spec.units(self.budget)))
+        every = range(spec.units(self.budget))
+        return [index for index in every if not self._exists(spec, role, index)]
 
-    def _there(self, need: EvidenceSpec, role: str, index: int) -> bool:
-        path = self.unit(need, role, index)
+    def _exists(self, spec: EvidenceSpec, role: str, index: int) -> bool:
+        path = self.unit_path(spec, role, index)
         return path.exists() or path.with_suffix(".unfit").exists()
 
-    def mend(self, need: EvidenceSpec, role: str) -> None:
+    def mend(self, spec: EvidenceSpec, role: str) -> None:
         """Set damaged units aside, so that they are made again; each is warned of."""
-        for path in self._kept(need, role):
-            if said := _describe_damage(path):
+        for path in self._existing_paths(spec, role):
+            if problem := _describe_damage(path):
                 aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:8]}")
                 path.rename(aside)
                 warnings.warn(
-                    f"{path} is damaged ({said}): it is now {aside.name}, and is made again",
+                    f"{path} is damaged ({problem}): it is now {aside.name}, and is made again",
                     AnchorwatchWarning,
                     stacklevel=2,
                 )
 
-    def _kept(self, need: EvidenceSpec, role: str) -> Iterator[Path]:
+    def _existing_paths(self, spec: EvidenceSpec, role: str) -> Iterator[Path]:
         """Every unit that was made, or could not be."""
-        if isinstance(need, Seeds | Cards):
+        if isinstance(spec, Seeds | Cards):
             return
-        if isinstance(need, Answers):
-            paths = [self.place(need, role) / ROWS]
+        if isinstance(spec, Answers):
+            paths = [self.unit_folder(spec, role) / ANSWER_FILE]
         else:
-            units = [self.unit(need, role, at) for at in range(need.units(self.budget))]
-            paths = [one for path in units for one in (path, path.with_suffix(".unfit"))]
+            units = [self.unit_path(spec, role, index) for index in range(spec.units(self.budget))]
+            paths = [file for path in units for file in (path, path.with_suffix(".unfit"))]
         yield from (path for path in paths if path.exists())
 
     def keep(self, path: Path, record: Mapping[str, Any]) -> None:
@@ -529,77 +535,79 @@ class EvidenceStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, seal(to_json_value(record)))
 
-    def opened(self, path: Path) -> dict[str, Any]:
+    def read_record(self, path: Path) -> dict[str, Any]:
         """What was kept; damage is named."""
         try:
             return read_sealed(path)
         except (OSError, ValueError) as error:
             raise TraceError(f"{path} is damaged ({error}): remove it, and run again") from None
 
-    def load(self, need: EvidenceSpec) -> Any:
+    def load(self, spec: EvidenceSpec) -> Any:
         """The evidence of a need, whose units are all made."""
-        if isinstance(need, Runs):
-            return self._traced(need)
-        if isinstance(need, Effect):
-            return self._compared(need)
-        if isinstance(need, Answers):
-            return self._answered(need)
-        if isinstance(need, Experiment):
-            places, unfit = self._fit(need)
+        if isinstance(spec, Runs):
+            return self._load_runs(spec)
+        if isinstance(spec, Effect):
+            return self._load_effects(spec)
+        if isinstance(spec, Answers):
+            return self._load_answers(spec)
+        if isinstance(spec, Experiment):
+            places, unfit = self._made_and_skipped(spec)
             table = _table(
-                [row for at in places for row in self._record(need, need.role, at)["rows"]]
+                [row for index in places for row in self._record(spec, spec.role, index)["rows"]]
             )
             table.attrs["unfit"] = unfit
             return table
-        if isinstance(need, Cards):
+        if isinstance(spec, Cards):
             assert self.card_folders is not None
-            return {role: read_card(self.card_folders[role]) for role in need.of}
-        assert isinstance(need, Seeds)
+            return {role: read_card(self.card_folders[role]) for role in spec.of}
+        assert isinstance(spec, Seeds)
         assert self.variants is not None
-        return self.variants[self.variants["arm"].isin(need.arms)]
+        return self.variants[self.variants["arm"].isin(spec.arms)]
 
-    def _record(self, need: EvidenceSpec, role: str, index: int) -> dict[str, Any]:
-        return self.opened(self.unit(need, role, index))
+    def _record(self, spec: EvidenceSpec, role: str, index: int) -> dict[str, Any]:
+        return self.read_record(self.unit_path(spec, role, index))
 
-    def _fit(self, need: Runs | Effect | Experiment) -> tuple[list[int], dict[int, str]]:
+    def _made_and_skipped(
+        self, spec: Runs | Effect | Experiment
+    ) -> tuple[list[int], dict[int, str]]:
         """Units that were made, and why the others were not; one at least must have been."""
-        every, unfit = range(need.units(self.budget)), {}
-        for at in every:
-            path = self.unit(need, need.role, at).with_suffix(".unfit")
+        every, unfit = range(spec.units(self.budget)), {}
+        for index in every:
+            path = self.unit_path(spec, spec.role, index).with_suffix(".unfit")
             if path.exists():
-                unfit[at] = str(self.opened(path)["unfit"])
+                unfit[index] = str(self.read_record(path)["unfit"])
         if len(unfit) == len(every):
             raise EvidenceError(
-                f"prompts that fit the model: none of {len(every)} does for {need} ({unfit[0]})"
+                f"prompts that fit the model: none of {len(every)} does for {spec} ({unfit[0]})"
             )
-        return [at for at in every if at not in unfit], unfit
+        return [index for index in every if index not in unfit], unfit
 
-    def _traced(self, need: Runs) -> TraceSet:
-        places, unfit = self._fit(need)
-        traces = [_run(self.unit(need, need.role, at)) for at in places]
+    def _load_runs(self, spec: Runs) -> TraceSet:
+        places, unfit = self._made_and_skipped(spec)
+        traces = [_read_trace(self.unit_path(spec, spec.role, index)) for index in places]
         return TraceSet(traces, places, self.budget.prompts, unfit)
 
-    def _compared(self, need: Effect) -> EffectTables:
-        places, unfit = self._fit(need)
+    def _load_effects(self, spec: Effect) -> EffectTables:
+        places, unfit = self._made_and_skipped(spec)
         parts: dict[str, list[pd.DataFrame]] = {"table": [], "layers": []}
-        for at in places:
-            record = self._record(need, need.role, at)
-            for name, held in parts.items():
-                held.append(_table(record[name]).assign(place=at))
-        tables = {name: pd.concat(held, ignore_index=True) for name, held in parts.items()}
+        for index in places:
+            record = self._record(spec, spec.role, index)
+            for name, frames in parts.items():
+                frames.append(_table(record[name]).assign(place=index))
+        tables = {name: pd.concat(frames, ignore_index=True) for name, frames in parts.items()}
         return EffectTables(tables["table"], tables["layers"], self.budget.prompts, unfit)
 
-    def _answered(self, need: Answers) -> AnswerTable:
+    def _load_answers(self, spec: Answers) -> AnswerTable:
         rows: list[dict[str, Any]] = []
         manifests: dict[str, Any] = {}
-        for role in need.roles:
-            record = self.opened(self.place(need, role) / ROWS)
+        for role in spec.roles:
+            record = self.read_record(self.unit_folder(spec, role) / ANSWER_FILE)
             rows += [row | {"role": role} for row in record["rows"]]
             manifests |= record["manifests"]
         return AnswerTable(build_results(_numbers(rows), manifests, {}))
 
 
-def _run(path: Path) -> Trace:
+def _read_trace(path: Path) -> Trace:
     """A trace of ours: it need not be copied again where it can be made again."""
     try:
         return read(path)

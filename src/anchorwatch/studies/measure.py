@@ -58,7 +58,7 @@ class PerPrompt:
 
 def by_prompt(
     evidence: Evidence,
-    need: Runs,
+    spec: Runs,
     metric: str,
     quantity: str,
     *,
@@ -69,102 +69,104 @@ def by_prompt(
 
     `options` are the metric's own: rule, group. Its table is made once for all claims.
     """
-    held: TraceSet = evidence[need]
+    # 1. the metric's table of all runs, made once for all claims
+    runs: TraceSet = evidence[spec]
     given, dims = dict(options or {}), ["prompt", *([over] if over else [])]
-    key = (need, metric, over, repr(sorted(given.items())))
+    key = (spec, metric, over, repr(sorted(given.items())))
     table = evidence.once(
-        key, lambda: getattr(metrics, metric)(list(held.traces), by=dims, **given)
+        key, lambda: getattr(metrics, metric)(list(runs.traces), by=dims, **given)
     )
     rows = table[table["quantity"] == quantity]
     if rows.empty:
         known = ", ".join(dict.fromkeys(table["quantity"]))
         raise SpecError(f"{metric} has no quantity {quantity!r}: it has {known}")
+    # 2. its cells in the order of the set; equal prompts share a row of the table
     labels = tuple(dict.fromkeys(rows[over])) if over else ()
-    shape = (held.count, len(labels)) if over else (held.count,)
+    shape = (runs.count, len(labels)) if over else (runs.count,)
     value, null = np.full(shape, np.nan), np.full(shape, np.nan)
-    at = {label: column for column, label in enumerate(labels)}
-    places = _places(held)
+    column_of = {label: column for column, label in enumerate(labels)}
+    indices = _indices_of_prompts(runs)
     for row in rows.to_dict(orient="records"):
-        for place in places[row["prompt"]]:
-            cell = (place, at[row[over]]) if over else place
+        for index in indices[row["prompt"]]:
+            cell = (index, column_of[row[over]]) if over else index
             value[cell], null[cell] = row["value"], row["null"]
     return PerPrompt(value, null, labels)
 
 
-def by_cell(held: TraceSet, table: pd.DataFrame, over: str, column: str) -> dict[Any, np.ndarray]:
+def by_cell(runs: TraceSet, table: pd.DataFrame, over: str, column: str) -> dict[Any, np.ndarray]:
     """[prompt] of each cell of a table that is split by prompt, in the order of the set."""
     wide = table.pivot_table(index="prompt", columns=over, values=column, dropna=False)
-    found = {name: np.full(held.count, np.nan) for name in wide.columns}
-    for place, trace in zip(held.places, held.traces, strict=True):
-        for name, values in found.items():
-            values[place] = wide[name].get(prompt_id(trace), np.nan)
-    return found
+    cells = {name: np.full(runs.count, np.nan) for name in wide.columns}
+    for index, trace in zip(runs.indices, runs.traces, strict=True):
+        for name, values in cells.items():
+            values[index] = wide[name].get(prompt_id(trace), np.nan)
+    return cells
 
 
-def by_trace(held: TraceSet, of: Any) -> np.ndarray:
+def by_trace(runs: TraceSet, of: Any) -> np.ndarray:
     """A function of one trace for each prompt: [prompt]."""
-    found = np.full(held.count, np.nan)
-    for place, trace in zip(held.places, held.traces, strict=True):
-        found[place] = of(trace)
-    return found
+    values = np.full(runs.count, np.nan)
+    for index, trace in zip(runs.indices, runs.traces, strict=True):
+        values[index] = of(trace)
+    return values
 
 
 def by_effect(
-    evidence: Evidence, need: Effect, outcome: str, series: str = "did", *, k: int | None = None
+    evidence: Evidence, spec: Effect, outcome: str, series: str = "did", *, k: int | None = None
 ) -> np.ndarray:
     """[prompt] of an effect: edited, control, difference, control_difference, did, null or clean.
 
     `k` is a dose; the edit's own where it is left out.
     """
-    held: EffectTables = evidence[need]
-    table = held.table[held.table["outcome"] == outcome]
+    effect: EffectTables = evidence[spec]
+    table = effect.table[effect.table["outcome"] == outcome]
     own = table["k"].iloc[0] if k is None and len(table) else k
     rows = table[table["k"] == own]
     if rows.empty:
         raise SpecError(f"the effect has no outcome {outcome!r} at k = {own}")
-    found = np.full(held.count, np.nan)
-    found[rows["place"].to_numpy(dtype=int)] = rows[series].to_numpy(dtype=float)
-    return found
+    values = np.full(effect.count, np.nan)
+    values[rows["place"].to_numpy(dtype=int)] = rows[series].to_numpy(dtype=float)
+    return values
 
 
 def by_item(
     evidence: Evidence,
-    need: Answers,
+    spec: Answers,
     cells: Sequence[tuple[str, str, str]],
     *,
     score: str = "containment",
 ) -> np.ndarray:
     """[item, cell] scores of (role, context, edit) cells; NaN where an item could not be asked."""
-    rows = evidence[need].results.rows
+    rows = evidence[spec].results.rows
     wide = rows.pivot(index="item", columns=["role", "context", "edit"], values=score).sort_index()
     if lost := [cell for cell in cells if cell not in wide.columns]:
         raise SpecError(f"nothing was asked in the cell {lost[0]}: the need names others")
     return wide[list(cells)].to_numpy(dtype=float)
 
 
-def by_seed(evidence: Evidence, need: Seeds, column: str) -> pd.DataFrame:
+def by_seed(evidence: Evidence, spec: Seeds, column: str) -> pd.DataFrame:
     """[seed, arm] of a column; a seed that an arm lacks is NaN."""
-    table: pd.DataFrame = evidence[need]
+    table: pd.DataFrame = evidence[spec]
     wide = table.pivot(index="seed", columns="arm", values=column).astype(float).sort_index()
-    return wide.reindex(columns=list(need.arms))
+    return wide.reindex(columns=list(spec.arms))
 
 
 def mean_of(values: ArrayLike) -> float:
     """Of the values that are there; NaN without any."""
-    held = np.asarray(values, dtype=float)
-    there = held[~np.isnan(held)]
-    return float(there.mean()) if there.size else math.nan
+    array = np.asarray(values, dtype=float)
+    present = array[~np.isnan(array)]
+    return float(present.mean()) if present.size else math.nan
 
 
 def means_of(rows: np.ndarray) -> np.ndarray:
     """[cell] over the units of [unit, cell] that have a value; NaN where none has."""
-    there = ~np.isnan(rows)
-    count = there.sum(axis=0)
-    total = np.where(there, rows, 0.0).sum(axis=0)
+    present = ~np.isnan(rows)
+    count = present.sum(axis=0)
+    total = np.where(present, rows, 0.0).sum(axis=0)
     return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
 
 
-def answers(share: float, least: float, who: str) -> None:
+def require_accuracy(share: float, least: float, who: str) -> None:
     """Refuse a claim about accuracy of a model that has none: what it cannot lose says nothing."""
     if not share >= least:
         raise EvidenceError(
@@ -173,21 +175,21 @@ def answers(share: float, least: float, who: str) -> None:
         )
 
 
-def _places(held: TraceSet) -> dict[str, list[int]]:
+def _indices_of_prompts(runs: TraceSet) -> dict[str, list[int]]:
     """Prompts of a table to their places in the set."""
-    found: dict[str, list[int]] = {}
-    for place, trace in zip(held.places, held.traces, strict=True):
-        found.setdefault(prompt_id(trace), []).append(place)
-    return found
+    indices: dict[str, list[int]] = {}
+    for index, trace in zip(runs.indices, runs.traces, strict=True):
+        indices.setdefault(prompt_id(trace), []).append(index)
+    return indices
 
 
-FIRST, LAST, EVERY = "first half", "last half", "every layer"
+FIRST_HALF, LAST_HALF, EVERY_LAYER = "first half", "last half", "every layer"
 
 
-def rise(values: np.ndarray) -> np.ndarray:
+def depth_slope(values: np.ndarray) -> np.ndarray:
     """[prompt] least-squares change of [prompt, layer] values from the first layer to the last.
 
-    >>> rise(np.array([[0.0, 1.0, 2.0], [3.0, 2.0, np.nan]])).tolist()
+    >>> depth_slope(np.array([[0.0, 1.0, 2.0], [3.0, 2.0, np.nan]])).tolist()
     [2.0, nan]
     """
     layers = values.shape[1]
@@ -196,27 +198,29 @@ def rise(values: np.ndarray) -> np.ndarray:
     return slope(np.linspace(0, 1, layers).tolist())(values)
 
 
-def shallow(values: np.ndarray) -> np.ndarray:
+def first_half_mean(values: np.ndarray) -> np.ndarray:
     """[prompt] mean over the first half of the layers; the middle one of an odd number is in none.
 
-    >>> shallow(np.array([[1.0, 3.0, 5.0, 7.0, 9.0]])).tolist()
+    >>> first_half_mean(np.array([[1.0, 3.0, 5.0, 7.0, 9.0]])).tolist()
     [2.0]
     """
     return values[:, : values.shape[1] // 2].mean(axis=1)
 
 
-def deep(values: np.ndarray) -> np.ndarray:
+def last_half_mean(values: np.ndarray) -> np.ndarray:
     """[prompt] mean over the last half of the layers."""
     return values[:, -(values.shape[1] // 2) :].mean(axis=1)
 
 
-def pool_layers(quantity: Quantity, half: str = EVERY, steps: np.ndarray | None = None) -> float:
+def pool_layers(
+    quantity: Quantity, half: str = EVERY_LAYER, steps: np.ndarray | None = None
+) -> float:
     """A quantity of one trace over some layers and steps, added up before it is divided.
 
     A layer that has nothing to say is no gap in its half; NaN where none has.
     """
     count = quantity.top.shape[quantity.dims.index("layer")]
-    layers = {FIRST: slice(count // 2), LAST: slice(count - count // 2, None)}
+    layers = {FIRST_HALF: slice(count // 2), LAST_HALF: slice(count - count // 2, None)}
     chosen: dict[str, slice | np.ndarray] = {"layer": layers.get(half, slice(None))}
     if steps is not None:
         chosen["step"] = steps
@@ -226,15 +230,15 @@ def pool_layers(quantity: Quantity, half: str = EVERY, steps: np.ndarray | None 
 
 
 def by_sums(
-    held: TraceSet,
+    runs: TraceSet,
     parts: Sequence[tuple[Trace, Sequence[Quantity]]],
     of: Callable[[Trace, Mapping[str, Quantity]], float],
 ) -> np.ndarray:
     """[prompt] a function of each trace and its quantities by name, in the order of the set."""
-    found = np.full(held.count, np.nan)
-    for place, (trace, quantities) in zip(held.places, parts, strict=True):
-        found[place] = of(trace, {one.name: one for one in quantities})
-    return found
+    values = np.full(runs.count, np.nan)
+    for index, (trace, quantities) in zip(runs.indices, parts, strict=True):
+        values[index] = of(trace, {quantity.name: quantity for quantity in quantities})
+    return values
 
 
 def weighted_depth(means: np.ndarray) -> float:
@@ -243,24 +247,24 @@ def weighted_depth(means: np.ndarray) -> float:
     return float(means @ np.linspace(0, 1, len(means))) / total if total > 0 else np.nan
 
 
-def by_layer(held: TraceSet, rows: pd.DataFrame) -> np.ndarray:
+def by_layer(runs: TraceSet, rows: pd.DataFrame) -> np.ndarray:
     """[prompt, layer] of a table's rows, in the order of the set."""
     wide = rows.pivot(index="prompt", columns="layer", values="value").sort_index(axis=1)
-    found = np.full((held.count, wide.shape[1]), np.nan)
-    for place, trace in zip(held.places, held.traces, strict=True):
+    values = np.full((runs.count, wide.shape[1]), np.nan)
+    for index, trace in zip(runs.indices, runs.traces, strict=True):
         if (name := prompt_id(trace)) in wide.index:
-            found[place] = wide.loc[name].to_numpy(dtype=float)
-    return found
+            values[index] = wide.loc[name].to_numpy(dtype=float)
+    return values
 
 
-GOLD, OTHER = "gold", "distractor"
+GOLD_REGION, OTHER_REGION = "gold", "distractor"
 """The region of the evidence, and how those of other passages begin."""
-RIGHT = 5
+FEWEST_RIGHT = 5
 """Right answers that it takes to say what heads do in them: as many as any interval takes."""
 
 
 @dataclass(frozen=True, eq=False)
-class Reads:
+class PassageAttention:
     """Of the rows that predicted the answer's tokens: [layer, head] means, NaN without any."""
 
     gold: np.ndarray
@@ -275,23 +279,25 @@ class Reads:
         return self.gold - self.other
 
 
-def reads(trace: Trace) -> Reads:
+def read_passage_attention(trace: Trace) -> PassageAttention:
     """From `top_keys` and `commit_regions`."""
-    others = [name for name in trace.manifest["regions"] if name.startswith(OTHER)]
-    looks = read_committed_rows(trace, (GOLD, *others), None)
-    told = np.isin(np.flatnonzero(trace.committed_at >= 0), answer_positions(trace))
-    if not told.any():
+    others = [name for name in trace.manifest["regions"] if name.startswith(OTHER_REGION)]
+    looks = read_committed_rows(trace, (GOLD_REGION, *others), None)
+    in_answer = np.isin(np.flatnonzero(trace.committed_at >= 0), answer_positions(trace))
+    if not in_answer.any():
         nothing = np.full(looks.hit.shape[1:3], np.nan)
-        return Reads(nothing, nothing, nothing)
+        return PassageAttention(nothing, nothing, nothing)
     with np.errstate(invalid="ignore", divide="ignore"):
         scale = np.where(looks.expected[1:] > 0, looks.expected[0] / looks.expected[1:], np.nan)
     mass, other = looks.mass[0], (looks.mass[1:] * scale[:, :, None]).mean(axis=0)
-    return Reads(*(one[..., told].mean(axis=-1) for one in (mass, other, looks.copy[0])))
+    return PassageAttention(
+        *(share[..., in_answer].mean(axis=-1) for share in (mass, other, looks.copy[0]))
+    )
 
 
 def answer_positions(trace: Trace) -> np.ndarray:
     """Positions of the answer, up to its end token or its first line break after some text."""
-    model, found, begun = trace.manifest["model"], [], False
+    model, positions, begun = trace.manifest["model"], [], False
     ends = model.get("end_ids", ())
     for position in trace.answer.tolist():
         token = int(trace.own[position])
@@ -299,11 +305,11 @@ def answer_positions(trace: Trace) -> np.ndarray:
         if token in ends or (begun and "\n" in text):
             break
         begun = begun or bool(text.strip())
-        found.append(position)
-    return np.array(found, dtype=int)
+        positions.append(position)
+    return np.array(positions, dtype=int)
 
 
-def right(trace: Trace, item: Item) -> float:
+def score_answer(trace: Trace, item: Item) -> float:
     """Whether what was written holds the answer, as an evaluation would say."""
     model = trace.manifest["model"]
     ids = until_end(trace.own[trace.answer].tolist(), model.get("end_ids", ()), model["mask_id"])
@@ -315,10 +321,10 @@ def sink_moves(trace: Trace) -> float:
 
     A sink that never stays for two commits is not seen, in either kind of model.
     """
-    place = pair_sinks(trace)
-    one, other = place[..., :-1], place[..., 1:]
-    both = (one >= 0) & (other >= 0)
-    return float((both & (one != other)).sum() / both.sum()) if both.any() else np.nan
+    sinks = pair_sinks(trace)
+    before, other = sinks[..., :-1], sinks[..., 1:]
+    both = (before >= 0) & (other >= 0)
+    return float((both & (before != other)).sum() / both.sum()) if both.any() else np.nan
 
 
 def pair_sinks(trace: Trace) -> np.ndarray:
@@ -335,10 +341,10 @@ def pair_sinks(trace: Trace) -> np.ndarray:
         for name, kind in (("key", np.int64), ("mass", np.float64))
     )
     sink = (mass > gu().eps) & (keys >= 0)
-    one, other = slice(0, None, 2), slice(1, None, 2)
-    same = keys[:, :, one, :, None] == keys[:, :, other, None, :]
-    same &= sink[:, :, one, :, None] & sink[:, :, other, None, :]
-    both = np.where(same, mass[:, :, one, :, None] + mass[:, :, other, None, :], 0.0)
+    first, other = slice(0, None, 2), slice(1, None, 2)
+    same = keys[:, :, first, :, None] == keys[:, :, other, None, :]
+    same &= sink[:, :, first, :, None] & sink[:, :, other, None, :]
+    both = np.where(same, mass[:, :, first, :, None] + mass[:, :, other, None, :], 0.0)
     best = both.max(axis=-1)  # [layer, head, pair, rank of the first row]
-    key = np.take_along_axis(keys[:, :, one], best.argmax(axis=-1)[..., None], axis=-1)[..., 0]
+    key = np.take_along_axis(keys[:, :, first], best.argmax(axis=-1)[..., None], axis=-1)[..., 0]
     return np.where(best.max(axis=-1) > 0, key, -1)

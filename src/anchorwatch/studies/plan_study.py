@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from anchorwatch.studies.claim import Claim
 from anchorwatch.studies.evidence import EvidenceSpec, EvidenceStore
 
 
-class Costs(Protocol):
-    """What a pass of a model costs."""
+@dataclass(frozen=True)
+class Rates:
+    """What a forward pass of a model costs on this machine."""
 
-    @property
-    def watched(self) -> float: ...
-    @property
-    def plain(self) -> float: ...
-    @property
-    def bytes(self) -> float: ...
+    watched: float
+    """Seconds of one with probes."""
+    plain: float
+    """Seconds of one without."""
+    bytes: float
+    """Kept of one with probes."""
 
 
 @dataclass(frozen=True)
-class Piece:
+class PlanPiece:
     """What one need asks of one model."""
 
-    need: EvidenceSpec
+    spec: EvidenceSpec
     role: str
     units: int
     left: int
@@ -41,8 +42,8 @@ class Piece:
     def as_dict(self) -> dict[str, Any]:
         """What it is, whatever of it is there."""
         return {
-            "need": str(self.need),
-            "digest": self.need.digest,
+            "need": str(self.spec),
+            "digest": self.spec.digest,
             "role": self.role,
             "units": self.units,
             "claims": list(self.claims),
@@ -53,22 +54,22 @@ class Piece:
 class Plan:
     """All pieces, and the claims that cannot be run, with what they lack."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PlanPiece, ...]
     lacking: Mapping[str, str]
     runs: tuple[str, ...]
     """Claims that can be run."""
 
     @property
     def passes(self) -> int:
-        return sum(one.passes for one in self.pieces)
+        return sum(piece.passes for piece in self.pieces)
 
     @property
     def minutes(self) -> float:
-        return sum(one.seconds for one in self.pieces) / 60
+        return sum(piece.seconds for piece in self.pieces) / 60
 
     @property
     def bytes(self) -> float:
-        return sum(one.bytes for one in self.pieces)
+        return sum(piece.bytes for piece in self.pieces)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -79,28 +80,29 @@ class Plan:
             "claims": list(self.runs),
             "lacking": dict(self.lacking),
             "pieces": [
-                one.as_dict()
-                | {"left": one.left, "passes": one.passes}
-                | {"seconds": one.seconds, "bytes": one.bytes}
-                for one in self.pieces
+                piece.as_dict()
+                | {"left": piece.left, "passes": piece.passes}
+                | {"seconds": piece.seconds, "bytes": piece.bytes}
+                for piece in self.pieces
             ],
         }
 
-    def whole(self) -> dict[str, Any]:
+    def total_cost(self) -> dict[str, Any]:
         """What the study takes from nothing, whatever of it was there: the same at every rerun."""
         return {
-            "passes": sum(one.whole for one in self.pieces),
+            "passes": sum(piece.whole for piece in self.pieces),
             "claims": list(self.runs),
             "lacking": dict(self.lacking),
-            "pieces": [one.as_dict() | {"passes": one.whole} for one in self.pieces],
+            "pieces": [piece.as_dict() | {"passes": piece.whole} for piece in self.pieces],
         }
 
     def __str__(self) -> str:
         """A line for each piece, and the sum."""
         lines = [
-            f"{one.passes:>9} passes {one.seconds / 60:>7.1f} min {one.bytes / 1e6:>8.1f} MB  "
-            f"{one.need} ({one.role}), for {_claims(len(one.claims))}"
-            for one in self.pieces
+            f"{piece.passes:>9} passes {piece.seconds / 60:>7.1f} min "
+            f"{piece.bytes / 1e6:>8.1f} MB  {piece.spec} ({piece.role}), "
+            f"for {_claims(len(piece.claims))}"
+            for piece in self.pieces
         ]
         total = f"{self.passes:>9} passes {self.minutes:>7.1f} min {self.bytes / 1e6:>8.1f} MB"
         short = len(self.lacking)
@@ -112,39 +114,39 @@ def _claims(count: int) -> str:
     return f"{count} claim{'s' * (count != 1)}"
 
 
-def plan_study(claims: Sequence[Claim], shelf: EvidenceStore, rates: Mapping[str, Costs]) -> Plan:
+def plan_study(claims: Sequence[Claim], store: EvidenceStore, rates: Mapping[str, Rates]) -> Plan:
     """Every need of these claims once, and what is left to make of it."""
-    lacking = {claim.id: said for claim in claims if (said := lacks(claim, shelf))}
+    lacking = {claim.id: reason for claim in claims if (reason := lacks(claim, store))}
     able = [claim for claim in claims if claim.id not in lacking]
     users: dict[EvidenceSpec, list[str]] = {}
     for claim in able:
-        for need in claim.needs:
-            users.setdefault(need, []).append(claim.id)
+        for spec in claim.needs:
+            users.setdefault(spec, []).append(claim.id)
     pieces = [
-        _piece(need, role, shelf, rates[role], tuple(ids))
-        for need, ids in users.items()
-        for role in need.roles
-        if need.units(shelf.budget) and need.kind != "cards"
+        _piece(spec, role, store, rates[role], tuple(ids))
+        for spec, ids in users.items()
+        for role in spec.roles
+        if spec.units(store.budget) and spec.kind != "cards"
     ]
     return Plan(tuple(pieces), lacking, tuple(claim.id for claim in able))
 
 
-def lacks(claim: Claim, shelf: EvidenceStore) -> str:
+def lacks(claim: Claim, store: EvidenceStore) -> str:
     """What keeps a claim from being run; empty where nothing does."""
-    if not claim.written:
+    if not claim.is_testable:
         return claim.lacks
-    found = [need.lacks(shelf.hand) for need in claim.needs]
-    return "; ".join(dict.fromkeys(said for said in found if said))
+    reasons = [spec.lacks(store.available) for spec in claim.needs]
+    return "; ".join(dict.fromkeys(reason for reason in reasons if reason))
 
 
 def _piece(
-    need: EvidenceSpec, role: str, shelf: EvidenceStore, costs: Costs, claims: tuple[str, ...]
-) -> Piece:
-    units, left = need.units(shelf.budget), len(shelf.left(need, role))
-    cost = need.cost(shelf.budget, shelf.hand.models[role].kind)
+    spec: EvidenceSpec, role: str, store: EvidenceStore, rates: Rates, claims: tuple[str, ...]
+) -> PlanPiece:
+    units, left = spec.units(store.budget), len(store.missing_units(spec, role))
+    cost = spec.cost(store.budget, store.available.models[role].kind)
     share = left / units
     watched, plain = cost.watched * share, cost.plain * share
-    seconds = watched * costs.watched + plain * costs.plain
-    size = watched * costs.bytes
+    seconds = watched * rates.watched + plain * rates.plain
+    size = watched * rates.bytes
     passes, whole = round(watched + plain), cost.watched + cost.plain
-    return Piece(need, role, units, left, passes, whole, seconds, size, claims)
+    return PlanPiece(spec, role, units, left, passes, whole, seconds, size, claims)

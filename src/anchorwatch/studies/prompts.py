@@ -13,9 +13,9 @@ from anchorwatch.evaluation.synthetic import Distractors, World
 
 SEED = 70_000
 """Of made-up items: not those of training, of cards, or of evaluations."""
-ASKED = World("held-out", seed=SEED, distractors=Distractors(random=1, hard=1))
+QUESTION_ITEMS = World("held-out", seed=SEED, distractors=Distractors(random=1, hard=1))
 """Whose items the set `asked` shows: item i has the answers to prompt i."""
-GIVEN = World("held-out", seed=SEED)
+SINGLE_PASSAGE_ITEMS = World("held-out", seed=SEED)
 """Items with their own passage and no other."""
 TEMPLATE_WORDS = ("Passage:", "Question:", "Answer:")
 """Words of the prompts of `asked` that are neither passage nor question."""
@@ -31,11 +31,11 @@ class StudyPrompt:
 
 def _question_prompt(index: int) -> StudyPrompt:
     """A question with its passage and two others, a random and a hard one."""
-    item = ASKED[index]
+    item = QUESTION_ITEMS[index]
     return StudyPrompt(item.prompt(), item.regions())
 
 
-def _alone(index: int) -> StudyPrompt:
+def _bare_question_prompt(index: int) -> StudyPrompt:
     """The same question without any passage."""
     item = World("held-out", seed=SEED)[index].keeping()
     return StudyPrompt(item.prompt(), item.regions())
@@ -49,7 +49,7 @@ def _passage_prompt(index: int) -> StudyPrompt:
 
 SETS: Mapping[str, Callable[[int], StudyPrompt]] = {
     "asked": _question_prompt,
-    "alone": _alone,
+    "alone": _bare_question_prompt,
     "told": _passage_prompt,
 }
 

@@ -28,10 +28,10 @@ from anchorwatch.models.model import Model
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.budget import budget as named_budget
 from anchorwatch.studies.claim import Claim
-from anchorwatch.studies.collect import Rates, calibrate, gather
+from anchorwatch.studies.collect import calibrate, collect
 from anchorwatch.studies.evidence import (
-    KINDS,
-    PARTS,
+    ROLE_ADDITIONS,
+    ROLE_KINDS,
     ROLES,
     Available,
     Evidence,
@@ -40,7 +40,7 @@ from anchorwatch.studies.evidence import (
     ModelIdentity,
 )
 from anchorwatch.studies.papers import claims as named_claims
-from anchorwatch.studies.plan_study import Plan, plan_study
+from anchorwatch.studies.plan_study import Plan, Rates, plan_study
 from anchorwatch.studies.study_record import Study
 from anchorwatch.studies.verdict import judge_claims
 from anchorwatch.trace.atomic_io import expand_path, refuse_inside_trace
@@ -88,22 +88,22 @@ def study(
     those that are.
     """
     begun = time.monotonic()
-    task = _begun(names, (model, against, sink, gate), budget, out, variants)
-    with _claimed(task.out):
+    task = _prepare(names, (model, against, sink, gate), budget, out, variants)
+    with _lock_folder(task.out):
         task.mend()
         plan = task.plan()
         if before is not None:
             before(plan)
-        failed = task.gather(plan)
-        evidence = Evidence(task.shelf.load)
-        lost = dict(plan.lacking) | task.lost(failed)
+        failed = task.collect_evidence(plan)
+        evidence = Evidence(task.store.load)
+        lost = dict(plan.lacking) | task.failed_claims(failed)
         each = judge_claims(task.claims, evidence, lost)
-        found = Study(each, task.about(plan) | _took(begun), plan, evidence)
-        found.save(task.out)
-    return found
+        record = Study(each, task.manifest(plan) | _describe_duration(begun), plan, evidence)
+        record.save(task.out)
+    return record
 
 
-def _claimed(folder: Path) -> Lock:
+def _lock_folder(folder: Path) -> Lock:
     """Make the folder of a study, or take it from nobody: two at once would spoil each other."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -126,10 +126,10 @@ def plan(
     variants: str | Path | None = None,
 ) -> Plan:
     """What `study` with these arguments would run: passes, minutes on this machine, bytes."""
-    return _begun(names, (model, against, sink, gate), budget, out, variants).plan()
+    return _prepare(names, (model, against, sink, gate), budget, out, variants).plan()
 
 
-def _took(begun: float) -> dict[str, Any]:
+def _describe_duration(begun: float) -> dict[str, Any]:
     """How long a study took, and when it ended: all that a rerun on this machine does not repeat.
 
     Evidence that was there already took its time before.
@@ -141,10 +141,10 @@ def _took(begun: float) -> dict[str, Any]:
 def _roles(claims: Sequence[Claim], sources: Sequence[str | None]) -> dict[str, str]:
     """Sources by role; where none is named, those of the lab that the claims need."""
     given = zip(ROLES, sources, strict=True)
-    named = {role: str(one) for role, one in given if one is not None}
+    named = {role: str(source) for role, source in given if source is not None}
     if named:
         return named
-    needed = {role for claim in claims for need in claim.needs for role in need.roles}
+    needed = {role for claim in claims for spec in claim.needs for role in spec.roles}
     return {role: name for role, name in DEFAULTS.items() if role in needed and _is_shipped(name)}
 
 
@@ -156,13 +156,13 @@ def _is_shipped(name: str) -> bool:
     return True
 
 
-def _begun(
+def _prepare(
     names: Sequence[str],
     sources: Sequence[str | None],
     budget: str | Budget,
     out: str | Path,
     variants: str | Path | None,
-) -> _Task:
+) -> _StudyRun:
     """Check everything that can be before weights are touched."""
     claims, much, folder = named_claims(names), named_budget(budget), expand_path(out)
     if folder.exists() and not folder.is_dir():
@@ -171,19 +171,19 @@ def _begun(
     roles, table = _roles(claims, sources), _variants(variants)
     for source in roles.values():
         find(source)  # the last of four names may be wrong, and the first model take minutes
-    task = _Task(claims, folder, roles, _said_of(table, variants))
+    task = _StudyRun(claims, folder, roles, _describe_table(table, variants))
     holdings = {}
     for role in roles:
         loaded = task.model(role)
         holdings[role] = _identify_model(role, loaded)
     cards = {role: lab.folder_of(source) for role, source in roles.items() if source in lab.NAMES}
-    hand = Available(
+    available = Available(
         holdings,
         () if table is None else tuple(table.columns),
         None if table is None else {str(k): int(v) for k, v in table["arm"].value_counts().items()},
         tuple(cards),
     )
-    task.shelf = EvidenceStore(folder / EVIDENCE, much, hand, table, cards)
+    task.store = EvidenceStore(folder / EVIDENCE, much, available, table, cards)
     return task
 
 
@@ -197,7 +197,7 @@ def _variants(path: str | Path | None) -> pd.DataFrame | None:
         return None
 
 
-def _said_of(table: pd.DataFrame | None, path: str | Path | None) -> dict[str, str] | None:
+def _describe_table(table: pd.DataFrame | None, path: str | Path | None) -> dict[str, str] | None:
     """Which table of training seeds a study read; None where it had none."""
     if table is None:
         return None
@@ -210,30 +210,30 @@ def _identify_model(role: str, model: Model) -> ModelIdentity:
     """What is known of a model, once it was proved to be what its role says."""
     kind, parts = model.family.kind, tuple(part.as_dict()["name"] for part in model.parts)
     says, option = ROLES[role]
-    if kind != KINDS[role] or (role in PARTS and PARTS[role] not in parts):
+    if kind != ROLE_KINDS[role] or (role in ROLE_ADDITIONS and ROLE_ADDITIONS[role] not in parts):
         has = ", ".join(parts) or "no part"
         raise SpecError(
             f"{option} {model.source} is {kind} with {has}: {option} is {says}, "
             f"such as {DEFAULTS[role]}"
         )
-    said = model.describe()
+    description = model.describe()
     return ModelIdentity(
         source=model.source,
         kind=kind,
-        weights=said["weights"],
+        weights=description["weights"],
         parts=parts,
         layers=model.num_layers,
         heads=model.num_heads,
         positions=model.num_positions,
-        settings=said["settings"],
-        tokenizer=said["tokenizer"],
-        device=said["device"],
-        identity=identity_digest(said),
+        settings=description["settings"],
+        tokenizer=description["tokenizer"],
+        device=description["device"],
+        identity=identity_digest(description),
     )
 
 
 @dataclass
-class _Task:
+class _StudyRun:
     """A study on its way."""
 
     claims: tuple[Claim, ...]
@@ -241,81 +241,83 @@ class _Task:
     sources: dict[str, str]
     table: dict[str, str] | None
     """Which table of training seeds."""
-    shelf: EvidenceStore = field(init=False)
-    _held: tuple[str, Model] | None = None
+    store: EvidenceStore = field(init=False)
+    _loaded: tuple[str, Model] | None = None
     """The role and model in memory."""
 
     def model(self, role: str) -> Model:
         """Loaded when it is another than the last."""
-        if self._held is None or self._held[0] != role:
-            self._held = None  # let go of one before the next is loaded
-            self._held = role, load(self.sources[role])
-        return self._held[1]
+        if self._loaded is None or self._loaded[0] != role:
+            self._loaded = None  # let go of one before the next is loaded
+            self._loaded = role, load(self.sources[role])
+        return self._loaded[1]
 
-    def asked(self) -> dict[tuple[EvidenceSpec, str], None]:
+    def requests(self) -> dict[tuple[EvidenceSpec, str], None]:
         """Every need that takes a model, once, with each role that is at hand."""
         return {
-            (need, role): None
+            (spec, role): None
             for claim in self.claims
-            for need in claim.needs
-            if need.kind not in ("cards", "seeds")
-            for role in need.roles
+            for spec in claim.needs
+            if spec.kind not in ("cards", "seeds")
+            for role in spec.roles
             if role in self.sources
         }
 
     def mend(self) -> None:
         """What was kept and is damaged since counts as not made."""
-        for need, role in self.asked():
-            self.shelf.mend(need, role)
+        for spec, role in self.requests():
+            self.store.mend(spec, role)
 
     def plan(self) -> Plan:
-        needed = {role for _, role in self.asked()}
+        needed = {role for _, role in self.requests()}
         rates: dict[str, Rates] = {}
         for role in self.sources:
             if role in needed:
-                rates[role] = calibrate(self.shelf, role, self.model(role))
-        return plan_study(self.claims, self.shelf, rates)
+                rates[role] = calibrate(self.store, role, self.model(role))
+        return plan_study(self.claims, self.store, rates)
 
-    def gather(self, plan: Plan) -> dict[EvidenceSpec, str]:
+    def collect_evidence(self, plan: Plan) -> dict[EvidenceSpec, str]:
         """Make all that is left, model by model; needs that could not be made, and why."""
         failed: dict[EvidenceSpec, str] = {}
-        total = sum(max(1, round(one.seconds * 10)) for one in plan.pieces if one.left)
+        total = sum(max(1, round(piece.seconds * 10)) for piece in plan.pieces if piece.left)
         with Progress("gathering", total=total) as bar:
-            for piece in sorted(plan.pieces, key=lambda one: list(self.sources).index(one.role)):
-                if not piece.left or piece.need in failed:
+            for piece in sorted(
+                plan.pieces, key=lambda piece: list(self.sources).index(piece.role)
+            ):
+                if not piece.left or piece.spec in failed:
                     continue
                 tenths = max(1, round(piece.seconds * 10)) / piece.left
 
-                def said(count: int, note: str = str(piece.need), each: float = tenths) -> None:
+                def on_units(count: int, note: str = str(piece.spec), each: float = tenths) -> None:
                     bar.advance(note, max(1, round(count * each)))
 
                 try:
-                    gather(self.shelf, piece.need, piece.role, self.model(piece.role), said)
+                    collect(self.store, piece.spec, piece.role, self.model(piece.role), on_units)
                 except AnchorwatchError as error:
-                    failed[piece.need] = f"{piece.need} could not be made: {error}"
+                    failed[piece.spec] = f"{piece.spec} could not be made: {error}"
         return failed
 
-    def lost(self, failed: Mapping[EvidenceSpec, str]) -> dict[str, str]:
+    def failed_claims(self, failed: Mapping[EvidenceSpec, str]) -> dict[str, str]:
         """Claims whose evidence could not be made."""
         return {
-            claim.id: failed[need]
+            claim.id: failed[spec]
             for claim in self.claims
-            for need in claim.needs
-            if need in failed
+            for spec in claim.needs
+            if spec in failed
         }
 
-    def about(self, plan: Plan) -> dict[str, Any]:
+    def manifest(self, plan: Plan) -> dict[str, Any]:
         """The manifest."""
-        held = self.shelf.hand.models
+        models = self.store.available.models
         return {
             "claims": [claim.id for claim in self.claims],
             "models": dict(self.sources),
-            "weights": {role: one.weights for role, one in held.items()},
-            "settings": {role: one.settings for role, one in held.items()},
-            "tokenizers": {role: one.tokenizer for role, one in held.items()},
-            "devices": {role: one.device for role, one in held.items()},
+            "weights": {role: model.weights for role, model in models.items()},
+            "settings": {role: model.settings for role, model in models.items()},
+            "tokenizers": {role: model.tokenizer for role, model in models.items()},
+            "devices": {role: model.device for role, model in models.items()},
             "variants": self.table,
-            "budget": self.shelf.budget.as_dict(),
+            "budget": self.store.budget.as_dict(),
             "versions": {
                 "anchorwatch": __version__,
                 "torch": torch.__version__,
@@ -328,7 +330,7 @@ class _Task:
                 "cores": os.cpu_count() or 1,
                 "threads": torch.get_num_threads(),
             },
-            "cards": list(self.shelf.hand.cards),
-            "arms": dict(self.shelf.hand.arms or {}),
-            "plan": plan.whole(),
+            "cards": list(self.store.available.cards),
+            "arms": dict(self.store.available.arms or {}),
+            "plan": plan.total_cost(),
         }

@@ -51,38 +51,38 @@ class Study:
     def claims(self) -> pd.DataFrame:
         """A row for each claim, with the criterion that binds."""
         rows = []
-        for one in self.findings:
-            held = one.as_dict() | {"criterion": ""}
-            if (binding := one.binding) is not None:
-                held |= one.criterion_row(binding)
-            rows.append({name: held.get(name, math.nan) for name in COLUMNS})
+        for judged in self.findings:
+            record = judged.as_dict() | {"criterion": ""}
+            if (binding := judged.binding_criterion) is not None:
+                record |= judged.criterion_row(binding)
+            rows.append({name: record.get(name, math.nan) for name in COLUMNS})
         whole = {"n": "Int64", "missing": "Int64"}
         return pd.DataFrame(rows, columns=list(COLUMNS)).astype(whole)
 
     def __getitem__(self, name: str) -> JudgedClaim:
         """One claim, by its id."""
-        for one in self.findings:
-            if one.claim.id == name:
-                return one
+        for judged in self.findings:
+            if judged.claim.id == name:
+                return judged
         raise SpecError(f"this study has no claim {name!r}: it has {self.findings[0].claim.id} ...")
 
     def counts(self) -> dict[str, int]:
         """How many claims came to each verdict."""
-        said = [one.says for one in self.findings]
-        return {verdict: said.count(verdict) for verdict in VERDICTS}
+        verdicts = [judged.says for judged in self.findings]
+        return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
 
     def draw(self, name: str) -> Figure | None:
         """The figure of a claim that was run, where it has one."""
-        one = self[name]
-        if one.verdict is None or one.claim.draw is None:
+        judged = self[name]
+        if judged.verdict is None or judged.claim.draw is None:
             return None
-        return one.claim.draw(self.evidence)
+        return judged.claim.draw(self.evidence)
 
     @property
     def digest(self) -> str:
         """Short, of what decides the numbers: two studies that share it found the same."""
-        held = to_json_value({name: self.about.get(name) for name in DECIDING})
-        spelled = json.dumps(held, sort_keys=True)
+        deciding = to_json_value({name: self.about.get(name) for name in DECIDING})
+        spelled = json.dumps(deciding, sort_keys=True)
         return hashlib.sha256(spelled.encode()).hexdigest()[:16]
 
     def as_dict(self) -> dict[str, Any]:
@@ -94,22 +94,22 @@ class Study:
             "alpha": ALPHA,
             "about": to_json_value(dict(self.about)),
             "counts": self.counts(),
-            "claims": [one.as_dict() for one in self.findings],
+            "claims": [judged.as_dict() for judged in self.findings],
         }
 
     def save(self, out: str | Path) -> Path:
         """Write claims.json, claims.csv, report.md, report.html and figures/ into a folder."""
-        from anchorwatch.studies.report.markdown import page
-        from anchorwatch.studies.report.writing import write
+        from anchorwatch.studies.report.page import write
+        from anchorwatch.studies.report.text import markdown_page
 
         folder = Path(out)
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / "claims.json", (json.dumps(self.as_dict(), indent=1) + "\n").encode())
         replace_file(folder / "claims.csv", as_csv(self.claims).encode())
-        replace_file(folder / "report.md", page(self).encode())
+        replace_file(folder / "report.md", markdown_page(self).encode())
         write(self, folder)
         return folder
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{count} {name}" for name, count in self.counts().items() if count)
-        return f"Study({said})"
+        counts = ", ".join(f"{count} {name}" for name, count in self.counts().items() if count)
+        return f"Study({counts})"

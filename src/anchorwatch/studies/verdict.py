@@ -24,9 +24,9 @@ import numpy as np
 
 from anchorwatch.errors import AnchorwatchError, EvidenceError
 from anchorwatch.metrics import stats
-from anchorwatch.studies.claim import EQUAL, GREATER, Claim, Criterion, Finding, Measured
+from anchorwatch.studies.claim import EQUAL, GREATER, Claim, Criterion, Finding
 from anchorwatch.studies.estimate import POWER, Estimate
-from anchorwatch.studies.evidence import Evidence, to_json_value, unfit_of
+from anchorwatch.studies.evidence import Evidence, skipped_units, to_json_value
 
 if TYPE_CHECKING:
     pass
@@ -54,15 +54,20 @@ class Verdict:
 
 
 def verdicts(
-    found: Sequence[tuple[Sequence[Criterion], Finding]], *, alpha: float = ALPHA
+    findings: Sequence[tuple[Sequence[Criterion], Finding]], *, alpha: float = ALPHA
 ) -> list[Verdict]:
     """The verdicts of all claims of a study that were run, together."""
-    each = [_sides(criteria, finding) for criteria, finding in found]
+    each = [_sides(criteria, finding) for criteria, finding in findings]
     p = np.array([min(1.0, 2 * min(sides)) for sides in each])
     adjusted, levels = stats.holm(p), _levels(p, alpha)
     return [
-        _verdict(criteria, finding, sides, (float(p[at]), float(adjusted[at]), levels[at], alpha))
-        for at, ((criteria, finding), sides) in enumerate(zip(found, each, strict=True))
+        _verdict(
+            criteria,
+            finding,
+            sides,
+            (float(p[index]), float(adjusted[index]), levels[index], alpha),
+        )
+        for index, ((criteria, finding), sides) in enumerate(zip(findings, each, strict=True))
     ]
 
 
@@ -93,11 +98,11 @@ def _sides(criteria: Sequence[Criterion], finding: Finding) -> tuple[float, floa
 def _levels(p: np.ndarray, alpha: float) -> list[float]:
     """Of each claim's interval: Holm's step, and where it stops, that of the stop."""
     levels, stopped, count = [0.0] * len(p), None, len(p)
-    for rank, at in enumerate(np.argsort(p, kind="stable")):
+    for rank, index in enumerate(np.argsort(p, kind="stable")):
         share = stopped or alpha / (count - rank)
-        if stopped is None and not p[at] < share:
+        if stopped is None and not p[index] < share:
             stopped = share
-        levels[at] = 1 - share
+        levels[index] = 1 - share
     return levels
 
 
@@ -115,7 +120,7 @@ def _verdict(
     if says == REFUTED:  # any of the criteria could have done it
         level = 1 - (1 - level) / len(criteria)
     measured = {criterion.name: finding.measured[criterion.name].estimate for criterion in criteria}
-    intervals = {name: one.interval(level) for name, one in measured.items()}
+    intervals = {name: estimate.interval(level) for name, estimate in measured.items()}
     shown = {}
     if says == UNDECIDED:
         shown = {
@@ -156,52 +161,49 @@ class JudgedClaim:
         return LACKING if self.verdict is None else self.verdict.says
 
     @property
-    def binding(self) -> Criterion | None:
+    def binding_criterion(self) -> Criterion | None:
         """The criterion that decides: the furthest outside if refuted, else the least inside."""
         if self.finding is None:
             return None
 
-        def measured(one: Criterion) -> Measured:
-            assert self.finding is not None
-            return self.finding.measured[one.name]
-
+        estimates = {name: measured.estimate for name, measured in self.finding.measured.items()}
         if self.says == REFUTED:
-            return min(self.claim.criteria, key=lambda one: outside(measured(one).estimate, one))
-        return max(self.claim.criteria, key=lambda one: inside(measured(one).estimate, one))
+            return min(self.claim.criteria, key=lambda c: outside(estimates[c.name], c))
+        return max(self.claim.criteria, key=lambda c: inside(estimates[c.name], c))
 
-    def criterion_row(self, one: Criterion) -> dict[str, Any]:
+    def criterion_row(self, criterion: Criterion) -> dict[str, Any]:
         """What a criterion said and what was found."""
         assert self.finding is not None
         assert self.verdict is not None
-        found = self.finding.measured[one.name]
-        low, high = self.verdict.intervals[one.name]
-        shown = self.verdict.detectable.get(one.name, math.nan)
+        measured = self.finding.measured[criterion.name]
+        low, high = self.verdict.intervals[criterion.name]
+        shown = self.verdict.detectable.get(criterion.name, math.nan)
         return {
-            "criterion": one.name,
-            "statistic": one.statistic,
-            "direction": one.direction,
-            "margin": one.margin,
-            "about": one.about,
-            "reason": one.reason,
-            "null_is": one.null,
-            "control_is": one.control,
-            "n": found.estimate.n,
-            "missing": found.estimate.missing,
-            "effect": found.estimate.value,
+            "criterion": criterion.name,
+            "statistic": criterion.statistic,
+            "direction": criterion.direction,
+            "margin": criterion.margin,
+            "about": criterion.about,
+            "reason": criterion.reason,
+            "null_is": criterion.null,
+            "control_is": criterion.control,
+            "n": measured.estimate.n,
+            "missing": measured.estimate.missing,
+            "effect": measured.estimate.value,
             "low": low,
             "high": high,
             "level": self.verdict.level,
-            "null": found.null,
-            "control": found.control,
+            "null": measured.null,
+            "control": measured.control,
             "detectable": math.nan if math.isinf(shown) else shown,
             "out_of_reach": math.isinf(shown),
-            "why": found.estimate.why,
+            "why": measured.estimate.why,
         }
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, as claims.json has it; an absent number is null."""
         claim = self.claim
-        held: dict[str, Any] = {
+        record: dict[str, Any] = {
             "id": claim.id,
             "study": claim.study,
             "verdict": self.says,
@@ -212,42 +214,42 @@ class JudgedClaim:
             "unit": claim.unit,
             "defect": claim.defect,
             "caveat": claim.caveat,
-            "needs": [str(need) for need in claim.needs],
+            "needs": [str(spec) for spec in claim.needs],
         }
         if self.verdict is not None and self.finding is not None:
-            binding = self.binding
+            binding = self.binding_criterion
             assert binding is not None
-            held |= {"p": self.verdict.p, "p_holm": self.verdict.p_holm}
-            held |= {"binding": binding.name, "also": dict(self.finding.also)}
-            held["unfit"] = list(self.unfit)
-            held["criteria"] = [self.criterion_row(one) for one in claim.criteria]
-        return to_json_value(held)
+            record |= {"p": self.verdict.p, "p_holm": self.verdict.p_holm}
+            record |= {"binding": binding.name, "also": dict(self.finding.also)}
+            record["unfit"] = list(self.unfit)
+            record["criteria"] = [self.criterion_row(criterion) for criterion in claim.criteria]
+        return to_json_value(record)
 
 
 def judge_claims(
     claims: Sequence[Claim], evidence: Evidence, lacking: Mapping[str, str]
 ) -> tuple[JudgedClaim, ...]:
     """Measure all claims that can be, and judge those of each study together."""
-    found: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
     lost = dict(lacking)
     for claim in claims:
         if claim.id not in lost:
             try:
-                found[claim.id] = _measure_claim(claim, evidence)
+                findings[claim.id] = _measure_claim(claim, evidence)
             except AnchorwatchError as error:  # what is at hand cannot be measured so: it is said
                 lost[claim.id] = str(error)
-    said: dict[str, Verdict] = {}
+    judgements: dict[str, Verdict] = {}
     for study in dict.fromkeys(claim.study for claim in claims):
-        mine = [claim for claim in claims if claim.study == study and claim.id in found]
-        each = verdicts([(claim.criteria, found[claim.id]) for claim in mine])
-        said |= {claim.id: one for claim, one in zip(mine, each, strict=True)}
+        mine = [claim for claim in claims if claim.study == study and claim.id in findings]
+        each = verdicts([(claim.criteria, findings[claim.id]) for claim in mine])
+        judgements |= {claim.id: verdict for claim, verdict in zip(mine, each, strict=True)}
     return tuple(
         JudgedClaim(
             claim,
-            found.get(claim.id),
-            said.get(claim.id),
+            findings.get(claim.id),
+            judgements.get(claim.id),
             lost.get(claim.id, ""),
-            _unfit(claim, evidence) if claim.id in found else (),
+            _describe_skipped(claim, evidence) if claim.id in findings else (),
         )
         for claim in claims
     )
@@ -255,23 +257,23 @@ def judge_claims(
 
 def _measure_claim(claim: Claim, evidence: Evidence) -> Finding:
     """What a claim measured; one that measured nothing lacks it, which is not to be undecided."""
-    found = claim.find(evidence)
-    estimates = [one.estimate for one in found.measured.values()]
-    if any(one.n for one in estimates):
-        return found
-    lost = "; ".join(_unfit(claim, evidence))
+    finding = claim.find(evidence)
+    estimates = [estimate.estimate for estimate in finding.measured.values()]
+    if any(estimate.n for estimate in estimates):
+        return finding
+    lost = "; ".join(_describe_skipped(claim, evidence))
     why = f"did not fit: {lost}" if lost else "all could be run, and it never came up in them"
-    count = max(one.missing for one in estimates)
+    count = max(estimate.missing for estimate in estimates)
     raise EvidenceError(
         f"{claim.unit}s with a value of every statistic: none of {count} has one ({why})"
     )
 
 
-def _unfit(claim: Claim, evidence: Evidence) -> tuple[str, ...]:
+def _describe_skipped(claim: Claim, evidence: Evidence) -> tuple[str, ...]:
     """A clause for each need that lost units: how many, of what, and why the first one."""
-    lost = {need: unfit_of(evidence[need]) for need in claim.needs}
+    lost = {spec: skipped_units(evidence[spec]) for spec in claim.needs}
     return tuple(
-        f"{len(whys)} of the units of {need} ({next(iter(whys.values()))})"
-        for need, whys in lost.items()
+        f"{len(whys)} of the units of {spec} ({next(iter(whys.values()))})"
+        for spec, whys in lost.items()
         if whys
     )

@@ -276,7 +276,7 @@ class gate(Part):  # noqa: N801
 
 
 def parts_among(edits: Iterable[Edit]) -> tuple[Part, ...]:
-    """Those of some edits that are parts."""
+    """Those of some edits that are additions to the network."""
     return tuple(edit for edit in edits if isinstance(edit, Part))
 
 

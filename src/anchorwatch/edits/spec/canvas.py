@@ -80,6 +80,10 @@ class CanvasEdit(Edit):
         """By position the first step at which it may be committed."""
         return {}
 
+    def first_step_written(self, position: int) -> int:
+        """The first step that may write a position, as far as this edit decides it."""
+        return self.first_steps_allowed().get(position, 0)
+
     def freezes(self, step: int) -> bool:
         """Whether nothing is committed at a step."""
         return False
@@ -116,8 +120,8 @@ class swap_token(CanvasEdit):  # noqa: N801
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "position", _whole("position", self.position))
-        object.__setattr__(self, "token", _token(self.token))
+        object.__setattr__(self, "position", _check_whole("position", self.position))
+        object.__setattr__(self, "token", _check_token_id(self.token))
 
     @property
     def positions_named(self) -> tuple[int, ...]:
@@ -160,7 +164,7 @@ class swap_token(CanvasEdit):  # noqa: N801
         if self.position not in other.positions_named:
             return None
         # The position is written at that step at the earliest: a swap before it would find a mask.
-        written = other.until if isinstance(other, delay_commit) else other.step  # type: ignore[attr-defined]
+        written = other.first_step_written(self.position)
         if self.progress is None and self.steps is not None and min(self.steps) <= written:
             return f"position {self.position} is masked up to step {written}; swap it later"
         return None
@@ -185,11 +189,11 @@ class force_commit(CanvasEdit):  # noqa: N801
     needs_masked: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _no_times(self, "say step=3")
+        _refuse_times(self, "say step=3")
         super().__post_init__()
-        object.__setattr__(self, "position", _whole("position", self.position))
-        object.__setattr__(self, "token", _token(self.token))
-        object.__setattr__(self, "step", _whole("step", self.step))
+        object.__setattr__(self, "position", _check_whole("position", self.position))
+        object.__setattr__(self, "token", _check_token_id(self.token))
+        object.__setattr__(self, "step", _check_whole("step", self.step))
 
     @property
     def positions_named(self) -> tuple[int, ...]:
@@ -203,6 +207,9 @@ class force_commit(CanvasEdit):  # noqa: N801
 
     def tokens_forced(self) -> Mapping[int, int]:
         return {self.position: self.token}
+
+    def first_step_written(self, position: int) -> int:
+        return self.step
 
     def check_canvas(self, limits: RunLimits) -> None:
         super().check_canvas(limits)
@@ -251,9 +258,9 @@ class delay_commit(CanvasEdit):  # noqa: N801
     may_stay_idle: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _no_times(self, "say until=3")
+        _refuse_times(self, "say until=3")
         super().__post_init__()
-        object.__setattr__(self, "until", _whole("until", self.until))
+        object.__setattr__(self, "until", _check_whole("until", self.until))
 
     @property
     def positions_named(self) -> tuple[int, ...]:
@@ -333,21 +340,21 @@ def _refuse_autoregression(edit: CanvasEdit, limits: RunLimits) -> None:
         )
 
 
-def _no_times(edit: CanvasEdit, way: str) -> None:
+def _refuse_times(edit: CanvasEdit, way: str) -> None:
     if edit.steps is not None or edit.progress is not None:
         raise SpecError(f"{type(edit).__name__} takes no steps and no progress: {way}")
 
 
-def _whole(name: str, value: Any) -> int:
+def _check_whole(name: str, value: Any) -> int:
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 0:
         raise SpecError(f"{name}={value!r} is not a whole number of at least 0")
     return int(value)
 
 
-def _token(value: Any) -> int:
+def _check_token_id(value: Any) -> int:
     if isinstance(value, str):
         raise SpecError(
             f"token={value!r} is text: give its id, "
             f"model.tokenizer.encode({value!r}, add_special_tokens=False)[0]"
         )
-    return _whole("token", value)
+    return _check_whole("token", value)

@@ -22,7 +22,7 @@ from anchorwatch.figures.style import PAGE, look, sheet
 from anchorwatch.studies.estimate import ITEM, PROMPT, Estimate, mean_score
 from anchorwatch.studies.evidence import Answers, Cards, EvidenceSpec, Runs, Seeds, TraceSet
 from anchorwatch.studies.measure import by_prompt
-from anchorwatch.studies.report.sentences import count_units, interval, join_words, number
+from anchorwatch.studies.report.text import count_units, interval, join_words, number
 from anchorwatch.training.plots import SHOWN, TITLES, variant_differences
 from anchorwatch.training.variants import differences
 
@@ -56,7 +56,7 @@ class Section:
 
 def sections(study: Study) -> list[Section]:
     """All comparisons that the evidence of this study can show."""
-    gathered = [need for one in study.findings if one.verdict for need in one.claim.needs]
+    gathered = [spec for judged in study.findings if judged.verdict for spec in judged.claim.needs]
     unique = list(dict.fromkeys(gathered))
     makers = {
         "attention": partial(_attention, study, unique),
@@ -64,22 +64,22 @@ def sections(study: Study) -> list[Section]:
         "variants": partial(_variants, study, unique),
         "cards": partial(_cards, study),
     }
-    found: list[Section] = []
+    parts: list[Section] = []
     for name, make in makers.items():
         try:
-            found += make()
+            parts += make()
         except AnchorwatchError as error:  # said on the page, and the rest of it stands
             words = (f"This comparison could not be made: {error}",)
-            found.append(Section(name, name.capitalize(), words, (), (), ""))
-    return found
+            parts.append(Section(name, name.capitalize(), words, (), (), ""))
+    return parts
 
 
 def _attention(study: Study, gathered: Sequence[EvidenceSpec]) -> Iterator[Section]:
     """Watched runs of at least two models, or of one in two ways."""
     order = list(study.about["models"])
-    held = [need for need in gathered if isinstance(need, Runs) and _plain(need)]
-    held.sort(key=lambda need: (need.decoding is not None, order.index(need.role)))
-    needs = {_label(study, need): need for need in held if study.evidence[need].traces}
+    specs = [spec for spec in gathered if isinstance(spec, Runs) and _plain(spec)]
+    specs.sort(key=lambda spec: (spec.decoding is not None, order.index(spec.role)))
+    needs = {_label(study, spec): spec for spec in specs if study.evidence[spec].traces}
     if len(needs) < 2:
         return
     first = next(iter(needs))
@@ -87,8 +87,8 @@ def _attention(study: Study, gathered: Sequence[EvidenceSpec]) -> Iterator[Secti
     rows = [_compare_quantity(study, name, needs) for name in MEASURES]
     steps = [
         f"{name} writes {len(trace.answer)} positions in {trace.num_steps} steps"
-        for name, need in needs.items()
-        for trace in study.evidence[need].traces[:1]
+        for name, spec in needs.items()
+        for trace in study.evidence[spec].traces[:1]
     ]
     words = (
         f"The same prompts, watched while they are answered: {join_words(steps)}. Curves are over "
@@ -108,16 +108,16 @@ def _attention(study: Study, gathered: Sequence[EvidenceSpec]) -> Iterator[Secti
     yield Section("attention", title, words, head, tuple(rows), caption, drawn)
 
 
-def _plain(need: Runs) -> bool:
-    return need.prompts == "asked" and not need.edits and need.probes is None
+def _plain(spec: Runs) -> bool:
+    return spec.prompts == "asked" and not spec.edits and spec.probes is None
 
 
-def _label(study: Study, need: Runs) -> str:
+def _label(study: Study, spec: Runs) -> str:
     """The model, and how it wrote where that is not the budget's way."""
-    source = str(study.about["models"].get(need.role, need.role))
-    if need.decoding is None:
+    source = str(study.about["models"].get(spec.role, spec.role))
+    if spec.decoding is None:
         return source
-    how = need.decoding.as_dict()
+    how = spec.decoding.as_dict()
     return f"{source}, blocks of {how['block']}" if how.get("block") else f"{source}, {how['name']}"
 
 
@@ -125,16 +125,20 @@ def _compare_quantity(study: Study, name: str, needs: dict[str, Runs]) -> tuple[
     """One quantity of every model, and what it differs by from the first."""
     metric, quantity, unit = MEASURES[name]
     read = partial(by_prompt, study.evidence, metric=metric, quantity=quantity)
-    found = [read(need, options=OPTIONS.get(metric)) for need in needs.values()]
+    quantities = [read(spec, options=OPTIONS.get(metric)) for spec in needs.values()]
     cells = []
-    for one in found:
-        null = float(np.nanmean([np.nan, *one.null])) if np.isfinite(one.null).any() else np.nan
+    for per_prompt in quantities:
+        null = (
+            float(np.nanmean([np.nan, *per_prompt.null]))
+            if np.isfinite(per_prompt.null).any()
+            else np.nan
+        )
         even = "" if np.isnan(null) or metric == "jumps" else f" ({number(null)})"
-        cells.append(_format_estimate(one.value) + even)
-    first = found[0].value
-    for one in found[1:]:
-        same = min(len(first), len(one.value))
-        cells.append(_format_estimate(one.value[:same] - first[:same]))
+        cells.append(_format_estimate(per_prompt.value) + even)
+    first = quantities[0].value
+    for per_prompt in quantities[1:]:
+        same = min(len(first), len(per_prompt.value))
+        cells.append(_format_estimate(per_prompt.value[:same] - first[:same]))
     return (f"{name}, {unit}", *cells)
 
 
@@ -142,23 +146,23 @@ def _format_estimate(values: np.ndarray) -> str:
     return _within(Estimate.mean(values, PROMPT))
 
 
-def _within(found: Estimate) -> str:
-    low, high = found.interval(LEVEL)
-    if np.isnan(found.value):
+def _within(estimate: Estimate) -> str:
+    low, high = estimate.interval(LEVEL)
+    if np.isnan(estimate.value):
         return "–"
-    within = found.why if np.isnan(low) else interval(low, high)
-    return f"{number(found.value)} [{within}]"
+    within = estimate.why if np.isnan(low) else interval(low, high)
+    return f"{number(estimate.value)} [{within}]"
 
 
 @look()
 def _profile(study: Study, needs: dict[str, Runs], by: str) -> Figure | None:
     """A panel for each quantity over progress or depth, a line for each model."""
     tables = []
-    for label, need in needs.items():
-        held: TraceSet = study.evidence[need]
+    for label, spec in needs.items():
+        runs: TraceSet = study.evidence[spec]
         for metric in dict.fromkeys(metric for metric, _, _ in MEASURES.values()):
-            made = getattr(metrics, metric)(list(held.traces), by=[by], **OPTIONS.get(metric, {}))
-            tables.append(made.assign(model=label))
+            result = getattr(metrics, metric)(list(runs.traces), by=[by], **OPTIONS.get(metric, {}))
+            tables.append(result.assign(model=label))
     table = pd.concat(tables, ignore_index=True)
     axis = "progress"
     if by == "layer" and table["layer"].nunique() < 2:
@@ -173,26 +177,26 @@ def _profile(study: Study, needs: dict[str, Runs], by: str) -> Figure | None:
         part = table[table["quantity"] == quantity].dropna(subset="value")  # tenths without a step
         if quantity == "jump_rate_any":
             part = part.drop(columns="null")  # of shuffled steps: not even attention
-        made = lines(ax, part, x=axis, unit=unit, colour_by="model")
-        entries = made if len(made) > len(entries) else entries
+        result = lines(ax, part, x=axis, unit=unit, colour_by="model")
+        entries = result if len(result) > len(entries) else entries
         ax.set_title(name)
         if part["value"].min() >= 0:
             ax.set_ylim(bottom=0)
     key(drawn, entries)
-    traces = [trace for need in needs.values() for trace in study.evidence[need].traces]
+    traces = [trace for spec in needs.values() for trace in study.evidence[spec].traces]
     return Figure(drawn, table, name="beside", settings={"by": by}, traces=traces)
 
 
 def _answers(study: Study, gathered: Sequence[EvidenceSpec]) -> Iterator[Section]:
     """Questions that several models were asked in the same contexts."""
     tables: dict[tuple[str, str], pd.DataFrame] = {}
-    for need in gathered:
-        if not isinstance(need, Answers) or len(need.asks) < 2 or need.template != "plain":
+    for spec in gathered:
+        if not isinstance(spec, Answers) or len(spec.asks) < 2 or spec.template != "plain":
             continue
-        rows = study.evidence[need].results.rows
-        for context in need.contexts:
+        rows = study.evidence[spec].results.rows
+        for context in spec.contexts:
             part = rows[(rows["context"] == context) & (rows["edit"] == "none")]
-            tables[need.task, context] = part.pivot(
+            tables[spec.task, context] = part.pivot(
                 index="item", columns="role", values="containment"
             ).astype(float)
     if not tables:
@@ -221,15 +225,21 @@ def _answers(study: Study, gathered: Sequence[EvidenceSpec]) -> Iterator[Section
 
 @look()
 def _answer_bars(tables: dict[tuple[str, str], pd.DataFrame], names: dict[str, str]) -> Figure:
-    found = []
+    rows = []
     for (task, context), table in tables.items():
         for role, name in names.items():
-            one = mean_score(table[role], ITEM, (0.0, 1.0))
-            low, high = one.interval(LEVEL)
+            estimate = mean_score(table[role], ITEM, (0.0, 1.0))
+            low, high = estimate.interval(LEVEL)
             where = context if task.endswith("one-hop") else f"2: {context}"
-            row = {"context": where, "model": name, "value": one.value, "low": low, "high": high}
-            found.append(row | {"n": one.n})
-    data = pd.DataFrame(found)
+            row = {
+                "context": where,
+                "model": name,
+                "value": estimate.value,
+                "low": low,
+                "high": high,
+            }
+            rows.append(row | {"n": estimate.n})
+    data = pd.DataFrame(rows)
     for name in ("context", "model"):
         data[name] = pd.Categorical(data[name], list(dict.fromkeys(data[name])), ordered=True)
     drawn, (ax,) = sheet(PAGE, 2.3)
@@ -241,7 +251,7 @@ def _answer_bars(tables: dict[tuple[str, str], pd.DataFrame], names: dict[str, s
 
 def _variants(study: Study, gathered: Sequence[EvidenceSpec]) -> Iterator[Section]:
     """Arms of training: vanilla, sink token, gate and their relatives, paired by training seed."""
-    parts = [study.evidence[need] for need in gathered if isinstance(need, Seeds)]
+    parts = [study.evidence[spec] for spec in gathered if isinstance(spec, Seeds)]
     if not parts:
         return
     table = pd.concat(parts, ignore_index=True).groupby(["arm", "seed"], sort=False).first()
@@ -249,10 +259,10 @@ def _variants(study: Study, gathered: Sequence[EvidenceSpec]) -> Iterator[Sectio
     names = [name for name in SHOWN if name in table.columns]
     if "vanilla" not in set(table["arm"]) or table["arm"].nunique() < 2 or not names:
         return
-    found = differences(table, names).set_index(["arm", "quantity"])
-    rows = [("vanilla", *(number(_base(found, name)) for name in names))]
-    for arm in dict.fromkeys(found.index.get_level_values("arm")):
-        cells = [found.loc[(arm, name)] for name in names]
+    gaps = differences(table, names).set_index(["arm", "quantity"])
+    rows = [("vanilla", *(number(_base(gaps, name)) for name in names))]
+    for arm in dict.fromkeys(gaps.index.get_level_values("arm")):
+        cells = [gaps.loc[(arm, name)] for name in names]
         rows.append((str(arm), *(_difference(cell) for cell in cells)))
     seeds = int(table["seed"].nunique())
     words = (
@@ -273,8 +283,8 @@ def _variants(study: Study, gathered: Sequence[EvidenceSpec]) -> Iterator[Sectio
     yield Section("variants", title, words, head, tuple(rows), caption, (drawn,))
 
 
-def _base(found: pd.DataFrame, name: str) -> float:
-    return float(found.xs(name, level="quantity")["base"].mean())
+def _base(gaps: pd.DataFrame, name: str) -> float:
+    return float(gaps.xs(name, level="quantity")["base"].mean())
 
 
 def _difference(cell: pd.Series) -> str:
@@ -307,18 +317,18 @@ def _cards(study: Study) -> Iterator[Section]:
 
 def _of_card(card: dict[str, Any], name: str) -> str:
     """A measure by its dotted name (keys have dots themselves); empty where there is none."""
-    held: Any = card["measured"]
+    value: Any = card["measured"]
     rest = name
     while rest:
-        if not isinstance(held, dict):
+        if not isinstance(value, dict):
             return ""
-        step = next((k for k in held if rest == k or rest.startswith(f"{k}.")), None)
+        step = next((k for k in value if rest == k or rest.startswith(f"{k}.")), None)
         if step is None:
             return ""
-        held, rest = held[step], rest[len(step) + 1 :]
-    if not isinstance(held, dict):
-        return "" if held is None else number(float(held))
-    if held.get("value") is None:
+        value, rest = value[step], rest[len(step) + 1 :]
+    if not isinstance(value, dict):
+        return "" if value is None else number(float(value))
+    if value.get("value") is None:
         return ""
-    within = f" [{interval(held['low'], held['high'])}]" if "low" in held else ""
-    return number(float(held["value"])) + within
+    within = f" [{interval(value['low'], value['high'])}]" if "low" in value else ""
+    return number(float(value["value"])) + within

@@ -1,159 +1,324 @@
-"""report.html: one file with its style and its script inside, which asks nothing of any network.
+"""report.html and figures/: one file with its style and script inside, which asks nothing of any
+network, and every picture as PDF.
 
-Its policy (CSP) names style and script by their hashes and forbids everything else, so that no
-text in it, wherever it came from, can run or fetch anything.
+The markup is in templates/. Everything that a template prints is made visible (no control character
+and no mark that turns the direction of what follows gets through) and escaped, unless it is markup
+already. The page's policy (CSP) names style and script by their hashes and forbids everything else,
+so that no text in it, wherever it came from, can run or fetch anything.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from anchorwatch.errors import AnchorwatchError
 from anchorwatch.figures.figure import Figure
-from anchorwatch.studies.claim import PAPERS
-from anchorwatch.studies.report import overview
-from anchorwatch.studies.report.claims import of_paper, picture
-from anchorwatch.studies.report.comparison import Section
-from anchorwatch.studies.report.markup import Markup, join_markup, tag
-from anchorwatch.studies.report.sentences import methods
+from anchorwatch.studies.claim import PAPERS, Criterion
+from anchorwatch.studies.report import picture, text
+from anchorwatch.studies.report.comparison import Section, sections
+from anchorwatch.trace.atomic_io import replace_file
+from anchorwatch.trace.escape import one_line
 
 if TYPE_CHECKING:
     from anchorwatch.studies.study_record import Study
+    from anchorwatch.studies.verdict import JudgedClaim
 
-HOW = (
-    "In each picture the shaded part is where the claim holds, its edge the margin that was stated "
-    "beforehand. The large dot is what was found, the bar its interval; small dots are single "
-    "prompts or training seeds. The dashed line is the null: what indifferent attention, chance or "
-    "an edit that does nothing would give. Dotted is the control. Where the paper gives a number "
-    "of the same statistic it is marked too."
-)
+PAGE, FIGURES = "report.html", "figures"
+SHOWS = {
+    "effect_doses": "what hiding keys did, over how many were hidden, beside as many others",
+    "enrichment": "which kinds of token are sinks, over how often they would be by chance",
+    "gain_bars": "what passages add to the answers of each model",
+    "head_types": "what the sink of each head does over steps, layer by head",
+    "layer_consistency": "how far layers have the same sinks",
+    "noise_curve": "answers right over the number of other passages, for each model",
+    "position_curve": "answers right over the place of the passage, for each model",
+    "profile": "layer by layer, with what even attention would give",
+    "retrieval_map": "how much each head looks at the evidence, layer by head",
+    "score_histogram": "how attention received is spread over keys, beside even attention",
+    "shapley_bars": "what is due to the angle and what to the norm, layer by layer",
+    "sink_positions": "where the greatest sink is, layer by step, of one prompt",
+    "structure": "attention on what holds a text together and on what it says, layer by layer",
+    "survival": "how long sinks stay, in steps",
+    "value_norm_scatter": "the size of values over the attention that keys receive",
+    "variant_differences": "every arm less vanilla, training seed by training seed",
+}
+"""What the figures that claims draw show, by name."""
+
+
+def write(study: Study, folder: Path) -> Path:
+    """The page and its figures; returns where the page is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    own = {
+        judged.claim.id: own_figure(study, judged) for judged in study.findings if judged.verdict
+    }
+    drawn = {name: figure for name, figure in own.items() if figure is not None}
+    beside = sections(study)
+    replace_file(folder / PAGE, page(study, drawn, beside).encode())
+    save_figures(_figures(study, drawn, beside), folder / FIGURES)
+    return folder / PAGE
 
 
 def page(study: Study, drawn: Mapping[str, Figure | str], beside: Sequence[Section]) -> str:
     """The whole page; `drawn` are the claims' own figures, or why there is none."""
     style, script = _asset("page.css"), _asset("page.js")
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
+    names = dict.fromkeys(judged.claim.study for judged in study.findings)
+    # json.dumps leaves nothing but ASCII, so that no mark hides; its line breaks are to stay
+    manifest = escape(json.dumps(study.as_dict()["about"], indent=1, allow_nan=False))
+    return (
+        _templates()
+        .get_template("page.html")
+        .render(
+            study=study,
+            drawn=drawn,
+            beside=beside,
+            papers={name: PAPERS[name] for name in names},
+            counts_of=lambda name: _count_verdicts(study, name),
+            manifest=manifest,
+            style=Markup(style),
+            script=Markup(script),
+            policy=f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+            "img-src data:; base-uri 'none'; form-action 'none'",
+        )
     )
-    names = dict.fromkeys(one.claim.study for one in study.findings)
-    body = [
-        overview.opening(study),
-        tag(
-            "main",
-            None,
-            overview.what_was_run(study),
-            overview.table(study),
-            _beside(beside),
-            tag(
-                "section",
-                {"aria-label": "How to read the pictures"},
-                tag("p", {"class": "note"}, HOW),
-            ),
-            *(of_paper(study, name, drawn) for name in names),
-            _methods(study),
-            _manifest(study),
-        ),
-        tag("footer", None, _provenance_section(study)),
-        Markup(f"<script>{script}</script>"),
-    ]
-    head = [
-        tag("meta", {"charset": "utf-8"}),
-        tag("meta", {"http-equiv": "Content-Security-Policy", "content": policy}),
-        tag("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
-        tag("meta", {"name": "referrer", "content": "no-referrer"}),
-        tag("title", None, "anchorwatch study: do the papers’ claims hold here?"),
-        Markup(f"<style>{style}</style>"),
-    ]
-    whole = tag("html", {"lang": "en"}, tag("head", None, *head), tag("body", None, *body))
-    return f"<!doctype html>\n{whole}\n"
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("anchorwatch.studies.report"),
+        autoescape=True,
+        finalize=_make_visible,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    words = ("number", "interval", "describe_target", "count_units", "reason", "summary", "methods")
+    environment.globals |= {name: getattr(text, name) for name in words}
+    pictures = ("marks", "draw_criterion", "draw_small")
+    environment.globals |= {name: getattr(picture, name) for name in pictures}
+    here = (anchor_of, inline_figure, describe_figure, criterion_facts, run_facts)
+    environment.globals |= {function.__name__: function for function in here}
+    environment.globals |= {"meaning": text.MEANING, "glossary": text.WORDS}
+    return environment
+
+
+def _make_visible(value: Any) -> Any:
+    """What a template prints, on one line and without controls; markup is ours and stays."""
+    return value if isinstance(value, Markup) else one_line(str(value))
 
 
 def _asset(name: str) -> str:
-    return files("anchorwatch.studies.report").joinpath(name).read_text(encoding="utf-8")
+    return files("anchorwatch.studies.report").joinpath("templates", name).read_text("utf-8")
 
 
 def _hash(words: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(words.encode()).digest()).decode()}"
 
 
-def _beside(beside: Sequence[Section]) -> Markup:
-    """Comparisons of models."""
-    parts = [_comparison_section(one) for one in beside]
-    if not parts:
-        words = "This study has no evidence of two models, so there is nothing to compare."
-        parts = [tag("p", None, words)]
-    title = tag("h2", {"id": "beside"}, "Models side by side")
-    return tag("section", {"aria-labelledby": "beside"}, title, *parts)
+def _count_verdicts(study: Study, paper: str) -> dict[str, int]:
+    """How many claims of a paper came to each verdict."""
+    verdicts = [judged.says for judged in study.findings if judged.claim.study == paper]
+    return {name: verdicts.count(name) for name in study.counts()}
 
 
-def _comparison_section(one: Section) -> Markup:
-    parts = [tag("h3", None, one.title), *(tag("p", None, words) for words in one.words)]
-    if one.rows:
-        head = [tag("th", {"scope": "col"}, name) if name else tag("td") for name in one.head]
-        rows = [
-            tag(
-                "tr",
-                None,
-                tag("th", {"scope": "row"}, first),
-                *(tag("td", None, cell) for cell in rest),
-            )
-            for first, *rest in one.rows
-        ]
-        table = tag(
-            "table",
-            None,
-            tag("caption", None, one.caption),
-            tag("thead", None, tag("tr", None, *head)),
-            tag("tbody", None, *rows),
-        )
-        scroll = {"class": "scroll", "tabindex": 0, "role": "group", "aria-label": one.title}
-        parts.append(tag("div", scroll, table))
-    for at, (says, figure) in enumerate(one.figures):
-        parts.append(picture(figure, f"compared-{one.name}-{at}", says))
-    return tag("div", None, *parts)
-
-
-def _methods(study: Study) -> Markup:
-    names = dict.fromkeys(one.claim.study for one in study.findings)
-    version = study.about["versions"]["anchorwatch"]
-    ours = (
-        f"anchorwatch {version}: a laboratory for attention in masked diffusion language models. "
-        "Software, 2026."
+def run_facts(study: Study) -> list[tuple[str, str]]:
+    """What was run: models, amounts, time, machine, versions."""
+    about = study.about
+    budget, weights = about["budget"], dict(about.get("weights", {}))
+    rows = [
+        (text.KIND[role], f"{source}, weights {str(weights.get(role, 'unknown'))[:12]}")
+        for role, source in about["models"].items()
+    ]
+    amount = (
+        f"{budget['name']}: {budget['prompts']} prompts of each kind, {budget['length']} positions "
+        f"in {budget['steps']} steps, {budget['items']} questions in each cell of an evaluation, "
+        f"{budget['rows']} units of a table"
     )
-    cited = [tag("li", None, PAPERS[name].citation) for name in names]
-    return tag(
-        "section",
-        {"aria-labelledby": "methods"},
-        tag("h2", {"id": "methods"}, "Methods and citation"),
-        tag("p", None, methods(study)),
-        tag("h3", None, "To cite"),
-        tag("ul", None, tag("li", None, ours), *cited),
-    )
+    rows.append(("budget", amount))
+    rows.append(("prompts", "made-up questions with passages, of names that no model has seen"))
+    if "took" in about:
+        took = about["took"]
+        minutes = f"{took['minutes']:.1f} minutes, ended {took['ended']}"
+        rows.append(("time", f"{minutes}; evidence that was there already was not made again"))
+    if "machine" in about:
+        machine = about["machine"]
+        cores = text.count_units(int(machine["cores"]), "core")
+        rows.append(("machine", f"{machine['system']}, {machine['processor']}, {cores}"))
+    if arms := dict(about.get("arms", {})):
+        runs = text.count_units(sum(arms.values()), "training run")
+        number = text.count_units(len(arms), "arm")
+        rows.append(("training", f"{runs} of {number}: {', '.join(arms)}"))
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    rows.append(("versions", versions))
+    return rows
 
 
-def _manifest(study: Study) -> Markup:
-    """All it takes to run it again; json.dumps leaves nothing but ASCII, so that no mark hides."""
-    held = json.dumps(study.as_dict()["about"], indent=1, allow_nan=False)
-    pre = Markup(f'<pre tabindex="0">{html.escape(held)}</pre>')
-    return tag(
-        "section",
-        {"aria-labelledby": "manifest"},
-        tag("h2", {"id": "manifest"}, "Manifest"),
-        tag("p", None, f"Digest {study.digest}: a study that shares it gives the same numbers."),
-        tag("details", None, tag("summary", None, "All of it, as in claims.json"), pre),
-    )
+def criterion_facts(judged: JudgedClaim, criterion: Criterion) -> list[tuple[str, str]]:
+    """The numbers of a criterion, each with its meaning."""
+    row, unit, number = judged.criterion_row(criterion), judged.claim.unit, text.number
+    within = f"interval {text.interval(row['low'], row['high'])} at {text.level(row['level'])}"
+    within = f"no interval: {row['why']}" if row["why"] else within
+    effect = f"{number(row['effect'])}, {within}"
+    facts = [
+        ("found", f"{effect}; n\u202f=\u202f{text.over(row, unit)}"),
+        ("needed", f"{text.describe_target(criterion)} ({row['reason']})"),
+    ]
+    for name in ("null", "control"):
+        if not math.isnan(row[name]):
+            facts.append((name, f"{number(row[name])} ({row[f'{name}_is']})"))
+    if criterion.published:
+        each = ", ".join(f"{number(value)} ({who})" for who, value in criterion.published.items())
+        facts.append(("the paper's", each))
+    if words := text.power(row, unit):
+        facts.append(("power", words))
+    return facts
 
 
-def _provenance_section(study: Study) -> Markup:
-    version = study.about["versions"]["anchorwatch"]
-    words = (
-        f"Made by anchorwatch {version}. Beside this page, claims.json, claims.csv and report.md "
-        "say the same for machines and editors, and figures/ has every picture as PDF."
-    )
-    return join_markup(tag("p", None, words))
+def describe_figure(figure: Figure) -> str:
+    """What a figure of a claim's evidence shows."""
+    name = str(figure.whence["figure"]).replace("-", "_")
+    return SHOWS.get(name, name.replace("_", " "))
+
+
+def own_figure(study: Study, judged: JudgedClaim) -> Figure | str | None:
+    """What a claim draws of its evidence; in words why it could not; None where it draws none."""
+    try:
+        return study.draw(judged.claim.id)
+    except AnchorwatchError as error:  # a picture less: the numbers stand
+        return f"its picture could not be drawn: {error}"
+
+
+def anchor_of(claim: str) -> str:
+    """A claim's id as the name of a file, and of a place in the page."""
+    return claim.replace("/", "-")
+
+
+def _figures(
+    study: Study, drawn: Mapping[str, Figure | str], beside: Sequence[Section]
+) -> Iterator[tuple[str, Figure]]:
+    """Every figure with the name of its file; those of criteria are drawn one at a time."""
+    for judged in study.findings:
+        if judged.verdict is not None:
+            yield anchor_of(judged.claim.id), picture.claim_figure(judged)
+    for name, figure in drawn.items():
+        if isinstance(figure, Figure):
+            yield f"{anchor_of(name)}-drawn", figure
+    for section in beside:
+        for index, (_, figure) in enumerate(section.figures):
+            yield f"compared-{section.name}-{index}", figure
+
+
+def save_figures(drawn: Iterable[tuple[str, Figure]], folder: Path) -> None:
+    """Figures by name as PDF; those of an earlier study in this folder that are not made go."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = set()
+    for name, figure in drawn:
+        figure.save(folder / f"{name}.pdf")
+        names.add(name)
+    papers = "|".join(map(re.escape, PAPERS))
+    ours = re.compile(rf"(({papers})-H[1-9][0-9]?|compared)(-[a-z0-9-]+)?\.pdf")
+    for path in folder.glob("*.pdf"):
+        if ours.fullmatch(path.name) and path.stem not in names:
+            path.unlink()
+
+
+# A matplotlib figure inside the page. The policy would refuse matplotlib's `style="..."`, so each
+# becomes attributes; ids are made the figure's own, black and white the page's ink and paper.
+
+_SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
+_FONT = re.compile(r"(?:(?:normal|bold|italic|oblique|\d00)\s+)*([0-9.]+)px.*")
+_KEPT = frozenset(
+    "fill stroke stroke-width stroke-dasharray stroke-dashoffset stroke-linejoin stroke-linecap "
+    "stroke-opacity fill-opacity opacity text-anchor font-size clip-path".split()
+)
+INK = {
+    "#000000": "var(--ink)",
+    "#ffffff": "var(--paper)",
+    "#f2f2f2": "var(--faint)",
+    "#e3e3e3": "var(--faint)",
+    "#dedede": "var(--line)",
+    "#b0b0b0": "var(--line)",
+    "#767676": "var(--muted)",
+    "#0072b2": "var(--blue)",
+    "#d55e00": "var(--orange)",
+    "#009e73": "var(--green)",
+    "#cc79a7": "var(--pink)",
+}
+"""Colours of figures that have a twin for dark pages."""
+
+
+def inline_figure(figure: Figure, name: str, alt: str) -> Markup:
+    """The figure as an <svg> element; `name` keeps its ids apart from those of others."""
+    root = ElementTree.fromstring(figure._repr_svg_())
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in (f"{_SVG}metadata", f"{_SVG}style", f"{_SVG}title"):
+                parent.remove(child)
+    _paperless(root)
+    for element in root.iter():
+        _plain(element, name)
+    root.attrib = {
+        "viewBox": root.attrib["viewBox"],
+        "class": "drawn wide" if _width(root) > 300 else "drawn",
+        "role": "img",
+        "aria-label": alt,
+    }
+    return Markup(ElementTree.tostring(root, encoding="unicode", short_empty_elements=True))
+
+
+def _width(root: ElementTree.Element) -> float:
+    return float(root.attrib["viewBox"].split()[2])
+
+
+def _paperless(root: ElementTree.Element) -> None:
+    """Without the white sheet behind everything."""
+    for group in root.iter(f"{_SVG}g"):
+        if group.get("id") == "patch_1":
+            group.clear()
+            return
+
+
+def _plain(element: ElementTree.Element, name: str) -> None:
+    element.tag = element.tag.removeprefix(_SVG)
+    attributes = dict(element.attrib)
+    element.attrib.clear()
+    for key, value in attributes.items():
+        if key == "style":
+            for part, style_value in _parts(value):
+                element.attrib[part] = _own(style_value, name)
+        elif key == f"{_XLINK}href":
+            element.attrib["href"] = f"#{name}-{value[1:]}" if value.startswith("#") else value
+        elif key == "id":
+            element.attrib["id"] = f"{name}-{value}"
+        elif not key.startswith("{"):
+            element.attrib[key] = _own(value, name)
+
+
+def _parts(style: str) -> list[tuple[str, str]]:
+    """Declarations as attributes; what no attribute can say is left out."""
+    declarations = []
+    for declaration in style.split(";"):
+        key, _, value = (part.strip() for part in declaration.partition(":"))
+        if key == "font" and (size := _FONT.match(value)):
+            declarations.append(("font-size", size[1]))
+        elif key in _KEPT:
+            declarations.append((key, INK.get(value.lower(), value)))
+    return declarations
+
+
+def _own(value: str, name: str) -> str:
+    """References to ids, as they are called now; colours as the page has them."""
+    return INK.get(value.lower(), value.replace("url(#", f"url(#{name}-"))

@@ -29,19 +29,19 @@ from anchorwatch.studies.evidence import ROLES, Evidence
 from anchorwatch.studies.measure import (
     ARM_RUNS,
     DIFFERENCE,
+    FEWEST_RIGHT,
     FROZEN_RUNS,
     MDM_RUNS,
-    RIGHT,
     SHARE,
-    answers,
     by_item,
     by_prompt,
     by_trace,
-    deep,
+    depth_slope,
+    first_half_mean,
+    last_half_mean,
     mean_of,
     means_of,
-    rise,
-    shallow,
+    require_accuracy,
     weighted_depth,
 )
 from anchorwatch.studies.papers.floating.measures import (
@@ -73,9 +73,11 @@ from anchorwatch.studies.papers.floating.measures import (
     WEIGHTS,
     WRITTEN_QUERIES,
     absorbed_share,
+    absorbed_shares,
+    anchor_drift,
+    anchor_onsets,
     anchor_profiles,
-    begins,
-    beyond,
+    anchor_turnover,
     by_head,
     chance_distance,
     divergences,
@@ -90,22 +92,20 @@ from anchorwatch.studies.papers.floating.measures import (
     draw_spread,
     draw_structure,
     drift_beyond_frontier,
-    drifts,
     effective_share_of_heads,
     explained_variance,
     floating,
     greatest_keys,
-    kinship,
     norm_helps,
-    onsets,
+    onset_layer,
+    onset_rise,
     partial_correlation,
     predicting_turnover,
     retrieval_scores,
-    rises,
     score_answers,
     scores_by_role,
     share_lost,
-    turnover,
+    weight_correlation,
 )
 from anchorwatch.studies.prompts import TEMPLATE_WORDS
 
@@ -170,13 +170,15 @@ _NO_SCRIPT = "no script for retrieval heads was released"
     caveat="heads and steps are averaged within a prompt; prompts are the unit",
 )
 def measure_fixed_position(evidence: Evidence) -> Finding:
+    # 1. [prompt, 2] how often the top key is position 0, and how often the commonest position
     shares = {}
-    for need in (ARM_RUNS, MDM_RUNS):
-        held, keys = evidence[need], greatest_keys(evidence, need)
-        shares[need] = np.full((held.count, 2), np.nan)
-        for place, one in zip(held.places, keys, strict=True):
-            if one.size:
-                shares[need][place] = np.mean(one == 0), np.bincount(one).max() / one.size
+    for spec in (ARM_RUNS, MDM_RUNS):
+        runs, keys = evidence[spec], greatest_keys(evidence, spec)
+        shares[spec] = np.full((runs.count, 2), np.nan)
+        for index, top in zip(runs.indices, keys, strict=True):
+            if top.size:
+                shares[spec][index] = np.mean(top == 0), np.bincount(top).max() / top.size
+    # 2. attention on position 0 beyond what even attention under the same mask gives it
     first = by_prompt(evidence, ARM_RUNS, "absorption", "first", options={"sets": ("first",)})
     beyond = Estimate.mean(first.value - first.null, PROMPT, DIFFERENCE)
     length = by_trace(evidence[ARM_RUNS], lambda trace: trace.canvas.shape[1])
@@ -234,8 +236,8 @@ def measure_fixed_position(evidence: Evidence) -> Finding:
     "predict",
 )
 def measure_anchor_turnover(evidence: Evidence) -> Finding:
-    mdm, arm = (by_trace(evidence[need], predicting_turnover) for need in (MDM_RUNS, ARM_RUNS))
-    every, frozen = (turnover(evidence, need) for need in (MDM_RUNS, FROZEN_RUNS))
+    mdm, arm = (by_trace(evidence[spec], predicting_turnover) for spec in (MDM_RUNS, ARM_RUNS))
+    every, frozen = (anchor_turnover(evidence, spec) for spec in (MDM_RUNS, FROZEN_RUNS))
     return Finding(
         {
             "moves": Measured(Estimate.mean(every, PROMPT, SHARE), null=mean_of(frozen)),
@@ -245,7 +247,9 @@ def measure_anchor_turnover(evidence: Evidence) -> Finding:
         },
         {
             "of rows that predict, MDM": mean_of(mdm),
-            "of all rows, ARM, which its mask holds still": mean_of(turnover(evidence, ARM_RUNS)),
+            "of all rows, ARM, which its mask holds still": mean_of(
+                anchor_turnover(evidence, ARM_RUNS)
+            ),
         },
     )
 
@@ -284,12 +288,12 @@ def measure_anchor_turnover(evidence: Evidence) -> Finding:
     "median slope of a key that moves at few steps is exactly 0",
 )
 def measure_anchor_drift(evidence: Evidence) -> Finding:
-    held = evidence[MDM_RUNS]
-    both = np.full((held.count, 2, held.traces[0].manifest["model"]["layers"]), np.nan)
-    for place, trace in zip(held.places, held.traces, strict=True):
-        both[place] = np.transpose([drifts(layer) for layer in iter_layers(trace)])
+    runs = evidence[MDM_RUNS]
+    both = np.full((runs.count, 2, runs.traces[0].manifest["model"]["layers"]), np.nan)
+    for index, trace in zip(runs.indices, runs.traces, strict=True):
+        both[index] = np.transpose([anchor_drift(layer) for layer in iter_layers(trace)])
     names = ("anchors", "greatest key")
-    found = {
+    measured = {
         name: Measured(
             Least.among([Estimate.mean(x, PROMPT, DIFFERENCE) for x in drift.T]), null=0.0
         )
@@ -299,10 +303,10 @@ def measure_anchor_drift(evidence: Evidence) -> Finding:
         f"drift of the {name}, mean over layers": mean_of(drift)
         for name, drift in zip(names, both.swapaxes(0, 1), strict=True)
     }
-    given = by_trace(held, drift_beyond_frontier)
+    given = by_trace(runs, drift_beyond_frontier)
     if np.isfinite(given).any():
         also["rank correlation of place and step, given the frontier"] = mean_of(given)
-    return Finding(found, also)
+    return Finding(measured, also)
 
 
 @register_claim(
@@ -336,12 +340,12 @@ def measure_anchor_drift(evidence: Evidence) -> Finding:
     caveat="end tokens fill what is left of the canvas; with them in, see the last number",
 )
 def measure_anchor_onsets(evidence: Evidence) -> Finding:
-    held = evidence[MDM_RUNS]
-    each = [onsets(trace, ANCHORS) for trace in held.traces]
-    found = np.full((held.count, 3), np.nan)
-    for place, one in zip(held.places, each, strict=True):
-        found[place] = one.fresh, one.keys, one.shuffled
-    fresh, keys, shuffled = found.T
+    runs = evidence[MDM_RUNS]
+    each = [anchor_onsets(trace, ANCHORS) for trace in runs.traces]
+    values = np.full((runs.count, 3), np.nan)
+    for index, onset in zip(runs.indices, each, strict=True):
+        values[index] = onset.fresh, onset.keys, onset.shuffled
+    fresh, keys, shuffled = values.T
     with_ends = by_prompt(
         evidence, MDM_RUNS, "onsets", "share_just_committed", options={"rule": ANCHORS}
     ).value
@@ -392,13 +396,13 @@ def measure_anchor_onsets(evidence: Evidence) -> Finding:
     "few to learn means of tokens from",
 )
 def measure_token_or_position(evidence: Evidence) -> Finding:
-    found = explained_variance(evidence)
-    gap = found["token"] - found["place"]
+    explained = explained_variance(evidence)
+    gap = explained["token"] - explained["place"]
     deeper = gap[:, 1:].mean(axis=1) if gap.shape[1] > 1 else np.full(len(gap), np.nan)
     also = {
-        f"{name}, {where}": mean_of(held[:, at])
-        for name, held in found.items()
-        for where, at in (("first layer", 0), ("last layer", -1))
+        f"{name}, {where}": mean_of(shares[:, layer])
+        for name, shares in explained.items()
+        for where, layer in (("first layer", 0), ("last layer", -1))
     }
     return Finding(
         {
@@ -445,11 +449,12 @@ def measure_token_or_position(evidence: Evidence) -> Finding:
 )
 def measure_sparser_with_depth(evidence: Evidence) -> Finding:
     spread = by_prompt(evidence, MDM_RUNS, "concentration", "effective_share", over="layer").value
+    # 1. part of the anchors that deep layers lose, by each detector that finds enough of them
     falls, also, most = [], {}, 0.0
     for rule in DETECTORS:
         options = {"rule": rule}
         count = by_prompt(evidence, MDM_RUNS, "sinks", "count", over="layer", options=options).value
-        halves = np.column_stack([shallow(count), deep(count)])
+        halves = np.column_stack([first_half_mean(count), last_half_mean(count)])
         for half, mean in zip(("shallow", "deep"), means_of(halves), strict=True):
             also[f"anchors of a head by {rule}, {half} half"] = float(mean)
         many = also[f"anchors of a head by {rule}, shallow half"]
@@ -461,13 +466,14 @@ def measure_sparser_with_depth(evidence: Evidence) -> Finding:
             f"{ROLES['mdm'][0]} whose heads have {FEWEST_SHALLOW_ANCHORS:g} anchors or more in "
             f"shallow layers, by any detector: this one's have {most:.2g} at most"
         )
+    # 2. the effective number of keys, which needs no detector
     also |= {
-        f"effective share of keys, {where} layer": mean_of(spread[:, at])
-        for where, at in (("first", 0), ("last", -1))
+        f"effective share of keys, {where} layer": mean_of(spread[:, layer])
+        for where, layer in (("first", 0), ("last", -1))
     }
     return Finding(
         {
-            "keys": Measured(Estimate.mean(rise(spread), PROMPT), null=0.0),
+            "keys": Measured(Estimate.mean(depth_slope(spread), PROMPT), null=0.0),
             "anchors": Measured(Least.among(falls), null=0.0),
         },
         also,
@@ -502,13 +508,13 @@ def measure_sparser_with_depth(evidence: Evidence) -> Finding:
     defect=_DETECTOR + "; models are compared with other prompts, lengths and sets of keys",
 )
 def measure_absorbs_less(evidence: Evidence) -> Finding:
-    mdm, arm = (beyond(evidence, need) for need in (MDM_RUNS, ARM_RUNS))
+    mdm, arm = (absorbed_shares(evidence, spec) for spec in (MDM_RUNS, ARM_RUNS))
     if not mean_of(arm["top1"]) > -ABSORBS_LESS_BY:
         raise EvidenceError(  # less than that by the same amount would be below nothing
             f"{ROLES['arm'][0]} with a sink, whose greatest key takes {-ABSORBS_LESS_BY:g} of "
             f"attention or more beyond even attention: this one's takes {mean_of(arm['top1']):.3f}"
         )
-    found = {
+    measured = {
         name: Measured(Estimate.mean(own - arm[name], PROMPT, (-2.0, 2.0)), 0.0, mean_of(arm[name]))
         for name, own in mdm.items()
     }
@@ -519,7 +525,7 @@ def measure_absorbs_less(evidence: Evidence) -> Finding:
     also["as published: ARM, its first key"] = mean_of(
         absorbed_share(evidence, ARM_RUNS, "first").value
     )
-    return Finding(found, also)
+    return Finding(measured, also)
 
 
 @register_claim(
@@ -543,16 +549,16 @@ def measure_absorbs_less(evidence: Evidence) -> Finding:
     defect=_DETECTOR,
 )
 def measure_more_than_one_key(evidence: Evidence) -> Finding:
-    every, one = (
+    every, single = (
         absorbed_share(evidence, MDM_RUNS, name).value for name in (str(floating()), "top1")
     )
-    times = Estimate.mean(np.log2(every / one), PROMPT)
+    times = Estimate.mean(np.log2(every / single), PROMPT)
     return Finding(
         {"more": Measured(times, 0.0)},
         {
             "times": float(2**times.value),
             "by all anchors": mean_of(every),
-            "by the greatest": mean_of(one),
+            "by the greatest": mean_of(single),
         },
     )
 
@@ -579,11 +585,11 @@ def measure_more_than_one_key(evidence: Evidence) -> Finding:
     defect=_DETECTOR,
 )
 def measure_absorption_growth(evidence: Evidence) -> Finding:
-    one = absorbed_share(evidence, MDM_RUNS, "top1", over="layer")
+    single = absorbed_share(evidence, MDM_RUNS, "top1", over="layer")
     every = absorbed_share(evidence, MDM_RUNS, str(floating()), over="layer")
-    also = {f"layer {at}": float(share) for at, share in enumerate(means_of(one.value))}
-    also["rise, by all anchors"] = mean_of(rise(every.value - every.null))
-    effect = Estimate.mean(rise(one.value - one.null), PROMPT)
+    also = {f"layer {layer}": float(share) for layer, share in enumerate(means_of(single.value))}
+    also["rise, by all anchors"] = mean_of(depth_slope(every.value - every.null))
+    effect = Estimate.mean(depth_slope(single.value - single.null), PROMPT)
     return Finding({"rise": Measured(effect, null=0.0)}, also)
 
 
@@ -613,33 +619,37 @@ def measure_absorption_growth(evidence: Evidence) -> Finding:
     "neither is the other's parent",
 )
 def measure_inherited_layer(evidence: Evidence) -> Finding:
-    related = kinship(*(evidence[need] for need in WEIGHTS.values()))
+    # 1. only networks of one origin can have inherited anything
+    related = weight_correlation(*(evidence[spec] for spec in WEIGHTS.values()))
     if not related >= SAME_ORIGIN:
         raise EvidenceError(
             "a masked diffusion model and an autoregressive one of one origin, such as Dream and "
             f"Qwen2.5: the weights of these have a correlation of {related:.2f}"
         )
+    # 2. [prompt, layer] attention on the top key beyond even attention
     mdm, arm = (
-        one.value - one.null
-        for one in (
-            absorbed_share(evidence, need, "top1", over="layer") for need in (MDM_RUNS, ARM_RUNS)
+        share.value - share.null
+        for share in (
+            absorbed_share(evidence, spec, "top1", over="layer") for spec in (MDM_RUNS, ARM_RUNS)
         )
     )
     layers = mdm.shape[1]
     if layers < FEWEST_LAYERS:
         raise EvidenceError(f"models of {FEWEST_LAYERS} layers or more: these have {layers}")
+    # 3. both must have a layer at which the sink begins
     also = {}
-    for role, held in (("mdm", mdm), ("arm", arm)):
+    for role, profiles in (("mdm", mdm), ("arm", arm)):
         also[f"first layer after the change, {role.upper()}"] = mean_of(
-            begins(means_of(held)[None])
+            onset_layer(means_of(profiles)[None])
         )
-        also[f"rise there, {role.upper()}"] = risen = mean_of(rises(held))
+        also[f"rise there, {role.upper()}"] = risen = mean_of(onset_rise(profiles))
         if not risen > LEAST_RISE:  # a place is found in any profile: what does not begin has none
             raise EvidenceError(
                 f"{ROLES[role][0]} whose sink begins at some layer, where attention on the "
                 f"greatest key rises by more than {LEAST_RISE:g}: this one's rises by {risen:.3f}"
             )
-    apart = np.abs(begins(mdm) - begins(arm))
+    # 4. how far these layers are apart, prompt by prompt
+    apart = np.abs(onset_layer(mdm) - onset_layer(arm))
     effect = Estimate.mean(apart, PROMPT, (0.0, layers - 2.0))
     return Finding(
         {"apart": Measured(effect, chance_distance(layers))},
@@ -692,19 +702,23 @@ def measure_angle_and_norm(evidence: Evidence) -> Finding:
     )
     longer = norm_helps(evidence)
     also = {
-        f"{name}, {where} half": mean_of(half(held))
-        for name, held in (
+        f"{name}, {where} half": mean_of(half(shares))
+        for name, shares in (
             ("angle share", angle),
             ("norm share", norm),
             ("heads in which the norm helps", longer),
         )
-        for where, half in (("shallow", shallow), ("deep", deep))
+        for where, half in (("shallow", first_half_mean), ("deep", last_half_mean))
     }
     return Finding(
         {
-            "deep norm": Measured(Estimate.mean(deep(norm), PROMPT, DIFFERENCE), null=0.0),
-            "shallow norm": Measured(Estimate.mean(shallow(norm), PROMPT, DIFFERENCE), null=0.0),
-            "rise of the angle": Measured(Estimate.mean(rise(angle), PROMPT), null=0.0),
+            "deep norm": Measured(
+                Estimate.mean(last_half_mean(norm), PROMPT, DIFFERENCE), null=0.0
+            ),
+            "shallow norm": Measured(
+                Estimate.mean(first_half_mean(norm), PROMPT, DIFFERENCE), null=0.0
+            ),
+            "rise of the angle": Measured(Estimate.mean(depth_slope(angle), PROMPT), null=0.0),
         },
         also,
     )
@@ -735,8 +749,10 @@ def measure_short_keys(evidence: Evidence) -> Finding:
     ratio = by_prompt(
         evidence, MDM_RUNS, "key_norms", "ratio", over="layer", options=ANCHOR_RULE
     ).value
-    also = {f"layer {at}": float(value) for at, value in enumerate(means_of(ratio))}
-    return Finding({"ratio": Measured(Estimate.mean(deep(ratio), PROMPT), null=1.0)}, also)
+    also = {f"layer {layer}": float(value) for layer, value in enumerate(means_of(ratio))}
+    return Finding(
+        {"ratio": Measured(Estimate.mean(last_half_mean(ratio), PROMPT), null=1.0)}, also
+    )
 
 
 @register_claim(
@@ -784,16 +800,22 @@ def measure_short_keys(evidence: Evidence) -> Finding:
     "prompts that both models answer rightly",
 )
 def measure_retrieval_depth(evidence: Evidence) -> Finding:
+    # 1. [prompt, layer] attention to gold and to other passages, mean over heads
     mdm, arm = retrieval_scores(evidence)
-    mine, other, theirs = (one.mean(axis=2) for one in (mdm["gold"], mdm["other"], arm["gold"]))
+    mine, other, theirs = (
+        scores.mean(axis=2) for scores in (mdm["gold"], mdm["other"], arm["gold"])
+    )
     layers = mine.shape[1]
 
+    # 2. a difference of depths is a function of mean rows: jackknifed over prompts, both at once
     def apart(means: np.ndarray) -> float:
         return weighted_depth(means[:layers]) - weighted_depth(means[layers:])
 
-    def beside(held: np.ndarray) -> Measured:
-        effect = Estimate.jackknife(np.hstack([mine, held]), apart, PROMPT)
-        return Measured(replace(effect, bounds=DIFFERENCE), 0.0, weighted_depth(means_of(held)))
+    def beside(attention: np.ndarray) -> Measured:
+        effect = Estimate.jackknife(np.hstack([mine, attention]), apart, PROMPT)
+        return Measured(
+            replace(effect, bounds=DIFFERENCE), 0.0, weighted_depth(means_of(attention))
+        )
 
     own = replace(Estimate.jackknife(mine, weighted_depth, PROMPT), bounds=SHARE)
     return Finding(
@@ -803,8 +825,8 @@ def measure_retrieval_depth(evidence: Evidence) -> Finding:
             "beside the ARM": beside(theirs),
         },
         {
-            f"attention to gold, {where} layer": mean_of(mine[:, at])
-            for where, at in (("first", 0), ("last", -1))
+            f"attention to gold, {where} layer": mean_of(mine[:, layer])
+            for where, layer in (("first", 0), ("last", -1))
         },
     )
 
@@ -845,20 +867,22 @@ def measure_retrieval_depth(evidence: Evidence) -> Finding:
     "effective number stands for it. Of prompts that both models answer rightly",
 )
 def measure_few_retrieval_heads(evidence: Evidence) -> Finding:
-    held = [one["copy"].reshape(len(one["copy"]), -1) for one in retrieval_scores(evidence)]
-    heads = held[0].shape[1]
+    copies = [
+        scores["copy"].reshape(len(scores["copy"]), -1) for scores in retrieval_scores(evidence)
+    ]
+    heads = copies[0].shape[1]
 
     def apart(means: np.ndarray) -> float:
         return effective_share_of_heads(means[:heads]) - effective_share_of_heads(means[heads:])
 
-    mdm = replace(Estimate.jackknife(held[0], effective_share_of_heads, PROMPT), bounds=SHARE)
-    beside = replace(Estimate.jackknife(np.hstack(held), apart, PROMPT), bounds=DIFFERENCE)
-    arm = effective_share_of_heads(means_of(held[1]))
+    mdm = replace(Estimate.jackknife(copies[0], effective_share_of_heads, PROMPT), bounds=SHARE)
+    beside = replace(Estimate.jackknife(np.hstack(copies), apart, PROMPT), bounds=DIFFERENCE)
+    arm = effective_share_of_heads(means_of(copies[1]))
     also = {
         f"share of heads that copy at least a tenth, {role}": float(
-            (means_of(one) >= RETRIEVAL_SCORE).mean()
+            (means_of(scores) >= RETRIEVAL_SCORE).mean()
         )
-        for role, one in zip(("MDM", "ARM"), held, strict=True)
+        for role, scores in zip(("MDM", "ARM"), copies, strict=True)
     }
     return Finding({"mdm": Measured(mdm, 1.0), "beside the ARM": Measured(beside, 0.0, arm)}, also)
 
@@ -890,20 +914,20 @@ def measure_few_retrieval_heads(evidence: Evidence) -> Finding:
     "each",
 )
 def measure_heads_matter(evidence: Evidence) -> Finding:
-    found, also = {}, {}
-    for role, need in KNOCKED_OUT_HEADS.items():
-        table: pd.DataFrame = evidence[need]
+    measured, also = {}, {}
+    for role, spec in KNOCKED_OUT_HEADS.items():
+        table: pd.DataFrame = evidence[spec]
         whole, heads, others = (
             table[f"right_{name}"].to_numpy(dtype=float) for name in ("none", "heads", "others")
         )
-        answers(mean_of(whole), LEAST_ACCURACY, ROLES[role][0])
+        require_accuracy(mean_of(whole), LEAST_ACCURACY, ROLES[role][0])
         control = mean_of(others - whole)
-        found[role] = Measured(Estimate.pairs(heads, others, ITEM), 0.0, control)
+        measured[role] = Measured(Estimate.pairs(heads, others, ITEM), 0.0, control)
         also[f"{role.upper()} unedited"] = mean_of(whole)
         also[f"{role.upper()} without {int(table['heads'].iloc[0])} retrieval heads"] = mean_of(
             heads
         )
-    return Finding(found, also)
+    return Finding(measured, also)
 
 
 @register_claim(
@@ -951,12 +975,15 @@ def measure_structure_then_content(evidence: Evidence) -> Finding:
     }
     sinks, content = kinds["structure_of_sinks"], kinds["content"]
     also = {
-        f"{words}, {where} layer": mean_of(held.value[:, at])
-        for words, held in (("structure among anchors", sinks), ("attention on content", content))
-        for where, at in (("first", 0), ("last", -1))
+        f"{words}, {where} layer": mean_of(quantity.value[:, layer])
+        for words, quantity in (
+            ("structure among anchors", sinks),
+            ("attention on content", content),
+        )
+        for where, layer in (("first", 0), ("last", -1))
     }
-    fall = Estimate.mean(rise(sinks.value - sinks.null), PROMPT)
-    more = Estimate.mean(rise(content.value - content.null), PROMPT)
+    fall = Estimate.mean(depth_slope(sinks.value - sinks.null), PROMPT)
+    more = Estimate.mean(depth_slope(content.value - content.null), PROMPT)
     return Finding({"anchors": Measured(fall, null=0.0), "content": Measured(more, null=0.0)}, also)
 
 
@@ -1117,6 +1144,7 @@ def measure_gold_anywhere(evidence: Evidence) -> Finding:
     "Whether answers look otherwise once the first token is left out is floating/H18's",
 )
 def measure_rollout_of_mask(evidence: Evidence) -> Finding:
+    # 1. both models side by side, a row for each prompt
     arm, mdm = (
         evidence[ROLLOUTS[role]].set_index("unit").add_suffix(f" {role}") for role in ("arm", "mdm")
     )
@@ -1125,6 +1153,7 @@ def measure_rollout_of_mask(evidence: Evidence) -> Finding:
     def of(name: str) -> np.ndarray:
         return both[name].to_numpy(dtype=float)
 
+    # 2. without a contrast there is nothing to explain
     contrast = of("value arm") - of("value mdm")
     if not mean_of(contrast) > LEAST_CONTRAST:
         raise EvidenceError(
@@ -1132,6 +1161,7 @@ def measure_rollout_of_mask(evidence: Evidence) -> Finding:
             f"{LEAST_CONTRAST:g}, as published ones do by nearly 1: these differ by "
             f"{mean_of(contrast):.3f}"
         )
+    # 3. what even attention under either mask gives, less nine tenths of what the models give
     of_masks = of("null arm") - of("null mdm")
     also = {
         f"{words}, {role.upper()}": mean_of(of(f"{name} {role}"))
@@ -1182,10 +1212,10 @@ def measure_rollout_of_mask(evidence: Evidence) -> Finding:
 def measure_not_lost_in_middle(evidence: Evidence) -> Finding:
     scores = scores_by_role(evidence, GOLD_POSITIONS)
     index, also = {}, {}
-    for role, held in scores.items():
-        index[role] = (held[:, 0] + held[:, 2]) / 2 - held[:, 1]
-        also[f"last less first, {role.upper()}"] = mean_of(held[:, 2] - held[:, 0])
-        also[f"accuracy, {role.upper()}"] = mean_of(held)
+    for role, right in scores.items():
+        index[role] = (right[:, 0] + right[:, 2]) / 2 - right[:, 1]
+        also[f"last less first, {role.upper()}"] = mean_of(right[:, 2] - right[:, 0])
+        also[f"accuracy, {role.upper()}"] = mean_of(right)
     apart = mean_score(index["mdm"] - index["arm"], ITEM, (-2.0, 2.0))
     beside = mean_of(index["arm"])
     return Finding(
@@ -1226,7 +1256,7 @@ def measure_flatter_under_noise(evidence: Evidence) -> Finding:
     scores = by_item(evidence, DISTRACTED, cells)
     half = len(DISTRACTED.contexts)
     for role, share in zip(roles, means_of(scores)[[0, half]], strict=True):
-        answers(float(share), LEAST_ACCURACY, ROLES[role][0])
+        require_accuracy(float(share), LEAST_ACCURACY, ROLES[role][0])
     mdm, arm = of(scores[:, :half]), of(scores[:, half:])
     also = {
         f"slope of the {role.upper()}": mean_of(x)
@@ -1272,13 +1302,13 @@ def measure_flatter_under_noise(evidence: Evidence) -> Finding:
 )
 def measure_two_passages(evidence: Evidence) -> Finding:
     scores = scores_by_role(evidence, LAYOUTS)
-    found, also = {}, {}
+    measured, also = {}, {}
     for name, other in (("far", 1), ("order", 2)):
-        cost = {role: held[:, 0] - held[:, other] for role, held in scores.items()}
+        cost = {role: right[:, 0] - right[:, other] for role, right in scores.items()}
         effect = mean_score(cost["mdm"] - cost["arm"], ITEM, (-2.0, 2.0))
-        found[name] = Measured(effect, 0.0, mean_of(cost["arm"]))
+        measured[name] = Measured(effect, 0.0, mean_of(cost["arm"]))
         also[f"cost to the MDM, {name}"] = mean_of(cost["mdm"])
-    return Finding(found, also)
+    return Finding(measured, also)
 
 
 @register_claim(
@@ -1311,7 +1341,9 @@ def measure_gain_doubles(evidence: Evidence) -> Finding:
     scores = by_item(evidence, GAIN, cells)
     mdm, arm = scores[:, 1] - scores[:, 0], scores[:, 3] - scores[:, 2]
     means = means_of(scores)
-    answers(mean_of(arm), LEAST_GAIN, f"with its passage, over the closed book, {ROLES['arm'][0]}")
+    require_accuracy(
+        mean_of(arm), LEAST_GAIN, f"with its passage, over the closed book, {ROLES['arm'][0]}"
+    )
     gained, beside = mean_of(mdm), mean_of(arm)
     if 2 * beside > (room := 1 - float(means[0])):
         raise EvidenceError(
@@ -1356,11 +1388,11 @@ def measure_gain_doubles(evidence: Evidence) -> Finding:
 )
 def measure_prompt_gain(evidence: Evidence) -> Finding:
     gain, also = {}, {}
-    for name, need in TEMPLATES.items():
-        held = by_item(evidence, need, [("mdm", context, "none") for context in need.contexts])
-        gain[name] = held[:, 1] - held[:, 0]
+    for name, spec in TEMPLATES.items():
+        right = by_item(evidence, spec, [("mdm", context, "none") for context in spec.contexts])
+        gain[name] = right[:, 1] - right[:, 0]
         also[f"gain with the prompt of {name}"] = mean_of(gain[name])
-    answers(
+    require_accuracy(
         mean_of(gain["rules"]),
         LEAST_GAIN,
         f"with its passage, over the closed book, in the prompt of rules, {ROLES['mdm'][0]}",
@@ -1391,23 +1423,23 @@ def measure_prompt_gain(evidence: Evidence) -> Finding:
     caveat="what goes with right answers need not be why they are right",
 )
 def measure_goes_with_success(evidence: Evidence) -> Finding:
-    held, score = evidence[MDM_RUNS], score_answers(evidence, MDM_RUNS)
+    runs, score = evidence[MDM_RUNS], score_answers(evidence, MDM_RUNS)
     good, bad = int((score == 1).sum()), int((score == 0).sum())
-    if min(good, bad) < RIGHT:
+    if min(good, bad) < FEWEST_RIGHT:
         raise EvidenceError(
-            f"{ROLES['mdm'][0]} that is right in {RIGHT} prompts and wrong in {RIGHT} at least: "
-            f"this one is right in {good} and wrong in {bad}"
+            f"{ROLES['mdm'][0]} that is right in {FEWEST_RIGHT} prompts and wrong in "
+            f"{FEWEST_RIGHT} at least: this one is right in {good} and wrong in {bad}"
         )
-    length = by_trace(held, lambda trace: trace.canvas.shape[1])
+    length = by_trace(runs, lambda trace: trace.canvas.shape[1])
     seen = by_head(evidence, MDM_RUNS)
     looks = (seen["gold"] - seen["other"]).mean(axis=(1, 2))
-    moves = turnover(evidence, MDM_RUNS)
+    moves = anchor_turnover(evidence, MDM_RUNS)
     each = {
         "moves": partial_correlation(score, moves, length),
         "evidence": partial_correlation(score, looks, length),
     }
     also = {"right": mean_of(score)}
-    also |= {f"correlation, {name}": one.value for name, one in each.items()}
+    also |= {f"correlation, {name}": correlation.value for name, correlation in each.items()}
     for name, held_by in (("turnover", moves), ("attention to gold beyond others", looks)):
         for words, which in (("right", score == 1), ("wrong", score == 0)):
             also[f"{name}, {words} answers"] = mean_of(held_by[which])
@@ -1439,23 +1471,23 @@ def measure_goes_with_success(evidence: Evidence) -> Finding:
     "masks, and kinds of token that a prompt has none of are left out",
 )
 def measure_task_dependence(evidence: Evidence) -> Finding:
-    asked, told = (anchor_profiles(evidence, need) for need in (MDM_RUNS, PASSAGE_RUNS))
+    questions, passages = (anchor_profiles(evidence, spec) for spec in (MDM_RUNS, PASSAGE_RUNS))
     # words that only a prompt's template has, and masks, are no other use of a text
     known = np.delete(np.arange(len(CLASSES)), [MASK, TEMPLATE])
-    sides = asked[:, known], told[:, known]
-    each = np.full((2, 2, len(asked)), np.nan)  # [across or within, task, prompt]
+    sides = questions[:, known], passages[:, known]
+    each = np.full((2, 2, len(questions)), np.nan)  # [across or within, task, prompt]
     for task, (own, other) in enumerate((sides, sides[::-1])):
         for prompt in range(len(own)):
             rest = means_of(np.delete(own, prompt, axis=0))
             each[:, task, prompt] = divergences(own[prompt], means_of(other), rest)
     across, within = each.mean(axis=1)
     also: dict[str, float | str] = {}
-    for at, name in enumerate(np.array(CLASSES)[known]):
-        if np.nansum(sides[0][:, at]) + np.nansum(sides[1][:, at]):
+    for column, name in enumerate(np.array(CLASSES)[known]):
+        if np.nansum(sides[0][:, column]) + np.nansum(sides[1][:, column]):
             also |= {
-                f"lift of {name}, {task}": mean_of(side[:, at])
+                f"lift of {name}, {task}": mean_of(side[:, column])
                 for task, side in zip(("asked", "told"), sides, strict=True)
-                if not np.isnan(side[:, at]).all()
+                if not np.isnan(side[:, column]).all()
             }
     effect = Estimate.mean(across - within, PROMPT, (-1.0, 1.0))
     return Finding({"tasks": Measured(effect, 0.0, mean_of(within))}, also)
@@ -1492,7 +1524,7 @@ def measure_masked_queries(evidence: Evidence) -> Finding:
     return Finding(
         {"apart": Measured(effect, 0.0, mean_of(null))},
         {
-            "last half of the layers": mean_of(deep(value - null)),
+            "last half of the layers": mean_of(last_half_mean(value - null)),
             "heads whose greatest key is another": mean_of(wide["elsewhere"]),
         },
     )

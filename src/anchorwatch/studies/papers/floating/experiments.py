@@ -25,7 +25,7 @@ from anchorwatch.models.model import Model
 from anchorwatch.probes.spec import commit_regions, pattern, region_flow, top_keys
 from anchorwatch.studies import prompts
 from anchorwatch.studies.evidence import experiment
-from anchorwatch.studies.measure import RIGHT, reads, right
+from anchorwatch.studies.measure import FEWEST_RIGHT, read_passage_attention, score_answer
 from anchorwatch.studies.papers.floating.measures import floating
 from anchorwatch.trace.trace import MASKED, PROMPT, Trace
 
@@ -33,13 +33,13 @@ LENGTH = 16
 """Positions that a run here writes, one a step."""
 ITEMS = 8
 """Questions of a unit of `heads_taken`: an answer says little, so that a unit asks several."""
-FOUND_ON = 16
+NUM_SEARCH_PROMPTS = 16
 """Prompts on which retrieval heads are found; none of them is asked later."""
 BESIDE_ONE = World("held-out", seed=prompts.SEED, distractors=Distractors(random=1))
 """Their items: beside more passages a small model is seldom right, and then shows no retrieval."""
-FAR = 1_000_000
+FIRST_SEARCH_PROMPT = 1_000_000
 """Where those begin in the set."""
-SHARE_OUT = 0.03
+SHARE_OF_HEADS = 0.03
 """Of the heads: Wu et al. take out 30 of 1024."""
 KEYS = 3
 """Anchors hidden in each head, at most."""
@@ -59,24 +59,24 @@ def gold_looks(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     Of the rows that predict tokens of the answer, when they do: most of what a run writes is there
     to fill its length.
     """
-    item = prompts.ASKED[unit]
-    gold = next(at for at, passage in enumerate(item.passages) if passage.gold)
-    others = [at for at in range(len(item.passages)) if at != gold]
-    found = []
-    for place, name in enumerate(("first", "middle", "last")):
-        shown = item.arranged([*others[:place], gold, *others[place:]])
+    item = prompts.QUESTION_ITEMS[unit]
+    gold = next(index for index, passage in enumerate(item.passages) if passage.gold)
+    others = [index for index in range(len(item.passages)) if index != gold]
+    rows = []
+    for position, name in enumerate(("first", "middle", "last")):
+        shown = item.arranged([*others[:position], gold, *others[position:]])
         trace = _run_item(model, shown, top_keys(), commit_regions())
-        seen = reads(trace)
+        seen = read_passage_attention(trace)
         lift = float(seen.gold.mean() / seen.other.mean())
-        found.append({"place": name, "lift": lift, "right": right(trace, shown)})
-    return found
+        rows.append({"place": name, "lift": lift, "right": score_answer(trace, shown)})
+    return rows
 
 
 @experiment("first_rollout")
 def first_rollout(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     """The published rollout from the answer to the first token, at the last step, and its null."""
-    trace = _run_item(model, prompts.ASKED[unit], region_flow(), more={"first": range(1)})
-    with _quiet():  # its rows have collapsed, as it warns: that is the claim
+    trace = _run_item(model, prompts.QUESTION_ITEMS[unit], region_flow(), more={"first": range(1)})
+    with _ignore_warnings():  # its rows have collapsed, as it warns: that is the claim
         table = metrics.published_rollout(trace, by=("step", "query_region", "key_region"))
     last = table[(table["query_region"] == "answer") & (table["key_region"] == "first")]
     row = last.sort_values("step").iloc[-1]
@@ -91,23 +91,23 @@ def queries_written(model: Model, unit: int, options: Mapping[str, Any]) -> Rows
     after they are written; `null` that of as many positions which stayed as they were in the same
     steps. A position keeps its distances, so that attention to what is near is no difference.
     """
-    at = tuple(LENGTH * quarter // 4 for quarter in (1, 2, 3))
-    trace = _run_item(model, prompts.ASKED[unit], pattern(steps=at))
+    chosen_steps = tuple(LENGTH * quarter // 4 for quarter in (1, 2, 3))
+    trace = _run_item(model, prompts.QUESTION_ITEMS[unit], pattern(steps=chosen_steps))
     maps = trace["pattern"].values
     picked = {name: trace[f"pick_{name}"].values for name in ("step", "layer")}
     given = trace.role[0] == PROMPT
     chance = np.random.default_rng(unit)
-    found = []
+    rows = []
     for layer in range(model.num_layers):
         each = []
-        for steps in pairwise(at):
+        for steps in pairwise(chosen_steps):
             sides = [maps[(picked["step"] == step) & (picked["layer"] == layer)] for step in steps]
             heads = [side[:, trace.answer][:, :, given].astype(np.float64) for side in sides]
             masked = [trace.role[step][trace.answer] == MASKED for step in steps]
             each.append(_divergence_when_written(heads, masked, chance))
         value, null, elsewhere = np.mean(each, axis=0).tolist()
-        found.append({"layer": layer, "value": value, "null": null, "elsewhere": elsewhere})
-    return found
+        rows.append({"layer": layer, "value": value, "null": null, "elsewhere": elsewhere})
+    return rows
 
 
 def _divergence_when_written(
@@ -128,9 +128,9 @@ def _divergence_when_written(
 
 def _mean_divergence(heads: Sequence[np.ndarray], queries: np.ndarray) -> float:
     """Mean over heads of the divergence of queries of two maps, on keys that are anchors in one."""
-    one, other = (side[:, queries].mean(axis=1) for side in heads)
-    anchors = floating().labels(one) | floating().labels(other)
-    return float(jensen_shannon(np.where(anchors, one, 0), np.where(anchors, other, 0)).mean())
+    before, other = (side[:, queries].mean(axis=1) for side in heads)
+    anchors = floating().labels(before) | floating().labels(other)
+    return float(jensen_shannon(np.where(anchors, before, 0), np.where(anchors, other, 0)).mean())
 
 
 @experiment("hidden_in_halves")
@@ -142,25 +142,27 @@ def hidden_in_halves(model: Model, unit: int, options: Mapping[str, Any]) -> Row
     """
     half, shown = model.num_layers // 2, prompts.prompt_of("asked", unit)
     halves = {"shallow": range(half), "deep": range(model.num_layers - half, model.num_layers)}
-    found = []
+    rows = []
     for name, layers in halves.items():
-        at = tuple(layers)
-        with _quiet():
-            made = effect(
+        chosen = tuple(layers)
+        with _ignore_warnings():
+            result = effect(
                 model,
                 [shown.text],
-                _writes(model, LENGTH // 2),
-                hide_sinks(KEYS, rule=zscore(), layers=at),
-                control=hide_random(KEYS, rule=zscore(), layers=at, matched_to="class", seed=unit),
+                _one_per_step(model, LENGTH // 2),
+                hide_sinks(KEYS, rule=zscore(), layers=chosen),
+                control=hide_random(
+                    KEYS, rule=zscore(), layers=chosen, matched_to="class", seed=unit
+                ),
                 seed=unit,
             )
-        table = made.table.set_index("outcome")
+        table = result.table.set_index("outcome")
         numbers = ("difference", "control_difference", "did")
-        row = {"half": name} | {one: float(table.loc["kl", one]) for one in numbers}
+        row = {"half": name} | {number: float(table.loc["kl", number]) for number in numbers}
         for what in ("hidden_keys", "hidden_share"):
             row |= {f"{what}_{arm}": float(table.loc[what, arm]) for arm in ("edited", "control")}
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 _HEADS: WeakKeyDictionary[Model, tuple[tuple[int, int], ...]] = WeakKeyDictionary()
@@ -177,24 +179,26 @@ def heads_taken(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
         _HEADS[model] = _retrieval_heads(model)
     heads = _HEADS[model]
     sizes = {"layers": model.num_layers, "per_layer": model.num_heads}
-    asked = range(unit * ITEMS, (unit + 1) * ITEMS)
-    items = [prompts.GIVEN[index] for index in asked]
+    indices = range(unit * ITEMS, (unit + 1) * ITEMS)
+    items = [prompts.SINGLE_PASSAGE_ITEMS[index] for index in indices]
     texts = [item.prompt() for item in items]
 
-    def answer_at(at: slice, *edits: Edit) -> list[Trace]:
-        how = _answers(model)
-        return run_many(model, texts[at], how, probes=(), edits=edits, batch=ITEMS)
+    def answer_at(position: slice, *edits: Edit) -> list[Trace]:
+        how = _answer_decoding(model)
+        return run_many(model, texts[position], how, probes=(), edits=edits, batch=ITEMS)
 
     arms = {"none": answer_at(slice(None)), "heads": answer_at(slice(None), knock_out(heads))}
     arms["others"] = [
-        answer_at(slice(at, at + 1), knock_out(random_heads(heads, **sizes, seed=index)))[0]
-        for at, index in enumerate(asked)
+        answer_at(
+            slice(position, position + 1), knock_out(random_heads(heads, **sizes, seed=index))
+        )[0]
+        for position, index in enumerate(indices)
     ]
-    found: Rows = [{"item": index, "heads": len(heads)} for index in asked]
+    rows: Rows = [{"item": index, "heads": len(heads)} for index in indices]
     for name, traces in arms.items():
-        for row, trace, item in zip(found, traces, items, strict=True):
-            row[f"right_{name}"] = right(trace, item)
-    return found
+        for row, trace, item in zip(rows, traces, items, strict=True):
+            row[f"right_{name}"] = score_answer(trace, item)
+    return rows
 
 
 def _retrieval_heads(model: Model) -> tuple[tuple[int, int], ...]:
@@ -203,24 +207,24 @@ def _retrieval_heads(model: Model) -> tuple[tuple[int, int], ...]:
     Only where the answer is right: of a wrong one nobody knows what was read.
     """
     scores = []
-    for at in range(FOUND_ON):
-        item = BESIDE_ONE[FAR + at]
+    for cell in range(NUM_SEARCH_PROMPTS):
+        item = BESIDE_ONE[FIRST_SEARCH_PROMPT + cell]
         trace = _run_item(model, item, top_keys(), commit_regions())
-        if right(trace, item):
-            scores.append(reads(trace).beyond)
-    if len(scores) < RIGHT:
+        if score_answer(trace, item):
+            scores.append(read_passage_attention(trace).beyond)
+    if len(scores) < FEWEST_RIGHT:
         raise EvidenceError(
-            f"a model that answers beside another passage, {RIGHT} of {FOUND_ON} prompts at least: "
-            f"{model.source} is right in {len(scores)}"
+            f"a model that answers beside another passage, {FEWEST_RIGHT} of "
+            f"{NUM_SEARCH_PROMPTS} prompts at least: {model.source} is right in {len(scores)}"
         )
     mean = np.mean(scores, axis=0)  # [layer, head]
-    count = max(2, round(SHARE_OUT * mean.size))
+    count = max(2, round(SHARE_OF_HEADS * mean.size))
     taken: list[tuple[int, int]] = []
-    for place in np.argsort(-mean, axis=None, kind="stable").tolist():
-        layer, head = divmod(place, mean.shape[1])
-        if sum(at == layer for at, _ in taken) < mean.shape[1] // 2 and len(taken) < count:
+    for flat_index in np.argsort(-mean, axis=None, kind="stable").tolist():
+        layer, head = divmod(flat_index, mean.shape[1])
+        if sum(cell == layer for cell, _ in taken) < mean.shape[1] // 2 and len(taken) < count:
             taken.append((layer, head))
-    if not (least := min(mean[at] for at in taken)) > 0:
+    if not (least := min(mean[cell] for cell in taken)) > 0:
         raise EvidenceError(
             f"a model with {count} heads that look more at the evidence than at another passage: "
             f"one of {model.source}'s best looks {-least:.3f} less"
@@ -231,26 +235,26 @@ def _retrieval_heads(model: Model) -> tuple[tuple[int, int], ...]:
 @experiment("weights")
 def weights(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     """Some weights of each layer's attention, at places that a unit draws: a row a layer."""
-    found = []
+    table = []
     for layer, module in enumerate(attention_modules(model.network)):
         named = sorted(dict(module.named_parameters()).items())
-        matrix = next(held for _, held in named if held.ndim == 2).detach()
+        matrix = next(values for _, values in named if values.ndim == 2).detach()
         chance = np.random.default_rng((unit, layer))
         rows, columns = (chance.integers(size, size=WEIGHTS) for size in matrix.shape)
-        held = matrix[rows, columns].double().tolist()
+        values = matrix[rows, columns].double().tolist()
         shape = "x".join(map(str, matrix.shape))
-        found.append({"layer": layer, "shape": shape, "held": held})
-    return found
+        table.append({"layer": layer, "shape": shape, "held": values})
+    return table
 
 
-def _answers(model: Model) -> Decoding:
+def _answer_decoding(model: Model) -> Decoding:
     """As questions are answered elsewhere: two commits a step where masks are filled."""
     if model.family.kind == "arm":
         return LeftToRight(LENGTH)
     return LowConfidence(LENGTH, LENGTH // 2)
 
 
-def _writes(model: Model, length: int | None = None) -> Decoding:
+def _one_per_step(model: Model, length: int | None = None) -> Decoding:
     """A position a step, to the end."""
     positions = LENGTH if length is None else length
     if model.family.kind == "arm":
@@ -262,11 +266,11 @@ def _run_item(
     model: Model, item: Item, *probes: Any, more: Mapping[str, Any] | None = None
 ) -> Trace:
     regions = dict(more or {}) | item.regions()
-    return run(model, item.prompt(), _writes(model), regions=regions, probes=probes)
+    return run(model, item.prompt(), _one_per_step(model), regions=regions, probes=probes)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _ignore_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AnchorwatchWarning)
         yield

@@ -26,18 +26,18 @@ from anchorwatch.studies.estimate import PROMPT, Correlation, Estimate
 from anchorwatch.studies.evidence import ROLES, Answers, Evidence, Experiment, Runs, TraceSet
 from anchorwatch.studies.measure import (
     ARM_RUNS,
+    FEWEST_RIGHT,
     MDM_RUNS,
-    RIGHT,
     PerPrompt,
-    answers,
     by_cell,
     by_item,
     by_layer,
     by_prompt,
     mean_of,
     means_of,
-    reads,
-    right,
+    read_passage_attention,
+    require_accuracy,
+    score_answer,
 )
 from anchorwatch.studies.prompts import TEMPLATE_WORDS
 from anchorwatch.trace.trace import Trace
@@ -57,9 +57,9 @@ class floating(Rule):  # noqa: N801
     z: float = 3.0
 
     def labels(self, shares: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
-        found = zscore(self.z).labels(shares, seen)
-        none = ~found.any(axis=-1, keepdims=True)
-        return found | (topk(1).labels(shares, seen) & none)
+        above = zscore(self.z).labels(shares, seen)
+        none = ~above.any(axis=-1, keepdims=True)
+        return above | (topk(1).labels(shares, seen) & none)
 
 
 ANCHORS = zscore(3.0)
@@ -108,14 +108,14 @@ WRITTEN_QUERIES = Experiment("mdm", "queries_written", passes=16)
 MOMENTS = (("y", "y"), ("x", "x"), ("z", "z"), ("y", "x"), ("y", "z"), ("x", "z"))
 
 
-def greatest_beyond(layer: LayerSlice) -> np.ndarray:
+def top_key_beyond(layer: LayerSlice) -> np.ndarray:
     """[step, head] the key that receives most beyond what even attention gives it; -1 if absent.
 
     Under a causal mask the first keys receive most of even attention, too: that is taken off.
     """
     beyond = layer.shares() - layer.null()
-    place = np.where(np.isnan(beyond), -np.inf, beyond).argmax(axis=-1)
-    return np.where(layer.is_measured(), place, -1)
+    key = np.where(np.isnan(beyond), -np.inf, beyond).argmax(axis=-1)
+    return np.where(layer.is_measured(), key, -1)
 
 
 def absorbed_beyond(layer: LayerSlice, rule: Rule) -> tuple[np.ndarray, ...]:
@@ -128,7 +128,7 @@ def absorbed_beyond(layer: LayerSlice, rule: Rule) -> tuple[np.ndarray, ...]:
     anchors = np.sum(beyond, axis=-1, where=rule.labels(beyond) & ~np.isnan(beyond))
     absent = np.where(layer.is_measured(), 0.0, np.nan)
     sums = ordered[..., 0], ordered[..., :5].sum(axis=-1), anchors
-    return tuple(one + absent for one in sums)
+    return tuple(total + absent for total in sums)
 
 
 def predicting_turnover(trace: Trace) -> float:
@@ -139,21 +139,21 @@ def predicting_turnover(trace: Trace) -> float:
     """
     top, when = trace["commit_top_key"].values[..., 0], trace.committed_at
     keys = trace.canvas.shape[1] + 2  # a key that was added to the network is -2
-    held, found = None, []
+    previous, changes = None, []
     for step in range(trace.num_steps):
         rows = top[..., when == step]  # [layer, head, row]
         if not rows.shape[-1]:
             continue
         now = np.zeros((*rows.shape[:2], keys), dtype=bool)
         np.put_along_axis(now, rows % keys, values=True, axis=-1)
-        if held is not None:
-            either = (now | held).sum(axis=-1)
-            found.append(1 - (now & held).sum(axis=-1) / either)
-        held = now
-    return float(np.mean(found)) if found else np.nan
+        if previous is not None:
+            either = (now | previous).sum(axis=-1)
+            changes.append(1 - (now & previous).sum(axis=-1) / either)
+        previous = now
+    return float(np.mean(changes)) if changes else np.nan
 
 
-def drifts(layer: LayerSlice) -> tuple[float, float]:
+def anchor_drift(layer: LayerSlice) -> tuple[float, float]:
     """How far the centre of the anchors goes, and the greatest key, as shares of the canvas.
 
     Last quarter of the steps less the first, mean over heads: at most 1 either way.
@@ -163,12 +163,12 @@ def drifts(layer: LayerSlice) -> tuple[float, float]:
     paths = centroid_path(anchors), layer.top_key_path()  # [head, step]
     quarter = max(1, len(shares) // 4)
     each = [path[:, -quarter:].mean(axis=1) - path[:, :quarter].mean(axis=1) for path in paths]
-    centre, greatest = (float(np.mean(one)) / keys for one in each)
+    centre, greatest = (float(np.mean(shift)) / keys for shift in each)
     return centre, greatest
 
 
 @dataclass(frozen=True)
-class Onsets:
+class OnsetShares:
     """Of all anchors that begin in a run: shares, NaN where none does."""
 
     fresh: float
@@ -179,7 +179,7 @@ class Onsets:
     """What it would be if commits were dealt out to other steps."""
 
 
-def onsets(trace: Trace, rule: Rule) -> Onsets:
+def anchor_onsets(trace: Trace, rule: Rule) -> OnsetShares:
     """Where anchors begin, apart from end tokens: those fill the canvas and are no answer."""
     ends = np.isin(trace.own, trace.manifest["model"].get("end_ids", ()))
     steps, when = trace.num_steps, trace.committed_at
@@ -196,27 +196,27 @@ def onsets(trace: Trace, rule: Rule) -> Onsets:
         by_keys += (begins * share[:, None]).sum()
         by_time += (begins * ever).sum()
     if not count:
-        return Onsets(np.nan, np.nan, np.nan)
-    return Onsets(*(float(one / count) for one in (hits, by_keys, by_time)))
+        return OnsetShares(np.nan, np.nan, np.nan)
+    return OnsetShares(*(float(total / count) for total in (hits, by_keys, by_time)))
 
 
-def greatest_keys(evidence: Evidence, need: Runs) -> list[np.ndarray]:
+def greatest_keys(evidence: Evidence, spec: Runs) -> list[np.ndarray]:
     """Of each trace: all heads' greatest keys beyond even attention, over layers and steps."""
 
-    def made() -> list[np.ndarray]:
+    def compute() -> list[np.ndarray]:
         each = [
-            [greatest_beyond(layer) for layer in iter_layers(one)] for one in evidence[need].traces
+            [top_key_beyond(layer) for layer in iter_layers(item)] for item in evidence[spec].traces
         ]
-        return [np.ravel(one)[np.ravel(one) >= 0] for one in each]
+        return [np.ravel(item)[np.ravel(item) >= 0] for item in each]
 
-    found: list[np.ndarray] = evidence.once((need, "greatest_beyond"), made)
-    return found
+    keys: list[np.ndarray] = evidence.once((spec, "greatest_beyond"), compute)
+    return keys
 
 
-def turnover(evidence: Evidence, need: Runs) -> np.ndarray:
+def anchor_turnover(evidence: Evidence, spec: Runs) -> np.ndarray:
     """[prompt] of the anchors of two steps together, those of one step only: 1 - Jaccard."""
     options = {"rule": floating(), "lags": (1,)}
-    return 1 - by_prompt(evidence, need, "set_jaccard", "jaccard", options=options).value
+    return 1 - by_prompt(evidence, spec, "set_jaccard", "jaccard", options=options).value
 
 
 def draw_anchor_paths(evidence: Evidence) -> Figure | None:
@@ -231,32 +231,34 @@ def drift_beyond_frontier(trace: Trace) -> float:
     """Partial rank correlation of the greatest key's place with the step, given where the mean of
     the committed positions is; NaN where text is written strictly from left to right."""
     shares = trace["received"].sel(group="all").values
-    place = np.nan_to_num(shares, nan=-1.0).argmax(axis=-1)  # [step, layer, head]
+    top = np.nan_to_num(shares, nan=-1.0).argmax(axis=-1)  # [step, layer, head]
     when, steps = trace.committed_at, np.arange(1, trace.num_steps)
     written = [np.flatnonzero((when >= 0) & (when < step)) for step in steps]
-    if len(steps) < 3 or not all(len(one) for one in written):
+    if len(steps) < 3 or not all(len(positions) for positions in written):
         return np.nan
-    frontier = np.array([one.mean() for one in written])
-    path = place[1:].reshape(len(steps), -1).T.astype(float)
+    frontier = np.array([positions.mean() for positions in written])
+    path = top[1:].reshape(len(steps), -1).T.astype(float)
     step = np.broadcast_to(steps.astype(float), path.shape)
     front = np.broadcast_to(frontier, path.shape)
     a, b, c = spearman(path, step), spearman(path, front), spearman(step, front)
     size = (1 - b**2) * (1 - c**2)
-    there = size > 1e-9  # NaN is not
-    return float(np.mean((a - b * c)[there] / np.sqrt(size[there]))) if there.any() else np.nan
+    defined = size > 1e-9  # NaN is not
+    return (
+        float(np.mean((a - b * c)[defined] / np.sqrt(size[defined]))) if defined.any() else np.nan
+    )
 
 
 def explained_variance(evidence: Evidence) -> dict[str, np.ndarray]:
     """[prompt, layer] share of the variance of attention on keys that token and place explain."""
-    held = evidence[MDM_RUNS]
+    runs = evidence[MDM_RUNS]
     table = evidence.once(
         (MDM_RUNS, "meaning_or_place", "prompts"),
         partial(
-            metrics.meaning_or_place, list(held.traces), held_out="prompts", by=["prompt", "layer"]
+            metrics.meaning_or_place, list(runs.traces), held_out="prompts", by=["prompt", "layer"]
         ),
     )
     rows = table[table["outcome"] == "received"]
-    return {name: by_layer(held, rows[rows["quantity"] == name]) for name in ("token", "place")}
+    return {name: by_layer(runs, rows[rows["quantity"] == name]) for name in ("token", "place")}
 
 
 def share_lost(halves: np.ndarray) -> float:
@@ -271,31 +273,31 @@ def draw_spread(evidence: Evidence) -> Figure | None:
 
 
 def absorbed_share(
-    evidence: Evidence, need: Runs, name: str, *, over: str | None = None
+    evidence: Evidence, spec: Runs, name: str, *, over: str | None = None
 ) -> PerPrompt:
     """Share of attention that a set of keys takes; the null is even attention's on the same."""
-    return by_prompt(evidence, need, "absorption", name, over=over, options={"sets": KEY_SETS})
+    return by_prompt(evidence, spec, "absorption", name, over=over, options={"sets": KEY_SETS})
 
 
-def beyond(evidence: Evidence, need: Runs) -> dict[str, np.ndarray]:
+def absorbed_shares(evidence: Evidence, spec: Runs) -> dict[str, np.ndarray]:
     """[prompt] attention beyond even attention on the keys that have most of it."""
-    held, names = evidence[need], ("top1", "top5", "anchors")
+    runs, names = evidence[spec], ("top1", "top5", "anchors")
 
-    def made() -> dict[str, np.ndarray]:
-        found = np.full((held.count, len(names)), np.nan)
-        for place, trace in zip(held.places, held.traces, strict=True):
+    def compute() -> dict[str, np.ndarray]:
+        values = np.full((runs.count, len(names)), np.nan)
+        for index, trace in zip(runs.indices, runs.traces, strict=True):
             each = [absorbed_beyond(layer, ANCHORS) for layer in iter_layers(trace)]
-            found[place] = [mean_of(one) for one in np.moveaxis(np.array(each), 1, 0)]
-        return dict(zip(names, found.T, strict=True))
+            values[index] = [mean_of(shares) for shares in np.moveaxis(np.array(each), 1, 0)]
+        return dict(zip(names, values.T, strict=True))
 
-    kept: dict[str, np.ndarray] = evidence.once((need, "absorbed_beyond"), made)
+    kept: dict[str, np.ndarray] = evidence.once((spec, "absorbed_beyond"), compute)
     return kept
 
 
 def draw_absorption(evidence: Evidence) -> Figure | None:
     from anchorwatch.figures.sink_strength import profile
 
-    both = [trace for need in (MDM_RUNS, ARM_RUNS) for trace in evidence[need].traces]
+    both = [trace for spec in (MDM_RUNS, ARM_RUNS) for trace in evidence[spec].traces]
     return profile(metrics.absorption(both, ["first", "top1", "top5", ANCHORS]))
 
 
@@ -305,69 +307,69 @@ def draw_absorption_by_depth(evidence: Evidence) -> Figure | None:
     return profile(metrics.absorption(list(evidence[MDM_RUNS].traces), ["top1", ANCHORS]))
 
 
-def kinship(one: pd.DataFrame, other: pd.DataFrame) -> float:
+def weight_correlation(first: pd.DataFrame, other: pd.DataFrame) -> float:
     """Correlation of weights at the same places, the least of all layers; NaN of other shapes."""
     sides = [
         table.groupby("layer")["held"].agg(lambda parts: np.concatenate(list(parts)))
-        for table in (one, other)
+        for table in (first, other)
     ]
-    if [len(held) for held in sides[0]] != [len(held) for held in sides[1]]:
+    if [len(weights) for weights in sides[0]] != [len(weights) for weights in sides[1]]:
         return np.nan
-    if set(one["shape"]) != set(other["shape"]):
+    if set(first["shape"]) != set(other["shape"]):
         return np.nan
     return min(float(np.corrcoef(a, b)[0, 1]) for a, b in zip(*sides, strict=True))
 
 
-def begins(profiles: np.ndarray) -> np.ndarray:
+def onset_layer(profiles: np.ndarray) -> np.ndarray:
     """[prompt] the layer before which the mean over layers rises most, in standard errors.
 
-    >>> begins(np.array([[0.1, 0.1, 0.5, 0.6], [0.0, 0.4, 0.4, 0.4]])).tolist()
+    >>> onset_layer(np.array([[0.1, 0.1, 0.5, 0.6], [0.0, 0.4, 0.4, 0.4]])).tolist()
     [2.0, 1.0]
     """
     layers = profiles.shape[1]
-    at = np.arange(1, layers)
-    weight = np.sqrt(at * (layers - at) / layers)
-    found = (mean_steps(profiles) * weight).argmax(axis=1) + 1.0
-    return np.where(np.isnan(profiles).any(axis=1), np.nan, found)
+    layer = np.arange(1, layers)
+    weight = np.sqrt(layer * (layers - layer) / layers)
+    steepest = (mean_steps(profiles) * weight).argmax(axis=1) + 1.0
+    return np.where(np.isnan(profiles).any(axis=1), np.nan, steepest)
 
 
-def rises(profiles: np.ndarray) -> np.ndarray:
+def onset_rise(profiles: np.ndarray) -> np.ndarray:
     """[prompt] the rise at the layer that all other prompts have it at: chance finds no rise."""
-    found = np.full(len(profiles), np.nan)
+    values = np.full(len(profiles), np.nan)
     steps = mean_steps(profiles)
-    for at in range(len(profiles)):
-        others = means_of(np.delete(profiles, at, axis=0))
+    for prompt in range(len(profiles)):
+        others = means_of(np.delete(profiles, prompt, axis=0))
         if len(profiles) > 1 and not np.isnan(others).any():
-            found[at] = steps[at, int(begins(others[None])[0]) - 1]
-    return found
+            values[prompt] = steps[prompt, int(onset_layer(others[None])[0]) - 1]
+    return values
 
 
 def mean_steps(profiles: np.ndarray) -> np.ndarray:
     """[prompt, place] mean of the layers from a place on, less that of those before."""
     layers = profiles.shape[1]
-    at = np.arange(1, layers)
+    layer = np.arange(1, layers)
     before = np.cumsum(profiles, axis=1)[:, :-1]
-    return (profiles.sum(axis=1, keepdims=True) - before) / (layers - at) - before / at
+    return (profiles.sum(axis=1, keepdims=True) - before) / (layers - layer) - before / layer
 
 
 def chance_distance(layers: int) -> float:
     """Mean distance of two places drawn evenly."""
-    at = np.arange(1, layers)
-    return float(np.abs(at[:, None] - at).mean())
+    layer = np.arange(1, layers)
+    return float(np.abs(layer[:, None] - layer).mean())
 
 
 def norm_helps(evidence: Evidence) -> np.ndarray:
     """[prompt, layer] share of heads whose anchors the norm works for: parts of either sign may
     cancel in a sum, signs do not."""
-    held = evidence[MDM_RUNS]
+    runs = evidence[MDM_RUNS]
     table = evidence.once(
         (MDM_RUNS, "qk_split", "head"),
-        lambda: metrics.qk_split(list(held.traces), floating(), by=["prompt", "layer", "head"]),
+        lambda: metrics.qk_split(list(runs.traces), floating(), by=["prompt", "layer", "head"]),
     )
     norm = table[table["quantity"] == "norm"].dropna(subset="value")
     helps = norm.assign(value=(norm["value"] > 0).astype(float))
     rows = helps.groupby(["prompt", "layer"], as_index=False)["value"].mean()
-    return by_layer(held, rows)
+    return by_layer(runs, rows)
 
 
 def draw_angle_and_norm(evidence: Evidence) -> Figure | None:
@@ -384,31 +386,31 @@ def draw_structure(evidence: Evidence) -> Figure | None:
     )
 
 
-def by_head(evidence: Evidence, need: Runs) -> dict[str, np.ndarray]:
+def by_head(evidence: Evidence, spec: Runs) -> dict[str, np.ndarray]:
     """[prompt, layer, head] of `reads`: attention to gold, to others, copies."""
 
-    def made() -> dict[str, np.ndarray]:
-        held = evidence[need]
-        found: dict[str, np.ndarray] = {}
-        for place, trace in zip(held.places, held.traces, strict=True):
-            one = reads(trace)
+    def compute() -> dict[str, np.ndarray]:
+        runs = evidence[spec]
+        scores: dict[str, np.ndarray] = {}
+        for index, trace in zip(runs.indices, runs.traces, strict=True):
+            attention = read_passage_attention(trace)
             for name in ("gold", "other", "copy"):
-                values: np.ndarray = getattr(one, name)
-                empty = np.full((held.count, *values.shape), np.nan)
-                found.setdefault(name, empty)[place] = values
-        return found
+                values: np.ndarray = getattr(attention, name)
+                empty = np.full((runs.count, *values.shape), np.nan)
+                scores.setdefault(name, empty)[index] = values
+        return scores
 
-    found: dict[str, np.ndarray] = evidence.once((need, "reads"), made)
-    return found
+    scores: dict[str, np.ndarray] = evidence.once((spec, "reads"), compute)
+    return scores
 
 
-def score_answers(evidence: Evidence, need: Runs) -> np.ndarray:
+def score_answers(evidence: Evidence, spec: Runs) -> np.ndarray:
     """[prompt] whether the answer is right; NaN where there is no run."""
-    held = evidence[need]
-    found = np.full(held.count, np.nan)
-    for place, trace in zip(held.places, held.traces, strict=True):
-        found[place] = right(trace, prompts.ASKED[place])
-    return found
+    runs = evidence[spec]
+    values = np.full(runs.count, np.nan)
+    for index, trace in zip(runs.indices, runs.traces, strict=True):
+        values[index] = score_answer(trace, prompts.QUESTION_ITEMS[index])
+    return values
 
 
 def retrieval_scores(evidence: Evidence) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -416,17 +418,17 @@ def retrieval_scores(evidence: Evidence) -> tuple[dict[str, np.ndarray], dict[st
 
     What heads look at while a wrong answer is written is no retrieval.
     """
-    mdm, arm = (score_answers(evidence, need) == 1 for need in (MDM_RUNS, ARM_RUNS))
+    mdm, arm = (score_answers(evidence, spec) == 1 for spec in (MDM_RUNS, ARM_RUNS))
     both = mdm & arm
-    if both.sum() < RIGHT:
+    if both.sum() < FEWEST_RIGHT:
         raise EvidenceError(
-            f"{RIGHT} prompts or more that both models answer rightly: of {len(both)} there are "
-            f"{both.sum()} (the MDM is right in {mdm.sum()}, the ARM in {arm.sum()})"
+            f"{FEWEST_RIGHT} prompts or more that both models answer rightly: of {len(both)} "
+            f"there are {both.sum()} (the MDM is right in {mdm.sum()}, the ARM in {arm.sum()})"
         )
-    told = [by_head(evidence, need) for need in (MDM_RUNS, ARM_RUNS)]
+    scores = [by_head(evidence, spec) for spec in (MDM_RUNS, ARM_RUNS)]
     kept = [
-        {name: np.where(both[:, None, None], held, np.nan) for name, held in one.items()}
-        for one in told
+        {name: np.where(both[:, None, None], values, np.nan) for name, values in by_name.items()}
+        for by_name in scores
     ]
     return kept[0], kept[1]
 
@@ -449,13 +451,13 @@ def draw_gains(evidence: Evidence) -> Figure | None:
     return gain_bars(gains(evidence[GAIN].results))
 
 
-def scores_by_role(evidence: Evidence, need: Answers) -> dict[str, np.ndarray]:
+def scores_by_role(evidence: Evidence, spec: Answers) -> dict[str, np.ndarray]:
     """[item, context] of each role; a model that answers nothing in any context is refused."""
-    found = {}
-    for role in need.asks:
-        found[role] = by_item(evidence, need, [(role, name, "none") for name in need.contexts])
-        answers(mean_of(found[role]), LEAST_ACCURACY, ROLES[role][0])
-    return found
+    scores = {}
+    for role in spec.asks:
+        scores[role] = by_item(evidence, spec, [(role, name, "none") for name in spec.contexts])
+        require_accuracy(mean_of(scores[role]), LEAST_ACCURACY, ROLES[role][0])
+    return scores
 
 
 def draw_positions(evidence: Evidence) -> Figure | None:
@@ -476,7 +478,7 @@ def partial_correlation(y: np.ndarray, x: np.ndarray, z: np.ndarray) -> Estimate
     """Correlation of y and x over prompts, given z: a smooth function of means."""
     values = {"y": y, "x": subtract_mean(x), "z": subtract_mean(z)}
     rows = [*values.values(), *(values[a] * values[b] for a, b in MOMENTS)]
-    return Correlation.jackknifed(np.column_stack(rows), partial_from_moments, PROMPT)
+    return Correlation.jackknife(np.column_stack(rows), partial_from_moments, PROMPT)
 
 
 def subtract_mean(values: np.ndarray) -> np.ndarray:
@@ -487,7 +489,7 @@ def subtract_mean(values: np.ndarray) -> np.ndarray:
 def partial_from_moments(means: np.ndarray) -> float:
     """From means of y, x, z and of `MOMENTS`; z that never varies takes nothing out."""
     first = dict(zip("yxz", means[:3], strict=True))
-    cov = {a + b: means[3 + at] - first[a] * first[b] for at, (a, b) in enumerate(MOMENTS)}
+    cov = {a + b: means[3 + index] - first[a] * first[b] for index, (a, b) in enumerate(MOMENTS)}
     taken = 1 / cov["zz"] if cov["zz"] > 1e-9 else 0.0
     both = cov["yx"] - cov["yz"] * cov["xz"] * taken
     sizes = [cov[a + a] - cov[a + "z"] ** 2 * taken for a in "yx"]
@@ -499,19 +501,19 @@ def divergences(own: np.ndarray, other: np.ndarray, rest: np.ndarray) -> np.ndar
 
     Of kinds of token that all three have: what a prompt has no keys of says nothing.
     """
-    there = ~np.isnan(own + other + rest)
-    if not there.any():
+    present = ~np.isnan(own + other + rest)
+    if not present.any():
         return np.full(2, np.nan)
-    return np.array([jensen_shannon(own[there], one[there]) for one in (other, rest)])
+    return np.array([jensen_shannon(own[present], profile[present]) for profile in (other, rest)])
 
 
-def anchor_profiles(evidence: Evidence, need: Runs) -> np.ndarray:
+def anchor_profiles(evidence: Evidence, spec: Runs) -> np.ndarray:
     """[prompt, class] share of anchors over the class's share of the keys; NaN: it has no keys."""
-    held: TraceSet = evidence[need]
-    words = TEMPLATE_WORDS if need.prompts == "asked" else ()
-    table = metrics.enrichment(list(held.traces), floating(), by=["prompt"], template=words)
-    share, even = (by_cell(held, table, "class", name) for name in ("value", "null"))
-    profile = np.full((held.count, len(CLASSES)), np.nan)
+    runs: TraceSet = evidence[spec]
+    words = TEMPLATE_WORDS if spec.prompts == "asked" else ()
+    table = metrics.enrichment(list(runs.traces), floating(), by=["prompt"], template=words)
+    share, even = (by_cell(runs, table, "class", name) for name in ("value", "null"))
+    profile = np.full((runs.count, len(CLASSES)), np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
         for name, null in even.items():
             lift = np.where(null > 0, share[name] / null, np.nan)

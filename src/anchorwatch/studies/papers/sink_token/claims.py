@@ -51,27 +51,27 @@ from anchorwatch.studies.papers.sink_token.measures import (
     LEAST_GAIN,
     LEAST_LOSS,
     LENGTHS,
-    LOOKED_AT,
     MASK_SHARES,
     MIXED_STATES,
     OPENNESS,
     OPERATIONS,
     REGISTERS,
     REPLACED_SINKS,
+    SINK_ATTENTION,
     TIME_BINS,
     TOKEN_COUNTS,
     TWENTIETH,
-    acts_as_a_sink,
+    arm_difference,
     attention_on_sink_token,
-    beside,
+    attention_ratios,
     compare_with_sink,
     draw_differences,
     draw_sink_paths,
     draw_value_norms,
-    gap,
     medians_over_layers,
     openness_by_unit,
     openness_correlations,
+    require_sink,
     seed_mean,
 )
 
@@ -104,13 +104,13 @@ def _both_sides(word: str, arm: str) -> tuple[Criterion, ...]:
     return tuple(
         Criterion(
             f"{word} not {side}",
-            f"bound of {one} less {other}, less a fifth of the gain of a sink token, by seed",
+            f"bound of {arm_} less {other}, less a fifth of the gain of a sink token, by seed",
             LESS,
             0.0,
             _FIFTH,
             null="no difference, and no gain",
         )
-        for side, one, other in (("worse", arm, "sink"), ("better", "sink", arm))
+        for side, arm_, other in (("worse", arm, "sink"), ("better", "sink", arm))
     )
 
 
@@ -188,9 +188,9 @@ def measure_low_norms(evidence: Evidence) -> Finding:
     "first key)",
 )
 def measure_sink_moves(evidence: Evidence) -> Finding:
-    rates = [by_prompt(evidence, need, "jumps", "jump_rate") for need in (MDM_RUNS, ARM_RUNS)]
-    stays = [by_prompt(evidence, need, "spread", "modal_share") for need in (MDM_RUNS, ARM_RUNS)]
-    found = {
+    rates = [by_prompt(evidence, spec, "jumps", "jump_rate") for spec in (MDM_RUNS, ARM_RUNS)]
+    stays = [by_prompt(evidence, spec, "spread", "modal_share") for spec in (MDM_RUNS, ARM_RUNS)]
+    measured = {
         name: Measured(Estimate.mean(mdm.value, PROMPT, SHARE), stays_put, mean_of(arm.value))
         for name, (mdm, arm), stays_put in (("switch", rates, 0.0), ("places", stays, 1.0))
     }
@@ -198,7 +198,7 @@ def measure_sink_moves(evidence: Evidence) -> Finding:
         "switch, steps shuffled": mean_of(rates[0].null),
         "commonest place, drawn evenly": mean_of(stays[0].null),
     }
-    return Finding(found, also)
+    return Finding(measured, also)
 
 
 @register_claim(
@@ -208,7 +208,7 @@ def measure_sink_moves(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, section 4.4",
     reported="claimed",
     unit=SEED,
-    needs=(REPLACED_SINKS, LOOKED_AT),
+    needs=(REPLACED_SINKS, SINK_ATTENTION),
     criteria=tuple(
         Criterion(
             name,
@@ -243,17 +243,17 @@ def measure_sink_moves(evidence: Evidence) -> Finding:
 def measure_replacement(evidence: Evidence) -> Finding:
     """Each as the sink arm's less half of vanilla's."""
     names = ("content sinks", "masks", "greatest key")
-    found: dict[str, Measured] = {}
-    also = acts_as_a_sink(evidence)
+    measured: dict[str, Measured] = {}
+    also = require_sink(evidence)
     for name, column in zip(names, REPLACED_SINKS.columns, strict=False):
         wide = by_seed(evidence, REPLACED_SINKS, column)
         also |= {f"{name}, {arm}": mean_of(wide[arm]) for arm in REPLACED_SINKS.arms}
         wide = (wide - 1).abs() if name == "masks" else wide
         left = (wide["sink"] - wide["vanilla"] / 2).to_numpy()
-        found[name] = Measured(Estimate.mean(left, SEED), mean_of(wide["vanilla"]) / 2)
-    among = gap(evidence, REPLACED_SINKS, REPLACED_SINKS.columns[3], "sink", "vanilla")
+        measured[name] = Measured(Estimate.mean(left, SEED), mean_of(wide["vanilla"]) / 2)
+    among = arm_difference(evidence, REPLACED_SINKS, REPLACED_SINKS.columns[3], "sink", "vanilla")
     also["masks among what goes to tokens, sink less vanilla"] = mean_of(among)
-    return Finding(found, also)
+    return Finding(measured, also)
 
 
 @register_claim(
@@ -262,7 +262,7 @@ def measure_replacement(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, section 4.4",
     reported="negligible, numbers not known to us",
     unit=SEED,
-    needs=(DRAINED_VALUES, LOOKED_AT),
+    needs=(DRAINED_VALUES, SINK_ATTENTION),
     criteria=(
         Criterion(
             "value",
@@ -280,17 +280,17 @@ def measure_replacement(evidence: Evidence) -> Finding:
 )
 def measure_drain(evidence: Evidence) -> Finding:
     """Logarithms of ratios: no interval of theirs reaches below a norm of 0."""
-    also = acts_as_a_sink(evidence)
+    also = require_sink(evidence)
     each = np.stack(
         [by_seed(evidence, DRAINED_VALUES, name)["sink"] for name in DRAINED_VALUES.columns]
     )
-    found = Measured(Estimate.mean(np.log(each.mean(axis=0)), SEED), 0.0)
-    also["norm ratio"] = math.exp(found.estimate.value)
+    measured = Measured(Estimate.mean(np.log(each.mean(axis=0)), SEED), 0.0)
+    also["norm ratio"] = math.exp(measured.estimate.value)
     table = evidence[DRAINED_VALUES]
     prefix = "noisy.layer.sink_value_ratio."
     layers = [name for name in table.columns if name.startswith(prefix)]
     also |= {f"layer {name.removeprefix(prefix)}": float(table[name].mean()) for name in layers}
-    return Finding({"value": found}, also)
+    return Finding({"value": measured}, also)
 
 
 @register_claim(
@@ -320,9 +320,9 @@ def measure_improvement(evidence: Evidence) -> Finding:
     wide, answers = (by_seed(evidence, IMPROVED, name) for name in IMPROVED.columns)
     better = (wide["sink"] - wide["vanilla"]).to_numpy()
     right = mean_of(answers["sink"] - answers["vanilla"])
-    found = Measured(Estimate.mean(better, SEED), 0.0, mean_of(wide["vanilla"]))
+    measured = Measured(Estimate.mean(better, SEED), 0.0, mean_of(wide["vanilla"]))
     also = {"answers with passage, sink less vanilla": right}
-    return Finding({"bound": found}, also | beside(evidence, IMPROVED))
+    return Finding({"bound": measured}, also | attention_ratios(evidence, IMPROVED))
 
 
 @register_claim(
@@ -353,15 +353,15 @@ def measure_improvement(evidence: Evidence) -> Finding:
     "a pretrained network, and it has no others; " + _NO_SINK,
 )
 def measure_gates(evidence: Evidence) -> Finding:
-    found = {
-        arm: seed_mean(gap(evidence, GATES, BOUND, "sink", arm))
+    measured = {
+        arm: seed_mean(arm_difference(evidence, GATES, BOUND, "sink", arm))
         for arm in ("gate-plain", "gate", "gate-headwise")
     }
     means = {
-        f"{arm} less vanilla": mean_of(gap(evidence, GATES, BOUND, arm, "vanilla"))
+        f"{arm} less vanilla": mean_of(arm_difference(evidence, GATES, BOUND, arm, "vanilla"))
         for arm in GATES.arms[1:]
     }
-    return Finding(found, means | beside(evidence, GATES))
+    return Finding(measured, means | attention_ratios(evidence, GATES))
 
 
 @register_claim(
@@ -414,16 +414,19 @@ def measure_position(evidence: Evidence) -> Finding:
     caveat=_NO_SINK,
 )
 def measure_number(evidence: Evidence) -> Finding:
-    gain = gap(evidence, TOKEN_COUNTS, BOUND, "vanilla", "sink")
-    more = {arm: gap(evidence, TOKEN_COUNTS, BOUND, "sink", arm) for arm in ("sink-2", "sink-4")}
-    found = {"one gains": seed_mean(-gain)}
-    found |= {
+    gain = arm_difference(evidence, TOKEN_COUNTS, BOUND, "vanilla", "sink")
+    more = {
+        arm: arm_difference(evidence, TOKEN_COUNTS, BOUND, "sink", arm)
+        for arm in ("sink-2", "sink-4")
+    }
+    measured = {"one gains": seed_mean(-gain)}
+    measured |= {
         f"{word} gain no more": seed_mean(more[arm] - ALIKE_SHARE * gain)
         for word, arm in (("two", "sink-2"), ("four", "sink-4"))
     }
     also = {f"gain of {arm} over one": mean_of(more[arm]) for arm in more}
     also["gain of one"] = mean_of(gain)
-    return Finding(found, also | beside(evidence, TOKEN_COUNTS))
+    return Finding(measured, also | attention_ratios(evidence, TOKEN_COUNTS))
 
 
 @register_claim(
@@ -467,12 +470,12 @@ def measure_content(evidence: Evidence) -> Finding:
     "nothing, as sink_token/H11 says; " + _NO_SINK,
 )
 def measure_visibility(evidence: Evidence) -> Finding:
-    less = gap(evidence, REGISTERS, BOUND, "register", "sink")
+    less = arm_difference(evidence, REGISTERS, BOUND, "register", "sink")
     also = {
-        f"{arm} less vanilla": mean_of(gap(evidence, REGISTERS, BOUND, arm, "vanilla"))
+        f"{arm} less vanilla": mean_of(arm_difference(evidence, REGISTERS, BOUND, arm, "vanilla"))
         for arm in REGISTERS.arms[1:]
     }
-    return Finding({"register": seed_mean(less)}, also | beside(evidence, REGISTERS))
+    return Finding({"register": seed_mean(less)}, also | attention_ratios(evidence, REGISTERS))
 
 
 @register_claim(
@@ -502,8 +505,8 @@ def measure_constant_key(evidence: Evidence) -> Finding:
     parts = ("key", "value", "logits")
     whole = table[list(parts)].sum(axis=1).to_numpy(dtype=float)
     seeing = float(table["value_if_it_sees_all"].mean())
-    found = Measured(Estimate.mean(whole, PROMPT), 0.0, seeing)
-    return Finding({"apart": found}, {f"greatest of {n}": float(table[n].max()) for n in parts})
+    measured = Measured(Estimate.mean(whole, PROMPT), 0.0, seeing)
+    return Finding({"apart": measured}, {f"greatest of {n}": float(table[n].max()) for n in parts})
 
 
 @register_claim(
@@ -512,7 +515,7 @@ def measure_constant_key(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, introduction",
     reported="claimed, not measured",
     unit=SEED,
-    needs=(MIXED_STATES, LOOKED_AT),
+    needs=(MIXED_STATES, SINK_ATTENTION),
     criteria=(
         Criterion(
             "spread",
@@ -545,7 +548,7 @@ def measure_constant_key(evidence: Evidence) -> Finding:
     "said to come with depth",
 )
 def measure_mixing(evidence: Evidence) -> Finding:
-    also = acts_as_a_sink(evidence)
+    also = require_sink(evidence)
     spread, rank, cosine = (
         by_seed(evidence, MIXED_STATES, name) for name in MIXED_STATES.columns[:3]
     )
@@ -553,16 +556,16 @@ def measure_mixing(evidence: Evidence) -> Finding:
     less = (spread["sink"] - (1 - TWENTIETH) * spread["vanilla"]).to_numpy()
     more = (rank["sink"] - (1 + TWENTIETH) * rank["vanilla"]).to_numpy()
     apart = (cosine["sink"] - cosine["vanilla"]).to_numpy()
-    found = {
+    measured = {
         "spread": Measured(Estimate.mean(less, SEED), TWENTIETH * means[0]),
         "rank": Measured(Estimate.mean(more, SEED), -TWENTIETH * means[1]),
         "cosine": Measured(Estimate.mean(apart, SEED), 0.0),
     }
     also |= {"spread, vanilla": means[0], "rank, vanilla": means[1]}
     also["bound, sink less vanilla"] = mean_of(
-        gap(evidence, MIXED_STATES, BOUND, "sink", "vanilla")
+        arm_difference(evidence, MIXED_STATES, BOUND, "sink", "vanilla")
     )
-    return Finding(found, also)
+    return Finding(measured, also)
 
 
 register_untested_claim(
@@ -650,12 +653,16 @@ def measure_cost(evidence: Evidence) -> Finding:
     "bound is that of the end, the jump at the first update is not in the table",
 )
 def measure_conversion(evidence: Evidence) -> Finding:
-    found = {
-        "gates hurt": seed_mean(gap(evidence, CONVERTED, BOUND, "gate-plain", "vanilla")),
-        "a sink token does not": seed_mean(gap(evidence, CONVERTED, BOUND, "sink", "vanilla")),
+    measured = {
+        "gates hurt": seed_mean(
+            arm_difference(evidence, CONVERTED, BOUND, "gate-plain", "vanilla")
+        ),
+        "a sink token does not": seed_mean(
+            arm_difference(evidence, CONVERTED, BOUND, "sink", "vanilla")
+        ),
     }
-    begun = mean_of(gap(evidence, CONVERTED, BOUND, "gate", "vanilla"))
-    return Finding(found, {"gates that begin as 1, less vanilla": begun})
+    begun = mean_of(arm_difference(evidence, CONVERTED, BOUND, "gate", "vanilla"))
+    return Finding(measured, {"gates that begin as 1, less vanilla": begun})
 
 
 @register_claim(
@@ -686,15 +693,15 @@ def measure_conversion(evidence: Evidence) -> Finding:
 )
 def measure_off_length(evidence: Evidence) -> Finding:
     gains = {
-        name.removeprefix("length."): gap(evidence, LENGTHS, name, "sink", "vanilla")
+        name.removeprefix("length."): arm_difference(evidence, LENGTHS, name, "sink", "vanilla")
         for name in LENGTHS.columns
     }
-    found = {
+    measured = {
         name: Measured(Estimate.mean(gains[name] - gains["trained"], SEED), 0.0)
         for name in ("quarter", "longest")
     }
-    also = {f"sink less vanilla, {name}": mean_of(held) for name, held in gains.items()}
-    return Finding(found, also)
+    also = {f"sink less vanilla, {name}": mean_of(values) for name, values in gains.items()}
+    return Finding(measured, also)
 
 
 @register_claim(
@@ -725,11 +732,13 @@ def measure_off_length(evidence: Evidence) -> Finding:
     draw=draw_differences(FEW_MASKS),
 )
 def measure_few_masks(evidence: Evidence) -> Finding:
-    gaps = np.stack([gap(evidence, FEW_MASKS, name, "sink", "vanilla") for name in TIME_BINS])
+    gaps = np.stack(
+        [arm_difference(evidence, FEW_MASKS, name, "sink", "vanilla") for name in TIME_BINS]
+    )
     t = np.array(list(TIME_BINS.values()))
     centred = t - t.mean()
     slope = centred @ gaps / (centred @ centred)
-    found = {
+    measured = {
         "few masks": Measured(Estimate.mean(gaps[0], SEED), 0.0),
         "slope": Measured(Estimate.mean(slope, SEED), 0.0),
     }
@@ -739,7 +748,7 @@ def measure_few_masks(evidence: Evidence) -> Finding:
         )
         for t, name in MASK_SHARES.items()
     }
-    return Finding(found, {"many masks": mean_of(gaps[-1])} | shares)
+    return Finding(measured, {"many masks": mean_of(gaps[-1])} | shares)
 
 
 @register_claim(
@@ -753,7 +762,7 @@ def measure_few_masks(evidence: Evidence) -> Finding:
     criteria=tuple(
         Criterion(
             name,
-            f"KL from the unedited distribution in nats per masked position, {one} hidden in "
+            f"KL from the unedited distribution in nats per masked position, {hidden} hidden in "
             f"every head less {other} hidden, on the same frames",
             GREATER,
             0.01,
@@ -761,7 +770,7 @@ def measure_few_masks(evidence: Evidence) -> Finding:
             null="no difference",
             control=f"{other} hidden",
         )
-        for name, one, other in (
+        for name, hidden, other in (
             ("token over key", "the sink token", "the greatest key of the canvas"),
             ("key over chance", "the greatest key of the canvas", "another key"),
         )
@@ -773,15 +782,15 @@ def measure_few_masks(evidence: Evidence) -> Finding:
 def measure_knock_outs(evidence: Evidence) -> Finding:
     table: pd.DataFrame = evidence[KNOCK_OUTS]
     kl = {name: table[name].to_numpy(dtype=float) for name in ("sink", "greatest", "random")}
-    found = {
-        name: Measured(Estimate.mean(kl[one] - kl[other], PROMPT), 0.0, mean_of(kl[other]))
-        for name, one, other in (
+    measured = {
+        name: Measured(Estimate.mean(kl[hidden] - kl[other], PROMPT), 0.0, mean_of(kl[other]))
+        for name, hidden, other in (
             ("token over key", "sink", "greatest"),
             ("key over chance", "greatest", "random"),
         )
     }
     return Finding(
-        found,
+        measured,
         {"KL without the sink token": mean_of(kl["sink"])} | attention_on_sink_token(evidence),
     )
 
@@ -812,13 +821,17 @@ def measure_knock_outs(evidence: Evidence) -> Finding:
 )
 def measure_same_as_gate(evidence: Evidence) -> Finding:
     """Pearson's over (layer, head, position), and the part of it that heads alone have."""
-    sides = {role: openness_by_unit(evidence[need]) for role, need in OPENNESS.items()}
+    sides = {role: openness_by_unit(evidence[spec]) for role, spec in OPENNESS.items()}
     both = sorted(set(sides["sink"]) & set(sides["gate"]))
-    found = np.array([openness_correlations(sides["sink"][u], sides["gate"][u]) for u in both])
-    one = Measured(Estimate.mean(found[:, 0], PROMPT, DIFFERENCE), 0.0, mean_of(found[:, 1]))
+    correlations = np.array(
+        [openness_correlations(sides["sink"][u], sides["gate"][u]) for u in both]
+    )
+    measured = Measured(
+        Estimate.mean(correlations[:, 0], PROMPT, DIFFERENCE), 0.0, mean_of(correlations[:, 1])
+    )
     return Finding(
-        {"correlation": one},
-        {"within heads": mean_of(found[:, 2])} | attention_on_sink_token(evidence),
+        {"correlation": measured},
+        {"within heads": mean_of(correlations[:, 2])} | attention_on_sink_token(evidence),
     )
 
 
@@ -867,7 +880,7 @@ def measure_in_context(evidence: Evidence) -> Finding:
         name: (wide["worn"][name] - wide["hidden"][name]).to_numpy(dtype=float)
         for name in ("gold", "closed")
     }
-    found = {
+    measured = {
         "told": Measured(Estimate.mean(lost["gold"], ITEM), 0.0, mean_of(lost["closed"])),
         "more than untold": Measured(Estimate.mean(lost["gold"] - lost["closed"], ITEM), 0.0),
     }
@@ -876,4 +889,4 @@ def measure_in_context(evidence: Evidence) -> Finding:
     also |= {"log-probability with its passage": sure, **attention_on_sink_token(evidence)}
     if sure > -LEAST_LOSS:
         also["at its ceiling"] = "the answer is all but certain with its passage"
-    return Finding(found, also)
+    return Finding(measured, also)

@@ -39,7 +39,7 @@ from anchorwatch.studies.evidence import experiment
 from anchorwatch.trace.trace import Trace
 from anchorwatch.training import noise
 
-TIMES = (0.1, 0.3, 0.5, 0.7, 0.9)
+MASK_RATIOS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Shares of masks, by turns."""
 
 Record = dict[str, Any]
@@ -48,7 +48,7 @@ Record = dict[str, Any]
 def noisy_canvas(model: Model, unit: int) -> torch.Tensor:
     """[T] a prompt with masks in it: which, and how many, is a function of the unit."""
     ids = torch.tensor(model.encode(prompts.prompt_of("asked", unit).text), device=model.device)
-    masked = noise.draw_masks(prompts.SEED, 0, unit, TIMES[unit % len(TIMES)], len(ids))
+    masked = noise.draw_masks(prompts.SEED, 0, unit, MASK_RATIOS[unit % len(MASK_RATIOS)], len(ids))
     masked[-1] = True  # a run needs one
     return torch.where(torch.from_numpy(masked).to(ids.device), model.mask_id, ids)
 
@@ -73,7 +73,7 @@ def sink_of(model: Model) -> Fit:
 
 
 @dataclass
-class _Kept(PassAdditions):
+class _KeyRecorder(PassAdditions):
     """A pass that keeps the keys and values of its first tokens, [G, n, D] of each layer."""
 
     first: int = 0
@@ -85,7 +85,9 @@ class _Kept(PassAdditions):
 
 
 @torch.no_grad()
-def dense(model: Model, canvas: torch.Tensor, *, sees_all: bool = False) -> tuple[Any, Any]:
+def run_in_sequence(
+    model: Model, canvas: torch.Tensor, *, sees_all: bool = False
+) -> tuple[Any, Any]:
     """The published form: sink tokens in the sequence, and a mask that shows them only themselves.
 
     Logits [T, V], and (key, value) of each layer. `sees_all` leaves the mask out.
@@ -98,18 +100,21 @@ def dense(model: Model, canvas: torch.Tensor, *, sees_all: bool = False) -> tupl
             f"{model.source}: a sink token in the sequence has a rotary position and a value of "
             "its own: name a model whose sink token has both"
         )
+    # 1. positions and embeddings of n sink tokens and T tokens
     n, length = len(embedding), len(canvas)
     first = -n if part.position == "front" else length
-    places = torch.cat([torch.arange(first, first + n), torch.arange(length)]).to(canvas.device)
+    positions = torch.cat([torch.arange(first, first + n), torch.arange(length)]).to(canvas.device)
     tokens = torch.cat([embedding, network.get_input_embeddings()(canvas)])[None]
+    # 2. [n + T, n + T] what each row sees: all, but a sink token only itself
     seen = torch.ones(n + length, n + length, dtype=torch.bool, device=canvas.device)
     if not sees_all:
         seen[:n] = torch.eye(n, n + length, dtype=torch.bool, device=canvas.device)
+    # 3. a pass without the model's own sink token, which keeps keys and values of the first n
     rest = without_sink(model, length)
-    dress = _Kept(rest.on, rest.groups, first=n)
+    dress = _KeyRecorder(rest.on, rest.groups, first=n)
     with use_additions_of(network, dress):
         out = network(
-            inputs_embeds=tokens, attention_mask=seen[None, None], position_ids=places[None]
+            inputs_embeds=tokens, attention_mask=seen[None, None], position_ids=positions[None]
         )
     raw = out.logits[0, n:]
     return torch.cat([raw[:1], raw[:-1]]) if model.family.shift else raw, dress.kept
@@ -122,23 +127,23 @@ def constants(model: Model, unit: int, options: Mapping[str, Any]) -> list[Recor
     dress = model.active_additions((), [len(canvas)])
     assert dress is not None
     (pairs,) = dress.pairs.values()
-    said, kept = dense(model, canvas)
-    _, open_kept = dense(model, canvas, sees_all=True)
+    logits, kept = run_in_sequence(model, canvas)
+    _, open_kept = run_in_sequence(model, canvas, sees_all=True)
     own = [(pair.key[0], pair.value[0]) for pair in pairs]
-    found = {
-        name: max(_apart(a[at], b[at]) for a, b in zip(kept, own, strict=True))
-        for at, name in enumerate(("key", "value"))
+    row = {
+        name: max(_relative_distance(a[index], b[index]) for a, b in zip(kept, own, strict=True))
+        for index, name in enumerate(("key", "value"))
     }
-    found["logits"] = _apart(said, model.logits(canvas, parts=dress))
-    found["value_if_it_sees_all"] = max(
-        _apart(a[1], b[1]) for a, b in zip(open_kept, own, strict=True)
+    row["logits"] = _relative_distance(logits, model.logits(canvas, parts=dress))
+    row["value_if_it_sees_all"] = max(
+        _relative_distance(a[1], b[1]) for a, b in zip(open_kept, own, strict=True)
     )
-    return [found]
+    return [row]
 
 
-def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
+def _relative_distance(first: torch.Tensor, other: torch.Tensor) -> float:
     """Norm of the difference over the norm of the second."""
-    a, b = one.double(), other.double()
+    a, b = first.double(), other.double()
     return float((a - b).norm() / b.norm())
 
 
@@ -154,7 +159,7 @@ def operations(model: Model, unit: int, options: Mapping[str, Any]) -> list[Reco
     counts = {
         "with": _count_flops(lambda: model.logits(canvas, parts=dress)),
         "without": _count_flops(lambda: model.logits(canvas, parts=bare)),
-        "published": _count_flops(lambda: dense(model, canvas)),
+        "published": _count_flops(lambda: run_in_sequence(model, canvas)),
     }
     return [{"positions": len(canvas)} | counts]
 
@@ -193,27 +198,27 @@ def knock_outs(model: Model, unit: int, options: Mapping[str, Any]) -> list[Reco
     shown = prompts.prompt_of("asked", unit)
     how = LowConfidence(int(options["length"]), int(options["steps"]))
     edit = hide_sinks(1, detect="same_shadow")  # at the first step too, as the sink token is
-    found = effect(model, [shown.text], how, edit, seed=unit, traces=True)
-    kl = found.table.set_index("outcome").loc["kl"]
-    assert found.traces is not None
-    clean = found.traces["clean"][0]
+    effects = effect(model, [shown.text], how, edit, seed=unit, traces=True)
+    kl = effects.table.set_index("outcome").loc["kl"]
+    assert effects.traces is not None
+    clean = effects.traces["clean"][0]
     return [
         {
             "greatest": float(kl["edited"]),
             "random": float(kl["control"]),
-            "sink": _without(model, clean),
+            "sink": _kl_without_sink(model, clean),
         }
     ]
 
 
-def _without(model: Model, clean: Trace) -> float:
+def _kl_without_sink(model: Model, clean: Trace) -> float:
     total, rows = 0.0, 0
     for step in range(clean.num_steps):
         canvas = torch.from_numpy(clean.canvas[step].astype(np.int64)).to(model.device)
         masked = canvas == model.mask_id
-        said = model.logits(canvas)[masked]
+        logits = model.logits(canvas)[masked]
         other = model.logits(canvas, parts=without_sink(model, len(canvas)))[masked]
-        total, rows = total + divergence(said, other)[1], rows + len(said)
+        total, rows = total + divergence(logits, other)[1], rows + len(logits)
     return total / rows
 
 
@@ -225,7 +230,7 @@ def openness(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record
     """
     canvas = noisy_canvas(model, unit)
     gated = any(isinstance(part, gate) for part in model.parts)
-    opened = _gates(model, canvas) if gated else _left(model, canvas)
+    opened = _gates(model, canvas) if gated else _open_to_canvas(model, canvas)
     return [
         {"layer": layer, "head": head, "open": [round(float(v), 7) for v in opened[layer, head]]}
         for layer in range(model.num_layers)
@@ -233,7 +238,7 @@ def openness(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record
     ]
 
 
-def _left(model: Model, canvas: torch.Tensor) -> np.ndarray:
+def _open_to_canvas(model: Model, canvas: torch.Tensor) -> np.ndarray:
     """[layer, head, position] what rows give to the canvas: all but what goes to added keys."""
     sink_of(model)
     trace = run(model, canvas=canvas, decoding=LowConfidence(steps=1), probes=(probes.pattern(),))
@@ -246,13 +251,13 @@ def _gates(model: Model, canvas: torch.Tensor) -> np.ndarray:
     """[layer, head, position] of a pass."""
     part = next(part for part in model.parts if isinstance(part, gate))
     fit, length = fit_trained_addition(model.network, part), len(canvas)
-    found = np.full((model.num_layers, model.num_heads, length), np.nan)
+    openness = np.full((model.num_layers, model.num_heads, length), np.nan)
 
-    def read(layer: int) -> Any:
+    def hook_of(layer: int) -> Any:
         def look(_: Any, args: Any, given: dict[str, Any]) -> None:
             reads = given["hidden_states"] if "hidden_states" in given else args[0]
             by = gate_of(fit, layer, reads[:, -length:], model.num_heads)
-            found[layer] = by[0].double().mean(dim=-1).T.cpu().numpy()
+            openness[layer] = by[0].double().mean(dim=-1).T.cpu().numpy()
 
         return look
 
@@ -260,10 +265,10 @@ def _gates(model: Model, canvas: torch.Tensor) -> np.ndarray:
     assert dress is not None
     with ExitStack() as stack:
         for layer, module in enumerate(attention_modules(model.network)):
-            hook = module.register_forward_pre_hook(read(layer), with_kwargs=True)
+            hook = module.register_forward_pre_hook(hook_of(layer), with_kwargs=True)
             stack.callback(hook.remove)
         model.logits(canvas, parts=dress)
-    return found
+    return openness
 
 
 @experiment("in_context")
@@ -275,9 +280,9 @@ def in_context(model: Model, unit: int, options: Mapping[str, Any]) -> list[Reco
     item = World("held-out", seed=prompts.SEED + 2)[unit]
     assert model.tokenizer is not None
     answer = model.tokenizer(" " + item.answers[0], add_special_tokens=False)["input_ids"]
-    found = []
-    for context, asked in (("gold", item), ("closed", item.keeping())):
-        prompt = model.encode(asked.prompt())
+    rows = []
+    for context, shown in (("gold", item), ("closed", item.keeping())):
+        prompt = model.encode(shown.prompt())
         canvas = torch.tensor([*prompt, *[model.mask_id] * len(answer)], device=model.device)
         dresses = {"worn": (), "hidden": without_sink(model, len(canvas))}
         row: Record = {"context": context}
@@ -285,5 +290,5 @@ def in_context(model: Model, unit: int, options: Mapping[str, Any]) -> list[Reco
             each = model.logprobs(canvas, parts=parts)[len(prompt) :]  # type: ignore[arg-type]
             own = each[torch.arange(len(answer)), torch.tensor(answer)]
             row[name] = float(own.double().mean())
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows

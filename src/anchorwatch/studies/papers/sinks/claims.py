@@ -31,24 +31,24 @@ from anchorwatch.studies.measure import (
     ARM_RUNS,
     DIFFERENCE,
     DIFFERENCE_OF_DIFFERENCES,
-    EVERY,
-    FIRST,
+    EVERY_LAYER,
+    FIRST_HALF,
     FROZEN_RUNS,
-    LAST,
+    LAST_HALF,
     MDM_RUNS,
     NORM_RUNS,
     SHARE,
-    answers,
     by_cell,
     by_effect,
     by_item,
     by_prompt,
     by_sums,
     by_trace,
-    deep,
+    first_half_mean,
+    last_half_mean,
     mean_of,
     pool_layers,
-    shallow,
+    require_accuracy,
     sink_moves,
 )
 from anchorwatch.studies.papers.sinks.measures import (
@@ -180,9 +180,9 @@ def measure_sinks_exist(evidence: Evidence) -> Finding:
     "said of three models, here of the one that is given",
 )
 def measure_few_sinks(evidence: Evidence) -> Finding:
-    found = {scale: share_without_sinks(evidence, scale) for scale in ("sum", "percent")}
-    effect = Estimate.mean(found["sum"], PROMPT, SHARE)
-    also = {"on the percent scale": mean_of(found["percent"])}
+    shares = {scale: share_without_sinks(evidence, scale) for scale in ("sum", "percent")}
+    effect = Estimate.mean(shares["sum"], PROMPT, SHARE)
+    also = {"on the percent scale": mean_of(shares["percent"])}
     return Finding({"sum": Measured(effect, null=1.0)}, also)
 
 
@@ -224,13 +224,13 @@ def measure_few_sinks(evidence: Evidence) -> Finding:
 )
 def measure_sink_moves(evidence: Evidence) -> Finding:
     mdm, frozen = (
-        by_prompt(evidence, need, "jumps", "jump_rate") for need in (MDM_RUNS, FROZEN_RUNS)
+        by_prompt(evidence, spec, "jumps", "jump_rate") for spec in (MDM_RUNS, FROZEN_RUNS)
     )
     any_key, arm_key = (
-        mean_of(by_prompt(evidence, need, "jumps", "jump_rate_any").value)
-        for need in (MDM_RUNS, ARM_RUNS)
+        mean_of(by_prompt(evidence, spec, "jumps", "jump_rate_any").value)
+        for spec in (MDM_RUNS, ARM_RUNS)
     )
-    rows = {need.role: by_trace(evidence[need], sink_moves) for need in (MDM_RUNS, ARM_RUNS)}
+    rows = {spec.role: by_trace(evidence[spec], sink_moves) for spec in (MDM_RUNS, ARM_RUNS)}
     beside = Estimate.mean(rows["mdm"] - rows["arm"], PROMPT, DIFFERENCE)
     return Finding(
         {
@@ -383,7 +383,7 @@ def measure_stays(evidence: Evidence) -> Finding:
 )
 def measure_block_drift(evidence: Evidence) -> Finding:
     tau = by_prompt(evidence, BLOCK_RUNS, "direction", "tau")
-    at, inside = (
+    opening, inside = (
         by_prompt(evidence, BLOCK_RUNS, "block_jumps", f"jump_rate_{where}").value
         for where in ("at_boundaries", "inside")
     )
@@ -391,7 +391,9 @@ def measure_block_drift(evidence: Evidence) -> Finding:
         {
             "right": Measured(Estimate.mean(tau.value, PROMPT, DIFFERENCE), null=0.0),
             "boundaries": Measured(
-                Estimate.mean(at - inside, PROMPT, DIFFERENCE), null=0.0, control=mean_of(inside)
+                Estimate.mean(opening - inside, PROMPT, DIFFERENCE),
+                null=0.0,
+                control=mean_of(inside),
             ),
         }
     )
@@ -446,14 +448,16 @@ def measure_block_drift(evidence: Evidence) -> Finding:
 )
 def measure_frontier(evidence: Evidence) -> Finding:
     tau = by_prompt(evidence, MDM_RUNS, "direction", "tau").value
-    hits = {half: frontier_hit_share(evidence, half) for half in (EVERY, FIRST, LAST)}
+    hits = {
+        half: frontier_hit_share(evidence, half) for half in (EVERY_LAYER, FIRST_HALF, LAST_HALF)
+    }
     chance, first_chance = (
-        frontier_hit_share(evidence, EVERY, chance=True),
+        frontier_hit_share(evidence, EVERY_LAYER, chance=True),
         first_step_hits(evidence, chance=True),
     )
     first = first_step_hits(evidence)
-    beyond = {"begins": (first, first_chance), "frontier": (hits[EVERY], chance)}
-    early = hits[FIRST] - hits[LAST]
+    beyond = {"begins": (first, first_chance), "frontier": (hits[EVERY_LAYER], chance)}
+    early = hits[FIRST_HALF] - hits[LAST_HALF]
     return Finding(
         {"left": Measured(Estimate.mean(tau, PROMPT, DIFFERENCE), null=0.0)}
         | {
@@ -461,7 +465,7 @@ def measure_frontier(evidence: Evidence) -> Finding:
             for name, (mine, even) in beyond.items()
         }
         | {"early": Measured(Estimate.mean(early, PROMPT, DIFFERENCE), null=0.0)},
-        {"hits": mean_of(hits[EVERY]), "hits at the first step": mean_of(first)},
+        {"hits": mean_of(hits[EVERY_LAYER]), "hits at the first step": mean_of(first)},
     )
 
 
@@ -501,7 +505,10 @@ def measure_static(evidence: Evidence) -> Finding:
             "modal": Measured(Estimate.mean(modal.value, PROMPT, SHARE), mean_of(modal.null)),
             "none": Measured(Estimate.mean(none, PROMPT, SHARE)),
         },
-        {f"{name} heads": mean_of(types.value[:, at]) for at, name in enumerate(types.labels)},
+        {
+            f"{name} heads": mean_of(types.value[:, column])
+            for column, name in enumerate(types.labels)
+        },
     )
 
 
@@ -537,9 +544,9 @@ def measure_fewer_and_stronger(evidence: Evidence) -> Finding:
     count, most = (
         by_prompt(evidence, MDM_RUNS, "sinks", name, over="layer") for name in ("count", "greatest")
     )
-    fewer = deep(count.value) - shallow(count.value)
-    stronger = deep(most.value) / shallow(most.value)
-    even = mean_of(deep(most.null) / shallow(most.null))
+    fewer = last_half_mean(count.value) - first_half_mean(count.value)
+    stronger = last_half_mean(most.value) / first_half_mean(most.value)
+    even = mean_of(last_half_mean(most.null) / first_half_mean(most.null))
     last = count.value[:, -max(1, count.value.shape[1] // 4) :].mean(axis=1)
     return Finding(
         {
@@ -582,11 +589,11 @@ def measure_fewer_and_stronger(evidence: Evidence) -> Finding:
     "leaves out masks, which it has; the share of such keys in the text is not given",
 )
 def measure_enrichment(evidence: Evidence) -> Finding:
-    held: TraceSet = evidence[MDM_RUNS]
-    make = partial(metrics.enrichment, list(held.traces), by=["prompt"], matched=True)
+    runs: TraceSet = evidence[MDM_RUNS]
+    make = partial(metrics.enrichment, list(runs.traces), by=["prompt"], matched=True)
     table = evidence.once((MDM_RUNS, "enrichment by prompt"), make)
-    share, even = (by_cell(held, table, "class", name) for name in ("value", "null"))
-    found = {
+    share, even = (by_cell(runs, table, "class", name) for name in ("value", "null"))
+    measured = {
         name: Measured(
             Estimate.mean(share[name] - even[name], PROMPT, DIFFERENCE),
             null=0.0,
@@ -595,9 +602,9 @@ def measure_enrichment(evidence: Evidence) -> Finding:
         for name in NAMED_CLASSES
     }
     end = mean_of(share["end"] - even["end"]) if "end" in share else float("nan")
-    told = [name for name in (*NAMED_CLASSES, "punctuation") if name in share]
-    also: dict[str, float | str] = {f"share of {name}": mean_of(share[name]) for name in told}
-    return Finding(found, also | {"ends beyond chance": end if np.isfinite(end) else "absent"})
+    classes = [name for name in (*NAMED_CLASSES, "punctuation") if name in share]
+    also: dict[str, float | str] = {f"share of {name}": mean_of(share[name]) for name in classes}
+    return Finding(measured, also | {"ends beyond chance": end if np.isfinite(end) else "absent"})
 
 
 @register_claim(
@@ -622,11 +629,11 @@ def measure_enrichment(evidence: Evidence) -> Finding:
     "Dream. No token was changed for another: it is no cause",
 )
 def measure_class_or_position(evidence: Evidence) -> Finding:
-    held: TraceSet = evidence[MDM_RUNS]
-    make = partial(metrics.meaning_or_place, list(held.traces), by=["prompt"])
+    runs: TraceSet = evidence[MDM_RUNS]
+    make = partial(metrics.meaning_or_place, list(runs.traces), by=["prompt"])
     table = evidence.once((MDM_RUNS, "meaning_or_place by prompt"), make)
     sink = table[table["outcome"] == "sink"]
-    value, null = (by_cell(held, sink, "quantity", name) for name in ("value", "null"))
+    value, null = (by_cell(runs, sink, "quantity", name) for name in ("value", "null"))
     beyond = {name: value[name] - null[name] for name in ("class", "place")}
     gap = beyond["class"] - beyond["place"]
     return Finding(
@@ -675,15 +682,15 @@ def measure_splits(evidence: Evidence) -> Finding:
         for name in ("own", "own_drawn", "split", "split_drawn")
     )
     beyond = own - drawn
-    last = deep(beyond)
+    last = last_half_mean(beyond)
     return Finding(
         {
-            "deep": Measured(Estimate.mean(last, PROMPT), 0.0, mean_of(deep(drawn))),
-            "deeper": Measured(Estimate.mean(last - shallow(beyond), PROMPT), null=0.0),
+            "deep": Measured(Estimate.mean(last, PROMPT), 0.0, mean_of(last_half_mean(drawn))),
+            "deeper": Measured(Estimate.mean(last - first_half_mean(beyond), PROMPT), null=0.0),
         },
         {
-            "not the same greatest key in deep layers": mean_of(deep(split)),
-            "the same of groups drawn by lot": mean_of(deep(by_chance)),
+            "not the same greatest key in deep layers": mean_of(last_half_mean(split)),
+            "the same of groups drawn by lot": mean_of(last_half_mean(by_chance)),
         },
     )
 
@@ -731,14 +738,14 @@ def measure_robustness(evidence: Evidence) -> Finding:
         for role in HIDDEN_ANSWERS.asks
     }
     for role, least in LEAST_ACCURACY_BY_ROLE.items():
-        answers(mean_of(scores[role][:, 0]), least, ROLES[role][0])
-    found, also = {}, {}
-    for role, held in scores.items():
-        effect = Estimate.pairs(held[:, 1], held[:, 0], ITEM)
-        control = mean_of(held[:, 2] - held[:, 0])
-        found[role] = Measured(effect, null=0.0, control=control)
-        also[f"{role.upper()} unedited"] = mean_of(held[:, 0])
-    return Finding(found, also)
+        require_accuracy(mean_of(scores[role][:, 0]), least, ROLES[role][0])
+    measured, also = {}, {}
+    for role, right in scores.items():
+        effect = Estimate.pairs(right[:, 1], right[:, 0], ITEM)
+        control = mean_of(right[:, 2] - right[:, 0])
+        measured[role] = Measured(effect, null=0.0, control=control)
+        also[f"{role.upper()} unedited"] = mean_of(right[:, 0])
+    return Finding(measured, also)
 
 
 @register_claim(
@@ -825,8 +832,8 @@ def measure_specificity(evidence: Evidence) -> Finding:
 )
 def measure_detection_map(evidence: Evidence) -> Finding:
     shadow, edited = (
-        {name: by_effect(evidence, need, name, "edited") for name in ("greatest_hidden", "kl")}
-        for need in (HIDDEN_SINKS, FOUND_IN_EDITED)
+        {name: by_effect(evidence, spec, name, "edited") for name in ("greatest_hidden", "kl")}
+        for spec in (HIDDEN_SINKS, FOUND_IN_EDITED)
     )
     gap = {name: shadow[name] - edited[name] for name in shadow}
     control = {name: mean_of(edited[name]) for name in edited}
@@ -882,15 +889,15 @@ def measure_detection_map(evidence: Evidence) -> Finding:
 def measure_delay(evidence: Evidence) -> Finding:
     table: pd.DataFrame = evidence[DELAYS]
     wide = table.pivot(index="unit", columns="arm").sort_index()
-    found, also = {}, {}
+    measured, also = {}, {}
     for name in ("later", "surer"):
         mine, other = (wide[name][arm].to_numpy(dtype=float) for arm in ("sinks", "random"))
         effect = Estimate.mean(mine - other, PROMPT, DIFFERENCE_OF_DIFFERENCES)
-        found[name] = Measured(effect, 0.0, mean_of(other))
+        measured[name] = Measured(effect, 0.0, mean_of(other))
         also[f"{name}, sinks hidden"] = mean_of(mine)
     for arm, words in (("sinks", "sinks"), ("random", "other keys")):
         also[f"share written at another step, {words} hidden"] = mean_of(wide["moved"][arm])
-    return Finding(found, also)
+    return Finding(measured, also)
 
 
 @register_claim(
@@ -919,25 +926,25 @@ def measure_delay(evidence: Evidence) -> Finding:
 )
 def measure_steps(evidence: Evidence) -> Finding:
     names = ("none", "sinks", "random")
-    one, many = (
-        by_item(evidence, need, [("mdm", "gold", name) for name in names])
-        for need in (ONE_STEP, MANY_STEPS)
+    single, many = (
+        by_item(evidence, spec, [("mdm", "gold", name) for name in names])
+        for spec in (ONE_STEP, MANY_STEPS)
     )
-    for held in (one, many):
-        answers(mean_of(held[:, 0]), LEAST_ACCURACY, ROLES["mdm"][0])
+    for right in (single, many):
+        require_accuracy(mean_of(right[:, 0]), LEAST_ACCURACY, ROLES["mdm"][0])
     change = {  # [item] of accuracy, by what is hidden and in how many steps
-        (at, steps): held[:, at] - held[:, 0]
-        for steps, held in (("one step", one), ("sixteen", many))
-        for at in (1, 2)
+        (arm, steps): right[:, arm] - right[:, 0]
+        for steps, right in (("one step", single), ("sixteen", many))
+        for arm in (1, 2)
     }
-    sinks, other = (change[at, "one step"] - change[at, "sixteen"] for at in (1, 2))
+    sinks, other = (change[arm, "one step"] - change[arm, "sixteen"] for arm in (1, 2))
     gap = Estimate.mean(sinks - other, ITEM, DIFFERENCE_OF_DIFFERENCES)
     words = {1: "sinks", 2: "other keys"}
     return Finding(
         {"steps": Measured(gap, null=0.0, control=mean_of(other))},
         {
-            f"change of accuracy in {steps}, {words[at]} hidden": mean_of(held)
-            for (at, steps), held in change.items()
+            f"change of accuracy in {steps}, {words[arm]} hidden": mean_of(right)
+            for (arm, steps), right in change.items()
         },
     )
 
@@ -1032,21 +1039,27 @@ def measure_small_values(evidence: Evidence) -> Finding:
     defect="it averages vectors over heads before the cosine",
 )
 def measure_angle(evidence: Evidence) -> Finding:
-    held = evidence[MDM_RUNS]
+    # 1. sums over sinks of what angle and norm bring, kept per layer so that halves can be pooled
+    runs = evidence[MDM_RUNS]
     kernel = partial(split_cells, rule=rulli())
     parts = evidence.once(
-        (MDM_RUNS, "qk sums"), lambda: layer_quantities(list(held.traces), kernel)
+        (MDM_RUNS, "qk sums"), lambda: layer_quantities(list(runs.traces), kernel)
     )
 
     def of_half(name: str, half: str) -> np.ndarray:
         def of(trace: Trace, quantities: Mapping[str, Quantity]) -> float:
             return pool_layers(quantities[f"{name}_share"], half)
 
-        return by_sums(held, parts, of)
+        return by_sums(runs, parts, of)
 
-    angle = {half: of_half("angle", half) for half in (FIRST, LAST)}
-    both = np.where(np.isnan(angle[FIRST] + angle[LAST]), np.nan, 0.0)  # the same prompts for all
-    last, first, norm = angle[LAST] + both, angle[FIRST] + both, of_half("norm", LAST) + both
+    # 2. shares of each half, over the same prompts: those with sinks in both halves
+    angle = {half: of_half("angle", half) for half in (FIRST_HALF, LAST_HALF)}
+    both = np.where(np.isnan(angle[FIRST_HALF] + angle[LAST_HALF]), np.nan, 0.0)
+    last, first, norm = (
+        angle[LAST_HALF] + both,
+        angle[FIRST_HALF] + both,
+        of_half("norm", LAST_HALF) + both,
+    )
     return Finding(
         {
             "deep": Measured(
@@ -1116,14 +1129,14 @@ def measure_massive_activations(evidence: Evidence) -> Finding:
     caveat="more than chance is not enough for one set to stand for another: see what is shared",
 )
 def measure_reuse(evidence: Evidence) -> Finding:
-    held: TraceSet = evidence[MDM_RUNS]
+    runs: TraceSet = evidence[MDM_RUNS]
     every = ["prompt", "layer", "other_layer"]
-    make = partial(metrics.layer_consistency, list(held.traces), by=every)
+    make = partial(metrics.layer_consistency, list(runs.traces), by=every)
     table = evidence.once((MDM_RUNS, "layer_consistency", tuple(every)), make)
     middle = (int(table["layer"].max()) + 1) // 2
     rows = table[(table["layer"] == middle) & (table["other_layer"] > middle)]
-    shared, chance = (mean_over_layers(held, rows, "jaccard", name) for name in ("value", "chance"))
-    same = mean_over_layers(held, rows, "same_greatest", "value")
+    shared, chance = (mean_over_layers(runs, rows, "jaccard", name) for name in ("value", "chance"))
+    same = mean_over_layers(runs, rows, "same_greatest", "value")
     return Finding(
         {
             "beyond chance": Measured(
@@ -1186,14 +1199,17 @@ def measure_reuse(evidence: Evidence) -> Finding:
     caveat="a correlation over questions is no mediation that was brought about by an edit",
 )
 def measure_mask_tax(evidence: Evidence) -> Finding:
+    # 1. [item] before few masks and before many
     table: pd.DataFrame = evidence[ADDED_MASKS]
     few, many = (int(n) for n in sorted(table["masks"].unique()))
     wide = table.pivot(index="unit", columns="masks").sort_index()
     right = {n: wide["right"][n].to_numpy(dtype=float) for n in (few, many)}
-    answers(float(right[few].mean()), LEAST_ACCURACY, ROLES["mdm"][0])
+    require_accuracy(float(right[few].mean()), LEAST_ACCURACY, ROLES["mdm"][0])
+    # 2. what added masks draw, and what the answer loses
     taken = (wide["mass"][many] - wide["mass"][few]).to_numpy(dtype=float)
     beyond = {n: (wide["mass"][n] - wide["even"][n]).to_numpy(dtype=float) for n in (few, many)}
     lost = (wide["logprob"][many] - wide["logprob"][few]).to_numpy(dtype=float)
+    # 3. their correlation, as a function of moments
     moments = np.stack([taken, lost, taken * lost, taken**2, lost**2], axis=1)
     return Finding(
         {
@@ -1203,7 +1219,7 @@ def measure_mask_tax(evidence: Evidence) -> Finding:
                 Estimate.mean(beyond[many], ITEM, DIFFERENCE), 0.0, mean_of(wide["even"][many])
             ),
             "explains": Measured(
-                Correlation.jackknifed(moments, correlation_of_moments, ITEM), null=0.0
+                Correlation.jackknife(moments, correlation_of_moments, ITEM), null=0.0
             ),
         },
         {
@@ -1240,20 +1256,20 @@ def measure_mask_tax(evidence: Evidence) -> Finding:
     "with the rule is not tested",
 )
 def measure_rules_agree(evidence: Evidence) -> Finding:
-    found: dict[str, Measured] = {}
+    measured: dict[str, Measured] = {}
     also: dict[str, float | str] = {}
     for other in (*OTHER_RULES, TOP_KEY_RULE):
         options = {"rules": (PAPER_RULE, other)} | (
             {"given": PAPER_RULE} if other is TOP_KEY_RULE else {}
         )
         kappa = by_prompt(evidence, MDM_RUNS, "agreement", "kappa", over="rules", options=options)
-        found[type(other).__name__] = Measured(
+        measured[type(other).__name__] = Measured(
             Estimate.mean(kappa.value[:, 0], PROMPT, DIFFERENCE), null=0.0
         )
     for rule in (PAPER_RULE, *OTHER_RULES):
         share = by_prompt(evidence, MDM_RUNS, "sinks", "incidence", options={"rule": rule}).value
         also[f"heads and steps with a sink, {type(rule).__name__}"] = mean_of(share)
-    return Finding(found, also)
+    return Finding(measured, also)
 
 
 register_untested_claim(
@@ -1301,13 +1317,13 @@ register_untested_claim(
     ),
 )
 def measure_recovery(evidence: Evidence) -> Finding:
-    found = {}
+    measured = {}
     for name, outcome in (("gainer", "largest_gainer"), ("new", "new_sink_share")):
         beyond, control = (
             by_effect(evidence, HIDDEN_SINKS, outcome, series)
             for series in ("did", "control_difference")
         )
-        found[name] = Measured(
+        measured[name] = Measured(
             Estimate.mean(beyond, PROMPT, DIFFERENCE_OF_DIFFERENCES), 0.0, mean_of(control)
         )
     even, expected = (
@@ -1319,4 +1335,4 @@ def measure_recovery(evidence: Evidence) -> Finding:
         also[f"{words} beyond proportion"] = mean_of(
             by_effect(evidence, HIDDEN_SINKS, outcome, "difference")
         )
-    return Finding(found, also)
+    return Finding(measured, also)

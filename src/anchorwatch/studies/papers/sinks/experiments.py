@@ -43,41 +43,43 @@ def head_maps(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     trace = _run_unit(model, unit, (received(), pattern(steps=PAIRS)))
     alike = metrics.map_similarity(trace, lags=[1], by=["layer", "head"])
     jumps = metrics.jumps(trace, by=["layer", "head"])
-    told = {
+    quantities = {
         name: table[table["quantity"] == quantity].set_index(["layer", "head"])[["value", "null"]]
         for name, table, quantity in (
             ("cosine", alike, "map_cosine"),
             ("jumps", jumps, "jump_rate"),
         )
     }
-    chance, found = np.random.default_rng(unit), []
+    chance, rows = np.random.default_rng(unit), []
     steps, layers, heads = (trace[f"pick_{name}"].values for name in ("step", "layer", "head"))
     for layer, head in sorted(set(zip(layers.tolist(), heads.tolist(), strict=True))):
         picks = (layers == layer) & (heads == head)
         picked, roles = trace["pattern"].values[picks], trace.role[steps[picks]]
         row: dict[str, Any] = {"layer": layer, "head": head}
-        for name, table in told.items():
+        for name, table in quantities.items():
             value, null = table.loc[(layer, head)]
             row |= {name: float(value), f"{name}_null": float(null)}
-        found.append(row | stands_out(picked, chance) | own_keys(picked, roles, chance))
-    return found
+        rows.append(row | compare_with_shuffled(picked, chance) | own_keys(picked, roles, chance))
+    return rows
 
 
-def stands_out(maps_of_head: np.ndarray, chance: np.random.Generator) -> dict[str, float]:
+def compare_with_shuffled(
+    maps_of_head: np.ndarray, chance: np.random.Generator
+) -> dict[str, float]:
     """Of [map, query, key]: share of maps whose greatest key is above that of all shuffled ones.
 
     A shuffle deals out each row's attention to its keys anew. `greatest` and `shuffled` are column
     sums, where even attention is 1.
     """
     above, most, even = [], [], []
-    for one in maps_of_head:
-        greatest = one.mean(axis=0).max()
-        drawn = [chance.permuted(one, axis=1).mean(axis=0).max() for _ in range(SHUFFLES)]
+    for attention in maps_of_head:
+        greatest = attention.mean(axis=0).max()
+        drawn = [chance.permuted(attention, axis=1).mean(axis=0).max() for _ in range(SHUFFLES)]
         above.append(greatest > max(drawn))
-        most.append(greatest * one.shape[1])
-        even.append(np.mean(drawn) * one.shape[1])
-    said = {"above": above, "greatest": most, "shuffled": even}
-    return {name: float(np.mean(values)) for name, values in said.items()}
+        most.append(greatest * attention.shape[1])
+        even.append(np.mean(drawn) * attention.shape[1])
+    lists = {"above": above, "greatest": most, "shuffled": even}
+    return {name: float(np.mean(values)) for name, values in lists.items()}
 
 
 def own_keys(
@@ -86,12 +88,12 @@ def own_keys(
     """Of [map, query, key] and [map, position]: whether masked and written queries of the answer
     have greatest keys of their own, and the same of groups as large that are drawn among them."""
     sums: dict[str, list[float]] = {n: [] for n in ("own", "split", "own_drawn", "split_drawn")}
-    for one, role in zip(maps_of_head, roles, strict=True):
+    for attention, role in zip(maps_of_head, roles, strict=True):
         asks = np.flatnonzero(np.isin(role, (MASKED, FRESH, WRITTEN)))
         masked = role[asks] == MASKED
-        drawn = [own_key(one[asks], chance.permutation(masked)) for _ in range(SHUFFLES)]
+        drawn = [own_key(attention[asks], chance.permutation(masked)) for _ in range(SHUFFLES)]
         for end, (own, split) in (
-            ("", own_key(one[asks], masked)),
+            ("", own_key(attention[asks], masked)),
             ("_drawn", np.mean(drawn, axis=0)),
         ):
             sums[f"own{end}"].append(own)
@@ -105,9 +107,9 @@ def own_key(rows: np.ndarray, first: np.ndarray) -> tuple[float, float]:
     In even shares, the mean of both groups: 0 where they have the same greatest key. And whether
     they do not. `rows` [query, key], `first` [query] bool.
     """
-    one, other = rows[first].mean(axis=0), rows[~first].mean(axis=0)
-    a, b = int(one.argmax()), int(other.argmax())
-    gap = (one[a] - other[a] + other[b] - one[b]) / 2
+    mine, other = rows[first].mean(axis=0), rows[~first].mean(axis=0)
+    a, b = int(mine.argmax()), int(other.argmax())
+    gap = (mine[a] - other[a] + other[b] - mine[b]) / 2
     return float(gap * rows.shape[1]), float(a != b)
 
 
@@ -139,7 +141,7 @@ def looks_at_hidden(clean: Trace, edited: Trace) -> np.ndarray:
     hidden = edited["hidden_keys"].values[1, :, :, 0]
     shares = clean["pattern"].values
     places = zip(clean["pick_layer"].values, clean["pick_head"].values, strict=True)
-    looks = [one[left, hidden[place]] for one, place in zip(shares, places, strict=True)]
+    looks = [attention[left, hidden[head]] for attention, head in zip(shares, places, strict=True)]
     return np.asarray(np.mean(looks, axis=0))
 
 
@@ -168,7 +170,7 @@ def delays(clean: Trace, edited: Trace, looks: np.ndarray) -> dict[str, float]:
     }
 
 
-def partial_correlation(one: np.ndarray, other: np.ndarray, given: np.ndarray) -> float:
+def partial_correlation(first: np.ndarray, other: np.ndarray, given: np.ndarray) -> float:
     """Pearson's of what a straight line in `given` leaves of both.
 
     0 where nothing changed, `other` being all the same; NaN where one of the rests does not vary.
@@ -176,15 +178,15 @@ def partial_correlation(one: np.ndarray, other: np.ndarray, given: np.ndarray) -
     if np.ptp(other) == 0:
         return 0.0
     line = np.stack([np.ones_like(given), given], axis=1)
-    rests = [x - line @ np.linalg.lstsq(line, x, rcond=None)[0] for x in (one, other)]
-    scale = [max(float(np.abs(x).max()), 1e-300) for x in (one, other)]
+    rests = [x - line @ np.linalg.lstsq(line, x, rcond=None)[0] for x in (first, other)]
+    scale = [max(float(np.abs(x).max()), 1e-300) for x in (first, other)]
     flat = any(np.abs(r).max() <= 1e-9 * size for r, size in zip(rests, scale, strict=True))
     return float("nan") if flat else correlation(rests[0], rests[1])
 
 
-def correlation(one: np.ndarray, other: np.ndarray) -> float:
+def correlation(first: np.ndarray, other: np.ndarray) -> float:
     """Pearson's; NaN where one of them does not vary."""
-    a, b = one - one.mean(), other - other.mean()
+    a, b = first - first.mean(), other - other.mean()
     size = float(np.sqrt((a * a).sum() * (b * b).sum()))
     return float((a * b).sum()) / size if size > 0 else float("nan")
 
@@ -201,17 +203,17 @@ def added_masks(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     given, whole = model.encode(prompt), model.encode(f"{prompt} {item.answers[0]}")
     if list(whole[: len(given)]) != list(given) or len(whole) == len(given):
         raise PromptError("the answer is not spelled in tokens of its own after this prompt")
-    gold, found = int(whole[len(given)]), []
+    gold, rows = int(whole[len(given)]), []
     for masks in (FEW, MANY):
         trace = run(model, prompt, LowConfidence(masks, 1), probes=(received(),))
-        frame, at = trace.canvas[0], int(trace.answer[0])
-        said = model.logprobs(frame.tolist())[at]
+        frame, position = trace.canvas[0], int(trace.answer[0])
+        logprobs = model.logprobs(frame.tolist())[position]
         shares = trace["received"].sel(group="masked").values[0]
         masked = trace.role[0] == MASKED
-        row = {"masks": masks, "right": float(int(said.argmax()) == gold)}
-        row |= {"logprob": float(said[gold]), "even": float(masked.mean())}
-        found.append(row | {"mass": float(shares[..., masked].sum(axis=-1).mean())})
-    return found
+        row = {"masks": masks, "right": float(int(logprobs.argmax()) == gold)}
+        row |= {"logprob": float(logprobs[gold]), "even": float(masked.mean())}
+        rows.append(row | {"mass": float(shares[..., masked].sum(axis=-1).mean())})
+    return rows
 
 
 def _run_unit(

@@ -20,7 +20,7 @@ from anchorwatch.studies.estimate import PROMPT, Estimate
 from anchorwatch.studies.evidence import Answers, Effect, Evidence, Experiment, Runs, TraceSet
 from anchorwatch.studies.measure import (
     ARM_RUNS,
-    EVERY,
+    EVERY_LAYER,
     MDM_RUNS,
     by_prompt,
     by_sums,
@@ -68,10 +68,10 @@ MANY_STEPS = Answers(("mdm",), ("gold",), SAME_PASS, steps=16)
 def share_without_sinks(evidence: Evidence, scale: str) -> np.ndarray:
     """[prompt] share of tokens that are no sink: heads and steps have as many keys each."""
     count = by_prompt(evidence, MDM_RUNS, "sinks", "count", options={"rule": rulli(3.0, scale)})
-    held = evidence[MDM_RUNS]
-    keys = np.full(held.count, np.nan)
-    for place, trace in zip(held.places, held.traces, strict=True):
-        keys[place] = trace.canvas.shape[1]
+    runs = evidence[MDM_RUNS]
+    keys = np.full(runs.count, np.nan)
+    for index, trace in zip(runs.indices, runs.traces, strict=True):
+        keys[index] = trace.canvas.shape[1]
     return 1 - count.value / keys
 
 
@@ -79,7 +79,7 @@ def draw_sink_paths(evidence: Evidence) -> Figure | None:
     """One prompt of each model: where the greatest sink of every head is."""
     from anchorwatch.figures.movement import sink_positions
 
-    first = [evidence[need].traces[0] for need in (MDM_RUNS, ARM_RUNS) if evidence[need].traces]
+    first = [evidence[spec].traces[0] for spec in (MDM_RUNS, ARM_RUNS) if evidence[spec].traces]
     table = evidence.once(
         ("first paths", MDM_RUNS, ARM_RUNS), partial(metrics.sink_positions, first)
     )
@@ -89,9 +89,9 @@ def draw_sink_paths(evidence: Evidence) -> Figure | None:
 def draw_score_histogram(evidence: Evidence) -> Figure | None:
     from anchorwatch.figures.sink_strength import score_histogram
 
-    held = list(evidence[MDM_RUNS].traces)
+    traces = list(evidence[MDM_RUNS].traces)
     return score_histogram(
-        evidence.once((MDM_RUNS, "score_histogram"), partial(metrics.score_histogram, held))
+        evidence.once((MDM_RUNS, "score_histogram"), partial(metrics.score_histogram, traces))
     )
 
 
@@ -103,8 +103,8 @@ def at_age(values: np.ndarray, ages: tuple[int, ...], age: int) -> np.ndarray:
 def draw_survival(evidence: Evidence) -> Figure | None:
     from anchorwatch.figures.movement import survival
 
-    held = list(evidence[MDM_RUNS].traces)
-    return survival(evidence.once((MDM_RUNS, "survival"), partial(metrics.survival, held)))
+    traces = list(evidence[MDM_RUNS].traces)
+    return survival(evidence.once((MDM_RUNS, "survival"), partial(metrics.survival, traces)))
 
 
 def draw_block_paths(evidence: Evidence) -> Figure | None:
@@ -129,57 +129,61 @@ def first_step_hits(evidence: Evidence, *, chance: bool = False) -> np.ndarray:
 
     def of(trace: Trace, quantities: Mapping[str, Quantity]) -> float:
         return pool_layers(
-            quantities[CHANCE * chance + FRONTIER_HIT], EVERY, np.arange(trace.num_steps) == 0
+            quantities[CHANCE * chance + FRONTIER_HIT], EVERY_LAYER, np.arange(trace.num_steps) == 0
         )
 
     return by_sums(evidence[MDM_RUNS], frontier_sums(evidence), of)
 
 
 def frontier_sums(evidence: Evidence) -> Parts:
-    held, kernel = (
+    traces, kernel = (
         list(evidence[MDM_RUNS].traces),
         partial(frontier_hits.kernel, rule=rulli(), group="all"),
     )
-    return evidence.once((MDM_RUNS, "frontier sums"), lambda: layer_quantities(held, kernel))
+    return evidence.once((MDM_RUNS, "frontier sums"), lambda: layer_quantities(traces, kernel))
 
 
 def draw_head_types(evidence: Evidence) -> Figure | None:
     from anchorwatch.figures.movement import head_types
 
-    held = list(evidence[MDM_RUNS].traces)
-    return head_types(evidence.once((MDM_RUNS, "head_types"), partial(metrics.head_types, held)))
+    traces = list(evidence[MDM_RUNS].traces)
+    return head_types(evidence.once((MDM_RUNS, "head_types"), partial(metrics.head_types, traces)))
 
 
 def draw_sinks_by_layer(evidence: Evidence) -> Figure | None:
     from anchorwatch.figures.sink_strength import profile
 
-    held = list(evidence[MDM_RUNS].traces)
-    table = evidence.once((MDM_RUNS, "sinks by layer"), partial(metrics.sinks, held, by=["layer"]))
+    traces = list(evidence[MDM_RUNS].traces)
+    table = evidence.once(
+        (MDM_RUNS, "sinks by layer"), partial(metrics.sinks, traces, by=["layer"])
+    )
     return profile(table)
 
 
 def draw_angle_and_norm(evidence: Evidence) -> Figure | None:
     from anchorwatch.figures.geometry import shapley_bars
 
-    held = list(evidence[MDM_RUNS].traces)
-    table = evidence.once((MDM_RUNS, "qk by layer"), partial(metrics.qk_split, held, by=["layer"]))
+    traces = list(evidence[MDM_RUNS].traces)
+    table = evidence.once(
+        (MDM_RUNS, "qk by layer"), partial(metrics.qk_split, traces, by=["layer"])
+    )
     return shapley_bars(table)
 
 
-def mean_over_layers(held: TraceSet, rows: pd.DataFrame, quantity: str, column: str) -> np.ndarray:
+def mean_over_layers(runs: TraceSet, rows: pd.DataFrame, quantity: str, column: str) -> np.ndarray:
     """[prompt] mean over the other layers, in the order of the set."""
     means: Any = rows[rows["quantity"] == quantity].groupby("prompt")[column].mean()
-    found = np.full(held.count, np.nan)
-    for place, trace in zip(held.places, held.traces, strict=True):
-        found[place] = means.get(prompt_id(trace), np.nan)
-    return found
+    values = np.full(runs.count, np.nan)
+    for index, trace in zip(runs.indices, runs.traces, strict=True):
+        values[index] = means.get(prompt_id(trace), np.nan)
+    return values
 
 
 def draw_reuse(evidence: Evidence) -> Figure | None:
     from anchorwatch.figures.movement import layer_consistency
 
-    held = list(evidence[MDM_RUNS].traces)
-    make = partial(metrics.layer_consistency, held)
+    traces = list(evidence[MDM_RUNS].traces)
+    make = partial(metrics.layer_consistency, traces)
     return layer_consistency(evidence.once((MDM_RUNS, "layer_consistency"), make))
 
 
@@ -190,8 +194,8 @@ def mean_or_absent(values: np.ndarray) -> float | str:
 def draw_token_classes(evidence: Evidence) -> Figure | None:
     from anchorwatch.figures.sink_classes import enrichment
 
-    held = list(evidence[MDM_RUNS].traces)
-    make = partial(metrics.enrichment, held, matched=True)
+    traces = list(evidence[MDM_RUNS].traces)
+    make = partial(metrics.enrichment, traces, matched=True)
     table = evidence.once((MDM_RUNS, "enrichment"), make)
     return enrichment(table) if table["value"].notna().any() else None  # no sink, no share
 
@@ -214,8 +218,8 @@ def draw_doses(evidence: Evidence) -> Figure | None:
     for (k, outcome, unit), part in shown.groupby(["k", "outcome", "unit"], sort=False):
         row = {"k": k, "outcome": outcome, "unit": unit, "n": len(part)}
         for value, ends in (("difference", ""), ("control_difference", "control_")):
-            found = Estimate.mean(part[value], PROMPT)
-            low, high = found.interval(0.95)
-            row |= {value: found.value, f"{ends}low": low, f"{ends}high": high}
+            estimate = Estimate.mean(part[value], PROMPT)
+            low, high = estimate.interval(0.95)
+            row |= {value: estimate.value, f"{ends}low": low, f"{ends}high": high}
         rows.append(row)
     return effect_doses(pd.DataFrame(rows), outcomes=outcomes)

@@ -1,4 +1,4 @@
-"""Studies made by us for the page: every claim with numbers of a known verdict, or lacking."""
+"""Studies made by us for the report: every claim with numbers of a known verdict, or lacking."""
 
 import math
 
@@ -21,14 +21,14 @@ from anchorwatch.studies.verdict import (
     JudgedClaim,
     verdicts,
 )
-from evidenced import answered, jumping, right, seeds, traces
+from claim_evidence import answer_table, draw_answers, jumping_sink, seed_table, traces_with_sink
 
 MODELS = {"mdm": "lab/mdm", "arm": "lab/arm", "sink": "lab/mdm-sink", "gate": "lab/mdm-gate"}
-TRUTHS = (SUPPORTED, UNDECIDED, REFUTED, SUPPORTED, LACKING)
+VERDICTS_IN_TURN = (SUPPORTED, UNDECIDED, REFUTED, SUPPORTED, LACKING)
 """Dealt out to claims in turn."""
 
 
-def found(claim, truth, rng):
+def make_finding(claim, truth, rng):
     """A finding whose statistics lie inside, outside, or too near the margin to tell."""
     measured = {}
     for at, one in enumerate(claim.criteria):
@@ -49,16 +49,16 @@ def found(claim, truth, rng):
     return Finding(measured, {"on another scale": 0.25, "in words": "as expected"})
 
 
-def judged(truths=TRUTHS, names=()):
+def judge_all(truths=VERDICTS_IN_TURN, names=()):
     """Claims of the catalogue, all where none is named, with truths dealt out in turn."""
     rng, held, lost = np.random.default_rng(0), {}, {}
     every = claims(names)
     for at, claim in enumerate(every):
         truth = truths[at % len(truths)]
-        if truth == LACKING or not claim.written:
+        if truth == LACKING or not claim.is_testable:
             lost[claim.id] = claim.lacks or "an autoregressive model (--against)"
         else:
-            held[claim.id] = found(claim, truth, rng)
+            held[claim.id] = make_finding(claim, truth, rng)
     said = {}
     for study in dict.fromkeys(one.study for one in every):
         mine = [one for one in every if one.study == study and one.id in held]
@@ -69,7 +69,7 @@ def judged(truths=TRUTHS, names=()):
     )
 
 
-def spelled(held):
+def with_words(held):
     """Answers with words to them, as an evaluation keeps them."""
     rows = held.results.rows
     right = rows["containment"] == 1
@@ -82,34 +82,36 @@ def evidence(count=8):
     """What comparisons read: runs of two models, answers, training seeds, cards."""
     rng = np.random.default_rng(5)
     runs = {
-        "mdm": traces(count, jumping(0.6), seed=1),
-        "arm": traces(count, lambda rng, step, head: 0, causal=True, seed=2),
+        "mdm": traces_with_sink(count, jumping_sink(0.6), seed=1),
+        "arm": traces_with_sink(count, lambda rng, step, head: 0, causal=True, seed=2),
     }
     columns = ("bound.all", "answers.gold", "text.incidence.ratio", "text.switch_all")
     columns += ("bound.t.0.0-0.2.masked", "noisy.t.0.05.mask_share_visible")
 
-    def make(need):
-        if isinstance(need, Runs) and need.role in runs:
-            return runs[need.role]
-        if isinstance(need, Answers):
+    def make(spec):
+        if isinstance(spec, Runs) and spec.role in runs:
+            return runs[spec.role]
+        if isinstance(spec, Answers):
             share = {"mdm": 0.8, "arm": 0.6}
-            cells = [(r, c, e) for r in need.asks for c in need.contexts for e, _ in need.edits]
-            return spelled(
-                answered({cell: right(rng, 60, share.get(cell[0], 0.5)) for cell in cells})
+            cells = [(r, c, e) for r in spec.asks for c in spec.contexts for e, _ in spec.edits]
+            return with_words(
+                answer_table(
+                    {cell: draw_answers(rng, 60, share.get(cell[0], 0.5)) for cell in cells}
+                )
             )
-        if isinstance(need, Seeds):
-            wide = dict.fromkeys((*columns, *need.columns))
-            return seeds(
+        if isinstance(spec, Seeds):
+            wide = dict.fromkeys((*columns, *spec.columns))
+            return seed_table(
                 {
                     arm: {name: rng.normal(2.5 - 0.1 * at, 0.01, 5) for name in wide}
-                    for at, arm in enumerate(need.arms)
+                    for at, arm in enumerate(spec.arms)
                 }
             )
-        if isinstance(need, Cards):
+        if isinstance(spec, Cards):
             value = {"value": 2.5, "low": 2.4, "high": 2.6}
             measured = {"bound": {"all": value}, "answers": {"gold": value}}
-            return {role: {"measured": measured} for role in need.of}
-        raise EvidenceError(f"{need} was not planted")
+            return {role: {"measured": measured} for role in spec.of}
+        raise EvidenceError(f"{spec} was not planted")
 
     return Evidence(make)
 
@@ -130,6 +132,6 @@ def about(models=None):
     }
 
 
-def study(truths=TRUTHS, names=(), *, models=None):
+def study(truths=VERDICTS_IN_TURN, names=(), *, models=None):
     """A study as if it had been run."""
-    return Study(judged(truths, names), about(models), Plan((), {}, ()), evidence())
+    return Study(judge_all(truths, names), about(models), Plan((), {}, ()), evidence())

@@ -11,31 +11,41 @@ from hypothesis import strategies as st
 import tolerances
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import similarity
-from moving import RULE, made_of_maps, moving, row, same, told
-from planted import column, planted, random_maps, uniform
 from references import movement as slow
+from synthetic_traces import (
+    RULE,
+    assert_same,
+    column,
+    head_histories,
+    moving_maps,
+    planted,
+    random_maps,
+    row_of,
+    traces_and_maps,
+    uniform,
+)
 
 LAGS = (1, 2, 3)
 
 
-@given(made_of_maps(), st.sampled_from(["all", "masked"]))
+@given(traces_and_maps(), st.sampled_from(["all", "masked"]))
 def test_likeness_by_lag_is_what_loops_say_and_its_null_the_mean_of_all_pairs(made, group):
     trace, maps = made
     sets = similarity.set_jaccard(trace, RULE, lags=LAGS, group=group, by=("layer", "head"))
     alike = similarity.received_similarity(trace, lags=LAGS, group=group, by=("layer", "head"))
-    for layer, head, history in told(trace, maps, group):
+    for layer, head, history in head_histories(trace, maps, group):
         sinks = [None if one is None else one[1] for one in history]
         shares = [None if one is None else one[0] for one in history]
         for lag in LAGS:
             at = {"lag": lag, "layer": layer, "head": head}
             for found, values, measure in (
-                (row(sets, "jaccard", **at), sinks, slow.jaccard),
-                (row(alike, "received_cosine", **at), shares, slow.cosine),
-                (row(alike, "received_jensen_shannon", **at), shares, slow.divergence),
+                (row_of(sets, "jaccard", **at), sinks, slow.jaccard),
+                (row_of(alike, "received_cosine", **at), shares, slow.cosine),
+                (row_of(alike, "received_jensen_shannon", **at), shares, slow.divergence),
             ):
-                same(found.value, slow.by_lag(values, measure, lag))
+                assert_same(found.value, slow.by_lag(values, measure, lag))
                 if not math.isnan(found.value):
-                    same(found.null, slow.over_pairs(values, measure))
+                    assert_same(found.null, slow.over_pairs(values, measure))
 
 
 def test_a_step_or_progress_may_split_what_has_lags():
@@ -49,7 +59,9 @@ def test_a_step_or_progress_may_split_what_has_lags():
 def test_many_steps_have_the_divergence_of_a_seeded_choice_of_pairs():
     maps = random_maps(np.random.default_rng(2), (20, 1, 1, 24))
     trace = planted(maps, prompt=4)
-    found = row(similarity.received_similarity(trace, lags=[1]), "received_jensen_shannon", lag=1)
+    found = row_of(
+        similarity.received_similarity(trace, lags=[1]), "received_jensen_shannon", lag=1
+    )
     shares = [maps[step, 0, 0].mean(axis=0) for step in range(20)]
     every = slow.over_pairs(shares, slow.divergence)
     assert found.null == pytest.approx(every, rel=tolerances.SHUFFLED)
@@ -84,10 +96,10 @@ def test_map_similarity_is_row_by_row(seed, some):
                 return slow.mean([measure(a, b) for a, b in zip(one, other, strict=True)])
 
             for lag in LAGS:
-                found = row(table, name, lag=lag, layer=1, head=head)
-                same(found.value, slow.by_lag(held, rows, lag))
-                same(found.null, slow.over_pairs(held, rows))
-                absent = row(table, name, lag=lag, layer=0, head=head)
+                found = row_of(table, name, lag=lag, layer=1, head=head)
+                assert_same(found.value, slow.by_lag(held, rows, lag))
+                assert_same(found.null, slow.over_pairs(held, rows))
+                absent = row_of(table, name, lag=lag, layer=0, head=head)
                 assert math.isnan(absent.value) and absent.missing == 1
 
 
@@ -97,20 +109,20 @@ def test_columns_may_be_alike_where_maps_are_not():
     maps = np.stack([one, other, one, other])[:, None, None]
     trace = with_maps(maps, [(step, 0, 0) for step in range(4)], prompt=4)
     received = similarity.received_similarity(trace, lags=[1])
-    assert row(received, "received_cosine", lag=1).value == pytest.approx(1)
+    assert row_of(received, "received_cosine", lag=1).value == pytest.approx(1)
     true = similarity.map_similarity(trace, lags=[1, 2])
-    assert row(true, "map_cosine", lag=1).value == 0
-    assert row(true, "map_jensen_shannon", lag=1).value == pytest.approx(1)
-    assert row(true, "map_cosine", lag=2).value == pytest.approx(1)
+    assert row_of(true, "map_cosine", lag=1).value == 0
+    assert row_of(true, "map_jensen_shannon", lag=1).value == pytest.approx(1)
+    assert row_of(true, "map_cosine", lag=2).value == pytest.approx(1)
 
 
 @settings(max_examples=20)
-@given(made_of_maps())
+@given(traces_and_maps())
 def test_splits_are_what_loops_count_and_their_null_every_shuffle(made):
     trace, maps = made
     table = similarity.split_index(trace, RULE, by=("layer", "head"))
     masked, written = (
-        {(at, h): x for at, h, x in told(trace, maps, g)} for g in ("masked", "written")
+        {(at, h): x for at, h, x in head_histories(trace, maps, g)} for g in ("masked", "written")
     )
     for (layer, head), history in masked.items():
         other = written[layer, head]
@@ -118,11 +130,11 @@ def test_splits_are_what_loops_count_and_their_null_every_shuffle(made):
         there = [s for s in steps if history[s] is not None and other[s] is not None]
         one, two = slow.path(history), slow.path(other)
         both = [s for s in there if one[s] is not None and two[s] is not None]
-        found = row(table, "split", layer=layer, head=head)
-        given_both = row(table, "split_given_both", layer=layer, head=head)
-        same(found.value, slow.split(one, two, there))
+        found = row_of(table, "split", layer=layer, head=head)
+        given_both = row_of(table, "split_given_both", layer=layer, head=head)
+        assert_same(found.value, slow.split(one, two, there))
         assert found.missing == len(maps) - len(there)
-        same(given_both.value, slow.split(one, two, both))
+        assert_same(given_both.value, slow.split(one, two, both))
         for value, among in ((found.null, there), (given_both.null, both)):
             dealt = []
             for order in itertools.permutations(among):
@@ -130,9 +142,11 @@ def test_splits_are_what_loops_count_and_their_null_every_shuffle(made):
                 for step, from_step in zip(among, order, strict=True):
                     moved[step] = two[from_step]
                 dealt.append(slow.split(one, moved, among))
-            same(value, slow.mean(dealt))
-        apart = row(table, "split_jensen_shannon", layer=layer, head=head)
-        same(apart.value, slow.mean([slow.divergence(history[s][0], other[s][0]) for s in there]))
+            assert_same(value, slow.mean(dealt))
+        apart = row_of(table, "split_jensen_shannon", layer=layer, head=head)
+        assert_same(
+            apart.value, slow.mean([slow.divergence(history[s][0], other[s][0]) for s in there])
+        )
 
 
 def split_maps(steps, length, prompt):
@@ -149,34 +163,34 @@ def test_a_lasting_split_is_found_and_its_null_is_as_large():
     trace = planted(split_maps(6, 20, 14), prompt=14)
     table = similarity.split_index(trace, by=())
     for name in ("split", "split_given_both"):
-        assert row(table, name).value == 1 == row(table, name).null
-        assert row(table, name).missing == 1  # nothing was written before the first step
-    assert row(table, "split_jensen_shannon").value > 0.8
-    same_ = planted(moving([5] * 6, length=20), prompt=14)
+        assert row_of(table, name).value == 1 == row_of(table, name).null
+        assert row_of(table, name).missing == 1  # nothing was written before the first step
+    assert row_of(table, "split_jensen_shannon").value > 0.8
+    same_ = planted(moving_maps([5] * 6, length=20), prompt=14)
     table = similarity.split_index(same_, by=())
-    assert row(table, "split").value == 0
-    assert row(table, "split_jensen_shannon").value == pytest.approx(0, abs=tolerances.METRIC)
+    assert row_of(table, "split").value == 0
+    assert row_of(table, "split_jensen_shannon").value == pytest.approx(0, abs=tolerances.METRIC)
 
 
 def test_a_static_set_overlaps_wholly_and_a_moving_one_not_at_all():
-    still = planted(moving([5] * 8, length=24), prompt=16)
+    still = planted(moving_maps([5] * 8, length=24), prompt=16)
     table = similarity.set_jaccard(still, lags=[1, 4, 64])
-    assert row(table, "jaccard", lag=4).value == 1 == row(table, "jaccard", lag=4).null
-    assert math.isnan(row(table, "jaccard", lag=64).value)
-    floating = planted(moving(range(8), length=24), prompt=16)
+    assert row_of(table, "jaccard", lag=4).value == 1 == row_of(table, "jaccard", lag=4).null
+    assert math.isnan(row_of(table, "jaccard", lag=64).value)
+    floating = planted(moving_maps(range(8), length=24), prompt=16)
     table = similarity.set_jaccard(floating, lags=[1])
-    assert row(table, "jaccard", lag=1).value == 0 == row(table, "jaccard", lag=1).null
+    assert row_of(table, "jaccard", lag=1).value == 0 == row_of(table, "jaccard", lag=1).null
     none = similarity.set_jaccard(planted(uniform(4, 1, 1, 20), prompt=16), lags=[1])
     assert math.isnan(none.value[0]) and none.missing[0] == 3
 
 
 @settings(max_examples=15)
-@given(made_of_maps())
+@given(traces_and_maps())
 def test_layers_agree_as_loops_over_steps_and_heads_say(made):
     trace, maps = made
     steps, layers, heads = maps.shape[:3]
     table = similarity.layer_consistency(trace, RULE)
-    held = {(layer, head): history for layer, head, history in told(trace, maps)}
+    held = {(layer, head): history for layer, head, history in head_histories(trace, maps)}
 
     def sinks(layer, step):
         if held[layer, 0][step] is None:
@@ -188,11 +202,11 @@ def test_layers_agree_as_loops_over_steps_and_heads_say(made):
         return math.nan if one is None or two is None else slow.jaccard(one, two)
 
     for a, b in itertools.product(range(layers), repeat=2):
-        found = row(table, "jaccard", layer=a, other_layer=b)
-        same(found.value, slow.mean([overlap(a, b, s, s) for s in range(steps)]))
+        found = row_of(table, "jaccard", layer=a, other_layer=b)
+        assert_same(found.value, slow.mean([overlap(a, b, s, s) for s in range(steps)]))
         if not math.isnan(found.value):
             pairs = [overlap(a, b, s, t) for s in range(steps) for t in range(steps)]
-            same(found.null, slow.mean(pairs))
+            assert_same(found.null, slow.mean(pairs))
         agree, shuffled = [], []
         for h, k in itertools.product(range(heads), repeat=2):
             if (a, h) == (b, k):
@@ -203,21 +217,21 @@ def test_layers_agree_as_loops_over_steps_and_heads_say(made):
                     shuffled.append(float(one[s] == two[t]))
                     if s == t:
                         agree.append(shuffled[-1])
-        found = row(table, "same_greatest", layer=a, other_layer=b)
-        same(found.value, slow.mean(agree))
+        found = row_of(table, "same_greatest", layer=a, other_layer=b)
+        assert_same(found.value, slow.mean(agree))
         if agree:
-            same(found.null, slow.mean(shuffled))
+            assert_same(found.null, slow.mean(shuffled))
 
 
 def test_two_layers_with_the_same_moving_sinks_agree_only_at_the_same_step():
-    maps = np.repeat(moving(range(8), length=24, heads=2), 2, axis=1)
+    maps = np.repeat(moving_maps(range(8), length=24, heads=2), 2, axis=1)
     table = similarity.layer_consistency(planted(maps, prompt=16))
     for name in ("jaccard", "same_greatest"):
-        found = row(table, name, layer=0, other_layer=1)
+        found = row_of(table, name, layer=0, other_layer=1)
         assert found.value == 1 and found.null == pytest.approx(1 / 8)
-    assert row(table, "same_greatest", layer=0, other_layer=1).chance == pytest.approx(1 / 24)
+    assert row_of(table, "same_greatest", layer=0, other_layer=1).chance == pytest.approx(1 / 24)
     shared = 1 / 24
-    chance = row(table, "jaccard", layer=0, other_layer=1).chance
+    chance = row_of(table, "jaccard", layer=0, other_layer=1).chance
     assert chance == pytest.approx(shared / (2 - shared))
     late = similarity.layer_consistency(planted(maps, prompt=16), by=("progress",))
     assert (late.value.dropna() == 1).all()

@@ -11,8 +11,8 @@ from anchorwatch.metrics import sink_strength as metrics
 from anchorwatch.metrics.null import group_queries
 from anchorwatch.metrics.sink_rules import gu, mass, ratio, rulli, topk, zscore
 from anchorwatch.metrics.table import NUMBERS
-from planted import column, planted, random_maps, uniform
 from references import sinks as slow
+from synthetic_traces import column, planted, random_maps, uniform
 
 
 @st.composite

@@ -7,7 +7,7 @@ import tolerances
 from anchorwatch.errors import SpecError
 from anchorwatch.figures import sink_strength as figures
 from anchorwatch.metrics import sink_strength as metrics
-from planted import column, planted, uniform
+from synthetic_traces import column, planted, uniform
 
 
 @pytest.fixture(scope="module")

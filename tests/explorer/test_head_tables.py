@@ -14,12 +14,12 @@ from anchorwatch.explorer.notebook import show_in_notebook
 from anchorwatch.explorer.open import from_memory
 from anchorwatch.explorer.run_data import Options, Run
 from anchorwatch.metrics import table_files
-from shown import HOSTILE, small
+from synthetic_traces import HOSTILE, small_trace
 
 
 @pytest.fixture(scope="module")
 def trace():
-    return small(source="made/one")
+    return small_trace(source="made/one")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_every_number_of_a_table_comes_to_the_page(trace, table, tmp_path, kind)
 
 def test_fields_of_the_trace_come_first(table):
     entropy = np.random.default_rng(0).normal(size=(8, 3, 4)).astype(np.float32)
-    held = small(source="made/one", more={"entropy": (("step", "layer", "head"), entropy)})
+    held = small_trace(source="made/one", more={"entropy": (("step", "layer", "head"), entropy)})
     listed, run = seen(held, check_table("sinks", table))
     assert listed[0]["name"] == "entropy"
     np.testing.assert_array_equal(encode.unpack(run.packet("measure-0"))[0]["values"], entropy)
@@ -82,7 +82,7 @@ def test_a_table_by_step_has_every_step(trace):
 
 
 def test_each_run_gets_its_own_rows(trace):
-    other = small(seed=5, source="made/two")
+    other = small_trace(seed=5, source="made/two")
     both = metrics.sinks([trace, other], by=["layer", "head"])
     for held in (trace, other):
         _, run = seen(held, check_table("both", both))
@@ -100,8 +100,8 @@ def test_each_run_gets_its_own_rows(trace):
 
 def test_a_table_about_other_runs_is_refused(table):
     with pytest.raises(SpecError, match=r"about made/one, which is not shown"):
-        refuse_strangers([check_table("sinks", table)], [small(source="made/three")])
-    assert seen(small(source="made/three"), check_table("sinks", table))[0] == []
+        refuse_strangers([check_table("sinks", table)], [small_trace(source="made/three")])
+    assert seen(small_trace(source="made/three"), check_table("sinks", table))[0] == []
 
 
 def test_tables_that_are_not_of_heads_say_how(trace, table):
@@ -216,4 +216,4 @@ def test_a_notebook_takes_tables_as_they_are(trace, table):
     page = show_in_notebook(trace, tables={"sinks": table}).page
     assert "(sinks)" in page
     with pytest.raises(SpecError, match="not shown"):
-        show_in_notebook(small(source="made/three"), tables={"sinks": table})
+        show_in_notebook(small_trace(source="made/three"), tables={"sinks": table})

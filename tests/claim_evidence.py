@@ -9,15 +9,14 @@ from anchorwatch.studies.evidence import AnswerTable, EffectTables, Evidence, Tr
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.sink_token import measures as sink_token_measures
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED, verdicts
-from planted import planted
+from synthetic_traces import planted
 
 TRUTHS = (SUPPORTED, REFUTED, UNDECIDED)
-
 SHARE = 0.6
 """What a planted sink takes of every row that sees it."""
 
 
-def planting():
+def collect_plantings():
     """What makes the evidence of each claim, by truth, and the decorator that keeps one there."""
     kept = {}
 
@@ -31,19 +30,19 @@ def planting():
     return kept, plants
 
 
-def judged_truly(name, held, truth):
+def assert_verdict(name, held, truth):
     """The verdict is the truth; what is supported was told whole and drawn, from its needs alone."""
     (claim,) = claims([name])
-    verdict, finding = said(claim, held)
+    verdict, finding = judge(claim, held)
     shown = {key: (one.estimate.value, one.estimate.error) for key, one in finding.measured.items()}
     assert verdict == truth, shown
     if truth == SUPPORTED:
-        _told_whole(claim, finding)
+        _assert_complete(claim, finding)
         if claim.draw is not None:
-            assert claim.draw(Evidence.of({need: held[need] for need in claim.needs})) is not None
+            assert claim.draw(Evidence.of({spec: held[spec] for spec in claim.needs})) is not None
 
 
-def _told_whole(claim, finding):
+def _assert_complete(claim, finding):
     """A finding has a value, and a null and a control where the criterion names one."""
     for one in claim.criteria:
         found = finding.measured[one.name]
@@ -54,13 +53,13 @@ def _told_whole(claim, finding):
     assert all(np.isfinite(v) for v in finding.also.values() if not isinstance(v, str))
 
 
-def said(claim, held):
+def judge(claim, held):
     """The verdict on a claim that is the only one of its study, and the finding."""
     finding = claim.find(Evidence.of(held))
     return verdicts([(claim.criteria, finding)])[0].says, finding
 
 
-def traces(count, where, *, causal=False, length=12, steps=6, heads=2, seed=0):
+def traces_with_sink(count, where, *, causal=False, length=12, steps=6, heads=2, seed=0):
     """Runs in which `where(rng, step, head)` is the key that takes most; None for no sink.
 
     Prompts differ, so that each is a unit.
@@ -93,10 +92,10 @@ def traces(count, where, *, causal=False, length=12, steps=6, heads=2, seed=0):
                 seed=index,
             )
         )
-    return TraceSet.of(found)
+    return TraceSet.from_traces(found)
 
 
-def jumping(rate, places=6):
+def jumping_sink(rate, places=6):
     """A sink that is elsewhere than a step before with this chance."""
     at = {}
 
@@ -110,7 +109,7 @@ def jumping(rate, places=6):
     return where
 
 
-def compared(values, doses=(1, 5, 10, 20)):
+def effect_tables(values, doses=(1, 5, 10, 20)):
     """An effect whose outcomes are {outcome: {series: [prompt]}}, the same at every dose."""
     rows = []
     names = {one.name: one for one in OUTCOMES}
@@ -128,7 +127,7 @@ def compared(values, doses=(1, 5, 10, 20)):
     return EffectTables(pd.DataFrame(rows), pd.DataFrame(), count)
 
 
-def answered(scores):
+def answer_table(scores):
     """Answers of {(role, context, edit): [item] right or wrong}."""
     rows = [
         {
@@ -151,20 +150,20 @@ def answered(scores):
     return AnswerTable(Results(pd.DataFrame(rows), {}))
 
 
-def right(rng, count, share):
+def draw_answers(rng, count, share):
     """[item] answers, right with this chance."""
     return (rng.random(count) < share).astype(float)
 
 
-def looked_at(rng, count, share=0.2):
+def sink_attention_table(rng, count, share=0.2):
     """Training seeds whose sink token gets this share of attention, where a hundredth is even."""
-    need = sink_token_measures.LOOKED_AT
+    spec = sink_token_measures.SINK_ATTENTION
     columns = {name: rng.normal(share, 0.1 * share, count) for name in sink_token_measures.MASS}
     columns |= {name: np.full(count, 0.01) for name in sink_token_measures.EVEN}
-    return {need: seeds({"sink": columns})}
+    return {spec: seed_table({"sink": columns})}
 
 
-def opened(rng, count, share=0.8):
+def openness_table(rng, count, share=0.8):
     """Rows of prompts in which so much of a head's attention does not go to the sink token."""
     return pd.DataFrame(
         [
@@ -175,7 +174,7 @@ def opened(rng, count, share=0.8):
     )
 
 
-def seeds(arms):
+def seed_table(arms):
     """A table of variants of {arm: {column: [seed]}}."""
     rows = [
         {"arm": arm, "seed": seed} | {name: held[seed] for name, held in columns.items()}
@@ -183,3 +182,40 @@ def seeds(arms):
         for seed in range(len(next(iter(columns.values()))))
     ]
     return pd.DataFrame(rows)
+
+
+LENGTH, STEPS = 20, 8
+
+
+def traces_by_layer(count, keys, *, layers=4, heads=2, causal=False, seed=0, tokens=None, **more):
+    """Runs whose rows all look at keys as `keys(rng, prompt, layer, step)` [key] says."""
+    found = []
+    seen = np.tril(np.ones((LENGTH, LENGTH))) if causal else np.ones((LENGTH, LENGTH))
+    for index in range(count):
+        rng = np.random.default_rng((seed, index))
+        maps = np.empty((STEPS, layers, heads, LENGTH, LENGTH))
+        for step in range(STEPS):
+            for layer in range(layers):
+                rows = seen * (np.asarray(keys(rng, index, layer, step)) + 1e-4)
+                maps[step, layer] = rows / rows.sum(axis=-1, keepdims=True)
+        own = np.arange(1, LENGTH + 1) + 100 * (index + 1) if tokens is None else tokens(rng, index)
+        given = {name: made(rng, index, maps) for name, made in more.items()}
+        found.append(
+            planted(
+                maps,
+                prompt=LENGTH - STEPS,
+                tokens=own,
+                visibility="causal" if causal else "bidirectional",
+                source="planted/arm" if causal else "planted/mdm",
+                seed=index,
+                **given,
+            )
+        )
+    return TraceSet.from_traces(found)
+
+
+def peaked_row(at, share, length=LENGTH):
+    """[key] with this share on one key, the rest even."""
+    keys = np.full(length, (1 - share) / (length - 1))
+    keys[at] = share
+    return keys

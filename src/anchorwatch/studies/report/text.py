@@ -1,4 +1,5 @@
-"""What a study says, in words: a paragraph, a reason for each verdict, the sentence for a paper.
+"""What a study says, in words: a paragraph, a reason for each verdict, the sentence for a paper,
+and all of it as text: report.md.
 
 Every number is taken from the study; nothing here knows what a claim is about.
 """
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchorwatch.studies.claim import EQUAL, GREATER, Criterion
 from anchorwatch.studies.verdict import ALPHA, LACKING, REFUTED, SUPPORTED, UNDECIDED
+from anchorwatch.trace.escape import one_line
 
 if TYPE_CHECKING:
     from anchorwatch.studies.study_record import Study
@@ -70,8 +72,8 @@ def chance(p: float) -> str:
     >>> chance(0.2), chance(1e-9)
     ('p\u202f=\u202f0.2', 'p\u202f<\u202f0.0001')
     """
-    said = "p < 0.0001" if p < 1e-4 else f"p = {p:.3g}"
-    return said.replace(" ", "\u202f")  # no line breaks within
+    text = "p < 0.0001" if p < 1e-4 else f"p = {p:.3g}"
+    return text.replace(" ", "\u202f")  # no line breaks within
 
 
 def describe_target(criterion: Criterion) -> str:
@@ -103,34 +105,34 @@ def level(share: float) -> str:
     return f"{100 * share:.4g}\u202f%"
 
 
-def reason(one: JudgedClaim) -> str:
+def reason(judged: JudgedClaim) -> str:
     """Why the verdict is what it is."""
-    binding = one.binding
-    if binding is None or one.verdict is None:
-        return f"Not judged. It lacks {one.lacking.rstrip('.')}."
-    row, several = one.criterion_row(binding), len(one.claim.criteria) > 1
+    binding = judged.binding_criterion
+    if binding is None or judged.verdict is None:
+        return f"Not judged. It lacks {judged.lacking.rstrip('.')}."
+    row, several = judged.criterion_row(binding), len(judged.claim.criteria) > 1
     name = f" of “{binding.name}”" if several else ""
     lies = f"the interval{name} ({interval(row['low'], row['high'])})"
     shared = (
-        f" It is at {level(row['level'])}, shared among {len(one.claim.criteria)} statistics, any "
-        "of which could have refuted the claim."
+        f" It is at {level(row['level'])}, shared among {len(judged.claim.criteria)} statistics, "
+        "any of which could have refuted the claim."
     )
-    said = {
-        SUPPORTED: _explain_supported(one, binding, lies),
+    explanation = {
+        SUPPORTED: _explain_supported(judged, binding, lies),
         REFUTED: f"Refuted: {lies} lies wholly outside of what the claim needs, "
         f"{describe_target(binding)}." + shared * several,
         UNDECIDED: _explain_undecided(row, binding, lies, name),
-    }[one.says]
-    adjusted = f"After Holm's correction {chance(one.verdict.p_holm)}."
-    return f"{said} {adjusted}"
+    }[judged.says]
+    adjusted = f"After Holm's correction {chance(judged.verdict.p_holm)}."
+    return f"{explanation} {adjusted}"
 
 
-def _explain_supported(one: JudgedClaim, binding: Criterion, lies: str) -> str:
-    if len(one.claim.criteria) == 1:
+def _explain_supported(judged: JudgedClaim, binding: Criterion, lies: str) -> str:
+    if len(judged.claim.criteria) == 1:
         return (
             f"Supported: {lies} lies wholly where the claim needs it, {describe_target(binding)}."
         )
-    many = len(one.claim.criteria)
+    many = len(judged.claim.criteria)
     return (
         f"Supported: all {many} intervals lie where the claim needs them; the nearest to its "
         f"margin is {lies.removeprefix('the interval of ')}, which must be "
@@ -186,7 +188,7 @@ def summary(study: Study) -> str:
         f"{count[REFUTED]} refuted, and {count[UNDECIDED]} could not be decided with this budget."
     ]
     if count[LACKING]:
-        lost = Counter(one.lacking for one in study.findings if one.says == LACKING)
+        lost = Counter(judged.lacking for judged in study.findings if judged.says == LACKING)
         what, most = lost.most_common(1)[0]
         often = f", most often ({most} times) {what}" if most > 1 else ""
         parts.append(f"{count[LACKING]} lack something{often}.")
@@ -222,7 +224,9 @@ def methods(study: Study) -> str:
         f"{source} ({KIND[role]}, weights {str(weights.get(role, 'unknown'))[:12]})"
         for role, source in about["models"].items()
     ]
-    papers = dict(Counter(one.claim.study for one in study.findings if one.verdict is not None))
+    papers = dict(
+        Counter(judged.claim.study for judged in study.findings if judged.verdict is not None)
+    )
     tested = join_words([f"{count} of {name}" for name, count in papers.items()])
     return (
         f"Claims ({tested}) were tested with anchorwatch {versions['anchorwatch']} on "
@@ -235,3 +239,87 @@ def methods(study: Study) -> str:
         "intervals lie inside the stated region, refuted if one lies wholly outside (at a level "
         "shared among the claim's statistics), else undecided."
     )
+
+
+def markdown_page(study: Study) -> str:
+    """The whole report."""
+    models = [
+        f"- {role}: {one_line(str(source))}" for role, source in study.about["models"].items()
+    ]
+    counts = ", ".join(f"{count} {name}" for name, count in study.counts().items())
+    head = ["# Study", "", one_line(summary(study)), "", f"{counts}.", "", *models, ""]
+    head += [one_line(methods(study)), ""]
+    lines = [*head, "| claim | verdict | effect | interval | needed | n | reported |"]
+    lines += ["|---|---|---|---|---|---|---|", *map(_markdown_row, study.findings), ""]
+    for judged in study.findings:
+        lines += _markdown_claim(judged)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _markdown_row(judged: JudgedClaim) -> str:
+    cells = [judged.claim.id, judged.says, "", "", "", "", _markdown_cell(judged.claim.reported)]
+    if (binding := judged.binding_criterion) is not None:
+        row = judged.criterion_row(binding)
+        cells[2:4] = [plain_number(row["effect"]), _plain_interval(row)]
+        cells[4:6] = [describe_target(binding), over(row, judged.claim.unit)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown_claim(judged: JudgedClaim) -> list[str]:
+    claim = judged.claim
+    lines = [f"## {claim.id}: {judged.says}", "", claim.sentence, ""]
+    lines += [f"Source: {claim.source}. Reported: {claim.reported}.", ""]
+    lines += [reason(judged), ""]
+    for criterion in claim.criteria if judged.finding else ():
+        lines += [_markdown_criterion(judged, criterion), ""]
+    also = dict(judged.finding.also) if judged.finding else {}
+    if also:
+        pairs = (
+            f"{name} {value if isinstance(value, str) else plain_number(value)}"
+            for name, value in also.items()
+        )
+        lines += [f"Also: {'; '.join(pairs)}.", ""]
+    notes = (
+        ("Did not fit", one_line("; ".join(judged.unfit))),
+        ("The published code", claim.defect),
+        ("Mind", claim.caveat),
+    )
+    for name, words in notes:
+        if words:
+            lines += [f"{name}: {words}.", ""]
+    return lines
+
+
+def _markdown_criterion(judged: JudgedClaim, criterion: Criterion) -> str:
+    row = judged.criterion_row(criterion)
+    at_level = "" if math.isnan(row["low"]) else f" at {level(row['level'])}"
+    says = f"- {row['statistic']}: {plain_number(row['effect'])}, "
+    says += f"interval {_plain_interval(row)}{at_level}, "
+    says += (
+        f"n = {over(row, judged.claim.unit)}; to be {describe_target(criterion)} ({row['reason']})."
+    )
+    for name in ("null", "control"):
+        if not math.isnan(row[name]):
+            says += f" {name.capitalize()}: {plain_number(row[name])} ({row[f'{name}_is']})."
+    if row["why"]:
+        says += f" No interval: {row['why']}."
+    return f"{says} {power(row, judged.claim.unit)}".rstrip()
+
+
+def plain_number(value: float) -> str:
+    """Three digits that matter.
+
+    >>> plain_number(0.01234), plain_number(-3.0)
+    ('0.0123', '-3')
+    """
+    return "-" if math.isnan(value) else f"{value:.3g}"
+
+
+def _plain_interval(row: dict[str, Any]) -> str:
+    if math.isnan(row["low"]):
+        return "none"
+    return f"{plain_number(row['low'])} to {plain_number(row['high'])}"
+
+
+def _markdown_cell(words: str) -> str:
+    return words.replace("|", "\\|")

@@ -13,8 +13,8 @@ from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.sink_classes import enrichment, sink_tokens, structure, structure_trend
 from anchorwatch.metrics.sink_rules import rulli, topk
 from anchorwatch.metrics.token_classes import CLASSES
-from planted import MASK_ID, column, planted, random_maps, uniform
 from references import identity as slow
+from synthetic_traces import MASK_ID, column, planted, random_maps, uniform
 
 EPS = 0.7357
 TEXTS = {1: "\n", 2: " .", 3: " the", 4: " anchor", 5: " 7", 6: "</s>", 7: " ", 8: " ship"}

@@ -44,3 +44,24 @@ def test_options_go_to_the_metric_or_the_figure_and_others_are_refused(traces):
         draw("sink-map", traces)
     with pytest.raises(SpecError, match=r"called 'sinkmap': expected one of .*sink-map"):
         draw("sinkmap", traces)
+
+
+def test_a_figure_is_one_function_of_a_table(traces, monkeypatch):
+    from anchorwatch.figures import registry
+    from anchorwatch.figures.figure import Figure
+    from anchorwatch.figures.style import COLUMN, sheet
+
+    for name in ("FIGURES", "FUNCTIONS"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+
+    @registry.figure(registry.Plot("dots", metric="concentration", by=("head",)))
+    def dots(table, *, size: float = 2.0):
+        """Gini by head."""
+        drawn, (ax,) = sheet(COLUMN, 2.0)
+        ax.plot(table["head"], table["value"], "o", markersize=size)
+        return Figure.of_table(drawn, table, "dots", {"size": size})
+
+    figure = draw("dots", traces, {"size": 3.0, "group": "all"})
+    assert "head" in figure.data and figure.whence["settings"]["size"] == 3.0
+    with pytest.raises(SpecError, match="there is a figure 'sinks' already"):
+        registry.figure(registry.Plot("sinks", metric="sinks"))(dots)

@@ -17,7 +17,7 @@ from anchorwatch.metrics.token_classes import (
     token_names,
 )
 from anchorwatch.trace.trace import SPECIAL, Trace
-from planted import MASK_ID, planted, uniform
+from synthetic_traces import MASK_ID, planted, uniform
 
 
 def told(texts, *, split=None, model=None, regions=None, prompt=None, frame=-1, **asked):

@@ -22,7 +22,7 @@ from anchorwatch.metrics.table import (
     tabulate,
     total,
 )
-from planted import column, planted, uniform
+from synthetic_traces import column, planted, uniform
 
 
 def traces(shares, *, source="planted", seed=0, tokens=None):

@@ -14,8 +14,7 @@ from anchorwatch.explorer import encode
 from anchorwatch.explorer.open import from_memory
 from anchorwatch.explorer.run_data import MissingError, Options, Run
 from anchorwatch.trace.trace import ROLES
-from planted import planted, random_maps
-from shown import large, small
+from synthetic_traces import large_trace, planted, random_maps, small_trace
 from tolerances import SUMMED
 from waiting import GUARD
 
@@ -100,7 +99,7 @@ def test_tiles_are_the_field(head, causal):
 
 
 def test_a_layer_holds_the_greatest_and_the_sinks_of_every_head():
-    trace = small(seed=4)
+    trace = small_trace(seed=4)
     run = Run(from_memory(trace))
     rule = run.options.rule
     for layer in range(3):
@@ -122,7 +121,7 @@ def test_a_layer_holds_the_greatest_and_the_sinks_of_every_head():
 
 @pytest.mark.parametrize("regions", [None, {"gold": range(2), "other": range(2, 4)}])
 def test_what_groups_give_to_classes_adds_up(regions):
-    trace = small(seed=5, regions=regions)
+    trace = small_trace(seed=5, regions=regions)
     run = Run(from_memory(trace))
     names = run.header()["classes"]
     assert names == (["gold", "other", "elsewhere"] if regions else list(ROLES))
@@ -142,7 +141,7 @@ def test_what_groups_give_to_classes_adds_up(regions):
 
 
 def test_rows_are_exact():
-    trace = small(seed=6)
+    trace = small_trace(seed=6)
     run = Run(from_memory(trace))
     arrays, _ = encode.unpack(run.packet("row-3-1-2"))
     np.testing.assert_array_equal(arrays["shares"], trace["received"].values[3, 1, 2])
@@ -163,7 +162,7 @@ def test_a_causal_run_has_the_causal_null():
 
 
 def test_frames_spell_the_canvas():
-    trace = small(seed=7)
+    trace = small_trace(seed=7)
     run = Run(from_memory(trace))
     told = run.header()
     arrays, _ = encode.unpack(run.packet("frames"))
@@ -186,7 +185,7 @@ def test_absent_positions_of_a_growing_canvas_stay_absent():
 
 
 def test_a_long_canvas_is_binned_and_says_so():
-    trace = small(length=14)
+    trace = small_trace(length=14)
     run = Run(from_memory(trace), Options(columns=5))
     told = run.header()
     assert (told["width"], told["bins"]) == (3, 5)
@@ -205,7 +204,7 @@ def test_measures_are_the_fields_with_a_number_for_each_head():
         "entropy": (("step", "layer", "head"), entropy),
         "peak_cosine": (("step", "layer", "head", "peak"), peaks),
     }
-    run = Run(from_memory(small(more=more)))
+    run = Run(from_memory(small_trace(more=more)))
     names = [one["name"] for one in run.header()["measures"]]
     assert names == ["entropy", "peak_cosine"]
     for at, wanted in enumerate((entropy, peaks[..., 0])):
@@ -221,7 +220,7 @@ def test_flow_is_a_mean_over_heads():
     flow = np.random.default_rng(1).uniform(size=(8, 3, 4, 2, 2)).astype(np.float32)
     dims = ("step", "layer", "head", "query_region", "key_region")
     regions = {"a": range(2), "b": range(2, 14)}
-    run = Run(from_memory(small(more={"region_flow": (dims, flow)}, regions=regions)))
+    run = Run(from_memory(small_trace(more={"region_flow": (dims, flow)}, regions=regions)))
     assert run.header()["flow"]
     held = encode.unpack(run.packet("flow"))[0]["flow"]
     np.testing.assert_allclose(held, flow.mean(axis=2), atol=SUMMED)
@@ -277,7 +276,7 @@ def test_exact_maps_come_from_the_trace_or_a_replay_or_say_how():
 )
 def test_what_is_not_there_is_missing(key):
     with pytest.raises(MissingError):
-        Run(from_memory(small())).packet(key)
+        Run(from_memory(small_trace())).packet(key)
 
 
 def test_a_run_without_received_says_how_to_measure_it():
@@ -290,12 +289,12 @@ def test_a_run_without_received_says_how_to_measure_it():
 
 
 def test_the_header_is_plain_json_whatever_the_trace_holds():
-    told = Run(from_memory(small())).header()
+    told = Run(from_memory(small_trace())).header()
     assert json.loads(json.dumps(told, allow_nan=False)) == told
 
 
 def test_many_sinks_of_a_step_are_counted_and_the_greatest_kept():
-    trace = large(steps=4, length=300, layers=1, heads=2)
+    trace = large_trace(steps=4, length=300, layers=1, heads=2)
     run = Run(from_memory(trace), Options(rule=aw.rules.topk(100)))
     arrays, meta = encode.unpack(run.packet("layer-0"))
     assert np.bincount(arrays["sink_step"]).tolist() == [64] * 4
@@ -309,7 +308,7 @@ def test_many_sinks_of_a_step_are_counted_and_the_greatest_kept():
 def test_a_layer_is_read_a_few_steps_at_a_time(tmp_path, monkeypatch):
     from anchorwatch.explorer import received
 
-    trace = large(steps=24, length=64, layers=2, heads=4)
+    trace = large_trace(steps=24, length=64, layers=2, heads=4)
     trace.write(tmp_path / "a.trace")
     whole = Run(from_memory(aw.read(tmp_path / "a.trace"))).packet("layer-1")
     monkeypatch.setattr(received, "AT_ONCE_BYTES", 1)
@@ -323,7 +322,7 @@ def test_a_layer_is_read_a_few_steps_at_a_time(tmp_path, monkeypatch):
 def test_the_share_of_added_keys_is_a_class_and_a_measure():
     taken = np.random.default_rng(8).uniform(size=(8, 3, 4, 3)).astype(np.float32)
     more = {"sink_received": (("step", "layer", "head", "group"), taken)}
-    run = Run(from_memory(small(more=more)))
+    run = Run(from_memory(small_trace(more=more)))
     told = run.header()
     assert told["classes"][-1] == "added keys"
     flow = encode.unpack(run.packet("layer-2"))[0]["flow"]
@@ -331,7 +330,7 @@ def test_the_share_of_added_keys_is_a_class_and_a_measure():
     np.testing.assert_allclose(flow[..., -1], taken[:, 2].mean(axis=1), atol=SUMMED)
     assert [one["name"] for one in told["measures"]] == ["sink_received"]
     assert told["added"]
-    assert not Run(from_memory(small())).header()["added"]
+    assert not Run(from_memory(small_trace())).header()["added"]
     np.testing.assert_array_equal(
         encode.unpack(run.packet("measure-0"))[0]["values"], taken[..., 0]
     )
@@ -339,7 +338,7 @@ def test_the_share_of_added_keys_is_a_class_and_a_measure():
 
 @pytest.mark.parametrize("head", [None, 1])
 def test_a_part_is_the_positions_without_bins(head):
-    trace = small(steps=5, length=150)
+    trace = small_trace(steps=5, length=150)
     run = Run(from_memory(trace), Options(columns=20))
     assert run.header()["part"] == 64
     for at, keys in enumerate((slice(0, 64), slice(64, 128), slice(128, 150))):
@@ -352,7 +351,7 @@ def test_a_part_is_the_positions_without_bins(head):
 
 
 def test_layers_with_added_keys_have_a_null_of_their_own():
-    trace = small()
+    trace = small_trace()
     part = aw.edits.off_by_one(layers=[1])
     held = dict(trace.manifest)
     held["model"] = held["model"] | {"parts": [part.as_dict()]}
@@ -384,17 +383,40 @@ def test_a_query_group_has_its_own_null():
 
 @pytest.mark.parametrize("key", ["frames", "row-0-0-mean"])
 def test_what_is_small_does_not_wait_for_a_layer_that_is_being_made(key):
-    run = Run(from_memory(small()))
+    run = Run(from_memory(small_trace()))
     with run._lock, ThreadPoolExecutor() as pool:
         assert pool.submit(run.packet, key).result(timeout=GUARD) == Run(
-            from_memory(small())
+            from_memory(small_trace())
         ).packet(key)
 
 
 def test_what_is_prepared_is_the_layer_a_page_asks_for_first():
-    run = Run(from_memory(small()))
+    run = Run(from_memory(small_trace()))
     run.prepare()
-    assert run._kept == {"layer-1": Run(from_memory(small())).packet("layer-1")}  # of three
+    assert run._kept == {"layer-1": Run(from_memory(small_trace())).packet("layer-1")}  # of three
     run.prepare(2)
     run.prepare(9)  # there is none: who asks for it is told
     assert list(run._kept) == ["layer-1", "layer-2"]
+
+
+def test_a_measure_of_heads_is_one_function_of_a_trace(monkeypatch):
+    from anchorwatch.explorer import measures
+
+    monkeypatch.setattr(measures, "MEASURES", {})
+    maps = random_maps(np.random.default_rng(1), (3, 2, 2, 8))
+    trace = planted(maps, prompt=4)
+
+    @measures.head_measure(unit="steps", says="the number of the step")
+    def step_number(trace):
+        return np.broadcast_to(np.arange(3.0)[:, None, None], (3, 2, 2))
+
+    @measures.head_measure()
+    def not_here(trace):
+        return None
+
+    run = Run(from_memory(trace))
+    listed = run.header()["measures"]
+    assert listed[-1] == {"name": "step_number", "unit": "steps", "says": "the number of the step"}
+    arrays, _ = encode.unpack(run.packet(f"measure-{len(listed) - 1}"))
+    assert arrays["values"][:, 1, 1].tolist() == [0, 1, 2]
+    assert "not_here" not in [measure["name"] for measure in listed]

@@ -9,7 +9,7 @@ from anchorwatch.metrics import sink_classes as metrics
 from anchorwatch.metrics.sink_rules import rulli
 from anchorwatch.metrics.token_classes import CLASSES
 from anchorwatch.metrics.token_vs_position import meaning_or_place as measured
-from planted import column, planted, uniform
+from synthetic_traces import column, planted, uniform
 
 TEXTS = {1: "\n", 2: " .", 3: " the", 4: " anchor", 8: " ship"}
 

@@ -9,7 +9,7 @@ import pytest
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics import table_files
 from anchorwatch.metrics.sink_strength import sinks
-from planted import planted, uniform
+from synthetic_traces import planted, uniform
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import tolerances
 from anchorwatch.metrics.layer_slices import iter_layers
 from anchorwatch.metrics.null import _spans, uniform_attention
 from checkpoints import MASK, network
-from planted import planted, uniform
+from synthetic_traces import planted, uniform
 
 IDS = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
 

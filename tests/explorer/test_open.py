@@ -13,15 +13,14 @@ from anchorwatch.explorer.open import from_memory, open_for_viewing
 from anchorwatch.explorer.run_data import MissingError, Run
 from anchorwatch.trace import atomic_io
 from anchorwatch.trace.trace import ROLES, read
-from planted import planted, random_maps
-from shown import small
+from synthetic_traces import planted, random_maps, small_trace
 
 
 @pytest.fixture
 def path(tmp_path):
     entropy = np.random.default_rng(0).normal(size=(8, 3, 4)).astype(np.float32)
     more = {"entropy": (("step", "layer", "head"), entropy)}
-    return small(more=more).write(tmp_path / "secret-folder" / "a.trace")
+    return small_trace(more=more).write(tmp_path / "secret-folder" / "a.trace")
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +131,7 @@ def test_roles_and_commits_follow_from_the_canvas(tmp_path, kind):
 def test_without_regions_keys_are_told_apart_by_roles(tmp_path):
     regions = {"gold": range(2), "other": range(2, 4)}
     groups = ("all", "gold")
-    path = small(regions=regions, groups=groups).write(tmp_path / "c.trace")
+    path = small_trace(regions=regions, groups=groups).write(tmp_path / "c.trace")
     assert told_of(path)[0]["class_kind"] == "region"
     spoil(chunk(path, "region"))
     told, _, layer = told_of(path)
@@ -296,7 +295,7 @@ PARTS = {
 def test_a_part_that_is_not_as_we_write_it_goes_alone(name):
     says, key = PARTS[name]
     odd = np.zeros((8, 2), dtype=np.float32)
-    run = Run(from_memory(small(more={name: (("step", "odd"), odd)})))
+    run = Run(from_memory(small_trace(more={name: (("step", "odd"), odd)})))
     told = run.header()
     assert any(f"{name} cannot be shown: it is {says}" in said for said in told["damage"])
     assert not told[key]
@@ -305,7 +304,9 @@ def test_a_part_that_is_not_as_we_write_it_goes_alone(name):
 
 
 def test_a_measure_of_other_layers_is_named():
-    trace = small(more={"entropy": (("step", "layer", "head"), np.ones((8, 3, 4), np.float32))})
+    trace = small_trace(
+        more={"entropy": (("step", "layer", "head"), np.ones((8, 3, 4), np.float32))}
+    )
     manifest = trace.manifest
     manifest["model"]["layers"] = 2
     told = Run(from_memory(type(trace)(trace.dataset(), manifest))).header()
@@ -316,7 +317,7 @@ def test_a_measure_of_other_layers_is_named():
 
 
 def test_shares_of_other_positions_are_named():
-    trace = small()
+    trace = small_trace()
     cut = trace.dataset().isel(key=slice(0, 9))
     run = Run(from_memory(type(trace)(cut, trace.manifest)))
     told = run.header()
@@ -337,9 +338,9 @@ def test_many_damaged_files_are_counted(path, monkeypatch):
 
 
 def test_a_run_that_goes_while_it_is_looked_at(tmp_path):
-    from shown import large
+    from synthetic_traces import large_trace
 
-    path = large(steps=32, length=1024, layers=2, heads=4).write(tmp_path / "c.trace")
+    path = large_trace(steps=32, length=1024, layers=2, heads=4).write(tmp_path / "c.trace")
     run = Run(open_for_viewing(path))
     assert run.packet("layer-0")
     shutil.rmtree(path)
@@ -349,7 +350,7 @@ def test_a_run_that_goes_while_it_is_looked_at(tmp_path):
 
 
 def test_a_field_of_another_shape_is_left_out():
-    trace = small()
+    trace = small_trace()
     held = trace.dataset()
     turned = held["received"].transpose("layer", "step", "head", "group", "key")
     other = type(trace)(held.assign(received=turned), trace.manifest)

@@ -22,8 +22,8 @@ from anchorwatch.metrics.token_vs_position import (
     split_cells,
 )
 from anchorwatch.trace.trace import Trace
-from planted import MASK_ID, planted, random_maps, uniform
 from references import identity as slow
+from synthetic_traces import MASK_ID, planted, random_maps, uniform
 
 EPS = 0.7357
 TEXTS = {1: "\n", 2: " .", 3: " the", 4: " anchor", 5: " 7", 6: "</s>", 7: " ", 8: " ship"}

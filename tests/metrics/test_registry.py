@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 import anchorwatch as aw
-from anchorwatch.errors import AnchorwatchWarning
+from anchorwatch.errors import AnchorwatchWarning, SpecError
 from anchorwatch.metrics.registry import default_metrics, measure_all
-from planted import planted, random_maps
+from synthetic_traces import planted, random_maps
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +75,42 @@ def test_two_tables_of_one_metric_come_of_one_reading(traces, monkeypatch):
     )
     aw.metrics.onsets(traces)
     assert read == traces
+
+
+def test_a_metric_is_one_function_of_a_layer(traces, monkeypatch):
+    from anchorwatch.metrics import registry
+    from anchorwatch.metrics.table import mean
+
+    for name in ("METRICS", "_PLANS"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+    monkeypatch.setattr(registry, "_DEFAULT", [])
+
+    @registry.metric(by=("layer",), default=True)
+    def top_share(layer, rule, *, scale: float = 1.0, group):
+        """Share of the top key where it is a sink."""
+        share = np.where(layer.top_sink(rule, group) >= 0, layer.top_key(group)[1], np.nan)
+        return [mean("top_share", ("step", "head"), share * scale)]
+
+    table = top_share(traces, aw.rules.topk(1), scale=2.0)
+    expected = aw.metrics.sinks(traces, aw.rules.topk(1))
+    expected = expected[expected["quantity"] == "greatest"]
+    np.testing.assert_allclose(table["value"], 2 * expected["value"])
+    about = {"metric": "top_share", "rule": "topk:1", "scale": 2.0, "group": "all"}
+    assert table.attrs["about"] == about
+    assert "top_share" in registry.METRICS and list(measure_all(traces)) == ["top_share"]
+    with pytest.raises(TypeError, match=r"top_share\(\) got an unexpected keyword argument 'nix'"):
+        top_share(traces, nix=1)
+
+
+def test_two_metrics_have_two_names():
+    from anchorwatch.metrics.registry import METRICS, metric
+
+    known = METRICS["sinks"]
+    with pytest.raises(SpecError, match="there is a metric 'sinks' already, in anchorwatch"):
+
+        @metric()
+        def sinks(layer):
+            """Another one."""
+            return []
+
+    assert METRICS["sinks"] is known
