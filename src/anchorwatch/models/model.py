@@ -122,7 +122,7 @@ class Model:
 
         `attendable` says who may be looked at: [..., T] keys, or [..., T, T] queries by keys.
         `padding` counts the slots before each row's first real token: positions start after them.
-        `parts` are active besides the model's own. The first position of an autoregressive model has
+        `parts` are active besides the model's own. An autoregressive model's first position has
         no predictor: its row is NaN.
         """
         rows = self.logits(canvas, attendable, padding=padding, parts=parts)
