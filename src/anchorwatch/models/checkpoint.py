@@ -52,6 +52,7 @@ class Checkpoint:
         return tensors
 
     def _files(self) -> Iterator[tuple[str, torch.Tensor]]:
+        # One open file at a time: each is memory-mapped while it is read.
         by_file: dict[Path, list[str]] = {}
         for name, path in self.where.items():
             by_file.setdefault(path, []).append(name)
@@ -78,6 +79,7 @@ def open_checkpoint(
             _refuse_damaged(path.parent)
         config = read_json(path.with_name("config.json"), missing={})
         return _list_tensors(source, path.parent, config, {path: None}, None)
+    # A hub id: its snapshot's folder is named by the commit.
     commit = None
     if not path.is_dir():
         path = fetch(source, revision)
@@ -100,6 +102,7 @@ def _apply_delta(
             f"{source} is a delta on a delta, {_DEEPEST} deep or in a circle: name the checkpoint "
             "that it changes in config.json"
         )
+    # A folder seen from this one first, so that a pair can be moved together.
     beside = folder / delta.source
     base = open_checkpoint(str(beside) if beside.is_dir() else delta.source, below=below + 1)
     if lost := sorted(delta.changed_names - base.shapes.keys()):

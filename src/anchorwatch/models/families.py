@@ -330,6 +330,7 @@ def _matrix(shapes: Shapes, name: str) -> tuple[int, int]:
 
 def _groups(width: int, heads: Any, fused_rows: int, given: Any) -> int:
     """Groups of queries that share a key, read off the fused rows: [heads + 2 groups] * size."""
+    # Checked here because the division below would pass a wrong number on silently.
     if not isinstance(heads, int) or isinstance(heads, bool) or heads < 1 or width % heads:
         raise ModelError(
             f"config.json says n_head={heads!r}: expected a whole number that divides {width}"
@@ -629,11 +630,13 @@ def unnamed_encoder(config: Mapping[str, Any], tensors: Iterable[str]) -> str | 
     """
     if architecture_of(config) or model_type_of(config):
         return None
+    # Only the first word counts: the rest differs between versions of transformers.
     prefixes = {name.partition(".")[0] for name in tensors}
     return next((kind for kind in by_name("encoder").model_types if kind in prefixes), None)
 
 
 def _unknown(name: str, causal: Mapping[str, str]) -> str:
+    # Own architectures override transformers' where both have the name.
     families = dict.fromkeys((*causal.values(), *causal), "causal")
     for family in FAMILIES:
         families |= dict.fromkeys(family.architectures + family.model_types, family.name)
@@ -690,6 +693,7 @@ def sites_of(network: Any) -> Sites:
 def layer_modules(network: Any) -> list[Any]:
     """The layer modules in order; one module many times where it is shared."""
     sites = sites_of(network)
+    # ALBERT calls one module for every layer: it stands in the list as often.
     modules = list(network.get_submodule(sites.layers))
     return modules * network.config.num_hidden_layers if sites.shared else modules
 

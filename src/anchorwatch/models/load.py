@@ -112,12 +112,14 @@ def load(
     mask_id = checked_mask(mask_id)
     if source.startswith(("tiny/", "lab/")) and revision is not None:
         raise SpecError(f"{source} is embedded and revision is for hub ids: leave revision out")
+    # Three readers: seeded random models, GGUF, and everything kept as safetensors.
     if source.startswith("tiny/"):
         model = tiny.build(source, number or torch.float32, mask_id)
     elif source.endswith(".gguf"):
         model = load_gguf(source, revision, number or torch.float32, mask_id)
     else:
         model = _load_safetensors(source, revision, number, mask_id)
+    # Moved last: weights are compared on the CPU, as the file has them.
     model.network.to(place_on)
     return model
 
@@ -211,6 +213,7 @@ def _identify(
     """Family, tokenizer and what was assumed; what only the checkpoint can say is filled in."""
     family = family_of(config, checkpoint.shapes, _causal_classes())
     tokenizer = load_tokenizer(checkpoint.tokenizer_folder, family)
+    # Our own checkpoints say what their stock config cannot, the shift among it.
     trained = _training_record(config)
     if family.name == "anchorwatch":
         return replace(family, shift=trained.get("shift", False)), tokenizer, ()
@@ -254,6 +257,7 @@ def _empty_network(
 ) -> PreTrainedModel:
     """The stock class with parameters that hold nothing yet (buffers, such as rotary, are real)."""
     try:
+        # Checked before anything is built: a config may name sizes that fill the memory.
         fields = stock_config(family, config)
         check_layers(fields, shapes)
         stock = AutoConfig.for_model(fields.pop("model_type"), **fields)
@@ -263,6 +267,7 @@ def _empty_network(
         check_numbers(stock)
         set_visibility(family, stock)
         auto = AutoModelForMaskedLM if family.masked_lm else AutoModelForCausalLM
+        # Parameters on the meta device take no memory; rotary tables are computed for real.
         with init_empty_weights(include_buffers=False):
             network = auto.from_config(stock, attn_implementation=NAME, trust_remote_code=False)
         prove_positions(network)
@@ -299,6 +304,7 @@ def _stock_tensors(
             pieces = family.split_tensor(name, tensor, heads, kv_heads)
         for piece, value in pieces:
             target = stock_name(family, piece, stock, network.base_model_prefix)
+            # Two names of the file for one parameter: which one is right cannot be known.
             if target in placed:
                 raise WeightsError(
                     f"{name} and {origin[target]} both mean {target}: expected one of them"
@@ -336,6 +342,7 @@ def _device(device: str | torch.device | None) -> torch.device:
 
 def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype | None:
     """The dtype asked for; on a CPU float32 unless asked; None leaves it to the checkpoint."""
+    # A CPU computes half precision slowly: float32 unless asked.
     if dtype is None:
         return torch.float32 if device.type == "cpu" else None
     named = _DTYPES.get(re.sub(r"^torch\.", "", str(dtype)))

@@ -93,6 +93,7 @@ class Model:
     @property
     def num_positions(self) -> int:
         """The longest canvas the model was made for."""
+        # 2**31 where the config states no limit.
         config = self.network.config
         limit = int(getattr(config, "max_position_embeddings", 2**31))
         if config.model_type == "roberta":
@@ -145,6 +146,7 @@ class Model:
         ids = self._ids(canvas)
         rows = ids if ids.ndim == 2 else ids[None]
         starts = _starts_of(rows, padding)
+        # Padding hides keys; what is hidden by hand comes on top.
         keys, pairs = _keys_and_pairs(rows, ids.ndim, attendable)
         if starts is not None:
             real = torch.arange(rows.shape[1], device=rows.device) >= starts
@@ -209,6 +211,7 @@ class Model:
         """
         if not self.parts and not parts:
             return None
+        # Refused before anything is captured: a capture is a pass of the network.
         check_parts(self, parts)
         cache = self._addition_cache.of(self.network)
         on = [ActiveAddition(fit_trained_addition(self.network, part)) for part in self.parts]
@@ -347,6 +350,7 @@ class Model:
         Parts stand before place 0: where there are some, that is each row's first real token.
         """
         roberta = self.network.config.model_type == "roberta"
+        # LLaDA counts padding as positions; Dream and causal models begin at the first token.
         by_canvas = self.family.positions == "canvas" and additions is None
         if not roberta and (starts is None or by_canvas):
             return None
@@ -379,6 +383,7 @@ class Model:
             )
         places = torch.arange(length, device=rows.device).expand(batch, -1)
         places = places if positions is None else positions
+        # A mask of pairs replaces the network's own, so that the order must be in it.
         causal = self.family.visibility == "causal"
         return _visible_pairs(keys, pairs, places, causal=causal, block=self.block)
 
@@ -448,6 +453,7 @@ def _visible_pairs(
     if causal:
         pairs = pairs & pairs.new_ones(length, length).tril()
     if block is not None:
+        # A query sees its own block and those before it.
         of = places // block
         pairs = pairs & (of[:, :, None] >= of[:, None, :])
     if keys is not None:

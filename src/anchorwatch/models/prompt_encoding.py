@@ -168,6 +168,7 @@ def limit_steps() -> Iterator[None]:
 
 def _excess(parsed: nodes.Template) -> str | None:
     """What of a template could take a gigabyte in one step, in words."""
+    # Steps are counted later; one step that makes a gigabyte must be found here.
     if parsed.find(nodes.Pow) is not None:
         return "raises to a power (**), which no talk needs"
     for product in parsed.find_all(nodes.Mul):

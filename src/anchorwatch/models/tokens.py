@@ -212,6 +212,7 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase | None) -> str | None:
     """SHA-256 of the tokenizer's whole definition, whatever it was last asked to cut or pad."""
     if tokenizer is None:
         return None
+    # The fast tokenizer's JSON is its whole definition; a slow one has only its vocabulary.
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and (backend.truncation or backend.padding):
         backend = Tokenizer.from_str(backend.to_str())  # a call changes both
@@ -286,6 +287,7 @@ def _bare_config(folder: Path, config: Mapping[str, Any]) -> PreTrainedConfig:
 def _is_known(where: str, named: Any) -> bool:
     """Whether transformers has a tokenizer of this name; the name of anything else is refused."""
     if isinstance(named, str) and named.isidentifier():
+        # A class may be known with or without Fast in its name.
         spellings = {named, named.removesuffix("Fast"), f"{named}Fast"}
         classes = [name for name in spellings if _has(name)]
         if all(_is_tokenizer(name) for name in classes):
@@ -325,6 +327,7 @@ def _auto_tokenizer(
     A class that finds no file of its own does not say so: an ALBERT beside a vocab.txt becomes five
     special tokens, and its mask id is then another token of the model's. vocab.txt is BERT's.
     """
+    # A vocab.txt beside a tokenizer.json is not read: the latter is whole.
     word_pieces = (folder / "vocab.txt").is_file() and not (folder / "tokenizer.json").is_file()
     if word_pieces and not config.get("model_type"):
         return BertTokenizer.from_pretrained(folder, trust_remote_code=False)
