@@ -15,7 +15,7 @@ from anchorwatch.models.model import Model
 from anchorwatch.models.zoo import cards
 from anchorwatch.trace.atomic_io import read_record, read_sealed, replace_file
 from anchorwatch.training import variants
-from anchorwatch.training.card_measures import Effort, flatten_measures, measured, plain_values
+from anchorwatch.training.card_measures import Effort, flatten_measures, measure_model, plain_values
 from anchorwatch.training.checkpoints import RUN
 from anchorwatch.training.corpora import Corpus
 from anchorwatch.training.loop import fit
@@ -55,7 +55,7 @@ def write_card(folder: Path, name: str, effort: Effort | None = None) -> dict[st
         "parameters": sum(p.numel() for p in model.network.parameters()),
         "shape": _shape(model),
         "training": training,
-        "measured": measured(model, _open_corpus(model, training["spec"]), effort),
+        "measured": measure_model(model, _open_corpus(model, training["spec"]), effort),
     }
     plain: dict[str, Any] = plain_values(card)
     cards.write(folder, plain)
@@ -94,7 +94,7 @@ def measure_variant(
         "parameters": sum(p.numel() for p in model.network.parameters()),
         "loss": done.loss,
     }
-    row |= flatten_measures(measured(model, _open_corpus(model, spec.as_dict()), effort))
+    row |= flatten_measures(measure_model(model, _open_corpus(model, spec.as_dict()), effort))
     plain: dict[str, Any] = plain_values(row)
     replace_file(folder / ROW, (json.dumps(plain, indent=1) + "\n").encode())
     return plain

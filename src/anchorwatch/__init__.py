@@ -145,6 +145,17 @@ def lazy_attributes(
     return import_attribute
 
 
+def renamed_method(old: str, new: str) -> Callable[..., Any]:
+    """A method under its old name, which works and warns."""
+
+    def call(self: Any, *arguments: Any) -> Any:
+        kind = type(self).__name__
+        warnings.warn(f"{kind}.{old} is now {kind}.{new}", DeprecationWarning, stacklevel=2)
+        return getattr(self, new)(*arguments)
+
+    return call
+
+
 def explain_missing_module(error: ModuleNotFoundError, needed_by: str) -> ModuleNotFoundError:
     """The error with what to install, where that is known."""
     missing = (error.name or "").partition(".")[0]

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import anchorwatch as aw
 from anchorwatch.errors import AnchorwatchWarning, SpecError
-from anchorwatch.evaluation import readers
+from anchorwatch.evaluation import readers, tasks
 from anchorwatch.evaluation.synthetic import Item
 from anchorwatch.evaluation.tasks import POOL, item_key, task
 from question_files import HOTPOT, KILT, LOST, PLAIN, SQUAD, lines, packed, whole
@@ -437,7 +438,7 @@ def test_a_key_is_of_the_item_alone():
     one, two = islice(task("synthetic/one-hop"), 2)
     assert item_key(one) == item_key(Item.from_dict(json.loads(json.dumps(one.as_dict()))))
     assert item_key(one) != item_key(two)
-    assert item_key(one) != item_key(one.arranged(range(len(one.passages) - 1)))
+    assert item_key(one) != item_key(one.arrange(range(len(one.passages) - 1)))
 
 
 def test_the_pool_depends_neither_on_order_nor_on_repetition(tmp_path):
@@ -480,3 +481,34 @@ def test_an_array_in_chunks_is_the_array_at_once(values, chunk):
         assert list(readers.read_elements("x.json", io.BytesIO(raw))) == values
     finally:
         readers.CHUNK = kept
+
+
+def test_a_format_of_your_own_is_found_by_its_fields(tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "FORMATS", dict(tasks.FORMATS))
+
+    @aw.evaluation.register_format("trivia", fields=("question", "best"))
+    def read_trivia(fields):
+        return Item(fields["question"], (fields["best"],), ())
+
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps({"question": "Who?", "best": "Ada"}))
+    (item,) = task(path)
+    assert item.answers == ("Ada",)
+    assert [one.answers for one in task(path, format="trivia")] == [("Ada",)]
+    with pytest.raises(SpecError, match="there is a format 'trivia' already"):
+        aw.evaluation.register_format("trivia", fields=())(read_trivia)
+    path.write_text(json.dumps({"best": "Ada"}))
+    with pytest.raises(SpecError, match="none of input, query, question"):
+        list(task(path))
+
+
+def test_a_task_of_your_own(monkeypatch):
+    monkeypatch.setattr(tasks, "TASKS", dict(tasks.TASKS))
+
+    @aw.evaluation.register_task("counting/next")
+    def make_counting(split, seed):
+        return (Item(f"What follows {n}?", (str(n + 1),), ()) for n in range(seed, seed + 3))
+
+    assert [item.answers[0] for item in task("counting/next", seed=5)] == ["6", "7", "8"]
+    with pytest.raises(SpecError, match="there is a task 'counting/next' already"):
+        aw.evaluation.register_task("counting/next")(make_counting)

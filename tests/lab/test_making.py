@@ -245,7 +245,7 @@ def test_a_row_that_was_measured_is_kept(tmp_path):
 
 def test_a_row_is_not_kept_when_its_stem_has_changed(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        make_models, "measured", lambda model, corpus, effort: {"effort": vars(effort)}
+        make_models, "measure_model", lambda model, corpus, effort: {"effort": vars(effort)}
     )
     stem, runs = RECIPE.with_name("variants-stem.toml"), tmp_path / "runs"
     folder = make_models.train_base(stem, tmp_path, "stem", (*TOY, "updates=1"))

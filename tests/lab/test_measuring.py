@@ -11,8 +11,8 @@ import anchorwatch as aw
 from anchorwatch.evaluation.synthetic import World
 from anchorwatch.generation.decoding import LowConfidence
 from anchorwatch.models.families import layer_modules
-from anchorwatch.training import bound, variants
 from anchorwatch.training import card_measures as measure
+from anchorwatch.training import nll_bound, variants
 from synthetic_traces import planted
 from tolerances import METRIC, SAME_MATHS
 
@@ -187,7 +187,7 @@ def test_norms_of_a_sink_token_are_those_of_its_own_pass(models):
 def test_parts_of_a_bound_add_up(models):
     model = aw.load(models / "mdm-gate")
     held = corpus_of(model, models / "mdm-gate").held_out()
-    found = bound(model, held, examples=12, draws=2)
+    found = nll_bound(model, held, examples=12, draws=2)
     first = np.arange(12) < 5
     one, two = measure.bound_of(found, first), measure.bound_of(found, ~first)
     tokens = found.scored[first].sum(), found.scored[~first].sum()
@@ -200,7 +200,7 @@ def test_parts_of_a_bound_add_up(models):
 @pytest.mark.parametrize("arm", ["mdm-sink", "mdm-gate", "arm"])
 def test_all_that_is_measured_is_plain_and_named_alike(models, arm):
     model = aw.load(models / arm)
-    found = measure.measured(model, corpus_of(model, models / arm), SMALL)
+    found = measure.measure_model(model, corpus_of(model, models / arm), SMALL)
     row = measure.flatten_measures(found)
     json.dumps(measure.plain_values(found), allow_nan=False)
     json.dumps(measure.plain_values(row), allow_nan=False)

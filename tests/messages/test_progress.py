@@ -30,6 +30,15 @@ def test_a_log_has_a_line_a_minute_with_the_time_left(monkeypatch, capsys):
     assert said == ["gathering: 32%, 11 min left"]  # 3 in 72 s: 27 more take 648
 
 
+def test_a_line_in_a_log_has_the_note(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with Progress("training", total=2) as bar:
+        now[0] += 60
+        bar.advance("loss 2.345")
+    assert capsys.readouterr().err == "training: 50%, 1 min left, loss 2.345\n"
+
+
 def test_short_work_and_work_without_a_total_say_nothing_in_a_log(monkeypatch, capsys):
     with Progress("writing", total=2) as bar:
         bar.advance()

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 import anchorwatch as aw
 from anchorwatch.trace.atomic_io import COMMIT
-from anchorwatch.training import fit
+from anchorwatch.training import checkpoints, fit
 from anchorwatch.training.networks import build_start
 from anchorwatch.training.objective import Scorer
 from anchorwatch.training.spec import SIZES, from_dict
@@ -313,6 +313,35 @@ def test_snapshots_stay_and_open(mdm, tmp_path):
     kept = whole.folder / "snapshots"
     assert sorted(path.name for path in kept.iterdir()) == ["update-00000000", "update-00000003"]
     assert aw.load(kept / "update-00000003").digest != aw.load(whole.model).digest
+
+
+def test_snapshots_at_token_counts(tmp_path):
+    """One after the first update that reaches a count, also where the run was stopped there."""
+    plain = fitted(tmp_path / "plain", updates=4)
+    tokens = [line.tokens for line in plain.lines]
+    counts = {"at_tokens": [1, tokens[1], tokens[1] + 1, 10**9]}
+    stopped = tmp_path / "run"
+    with stopped_before(2):
+        fitted(stopped, updates=4, checkpoints=counts | {"updates": 1})
+    done = fitted(stopped, updates=4, checkpoints=counts | {"updates": 1})
+    names = sorted(path.name for path in (done.folder / "snapshots").iterdir())
+    assert names == ["update-00000001", "update-00000002", "update-00000003"]
+    assert done.lines[-1].loss == plain.lines[-1].loss
+    assert aw.load(done.folder / "snapshots" / names[1]).digest != aw.load(done.model).digest
+
+
+def test_a_snapshot_that_a_kill_came_before_is_written_later(tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    said = {"updates": 3, "checkpoints": {"updates": 1, "at": [2], "at_tokens": [1]}}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(checkpoints, "save_snapshot", killed)
+        fitted(tmp_path / "run", **said)
+    done = fitted(tmp_path / "run", **said)
+    assert done.resumed_at == 1
+    names = sorted(path.name for path in (done.folder / "snapshots").iterdir())
+    assert names == ["update-00000001", "update-00000002"]
 
 
 def test_adapters_are_kept_as_a_delta_that_opens(arm, tmp_path):

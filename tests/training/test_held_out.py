@@ -7,7 +7,7 @@ import torch
 import anchorwatch as aw
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.synthetic import Item, Passage
-from anchorwatch.training import answers, bound, by_length, fit
+from anchorwatch.training import answers, by_length, fit, nll_bound
 from references.bounds import over_orders
 from tolerances import METRIC, SAME_MATHS, SHUFFLED
 from toy_texts import MASK, WORDS, Text, Texts, fields, tokenizer
@@ -53,14 +53,14 @@ def test_the_bound_of_a_short_answer_is_the_mean_over_orders(mdm):
         return -float(mdm.logprobs(canvas)[at, ids[at]])
 
     text = Text(ids, np.isin(np.arange(len(ids)), answer))
-    held = bound(mdm, One(text), examples=512, draws=4, answer_only=True)
+    held = nll_bound(mdm, One(text), examples=512, draws=4, answer_only=True)
     assert held.scored.tolist() == [3] * 512
     expected = over_orders(cost, answer) / len(answer)
     assert held.value == pytest.approx(expected, rel=SHUFFLED)
 
 
 def test_an_autoregressive_cost_is_exact(arm):
-    held = bound(arm, Texts(), examples=5)
+    held = nll_bound(arm, Texts(), examples=5)
     for index in range(5):
         ids = torch.from_numpy(Texts()[index].ids)
         rows = arm.logprobs(ids)[1:].gather(-1, ids[1:, None])
@@ -71,17 +71,17 @@ def test_an_autoregressive_cost_is_exact(arm):
 
 def test_noise_is_shared_by_arms_and_batches(mdm, tmp_path):
     other = trained(tmp_path / "run", updates=5, variant=["gate"])
-    one, two = bound(mdm, Texts(), examples=24), bound(other, Texts(), examples=24)
+    one, two = nll_bound(mdm, Texts(), examples=24), nll_bound(other, Texts(), examples=24)
     assert np.array_equal(one.t, two.t)
     assert np.array_equal(one.masked, two.masked)
     assert not np.allclose(one.nats, two.nats)
-    again = bound(mdm, Texts(), examples=24, batch=5)
+    again = nll_bound(mdm, Texts(), examples=24, batch=5)
     assert np.array_equal(again.masked, one.masked)
     assert np.allclose(again.nats, one.nats, rtol=SAME_MATHS)
 
 
 def test_slices_of_t_average_to_the_bound(mdm):
-    held = bound(mdm, Texts(ragged=False), examples=40, draws=2)
+    held = nll_bound(mdm, Texts(ragged=False), examples=40, draws=2)
     table = held.by_time(bins=4)
     assert table["n"].tolist() == [20, 20, 20, 20]
     assert table["value"].mean() == pytest.approx(held.value, rel=METRIC)
@@ -93,7 +93,7 @@ def test_slices_of_t_average_to_the_bound(mdm):
 def test_lengths_are_cut_and_named(mdm):
     table = by_length(mdm, Texts(), [4, 8, 16], examples=12)
     assert table["length"].tolist() == [4, 8, 16]
-    whole = bound(mdm, Texts(), examples=12)
+    whole = nll_bound(mdm, Texts(), examples=12)
     assert table["value"].iloc[-1] == whole.value
     assert table["value"].nunique() == 3
 
@@ -159,3 +159,18 @@ def test_real_runs_answer_too(kind, request):
     table = answers(model, [item("w1", "w1"), item("w2 w3", "w2")], length=3)
     assert len(table) == 2
     assert set(table["right"]) <= {0.0, 1.0}
+
+
+def test_old_names_work_and_warn():
+    from anchorwatch import training
+    from anchorwatch.training import corpora
+
+    for old, new in (("bound", "nll_bound"), ("Bound", "NLLBound")):
+        with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
+            assert getattr(training, old) is getattr(training, new)
+    with pytest.warns(DeprecationWarning, match="measured is now measure_model"):
+        assert aw.lab.measured is aw.lab.measure_model
+    with pytest.warns(DeprecationWarning, match="attended is now join_attention"):
+        assert aw.evaluation.attended is aw.evaluation.join_attention
+    with pytest.warns(DeprecationWarning, match="read is now"):
+        assert corpora.read is corpora.read_corpus

@@ -48,7 +48,7 @@ def test_no_two_subjects_share_what_is_asked_about():
 
 @given(drawn_worlds, indices)
 def test_every_paraphrase_asks_the_same(world, index):
-    item = world[index].keeping("gold", "random", "hard")
+    item = world[index].keep("gold", "random", "hard")
     for wording in item.metadata["paraphrases"]:
         assert reading.answers(wording, facts_of(item)) == set(item.answers)
     assert item.question in item.metadata["paraphrases"]
@@ -57,7 +57,7 @@ def test_every_paraphrase_asks_the_same(world, index):
 @given(drawn_worlds, indices)
 def test_gold_is_necessary_and_sufficient(world, index):
     item = world[index]
-    gold = item.keeping("gold")
+    gold = item.keep("gold")
     assert reading.answers(item.question, facts_of(gold)) == set(item.answers)
     assert [p.hop for p in sorted(gold.passages, key=lambda p: p.hop)] == [
         *range(1, world.hops + 1)
@@ -65,7 +65,7 @@ def test_gold_is_necessary_and_sufficient(world, index):
     assert all((p.kind == "gold") == p.gold == (p.hop > 0) for p in item.passages)
     for left_out in range(len(gold.passages)):
         others = [at for at, p in enumerate(item.passages) if p != gold.passages[left_out]]
-        rest = item.arranged(others).keeping("gold", "random", "hard")
+        rest = item.arrange(others).keep("gold", "random", "hard")
         if rest.passages:
             assert not reading.answers(item.question, facts_of(rest)) & set(item.answers)
 
@@ -107,7 +107,7 @@ def test_rivals_are_the_names_of_the_answer_s_kind(world, index):
 def test_distractors_change_nothing_else(split, hops, seed, index, few, more):
     a, b = World(split, hops, seed, few)[index], World(split, hops, seed, more)[index]
     assert (a.question, a.answers) == (b.question, b.answers)
-    assert a.keeping("gold").passages == b.keeping("gold").passages
+    assert a.keep("gold").passages == b.keep("gold").passages
     shared = set(a.passages) & set(b.passages)
     for kind in ("random", "hard", "counterfactual"):
         assert sum(p.kind == kind for p in shared) == min(getattr(few, kind), getattr(more, kind))
@@ -158,7 +158,7 @@ def test_the_prompt_has_the_readme_s_form():
     item = World()[0]
     (passage,) = item.passages
     assert item.prompt() == f"Passage: {passage.text}\nQuestion: {item.question}\nAnswer:"
-    assert item.keeping().prompt() == f"Question: {item.question}\nAnswer:"
+    assert item.keep().prompt() == f"Question: {item.question}\nAnswer:"
 
 
 @given(splits, hops, seeds, indices)
@@ -253,5 +253,15 @@ def test_triggers_come_as_often_as_asked():
 def test_draws_are_even():
     counts = Counter(Draw("even", i).below(7) for i in range(7000))
     assert all(abs(counts[k] - 1000) < BINOMIAL_ERRORS * 30 for k in range(7))
-    assert sorted(Draw(3).shuffled(range(50))) == list(range(50))
+    assert sorted(Draw(3).shuffle(range(50))) == list(range(50))
     assert not Draw(1).chance(0.0) and Draw(1).chance(1.0)
+
+
+def test_old_names_work_and_warn():
+    item = World()[0]
+    with pytest.warns(DeprecationWarning, match=r"Item\.keeping is now Item\.keep"):
+        assert item.keeping() == item.keep()
+    with pytest.warns(DeprecationWarning, match=r"Item\.arranged is now Item\.arrange"):
+        assert item.arranged([0]) == item.arrange([0])
+    with pytest.warns(DeprecationWarning, match=r"Draw\.shuffled is now Draw\.shuffle"):
+        assert Draw(3).shuffled(range(9)) == Draw(3).shuffle(range(9))

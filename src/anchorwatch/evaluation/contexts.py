@@ -1,4 +1,4 @@
-"""Contexts: what an item is shown with, as values with a name. No torch here.
+"""Contexts: what an item is shown with, as values with a name.
 
 `closed` shows nothing, `open5` the first five passages as they stand (`open` all), `gold` the
 evidence, `gold+4` the evidence somewhere among four random distractors (`gold+4hard`,
@@ -135,7 +135,7 @@ class Context:
         key = item_key(item)
         passages = self._choose_passages(item, _ItemDraws(key, seed), pool)
         if self.shuffle:
-            passages = Draw("shuffle", seed, key, self.shuffle).shuffled(passages)
+            passages = Draw("shuffle", seed, key, self.shuffle).shuffle(passages)
         question = _reword_question(item, key, seed) if self.paraphrase else item.question
         if self.typos:
             spared = _words_of(item.answers)
@@ -272,7 +272,7 @@ class _ItemDraws:
         """The evidence at any places among the others, hops in order."""
         total = len(gold) + len(others)
         draw = Draw("places", self.seed, self.key, total)
-        places = sorted(draw.shuffled(range(total))[: len(gold)])
+        places = sorted(draw.shuffle(range(total))[: len(gold)])
         mixed = list(others)
         for index, passage in zip(places, gold, strict=True):
             mixed.insert(index, passage)

@@ -27,6 +27,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
 from anchorwatch.evaluation.likelihood import Likelihood, Scoring, score
+from anchorwatch.evaluation.prompt_templates import until_end
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.generation.parse import as_decoding, as_edits
 from anchorwatch.generation.run import run_many, steps
@@ -328,16 +329,15 @@ class Harness(TemplateLM):  # type: ignore[misc]
     ) -> list[str]:
         """Answers as text, each up to its first end token."""
         arm = self.model.family.kind == "arm"
-        ends = set(self.model.specials.eos_ids if arm else self.model.specials.end_ids)
+        ends = self.model.specials.eos_ids if arm else self.model.specials.end_ids
         size, edits = self.batch_size or _DEFAULT_BATCH, self.edits
         traces = run_many(
             self.model, prompts, decoding, probes=(), edits=edits, seed=seeds, batch=size
         )
         texts = []
         for prompt, trace in zip(prompts, traces, strict=True):
-            ids = [int(token) for token in trace.canvas[-1][len(prompt) :] if token >= 0]
-            end = next((index for index, token in enumerate(ids) if token in ends), len(ids))
-            texts.append(self.model.decode(ids[:end]))
+            ids = until_end(trace.canvas[-1][len(prompt) :].tolist(), ends, mask_id=None)
+            texts.append(self.model.decode(ids))
             self.seen["narrow"] += int(trace["narrow"].sum())
         self.seen["written"] += len(texts)
         return texts

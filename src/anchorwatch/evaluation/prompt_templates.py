@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from anchorwatch.errors import PromptError, SpecError
-from anchorwatch.evaluation.synthetic import Item, Passage
+from anchorwatch.evaluation.synthetic import Item
+from anchorwatch.evaluation.synthetic.world import region_names
 
 _RULES = """Use the following passages as context if they are helpful, but provide a SHORT and \
 DIRECT answer.
@@ -149,21 +150,6 @@ def template(name: str | Template, *, chat: bool = False) -> Template:
         known = ", ".join(TEMPLATES)
         raise SpecError(f"no template is called {name!r}: expected one of {known}, or a Template")
     return dataclasses.replace(TEMPLATES[name], chat=chat)
-
-
-def region_names(passages: Sequence[Passage]) -> list[str]:
-    """A name for each passage: its evidence by hop where hops differ, else by order."""
-    hops = [passage.hop for passage in passages if passage.gold]
-    apart = len(set(hops)) == len(hops)
-    names, golds, others = [], 0, 0
-    for passage in passages:
-        if passage.gold:
-            golds += 1
-            names.append("gold" if len(hops) == 1 else f"gold {passage.hop if apart else golds}")
-        else:
-            others += 1
-            names.append(f"distractor {others}")
-    return names
 
 
 def until_end(ids: Sequence[int], end_ids: Sequence[int], mask_id: int | None) -> list[int]:

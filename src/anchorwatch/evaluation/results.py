@@ -3,7 +3,7 @@
 A cell is one model, context and edit of one task. Its folder is named by the digest of everything
 that decides its answers, so that asking again finds them. Each line holds its own check: a line
 that a kill cut short is taken off, any other damage is named. How many lines were written stands
-beside them, so that lines that are gone are counted. No torch here.
+beside them, so that lines that are gone are counted.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Cell:
         return self
 
     def _take_over(self, folder: Path) -> None:
-        """Read what is there and go on after it."""
+        """Read what is there and resume after it."""
         path = folder / ITEMS
         if not os.path.lexists(path):
             put_file(path, b"")

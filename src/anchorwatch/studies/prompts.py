@@ -37,7 +37,7 @@ def _question_prompt(index: int) -> StudyPrompt:
 
 def _bare_question_prompt(index: int) -> StudyPrompt:
     """The same question without any passage."""
-    item = World("held-out", seed=SEED)[index].keeping()
+    item = World("held-out", seed=SEED)[index].keep()
     return StudyPrompt(item.prompt(), item.regions())
 
 

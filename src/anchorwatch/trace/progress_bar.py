@@ -51,7 +51,8 @@ class Progress:
             left = each * max(0, self._total - self._done) / 60
             share = min(1.0, self._done / self._total)
             with contextlib.suppress(OSError):  # a log that cannot be written stops no work
-                sys.stderr.write(f"{self._what}: {share:.0%}, {left:.0f} min left\n")
+                line = f"{self._what}: {share:.0%}, {left:.0f} min left"
+                sys.stderr.write(f"{line}, {note}\n" if note else f"{line}\n")
 
     def __exit__(
         self,

@@ -37,7 +37,7 @@ from anchorwatch.trace.trace import Trace
 from anchorwatch.training import noise
 from anchorwatch.training.corpora import Corpus, Mix
 from anchorwatch.training.data import Example, Passages
-from anchorwatch.training.held_out import Bound, answers, bound
+from anchorwatch.training.held_out import NLLBound, answers, nll_bound
 from anchorwatch.training.variants import VERSION
 
 SEED = 20_000
@@ -80,7 +80,7 @@ CONTEXTS: Mapping[str, tuple[World, str]] = {
 """Questions: one hop without its passage, with it, with a random and a hard distractor; two."""
 
 
-def measured(model: Model, corpus: Corpus, effort: Effort | None = None) -> dict[str, Any]:
+def measure_model(model: Model, corpus: Corpus, effort: Effort | None = None) -> dict[str, Any]:
     """All that cards and tables say of a network, as nested plain values; absent is NaN.
 
     `corpus` is what it was trained on; its held-out split is read, with other rows.
@@ -104,7 +104,7 @@ def measure_bounds(model: Model, held_out: Corpus, effort: Effort) -> dict[str, 
     """Nats per scored token with its null: all rows, by kind of row, by t, of answers alone."""
     rows = [held_out[index] for index in range(effort.examples)]
     kinds, asks = np.array([row.kind for row in rows]), np.array([_has_answer(row) for row in rows])
-    cost = bound(model, held_out, examples=effort.examples, draws=effort.draws, seed=SEED)
+    cost = nll_bound(model, held_out, examples=effort.examples, draws=effort.draws, seed=SEED)
     measures: dict[str, Any] = {"all": bound_of(cost, np.ones(len(kinds), dtype=bool))}
     measures["kind"] = {kind: bound_of(cost, kinds == kind) for kind in sorted(set(kinds))}
     times = cost.by_time(BINS)
@@ -113,7 +113,7 @@ def measure_bounds(model: Model, held_out: Corpus, effort: Effort) -> dict[str, 
         for row in times.itertuples()
     }
     if asks.any():
-        only = bound(
+        only = nll_bound(
             model,
             held_out,
             examples=effort.examples,
@@ -130,7 +130,7 @@ def _has_answer(row: Example) -> bool:
     return bool(row.scored.any() and not row.scored.all())
 
 
-def bound_of(cost: Bound, chosen: np.ndarray) -> dict[str, float]:
+def bound_of(cost: NLLBound, chosen: np.ndarray) -> dict[str, float]:
     """The bound of some of its sequences, with an interval over them."""
     nats, scored = cost.nats.mean(axis=0)[chosen], cost.scored[chosen]
     spread = stats.ratio(nats, scored, paired=True)
@@ -148,7 +148,7 @@ def measure_lengths(model: Model, plain: Corpus, trained: int, effort: Effort) -
     all positions there are."""
     measures = {}
     for name, length in lengths(trained, model.num_positions).items():
-        cost = bound(
+        cost = nll_bound(
             model,
             plain,
             examples=max(1, effort.examples // 2),

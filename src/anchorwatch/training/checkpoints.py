@@ -65,7 +65,7 @@ _GROWING = r"\.(anchorwatch-)?[0-9a-f]{8}\.tmp"
 
 @dataclass(frozen=True)
 class TrainingState:
-    """All that goes on from a checkpoint, besides the network in its folder."""
+    """All that a run resumes from, besides the network in its folder."""
 
     update: int
     """Updates done."""

@@ -213,7 +213,7 @@ def read_corpus(
 
     Its fields: `mix`, tables with a kind, a weight and what the kind takes; `tokenizer`, a folder,
     or else `vocabulary`, the size of one that is learned; `seed`. A `tokenizer` given here is that
-    of the checkpoint to go on from, and the only one that fits.
+    of the base checkpoint, and the only one that fits.
     """
     for name in table:
         if name not in _FIELDS:

@@ -607,13 +607,13 @@ class File(TextSource):
 def _fit_prompt(item: Item, settings: RowSettings, chat: bool, after: int, draw: Draw) -> list[int]:
     """Ids of the prompt with some distractors, few enough for `after` more tokens to fit."""
     golds = [index for index, passage in enumerate(item.passages) if passage.gold]
-    others = draw.shuffled(
+    others = draw.shuffle(
         [index for index, passage in enumerate(item.passages) if not passage.gold]
     )
     kept = draw.below(len(others) + 1)
     while True:
         prompt = _encode_prompt(
-            item.arranged(sorted(golds + others[:kept])), settings.vocabulary, chat
+            item.arrange(sorted(golds + others[:kept])), settings.vocabulary, chat
         )
         if not kept or len(prompt) + after <= settings.length:
             return prompt

@@ -16,12 +16,13 @@ import pandas as pd
 import torch
 
 from anchorwatch.errors import SpecError
+from anchorwatch.evaluation.prompt_templates import until_end
 from anchorwatch.evaluation.scores import exact_match
 from anchorwatch.evaluation.synthetic import Item
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.generation.run import run_many
 from anchorwatch.models.model import Model
-from anchorwatch.trace.trace import MISSING, Trace
+from anchorwatch.trace.trace import Trace
 from anchorwatch.training import noise
 from anchorwatch.training.corpora import CorpusLike
 from anchorwatch.training.objective import BatchBuilder, ExampleLike, NoisyBatch
@@ -31,7 +32,7 @@ BOOKS = ("open", "closed")
 
 
 @dataclass(frozen=True, eq=False)
-class Bound:
+class NLLBound:
     """What each sequence cost; of a diffusion model an upper bound, of an autoregressive one exact.
 
     Axes: draws of the noise, sequences.
@@ -87,7 +88,7 @@ class Bound:
 
 
 @torch.no_grad()
-def bound(
+def nll_bound(
     model: Model,
     corpus: CorpusLike,
     *,
@@ -97,7 +98,7 @@ def bound(
     answer_only: bool = False,
     seed: int = 0,
     batch: int = 32,
-) -> Bound:
+) -> NLLBound:
     """Cost of the corpus's first `examples`, cut to `length`, under `draws` of the noise each.
 
     `answer_only` keeps prompts clear; a text without a prompt is then scored whole.
@@ -128,7 +129,7 @@ def bound(
             scored[first : first + batch] = rows.scored.cpu().numpy()
     # 3. Uniform prediction over the outputs is the null.
     outputs = len(model.network.get_output_embeddings().weight)
-    return Bound(sums[0], scored, t, sums[1], sums[2], outputs)
+    return NLLBound(sums[0], scored, t, sums[1], sums[2], outputs)
 
 
 def by_length(
@@ -147,7 +148,7 @@ def by_length(
             )
     rows = []
     for length in lengths:
-        cost = bound(model, corpus, examples=examples, length=length, seed=seed)
+        cost = nll_bound(model, corpus, examples=examples, length=length, seed=seed)
         rows.append({"length": length, "value": cost.value, "null": cost.null, "n": examples})
     return pd.DataFrame(rows)
 
@@ -161,7 +162,7 @@ def answers(
     """
     if book not in BOOKS:
         raise SpecError(f"book={book!r} is unknown: expected {' or '.join(BOOKS)}")
-    shown = [item if book == "open" else item.keeping() for item in items]
+    shown = [item if book == "open" else item.keep() for item in items]
     traces = run_many(
         model,
         [item.prompt() for item in shown],
@@ -190,9 +191,8 @@ def _greedy_decoding(model: Model, length: int) -> Decoding:
 
 def _answer_text(model: Model, trace: Trace) -> str:
     """What was written before the first end token."""
-    written = [int(trace.canvas[-1][position]) for position in trace.answer]
-    ends = (i for i, token in enumerate(written) if token in (*model.specials.end_ids, MISSING))
-    return model.decode(written[: next(ends, len(written))])
+    written = trace.canvas[-1][trace.answer].tolist()
+    return model.decode(until_end(written, model.specials.end_ids, model.specials.mask_id))
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,8 +2,8 @@
 
 `aw.load("lab/mdm")` opens one (also lab/mdm-sink, lab/mdm-gate, lab/arm); `card("lab/mdm")` is what
 was measured of it. `variants()` is the table of training runs with every part, one row for each arm
-and seed, and `differences(table)` what they differ in from vanilla. `measured(model, corpus)` is
-the one function behind both.
+and seed, and `differences(table)` what they differ in from vanilla. `measure_model(model, corpus)`
+is the one function behind both.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 from anchorwatch import lazy_attributes
 
 if TYPE_CHECKING:
-    from anchorwatch.training.card_measures import Effort, measured
+    from anchorwatch.training.card_measures import Effort, measure_model
     from anchorwatch.training.plots import variant_differences
     from anchorwatch.training.variants import differences, variants
 
 _LAZY = {
     "Effort": "card_measures",
     "differences": "variants",
-    "measured": "card_measures",
+    "measure_model": "card_measures",
     "variant_differences": "plots",
     "variants": "variants",
 }
 
-__all__ = ["Effort", "card", "differences", "measured", "variant_differences", "variants"]
+__all__ = ["Effort", "card", "differences", "measure_model", "variant_differences", "variants"]
 
-__getattr__ = lazy_attributes("anchorwatch.training", _LAZY)
+__getattr__ = lazy_attributes("anchorwatch.training", _LAZY, renamed={"measured": "measure_model"})
 
 
 def card(name: str) -> dict[str, Any]:

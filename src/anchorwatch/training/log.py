@@ -36,7 +36,7 @@ def list_checkpoints(out: Path) -> list[tuple[int, Path]]:
 
 @contextmanager
 def explain_write_errors(what: str, path: Path, out: Path) -> Iterator[None]:
-    """Say what could not be written inside, and from where the run in `out` will go on."""
+    """Say what could not be written inside, and from where the run in `out` will resume."""
     try:
         yield
     except Exception as error:
@@ -132,7 +132,7 @@ def _parse_log_line(line: bytes, number: int) -> Line:
 
 
 def repair_log(folder: Path, lines: list[Line]) -> None:
-    """Write the log of a finished run anew where it is not what its last checkpoint holds."""
+    """Write the log of a finished run again where it is not what its last checkpoint holds."""
     for path, text in _texts(folder, lines):
         if not path.is_file() or path.read_bytes() != text.encode():
             with explain_write_errors("the log", path, folder):

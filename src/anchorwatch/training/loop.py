@@ -2,7 +2,7 @@
 
 Which rows an update reads, their noise, the learning rate and every first value are functions of
 the spec and an index, so that a run has no state but weights, moments and a counter: killed and
-started again it goes on as if nothing had happened, bit for bit on a CPU.
+started again it resumes as if nothing had happened, bit for bit on a CPU.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def fit(
     corpus: CorpusLike | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Fitted:
-    """Train what `spec` says into the folder `out`; an unfinished run there is gone on with.
+    """Train what `spec` says into the folder `out`; an unfinished run there is resumed.
 
     Args:
         spec: a `Spec`, its fields, or the path of a SPEC.toml.
@@ -167,6 +167,7 @@ class Trainer:
         self.finished = self.update == spec.updates and (out / checkpoints.MODEL).exists()
         self.lines = [] if state is None else list(state.lines)
         self.tokens = self.lines[-1].tokens if self.lines else 0
+        self.tokens_before = self.lines[-2].tokens if len(self.lines) > 1 else 0
         # 2. Network, loss and optimiser, wrapped for the processes that take part.
         scorer = Scorer(start.network, bf16=spec.precision == "bf16")
         if spec.compile:
@@ -194,8 +195,7 @@ class Trainer:
             checkpoints.remove_model(self.out)  # of a shorter run, which is being made longer
         self.log = self._open_log()
         total = spec.updates if self.main else None
-        if self.update == 0:
-            self._save_snapshot()
+        self._save_snapshot()  # of the start, or one that a kill came before
         with Progress("training", total, done=self.update) as bar:
             for batches in self.loader:
                 due = self._train_update(batches)
@@ -235,7 +235,7 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.update += 1
-        self.tokens += int(tokens)
+        self.tokens_before, self.tokens = self.tokens, self.tokens + int(tokens)
         self.pending.append((loss, torch.as_tensor(norm), rate, self.tokens))
         return bool(due)
 
@@ -294,7 +294,9 @@ class Trainer:
 
     def _save_snapshot(self) -> None:
         """A snapshot after this update, where one is asked for: a delta with LoRA."""
-        if self.update not in self.spec.checkpoints.at:
+        settings = self.spec.checkpoints
+        crossed = any(self.tokens_before < count <= self.tokens for count in settings.at_tokens)
+        if self.update not in settings.at and not crossed:
             return
         tensors, source = self._gather_tensors(), self.spec.model.source
         if not self.main:

@@ -40,7 +40,7 @@ class StartingPoint:
     parts: tuple[Part, ...] = ()
     """What is trained with it, as the spec and the checkpoint name it."""
     origin: str | None = None
-    """Digest of the weights it goes on from."""
+    """Digest of the base checkpoint's weights."""
     new_mask: bool = False
     """Whether the mask token is new to the embedding."""
     rows: int | None = None
@@ -136,7 +136,7 @@ def _start_from_scratch(spec: Spec, tokenizer: PreTrainedTokenizerBase) -> Start
 
 
 def _start_from_checkpoint(spec: Spec, source: str) -> StartingPoint:
-    """A checkpoint to go on from; an autoregressive one may become a diffusion model."""
+    """A base checkpoint; an autoregressive one may become a diffusion model."""
     model = _load_checkpoint(source, spec.model.mask_id)
     network, name = model.network, spec.objective.name
     if model.family.name == "encoder" or not hasattr(network, "lm_head"):

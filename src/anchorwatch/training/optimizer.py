@@ -72,7 +72,7 @@ def build_adamw(
 
 
 def check_rates(lines: Sequence[Line], spec: Spec) -> None:
-    """Refuse to go on where the updates so far had other rates than they would have now."""
+    """Refuse to resume where the updates so far had other rates than they would have now."""
     for line in lines:
         rate = learning_rate(spec.optimizer, line.update - 1, spec.updates)
         if line.update > spec.updates or line.lr != rate:

@@ -1,4 +1,4 @@
-"""What to train: SPEC.toml as frozen values, checked before anything is built. No torch here.
+"""What to train: SPEC.toml as frozen values, checked before anything is built.
 
 The digest covers all that decides the weights, and nothing that does not: how often a checkpoint is
 written or a line logged may change between two starts of one run.
@@ -59,7 +59,7 @@ class _Table(BaseModel):
 
 
 class Shape(_Table):
-    """[model]: a network from scratch, by rung or by numbers; or `from`, a folder to go on from."""
+    """[model]: a network from scratch, by rung or by numbers; or `from`, a base checkpoint."""
 
     network: Literal["llama", "qwen2", "qwen3"] = "llama"
     size: str | None = None
@@ -77,7 +77,7 @@ class Shape(_Table):
     tied: bool = False
     """Whether embedding and unembedding are one."""
     source: str | None = Field(default=None, alias="from")
-    """A checkpoint to go on from, as `aw.load` takes it."""
+    """The base checkpoint, as `aw.load` takes it."""
     mask_id: Annotated[int, Field(ge=0)] | None = None
     """The mask token, where the checkpoint does not say."""
 
@@ -129,7 +129,7 @@ class Objective(_Table):
     """[objective]: what the loss asks for."""
 
     name: Literal["diffusion", "next_token", "fine_tune"] = "diffusion"
-    """fine_tune keeps the prompt clear, and the kind of the checkpoint it goes on from."""
+    """fine_tune keeps the prompt clear, and the kind of its base checkpoint."""
     t: Literal["stratified", "antithetic", "uniform"] = "stratified"
     """How the times of a batch are drawn."""
     eps: Annotated[float, Field(gt=0, lt=1)] = 1e-3
@@ -202,6 +202,8 @@ class Checkpoints(_Table):
     keep: Count = 1
     at: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(), strict=False)
     """Updates after which a snapshot is written that stays."""
+    at_tokens: tuple[Count, ...] = Field(default=(), strict=False)
+    """Tokens read, after each of which a snapshot is written that stays."""
 
 
 class Log(_Table):

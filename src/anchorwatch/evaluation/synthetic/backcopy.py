@@ -62,4 +62,4 @@ class Backcopy:
 @cache
 def _successors(word: str, count: int) -> tuple[str, ...]:
     others = [other for other in WORDS if other != word]  # only a trigger repeats a word
-    return tuple(Draw("successors", word).shuffled(others)[:count])
+    return tuple(Draw("successors", word).shuffle(others)[:count])

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TypeVar
 
+from anchorwatch import renamed_method
+
 T = TypeVar("T")
 
 
@@ -42,10 +44,12 @@ class Draw:
         """One of the things, all alike."""
         return things[self.below(len(things))]
 
-    def shuffled(self, things: Sequence[T]) -> list[T]:
+    def shuffle(self, things: Sequence[T]) -> list[T]:
         """All of the things, in any order."""
         mixed = list(things)
         for last in range(len(mixed) - 1, 0, -1):
             other = self.below(last + 1)
             mixed[last], mixed[other] = mixed[other], mixed[last]
         return mixed
+
+    shuffled = renamed_method("shuffled", "shuffle")

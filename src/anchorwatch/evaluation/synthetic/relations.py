@@ -372,7 +372,7 @@ def write_passage(facts: Sequence[Fact], draw: Draw, filler: float) -> str:
 
     `filler` is the chance of a sentence that says nothing.
     """
-    facts = draw.shuffled(facts)
+    facts = draw.shuffle(facts)
     if draw.chance(_CARDS):
         return _write_card(facts)
     pronoun = _choose_pronoun(facts[0])

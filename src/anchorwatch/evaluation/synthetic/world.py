@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from anchorwatch import renamed_method
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.synthetic import names, relations
 from anchorwatch.evaluation.synthetic.draws import Draw
@@ -45,6 +46,21 @@ class Passage:
     """Names in it of the answer's kind that are not the answer."""
 
 
+def region_names(passages: Sequence[Passage]) -> list[str]:
+    """A name for each passage: its evidence by hop where hops differ, else by order."""
+    hops = [passage.hop for passage in passages if passage.gold]
+    apart = len(set(hops)) == len(hops)
+    names, golds, others = [], 0, 0
+    for passage in passages:
+        if passage.gold:
+            golds += 1
+            names.append("gold" if len(hops) == 1 else f"gold {passage.hop if apart else golds}")
+        else:
+            others += 1
+            names.append(f"distractor {others}")
+    return names
+
+
 @dataclass(frozen=True)
 class Item:
     """A question, what answers it, and what there is to read."""
@@ -70,22 +86,16 @@ class Item:
         `gold` (of two: `gold 1` and `gold 2`, by hop), `distractor 1` and so on as they stand,
         `question`.
         """
-        spans, begin, others = {}, 0, 0
-        golds = sum(passage.gold for passage in self.passages)
-        for passage in self.passages:
+        spans, begin = {}, 0
+        for name, passage in zip(region_names(self.passages), self.passages, strict=True):
             begin += len("Passage: ")
-            if passage.gold:
-                name = "gold" if golds == 1 else f"gold {passage.hop}"
-            else:
-                others += 1
-                name = f"distractor {others}"
             spans[name] = begin, begin + len(passage.text)
             begin += len(passage.text) + 1
         begin += len("Question: ")
         spans["question"] = begin, begin + len(self.question)
         return spans
 
-    def arranged(self, order: Iterable[int]) -> Item:
+    def arrange(self, order: Iterable[int]) -> Item:
         """The item with these of its passages, in this order."""
         places = list(order)
         if len(set(places)) < len(places) or not set(places) <= set(range(len(self.passages))):
@@ -95,14 +105,17 @@ class Item:
             )
         return dataclasses.replace(self, passages=tuple(self.passages[index] for index in places))
 
-    def keeping(self, *kinds: str) -> Item:
+    def keep(self, *kinds: str) -> Item:
         """The item with its passages of these kinds; without kinds, the closed book."""
         for kind in kinds:
             if kind not in PASSAGE_KINDS:
                 known = ", ".join(PASSAGE_KINDS)
                 raise SpecError(f"no passage is of the kind {kind!r}: expected {known}")
         places = (index for index, passage in enumerate(self.passages) if passage.kind in kinds)
-        return self.arranged(places)
+        return self.arrange(places)
+
+    arranged = renamed_method("arranged", "arrange")
+    keeping = renamed_method("keeping", "keep")
 
     @property
     def rivals(self) -> tuple[str, ...]:
@@ -268,7 +281,7 @@ class World:
         facts = self._draw_question(self._draw(index, "core")).golds[0]
         text = write_passage(facts, draw, self.filler)
         questions = []
-        for fact in draw.shuffled(facts):
+        for fact in draw.shuffle(facts):
             reverse = draw.chance(self.reverse)
             name, answer = (fact.object, fact.subject) if reverse else (fact.subject, fact.object)
             questions.append((draw.pick(_list_wordings((fact.relation,), name, reverse)), answer))
@@ -322,7 +335,7 @@ class World:
         used = {fact.relation for fact in facts}
         subject = facts[0].subject
         others = [r for r in relations.of_kind(facts[0].relation.subject) if r not in used]
-        chosen = draw.shuffled(others)[: draw.below(self.extra + 1)]
+        chosen = draw.shuffle(others)[: draw.below(self.extra + 1)]
         return [
             Fact(subject, r, _draw_fresh_name(r.object, self.split, draw, taken)) for r in chosen
         ]

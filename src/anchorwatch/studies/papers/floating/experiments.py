@@ -64,7 +64,7 @@ def gold_looks(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     others = [index for index in range(len(item.passages)) if index != gold]
     rows = []
     for position, name in enumerate(("first", "middle", "last")):
-        shown = item.arranged([*others[:position], gold, *others[position:]])
+        shown = item.arrange([*others[:position], gold, *others[position:]])
         trace = _run_item(model, shown, top_keys(), commit_regions())
         seen = read_passage_attention(trace)
         lift = float(seen.gold.mean() / seen.other.mean())

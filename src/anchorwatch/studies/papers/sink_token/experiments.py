@@ -281,7 +281,7 @@ def in_context(model: Model, unit: int, options: Mapping[str, Any]) -> list[Reco
     assert model.tokenizer is not None
     answer = model.tokenizer(" " + item.answers[0], add_special_tokens=False)["input_ids"]
     rows = []
-    for context, shown in (("gold", item), ("closed", item.keeping())):
+    for context, shown in (("gold", item), ("closed", item.keep())):
         prompt = model.encode(shown.prompt())
         canvas = torch.tensor([*prompt, *[model.mask_id] * len(answer)], device=model.device)
         dresses = {"worn": (), "hidden": without_sink(model, len(canvas))}
