@@ -137,7 +137,7 @@ def test_plot_takes_the_options_of_figure_and_metric(two, tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["measure", "sink", "X"], 2, "no metric is called 'sink': expected all or one of sinks"),
+        (["measure", "sink", "X"], 2, "no metric is called 'sink': expected all or one of"),
         (["measure", "sinks"], 2, "name at least one trace"),
         (["measure", "sinks", "X", "--rule", "rully"], 2, "rule: no rule is called 'rully'"),
         (["measure", "sinks", "X", "--set", "gold"], 2, "--set gold is not name=value"),

@@ -81,22 +81,22 @@ def evaluate(
     if limit is not None:
         given["limit"] = limit
     measured = None if probes is None else options.parse_probes(probes)
-    said = measured is not None or chat or template != "plain" or form or bad != "refuse"
-    if stress and said:
+    own_prompt = measured is not None or chat or template != "plain" or form or bad != "refuse"
+    if stress and own_prompt:
         raise SpecError(
             "--stress has its own task and prompt: leave --probes, --chat, --bad and so on out"
         )
     from anchorwatch import evaluation as ev
 
     if stress:
-        found = ev.stress(models, **given, out=out)
+        results = ev.stress(models, **given, out=out)
     else:
-        asked = ev.task(str(task), format=form, bad=bad)
+        items = ev.task(str(task), format=form, bad=bad)
         prompt = ev.template(template, chat=chat)
         more: dict[str, Any] = {"contexts": contexts, "template": prompt, "probes": measured}
-        found = {asked.name: ev.evaluate(models, asked, **given, **more, out=out)}
-    partly = [_print_refusals(name, one) for name, one in found.items()]
-    _print_tables(found, score, table, out, as_json)
+        results = {items.name: ev.evaluate(models, items, **given, **more, out=out)}
+    partly = [_print_refusals(name, result) for name, result in results.items()]
+    _print_tables(results, score, table, out, as_json)
     raise typer.Exit(3 if any(partly) else 0)
 
 
@@ -137,8 +137,8 @@ def _check_table(table: str, score: str, contexts: str | None, models: int, edit
 
     if table not in TABLES:
         raise SpecError(f"no table is called {table!r}: expected one of {', '.join(TABLES)}")
-    asked = [] if contexts is None else [one.name for one in named(contexts)]
-    if table in ("gains", "gain_ratios") and asked and (CLOSED not in asked or len(asked) < 2):
+    names = [] if contexts is None else [context.name for context in named(contexts)]
+    if table in ("gains", "gain_ratios") and names and (CLOSED not in names or len(names) < 2):
         raise SpecError(
             f"--table {table} is over the closed book: say --contexts closed,gold, or more"
         )
@@ -158,8 +158,8 @@ def _decodings(name: str | None, length: int | None, steps: int | None) -> Any:
     if name is None and length is None and steps is None:
         return None
     if name is not None:
-        said = {"length": length, "steps": steps}
-        fields = {field: value for field, value in said.items() if value is not None}
+        values = {"length": length, "steps": steps}
+        fields = {field: value for field, value in values.items() if value is not None}
         return parse.parse_decoding(name, fields, length=_LENGTH)
     long = _LENGTH if length is None else length
     passes = -(-long // 2) if steps is None else steps
@@ -170,17 +170,17 @@ def _edits(pairs: Sequence[str] | None) -> Mapping[str, Sequence[Edit]] | None:
     """`name=edit` words by name; the model as it is comes first, unless it is all."""
     if not pairs:
         return None
-    found: dict[str, Sequence[Edit]] = {"none": ()}
+    edits: dict[str, Sequence[Edit]] = {"none": ()}
     for pair in pairs:
         name, equals, spelled = pair.partition("=")
         if pair == "none":
             continue
         if not name or not equals or not spelled:
             raise SpecError(f"--edit {pair} is not name=edit, such as --edit sinks=hide-sinks:1")
-        if name in found:
+        if name in edits:
             raise SpecError(f"the edit {name} is given twice: name each once")
-        found[name] = parse.as_edits(spelled)
-    return found
+        edits[name] = parse.as_edits(spelled)
+    return edits
 
 
 def _print_refusals(name: str, results: Results) -> bool:
@@ -190,8 +190,8 @@ def _print_refusals(name: str, results: Results) -> bool:
         where = f"{row.model} {row.context}" + ("" if row.edit == "none" else f" {row.edit}")
         output.say(f"  {row.items} not asked, {one_line(where)}: {one_line(row.unfit)}")
     left = results.about.get("bad", {})
-    for at, says in list(left.items())[:5]:
-        output.say(f"  left out, {at}: {one_line(says)}")
+    for line, says in list(left.items())[:5]:
+        output.say(f"  left out, {line}: {one_line(says)}")
     if len(left) > 5:
         output.say(f"  and {len(left) - 5} more lines")
     if twice := results.about.get("duplicates"):
@@ -211,15 +211,15 @@ def _print_tables(
     from anchorwatch.metrics import table_files
     from anchorwatch.trace.locks import Lock
 
-    made: dict[str, list[pd.DataFrame]] = {}
+    parts_of: dict[str, list[pd.DataFrame]] = {}
     for task, results in found.items():
-        for name, held in stress_tables(results, score).items():
-            attrs, held = held.attrs, held.copy()
-            held.insert(0, "task", task)
-            held.attrs = attrs
-            made.setdefault(name, []).append(held)
-    whole = {name: pd.concat(parts, ignore_index=True) for name, parts in made.items()}
-    for name, parts in made.items():
+        for name, rows in stress_tables(results, score).items():
+            attrs, rows = rows.attrs, rows.copy()
+            rows.insert(0, "task", task)
+            rows.attrs = attrs
+            parts_of.setdefault(name, []).append(rows)
+    whole = {name: pd.concat(parts, ignore_index=True) for name, parts in parts_of.items()}
+    for name, parts in parts_of.items():
         traces = [trace for part in parts for trace in part.attrs["traces"]]
         whole[name].attrs = {"about": parts[0].attrs["about"], "traces": traces}
     if out is not None:

@@ -29,12 +29,12 @@ def show(
 
     if every and step is not None:
         raise SpecError("--all shows every frame and --step one: choose one of them")
-    held = read(trace)
+    loaded = read(trace)
     if as_json:
-        frames = shows.frames_json(held, step)
-        output.print_json({"manifest": held.manifest, "frames": frames}, indent=None)
+        frames = shows.frames_json(loaded, step)
+        output.print_json({"manifest": loaded.manifest, "frames": frames}, indent=None)
     else:
-        shows.show(held, step, every=every)
+        shows.show(loaded, step, every=every)
 
 
 def verify(
@@ -44,13 +44,15 @@ def verify(
     """Compare every byte of a trace with its commit record; exit code 1 if anything differs."""
     from anchorwatch.trace.atomic_io import damage, extent
 
-    found = damage(trace)
-    files, size = (0, 0) if found else extent(trace)
+    problems = damage(trace)
+    files, size = (0, 0) if problems else extent(trace)
     if as_json:
-        output.print_json({"whole": not found, "damage": found, "files": files, "bytes": size})
+        output.print_json(
+            {"whole": not problems, "damage": problems, "files": files, "bytes": size}
+        )
     else:
-        typer.echo("\n".join(found) or f"whole: {files} files, {size} bytes")
-    raise typer.Exit(1 if found else 0)
+        typer.echo("\n".join(problems) or f"whole: {files} files, {size} bytes")
+    raise typer.Exit(1 if problems else 0)
 
 
 def measure(

@@ -46,8 +46,8 @@ def print_families(embedded: Sequence[str], *, as_json: bool) -> None:
     typer.echo(row.format("family", "kind", "visibility", "row", "mask id", "held by"))
     for family in FAMILIES:
         mask = "none" if family.kind == "arm" else str(family.mask_id or "from tokenizer")
-        held, at = family.network or "its own class", "p-1" if family.shift else "p"
-        cells = (family.name, family.kind, family.visibility, at, mask, held)
+        network, row_word = family.network or "its own class", "p-1" if family.shift else "p"
+        cells = (family.name, family.kind, family.visibility, row_word, mask, network)
         typer.echo(row.format(*cells))
         typer.echo(wrap_text(family.checkpoints, 13))
     typer.echo("\nrow p-1: what the network says at the position before is about the token at p")
@@ -107,9 +107,9 @@ def say(text: str) -> None:
         typer.echo(text, err=True)
 
 
-def fail(said: str, code: int) -> NoReturn:
+def fail(message: str, code: int) -> NoReturn:
     """Say what was wrong and stop."""
-    say(f"error: {one_line(' '.join(said.split()))}")
+    say(f"error: {one_line(' '.join(message.split()))}")
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

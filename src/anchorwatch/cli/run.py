@@ -103,8 +103,8 @@ def run(
 
     loaded = aw.load(model, revision=revision, dtype=dtype, device=device, mask_id=mask_id)
     how = named or parse.parse_decoding(options.DEFAULTS[loaded.family.kind], fields, length=long)
-    asked: Prompt = [{"role": "user", "content": text}] if chat else text
-    ask, canvas = (None, options.masked_canvas(loaded, asked)) if infill else (asked, None)
+    message: Prompt = [{"role": "user", "content": text}] if chat else text
+    ask, canvas = (None, options.masked_canvas(loaded, message)) if infill else (message, None)
     more: dict[str, Any] = {"canvas": canvas, "regions": regions, "probes": measured}
     more["edits"] = edits
     plan = str(aw.plan(loaded, ask, how, **more)).splitlines()
@@ -174,7 +174,7 @@ def effect(
         options.parse_decoding(decoding, fields, _LENGTH),
         read_prompts(prompts, prompt or [], limit),
     )
-    asked = options.parse_experiment(edit or [], control, doses, rule)
+    experiment = options.parse_experiment(edit or [], control, doses, rule)
     which = table or ("doses" if doses else "table")
     output.check_effect_paths(which, out, plot, doses=doses is not None)
     import anchorwatch as aw
@@ -184,19 +184,19 @@ def effect(
     how = named or parse.parse_decoding(
         options.DEFAULTS[loaded.family.kind], fields, length=_LENGTH
     )
-    found = aw.effect(loaded, texts, how, **asked, seed=seed, repeats=repeats, batch=batch)
-    output.say(found.summary())
+    result = aw.effect(loaded, texts, how, **experiment, seed=seed, repeats=repeats, batch=batch)
+    output.say(result.summary())
     if plot is not None:
         drawn = aw.figures.effect_doses if doses else aw.figures.effect_layers
         output.say(
             "wrote "
-            + one_line(str(drawn(found.get_table("doses" if doses else "layers")).save(plot)))
+            + one_line(str(drawn(result.get_table("doses" if doses else "layers")).save(plot)))
         )
-    held = found.get_table(which)
+    rows = result.get_table(which)
     if out is not None:
-        output.say(f"wrote {one_line(str(table_files.save(held, out)))}")
+        output.say(f"wrote {one_line(str(table_files.save(rows, out)))}")
     if out is None or as_json:
-        typer.echo(table_files.as_json(held) if as_json else table_files.as_csv(held), nl=as_json)
+        typer.echo(table_files.as_json(rows) if as_json else table_files.as_csv(rows), nl=as_json)
 
 
 def read_prompts(source: str | None, texts: list[str], limit: int | None) -> list[Any]:
@@ -207,14 +207,14 @@ def read_prompts(source: str | None, texts: list[str], limit: int | None) -> lis
     """
     if (source is None) == (not texts):
         raise SpecError("give a file of prompts, or --prompt TEXT once for each")
-    found: list[Any] = list(texts)
+    prompts: list[Any] = list(texts)
     if source is not None:
         json_lines = source.lower().endswith((".jsonl", ".json"))
-        lines = [(at, line) for at, line in enumerate(_lines_of(source), 1) if line.strip()]
-        found = [_parse_prompt(source, *line) if json_lines else line[1] for line in lines]
-    if not found:
+        lines = [(number, line) for number, line in enumerate(_lines_of(source), 1) if line.strip()]
+        prompts = [_parse_prompt(source, *line) if json_lines else line[1] for line in lines]
+    if not prompts:
         raise SpecError(f"{source} has no prompts: it needs one on each line")
-    return found[:limit]
+    return prompts[:limit]
 
 
 def _lines_of(source: str) -> Iterator[str]:
@@ -250,9 +250,9 @@ def _decode_lines(name: str, lines: Iterator[bytes]) -> Iterator[str]:
         try:
             yield from line.decode("utf-8").splitlines()
         except UnicodeDecodeError as error:
-            at = before + error.start
+            offset = before + error.start
             raise SpecError(
-                f"{name} is not UTF-8 (byte at offset {at}): convert it first, "
+                f"{name} is not UTF-8 (byte at offset {offset}): convert it first, "
                 "for example with iconv -t utf-8"
             ) from None
         before += len(line)
@@ -261,14 +261,14 @@ def _decode_lines(name: str, lines: Iterator[bytes]) -> Iterator[str]:
 def _parse_prompt(source: str, number: int, line: str) -> Any:
     """The prompt of one line of JSON."""
     try:
-        held = parse_json(line)
+        record = parse_json(line)
     except ValueError:
         raise SpecError(
             f'line {number} of {source} is not JSON: expected {{"prompt": "..."}} on each line'
         ) from None
-    if not isinstance(held, dict) or not isinstance(held.get("prompt"), str | list):
+    if not isinstance(record, dict) or not isinstance(record.get("prompt"), str | list):
         raise SpecError(f'line {number} of {source} has no "prompt", which is text or a list')
-    return held["prompt"]
+    return record["prompt"]
 
 
 def read_stdin() -> str:

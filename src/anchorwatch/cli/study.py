@@ -70,31 +70,31 @@ def study(
         if as_json:
             return output.print_json(planned.as_dict())
         return typer.echo(str(planned))
-    found = studies.study(names or [], **given, before=_say)
+    result = studies.study(names or [], **given, before=_say)
     if as_json:
-        output.print_json(json.loads(json.dumps(found.as_dict())))
+        output.print_json(json.loads(json.dumps(result.as_dict())))
     else:
-        typer.echo(_table(found), nl=False)
+        typer.echo(_table(result), nl=False)
     page = out / "report.html"
-    output.say(f"{found!r}\nwrote {one_line(str(page))}")
+    output.say(f"{result!r}\nwrote {one_line(str(page))}")
     shown = _at_a_desktop() if opens is None else opens
     if shown:
         _show(page)
-    raise typer.Exit(3 if found.counts()["lacking"] else 0)
+    raise typer.Exit(3 if result.counts()["lacking"] else 0)
 
 
-def _table(found: Study) -> str:
+def _table(result: Study) -> str:
     """Lines for a person at a terminal; numbers in full, as CSV, for a file or the next program."""
     from anchorwatch.metrics.table_files import as_csv
 
-    table = found.claims[list(_SHOWN)]
+    table = result.claims[list(_SHOWN)]
     if not sys.stdout.isatty():
         return as_csv(table)
     lines = []
-    for one in table.itertuples():
-        numbers = f"{one.effect:.3g} [{one.low:.3g}, {one.high:.3g}]" if not one.lacking else ""
-        said = f"lacks {one.lacking}" if one.lacking else f"n = {one.n} {one.unit}s"
-        lines.append(f"{one.id:<15}{one.verdict:<11}{numbers:<30}{one_line(said)}".rstrip())
+    for row in table.itertuples():
+        numbers = f"{row.effect:.3g} [{row.low:.3g}, {row.high:.3g}]" if not row.lacking else ""
+        words = f"lacks {row.lacking}" if row.lacking else f"n = {row.n} {row.unit}s"
+        lines.append(f"{row.id:<15}{row.verdict:<11}{numbers:<30}{one_line(words)}".rstrip())
     return "\n".join(lines) + "\n"
 
 

@@ -49,21 +49,21 @@ def view(
     from anchorwatch.explorer.server import Server, link, spot
 
     where = spot(at)  # a typing mistake costs no reading
-    options, held = _looked_at(traces, rule, table)
-    replays = _replays(model, held)
+    options, opened = _looked_at(traces, rule, table)
+    replays = _replays(model, opened)
     runs = [
         Run(one, options, replay, no_replay=why)
-        for one, (replay, why) in zip(held, replays, strict=True)
+        for one, (replay, why) in zip(opened, replays, strict=True)
     ]
     for run, (_, why) in zip(runs, replays, strict=True):
-        for said in (*run.header()["damage"], *filter(None, [why])):
-            _note(f"{run.opened.name}: {said}")
+        for problem in (*run.header()["damage"], *filter(None, [why])):
+            _note(f"{run.opened.name}: {problem}")
     server = Server(runs, port=port, layer=where.get("layer"))
-    place = link(server.url, where)
-    typer.echo(place)
+    address = link(server.url, where)
+    typer.echo(address)
     output.say("press Ctrl-C to stop; the address is for this machine and holds a secret")
     if not no_open:
-        webbrowser.open(server.door(place).as_uri())
+        webbrowser.open(server.door(address).as_uri())
     server.serve()
 
 
@@ -81,10 +81,10 @@ def export(
     from anchorwatch.explorer.run_data import Run
 
     chosen = _layers(layers)
-    options, held = _looked_at(traces, rule, table)
-    runs = [Run(one, options) for one in held]
+    options, opened = _looked_at(traces, rule, table)
+    runs = [Run(trace, options) for trace in opened]
     if not any(run.opened.trace for run in runs):
-        raise TraceError(f"{held[0].name} cannot be shown: {runs[0].opened.damage[0]}")
+        raise TraceError(f"{opened[0].name} cannot be shown: {runs[0].opened.damage[0]}")
     typer.echo(str(exports.export(runs, out, layers=chosen, say=_note)))
     if any(run.header()["damage"] for run in runs):
         raise typer.Exit(3)
@@ -98,10 +98,10 @@ def _looked_at(
     from anchorwatch.explorer.run_data import Options
 
     chosen, read = rulli() if rule is None else parse(rule), head_tables.read_tables(table or [])
-    held = _open_traces(traces)
-    known = [one.trace for one in held if one.trace is not None and "canvas" not in one.lost]
+    opened = _open_traces(traces)
+    known = [one.trace for one in opened if one.trace is not None and "canvas" not in one.lost]
     head_tables.refuse_strangers(read, known)
-    return Options(rule=chosen, tables=tuple(read)), held
+    return Options(rule=chosen, tables=tuple(read)), opened
 
 
 def _open_traces(traces: Sequence[Path]) -> list[OpenedTrace]:
@@ -111,15 +111,15 @@ def _open_traces(traces: Sequence[Path]) -> list[OpenedTrace]:
 
     for path in traces:
         folder = atomic_io.expand_path(path)
-        if said := atomic_io.describe_missing(folder) or atomic_io.describe_unfinished(folder):
-            raise TraceError(said)
+        if problem := atomic_io.describe_missing(folder) or atomic_io.describe_unfinished(folder):
+            raise TraceError(problem)
         if atomic_io.is_no_trace(folder):
             raise TraceError(f"{path} is a folder and no trace: name one that `run -o` wrote")
     return [open_for_viewing(path) for path in traces]
 
 
-def _note(said: str) -> None:
-    output.say(f"note: {one_line(said)}")
+def _note(text: str) -> None:
+    output.say(f"note: {one_line(text)}")
 
 
 def _layers(words: str | None) -> list[int] | None:
@@ -131,31 +131,37 @@ def _layers(words: str | None) -> list[int] | None:
         raise SpecError(f"--layers {words} is not a list of layers, such as 0,8,31") from None
 
 
-def _replays(model: str | None, held: Sequence[OpenedTrace]) -> list[tuple[Replay | None, str]]:
+def _replays(model: str | None, opened: Sequence[OpenedTrace]) -> list[tuple[Replay | None, str]]:
     """Of each run, what measures its exact maps, or why the model does not; it fits one of them."""
     if model is None:
-        return [(None, "")] * len(held)
+        return [(None, "")] * len(opened)
     import anchorwatch as aw
     from anchorwatch.generation.forced import model_difference
 
     loaded = aw.load(model)
-    found: list[tuple[Replay | None, str]] = []
-    for one in held:
-        if one.trace is None or one.damage:
-            found.append((None, f"{model} measures no exact maps of a damaged run"))
+    replays: list[tuple[Replay | None, str]] = []
+    for run in opened:
+        if run.trace is None or run.damage:
+            replays.append((None, f"{model} measures no exact maps of a damaged run"))
         elif differs := model_difference(
             loaded,
-            written := one.trace.manifest["model"],
-            one.trace.manifest.get("versions"),
+            written := run.trace.manifest["model"],
+            run.trace.manifest.get("versions"),
         ):
             by = f"it was {written['source']}, {differs}"
-            found.append((None, f"{model} did not write this run and measures no maps of it: {by}"))
+            replays.append(
+                (None, f"{model} did not write this run and measures no maps of it: {by}")
+            )
         else:
-            found.append((_replay(loaded, one.trace), ""))
-    if not any(replay for replay, _ in found):
-        said = "; ".join(f"{one.name}: {why}" for one, (_, why) in zip(held, found, strict=True))
-        raise SpecError(one_line(f"--model {model} fits none of the runs, name their own: {said}"))
-    return found
+            replays.append((_replay(loaded, run.trace), ""))
+    if not any(replay for replay, _ in replays):
+        reasons = "; ".join(
+            f"{run.name}: {why}" for run, (_, why) in zip(opened, replays, strict=True)
+        )
+        raise SpecError(
+            one_line(f"--model {model} fits none of the runs, name their own: {reasons}")
+        )
+    return replays
 
 
 def _replay(model: Any, trace: Trace) -> Replay:

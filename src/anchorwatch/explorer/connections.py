@@ -1,4 +1,4 @@
-"""Connections of the explorer's server that do not wait for ever, and are not without number.
+"""Connections of the explorer's server, with a time limit and a limit to their number.
 
 uvicorn closes a connection that is idle between two requests, and no other: one whose request was
 begun and never ended stays open, and so does one that never reads its answer.

@@ -1,4 +1,4 @@
-"""Traces opened for looking: a damaged or foreign one shows what is damaged and the rest.
+"""Traces opened for viewing: of a damaged or foreign one, what is damaged and the rest.
 
 `aw.read` refuses a trace with a single wrong byte. Here a field that is not as it was written is
 named, left out and never read. Without its record or its metadata there is nothing to trust, and

@@ -30,6 +30,7 @@ from anchorwatch.explorer.measures import HeadMeasure, list_measures
 from anchorwatch.explorer.open import INSTEAD, OpenedTrace
 from anchorwatch.explorer.received import Received, class_names, has_sink, regions_of
 from anchorwatch.metrics.sink_rules import Rule, rulli
+from anchorwatch.metrics.table import describe_decoding
 from anchorwatch.trace.atomic_io import UNREADABLE
 from anchorwatch.trace.escape import one_line, visible
 from anchorwatch.trace.trace import ABSENT, MISSING, ROLES, Trace
@@ -434,7 +435,7 @@ def describe_run(opened: OpenedTrace, rule: Rule) -> dict[str, Any]:
         "name": opened.name,
         "digest": "" if "canvas" in opened.lost else trace.digest()[:12],
         "model": _model(manifest["model"]),
-        "decoding": _decoding(manifest["decoding"]),
+        "decoding": _clip(one_line(describe_decoding(manifest["decoding"])), 200),
         "edits": [_clip(one_line(repr(edit)), 120) for edit in trace.edits],
         "fork": manifest["fork"]["step"] if "fork" in manifest else None,
         "seed": trace.seed,
@@ -496,15 +497,6 @@ def _model(model: dict[str, Any]) -> dict[str, Any]:
     kept |= {name: model[name] for name in ("layers", "heads")}
     parts = [from_dict(fields) for fields in model.get("parts", ())]
     return kept | {"parts": [_clip(one_line(repr(part)), 120) for part in parts]}
-
-
-def _decoding(fields: dict[str, Any]) -> str:
-    given = [
-        f"{key}={value}"
-        for key, value in fields.items()
-        if key != "name" and value not in (None, 0.0, False)
-    ]
-    return _clip(one_line(f"{fields['name']}({', '.join(given)})"), 200)
 
 
 def _clip(text: str, longest: int) -> str:

@@ -24,6 +24,7 @@ from anchorwatch.figures.marks import (
     limits_of,
     lines,
     require,
+    require_quantities,
     whole_ticks,
 )
 from anchorwatch.figures.registry import Plot, figure
@@ -205,10 +206,8 @@ def rollout_columns(table: pd.DataFrame, *, query: str = "answer") -> Figure:
 
 def _one_quantity(table: pd.DataFrame, quantity: str | None) -> pd.DataFrame:
     require(table, "model", "query_region", "key_region", "quantity", "value", "null")
-    known = list(table["quantity"].drop_duplicates())
-    chosen = known[0] if quantity is None else quantity
-    if chosen not in known:
-        raise SpecError(f"the table has no quantity {chosen!r}: it has {', '.join(known)}")
+    chosen = table["quantity"].iloc[0] if quantity is None else quantity
+    require_quantities(table, chosen)
     data = table[table["quantity"] == chosen]
     if data.duplicated(["model", "query_region", "key_region"]).any():
         raise SpecError(

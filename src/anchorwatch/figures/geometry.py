@@ -17,7 +17,15 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.marks import band, key, lines, no_interval, require, whole_ticks
+from anchorwatch.figures.marks import (
+    band,
+    key,
+    lines,
+    no_interval,
+    require,
+    require_quantities,
+    whole_ticks,
+)
 from anchorwatch.figures.registry import Plot, figure
 from anchorwatch.figures.style import (
     COLUMN,
@@ -141,7 +149,7 @@ def shapley_bars(table: pd.DataFrame) -> Figure:
     hangs below zero, and the mark is the advantage, their sum.
     """
     require(table, "model", "layer", "quantity", "value", "low", "high")
-    _check_quantities(table, ("angle", "norm", "advantage", "angle_share"))
+    require_quantities(table, "angle", "norm", "advantage", "angle_share")
     # 1. A row of two panels for each model.
     models = list(table["model"].drop_duplicates())
     drawn, axes = sheet(
@@ -260,7 +268,7 @@ def contribution_scatter(table: pd.DataFrame) -> Figure:
     brings as much as attention elsewhere; far below it, it is nearly no operation.
     """
     require(table, "model", "quantity", "value", "null")
-    _check_quantities(table, ("contribution_share",))
+    require_quantities(table, "contribution_share")
     data = table[table["quantity"] == "contribution_share"]
     models = list(data["model"].drop_duplicates())
     columns = min(len(models), 2)
@@ -300,7 +308,7 @@ def mixing_by_depth(table: pd.DataFrame) -> Figure:
     For a table of `mixing` by layer. The null of the rank is the number of positions.
     """
     require(table, "model", "layer", "quantity", "value", "null")
-    _check_quantities(table, ("state_cosine", "effective_rank"))
+    require_quantities(table, "state_cosine", "effective_rank")
     drawn, axes = sheet(PAGE, 2.2, columns=2)
     units = {"state_cosine": "mean cosine of two positions", "effective_rank": "effective rank"}
     entries: list[Artist] = []
@@ -311,9 +319,3 @@ def mixing_by_depth(table: pd.DataFrame) -> Figure:
             ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
     key(drawn, entries)
     return Figure.of_table(drawn, table, "mixing_by_depth")
-
-
-def _check_quantities(table: pd.DataFrame, quantities: tuple[str, ...]) -> None:
-    known = list(map(str, table["quantity"].drop_duplicates()))
-    if lost := [name for name in quantities if name not in known]:
-        raise SpecError(f"the table has no quantity {lost[0]!r}: it has {', '.join(known)}")

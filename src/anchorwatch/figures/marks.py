@@ -185,6 +185,13 @@ def require(table: pd.DataFrame, *columns: str) -> None:
         raise SpecError("the table has no rows: there is nothing to draw")
 
 
+def require_quantities(table: pd.DataFrame, *names: str) -> None:
+    """A table that lacks a quantity is refused, and its quantities named."""
+    known = list(map(str, table["quantity"].drop_duplicates()))
+    if lost := [name for name in names if name not in known]:
+        raise SpecError(f"the table has no quantity {lost[0]!r}: it has {', '.join(known)}")
+
+
 def _checked_limits(limits: tuple[float, float], kind: str, log: bool) -> tuple[float, float]:
     low, high = limits
     if kind not in ("magnitude", "difference"):

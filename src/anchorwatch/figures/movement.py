@@ -25,6 +25,7 @@ from anchorwatch.figures.marks import (
     lines,
     no_interval,
     require,
+    require_quantities,
     whole_ticks,
 )
 from anchorwatch.figures.registry import Plot, figure
@@ -218,10 +219,8 @@ def by_lag(table: pd.DataFrame, *, quantities: Sequence[str] | None = None) -> F
     For `set_jaccard`, `received_similarity` and `map_similarity`; the null is all pairs of steps.
     """
     require(table, "model", "lag", "quantity", "value")
-    known = list(table["quantity"].drop_duplicates())
-    chosen = list(quantities or known)
-    if lost := [name for name in chosen if name not in known]:
-        raise SpecError(f"the table has no quantity {lost[0]!r}: it has {', '.join(known)}")
+    chosen = list(quantities or table["quantity"].drop_duplicates())
+    require_quantities(table, *chosen)
     drawn, axes = sheet(COLUMN if len(chosen) == 1 else PAGE, 2.2, columns=len(chosen))
     entries: list[Artist] = []
     for ax, quantity in zip(axes, chosen, strict=True):
@@ -269,9 +268,7 @@ def head_types(table: pd.DataFrame) -> Figure:
 def layer_consistency(table: pd.DataFrame, *, quantity: str = "jaccard") -> Figure:
     """Layer x layer: how far sinks are shared at the same step, and how much more than shuffled."""
     require(table, "model", "layer", "other_layer", "quantity", "value", "null")
-    known = list(table["quantity"].drop_duplicates())
-    if quantity not in known:
-        raise SpecError(f"the table has no quantity {quantity!r}: it has {', '.join(known)}")
+    require_quantities(table, quantity)
     data = table[table["quantity"] == quantity]
     models = list(data["model"].drop_duplicates())
     drawn, axes = sheet(PAGE, 0.3 + 2.5 * len(models), rows=len(models), columns=2)

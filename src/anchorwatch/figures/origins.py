@@ -1,4 +1,4 @@
-"""What made a figure: written into the file itself, read back by `whence`. No matplotlib here.
+"""What made a figure: written into the file itself, read back by `whence`. Without matplotlib.
 
 The record is ASCII JSON: in a PDF the Keywords of the info dictionary, in an SVG the description of
 its metadata, in a PNG a text chunk. Reading parses foreign bytes and trusts none of them.

@@ -10,7 +10,15 @@ import pandas as pd
 
 from anchorwatch.errors import SpecError
 from anchorwatch.figures.figure import Figure
-from anchorwatch.figures.marks import absent_patch, grid, key, limits_of, lines, require
+from anchorwatch.figures.marks import (
+    absent_patch,
+    grid,
+    key,
+    limits_of,
+    lines,
+    require,
+    require_quantities,
+)
 from anchorwatch.figures.registry import Plot, figure
 from anchorwatch.figures.style import COLUMN, PAGE, colours, plain_log, printable, sheet
 
@@ -45,7 +53,7 @@ def profile(
     """
     require(table, "model", "quantity", x, "value")
     chosen = list(quantities or table["quantity"].drop_duplicates())
-    _check_quantities(table, chosen)
+    require_quantities(table, *chosen)
     columns = min(len(chosen), 3 if len(chosen) not in (2, 4) else 2)
     rows = -(-len(chosen) // columns)
     drawn, axes = sheet(
@@ -73,7 +81,7 @@ def head_grid(
 ) -> Figure:
     """Layer x head, one panel for each model (Fig. 5): a quantity of a table by layer and head."""
     require(table, "model", "layer", "head", "quantity", "value")
-    _check_quantities(table, [quantity])
+    require_quantities(table, quantity)
     data = table[table["quantity"] == quantity]
     models = list(data["model"].drop_duplicates())
     width = COLUMN if len(models) == 1 else PAGE
@@ -153,10 +161,3 @@ def dose_response(
     entries = lines(ax, table, x=x, unit=unit, colour_by=colour_by)
     key(drawn, entries)
     return Figure.of_table(drawn, table, "dose_response", {"x": x})
-
-
-def _check_quantities(table: pd.DataFrame, quantities: Sequence[str]) -> None:
-    known = set(table["quantity"])
-    if lost := [name for name in quantities if name not in known]:
-        names = ", ".join(map(str, table["quantity"].drop_duplicates()))
-        raise SpecError(f"the table has no quantity {lost[0]!r}: it has {names}")

@@ -1,4 +1,4 @@
-"""What the rows that predicted committed tokens looked at, region by region.
+"""Attention of the rows that predicted committed tokens, region by region.
 
 Row p predicts position p, in a shifted family row p-1. What counts is the canvas before the commit.
 Shapes: R regions (gold first), C commits in the order of their positions, K kept keys of a row.

@@ -1,7 +1,13 @@
-"""Norms of what sinks hold: attention that brings little is nearly no operation at all.
+"""Query, key and value vectors at sinks: angle against norm, value norms, massive activations.
 
-A sink is compared with the other keys of its own head and step, so that layers and heads with large
-vectors do not decide. Massive activations are those of the residual stream before the layer.
+A head's mean logit at key j is a product: |k_j| times the mean over queries of |q| cos(q, k_j). So
+what a sink has over the other keys of its head splits into angle and norm without a rest, head by
+head. Vectors of different heads are never averaged: they live in unrelated bases. A sink is
+compared with the other keys of its own head and step, so that heads with large vectors do not
+decide. Massive activations are those of the residual stream before the layer.
+
+A run keeps geometry and norms at the eight keys that receive most, and their mean over all keys.
+Both give the mean of the others without having them: (all keys - the sinks) / how many are left.
 """
 
 from __future__ import annotations

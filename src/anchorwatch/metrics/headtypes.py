@@ -36,7 +36,7 @@ DRAWS = 16
 
 @dataclass(frozen=True)
 class TypeLimits:
-    """How much of something makes a type; all are shares, but `held`."""
+    """Thresholds of the types; all are shares, but `held`, which is a number of steps."""
 
     none: float = 0.9
     """Steps without a sink, more than which a head has none."""

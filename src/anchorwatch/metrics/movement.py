@@ -1,4 +1,4 @@
-"""Movement of the greatest sink: where it is, how often and how far it jumps, which way it goes.
+"""Movement of the top sink: where it is, how often and how far it jumps, which way it goes.
 
 `null` is what the same positions would give if the steps were shuffled, unless a docstring says
 otherwise; all are exact expectations. Statistics are over the steps at which a head has a sink, the

@@ -1,4 +1,4 @@
-"""What uniform attention would give: every key that may be looked at gets an equal share.
+"""The null of attention: uniform over the keys that a query may look at.
 
 Under causal visibility early keys are seen by more queries, so even uniform attention "sinks"
 there. A row may look at a span of neighbouring keys under every visibility there is, so both

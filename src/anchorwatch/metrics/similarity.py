@@ -1,8 +1,11 @@
-"""How alike attention is: of one head some steps apart, of two groups of queries, of two layers.
+"""How similar attention is: of a head at two steps, of two query groups, of two layers.
 
-`null` is the mean over all pairs of steps, what a shuffle of the steps would give. Divergences are
-in bits, 0 to 1; theirs are over a seeded choice of pairs where there are many. What is said of
-`received` is not said of maps: two maps may differ in every row and add up to the same columns.
+Of a head some steps apart (sink sets, received attention, whole maps), of masked and written
+queries, and of the sinks of two layers at the same step. `null` is the mean over all pairs of
+steps, what a shuffle of the steps would give. Divergences are in bits, 0 to 1; theirs are over a
+seeded choice of pairs where there are many. What is said of `received` is not said of maps: two
+maps may differ in every row and add up to the same columns. Layers are read one at a time; their
+sink sets are kept as bits until all are there.
 """
 
 from __future__ import annotations
@@ -372,7 +375,7 @@ DIMS = ("layer", "other_layer", "step")
 
 @dataclass(frozen=True, eq=False)
 class LayerSinks:
-    """What is kept of a layer."""
+    """What is kept of a layer: its sink sets, its top sinks, how many keys it has."""
 
     bits: np.ndarray
     """[step, byte] keys that are a sink of any head."""

@@ -1,4 +1,4 @@
-"""What sinks are: token classes among them, their tokens, structure against content by depth."""
+"""Which tokens are sinks: by token class, by token, and structure against content by depth."""
 
 from __future__ import annotations
 

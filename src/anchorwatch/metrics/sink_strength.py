@@ -1,4 +1,4 @@
-"""Sinks: how many keys are, how much they absorb, how concentrated attention is, by which rule."""
+"""How strong sinks are: how many keys, how much attention they absorb, how concentrated it is."""
 
 from __future__ import annotations
 

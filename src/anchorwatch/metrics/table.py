@@ -341,7 +341,7 @@ def _rows_of(
             "trace": trace.digest()[:12],
             "prompt": unit(trace),
             "seed": trace.seed,
-            "decoding": _describe_decoding(trace),
+            "decoding": describe_decoding(trace.manifest["decoding"]),
             "quantity": name,
         }
         for axis, dim in enumerate(by):
@@ -386,12 +386,14 @@ def _over_prompts(every: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return table[[*keys, *NUMBERS]]
 
 
-def _describe_decoding(trace: Trace) -> str:
-    """A decoding with its settings: `LowConfidence(length=16, steps=4)`."""
-    settings = dict(trace.manifest["decoding"])
-    name = settings.pop("name")
-    given = (f"{key}={value}" for key, value in settings.items() if value not in (None, 0.0, False))
-    return f"{name}({', '.join(given)})"
+def describe_decoding(fields: Mapping[str, Any]) -> str:
+    """A decoding of a manifest with its settings: `LowConfidence(length=16, steps=4)`."""
+    settings = (
+        f"{key}={value}"
+        for key, value in fields.items()
+        if key != "name" and value not in (None, 0.0, False)
+    )
+    return f"{fields['name']}({', '.join(settings)})"
 
 
 def _warn_of_decodings(every: pd.DataFrame, by: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Tables as files: CSV for eyes and spreadsheets, JSON and Parquet that remember what made them."""
+"""Tables as files: CSV for spreadsheets, JSON and Parquet that also hold what made them."""
 
 from __future__ import annotations
 

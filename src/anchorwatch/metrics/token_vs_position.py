@@ -1,4 +1,4 @@
-"""Meaning or place: whether a key draws attention for what it says or for where it stands.
+"""Does a key receive attention for its token or for its position? Variance explained by each.
 
 Group means, nothing more: a key is predicted by the mean of its class, of its token, of the tenth
 of the canvas it stands in, or by class and tenth together (least squares). Means are learnt on one

@@ -727,6 +727,7 @@ def gate_of(fit: Fit, layer: int, reads: torch.Tensor, heads: int) -> torch.Tens
     `reads` x is what attention reads, [B, Q, width].
     """
     assert fit.weight is not None
+    # [B, Q, outputs]: one number for each channel of a head, or one for each head.
     by = torch.sigmoid(torch.nn.functional.linear(reads, fit.weight[layer]))
     by = by * 2 if fit.part.init == "identity" else by  # type: ignore[attr-defined]
     return by.view(*by.shape[:2], heads, -1)
@@ -739,6 +740,7 @@ def undo_rotary(query: torch.Tensor, tables: tuple[torch.Tensor, torch.Tensor]) 
     the turn is undone, so that a product with a key at position 0 is one of two equal positions.
     """
     cosine, sine = (table[:, None] for table in tables)
+    # YaRN scales both tables: only the angle is undone.
     length = (cosine.square() + sine.square()).sqrt()
     cosine, sine = cosine / length, sine / length
     size = cosine.shape[-1]

@@ -222,6 +222,7 @@ def with_extra_keys(call: Call, extra: ExtraKeys) -> Call:
         key = call.key.new_zeros(1, call.key.shape[1], n, call.key.shape[-1])
     attendable = call.attendable
     if attendable is not None:
+        # [B, 1, Q, n]: visible where any head sees it; single heads are hidden by -inf.
         some = (extra.logits > -torch.inf).any(dim=1, keepdim=True)
         attendable = torch.cat([some, attendable.expand(batch, -1, -1, -1)], dim=-1)
     return replace(
@@ -303,6 +304,7 @@ def _mask_of(call: Call) -> torch.Tensor | None:
     seen, rows, n = visible(call), call.query.shape[2], call.num_extra_keys
     bias = call.query.new_zeros(1, 1, 1, call.key.shape[2]) if call.bias is None else call.bias
     bias = bias[..., n:].to(call.query.dtype)
+    # All see all: the bias alone, the same for every query.
     if seen is None:
         return bias.expand(-1, -1, rows, -1)
     return torch.where(seen[..., n:], bias, -torch.inf)
@@ -340,6 +342,7 @@ def _fused_on_cpu(
     """Whether SDPA would choose the CPU flash kernel, which can also return the log-sum-exp."""
     plain = query.device.type == "cpu" and not options.get("dropout")
     same = query.shape[-1] == value.shape[-1] and query.dtype == torch.float32
+    # Merging overwrites the output in place: with gradients the added keys are concatenated.
     grad = torch.is_grad_enabled() and query.requires_grad
     return plain and same and not grad and (mask is None or mask.dtype == torch.bool)
 
@@ -353,6 +356,7 @@ def _flash(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The kernel behind SDPA on a CPU, by its own name: the same bits, and the log-sum-exp."""
+    # Grouped heads: this kernel wants as many key heads as heads.
     repeats = query.shape[1] // key.shape[1]
     if repeats > 1:
         key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))

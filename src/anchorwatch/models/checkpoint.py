@@ -46,12 +46,13 @@ class Checkpoint:
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every tensor once, file by file, memory-mapped."""
-        held = self._files()
+        tensors = self._files()
         for delta in self.changes:
-            held = delta.apply(held)
-        return held
+            tensors = delta.apply(tensors)
+        return tensors
 
     def _files(self) -> Iterator[tuple[str, torch.Tensor]]:
+        # One open file at a time: each is memory-mapped while it is read.
         by_file: dict[Path, list[str]] = {}
         for name, path in self.where.items():
             by_file.setdefault(path, []).append(name)
@@ -78,6 +79,7 @@ def open_checkpoint(
             _refuse_damaged(path.parent)
         config = read_json(path.with_name("config.json"), missing={})
         return _list_tensors(source, path.parent, config, {path: None}, None)
+    # A hub id: its snapshot's folder is named by the commit.
     commit = None
     if not path.is_dir():
         path = fetch(source, revision)
@@ -100,6 +102,7 @@ def _apply_delta(
             f"{source} is a delta on a delta, {_DEEPEST} deep or in a circle: name the checkpoint "
             "that it changes in config.json"
         )
+    # A folder seen from this one first, so that a pair can be moved together.
     beside = folder / delta.source
     base = open_checkpoint(str(beside) if beside.is_dir() else delta.source, below=below + 1)
     if lost := sorted(delta.changed_names - base.shapes.keys()):
@@ -171,12 +174,12 @@ def _refuse_damaged(folder: Path) -> None:
     if not (folder / COMMIT).is_file():
         return
     try:
-        found = list(changed_files(folder, additions=False, subfolders=False).values())
+        changes = list(changed_files(folder, additions=False, subfolders=False).values())
     except UNREADABLE as error:
-        found = [f"{COMMIT} cannot be read: {error}"]
-    if found:
+        changes = [f"{COMMIT} cannot be read: {error}"]
+    if changes:
         raise ModelError(
-            f"{folder} is not what its run wrote ({found[0]}): copy it again, or start the same "
+            f"{folder} is not what its run wrote ({changes[0]}): copy it again, or start the same "
             f"`anchorwatch train` again, which makes it anew; if you meant to change it, "
             f"remove {COMMIT}"
         )
@@ -220,12 +223,12 @@ def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
         return promised
     if (folder / "model.safetensors").is_file():
         return {folder / "model.safetensors": None}
-    found = sorted(folder.glob("*.safetensors"))
-    if len(found) == 1:
-        _complete(found[0], folder)
-        return {found[0]: None}
-    if len(found) > 1:
-        several = ", ".join(path.name for path in found)
+    weights = sorted(folder.glob("*.safetensors"))
+    if len(weights) == 1:
+        _complete(weights[0], folder)
+        return {weights[0]: None}
+    if len(weights) > 1:
+        several = ", ".join(path.name for path in weights)
         raise WeightsError(f"{folder} has {several} and no {_INDEX} that says which to use: add it")
     if pickles := sorted(p.name for pattern in _PICKLES for p in folder.glob(pattern)):
         raise WeightsError(
@@ -276,6 +279,7 @@ def _list_tensors(
         raise WeightsError(
             f"{folder} has weight files without a tensor in them: download them again"
         )
+    # Sorted: the order of a file must not decide the order of notes and digests.
     ordered = sorted(where)
     return Checkpoint(
         source=source,

@@ -71,6 +71,7 @@ def stock_config(family: Family, config: Mapping[str, Any]) -> Fields:
             f"config.json says model_type={model_type!r}, which transformers does not have: "
             "expected that of the class in architectures, such as 'llama'"
         )
+    # A config keeps unknown fields, and caches and masks would follow these.
     declared = inspect.signature(CONFIG_MAPPING[model_type]).parameters
     fields = {k: v for k, v in fields.items() if k not in _DECLARED or k in declared}
     return fields | {"model_type": model_type}
@@ -103,10 +104,10 @@ def check_layers(fields: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]
     """Refuse more layers than the file can have, before a config makes a list of them."""
     limit = len(shapes) * (100 if fields["model_type"] == "albert" else 1)
     for name in ("num_hidden_layers", "num_layers", "n_layers", "n_layer"):
-        said = fields.get(name)
-        if isinstance(said, int) and said > limit:
+        count = fields.get(name)
+        if isinstance(count, int) and count > limit:
             raise ModelError(
-                f"config.json says {name}={said}, which is more than its file holds: "
+                f"config.json says {name}={count}, which is more than its file holds: "
                 "config.json and weights do not belong together"
             )
 
@@ -127,6 +128,7 @@ def check_sizes(stock: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
         raise ModelError(
             f"config.json says {heads} heads and a width of {width}: expected heads to divide it"
         )
+    # Sizes far beyond the file would allocate memory before any shape is compared.
     largest = max((max(shape, default=0) for shape in shapes.values()), default=0)
     limits = {"num_hidden_layers": len(shapes), "hidden_size": largest, "vocab_size": largest}
     for name in _WIDTHS:  # a tensor has each of them as a side
@@ -172,9 +174,9 @@ def check_numbers(stock: Any) -> None:
 
 def rope_parameters(stock: Any) -> Iterator[tuple[str, Fields]]:
     """(layer type, rotary parameters); the layer type is empty where all layers share them."""
-    said = getattr(stock, "rope_parameters", None) or {}
-    nested = {kind: value for kind, value in said.items() if isinstance(value, dict)}
-    yield from (nested or ({"": said} if said else {})).items()
+    parameters = getattr(stock, "rope_parameters", None) or {}
+    nested = {kind: value for kind, value in parameters.items() if isinstance(value, dict)}
+    yield from (nested or ({"": parameters} if parameters else {})).items()
 
 
 def block_of(family: Family, config: Mapping[str, Any]) -> int | None:
@@ -182,9 +184,9 @@ def block_of(family: Family, config: Mapping[str, Any]) -> int | None:
     if family.visibility != "block-causal":
         return None
     for name in ("block_size", "block_length", "bd_size"):
-        said = config.get(name)
-        if said is not None:
-            return check_whole(name, said)
+        value = config.get(name)
+        if value is not None:
+            return check_whole(name, value)
     known = model_type_of(config) in ("", *family.model_types)
     if not known or family.block is None:
         raise ModelError(

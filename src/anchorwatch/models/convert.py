@@ -30,6 +30,7 @@ def convert(source: str | Path, out: str | Path) -> Path:
     source, out = Path(source).expanduser(), Path(out).expanduser()
     if out.exists():
         raise WeightsError(f"{out} exists already: choose another folder")
+    # 1. What is read and copied; nothing that a link leads out of the folder.
     files = _find_pickles(source)
     named = source.is_file()  # a file that is named may be a link: whoever names it chose it
     source = source.parent if named else source
@@ -41,12 +42,14 @@ def convert(source: str | Path, out: str | Path) -> Path:
     ]
     for path in beside if named else (*files, *beside):
         _refuse_outside(path, source)
+    # 2. Every tensor once, in memory of its own: pickles share storage, safetensors cannot.
     tensors: dict[str, torch.Tensor] = {}
     for path in files:
         for name, tensor in _tensors(path).items():
             if name in tensors:
                 raise WeightsError(f"{name} is in two files of {source}: expected it once")
             tensors[name] = _plain(name, path, tensor)
+    # 3. Written whole or not at all, with a record of every byte.
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
         with stage_folder(out) as folder:
@@ -68,9 +71,9 @@ def _find_pickles(source: Path) -> list[Path]:
             "such file"
         )
     for suffix in _PICKLED:
-        found = sorted(source.glob(f"*{suffix}"))
-        if found := [path for path in found if not path.stem.startswith(_NOT_WEIGHTS)]:
-            return found
+        pickles = sorted(source.glob(f"*{suffix}"))
+        if pickles := [path for path in pickles if not path.stem.startswith(_NOT_WEIGHTS)]:
+            return pickles
     raise WeightsError(
         f"{source} has no {', '.join(_PICKLED)} file of weights: there is nothing to convert"
     )
@@ -82,7 +85,7 @@ def _refuse_outside(path: Path, folder: Path) -> None:
     inside = [home]
     if home.parent.name == "snapshots":
         inside.append(home.parent.parent / "blobs")
-    if not any(target.is_relative_to(place) for place in inside):
+    if not any(target.is_relative_to(parent) for parent in inside):
         raise WeightsError(
             f"{path} is a link to {target}, out of the folder: put the file itself there"
         )

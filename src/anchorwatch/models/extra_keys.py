@@ -37,15 +37,15 @@ class ExtraKeys:
         """Several as one, in their order."""
         if len(many) == 1:
             return many[0]
-        rows = max(one.value.shape[0] for one in many)
-        keys = [one.key for one in many if one.key is not None]
+        rows = max(extra.value.shape[0] for extra in many)
+        keys = [extra.key for extra in many if extra.key is not None]
 
         def cat(parts: list[torch.Tensor]) -> torch.Tensor:
             return torch.cat([part.expand(rows, -1, -1, -1) for part in parts], dim=2)
 
         return cls(
-            torch.cat([one.logits for one in many], dim=-1),
-            cat([one.value for one in many]),
+            torch.cat([extra.logits for extra in many], dim=-1),
+            cat([extra.value for extra in many]),
             cat(keys) if len(keys) == len(many) else None,
         )
 
@@ -72,11 +72,13 @@ def merge_lse(
     `lse` is -inf for a row that sees nothing else. `value` is [B or 1, G or H, n, D]. Overwrites
     `out`.
     """
+    # Softmax over both sets: each output is weighed by its share of the joint denominator.
     total = torch.logaddexp(lse, torch.logsumexp(logits, dim=-1))
     total = total.masked_fill(total == -torch.inf, 0.0)  # a row that sees nothing at all keeps 0
     kept, shares = (lse - total).exp(), (logits - total[..., None]).exp()
     batch, heads, queries, count = shares.shape
     groups = value.shape[1]
+    # Grouped heads share a value: [B, G, H/G, Q, n] @ [B, G, 1, n, D].
     more = shares.view(batch, groups, heads // groups, queries, count) @ value[:, :, None]
     out.mul_(kept.transpose(1, 2)[..., None])
     out.add_(more.view(batch, heads, queries, -1).transpose(1, 2))
@@ -116,23 +118,27 @@ def concat_keys(
     everybody else's 0. A causal call without a mask gets as many empty rows in front, so that row
     i + n sees the added keys and those up to i.
     """
+    # 1. The keys in front: as they are, or unit vectors in new channels for plain logits.
     n, size, batch = added.count, value.shape[-1], key.shape[0]
     before = added.value.expand(batch, -1, -1, -1).to(value.dtype)
     if added.key is not None:
         front = added.key.expand(batch, -1, -1, -1).to(key.dtype)
     else:
+        # -inf would give NaN in a product with 0: a finite logit that no softmax sees.
         lowest = max(UNSEEN, torch.finfo(query.dtype).min / 4)
-        said = (added.logits / scale).clamp(min=lowest).to(query.dtype)
-        query = torch.cat([query, said], dim=-1)
+        logits = (added.logits / scale).clamp(min=lowest).to(query.dtype)
+        query = torch.cat([query, logits], dim=-1)
         marks = torch.eye(n, dtype=key.dtype, device=key.device)
         front = torch.nn.functional.pad(marks, (key.shape[-1], 0))
         front = front.expand(batch, key.shape[1], -1, -1)
         key = torch.nn.functional.pad(key, (0, n))
         value, before = (torch.nn.functional.pad(part, (0, n)) for part in (value, before))
+    # 2. One sequence of n + K keys; everyone may look at the added ones.
     key, value = torch.cat([front, key], dim=2), torch.cat([before, value], dim=2)
     if mask is not None:
         everyone = True if mask.dtype == torch.bool else 0.0
         mask = torch.nn.functional.pad(mask, (n, 0), value=everyone)
+    # 3. A causal kernel counts from the first key: n empty queries make row i + n see n + i + 1.
     rows = n if causal else 0
     query = torch.nn.functional.pad(query, (0, 0, rows, 0))
     return ConcatenatedKeys(query, key, value, mask, rows, size)

@@ -265,7 +265,7 @@ def _read_lit_gpt_config(shapes: Shapes, given: Mapping[str, Any]) -> Fields | N
     if not any(_FUSED.fullmatch(name) for name in shapes):
         return None
     rows, width = _matrix(shapes, "transformer.wte.weight")
-    layers = 1 + max(int(found[1]) for name in shapes if (found := _FUSED.fullmatch(name)))
+    layers = 1 + max(int(match[1]) for name in shapes if (match := _FUSED.fullmatch(name)))
     heads = given.get("n_head") or SMDM_HEADS.get((layers, width))
     if heads is None:
         raise ModelError(
@@ -304,17 +304,18 @@ def _split_lit_gpt_tensor(
     name: str, tensor: Any, heads: int, kv_heads: int
 ) -> Iterator[tuple[str, Any]]:
     """lit-gpt's fused rows, per group [queries of the group, one key, one value], as q, k and v."""
-    found = _FUSED.fullmatch(name)
-    if not found:
+    match = _FUSED.fullmatch(name)
+    if not match:
         yield name, tensor
         return
+    # Rows are grouped: for each key head its queries, then one key, then one value.
     per_group = heads // kv_heads
     head_dim = tensor.shape[0] // (kv_heads * (per_group + 2))
     grouped = tensor.view(kv_heads, per_group + 2, head_dim, *tensor.shape[1:])
     parts = {"q": grouped[:, :per_group], "k": grouped[:, -2:-1], "v": grouped[:, -1:]}
     for letter, part in parts.items():
         rows = part.reshape(-1, *tensor.shape[1:])
-        yield f"model.layers.{found[1]}.self_attn.{letter}_proj.{found[2]}", rows
+        yield f"model.layers.{match[1]}.self_attn.{letter}_proj.{match[2]}", rows
 
 
 def _matrix(shapes: Shapes, name: str) -> tuple[int, int]:
@@ -329,10 +330,12 @@ def _matrix(shapes: Shapes, name: str) -> tuple[int, int]:
 
 def _groups(width: int, heads: Any, fused_rows: int, given: Any) -> int:
     """Groups of queries that share a key, read off the fused rows: [heads + 2 groups] * size."""
+    # Checked here because the division below would pass a wrong number on silently.
     if not isinstance(heads, int) or isinstance(heads, bool) or heads < 1 or width % heads:
         raise ModelError(
             f"config.json says n_head={heads!r}: expected a whole number that divides {width}"
         )
+    # fused rows = width + 2 * groups * (width / heads), solved for groups.
     shared, rest = divmod(fused_rows - width, 2 * (width // heads))
     if rest or shared < 1 or heads % shared:
         raise ModelError(
@@ -565,22 +568,24 @@ def by_name(name: str) -> Family:
 
 def architecture_of(config: Mapping[str, Any]) -> str:
     """`architectures[0]` of config.json, or empty; a bare string is taken as a list of one."""
-    said = config.get("architectures") or []
-    said = [said] if isinstance(said, str) else said
-    if not isinstance(said, list) or not all(isinstance(name, str) for name in said):
+    names = config.get("architectures") or []
+    names = [names] if isinstance(names, str) else names
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ModelError(
-            f"config.json says architectures={said!r}: "
+            f"config.json says architectures={names!r}: "
             'expected a list of class names, such as ["LlamaForCausalLM"]'
         )
-    return str(said[0]) if said else ""
+    return str(names[0]) if names else ""
 
 
 def model_type_of(config: Mapping[str, Any]) -> str:
     """`model_type` of config.json, or empty."""
-    said = config.get("model_type")
-    if not isinstance(said, str | None):
-        raise ModelError(f'config.json says model_type={said!r}: expected a name, such as "llama"')
-    return said or ""
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str | None):
+        raise ModelError(
+            f'config.json says model_type={model_type!r}: expected a name, such as "llama"'
+        )
+    return model_type or ""
 
 
 def family_of(
@@ -595,11 +600,13 @@ def family_of(
     claimed = {name: family for family in FAMILIES for name in family.architectures}
     if architecture in UNSUPPORTED and architecture not in claimed:
         raise FamilyError(f"{architecture} cannot be loaded: {UNSUPPORTED[architecture]}; {_ADD}")
+    # A wrapper keeps the architecture name of what it wraps: tensors decide before names.
     for family in FAMILIES:
         if family.known_by is not None and family.known_by(config, tensors):
             return family
     if architecture in claimed:
         return claimed[architecture]
+    # Any causal LM class of transformers, whatever it is called.
     if architecture in causal.values():
         return by_name("causal")
     if not architecture:
@@ -623,16 +630,18 @@ def unnamed_encoder(config: Mapping[str, Any], tensors: Iterable[str]) -> str | 
     """
     if architecture_of(config) or model_type_of(config):
         return None
+    # Only the first word counts: the rest differs between versions of transformers.
     prefixes = {name.partition(".")[0] for name in tensors}
     return next((kind for kind in by_name("encoder").model_types if kind in prefixes), None)
 
 
-def _unknown(said: str, causal: Mapping[str, str]) -> str:
+def _unknown(name: str, causal: Mapping[str, str]) -> str:
+    # Own architectures override transformers' where both have the name.
     families = dict.fromkeys((*causal.values(), *causal), "causal")
     for family in FAMILIES:
         families |= dict.fromkeys(family.architectures + family.model_types, family.name)
-    near = difflib.get_close_matches(said, families, n=1, cutoff=0.0)[0]
-    return f"no family reads {said!r}: the nearest is {near} (family {families[near]!r}); {_ADD}"
+    near = difflib.get_close_matches(name, families, n=1, cutoff=0.0)[0]
+    return f"no family reads {name!r}: the nearest is {near} (family {families[near]!r}); {_ADD}"
 
 
 _LLAMA = Sites(
@@ -684,6 +693,7 @@ def sites_of(network: Any) -> Sites:
 def layer_modules(network: Any) -> list[Any]:
     """The layer modules in order; one module many times where it is shared."""
     sites = sites_of(network)
+    # ALBERT calls one module for every layer: it stands in the list as often.
     modules = list(network.get_submodule(sites.layers))
     return modules * network.config.num_hidden_layers if sites.shared else modules
 

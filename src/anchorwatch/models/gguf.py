@@ -46,8 +46,9 @@ def load_gguf(source: str, revision: str | None, dtype: torch.dtype, mask_id: in
     """A local .gguf file, or `owner/repository/file.gguf` on the hub."""
     family = by_name("causal")
     find_mask(mask_id, {}, {}, None, family)  # refuses a mask id
+    # 1. The config, and a network without weights that computes with our attention.
     path = find_gguf(source, revision)
-    held = _num_tensors(path)
+    num_tensors = _num_tensors(path)
     config = _quietly(
         path,
         lambda: AutoConfig.from_pretrained(
@@ -58,14 +59,16 @@ def load_gguf(source: str, revision: str | None, dtype: torch.dtype, mask_id: in
         raise FamilyError(f"{path.name} holds a {config.model_type}, which is no causal LM")
     prove_fused(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config)
     set_visibility(family, config)
+    # 2. The tensors, dequantised; every one of the file must have been placed.
     network, read = _quietly(path, lambda: _tensors(path, config, dtype))
-    if held != len(read):
+    if num_tensors != len(read):
         raise WeightsError(
-            f"{path.name} holds {held} tensors and transformers' reader placed {len(read)} "
+            f"{path.name} holds {num_tensors} tensors and transformers' reader placed {len(read)} "
             "(it drops scaled rotary tables, for one): load the model's safetensors"
         )
     notes = fill_network(network, read, family, dtype, {})
     prove_rotary(network)
+    # 3. The tokenizer, and the ids that mean something.
     tokenizer = gguf_tokenizer(path)
     rows = len(network.get_input_embeddings().weight), len(network.get_output_embeddings().weight)
     specials, left_out = specials_of(None, config.to_dict(), {}, tokenizer, rows)

@@ -112,12 +112,14 @@ def load(
     mask_id = checked_mask(mask_id)
     if source.startswith(("tiny/", "lab/")) and revision is not None:
         raise SpecError(f"{source} is embedded and revision is for hub ids: leave revision out")
+    # Three readers: seeded random models, GGUF, and everything kept as safetensors.
     if source.startswith("tiny/"):
         model = tiny.build(source, number or torch.float32, mask_id)
     elif source.endswith(".gguf"):
         model = load_gguf(source, revision, number or torch.float32, mask_id)
     else:
         model = _load_safetensors(source, revision, number, mask_id)
+    # Moved last: weights are compared on the CPU, as the file has them.
     model.network.to(place_on)
     return model
 
@@ -136,11 +138,13 @@ def find(source: str | Path) -> None:
 def _load_safetensors(
     source: str, revision: str | None, dtype: torch.dtype | None, mask_id: int | None
 ) -> Model:
+    # 1. What it is: config, family, tokenizer, mask.
     checkpoint = open_checkpoint(source, revision)
-    config, said = _config(checkpoint)
+    config, notes = _config(checkpoint)
     generation = read_json(checkpoint.folder / "generation_config.json", missing={})
     family, tokenizer, assumed = _identify(checkpoint, config, generation, mask_id)
     mask = find_mask(mask_id, config, generation, tokenizer, family)
+    # 2. A stock network on no device, with the additions that the checkpoint names.
     network = _empty_network(family, config, checkpoint.shapes)
     block = block_of(family, config)
     parts = trained_additions.read_declared_parts(config)
@@ -150,19 +154,22 @@ def _load_safetensors(
         outputs = checkpoint.shapes["lm_head.weight"][0]
     _cut_unembedding(network, outputs)
     trained_additions.attach(network, parts)
+    # 3. Ids with a meaning must have rows: the mask in the embedding, ends in the unembedding.
     rows = len(network.get_input_embeddings().weight), len(network.get_output_embeddings().weight)
     require_inside(mask, rows[0])
     specials, left_out = specials_of(mask, config, generation, tokenizer, rows)
     dtype = dtype or _DTYPES.get(_said_dtype(config), torch.float32)
+    # 4. The tensors under stock names, every one used once.
     tensors, origin = _stock_tensors(checkpoint, family, network)
     if family.read_additions is not None and parts and "anchorwatch.sink" in network.state_dict():
         tensors["anchorwatch.sink"] = tensors["model.embed_tokens.weight"][-1:].clone()
     trained_additions.check_tensors(network, parts, tensors)
     parts = trained_additions.attach_trained_numbers(network, parts, tensors)
+    # 5. Filled and verified.
     set_aside = fill_network(network, tensors, family, dtype, origin)
     prove_rotary(network)
-    said += assumed + overruled_fields(family, config) + left_out
-    for note in said:
+    notes += assumed + overruled_fields(family, config) + left_out
+    for note in notes:
         warnings.warn(note, AnchorwatchWarning, stacklevel=3)
     return Model(
         source=source,
@@ -173,7 +180,7 @@ def _load_safetensors(
         block=block,
         parts=parts,
         revision=checkpoint.revision,
-        notes=said + set_aside,
+        notes=notes + set_aside,
     )
 
 
@@ -206,13 +213,14 @@ def _identify(
     """Family, tokenizer and what was assumed; what only the checkpoint can say is filled in."""
     family = family_of(config, checkpoint.shapes, _causal_classes())
     tokenizer = load_tokenizer(checkpoint.tokenizer_folder, family)
+    # Our own checkpoints say what their stock config cannot, the shift among it.
     trained = _training_record(config)
     if family.name == "anchorwatch":
         return replace(family, shift=trained.get("shift", False)), tokenizer, ()
     if family.name == "causal" and model_type_of(config) == "qwen2" and not trained:
         # Open-dCoder says Qwen2ForCausalLM, like the model it came from.
         named = (tokenizer is not None and tokenizer.mask_token is not None) or any(
-            said.get("mask_token_id") is not None for said in (config, generation)
+            fields.get("mask_token_id") is not None for fields in (config, generation)
         )
         if named:
             return by_name("open-dcoder"), tokenizer, ()
@@ -234,14 +242,14 @@ def _identify(
 
 def _training_record(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """What `anchorwatch train` says of a network that its stock config cannot; empty elsewhere."""
-    said = config.get("anchorwatch", {})
-    good = isinstance(said, dict) and isinstance(said.get("shift", False), bool)
-    if not good or type(said.get("outputs", 1)) is not int or said.get("outputs", 1) < 1:
+    record = config.get("anchorwatch", {})
+    good = isinstance(record, dict) and isinstance(record.get("shift", False), bool)
+    if not good or type(record.get("outputs", 1)) is not int or record.get("outputs", 1) < 1:
         raise ModelError(
-            f'config.json says anchorwatch={said!r}: expected "anchorwatch": {{"parts": [...]}}, '
+            f'config.json says anchorwatch={record!r}: expected "anchorwatch": {{"parts": [...]}}, '
             "with shift (true or false) and outputs (a number) if there are any"
         )
-    return said
+    return record
 
 
 def _empty_network(
@@ -249,6 +257,7 @@ def _empty_network(
 ) -> PreTrainedModel:
     """The stock class with parameters that hold nothing yet (buffers, such as rotary, are real)."""
     try:
+        # Checked before anything is built: a config may name sizes that fill the memory.
         fields = stock_config(family, config)
         check_layers(fields, shapes)
         stock = AutoConfig.for_model(fields.pop("model_type"), **fields)
@@ -258,6 +267,7 @@ def _empty_network(
         check_numbers(stock)
         set_visibility(family, stock)
         auto = AutoModelForMaskedLM if family.masked_lm else AutoModelForCausalLM
+        # Parameters on the meta device take no memory; rotary tables are computed for real.
         with init_empty_weights(include_buffers=False):
             network = auto.from_config(stock, attn_implementation=NAME, trust_remote_code=False)
         prove_positions(network)
@@ -294,6 +304,7 @@ def _stock_tensors(
             pieces = family.split_tensor(name, tensor, heads, kv_heads)
         for piece, value in pieces:
             target = stock_name(family, piece, stock, network.base_model_prefix)
+            # Two names of the file for one parameter: which one is right cannot be known.
             if target in placed:
                 raise WeightsError(
                     f"{name} and {origin[target]} both mean {target}: expected one of them"
@@ -331,6 +342,7 @@ def _device(device: str | torch.device | None) -> torch.device:
 
 def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype | None:
     """The dtype asked for; on a CPU float32 unless asked; None leaves it to the checkpoint."""
+    # A CPU computes half precision slowly: float32 unless asked.
     if dtype is None:
         return torch.float32 if device.type == "cpu" else None
     named = _DTYPES.get(re.sub(r"^torch\.", "", str(dtype)))

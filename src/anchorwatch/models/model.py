@@ -93,6 +93,7 @@ class Model:
     @property
     def num_positions(self) -> int:
         """The longest canvas the model was made for."""
+        # 2**31 where the config states no limit.
         config = self.network.config
         limit = int(getattr(config, "max_position_embeddings", 2**31))
         if config.model_type == "roberta":
@@ -122,7 +123,7 @@ class Model:
 
         `attendable` says who may be looked at: [..., T] keys, or [..., T, T] queries by keys.
         `padding` counts the slots before each row's first real token: positions start after them.
-        `parts` are worn besides the model's own. The first position of an autoregressive model has
+        `parts` are active besides the model's own. An autoregressive model's first position has
         no predictor: its row is NaN.
         """
         rows = self.logits(canvas, attendable, padding=padding, parts=parts)
@@ -145,15 +146,19 @@ class Model:
         ids = self._ids(canvas)
         rows = ids if ids.ndim == 2 else ids[None]
         starts = _starts_of(rows, padding)
+        # Padding hides keys; what is hidden by hand comes on top.
         keys, pairs = _keys_and_pairs(rows, ids.ndim, attendable)
         if starts is not None:
             real = torch.arange(rows.shape[1], device=rows.device) >= starts
             keys = real if keys is None else keys & real
+        # Where rows end decides where a sink token at the end stands.
         ends = [rows.shape[1]] * len(rows)
         if starts is not None:
             ends = (rows.shape[1] - starts[:, 0]).tolist()
-        dress = parts if isinstance(parts, PassAdditions) else self.active_additions(parts, ends)
-        raw = self._forward(rows, keys, pairs, starts, dress, last)
+        additions = (
+            parts if isinstance(parts, PassAdditions) else self.active_additions(parts, ends)
+        )
+        raw = self._forward(rows, keys, pairs, starts, additions, last)
         aligned = self._align_rows(raw, starts, rows.shape[1]) if self.family.shift else raw
         aligned = aligned if last is None else aligned[:, -last:]
         return aligned if ids.ndim == 2 else aligned[0]
@@ -182,8 +187,10 @@ class Model:
             positions = (places - padding[:, None]).clamp(min=0)
             inputs["position_ids"] = positions[:, -ids.shape[1] :]
         ends = [cache.get_seq_length() + ids.shape[1]] * len(ids)  # parts at an end are refused
-        dress = parts if isinstance(parts, PassAdditions) else self.active_additions(parts, ends)
-        with use_additions_of(self.network, dress):
+        additions = (
+            parts if isinstance(parts, PassAdditions) else self.active_additions(parts, ends)
+        )
+        with use_additions_of(self.network, additions):
             output = self.network(
                 ids, past_key_values=cache, use_cache=True, logits_to_keep=rows or 1, **inputs
             )
@@ -204,15 +211,16 @@ class Model:
         """
         if not self.parts and not parts:
             return None
+        # Refused before anything is captured: a capture is a pass of the network.
         check_parts(self, parts)
-        closet = self._addition_cache.of(self.network)
+        cache = self._addition_cache.of(self.network)
         on = [ActiveAddition(fit_trained_addition(self.network, part)) for part in self.parts]
-        for place, part in enumerate(parts):
+        for index, part in enumerate(parts):
             same = part.everywhere
-            if same not in closet.fits:
-                closet.fits[same] = fit_addition(same, self)
-            on.append(ActiveAddition(closet.fits[same], None if rows is None else rows[place]))
-        return prepare_additions(self.network, on, ends, closet)
+            if same not in cache.fits:
+                cache.fits[same] = fit_addition(same, self)
+            on.append(ActiveAddition(cache.fits[same], None if rows is None else rows[index]))
+        return prepare_additions(self.network, on, ends, cache)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; text and messages get the tokenizer's own special tokens, once."""
@@ -281,10 +289,10 @@ class Model:
 
     def _ids(self, canvas: torch.Tensor | Sequence[int]) -> torch.Tensor:
         try:
-            held = (
+            given_ids = (
                 canvas.copy() if isinstance(canvas, np.ndarray) else canvas
             )  # a trace's is sealed
-            ids = torch.as_tensor(held, device=self.device)
+            ids = torch.as_tensor(given_ids, device=self.device)
         except (TypeError, ValueError, RuntimeError):
             raise PromptError("a canvas is whole token ids, [T] or [rows, T]") from None
         if ids.dtype not in (torch.int64, torch.int32) or ids.ndim not in (1, 2) or not ids.numel():
@@ -306,18 +314,20 @@ class Model:
         keys: torch.Tensor | None,
         pairs: torch.Tensor | None,
         starts: torch.Tensor | None,
-        dress: PassAdditions | None,
+        additions: PassAdditions | None,
         last: int | None,
     ) -> torch.Tensor:
         """Raw logits of the network, one row for each canvas position, or enough for the last."""
-        positions = self._positions(rows, starts, dress)
+        # 1. Positions and visibility of the canvas, then registers in front of both.
+        positions = self._positions(rows, starts, additions)
         pairs = self._pairs(rows, keys, pairs, positions)
-        registers = None if dress is None else dress.registers
+        registers = None if additions is None else additions.registers
         tokens = {"input_ids": rows}
         if registers is not None:
             tokens, keys, pairs, positions = prepend_registers(
                 self.network, registers, rows, keys, pairs, positions
             )
+        # 2. As the network takes them: pairs as a 4-D mask, keys as a 2-D one.
         inputs: dict[str, Any] = {}
         if positions is not None:
             inputs["position_ids"] = positions
@@ -325,21 +335,23 @@ class Model:
             inputs["attention_mask"] = pairs[:, None]
         elif keys is not None:
             inputs["attention_mask"] = keys.long()
+        # 3. With a shift the row before the first wanted one is needed too.
         if last is not None and "logits_to_keep" in signature(self.network.forward).parameters:
             inputs["logits_to_keep"] = min(last + self.family.shift, rows.shape[1])
-        with use_additions_of(self.network, dress):
+        with use_additions_of(self.network, additions):
             logits = self.network(**tokens, **inputs).logits
         return logits[:, -rows.shape[1] :]  # registers stand before
 
     def _positions(
-        self, rows: torch.Tensor, starts: torch.Tensor | None, dress: PassAdditions | None
+        self, rows: torch.Tensor, starts: torch.Tensor | None, additions: PassAdditions | None
     ) -> torch.Tensor | None:
         """Position ids, or None where the network's own (0, 1, 2, ...) are right.
 
         Parts stand before place 0: where there are some, that is each row's first real token.
         """
         roberta = self.network.config.model_type == "roberta"
-        by_canvas = self.family.positions == "canvas" and dress is None
+        # LLaDA counts padding as positions; Dream and causal models begin at the first token.
+        by_canvas = self.family.positions == "canvas" and additions is None
         if not roberta and (starts is None or by_canvas):
             return None
         places = torch.arange(rows.shape[1], device=rows.device).expand(len(rows), -1)
@@ -371,6 +383,7 @@ class Model:
             )
         places = torch.arange(length, device=rows.device).expand(batch, -1)
         places = places if positions is None else positions
+        # A mask of pairs replaces the network's own, so that the order must be in it.
         causal = self.family.visibility == "causal"
         return _visible_pairs(keys, pairs, places, causal=causal, block=self.block)
 
@@ -381,6 +394,7 @@ class Model:
 
         `raw` may be the last rows of a canvas of `length`: the first of them is then not aligned.
         """
+        # [B, T, V]: row p is what the network said at p-1; row 0 is put right below.
         aligned = torch.cat([raw[:, :1], raw[:, :-1]], dim=1)
         places = torch.arange(length - raw.shape[1], length, device=raw.device)
         first = (places == (0 if starts is None else starts)).expand(raw.shape[:2])
@@ -407,8 +421,8 @@ def _keys_and_pairs(
     """What was asked as keys [B, T] and pairs [B, T, T], either None where nothing is hidden."""
     if attendable is None:
         return None, None
-    held = attendable.copy() if isinstance(attendable, np.ndarray) else attendable
-    given = torch.as_tensor(held, device=rows.device)
+    given_mask = attendable.copy() if isinstance(attendable, np.ndarray) else attendable
+    given = torch.as_tensor(given_mask, device=rows.device)
     if given.is_floating_point():
         raise SpecError("attendable is true or false, not numbers to add: say attendable > 0.5")
     given = given.bool() if dims == 2 else given.bool()[None]
@@ -439,6 +453,7 @@ def _visible_pairs(
     if causal:
         pairs = pairs & pairs.new_ones(length, length).tril()
     if block is not None:
+        # A query sees its own block and those before it.
         of = places // block
         pairs = pairs & (of[:, :, None] >= of[:, None, :])
     if keys is not None:

@@ -79,20 +79,20 @@ def _messages(
     if not tokenizer.chat_template:
         raise PromptError(f"{source} has no chat template: give the prompt as text")
     check_template(tokenizer.chat_template)
-    for place, message in enumerate(messages):
+    for number, message in enumerate(messages):
         if not all(isinstance(message.get(part), str) for part in ("role", "content")):
-            raise PromptError(f"message {place} needs 'role' and 'content', both text")
-        _no_surrogates(message["content"], f"message {place}")
+            raise PromptError(f"message {number} needs 'role' and 'content', both text")
+        _no_surrogates(message["content"], f"message {number}")
     try:
         with limit_steps():
-            made = tokenizer.apply_chat_template(
+            encoded = tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, return_dict=True
             )
     except _TEMPLATE_FAULTS as error:
         raise PromptError(f"the chat template does not take these messages: {error}") from error
-    if not made["input_ids"]:
+    if not encoded["input_ids"]:
         raise PromptError("the chat template makes nothing of these messages: give text")
-    return list(made["input_ids"])
+    return list(encoded["input_ids"])
 
 
 def _no_surrogates(text: str, what: str) -> None:
@@ -130,8 +130,8 @@ def check_template(template: Any) -> None:
             parsed = _environment().parse(text)
         except (TemplateSyntaxError, RecursionError) as error:
             raise PromptError(f"the chat template cannot be read: {error}") from None
-        if said := _excess(parsed):
-            raise PromptError(f"the chat template {said}: give the prompt as text")
+        if problem := _excess(parsed):
+            raise PromptError(f"the chat template {problem}: give the prompt as text")
 
 
 @contextmanager
@@ -158,6 +158,7 @@ def limit_steps() -> Iterator[None]:
                 raise EndlessError(f"it takes more than {MOST_BYTES >> 20} MB")
         return step
 
+    # A trace function is the one way to stop a template from outside of it.
     sys.settrace(enter)
     try:
         yield
@@ -167,11 +168,12 @@ def limit_steps() -> Iterator[None]:
 
 def _excess(parsed: nodes.Template) -> str | None:
     """What of a template could take a gigabyte in one step, in words."""
+    # Steps are counted later; one step that makes a gigabyte must be found here.
     if parsed.find(nodes.Pow) is not None:
         return "raises to a power (**), which no talk needs"
     for product in parsed.find_all(nodes.Mul):
         sides = (product.left, product.right)
-        if not any(isinstance(one, nodes.Const) and _is_small(one.value) for one in sides):
+        if not any(isinstance(side, nodes.Const) and _is_small(side.value) for side in sides):
             return "multiplies by a number it does not name (*), which no talk needs"
     for constant in parsed.find_all(nodes.Const):
         value = constant.value

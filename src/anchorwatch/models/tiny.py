@@ -108,6 +108,7 @@ def kind_of(name: str) -> tuple[str, str, dict[str, Any]]:
 def _fill(network: PreTrainedModel, name: str) -> None:
     """Seed every tensor by model and tensor name; words are likelier than bytes and specials."""
     for tensor_name, parameter in network.named_parameters():
+        # A seed of its own for each tensor: a new layer does not change the others.
         seed = hashlib.sha256(f"{name}:{tensor_name}".encode()).digest()[:8]
         generator = torch.Generator().manual_seed(int.from_bytes(seed, "big") >> 1)
         noise = torch.randn(parameter.shape, generator=generator)
@@ -118,6 +119,7 @@ def _fill(network: PreTrainedModel, name: str) -> None:
             parameter.copy_(noise)
         else:
             parameter.copy_(noise * 2.5 / parameter.shape[1] ** 0.5)
+    # Flatter logits for bytes and specials, so that words are likelier.
     rows = network.get_output_embeddings().weight
     rows[: -len(_WORDS)] *= 0.4
 

@@ -62,11 +62,11 @@ def load_tokenizer(folder: Path, family: Family) -> PreTrainedTokenizerBase | No
     refuse_odd_files(folder)
     if not has_tokenizer(folder):
         return None
-    said, config = _tokenizer_config(folder), read_json(folder / "config.json", missing={})
+    settings, config = _tokenizer_config(folder), read_json(folder / "config.json", missing={})
     stock = getattr(transformers, family.tokenizer or _STOCK)
-    named = said.get("tokenizer_class")
+    named = settings.get("tokenizer_class")
     bare = _bare_config(folder, config)
-    unread = "auto_map" in said and type(bare) not in TOKENIZER_MAPPING
+    unread = "auto_map" in settings and type(bare) not in TOKENIZER_MAPPING
     if unread if named is None else not _is_known(_CONFIG, named):
         return _read_tokenizer(
             folder, lambda: stock.from_pretrained(folder, trust_remote_code=False)
@@ -105,17 +105,18 @@ def find_mask(
         return None
     if given is not None:
         return given
+    # Two sources that disagree are refused: a wrong mask id still gives fluent text.
     sources = mask_sources(config, generation, tokenizer)
     if len(set(sources.values())) > 1:
         said = " and ".join(f"{where} says {mask_id}" for where, mask_id in sources.items())
         raise ModelError(f"the mask id is not certain: {said}; say which with mask_id=")
-    found = next(iter(sources.values()), family.mask_id)
-    if found is None:
+    mask = next(iter(sources.values()), family.mask_id)
+    if mask is None:
         raise ModelError(
             f"no mask token was found for this {family.name} model "
             "in config.json or the tokenizer: say mask_id="
         )
-    return found
+    return mask
 
 
 def mask_sources(
@@ -125,9 +126,11 @@ def mask_sources(
 ) -> dict[str, int]:
     """Every place of the checkpoint that names a mask id, and the id it names."""
     sources: dict[str, int] = {}
-    for where, said in (("config.json", config), ("generation_config.json", generation)):
-        if said.get("mask_token_id") is not None:
-            (sources[where],) = _token_ids(where, "mask_token_id", said["mask_token_id"], one=True)
+    for where, fields in (("config.json", config), ("generation_config.json", generation)):
+        if fields.get("mask_token_id") is not None:
+            (sources[where],) = _token_ids(
+                where, "mask_token_id", fields["mask_token_id"], single=True
+            )
     if tokenizer is not None:
         if tokenizer.mask_token_id is not None:
             sources["tokenizer.mask_token"] = int(tokenizer.mask_token_id)
@@ -172,19 +175,20 @@ def specials_of(
     `rows` counts embedding and unembedding. An end or start id outside them can neither be written
     nor read: it is left out, and said in the second value.
     """
-    said = {
+    named = {
         name: _said_ids(f"{name}_token_id", config, generation, tokenizer)
         for name in ("eos", "bos", "pad")
     }
-    eos = tuple(i for i in said["eos"] if 0 <= i < rows[1])
-    bos = tuple(i for i in said["bos"] if 0 <= i < rows[0])
-    pad = tuple(i for i in said["pad"] if 0 <= i < rows[0])
-    lost = {"eos": set(said["eos"]) - set(eos), "bos": set(said["bos"]) - set(bos)}
+    eos = tuple(i for i in named["eos"] if 0 <= i < rows[1])
+    bos = tuple(i for i in named["bos"] if 0 <= i < rows[0])
+    pad = tuple(i for i in named["pad"] if 0 <= i < rows[0])
+    lost = {"eos": set(named["eos"]) - set(eos), "bos": set(named["bos"]) - set(bos)}
     notes = tuple(
         f"{name}_token_id {min(ids)} is outside the vocabulary of {rows[1]}: left out"
         for name, ids in lost.items()
         if ids
     )
+    # Chat models end a turn with a token that is not their eos.
     ends = set(eos)
     special = {*eos, *bos, *pad}
     if tokenizer is not None:
@@ -208,6 +212,7 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase | None) -> str | None:
     """SHA-256 of the tokenizer's whole definition, whatever it was last asked to cut or pad."""
     if tokenizer is None:
         return None
+    # The fast tokenizer's JSON is its whole definition; a slow one has only its vocabulary.
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and (backend.truncation or backend.padding):
         backend = Tokenizer.from_str(backend.to_str())  # a call changes both
@@ -223,13 +228,13 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase | None) -> str | None:
 
 def _tokenizer_config(folder: Path) -> dict[str, Any]:
     """tokenizer_config.json, refused where it would have files read that are not the folder's."""
-    said = read_json(folder / _CONFIG, missing={})
-    if given := [name for name in _NEVER if said.get(name)]:
+    settings = read_json(folder / _CONFIG, missing={})
+    if given := [name for name in _NEVER if settings.get(name)]:
         raise ModelError(
-            f"{_CONFIG} says {given[0]}={said[given[0]]!r:.80}, which is not followed: "
+            f"{_CONFIG} says {given[0]}={settings[given[0]]!r:.80}, which is not followed: "
             "remove the field"
         )
-    files = said.get("fast_tokenizer_files", [])
+    files = settings.get("fast_tokenizer_files", [])
     plain = isinstance(files, list) and all(
         isinstance(name, str) and Path(name).name == name for name in files
     )
@@ -238,13 +243,13 @@ def _tokenizer_config(folder: Path) -> dict[str, Any]:
             f"{_CONFIG} says fast_tokenizer_files={files!r:.80}: "
             "expected plain names of files beside it"
         )
-    options = said.get("sp_model_kwargs") or {}
+    options = settings.get("sp_model_kwargs") or {}
     if not isinstance(options, dict) or {"model_file", "model_proto"} & options.keys():
         raise ModelError(
             f"{_CONFIG} says sp_model_kwargs={options!r:.80}: "
             "expected options of SentencePiece without a file"
         )
-    return said
+    return settings
 
 
 def _bare_config(folder: Path, config: Mapping[str, Any]) -> PreTrainedConfig:
@@ -282,10 +287,11 @@ def _bare_config(folder: Path, config: Mapping[str, Any]) -> PreTrainedConfig:
 def _is_known(where: str, named: Any) -> bool:
     """Whether transformers has a tokenizer of this name; the name of anything else is refused."""
     if isinstance(named, str) and named.isidentifier():
+        # A class may be known with or without Fast in its name.
         spellings = {named, named.removesuffix("Fast"), f"{named}Fast"}
-        held = [name for name in spellings if _has(name)]
-        if all(_is_tokenizer(name) for name in held):
-            return bool(held)
+        classes = [name for name in spellings if _has(name)]
+        if all(_is_tokenizer(name) for name in classes):
+            return bool(classes)
     raise ModelError(
         f"{where} says tokenizer_class={named!r:.80}: "
         f"expected a tokenizer class of transformers, such as {_STOCK!r}"
@@ -321,6 +327,7 @@ def _auto_tokenizer(
     A class that finds no file of its own does not say so: an ALBERT beside a vocab.txt becomes five
     special tokens, and its mask id is then another token of the model's. vocab.txt is BERT's.
     """
+    # A vocab.txt beside a tokenizer.json is not read: the latter is whole.
     word_pieces = (folder / "vocab.txt").is_file() and not (folder / "tokenizer.json").is_file()
     if word_pieces and not config.get("model_type"):
         return BertTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -358,16 +365,16 @@ def _said_ids(
     generation: Mapping[str, Any],
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> tuple[int, ...]:
-    for where, said in (("generation_config.json", generation), ("config.json", config)):
-        if said.get(name) is not None:
-            return _token_ids(where, name, said[name])
-    found = getattr(tokenizer, name, None) if tokenizer is not None else None
-    return () if found is None else (int(found),)
+    for where, fields in (("generation_config.json", generation), ("config.json", config)):
+        if fields.get(name) is not None:
+            return _token_ids(where, name, fields[name])
+    token_id = getattr(tokenizer, name, None) if tokenizer is not None else None
+    return () if token_id is None else (int(token_id),)
 
 
-def _token_ids(where: str, name: str, said: Any, *, one: bool = False) -> tuple[int, ...]:
-    ids = list(said) if isinstance(said, list | tuple) and not one else [said]
+def _token_ids(where: str, name: str, value: Any, *, single: bool = False) -> tuple[int, ...]:
+    ids = list(value) if isinstance(value, list | tuple) and not single else [value]
     if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
-        more = "" if one else " or a list of them"
-        raise ModelError(f"{where} says {name}={said!r}: expected a token id{more}")
+        more = "" if single else " or a list of them"
+        raise ModelError(f"{where} says {name}={value!r}: expected a token id{more}")
     return tuple(ids)

@@ -181,6 +181,7 @@ def _check(network: PreTrainedModel, sizes: Sizes, part: Part) -> None:
             f"{config.model_type} has one module for all layers and cannot train {kind}: "
             "give it to a run as an edit"
         )
+    # transformers' decoders are causal unless their config says otherwise.
     causal = getattr(config, "is_causal", True)
     if hasattr(config, "is_decoder"):  # BERT's kind
         causal = config.is_decoder
@@ -246,6 +247,7 @@ class _AdditionHook:
 
 def _ends(first: torch.Tensor, given: Mapping[str, Any]) -> list[int]:
     """Where each row of a bare call ends, padding on its right left out."""
+    # Explicit positions say where a row ends; else its mask; else its length and cache.
     positions, past = given.get("position_ids"), given.get("past_key_values")
     if positions is not None:
         return (positions[:, -1] + 1).expand(len(first)).tolist()

@@ -72,6 +72,7 @@ def fill_network(
     Returns what was set aside on purpose, in words. Raises before any forward pass otherwise.
     `origin` has the names in the file; `tensors` is emptied, so that no weight is held twice.
     """
+    # 1. Shapes and dtypes of what the network has a parameter for.
     stock = network.state_dict()
     tied = dict(network.all_tied_weights_keys)
 
@@ -82,6 +83,7 @@ def fill_network(
     kept = [name for name in stock if name in tensors]
     for name in kept:
         _fits(named(name), tensors[name], stock[name], type(network).__name__)
+    # 2. Nothing left over, nothing missing; tied tensors may be there once or twice.
     left_over = {name: named(name) for name in tensors if name not in stock}
     notes = _missing_or_unused(left_over, family.unused, "in the file and not in the model")
     notes += _check_tied_copies(tensors, tied, family.tying, named)
@@ -90,10 +92,12 @@ def fill_network(
     missing = [name for name in stock if name not in filled]
     if missing:
         raise WeightsError(_sentence(missing, "in the model and not in the file"))
+    # 3. Each tensor copied once and let go of, so that no weight is held twice.
     loaded = {name: _copy_weights(named(name), tensors.pop(name), dtype) for name in kept}
     for target, source in tied.items():  # a file may carry only one of two tied tensors
         if source not in loaded and target in loaded:
             loaded[source] = loaded[target]
+    # 4. Assigned, tied again, and compared with what was loaded.
     network.load_state_dict(loaded, strict=False, assign=True)
     network.tie_weights()
     network.requires_grad_(False)
@@ -114,6 +118,7 @@ def prove_rotary(network: PreTrainedModel) -> float | None:
                     f"the rotary table {name} has shape {list(table.shape)}: "
                     f"expected {list(expected.shape)}"
                 )
+            # Relative, in float64: low frequencies are tiny and matter most at long distances.
             gap = float(((table.double().cpu() - expected).abs() / expected).max())
             if not gap <= 1e-5:  # NaN fails too
                 raise WeightsError(
@@ -146,11 +151,11 @@ def settings_of(
     The config the network computes by (rotary base, epsilons, positions), start and end ids, the
     chat template, and how the tokenizer's specials and spaces are spelled.
     """
-    said: dict[str, Any] = {"config": deciding_fields(network.config.to_dict())}
-    said |= {"eos": specials.eos_ids, "bos": specials.bos_id}
+    settings: dict[str, Any] = {"config": deciding_fields(network.config.to_dict())}
+    settings |= {"eos": specials.eos_ids, "bos": specials.bos_id}
     for name in ("chat_template", "special_tokens_map", "clean_up_tokenization_spaces"):
-        said[name] = getattr(tokenizer, name, None)
-    return said
+        settings[name] = getattr(tokenizer, name, None)
+    return settings
 
 
 def settings_digest(settings: Mapping[str, Any]) -> str:
@@ -234,8 +239,8 @@ def _check_tied_copies(
     notes = []
     for target, source in tied.items():
         if target in tensors and source in tensors:
-            one, other = tensors[target], tensors[source]
-            if one.dtype != other.dtype or not torch.equal(one, other):
+            first, other = tensors[target], tensors[source]
+            if first.dtype != other.dtype or not torch.equal(first, other):
                 raise WeightsError(
                     f"{named(target)} and {named(source)} are tied in config.json "
                     f"but differ in the file: set {field} to false in config.json"
@@ -316,6 +321,7 @@ def _some_ids(model: Model, length: int) -> torch.Tensor:
     length = min(length, model.num_positions - 4)
     ids = torch.randint(0, model.vocab_size, (length,), generator=generator)
     special = torch.tensor(sorted(model.specials.special_ids), dtype=torch.long)
+    # Special ids could end a text or be masked: an ordinary token takes their place.
     ids[torch.isin(ids, special)] = int(ids[~torch.isin(ids, special)][0])
     if model.family.kind == "mdm":
         ids[::3] = model.mask_id
@@ -386,13 +392,13 @@ def _check_padding(model: Model, ids: torch.Tensor) -> Check:
     return Check(law, gap, gap < ROUNDING[model.network.dtype])
 
 
-def _row_changes(model: Model, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _row_changes(model: Model, before: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """[T] how far each row moved; a NaN has moved without end, but an ARM's first row has none."""
-    moved = (one - other).abs().amax(dim=-1).nan_to_num(nan=torch.inf)
+    moved = (before - other).abs().amax(dim=-1).nan_to_num(nan=torch.inf)
     moved[: int(model.family.kind == "arm")] = 0
     return moved
 
 
-def _share(one: torch.Tensor, other: torch.Tensor) -> float:
+def _share(first: torch.Tensor, other: torch.Tensor) -> float:
     """Greatest difference as a share of the largest logit; NaN where either has one."""
-    return float((one - other).abs().max() / other.abs().max())
+    return float((first - other).abs().max() / other.abs().max())

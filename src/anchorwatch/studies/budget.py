@@ -1,4 +1,4 @@
-"""How much a study may cost: prompts, answer length, steps, items, seeds. No torch here."""
+"""How much a study may cost: prompts, answer length, steps, items, seeds."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ def damage(path: str | Path, *, additions: bool = True) -> list[str]:
     Without `additions`, files that are not in the record are left to their owner.
     """
     folder = expand_path(path)
-    if said := describe_missing(folder) or describe_unfinished(folder):
-        return [said]
+    if problem := describe_missing(folder) or describe_unfinished(folder):
+        return [problem]
     if not os.path.lexists(folder / COMMIT):
         return [f"{COMMIT} is missing: the trace was never finished, or not copied whole"]
     try:
@@ -69,24 +69,24 @@ def changed_files(
 
     Without `subfolders` only the files of the folder itself are looked at.
     """
-    found = _files(folder)
-    if found.pop(COMMIT, 0) < 0:
+    sizes = _files(folder)
+    if sizes.pop(COMMIT, 0) < 0:
         raise ValueError(_odd(folder, COMMIT))
     files = read_sealed(folder / COMMIT)["files"]
     recorded = {name: (file["bytes"], file["sha256"]) for name, file in files.items()}
     if not subfolders:
-        recorded = {name: held for name, held in recorded.items() if "/" not in name}
-        found = {name: size for name, size in found.items() if "/" not in name}
-    both = sorted(found.keys() & recorded.keys())
+        recorded = {name: entry for name, entry in recorded.items() if "/" not in name}
+        sizes = {name: size for name, size in sizes.items() if "/" not in name}
+    both = sorted(sizes.keys() & recorded.keys())
     with ThreadPoolExecutor(_THREADS) as pool:
         changed = pool.map(
-            lambda name: _describe_change(folder, name, found[name], recorded[name]), both
+            lambda name: _describe_change(folder, name, sizes[name], recorded[name]), both
         )
-        missing = recorded.keys() - found.keys()
-        added = found.keys() - recorded.keys() if additions else set()
+        missing = recorded.keys() - sizes.keys()
+        added = sizes.keys() - recorded.keys() if additions else set()
         return {
             **{name: f"{_printable_name(name)} is missing" for name in sorted(missing)},
-            **{name: said for name, said in zip(both, changed, strict=True) if said},
+            **{name: sentence for name, sentence in zip(both, changed, strict=True) if sentence},
             **{
                 name: f"{_printable_name(name)} is not in the commit record: it was added later, "
                 "remove it"
@@ -108,12 +108,12 @@ def describe_missing(path: Path) -> str | None:
     if path.exists():
         return f"{path} is a file and cannot be read as a trace: a trace is a folder"
     partial = partial_of(path)
-    said = (
+    hint = (
         describe_unfinished(partial)
         if partial.exists()
         else f"`anchorwatch run ... -o {path}` makes one"
     )
-    return f"there is no trace at {path}: {said}"
+    return f"there is no trace at {path}: {hint}"
 
 
 def is_no_trace(path: Path) -> bool:
@@ -323,8 +323,8 @@ def unpack_arrays(path: Path) -> dict[str, np.ndarray] | None:
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         if sum(entry.file_size for entry in archive.infolist()) > len(raw):
             raise ValueError(f"{path.name} would unpack to more than it holds")
-    with np.load(io.BytesIO(raw), allow_pickle=False) as held:
-        return dict(held)
+    with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 def newest_state(folder: Path) -> tuple[int, dict[str, np.ndarray]]:
@@ -343,10 +343,10 @@ def newest_state(folder: Path) -> tuple[int, dict[str, np.ndarray]]:
 def plain(value: Any) -> Any:
     """Numpy scalars, arrays and tuples as JSON has them."""
     if isinstance(value, Mapping):
-        return {str(key): plain(held) for key, held in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    return [plain(held) for held in value] if isinstance(value, list | tuple) else value
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _canonical(record: Mapping[str, Any]) -> bytes:
@@ -358,14 +358,14 @@ def _files(folder: Path) -> dict[str, int]:
 
     A trace is two levels deep. We never look deeper and never follow a link.
     """
-    found = {}
+    sizes = {}
     for top in sorted(os.scandir(folder), key=lambda entry: entry.name):
         inner = os.scandir(top) if top.is_dir(follow_symlinks=False) else None
         prefix = "" if inner is None else f"{top.name}/"
         for entry in [top] if inner is None else list(inner):
             plain = entry.is_file(follow_symlinks=False)
-            found[prefix + entry.name] = entry.stat(follow_symlinks=False).st_size if plain else -1
-    return found
+            sizes[prefix + entry.name] = entry.stat(follow_symlinks=False).st_size if plain else -1
+    return sizes
 
 
 def refuse_odd_files(folder: Path, without: Collection[str] = ()) -> None:

@@ -219,10 +219,10 @@ def _try_lock(handle: int, folder: Path, *, wait: bool) -> bool:
 
 def _is_still(handle: int, path: Path) -> bool:
     try:
-        ours, there = os.fstat(handle), os.lstat(path)
+        ours, theirs = os.fstat(handle), os.lstat(path)
     except FileNotFoundError:
         return False
-    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+    return (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)
 
 
 def _sign(handle: int) -> None:

@@ -92,14 +92,14 @@ def _of_groups() -> list[int]:
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
             own = line.rpartition(":")[2].lstrip("/")
             for root in (_GROUPS, _GROUPS / "memory"):
-                place = root / own
-                folders += [place, *place.parents]
-    found = []
+                own_folder = root / own
+                folders += [own_folder, *own_folder.parents]
+    limits = []
     for folder in dict.fromkeys(folders):
         for name in ("memory.max", "memory.limit_in_bytes"):
             with contextlib.suppress(OSError, ValueError):
-                found.append(int((folder / name).read_text(encoding="ascii")))
-    return [limit for limit in found if limit > 0]
+                limits.append(int((folder / name).read_text(encoding="ascii")))
+    return [limit for limit in limits if limit > 0]
 
 
 def _of_process() -> list[int]:

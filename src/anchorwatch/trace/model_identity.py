@@ -20,14 +20,14 @@ DECIDING = (*DIGESTS, "family", "visibility", "shift", "block", "mask_id", "part
 _REMEDY = "give the model as it was then: the same weights, config.json and tokenizer"
 
 
-def identity_of(said: Mapping[str, Any]) -> dict[str, Any]:
+def identity_of(description: Mapping[str, Any]) -> dict[str, Any]:
     """What of a model's description decides what it computes."""
-    return {name: said[name] for name in DECIDING if name in said}
+    return {name: description[name] for name in DECIDING if name in description}
 
 
-def identity_digest(said: Mapping[str, Any]) -> str:
+def identity_digest(description: Mapping[str, Any]) -> str:
     """SHA-256 of a model's identity."""
-    spelled = json.dumps(identity_of(said), sort_keys=True)
+    spelled = json.dumps(identity_of(description), sort_keys=True)
     return hashlib.sha256(spelled.encode()).hexdigest()
 
 
@@ -38,10 +38,10 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None
     field, those that both have are compared: a new version of transformers adds some.
     """
     for name in DECIDING:
-        held, own = theirs.get(name, ours[name]), ours[name]
-        if held == own:
+        their_value, own = theirs.get(name, ours[name]), ours[name]
+        if their_value == own:
             continue
-        shown = name, _shorten(held), _shorten(own)
+        shown = name, _shorten(their_value), _shorten(own)
         if name == "settings" and "config" in theirs and "config" in ours:
             differing = _differing_fields(ours["config"], theirs["config"])
             if differing is None:

@@ -44,8 +44,8 @@ def find_regions(
     for index, (name, span) in enumerate(spans.items()):
         inside = given[_holds(name, span, prompt, model, given)]
         if not len(inside):
-            said = f"the region {name!r}, {span!r:.40}, holds no token of the prompt"
-            raise SpecError(f"{said}: its {len(given)} tokens begin elsewhere, make it longer")
+            problem = f"the region {name!r}, {span!r:.40}, holds no token of the prompt"
+            raise SpecError(f"{problem}: its {len(given)} tokens begin elsewhere, make it longer")
         if (of[inside] != -1).any():
             other = list(spans)[int(of[inside].max())]
             raise SpecError(f"the regions {other!r} and {name!r} overlap: give each token to one")
@@ -124,7 +124,7 @@ def _holds(name: str, span: Span, prompt: Any, model: Any, given: np.ndarray) ->
 
 
 def _find_words(name: str, words: str, text: str) -> tuple[int, int]:
-    times = sum(text.startswith(words, at) for at in range(len(text)))
+    times = sum(text.startswith(words, index) for index in range(len(text)))
     if times != 1:
         way = "give more words, or (begin, end)" if times else "give words that are in it"
         raise SpecError(

@@ -78,8 +78,8 @@ def film(trace: Trace, most: int | None = 24) -> RenderableType:
     parts += [_Canvas(trace, index, moving, label=f"{index:>{width}} ") for index in shown]
     parts.append(_Legend())
     if len(shown) < frames:
-        said = f"{len(shown)} of {frames} frames shown: {', '.join(map(str, shown))}"
-        parts.append(Text(f"{said}; --all shows every frame, --step K one", style="dim"))
+        note = f"{len(shown)} of {frames} frames shown: {', '.join(map(str, shown))}"
+        parts.append(Text(f"{note}; --all shows every frame, --step K one", style="dim"))
     return Group(*parts)
 
 
@@ -149,8 +149,8 @@ class _Legend:
         mask, before, after = _marks(console, options)
         line = Text()
         for role in (PROMPT, SPECIAL, MASKED, FRESH, WRITTEN):
-            said = {MASKED: f"{mask} masked", FRESH: f"{before}fresh{after}"}.get(role, ROLES[role])
-            line.append(f" {said} ", style=STYLES[role])
+            word = {MASKED: f"{mask} masked", FRESH: f"{before}fresh{after}"}.get(role, ROLES[role])
+            line.append(f" {word} ", style=STYLES[role])
             line.append(" ")
         line.rstrip()
         yield line

@@ -97,15 +97,15 @@ def open_store(
     declared it is no trace. Those of `without` are left out, metadata and all.
     """
     target = atomic_io.expand_path(path)
-    if said := atomic_io.describe_missing(target) or atomic_io.describe_unfinished(target):
-        raise TraceError(said)
+    if problem := atomic_io.describe_missing(target) or atomic_io.describe_unfinished(target):
+        raise TraceError(problem)
     if not os.path.lexists(target / "zarr.json"):
         raise TraceError(f"{target} cannot be read as a trace: it is a folder without a zarr.json")
     try:
         _vet(target, needed, without)
-        if check and (found := damage(target)):
-            more = f" (and {len(found) - 1} more: `anchorwatch verify`)" if found[1:] else ""
-            raise TraceError(f"{target} is damaged, copy it again: {found[0]}{more}")
+        if check and (problems := damage(target)):
+            more = f" (and {len(problems) - 1} more: `anchorwatch verify`)" if problems[1:] else ""
+            raise TraceError(f"{target} is damaged, copy it again: {problems[0]}{more}")
         atomic_io.refuse_odd_files(target, without)
         return _lazy(target, without)
     except TraceError:
@@ -278,8 +278,8 @@ class Partial:
         """Refuse arrays whose metadata is not what `run.json` says of them."""
         group = zarr.create_group(MemoryStore(), zarr_format=3)
         for name, spec in self._variables.items():
-            made = _array(group, name, spec, appended=True)
-            if self._arrays[name].metadata.to_dict() != made.metadata.to_dict():
+            expected = _array(group, name, spec, appended=True)
+            if self._arrays[name].metadata.to_dict() != expected.metadata.to_dict():
                 raise ValueError(f"store/{name}/zarr.json was changed")
 
     def _read_back(self, steps: int) -> None:
@@ -374,7 +374,9 @@ def _vet(target: Path, needed: Names, without: Names) -> None:
         raise TraceError(f"{target} lacks {', '.join(lost)}: it is damaged, copy it again")
     if not isinstance(attrs.get("manifest"), dict):
         raise TraceError(f"{target} lacks its manifest: it is damaged, copy it again")
-    for name, array in ((name, held) for name, held in arrays.items() if name not in without):
+    for name, array in (
+        (name, declared) for name, declared in arrays.items() if name not in without
+    ):
         for sizes in (array["shape"], array["chunk_grid"]["configuration"]["chunk_shape"]):
             if not all(type(size) is int and size >= 0 for size in sizes):
                 raise ValueError(f"{name} declares the shape {sizes}")

@@ -98,8 +98,8 @@ class Trace:
         """
         if name not in self._dataset:
             raise TraceError(f"the trace has no {name!r}: it holds {', '.join(self.fields)}")
-        held = self._dataset[name]
-        return held.copy(deep=False, data=held.variable)  # its own names and attrs, our numbers
+        array = self._dataset[name]
+        return array.copy(deep=False, data=array.variable)  # its own names and attrs, our numbers
 
     def __contains__(self, name: object) -> bool:
         return name in self.fields
@@ -207,14 +207,14 @@ class Trace:
     def spell(self, ids: Iterable[int]) -> str:
         """The text of neighbouring tokens; a character split over several is put together."""
         split = self._manifest.get("token_bytes", {})
-        text, held = "", b""
+        text, pending = "", b""
         for token_id in ids:
             if str(token_id) in split:
-                held += bytes.fromhex(split[str(token_id)])
+                pending += bytes.fromhex(split[str(token_id)])
                 continue
-            text += held.decode("utf-8", "replace") + self.token(token_id)
-            held = b""
-        return text + held.decode("utf-8", "replace")
+            text += pending.decode("utf-8", "replace") + self.token(token_id)
+            pending = b""
+        return text + pending.decode("utf-8", "replace")
 
     def stretches(
         self, frame: int, positions: Iterable[int] | None = None
@@ -231,8 +231,10 @@ class Trace:
         """SHA-256 of canvas history and edits: the same text in the same order, edited alike."""
         canvas = np.ascontiguousarray(self.canvas.astype("<i4"))
         edits = self._manifest.get("edits")
-        said = json.dumps(edits, sort_keys=True).encode() if edits else b""
-        return hashlib.sha256(str(canvas.shape).encode() + canvas.tobytes() + said).hexdigest()
+        edits_json = json.dumps(edits, sort_keys=True).encode() if edits else b""
+        return hashlib.sha256(
+            str(canvas.shape).encode() + canvas.tobytes() + edits_json
+        ).hexdigest()
 
     def write(self, path: str | Path) -> Path:
         """Write to a directory, whole or not at all; an existing one is never touched."""
@@ -350,7 +352,7 @@ class _Sealed(MemoryCachedArray):
 
     def get_duck_array(self) -> np.ndarray:
         try:
-            held: np.ndarray = super().get_duck_array()  # type: ignore[no-untyped-call]
+            array: np.ndarray = super().get_duck_array()  # type: ignore[no-untyped-call]
         except TraceError:
             raise
         except UNREADABLE as error:
@@ -358,18 +360,18 @@ class _Sealed(MemoryCachedArray):
                 f"a field cannot be read ({error}): the trace was changed since it was opened, "
                 "copy it again"
             ) from error
-        held.flags.writeable = False
-        return held
+        array.flags.writeable = False
+        return array
 
 
 def _seal(variable: xr.Variable) -> None:
-    held: Any = variable._data  # `.data` would load it
-    if isinstance(held, np.ndarray):
-        held.flags.writeable = False
+    data: Any = variable._data  # `.data` would load it
+    if isinstance(data, np.ndarray):
+        data.flags.writeable = False
         return
-    while isinstance(held, MemoryCachedArray | CopyOnWriteArray):  # xarray's own, both writable
-        held = held.array
-    variable.data = _Sealed(held)  # type: ignore[no-untyped-call]
+    while isinstance(data, MemoryCachedArray | CopyOnWriteArray):  # xarray's own, both writable
+        data = data.array
+    variable.data = _Sealed(data)  # type: ignore[no-untyped-call]
 
 
 def _clip(text: str, width: int = 78) -> str:

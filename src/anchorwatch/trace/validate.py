@@ -27,8 +27,8 @@ def wrong_manifest(manifest: Mapping[str, Any]) -> str | None:
                 f"the manifest's {name} is {manifest.get(name)!r:.40}, not of type {kind.__name__}"
             )
     for name, kind in MANIFEST_MODEL.items():
-        if type(held := manifest["model"].get(name)) is not kind:
-            return f"the manifest's model has {name} {held!r:.40}, not of type {kind.__name__}"
+        if type(value := manifest["model"].get(name)) is not kind:
+            return f"the manifest's model has {name} {value!r:.40}, not of type {kind.__name__}"
     for name in ("layers", "heads"):
         if not 0 < manifest["model"][name] <= _MOST:
             return f"the manifest's model has {manifest['model'][name]} {name}: 1 to {_MOST} can be"
@@ -37,8 +37,8 @@ def wrong_manifest(manifest: Mapping[str, Any]) -> str | None:
         return f"the manifest's fork is {fork!r:.40}, without a step"
     try:
         from_dict(manifest["decoding"])
-        held = (*manifest.get("edits", ()), *manifest["model"].get("parts", ()))
-        _ = [edit_from(fields) for fields in held]
+        value = (*manifest.get("edits", ()), *manifest["model"].get("parts", ()))
+        _ = [edit_from(fields) for fields in value]
         for spelled in manifest.get("token_bytes", {}).values():
             bytes.fromhex(spelled)
     except (SpecError, TypeError, ValueError, AttributeError) as error:
@@ -49,8 +49,8 @@ def wrong_manifest(manifest: Mapping[str, Any]) -> str | None:
 def wrong_arrays(dataset: xr.Dataset, answer: list[Any], roles: int) -> str | None:
     """The first thing about foreign arrays that is not as we write it."""
     for name in ARRAYS:
-        if said := wrong_array(name, dataset[name], roles):
-            return said
+        if problem := wrong_array(name, dataset[name], roles):
+            return problem
     frames, positions = dataset["canvas"].shape
     if dataset.sizes["step"] != frames - 1:
         return f"{frames} frames do not fit {dataset.sizes['step']} steps"
@@ -62,9 +62,9 @@ def wrong_array(name: str, array: xr.DataArray, roles: int) -> str | None:
     field = RUN_FIELDS[name]
     if array.dims != field.dims or array.dtype.kind != field.kind:
         return f"{name} is {array.dtype} over {', '.join(map(str, array.dims))}"
-    held = array.values if name == "role" else None
-    if held is not None and held.size and not 0 <= held.min() <= held.max() < roles:
-        return f"role holds {held.min()} to {held.max()}: roles are 0 to {roles - 1}"
+    values = array.values if name == "role" else None
+    if values is not None and values.size and not 0 <= values.min() <= values.max() < roles:
+        return f"role holds {values.min()} to {values.max()}: roles are 0 to {roles - 1}"
     return None
 
 
@@ -79,7 +79,7 @@ def left_out(root: bytes, names: Collection[str]) -> bytes:
     """The metadata of a store as if it had no variables of these names."""
     if not names:
         return root
-    held = json.loads(root)
-    known = held["consolidated_metadata"]["metadata"]
-    held["consolidated_metadata"]["metadata"] = {n: known[n] for n in known if n not in names}
-    return json.dumps(held).encode()
+    metadata = json.loads(root)
+    known = metadata["consolidated_metadata"]["metadata"]
+    metadata["consolidated_metadata"]["metadata"] = {n: known[n] for n in known if n not in names}
+    return json.dumps(metadata).encode()

@@ -40,63 +40,68 @@ _WRITES = {"asked": "answering a question", "text": "writing on a text"}
 
 def write(folder: str | Path, card: Mapping[str, Any]) -> Path:
     """card.json and README.md of a model's folder, and the record of every byte in it."""
-    place = Path(folder)
-    (place / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    (place / WORDS).write_text(words(card), encoding="utf-8")
-    commit(place)
-    return place / CARD
+    target = Path(folder)
+    (target / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    (target / WORDS).write_text(words(card), encoding="utf-8")
+    commit(target)
+    return target / CARD
 
 
 def read(folder: str | Path) -> dict[str, Any]:
     """card.json of a model's folder; one that is not as it was written is refused."""
-    if (Path(folder) / COMMIT).is_file() and (found := damage(folder, additions=False)):
-        raise TraceError(f"{folder} is damaged ({found[0]}): copy it again, or make it again")
+    if (Path(folder) / COMMIT).is_file() and (problems := damage(folder, additions=False)):
+        raise TraceError(f"{folder} is damaged ({problems[0]}): copy it again, or make it again")
     return read_record(Path(folder) / CARD)
 
 
 def words(card: Mapping[str, Any]) -> str:
     """The card as Markdown."""
-    found = card["measured"]
+    measured = card["measured"]
     parts = [
         f"# {card['name']}",
         "Made from card.json by `make lab`; every number is of the weights in this folder.",
         _about(card),
-        "## Held-out text\n\n" + _likelihood_table(found),
-        "## Questions\n\n" + _answers(found["answers"]),
-        "## Attention\n\n" + "\n\n".join(_describe_written(name, found[name]) for name in _WRITES),
-        _noisy(found["noisy"]),
+        "## Held-out text\n\n" + _likelihood_table(measured),
+        "## Questions\n\n" + _answers(measured["answers"]),
+        "## Attention\n\n"
+        + "\n\n".join(_describe_written(name, measured[name]) for name in _WRITES),
+        _noisy(measured["noisy"]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _about(card: Mapping[str, Any]) -> str:
-    made, spec = card["training"], card["training"]["spec"]
-    shape, machine = card["shape"], made["machine"]
+    training, spec = card["training"], card["training"]["spec"]
+    shape, machine = card["shape"], training["machine"]
     objective = spec["objective"]
     variant = ", ".join(part["name"] for part in spec["variant"]) or "none"
-    loss = made["loss"]["loss"]
+    loss = training["loss"]["loss"]
     rows = [
         ("network", f"{shape['network']}, {_shape(shape)}, {card['parameters']:,} parameters"),
         ("objective", f"{objective['name']}, answer_only {objective['answer_only']:g}"),
         ("parts", variant),
-        ("recipe", f"recipes/lab.toml {_settings(made['settings'])}, digest {made['digest'][:16]}"),
-        ("seed", made["seed"]),
-        ("budget", _budget(made)),
+        (
+            "recipe",
+            f"recipes/lab.toml {_settings(training['settings'])}, digest {training['digest'][:16]}",
+        ),
+        ("seed", training["seed"]),
+        ("budget", _budget(training)),
         ("machine", f"{machine['processor']}, {machine['cores']} cores, torch {machine['torch']}"),
         ("loss", f"{sparkline(loss)} from {loss[0]:.2f} to {loss[-1]:.2f} nats per scored token"),
         ("weights", f"float16, computed in float32; digest {card['weights'][:16]}"),
     ]
-    if "stem" in made:
-        stem = made["stem"]
-        said = f"{stem['spec']['objective']['name']}, {_budget(stem)}, digest {stem['digest'][:16]}"
-        rows.insert(3, ("goes on from", f"recipes/lab-stem.toml: {said}"))
-    data = _data(made["corpus"])
+    if "stem" in training:
+        stem = training["stem"]
+        text = f"{stem['spec']['objective']['name']}, {_budget(stem)}, digest {stem['digest'][:16]}"
+        rows.insert(3, ("goes on from", f"recipes/lab-stem.toml: {text}"))
+    data = _data(training["corpus"])
     return _table(("", ""), rows) + f"\n\n**Data.** {data}"
 
 
 def _data(corpus: Mapping[str, Any]) -> str:
     kinds = [
-        f"{100 * one['weight']:.0f} % {_KINDS[one['kind']]}{_more(one)}" for one in corpus["mix"]
+        f"{100 * kind['weight']:.0f} % {_KINDS[kind['kind']]}{_more(kind)}"
+        for kind in corpus["mix"]
     ]
     return (
         "; ".join(kinds) + ". No person, place or fact in it is real but for that reference, if it "
@@ -105,48 +110,54 @@ def _data(corpus: Mapping[str, Any]) -> str:
     )
 
 
-def _more(one: Mapping[str, Any]) -> str:
+def _more(rows: Mapping[str, Any]) -> str:
     """What tells a kind of rows from another of the same kind."""
-    said = [f"hops {one['hops']}"] if "hops" in one else []
-    if one.get("random") or one.get("hard"):
-        said.append(f"up to {one['random']} random and {one['hard']} hard distractors")
-    if one.get("after"):
-        said.append(f"from row {one['after']:,} on")
-    return f" ({', '.join(said)})" if said else ""
+    details = [f"hops {rows['hops']}"] if "hops" in rows else []
+    if rows.get("random") or rows.get("hard"):
+        details.append(f"up to {rows['random']} random and {rows['hard']} hard distractors")
+    if rows.get("after"):
+        details.append(f"from row {rows['after']:,} on")
+    return f" ({', '.join(details)})" if details else ""
 
 
 def _shape(shape: Mapping[str, Any]) -> str:
-    said = f"{shape['layers']} layers of {shape['heads']} heads, width {shape['width']}"
-    return f"{said}, {shape['positions']} positions"
+    text = f"{shape['layers']} layers of {shape['heads']} heads, width {shape['width']}"
+    return f"{text}, {shape['positions']} positions"
 
 
-def _budget(made: Mapping[str, Any]) -> str:
-    budget = made["budget"]
-    said = f"{budget['updates']:,} updates, {budget['tokens']:,} tokens"
-    return f"{said}, {budget['minutes']:g} minutes"
+def _budget(training: Mapping[str, Any]) -> str:
+    budget = training["budget"]
+    text = f"{budget['updates']:,} updates, {budget['tokens']:,} tokens"
+    return f"{text}, {budget['minutes']:g} minutes"
 
 
 def _settings(settings: Sequence[str]) -> str:
-    return "with " + ", ".join(f"`{one}`" for one in settings) if settings else "as it stands"
+    return (
+        "with " + ", ".join(f"`{setting}`" for setting in settings) if settings else "as it stands"
+    )
 
 
-def _likelihood_table(found: Mapping[str, Any]) -> str:
-    bound = found["bound"]
+def _likelihood_table(measured: Mapping[str, Any]) -> str:
+    bound = measured["bound"]
     rows = [("all rows", bound["all"])]
-    rows += [(f"rows of {kind}", one) for kind, one in bound["kind"].items()]
+    rows += [(f"rows of {kind}", estimate) for kind, estimate in bound["kind"].items()]
     if "answers" in bound:
         rows.append(("answers, prompt clear", bound["answers"]))
-    rows += [(f"text, {one['length']} tokens", one) for one in found["length"].values()]
-    lines = [(name, *_cells(one), one["n"]) for name, one in rows]
+    rows += [
+        (f"text, {estimate['length']} tokens", estimate) for estimate in measured["length"].values()
+    ]
+    lines = [(name, *_cells(estimate), estimate["n"]) for name, estimate in rows]
     table = _table(("", "nats per token", "95 % interval", "null (log V)", "rows"), lines)
-    times = [(t, _number(one["masked"])) for t, one in bound["t"].items()]
+    times = [(t, _number(estimate["masked"])) for t, estimate in bound["t"].items()]
     if all(cost == "–" for _, cost in times):
         return table
     return table + "\n\n" + _table(("t", "nats per masked token"), times)
 
 
-def _answers(found: Mapping[str, Any]) -> str:
-    lines = [(_CONTEXTS[name], *_cells(one), one["n"]) for name, one in found.items()]
+def _answers(contexts: Mapping[str, Any]) -> str:
+    lines = [
+        (_CONTEXTS[name], *_cells(estimate), estimate["n"]) for name, estimate in contexts.items()
+    ]
     table = _table(("", "exact match", "95 % interval", "guesser's null", "items"), lines)
     return table + (
         "\n\nThe guesser knows every name of the split (no passage), or picks among the names of "
@@ -154,23 +165,23 @@ def _answers(found: Mapping[str, Any]) -> str:
     )
 
 
-def _describe_written(name: str, found: Mapping[str, Any]) -> str:
-    rows = [(f"sinks: {_RULES[rule]}", one) for rule, one in found["incidence"].items()]
+def _describe_written(name: str, written: Mapping[str, Any]) -> str:
+    rows = [(f"sinks: {_RULES[rule]}", estimate) for rule, estimate in written["incidence"].items()]
     rows += [
-        ("greatest share of a head", found["greatest"]),
-        ("greatest key is another than a step before", found["switch"]),
-        ("greatest sink is another than a step before", found["switch_sinks"]),
-        ("value norm of sinks over the others'", found["sink_value"]),
+        ("greatest share of a head", written["greatest"]),
+        ("greatest key is another than a step before", written["switch"]),
+        ("greatest sink is another than a step before", written["switch_sinks"]),
+        ("value norm of sinks over the others'", written["sink_value"]),
     ]
-    lines = [(what, *_cells(one)) for what, one in rows]
-    if (share := found["switch_all"]["sink"]) > 0:
+    lines = [(what, *_cells(estimate)) for what, estimate in rows]
+    if (share := written["switch_all"]["sink"]) > 0:
         lines.append(("greatest key is an added one", _number(share), "–", "–"))
     lines += [
-        (f"greatest key is {token.replace('_', ' ')}", *_cells(one))
-        for token, one in found["greatest_is"].items()
-        if max(one["value"] or 0, one["null"] or 0) >= _SHOWN
+        (f"greatest key is {token.replace('_', ' ')}", *_cells(estimate))
+        for token, estimate in written["greatest_is"].items()
+        if max(estimate["value"] or 0, estimate["null"] or 0) >= _SHOWN
     ]
-    header = (f"while {_WRITES[name]} ({found['n']} runs)", "value", "95 % interval", "null")
+    header = (f"while {_WRITES[name]} ({written['n']} runs)", "value", "95 % interval", "null")
     return _table(header, lines)
 
 
@@ -190,21 +201,21 @@ _LOOKS = {
 }
 
 
-def _noisy(found: Mapping[str, Any]) -> str:
+def _noisy(noisy: Mapping[str, Any]) -> str:
     """A column for each t; rows that exist nowhere are left out."""
-    times = found["t"]
+    times = noisy["t"]
     lines = []
     for name, what in _LOOKS.items():
-        cells = [_number(at[name]) for at in times.values()]
+        cells = [_number(column[name]) for column in times.values()]
         if any(cell != "–" for cell in cells):
             lines.append((what, *cells))
     return _table(("held-out text masked at t", *times), lines)
 
 
-def _cells(one: Mapping[str, Any]) -> tuple[str, str, str]:
-    low, high = _number(one.get("low")), _number(one.get("high"))
+def _cells(estimate: Mapping[str, Any]) -> tuple[str, str, str]:
+    low, high = _number(estimate.get("low")), _number(estimate.get("high"))
     between = "–" if "–" in (low, high) else f"{low} to {high}"
-    return _number(one["value"]), between, _number(one.get("null"))
+    return _number(estimate["value"]), between, _number(estimate.get("null"))
 
 
 def _number(value: float | None) -> str:

@@ -79,7 +79,9 @@ class _KeyRecorder(PassAdditions):
     first: int = 0
     kept: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
-    def alone(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor | None:
+    def attend_alone(
+        self, layer: int, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor | None:
         self.kept.append((key[0, :, : self.first].clone(), value[0, :, : self.first].clone()))
         return None
 
@@ -111,22 +113,22 @@ def run_in_sequence(
         seen[:n] = torch.eye(n, n + length, dtype=torch.bool, device=canvas.device)
     # 3. a pass without the model's own sink token, which keeps keys and values of the first n
     rest = without_sink(model, length)
-    dress = _KeyRecorder(rest.on, rest.groups, first=n)
-    with use_additions_of(network, dress):
+    additions = _KeyRecorder(rest.on, rest.groups, first=n)
+    with use_additions_of(network, additions):
         out = network(
             inputs_embeds=tokens, attention_mask=seen[None, None], position_ids=positions[None]
         )
     raw = out.logits[0, n:]
-    return torch.cat([raw[:1], raw[:-1]]) if model.family.shift else raw, dress.kept
+    return torch.cat([raw[:1], raw[:-1]]) if model.family.shift else raw, additions.kept
 
 
 @experiment("constants")
 def constants(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
     """How far the published form is from constant keys and values, relative to their size."""
     canvas = noisy_canvas(model, unit)
-    dress = model.active_additions((), [len(canvas)])
-    assert dress is not None
-    (pairs,) = dress.pairs.values()
+    additions = model.active_additions((), [len(canvas)])
+    assert additions is not None
+    (pairs,) = additions.pairs.values()
     logits, kept = run_in_sequence(model, canvas)
     _, open_kept = run_in_sequence(model, canvas, sees_all=True)
     own = [(pair.key[0], pair.value[0]) for pair in pairs]
@@ -134,7 +136,7 @@ def constants(model: Model, unit: int, options: Mapping[str, Any]) -> list[Recor
         name: max(_relative_distance(a[index], b[index]) for a, b in zip(kept, own, strict=True))
         for index, name in enumerate(("key", "value"))
     }
-    row["logits"] = _relative_distance(logits, model.logits(canvas, parts=dress))
+    row["logits"] = _relative_distance(logits, model.logits(canvas, parts=additions))
     row["value_if_it_sees_all"] = max(
         _relative_distance(a[1], b[1]) for a, b in zip(open_kept, own, strict=True)
     )
@@ -154,10 +156,10 @@ def operations(model: Model, unit: int, options: Mapping[str, Any]) -> list[Reco
     What a sink token is made of is a constant of the weights, and counts in no pass.
     """
     canvas = noisy_canvas(model, unit)
-    dress, bare = model.active_additions((), [len(canvas)]), without_sink(model, len(canvas))
-    assert dress is not None
+    additions, bare = model.active_additions((), [len(canvas)]), without_sink(model, len(canvas))
+    assert additions is not None
     counts = {
-        "with": _count_flops(lambda: model.logits(canvas, parts=dress)),
+        "with": _count_flops(lambda: model.logits(canvas, parts=additions)),
         "without": _count_flops(lambda: model.logits(canvas, parts=bare)),
         "published": _count_flops(lambda: run_in_sequence(model, canvas)),
     }
@@ -261,13 +263,13 @@ def _gates(model: Model, canvas: torch.Tensor) -> np.ndarray:
 
         return look
 
-    dress = model.active_additions((), [length])  # a sink token's own pass is not to be kept
-    assert dress is not None
+    additions = model.active_additions((), [length])  # a sink token's own pass is not to be kept
+    assert additions is not None
     with ExitStack() as stack:
         for layer, module in enumerate(attention_modules(model.network)):
             hook = module.register_forward_pre_hook(hook_of(layer), with_kwargs=True)
             stack.callback(hook.remove)
-        model.logits(canvas, parts=dress)
+        model.logits(canvas, parts=additions)
     return openness
 
 
@@ -284,9 +286,9 @@ def in_context(model: Model, unit: int, options: Mapping[str, Any]) -> list[Reco
     for context, shown in (("gold", item), ("closed", item.keep())):
         prompt = model.encode(shown.prompt())
         canvas = torch.tensor([*prompt, *[model.mask_id] * len(answer)], device=model.device)
-        dresses = {"worn": (), "hidden": without_sink(model, len(canvas))}
+        variants = {"worn": (), "hidden": without_sink(model, len(canvas))}
         row: Record = {"context": context}
-        for name, parts in dresses.items():
+        for name, parts in variants.items():
             each = model.logprobs(canvas, parts=parts)[len(prompt) :]  # type: ignore[arg-type]
             own = each[torch.arange(len(answer)), torch.tensor(answer)]
             row[name] = float(own.double().mean())
