@@ -7,7 +7,7 @@ from anchorwatch.cli import output
 from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.trace import atomic_io
-from anchorwatch.trace.store import Partial, damage
+from anchorwatch.trace.store import Partial, find_damage
 from command import type_in
 from strategies import load
 from synthetic_traces import planted, uniform
@@ -41,7 +41,7 @@ def test_no_command_writes_into_a_trace(trace, name, inner):
     done = type_in(*written_by(trace, trace / inner)[name])
     assert done.returncode == 2, done.stderr
     assert "is a trace, and a file in it would spoil it: choose a folder outside" in done.stderr
-    assert damage(trace) == []
+    assert find_damage(trace) == []
 
 
 def test_a_training_run_is_not_put_into_a_trace(trace):

@@ -23,7 +23,15 @@ import xarray as xr
 import anchorwatch as aw
 from anchorwatch.errors import TraceError
 from anchorwatch.trace import atomic_io, store
-from anchorwatch.trace.store import BLOCK_STEPS, Partial, Spec, damage, extent, open_store, write
+from anchorwatch.trace.store import (
+    BLOCK_STEPS,
+    Partial,
+    Spec,
+    extent,
+    find_damage,
+    open_store,
+    write,
+)
 
 STEPS = 13
 KILLED, REFUSED, ABSORBED = 9, 1, 3
@@ -213,16 +221,16 @@ def hurt(path):
 
 
 def refuses_every_hurt(trace, reader):
-    assert damage(trace) == []
+    assert find_damage(trace) == []
     for path in files(trace):
         name = str(path.relative_to(trace))
         for how in hurt(path):
-            said = damage(trace)
+            said = find_damage(trace)
             assert len(said) == 1, (name, how, said)
             assert said[0].startswith(f"{name} "), (how, said)
             with pytest.raises(TraceError):
                 reader(trace)
-    assert damage(trace) == []
+    assert find_damage(trace) == []
     assert reader(trace)
 
 
@@ -246,7 +254,7 @@ def test_every_byte_of_the_commit_record_counts(tmp_path):
         flipped = bytearray(whole)
         flipped[offset] ^= 1 << offset % 8
         record.write_bytes(flipped)
-        assert damage(trace)[0].startswith("COMMIT.json is damaged"), offset
+        assert find_damage(trace)[0].startswith("COMMIT.json is damaged"), offset
 
 
 def test_all_damage_is_listed_and_the_first_is_in_the_error(trace, tmp_path):
@@ -257,7 +265,7 @@ def test_all_damage_is_listed_and_the_first_is_in_the_error(trace, tmp_path):
     (trace / "chosen" / "c.0").symlink_to(tmp_path / "elsewhere")
     (trace / "scale" / "a\x1b[31m").mkdir()
     os.mkfifo(trace / "pipe")
-    assert damage(trace) == [
+    assert find_damage(trace) == [
         "flow/zarr.json is missing",
         "chosen/c.0 is a link or a folder, not a file",
         f"top_key/c.0.0 was cut short: 0 bytes instead of {len(contents_of_top_key(tmp_path))}",
@@ -279,7 +287,7 @@ def test_swapped_files_are_damage(trace):
     a, b = trace / "received" / "c.0.0.0.0", trace / "received" / "c.1.0.0.0"
     one, two = a.read_bytes(), b.read_bytes()
     a.write_bytes(two), b.write_bytes(one)
-    assert [said.split()[0] for said in damage(trace)] == [
+    assert [said.split()[0] for said in find_damage(trace)] == [
         "received/c.0.0.0.0",
         "received/c.1.0.0.0",
     ]
@@ -287,13 +295,13 @@ def test_swapped_files_are_damage(trace):
 
 def test_a_store_without_a_record_or_a_folder(trace, tmp_path):
     (trace / "COMMIT.json").unlink()
-    assert damage(trace) == [
+    assert find_damage(trace) == [
         "COMMIT.json is missing: the trace was never finished, or not copied whole"
     ]
     with pytest.raises(TraceError, match=r"COMMIT\.json is missing"):
         open_store(trace)
-    assert "there is no trace at" in damage(tmp_path / "none")[0]
-    assert "a trace is a folder" in damage(files(trace)[0])[0]
+    assert "there is no trace at" in find_damage(tmp_path / "none")[0]
+    assert "a trace is a folder" in find_damage(files(trace)[0])[0]
     with pytest.raises(TraceError, match="cannot be read as a trace"):
         open_store(files(trace)[0])
 
@@ -374,8 +382,8 @@ def test_odd_metadata_is_refused_or_read_and_never_another_error(trace):
 )
 def test_odd_commit_records_are_damage(trace, record):
     (trace / "COMMIT.json").write_text(record)
-    assert len(damage(trace)) == 1
-    assert damage(trace)[0].startswith("COMMIT.json is damaged")
+    assert len(find_damage(trace)) == 1
+    assert find_damage(trace)[0].startswith("COMMIT.json is damaged")
 
 
 @pytest.mark.parametrize(
@@ -383,7 +391,7 @@ def test_odd_commit_records_are_damage(trace, record):
 )
 def test_sealed_nonsense_is_damage_and_nothing_outside_is_opened(trace, files):
     (trace / "COMMIT.json").write_bytes(atomic_io.seal({"files": files}))
-    assert damage(trace)
+    assert find_damage(trace)
 
 
 # killed writers
@@ -432,7 +440,7 @@ def test_a_full_disk_at_every_point_leaves_nothing_behind(tmp_path):
         if code == REFUSED and not left:
             continue
         assert left == ["a.trace"], (n, code)  # done, or only the last fsync failed
-        assert damage(tmp_path / str(n) / "a.trace") == []
+        assert find_damage(tmp_path / str(n) / "a.trace") == []
 
 
 def test_what_zarr_still_writes_when_a_write_fails_is_removed_too(tmp_path, monkeypatch):
@@ -541,7 +549,7 @@ def test_an_unfinished_run_is_refused_and_goes_on(tmp_path, stop):
         aw.read(partial.path)
     with pytest.raises(TraceError, match=rf"there is no trace at .*a\.trace: .*{says}"):
         aw.read(tmp_path / "a.trace")
-    assert "is an unfinished run" in damage(partial.path)[0]
+    assert "is an unfinished run" in find_damage(partial.path)[0]
     with pytest.raises(TraceError, match=r"is an unfinished run: .*, or remove it first"):
         Partial.create(tmp_path / "a.trace", {}, {})
     _, done, arrays, _ = Partial.open(partial.path)

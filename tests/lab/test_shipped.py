@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 import anchorwatch as aw
 from anchorwatch.errors import ModelError, TraceError
 from anchorwatch.models.zoo import MODELS, NAMES, cards
-from anchorwatch.trace.atomic_io import COMMIT, damage
+from anchorwatch.trace.atomic_io import COMMIT, find_damage
 from anchorwatch.training import answers, variants
 from anchorwatch.training import card_measures as measure
 from tolerances import SAME_MATHS
@@ -69,7 +69,7 @@ def passes():
 def test_every_byte_is_what_was_written(name):
     folder = MODELS / name.removeprefix("lab/")
     assert (folder / COMMIT).is_file()
-    assert damage(folder) == []
+    assert find_damage(folder) == []
 
 
 @pytest.mark.parametrize("file", ["card.json", "model.safetensors", "config.json", "COMMIT.json"])

@@ -6,7 +6,7 @@ import pytest
 import anchorwatch as aw
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.generation import loop
-from anchorwatch.trace.atomic_io import damage
+from anchorwatch.trace.atomic_io import find_damage
 from strategies import load
 
 D = aw.decoding
@@ -64,7 +64,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, monkeypatch, 
     monkeypatch.undo()
     with pytest.raises(TraceError, match="unfinished run"):
         aw.read(tmp_path / "a.trace")
-    assert "is an unfinished run: continue it with" in damage(tmp_path / "a.trace")[0]
+    assert "is an unfinished run: continue it with" in find_damage(tmp_path / "a.trace")[0]
     same(aw.run(model, resume=tmp_path / "a.trace"), live)
     assert [path.name for path in tmp_path.iterdir()] == ["a.trace"]
 

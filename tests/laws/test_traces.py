@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import anchorwatch as aw
 from anchorwatch.errors import TraceError
-from anchorwatch.trace.atomic_io import damage, extent
+from anchorwatch.trace.atomic_io import extent, find_damage
 from anchorwatch.trace.trace import Trace
 from strategies import denoisings, load, prompts, seeds
 
@@ -165,7 +165,7 @@ def test_a_tilde_is_the_home_folder(tmp_path, trace, monkeypatch):
     assert aw.read("~/a.trace").digest() == trace.digest()
     run = aw.run(load("tiny/dream"), "the", aw.decoding.LowConfidence(2), out="~/b.trace")
     assert aw.read(tmp_path / "b.trace").digest() == run.digest()
-    assert damage("~/a.trace") == [] and extent("~/a.trace") == extent(tmp_path / "a.trace")
+    assert find_damage("~/a.trace") == [] and extent("~/a.trace") == extent(tmp_path / "a.trace")
 
 
 @pytest.mark.parametrize("fork", ["here", {}, {"step": "2"}])

@@ -5,7 +5,7 @@ import pytest
 
 import anchorwatch as aw
 from anchorwatch.errors import AnchorwatchError, SpecError, TraceError
-from anchorwatch.trace.atomic_io import damage
+from anchorwatch.trace.atomic_io import find_damage
 from strategies import load
 
 P, D = aw.probes, aw.decoding
@@ -222,7 +222,7 @@ def test_what_is_no_trace_is_named(tmp_path, monkeypatch):
     ):
         with pytest.raises(TraceError, match=says):
             aw.read(place)
-    assert "a trace is a folder" in damage("file.py")[0]
+    assert "a trace is a folder" in find_damage("file.py")[0]
     for given in ({"prompt": ASK, "out": "."}, {"resume": "."}):
         with pytest.raises(TraceError, match=r"is a folder: give the trace a name, lena\.trace"):
             aw.run(load("tiny/llada"), **given)

@@ -12,7 +12,7 @@ import anchorwatch as aw
 import checkpoints
 import tolerances
 from anchorwatch.models import attention, tiny, trained_additions
-from anchorwatch.models.additions import capture, fit_addition
+from anchorwatch.models.additions import fit_addition, sink_pairs_at
 from anchorwatch.models.attention import Call, with_extra_keys
 from anchorwatch.models.extra_keys import ExtraKeys, products
 from anchorwatch.probes.reduce import StatRequest, reduce_attention
@@ -415,7 +415,7 @@ def test_a_sink_token_is_a_constant_of_the_checkpoint(name):
     for at in range(layers, 3 * layers):
         for one, two in zip(seen[at % layers], seen[at], strict=True):
             assert torch.equal(one, two)
-    alone = capture(model.network, fit_addition(part, model), [], 0)
+    alone = sink_pairs_at(model.network, fit_addition(part, model), [], 0)
     for (key, value), pair in zip(seen, alone, strict=False):
         assert torch.equal(key, pair.key[0, :, 0])
         assert torch.equal(value, pair.value[0, :, 0])

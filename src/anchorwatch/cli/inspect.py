@@ -42,9 +42,9 @@ def verify(
     as_json: options.AsJson = False,
 ) -> None:
     """Compare every byte of a trace with its commit record; exit code 1 if anything differs."""
-    from anchorwatch.trace.atomic_io import damage, extent
+    from anchorwatch.trace.atomic_io import extent, find_damage
 
-    problems = damage(trace)
+    problems = find_damage(trace)
     files, size = (0, 0) if problems else extent(trace)
     if as_json:
         output.print_json(

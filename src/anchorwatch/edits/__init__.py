@@ -9,7 +9,7 @@ import warnings
 from typing import Any
 
 from anchorwatch.edits.spec import *  # noqa: F403
-from anchorwatch.edits.spec import EDITS, Edit, restore_numbers
+from anchorwatch.edits.spec import EDITS, Addition, Edit, restore_numbers
 from anchorwatch.edits.spec import __all__ as __all__
 
 
@@ -17,7 +17,8 @@ def _limit_to_steps(edit: Edit, steps: range) -> Edit | None:
     return edit.limit_to_steps(steps)
 
 
-_RENAMED = {
+_RENAMED: dict[str, tuple[str, Any]] = {
+    "Part": ("Addition", Addition),
     "given_again": ("restore_numbers", restore_numbers),
     "limit_to_steps": ("edit.limit_to_steps", _limit_to_steps),
 }

@@ -15,15 +15,15 @@ import torch
 
 from anchorwatch.edits.ablation import AttentionPatch, PatchedCall, apply_patch, unpatched_call
 from anchorwatch.edits.spec import (
+    Addition,
     Candidates,
     Detecting,
     Edit,
     Hiding,
     Oracle,
-    Part,
-    ReceivedShares,
+    ReceivedSums,
+    additions_among,
     mean_shares,
-    parts_among,
     slots,
 )
 from anchorwatch.edits.verify import (
@@ -69,9 +69,9 @@ def active_additions(
     ends: Sequence[int],
 ) -> PassAdditions | None:
     """Additions of a pass, each in the rows whose (step, progress) is one of its times."""
-    parts: list[Part] = []
+    parts: list[Addition] = []
     rows: list[torch.Tensor | None] = []
-    for part in parts_among(edits):
+    for part in additions_among(edits):
         # None is every row: the usual case needs no selection by row.
         active = torch.tensor([part.acts_at(*clock) for clock in clocks])
         if bool(active.any()):
@@ -88,7 +88,7 @@ class Editor:
         model: Model,
         edits: Sequence[Edit],
         buffers: Sequence[TraceBuffer],
-        verified: set[tuple[int | Part, int]] | None = None,
+        verified: set[tuple[int | Addition, int]] | None = None,
     ) -> None:
         """`verified` holds which edits an editor before this one verified, and is added to."""
         # 1. What is edited, and of whom.
@@ -103,15 +103,15 @@ class Editor:
         """What is known of each run before the pass."""
         # 2. Of the pass that runs now, and of the step before.
         self._views: list[View] = []
-        self._received: dict[tuple[int, int, str, int], ReceivedShares] = {}
-        self._received_before: dict[tuple[int, int, str, int], ReceivedShares] = {}
+        self._received: dict[tuple[int, int, str, int], ReceivedSums] = {}
+        self._received_before: dict[tuple[int, int, str, int], ReceivedSums] = {}
         """(run, layer, which map, which rows): what keys received, now and before the pass."""
         self._keys: dict[tuple[int, int, int], np.ndarray] = {}
         """(run, layer, edit): what was decided in this pass."""
         # 3. By layer: outputs of earlier rows, and what has been verified.
         self._outputs: dict[int, torch.Tensor] = {}
         self._layers_seen: set[int] = set()
-        self._verified: set[tuple[int | Part, int]] = set() if verified is None else verified
+        self._verified: set[tuple[int | Addition, int]] = set() if verified is None else verified
         """Edits by their number, additions by themselves, each at a layer."""
         self._additions: PassAdditions | None = None
         self._patch: AttentionPatch | None = None
@@ -162,7 +162,7 @@ class Editor:
         if any(part.heads_at(layer, heads) for part in self._parts_to_verify(layer)):
             return True
         for edit in self.edits:
-            if isinstance(edit, Part) or not edit.heads_at(layer, heads):
+            if isinstance(edit, Addition) or not edit.heads_at(layer, heads):
                 continue
             if edit.remembers or (self.cached and edit.needs_earlier_rows):
                 return True
@@ -184,7 +184,7 @@ class Editor:
             self._outputs[call.layer] = rows.before_heads
         return None if patched is None else (patched.out, patched.call)
 
-    def look(self, plain: Call, call: Call, out: torch.Tensor) -> None:
+    def verify_call(self, plain: Call, call: Call, out: torch.Tensor) -> None:
         """Verify what is new, and keep what keys receive here for edits that decide later."""
         self._verify(plain, call, out)
         contexts = self.contexts.values()
@@ -206,7 +206,7 @@ class Editor:
                     edit.fill_patch(patch, EditedRow(self, index, call, view, heads))
         return patch
 
-    def _parts_to_verify(self, layer: int) -> list[Part]:
+    def _parts_to_verify(self, layer: int) -> list[Addition]:
         """Additions of this pass with keys or tokens that are not verified here yet."""
         active = () if self._additions is None else self._additions.on
         parts = [addition.fit.part for addition in active]
@@ -222,7 +222,7 @@ class Editor:
             heads = edit.heads_at(plain.layer, self.model.num_heads)
             acts = any(self._acts(edit, view) for view in self._views)
             done = (index, plain.layer) in self._verified
-            if isinstance(edit, Part) or done or not heads or not acts:
+            if isinstance(edit, Addition) or done or not heads or not acts:
                 continue
             # Verified once at each layer, where leaving the edit out would have made a difference.
             if verify_edit(check, edit, heads, plain, self._build_patch(plain, without=index)):
@@ -307,9 +307,7 @@ class Editor:
         self.buffers[view.run].put("hidden_keys", index, keys)
         return keys
 
-    def received_by(
-        self, edit: Detecting, row: EditedRow
-    ) -> tuple[list[ReceivedShares], list[int]]:
+    def received_by(self, edit: Detecting, row: EditedRow) -> tuple[list[ReceivedSums], list[int]]:
         """What the edit decides by, of this layer or of all its layers, and those layers."""
         view, layers = row.view, [row.call.layer]
         if edit.scope == "model":
@@ -321,7 +319,7 @@ class Editor:
             shares = edit.unedited.shares[view.step, :, :, : view.length]
             ones = np.ones(shares.shape[-1])
             return [
-                ReceivedShares(view.step, np.nan_to_num(shares[layer]), 1, ones) for layer in layers
+                ReceivedSums(view.step, np.nan_to_num(shares[layer]), 1, ones) for layer in layers
             ], layers
         same = edit.detect == "same_shadow"
         if same and not self._is_read(row.call.layer, view, "same"):
@@ -357,7 +355,7 @@ class Editor:
                 if sees is not None:
                     pairs = sees[view.row if sees.shape[0] > 1 else 0, 0, :, view.key_slice]
                     lookers = (counted @ pairs.float()).cpu().numpy()
-                now = ReceivedShares(
+                now = ReceivedSums(
                     view.step, sums.astype(np.float64), float(counted.sum()), lookers
                 )
                 # 3. With a cache, rows of earlier steps count too.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from anchorwatch.edits.ablation import AttentionPatch, PatchedCall, logits_of
-from anchorwatch.edits.spec import Edit, Part, gate
+from anchorwatch.edits.spec import Addition, Edit, gate
 from anchorwatch.errors import ModelError
 from anchorwatch.models.additions import ActiveAddition, PassAdditions
 from anchorwatch.models.attention import Call, visible
@@ -62,7 +62,7 @@ def verify_edit(
     return differs
 
 
-def verify_zero_value(check: EditCheck, part: Part, columns: slice) -> None:
+def verify_zero_value(check: EditCheck, part: Addition, columns: slice) -> None:
     """Refuse a value that is to be zero and is not; rows cannot tell, they weigh it."""
     if not part.has_zero_value:
         return

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from anchorwatch.edits.runtime import Editor, StepContext, active_additions
-from anchorwatch.edits.spec import CanvasEdit, Edit, Oracle, Part, check_edits, parts_among
+from anchorwatch.edits.spec import Addition, CanvasEdit, Edit, Oracle, additions_among, check_edits
 from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.evaluation.questions import encode_pair
 from anchorwatch.generation.loop import pad_left, view_of
@@ -140,7 +140,7 @@ class Scoring:
             _refuse_steps(edit, arm)
         if self.edits and lengths:
             check_edits(self.edits, _shape(model, min(lengths)))
-        check_parts(model, parts_among(self.edits))
+        check_parts(model, additions_among(self.edits))
 
 
 def score(
@@ -163,7 +163,7 @@ def score(
     order = sorted(range(len(items)), key=lambda i: -len(items[i][0]) - len(items[i][1]))
     works = (_plan_answer(model, i, items[i], how) for i in order)
     results: dict[int, Likelihood] = {}
-    proven: set[tuple[int | Part, int]] = set()
+    proven: set[tuple[int | Addition, int]] = set()
     with Progress("scoring", total=len(items)) as bar:
         rows = _rows(works, results, how, bar)
         while group := list(islice(rows, 1)):
@@ -290,7 +290,7 @@ def _plan_answer(
 
 
 def _score_rows(
-    model: Model, group: list[_Row], how: Scoring, proven: set[tuple[int | Part, int]]
+    model: Model, group: list[_Row], how: Scoring, proven: set[tuple[int | Addition, int]]
 ) -> None:
     """One forward pass, and what it says about each row's answer."""
     last = max(len(row.work.answer) for row in group)
@@ -317,7 +317,11 @@ def _score_rows(
 
 
 def _run_pass(
-    model: Model, group: list[_Row], how: Scoring, last: int, proven: set[tuple[int | Part, int]]
+    model: Model,
+    group: list[_Row],
+    how: Scoring,
+    last: int,
+    proven: set[tuple[int | Addition, int]],
 ) -> torch.Tensor:
     """[row, last, V] about the last positions; with guidance each row's blind branch after it."""
     arm, mask_id = model.family.kind == "arm", model.specials.mask_id

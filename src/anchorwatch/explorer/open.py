@@ -55,7 +55,7 @@ def open_for_viewing(path: str | Path) -> OpenedTrace:
     """Open what can be opened; what cannot be is said, never raised."""
     target = atomic_io.expand_path(path)
     name = one_line(target.name)[:80] or "trace"
-    damage = atomic_io.damage(target)
+    damage = atomic_io.find_damage(target)
     if not damage:
         return _open_readable(target, name)
     try:

@@ -13,9 +13,9 @@ import transformers
 from anchorwatch.edits.spec import (
     CanvasEdit,
     Edit,
+    additions_among,
     check_canvas,
     check_edits,
-    parts_among,
     restore_numbers,
     slots,
 )
@@ -149,7 +149,7 @@ def build_forced_run(
         run_edits, hidden = _switch_edits(trace, hidden, edits, until)
     # 3. Numbers that a manifest holds only as digests, and the checks of any run.
     run_edits = restore_numbers(run_edits, (*numbers, *(edits or ())))
-    check_parts(model, parts_among(run_edits))
+    check_parts(model, additions_among(run_edits))
     check_canvas(run_edits, run_limits(model, decoding, len(first_frame), answer))
     return ForcedRun(
         start_sequence(model, first_frame, answer, trace.seed),

@@ -15,7 +15,7 @@ import torch
 from transformers import DynamicCache
 
 from anchorwatch.edits.runtime import Editor, StepContext, active_additions
-from anchorwatch.edits.spec import CanvasEdit, Edit, parts_among
+from anchorwatch.edits.spec import CanvasEdit, Edit, additions_among
 from anchorwatch.generation.canvas_editor import CanvasEditor
 from anchorwatch.generation.decoding import Decoding, StepPlan
 from anchorwatch.generation.sequence import SequenceState
@@ -236,7 +236,7 @@ def shape_of(
         positions=positions,
         regions=regions,
         branches=2 if getattr(decoding, "guidance", 0.0) > 0 else 1,
-        sink=any(part.columns for part in (*model.parts, *parts_among(edits))),
+        sink=any(part.columns for part in (*model.parts, *additions_among(edits))),
         cached=getattr(decoding, "cache", False),
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from anchorwatch.edits.spec import Edit, check_canvas, check_edits, parts_among
+from anchorwatch.edits.spec import Edit, additions_among, check_canvas, check_edits
 from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.generation.canvas_editor import run_limits
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
@@ -115,7 +115,7 @@ def prepare_run(model: Model, request: RunRequest, decoding: Decoding | None) ->
     shape = shape_of(model, decoding, len(first), regions.names, request.edits)
     # 3. Edits of attention, additions to the network and edits of the canvas have their own checks.
     check_edits(request.edits, shape)
-    check_parts(model, parts_among(request.edits))
+    check_parts(model, additions_among(request.edits))
     check_canvas(request.edits, run_limits(model, decoding, len(first), answer))
     return _PreparedRun(first, answer, decoding, regions, shape, request.edits)
 

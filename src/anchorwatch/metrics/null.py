@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from anchorwatch.edits.spec import from_dict, parts_among
+from anchorwatch.edits.spec import additions_among, from_dict
 from anchorwatch.trace.trace import ABSENT, FRESH, MASKED, PROMPT, SPECIAL, WRITTEN, Trace
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ def count_extra_keys(trace: Trace, layer: int | None = None) -> np.ndarray:
     counts = np.zeros(steps, dtype=int)
     clock = _progress(trace)
     # A part counts at a step if it acts then, at every layer asked for, on all heads.
-    for part in parts_among([*own, *trace.edits]):
+    for part in additions_among([*own, *trace.edits]):
         everyone = all(
             len(part.heads_at(index, model["heads"])) == model["heads"] for index in layers
         )

@@ -21,7 +21,7 @@ import torch
 from transformers import PreTrainedModel
 
 from anchorwatch.edits import spec as specs
-from anchorwatch.edits.spec import Numbers, Part
+from anchorwatch.edits.spec import Addition, Numbers
 from anchorwatch.errors import ModelError, SpecError
 from anchorwatch.models.attention import NAME, active_additions, use_additions
 from anchorwatch.models.extra_keys import ExtraKeys, products
@@ -67,10 +67,10 @@ class Sizes:
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class AdditionTensors:
     """An addition with its tensors, fitted to one network."""
 
-    part: Part
+    part: Addition
     embedding: torch.Tensor | None = None
     """[n, width] of tokens."""
     logit: list[torch.Tensor] | None = None
@@ -87,7 +87,7 @@ class Fit:
 class ActiveAddition:
     """An addition that is on in a pass."""
 
-    fit: Fit
+    fit: AdditionTensors
     rows: torch.Tensor | None = None
     """[B] bool: rows of the batch where it is on; None is all."""
 
@@ -110,7 +110,7 @@ class AdditionKind:
     `part` is always the spec, a value of the class `spec`.
     """
 
-    spec: ClassVar[type[Part]]
+    spec: ClassVar[type[Addition]]
     token_name: ClassVar[str] = ""
     """Of tokens: the tensor `anchorwatch.NAME` [n, width] that holds the embedding."""
     layer_tensors: ClassVar[Mapping[str, str]] = {}
@@ -150,10 +150,10 @@ class AdditionKind:
         raise NotImplementedError(f"{type(self).__name__} adds no keys")
 
 
-_KINDS: dict[type[Part], AdditionKind] = {}
+_KINDS: dict[type[Addition], AdditionKind] = {}
 
 
-def kind_of(part: Part) -> AdditionKind:
+def kind_of(part: Addition) -> AdditionKind:
     """The kind that an addition's spec is of."""
     return _KINDS[type(part)]
 
@@ -172,7 +172,7 @@ class StartContext:
 class ExtraCall:
     """One attention call, as an addition with keys of its own sees it."""
 
-    fit: Fit
+    fit: AdditionTensors
     layer: int
     query: torch.Tensor
     """[B, H, Q, D], rotary applied."""
@@ -373,7 +373,7 @@ class GateKind(AdditionKind):
 # Checked and fitted to a network, before any pass.
 
 
-def check_parts(model: Model, parts: Iterable[Part]) -> None:
+def check_parts(model: Model, parts: Iterable[Addition]) -> None:
     """Refuse additions that a model cannot have; nothing is computed."""
     parts = tuple(parts)
     for part in parts:
@@ -398,7 +398,7 @@ def check_parts(model: Model, parts: Iterable[Part]) -> None:
         )
 
 
-def check_sizes(sizes: Sizes, part: Part) -> None:
+def check_sizes(sizes: Sizes, part: Addition) -> None:
     """Refuse numbers of other shapes than a network's."""
     for name, shape in kind_of(part).shapes(part, sizes).items():
         numbers = getattr(part, name, None)
@@ -439,7 +439,7 @@ def check_windows(network: PreTrainedModel, source: str) -> None:
         )
 
 
-def fit_addition(part: Part, model: Model) -> Fit:
+def fit_addition(part: Addition, model: Model) -> AdditionTensors:
     """The tensors of an addition that a run was given."""
     network = model.network
     options = {"device": network.device, "dtype": network.dtype}
@@ -450,11 +450,11 @@ def fit_addition(part: Part, model: Model) -> Fit:
             tensors[name] = value.to(**options)
         else:  # [layers, ...]
             tensors[name] = [of_layer.to(**options) for of_layer in value]
-    return Fit(part, **tensors)
+    return AdditionTensors(part, **tensors)
 
 
 def initial(
-    part: Part, network: PreTrainedModel, bos_id: int | None, mask_id: int | None
+    part: Addition, network: PreTrainedModel, bos_id: int | None, mask_id: int | None
 ) -> dict[str, torch.Tensor]:
     """The numbers that an addition begins with, float32, with layers in front where it has them."""
     start = StartContext(network, Sizes.of(network), bos_id, mask_id)
@@ -470,7 +470,7 @@ class AdditionCache:
     """What a network's additions are made of, kept until its weights change."""
 
     weights: int = 0
-    fits: dict[Part, Fit] = field(default_factory=dict)
+    fits: dict[Addition, AdditionTensors] = field(default_factory=dict)
     pairs: dict[Any, list[Pair]] = field(default_factory=dict)
 
     def of(self, network: PreTrainedModel) -> AdditionCache:
@@ -632,7 +632,7 @@ def _gates_of(gates: Sequence[ActiveAddition], row: int) -> tuple[int, ...]:
 
 def _capture_pairs(
     network: PreTrainedModel,
-    fit: Fit,
+    fit: AdditionTensors,
     gates: Sequence[ActiveAddition],
     rows: Sequence[tuple[int, tuple[int, ...]]],
     cache: AdditionCache | None,
@@ -641,31 +641,34 @@ def _capture_pairs(
     if cache is None and len({own_gates for _, own_gates in rows}) == 1:
         # In training the weights change with every update: all positions in one pass.
         passed = [ActiveAddition(gates[g].fit) for g in rows[0][1]]
-        return captures(network, fit, passed, [position for position, _ in rows])
+        return sink_pairs_at_each(network, fit, passed, [position for position, _ in rows])
     captured = []
     for position, own_gates in rows:
         passed = [ActiveAddition(gates[g].fit) for g in own_gates]
         key = (fit.part.everywhere, *(gate.fit.part.everywhere for gate in passed), position)
         pairs = None if cache is None else cache.pairs.get(key)
         if pairs is None:
-            pairs = capture(network, fit, passed, position)
+            pairs = sink_pairs_at(network, fit, passed, position)
             if cache is not None:
                 cache.pairs[key] = pairs
         captured.append(pairs)
     return captured
 
 
-def capture(
-    network: PreTrainedModel, fit: Fit, gates: Sequence[ActiveAddition], position: int
+def sink_pairs_at(
+    network: PreTrainedModel, fit: AdditionTensors, gates: Sequence[ActiveAddition], position: int
 ) -> list[Pair]:
     """Key and value of a sink token at every layer, by its passing through the network alone."""
-    return captures(network, fit, gates, [position])[0]
+    return sink_pairs_at_each(network, fit, gates, [position])[0]
 
 
-def captures(
-    network: PreTrainedModel, fit: Fit, gates: Sequence[ActiveAddition], positions: Sequence[int]
+def sink_pairs_at_each(
+    network: PreTrainedModel,
+    fit: AdditionTensors,
+    gates: Sequence[ActiveAddition],
+    positions: Sequence[int],
 ) -> list[list[Pair]]:
-    """The same at each of some positions, in one pass."""
+    """`sink_pairs_at` for each of some positions, in one pass."""
     part, embedding = fit.part, fit.embedding
     assert isinstance(part, specs.sink_token) and embedding is not None
     sizes, n = Sizes.of(network), len(embedding)
@@ -708,7 +711,7 @@ def use_additions_of(network: PreTrainedModel, additions: PassAdditions | None) 
         yield
 
 
-def needs_reading(parts: Iterable[Part]) -> bool:
+def needs_reading(parts: Iterable[Addition]) -> bool:
     """Whether any of the additions looks at more than an attention call carries."""
     return any(kind_of(part).reads_inputs(part) for part in parts)
 
@@ -721,7 +724,7 @@ def remember(_: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
         additions.tables = given.get("position_embeddings")
 
 
-def gate_of(fit: Fit, layer: int, reads: torch.Tensor, heads: int) -> torch.Tensor:
+def gate_of(fit: AdditionTensors, layer: int, reads: torch.Tensor, heads: int) -> torch.Tensor:
     """[B, Q, H, D or 1] what a gate multiplies by: sigmoid(x W), doubled where it began as 1.
 
     `reads` x is what attention reads, [B, Q, width].

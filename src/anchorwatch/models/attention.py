@@ -79,7 +79,7 @@ class AttentionEditor(Protocol):
     def attend(self, call: Call) -> tuple[torch.Tensor, Call] | None:
         """Output [B, Q, H, D] and call as they are with the edits; None to leave it alone."""
 
-    def look(self, plain: Call, call: Call, out: torch.Tensor) -> None:
+    def verify_call(self, plain: Call, call: Call, out: torch.Tensor) -> None:
         """Look at a call as it would have been, as it was, and at its output [B, Q, H, D]."""
 
 
@@ -208,7 +208,7 @@ def _run_call(
     out, call = edited
     # 4. Shown to both; they may change nothing.
     if editor is not None:
-        editor.look(plain, call, out)
+        editor.verify_call(plain, call, out)
     if observer is not None:
         observer.on_attention(call)
     return out

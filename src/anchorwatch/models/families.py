@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from anchorwatch.edits.spec import Part, gate, sink_token
+from anchorwatch.edits.spec import Addition, gate, sink_token
 from anchorwatch.errors import FamilyError, ModelError, SpecError, WeightsError
 
 Kind = Literal["mdm", "arm"]
@@ -100,7 +100,7 @@ class Family:
     """config.json's fields as the stock class's; None where they are the same."""
     split_tensor: Callable[[str, Any, int, int], Iterator[tuple[str, Any]]] | None = None
     """From (name, tensor, heads, key heads): tensors under stock names, for fused ones."""
-    read_additions: Callable[[Shapes], tuple[Part, ...]] | None = None
+    read_additions: Callable[[Shapes], tuple[Addition, ...]] | None = None
     """The sink tokens and gates that shapes show; the sink's embedding is the last row."""
     checkpoints: str = ""
     """Released checkpoints, for people."""
@@ -285,7 +285,7 @@ def _read_lit_gpt_config(shapes: Shapes, given: Mapping[str, Any]) -> Fields | N
     } | {name: value for name, value in given.items() if value is not None}
 
 
-def _read_lit_gpt_additions(shapes: Shapes) -> tuple[Part, ...]:
+def _read_lit_gpt_additions(shapes: Shapes) -> tuple[Addition, ...]:
     """What OneTokenIsEnough added to the vanilla model: a sink token, whose row is the embedding's
     last, or gates."""
     rows, _ = _matrix(shapes, "transformer.wte.weight")

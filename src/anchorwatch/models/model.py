@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from anchorwatch.edits.spec import Part
+from anchorwatch.edits.spec import Addition
 from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.models.additions import (
     ActiveAddition,
@@ -57,7 +57,7 @@ class Model:
     specials: Specials = field(repr=False)
     block: int | None = None
     """Positions in a block where visibility is block-causal."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Addition, ...] = ()
     """What was added to the network and trained with it: sink tokens, gates; always on."""
     revision: str | None = None
     notes: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class Model:
         attendable: torch.Tensor | None = None,
         *,
         padding: torch.Tensor | int | None = None,
-        parts: Sequence[Part] | PassAdditions = (),
+        parts: Sequence[Addition] | PassAdditions = (),
     ) -> torch.Tensor:
         """Log-probabilities of the token at each position, float32, [..., T, V].
 
@@ -136,7 +136,7 @@ class Model:
         attendable: torch.Tensor | None = None,
         *,
         padding: torch.Tensor | int | None = None,
-        parts: Sequence[Part] | PassAdditions = (),
+        parts: Sequence[Addition] | PassAdditions = (),
         last: int | None = None,
     ) -> torch.Tensor:
         """Logits for the token at each position, in the network's dtype, [..., T, V].
@@ -170,7 +170,7 @@ class Model:
         *,
         padding: torch.Tensor | None = None,
         cache: DynamicCache | None = None,
-        parts: Sequence[Part] | PassAdditions = (),
+        parts: Sequence[Addition] | PassAdditions = (),
         rows: int | None = None,
     ) -> tuple[torch.Tensor, DynamicCache]:
         """Logits [B, V] for the token after `ids` [B, n], given what `cache` holds.
@@ -200,7 +200,7 @@ class Model:
     @torch.no_grad()
     def active_additions(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[Addition],
         ends: Sequence[int],
         rows: Sequence[torch.Tensor | None] | None = None,
     ) -> PassAdditions | None:

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from anchorwatch.edits.spec import Edit, Numbers, Part, from_dict
+from anchorwatch.edits.spec import Addition, Edit, Numbers, from_dict
 from anchorwatch.errors import ModelError, SpecError, WeightsError
 from anchorwatch.models.additions import (
     ActiveAddition,
-    Fit,
+    AdditionTensors,
     PassAdditions,
     Sizes,
     check_sizes,
@@ -40,7 +40,7 @@ _OURS = re.compile(r"anchorwatch\..*|.*\.(sink_logit|sink_key|sink_value)")
 """Tensor names that only additions have; a `gate.weight` may be another network's own."""
 
 
-def read_declared_parts(config: Mapping[str, Any]) -> tuple[Part, ...]:
+def read_declared_parts(config: Mapping[str, Any]) -> tuple[Addition, ...]:
     """The additions that config.json names."""
     trained = config.get("anchorwatch") or {}
     listed = trained.get("parts", []) if isinstance(trained, Mapping) else None
@@ -52,11 +52,11 @@ def read_declared_parts(config: Mapping[str, Any]) -> tuple[Part, ...]:
         raise ModelError(f"config.json names a part that cannot be: {error}") from error
 
 
-def trainable(edits: Iterable[Edit]) -> tuple[Part, ...]:
+def trainable(edits: Iterable[Edit]) -> tuple[Addition, ...]:
     """Edits that a model can have as additions of its own, or a refusal."""
-    parts: dict[str, Part] = {}
+    parts: dict[str, Addition] = {}
     for edit in edits:
-        if not isinstance(edit, Part) or edit.steps is not None or edit.progress is not None:
+        if not isinstance(edit, Addition) or edit.steps is not None or edit.progress is not None:
             raise SpecError(
                 f"{edit!r} is no part of a model: expected what is always on, such as "
                 "sink_token() or gate()"
@@ -67,9 +67,11 @@ def trainable(edits: Iterable[Edit]) -> tuple[Part, ...]:
     return tuple(parts.values())
 
 
-def tensor_names(network: PreTrainedModel, parts: Iterable[Part]) -> dict[str, tuple[Part, str]]:
+def tensor_names(
+    network: PreTrainedModel, parts: Iterable[Addition]
+) -> dict[str, tuple[Addition, str]]:
     """Names of the tensors of some additions, and of each its addition and field."""
-    names: dict[str, tuple[Part, str]] = {}
+    names: dict[str, tuple[Addition, str]] = {}
     for part in parts:
         kind = kind_of(part)
         if kind.token_name:
@@ -79,7 +81,9 @@ def tensor_names(network: PreTrainedModel, parts: Iterable[Part]) -> dict[str, t
     return names
 
 
-def check_tensors(network: PreTrainedModel, parts: Iterable[Part], names: Iterable[str]) -> None:
+def check_tensors(
+    network: PreTrainedModel, parts: Iterable[Addition], names: Iterable[str]
+) -> None:
     """Refuse a file whose tensors are not those of the additions that config.json names."""
     expected, present = tensor_names(network, parts), set(names)
     for name, (part, _) in expected.items():
@@ -97,8 +101,8 @@ def check_tensors(network: PreTrainedModel, parts: Iterable[Part], names: Iterab
 
 
 def attach_trained_numbers(
-    network: PreTrainedModel, parts: Sequence[Part], tensors: Mapping[str, torch.Tensor]
-) -> tuple[Part, ...]:
+    network: PreTrainedModel, parts: Sequence[Addition], tensors: Mapping[str, torch.Tensor]
+) -> tuple[Addition, ...]:
     """The additions with their trained numbers; refuses tensors that are not those of a digest."""
     attached = []
     names = tensor_names(network, parts)
@@ -126,7 +130,7 @@ def attach_trained_numbers(
 
 def attach(
     network: PreTrainedModel,
-    parts: Sequence[Part],
+    parts: Sequence[Addition],
     *,
     bos_id: int | None = None,
     mask_id: int | None = None,
@@ -168,7 +172,7 @@ def attach(
             module.register_forward_pre_hook(remember, with_kwargs=True)
 
 
-def _check(network: PreTrainedModel, sizes: Sizes, part: Part) -> None:
+def _check(network: PreTrainedModel, sizes: Sizes, part: Addition) -> None:
     config, kind = network.config, type(part).__name__
     check_sizes(sizes, part)
     for name, size in (("layers", sizes.layers), ("heads", sizes.heads)):
@@ -195,11 +199,11 @@ def _check(network: PreTrainedModel, sizes: Sizes, part: Part) -> None:
         check_windows(network, config.model_type)
 
 
-def fit_trained_addition(network: PreTrainedModel, part: Part) -> Fit:
+def fit_trained_addition(network: PreTrainedModel, part: Addition) -> AdditionTensors:
     """A trained addition with the network's own parameters."""
     kind, sizes = kind_of(part), Sizes.of(network)
     if kind.token_name:
-        return Fit(part, embedding=getattr(network.anchorwatch, kind.token_name))
+        return AdditionTensors(part, embedding=getattr(network.anchorwatch, kind.token_name))
     tensors: dict[str, Any] = {}
     if not kind.layer_tensors:  # nothing of it is trained: off_by_one's logits are 0
         options = {"device": network.device, "dtype": network.dtype}
@@ -211,7 +215,7 @@ def fit_trained_addition(network: PreTrainedModel, part: Part) -> Fit:
             modules[layer].get_parameter(name) if layer in modules else torch.empty(0)
             for layer in range(sizes.layers)
         ]
-    return Fit(part, **tensors)
+    return AdditionTensors(part, **tensors)
 
 
 class _AdditionHook:
@@ -219,7 +223,7 @@ class _AdditionHook:
 
     def __init__(self, network: PreTrainedModel) -> None:
         self.network = network
-        self.parts: tuple[Part, ...] = ()
+        self.parts: tuple[Addition, ...] = ()
 
     def __call__(
         self, base: Any, args: tuple[Any, ...], given: dict[str, Any]
@@ -273,7 +277,7 @@ def _end_pass(base: Any, args: tuple[Any, ...], given: dict[str, Any], output: A
 
 
 def _prepend_registers(
-    network: PreTrainedModel, fit: Fit, args: tuple[Any, ...], given: dict[str, Any]
+    network: PreTrainedModel, fit: AdditionTensors, args: tuple[Any, ...], given: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A bare call with registers in front of every row."""
     ids = args[0] if args else given.pop("input_ids", None)
@@ -296,14 +300,14 @@ def _prepend_registers(
     return args[1:], given
 
 
-def _attention_modules(network: PreTrainedModel, part: Part) -> dict[int, Any]:
+def _attention_modules(network: PreTrainedModel, part: Addition) -> dict[int, Any]:
     """Attention modules of the layers an addition is at."""
     modules = attention_modules(network)
     heads = Sizes.of(network).heads
     return {i: module for i, module in enumerate(modules) if part.heads_at(i, heads)}
 
 
-def _paths(network: PreTrainedModel, part: Part, name: str) -> dict[int, str]:
+def _paths(network: PreTrainedModel, part: Addition, name: str) -> dict[int, str]:
     """By layer, the full name of an addition's parameter."""
     sites = sites_of(network)
     return {
@@ -312,7 +316,9 @@ def _paths(network: PreTrainedModel, part: Part, name: str) -> dict[int, str]:
     }
 
 
-def _stack_layers(network: PreTrainedModel, part: Part, arrays: list[torch.Tensor]) -> torch.Tensor:
+def _stack_layers(
+    network: PreTrainedModel, part: Addition, arrays: list[torch.Tensor]
+) -> torch.Tensor:
     """[layers, ...] with zeros at layers that the addition leaves alone."""
     layers = list(_attention_modules(network, part))
     whole = torch.zeros(Sizes.of(network).layers, *arrays[0].shape)
@@ -320,7 +326,7 @@ def _stack_layers(network: PreTrainedModel, part: Part, arrays: list[torch.Tenso
     return whole
 
 
-def _empty_tensors(part: Part, sizes: Sizes) -> dict[str, torch.Tensor]:
+def _empty_tensors(part: Addition, sizes: Sizes) -> dict[str, torch.Tensor]:
     """Tensors of the right shapes, on no device."""
     shapes = kind_of(part).shapes(part, sizes)
     return {field: torch.empty(shape, device="meta") for field, shape in shapes.items()}
@@ -345,9 +351,9 @@ def _add_parameter(module: torch.nn.Module, name: str, value: torch.Tensor, netw
 
 def collect_trained_parts(
     network: PreTrainedModel,
-    parts: Sequence[Part],
+    parts: Sequence[Addition],
     tensors: Mapping[str, torch.Tensor] | None = None,
-) -> tuple[Part, ...]:
+) -> tuple[Addition, ...]:
     """Additions with the numbers they have now, in the network or `tensors`, for config.json."""
     bare = tuple(_without_numbers(part) for part in parts)
     return attach_trained_numbers(
@@ -355,7 +361,7 @@ def collect_trained_parts(
     )
 
 
-def _without_numbers(part: Part) -> Part:
+def _without_numbers(part: Addition) -> Addition:
     """The addition with a word in place of numbers that training has changed."""
     kind = kind_of(part)
     words = {

@@ -34,7 +34,7 @@ from anchorwatch.models.zoo.cards import read as read_card
 from anchorwatch.probes.spec import DEFAULT, Probe, commit_regions, massive, region_flow
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.prompts import SETS
-from anchorwatch.trace.atomic_io import damage, read_sealed, replace_file, seal
+from anchorwatch.trace.atomic_io import find_damage, read_sealed, replace_file, seal
 from anchorwatch.trace.trace import Trace, read
 
 ROLES: Mapping[str, tuple[str, str]] = {
@@ -615,7 +615,7 @@ def _read_trace(path: Path) -> Trace:
 def _describe_damage(path: Path) -> str:
     """What is wrong with a unit; empty where nothing is."""
     if path.suffix == ".trace":
-        return "".join(damage(path)[:1])
+        return "".join(find_damage(path)[:1])
     try:
         read_sealed(path)
     except (OSError, ValueError) as error:

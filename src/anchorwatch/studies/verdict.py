@@ -68,7 +68,7 @@ def verdicts(
     ]
 
 
-def inside(estimate: Estimate, criterion: Criterion) -> float:
+def p_supports(estimate: Estimate, criterion: Criterion) -> float:
     """One-sided p of a truth outside the region: small where it is inside."""
     low, high = criterion.region
     above = 0.0 if math.isinf(low) else estimate.p_above(low)
@@ -76,7 +76,7 @@ def inside(estimate: Estimate, criterion: Criterion) -> float:
     return max(above, below)
 
 
-def outside(estimate: Estimate, criterion: Criterion) -> float:
+def p_refutes(estimate: Estimate, criterion: Criterion) -> float:
     """One-sided p of a truth inside the region: small where it is outside."""
     low, high = criterion.region
     below = 1.0 if math.isinf(low) else estimate.p_below(low)
@@ -87,8 +87,8 @@ def outside(estimate: Estimate, criterion: Criterion) -> float:
 def _sides(criteria: Sequence[Criterion], finding: Finding) -> tuple[float, float]:
     """p of all criteria inside, and of any outside."""
     pairs = [(finding.measured[criterion.name].estimate, criterion) for criterion in criteria]
-    supports = max(inside(*pair) for pair in pairs)
-    refutes = min(1.0, len(pairs) * min(outside(*pair) for pair in pairs))
+    supports = max(p_supports(*pair) for pair in pairs)
+    refutes = min(1.0, len(pairs) * min(p_refutes(*pair) for pair in pairs))
     return supports, refutes
 
 
@@ -165,8 +165,8 @@ class JudgedClaim:
 
         estimates = {name: measured.estimate for name, measured in self.finding.measured.items()}
         if self.says == REFUTED:
-            return min(self.claim.criteria, key=lambda c: outside(estimates[c.name], c))
-        return max(self.claim.criteria, key=lambda c: inside(estimates[c.name], c))
+            return min(self.claim.criteria, key=lambda c: p_refutes(estimates[c.name], c))
+        return max(self.claim.criteria, key=lambda c: p_supports(estimates[c.name], c))
 
     def criterion_row(self, criterion: Criterion) -> dict[str, Any]:
         """What a criterion said and what was found."""

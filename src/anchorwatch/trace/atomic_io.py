@@ -46,7 +46,7 @@ def expand_path(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def damage(path: str | Path, *, additions: bool = True) -> list[str]:
+def find_damage(path: str | Path, *, additions: bool = True) -> list[str]:
     """Every way in which a trace differs from its commit record, a sentence each; none if whole.
 
     Without `additions`, files that are not in the record are left to their owner.
@@ -205,7 +205,7 @@ def commit(folder: Path) -> None:
     names = sorted(_files(folder).keys() - {COMMIT})
     with ThreadPoolExecutor(_THREADS) as pool:
         files = dict(
-            zip(names, pool.map(lambda name: _read_record(folder / name), names), strict=True)
+            zip(names, pool.map(lambda name: _hash_and_sync(folder / name), names), strict=True)
         )
     put_file(folder / COMMIT, seal({"files": files}))
     sync_tree(folder)
@@ -383,7 +383,7 @@ def _odd(folder: Path, name: str) -> str:
     )
 
 
-def _read_record(path: Path) -> dict[str, Any]:
+def _hash_and_sync(path: Path) -> dict[str, Any]:
     with path.open("rb") as handle:
         digest = hashlib.file_digest(handle, "sha256").hexdigest()
         size = handle.tell()

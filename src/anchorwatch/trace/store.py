@@ -28,7 +28,7 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.trace import atomic_io
-from anchorwatch.trace.atomic_io import UNREADABLE, damage, extent
+from anchorwatch.trace.atomic_io import UNREADABLE, extent, find_damage
 from anchorwatch.trace.input_files import odd_kind
 from anchorwatch.trace.locks import Lock
 from anchorwatch.trace.schema import SCHEMA, SCHEMA_VERSION
@@ -40,8 +40,8 @@ __all__ = [
     "SCHEMA_VERSION",
     "Partial",
     "Spec",
-    "damage",
     "extent",
+    "find_damage",
     "open_store",
     "write",
 ]
@@ -103,7 +103,7 @@ def open_store(
         raise TraceError(f"{target} cannot be read as a trace: it is a folder without a zarr.json")
     try:
         _vet(target, needed, without)
-        if check and (problems := damage(target)):
+        if check and (problems := find_damage(target)):
             more = f" (and {len(problems) - 1} more: `anchorwatch verify`)" if problems[1:] else ""
             raise TraceError(f"{target} is damaged, copy it again: {problems[0]}{more}")
         atomic_io.refuse_odd_files(target, without)

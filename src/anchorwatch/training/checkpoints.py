@@ -34,7 +34,7 @@ from anchorwatch.models.trained_additions import collect_trained_parts
 from anchorwatch.trace.atomic_io import (
     UNREADABLE,
     commit,
-    damage,
+    find_damage,
     publish,
     put_file,
     read_json,
@@ -186,7 +186,7 @@ def read_run_digest(out: Path) -> str:
 def read_newest(out: Path) -> TrainingState | None:
     """The newest checkpoint that is whole, or None; another run's is refused."""
     for _, folder in reversed(list_checkpoints(out)):
-        if not damage(folder):
+        if not find_damage(folder):
             try:
                 return _read_checkpoint(folder, read_run_digest(out))
             except AnchorwatchError:
@@ -199,8 +199,8 @@ def read_newest(out: Path) -> TrainingState | None:
     if checkpoints := list_checkpoints(out):
         last = checkpoints[-1][1]
         raise TrainingError(
-            f"{last} is damaged ({damage(last)[0]}) and no other checkpoint is left: begin again "
-            "in another folder"
+            f"{last} is damaged ({find_damage(last)[0]}) and no other checkpoint is left: "
+            "begin again in another folder"
         )
     return None
 
@@ -211,10 +211,10 @@ def _set_damaged_aside(out: Path) -> None:
     Where no checkpoint is whole nothing is touched, and `newest` refuses.
     """
     folders = [path for _, path in list_checkpoints(out)]
-    damaged = {path: faults[0] for path in folders if (faults := damage(path))}
+    damaged = {path: faults[0] for path in folders if (faults := find_damage(path))}
     if folders and len(damaged) == len(folders):
         return
-    if (model := out / MODEL).exists() and (faults := damage(model, additions=False)):
+    if (model := out / MODEL).exists() and (faults := find_damage(model, additions=False)):
         damaged[model] = faults[0]
     for path, why in damaged.items():
         aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:8]}")

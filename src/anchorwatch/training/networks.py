@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from anchorwatch.edits import spec as edits
-from anchorwatch.edits.spec import Part
+from anchorwatch.edits.spec import Addition
 from anchorwatch.errors import SpecError
 from anchorwatch.models.attention import NAME, register
 from anchorwatch.models.load import load
@@ -37,7 +37,7 @@ class StartingPoint:
     kind: Literal["mdm", "arm"]
     shift: bool
     mask_id: int | None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Addition, ...] = ()
     """What is trained with it, as the spec and the checkpoint name it."""
     origin: str | None = None
     """Digest of the base checkpoint's weights."""
@@ -260,10 +260,10 @@ def _attach_parts(start: StartingPoint, spec: Spec) -> StartingPoint:
     return replace(start, parts=parts)
 
 
-def _read_parts(spec: Spec) -> tuple[Part, ...]:
+def _read_parts(spec: Spec) -> tuple[Addition, ...]:
     """The parts a spec names; their seed is the spec's unless they say one."""
     parts = []
-    known = [name for name, kind in edits.EDITS.items() if issubclass(kind, Part)]
+    known = [name for name, kind in edits.EDITS.items() if issubclass(kind, Addition)]
     for table in spec.variant:
         if table["name"] not in edits.EDITS:
             raise SpecError(

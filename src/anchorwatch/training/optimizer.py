@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from anchorwatch.edits.spec import Part
+from anchorwatch.edits.spec import Addition
 from anchorwatch.errors import SpecError
 from anchorwatch.models.trained_additions import tensor_names
 from anchorwatch.training.log import Line
@@ -50,7 +50,7 @@ def first_falling_update(optimizer: Optimizer, updates: int) -> int:
 
 
 def build_adamw(
-    scorer: Scorer, parts: Sequence[Part], optimizer: Optimizer, device: torch.device
+    scorer: Scorer, parts: Sequence[Addition], optimizer: Optimizer, device: torch.device
 ) -> torch.optim.Optimizer:
     """AdamW; norms, biases and trained parts, gates too, do not decay unless all is to."""
     added = {f"network.{name}" for name in tensor_names(scorer.network, parts)}

@@ -49,7 +49,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, repr=False)
-class Part(Edit):
+class Addition(Edit):
     """Something added to the network."""
 
     observable: ClassVar[str] = "the output of heads that see what it adds"
@@ -79,7 +79,7 @@ class Part(Edit):
         return False
 
     @property
-    def everywhere(self) -> Part:
+    def everywhere(self) -> Addition:
         """The same part without its times: what it is made of does not depend on them."""
         return dataclasses.replace(self, steps=None, progress=None)
 
@@ -88,7 +88,7 @@ class Part(Edit):
 
 
 @dataclass(frozen=True, repr=False)
-class _Token(Part):
+class _Token(Addition):
     """Parts that stand in the sequence, and so in every layer and head."""
 
     n: int = 1
@@ -162,7 +162,7 @@ class register(_Token):  # noqa: N801
 
 @register_edit
 @dataclass(frozen=True, repr=False)
-class off_by_one(Part):  # noqa: N801
+class off_by_one(Addition):  # noqa: N801
     """One more in the softmax's denominator: a key with logit 0 and value 0."""
 
     @property
@@ -176,7 +176,7 @@ class off_by_one(Part):  # noqa: N801
 
 @register_edit
 @dataclass(frozen=True, repr=False)
-class sink_logit(Part):  # noqa: N801
+class sink_logit(Addition):  # noqa: N801
     """A key with value 0 and this logit: a number, one for each head, or for each layer a list."""
 
     logit: Any
@@ -212,7 +212,7 @@ class sink_logit(Part):  # noqa: N801
 
 @register_edit
 @dataclass(frozen=True, repr=False)
-class kv_bias(Part):  # noqa: N801
+class kv_bias(Addition):  # noqa: N801
     """`n` keys and values of each layer's own: "random" (0.02 wide), "zero", or numbers.
 
     Numbers are [layers, key heads, n, channels], keys as they are after rotary positions.
@@ -246,7 +246,7 @@ class kv_bias(Part):  # noqa: N801
 
 @register_edit
 @dataclass(frozen=True, repr=False)
-class gate(Part):  # noqa: N801
+class gate(Addition):  # noqa: N801
     """Attention's output times sigmoid(x W) before its projection, x what attention reads.
 
     "elementwise" has a number for each channel, "headwise" one for each head. `init="identity"`
@@ -275,9 +275,9 @@ class gate(Part):  # noqa: N801
             self._set_field("weight", weight)
 
 
-def parts_among(edits: Iterable[Edit]) -> tuple[Part, ...]:
+def additions_among(edits: Iterable[Edit]) -> tuple[Addition, ...]:
     """Those of some edits that are additions to the network."""
-    return tuple(edit for edit in edits if isinstance(edit, Part))
+    return tuple(edit for edit in edits if isinstance(edit, Addition))
 
 
 def restore_numbers(edits: Iterable[Edit], given: Iterable[Edit]) -> tuple[Edit, ...]:

@@ -150,7 +150,7 @@ class Oracle:
 
 
 @dataclass(frozen=True)
-class ReceivedShares:
+class ReceivedSums:
     """What keys received at one layer, over the rows that were read."""
 
     step: int
@@ -160,12 +160,12 @@ class ReceivedShares:
     lookers: np.ndarray
     """[key] rows that may look at each key."""
 
-    def plus(self, later: ReceivedShares) -> ReceivedShares:
+    def plus(self, later: ReceivedSums) -> ReceivedSums:
         """Rows of this and of a later step; the later one may know more keys."""
         more = later.sums.shape[-1] - self.sums.shape[-1]
         sums = np.pad(self.sums, ((0, 0), (0, more))) + later.sums
         lookers = np.pad(self.lookers, (0, more)) + later.lookers
-        return ReceivedShares(later.step, sums, self.rows + later.rows, lookers)
+        return ReceivedSums(later.step, sums, self.rows + later.rows, lookers)
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class SortedKeys:
     """[key]."""
 
 
-def mean_shares(seen: list[ReceivedShares], heads: list[tuple[int, ...]], scope: str) -> np.ndarray:
+def mean_shares(seen: list[ReceivedSums], heads: list[tuple[int, ...]], scope: str) -> np.ndarray:
     """[unit, key] mean shares: of each head of one layer, of the layer, or of all layers."""
     each = [
         layer.sums[list(chosen)] / max(layer.rows, 1)

@@ -7,7 +7,7 @@ An edit is one frozen dataclass under `@register_edit`; which methods it has dep
 - **change values or heads**: an `Edit` with `fill_patch(patch, row)`, which marks keys or heads of
   one attention call in an `AttentionPatch`;
 - **change the canvas**: a `CanvasEdit` that says which tokens are shown, forced, delayed;
-- **add to the network**: a `Part` (a sink token, a gate).
+- **add to the network**: a `Addition` (a sink token, a gate).
 
 `control(draws)` is the edit of equal budget that chose by chance; `check(shape)` refuses a run that
 cannot have it. Application, verification on the tensors, manifests, the command line and `aw.edits`

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorwatch.errors import TraceError
-from anchorwatch.trace.atomic_io import COMMIT, commit, damage, read_record
+from anchorwatch.trace.atomic_io import COMMIT, commit, find_damage, read_record
 
 CARD, WORDS = "card.json", "README.md"
 _BARS = "▁▂▃▄▅▆▇█"
@@ -49,7 +49,7 @@ def write(folder: str | Path, card: Mapping[str, Any]) -> Path:
 
 def read(folder: str | Path) -> dict[str, Any]:
     """card.json of a model's folder; one that is not as it was written is refused."""
-    if (Path(folder) / COMMIT).is_file() and (problems := damage(folder, additions=False)):
+    if (Path(folder) / COMMIT).is_file() and (problems := find_damage(folder, additions=False)):
         raise TraceError(f"{folder} is damaged ({problems[0]}): copy it again, or make it again")
     return read_record(Path(folder) / CARD)
 

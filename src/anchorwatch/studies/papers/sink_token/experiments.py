@@ -23,7 +23,7 @@ from anchorwatch.generation.decoding import LowConfidence
 from anchorwatch.generation.run import run
 from anchorwatch.models.additions import (
     ActiveAddition,
-    Fit,
+    AdditionTensors,
     PassAdditions,
     gate_of,
     has_rotary,
@@ -64,7 +64,7 @@ def without_sink(model: Model, length: int) -> PassAdditions:
     )
 
 
-def sink_of(model: Model) -> Fit:
+def sink_of(model: Model) -> AdditionTensors:
     """The sink token of a model, with its embedding."""
     for part in model.parts:
         if isinstance(part, sink_token):
