@@ -33,6 +33,30 @@ def test_the_quickstart_s_lines_run(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "first.trace").is_dir()
 
 
+RUN_SECTIONS = """
+import re, sys
+text = open(sys.argv[1], encoding="utf-8").read()
+for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+    code = "\\n".join(re.findall(r"```python\\n(.*?)```", section, re.DOTALL))
+    exec(compile(code, section.splitlines()[0], "exec"), {"__name__": "__main__"})
+    print(section.splitlines()[0])
+"""
+KINDS = ["probe", "edit", "decoding", "metric", "figure", "claim", "model family", "explorer"]
+
+
+def test_every_example_of_extending_runs(tmp_path):
+    """In a process of its own: what the examples register is not for the other tests."""
+    document = ROOT / "docs" / "extending.md"
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_SECTIONS, str(document)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(any(kind in line for line in done.stdout.splitlines()) for kind in KINDS)
+
+
 def test_every_public_module_has_a_page_of_the_reference():
     """`make docs` fails on a page that the navigation names and that is not there."""
     import anchorwatch as aw

@@ -7,6 +7,7 @@ tokenizer of their own, so their ids are made here, from vocab.txt, and given as
 import re
 from pathlib import Path
 
+import measure_specimens
 import numpy as np
 import pytest
 import torch
@@ -16,6 +17,7 @@ import anchorwatch as aw
 from anchorwatch.errors import AnchorwatchWarning, WeightsError
 from anchorwatch.generation.decoding import LeftToRight, LowConfidence
 from anchorwatch.models.verify import weights_digest
+from anchorwatch.models.zoo import smol
 
 pytestmark = pytest.mark.real
 
@@ -189,6 +191,39 @@ def test_a_pickled_folder_is_refused_and_the_converter_named():
     for folder in folders:
         with pytest.raises(WeightsError, match="anchorwatch convert"):
             aw.load(folder)
+
+
+@pytest.fixture(scope="module")
+def specimens(tmp_path_factory):
+    """lab/smol-* on the fetched GGUF file, converted as `anchorwatch fetch smol` does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANCHORWATCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        smol.convert_base(_gguf(), smol.cache_folder() / smol.NAME)
+        yield
+
+
+def test_the_arm_rests_on_its_first_token(specimens):
+    model = aw.load("lab/smol-arm")
+    measured = measure_specimens.measure(model)["clear"]
+    assert measured["heads0"] >= 0.6  # heads with at least .1 on it beyond the causal null
+    assert measured["act"] > 1000
+    trace = aw.run(model, PROMPTS["story"], LeftToRight(length=8), probes=())
+    assert trace.num_steps == 8
+
+
+def test_the_diffusion_model_rests_elsewhere(specimens):
+    model = aw.load("lab/smol-mdm")
+    _assert_laws(model, 5)
+    measured = measure_specimens.measure(model)["noisy"]
+    assert measured["pos0"] < 0.1 and measured["mask_top"] < 0.1
+    assert measured["head_mean"] >= 5 and measured["fires"] > 0.5 and measured["above"] > 0.1
+    assert max(measured["strong_is"], key=measured["strong_is"].get) == " the"
+
+
+def test_the_sink_token_takes_the_upper_layers(specimens):
+    measured = measure_specimens.measure(aw.load("lab/smol-sink"))["noisy"]
+    assert measured["added_top"] > 0.4
+    assert np.mean(measured["by_layer"][12:]) > 0.3
 
 
 def _there(path: Path) -> Path:

@@ -5,6 +5,7 @@ A template is part of every manifest. The default is the one that README and the
 (LLaDA's, and everybody else's), in our words. What a model writes is cut at its first end token,
 then at the first of the template's stops: the same for both families.
 
+>>> from anchorwatch.evaluation.synthetic import Passage
 >>> PLAIN.render(Item("Where?", ("bay",), (Passage("In the bay.", True, 1),))).text
 'Passage: In the bay.\\nQuestion: Where?\\nAnswer:'
 >>> extract_answer(" the bay.\\nQuestion: Who?", PLAIN)

@@ -38,7 +38,7 @@ _UNSPACED = (
 def normalise_text(text: str) -> str:
     """SQuAD's form of a text; two spellings of one Unicode text (NFC, NFD) become one.
 
-    >>> normalised("The U.S.,  a  nation")
+    >>> normalise_text("The U.S.,  a  nation")
     'us nation'
     """
     plain = unicodedata.normalize("NFC", text).lower().translate(_PUNCTUATION)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -36,9 +36,6 @@ from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.prompts import SETS
 from anchorwatch.trace.atomic_io import damage, read_sealed, replace_file, seal
 from anchorwatch.trace.trace import Trace, read
-
-if TYPE_CHECKING:
-    pass
 
 ROLES: Mapping[str, tuple[str, str]] = {
     "mdm": ("a masked diffusion model", "--model"),

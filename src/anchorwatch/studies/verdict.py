@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from anchorwatch.metrics import stats
 from anchorwatch.studies.claim import EQUAL, GREATER, Claim, Criterion, Finding
 from anchorwatch.studies.estimate import POWER, Estimate
 from anchorwatch.studies.evidence import Evidence, skipped_units, to_json_value
-
-if TYPE_CHECKING:
-    pass
 
 ALPHA = 0.05
 SUPPORTED, REFUTED, UNDECIDED, LACKING = "supported", "refuted", "undecided", "lacking"

@@ -16,7 +16,6 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -28,9 +27,6 @@ from anchorwatch.figures.style import COLUMN, NULL, PALETTE, SMALL, look, printa
 from anchorwatch.studies.claim import Criterion
 from anchorwatch.studies.report.text import number
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED, JudgedClaim
-
-if TYPE_CHECKING:
-    pass
 
 MOST_UNITS = 200
 """Units that are drawn as points each."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import log2
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -108,9 +107,6 @@ from anchorwatch.studies.papers.floating.measures import (
     weight_correlation,
 )
 from anchorwatch.studies.prompts import TEMPLATE_WORDS
-
-if TYPE_CHECKING:
-    pass
 
 register_paper(
     "floating",

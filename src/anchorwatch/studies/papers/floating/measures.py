@@ -1,4 +1,4 @@
-"""How evidence becomes numbers for the attention floating paper (arXiv 2601.07894).
+"""Constants, evidence and drawings that claims share: attention floating paper (arXiv 2601.07894).
 
 Anchors are its "floating tokens": the rule `floating` is as its scripts mean it.
 """

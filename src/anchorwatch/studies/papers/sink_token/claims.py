@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -74,9 +73,6 @@ from anchorwatch.studies.papers.sink_token.measures import (
     require_sink,
     seed_mean,
 )
-
-if TYPE_CHECKING:
-    pass
 
 register_paper(
     "sink_token",

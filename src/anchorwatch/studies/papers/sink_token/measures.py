@@ -1,4 +1,4 @@
-"""How evidence becomes numbers for the sink token paper (arXiv 2601.19657).
+"""Constants, evidence and drawings that claims share: sink token paper (arXiv 2601.19657).
 
 Claims about training are over training seeds: arms of a seed share data, noise and first values.
 A claim may take something for granted: that a sink token gains, or that it is a sink. Where the

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -90,9 +89,6 @@ from anchorwatch.studies.papers.sinks.measures import (
     share_without_sinks,
 )
 from anchorwatch.trace.trace import Trace
-
-if TYPE_CHECKING:
-    pass
 
 register_paper(
     "sinks",

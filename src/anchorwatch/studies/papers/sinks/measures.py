@@ -1,4 +1,4 @@
-"""How evidence becomes numbers for the attention sinks paper (arXiv 2510.15731)."""
+"""Constants, evidence and drawings that claims share: attention sinks paper (arXiv 2510.15731)."""
 
 from __future__ import annotations
 
