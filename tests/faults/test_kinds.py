@@ -159,10 +159,10 @@ def test_no_reader_of_records_waits(tmp_path):
 from anchorwatch.trace.atomic_io import read_record
 from anchorwatch.figures.origins import whence
 from anchorwatch.metrics.table_files import read_origin
-from anchorwatch.evaluation.readers import records
+from anchorwatch.evaluation.readers import read_records
 from anchorwatch.training.log import read_log
 from anchorwatch.training.data import read_texts
-def listed(path): list(records(path))
+def listed(path): list(read_records(path))
 def texts(path): read_texts(path.rename(path.with_suffix(".txt")))
 for path in paths:
     for reader in (read_record, whence, read_origin, listed, read_log, texts):

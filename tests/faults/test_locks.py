@@ -243,7 +243,7 @@ target = Path(sys.argv[1])
 if sys.argv[2] == "file":
     atomic_io.put_file = lambda *given: os._exit(9)
     atomic_io.replace_file(target, b"new")
-with atomic_io.staged(target) as folder:
+with atomic_io.stage_folder(target) as folder:
     (folder / "half").write_bytes(b"x")
     os._exit(9)
 """
