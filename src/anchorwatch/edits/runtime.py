@@ -172,13 +172,15 @@ class Editor:
 
     def attend(self, call: Call) -> tuple[torch.Tensor, Call] | None:
         """The call's output and the call as edits make it; None where they leave it alone."""
+        # 1. What all edits that act now do to this call, together.
         self._layers_seen.add(call.layer)
         self._patch = patch = self._build_patch(call)
-        # Outputs of earlier rows, for heads that are replaced by a mean over all rows.
+        # 2. Outputs of earlier rows, for heads that are replaced by a mean over all rows.
         before = self._outputs.get(call.layer)
         self._patched = patched = None if patch.is_empty else apply_patch(call, patch, before)
         if patched is not None:
             self._record_rescued(call.layer, patched)
+        # 3. With a cache later calls bring new rows only: keep these for the mean to come.
         if self.cached and any(edit.needs_earlier_rows for edit in self.edits):
             rows = patched or apply_patch(call, patch, before)
             self._outputs[call.layer] = rows.before_heads
@@ -186,6 +188,7 @@ class Editor:
 
     def verify_call(self, plain: Call, call: Call, out: torch.Tensor) -> None:
         """Verify what is new, and keep what keys receive here for edits that decide later."""
+        # A replay of a finished trace knows every hidden key: nothing is read for later steps.
         self._verify(plain, call, out)
         contexts = self.contexts.values()
         if all(context.all_known and context.known_keys is not None for context in contexts):
@@ -198,6 +201,7 @@ class Editor:
 
     def _build_patch(self, call: Call, without: int | None = None) -> AttentionPatch:
         """What all edits do to a call, or all but one."""
+        # Rows of the batch are runs: each is patched by the edits that act at its own step.
         patch = AttentionPatch.empty(call)
         for index, edit in enumerate(self.edits):
             heads = edit.heads_at(call.layer, self.model.num_heads)

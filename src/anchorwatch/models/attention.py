@@ -80,7 +80,7 @@ class AttentionEditor(Protocol):
         """Output [B, Q, H, D] and call as they are with the edits; None to leave it alone."""
 
     def verify_call(self, plain: Call, call: Call, out: torch.Tensor) -> None:
-        """Look at a call as it would have been, as it was, and at its output [B, Q, H, D]."""
+        """Verify the edited call against the unedited one; `out` is its output [B, Q, H, D]."""
 
 
 class ActiveAdditions(Protocol):
@@ -159,17 +159,21 @@ def attend(
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention for any stock class; transformers' own plug decides this signature."""
+    # 1. Without additions it is the plain call, seen and changed by whoever is there.
     current, additions = _PASS.get(), _ADDITIONS.get()
     if additions is None:
         return _run_call(current, module, query, key, value, attention_mask, None, options), None
+    # 2. A pass that computes a sink token's own key and value: each token sees only itself.
     layer = _number(additions, module)
     out = additions.attend_alone(layer, key, value)
     if out is None:
+        # 3. An ordinary pass: the keys that additions put before the canvas's.
         extra = additions.extra_keys(layer, query, _scale(query, options))
         if extra is None and additions.columns and current is not None:
             # Observers and editors count columns: every layer of a pass has as many.
             extra = ExtraKeys.unseen(query, key.shape[1], additions.columns)
         out = _run_call(current, module, query, key, value, attention_mask, extra, options)
+    # 4. Gates act on the heads' output, before the output projection.
     return additions.apply_gates(layer, out), None
 
 

@@ -78,28 +78,31 @@ class Delta:
         self, tensors: Iterable[tuple[str, torch.Tensor]]
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """The other checkpoint's tensors with the delta on them, then those it adds."""
-        seen: dict[str, torch.Tensor] = {}
+        # 1. Pass the base's tensors on, changed where the delta says so, and hash what is changed.
         digests: dict[str, str] = {}
         for name, tensor in tensors:
-            seen[name] = tensor
             if name in self.changed_names:
                 digests[name] = digest_of(tensor)
                 yield name, self._change_tensor(name, tensor)
             elif name not in self.whole_tensors:
                 yield name, tensor
+        # 2. Only now is it known whether all of them are those the delta was trained on.
         if combine_digests(digests) != self.digest:
             raise WeightsError(
                 f"{self.source} is not the network that this delta was made for (the tensors it "
                 "changes have another digest): give it the one that config.json names"
             )
+        # 3. Tensors that the base does not have, or that replace its own.
         yield from self.whole_tensors.items()
 
     def _change_tensor(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        # In float32: W + scale * up @ down, then single rows; loading rounds to the asked dtype.
         module, changed = name.removesuffix(".weight"), tensor.float()
         if f"{module}.up" in self.tensors:
             up, down = (self.tensors[f"{module}.{side}"].float() for side in ("up", "down"))
             changed = changed + self.scale * (up @ down)
         if rows := self.rows_of(name):
+            # A new mask token may lie beyond the last row of the base's embedding.
             full = changed.new_zeros(self.shape_of(name, tuple(changed.shape)))
             full[: len(changed)] = changed
             for index, row in rows.items():
@@ -110,6 +113,7 @@ class Delta:
 
 def digest_of(tensor: torch.Tensor) -> str:
     """SHA-256 of a tensor's numbers, whatever float type holds them."""
+    # float16 and bfloat16 are exact in float32: the digest is the same whatever stored them.
     plain = tensor.detach().cpu().float().contiguous()
     return hashlib.sha256(plain.numpy().tobytes()).hexdigest()
 
@@ -137,6 +141,7 @@ def read_delta(folder: Path, config: Mapping[str, Any]) -> Delta | None:
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{folder / FILE} cannot be read ({error}): get it again") from None
     delta = Delta(declared["from"], declared["digest"], declared["scale"], tensors)
+    # Low-rank factors come in pairs: one without the other is a damaged file.
     for name in delta.tensors:
         pair = name.removesuffix(".up") + ".down" if name.endswith(".up") else name
         if pair.endswith(".down") and not {pair, pair[:-5] + ".up"} <= tensors.keys():

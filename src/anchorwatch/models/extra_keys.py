@@ -37,6 +37,7 @@ class ExtraKeys:
         """Several as one, in their order."""
         if len(many) == 1:
             return many[0]
+        # Some are the same for all rows of the batch (B = 1) and are expanded beside the others.
         rows = max(extra.value.shape[0] for extra in many)
         keys = [extra.key for extra in many if extra.key is not None]
 
@@ -58,6 +59,7 @@ class ExtraKeys:
 
 def products(query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
     """[B, H, Q, n] logits of queries [B, H, Q, D] with keys [B or 1, G, n, D]."""
+    # Grouped heads share a key: [B, G, H/G, Q, D] @ [B, G, 1, D, n].
     batch, heads, queries, size = query.shape
     groups = key.shape[1]
     grouped = query.view(batch, groups, heads // groups, queries, size)

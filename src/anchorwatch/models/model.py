@@ -143,21 +143,23 @@ class Model:
 
         `last` asks for that many positions at the end only, and computes no others.
         """
+        # 1. A batch of rows [B, T], and where each row's first real token stands.
         ids = self._ids(canvas)
         rows = ids if ids.ndim == 2 else ids[None]
         starts = _starts_of(rows, padding)
-        # Padding hides keys; what is hidden by hand comes on top.
+        # 2. Padding hides keys; what is hidden by hand comes on top.
         keys, pairs = _keys_and_pairs(rows, ids.ndim, attendable)
         if starts is not None:
             real = torch.arange(rows.shape[1], device=rows.device) >= starts
             keys = real if keys is None else keys & real
-        # Where rows end decides where a sink token at the end stands.
+        # 3. Where rows end decides where a sink token at the end stands.
         ends = [rows.shape[1]] * len(rows)
         if starts is not None:
             ends = (rows.shape[1] - starts[:, 0]).tolist()
         additions = (
             parts if isinstance(parts, PassAdditions) else self.active_additions(parts, ends)
         )
+        # 4. One pass; a shifted family's row p - 1 is about position p and is moved there.
         raw = self._forward(rows, keys, pairs, starts, additions, last)
         aligned = self._align_rows(raw, starts, rows.shape[1]) if self.family.shift else raw
         aligned = aligned if last is None else aligned[:, -last:]
@@ -178,6 +180,7 @@ class Model:
         For autoregression; `padding` [B] counts the slots before each row's first real token.
         `rows` asks for the tokens after each of the last so many ids, [B, rows, V].
         """
+        # 1. The mask covers cached and new slots; positions count from each row's first real one.
         cache = DynamicCache(config=self.network.config) if cache is None else cache
         inputs: dict[str, Any] = {}
         if padding is not None:
@@ -186,10 +189,12 @@ class Model:
             inputs["attention_mask"] = (places >= padding[:, None]).long()
             positions = (places - padding[:, None]).clamp(min=0)
             inputs["position_ids"] = positions[:, -ids.shape[1] :]
-        ends = [cache.get_seq_length() + ids.shape[1]] * len(ids)  # parts at an end are refused
+        # 2. Additions of this pass; those that stand at the end of a text are refused earlier.
+        ends = [cache.get_seq_length() + ids.shape[1]] * len(ids)
         additions = (
             parts if isinstance(parts, PassAdditions) else self.active_additions(parts, ends)
         )
+        # 3. One pass over the new tokens, unembedding only the rows that are asked for.
         with use_additions_of(self.network, additions):
             output = self.network(
                 ids, past_key_values=cache, use_cache=True, logits_to_keep=rows or 1, **inputs
@@ -214,6 +219,7 @@ class Model:
         # Refused before anything is captured: a capture is a pass of the network.
         check_parts(self, parts)
         cache = self._addition_cache.of(self.network)
+        # Trained additions come first; those of a run are computed once and kept in the cache.
         on = [ActiveAddition(fit_trained_addition(self.network, part)) for part in self.parts]
         for index, part in enumerate(parts):
             same = part.everywhere

@@ -199,6 +199,7 @@ def _copy_weights(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.
     owned = tensor.to(dtype, copy=True)
     if bool(torch.isfinite(owned).all()):
         return owned
+    # Not finite: either the file is damaged, or its numbers are too large for this dtype.
     if not bool(torch.isfinite(tensor).all()):
         raise WeightsError(
             f"{name} holds NaN or infinite weights: the file is damaged, download it again"
@@ -218,6 +219,8 @@ def _bare(dtype: torch.dtype) -> str:
 
 def _rotary(config: Any, layer_type: str) -> torch.Tensor:
     """Inverse frequencies by formula; `layer_type` where each kind of layer has its own."""
+    # Scaled tables (linear, yarn, ...) come from transformers; the plain one by its formula,
+    # theta ** (-2i / d), in float64, so that a table that was never initialised cannot match.
     parameters = dict(rope_parameters(config)).get(layer_type, {})
     kind = parameters.get("rope_type", "default")
     if kind != "default":
@@ -253,6 +256,7 @@ def _missing_or_unused(
     names: Mapping[str, str], excuses: tuple[AllowedDifference, ...], side: str
 ) -> list[str]:
     """`names` are tensors by stock name, as they are to be shown."""
+    # What the family excuses is counted by its reason; everything else is refused by name.
     notes: dict[str, int] = {}
     unknown = []
     for name, shown in names.items():
@@ -273,6 +277,7 @@ def _sentence(names: list[str], side: str) -> str:
 
 
 def _prove_equal(network: PreTrainedModel, loaded: Mapping[str, torch.Tensor]) -> None:
+    # transformers re-initialises what it believes missing: every parameter must still be ours.
     for name, parameter in network.named_parameters():
         if parameter.is_meta:
             raise WeightsError(f"{name} was never filled: the checkpoint is incomplete")
@@ -304,6 +309,7 @@ class Check:
 
 def check(model: Model, length: int = 24) -> list[Check]:
     """Measure the laws; raises ModelError, naming the first that fails."""
+    # Each law is measured on the same canvas; one that a network cannot be asked gives None.
     ids = _some_ids(model, length)
     laws = (_check_normalised, _visibility, _hidden_key, _two_ways_to_hide, _check_padding)
     checks = [measured for law in laws if (measured := law(model, ids)) is not None]
@@ -329,6 +335,7 @@ def _some_ids(model: Model, length: int) -> torch.Tensor:
 
 
 def _check_normalised(model: Model, ids: torch.Tensor) -> Check:
+    # Row 0 of a shifted model has no predictor and is NaN.
     total = model.logprobs(ids)[1:].exp().sum(dim=-1)
     gap = float((total - 1).abs().max())
     return Check("probabilities at each position sum to one", gap, gap < 1e-3)
@@ -336,15 +343,18 @@ def _check_normalised(model: Model, ids: torch.Tensor) -> Check:
 
 def _visibility(model: Model, ids: torch.Tensor) -> Check:
     """Change the last token: earlier rows move exactly where they may look at it."""
+    # 1. Two canvases that differ in their last token only.
     other = ids.clone()
     other[-1] = ids[1] if ids[-1] != ids[1] else ids[2]
     moved = _row_changes(model, model.logits(ids), model.logits(other))
+    # 2. The first row that may look at the last token: all of them, or those of its block.
     last = len(ids) - 1
     first = 0
     if model.block is not None:
         first = last // model.block * model.block
     if model.family.shift and model.block is not None:
         first += 1  # row p is computed at p-1, which must lie in the last block
+    # 3. Causal rows must not move at all; others move exactly from `first` on.
     if model.family.visibility == "causal":
         gap = float(moved.max())
         return Check("a later token changes nothing before it", gap, gap == 0)
@@ -370,6 +380,7 @@ def _two_ways_to_hide(model: Model, ids: torch.Tensor) -> Check | None:
     """Hide the first key by key and by pairs; None where a network takes no pairs."""
     keys = torch.ones_like(ids, dtype=torch.bool)
     keys[0] = False
+    # A query always sees itself, so that no row of the softmax is empty.
     pairs = keys[None, :] | torch.eye(len(ids), dtype=torch.bool, device=ids.device)
     try:
         by_pairs = model.logits(ids, pairs)
@@ -384,6 +395,7 @@ def _two_ways_to_hide(model: Model, ids: torch.Tensor) -> Check | None:
 
 
 def _check_padding(model: Model, ids: torch.Tensor) -> Check:
+    # Three slots in front, as in a batch of texts of unlike lengths.
     pad = torch.full((3,), model.specials.pad_id, device=ids.device)
     padded = model.logits(torch.cat([pad, ids]), padding=3)[3:]
     first = int(model.family.kind == "arm")  # an ARM does not predict its first token
