@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 SMALL = Budget("small", prompts=5, length=4, steps=4, items=5, rows=5, answer=4)
 NAMES = ["floating/H24", "floating/H27", "sinks/H2", "sinks/H14"]
 """Answers, rows, runs and effects."""
-PARTS = {"run": collect, "effect": collect, "_run_experiment": collect, "answers": grid}
+PARTS = {"run": collect, "effect": collect, "_run_experiment": collect, "answer_questions": grid}
 
 
 class Killed(BaseException):
