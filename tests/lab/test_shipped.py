@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 import anchorwatch as aw
 from anchorwatch.errors import ModelError, TraceError
-from anchorwatch.models.zoo import MODELS, NAMES, cards
+from anchorwatch.models.zoo import MODELS, NAMES, SPECIMENS, cards
 from anchorwatch.trace.atomic_io import COMMIT, find_damage
 from anchorwatch.training import answers, variants
 from anchorwatch.training import card_measures as measure
@@ -44,9 +44,15 @@ def test_the_names_are_the_arms():
 
 
 def test_all_weights_together_are_small():
-    held = [path.stat().st_size for path in MODELS.rglob("*") if path.is_file()]
-    assert 0 < sum(held) <= SIZE
+    sizes = {
+        folder.name: sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        for folder in MODELS.iterdir()
+        if (folder / "config.json").is_file()
+    }
+    assert 0 < sum(sizes[name.removeprefix("lab/")] for name in NAMES) <= SIZE
     assert len(list(MODELS.glob("*/model.safetensors"))) == len(NAMES)
+    deltas = [sizes[name.removeprefix("lab/")] for name in SPECIMENS if name != "lab/smol-base"]
+    assert max(deltas) <= SIZE
 
 
 @contextmanager

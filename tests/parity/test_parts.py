@@ -175,7 +175,7 @@ def dense(model, part, ids=IDS, **options):
         rows = slow.with_sinks(
             model.network, ids, embedding, position=part.position, visible=visible, **options
         )
-    return model._aligned(rows[None], None, len(rows))[0] if model.family.shift else rows
+    return model._align_rows(rows[None], None, len(rows))[0] if model.family.shift else rows
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
