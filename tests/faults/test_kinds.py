@@ -99,13 +99,13 @@ def test_no_reader_of_traces_waits(whole, tmp_path):
     said = reads(
         """
 from anchorwatch.trace.trace import read
-from anchorwatch.trace.atomic_io import damage
+from anchorwatch.trace.atomic_io import find_damage
 from anchorwatch.trace.store import open_store
 from anchorwatch.explorer.open import open_for_viewing
 for path in paths:
     refused(lambda: read(path))
     refused(lambda: open_store(path, check=False))
-    print(damage(path))
+    print(find_damage(path))
     print(open_for_viewing(path).damage)
 """,
         *(path for _, path in cases),
