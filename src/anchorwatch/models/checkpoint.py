@@ -103,8 +103,10 @@ def _apply_delta(
             "that it changes in config.json"
         )
     # A folder seen from this one first, so that a pair can be moved together.
+    # 1. The checkpoint it changes: a folder seen from this one, or whatever `aw.load` takes.
     beside = folder / delta.source
     base = open_checkpoint(str(beside) if beside.is_dir() else delta.source, below=below + 1)
+    # 2. What it changes must be there; shapes are those of the changed network.
     if lost := sorted(delta.changed_names - base.shapes.keys()):
         raise WeightsError(f"{delta.source} has no {lost[0]}, which the delta of {source} changes")
     shapes = {name: delta.shape_of(name, shape) for name, shape in base.shapes.items()}
@@ -200,6 +202,7 @@ def refuse_odd_files(folder: Path) -> None:
 
 def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
     """The safetensors files, each with the tensors an index promises of it (None: no index)."""
+    # 1. An index says which tensor is in which shard: all of them must be there.
     if (folder / _INDEX).is_file():
         promised: dict[Path, set[str] | None] = {}
         weight_map = read_json(folder / _INDEX).get("weight_map")
@@ -221,6 +224,7 @@ def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
                     f"the shard {path.name} is missing from {folder}: download it again"
                 )
         return promised
+    # 2. Without one: the usual name, or the only file there is.
     if (folder / "model.safetensors").is_file():
         return {folder / "model.safetensors": None}
     weights = sorted(folder.glob("*.safetensors"))
@@ -230,6 +234,7 @@ def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
     if len(weights) > 1:
         several = ", ".join(path.name for path in weights)
         raise WeightsError(f"{folder} has {several} and no {_INDEX} that says which to use: add it")
+    # 3. Pickles are never opened here: reading one can run code.
     if pickles := sorted(p.name for pattern in _PICKLES for p in folder.glob(pattern)):
         raise WeightsError(
             f"{folder} holds only pickled weights ({', '.join(pickles)}), "
@@ -254,6 +259,7 @@ def _list_tensors(
     files: Mapping[Path, set[str] | None],
     revision: str | None,
 ) -> Checkpoint:
+    # Headers only: names and shapes are known before any tensor is read.
     where: dict[str, Path] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for path, promised in files.items():

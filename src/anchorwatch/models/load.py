@@ -105,6 +105,7 @@ def load(
         device: where to put it; the default is the first accelerator, else the CPU.
         mask_id: the mask token, where the checkpoint does not say or says two things.
     """
+    # Checked before anything is read: device, dtype and mask id cost nothing to refuse.
     register()
     source = str(source)
     place_on = _device(device)
@@ -186,6 +187,7 @@ def _load_safetensors(
 
 def _config(checkpoint: Checkpoint) -> tuple[dict[str, Any], tuple[str, ...]]:
     """config.json with what an old or bare file left out, and what was ignored or assumed."""
+    # A bare file has no config: a family that knows its tensors' shapes fills in what they say.
     config, said = checkpoint.config, []
     for family in FAMILIES:
         if family.read_config is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -131,6 +132,12 @@ class Claim:
             )
         if self.lacks and self.measure is not None:
             raise SpecError(f"{self.id} has a measure: what its needs lack is theirs to say")
+
+    @property
+    def judge(self) -> Measure | None:
+        """The old name of `measure`."""
+        warnings.warn("Claim.judge is now Claim.measure", DeprecationWarning, stacklevel=2)
+        return self.measure
 
     @property
     def study(self) -> str:

@@ -16,6 +16,7 @@ and estimate is looked at.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -167,6 +168,13 @@ class JudgedClaim:
         if self.says == REFUTED:
             return min(self.claim.criteria, key=lambda c: p_refutes(estimates[c.name], c))
         return max(self.claim.criteria, key=lambda c: p_supports(estimates[c.name], c))
+
+    @property
+    def binding(self) -> Criterion | None:
+        """The old name of `binding_criterion`."""
+        message = "JudgedClaim.binding is now JudgedClaim.binding_criterion"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return self.binding_criterion
 
     def criterion_row(self, criterion: Criterion) -> dict[str, Any]:
         """What a criterion said and what was found."""

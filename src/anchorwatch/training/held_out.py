@@ -7,6 +7,7 @@ text are asked about the same tokens: their difference is paired, sequence by se
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -49,6 +50,12 @@ class NLLBound:
     masked: np.ndarray
     """[draw, sequence] how many those are."""
     vocab_size: int
+
+    @property
+    def asked(self) -> np.ndarray:
+        """The old name of `masked`."""
+        warnings.warn("NLLBound.asked is now NLLBound.masked", DeprecationWarning, stacklevel=2)
+        return self.masked
 
     @property
     def value(self) -> float:
