@@ -105,7 +105,7 @@ def load(
         device: where to put it; the default is the first accelerator, else the CPU.
         mask_id: the mask token, where the checkpoint does not say or says two things.
     """
-    # Checked before anything is read: device, dtype and mask id cost nothing to refuse.
+    # 1. Checked before anything is read: device, dtype and mask id cost nothing to refuse.
     register()
     source = str(source)
     place_on = _device(device)
@@ -113,14 +113,14 @@ def load(
     mask_id = checked_mask(mask_id)
     if source.startswith(("tiny/", "lab/")) and revision is not None:
         raise SpecError(f"{source} is embedded and revision is for hub ids: leave revision out")
-    # Three readers: seeded random models, GGUF, and everything kept as safetensors.
+    # 2. Three readers: seeded random models, GGUF, and everything kept as safetensors.
     if source.startswith("tiny/"):
         model = tiny.build(source, number or torch.float32, mask_id)
     elif source.endswith(".gguf"):
         model = load_gguf(source, revision, number or torch.float32, mask_id)
     else:
         model = _load_safetensors(source, revision, number, mask_id)
-    # Moved last: weights are compared on the CPU, as the file has them.
+    # 3. Moved last: weights are compared on the CPU, as the file has them.
     model.network.to(place_on)
     return model
 
