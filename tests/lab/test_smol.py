@@ -1,5 +1,7 @@
 """The network that lab/smol-* are deltas of: converted once, found in the cache, never guessed."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ import anchorwatch as aw
 import checkpoints
 from anchorwatch.errors import ModelError
 from anchorwatch.models.zoo import SPECIMENS, smol
+from anchorwatch.training.spec import read
 from command import type_in
 
 
@@ -48,3 +51,10 @@ def test_only_what_there_is_can_be_fetched(cache):
     result = type_in("fetch", "llama")
     assert result.returncode == 2
     assert "expected smol" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["smol-arm", "smol-mdm"])
+def test_a_recipe_is_a_spec_that_begins_from_a_specimen(name):
+    spec = read(Path(__file__).parents[2] / "recipes" / f"{name}.toml")
+    assert spec.model.source in SPECIMENS
+    assert spec.lora is not None and spec.optimizer.fall == "late"
