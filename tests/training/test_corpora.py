@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 import anchorwatch as aw
 from anchorwatch.evaluation.synthetic import World, fragments, split_of
@@ -435,3 +437,63 @@ def test_files_count_by_content_and_not_by_path(tmp_path, vocabulary):
 def test_a_tokenizer_learns_syllables_not_names(vocabulary):
     whole = [piece for piece in vocabulary.stock.get_vocab() if len(fragments(piece[1:])) > 1]
     assert len(whole) < 12  # English ones, such as Golden and Garden
+
+
+# Tokenizers that put a space before every text
+
+
+@pytest.fixture(scope="module", params=["metaspace", "prepend"])
+def sentencepiece(request):
+    """A small SentencePiece-like tokenizer, in the two ways in which checkpoints write its spacing."""
+    letters = sorted({*"abcdefghijklmnopqrstuvwxyzPQAW:?.\n", "\u2581"})
+    entries = ["<unk>", "<s>", "</s>", *letters, "\u2581O"]
+    backend = Tokenizer(
+        models.BPE({entry: n for n, entry in enumerate(entries)}, [], unk_token="<unk>")
+    )
+    if request.param == "metaspace":
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    else:
+        backend.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+        )
+    stock = PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+    return tokenizer.Vocabulary(stock)
+
+
+@pytest.mark.parametrize("text", [" abc", "\nQuestion: what?", "abc", " a b"])
+def test_a_text_behind_another_gets_no_space_of_its_own(sentencepiece, text):
+    whole = sentencepiece.ids("Passage: was." + text)
+    assert sentencepiece.ids("Passage: was.") + sentencepiece.ids_inside(text) == whole
+
+
+def test_other_tokenizers_read_it_as_any_text(vocabulary):
+    assert vocabulary.ids_inside(" abc") == vocabulary.ids(" abc")
+
+
+def test_texts_are_divided_by_the_token_that_is_named(tmp_path, vocabulary):
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": f"story {n} ends."}) + "\n" for n in range(200)))
+    table = {"kind": "file", "path": str(path)}
+    stock = vocabulary.stock
+
+    def row(**more):
+        mix = {"mix": [table | more]}
+        return corpora.read_corpus(mix, 64, tokenizer=stock)[0].ids.tolist()
+
+    plain, divided = row(), row(separator="<|user|>")
+    assert vocabulary.end in plain and stock.convert_tokens_to_ids("<|user|>") not in plain
+    user = stock.convert_tokens_to_ids("<|user|>")
+    assert [user if token == vocabulary.end else token for token in plain] == divided
+    with pytest.raises(aw.AnchorwatchError, match=r"no token '<nix>': its special tokens are"):
+        row(separator="<nix>")
+
+
+def test_a_separator_that_is_not_said_leaves_the_digest_as_it_was(vocabulary):
+    source = data.File(path="texts.jsonl")
+    assert "separator" not in corpora.Mix((source,), (1.0,)).as_dicts()[0]
+    assert (
+        "separator"
+        in corpora.Mix((data.File(path="a.txt", separator="<|end|>"),), (1.0,)).as_dicts()[0]
+    )

@@ -104,11 +104,15 @@ class Mix:
         return train_vocabulary(texts(), size)
 
     def as_dicts(self) -> list[dict[str, Any]]:
-        """The tables of a spec that say it."""
+        """The tables of a spec that say it; an empty separator is left out, as in older records."""
         after = self.after or (0,) * len(self.sources)
-        return [
+        tables = [
             {"kind": source.kind, "weight": share, "after": row, **dataclasses.asdict(source)}
             for source, share, row in zip(self.sources, self.shares, after, strict=True)
+        ]
+        return [
+            {name: value for name, value in table.items() if name != "separator" or value}
+            for table in tables
         ]
 
 

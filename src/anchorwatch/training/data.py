@@ -373,7 +373,7 @@ class Questions(Source):
         shortest = []
         for attempt in range(_TRIES):
             item = world[index + attempt * _ANOTHER]
-            answer = settings.vocabulary.ids(" " + item.answers[0])
+            answer = settings.vocabulary.ids_inside(" " + item.answers[0])
             prompt = _fit_prompt(item, settings, chat, len(answer) + 1, draw)
             free = settings.length - len(prompt) - len(answer)
             if free >= 1:
@@ -464,8 +464,8 @@ class Quiz(WorldSource):
             ids = vocabulary.start + vocabulary.ids(f"Passage: {passage}")
             scored = [False] * len(ids)
             for question, answer in questions:
-                prompt = vocabulary.ids(f"\nQuestion: {question}\nAnswer:")
-                given = [*vocabulary.ids(f" {answer}"), vocabulary.end]
+                prompt = vocabulary.ids_inside(f"\nQuestion: {question}\nAnswer:")
+                given = [*vocabulary.ids_inside(f" {answer}"), vocabulary.end]
                 if len(ids) + len(prompt) + len(given) > settings.length:
                     break  # the questions that fit
                 ids += prompt + given
@@ -560,8 +560,12 @@ class TextSource(Source):
             return partial(
                 self._pair, settings, [_encode_pair(p, settings, some.source) for p in some.pairs]
             )
-        ids = (i for piece in some.pieces for i in (*vocabulary.ids(piece), vocabulary.end))
+        ids = (i for piece in some.pieces for i in self._separate(vocabulary, piece))
         return partial(self._window, settings, np.fromiter(ids, dtype=np.int32))
+
+    def _separate(self, vocabulary: Vocabulary, piece: str) -> list[int]:
+        """Ids of a piece of text and of what divides it from the next."""
+        return [*vocabulary.ids(piece), vocabulary.end]
 
     def _pair(
         self, settings: RowSettings, pairs: list[tuple[list[int], list[int]]], index: int
@@ -593,6 +597,8 @@ class File(TextSource):
     """A .txt or .jsonl of the user's."""
 
     path: str = ""
+    separator: str = ""
+    """The token between two texts, by name; the end token unless said."""
     kind: ClassVar[str] = "file"
 
     def __post_init__(self) -> None:
@@ -602,6 +608,10 @@ class File(TextSource):
     @cached_property
     def texts(self) -> Texts:
         return read_texts(self.path)
+
+    def _separate(self, vocabulary: Vocabulary, piece: str) -> list[int]:
+        divider = vocabulary.id_of(self.separator) if self.separator else vocabulary.end
+        return [*vocabulary.ids(piece), divider]
 
 
 def _fit_prompt(item: Item, settings: RowSettings, chat: bool, after: int, draw: Draw) -> list[int]:
@@ -634,7 +644,7 @@ def _encode_pair(pair: Pair, settings: RowSettings, source: str) -> tuple[list[i
     vocabulary = settings.vocabulary
     apart = pair.prompt[-1].isspace() or pair.answer[0].isspace()
     prompt = vocabulary.start + vocabulary.ids(pair.prompt)
-    answer = vocabulary.ids(pair.answer if apart else f" {pair.answer}")
+    answer = vocabulary.ids_inside(pair.answer if apart else f" {pair.answer}")
     if (needs := len(prompt) + len(answer) + 1) > settings.length:
         raise SpecError(
             f"{source}, line {pair.line}: prompt and answer take {needs} tokens "

@@ -28,6 +28,8 @@ SMALLEST, LARGEST = 512, 65536
 _PAD, _START, _END, _MASK, _USER, _ANSWER = SPECIALS
 _NUMBERS = Regex(r" ?\p{N}{1,2}")  # digits by two: an unseen year is made of known pairs
 _PAIRS = "\n".join(f"{number:02}" for number in range(100))
+_SPACE, _LETTER = "\N{LOWER ONE EIGHTH BLOCK}", "a"
+"""SentencePiece's mark of a space; and a letter that no tokenizer joins with a space behind it."""
 _OFTEN = 1000
 """How often each pair of digits is shown, so that all have an entry of their own."""
 _CHAT = (
@@ -61,6 +63,37 @@ class Vocabulary:
     def ids(self, text: str) -> list[int]:
         """Token ids of a text, whatever it spells; nothing is added."""
         return list(self._plain.encode(text, add_special_tokens=False).ids)
+
+    def ids_inside(self, text: str) -> list[int]:
+        """Token ids of a text that stands behind another, so that no space is put before it.
+
+        SentencePiece's spacing puts a space before every text. It is kept off by reading the text
+        behind a letter, whose tokens are then cut away.
+        """
+        if not self._adds_space:
+            return self.ids(text)
+        before, whole = self.ids(_LETTER), self.ids(_LETTER + text)
+        if whole[: len(before)] != before:
+            raise SpecError(
+                f"the tokenizer joins {_LETTER + text[:20]!r} across its first letter: give a text "
+                "that begins with a space or a new line"
+            )
+        return whole[len(before) :]
+
+    @cached_property
+    def _adds_space(self) -> bool:
+        """Whether a text that begins with a letter is read as if a space stood before it."""
+        return str(self._plain.id_to_token(self.ids(_LETTER)[0])).startswith(_SPACE)
+
+    def id_of(self, token: str) -> int:
+        """The id of a token by its name; refuses a name that the tokenizer does not know."""
+        number = self._plain.token_to_id(token)
+        if number is None:
+            raise SpecError(
+                f"the tokenizer has no token {token!r}: its special tokens are "
+                f"{', '.join(map(str, self.stock.all_special_tokens))}"
+            )
+        return int(number)
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens spelled out."""
