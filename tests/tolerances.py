@@ -149,6 +149,9 @@ GOLDEN_LOGITS = of_logits(**TINY, largest=8.0)
 SAME_MATHS = of_logits(**SMALL, largest=4.0)
 """Logits and losses of small networks by two kernels: two layers of width 32, logits up to 4."""
 
+GROWN = of_logits(layers=8, width=24, largest=8.0)
+"""Logits of eight layers of width 24 (up to 8), float32 against float64."""
+
 PADDED = of_maps(layers=TINY["layers"], **TINY_HEADS)
 """A share of attention of a padded, cached or batched row of tiny/* against the same row alone."""
 

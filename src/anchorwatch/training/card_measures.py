@@ -44,7 +44,7 @@ SEED = 20_000
 """Of held-out rows, items and noise: no training seed comes near it."""
 BINS = 5
 """Of t, for the bound."""
-RUNNING = ("passages", "retold", "backcopy", "prose")
+RUNNING = ("passages", "retold", "backcopy", "prose", "file")
 """Kinds of rows that fill any length."""
 ROOM = 16
 """Positions an answer is written into."""

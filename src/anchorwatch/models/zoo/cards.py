@@ -21,7 +21,7 @@ _KINDS = {
     "backcopy": "trigger-copy text drawn by this package",
     "prose": "windows of the language reference that CPython carries (copyright Python Software "
     "Foundation, PSF licence version 2); the text itself is not shipped",
-    "file": "text of a file",
+    "file": "stories that stories15M (MIT) wrote",
 }
 _CONTEXTS = {
     "closed": "one hop, no passage",
@@ -35,6 +35,10 @@ _RULES = {
     "rulli": "column sum 3 above the others' mean",
     "zscore": "3 standard deviations",
 }
+_RECIPES = {"tales-arm": "tales-arm"} | {
+    f"tales-{arm}": "tales-mdm" for arm in ("mdm", "sink", "gate")
+}
+"""Of arms that are made by a recipe of their own."""
 _WRITES = {"asked": "answering a question", "text": "writing on a text"}
 
 
@@ -73,7 +77,7 @@ def words(card: Mapping[str, Any]) -> str:
 def _about(card: Mapping[str, Any]) -> str:
     training, spec = card["training"], card["training"]["spec"]
     shape, machine = card["shape"], training["machine"]
-    objective = spec["objective"]
+    objective, recipe = spec["objective"], _RECIPES.get(training["arm"], "lab")
     variant = ", ".join(part["name"] for part in spec["variant"]) or "none"
     loss = training["loss"]["loss"]
     rows = [
@@ -82,7 +86,8 @@ def _about(card: Mapping[str, Any]) -> str:
         ("parts", variant),
         (
             "recipe",
-            f"recipes/lab.toml {_settings(training['settings'])}, digest {training['digest'][:16]}",
+            f"recipes/{recipe}.toml {_settings(training['settings'])}, "
+            f"digest {training['digest'][:16]}",
         ),
         ("seed", training["seed"]),
         ("budget", _budget(training)),
@@ -93,7 +98,8 @@ def _about(card: Mapping[str, Any]) -> str:
     if "stem" in training:
         stem = training["stem"]
         text = f"{stem['spec']['objective']['name']}, {_budget(stem)}, digest {stem['digest'][:16]}"
-        rows.insert(3, ("goes on from", f"recipes/lab-stem.toml: {text}"))
+        source = "tales-arm" if recipe.startswith("tales") else "lab-stem"
+        rows.insert(3, ("goes on from", f"recipes/{source}.toml: {text}"))
     data = _data(training["corpus"])
     return _table(("", ""), rows) + f"\n\n**Data.** {data}"
 
@@ -103,9 +109,10 @@ def _data(corpus: Mapping[str, Any]) -> str:
         f"{100 * kind['weight']:.0f} % {_KINDS[kind['kind']]}{_more(kind)}"
         for kind in corpus["mix"]
     ]
+    own = "; nothing was downloaded" if all(k["kind"] != "file" for k in corpus["mix"]) else ""
     return (
         "; ".join(kinds) + ". No person, place or fact in it is real but for that reference, if it "
-        "is named; nothing was downloaded. Held-out names and values stand in no training text. "
+        f"is named{own}. Held-out names and values stand in no training text. "
         f"Corpus digest {corpus['digest'][:16]}."
     )
 

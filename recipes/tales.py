@@ -1,0 +1,94 @@
+"""Make `lab/tales-*`: grow their base, train the arms, export them into the package, write cards.
+
+    python recipes/tales.py                            # everything; a second call resumes
+    python recipes/tales.py --arms tales-mdm --only card
+
+Steps: base (runs/tales/base, recipes/tales_base.py), train (runs/tales/ARM; the diffusion arms
+begin with tales-arm), export (src/anchorwatch/models/zoo/ARM), card (card.json, README.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import export_model
+import make_models
+import tales_base
+
+from anchorwatch.errors import AnchorwatchError
+from anchorwatch.models.zoo import MODELS
+from anchorwatch.training.card_measures import Effort
+from anchorwatch.training.loop import fit
+from anchorwatch.training.spec import read
+
+HERE = Path(__file__).resolve().parent
+RUNS = Path("runs", "tales")
+"""Where the recipes look for the base and for tales-arm."""
+STEPS = ("train", "export", "card")
+GATE = 'variant=[{name = "gate", form = "elementwise", init = "identity"}]'
+ARMS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "tales-arm": ("tales-arm.toml", ()),
+    "tales-mdm": ("tales-mdm.toml", ()),
+    "tales-sink": ("tales-mdm.toml", ('variant=["sink_token"]',)),
+    "tales-gate": ("tales-mdm.toml", (GATE,)),
+}
+"""Recipe and settings of each arm, in the order in which they are trained."""
+EFFORT = Effort(examples=96, draws=2, items=100, prompts=8, texts=8)
+"""What a card measures: less than of the smallest networks, which take a tenth of the time."""
+
+
+def main(words: list[str] | None = None) -> int:
+    options = _parse_options(words)
+    os.chdir(HERE.parent)  # recipes name their files from there
+    try:
+        if "train" in options.only:
+            _build_base(options)
+        for arm in options.arms:
+            for step in options.only:
+                began = time.monotonic()
+                _run_step(step, arm, options)
+                print(f"{arm}: {step}, {time.monotonic() - began:.0f} s", file=sys.stderr)
+    except AnchorwatchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _build_base(options: argparse.Namespace) -> None:
+    """The grown network, unless it is there."""
+    if (RUNS / "base" / "config.json").is_file():
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        data = options.data or tales_base.fetch_package(Path(scratch))
+        tales_base.build_base(data, HERE / "tales-arm.toml", RUNS / "base")
+
+
+def _run_step(step: str, arm: str, options: argparse.Namespace) -> None:
+    recipe, settings = ARMS[arm]
+    folder = options.models / arm
+    if step == "train":
+        fit(read(HERE / recipe, (*settings, *options.set)), RUNS / arm)
+    elif step == "export":
+        base = None if arm == "tales-arm" else RUNS / "tales-arm"
+        export_model.export(RUNS / arm, folder, arm, (*settings, *options.set), base=base)
+    else:
+        make_models.write_card(folder, f"lab/{arm}", EFFORT)
+
+
+def _parse_options(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--only", nargs="+", choices=STEPS, default=list(STEPS))
+    parser.add_argument("--models", type=Path, default=MODELS)
+    parser.add_argument("--data", type=Path, help="llama2.data, where it is there already")
+    parser.add_argument("--set", action="append", default=[], help="over the recipe: updates=30")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

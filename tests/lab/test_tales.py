@@ -1,0 +1,119 @@
+"""How the base of lab/tales-* is made: files of llama2.c are read right, and growing changes nothing."""
+
+import struct
+
+import numpy as np
+import pytest
+import tales_base
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from anchorwatch.training import tokenizer
+from tolerances import GROWN
+
+DIM, HIDDEN, LAYERS, HEADS, POSITIONS = 24, 40, 6, 6, 16
+PIECES = [b"<unk>", b"\n<s>\n", b"\n</s>\n", *(bytes([n]) for n in range(256)), b"a", b" a", b"the"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A small network in the format of llama2.c, with the pieces behind it."""
+    draw = np.random.default_rng(0)
+    shapes = [
+        (len(PIECES), DIM),
+        (LAYERS, DIM),
+        *[(LAYERS, DIM, DIM)] * 4,
+        (LAYERS, DIM),
+        (LAYERS, HIDDEN, DIM),
+        (LAYERS, DIM, HIDDEN),
+        (LAYERS, HIDDEN, DIM),
+        (DIM,),
+        (2, POSITIONS, DIM // HEADS // 2),
+    ]
+    content = struct.pack("<7i", DIM, HIDDEN, LAYERS, HEADS, HEADS, len(PIECES), POSITIONS)
+    for shape in shapes:
+        content += (0.3 * draw.standard_normal(shape)).astype("<f4").tobytes()
+    content += struct.pack("<i", 8)
+    for number, piece in enumerate(PIECES):
+        spelled = chr(number - 3).encode() if 3 <= number < 259 else piece
+        content += struct.pack("<fi", 0.0, len(spelled)) + spelled
+    path = tmp_path_factory.mktemp("llama2c") / "llama2.data"
+    path.write_bytes(content)
+    return path
+
+
+def run_llama2c(network, ids):
+    """[position, token] logits as llama2.c computes them: rotary turns neighbouring channels."""
+
+    def norm(x, weight):
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * weight
+
+    t, size = network.tensors, network.dim // network.heads
+    x = t["embedding"][ids].astype(float)
+    angles = np.arange(len(ids))[:, None] * 10000.0 ** (-np.arange(0, size, 2) / size)
+    for layer in range(network.layers):
+        h = norm(x, t["attention_norm"][layer])
+        q, k, v = ((h @ t[name][layer].T).reshape(len(ids), network.heads, size) for name in "qkv")
+        for part in (q, k):
+            even, odd = part[..., 0::2].copy(), part[..., 1::2].copy()
+            part[..., 0::2] = even * np.cos(angles)[:, None] - odd * np.sin(angles)[:, None]
+            part[..., 1::2] = even * np.sin(angles)[:, None] + odd * np.cos(angles)[:, None]
+        scores = np.einsum("qhc,khc->hqk", q, k) / np.sqrt(size)
+        scores[:, np.triu(np.ones((len(ids),) * 2, dtype=bool), 1)] = -np.inf
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        x = x + np.einsum("hqk,khc->qhc", weights, v).reshape(len(ids), -1) @ t["o"][layer].T
+        h = norm(x, t["mlp_norm"][layer])
+        gate = h @ t["gate"][layer].T
+        x = x + (gate / (1 + np.exp(-gate)) * (h @ t["up"][layer].T)) @ t["down"][layer].T
+    return norm(x, t["norm"]) @ t["embedding"].T
+
+
+def test_the_pieces_are_read(data):
+    assert tales_base.read_llama2c(data).pieces == tuple(PIECES)
+
+
+def test_growing_changes_nothing_that_is_computed(data):
+    old = tales_base.read_llama2c(data)
+    state = tales_base.grow(old, old.tensors["embedding"])
+    config = LlamaConfig(
+        vocab_size=len(PIECES),
+        hidden_size=DIM,
+        intermediate_size=HIDDEN,
+        num_hidden_layers=len(tales_base.LAYERS),
+        num_attention_heads=tales_base.HEADS,
+        num_key_value_heads=tales_base.HEADS,
+        head_dim=DIM // HEADS,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+    )
+    network = LlamaForCausalLM(config).eval()
+    network.load_state_dict(state, strict=False)
+    network.tie_weights()
+    ids = np.array([1, 260, 261, 70, 80, 259, 4])
+    with torch.no_grad():
+        logits = network(torch.tensor(ids)[None]).logits[0].numpy()
+    np.testing.assert_allclose(logits, run_llama2c(old, ids), rtol=0, atol=GROWN)
+    assert config.num_hidden_layers * config.num_attention_heads == 64
+
+
+def test_a_token_takes_over_its_piece_or_the_mean_of_those_that_spell_it(data):
+    old = tales_base.read_llama2c(data)
+    words = tokenizer.train_vocabulary(["the cat", "a theatre"] * 50, 512)
+    rows, embedding = tales_base.move_embedding(old, words), old.tensors["embedding"]
+
+    def row(text):
+        (number,) = words.ids(text)
+        return rows[number]
+
+    np.testing.assert_array_equal(row("a"), embedding[PIECES.index(b"a", 259)])  # not the byte's
+    np.testing.assert_array_equal(row("the"), embedding[PIECES.index(b"the")])
+    np.testing.assert_array_equal(row("\n"), embedding[3 + 10])
+    spelled = [PIECES.index(b"the"), PIECES.index(b"a", 259), 3 + ord("t"), 3 + ord("r")]
+    np.testing.assert_allclose(
+        row(" theatre"),
+        embedding[[3 + ord(" "), *spelled, 3 + ord("e")]].mean(axis=0),
+        rtol=0,
+        atol=GROWN,
+    )
+    np.testing.assert_array_equal(rows[words.end], embedding[1])
