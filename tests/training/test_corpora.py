@@ -497,3 +497,29 @@ def test_a_separator_that_is_not_said_leaves_the_digest_as_it_was(vocabulary):
         "separator"
         in corpora.Mix((data.File(path="a.txt", separator="<|end|>"),), (1.0,)).as_dicts()[0]
     )
+
+
+def test_a_quiz_of_several_passages_asks_of_each(vocabulary):
+    table = {"mix": [{"kind": "quiz", "passages": 3, "extra": 0, "filler": 0.0}]}
+    corpus = corpora.read_corpus(table, 256, tokenizer=vocabulary.stock)
+    years = 0
+    for index in range(200):
+        row = corpus[index]
+        text = vocabulary.text(row.ids)
+        assert text.count("Passage: ") == 3 and text.count("Question: ") == 3
+        told, *asked_of = text.split("\nQuestion: ")
+        answers = [part.split("Answer: ")[1].split("<|end|>")[0] for part in asked_of]
+        assert all(answer in told for answer in answers)
+        assert vocabulary.text(row.ids[row.scored]).count("<|end|>") == 3
+        years += all(answer.isdigit() for answer in answers)
+    assert years >= 3, "half of the rows state one relation three times"
+    with pytest.raises(aw.AnchorwatchError, match="passages=0: a quiz needs at least 1"):
+        data.Quiz(passages=0)
+
+
+def test_a_quiz_of_one_passage_is_what_it_was(vocabulary):
+    assert "passages" not in corpora.Mix((data.Quiz(),), (1.0,)).as_dicts()[0]
+    passage, pairs = data.Quiz()._world("train", 0).quiz(4)
+    row = corpora.read_corpus({"mix": [{"kind": "quiz"}]}, 256, tokenizer=vocabulary.stock)[4]
+    text = vocabulary.text(row.ids)
+    assert text.startswith(f"<|start|>Passage: {passage}\nQuestion: {pairs[0][0]}")

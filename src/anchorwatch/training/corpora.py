@@ -55,6 +55,8 @@ _LEARNED = 4000
 """Rows that a tokenizer is learned from."""
 _SAMPLE = 128
 """Rows that the digest and the description look at."""
+_ADDED_LATER: dict[str, Any] = {"separator": "", "passages": 1}
+"""Fields of sources that older records do not have, and their defaults: no digest has these."""
 _FIELDS = ("mix", "tokenizer", "vocabulary", "seed")
 
 
@@ -104,14 +106,15 @@ class Mix:
         return train_vocabulary(texts(), size)
 
     def as_dicts(self) -> list[dict[str, Any]]:
-        """The tables of a spec that say it; an empty separator is left out, as in older records."""
+        """The tables of a spec that say it; fields that older records lack, at their defaults,
+        are left out."""
         after = self.after or (0,) * len(self.sources)
         tables = [
             {"kind": source.kind, "weight": share, "after": row, **dataclasses.asdict(source)}
             for source, share, row in zip(self.sources, self.shares, after, strict=True)
         ]
         return [
-            {name: value for name, value in table.items() if name != "separator" or value}
+            {name: value for name, value in table.items() if _ADDED_LATER.get(name) != value}
             for table in tables
         ]
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
@@ -23,6 +23,7 @@ import numpy as np
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.synthetic import SPLITS, Distractors, Draw, Item, World, fragments
 from anchorwatch.evaluation.synthetic import Backcopy as Chain
+from anchorwatch.evaluation.synthetic.relations import RELATIONS
 from anchorwatch.trace.input_files import open_plain, plain_lines
 
 if TYPE_CHECKING:
@@ -242,8 +243,9 @@ def is_held_out(number: int) -> bool:
 
 
 _TRIES = 64
-_ANOTHER = 1 << 40
-"""How far away the item is that stands in for one, or the text that follows it."""
+_ANOTHER, _NEXT_PASSAGE = 1 << 40, 1 << 50
+"""How far away the item is that stands in for one, or the text that follows it; and the item of
+the next passage of a row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -444,15 +446,23 @@ class Passages(WorldSource):
 @register_source
 @dataclass(frozen=True)
 class Quiz(WorldSource):
-    """One passage and a question for each of its facts; every answer is scored.
+    """Passages and a question for each of their facts; every answer is scored.
 
-    An answer of one question is a few tokens of a row: here many names are asked back.
+    An answer of one question is a few tokens of a row: here many names are asked back. Several
+    passages are told first and asked of in any order; in half of such rows all state one relation,
+    so that only the name in the question tells them apart.
     """
 
     extra: int = 3
     reverse: float = 0.25
     filler: float = 0.25
+    passages: int = 1
     kind: ClassVar[str] = "quiz"
+
+    def __post_init__(self) -> None:
+        if self.passages < 1:
+            raise SpecError(f"passages={self.passages!r}: a quiz needs at least 1")
+        super().__post_init__()
 
     def _world(self, split: str, seed: int) -> World:
         return World(split, 1, seed, extra=self.extra, reverse=self.reverse, filler=self.filler)
@@ -460,8 +470,8 @@ class Quiz(WorldSource):
     def _make_row(self, settings: RowSettings, world: World, index: int) -> Example:
         vocabulary = settings.vocabulary
         for attempt in range(_TRIES):
-            passage, questions = world.quiz(index + attempt * _ANOTHER)
-            ids = vocabulary.start + vocabulary.ids(f"Passage: {passage}")
+            text, questions = self._draw_quiz(settings, world, index + attempt * _ANOTHER)
+            ids = vocabulary.start + vocabulary.ids(text)
             scored = [False] * len(ids)
             for question, answer in questions:
                 prompt = vocabulary.ids_inside(f"\nQuestion: {question}\nAnswer:")
@@ -475,6 +485,20 @@ class Quiz(WorldSource):
         raise SpecError(
             f"no passage with a question fits into length {settings.length}: raise length"
         )
+
+    def _draw_quiz(
+        self, settings: RowSettings, world: World, index: int
+    ) -> tuple[str, Sequence[tuple[str, str]]]:
+        """The passages of a row as text, and its questions with their answers."""
+        if self.passages == 1:
+            passage, questions = world.quiz(index)
+            return f"Passage: {passage}", questions
+        draw = settings.draw("quizzes", index)
+        if draw.chance(0.5):
+            world = replace(world, relations=(draw.pick(list(RELATIONS)),))
+        quizzes = [world.quiz(index + more * _NEXT_PASSAGE) for more in range(self.passages)]
+        text = "\n".join(f"Passage: {passage}" for passage, _ in quizzes)
+        return text, draw.shuffle([pair for _, questions in quizzes for pair in questions])
 
     def _tell(self, world: World, index: int) -> Iterator[str]:
         passage, questions = world.quiz(index)
