@@ -1,6 +1,10 @@
 """Measure the specimens on held-out stories.
 
-`python recipes/measure_specimens.py OUT.json MODEL...`; what is measured already is kept.
+`python recipes/measure_specimens.py OUT.json MODEL...`; what is measured already is kept. With
+`--held-out 16` the stories are held-out ones of recipes/stories.jsonl, values get 95 % intervals
+over them, and `moves` is measured too: how often a head's top key is another than a step before
+while 32 tokens are written in 32 steps, after the first 24 tokens of half of the stories.
+NAME=FOLDER gives a model another name in the file.
 
 Each model is measured in one forward pass per story, without decoding. A diffusion model reads the
 story with a third of its tokens masked ("noisy"), and its first 24 tokens with 32 masks after them
@@ -10,6 +14,7 @@ an added sink token counts as one more key. Values are means over stories; `rang
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections import Counter
@@ -21,6 +26,8 @@ import numpy as np
 import torch
 
 import anchorwatch as aw
+from anchorwatch.training.card_measures import WRITING_PROBES, measure_switches
+from anchorwatch.training.data import read_texts
 
 STORIES = (
     "Once upon a time, there was a little girl named Mia. She lived in a small house near the sea. "
@@ -47,38 +54,68 @@ MASKED_SHARE, PROMPT, MASKS = 0.35, 24, 32
 
 
 def main(words: Sequence[str]) -> None:
-    out, sources = Path(words[0]), words[1:]
-    results = json.loads(out.read_text()) if out.exists() else {}
-    for source in sources:
-        if source not in results:
-            results[source] = measure(aw.load(source))
-            out.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
-            print(f"{source}: {json.dumps(results[source])[:300]}", file=sys.stderr)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--held-out", type=int, default=0)
+    options = parser.parse_args(words)
+    results = json.loads(options.out.read_text()) if options.out.exists() else {}
+    stories = read_held_out(options.held_out) if options.held_out else STORIES
+    for given in options.models:
+        name, _, folder = given.rpartition("=")
+        name = name or folder
+        if name not in results:
+            results[name] = measure(aw.load(folder), stories)
+            options.out.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+            print(f"{name}: {json.dumps(results[name])[:300]}", file=sys.stderr)
 
 
-def measure(model: aw.Model) -> dict[str, Any]:
+def read_held_out(count: int) -> list[str]:
+    """The first held-out stories that no training text repeats, without their last lines."""
+    texts = read_texts(Path(__file__).with_name("stories.jsonl")).take_split("held-out").pieces
+    return [text[:600] for text in texts if len(text) >= 600][:count]
+
+
+def measure(model: aw.Model, stories: Sequence[str] = STORIES) -> dict[str, Any]:
     """The measures of one model, by the way it reads the stories."""
     ways = ("clear",) if model.family.kind == "arm" else ("noisy", "write")
-    return {way: summarise([read(model, way, n) for n in range(len(STORIES))]) for way in ways}
+    measures: dict[str, Any] = {
+        way: summarise([read(model, way, text, n) for n, text in enumerate(stories)])
+        for way in ways
+    }
+    if len(stories) > len(STORIES):
+        measures["moves"] = measure_moves(model, stories[: len(stories) // 2])
+    return measures
 
 
-def read(model: aw.Model, way: str, story: int) -> dict[str, Any]:
+def measure_moves(model: aw.Model, stories: Sequence[str]) -> dict[str, Any]:
+    """How often the top key of a head moves while the model writes."""
+    prompts = [model.tokenizer(text)["input_ids"][:PROMPT] for text in stories]
+    causal = model.family.kind == "arm"
+    decoding = aw.decoding.LeftToRight if causal else aw.decoding.LowConfidence
+    traces = aw.run_many(model, prompts, decoding(length=MASKS), probes=WRITING_PROBES)
+    return measure_switches(traces) | with_interval(
+        [measure_switches([trace])["value"] for trace in traces]
+    )
+
+
+def read(model: aw.Model, way: str, text: str, seed: int) -> dict[str, Any]:
     """One pass over a story: its measures, top share by layer, and what the strong keys are."""
-    ids = torch.tensor(model.tokenizer(STORIES[story])["input_ids"])
+    ids = torch.tensor(model.tokenizer(text)["input_ids"])
     if way == "clear":
         decoding: aw.decoding.Decoding = aw.decoding.LeftToRight(length=1)
         trace = aw.run(model, ids.tolist()[:-1], decoding, probes=PROBES)
     else:
         canvas = torch.cat([ids[:PROMPT], torch.full((MASKS,), model.mask_id)])
         if way == "noisy":
-            draws = torch.rand(len(ids), generator=torch.Generator().manual_seed(story))
+            draws = torch.rand(len(ids), generator=torch.Generator().manual_seed(seed))
             canvas = ids.masked_fill(draws < MASKED_SHARE, model.mask_id)
         decoding = aw.decoding.LowConfidence(steps=1)
         trace = aw.run(model, canvas=canvas, decoding=decoding, probes=PROBES)
-    return measure_trace(model, trace, story)
+    return measure_trace(model, trace)
 
 
-def measure_trace(model: aw.Model, trace: aw.Trace, story: int) -> dict[str, Any]:
+def measure_trace(model: aw.Model, trace: aw.Trace) -> dict[str, Any]:
     # 1. Shares [layer, head, key] of the keys that are there; an added key has its own.
     canvas = trace.canvas[0]
     present = canvas >= 0
@@ -137,6 +174,7 @@ def summarise(stories: Sequence[dict[str, Any]]) -> dict[str, Any]:
     total = max(sum(tokens.values()), 1)
     return {
         **{name: round(float(np.nanmean(column)), 4) for name, column in values.items()},
+        **({"interval": _intervals(values)} if len(stories) > len(STORIES) else {}),
         "range": {
             name: [round(float(values[name].min()), 4), round(float(values[name].max()), 4)]
             for name in ("top", "above", "pos0", "value")
@@ -144,6 +182,22 @@ def summarise(stories: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "strong_is": {text: round(n / total, 3) for text, n in tokens.most_common(6)},
         "by_layer": np.mean([story["by_layer"] for story in stories], axis=0).round(3).tolist(),
     }
+
+
+def _intervals(values: dict[str, np.ndarray]) -> dict[str, list[float | None]]:
+    """95 % intervals of the means, by measure; null where a story lacks the value."""
+    spans = {name: with_interval(column) for name, column in values.items()}
+    return {name: [span["low"], span["high"]] for name, span in spans.items()}
+
+
+def with_interval(column: Sequence[float]) -> dict[str, float | None]:
+    """Mean and 95 % interval over stories; null where fewer than five have the value."""
+    numbers = np.asarray(column, dtype=float)
+    numbers = numbers[np.isfinite(numbers)]
+    if len(numbers) < 5:
+        return {"value": None, "low": None, "high": None}
+    span = aw.stats.cluster_bootstrap(numbers)
+    return {name: round(float(getattr(span, name)), 4) for name in ("value", "low", "high")}
 
 
 if __name__ == "__main__":

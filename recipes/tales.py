@@ -3,8 +3,9 @@
     python recipes/tales.py                            # everything; a second call resumes
     python recipes/tales.py --arms tales-mdm --only card
 
-Steps: base (runs/tales/base, recipes/tales_base.py), train (runs/tales/ARM; the diffusion arms
-begin with tales-arm), export (src/anchorwatch/models/zoo/ARM), card (card.json, README.md).
+Steps: train (runs/tales/base, recipes/tales_base.py; runs/tales/start; runs/tales/ARM, where the
+diffusion arms begin with tales-arm), export (src/anchorwatch/models/zoo/ARM), card (card.json,
+README.md).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from anchorwatch.training.spec import read
 
 HERE = Path(__file__).resolve().parent
 RUNS = Path("runs", "tales")
-"""Where the recipes look for the base and for tales-arm."""
+"""Where the recipes look for the base, the start and tales-arm."""
 STEPS = ("train", "export", "card")
 GATE = 'variant=[{name = "gate", form = "elementwise", init = "identity"}]'
 ARMS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -48,6 +49,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         if "train" in options.only:
             _build_base(options)
+            fit(read(HERE / "tales-start.toml"), RUNS / "start")
         for arm in options.arms:
             for step in options.only:
                 began = time.monotonic()
@@ -74,7 +76,7 @@ def _run_step(step: str, arm: str, options: argparse.Namespace) -> None:
     if step == "train":
         fit(read(HERE / recipe, (*settings, *options.set)), RUNS / arm)
     elif step == "export":
-        base = None if arm == "tales-arm" else RUNS / "tales-arm"
+        base = RUNS / ("start" if arm == "tales-arm" else "tales-arm")
         export_model.export(RUNS / arm, folder, arm, (*settings, *options.set), base=base)
     else:
         make_models.write_card(folder, f"lab/{arm}", EFFORT)

@@ -98,7 +98,7 @@ def _about(card: Mapping[str, Any]) -> str:
     if "stem" in training:
         stem = training["stem"]
         text = f"{stem['spec']['objective']['name']}, {_budget(stem)}, digest {stem['digest'][:16]}"
-        source = "tales-arm" if recipe.startswith("tales") else "lab-stem"
+        source = {"lab": "lab-stem", "tales-arm": "tales-start"}.get(recipe, "tales-arm")
         rows.insert(3, ("goes on from", f"recipes/{source}.toml: {text}"))
     data = _data(training["corpus"])
     return _table(("", ""), rows) + f"\n\n**Data.** {data}"
