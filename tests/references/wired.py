@@ -63,7 +63,7 @@ def maps_of(wiring, ids, words):
         maps, brought = [], {name: 0.0 for name in BLOCKS}
         for head in heads:
             logits = logits_of(head, blocks)
-            if wiring.kind == "arm":
+            if wiring.is_causal:
                 logits = np.where(causal, logits, -np.inf)
             shares = np.exp(logits - logits.max(axis=1, keepdims=True))
             shares /= shares.sum(axis=1, keepdims=True)

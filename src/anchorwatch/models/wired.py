@@ -25,13 +25,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from anchorwatch.edits.spec import Addition, sink_token
 from anchorwatch.errors import ModelError
@@ -40,7 +40,7 @@ from anchorwatch.models.attention import NAME, register
 from anchorwatch.models.config import set_visibility
 from anchorwatch.models.families import by_name
 from anchorwatch.models.model import Model
-from anchorwatch.models.tiny import END, MASK, START, make_tokenizer
+from anchorwatch.models.tiny import END, MASK, PAD, START, make_tokenizer
 from anchorwatch.models.tokens import find_mask, require_inside, specials_of
 from anchorwatch.trace.atomic_io import put_file
 
@@ -140,8 +140,8 @@ class Head:
 class Wiring:
     """A network: its heads, and what its logits are made of."""
 
-    kind: str
-    """mdm or arm."""
+    family: str
+    """llada (row p is about position p), dream (row p - 1 is) or causal."""
     layers: tuple[tuple[Head, ...], ...]
     successor: float = 15.0
     """Weight of the walk: of what follows the neighbour."""
@@ -149,7 +149,17 @@ class Wiring:
     """Weight of the code that a retrieval head brought."""
     rest: float = 0.0
     """Weight of what the other heads bring, which disturbs: a network that needs its sinks."""
+    from_right: bool = False
     parts: tuple[Addition, ...] = ()
+
+    @property
+    def is_causal(self) -> bool:
+        return self.family == "causal"
+
+    @property
+    def is_shifted(self) -> bool:
+        """Whether a row is about the position after its own."""
+        return self.family in ("causal", "dream")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -324,8 +334,9 @@ def head_weights(head: Head) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
 def unembedding(wiring: Wiring, words: Vocabulary) -> np.ndarray:
     """[token, WIDTH]: logits as the wiring weighs them; special tokens are never written."""
     table = np.zeros((len(words.codes), WIDTH))
-    # What precedes is the row's own token where a row predicts the next one.
-    before = channels_of("walk" if wiring.kind == "arm" else "walked")
+    # What precedes is the row's own token where a row is about the next position.
+    own = wiring.is_shifted and not wiring.from_right
+    before = channels_of("walk" if own else "walked")
     np.add.at(table[:, before], (words.written, range(CODE)), wiring.successor)
     table[:, channels_of("answer")] += wiring.answer * words.codes
     table[:, channels_of("rest")] += wiring.rest * words.codes
@@ -368,12 +379,13 @@ def build_wiring(
 ) -> Model:
     """The network of a wiring, as `load` gives models."""
     register()
-    family = by_name("llada" if wiring.kind == "mdm" else "causal")
-    tokenizer = _tokenizer(masked=wiring.kind == "mdm")
+    family = by_name(wiring.family)
+    tokenizer = _tokenizer(masked=family.kind == "mdm")
     mask = find_mask(mask_id, {}, {}, tokenizer, family)
     require_inside(mask, len(tokenizer))
     heads = len(wiring.layers[0])
-    config = LlamaConfig(
+    config = AutoConfig.for_model(
+        family.network or "llama",
         vocab_size=len(tokenizer),
         hidden_size=WIDTH,
         intermediate_size=1,
@@ -387,11 +399,12 @@ def build_wiring(
         tie_word_embeddings=False,
         bos_token_id=START,
         eos_token_id=END,
-        pad_token_id=0,
+        pad_token_id=PAD,
     )
     set_visibility(family, config)
-    config._attn_implementation = NAME
-    network = LlamaForCausalLM(config).to(dtype)
+    network = AutoModelForCausalLM.from_config(
+        config, attn_implementation=NAME, dtype=dtype, trust_remote_code=False
+    )
     _fill(network, wiring, Vocabulary.of(tokenizer))
     trained_additions.attach(network, wiring.parts, bos_id=START, mask_id=mask)
     rows = len(tokenizer), len(tokenizer)
@@ -430,7 +443,6 @@ def neighbour(offset: int, reads: tuple[str, ...], writes: tuple[str, ...]) -> H
 
 
 PREVIOUS = neighbour(1, ("name", "walk"), ("previous", "walked"))
-NEXT = neighbour(-1, ("name", "walk"), ("previous", "walked"))
 BEFORE = neighbour(1, ("features",), ("before",))
 """Lets later layers know which tokens follow a mask, and which text."""
 
@@ -443,16 +455,17 @@ def retrieve(sharpness: float = 40.0, *terms: Term) -> Head:
     return Head((match, *start, line_breaks, *terms), writes=("answer",))
 
 
-def question(kind: str) -> Head:
+def question(shift: int) -> Head:
     """Brings the name that was asked for: `name, line break, Answer, colon` before the answer."""
-    return neighbour(4 if kind == "mdm" else 3, ("name",), ("question",))
+    return neighbour(4 - shift, ("name",), ("question",))
 
 
 @dataclass(frozen=True)
 class Plan:
     """What a network of few parameters is made of; `wire` makes the wiring."""
 
-    kind: str = "mdm"
+    family: str = "llada"
+    """llada, dream or causal."""
     shallow: tuple[Head, ...] = (EVEN,)
     """Heads of the first half of the layers, in turn."""
     deep: tuple[Head, ...] = ()
@@ -461,36 +474,43 @@ class Plan:
     heads: int = 4
     from_right: bool = False
     """Whether a diffusion network writes from right to left."""
-    retrieval: Head | None = None
+    retrieval: tuple[Head, ...] = ()
+    """Heads that retrieve, and the layer they are in."""
     at: int = -1
-    """The layer of the retrieval head."""
     rest: float = 0.0
     parts: tuple[Addition, ...] = ()
 
 
 def wire(plan: Plan) -> Wiring:
     """Heads layer by layer: those that prepare stand in the first layer, retrieval at its own."""
+    # 1. Every layer with its own kind of head, retrieval first where it is.
     layers = []
     for layer in range(plan.layers):
         kinds = plan.deep if plan.deep and layer >= plan.layers / 2 else plan.shallow
         layers.append([kinds[head % len(kinds)] for head in range(plan.heads)])
-    uses = {
-        term.key
-        for heads in layers
-        for head in heads
-        for term in head.terms
-        if isinstance(term, Match)
-    }
+    layers[plan.at][: len(plan.retrieval)] = plan.retrieval
+    # 2. What must be brought first: the neighbour, its features, the question.
+    wiring = Wiring(
+        plan.family,
+        tuple(map(tuple, layers)),
+        rest=plan.rest,
+        from_right=plan.from_right,
+        parts=plan.parts,
+    )
+    terms = [term for heads in layers for head in heads for term in head.terms]
+    read = {term.key for term in terms if isinstance(term, Match)}
+    shift = int(wiring.is_shifted)
     prepares = []
-    if plan.kind == "mdm" or plan.retrieval is not None:
-        prepares.append(NEXT if plan.from_right else PREVIOUS)
-    if any(name.startswith("before:") for name in uses):
+    if plan.from_right:
+        prepares.append(neighbour(-1 - shift, ("name", "walk"), ("previous", "walked")))
+    elif plan.retrieval or not wiring.is_shifted:
+        prepares.append(PREVIOUS)
+    if any(name.startswith("before:") for name in read):
         prepares.append(BEFORE)
-    if plan.retrieval is not None:
-        prepares.append(question(plan.kind))
-        layers[plan.at][0] = plan.retrieval
+    if plan.retrieval:
+        prepares.append(question(shift))
     layers[0][: len(prepares)] = prepares
-    return Wiring(plan.kind, tuple(map(tuple, layers)), rest=plan.rest, parts=plan.parts)
+    return replace(wiring, layers=tuple(map(tuple, layers)))
 
 
 def _sink_token(*features: str) -> sink_token:
@@ -515,16 +535,16 @@ WIRINGS: dict[str, Plan] = {
     "wired/even": Plan(),
     "wired/static-sink": Plan(shallow=(FIRST_SINK,)),
     "wired/first-mask-sink": Plan(shallow=(FIRST_MASK_SINK,)),
-    "wired/last-mask-sink": Plan(shallow=(LAST_MASK_SINK,), from_right=True),
+    "wired/last-mask-sink": Plan("dream", shallow=(LAST_MASK_SINK,), from_right=True),
     "wired/last-text-sink": Plan(shallow=(LAST_TEXT_SINK,)),
     "wired/split-sink": Plan(shallow=(SPLIT_SINK,)),
-    "wired/retrieval": Plan(shallow=(FIRST_SINK,), retrieval=retrieve(), at=-1),
+    "wired/retrieval": Plan(shallow=(FIRST_SINK,), retrieval=(retrieve(),), at=-1),
     "wired/no-retrieval": Plan(shallow=(FIRST_SINK,)),
     "wired/sink-token": Plan(shallow=(ADDED_SINK,), parts=(_sink_token("one", "added"),)),
     "wired/idle-sink-token": Plan(shallow=(FIRST_SINK,), parts=(_sink_token("one"),)),
-    "wired/arm-even": Plan("arm"),
-    "wired/arm-first-sink": Plan("arm", shallow=(FIRST_SINK,)),
-    "wired/arm-retrieval": Plan("arm", shallow=(FIRST_SINK,), retrieval=retrieve(), at=1),
+    "wired/arm-even": Plan("causal"),
+    "wired/arm-first-sink": Plan("causal", shallow=(FIRST_SINK,)),
+    "wired/arm-retrieval": Plan("causal", shallow=(FIRST_SINK,), retrieval=(retrieve(),), at=1),
 }
 """The networks by the names that `load` knows."""
 NAMES = tuple(WIRINGS)
@@ -552,7 +572,10 @@ def write_checkpoint(model: Model, folder: str | Path) -> Path:
     fields |= {
         "architectures": [ours if diffusion else type(model.network).__name__],
         "dtype": "float32",
-        "anchorwatch": {"shift": False, "parts": [part.as_dict() for part in model.parts]},
+        "anchorwatch": {
+            "shift": model.family.shift and diffusion,
+            "parts": [part.as_dict() for part in model.parts],
+        },
     }
     if diffusion:
         fields["mask_token_id"] = model.mask_id
