@@ -325,9 +325,9 @@ def head_weights(head: Head) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
             key[SLOPE_PAIR, channels_of(term.key)] -= term.weight / SLOPE_RATE
     value, output = np.zeros((CHANNELS, WIDTH)), np.zeros((WIDTH, CHANNELS))
     for which, (read, written) in enumerate(zip(head.reads, head.writes, strict=True)):
-        channels = slice(which * CODE, (which + 1) * CODE)
-        value[channels, channels_of(read)] = np.eye(CODE)
-        output[channels_of(written), channels] = np.eye(CODE)
+        part = slice(which * CODE, (which + 1) * CODE)
+        value[part, channels_of(read)] = np.eye(CODE)
+        output[channels_of(written), part] = np.eye(CODE)
     return query, key, value, output
 
 
@@ -337,7 +337,7 @@ def unembedding(wiring: Wiring, words: Vocabulary) -> np.ndarray:
     # What precedes is the row's own token where a row is about the next position.
     own = wiring.is_shifted and not wiring.from_right
     before = channels_of("walk" if own else "walked")
-    np.add.at(table[:, before], (words.written, range(CODE)), wiring.successor)
+    table[words.written, np.arange(CODE) + before.start] += wiring.successor
     table[:, channels_of("answer")] += wiring.answer * words.codes
     table[:, channels_of("rest")] += wiring.rest * words.codes
     # Padding, start, end and mask come first in the vocabulary: they are never written.
