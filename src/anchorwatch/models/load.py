@@ -172,9 +172,13 @@ def _load_safetensors(
     # 4. The tensors under stock names, every one used once.
     tensors, origin = _stock_tensors(checkpoint, family, network)
     if family.read_additions is not None and parts and "anchorwatch.sink" in network.state_dict():
-        tensors["anchorwatch.sink"] = tensors["model.embed_tokens.weight"][-1:].clone()
-    trained_additions.check_tensors(network, parts, tensors)
-    parts = trained_additions.attach_trained_numbers(network, parts, tensors)
+        embedding = tensors["model.embed_tokens.weight"]
+        assert isinstance(embedding, torch.Tensor)
+        tensors["anchorwatch.sink"] = embedding[-1:].clone()
+    single = {name: value for name, value in tensors.items() if isinstance(value, torch.Tensor)}
+    trained_additions.check_tensors(network, parts, single)
+    parts = trained_additions.attach_trained_numbers(network, parts, single)
+    del single
     # 5. Filled and verified.
     set_aside = fill_network(network, tensors, family, dtype, origin)
     prove_rotary(network)
