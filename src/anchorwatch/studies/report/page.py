@@ -129,9 +129,7 @@ def _hash(words: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(words.encode()).digest()).decode()}"
 
 
-def _tally_verdicts(
-    study: Study, names: Iterable[str]
-) -> list[tuple[str, str, dict[str, int]]]:
+def _tally_verdicts(study: Study, names: Iterable[str]) -> list[tuple[str, str, dict[str, int]]]:
     """(paper, whose claims, how many came to each verdict): a paper's own sentences first."""
     rows = [
         (name, words, study.counts(origin, name))
