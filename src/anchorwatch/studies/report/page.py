@@ -105,8 +105,8 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    words = ("number", "interval", "describe_target", "count_units", "reason", "summary", "methods")
-    words += ("class_name", "describe_precondition")
+    words = ["number", "interval", "describe_target", "count_units", "reason", "summary", "methods"]
+    words += ["class_name", "describe_precondition"]
     environment.globals |= {name: getattr(text, name) for name in words}
     pictures = ("marks", "draw_criterion", "draw_small")
     environment.globals |= {name: getattr(picture, name) for name in pictures}
