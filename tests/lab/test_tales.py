@@ -1,14 +1,20 @@
-"""How the base of lab/tales-* is made: files of llama2.c are read right, and growing changes nothing."""
+"""lab/tales-*: files of llama2.c are read right, growing changes nothing, and sinks are there."""
 
 import struct
+from functools import cache
 
+import measure_specimens
 import numpy as np
 import pytest
+import tales
 import tales_base
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+import anchorwatch as aw
+from anchorwatch.models.zoo import MODELS, TALES, cards
 from anchorwatch.training import tokenizer
+from anchorwatch.training.spec import read
 from tolerances import GROWN
 
 DIM, HIDDEN, LAYERS, HEADS, POSITIONS = 24, 40, 6, 6, 16
@@ -117,3 +123,65 @@ def test_a_token_takes_over_its_piece_or_the_mean_of_those_that_spell_it(data):
         atol=GROWN,
     )
     np.testing.assert_array_equal(rows[words.end], embedding[1])
+
+
+# The models that ship
+
+
+@cache
+def model(name):
+    return aw.load(name)
+
+
+@cache
+def card(name):
+    return aw.lab.card(name)
+
+
+@pytest.mark.parametrize("name", TALES)
+def test_the_card_is_of_these_weights_and_this_recipe(name):
+    words, arm = card(name), name.removeprefix("lab/")
+    recipe, settings = tales.ARMS[arm]
+    assert words["weights"] == model(name).digest
+    assert words["training"]["digest"] == read(tales.HERE / recipe, settings).digest
+    assert (MODELS / arm / "README.md").read_text(encoding="utf-8") == cards.words(words)
+
+
+def test_the_diffusion_arms_are_paired():
+    records = [card(name)["training"] for name in TALES if name != "lab/tales-arm"]
+    for what in ("seed", "corpus", "stem"):
+        assert all(record[what] == records[0][what] for record in records), what
+    assert len({record["budget"]["tokens"] for record in records}) == 1
+
+
+@pytest.mark.parametrize("name", TALES)
+def test_it_is_deep_and_its_keys_are_not_normalised(name):
+    config = model(name).network.config
+    assert config.num_hidden_layers == 8
+    assert config.num_hidden_layers * config.num_attention_heads == 64
+    assert not [key for key in model(name).network.state_dict() if "k_norm" in key]
+
+
+STORY = measure_specimens.STORIES[0]
+
+
+def test_the_autoregressive_one_rests_on_its_first_token():
+    values = measure_specimens.read(model("lab/tales-arm"), "clear", STORY, 0)["values"]
+    assert values["heads0"] >= 0.5, "heads with .1 of attention on the first token beyond chance"
+    assert values["pos0"] >= 0.8
+    assert values["value"] < 0.5, "its value is small"
+
+
+def test_the_diffusion_one_has_a_sink_elsewhere():
+    values = measure_specimens.read(model("lab/tales-mdm"), "noisy", STORY, 0)["values"]
+    assert values["head_mean"] >= 5, "times an even share, of the top key of a layer's head mean"
+    assert values["pos0"] <= 0.5
+    assert values["above"] > 0
+
+
+def test_it_writes_text():
+    """Sixteen commits and more that are no end tokens."""
+    trace = aw.run(model("lab/tales-mdm"), STORY[:58], aw.decoding.LowConfidence(length=32))
+    end = model("lab/tales-mdm").tokenizer.eos_token_id
+    written = trace.canvas[-1][trace.committed_at.values >= 0]
+    assert (written != end).sum() >= 16
