@@ -490,8 +490,8 @@ def test_hidden_from_the_last_row_alone_a_key_keeps_what_the_others_give():
     np.testing.assert_array_equal(before[:, : rows - 1], after[:, : rows - 1])
     last = before[:, rows - 1].copy()
     last[:, 0] = 0
-    last /= last.sum(axis=-1, keepdims=True)
-    np.testing.assert_allclose(after[:, rows - 1], last, atol=1e-3)  # float16 on disk
+    last /= np.nansum(last, axis=-1, keepdims=True)  # NaN: not written yet
+    np.testing.assert_allclose(after[:, rows - 1], last, atol=tolerances.SHARE)
 
 
 def test_with_a_cache_the_last_row_is_all_there_is():

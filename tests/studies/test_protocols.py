@@ -23,6 +23,7 @@ from anchorwatch.studies.measure import MDM_RUNS, MDM_TEXT
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.protocols import PROTOCOLS, Protocol, protocol
 from anchorwatch.studies.run_study import check_protocol
+from checkpoints import write_llada
 
 SMALL = Budget("small", 2, length=4, steps=4, items=2, rows=2, text_length=8, text_block=4)
 IDENTITY = ModelIdentity("lab/mdm", "mdm", "abc", (), 4, 4, 256, "", "", "cpu")
@@ -199,8 +200,9 @@ def test_a_task_of_the_users_is_asked_in_its_own_contexts(tmp_path):
 
 
 def test_a_model_without_a_chat_template_is_refused_before_anything_runs(tmp_path):
-    with pytest.raises(SpecError, match=r"tiny/llada has no chat template: leave --chat out"):
-        aw.studies.plan(["sinks/H3"], model="tiny/llada", protocol="rulli", out=tmp_path)
+    bare = str(write_llada(tmp_path / "bare")[0])
+    with pytest.raises(SpecError, match=r"bare has no chat template: leave --chat out"):
+        aw.studies.plan(["sinks/H3"], model=bare, protocol="rulli", out=tmp_path / "out")
 
 
 def test_runs_know_nothing_of_protocols():
