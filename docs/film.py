@@ -19,9 +19,9 @@ THEME = TerminalTheme(
     bright=[GREY, PAPER, PAPER, YELLOW, PAPER, PAPER, CYAN, PAPER],
 )
 
-model = aw.load("lab/mdm")
-ask = aw.worlds.World("held-out")[0].prompt()
-trace = aw.run(model, ask, aw.decoding.LowConfidence(length=8))
+model = aw.load("lab/tales-mdm")
+prompt = "Once upon a time, there was a little girl named Lily. She"
+trace = aw.run(model, prompt, aw.decoding.LowConfidence(length=24, steps=12, block=12))
 console = Console(
     record=True,
     width=100,
@@ -31,6 +31,6 @@ console = Console(
     no_color=False,
 )
 console.print(film(trace))
-drawing = console.export_svg(title="anchorwatch show book.trace", theme=THEME, unique_id="film")
+drawing = console.export_svg(title="anchorwatch show lily.trace", theme=THEME, unique_id="film")
 drawing = re.sub(r"@font-face \{.*?\}", "", drawing, flags=re.DOTALL)  # no outside request
 Path(__file__).with_name("film.svg").write_text(drawing)

@@ -13,7 +13,7 @@ from anchorwatch.errors import ModelError
 from anchorwatch.models.zoo.smol import base_folder
 
 NAMES = ("lab/mdm", "lab/mdm-sink", "lab/mdm-gate", "lab/arm")
-TALES = ("lab/tales-arm", "lab/tales-mdm", "lab/tales-sink", "lab/tales-gate")
+TALES = ("lab/tales-arm", "lab/tales-mdm", "lab/tales-sink")
 SPECIMENS = ("lab/smol-base", "lab/smol-arm", "lab/smol-mdm", "lab/smol-sink")
 MODELS = Path(__file__).parent
 
