@@ -12,6 +12,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullLocator
 
 from anchorwatch.figures.style import NULL, PAGE, PALETTE
 
@@ -24,10 +25,11 @@ LAYERS = {
     "tales-sink@600": ("noisy", "600 updates, sink token"),
 }
 CURVES = {
-    "pos0": "heads whose top key is the first token",
-    "above": "heads whose top key has a share above 0.3",
-    "value": "value norm of strong keys over the others'",
+    "pos0": "heads that rest on the first token",
+    "above": "heads with a key above 0.3",
+    "moves": "moves of the top key, per step",
 }
+TICKS = (0, 2, 10, 40, 160, 600)
 
 
 def main() -> None:
@@ -37,7 +39,7 @@ def main() -> None:
     draw_layers(panels[0, 0], measures)
     for axes, (name, label) in zip(panels.flat[1:], CURVES.items(), strict=True):
         draw_curves(axes, measures, name, label)
-    panels[0, 1].legend(frameon=False, fontsize=6)
+    panels[0, 1].legend(frameon=False, fontsize=6, loc="center right")
     figure.savefig(HERE / "tales.svg", metadata={"Date": None})
 
 
@@ -46,7 +48,7 @@ def draw_layers(axes: Axes, measures: dict[str, Any]) -> None:
     for colour, (name, (way, label)) in zip(PALETTE, LAYERS.items(), strict=False):
         axes.plot(measures[name][way]["by_layer"], color=colour, label=label, marker=".")
     axes.axhline(measures["tales-mdm@0"]["noisy"]["null"], color=NULL, ls=":", label="even")
-    axes.set(xlabel="layer", ylabel="share of the top key, mean over heads", ylim=(0, None))
+    axes.set(xlabel="layer", ylabel="share of the top key", ylim=(0, None))
     axes.legend(frameon=False, fontsize=6)
 
 
@@ -54,18 +56,27 @@ def draw_curves(axes: Axes, measures: dict[str, Any], name: str, label: str) -> 
     """A measure over updates with its interval over stories; the ARM as a line."""
     for colour, arm in ((PALETTE[2], "tales-mdm"), (PALETTE[3], "tales-sink")):
         rows = sorted(
-            (int(key.split("@")[1]), row["noisy"])
+            (int(key.split("@")[1]), *read_measure(row, name))
             for key, row in measures.items()
             if key.startswith(f"{arm}@")
         )
-        rows = [(update, row) for update, row in rows if row["interval"][name][0] is not None]
-        updates = [update for update, _ in rows]
-        axes.plot(updates, [row[name] for _, row in rows], color=colour, marker=".", label=arm)
-        low, high = zip(*(row["interval"][name] for _, row in rows), strict=True)
+        updates, values, low, high = zip(*rows, strict=True)
+        axes.plot(updates, values, color=colour, marker=".", label=arm)
         axes.fill_between(updates, low, high, color=colour, alpha=0.2, lw=0)
-    axes.axhline(measures["tales-arm"]["clear"][name], color=PALETTE[0], ls="--", label="tales-arm")
+    level, _, _ = read_measure(measures["tales-arm"], name)
+    axes.axhline(level, color=PALETTE[0], ls="--", label="tales-arm")
     axes.set_xscale("symlog", linthresh=2)
-    axes.set(xlabel="update", ylabel=label, ylim=(0, None))
+    axes.set_xticks(TICKS, [str(tick) for tick in TICKS])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set(xlabel="update", ylabel=label, ylim=(0, None), xlim=(-0.2, 700))
+
+
+def read_measure(row: dict[str, Any], name: str) -> tuple[float, float, float]:
+    """Value and interval of a measure; moves are of writing, the others of one pass."""
+    if name == "moves":
+        return row["moves"]["value"], row["moves"]["low"], row["moves"]["high"]
+    way = row["clear"] if "clear" in row else row["noisy"]
+    return way[name], *way["interval"][name]
 
 
 if __name__ == "__main__":
