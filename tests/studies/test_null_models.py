@@ -220,7 +220,9 @@ def test_a_study_of_nothing_decides_any_claim_at_most_at_the_error_rate(make, le
     rng, said, able = np.random.default_rng(3), {}, []
     for _ in range(RUNS):
         held = make(rng)
-        able = able or [without_preconditions(one, held) for one in claims() if reads_only(one, held)]
+        able = able or [
+            without_preconditions(one, held) for one in claims() if reads_only(one, held)
+        ]
         found = judge_claims(able, Evidence.of(held), {})
         assert all(one.verdict for one in found), [one.lacking for one in found if one.lacking]
         for one in found:

@@ -1816,8 +1816,8 @@ def measure_two_passages(evidence: Evidence) -> Finding:
     draw=draw_gains,
     preconditions=(_GAINS["arm"], _ROOM_TO_DOUBLE),
     contradiction="by Table 1 the gain of LLaDA is 6.4 and 10.9 points more than twice that of "
-    "Qwen and Llama, and that of Dream 6.1 and 1.5 points less than twice; only the average over both "
-    "families doubles",
+    "Qwen and Llama, and that of Dream 6.1 and 1.5 points less than twice; only the average over "
+    "both families doubles",
     changes=(
         Change(
             "what it takes to be judged are preconditions, with their numbers; the table's number "
@@ -2146,8 +2146,6 @@ def measure_better_with_passages(evidence: Evidence) -> Finding:
         has_layers(SHALLOW_AND_DEEP, TEXT_RUNS),
     ),
     caveat="any two maps differ somewhat: what the models differ by says more",
-    contradiction="in the released maps of LLaDA position 17 is an anchor of the first layer and "
-    "of the last in most steps; the layers between are not shown",
     changes=(
         Change(
             "a new claim",
