@@ -219,7 +219,7 @@ def others_or_the_same_by_layer(truth):
     count, mdm, arm = {
         SUPPORTED: (20, 0.9, 0.0),
         REFUTED: (20, 0.0, 0.9),
-        UNDECIDED: (6, 0.25, 0.15),
+        UNDECIDED: (6, 0.1, 0.15),
     }[truth]
 
     def going(rate):

@@ -139,7 +139,8 @@ def temporal_maps(rng):
     # layer 31: 17 in 30 of 32 steps
     last[:, 17] = np.linspace(0.67, 1.0, MAP_STEPS)
     last[:, [14, 15, 25, 28]] = 0.15
-    for step, key in zip(*(rng.choice(x, 2, replace=False) for x in ((1, 3, 4), (19, 21, 23)))):
+    steps, keys = (rng.choice(x, 2, replace=False) for x in ((1, 3, 4), (19, 21, 23)))
+    for step, key in zip(steps, keys, strict=True):
         last[step, 17], last[step, key] = 0.15, 0.7 + 0.1 * rng.random()
     shares /= shares.sum(axis=-1, keepdims=True)
     return np.broadcast_to(shares[:, :, None, None], (MAP_STEPS, 2, 1, KEYS, KEYS))

@@ -119,7 +119,7 @@ def queries_rewritten(model: Model, unit: int, options: Mapping[str, Any]) -> Ro
         wrote = np.flatnonzero(masked[before] & ~masked[after])
         words = _other_words(trace, trace.answer[wrote], chance)
         swaps = [
-            swap_token(int(position), int(token), steps=range(after, after + 1))
+            swap_token(int(position), int(token), steps=(after,))
             for position, token in zip(trace.answer[wrote], words, strict=True)
         ]
         again = run(
