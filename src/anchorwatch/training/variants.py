@@ -40,6 +40,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "sink-4": ('variant=[{name = "sink_token", n = 4}]',),
     "sink-end": ('variant=[{name = "sink_token", position = "end"}]',),
     "sink-zero": ('variant=[{name = "sink_token", value = "zero"}]',),
+    "sink-no-rotary": ('variant=[{name = "sink_token", rotary = false}]',),
     "register": ('variant=["register"]',),
     "off-by-one": ('variant=["off_by_one"]',),
     "sink-logit": ('variant=[{name = "sink_logit", logit = 0.0}]',),
@@ -49,6 +50,9 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
 }
 """What is compared, each with every seed."""
 
+
+EDGES = (0, 4, 16)
+"""First positions of the parts of a row that the table by position tells apart."""
 
 NOISE = ("t", "eps", "masks", "keep_start")
 """Fields of the objective that next-token prediction has no use for, and refuses."""
