@@ -252,7 +252,7 @@ def causal_or_not(truth):
     greatest = chance + rng.normal(0.2 * size, 0.05, count)
     sink = greatest + rng.normal(0.3 * size, 0.1, count)
     hidden = {"sink": sink, "greatest": greatest, "random": chance}
-    return {sink_token_measures.KNOCK_OUTS: rows(hidden), OPEN: openness_table(rng, count, 0.2)}
+    return {sink_token_measures.KNOCK_OUTS: rows(hidden), OPEN: openness_table(rng, count, 0.0)}
 
 
 @plants("sink_token/H19")
@@ -261,7 +261,7 @@ def same_or_not(truth):
     count, share, keys = {
         SUPPORTED: (12, 0.9, 30),
         REFUTED: (12, 0.1, 30),
-        UNDECIDED: (5, 0.55, 4),
+        UNDECIDED: (5, 0.55, 8),
     }[truth]
     sides = {"sink": [], "gate": []}
     for unit in range(count):
@@ -284,7 +284,7 @@ def affected_or_not(truth):
         UNDECIDED: (5, 0.1, 0.2),
     }[truth]
     table = told(rng, count, 2.0, rng.normal(lost, wide, count))
-    return {sink_token_measures.IN_CONTEXT: table, OPEN: openness_table(rng, count, 0.2)}
+    return {sink_token_measures.IN_CONTEXT: table, OPEN: openness_table(rng, count, 0.0)}
 
 
 @plants("sink_token/H21")
@@ -366,7 +366,7 @@ def test_what_is_judged_meets_its_preconditions(name):
 def test_a_model_that_reads_nothing_has_nothing_to_lose():
     rng = np.random.default_rng(34)
     held = {sink_token_measures.IN_CONTEXT: told(rng, 20, 0.1, rng.normal(0, 0.01, 20))}
-    (reason,) = failing("H20", held | {OPEN: openness_table(rng, 20, 0.2)})
+    (reason,) = failing("H20", held | {OPEN: openness_table(rng, 20, 0.0)})
     assert reason.startswith("a model that learns from its prompt")
     assert "is 0.1, at least 0.5 is needed" in reason
 
@@ -375,7 +375,7 @@ def test_answers_at_their_ceiling_are_not_testable():
     """As in the lab's network: answers are certain, and hiding the token cannot be seen."""
     rng = np.random.default_rng(36)
     held = {sink_token_measures.IN_CONTEXT: told(rng, 40, 3.98, rng.normal(0, 0.005, 40))}
-    (reason,) = failing("H20", held | {OPEN: openness_table(rng, 40, 0.2)})
+    (reason,) = failing("H20", held | {OPEN: openness_table(rng, 40, 0.0)})
     assert reason.startswith("answers that are not certain")
 
 
@@ -383,7 +383,7 @@ def test_answers_at_their_ceiling_are_not_testable():
 def test_in_context_learning_is_affected_either_way(sign):
     rng = np.random.default_rng(44)
     table = told(rng, 30, 2.0, sign * rng.normal(0.6, 0.1, 30))
-    held = {sink_token_measures.IN_CONTEXT: table, OPEN: openness_table(rng, 30, 0.2)}
+    held = {sink_token_measures.IN_CONTEXT: table, OPEN: openness_table(rng, 30, 0.0)}
     verdict, finding = judge(CLAIM["sink_token/H20"], held)
     assert verdict == SUPPORTED
     assert np.sign(finding.measured["harm"].estimate.value) == sign
