@@ -6,7 +6,7 @@ import pytest
 
 from anchorwatch.errors import EvidenceError
 from anchorwatch.studies.evidence import Evidence, TraceSet
-from anchorwatch.studies.measure import ARM_RUNS, MDM_RUNS, NORM_RUNS
+from anchorwatch.studies.measure import ARM_TEXT, MDM_TEXT, NORM_RUNS
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.sink_token import measures as sink_token_measures
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
@@ -75,8 +75,8 @@ def moves_or_stays(truth):
         UNDECIDED: (5, 0.06, 0.25),
     }[truth]
     return {
-        MDM_RUNS: traces_with_sink(count, jumping_sink(mdm), seed=22),
-        ARM_RUNS: traces_with_sink(count, jumping_sink(arm), causal=True, seed=23),
+        MDM_TEXT: traces_with_sink(count, jumping_sink(mdm), seed=22),
+        ARM_TEXT: traces_with_sink(count, jumping_sink(arm), causal=True, seed=23),
     }
 
 

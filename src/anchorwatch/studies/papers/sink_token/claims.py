@@ -24,10 +24,10 @@ from anchorwatch.studies.claim import (
 from anchorwatch.studies.estimate import ITEM, PROMPT, SEED, Estimate, mean_score
 from anchorwatch.studies.evidence import Evidence
 from anchorwatch.studies.measure import (
-    ARM_RUNS,
+    ARM_TEXT,
     DIFFERENCE,
     DIFFERENCE_OF_DIFFERENCES,
-    MDM_RUNS,
+    MDM_TEXT,
     NORM_RUNS,
     SHARE,
     by_item,
@@ -214,8 +214,8 @@ def measure_low_norms(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, abstract and section 3.2 (the sink shifts across tokens), Fig. 1",
     reported="shown for steps 0 and 64 only",
     unit=PROMPT,
-    needs=(MDM_RUNS, ARM_RUNS),
-    preconditions=(has_sinks(), writes_text()),
+    needs=(MDM_TEXT, ARM_TEXT),
+    preconditions=(has_sinks(MDM_TEXT), writes_text(MDM_TEXT)),
     criteria=(
         Criterion(
             "switch",
@@ -248,6 +248,12 @@ def measure_low_norms(evidence: Evidence) -> Finding:
             "a rate above 5 % a step was asked for too: refuted by it alone (.038), where the "
             "commonest place (.835, below .95) held",
         ),
+        Change(
+            "runs that continue running text are watched",
+            "the sentence is about text that is written; nine tenths of what answers to questions "
+            "fill are end tokens",
+            "runs that answer questions",
+        ),
     ),
     defect="two steps of one run, one unnamed head",
     caveat="of the MDM alone: an ARM is told beside it and decides nothing, since its sinks "
@@ -255,8 +261,8 @@ def measure_low_norms(evidence: Evidence) -> Finding:
     "first key)",
 )
 def measure_sink_moves(evidence: Evidence) -> Finding:
-    rates = [by_prompt(evidence, spec, "jumps", "jump_rate") for spec in (MDM_RUNS, ARM_RUNS)]
-    stays = [by_prompt(evidence, spec, "spread", "modal_share") for spec in (MDM_RUNS, ARM_RUNS)]
+    rates = [by_prompt(evidence, spec, "jumps", "jump_rate") for spec in (MDM_TEXT, ARM_TEXT)]
+    stays = [by_prompt(evidence, spec, "spread", "modal_share") for spec in (MDM_TEXT, ARM_TEXT)]
     measured = {
         name: Measured(Estimate.mean(mdm.value, PROMPT, SHARE), stays_put, mean_of(arm.value))
         for name, (mdm, arm), stays_put in (("switch", rates, 0.0), ("places", stays, 1.0))

@@ -22,8 +22,8 @@ from anchorwatch.studies.claim import Draw, Finding, Measured, Precondition
 from anchorwatch.studies.estimate import SEED, Estimate
 from anchorwatch.studies.evidence import Answers, Evidence, Experiment, Seeds, SeedsByPosition
 from anchorwatch.studies.measure import (
-    ARM_RUNS,
-    MDM_RUNS,
+    ARM_TEXT,
+    MDM_TEXT,
     NORM_RUNS,
     by_item,
     by_prompt,
@@ -308,9 +308,9 @@ def draw_sink_paths(evidence: Evidence) -> Figure | None:
     """One prompt of each model: where the greatest sink of every head is."""
     from anchorwatch.figures.movement import sink_positions
 
-    first = [evidence[spec].traces[0] for spec in (MDM_RUNS, ARM_RUNS) if evidence[spec].traces]
+    first = [evidence[spec].traces[0] for spec in (MDM_TEXT, ARM_TEXT) if evidence[spec].traces]
     table = evidence.once(
-        ("first paths", MDM_RUNS, ARM_RUNS), partial(metrics.sink_positions, first)
+        ("first paths", MDM_TEXT, ARM_TEXT), partial(metrics.sink_positions, first)
     )
     return sink_positions(table)
 
