@@ -159,7 +159,10 @@ def _parse_options(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", nargs="+", type=int, default=list(range(10)))
     parser.add_argument(
-        "--arms", nargs="+", choices=variants.VARIANTS, default=["vanilla", "sink", "sink-no-rotary"]
+        "--arms",
+        nargs="+",
+        choices=variants.VARIANTS,
+        default=["vanilla", "sink", "sink-no-rotary"],
     )
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--only", nargs="+", choices=("train", "table"), default=["train", "table"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import pandas as pd
 
@@ -84,7 +85,7 @@ def render_positions(table: pd.DataFrame) -> str:
 
 def _position_grid(part: pd.DataFrame) -> str:
     """Arms by positions of one kind of rows, with the share of the difference at the first ones."""
-    ends = [f"{low}-{high - 1}" for low, high in zip(EDGES, EDGES[1:], strict=False)]
+    ends = [f"{low}-{high - 1}" for low, high in pairwise(EDGES)]
     ends.append(f"{EDGES[-1]}+")
     names = [f"bound.from.{edge}" for edge in EDGES]
     columns = ["bound.all", *(f"{name}.part" for name in names), *names]

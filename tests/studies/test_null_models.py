@@ -69,21 +69,24 @@ def training(rng):
         own.END_POSITION: {"sink": -1.0, "sink-end": -0.8},
         own.TOKEN_COUNTS: {"sink": -1.0, "sink-2": -1.2, "sink-4": -1.0},
         own.CONTENTS: {"sink": -1.0, "sink-zero": -1.2},
-        own.UNPLACED: {"sink-no-rotary": -0.02},
     }
     held = {
         spec: trained(rng, spec, {arm: {COLUMN: gap} for arm, gap in arms.items()})
         for spec, arms in gaps.items()
     }
     quarter, longest = (f"length.{name}" for name in ("quarter", "longest"))
-    lengths = {"sink": {quarter: -0.005, longest: -1.0}}
+    lengths = {"sink": {quarter: -0.01, longest: -1.005, "length.trained": -0.005}}
     slope = {name: 0.005 * t - 1.0 for name, t in own.TIME_BINS.items()}
-    held[own.LENGTHS] = trained(rng, own.LENGTHS, lengths)
+    tokens = {"quarter": 24, "half": 48, "trained": 96, "longest": 256}
+    held[own.LENGTHS] = trained(rng, own.LENGTHS, lengths).assign(
+        **{f"length.{name}.length": count for name, count in tokens.items()}
+    )
     held[own.FEW_MASKS] = trained(rng, own.FEW_MASKS, {"sink": slope})
     drained = {name: rng.normal(0.8, 0.05, 5) for name in own.DRAINED_VALUES.columns}
     held[own.DRAINED_VALUES] = seed_table({"sink": drained})
-    held |= position_table(rng, 5, 0.05, 0.5, 0.02)
-    held |= position_table(rng, 5, 0.005, 0.2, 0.02, own.CROPPED)
+    later = 0.005 * 2 * 64 / 80  # half of it, over the tokens that stand there
+    held |= position_table(rng, 5, later, 0.0, 0.02)
+    held |= position_table(rng, 5, 1.0, 0.0, 0.02, own.CROPPED)
     return held | looking(rng) | sink_attention_table(rng, 5)
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from anchorwatch.studies.evidence import TraceSet
+from anchorwatch.studies.measure import NORM_RUNS
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.sink_token import measures as own
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED
-from claim_evidence import judge, position_table, seed_table
+from claim_evidence import judge, seed_table
 from synthetic_traces import column, planted
-from anchorwatch.studies.evidence import TraceSet
-from anchorwatch.studies.measure import NORM_RUNS
 
 CLAIM = {one.id: one for one in claims(["sink_token"])}
 SEEDS = 10
@@ -76,8 +76,7 @@ def with_answers(table):
 @pytest.mark.parametrize("scores", [SMALL, LARGE, SCRATCH], ids=["0.5B", "1.5B", "scratch"])
 def test_a_sink_token_improves_the_papers_models_and_beats_their_gates(scores):
     table = bounds(scores)
-    rng = np.random.default_rng(1)
-    held = {own.IMPROVED: seed_table(with_answers(table))} | position_table(rng, SEEDS, 0.05)
+    held = {own.IMPROVED: seed_table(with_answers(table))}
     assert judge(CLAIM["sink_token/H5"], held)[0] == SUPPORTED
     gates = table | {name: table["gate-plain"] for name in ("gate", "gate-headwise")}
     verdict, finding = judge(CLAIM["sink_token/H6"], {own.GATES: seed_table(gates)})
@@ -124,13 +123,19 @@ def test_the_norms_of_figure_1_are_small(sinks, others):
     verdict, finding = judge(CLAIM["sink_token/H1"], {NORM_RUNS: TraceSet.from_traces(found)})
     assert verdict == SUPPORTED
     for name in ("ratio", "mean over heads"):
-        assert finding.measured[name].estimate.value == pytest.approx(sinks[0] / others[0], abs=0.02)
+        assert finding.measured[name].estimate.value == pytest.approx(
+            sinks[0] / others[0], abs=0.02
+        )
 
 
 def test_the_printed_numbers_contradict_the_word_consistent():
     """Of the mean the sentence holds, of every single task it does not."""
     falls = {
-        name: [task for task, a, b in zip(ITEMS, scores["vanilla"], scores["sink"], strict=True) if b < a]
+        name: [
+            task
+            for task, a, b in zip(ITEMS, scores["vanilla"], scores["sink"], strict=True)
+            if b < a
+        ]
         for name, scores in (("0.5B", SMALL), ("1.5B", LARGE), ("scratch", SCRATCH))
     }
     assert falls == {"0.5B": ["SIQA"], "1.5B": ["RACE", "LAMBADA"], "scratch": ["ARC-c"]}
@@ -139,9 +144,10 @@ def test_the_printed_numbers_contradict_the_word_consistent():
 
 
 def test_a_length_of_2048_makes_the_token_cheap_in_the_published_form():
-    length, tokens = np.arange(70, 90), 1.2
+    length = np.arange(70, 90)
+    tokens = 1 + length / 1000  # a token's own operations, and one more key for each query
     table = pd.DataFrame({"unit": range(20), "positions": length, "without": 1e6 * length})
     table = table.assign(published=1e6 * (length + tokens), **{"with": 1e6 * length + 1e5})
     verdict, finding = judge(CLAIM["sink_token/H14"], {own.OPERATIONS: table})
     assert verdict == SUPPORTED
-    assert finding.measured["published form"].estimate.value == pytest.approx(tokens / 2048)
+    assert finding.measured["published form"].estimate.value == pytest.approx(tokens.mean() / 2048)

@@ -19,7 +19,6 @@ from claim_evidence import (
     effect_tables,
     judge,
     jumping_sink,
-    position_table,
     seed_table,
     traces_with_sink,
 )
@@ -162,7 +161,7 @@ def better_or_worse(truth):
     base = rng.normal(2.5, 0.1, count)
     arms = {"vanilla": base, "sink": base + rng.normal(gap, 0.01, count)}
     columns = {arm: {"bound.all": v, "answers.gold": np.ones(count)} for arm, v in arms.items()}
-    return {sink_token_measures.IMPROVED: seed_table(columns)} | position_table(rng, count, 0.04)
+    return {sink_token_measures.IMPROVED: seed_table(columns)}
 
 
 @plants("sink_token/H7")
@@ -194,8 +193,7 @@ def test_a_sink_token_that_does_nothing_is_supported_at_most_at_the_error_rate()
         sink = base + rng.normal(claim.criteria[0].margin, 0.03, 5)
         columns = {"vanilla": base, "sink": sink}
         table = seed_table({a: {"bound.all": v, "answers.gold": v} for a, v in columns.items()})
-        held = {sink_token_measures.IMPROVED: table} | position_table(rng, 5, 0.01)
-        finding = claim.find(Evidence.of(held))
+        finding = claim.find(Evidence.of({sink_token_measures.IMPROVED: table}))
         wrong += verdicts([(claim.criteria, finding)])[0].says == SUPPORTED
     assert wrong / runs <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5
 

@@ -70,13 +70,14 @@ def small_or_large(truth):
 @plants("sink_token/H2")
 def moves_or_stays(truth):
     count, mdm, arm = {
-        SUPPORTED: (20, 0.8, 0.05),
-        REFUTED: (60, 0.01, 0.8),
-        UNDECIDED: (5, 0.06, 0.25),
+        SUPPORTED: (20, 0.3, 0.05),
+        REFUTED: (60, 0.0, 0.3),
+        UNDECIDED: (5, 0.02, 0.25),
     }[truth]
+    size = {"length": 24, "steps": 16}
     return {
-        MDM_TEXT: traces_with_sink(count, jumping_sink(mdm), seed=22),
-        ARM_TEXT: traces_with_sink(count, jumping_sink(arm), causal=True, seed=23),
+        MDM_TEXT: traces_with_sink(count, jumping_sink(mdm), seed=22, **size),
+        ARM_TEXT: traces_with_sink(count, jumping_sink(arm), causal=True, seed=23, **size),
     }
 
 
@@ -260,7 +261,7 @@ def same_or_not(truth):
     rng = np.random.default_rng(32)
     count, share, keys = {
         SUPPORTED: (12, 0.9, 30),
-        REFUTED: (12, 0.1, 30),
+        REFUTED: (12, -0.1, 30),
         UNDECIDED: (5, 0.55, 8),
     }[truth]
     sides = {"sink": [], "gate": []}
@@ -290,7 +291,7 @@ def affected_or_not(truth):
 @plants("sink_token/H21")
 def taken_or_not(truth):
     rng, count = np.random.default_rng(41), SURE[truth]
-    times, wide = {SUPPORTED: (8.0, 0.5), REFUTED: (1.2, 0.1), UNDECIDED: (4.0, 2.0)}[truth]
+    times, wide = {SUPPORTED: (8.0, 0.5), REFUTED: (0.8, 0.1), UNDECIDED: (4.0, 2.0)}[truth]
     spec = sink_token_measures.LAYERED
     columns = {name: np.full(count, 0.01) for name in sink_token_measures.EVEN}
     layers = (1.0, 1.2, 0.9)
@@ -308,20 +309,33 @@ def plain_sinks(rng, count, share=0.7):
 
 @plants("sink_token/H22")
 def at_the_beginning_or_not(truth):
+    """A gain for each row, for each token, or nobody knows."""
     rng, count = np.random.default_rng(42), SURE[truth]
-    first, noise = {SUPPORTED: (0.8, 0.002), REFUTED: (0.1, 0.002), UNDECIDED: (0.5, 0.02)}[truth]
-    held = position_table(rng, count, 0.05, first, noise)
-    table = held[sink_token_measures.BY_POSITION]
-    bare = table[table["arm"] == "vanilla"]
-    other = bare.assign(arm="sink-no-rotary", **{"bound.all": bare["bound.all"] - 0.03})
-    return held | {sink_token_measures.UNPLACED: pd.concat([bare, other])}
+    row, token, wide = {
+        SUPPORTED: (2.0, 0.0, 0.1),
+        REFUTED: (-0.5, 0.03, 0.02),
+        UNDECIDED: (1.0, 0.014, 1.0),
+    }[truth]
+    lengths = {"quarter": 24, "half": 48, "trained": 96, "longest": 256}
+    held = {"vanilla": {}, "sink": {}}
+    for name, length in lengths.items():
+        base = rng.normal(3.4, 0.1, count)
+        gain = (row + rng.normal(0, wide, count)) / length + token
+        for arm, values in (("vanilla", base), ("sink", base - gain)):
+            held[arm][f"length.{name}"] = values
+            held[arm][f"length.{name}.length"] = np.full(count, length)
+    return {sink_token_measures.LENGTHS: seed_table(held)}
 
 
 @plants("sink_token/H23")
-def anywhere_or_not(truth):
+def later_or_not(truth):
     rng, count = np.random.default_rng(43), SURE[truth]
-    gain, noise = {SUPPORTED: (0.05, 0.002), REFUTED: (-0.02, 0.002), UNDECIDED: (0.01, 0.02)}[truth]
-    return position_table(rng, count, gain, 0.2, noise, sink_token_measures.CROPPED)
+    gain, noise = {SUPPORTED: (0.05, 0.002), REFUTED: (-0.02, 0.002), UNDECIDED: (0.02, 0.05)}[
+        truth
+    ]
+    return position_table(rng, count, gain, 0.05, noise) | position_table(
+        rng, count, gain, 0.05, noise, sink_token_measures.CROPPED
+    )
 
 
 def told(rng, count, brings, lost):

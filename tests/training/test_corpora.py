@@ -200,7 +200,7 @@ def test_cropped_rows_are_the_ends_of_whole_ones(corpus):
 
 @pytest.mark.parametrize("crop", [-1, 1.5, True])
 def test_a_crop_that_is_no_number_of_tokens_is_refused(crop):
-    with pytest.raises(SpecError, match="corpus.crop=.*expected a whole number, 0 or more"):
+    with pytest.raises(SpecError, match=r"corpus.crop=.*expected a whole number, 0 or more"):
         corpora.read_corpus({"crop": crop}, LENGTH)
 
 

@@ -47,9 +47,9 @@ from anchorwatch.studies.papers.sink_token.measures import (
     CROPPED,
     DRAINED_VALUES,
     END_POSITION,
+    ENOUGH_SEEDS,
     FEW_MASKS,
     FEW_STEPS,
-    FIRST,
     GATES,
     IMPROVED,
     INCIDENCE,
@@ -81,7 +81,6 @@ from anchorwatch.studies.papers.sink_token.measures import (
     TOKEN_IS_USED,
     TRAINED_TOKEN_IS_USED,
     TWENTIETH,
-    UNPLACED,
     answer_logprobs,
     arm_difference,
     attention_on_sink_token,
@@ -91,14 +90,15 @@ from anchorwatch.studies.papers.sink_token.measures import (
     draw_sink_paths,
     draw_value_norms,
     fall_of,
-    first_share,
     gain_by_position,
+    gain_per_row,
     mass_by_layer,
     medians_over_layers,
     openness_by_unit,
     openness_correlations,
     plain_fall,
     pooled_norm_ratio,
+    row_lengths,
     seed_mean,
     shares_of_gain,
 )
@@ -406,7 +406,7 @@ def measure_drain(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, section 4.2, Tables 1 and 2",
     reported="+5.15 / +1.53 / +5.50 points of mean accuracy",
     unit=SEED,
-    needs=(IMPROVED, BY_POSITION),
+    needs=(IMPROVED,),
     criteria=(
         Criterion(
             "bound",
@@ -417,23 +417,13 @@ def measure_drain(evidence: Evidence) -> Finding:
             null="no difference",
             control="vanilla",
         ),
-        Criterion(
-            "away from the beginning",
-            "bound in nats per token of the positions from 16 on, sink token less vanilla, paired "
-            "by seed, of other runs of the same recipe",
-            LESS,
-            -LEAST_DIFFERENCE,
-            _WHY,
-            null="no difference",
-            decides=False,
-        ),
     ),
     draw=draw_differences(IMPROVED),
     defect=_NAMES + "; arms share no noise, and each is one run",
     caveat="small networks and few tokens; the paper's are of 0.5B and 1.5B parameters, and its "
     "measure is accuracy, of which a bound is a proxy; on our table about two thirds of the gain "
     "lie at the first four positions of a row, where the token says where the row begins "
-    "(sink_token/H22); " + _NO_SINK,
+    "(sink_token/H22 and docs/sink-token.md); " + _NO_SINK,
     contradiction="improvements are called consistent, and of single tasks some fall: SIQA by 2.5 "
     "points at 0.5B, RACE and LAMBADA by 0.2 at 1.5B, ARC-c by 2.7 from scratch; the means rise",
 )
@@ -442,12 +432,8 @@ def measure_improvement(evidence: Evidence) -> Finding:
     better = (wide["sink"] - wide["vanilla"]).to_numpy()
     right = mean_of(answers["sink"] - answers["vanilla"])
     measured = Measured(Estimate.mean(better, SEED), 0.0, mean_of(wide["vanilla"]))
-    gains = gain_by_position(evidence, BY_POSITION)
-    also = {"answers with passage, sink less vanilla": right, **shares_of_gain(gains)}
-    return Finding(
-        {"bound": measured, "away from the beginning": seed_mean(-gains[LATER])},
-        also | attention_ratios(evidence, IMPROVED),
-    )
+    also = {"answers with passage, sink less vanilla": right}
+    return Finding({"bound": measured}, also | attention_ratios(evidence, IMPROVED))
 
 
 @register_claim(
@@ -510,7 +496,7 @@ def measure_gates(evidence: Evidence) -> Finding:
     draw=draw_differences(END_POSITION),
     defect="code for the other place was not released",
     caveat="a token in the middle is in no table; one without a rotary position is in that by "
-    "position (sink_token/H22); " + _NO_SINK,
+    "position (docs/variants.md); " + _NO_SINK,
 )
 def measure_position(evidence: Evidence) -> Finding:
     return compare_with_sink(evidence, END_POSITION, "sink-end", "end")
@@ -695,8 +681,8 @@ def measure_constant_key(evidence: Evidence) -> Finding:
             decides=False,
         ),
     ),
-    caveat="one pass at one share of masks for each prompt; hiding a key gives its attention to the "
-    "others, which alone makes them reach further: that small values are what protects is a "
+    caveat="one pass at one share of masks for each prompt; hiding a key gives its attention to "
+    "the others, which alone makes them reach further: that small values are what protects is a "
     "precondition, and not shown here",
     changes=(
         Change(
@@ -1108,7 +1094,6 @@ def measure_same_as_gate(evidence: Evidence) -> Finding:
             GREATER,
             LEAST_LOSS,
             "a tenth of a nat is a tenth of the odds of every token",
-            null="no difference",
             control="the same without any passage",
         ),
         Criterion(
@@ -1154,7 +1139,7 @@ def measure_in_context(evidence: Evidence) -> Finding:
     changed = {name: np.abs(values) for name, values in lost.items()}
     harm = lost["gold"] - lost["closed"]
     measured = {
-        "told": Measured(Estimate.mean(changed["gold"], ITEM), 0.0, mean_of(changed["closed"])),
+        "told": Measured(Estimate.mean(changed["gold"], ITEM), control=mean_of(changed["closed"])),
         "harm": Measured(Estimate.mean(lost["gold"], ITEM), 0.0),
         "more than untold": Measured(Estimate.mean(harm, ITEM), 0.0),
     }
@@ -1224,65 +1209,69 @@ def measure_layer_mass(evidence: Evidence) -> Finding:
     reported="not in the paper",
     origin=OURS,
     unit=SEED,
-    needs=(BY_POSITION, UNPLACED),
+    needs=(LENGTHS,),
     criteria=(
         Criterion(
-            "first four",
-            "gain at positions 0 to 3, in nats over all tokens, less half of the whole gain, by "
-            "seed",
+            "first quarter",
+            "gain in nats per row on texts cut to a quarter of the training length, less half of "
+            "the gain per row at the training length, by seed",
             GREATER,
             0.0,
             "more than half is most",
-            null="gains spread evenly over positions",
+            null="the same gain for every token",
         ),
         Criterion(
-            "later",
-            "gain in nats per token of the positions from 16 on, by seed",
+            "beyond training",
+            "gain in nats per row on texts of all positions there are, less twice the gain per row "
+            "at the training length, by seed",
             LESS,
-            LEAST_DIFFERENCE,
-            f"what is left is under {_WHY.partition(';')[0]}",
-            null="no gain there",
-            decides=False,
-        ),
-        Criterion(
-            "without a place",
-            "gain of the token with a rotary position less that of one without, nats per token, by "
-            "seed",
-            GREATER,
             0.0,
-            "a place is worth something",
-            null="alike",
+            "a gain for every token would be 2.7 times as much on rows 2.7 times as long",
+            null="the same gain for every token",
             decides=False,
         ),
     ),
+    draw=draw_differences(LENGTHS),
     caveat="rows of 96 tokens that begin with one and the same token; of rows of 2,048 the first "
-    "four are a five hundredth",
+    "are a far smaller part",
 )
 def measure_gain_positions(evidence: Evidence) -> Finding:
-    gains = gain_by_position(evidence, BY_POSITION)
-    whole, first = gains[BOUND], gains[f"{FIRST}.part"]
-    unplaced = by_seed(evidence, UNPLACED, BOUND)
-    without = (unplaced["vanilla"] - unplaced["sink-no-rotary"]).reindex(gains.index)
-    even = mean_of(gains[BOUND]) * (first_share(evidence) - 0.5)
+    """A gain that is the same for every row is one of its beginning; that for every token grows."""
+    rows = gain_per_row(evidence)
+    quarter, trained, longest = (rows[name] for name in ("quarter", "trained", "longest"))
+    lengths = row_lengths(evidence)
+    scale = {name: lengths[name] / lengths["trained"] for name in lengths}
+    evenly = mean_of(trained) * np.array([scale["quarter"] - 0.5, scale["longest"] - 2])
     measured = {
-        "first four": Measured(Estimate.mean((first - whole / 2).to_numpy(), SEED), even),
-        "later": seed_mean(gains[LATER].to_numpy()),
-        "without a place": seed_mean((whole - without).to_numpy()),
+        "first quarter": Measured(Estimate.mean(quarter - trained / 2, SEED), float(evenly[0])),
+        "beyond training": Measured(Estimate.mean(longest - 2 * trained, SEED), float(evenly[1])),
     }
-    return Finding(measured, shares_of_gain(gains) | {"gain without a place": mean_of(without)})
+    also = {f"gain per row, {lengths[n]:.0f} tokens": mean_of(v) for n, v in rows.items()}
+    return Finding(measured, also)
 
 
 @register_claim(
     "sink_token/H23",
-    "A sink token gains where rows begin with no constant token, too.",
+    "A sink token gains beyond the first positions of a row, and where rows begin with no constant "
+    "token, too.",
     source="ours, about Tables 1 and 2 of 2601.19657",
     reported="not in the paper",
     origin=OURS,
     unit=SEED,
-    needs=(CROPPED,),
+    needs=(BY_POSITION, CROPPED),
+    preconditions=(ENOUGH_SEEDS,),
     criteria=(
         Criterion(
-            "bound",
+            "later",
+            "bound in nats per token of the positions from 16 on, sink token less vanilla, paired "
+            "by seed",
+            LESS,
+            -LEAST_DIFFERENCE,
+            _WHY,
+            null="no difference",
+        ),
+        Criterion(
+            "cropped",
             "bound in nats per token, sink token less vanilla, paired by seed, where rows lose 1 "
             "to 16 of their first tokens in training and in what is measured",
             LESS,
@@ -1293,6 +1282,10 @@ def measure_gain_positions(evidence: Evidence) -> Finding:
     ),
     caveat="small networks that go on from one whose rows began with the start token",
 )
-def measure_cropped_gain(evidence: Evidence) -> Finding:
-    gains = gain_by_position(evidence, CROPPED)
-    return Finding({"bound": seed_mean(-gains[BOUND].to_numpy())}, shares_of_gain(gains))
+def measure_later_gain(evidence: Evidence) -> Finding:
+    whole, cropped = (gain_by_position(evidence, spec) for spec in (BY_POSITION, CROPPED))
+    measured = {
+        "later": seed_mean(-whole[LATER].to_numpy()),
+        "cropped": seed_mean(-cropped[BOUND].to_numpy()),
+    }
+    return Finding(measured, shares_of_gain(whole))

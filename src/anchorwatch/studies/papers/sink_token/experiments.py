@@ -21,6 +21,7 @@ from anchorwatch.evaluation.synthetic import Draw, World
 from anchorwatch.evaluation.teacher_forced import divergence
 from anchorwatch.generation.decoding import LowConfidence
 from anchorwatch.generation.run import run
+from anchorwatch.metrics.sink_rules import rulli
 from anchorwatch.models.additions import (
     ActiveAddition,
     AdditionTensors,
@@ -30,7 +31,6 @@ from anchorwatch.models.additions import (
     prepare_additions,
     use_additions_of,
 )
-from anchorwatch.metrics.sink_rules import rulli
 from anchorwatch.models.families import attention_modules, layer_modules
 from anchorwatch.models.model import Model
 from anchorwatch.models.trained_additions import fit_trained_addition
@@ -295,7 +295,9 @@ def mixing(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
     # 2. the same canvas with another token at a visible position that is no sink
     position = _choose_position(model, canvas, sinks, unit)
     other = canvas.clone()
-    plain = sorted(set(range(model.vocab_size)) - model.specials.special_ids - {int(canvas[position])})
+    plain = sorted(
+        set(range(model.vocab_size)) - model.specials.special_ids - {int(canvas[position])}
+    )
     other[position] = Draw("mixing", unit, "token").pick(plain)
     # 3. both passes under each edit
     k = int(options["k"])
@@ -306,9 +308,7 @@ def mixing(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
     }
     rows = []
     for name, edit in edits.items():
-        (before, trace), (after, _) = (
-            _states(model, ids, edit, unit) for ids in (canvas, other)
-        )
+        (before, trace), (after, _) = (_states(model, ids, edit, unit) for ids in (canvas, other))
         rest = torch.arange(len(canvas)) != position
         change = (after - before).norm(dim=-1) / before.norm(dim=-1).clamp(min=1e-30)
         rows.append(

@@ -82,6 +82,7 @@ MANY_STEPS = Answers(("mdm", "sink"), ("gold",))
 FEW_STEPS = Answers(("mdm", "sink"), ("gold",), steps=1)
 """The same questions, two commits a step and all at once."""
 LENGTHS = Seeds(tuple(f"length.{name}" for name in ("quarter", "longest", "trained", "half")))
+"""Beside each the table has its number of tokens, `length.quarter.length`."""
 FEW_MASKS = Seeds((*TIME_BINS, *MASK_SHARES.values()))
 TWENTIETH = math.log(1.05)
 """A twentieth more, as a difference of logarithms."""
@@ -101,7 +102,6 @@ FIRST, MIDDLE, LATER = (f"bound.from.{first}" for first in EDGES)
 BY_POSITION = SeedsByPosition(
     (BOUND, *(f"{name}{end}" for name in (FIRST, MIDDLE, LATER) for end in ("", ".part")))
 )
-UNPLACED = SeedsByPosition((BOUND,), ("vanilla", "sink-no-rotary"))
 CROPPED = SeedsByPosition(BY_POSITION.columns, rows="cropped")
 PAPER_LENGTH = 2048
 """Tokens of a row in the paper's trainings."""
@@ -271,10 +271,35 @@ def shares_of_gain(gains: pd.DataFrame) -> dict[str, float | str]:
     return shares
 
 
-def first_share(evidence: Evidence) -> float:
-    """Share of all tokens that stand at the first positions."""
-    part, value = (by_seed(evidence, BY_POSITION, name)["vanilla"] for name in (f"{FIRST}.part", FIRST))
-    return mean_of(part / value)
+def gain_per_row(evidence: Evidence) -> dict[str, np.ndarray]:
+    """[seed] nats that a sink token saves in a whole row, by the length that texts are cut to."""
+    lengths = row_lengths(evidence)
+    return {
+        name: length
+        * arm_difference(evidence, LENGTHS, f"length.{name}", "vanilla", "sink")
+        for name, length in lengths.items()
+    }
+
+
+def row_lengths(evidence: Evidence) -> dict[str, float]:
+    """Tokens of a row, shortest first."""
+    table: pd.DataFrame = evidence[LENGTHS]
+    names = ("quarter", "half", "trained", "longest")
+    return {name: float(table[f"length.{name}.length"].iloc[0]) for name in names}
+
+
+def _seeds_by_position(evidence: Evidence) -> float:
+    return float(min(len(gain_by_position(evidence, spec)) for spec in (BY_POSITION, CROPPED)))
+
+
+ENOUGH_SEEDS = Precondition(
+    "training seeds enough for an interval",
+    "the number of seeds of the table by position",
+    3.0,
+    "two differences have no interval",
+    _seeds_by_position,
+    (BY_POSITION, CROPPED),
+)
 
 
 def draw_differences(spec: Seeds) -> Draw:
