@@ -52,11 +52,13 @@ from anchorwatch.models.families import (
     by_name,
     family_of,
     model_type_of,
+    stack_slot,
     stock_name,
     unnamed_encoder,
 )
 from anchorwatch.models.gguf import find_gguf, load_gguf
 from anchorwatch.models.model import Model
+from anchorwatch.models.stacking import ExpertStack
 from anchorwatch.models.tokens import (
     checked_mask,
     find_mask,
@@ -170,9 +172,13 @@ def _load_safetensors(
     # 4. The tensors under stock names, every one used once.
     tensors, origin = _stock_tensors(checkpoint, family, network)
     if family.read_additions is not None and parts and "anchorwatch.sink" in network.state_dict():
-        tensors["anchorwatch.sink"] = tensors["model.embed_tokens.weight"][-1:].clone()
-    trained_additions.check_tensors(network, parts, tensors)
-    parts = trained_additions.attach_trained_numbers(network, parts, tensors)
+        embedding = tensors["model.embed_tokens.weight"]
+        assert isinstance(embedding, torch.Tensor)
+        tensors["anchorwatch.sink"] = embedding[-1:].clone()
+    single = {name: value for name, value in tensors.items() if isinstance(value, torch.Tensor)}
+    trained_additions.check_tensors(network, parts, single)
+    parts = trained_additions.attach_trained_numbers(network, parts, single)
+    del single
     # 5. Filled and verified.
     set_aside = fill_network(network, tensors, family, dtype, origin)
     prove_rotary(network)
@@ -317,12 +323,15 @@ def _cut_unembedding(network: PreTrainedModel, outputs: int | None) -> None:
 
 def _stock_tensors(
     checkpoint: Checkpoint, family: Family, network: PreTrainedModel
-) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """All tensors of the file under stock names, and their own; two with one name are refused."""
+) -> tuple[dict[str, torch.Tensor | ExpertStack], dict[str, str]]:
+    """All tensors of the file under stock names, and their own; two with one name are refused.
+
+    Tensors of single experts are gathered under the name of the parameter that stacks them.
+    """
     stock = set(network.state_dict())
     heads = network.config.num_attention_heads
     kv_heads = getattr(network.config, "num_key_value_heads", None) or heads
-    placed: dict[str, torch.Tensor] = {}
+    placed: dict[str, torch.Tensor | ExpertStack] = {}
     origin: dict[str, str] = {}
     for name, tensor in checkpoint.tensors():
         pieces: Iterable[tuple[str, torch.Tensor]] = [(name, tensor)]
@@ -330,6 +339,13 @@ def _stock_tensors(
             pieces = family.split_tensor(name, tensor, heads, kv_heads)
         for piece, value in pieces:
             target = stock_name(family, piece, stock, network.base_model_prefix)
+            if (slot := stack_slot(target, stock)) is not None:
+                stack = placed.setdefault(slot.target, ExpertStack())
+                if isinstance(stack, ExpertStack):
+                    stack.add(slot, name, value)
+                    origin.setdefault(slot.target, name)
+                    continue
+                target = slot.target  # the file has the stacked tensor too
             # Two names of the file for one parameter: which one is right cannot be known.
             if target in placed:
                 raise WeightsError(
