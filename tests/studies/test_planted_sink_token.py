@@ -71,7 +71,7 @@ def small_or_large(truth):
 def moves_or_stays(truth):
     count, mdm, arm = {
         SUPPORTED: (20, 0.3, 0.05),
-        REFUTED: (60, 0.0, 0.3),
+        REFUTED: (60, 0.001, 0.3),
         UNDECIDED: (5, 0.02, 0.25),
     }[truth]
     size = {"length": 24, "steps": 16}

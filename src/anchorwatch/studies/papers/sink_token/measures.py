@@ -275,8 +275,7 @@ def gain_per_row(evidence: Evidence) -> dict[str, np.ndarray]:
     """[seed] nats that a sink token saves in a whole row, by the length that texts are cut to."""
     lengths = row_lengths(evidence)
     return {
-        name: length
-        * arm_difference(evidence, LENGTHS, f"length.{name}", "vanilla", "sink")
+        name: length * arm_difference(evidence, LENGTHS, f"length.{name}", "vanilla", "sink")
         for name, length in lengths.items()
     }
 
