@@ -226,6 +226,10 @@ INDIFFERENT = of_sums(100)
 PUBLISHED = 6e-4
 """A number as printed, to three or four decimals: half of the third, and a fifth for its own rounding."""
 
+WIRED = math.sqrt(4) * of_shares(logit=1_000.0, size=64) + 40.0 * 1e-4
+"""A share of a wired network of four layers against its wiring, of which logits reach 1,000. Its still
+channels turn by up to 10^-4 over 300 positions, which moves products of codes, up to 40, by as much."""
+
 PLANTED_SINK = 0.02 / 7 + SHARE
 """A planted sink's share against the round number it was planted for, 0.98 or nothing: no key gets more
 than its part of the 0.02 that are left for at least seven others."""

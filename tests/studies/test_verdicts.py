@@ -219,7 +219,7 @@ def test_an_effect_that_is_too_small_is_below_the_margin(direction, margin, null
 )
 def test_the_interval_shows_which_side_of_null_and_margin_the_truth_is(each):
     claims = [with_null(value, null, error=error) for value, null, error in each]
-    for (value, null, _), found in zip(each, verdicts(claims), strict=True):
+    for (_, null, _), found in zip(each, verdicts(claims), strict=True):
         low, high = found.intervals["it"]
         if found.says == SUPPORTED:
             assert low > 1.0
@@ -276,7 +276,8 @@ def test_a_false_statement_about_margin_or_null_is_at_most_at_the_error_rate(sha
             [((one,), Finding({"it": Measured(Estimate.mean(v, PROMPT), 0.0)})) for v in each]
         )
         false = [
-            verdict.says in ((SUPPORTED, BELOW_MARGIN) if null else (SUPPORTED, REFUTED, BELOW_MARGIN))
+            verdict.says
+            in ((SUPPORTED, BELOW_MARGIN) if null else (SUPPORTED, REFUTED, BELOW_MARGIN))
             for verdict, null in zip(found, at_null, strict=True)
         ]
         wrong += any(false)

@@ -1,4 +1,4 @@
-"""`load`: from a folder, a file, a hub id, `lab/...` or `tiny/...` to a Model that proved itself.
+"""`load`: a folder, a file, a hub id, `lab/`, `tiny/` or `wired/...` to a Model that proved itself.
 
 No remote code runs, ever: `auto_map` is ignored (and said), kernels and dtypes are set by us, and
 the weights go into stock transformers classes tensor by tensor, with nothing left over.
@@ -34,7 +34,7 @@ from anchorwatch.errors import (
     SpecError,
     WeightsError,
 )
-from anchorwatch.models import tiny, trained_additions
+from anchorwatch.models import tiny, trained_additions, wired
 from anchorwatch.models.attention import NAME, register
 from anchorwatch.models.checkpoint import Checkpoint, open_checkpoint, read_json
 from anchorwatch.models.config import (
@@ -102,7 +102,8 @@ def load(
 
     Args:
         source: a folder, a .safetensors or .gguf file, a hub id, an embedded model that is trained
-            (lab/mdm|mdm-sink|mdm-gate|arm) or random (tiny/llada|dream|arm|bert).
+            (lab/mdm|mdm-sink|mdm-gate|arm), random (tiny/llada|dream|arm|bert) or wired by hand
+            (wired/static-sink and others).
         revision: branch, tag or commit of a hub id.
         dtype: float32 (the default on a CPU), bfloat16 or float16; elsewhere the checkpoint's own.
         device: where to put it; the default is the first accelerator, else the CPU.
@@ -116,11 +117,13 @@ def load(
     number = _dtype(dtype, place_on)
     mask_id = checked_mask(mask_id)
     chosen = _named_family(source, family)
-    if source.startswith(("tiny/", "lab/")) and revision is not None:
+    if source.startswith(("tiny/", "wired/", "lab/")) and revision is not None:
         raise SpecError(f"{source} is embedded and revision is for hub ids: leave revision out")
-    # 2. Three readers: seeded random models, GGUF, and everything kept as safetensors.
+    # 2. Readers: models that are computed, GGUF, and everything kept as safetensors.
     if source.startswith("tiny/"):
         model = tiny.build(source, number or torch.float32, mask_id)
+    elif source.startswith("wired/"):
+        model = wired.build(source, number or torch.float32, mask_id)
     elif source.endswith(".gguf"):
         model = load_gguf(source, revision, number or torch.float32, mask_id)
     else:
@@ -135,6 +138,8 @@ def find(source: str | Path, revision: str | None = None) -> None:
     source = str(source)
     if source.startswith("tiny/"):
         tiny.kind_of(source)
+    elif source.startswith("wired/"):
+        wired.plan_of(source)
     elif source.endswith(".gguf"):
         find_gguf(source, revision)
     else:
@@ -264,7 +269,7 @@ def _named_family(source: str, name: str | None) -> Family | None:
     """The family asked for; None leaves it to the checkpoint."""
     if name is None:
         return None
-    if source.startswith(("tiny/", "lab/")) or source.endswith(".gguf"):
+    if source.startswith(("tiny/", "wired/", "lab/")) or source.endswith(".gguf"):
         raise SpecError(f"{source} says what it is: leave family out")
     known = [family.name for family in FAMILIES]
     if name not in known:
