@@ -59,9 +59,32 @@ def render_page(
             parts.append(f"## {title}\n\n{_grid(gaps, shown)}")
     if own := _own_table(table):
         parts.append(f"## What parts take and do\n\nMeans over seeds.\n\n{own}")
+    if all(f"length.{name}.length" in table.columns for name in LENGTHS):
+        parts.append(_rows_section(table))
     if by_position is not None:
         parts.append(render_positions(by_position))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+LENGTHS = ("quarter", "half", "trained", "longest")
+
+
+def _rows_section(table: pd.DataFrame) -> str:
+    """Differences of whole rows by the length that texts are cut to."""
+    lengths = {name: int(table[f"length.{name}.length"].iloc[0]) for name in LENGTHS}
+    whole = table[["arm", "seed"]].assign(
+        **{f"row.{name}": table[f"length.{name}"] * count for name, count in lengths.items()}
+    )
+    gaps = differences(whole, [f"row.{name}" for name in LENGTHS])
+    lines = [["", *(f"{count} tokens" for count in lengths.values())], ["---"] * 5]
+    for arm in gaps["arm"].unique():
+        mine = gaps[gaps["arm"] == arm].set_index("quantity")
+        lines.append([str(arm), *(_cell(mine.loc[f"row.{name}"]) for name in LENGTHS)])
+    return (
+        "## Held-out text, nats per row\n\nThe same differences times the tokens of a row. One "
+        "that is the same at every length is made where rows begin; one that is made at every "
+        "token grows with the length.\n\n" + _table(lines)
+    )
 
 
 def render_positions(table: pd.DataFrame) -> str:
@@ -72,7 +95,8 @@ def render_positions(table: pd.DataFrame) -> str:
         "variants-by-position`; `anchorwatch.training.variants.by_position()` reads it. Its runs "
         "are others than those above: the same recipes and seeds on another machine, measured on "
         "512 held-out rows with 4 draws of the noise. Each cell is arm less vanilla, the mean over "
-        "seeds with Student's 95 % interval, and below 0 is a gain. Columns in *nats over all "
+        "seeds with Student's 95 % interval where there are three or more, and below 0 is a gain. "
+        "Columns in *nats over all "
         "tokens* add up to the whole difference; *per token* is over the tokens that stand there. "
         "*Whole* rows begin with the start token; *cropped* rows lose 1 to 16 of their first "
         "tokens, in training and here, so that no constant token begins them.",

@@ -189,6 +189,3 @@ def test_the_table_by_position_ships_too():
     assert np.allclose(table[parts].sum(axis=1), table["bound.all"], rtol=1e-5)  # seven digits
     whole = table[table["rows"] == "whole"]
     assert {"vanilla", "sink", "sink-no-rotary"} <= set(whole["arm"])
-    assert {"vanilla", "sink"} <= set(table.loc[table["rows"] == "cropped", "arm"])
-    for _, part in table.groupby("rows"):
-        assert (part.groupby("arm")["seed"].nunique() >= 3).all()
