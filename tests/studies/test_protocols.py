@@ -71,6 +71,19 @@ def test_what_is_said_beside_a_protocol_wins(given, expected):
     assert protocol("rulli", chat=False).chat is False
 
 
+def test_a_claim_s_own_decoding_gives_way_unless_it_names_an_order():
+    quick, rulli = budget("quick"), budget("quick", protocol("rulli"))
+    one_block = Runs("mdm", "text", decoding=LowConfidence(32, 32, forbid_end=True))
+    assert one_block.how(quick, "mdm") == one_block.decoding
+    assert one_block.how(rulli, "mdm") == LowConfidence(128, 128, block=32)
+    free = Runs("mdm", "text", decoding=DreamOrder(32, 32, algorithm="entropy"))
+    assert free.how(quick, "mdm") == free.decoding
+    assert free.how(rulli, "mdm") == DreamOrder(128, 128, algorithm="entropy")
+    arm = Runs("arm", "text", decoding=LeftToRight(32, cache=False, stop=False))
+    assert arm.how(quick, "arm") == arm.decoding
+    assert arm.how(rulli, "arm") == LeftToRight(128, cache=False, stop=False)
+
+
 def test_sizes_alone_leave_the_rest_to_the_budget():
     much = budget("quick", protocol(length=24, block=12))
     text = much.text_decoding("mdm")
