@@ -1,6 +1,7 @@
 """The papers' protocols: what they set, what wins over them, what is refused, what keys know."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -22,8 +23,11 @@ from anchorwatch.studies.evidence import (
 from anchorwatch.studies.measure import MDM_RUNS, MDM_TEXT
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.protocols import PROTOCOLS, Protocol, protocol
+from anchorwatch.studies.report.page import run_facts
+from anchorwatch.studies.report.text import methods
 from anchorwatch.studies.run_study import check_protocol
 from checkpoints import write_llada
+from planted_study import study
 
 SMALL = Budget("small", 2, length=4, steps=4, items=2, rows=2, text_length=8, text_block=4)
 IDENTITY = ModelIdentity("lab/mdm", "mdm", "abc", (), 4, 4, 256, "", "", "cpu")
@@ -222,3 +226,16 @@ def test_runs_know_nothing_of_protocols():
     """A spec's digest is what it was: only the folder of its units depends on the protocol."""
     assert Runs("mdm", "text").digest == MDM_TEXT.digest
     assert "protocol" not in MDM_TEXT.as_dict()
+
+
+def test_a_report_says_how_runs_wrote():
+    much = budget("quick", protocol("rulli", prompts=("a b",)))
+    found = study(names=("sinks/H1",))
+    said = {"budget": much.as_dict(), "decoding": much.describe()}
+    facts = dict(run_facts(replace(found, about=found.about | said)))
+    assert facts["watched runs"] == much.describe()
+    assert facts["prompts"].endswith("as running text, texts of the user's")
+    older = dict(run_facts(found))
+    assert "positions written in" in older["watched runs"]
+    assert older["prompts"].endswith("held-out stories")
+    assert much.describe() in methods(replace(found, about=found.about | said))
