@@ -15,6 +15,7 @@ import transformers
 
 from anchorwatch import __version__
 from anchorwatch.errors import AnchorwatchWarning
+from anchorwatch.generation.decoding import Decoding, Observe
 from anchorwatch.generation.loop import RunState
 from anchorwatch.models.model import Model
 from anchorwatch.probes.spec import Probe
@@ -57,7 +58,7 @@ def build_trace(
     canvas, committed_at = written["canvas"], written["committed_at"]
     return make_trace(
         canvas=canvas,
-        role=_roles(canvas, committed_at, answer, model),
+        role=_roles(canvas, committed_at, answer, model, state.decoding),
         committed_at=committed_at,
         logprob=written["logprob"],
         mask_chosen=written["mask_chosen"],
@@ -128,7 +129,11 @@ def _coordinates(state: RunState, probes: Sequence[Probe]) -> dict[str, list[str
 
 
 def _roles(
-    canvas: np.ndarray, committed_at: np.ndarray, answer: np.ndarray, model: Model
+    canvas: np.ndarray,
+    committed_at: np.ndarray,
+    answer: np.ndarray,
+    model: Model,
+    decoding: Decoding,
 ) -> np.ndarray:
     # [frame, position]: given positions keep their role, positions of the answer change theirs.
     special = np.isin(canvas, list(model.specials.special_ids))
@@ -138,6 +143,8 @@ def _roles(
     written = np.where(since == 1, FRESH, WRITTEN)
     waiting = ABSENT if model.family.kind == "arm" else MASKED
     done = (committed_at[answer] != MISSING) & (since >= 1)
+    if isinstance(decoding, Observe):  # the text was there before the run
+        done = canvas[:, answer] != model.specials.mask_id
     role[:, answer] = np.where(done, written, waiting)
     return role
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from anchorwatch.generation.sequence import SequenceState
 
-__all__ = ["DreamOrder", "LeftToRight", "LowConfidence", "RandomOrder", "Threshold"]
+__all__ = ["DreamOrder", "LeftToRight", "LowConfidence", "Observe", "RandomOrder", "Threshold"]
 
 COLDEST = 1e-4
 """Logits divided by less would overflow."""
@@ -690,3 +690,21 @@ def __getattr__(name: str) -> type[Decoding]:
     if name in DECODINGS:
         return DECODINGS[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@register_decoding("observe")
+@dataclass(frozen=True)
+class Observe(Decoding):
+    """Write nothing: one forward pass over a text as it stands, which `aw.observe` measures."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.temperature:
+            raise SpecError("Observe writes nothing: leave temperature out")
+
+    @property
+    def num_passes(self) -> int:
+        return 1
+
+    def plan_steps(self, sequence: SequenceState) -> Iterator[StepPlan]:
+        yield StepPlan(open=sequence.masked & False, frozen=True)
