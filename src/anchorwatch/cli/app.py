@@ -36,6 +36,7 @@ _EMBEDDED = (
 
 app.command()(run.run)
 app.command()(run.resume)
+app.command()(run.replay)
 app.command()(run.effect)
 app.command()(inspect.show)
 app.command()(inspect.verify)
