@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorwatch.cli import output
+from anchorwatch.cli import options, output
 from anchorwatch.errors import SpecError
 from anchorwatch.generation import parse
 from anchorwatch.generation.decoding import LeftToRight, LowConfidence

@@ -1,8 +1,9 @@
 """The papers' claims, run: each with its statistic, null, control and verdict.
 
 `study()` runs them on models and writes claims.json, claims.csv, report.md and report.html;
-`plan()` says first what it would cost; `claims()` names them; `register_claim` adds one. Nothing
-heavy is imported until it is used.
+`plan()` says first what it would cost; `claims()` names them; `register_claim` adds one.
+`reproduce()` makes the papers' figures and tables, `paper_items()` names them. Nothing heavy is
+imported until it is used.
 
 >>> from anchorwatch import studies
 >>> len(studies.claims(["floating", "sinks", "sink_token"]))
@@ -35,11 +36,19 @@ if TYPE_CHECKING:
         experiment,
     )
     from anchorwatch.studies.papers import STUDIES, claims
+    from anchorwatch.studies.reproduction import (
+        PUBLISHED,
+        Protocol,
+        paper_item,
+        paper_items,
+        reproduce,
+    )
     from anchorwatch.studies.run_study import plan, study
     from anchorwatch.studies.study_record import Study
 
 _LAZY = {
     "BUDGETS": "budget",
+    "PUBLISHED": "reproduction",
     "STUDIES": "papers",
     "Answers": "evidence",
     "Budget": "budget",
@@ -52,19 +61,24 @@ _LAZY = {
     "Finding": "claim",
     "Measured": "claim",
     "Paper": "claim",
+    "Protocol": "reproduction",
     "Runs": "evidence",
     "Seeds": "evidence",
     "Study": "study_record",
     "claims": "papers",
     "experiment": "evidence",
+    "paper_item": "reproduction",
+    "paper_items": "reproduction",
     "plan": "run_study",
     "register_claim": "claim",
     "register_paper": "claim",
+    "reproduce": "reproduction",
     "study": "run_study",
 }
 
 __all__ = [
     "BUDGETS",
+    "PUBLISHED",
     "STUDIES",
     "Answers",
     "Budget",
@@ -77,14 +91,18 @@ __all__ = [
     "Finding",
     "Measured",
     "Paper",
+    "Protocol",
     "Runs",
     "Seeds",
     "Study",
     "claims",
     "experiment",
+    "paper_item",
+    "paper_items",
     "plan",
     "register_claim",
     "register_paper",
+    "reproduce",
     "study",
 ]
 
