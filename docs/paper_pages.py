@@ -16,7 +16,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from anchorwatch.studies.reproduction import PAPERS, PaperItem, Protocol, paper_items, reproduce
+from anchorwatch.studies.reproduction import PAPERS, Effort, PaperItem, paper_items, reproduce
 from anchorwatch.trace.atomic_io import replace_file
 
 DOCS = Path(__file__).resolve().parent
@@ -31,7 +31,7 @@ TITLES = {
 }
 CLAIMS = {"floating": "floating.md", "sinks": "sinks.md", "sink_token": "sink-token.md"}
 ROLES = {"mdm": "`--model`", "arm": "`--against`", "sink": "`--sink`", "gate": "`--gate`"}
-PROTOCOL = Protocol(prompts=5, items=12)
+PROTOCOL = Effort(prompts=5, items=12)
 LEAD = """# The papers' figures and tables
 
 Every figure and table of the three papers, the command that makes it, and our rendering. Made by `python docs/paper_pages.py` from the models on board ([the lab](lab.md)): small networks in a made-up world, which show what a figure looks like and not what the papers' models do. Where a picture shows one head, it is the one that shows the thing best, found by a stated rule (`studies/papers/find_heads.py`); nulls are dashed.
@@ -43,7 +43,7 @@ $ anchorwatch paper sinks --figure 4 --model GSAI-ML/LLaDA-8B-Instruct --model D
 $ anchorwatch paper sinks --table 1 --model GSAI-ML/LLaDA-8B-Instruct --against meta-llama/Llama-3.1-8B-Instruct --task gsm8k --task humaneval --run-code
 ```
 
-`--full` runs as much as the paper did (128 positions in blocks of 32, 30 prompts, the whole test set), without it a small protocol; `--length`, `--steps`, `--block`, `--limit` and `--items` change either. `--prompts FILE` says what runs go on with, `--task` what tables ask: files of questions ([evaluation](evaluation.md)) or tasks of lm-eval, whose data the harness fetches from the hub. An item that lacks a model or data says which, with the command. Each picture comes with its data as CSV; runs are kept in the folder and found again. In Python: `aw.studies.reproduce("sinks", ["figure 4"], models=[...], out=...)`. A new item is one function in `studies/papers/PAPER/figures.py`.
+`--full` runs as much as the paper did (128 positions in blocks of 32, 30 prompts, the whole test set), without it a small effort; `--length`, `--steps`, `--block`, `--limit` and `--items` change either. `--prompts FILE` says what runs go on with, `--task` what tables ask: files of questions ([evaluation](evaluation.md)) or tasks of lm-eval, whose data the harness fetches from the hub. An item that lacks a model or data says which, with the command. Each picture comes with its data as CSV; runs are kept in the folder and found again. In Python: `aw.studies.reproduce("sinks", ["figure 4"], models=[...], out=...)`. A new item is one function in `studies/papers/PAPER/figures.py`.
 """  # noqa: E501 - a line of the page each
 
 
@@ -61,7 +61,7 @@ def main(words: list[str] | None = None) -> None:
 
 def draw(paper: str, runs: Path) -> None:
     """Make every item of a paper, and keep small copies of what it shows."""
-    result = reproduce(paper, protocol=PROTOCOL, out=runs / paper, kind="png")
+    result = reproduce(paper, effort=PROTOCOL, out=runs / paper, kind="png")
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob(f"{paper}-*"):
         old.unlink()

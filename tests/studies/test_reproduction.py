@@ -15,15 +15,15 @@ from anchorwatch.studies.reproduction import (
     PAPERS,
     PUBLISHED,
     SMALL,
-    Protocol,
-    change_protocol,
+    Effort,
+    change_effort,
     find_items,
     load_items,
     paper_items,
     reproduce,
 )
 
-TINY = Protocol(prompts=2, length=6, block=3, documents=2, items=2, answer=4)
+TINY = Effort(prompts=2, length=6, block=3, documents=2, items=2, answer=4)
 MODELS = {"models": ["tiny/llada"], "against": "tiny/arm", "sink": "lab/mdm-sink"}
 NEEDS_SCRATCH = ("sink_token", "table 2")
 load_items()
@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(("paper", "label"), [key for key in ITEMS if key != NEEDS_SCRATCH])
 def test_every_item_is_made_of_small_models(paper, label, folder):
     more = {"gate": "lab/mdm-gate"} if label == "table 1" and paper == "sink_token" else {}
-    made = reproduce(paper, [label], protocol=TINY, out=folder / paper, **MODELS, **more).made
+    made = reproduce(paper, [label], effort=TINY, out=folder / paper, **MODELS, **more).made
     paths = made[label]
     assert paths and all(path.is_file() for path in paths)
     kinds = {path.suffix for path in paths}
@@ -53,11 +53,11 @@ def test_every_item_is_made_of_small_models(paper, label, folder):
 
 def test_runs_are_kept_and_found_again(folder):
     (paths,) = reproduce(
-        "sinks", ["figure 3"], protocol=TINY, out=folder / "a", **MODELS
+        "sinks", ["figure 3"], effort=TINY, out=folder / "a", **MODELS
     ).made.values()
     kept = sorted((folder / "a" / "traces").iterdir())
     before = [(path.name, path.stat().st_mtime_ns) for path in kept]
-    again = reproduce("sinks", ["figure 3", "figure 9"], protocol=TINY, out=folder / "a", **MODELS)
+    again = reproduce("sinks", ["figure 3", "figure 9"], effort=TINY, out=folder / "a", **MODELS)
     assert [
         (path.name, path.stat().st_mtime_ns) for path in sorted(kept[0].parent.iterdir())
     ] == before
@@ -87,7 +87,7 @@ def test_what_is_lacking_is_said_with_the_command(tmp_path):
 
 def test_of_several_each_says_what_it_lacks(tmp_path):
     labels = ["figure sink-mass", "table 3"]
-    found = reproduce("sink-token", labels, models=["tiny/llada"], protocol=TINY, out=tmp_path)
+    found = reproduce("sink-token", labels, models=["tiny/llada"], effort=TINY, out=tmp_path)
     assert set(found.made) == {"table 3"} and set(found.lacking) == {"figure sink-mass"}
 
 
@@ -100,10 +100,10 @@ def test_wrong_names_cost_nothing(tmp_path):
         reproduce("sinks", ["figure 1"], kind="gif", out=tmp_path)
     with pytest.raises(aw.AnchorwatchError, match="tiny/nobody"):
         reproduce("sinks", ["figure 1"], models=["tiny/nobody"], out=tmp_path)
-    with pytest.raises(SpecError, match="a protocol has no size: it has prompts, length"):
-        change_protocol(SMALL, {"size": 3})
+    with pytest.raises(SpecError, match="an effort has no size: it has prompts, length"):
+        change_effort(SMALL, {"size": 3})
     with pytest.raises(SpecError, match="length=0 is not a whole number of at least 1"):
-        change_protocol(SMALL, {"length": 0})
+        change_effort(SMALL, {"length": 0})
     assert not any(tmp_path.iterdir())
 
 
@@ -122,7 +122,7 @@ def test_every_paper_has_its_published_items():
 
 def test_models_of_a_table_may_be_named(tmp_path):
     both = ["tiny/llada", "tiny/dream"]
-    made = reproduce("sink-token", ["table 3"], models=both, protocol=TINY, out=tmp_path).made
+    made = reproduce("sink-token", ["table 3"], models=both, effort=TINY, out=tmp_path).made
     text = (tmp_path / "table-3.md").read_text()
     assert "| front |" in text and "| end |" in text and len(made["table 3"]) == 4
 
@@ -130,7 +130,7 @@ def test_models_of_a_table_may_be_named(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_lab_makes_all_but_what_it_lacks(paper, tmp_path):
-    found = reproduce(paper, protocol=Protocol(prompts=2, items=4, length=12), out=tmp_path)
+    found = reproduce(paper, effort=Effort(prompts=2, items=4, length=12), out=tmp_path)
     lacking = {"table 2"} if paper == "sink_token" else set()
     assert set(found.lacking) == lacking
     assert set(found.made) == {item.label for item in paper_items(paper)} - lacking

@@ -50,7 +50,7 @@ def paper(
     chat: Annotated[bool, typer.Option("--chat", help="Apply the chat template.")] = False,
     decoding: options.Decoded = None,
     full: Annotated[
-        bool, typer.Option("--full", help="As much as the paper ran; else a small protocol.")
+        bool, typer.Option("--full", help="As much as the paper ran; else a small effort.")
     ] = False,
     length: Annotated[int | None, typer.Option(help="Positions that a run writes.")] = None,
     steps: options.Passes = None,
@@ -82,7 +82,7 @@ def paper(
         return _list(chosen, as_json)
     if decoding is not None:
         parse_decoding(decoding, length=1)  # a typing mistake costs no loading
-    protocol = of_papers.published_protocol(name) if full else of_papers.SMALL
+    effort = of_papers.published_effort(name) if full else of_papers.SMALL
     said = {"length": length, "steps": steps, "block": block, "prompts": limit, "items": items}
     result = of_papers.reproduce(
         name,
@@ -97,7 +97,7 @@ def paper(
         prompts=[] if prompts is None else read_prompts(prompts, [], None),
         chat=chat,
         decoding=decoding,
-        protocol=of_papers.change_protocol(protocol, said),
+        effort=of_papers.change_effort(effort, said),
         variants=variants,
         loading=loading,
         seed=seed,

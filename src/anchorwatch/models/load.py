@@ -1,4 +1,4 @@
-"""`load`: from a folder, a file, a hub id, `lab/...` or `tiny/...` to a Model that proved itself.
+"""`load`: a folder, a file, a hub id, `lab/`, `tiny/` or `wired/...` to a Model that proved itself.
 
 No remote code runs, ever: `auto_map` is ignored (and said), kernels and dtypes are set by us, and
 the weights go into stock transformers classes tensor by tensor, with nothing left over.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,8 @@ from anchorwatch.errors import (
     AnchorwatchWarning,
     ModelError,
     SpecError,
-    WeightsError,
 )
-from anchorwatch.models import tiny, trained_additions
+from anchorwatch.models import tiny, trained_additions, wired
 from anchorwatch.models.attention import NAME, register
 from anchorwatch.models.checkpoint import Checkpoint, open_checkpoint, read_json
 from anchorwatch.models.config import (
@@ -52,9 +51,9 @@ from anchorwatch.models.families import (
     by_name,
     family_of,
     model_type_of,
-    stock_name,
     unnamed_encoder,
 )
+from anchorwatch.models.fill import fill_network, plan_weights
 from anchorwatch.models.gguf import find_gguf, load_gguf
 from anchorwatch.models.model import Model
 from anchorwatch.models.tokens import (
@@ -64,7 +63,7 @@ from anchorwatch.models.tokens import (
     require_inside,
     specials_of,
 )
-from anchorwatch.models.verify import fill_network, prove_fused, prove_positions, prove_rotary
+from anchorwatch.models.verify import prove_fused, prove_positions, prove_rotary
 
 _CONFIG_FAULTS = (
     ValueError,
@@ -100,9 +99,11 @@ def load(
 
     Args:
         source: a folder, a .safetensors or .gguf file, a hub id, an embedded model that is trained
-            (lab/mdm|mdm-sink|mdm-gate|arm) or random (tiny/llada|dream|arm|bert).
+            (lab/mdm|mdm-sink|mdm-gate|arm), random (tiny/llada|dream|arm|bert) or wired by hand
+            (wired/static-sink and others).
         revision: branch, tag or commit of a hub id.
-        dtype: float32 (the default on a CPU), bfloat16 or float16; elsewhere the checkpoint's own.
+        dtype: float32, bfloat16 or float16; the default is what config.json says, and float32
+            where it says nothing. A CPU computes half precision slowly: say float32 if it fits.
         device: where to put it; the default is the first accelerator, else the CPU.
         mask_id: the mask token, where the checkpoint does not say or says two things.
         family: how to read it, where config.json misleads; `anchorwatch models` names them.
@@ -111,19 +112,21 @@ def load(
     register()
     source = str(source)
     place_on = _device(device)
-    number = _dtype(dtype, place_on)
+    number = _named_dtype(dtype)
     mask_id = checked_mask(mask_id)
     chosen = _named_family(source, family)
-    if source.startswith(("tiny/", "lab/")) and revision is not None:
+    if source.startswith(("tiny/", "wired/", "lab/")) and revision is not None:
         raise SpecError(f"{source} is embedded and revision is for hub ids: leave revision out")
-    # 2. Three readers: seeded random models, GGUF, and everything kept as safetensors.
+    # 2. Readers: models that are computed, GGUF, and everything kept as safetensors.
     if source.startswith("tiny/"):
         model = tiny.build(source, number or torch.float32, mask_id)
+    elif source.startswith("wired/"):
+        model = wired.build(source, number or torch.float32, mask_id)
     elif source.endswith(".gguf"):
         model = load_gguf(source, revision, number or torch.float32, mask_id)
     else:
-        model = _load_safetensors(source, revision, number, mask_id, chosen)
-    # 3. Moved last: weights are compared on the CPU, as the file has them.
+        model = _load_safetensors(source, revision, number, mask_id, chosen, place_on)
+    # 3. What is not there yet: tables of positions, and models that were built on the CPU.
     model.network.to(place_on)
     return model
 
@@ -133,6 +136,8 @@ def find(source: str | Path, revision: str | None = None) -> None:
     source = str(source)
     if source.startswith("tiny/"):
         tiny.kind_of(source)
+    elif source.startswith("wired/"):
+        wired.plan_of(source)
     elif source.endswith(".gguf"):
         find_gguf(source, revision)
     else:
@@ -145,6 +150,7 @@ def _load_safetensors(
     dtype: torch.dtype | None,
     mask_id: int | None,
     chosen: Family | None,
+    device: torch.device,
 ) -> Model:
     # 1. What it is: config, family, tokenizer, mask.
     checkpoint = open_checkpoint(source, revision)
@@ -166,17 +172,24 @@ def _load_safetensors(
     rows = len(network.get_input_embeddings().weight), len(network.get_output_embeddings().weight)
     require_inside(mask, rows[0])
     specials, left_out = specials_of(mask, config, generation, tokenizer, rows)
-    dtype = dtype or _DTYPES.get(_said_dtype(config), torch.float32)
-    # 4. The tensors under stock names, every one used once.
-    tensors, origin = _stock_tensors(checkpoint, family, network)
-    if family.read_additions is not None and parts and "anchorwatch.sink" in network.state_dict():
-        tensors["anchorwatch.sink"] = tensors["model.embed_tokens.weight"][-1:].clone()
-    trained_additions.check_tensors(network, parts, tensors)
-    parts = trained_additions.attach_trained_numbers(network, parts, tensors)
-    # 5. Filled and verified.
-    set_aside = fill_network(network, tensors, family, dtype, origin)
+    dtype, precision, slow = _choose_dtype(dtype, config, device)
+    # 4. The tensors under stock names, every one used once: known before any is read.
+    plan = plan_weights(checkpoint.stored, family, network)
+    trained_additions.check_tensors(network, parts, plan.pieces)
+    # 5. Read straight to their device, and verified on the way.
+    trained = trained_additions.tensor_names(network, parts)
+    filled = fill_network(
+        network,
+        plan,
+        checkpoint.tensors(),
+        family,
+        dtype,
+        device_of=lambda name: device,
+        keep=trained,
+    )
+    parts = trained_additions.attach_trained_numbers(network, parts, filled.kept)
     prove_rotary(network)
-    notes += assumed + overruled_fields(family, config) + left_out
+    notes += assumed + overruled_fields(family, config) + left_out + slow
     for note in notes:
         warnings.warn(note, AnchorwatchWarning, stacklevel=3)
     return Model(
@@ -188,7 +201,8 @@ def _load_safetensors(
         block=block,
         parts=parts,
         revision=checkpoint.revision,
-        notes=notes + set_aside,
+        notes=notes + filled.notes,
+        precision=precision,
     )
 
 
@@ -258,7 +272,7 @@ def _named_family(source: str, name: str | None) -> Family | None:
     """The family asked for; None leaves it to the checkpoint."""
     if name is None:
         return None
-    if source.startswith(("tiny/", "lab/")) or source.endswith(".gguf"):
+    if source.startswith(("tiny/", "wired/", "lab/")) or source.endswith(".gguf"):
         raise SpecError(f"{source} says what it is: leave family out")
     known = [family.name for family in FAMILIES]
     if name not in known:
@@ -315,32 +329,27 @@ def _cut_unembedding(network: PreTrainedModel, outputs: int | None) -> None:
         network.lm_head = torch.nn.Linear(width, outputs, bias=False, device="meta")
 
 
-def _stock_tensors(
-    checkpoint: Checkpoint, family: Family, network: PreTrainedModel
-) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """All tensors of the file under stock names, and their own; two with one name are refused."""
-    stock = set(network.state_dict())
-    heads = network.config.num_attention_heads
-    kv_heads = getattr(network.config, "num_key_value_heads", None) or heads
-    placed: dict[str, torch.Tensor] = {}
-    origin: dict[str, str] = {}
-    for name, tensor in checkpoint.tensors():
-        pieces: Iterable[tuple[str, torch.Tensor]] = [(name, tensor)]
-        if family.split_tensor is not None:
-            pieces = family.split_tensor(name, tensor, heads, kv_heads)
-        for piece, value in pieces:
-            target = stock_name(family, piece, stock, network.base_model_prefix)
-            # Two names of the file for one parameter: which one is right cannot be known.
-            if target in placed:
-                raise WeightsError(
-                    f"{name} and {origin[target]} both mean {target}: expected one of them"
-                )
-            placed[target], origin[target] = value, name
-    return placed, origin
+def _choose_dtype(
+    asked: torch.dtype | None, config: Mapping[str, Any], device: torch.device
+) -> tuple[torch.dtype, str, tuple[str, ...]]:
+    """The dtype to compute in, why, and a warning where a CPU would rather have another."""
+    if asked is not None:
+        return asked, f"{_bare(asked)}, as asked", ()
+    said = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
+    if said not in _DTYPES:
+        return torch.float32, "float32, because config.json names no other", ()
+    why = f"{said}, as config.json says"
+    if device.type != "cpu" or said == "float32":
+        return _DTYPES[said], why, ()
+    slow = (
+        f"it computes in {why}: on a CPU dtype='float32' is more exact and often much faster, and "
+        "takes twice the memory"
+    )
+    return _DTYPES[said], why, (slow,)
 
 
-def _said_dtype(config: Mapping[str, Any]) -> str:
-    return str(config.get("dtype") or config.get("torch_dtype"))
+def _bare(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _causal_classes() -> dict[str, str]:
@@ -366,11 +375,10 @@ def _device(device: str | torch.device | None) -> torch.device:
     return named
 
 
-def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype | None:
-    """The dtype asked for; on a CPU float32 unless asked; None leaves it to the checkpoint."""
-    # A CPU computes half precision slowly: float32 unless asked.
+def _named_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    """The dtype asked for; None leaves it to the checkpoint."""
     if dtype is None:
-        return torch.float32 if device.type == "cpu" else None
+        return None
     named = _DTYPES.get(re.sub(r"^torch\.", "", str(dtype)))
     if named is None:
         raise SpecError(f"dtype={dtype!r} is unknown: expected one of {', '.join(_DTYPES)}")

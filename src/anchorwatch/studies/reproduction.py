@@ -69,7 +69,7 @@ BASE_PROBES: tuple[Probe, ...] = (
 
 
 @dataclass(frozen=True)
-class Protocol:
+class Effort:
     """How much is run for a figure or table."""
 
     prompts: int = 6
@@ -86,12 +86,12 @@ class Protocol:
     """Positions of an answer to a question."""
 
 
-SMALL = Protocol()
+SMALL = Effort()
 """For the models on board, and to try a figure out."""
-PUBLISHED: Mapping[str, Protocol] = {
-    "sinks": Protocol(prompts=30, length=128, block=32, items=1319, answer=256),
-    "floating": Protocol(prompts=30, length=32, block=32, documents=10, items=2837, answer=32),
-    "sink_token": Protocol(prompts=30, length=128, block=32, items=1319, answer=256),
+PUBLISHED: Mapping[str, Effort] = {
+    "sinks": Effort(prompts=30, length=128, block=32, items=1319, answer=256),
+    "floating": Effort(prompts=30, length=32, block=32, documents=10, items=2837, answer=32),
+    "sink_token": Effort(prompts=30, length=128, block=32, items=1319, answer=256),
 }
 """As the papers report it, or as their published code has it where they do not say."""
 
@@ -209,7 +209,7 @@ def reproduce(  # noqa: PLR0913 - one keyword for each thing an item can be give
     prompts: Sequence[Prompt] = (),
     chat: bool = False,
     decoding: str | None = None,
-    protocol: Protocol = SMALL,
+    effort: Effort = SMALL,
     variants: str | Path | None = None,
     loading: LoadOptions = DEFAULT_LOADING,
     seed: int = 0,
@@ -231,7 +231,7 @@ def reproduce(  # noqa: PLR0913 - one keyword for each thing an item can be give
         prompts: what runs go on with; without any, stories, or passages for the lab's models.
         chat: put prompts into the chat template.
         decoding: of masked diffusion models, as on the command line, such as "dream".
-        protocol: how much is run; `PUBLISHED[paper]` is as the paper has it.
+        effort: how much is run; `PUBLISHED[paper]` is as the paper has it.
         variants: a table of training seeds, as `make variants` writes it; else the package's.
         seed: where chance begins.
         kind: of figures: svg, png or pdf.
@@ -259,7 +259,7 @@ def reproduce(  # noqa: PLR0913 - one keyword for each thing an item can be give
         prompts=tuple(prompts),
         chat=chat,
         decoding=decoding,
-        protocol=protocol,
+        effort=effort,
         variants=variants,
         loading=loading,
         seed=seed,
@@ -285,7 +285,7 @@ class Workbench:
     sources: Mapping[str, tuple[str, ...]]
     """By role: mdm, arm, sink, gate."""
     out: Path
-    protocol: Protocol = SMALL
+    effort: Effort = SMALL
     tasks: tuple[str, ...] = ()
     task_folder: str | None = None
     run_code: bool = False
@@ -349,7 +349,7 @@ class Workbench:
         The end token is forbidden where the prompts are ours, so that text is watched and not the
         filling of an answer's length.
         """
-        wanted = count or self.protocol.prompts
+        wanted = count or self.effort.prompts
         if self.prompts:
             texts: list[Prompt] = list(self.prompts[:wanted])
         else:
@@ -369,10 +369,10 @@ class Workbench:
         pool = task.pool() if named_context(shown).needs_pool else ()
         runs: list[tuple[Trace, Item]] = []
         for item in task:
-            if len(runs) == (count or self.protocol.prompts):
+            if len(runs) == (count or self.effort.prompts):
                 break
             asked = named_context(shown).apply(item, pool, self.seed)
-            answers = self._writes(source, length=self.protocol.answer, text=False)
+            answers = self._writes(source, length=self.effort.answer, text=False)
             regions: dict[str, Any] = {"first": range(1)} | asked.regions()
             if any(begin == 0 for begin, _ in asked.regions().values()):
                 del regions["first"]
@@ -392,14 +392,14 @@ class Workbench:
 
     def _writes(self, source: str, *, length: int | None = None, text: bool = True) -> Decoding:
         """How a model writes: masks as `decoding` says, else in blocks; or left to right."""
-        model, size = self.load(source), length or self.protocol.length
+        model, size = self.load(source), length or self.effort.length
         if model.family.kind == "arm":
             return LeftToRight(size, cache=False, stop=False)
         if self.decoding is not None:
             return parse_decoding(self.decoding, length=size)
-        fields: dict[str, Any] = {"length": size, "steps": self.protocol.steps or size}
+        fields: dict[str, Any] = {"length": size, "steps": self.effort.steps or size}
         if text:
-            fields["block"] = model.block or self.protocol.block
+            fields["block"] = model.block or self.effort.block
             fields["forbid_end"] = not self.prompts
         return parse_decoding("low-confidence", {k: v for k, v in fields.items() if v})
 
@@ -460,14 +460,14 @@ class Workbench:
         decodings: dict[str, Decoding] = {}
         for role, word in kinds.items():
             spelled = self.decoding if role == "mdm" and self.decoding else word
-            decodings[role] = parse_decoding(spelled, length=self.protocol.answer)
+            decodings[role] = parse_decoding(spelled, length=self.effort.answer)
         return evaluate(
             list(sources),
             task,
             contexts=list(contexts),
             edits=edits,
             decoding=decodings,
-            limit=self.protocol.items,
+            limit=self.effort.items,
             seed=self.seed,
             loading=self.loading.for_other_models(),
             out=self.out / "answers",
@@ -478,7 +478,7 @@ class Workbench:
         from anchorwatch.evaluation.lm_eval import Harness, harness_rows
 
         lm = Harness(self.load(source), edits=list(edits), decoding=self._harness_decoding(source))
-        options = {"folder": self.task_folder, "limit": self.protocol.items}
+        options = {"folder": self.task_folder, "limit": self.effort.items}
         return harness_rows(lm, tasks, run_code=self.run_code, **options)  # type: ignore[arg-type]
 
     def _harness_decoding(self, source: str) -> str | None:
@@ -522,18 +522,18 @@ def as_markdown(table: pd.DataFrame) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def published_protocol(paper: str, changes: Mapping[str, Any] | None = None) -> Protocol:
+def published_effort(paper: str, changes: Mapping[str, Any] | None = None) -> Effort:
     """How the paper did it, with some of it changed."""
     known = PUBLISHED[paper.replace("-", "_")]
-    return change_protocol(known, changes or {})
+    return change_effort(known, changes or {})
 
 
-def change_protocol(protocol: Protocol, changes: Mapping[str, Any]) -> Protocol:
-    """The protocol with what was said over it; None leaves a setting as it is."""
+def change_effort(effort: Effort, changes: Mapping[str, Any]) -> Effort:
+    """The effort with what was said over it; None leaves a setting as it is."""
     said = {name: value for name, value in changes.items() if value is not None}
     for name, value in said.items():
-        if name not in asdict(protocol):
-            raise SpecError(f"a protocol has no {name}: it has {', '.join(asdict(protocol))}")
+        if name not in asdict(effort):
+            raise SpecError(f"an effort has no {name}: it has {', '.join(asdict(effort))}")
         if not isinstance(value, int) or value < 1:
             raise SpecError(f"{name}={value!r} is not a whole number of at least 1")
-    return replace(protocol, **said)
+    return replace(effort, **said)

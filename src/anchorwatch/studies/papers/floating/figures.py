@@ -125,7 +125,7 @@ def retrieval_heads(bench: Workbench) -> Iterator[Product]:
     "--task nq-open-10_total_documents_gold_at_0.jsonl.gz --full",
 )
 def rollouts(bench: Workbench) -> Iterator[Product]:
-    total = bench.protocol.documents
+    total = bench.effort.documents
     for place in (1, (total + 1) // 2, total):
         traces = []
         for source in (*bench.need("mdm"), *bench.sources.get("arm", ())):
