@@ -96,11 +96,11 @@ def _gap(pair: pd.DataFrame, arm: str, base: str) -> dict[str, Any]:
     a, b = (pair[name].to_numpy(dtype=float) for name in (arm, base))
     if _binary(a) and _binary(b):
         test = stats.mcnemar_of(a == 1, b == 1)
-        p = float(test.p)
+        bounds = (test.value, test.low, test.high, test.p)
     else:
-        test, p = stats.difference(a, b, paired=True), np.nan
-    bounds = (float(test.value), float(test.low), float(test.high), p)
-    return dict(zip(empty, bounds, strict=True))
+        gap = stats.difference(a, b, paired=True)
+        bounds = (gap.value, gap.low, gap.high, np.array(np.nan))
+    return dict(zip(empty, map(float, bounds), strict=True))
 
 
 def _binary(values: np.ndarray) -> bool:

@@ -37,7 +37,7 @@ def step_frames(traces: Sequence[Trace], *, step: int) -> Figure:
     rows = []
     for ax, trace in zip(axes, traces, strict=True):
         rows += _draw_step(ax, trace, min(step, trace.num_steps - 1))
-    kinds = sorted({row["role"] for row in rows}, key=ROLES.index)
+    kinds = sorted({str(row["role"]) for row in rows}, key=ROLES.index)
     entries: list[Artist] = [
         Patch(facecolor=ROLE_COLOURS[kind], edgecolor="#8c8c8c", linewidth=0.4, label=kind)
         for kind in kinds
