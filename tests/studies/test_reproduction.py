@@ -2,12 +2,12 @@
 
 import json
 
-import numpy as np
 import pandas as pd
 import pytest
 
 import anchorwatch as aw
-from anchorwatch.errors import MissingDataError, SpecError, TraceError
+import synthetic_traces
+from anchorwatch.errors import EvidenceError, MissingDataError, SpecError
 from anchorwatch.studies.papers import find_heads
 from anchorwatch.studies.reproduction import (
     ITEMS,
@@ -136,36 +136,25 @@ def test_the_lab_makes_all_but_what_it_lacks(paper, tmp_path):
     assert set(found.made) == {item.label for item in paper_items(paper)} - lacking
 
 
-class Planted:
-    """Runs whose received attention is put there: [step, layer, head, key]."""
+STEPS, LAYERS, HEADS, LENGTH = 6, 3, 4, 12
 
-    def __init__(self, model="tiny/llada", steps=6):
-        how = aw.decoding.LowConfidence(length=steps)
-        probes = [aw.probes.received(dtype="float32")]
-        self.trace = aw.run(aw.load(model), "the anchor holds fast", how, probes=probes)
-        field = self.trace["received"]
-        self.even = 1 / field.sizes["key"]
-        self.values = field.values
-        self.values[...] = self.even
 
-    def give(self, cell, position, share, group=slice(None)):
-        step, layer, head = cell
-        rest = (1 - share) / (self.values.shape[-1] - 1)
-        self.values[step, layer, head, group] = rest
-        self.values[step, layer, head, group, position] = share
+def give(maps, cell, position, share):
+    """One head at a step: every query gives a key this share."""
+    maps[cell] = synthetic_traces.column(LENGTH, position, share)
 
 
 def test_the_heads_that_are_found_are_those_that_were_planted():
-    planted = Planted()
-    for step in range(6):
-        planted.give((step, 1, 2), 4 if step < 3 else 6, 0.5)  # moves to the right after step 2
-        planted.give((step, 2, 1), 7 if step < 4 else 5, 0.4)  # and to the left after step 3
-        planted.give((step, 0, 3), 2, 0.6)  # stays
-    planted.give((3, 2, 3), 8, 0.8)  # there at one step only
-    trace = planted.trace
+    maps = synthetic_traces.uniform(STEPS, LAYERS, HEADS, LENGTH)
+    for step in range(STEPS):
+        give(maps, (step, 1, 2), 4 if step < 3 else 6, 0.5)  # moves to the right after step 2
+        give(maps, (step, 2, 1), 7 if step < 4 else 5, 0.4)  # and to the left after step 3
+        give(maps, (step, 0, 3), 2, 0.6)  # stays
+    give(maps, (3, 2, 3), 8, 0.8)  # there at one step only
+    trace = synthetic_traces.planted(maps, prompt=LENGTH - STEPS)
     found = find_heads.find_moving(trace)
     assert (found.step, found.layer, found.head) == (2, 1, 2)
-    assert found.score == pytest.approx(0.5)
+    assert found.score == pytest.approx(0.5, abs=1e-3)
     left = find_heads.find_moving(trace, direction=-1)
     assert (left.step, left.layer, left.head) == (3, 2, 1)
     fixed = find_heads.find_fixed(trace)
@@ -176,25 +165,23 @@ def test_the_heads_that_are_found_are_those_that_were_planted():
 
 
 def test_a_split_by_masks_is_found():
-    planted = Planted()
-    trace = planted.trace
-    queries = trace["queries"].values.astype(float)
-    groups = [str(name) for name in trace["queries"].coords["group"].values]
-    whole, masked = (queries[:, groups.index(name)] for name in ("all", "masked"))
-    step = int(np.argmin(np.abs(masked / whole - 0.25)))
-    weight = masked[step] / whole[step]
-    of_masked, of_others = np.zeros(planted.values.shape[-1]), np.zeros(planted.values.shape[-1])
-    of_masked[3], of_others[1] = 1.0, 1.0
-    planted.values[step, 2, 0, groups.index("masked")] = of_masked
-    planted.values[step, 2, 0, groups.index("all")] = weight * of_masked + (1 - weight) * of_others
-    found = find_heads.find_split(trace)
+    maps = synthetic_traces.uniform(STEPS, LAYERS, HEADS, LENGTH)
+    plain = synthetic_traces.planted(maps, prompt=LENGTH - STEPS)
+    step = 3
+    masked = plain.masked[step]
+    assert masked.sum() == 3
+    maps[step, 2, 0] = 0
+    maps[step, 2, 0, masked, 3] = 1
+    maps[step, 2, 0, ~masked, 1] = 1
+    found = find_heads.find_split(synthetic_traces.planted(maps, prompt=LENGTH - STEPS))
     assert (found.step, found.layer, found.head) == (step, 2, 0)
-    assert found.score == pytest.approx(1.0, abs=1e-5)
+    assert found.score == pytest.approx(1.0, abs=1e-3)
 
 
 def test_what_no_head_shows_is_said():
-    with pytest.raises(TraceError, match="does not show it: no top key moves between two steps"):
-        find_heads.find_moving(Planted().trace)
+    maps = synthetic_traces.uniform(STEPS, LAYERS, HEADS, LENGTH)
+    with pytest.raises(EvidenceError, match="does not show it: no top key moves between two steps"):
+        find_heads.find_moving(synthetic_traces.planted(maps, prompt=LENGTH - STEPS))
 
 
 def test_the_command_lists_and_makes(tmp_path):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from anchorwatch.errors import MissingDataError, SpecError
+from anchorwatch.errors import EvidenceError, MissingDataError, SpecError
 from anchorwatch.evaluation.contexts import context as named_context
 from anchorwatch.evaluation.synthetic import Item
 from anchorwatch.evaluation.tasks import task as named_task
@@ -237,8 +237,8 @@ def reproduce(  # noqa: PLR0913 - one keyword for each thing an item can be give
         kind: of figures: svg, png or pdf.
         out: the folder; runs are kept in it, and found again.
 
-    A single label that cannot be made raises `MissingDataError`; of several, each says what it
-    lacks in the result.
+    A single label that cannot be made raises `MissingDataError`, or `EvidenceError` where no head
+    of a run shows the thing; of several, each says what it lacks in the result.
     """
     if kind not in KINDS:
         raise SpecError(f"a figure cannot be a {kind}: expected {', '.join(KINDS)}")
@@ -270,7 +270,7 @@ def reproduce(  # noqa: PLR0913 - one keyword for each thing an item can be give
     for item in chosen:
         try:
             made[item.label] = tuple(bench.save(item, kind))
-        except MissingDataError as error:
+        except (MissingDataError, EvidenceError) as error:
             if len(chosen) == 1:
                 raise
             lacking[item.label] = str(error)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anchorwatch.errors import TraceError
+from anchorwatch.errors import EvidenceError
 from anchorwatch.metrics.layer_slices import LayerSlice, find_top_key, iter_layers
 from anchorwatch.trace.trace import MASKED, Trace
 
@@ -78,14 +78,14 @@ def find_fixed(trace: Trace) -> HeadCell:
 def find_split(trace: Trace) -> HeadCell:
     """Where masked queries have another top key than all others; the smaller of both shares.
 
-    What the others give follows from what all give and what the masked ones give. Steps at which
-    fewer than a tenth of the queries are masked, or are not, are left out.
+    What the others give follows from what all give and what the masked ones give. Steps with fewer
+    than three queries of either kind are left out.
     """
     queries = trace["queries"].values.astype(float)
     groups = [str(name) for name in trace["queries"].coords["group"].values]
     whole, masked = queries[:, groups.index("all")], queries[:, groups.index("masked")]
     share_masked = masked / np.maximum(whole, 1)
-    usable = (share_masked > 0.1) & (share_masked < 0.9)
+    usable = np.minimum(masked, whole - masked) >= 3
 
     def score(layer: LayerSlice) -> np.ndarray:
         of_masked, of_all = layer.shares("masked"), layer.shares("all")
@@ -128,5 +128,8 @@ def _best(trace: Trace, score: Callable[[LayerSlice], np.ndarray], none: str) ->
         if scores[step, head] > best.score:
             best = HeadCell(int(step), layer.index, int(head), float(scores[step, head]))
     if best.layer < 0:
-        raise TraceError(f"the trace {trace.digest()[:12]} does not show it: {none}")
+        raise EvidenceError(
+            f"the run {trace.digest()[:12]} does not show it: {none}; try another prompt, a longer "
+            "run or another model"
+        )
     return best
