@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         experiment,
     )
     from anchorwatch.studies.papers import STUDIES, claims
+    from anchorwatch.studies.protocols import PROTOCOLS, Protocol, protocol
     from anchorwatch.studies.reproduction import (
         PUBLISHED,
         Effort,
@@ -63,8 +64,10 @@ _LAZY = {
     "Experiment": "evidence",
     "Finding": "claim",
     "Measured": "claim",
+    "PROTOCOLS": "protocols",
     "Paper": "claim",
     "Precondition": "claim",
+    "Protocol": "protocols",
     "Effort": "reproduction",
     "Runs": "evidence",
     "Seeds": "evidence",
@@ -74,6 +77,7 @@ _LAZY = {
     "paper_item": "reproduction",
     "paper_items": "reproduction",
     "plan": "run_study",
+    "protocol": "protocols",
     "register_claim": "claim",
     "register_paper": "claim",
     "reproduce": "reproduction",
@@ -82,6 +86,7 @@ _LAZY = {
 
 __all__ = [
     "BUDGETS",
+    "PROTOCOLS",
     "PUBLISHED",
     "STUDIES",
     "Answers",
@@ -98,6 +103,7 @@ __all__ = [
     "Measured",
     "Paper",
     "Precondition",
+    "Protocol",
     "Runs",
     "Seeds",
     "Study",
@@ -106,6 +112,7 @@ __all__ = [
     "paper_item",
     "paper_items",
     "plan",
+    "protocol",
     "register_claim",
     "register_paper",
     "reproduce",
