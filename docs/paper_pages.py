@@ -22,8 +22,8 @@ from anchorwatch.trace.atomic_io import replace_file
 DOCS = Path(__file__).resolve().parent
 FOLDER = DOCS / "papers"
 PAGE = DOCS / "papers.md"
-WIDTH = 1100
-COLOURS = 96
+WIDTH = 960
+COLOURS = 256
 TITLES = {
     "floating": "Attention Floating",
     "sinks": "Attention Sinks in Diffusion Language Models",
@@ -34,7 +34,7 @@ ROLES = {"mdm": "`--model`", "arm": "`--against`", "sink": "`--sink`", "gate": "
 PROTOCOL = Effort(prompts=5, items=12)
 LEAD = """# The papers' figures and tables
 
-Every figure and table of the three papers, the command that makes it, and our rendering. Made by `python docs/paper_pages.py` from the models on board ([the lab](lab.md)): small networks in a made-up world, which show what a figure looks like and not what the papers' models do. Where a picture shows one head, it is the one that shows the thing best, found by a stated rule (`studies/papers/find_heads.py`); nulls are dashed.
+Every figure and table of the three papers, the command that makes it, and our rendering. Made by `python docs/paper_pages.py` from the models on board ([the lab](lab.md)): small networks in a made-up world, which show what a figure looks like and not what the papers' models do. Where a picture shows one head, it is the one that shows the thing best, found by a stated rule (`studies/papers/find_heads.py`); nulls are dashed. In tables the difference from the first row stands in brackets, paired by item or by training seed; * is p < 0.05 after Holm's correction.
 
 `anchorwatch paper sinks` lists the items of a paper, `--all` makes all that can be made. On your models:
 
@@ -81,7 +81,9 @@ def shrink(path: Path) -> bytes:
             size = (WIDTH, round(whole.height * WIDTH / whole.width))
             whole = whole.resize(size, Image.Resampling.LANCZOS)
         buffer = io.BytesIO()
-        whole.quantize(COLOURS).save(buffer, "png", optimize=True)
+        # Few cells may have a colour of their own: every colour counts, not every pixel.
+        few = whole.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few.save(buffer, "png", optimize=True)
     return buffer.getvalue()
 
 
@@ -130,7 +132,7 @@ def _belongs(path: Path, item: PaperItem) -> bool:
 
 
 def _heading(item: PaperItem) -> str:
-    return f"{TITLES[item.paper].split()[-1]} {item.label}"
+    return f"{item.label.capitalize()} of {item.paper.replace('_', '-')}"
 
 
 if __name__ == "__main__":
