@@ -758,10 +758,21 @@ UNSUPPORTED: dict[str, str] = {
     "DreamForCausalLM": "DreamReasoner decodes in blocks without the shift; only Dream-v0 is read",
     "ILLaDAForCausalLM": "iLLaDA's tensor names could not be verified",
     "MDLM": "MDLM is a time-conditioned DiT, which no stock class holds",
-    "NemotronLabsDiffusionModel": "Nemotron diffusion needs its own code",
-    "DiffusionGemmaForBlockDiffusion": (
-        "DiffusionGemma has no mask token: its canvas is random tokens"
+    "BD3LM": "BD3LM is a time-conditioned DiT, which no stock class holds",
+    "NemotronLabsDiffusionModel": (
+        "a finished block is read causally and the open one in both directions, and the first "
+        "token of a block is the causal reading's: no visibility here says that"
     ),
+    "StableDiffcoderForCausalLM": "its mask id and whether its rows are shifted are not public",
+    "WeDLMForCausalLM": (
+        "it attends causally over a canvas that is put into another order at every step, so that "
+        "row p of a pass is not about position p"
+    ),
+    "DiffusionGemmaForBlockDiffusion": (
+        "it has no mask token, and a pass reads the last pass's logits besides the canvas: a frame "
+        "does not decide what is computed, so that no trace could be replayed"
+    ),
+    "DPLM2ForMaskedLM": "its tensor names and modality embeddings could not be verified",
 }
 """Architectures we know and do not read, with the reason."""
 

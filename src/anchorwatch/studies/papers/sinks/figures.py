@@ -176,14 +176,15 @@ def _join(*words: str) -> str:
 
 
 def _edits(kind: str) -> Mapping[str, Sequence[Edit]]:
-    """What is hidden: sinks of the step before, in an autoregressive model those of the last row.
+    """What is hidden: the sinks of the step before. Beside it one other key, drawn at random.
 
-    Beside each dose as many other keys, drawn at random.
+    In an autoregressive model, as published, sinks are those of the last row, and hidden from it.
     """
     last = kind == "arm"
+    whom = "last" if last else "all"
     edits: dict[str, Sequence[Edit]] = {UNEDITED: ()}
-    edits |= {f"{k} sinks": [hide_sinks(k, last_row=last)] for k in DOSES}
-    return edits | {f"{k} random": [hide_random(k, last_row=last)] for k in DOSES[:1]}
+    edits |= {f"{k} sinks": [hide_sinks(k, last_row=last, hide_from=whom)] for k in DOSES}
+    return edits | {"1 random": [hide_random(1, last_row=last, hide_from=whom)]}
 
 
 def _table_rows(bench: Workbench, source: str) -> pd.DataFrame:
