@@ -46,6 +46,8 @@ _PROBES = {
     "massive_value": "massive()",
     "state_cosine": "mixing()",
     "effective_rank": "mixing()",
+    "expert_count": "experts()",
+    "expert_choice": "experts()",
     "pattern": "pattern(layers=[...], heads=[...], steps=[...])",
     "qk_logit": "qk_maps(layers=[...], heads=[...], steps=[...])",
 }
