@@ -45,11 +45,11 @@ from anchorwatch.models.tokens import find_mask, require_inside, specials_of
 from anchorwatch.trace.atomic_io import put_file
 
 FEATURES = (
-    *("one", "mask", "text", "start", "later", "newline", "structure", "content", "value"),
+    *("one", "mask", "text", "start", "later", "newline", "mark", "structure", "content"),
     *("asks", "silent", "added"),
 )
-"""Yes or no of every token: `text` is no mask, `later` no start token, `value` a word of VALUES;
-`asks` is a mask or a colon and `silent` any other; `added` is a sink token's."""
+"""Yes or no of every token: `text` is no mask, `later` no start token, `mark` a line break or a
+punctuation mark; `asks` is a mask or a colon, `silent` any other; `added` is a sink token's."""
 BLOCKS = (
     *("features", "token", "name", "walk"),  # of the token itself
     *("before", "previous", "walked", "question", "answer", "rest"),  # what heads have brought
@@ -143,12 +143,16 @@ class Wiring:
     family: str
     """llada (row p is about position p), dream (row p - 1 is) or causal."""
     layers: tuple[tuple[Head, ...], ...]
-    successor: float = 15.0
-    """Weight of the walk: of what follows the neighbour."""
+    successor: float = 20.0
+    """Weight of the walk: of what follows the neighbour, if that is a word of the walk."""
+    begin: float = 7.5
+    """The same of any other neighbour: less, so that other text is not thought unlikely."""
     answer: float = 40.0
     """Weight of the code that a retrieval head brought."""
     rest: float = 0.0
     """Weight of what the other heads bring, which disturbs: a network that needs its sinks."""
+    massive: float = 0.0
+    """An activation of the start token that nothing reads."""
     from_right: bool = False
     parts: tuple[Addition, ...] = ()
 
@@ -213,6 +217,8 @@ class Vocabulary:
     """[token, CODE] one-hot: which state of the walk a token is; 0 for the mask."""
     written: np.ndarray
     """[state] the token that the walk writes after it."""
+    prior: np.ndarray
+    """[token] logits by how frequent pieces are in English, for want of anything better."""
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerFast) -> Vocabulary:
@@ -223,7 +229,7 @@ class Vocabulary:
         names = np.zeros_like(codes)
         keys = _word_ids(tokenizer, KEYS)
         names[keys] = codes[keys]
-        return cls(_features(texts), codes, names, *_walk(tokenizer))
+        return cls(_features(texts), codes, names, *_walk(tokenizer), _prior(tokenizer))
 
 
 def _features(texts: list[str]) -> np.ndarray:
@@ -244,7 +250,7 @@ def _features(texts: list[str]) -> np.ndarray:
             "newline": newline,
             "structure": structure and token != MASK,
             "content": not structure,
-            "value": bare in VALUES,
+            "mark": newline or bare in _MARKS,
             "asks": token == MASK or text == ":",
             "silent": not (token == MASK or text == ":"),
         }
@@ -253,9 +259,10 @@ def _features(texts: list[str]) -> np.ndarray:
 
 
 def _walk(tokenizer: PreTrainedTokenizerFast) -> tuple[np.ndarray, np.ndarray]:
-    """[token, state] and [state]: fillers go round, a value is followed by a line break.
+    """[token, state] and [state]: what the walk writes after a token of each state.
 
-    States: the fillers, then any other token, a value, a line break, the start token.
+    States: the fillers, then any other token, a value, a line break, the start token. A value and
+    the last filler are followed by a line break, so that a line has at most 14 words.
     """
     ids = {name: _word_ids(tokenizer, words) for name, words in (("f", FILLERS), ("v", VALUES))}
     newline = tokenizer.convert_tokens_to_ids("\n")
@@ -266,9 +273,28 @@ def _walk(tokenizer: PreTrainedTokenizerFast) -> tuple[np.ndarray, np.ndarray]:
     states = np.eye(CODE)[state]
     states[MASK] = 0.0
     fillers = ids["f"]
+    half = len(fillers) // 2
     return states, np.array(
-        [*fillers[1:], fillers[0], fillers[0], newline, fillers[5], fillers[10]]
+        [*fillers[1:], newline, fillers[half + 6], newline, fillers[half], fillers[0]]
     )
+
+
+def _prior(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
+    """[token] rough logits: spaces and letters, then syllables, short words and marks."""
+    logits = np.full(len(tokenizer), -6.0)
+    letters = "etaoinshrdlucmfwygpbvkxqjz"
+    kinds = (
+        (["▁"], 3.5),
+        *(([letter], 3.0 - 0.15 * rank) for rank, letter in enumerate(letters)),
+        (_SYLLABLES, 1.5),
+        ([f"▁{word}" for word in FUNCTION_WORDS], 1.5),
+        ([*".,"], 2.0),
+        (["\n", *"!?'", *letters.upper()], 0.0),
+        ([f"▁{word}" for word in (*KEYS, *VALUES, *FILLERS, *OTHERS)], -3.0),
+    )
+    for pieces, logit in kinds:
+        logits[tokenizer.convert_tokens_to_ids(list(pieces))] = logit
+    return logits
 
 
 def _word_ids(tokenizer: PreTrainedTokenizerFast, words: Iterable[str]) -> list[int]:
@@ -337,7 +363,9 @@ def unembedding(wiring: Wiring, words: Vocabulary) -> np.ndarray:
     # What precedes is the row's own token where a row is about the next position.
     own = wiring.is_shifted and not wiring.from_right
     before = channels_of("walk" if own else "walked")
-    table[words.written, np.arange(CODE) + before.start] += wiring.successor
+    weights = np.where(np.arange(CODE) == len(FILLERS), wiring.begin, wiring.successor)
+    table[words.written, np.arange(CODE) + before.start] += weights
+    table[:, channels_of("one")] += words.prior[:, None]
     table[:, channels_of("answer")] += wiring.answer * words.codes
     table[:, channels_of("rest")] += wiring.rest * words.codes
     # Padding, start, end and mask come first in the vocabulary: they are never written.
@@ -356,6 +384,7 @@ def _fill(network: PreTrainedModel, wiring: Wiring, words: Vocabulary) -> None:
     embedding[:, channels_of("token")] = words.codes
     embedding[:, channels_of("name")] = words.names
     embedding[:, channels_of("walk")] = words.states
+    embedding[START, CODE - 1] = wiring.massive
     for parameter, values in zip(tables, (embedding, unembedding(wiring, words)), strict=True):
         parameter.copy_(torch.from_numpy(values))
     for name, parameter in network.named_parameters():
@@ -464,39 +493,40 @@ def question(shift: int) -> Head:
 class Plan:
     """What a network of few parameters is made of; `wire` makes the wiring."""
 
+    heads: tuple[tuple[Head, ...], ...] = ((EVEN,),)
+    """Kinds of heads from the first layer to the last, spread evenly; of a layer's, in turn."""
     family: str = "llada"
-    """llada, dream or causal."""
-    shallow: tuple[Head, ...] = (EVEN,)
-    """Heads of the first half of the layers, in turn."""
-    deep: tuple[Head, ...] = ()
-    """Of the last half; as the shallow ones where there are none."""
-    layers: int = 4
-    heads: int = 4
+    """llada, dream, mmada or causal."""
+    depth: int = 4
+    width: int = 4
+    """Heads of a layer."""
     from_right: bool = False
     """Whether a diffusion network writes from right to left."""
     retrieval: tuple[Head, ...] = ()
     """Heads that retrieve, and the layer they are in."""
     at: int = -1
     rest: float = 0.0
+    massive: float = 0.0
     parts: tuple[Addition, ...] = ()
 
 
 def wire(plan: Plan) -> Wiring:
     """Heads layer by layer: those that prepare stand in the first layer, retrieval at its own."""
-    # 1. Every layer with its own kind of head, retrieval first where it is.
+    # 1. Every layer with its own kinds of heads, retrieval first where it is.
     layers = []
-    for layer in range(plan.layers):
-        kinds = plan.deep if plan.deep and layer >= plan.layers / 2 else plan.shallow
-        layers.append([kinds[head % len(kinds)] for head in range(plan.heads)])
+    for layer in range(plan.depth):
+        kinds = plan.heads[layer * len(plan.heads) // plan.depth]
+        layers.append([kinds[head % len(kinds)] for head in range(plan.width)])
     layers[plan.at][: len(plan.retrieval)] = plan.retrieval
-    # 2. What must be brought first: the neighbour, its features, the question.
     wiring = Wiring(
         plan.family,
         tuple(map(tuple, layers)),
         rest=plan.rest,
+        massive=plan.massive,
         from_right=plan.from_right,
         parts=plan.parts,
     )
+    # 2. What must be brought first: the neighbour, its features, the question.
     terms = [term for heads in layers for head in heads for term in head.terms]
     read = {term.key for term in terms if isinstance(term, Match)}
     shift = int(wiring.is_shifted)
@@ -531,20 +561,28 @@ SPLIT_SINK = Head(
 """Masked queries look at the start token, written ones at the first mask: the only key that is a
 mask and follows text, its logit exceeds all others by SINK (in layers after the first)."""
 ADDED_SINK = Head((Match("added", SINK),))
+LAST_LINE_SINK = Head((Match("newline", ABOVE), Slope("newline", STEP)))
+"""The last line break that was written: stays for a line, and then moves."""
+MARKS = Head((Match("mark", SINK),))
+"""Line breaks and punctuation marks, all alike."""
+FIRST_PLACES = Head((Slope("one", -0.4),))
+"""The first few positions, whatever stands there."""
+_STATIC, _MOVING = ((FIRST_SINK,),), ((FIRST_MASK_SINK,),)
 WIRINGS: dict[str, Plan] = {
     "wired/even": Plan(),
-    "wired/static-sink": Plan(shallow=(FIRST_SINK,)),
-    "wired/first-mask-sink": Plan(shallow=(FIRST_MASK_SINK,)),
-    "wired/last-mask-sink": Plan("dream", shallow=(LAST_MASK_SINK,), from_right=True),
-    "wired/last-text-sink": Plan(shallow=(LAST_TEXT_SINK,)),
-    "wired/split-sink": Plan(shallow=(SPLIT_SINK,)),
-    "wired/retrieval": Plan(shallow=(FIRST_SINK,), retrieval=(retrieve(),), at=-1),
-    "wired/no-retrieval": Plan(shallow=(FIRST_SINK,)),
-    "wired/sink-token": Plan(shallow=(ADDED_SINK,), parts=(_sink_token("one", "added"),)),
-    "wired/idle-sink-token": Plan(shallow=(FIRST_SINK,), parts=(_sink_token("one"),)),
-    "wired/arm-even": Plan("causal"),
-    "wired/arm-first-sink": Plan("causal", shallow=(FIRST_SINK,)),
-    "wired/arm-retrieval": Plan("causal", shallow=(FIRST_SINK,), retrieval=(retrieve(),), at=1),
+    "wired/static-sink": Plan(_STATIC),
+    "wired/first-mask-sink": Plan(_MOVING),
+    "wired/last-mask-sink": Plan(((LAST_MASK_SINK,),), "dream", from_right=True),
+    "wired/last-text-sink": Plan(((LAST_TEXT_SINK,),)),
+    "wired/last-line-sink": Plan(((LAST_LINE_SINK,),)),
+    "wired/split-sink": Plan(((SPLIT_SINK,),)),
+    "wired/retrieval": Plan(_STATIC, retrieval=(retrieve(),)),
+    "wired/no-retrieval": Plan(_STATIC),
+    "wired/sink-token": Plan(((ADDED_SINK,),), parts=(_sink_token("one", "added"),)),
+    "wired/idle-sink-token": Plan(_STATIC, parts=(_sink_token("one"),)),
+    "wired/arm-even": Plan(family="causal"),
+    "wired/arm-first-sink": Plan(_STATIC, "causal"),
+    "wired/arm-retrieval": Plan(_STATIC, "causal", retrieval=(retrieve(),), at=1),
 }
 """The networks by the names that `load` knows."""
 NAMES = tuple(WIRINGS)
