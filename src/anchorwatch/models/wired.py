@@ -484,6 +484,19 @@ def retrieve(sharpness: float = 40.0, *terms: Term) -> Head:
     return Head((match, *start, line_breaks, *terms), writes=("answer",))
 
 
+def retrieve_softly(weight: float) -> Head:
+    """The same with little attention: the more there is to read, the less is left of the answer.
+
+    With e^weight to 1 for what was asked for, the answer is written among fewer than about
+    4 e^weight tokens.
+    """
+    start = Match("start", ABOVE, query="silent")
+    return Head(
+        (Codes("question", "previous", weight), start, Match("newline", -ABOVE / 15)),
+        writes=("answer",),
+    )
+
+
 def question(shift: int) -> Head:
     """Brings the name that was asked for: `name, line break, Answer, colon` before the answer."""
     return neighbour(4 - shift, ("name",), ("question",))
@@ -498,7 +511,7 @@ class Plan:
     family: str = "llada"
     """llada, dream, mmada or causal."""
     depth: int = 4
-    width: int = 4
+    width: int = 2
     """Heads of a layer."""
     from_right: bool = False
     """Whether a diffusion network writes from right to left."""
@@ -567,8 +580,25 @@ MARKS = Head((Match("mark", SINK),))
 """Line breaks and punctuation marks, all alike."""
 FIRST_PLACES = Head((Slope("one", -0.4),))
 """The first few positions, whatever stands there."""
+WEAK_SINK = Head((Match("start", 1.2),))
+"""Three times an even share: above mean + 3 sd of an even map, and no sink by eps = 3."""
+SPARE_SINK = Head((Match("start", SINK), Match("newline", ABOVE), Slope("newline", STEP)))
+LONG_KEY_SINK = Head((Match("start", SINK, base=SINK / 2),))
+"""A sink by its norm: all keys have one direction, and its key is three times as long."""
+SHORT_KEY_SINK = Head((Match("start", SINK), Length("start", 1.6 * SINK)))
+"""A sink by its angle, whose key is shorter than the others."""
+SELF = Head((Near(0, 2.0),))
+SELF_OR_LINE = Head((Near(0, 2.0), Match("newline", 14.0)))
+LINE_ANCHORS = Head((Match("newline", 6.0, base=3.0),))
+"""All line breaks, by the norm of their keys."""
 _STATIC, _MOVING = ((FIRST_SINK,),), ((FIRST_MASK_SINK,),)
+_FLOATING = ((LINE_ANCHORS,), (LAST_TEXT_SINK,))
+"""Several structural tokens in shallow layers, the last word in deep ones."""
+_MIXED = ((FIRST_SINK, FIRST_SINK, LAST_TEXT_SINK, FIRST_SINK),)
+"""Most heads look at the start token, one in four at the last word."""
+_SHALLOW_MANY = ((MARKS, FIRST_MASK_SINK, FIRST_SINK, MARKS), (FIRST_SINK,))
 WIRINGS: dict[str, Plan] = {
+    # without sinks, and with one kind
     "wired/even": Plan(),
     "wired/static-sink": Plan(_STATIC),
     "wired/first-mask-sink": Plan(_MOVING),
@@ -576,13 +606,72 @@ WIRINGS: dict[str, Plan] = {
     "wired/last-text-sink": Plan(((LAST_TEXT_SINK,),)),
     "wired/last-line-sink": Plan(((LAST_LINE_SINK,),)),
     "wired/split-sink": Plan(((SPLIT_SINK,),)),
-    "wired/retrieval": Plan(_STATIC, retrieval=(retrieve(),)),
+    "wired/many-sinks": Plan(((MARKS,),)),
+    # several kinds
+    "wired/mixed-sinks": Plan(_MIXED, width=4),
+    "wired/line-and-mask-sinks": Plan(((LAST_LINE_SINK, FIRST_MASK_SINK),)),
+    "wired/weak-sinks": Plan(((FIRST_SINK, FIRST_SINK, WEAK_SINK, FIRST_SINK),), width=4),
+    "wired/first-places": Plan(((FIRST_PLACES,),)),
+    "wired/fewer-deep-sinks": Plan(_SHALLOW_MANY, width=4),
+    "wired/more-deep-sinks": Plan(_SHALLOW_MANY[::-1], width=4),
+    "wired/other-sinks-in-each-layer": Plan(
+        ((FIRST_SINK,), (LAST_TEXT_SINK,), (FIRST_SINK,), (LAST_TEXT_SINK,))
+    ),
+    # shallow and deep layers
+    "wired/floating": Plan(_FLOATING, depth=8),
+    "wired/floating-reversed": Plan(_FLOATING[::-1], depth=8),
+    "wired/deep-static-sink": Plan(_STATIC, depth=8),
+    "wired/deep-needed-sink": Plan(_STATIC, depth=8, rest=15.0),
+    "wired/deep-angle": Plan(((LONG_KEY_SINK,), (SHORT_KEY_SINK,)), depth=8),
+    "wired/deep-norm": Plan(((SHORT_KEY_SINK,), (LONG_KEY_SINK,)), depth=8),
+    "wired/massive-sink": Plan(_STATIC, massive=200.0),
+    "wired/massive-elsewhere": Plan(_MOVING, massive=200.0),
+    # networks that need their sinks: what sinks keep away disturbs the prediction
+    "wired/needed-sink": Plan(_STATIC, rest=30.0),
+    "wired/needed-moving-sink": Plan(_MOVING, rest=30.0),
+    "wired/spare-sink": Plan(((SPARE_SINK,),)),
+    # Dream's and MMaDA's kind
+    "wired/dream-first-mask-sink": Plan(_MOVING, "dream"),
+    "wired/dream-first-places": Plan(((FIRST_PLACES,),), "dream"),
+    "wired/dream-many-sinks": Plan(((MARKS,),), "dream"),
+    "wired/dream-early-drift": Plan(
+        ((LAST_MASK_SINK,), (FIRST_MASK_SINK, LAST_MASK_SINK)), "dream", from_right=True
+    ),
+    "wired/dream-late-drift": Plan(
+        ((FIRST_MASK_SINK, LAST_MASK_SINK), (LAST_MASK_SINK,)), "dream", from_right=True
+    ),
+    "wired/mmada-static-sink": Plan(_STATIC, "mmada"),
+    "wired/mmada-first-mask-sink": Plan(_MOVING, "mmada"),
+    "wired/mmada-even": Plan(family="mmada"),
+    "wired/mmada-self-attention": Plan(((SELF_OR_LINE,),), "mmada"),
+    "wired/mmada-last-line-sink": Plan(((LAST_LINE_SINK,),), "mmada"),
+    # retrieval
+    "wired/retrieval": Plan(_STATIC, width=3, retrieval=(retrieve(),)),
     "wired/no-retrieval": Plan(_STATIC),
+    "wired/soft-retrieval": Plan(_STATIC, width=3, retrieval=(retrieve_softly(2.5),)),
+    "wired/softer-retrieval": Plan(_STATIC, width=3, retrieval=(retrieve_softly(1.6),)),
+    "wired/needed-sink-retrieval": Plan(_STATIC, width=3, retrieval=(retrieve(),), rest=30.0),
+    # sink tokens
     "wired/sink-token": Plan(((ADDED_SINK,),), parts=(_sink_token("one", "added"),)),
     "wired/idle-sink-token": Plan(_STATIC, parts=(_sink_token("one"),)),
+    # autoregressive networks
     "wired/arm-even": Plan(family="causal"),
     "wired/arm-first-sink": Plan(_STATIC, "causal"),
-    "wired/arm-retrieval": Plan(_STATIC, "causal", retrieval=(retrieve(),), at=1),
+    "wired/arm-mixed-sinks": Plan(_MIXED, "causal", width=4),
+    "wired/arm-alternating-sinks": Plan(
+        ((FIRST_SINK,), (LAST_TEXT_SINK,), (FIRST_SINK,), (LAST_TEXT_SINK,)), "causal"
+    ),
+    "wired/arm-soft-retrieval": Plan(
+        _STATIC, "causal", width=3, retrieval=(retrieve_softly(2.5),), at=1
+    ),
+    "wired/arm-softer-retrieval": Plan(
+        _STATIC, "causal", width=3, retrieval=(retrieve_softly(1.6),), at=1
+    ),
+    "wired/arm-needed-sink": Plan(_STATIC, "causal", rest=30.0),
+    "wired/arm-retrieval": Plan(_STATIC, "causal", width=3, retrieval=(retrieve(),), at=1),
+    "wired/arm-needed-sink-retrieval": Plan(
+        _STATIC, "causal", width=3, retrieval=(retrieve(),), at=1, rest=30.0
+    ),
 }
 """The networks by the names that `load` knows."""
 NAMES = tuple(WIRINGS)
