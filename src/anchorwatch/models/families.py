@@ -315,7 +315,12 @@ def _translate_qwen3_moe(config: Fields) -> Fields:
 
 
 def _translate_llada(config: Fields) -> Fields:
-    """LLaDA's own field names; an option that Llama lacks is refused."""
+    """LLaDA's own field names; an option that Llama lacks is refused.
+
+    A conversion to Llama's names has Llama's fields too, and keeps them.
+    """
+    if "d_model" not in config and "hidden_size" in config:
+        return config
     _check_options(config, _LLADA_MUST, "Llama")
     width, layers, heads, positions = _required_fields(
         config, "d_model", "n_layers", "n_heads", "max_sequence_length"
@@ -795,6 +800,51 @@ def family_of(
                 'add what the weights are, for example "model_type": "llama"'
             )
     raise FamilyError(_unknown(architecture or model_type, causal))
+
+
+_DIFFUSION_WORDS = re.compile(
+    r"diffu|llada|dream|mdlm|bd3|sdar|dllm|dlm|maskgit|denois|masked", re.IGNORECASE
+)
+_DIFFUSION_FIELDS = re.compile(r"mask_token_id|bd_size|.*diffusion.*|.*denoising.*|dlm_.*")
+
+
+def diffusion_hints(
+    config: Mapping[str, Any], generation: Mapping[str, Any], masks: Iterable[str]
+) -> list[str]:
+    """What of a checkpoint that calls itself a causal LM speaks of diffusion, in words.
+
+    `masks` are the places that name a mask token.
+    """
+    hints = [f"{where} names a mask token" for where in masks]
+    for file, fields in (("config.json", config), ("generation_config.json", generation)):
+        said = [name for name in fields if _DIFFUSION_FIELDS.fullmatch(name)]
+        said = [name for name in said if name != "mask_token_id" and fields[name] is not None]
+        hints += [f"{file} says {name}" for name in said]
+    auto_map = config.get("auto_map")
+    for value in auto_map.values() if isinstance(auto_map, dict) else ():
+        for code in value if isinstance(value, list) else [value]:
+            if isinstance(code, str) and _DIFFUSION_WORDS.search(code):
+                hints.append(f"auto_map names {code}")
+    if auto_map:
+        for name, causal in (("is_causal", True), ("use_bidirectional_attention", False)):
+            if config.get(name) is not None and bool(config[name]) is not causal:
+                hints.append(f"config.json says {name}={config[name]!r}")
+    return list(dict.fromkeys(hints))
+
+
+def refuse_hidden_diffusion(source: str, config: Mapping[str, Any], hints: list[str]) -> None:
+    """Refuse a causal LM by name that may be a diffusion model: both would load and run."""
+    if not hints:
+        return
+    network = model_type_of(config)
+    fitting = [f.name for f in FAMILIES if f.kind == "mdm" and f.network == network]
+    named = " or ".join(f"family={name!r}" for name in fitting[:4])
+    diffusion = f"{named} for a diffusion model" if named else "a family of its own for diffusion"
+    raise FamilyError(
+        f"{source} calls itself {architecture_of(config) or network}, which is autoregressive, but "
+        f"{' and '.join(hints[:3])}: say what it is, family='causal' if it writes left to right, "
+        f"{diffusion}"
+    )
 
 
 def unnamed_encoder(config: Mapping[str, Any], tensors: Iterable[str]) -> str | None:
