@@ -30,7 +30,15 @@ from anchorwatch.studies.verdict import ALPHA, JudgedClaim
 
 FOLDER = Path(__file__).parent
 BUDGET = Budget(
-    "planted", prompts=5, length=16, steps=16, items=30, rows=5, text_length=32, text_block=8
+    "planted",
+    prompts=5,
+    length=8,
+    steps=8,
+    items=30,
+    rows=5,
+    answer=8,
+    text_length=16,
+    text_block=8,
 )
 SUPPORTED, REFUTED = "supported", "refuted"
 LEAST_POWER = 0.8
@@ -182,7 +190,7 @@ def power(estimate: Estimate, criterion: Criterion, *, supports: bool, judged: i
     tail = ALPHA / judged / 2
     low, high = criterion.region
     value = estimate.value
-    # 1. Ends of the region that the interval must stay clear of, and how far the value is from them.
+    # 1. The ends of the region, and how far the value is from the nearest.
     ends = [end for end in (low, high) if math.isfinite(end)]
     inside = low < value < high
     if inside != supports or math.isnan(value):
@@ -287,7 +295,7 @@ def main() -> None:
     names = sys.argv[1:]
     rows = run_all(names or list(PLANTED), Path("runs/planted"))
     for row in rows:
-        print(json.dumps(row))
+        sys.stdout.write(json.dumps(row) + "\n")
     if not names:
         write_page(rows)
 
