@@ -23,6 +23,7 @@ from anchorwatch.models import wired
 from anchorwatch.studies.budget import BUDGETS, Budget
 from anchorwatch.studies.claim import Criterion
 from anchorwatch.studies.estimate import ITEM, PROMPT, Estimate
+from anchorwatch.studies.evidence import Answers
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.protocols import Protocol
 from anchorwatch.studies.run_study import study
@@ -144,17 +145,44 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
     "floating/H29": (pair("floating"), pair("deep-static-sink", "arm-alternating-sinks")),
     "sink_token/H1": (single("static-sink"), single("last-text-sink")),
     "sink_token/H2": (pair("first-mask-sink"), pair("mixed-sinks")),
+    "sink_token/H18": (Subject(sink="needed-sink-token"), Subject(sink="sink-token")),
 }
 
 
-NOT_PLANTED: dict[str, str] = {}
-"""Claims without a wired network, and why."""
+_WORLD = "asks questions of the made-up world, which no wired network can answer"
+_IDENTITY = "holds of every network by construction, so that none can lack it"
+NOT_PLANTED: dict[str, str] = {
+    "sinks/H16": "wired networks write from one end, so that no position can be delayed",
+    "sinks/H17": "wired networks answer in one step as in many",
+    "sinks/H22": _WORLD,
+    "floating/H10": "layers of wired networks without heads have no weights to correlate",
+    "floating/H13": _WORLD,
+    "floating/H14": _WORLD,
+    "floating/H15": _WORLD,
+    "floating/H18": _WORLD,
+    "floating/H19": "takes 24 layers; the rollout of even attention is tested in closed form",
+    "floating/H20": "no wired network is lost in the middle",
+    "floating/H22": "asks questions of two hops, which no wired network can answer",
+    "floating/H24": "asks with prompts that wired networks cannot read",
+    "floating/H25": _WORLD,
+    "floating/H26": "wired anchors are kinds of tokens that both tasks have",
+    "sink_token/H11": _IDENTITY,
+    "sink_token/H12": "wired states do not mix: heads read tokens, not what other heads brought",
+    "sink_token/H13": "wired networks answer in one step as in many",
+    "sink_token/H14": _IDENTITY,
+    "sink_token/H19": "there is no wired network with gates",
+    "sink_token/H20": _WORLD,
+    "sink_token/H23": "reads a table of training runs that a study cannot be given",
+}
+"""Claims without a wired network, and why; planted evidence tests them (tests/studies)."""
 
 
 def run_subject(subject: Subject, names: Sequence[str], out: Path) -> dict[str, JudgedClaim]:
     """Claims on the models of a subject, through the whole pipeline."""
     out.mkdir(parents=True, exist_ok=True)
-    protocol = Protocol(task=str(write_questions(out / "questions.jsonl")))
+    protocol = None
+    if any(isinstance(spec, Answers) for claim in claims(names) for spec in claim.needs):
+        protocol = Protocol(task=str(write_questions(out / "questions.jsonl")))
     record = study(
         list(names), **subject.models, budget=BUDGET, protocol=protocol, out=out / _folder(subject)
     )

@@ -653,6 +653,9 @@ WIRINGS: dict[str, Plan] = {
     "wired/needed-sink-retrieval": Plan(_STATIC, width=3, retrieval=(retrieve(),), rest=30.0),
     # sink tokens
     "wired/sink-token": Plan(((ADDED_SINK,),), parts=(_sink_token("one", "added"),)),
+    "wired/needed-sink-token": Plan(
+        ((ADDED_SINK,),), parts=(_sink_token("one", "added"),), rest=30.0
+    ),
     "wired/idle-sink-token": Plan(_STATIC, parts=(_sink_token("one"),)),
     # autoregressive networks
     "wired/arm-even": Plan(family="causal"),
