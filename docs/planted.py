@@ -142,7 +142,10 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
         pair("soft-retrieval", "arm-softer-retrieval"),
         pair("softer-retrieval", "arm-soft-retrieval"),
     ),
-    "floating/H29": (pair("floating"), pair("deep-static-sink", "arm-alternating-sinks")),
+    "floating/H29": (
+        pair("deep-alternating-sinks"),
+        pair("deep-static-sink", "arm-alternating-sinks"),
+    ),
     "sink_token/H1": (single("static-sink"), single("last-text-sink")),
     "sink_token/H2": (pair("first-mask-sink"), pair("mixed-sinks")),
     "sink_token/H18": (Subject(sink="needed-sink-token"), Subject(sink="sink-token")),
@@ -221,7 +224,7 @@ def power(estimate: Estimate, criterion: Criterion, *, supports: bool, judged: i
     # 1. The ends of the region, and how far the value is from the nearest.
     ends = [end for end in (low, high) if math.isfinite(end)]
     inside = low < value < high
-    if inside != supports or math.isnan(value):
+    if inside != supports or estimate.why:
         return 0.0
     room = min(abs(value - end) for end in ends)
     # 2. All units alike: Estimate's own bound on how many others there may be.

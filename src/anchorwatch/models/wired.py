@@ -45,7 +45,7 @@ from anchorwatch.models.tokens import find_mask, require_inside, specials_of
 from anchorwatch.trace.atomic_io import put_file
 
 FEATURES = (
-    *("one", "mask", "text", "start", "later", "newline", "mark", "structure", "content"),
+    *("one", "mask", "text", "start", "later", "newline", "colon", "mark", "structure", "content"),
     *("asks", "silent", "added"),
 )
 """Yes or no of every token: `text` is no mask, `later` no start token, `mark` a line break or a
@@ -250,6 +250,7 @@ def _features(texts: list[str]) -> np.ndarray:
             "newline": newline,
             "structure": structure and token != MASK,
             "content": not structure,
+            "colon": text == ":",
             "mark": newline or bare in _MARKS,
             "asks": token == MASK or text == ":",
             "silent": not (token == MASK or text == ":"),
@@ -589,10 +590,10 @@ SHORT_KEY_SINK = Head((Match("start", SINK), Length("start", 1.6 * SINK)))
 """A sink by its angle, whose key is shorter than the others."""
 SELF = Head((Near(0, 2.0),))
 SELF_OR_LINE = Head((Near(0, 2.0), Match("newline", 14.0)))
-LINE_ANCHORS = Head((Match("newline", 6.0, base=3.0),))
-"""All line breaks, by the norm of their keys."""
+COLON_ANCHORS = Head((Match("colon", 6.0, base=3.0),))
+"""All colons, by the norm of their keys."""
 _STATIC, _MOVING = ((FIRST_SINK,),), ((FIRST_MASK_SINK,),)
-_FLOATING = ((LINE_ANCHORS,), (LAST_TEXT_SINK,))
+_FLOATING = ((COLON_ANCHORS,), (LAST_TEXT_SINK,))
 """Several structural tokens in shallow layers, the last word in deep ones."""
 _MIXED = ((FIRST_SINK, FIRST_SINK, LAST_TEXT_SINK, FIRST_SINK),)
 """Most heads look at the start token, one in four at the last word."""
@@ -621,6 +622,7 @@ WIRINGS: dict[str, Plan] = {
     "wired/floating": Plan(_FLOATING, depth=8),
     "wired/floating-reversed": Plan(_FLOATING[::-1], depth=8),
     "wired/deep-static-sink": Plan(_STATIC, depth=8),
+    "wired/deep-alternating-sinks": Plan(((FIRST_SINK,), (LAST_TEXT_SINK,)) * 4, depth=8),
     "wired/deep-needed-sink": Plan(_STATIC, depth=8, rest=15.0),
     "wired/deep-angle": Plan(((LONG_KEY_SINK,), (SHORT_KEY_SINK,)), depth=8),
     "wired/deep-norm": Plan(((SHORT_KEY_SINK,), (LONG_KEY_SINK,)), depth=8),
