@@ -91,7 +91,7 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
     "sinks/H12": (single("split-sink"), single("mixed-sinks")),
     "sinks/H14": (single("needed-sink"), single("static-sink")),
     "sinks/H15": (single("needed-sink"), single("needed-moving-sink")),
-    "sinks/H18": (single("static-sink"), single("last-text-sink")),
+    "sinks/H18": (single("drained-sink"), single("last-text-sink")),
     "sinks/H19": (single("deep-angle"), single("deep-norm")),
     "sinks/H20": (single("massive-sink"), single("massive-elsewhere")),
     "sinks/H21": (single("static-sink"), single("other-sinks-in-each-layer")),
@@ -146,7 +146,7 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
         pair("deep-alternating-sinks"),
         pair("deep-static-sink", "arm-alternating-sinks"),
     ),
-    "sink_token/H1": (single("static-sink"), single("last-text-sink")),
+    "sink_token/H1": (single("drained-sink"), single("last-text-sink")),
     "sink_token/H2": (pair("first-mask-sink"), pair("mixed-sinks")),
     "sink_token/H18": (Subject(sink="needed-sink-token"), Subject(sink="sink-token")),
 }
@@ -186,9 +186,7 @@ def run_subject(subject: Subject, names: Sequence[str], out: Path) -> dict[str, 
     protocol = None
     if any(isinstance(spec, Answers) for claim in claims(names) for spec in claim.needs):
         protocol = Protocol(task=str(write_questions(out / "questions.jsonl")))
-    record = study(
-        list(names), **subject.models, budget=BUDGET, protocol=protocol, out=out / _folder(subject)
-    )
+    record = study(list(names), **subject.models, budget=BUDGET, protocol=protocol, out=out)
     return {judged.claim.id: judged for judged in record.findings}
 
 
@@ -205,10 +203,6 @@ def write_questions(path: Path) -> Path:
     order = chance.permutation(len(lines))
     path.write_text("".join(f"{lines[index]}\n" for index in order))
     return path
-
-
-def _folder(subject: Subject) -> str:
-    return "+".join(name.replace("/", "-") for name in subject.models.values())
 
 
 def power(estimate: Estimate, criterion: Criterion, *, supports: bool, judged: int) -> float:

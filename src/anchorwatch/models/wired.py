@@ -153,6 +153,8 @@ class Wiring:
     """Weight of what the other heads bring, which disturbs: a network that needs its sinks."""
     massive: float = 0.0
     """An activation of the start token that nothing reads."""
+    left: float = 0.0
+    """Length of the start token's code, and so of its value: empty unless said."""
     from_right: bool = False
     parts: tuple[Addition, ...] = ()
 
@@ -386,6 +388,7 @@ def _fill(network: PreTrainedModel, wiring: Wiring, words: Vocabulary) -> None:
     embedding[:, channels_of("name")] = words.names
     embedding[:, channels_of("walk")] = words.states
     embedding[START, CODE - 1] = wiring.massive
+    embedding[START, channels_of("token").start] = wiring.left
     for parameter, values in zip(tables, (embedding, unembedding(wiring, words)), strict=True):
         parameter.copy_(torch.from_numpy(values))
     for name, parameter in network.named_parameters():
@@ -521,6 +524,7 @@ class Plan:
     at: int = -1
     rest: float = 0.0
     massive: float = 0.0
+    left: float = 0.0
     parts: tuple[Addition, ...] = ()
 
 
@@ -537,6 +541,7 @@ def wire(plan: Plan) -> Wiring:
         tuple(map(tuple, layers)),
         rest=plan.rest,
         massive=plan.massive,
+        left=plan.left,
         from_right=plan.from_right,
         parts=plan.parts,
     )
@@ -602,6 +607,7 @@ WIRINGS: dict[str, Plan] = {
     # without sinks, and with one kind
     "wired/even": Plan(),
     "wired/static-sink": Plan(_STATIC),
+    "wired/drained-sink": Plan(_STATIC, left=0.1),
     "wired/first-mask-sink": Plan(_MOVING),
     "wired/last-mask-sink": Plan(((LAST_MASK_SINK,),), "dream", from_right=True),
     "wired/last-text-sink": Plan(((LAST_TEXT_SINK,),)),
