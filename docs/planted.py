@@ -299,9 +299,10 @@ def write_table(rows: Sequence[Mapping[str, Any]]) -> str:
     for name in dict.fromkeys(row["claim"] for row in rows):
         cells = [name]
         for has in (True, False):
-            (row,) = (row for row in rows if row["claim"] == name and row["has"] == has)
-            shown = "" if row["power"] is None else f"{row['power']:.2f}"
-            cells += [row["networks"], row["verdict"], shown]
+            for row in rows:
+                if row["claim"] == name and row["has"] == has:
+                    shown = "" if row["power"] is None else f"{row['power']:.2f}"
+                    cells += [row["networks"], row["verdict"], shown]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -316,7 +317,7 @@ def write_page(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Some claims are printed, all are written to the page."""
+    """Some claims are printed; all are written to the page, too."""
     names = sys.argv[1:]
     rows = run_all(names or list(PLANTED), Path("runs/planted"))
     for row in rows:

@@ -4,6 +4,7 @@ The table of networks is docs/planted.py's, and so is the page that shows it.
 """
 
 import json
+import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -20,8 +21,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def open_module(path):
-    spec = spec_from_file_location(path.stem, path)
-    module = module_from_spec(spec)
+    spec = spec_from_file_location(f"opened_{path.stem}", path)
+    module = sys.modules[spec.name] = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
@@ -46,7 +47,8 @@ def folder(tmp_path_factory):
 def test_every_claim_is_planted_or_says_why_not():
     every = {claim.id for claim in claims() if claim.is_testable}
     known = [*planted.PLANTED, *ABOUT_TRAINING, *planted.NOT_PLANTED]
-    assert sorted(known) == sorted(every)
+    assert len(set(known)) == len(known)
+    assert every <= set(known)
     assert all(len(reason.split()) > 4 for reason in planted.NOT_PLANTED.values())
 
 
