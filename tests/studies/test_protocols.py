@@ -22,6 +22,7 @@ from anchorwatch.studies.evidence import (
 )
 from anchorwatch.studies.measure import MDM_RUNS, MDM_TEXT
 from anchorwatch.studies.papers import claims
+from anchorwatch.studies.plan_study import Rates, plan_study
 from anchorwatch.studies.protocols import PROTOCOLS, Protocol, protocol
 from anchorwatch.studies.report.page import run_facts
 from anchorwatch.studies.report.text import methods
@@ -239,3 +240,14 @@ def test_a_report_says_how_runs_wrote():
     assert "positions written in" in older["watched runs"]
     assert older["prompts"].endswith("held-out stories")
     assert much.describe() in methods(replace(found, about=found.about | said))
+
+
+def test_the_plan_says_the_decoding_that_is_run(tmp_path):
+    spec = Runs("mdm", "text", decoding=LowConfidence(32, 32, forbid_end=True))
+    claim = replace(claims(["sinks/H2"])[0], needs=(spec,))
+    for way, decoding in (
+        (Protocol(), "length=32, steps=32, forbid_end=True"),
+        (protocol("rulli"), "length=128, block=32, steps=128"),
+    ):
+        plan = plan_study([claim], store(tmp_path, way), {"mdm": Rates(1.0, 1.0, 1.0)})
+        assert f"runs of mdm, text, LowConfidence({decoding}) (mdm)" in str(plan)

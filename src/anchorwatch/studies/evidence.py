@@ -34,6 +34,7 @@ from anchorwatch.models.zoo.cards import read as read_card
 from anchorwatch.probes.spec import DEFAULT, Probe, commit_regions, massive, region_flow
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.prompts import SETS, TEXT, WITHOUT_REGIONS
+from anchorwatch.studies.protocols import describe_decoding
 from anchorwatch.trace.atomic_io import find_damage, read_sealed, replace_file, seal
 from anchorwatch.trace.trace import Trace, read
 
@@ -416,7 +417,7 @@ def _decoding_of(spec: Runs | Effect, budget: Budget, kind: str) -> Decoding:
 
 
 def _describe_decoding(decoding: Decoding | None) -> str:
-    return "" if decoding is None else f", {decoding}"
+    return "" if decoding is None else f", {describe_decoding(decoding)}"
 
 
 def _plain(value: Any) -> Any:

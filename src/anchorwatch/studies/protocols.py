@@ -197,7 +197,7 @@ class Protocol:
     def __str__(self) -> str:
         """In words, for the plan; empty where everything is the budget's."""
         said = ["chat template"] if self.chat else []
-        said += [] if self.decoding is None else [_describe_decoding(self.decoding)]
+        said += [] if self.decoding is None else [describe_decoding(self.decoding)]
         said += [f"{name} {value}" for name in _SIZES if (value := getattr(self, name))]
         said += [f"{len(self.prompts)} prompts"] if self.prompts else []
         said += [f"task {self.task}"] if self.task is not None else []
@@ -207,7 +207,7 @@ class Protocol:
         return (f"{self.name}: " if self.name else "") + ", ".join(said)
 
 
-def _describe_decoding(decoding: Decoding) -> str:
+def describe_decoding(decoding: Decoding) -> str:
     """Its name, and the fields that are not as they are by default."""
     changed = [
         f"{item.name}={value}"
