@@ -81,7 +81,7 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
     "sinks/H2": (single("static-sink"), single("many-sinks")),
     "sinks/H3": (pair("first-mask-sink"), pair("static-sink", "arm-mixed-sinks")),
     "sinks/H4": (single("last-line-sink"), single("first-mask-sink")),
-    "sinks/H5": (single("last-line-sink"), single("first-mask-sink")),
+    "sinks/H5": (single("last-line-sink"), single("flickering-sink")),
     "sinks/H6": (single("first-mask-sink"), single("last-mask-sink")),
     "sinks/H7": (single("last-mask-sink"), single("dream-first-mask-sink")),
     "sinks/H8": (single("mmada-static-sink"), single("mmada-first-mask-sink")),
@@ -180,6 +180,13 @@ NOT_PLANTED: dict[str, str] = {
 """Claims without a wired network, and why; planted evidence tests them (tests/studies)."""
 
 
+CONSTANT = {
+    "floating/H8": "with one anchor in every head the statistic is exactly 0 for every prompt, and "
+    "a statistic without bounds that never varies has no interval",
+}
+"""Claims whose absence cannot be shown by any number of prompts, and why."""
+
+
 def run_subject(subject: Subject, names: Sequence[str], out: Path) -> dict[str, JudgedClaim]:
     """Claims on the models of a subject, through the whole pipeline."""
     out.mkdir(parents=True, exist_ok=True)
@@ -239,7 +246,7 @@ def power(estimate: Estimate, criterion: Criterion, *, supports: bool, judged: i
 def power_of(judged: JudgedClaim, *, supports: bool) -> float:
     """Of a claim: all deciding criteria inside, or the likeliest one outside."""
     if judged.finding is None:
-        return math.nan
+        return 0.0
     claim = judged.claim
     together = sum(1 for other in claims([claim.study]) if other.is_testable)
     each = [
@@ -270,7 +277,7 @@ def describe(
         "networks": str(subject),
         "has": supports,
         "verdict": judged.says,
-        "power": None if math.isnan(chance) else round(chance, 3),
+        "power": round(chance, 3),
         "values": {name: round(float(value), 4) for name, value in values.items()},
         "lacking": judged.lacking,
     }
@@ -296,13 +303,13 @@ def write_table(rows: Sequence[Mapping[str, Any]]) -> str:
         "| claim | has it | verdict | power | has it not | verdict | power |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name in dict.fromkeys(row["claim"] for row in rows):
+    known = {(row["claim"], row["has"]): row for row in rows}
+    for name, subjects in PLANTED.items():
         cells = [name]
-        for has in (True, False):
-            for row in rows:
-                if row["claim"] == name and row["has"] == has:
-                    shown = "" if row["power"] is None else f"{row['power']:.2f}"
-                    cells += [row["networks"], row["verdict"], shown]
+        for subject, has in zip(subjects, (True, False), strict=True):
+            row = known.get((name, has))
+            said = ["not recorded", ""] if row is None else [row["verdict"], f"{row['power']:.2f}"]
+            cells += [str(subject), *said]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -67,7 +67,8 @@ def test_the_record_says_what_was_planted():
 def assert_row(row):
     expected = SUPPORTED if row["has"] else REFUTED
     assert row["verdict"] in (expected, UNDECIDED), row
-    assert row["power"] >= planted.LEAST_POWER, row
+    if row["has"] or row["claim"] not in planted.CONSTANT:
+        assert row["power"] >= planted.LEAST_POWER, row
 
 
 def test_one_claim_through_real_runs(folder):

@@ -466,6 +466,8 @@ NEAR = 40.0
 EVEN = Head()
 FIRST_SINK = Head((Match("start", SINK),))
 FIRST_MASK_SINK = Head((Match("mask", ABOVE), Slope("mask", -STEP)))
+FLICKERING_SINK = Head((Match("mask", 4 * ABOVE), Slope("mask", -4 * STEP)))
+"""The first mask alone, so that every sink lives for one step."""
 LAST_MASK_SINK = Head((Match("mask", ABOVE), Slope("mask", STEP)))
 LAST_TEXT_SINK = Head((Match("text", ABOVE), Slope("text", STEP)))
 
@@ -609,6 +611,7 @@ WIRINGS: dict[str, Plan] = {
     "wired/static-sink": Plan(_STATIC),
     "wired/drained-sink": Plan(_STATIC, left=0.1),
     "wired/first-mask-sink": Plan(_MOVING),
+    "wired/flickering-sink": Plan(((FLICKERING_SINK,),)),
     "wired/last-mask-sink": Plan(((LAST_MASK_SINK,),), "dream", from_right=True),
     "wired/last-text-sink": Plan(((LAST_TEXT_SINK,),)),
     "wired/last-line-sink": Plan(((LAST_LINE_SINK,),)),
