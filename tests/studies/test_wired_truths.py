@@ -8,14 +8,11 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from anchorwatch.studies.evidence import Seeds
 from anchorwatch.studies.papers import claims
-from anchorwatch.studies.run_study import study
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
-from anchorwatch.training import variants
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,8 +25,6 @@ def open_module(path):
 
 
 planted = open_module(ROOT / "docs" / "planted.py")
-TABLES = open_module(Path(__file__).parent / "test_planted_sink_token.py").PLANTED
-"""Tables of training runs of known truth, by claim."""
 QUICK = "sink_token/H1"
 ABOUT_TRAINING = [
     claim.id
@@ -89,19 +84,3 @@ def test_untrained_networks_support_nothing(folder):
     names = [name for name in planted.PLANTED if name.startswith("sinks/")]
     judged = planted.run_subject(planted.UNTRAINED, names, folder)
     assert {name for name, one in judged.items() if one.says == SUPPORTED} == set()
-
-
-@pytest.mark.parametrize("truth", [SUPPORTED, REFUTED])
-def test_claims_about_training_through_a_table(truth, tmp_path):
-    """A table of runs on disk, read as `study --variants` reads it."""
-    said = {}
-    for name in ABOUT_TRAINING:
-        tables = TABLES[name](truth).values()
-        whole = pd.concat(tables).groupby(["arm", "seed"], as_index=False).first()
-        for column, value in (("version", variants.VERSION), ("spec", "planted")):
-            whole[column] = value
-        path = tmp_path / f"{name.replace('/', '-')}.csv"
-        whole.to_csv(path, index=False)
-        record = study([name], variants=path, out=tmp_path / path.stem)
-        said[name] = record.findings[0].says
-    assert said == dict.fromkeys(ABOUT_TRAINING, truth)

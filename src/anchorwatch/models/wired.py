@@ -657,11 +657,11 @@ WIRINGS: dict[str, Plan] = {
     "wired/mmada-self-attention": Plan(((SELF_OR_LINE,),), "mmada"),
     "wired/mmada-last-line-sink": Plan(((LAST_LINE_SINK,),), "mmada"),
     # retrieval
-    "wired/retrieval": Plan(_STATIC, width=3, retrieval=(retrieve(),)),
+    "wired/retrieval": Plan(_STATIC, width=4, retrieval=(retrieve(),)),
     "wired/no-retrieval": Plan(_STATIC),
-    "wired/soft-retrieval": Plan(_STATIC, width=3, retrieval=(retrieve_softly(2.5),)),
-    "wired/softer-retrieval": Plan(_STATIC, width=3, retrieval=(retrieve_softly(1.6),)),
-    "wired/needed-sink-retrieval": Plan(_STATIC, width=3, retrieval=(retrieve(),), rest=30.0),
+    "wired/soft-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve_softly(2.5),)),
+    "wired/softer-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve_softly(1.6),)),
+    "wired/needed-sink-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve(),), rest=30.0),
     # sink tokens
     "wired/sink-token": Plan(((ADDED_SINK,),), parts=(_sink_token("one", "added"),)),
     "wired/needed-sink-token": Plan(
@@ -676,15 +676,15 @@ WIRINGS: dict[str, Plan] = {
         ((FIRST_SINK,), (LAST_TEXT_SINK,), (FIRST_SINK,), (LAST_TEXT_SINK,)), "causal"
     ),
     "wired/arm-soft-retrieval": Plan(
-        _STATIC, "causal", width=3, retrieval=(retrieve_softly(2.5),), at=1
+        _STATIC, "causal", width=4, retrieval=(retrieve_softly(2.5),), at=1
     ),
     "wired/arm-softer-retrieval": Plan(
-        _STATIC, "causal", width=3, retrieval=(retrieve_softly(1.6),), at=1
+        _STATIC, "causal", width=4, retrieval=(retrieve_softly(1.6),), at=1
     ),
     "wired/arm-needed-sink": Plan(_STATIC, "causal", rest=30.0),
-    "wired/arm-retrieval": Plan(_STATIC, "causal", width=3, retrieval=(retrieve(),), at=1),
+    "wired/arm-retrieval": Plan(_STATIC, "causal", width=4, retrieval=(retrieve(),), at=1),
     "wired/arm-needed-sink-retrieval": Plan(
-        _STATIC, "causal", width=3, retrieval=(retrieve(),), at=1, rest=30.0
+        _STATIC, "causal", width=4, retrieval=(retrieve(),), at=1, rest=30.0
     ),
 }
 """The networks by the names that `load` knows."""
