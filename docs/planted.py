@@ -187,6 +187,17 @@ CONSTANT = {
 """Claims whose absence cannot be shown by any number of prompts, and why."""
 
 
+UNCONFIRMED = {
+    "sinks/H3": "of the network without the property, both models' sinks stay: exactly 0 is not "
+    "told from the margin of .05 by 48 prompts",
+    "sinks/H5": "16 positions are too few to see the sink of a line vanish",
+    "sinks/H6": "the network that moves to the left is of Dream's family, and the claim of LLaDA's",
+    "sinks/H26": "the network without the property has sinks at the last word in one head of four",
+    "sink_token/H2": "the network without the property has moving sinks in one head of four",
+}
+"""Claims whose planted networks do not yet show what they were meant to, and why."""
+
+
 def run_subject(subject: Subject, names: Sequence[str], out: Path) -> dict[str, JudgedClaim]:
     """Claims on the models of a subject, through the whole pipeline."""
     out.mkdir(parents=True, exist_ok=True)
@@ -308,8 +319,8 @@ def write_table(rows: Sequence[Mapping[str, Any]]) -> str:
         cells = [name]
         for subject, has in zip(subjects, (True, False), strict=True):
             row = known.get((name, has))
-            said = ["not recorded", ""] if row is None else [row["verdict"], f"{row['power']:.2f}"]
-            cells += [str(subject), *said]
+            cells += [str(subject), "not recorded" if row is None else row["verdict"]]
+            cells.append(f"{row['power']:.2f}" if row and row["power"] is not None else "")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
