@@ -38,7 +38,7 @@ from anchorwatch.errors import ModelError
 from anchorwatch.models import trained_additions
 from anchorwatch.models.attention import NAME, register
 from anchorwatch.models.config import set_visibility
-from anchorwatch.models.families import by_name
+from anchorwatch.models.families import FAMILIES, by_name
 from anchorwatch.models.model import Model
 from anchorwatch.models.tiny import END, MASK, PAD, START, make_tokenizer
 from anchorwatch.models.tokens import find_mask, require_inside, specials_of
@@ -412,7 +412,9 @@ def build_wiring(
 ) -> Model:
     """The network of a wiring, as `load` gives models."""
     register()
-    family = by_name(wiring.family)
+    # MMaDA is LLaDA's kind where it has no family of its own.
+    known = {family.name for family in FAMILIES}
+    family = by_name(wiring.family if wiring.family in known else "llada")
     tokenizer = _tokenizer(masked=family.kind == "mdm")
     mask = find_mask(mask_id, {}, {}, tokenizer, family)
     require_inside(mask, len(tokenizer))
