@@ -44,6 +44,8 @@ _PROBES = {
     "massive_value": "massive()",
     "state_cosine": "mixing()",
     "effective_rank": "mixing()",
+    "expert_count": "experts()",
+    "expert_choice": "experts()",
     "pattern": "pattern(layers=[...], heads=[...], steps=[...])",
 }
 _SUMMARIES = {

@@ -251,7 +251,8 @@ def _answer_bars(tables: dict[tuple[str, str], pd.DataFrame], names: dict[str, s
 
 def _variants(study: Study, gathered: Sequence[EvidenceSpec]) -> Iterator[Section]:
     """Arms of training: vanilla, sink token, gate and their relatives, paired by training seed."""
-    parts = [study.evidence[spec] for spec in gathered if isinstance(spec, Seeds)]
+    # The table by position is of other runs, and is not paired with this one.
+    parts = [study.evidence[spec] for spec in gathered if type(spec) is Seeds]
     if not parts:
         return
     table = pd.concat(parts, ignore_index=True).groupby(["arm", "seed"], sort=False).first()
