@@ -282,7 +282,8 @@ def test_python_in_the_pages_calls_what_there_is():
 def test_studies_says_the_budgets_and_what_always_lacks():
     text = TEXTS["studies.md"]
     for one in studies.BUDGETS.values():
-        sizes = (one.prompts, one.length, one.steps, one.items, one.rows)
+        text_runs = f"{one.text_length}, blocks of {one.text_block}"
+        sizes = (one.prompts, one.length, one.steps, text_runs, one.items, one.rows)
         assert f"| `{one.name}` | {' | '.join(map(str, sizes))} |" in text
     lacking = [one.id for one in studies.claims() if not one.is_testable]
     assert f"({', '.join(lacking)})" in text

@@ -74,6 +74,7 @@ def modules():
 
 
 FORWARDS = {
+    ("cli/options.py", "call"),  # a command takes what its signature says
     ("models/attention.py", "attend"),  # transformers decides the signature of its attention plug
     ("metrics/registry.py", "__call__"),  # a decorator's function takes what the metric takes
     ("metrics/registry.py", "plan"),

@@ -340,12 +340,12 @@ def test_doctor_finds_nothing_wrong():
 
 OPTIONS = {
     "run": """--algorithm --algorithm-temperature --block --chat --decoding --defer-end --device
-        --dtype --edit --eps --forbid-end --guidance --infill --json --length --mask-id --no-cache --no-stop
+        --dtype --edit --eps --family --forbid-end --guidance --infill --json --length --mask-id --no-cache --no-stop
         --out --probes --region --revision --seed --steps --temperature --threshold --top-k --top-p""",
-    "effect": """--batch --block --control --decoding --device --doses --dtype --edit --json --length
-        --limit --mask-id --out --plot --prompt --repeats --revision --rule --seed --steps --table
+    "effect": """--batch --block --control --decoding --device --doses --dtype --edit --family --json
+        --length --limit --mask-id --out --plot --prompt --repeats --revision --rule --seed --steps --table
         --temperature""",
-    "resume": "--device --dtype --json --mask-id --revision",
+    "resume": "--device --dtype --family --json --mask-id --revision",
     "measure": "--by --group --json --out --rule --set",
     "plot": "--group --head --layer --out --rule --set --step",
     "whence": "",
@@ -353,11 +353,11 @@ OPTIONS = {
     "export": "--layers --out --rule --table",
     "show": "--all --json --step",
     "verify": "--json",
-    "eval": """--bad --batch --chat --contexts --decoding --edit --format --json --length --limit --out
-        --probes --score --seed --steps --stress --table --task --template""",
+    "eval": """--bad --batch --chat --contexts --decoding --device --dtype --edit --family --format
+        --json --length --limit --mask-id --out --probes --revision --score --seed --steps --stress --table --task --template""",
     "study": "--against --budget --gate --json --model --open --out --plan --sink --variants",
     "train": "--json --out --set",
-    "lm-eval": "",
+    "lm-eval": "--device --dtype --family --mask-id --revision",
     "models": "--json",
     "convert": "",
     "fetch": "",

@@ -12,6 +12,7 @@ from anchorwatch.cli import options, output
 from anchorwatch.errors import SpecError
 from anchorwatch.generation import parse
 from anchorwatch.generation.decoding import LeftToRight, LowConfidence
+from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
 from anchorwatch.trace.atomic_io import expand_path
 from anchorwatch.trace.escape import one_line
 
@@ -28,6 +29,7 @@ _LENGTH = 16
 TABLES = ("accuracy", "effects", "gains", "interactions", "gain_ratios", "edits", "models")
 
 
+@options.takes_load_options
 def evaluate(
     models: Annotated[list[str], typer.Argument(help="Folders, hub ids, or lab/mdm.")],
     task: Annotated[
@@ -68,6 +70,7 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Folder for results, to go on from.")
     ] = None,
+    loading: LoadOptions = DEFAULT_LOADING,
     as_json: Annotated[bool, typer.Option("--json", help="Print every table as JSON.")] = False,
 ) -> None:
     """Ask models the items of a task in several contexts; a table with intervals on stdout.
@@ -78,6 +81,7 @@ def evaluate(
     how, named, out = _decodings(decoding, length, steps), _edits(edit), out and expand_path(out)
     _check_table(table, score, contexts, len(models), len(named or ()))
     given: dict[str, Any] = {"edits": named, "decoding": how, "batch": batch, "seed": seed}
+    given["loading"] = loading
     if limit is not None:
         given["limit"] = limit
     measured = None if probes is None else options.parse_probes(probes)
@@ -100,14 +104,15 @@ def evaluate(
     raise typer.Exit(3 if any(partly) else 0)
 
 
-def lm_eval(given: typer.Context) -> None:
+@options.takes_load_options
+def lm_eval(given: typer.Context, loading: LoadOptions = DEFAULT_LOADING) -> None:
     """Run lm-eval's tasks: --model_args pretrained=MODEL,decoding=...,edits=... --tasks TASK.
 
-    All words are the harness's own, whose model is ours; `lm-eval ls tasks` names its tasks.
+    All other words are the harness's own, whose model is ours; `lm-eval ls tasks` names its tasks.
     """
     from anchorwatch import evaluation
 
-    evaluation.lm_eval_command(given.args)
+    evaluation.lm_eval_command(given.args, loading)
 
 
 def _check(score: str, stress: bool, task: str | None, contexts: str | None) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
@@ -14,6 +16,7 @@ from anchorwatch.generation import decoding as decodings
 from anchorwatch.generation.parse import DECODINGS, parse_edit, parse_flag, union_members
 from anchorwatch.generation.parse import parse_decoding as parse_decoding_word
 from anchorwatch.metrics import sink_rules
+from anchorwatch.models.load_options import LoadOptions
 from anchorwatch.probes.spec import DEFAULT, PROBES, Probe
 
 if TYPE_CHECKING:
@@ -21,10 +24,6 @@ if TYPE_CHECKING:
     from anchorwatch.models.prompt_encoding import Prompt
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Revision = Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")]
-Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps.")]
-MaskId = Annotated[int | None, typer.Option(help="The mask token's id.")]
 Decoded = Annotated[
     str | None, typer.Option(help=f"{', '.join(DECODINGS)}; with fields, dream:eps=0.01.")
 ]
@@ -47,6 +46,43 @@ Group = Annotated[str | None, typer.Option(help="Queries that count: all, masked
 More = Annotated[list[str] | None, typer.Option("--set", help="Another option, name=value.")]
 
 DEFAULTS = {"mdm": "low-confidence", "arm": "left-to-right"}
+
+_LOADING = {
+    "revision": Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")],
+    "dtype": Annotated[
+        str | None, typer.Option(help="float32, bfloat16, float16; else as config.json says.")
+    ],
+    "device": Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps.")],
+    "mask_id": Annotated[int | None, typer.Option(help="The mask token's id.")],
+    "family": Annotated[
+        str | None, typer.Option(help="How to read it, where config.json misleads: llada.")
+    ],
+}
+"""The option group of every command that loads a model: the fields of `LoadOptions`."""
+
+
+def takes_load_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of loading: they arrive in its parameter `loading`."""
+    signature = inspect.signature(command, eval_str=True)
+
+    @functools.wraps(command)
+    def call(**given: Any) -> None:
+        said = {name: given.pop(name) for name in _LOADING}
+        command(**given, loading=LoadOptions(**said))
+
+    # typer reads the signature: `loading` gives way to one parameter for each option.
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+        for name, hint in _LOADING.items()
+    ]
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in signature.parameters.values()
+    ]
+    index = next(i for i, parameter in enumerate(parameters) if parameter.name == "loading")
+    parameters[index : index + 1] = options
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return call
 
 
 def parse_decoding(

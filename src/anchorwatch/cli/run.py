@@ -12,6 +12,7 @@ import typer
 from anchorwatch.cli import options, output
 from anchorwatch.errors import SpecError
 from anchorwatch.generation import parse
+from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
 from anchorwatch.probes.spec import PROBES
 from anchorwatch.trace.escape import one_line
 from anchorwatch.trace.input_files import (
@@ -30,6 +31,7 @@ _LENGTH = 64
 """Positions that are written unless another length is said."""
 
 
+@options.takes_load_options
 def run(
     model: Annotated[str, typer.Argument(help="Folder, .gguf file, hub id, or lab/mdm.")],
     prompt: Annotated[
@@ -66,10 +68,7 @@ def run(
     edit: options.Edits = None,
     infill: Annotated[bool, typer.Option("--infill", help="Fill the prompt's masks.")] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Apply the chat template.")] = False,
-    revision: options.Revision = None,
-    dtype: options.Dtype = None,
-    device: options.Device = None,
-    mask_id: options.MaskId = None,
+    loading: LoadOptions = DEFAULT_LOADING,
     as_json: options.AsJson = False,
 ) -> None:
     """Write an answer and keep every frame of it."""
@@ -101,7 +100,7 @@ def run(
     text = read_stdin() if prompt == "-" else prompt
     import anchorwatch as aw
 
-    loaded = aw.load(model, revision=revision, dtype=dtype, device=device, mask_id=mask_id)
+    loaded = loading.load(model)
     how = named or parse.parse_decoding(options.DEFAULTS[loaded.family.kind], fields, length=long)
     message: Prompt = [{"role": "user", "content": text}] if chat else text
     ask, canvas = (None, options.masked_canvas(loaded, message)) if infill else (message, None)
@@ -112,23 +111,22 @@ def run(
     output.print_run(aw.run(loaded, ask, how, **more, seed=seed, out=out), out, as_json)
 
 
+@options.takes_load_options
 def resume(
     model: Annotated[str, typer.Argument(help="The model the run was begun with.")],
     trace: Annotated[Path, typer.Argument(help="The -o of a run that did not end.")],
-    revision: options.Revision = None,
-    dtype: options.Dtype = None,
-    device: options.Device = None,
-    mask_id: options.MaskId = None,
+    loading: LoadOptions = DEFAULT_LOADING,
     as_json: options.AsJson = False,
 ) -> None:
     """Go on with a run that was killed, after its last whole block of steps."""
     import anchorwatch as aw
     from anchorwatch.trace.atomic_io import finished_of
 
-    loaded = aw.load(model, revision=revision, dtype=dtype, device=device, mask_id=mask_id)
+    loaded = loading.load(model)
     output.print_run(aw.run(loaded, resume=trace), finished_of(trace), as_json)
 
 
+@options.takes_load_options
 def effect(
     model: Annotated[str, typer.Argument(help="Folder, .gguf file, hub id, or lab/mdm.")],
     prompts: Annotated[
@@ -160,10 +158,7 @@ def effect(
     batch: Annotated[int | None, typer.Option(min=1, help="Prompts at once.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first prompts.")] = None,
     rule: options.Rule = None,
-    revision: options.Revision = None,
-    dtype: options.Dtype = None,
-    device: options.Device = None,
-    mask_id: options.MaskId = None,
+    loading: LoadOptions = DEFAULT_LOADING,
     as_json: options.AsJson = False,
 ) -> None:
     """Say what an edit does, beside a control: a table with intervals, as CSV on stdout."""
@@ -180,7 +175,7 @@ def effect(
     import anchorwatch as aw
     from anchorwatch.metrics import table_files
 
-    loaded = aw.load(model, revision=revision, dtype=dtype, device=device, mask_id=mask_id)
+    loaded = loading.load(model)
     how = named or parse.parse_decoding(
         options.DEFAULTS[loaded.family.kind], fields, length=_LENGTH
     )

@@ -57,7 +57,8 @@ from anchorwatch.evaluation.tasks import task as named_task
 from anchorwatch.generation.decoding import Decoding
 from anchorwatch.generation.plan import edit_list, probe_list
 from anchorwatch.generation.prepare import checked_seed
-from anchorwatch.models.load import find, load
+from anchorwatch.models.load import find
+from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
 from anchorwatch.models.model import Model
 from anchorwatch.probes.spec import Probe
 from anchorwatch.trace import machine_limits as limits
@@ -89,6 +90,7 @@ def evaluate(  # noqa: PLR0913 - one keyword for each thing an evaluation can be
     batch: int = BATCH,
     seed: int = 0,
     out: str | Path | None = None,
+    loading: LoadOptions = DEFAULT_LOADING,
 ) -> Results:
     """Ask every model every item of a task in every context, under every edit.
 
@@ -105,6 +107,7 @@ def evaluate(  # noqa: PLR0913 - one keyword for each thing an evaluation can be
         batch: rows that share a forward pass.
         seed: where chance begins, of contexts and of decodings that draw.
         out: a folder for the results; what it holds already is not asked again.
+        loading: how models that are named are loaded: device, dtype, revision, mask_id, family.
     """
     grid = Grid(
         task=named_task(task),
@@ -121,7 +124,8 @@ def evaluate(  # noqa: PLR0913 - one keyword for each thing an evaluation can be
     listed = [models] if isinstance(models, Model | str) else list(models)
     if not listed:
         raise SpecError("no model is named: say evaluate(['tiny/llada'], ...)")
-    return grid.run(listed)
+    loading.refuse_several(len(listed))
+    return grid.run(listed, loading)
 
 
 @dataclass(frozen=True)
@@ -147,13 +151,15 @@ class Grid:
         if self.out is not None:
             refuse_inside_trace(self.out)
 
-    def run(self, models: Sequence[Model | str]) -> Results:
+    def run(self, models: Sequence[Model | str], loading: LoadOptions = DEFAULT_LOADING) -> Results:
         """Ask all of them, one after another."""
         self._refuse_too_many(len(models))
         keys, twice = self._list_keys()
         for source in models:
             if isinstance(source, str):
-                find(source)  # a wrong name is said before the first of them is asked
+                find(
+                    source, loading.revision
+                )  # a wrong name is said before the first of them is asked
         total, record = len(keys), self._record_items(keys)
         pool = self.task.pool() if any(shown.needs_pool for shown in self.contexts) else ()
         drawn = sha256("\0".join(pool).encode(errors="surrogatepass")).hexdigest()
@@ -162,7 +168,7 @@ class Grid:
         manifests: dict[str, Mapping[str, Any]] = {}
         with Progress("asking", total=total * cells * len(models)) as bar:
             for source in models:
-                model = load(source) if isinstance(source, str) else source
+                model = loading.load(source) if isinstance(source, str) else source
                 with ExitStack() as stack:
                     asking = [
                         CellRunner(
@@ -399,6 +405,7 @@ def stress(
     batch: int = BATCH,
     seed: int = 0,
     out: str | Path | None = None,
+    loading: LoadOptions = DEFAULT_LOADING,
 ) -> dict[str, Results]:
     """Ask the whole default grid; the results of each task, whose items are its own.
 
@@ -417,6 +424,7 @@ def stress(
             batch=batch,
             seed=seed,
             out=out,
+            loading=loading,
         )
         for task, names in STRESS.items()
     }

@@ -31,7 +31,8 @@ from anchorwatch.evaluation.prompt_templates import until_end
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.generation.parse import as_decoding, as_edits
 from anchorwatch.generation.run import run_many, steps
-from anchorwatch.models.load import find, load
+from anchorwatch.models.load import find
+from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
 from anchorwatch.models.model import Model
 
 NAME = "anchorwatch"
@@ -67,6 +68,7 @@ class Harness(TemplateLM):  # type: ignore[misc]
         dtype: str | None = None,
         revision: str | None = None,
         mask_id: int | None = None,
+        family: str | None = None,
     ) -> None:
         """
         Args:
@@ -85,16 +87,14 @@ class Harness(TemplateLM):  # type: ignore[misc]
         self.scoring = Scoring(method, passes, float(guidance), seed, self.edits)
         self.max_gen_toks, self.batch_size = max_gen_toks, _parse_batch(batch_size)
         if isinstance(pretrained, Model):
-            if any(option is not None for option in (dtype, revision, mask_id)):
+            if any(option is not None for option in (dtype, revision, mask_id, family)):
                 raise SpecError(
-                    "a loaded model has its dtype, revision and mask_id: leave them out"
+                    "a loaded model has its dtype, revision, mask_id and family: leave them out"
                 )
             self.model = pretrained
         else:
             target = None if device == "auto" else device
-            self.model = load(
-                pretrained, revision=revision, dtype=dtype, device=target, mask_id=mask_id
-            )
+            self.model = LoadOptions(revision, dtype, target, mask_id, family).load(pretrained)
         if self.model.tokenizer is None:
             raise SpecError(f"{self.model.source} has no tokenizer, and tasks are text")
         self.tokenizer = self.model.tokenizer
@@ -125,8 +125,8 @@ class Harness(TemplateLM):  # type: ignore[misc]
         }
         named = ("method", "passes", "guidance", "seed")
         Scoring(**{name: given[name] for name in named if name in given})
-        if isinstance(given["pretrained"], str) and "revision" not in given:
-            find(given["pretrained"])
+        if isinstance(given["pretrained"], str):
+            find(given["pretrained"], given.get("revision"))
         return dict(given) | how
 
     @classmethod
@@ -361,16 +361,17 @@ def register() -> None:
     model_registry.register(NAME, target=Harness)
 
 
-def lm_eval_command(words: Sequence[str]) -> None:
+def lm_eval_command(words: Sequence[str], loading: LoadOptions = DEFAULT_LOADING) -> None:
     """lm-eval's own command, told of our model; all words are its own.
 
-    Without `--model`, `--batch_size` and `--device` these are ours: it would take hf, 1 and cuda:0.
+    `loading` goes into its --model_args and --device. Without `--model`, `--batch_size` and
+    `--device` these are ours: it would take hf, 1 and cuda:0.
     """
     from lm_eval._cli import HarnessCLI
     from lm_eval.utils import setup_logging
 
     register()
-    words = list(words)
+    words = _add_load_options(list(words), loading)
     if words[:1] not in (["ls"], ["validate"]):
         words = words[1:] if words[:1] == ["run"] else words
         own = {("--model", "-M"): NAME, ("--batch_size", "-b"): "auto", ("--device",): "auto"}
@@ -389,6 +390,26 @@ def lm_eval_command(words: Sequence[str]) -> None:
         harness.execute(read)
     finally:
         sys.argv = before
+
+
+def _add_load_options(words: list[str], loading: LoadOptions) -> list[str]:
+    """The harness's words with --device, and all else that is said of loading in --model_args."""
+    given = {name: str(value) for name, value in loading.as_keywords().items()}
+    device = given.pop("device", None)
+    more = [] if device is None else ["--device", device]
+    if not given:
+        return words + more
+    spelled = [f"{name}={value}" for name, value in given.items()]
+    for index, word in enumerate(words):
+        option, equals, _ = word.partition("=")
+        if option in ("--model_args", "-a") and equals:
+            words[index] = ",".join([word, *spelled])
+        elif option in ("--model_args", "-a"):  # it takes several words
+            words[index + 1 : index + 1] = spelled
+        else:
+            continue
+        return words + more
+    return [*words, "--model_args", *spelled, *more]
 
 
 def _parse_batch(size: int | str | None) -> int | None:

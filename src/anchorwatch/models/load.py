@@ -90,6 +90,7 @@ def load(
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
     mask_id: int | None = None,
+    family: str | None = None,
 ) -> Model:
     """Load a diffusion or autoregressive checkpoint and prove what was loaded.
 
@@ -104,6 +105,7 @@ def load(
         dtype: float32 (the default on a CPU), bfloat16 or float16; elsewhere the checkpoint's own.
         device: where to put it; the default is the first accelerator, else the CPU.
         mask_id: the mask token, where the checkpoint does not say or says two things.
+        family: how to read it, where config.json misleads; `anchorwatch models` names them.
     """
     # 1. Checked before anything is read: device, dtype and mask id cost nothing to refuse.
     register()
@@ -111,6 +113,7 @@ def load(
     place_on = _device(device)
     number = _dtype(dtype, place_on)
     mask_id = checked_mask(mask_id)
+    chosen = _named_family(source, family)
     if source.startswith(("tiny/", "lab/")) and revision is not None:
         raise SpecError(f"{source} is embedded and revision is for hub ids: leave revision out")
     # 2. Three readers: seeded random models, GGUF, and everything kept as safetensors.
@@ -119,31 +122,35 @@ def load(
     elif source.endswith(".gguf"):
         model = load_gguf(source, revision, number or torch.float32, mask_id)
     else:
-        model = _load_safetensors(source, revision, number, mask_id)
+        model = _load_safetensors(source, revision, number, mask_id, chosen)
     # 3. Moved last: weights are compared on the CPU, as the file has them.
     model.network.to(place_on)
     return model
 
 
-def find(source: str | Path) -> None:
+def find(source: str | Path, revision: str | None = None) -> None:
     """Refuse a name that leads to no checkpoint; weights of a hub id are fetched, none is read."""
     source = str(source)
     if source.startswith("tiny/"):
         tiny.kind_of(source)
     elif source.endswith(".gguf"):
-        find_gguf(source)
+        find_gguf(source, revision)
     else:
-        open_checkpoint(source, check=False)
+        open_checkpoint(source, revision, check=False)
 
 
 def _load_safetensors(
-    source: str, revision: str | None, dtype: torch.dtype | None, mask_id: int | None
+    source: str,
+    revision: str | None,
+    dtype: torch.dtype | None,
+    mask_id: int | None,
+    chosen: Family | None,
 ) -> Model:
     # 1. What it is: config, family, tokenizer, mask.
     checkpoint = open_checkpoint(source, revision)
     config, notes = _config(checkpoint)
     generation = read_json(checkpoint.folder / "generation_config.json", missing={})
-    family, tokenizer, assumed = _identify(checkpoint, config, generation, mask_id)
+    family, tokenizer, assumed = _identify(checkpoint, config, generation, mask_id, chosen)
     mask = find_mask(mask_id, config, generation, tokenizer, family)
     # 2. A stock network on no device, with the additions that the checkpoint names.
     network = _empty_network(family, config, checkpoint.shapes)
@@ -211,15 +218,16 @@ def _identify(
     config: Mapping[str, Any],
     generation: Mapping[str, Any],
     mask_id: int | None,
+    chosen: Family | None,
 ) -> tuple[Family, PreTrainedTokenizerBase | None, tuple[str, ...]]:
     """Family, tokenizer and what was assumed; what only the checkpoint can say is filled in."""
-    family = family_of(config, checkpoint.shapes, _causal_classes())
+    family = chosen or family_of(config, checkpoint.shapes, _causal_classes())
     tokenizer = load_tokenizer(checkpoint.tokenizer_folder, family)
     # Our own checkpoints say what their stock config cannot, the shift among it.
     trained = _training_record(config)
     if family.name == "anchorwatch":
         return replace(family, shift=trained.get("shift", False)), tokenizer, ()
-    if family.name == "causal" and model_type_of(config) == "qwen2" and not trained:
+    if chosen is None and _is_qwen2(family, config) and not trained:
         # Open-dCoder says Qwen2ForCausalLM, like the model it came from.
         named = (tokenizer is not None and tokenizer.mask_token is not None) or any(
             fields.get("mask_token_id") is not None for fields in (config, generation)
@@ -240,6 +248,22 @@ def _identify(
             )
         family = replace(family, shift=shift)
     return family, tokenizer, ()
+
+
+def _is_qwen2(family: Family, config: Mapping[str, Any]) -> bool:
+    return family.name == "causal" and model_type_of(config) == "qwen2"
+
+
+def _named_family(source: str, name: str | None) -> Family | None:
+    """The family asked for; None leaves it to the checkpoint."""
+    if name is None:
+        return None
+    if source.startswith(("tiny/", "lab/")) or source.endswith(".gguf"):
+        raise SpecError(f"{source} says what it is: leave family out")
+    known = [family.name for family in FAMILIES]
+    if name not in known:
+        raise SpecError(f"no family is called {name!r}: expected one of {', '.join(known)}")
+    return by_name(name)
 
 
 def _training_record(config: Mapping[str, Any]) -> Mapping[str, Any]:

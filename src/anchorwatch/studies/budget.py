@@ -26,6 +26,10 @@ class Budget:
     """Units of a table that a function makes of a model."""
     answer: int = 16
     """Positions of an answer to a question."""
+    text_length: int = 32
+    """Positions that a run of running text writes, one a step."""
+    text_block: int = 8
+    """Positions in a block of running text, where masks are filled."""
 
     def decoding(self, kind: str) -> Decoding:
         """How a watched run writes: greedily, and to the end, so that models share a length.
@@ -36,6 +40,18 @@ class Budget:
         if kind == "arm":
             return LeftToRight(self.length, cache=False, stop=False)
         return LowConfidence(self.length, self.steps)
+
+    def text_decoding(self, kind: str) -> Decoding:
+        """How running text is written: in blocks from left to right, a token a step.
+
+        A masked model may not write its end token: what is watched is then text, not the filling
+        of an answer's length. An autoregressive one goes on after it.
+        """
+        if kind == "arm":
+            return LeftToRight(self.text_length, cache=False, stop=False)
+        return LowConfidence(
+            self.text_length, self.text_length, block=self.text_block, forbid_end=True
+        )
 
     def answer_decoding(self, kind: str) -> Decoding:
         """How an answer is written: two commits a step where masks are filled."""
@@ -51,8 +67,26 @@ BUDGETS = {
     budget_.name: budget_
     for budget_ in (
         Budget("quick", prompts=10, length=16, steps=16, items=32, rows=10),
-        Budget("standard", prompts=48, length=32, steps=32, items=400, rows=48),
-        Budget("full", prompts=200, length=64, steps=64, items=2000, rows=200),
+        Budget(
+            "standard",
+            prompts=48,
+            length=32,
+            steps=32,
+            items=400,
+            rows=48,
+            text_length=64,
+            text_block=16,
+        ),
+        Budget(
+            "full",
+            prompts=200,
+            length=64,
+            steps=64,
+            items=2000,
+            rows=200,
+            text_length=128,
+            text_block=32,
+        ),
     )
 }
 

@@ -6,14 +6,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from anchorwatch.errors import AnchorwatchWarning, PromptError, TraceError
 from anchorwatch.evaluation.effect import effect
 from anchorwatch.evaluation.grid import evaluate
-from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.generation.decoding import Decoding, EvenSteps, LeftToRight, LowConfidence
 from anchorwatch.generation.run import run
 from anchorwatch.models.model import Model
 from anchorwatch.studies import prompts
@@ -92,7 +92,7 @@ def _make_units(
 
 def _run_prompt(store: EvidenceStore, spec: Runs, model: Model, index: int, path: Path) -> None:
     shown = prompts.prompt_of(spec.prompts, index)
-    how = spec.how(store.budget, model.family.kind)
+    how = _fit_decoding(spec.how(store.budget, model.family.kind), model)
     with _catch_warnings():  # the manifest keeps what was warned of
         trace = run(
             model,
@@ -106,6 +106,13 @@ def _run_prompt(store: EvidenceStore, spec: Runs, model: Model, index: int, path
     trace.write(path)
 
 
+def _fit_decoding(how: Decoding, model: Model) -> Decoding:
+    """A model that names no end token has none to forbid."""
+    if isinstance(how, EvenSteps) and how.forbid_end and not model.specials.eos_ids:
+        return replace(how, forbid_end=False)
+    return how
+
+
 def _measure_effect(
     store: EvidenceStore, spec: Effect, model: Model, index: int, path: Path
 ) -> None:
@@ -114,7 +121,7 @@ def _measure_effect(
         effects = effect(
             model,
             [shown.text],
-            spec.how(store.budget, model.family.kind),
+            _fit_decoding(spec.how(store.budget, model.family.kind), model),
             spec.edit,
             control=spec.control,
             doses=spec.doses or None,

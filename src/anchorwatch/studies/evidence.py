@@ -33,7 +33,7 @@ from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.models.zoo.cards import read as read_card
 from anchorwatch.probes.spec import DEFAULT, Probe, commit_regions, massive, region_flow
 from anchorwatch.studies.budget import Budget
-from anchorwatch.studies.prompts import SETS
+from anchorwatch.studies.prompts import SETS, TEXT, WITHOUT_REGIONS, count_prompts
 from anchorwatch.trace.atomic_io import find_damage, read_sealed, replace_file, seal
 from anchorwatch.trace.trace import Trace, read
 
@@ -138,17 +138,25 @@ class EvidenceSpec:
 
 @dataclass(frozen=True)
 class Runs(EvidenceSpec):
-    """Watched runs of one model over a set of prompts: gives `TraceSet`."""
+    """Watched runs of one model over a set of prompts: gives `TraceSet`.
+
+    `Runs("mdm")` answers questions: most of what it writes may be end tokens that fill its length.
+    A claim about how attention moves while text is written asks for running text instead,
+    `Runs("mdm", "text")`: held-out stories continued in blocks, without end tokens where masks are
+    filled. `measure.MDM_TEXT`, `ARM_TEXT` and `SINK_TEXT` are these; `measure.end_share` says how
+    much of what was written are end tokens all the same, `measure.require_text` refuses a claim
+    about text if most are.
+    """
 
     kind: ClassVar[str] = "runs"
 
     role: str
     prompts: str = "asked"
     decoding: Decoding | None = None
-    """None: the budget's length and steps."""
+    """None: the budget's way, which for `text` is in blocks."""
     edits: tuple[Edit, ...] = ()
     probes: tuple[Probe, ...] | None = None
-    """None: REGIONAL where the prompts have regions, else PLAIN."""
+    """None: REGION_PROBES where the prompts have regions, else PLAIN_PROBES."""
 
     def __post_init__(self) -> None:
         _check_roles(self.roles, self.prompts)
@@ -169,16 +177,16 @@ class Runs(EvidenceSpec):
 
     @property
     def _bare(self) -> bool:
-        return self.prompts == "told"
+        return self.prompts in WITHOUT_REGIONS
 
     def how(self, budget: Budget, kind: str) -> Decoding:
-        return self.decoding or budget.decoding(kind)
+        return self.decoding or _decoding_of(self.prompts, budget, kind)
 
     def units(self, budget: Budget) -> int:
-        return budget.prompts
+        return count_prompts(self.prompts, budget.prompts)
 
     def cost(self, budget: Budget, kind: str) -> Cost:
-        return Cost(watched=budget.prompts * self.how(budget, kind).num_passes)
+        return Cost(watched=self.units(budget) * self.how(budget, kind).num_passes)
 
     def __str__(self) -> str:
         edits = "".join(f", {edit!r}" for edit in self.edits)
@@ -206,16 +214,16 @@ class Effect(EvidenceSpec):
         return (self.role,)
 
     def how(self, budget: Budget, kind: str) -> Decoding:
-        return self.decoding or budget.decoding(kind)
+        return self.decoding or _decoding_of(self.prompts, budget, kind)
 
     def units(self, budget: Budget) -> int:
-        return budget.prompts
+        return count_prompts(self.prompts, budget.prompts)
 
     def cost(self, budget: Budget, kind: str) -> Cost:
         own = getattr(self.edit[0], "k", None)
         sides = len({*self.doses, own}) if self.doses else 1
         arms = 1 + sides * (1 + (self.control is not None))
-        passes = budget.prompts * self.how(budget, kind).num_passes * arms
+        passes = self.units(budget) * self.how(budget, kind).num_passes * arms
         return Cost(plain=2 * passes)  # each arm writes, then reads the clean frames
 
     def __str__(self) -> str:
@@ -372,6 +380,11 @@ def _check_roles(roles: Sequence[str], prompts: str | None = None) -> None:
         raise SpecError(f"no role is called {lost[0]!r}: expected one of {', '.join(ROLES)}")
     if prompts is not None and prompts not in SETS:
         raise SpecError(f"no set of prompts is called {prompts!r}: expected {', '.join(SETS)}")
+
+
+def _decoding_of(prompts: str, budget: Budget, kind: str) -> Decoding:
+    """How a run of a set of prompts writes, unless its spec says."""
+    return budget.text_decoding(kind) if prompts == TEXT else budget.decoding(kind)
 
 
 def _describe_decoding(decoding: Decoding | None) -> str:
@@ -587,7 +600,7 @@ class EvidenceStore:
     def _load_runs(self, spec: Runs) -> TraceSet:
         places, unfit = self._made_and_skipped(spec)
         traces = [_read_trace(self.unit_path(spec, spec.role, index)) for index in places]
-        return TraceSet(traces, places, self.budget.prompts, unfit)
+        return TraceSet(traces, places, spec.units(self.budget), unfit)
 
     def _load_effects(self, spec: Effect) -> EffectTables:
         places, unfit = self._made_and_skipped(spec)
@@ -597,7 +610,7 @@ class EvidenceStore:
             for name, frames in parts.items():
                 frames.append(_table(record[name]).assign(place=index))
         tables = {name: pd.concat(frames, ignore_index=True) for name, frames in parts.items()}
-        return EffectTables(tables["table"], tables["layers"], self.budget.prompts, unfit)
+        return EffectTables(tables["table"], tables["layers"], spec.units(self.budget), unfit)
 
     def _load_answers(self, spec: Answers) -> AnswerTable:
         rows: list[dict[str, Any]] = []

@@ -43,7 +43,11 @@ SHARE, DIFFERENCE, DIFFERENCE_OF_DIFFERENCES = (0.0, 1.0), (-1.0, 1.0), (-2.0, 2
 MDM_RUNS, ARM_RUNS = Runs("mdm"), Runs("arm")
 FROZEN_RUNS = Runs("mdm", edits=(freeze_canvas(),))
 NORM_RUNS = Runs("mdm", probes=(received(), norms(keys=True, contribution=True)))
-"""Runs that claims of several papers read."""
+MDM_TEXT, ARM_TEXT, SINK_TEXT = Runs("mdm", "text"), Runs("arm", "text"), Runs("sink", "text")
+FROZEN_TEXT = Runs("mdm", "text", edits=(freeze_canvas(),))
+"""Runs that claims of several papers read; `..._TEXT` write running text, the others answers."""
+MOST_ENDS = 0.5
+"""Share of end tokens in what was written, above which a run is no text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +113,33 @@ def by_trace(runs: TraceSet, of: Any) -> np.ndarray:
     for index, trace in zip(runs.indices, runs.traces, strict=True):
         values[index] = of(trace)
     return values
+
+
+def end_share(evidence: Evidence, spec: Runs) -> np.ndarray:
+    """[prompt] share of end tokens in what was written: to be reported beside any trajectory."""
+    return by_trace(evidence[spec], _end_share_of)
+
+
+def _end_share_of(trace: Trace) -> float:
+    written = np.flatnonzero(trace.committed_at >= 0)
+    ends = trace.manifest["model"].get("end_ids", ())
+    return float(np.isin(trace.own[written], ends).mean()) if len(written) else math.nan
+
+
+def require_text(evidence: Evidence, spec: Runs, most: float = MOST_ENDS) -> float:
+    """Mean share of end tokens of some runs; refuses a claim about text where that is `most`.
+
+    A claim calls it first, and reports what it returns:
+
+        also = {"end tokens, share of what was written": require_text(evidence, MDM_TEXT)}
+    """
+    share = mean_of(end_share(evidence, spec))
+    if share > most:
+        raise EvidenceError(
+            f"running text: {share:.0%} of what {spec.role} wrote are end tokens (--prompts with "
+            "texts that it goes on with, or --decoding low-confidence:forbid_end=true)"
+        )
+    return share
 
 
 def by_effect(

@@ -1,12 +1,17 @@
 """Sets of prompts by name: prompt i is a function of the set and of i.
 
-A larger budget reads further in the same set, so that what a smaller one ran is reused.
+A larger budget reads further in the same set, so that what a smaller one ran is reused. `asked`,
+`alone` and `told` are made up and have no end. `text` is running text: how 256 held-out stories
+begin, for a model to go on with (`recipes/running_text.py` makes the file).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.synthetic import Distractors, World
@@ -47,11 +52,36 @@ def _passage_prompt(index: int) -> StudyPrompt:
     return StudyPrompt(" ".join(passage.text for passage in item.passages), {})
 
 
+TEXT = "text"
+"""The set of running text."""
+OPENINGS = Path(__file__).with_name("running_text.jsonl")
+
+
+@cache
+def running_texts() -> tuple[str, ...]:
+    """How the stories of the set `text` begin."""
+    lines = OPENINGS.read_text(encoding="utf-8").splitlines()
+    return tuple(str(json.loads(line)["prompt"]) for line in lines)
+
+
+def _running_text_prompt(index: int) -> StudyPrompt:
+    """The first words of a story, cut after a whole word: the run goes on with it."""
+    return StudyPrompt(running_texts()[index], {})
+
+
 SETS: Mapping[str, Callable[[int], StudyPrompt]] = {
     "asked": _question_prompt,
     "alone": _bare_question_prompt,
     "told": _passage_prompt,
+    TEXT: _running_text_prompt,
 }
+WITHOUT_REGIONS = ("told", TEXT)
+"""Sets whose prompts have no named parts."""
+
+
+def count_prompts(name: str, wanted: int) -> int:
+    """How many prompts of a set there are, of so many wanted."""
+    return min(wanted, len(running_texts())) if name == TEXT else wanted
 
 
 def prompt_of(name: str, index: int) -> StudyPrompt:
