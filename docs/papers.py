@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from anchorwatch.errors import SpecError
-from anchorwatch.studies.claim import Claim
+from anchorwatch.studies.claim import ORIGINS, Claim
 from anchorwatch.studies.papers import claims
-from anchorwatch.studies.report.text import plain_number
-from anchorwatch.studies.study_record import VERSION
-from anchorwatch.studies.verdict import LACKING, VERDICTS
+from anchorwatch.studies.report.text import plain_number, spell_counts
+from anchorwatch.studies.study_record import read_record
+from anchorwatch.studies.verdict import NOT_ABOUT, NOT_TESTABLE, VERDICTS
 
 DOCS = Path(__file__).resolve().parent
 PAGES = {"floating": "floating.md", "sinks": "sinks.md", "sink_token": "sink-token.md"}
@@ -56,18 +56,11 @@ def fill(docs: Path, study: Path | None = None) -> None:
 
 
 def read(study: Path) -> dict[str, Any]:
-    """claims.json of a study's folder."""
-    path = study / "claims.json"
-    made_by = f"`anchorwatch study -o {study}` writes it"
-    if not path.is_file():
-        raise SpecError(f"there is no {path}: {made_by}")
+    """claims.json of a study's folder; an older one as a record of today."""
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SpecError(f"{path} is no JSON ({error}): {made_by}") from None
-    if not isinstance(held, dict) or held.get("version") != VERSION:
-        raise SpecError(f"{path} is not of version {VERSION}: {made_by}")
-    return held
+        return read_record(study / "claims.json")
+    except SpecError as error:
+        raise SpecError(f"{error}: `anchorwatch study -o {study}` writes it") from None
 
 
 def between(page: Path, block: str) -> str:
@@ -102,8 +95,8 @@ def _announced(every: Sequence[Claim]) -> str:
     """The claims before any study."""
     lines = ["Not run yet: `make papers` runs the study and fills in the verdicts.", ""]
     lines += _table(
-        ("claim", "in words", "unit", "reported"),
-        [(_short(one.id), one.sentence, one.unit, one.reported) for one in every],
+        ("claim", "in words", "whose", "unit", "reported"),
+        [(_short(one.id), one.sentence, _whose(one), one.unit, one.reported) for one in every],
     )
     lines += _details(
         ("claim", "what is measured", "supported if it is"),
@@ -113,15 +106,15 @@ def _announced(every: Sequence[Claim]) -> str:
             for at, one in enumerate(claim.criteria)
         ],
     )
-    lacking = [(one.id, one.lacks) for one in every if one.lacks]
-    return "\n".join([*lines, *_not_run(lacking)])
+    lacking = [(one.id, f"is not testable: it lacks {one.lacks}") for one in every if one.lacks]
+    return "\n".join([*lines, *_not_run(lacking), *_changes(every)])
 
 
 def _found(held: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """The claims after a study."""
     lines = [_about(held, rows), ""]
-    heads = ("claim", "in words", "verdict", "effect [interval]; needed", "n unit", "reported")
-    lines += _table(heads, [_line(row) for row in rows])
+    heads = ("claim", "in words", "whose", "verdict", "effect [interval]; needed", "n unit")
+    lines += _table((*heads, "reported"), [_line(row) for row in rows])
     lines += _details(
         ("claim", "what is measured", "supported if it is", "found"),
         [
@@ -130,32 +123,89 @@ def _found(held: Mapping[str, Any], rows: Sequence[Row]) -> str:
             for at, one in enumerate(row.get("criteria", ()))
         ],
     )
-    lacking = [(row["id"], row["lacking"]) for row in rows if row["verdict"] == LACKING]
-    return "\n".join([*lines, *_not_run(lacking)])
+    why = {NOT_TESTABLE: "lacking", NOT_ABOUT: "not_about"}
+    verb = {NOT_TESTABLE: "is not testable here: it lacks", NOT_ABOUT: "is not about this model:"}
+    not_run = [
+        (row["id"], f"{verb[row['verdict']]} {row[why[row['verdict']]]}")
+        for row in rows
+        if row["verdict"] in why
+    ]
+    every = claims([str(rows[0]["study"])]) if rows else ()
+    return "\n".join([*lines, *_not_run(not_run), *_contradictions(rows), *_changes(every)])
 
 
 def _about(held: Mapping[str, Any], rows: Sequence[Row]) -> str:
     about = held["about"]
     models = ", ".join(f"`{source}` ({role})" for role, source in about["models"].items())
     budget, versions = about["budget"], about["versions"]
-    said = [row["verdict"] for row in rows]
-    counts = ", ".join(f"{said.count(name)} {name}" for name in VERDICTS)
     return (
-        f"{counts}. Models: {models}. Budget: {budget['name']} ({budget['prompts']} prompts, "
+        f"{_headline(rows)} {_failed(rows)}Models: {models}. Budget: {budget['name']} ({budget['prompts']} prompts, "
         f"{budget['items']} items). anchorwatch {versions['anchorwatch']}, "
         f"manifest `{held['digest']}`. The effect is of the statistic that decides; intervals are "
-        "at Holm's level over the claims of this paper that were run."
+        "at the level of Shaffer's step-down test over the claims of this paper that were run."
     )
 
 
+def _headline(rows: Sequence[Row]) -> str:
+    """Verdicts by whose claim it is: the paper's own sentences first."""
+    parts = []
+    for origin, words in ORIGINS.items():
+        said = [row["verdict"] for row in rows if row["origin"] == origin]
+        if said:
+            counts = spell_counts({name: said.count(name) for name in VERDICTS})
+            parts.append(f"{words[:1].upper()}{words[1:]} ({len(said)}): {counts}.")
+    return " ".join(parts)
+
+
+def _failed(rows: Sequence[Row]) -> str:
+    """Preconditions that do not hold, each with the claims that need it."""
+    lost: dict[str, list[str]] = {}
+    for row in rows:
+        for item in row["preconditions"]:
+            if not item["holds"]:
+                has = f"{_number(item['value'])}, at least {_number(item['minimum'])} is needed"
+                lost.setdefault(f"{item['name']} ({has})", []).append(_short(row["id"]))
+    each = "; ".join(f"{words} for {', '.join(ids)}" for words, ids in lost.items())
+    return f"These models lack {_cell(each)}. " if each else ""
+
+
+def _contradictions(rows: Sequence[Row]) -> list[str]:
+    """Claims that the paper's own numbers contradict."""
+    lines = [
+        f"- The paper's own numbers, {_short(row['id'])}: {_cell(row['contradiction'])}."
+        for row in rows
+        if row["contradiction"]
+    ]
+    return ["", *lines] if lines else []
+
+
+def _changes(every: Sequence[Claim]) -> list[str]:
+    """The log of what was changed in the tests."""
+    heads = ("claim", "what was changed", "why", "what the old test said")
+    rows = [
+        (_short(one.id), change.what, change.why, change.before)
+        for one in every
+        for change in one.changes
+    ]
+    summary = "What was changed in the tests, why, and what the old ones said"
+    return _details(heads, rows, summary)
+
+
+def _whose(one: Claim) -> str:
+    """Origin, and of which models it was said."""
+    return f"{one.origin}, of {', '.join(one.scope)}" if one.scope else one.origin
+
+
 def _line(row: Row) -> tuple[str, ...]:
-    cells = [_short(row["id"]), row["sentence"], row["verdict"], "", "", row["reported"]]
-    if row["verdict"] != LACKING:
+    whose = f"{row['origin']}, of {', '.join(row['scope'])}" if row["scope"] else row["origin"]
+    cells = [_short(row["id"]), row["sentence"], whose, row["verdict"], "", "", row["reported"]]
+    if row["verdict"] not in (NOT_TESTABLE, NOT_ABOUT):
         one = next(one for one in row["criteria"] if one["criterion"] == row["binding"])
-        name = f" ({row['binding']})" if len(row["criteria"]) > 1 else ""
-        cells[3] = f"{_interval(one)}{name}; {_where(one)}"
-        cells[4] = f"{one['n']} {row['unit']}s"
-        cells[4] += f", {one['missing']} missing" if one["missing"] else ""
+        several = sum(each["decides"] for each in row["criteria"]) > 1
+        name = f" ({row['binding']})" if several else ""
+        cells[4] = f"{_interval(one)}{name}; {_where(one)}"
+        cells[5] = f"{one['n']} {row['unit']}s"
+        cells[5] += f", {one['missing']} missing" if one["missing"] else ""
     return tuple(cells)
 
 
@@ -170,6 +220,10 @@ def _result(one: Row) -> str:
     beside = [
         f"{name} {_number(one[name])}" for name in ("null", "control") if one[name] is not None
     ]
+    if one.get("out_of_reach"):
+        beside.append("no value has 80 % power")
+    elif one.get("detectable") is not None:
+        beside.append(f"80 % power to detect {_number(one['detectable'])}")
     return "; ".join([_interval(one), *beside])
 
 
@@ -191,7 +245,8 @@ def _named(criteria: Sequence[Any], at: int) -> str:
     """The statistic in words, after the criterion's name where a claim has several."""
     one = criteria[at] if isinstance(criteria[at], Mapping) else vars(criteria[at])
     name = one.get("criterion", one.get("name"))
-    return f"*{name}*: {one['statistic']}" if len(criteria) > 1 else one["statistic"]
+    words = f"*{name}*: {one['statistic']}" if len(criteria) > 1 else one["statistic"]
+    return words if one["decides"] else f"also measured, {words}"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -199,13 +254,17 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
-def _details(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    summary = "<summary>What is measured, and where it must lie</summary>"
-    return ["", "<details>", summary, "", *_table(heads, rows), "", "</details>"] if rows else []
+def _details(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    summary: str = "What is measured, and where it must lie",
+) -> list[str]:
+    head = f"<summary>{summary}</summary>"
+    return ["", "<details>", head, "", *_table(heads, rows), "", "</details>"] if rows else []
 
 
 def _not_run(lacking: Sequence[tuple[str, str]]) -> list[str]:
-    lines = [f"- {_short(name)} is not judged. It lacks {_cell(words)}." for name, words in lacking]
+    lines = [f"- {_short(name)} {_cell(words)}." for name, words in lacking]
     return ["", *lines] if lines else []
 
 

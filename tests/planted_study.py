@@ -1,4 +1,4 @@
-"""Studies made by us for the report: every claim with numbers of a known verdict, or lacking."""
+"""Studies made by us for the report: every claim with numbers of a known verdict, or not testable."""
 
 import math
 
@@ -14,7 +14,8 @@ from anchorwatch.studies.papers import claims
 from anchorwatch.studies.plan_study import Plan
 from anchorwatch.studies.study_record import Study
 from anchorwatch.studies.verdict import (
-    LACKING,
+    BELOW_MARGIN,
+    NOT_TESTABLE,
     REFUTED,
     SUPPORTED,
     UNDECIDED,
@@ -24,7 +25,7 @@ from anchorwatch.studies.verdict import (
 from claim_evidence import answer_table, draw_answers, jumping_sink, seed_table, traces_with_sink
 
 MODELS = {"mdm": "lab/mdm", "arm": "lab/arm", "sink": "lab/mdm-sink", "gate": "lab/mdm-gate"}
-VERDICTS_IN_TURN = (SUPPORTED, UNDECIDED, REFUTED, SUPPORTED, LACKING)
+VERDICTS_IN_TURN = (SUPPORTED, UNDECIDED, REFUTED, SUPPORTED, NOT_TESTABLE, BELOW_MARGIN)
 """Dealt out to claims in turn."""
 
 
@@ -37,13 +38,16 @@ def make_finding(claim, truth, rng):
         inside, outside = one.margin + side * size, one.margin - side * 0.8 * size
         if one.direction == EQUAL:
             inside, outside = one.about, one.about + 2 * size
-        wrong = truth == REFUTED and at == 0
+        null = one.margin - side * 0.5 * size  # between what refutes and what only falls short
+        if truth == BELOW_MARGIN:
+            outside = one.margin - side * 0.25 * size
+        wrong = truth in (REFUTED, BELOW_MARGIN) and at == 0
         centre = outside if wrong else inside
         count, spread = (6 if claim.unit == SEED else 40), 0.05 * size
         if truth == UNDECIDED:
             centre, count, spread = one.margin + 0.1 * side * size, 6, 0.5 * size
         values = rng.normal(centre, spread, count)
-        null = 0.0 if one.null else math.nan
+        null = null if one.null else math.nan
         control = float(centre + 0.3 * size) if one.control else math.nan
         measured[one.name] = Measured(Estimate.mean(values, claim.unit), null, control)
     return Finding(measured, {"on another scale": 0.25, "in words": "as expected"})
@@ -55,7 +59,7 @@ def judge_all(truths=VERDICTS_IN_TURN, names=()):
     every = claims(names)
     for at, claim in enumerate(every):
         truth = truths[at % len(truths)]
-        if truth == LACKING or not claim.is_testable:
+        if truth == NOT_TESTABLE or not claim.is_testable:
             lost[claim.id] = claim.lacks or "an autoregressive model (--against)"
         else:
             held[claim.id] = make_finding(claim, truth, rng)

@@ -31,7 +31,7 @@ def test_the_plan_alone_runs_nothing(tmp_path):
 def test_a_claim_that_lacks_something_is_listed_and_the_exit_code_says_so(tmp_path):
     done = typed("sink_token/H20", *GIVEN, "-o", tmp_path / "out")
     assert done.exit_code == 3
-    assert "sink_token/H20,lacking" in done.stdout
+    assert "sink_token/H20,not testable" in done.stdout
     held = json.loads((tmp_path / "out" / "claims.json").read_text())
     assert held["claims"][0]["lacking"].endswith("(--sink)")
 
@@ -69,11 +69,11 @@ def test_at_a_terminal_the_table_is_lines_that_can_be_read(monkeypatch):
     by_name = {line.split()[0]: line for line in lines}
     first = found["sinks/H1"]
     assert first.says in by_name["sinks/H1"] and "n = 40 prompts" in by_name["sinks/H1"]
-    lost = next(one for one in found.findings if one.says == "lacking")
+    lost = next(one for one in found.findings if one.says == "not testable")
     assert f"lacks {lost.lacking}" in by_name[lost.claim.id]
 
 
 def test_in_a_file_the_table_is_csv_with_whole_counts(tmp_path):
     head, first, *_ = cli_study._table(study(names=("sinks",))).splitlines()
-    assert head == "id,verdict,effect,low,high,n,unit,lacking"
+    assert head == "id,verdict,effect,low,high,n,unit,lacking,not_about"
     assert ",40,prompt," in first

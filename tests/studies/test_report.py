@@ -34,10 +34,12 @@ from anchorwatch.studies.report.page import _templates, inline_figure, page, wri
 from anchorwatch.studies.report.picture import claim_figure, marks, ticks
 from anchorwatch.studies.study_record import Study
 from anchorwatch.studies.verdict import (
-    LACKING,
+    NOT_ABOUT,
+    NOT_TESTABLE,
     REFUTED,
     SUPPORTED,
     UNDECIDED,
+    VERDICTS,
     JudgedClaim,
     verdicts,
 )
@@ -133,7 +135,7 @@ def one(criteria, values, unit="prompt"):
 
 def test_every_claim_is_on_the_page_with_its_verdict(study, words):
     found = Found(words)
-    assert {one.says for one in study.findings} == {SUPPORTED, REFUTED, UNDECIDED, LACKING}
+    assert {one.says for one in study.findings} == set(VERDICTS) - {NOT_ABOUT}
     rows = [held for name, held in found.tags if name == "tr" and "data-claim" in held]
     articles = [held for name, held in found.tags if name == "article"]
     for told in (rows, articles):
@@ -156,7 +158,7 @@ def test_a_claim_that_ran_has_a_picture_of_each_criterion_and_the_others_what_th
         wanted = 0 if held.verdict is None else len(held.claim.criteria)
         assert part.count("<svg") == wanted
         if held.verdict is None:
-            assert "Not judged. It lacks" in part
+            assert "Not testable. It lacks" in part
 
 
 def test_the_page_is_well_formed_and_its_ids_are_its_own(written):
@@ -313,12 +315,12 @@ def test_claims_of_training_seeds_alone_are_of_no_model():
     study = planted_study.study((SUPPORTED,), ("sink_token/H5",))
     bare = replace(study, about=study.about | {"models": {}})
     assert "1 of 1 claim could be tested on training runs alone" in sentences.summary(bare)
-    nothing = planted_study.study((LACKING,), ("sink_token/H5",))
+    nothing = planted_study.study((NOT_TESTABLE,), ("sink_token/H5",))
     assert "Claims (none) were tested" in sentences.methods(nothing)
 
 
 def test_one_model_alone_is_compared_with_nothing():
-    study = planted_study.study((LACKING,))
+    study = planted_study.study((NOT_TESTABLE,))
     assert "no evidence of two models" in page(study, {}, [])
 
 
@@ -354,7 +356,7 @@ def test_the_reason_is_in_words(criteria, values, said):
 def test_power_is_said_where_nothing_was_decided():
     held = one([ABOVE], [[0.5, -0.6, 0.5, -0.6, 0.5]])
     row = held.criterion_row(ABOVE)
-    assert "With these 5 prompts, a true value of" in sentences.power(row, "prompt")
+    assert "80 % power to detect a true value of" in sentences.power(row, "prompt")
     decided = one([ABOVE], [[0.5, 0.6, 0.5, 0.6, 0.5]])
     assert sentences.power(decided.criterion_row(ABOVE), "prompt") == ""
 
@@ -367,7 +369,9 @@ def test_a_value_that_cannot_be_is_not_said_to_be_what_would_have_shown():
     row = held.criterion_row(criterion)
     assert row["out_of_reach"] and np.isnan(row["detectable"])
     said = sentences.power(row, "prompt")
-    assert said.startswith("With these 5 prompts, no value that it can have would be told")
+    assert said == (
+        "With these 5 prompts there is no value that it can have with 80 % power to detect it."
+    )
     assert said in sentences.markdown_page(
         Study((held,), planted_study.about(), Plan((), {}, ()), None)
     )

@@ -175,7 +175,7 @@ def test_evidence_that_cannot_be_made_is_said(tmp_path, monkeypatch):
 
     monkeypatch.setattr(run_study, "collect", breaks)
     found = studies.study(["sinks/H2"], model="tiny/llada", budget=SMALL, out=tmp_path / "out")
-    assert found["sinks/H2"].says == "lacking"
+    assert found["sinks/H2"].says == "not testable"
     assert "this model cannot" in found["sinks/H2"].lacking
 
 

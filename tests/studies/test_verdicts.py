@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 import tolerances
 from anchorwatch.studies.claim import EQUAL, GREATER, LESS, Criterion, Finding, Measured
 from anchorwatch.studies.estimate import PROMPT, Estimate
-from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED, verdicts
+from anchorwatch.studies.verdict import (
+    BELOW_MARGIN,
+    REFUTED,
+    SUPPORTED,
+    UNDECIDED,
+    verdicts,
+)
 
 RUNS = 2000
 SLACK = 3 * math.sqrt(0.05 * 0.95 / RUNS)
@@ -173,3 +179,105 @@ def test_what_no_possible_value_would_have_shown_is_said_to_be_out_of_reach():
         one = criterion(direction, margin)
         (found,) = verdicts([((one,), Finding({"it": Measured(share)}))])
         assert math.isinf(found.detectable["it"])
+
+
+# --- below the margin ---------------------------------------------------------------------------
+
+
+def with_null(value, null, direction=GREATER, margin=1.0, error=0.1):
+    one = criterion(direction, margin)
+    estimate = Estimate(value, error, 39, 40, PROMPT, centre=value)
+    return (one,), Finding({"it": Measured(estimate, null)})
+
+
+@pytest.mark.parametrize(
+    ("direction", "margin", "null", "value", "says"),
+    [
+        (GREATER, 1.0, 0.0, 0.5, BELOW_MARGIN),
+        (GREATER, 1.0, 0.0, 0.05, REFUTED),
+        (GREATER, 1.0, 0.0, -0.5, REFUTED),
+        (GREATER, 1.0, 0.0, 1.5, SUPPORTED),
+        (GREATER, 1.0, 0.0, 0.95, UNDECIDED),
+        (GREATER, 1.0, math.nan, 0.5, REFUTED),
+        (GREATER, 1.0, 2.0, 0.5, REFUTED),
+        (LESS, -1.0, 0.0, -0.5, BELOW_MARGIN),
+        (LESS, -1.0, 0.0, 0.5, REFUTED),
+        (LESS, 1.0, 0.0, 1.5, REFUTED),
+        (EQUAL, 1.0, 0.0, 1.5, REFUTED),
+    ],
+)
+def test_an_effect_that_is_too_small_is_below_the_margin(direction, margin, null, value, says):
+    assert verdicts([with_null(value, null, direction, margin)])[0].says == says
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(-1, 3), st.sampled_from([0.0, math.nan]), st.floats(0.05, 0.5)),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_the_interval_shows_which_side_of_null_and_margin_the_truth_is(each):
+    claims = [with_null(value, null, error=error) for value, null, error in each]
+    for (value, null, _), found in zip(each, verdicts(claims), strict=True):
+        low, high = found.intervals["it"]
+        if found.says == SUPPORTED:
+            assert low > 1.0
+        if found.says in (REFUTED, BELOW_MARGIN):
+            assert high < 1.0
+        if found.says == BELOW_MARGIN:
+            assert low > null == 0.0
+
+
+def two_with_nulls(first, second):
+    criteria = criterion(margin=1.0, name="one"), criterion(margin=1.0, name="two")
+    held = [Measured(Estimate(v, 0.1, 39, 40, PROMPT, centre=v), 0.0) for v in (first, second)]
+    return criteria, Finding({"one": held[0], "two": held[1]})
+
+
+def test_every_criterion_must_be_beyond_its_null():
+    assert verdicts([two_with_nulls(2, 0.6)])[0].says == BELOW_MARGIN
+    assert verdicts([two_with_nulls(0.6, 0.6)])[0].says == BELOW_MARGIN
+    assert verdicts([two_with_nulls(0.6, 0.0)])[0].says == REFUTED
+    assert verdicts([two_with_nulls(2, -0.6)])[0].says == REFUTED
+
+
+def test_what_is_also_measured_has_no_part_in_the_verdict():
+    beside = Criterion("beside", "a number", GREATER, 0.0, "planted", decides=False)
+    for value in (-5.0, 0.0, math.nan):
+        criteria, finding = claim(1.0)
+        measured = Measured(Estimate(value, 0.1, 19, 20, PROMPT, centre=value))
+        (alone_,) = verdicts([(criteria, finding)])
+        both = (*criteria, beside), Finding({**finding.measured, "beside": measured})
+        (found,) = verdicts([both])
+        assert (found.says, found.p, found.level) == (alone_.says, alone_.p, alone_.level)
+        assert set(found.intervals) == {"it", "beside"}
+    wrong = (beside, *claim(-1.0)[0]), Finding({"beside": measured, **claim(-1.0)[1].measured})
+    assert verdicts([wrong])[0].level == pytest.approx(0.95)  # one criterion decides
+
+
+def test_a_refuted_claim_says_its_power_too():
+    (found,) = verdicts([with_null(0.0, 0.0)])
+    assert found.says == REFUTED
+    assert 1.0 < found.detectable["it"] < 1.6
+
+
+@pytest.mark.parametrize("share_at_null", [1.0, 0.5, 0.0])
+def test_a_false_statement_about_margin_or_null_is_at_most_at_the_error_rate(share_at_null):
+    """Claims on their nulls must not be called below the margin, claims on their margins nothing;
+    in any mixture of both."""
+    rng, wrong, count = np.random.default_rng(3), 0, 12
+    one = criterion(GREATER, 10.0)
+    at_null = np.arange(count) < share_at_null * count
+    truth = np.where(at_null, 0.0, 10.0)
+    for _ in range(RUNS):
+        each = rng.normal(truth[:, None], 1, (count, 24))
+        found = verdicts(
+            [((one,), Finding({"it": Measured(Estimate.mean(v, PROMPT), 0.0)})) for v in each]
+        )
+        false = [
+            verdict.says in ((SUPPORTED, BELOW_MARGIN) if null else (SUPPORTED, REFUTED, BELOW_MARGIN))
+            for verdict, null in zip(found, at_null, strict=True)
+        ]
+        wrong += any(false)
+    assert wrong / RUNS <= 0.05 + SLACK

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from anchorwatch.studies.study_record import Study
 
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
-_SHOWN = ("id", "verdict", "effect", "low", "high", "n", "unit", "lacking")
+_SHOWN = ("id", "verdict", "effect", "low", "high", "n", "unit", "lacking", "not_about")
 
 
 def study(
@@ -52,10 +52,11 @@ def study(
     """Run the papers' claims on models: one page, report.html; a table on stdout.
 
     Beside the page are report.md, claims.json, claims.csv and figures/. Exit code 3 if some claims
-    lack something.
+    are not testable, as they lack something.
     """
     from anchorwatch.studies.budget import budget as named
     from anchorwatch.studies.papers import claims
+    from anchorwatch.studies.verdict import NOT_TESTABLE
 
     claims(names or [])  # a typing mistake costs no loading
     named(budget)
@@ -80,7 +81,7 @@ def study(
     shown = _at_a_desktop() if opens is None else opens
     if shown:
         _show(page)
-    raise typer.Exit(3 if result.counts()["lacking"] else 0)
+    raise typer.Exit(3 if result.counts()[NOT_TESTABLE] else 0)
 
 
 def _table(result: Study) -> str:
@@ -92,9 +93,13 @@ def _table(result: Study) -> str:
         return as_csv(table)
     lines = []
     for row in table.itertuples():
-        numbers = f"{row.effect:.3g} [{row.low:.3g}, {row.high:.3g}]" if not row.lacking else ""
-        words = f"lacks {row.lacking}" if row.lacking else f"n = {row.n} {row.unit}s"
-        lines.append(f"{row.id:<15}{row.verdict:<11}{numbers:<30}{one_line(words)}".rstrip())
+        numbers, words = "", row.not_about
+        if row.lacking:
+            words = f"lacks {row.lacking}"
+        elif not row.not_about:
+            numbers = f"{row.effect:.3g} [{row.low:.3g}, {row.high:.3g}]"
+            words = f"n = {row.n} {row.unit}s"
+        lines.append(f"{row.id:<15}{row.verdict:<22}{numbers:<30}{one_line(words)}".rstrip())
     return "\n".join(lines) + "\n"
 
 

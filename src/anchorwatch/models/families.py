@@ -712,6 +712,19 @@ def attention_modules(network: Any) -> list[Any]:
     return [layer.get_submodule(path) for layer in layer_modules(network)]
 
 
+KEY_NORMS = ("k_norm", "k_layernorm", "key_layernorm")
+"""What networks call the module that normalises keys (QK-norm)."""
+
+
+def normalises_keys(network: Any) -> bool:
+    """Whether any layer normalises its keys, so that their norms hardly differ."""
+    return any(
+        getattr(module, name, None) is not None
+        for module in attention_modules(network)
+        for name in KEY_NORMS
+    )
+
+
 def output_modules(network: Any) -> list[Any]:
     """The output projections, in order."""
     path = sites_of(network).output

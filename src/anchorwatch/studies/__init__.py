@@ -16,11 +16,13 @@ from anchorwatch import lazy_attributes
 if TYPE_CHECKING:
     from anchorwatch.studies.budget import BUDGETS, Budget
     from anchorwatch.studies.claim import (
+        Change,
         Claim,
         Criterion,
         Finding,
         Measured,
         Paper,
+        Precondition,
         register_claim,
         register_paper,
     )
@@ -43,6 +45,7 @@ _LAZY = {
     "STUDIES": "papers",
     "Answers": "evidence",
     "Budget": "budget",
+    "Change": "claim",
     "Claim": "claim",
     "Criterion": "claim",
     "Effect": "evidence",
@@ -52,6 +55,7 @@ _LAZY = {
     "Finding": "claim",
     "Measured": "claim",
     "Paper": "claim",
+    "Precondition": "claim",
     "Runs": "evidence",
     "Seeds": "evidence",
     "Study": "study_record",
@@ -68,6 +72,7 @@ __all__ = [
     "STUDIES",
     "Answers",
     "Budget",
+    "Change",
     "Claim",
     "Criterion",
     "Effect",
@@ -77,6 +82,7 @@ __all__ = [
     "Finding",
     "Measured",
     "Paper",
+    "Precondition",
     "Runs",
     "Seeds",
     "Study",

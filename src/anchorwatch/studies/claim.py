@@ -2,7 +2,12 @@
 
 What would support a claim is stated before anything is run, in its criteria: a statistic, the null
 and the control it is compared with, a direction and a margin with its reason. The function of a
-claim only measures: it returns one estimate for each criterion, and the verdict follows from those.
+claim only measures: it returns one estimate for each criterion, and the verdict follows from those
+criteria that decide. Others are *also measured*: shown beside, and no part of the verdict.
+
+A claim says whose it is (`origin`), of which models it was said (`scope`), and what a model must
+have for the claim to be tested on it at all (`preconditions`, measured first). `changes` is the log
+of what was changed in its test, and why.
 
 `register_claim` is how a claim is added: decorate the function that measures it. The list of
 claims, `anchorwatch study`, the report and the tables of the docs follow.
@@ -15,17 +20,27 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anchorwatch.errors import SpecError
 from anchorwatch.studies.estimate import UNITS, Estimate
-from anchorwatch.studies.evidence import Evidence, EvidenceSpec
+from anchorwatch.studies.evidence import Evidence, EvidenceSpec, ModelIdentity
 
 if TYPE_CHECKING:
     from anchorwatch.figures.figure import Figure
 
 GREATER, LESS, EQUAL = "greater", "less", "equal"
 DIRECTIONS = (GREATER, LESS, EQUAL)
+PAPER, NEIGHBOUR, CODE, OURS = "paper", "neighbour", "code", "ours"
+ORIGINS: Mapping[str, str] = {
+    PAPER: "sentences of the paper",
+    NEIGHBOUR: "sentences of a neighbouring paper",
+    CODE: "statements about the published code",
+    OURS: "questions of ours",
+}
+"""Whose claim it is, and how a count of such claims is named."""
+FAMILIES_OF_ROLE = "mdm"
+"""The role whose family a scope is compared with."""
 _ID = re.compile(r"[a-z][a-z0-9_]*/H[1-9][0-9]?")
 """The name of a paper, and the number of the claim in it."""
 
@@ -48,6 +63,8 @@ class Criterion:
     about: float = 0.0
     published: Mapping[str, float] = field(default_factory=dict, hash=False)
     """The paper's own numbers, by what they are of; only where its statistic is this one."""
+    decides: bool = True
+    """False: also measured. It has an interval and a null, and no part in the verdict."""
 
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS:
@@ -87,6 +104,76 @@ class Finding:
     """Numbers that decide nothing: the same on another scale, the ratio behind a difference."""
 
 
+@dataclass(frozen=True)
+class Precondition:
+    """What a model or its evidence must have for a claim to be tested on it."""
+
+    name: str
+    """What is lacking where it fails, as a noun phrase: "a sink in most heads"."""
+    statistic: str
+    """What is measured, in words."""
+    minimum: float
+    reason: str
+    """Why this minimum."""
+    measure: Callable[[Evidence], float]
+    needs: tuple[EvidenceSpec, ...] = ()
+    """Evidence that it reads; it becomes evidence of the claim."""
+
+    def __post_init__(self) -> None:
+        if not self.reason or not math.isfinite(self.minimum):
+            raise SpecError(f"{self.name!r} needs a minimum that is a number, and a reason for it")
+
+    def check(self, evidence: Evidence) -> CheckedPrecondition:
+        """Measure it; once for all claims that have it."""
+        value = evidence.once(("precondition", self), lambda: float(self.measure(evidence)))
+        return CheckedPrecondition(self, value)
+
+
+@dataclass(frozen=True)
+class CheckedPrecondition:
+    """A precondition and what was measured."""
+
+    precondition: Precondition
+    value: float
+
+    @property
+    def holds(self) -> bool:
+        """A value that cannot be measured does not hold."""
+        return self.value >= self.precondition.minimum
+
+    def __str__(self) -> str:
+        stated = self.precondition
+        here = "cannot be measured here" if math.isnan(self.value) else f"is {self.value:.3g}"
+        return f"{stated.name} ({stated.statistic} {here}, at least {stated.minimum:.3g} is needed)"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        stated = self.precondition
+        return {
+            "name": stated.name,
+            "statistic": stated.statistic,
+            "minimum": stated.minimum,
+            "reason": stated.reason,
+            "value": self.value,
+            "holds": self.holds,
+        }
+
+
+@dataclass(frozen=True)
+class Change:
+    """One entry of a claim's log: what was changed in its test."""
+
+    what: str
+    why: str
+    """Argued from the text of the paper, not from the verdict."""
+    before: str
+    """What the old test asked for, and what it said."""
+
+    def __post_init__(self) -> None:
+        if not (self.what and self.why and self.before):
+            raise SpecError("a change says what was changed, why, and what was there before")
+
+
 Measure = Callable[[Evidence], Finding]
 Draw = Callable[[Evidence], "Figure | None"]
 
@@ -117,6 +204,14 @@ class Claim:
     """What a verdict here does not say."""
     lacks: str = ""
     """What there would have to be for it to be tested; only of a claim that is not measured."""
+    origin: str = PAPER
+    """Whose claim it is: paper, neighbour (`source` names which), code or ours."""
+    scope: tuple[str, ...] = ()
+    """Families of masked diffusion models that it was said of; empty: of any."""
+    preconditions: tuple[Precondition, ...] = ()
+    contradiction: str = ""
+    """Where the paper's own numbers contradict its sentence."""
+    changes: tuple[Change, ...] = ()
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id):
@@ -132,6 +227,12 @@ class Claim:
             )
         if self.lacks and self.measure is not None:
             raise SpecError(f"{self.id} has a measure: what its needs lack is theirs to say")
+        if self.origin not in ORIGINS:
+            raise SpecError(f"{self.id}: origin={self.origin!r}: expected {', '.join(ORIGINS)}")
+        if self.criteria and not self.deciding:
+            raise SpecError(f"{self.id} has no criterion that decides: leave out decides=False")
+        if lost := [spec for item in self.preconditions for spec in item.needs if spec not in self.needs]:
+            raise SpecError(f"{self.id}: a precondition reads {lost[0]}: name it in needs=, too")
 
     @property
     def judge(self) -> Measure | None:
@@ -146,6 +247,18 @@ class Claim:
     @property
     def number(self) -> int:
         return int(self.id.rpartition("H")[2])
+
+    @property
+    def deciding(self) -> tuple[Criterion, ...]:
+        """The criteria that the verdict rests on."""
+        return tuple(criterion for criterion in self.criteria if criterion.decides)
+
+    def not_about(self, models: Mapping[str, ModelIdentity]) -> str:
+        """Of which models it was said, where the model in `models` is of another family."""
+        model = models.get(FAMILIES_OF_ROLE)
+        if not self.scope or model is None or not model.family or model.family in self.scope:
+            return ""
+        return f"it was said of {', '.join(self.scope)}, and {model.source} is {model.family}"
 
     @property
     def is_testable(self) -> bool:
@@ -210,12 +323,24 @@ def register_claim(
     draw: Draw | None = None,
     defect: str = "",
     caveat: str = "",
+    origin: str = PAPER,
+    scope: tuple[str, ...] = (),
+    preconditions: tuple[Precondition, ...] = (),
+    contradiction: str = "",
+    changes: tuple[Change, ...] = (),
 ) -> Callable[[Measure], Measure]:
-    """A decorator: the function measures this claim. The arguments are the fields of `Claim`."""
+    """A decorator: the function measures this claim. The arguments are the fields of `Claim`.
+
+    What the preconditions read is added to `needs`.
+    """
+    read = (spec for condition in preconditions for spec in condition.needs)
+    every = tuple(dict.fromkeys((*needs, *read)))
 
     def register(measure: Measure) -> Measure:
-        stated = Claim(id, sentence, source, reported, unit, needs, criteria, measure, draw)
-        _add(replace(stated, defect=defect, caveat=caveat))
+        stated = Claim(id, sentence, source, reported, unit, every, criteria, measure, draw)
+        stated = replace(stated, defect=defect, caveat=caveat, origin=origin, scope=scope)
+        stated = replace(stated, preconditions=preconditions, contradiction=contradiction)
+        _add(replace(stated, changes=changes))
         return measure
 
     return register
@@ -231,9 +356,13 @@ def register_untested_claim(
     lacks: str,
     defect: str = "",
     caveat: str = "",
+    origin: str = PAPER,
+    scope: tuple[str, ...] = (),
+    changes: tuple[Change, ...] = (),
 ) -> None:
     """A claim of a paper that cannot be tested yet, and what there would have to be for it."""
-    _add(Claim(id, sentence, source, reported, unit, defect=defect, caveat=caveat, lacks=lacks))
+    stated = Claim(id, sentence, source, reported, unit, defect=defect, caveat=caveat, lacks=lacks)
+    _add(replace(stated, origin=origin, scope=scope, changes=changes))
 
 
 def _add(claim: Claim) -> None:
@@ -243,10 +372,10 @@ def _add(claim: Claim) -> None:
             f"{claim.id}: no paper is called {claim.study!r}: register_paper({claim.study!r}, ...)"
         )
     known = CLAIMS.get(claim.id)
-    if known is not None and _origin(known) != _origin(claim):
+    if known is not None and _function(known) != _function(claim):
         raise SpecError(f"{claim.id} is registered twice: give one of them another number")
     CLAIMS[claim.id] = claim
 
 
-def _origin(claim: Claim) -> tuple[str, str]:
+def _function(claim: Claim) -> tuple[str, str]:
     return getattr(claim.measure, "__module__", ""), getattr(claim.measure, "__qualname__", "")

@@ -69,6 +69,10 @@ class ModelIdentity:
     device: str
     identity: str = ""
     """Digest of all that decides what it computes: family, shift, mask id, parts, dtype too."""
+    family: str = ""
+    """Name of its family, which a claim's scope is compared with; empty where it is not known."""
+    normalises_keys: bool = False
+    """Whether queries and keys are normalised before they meet (QK-norm)."""
 
 
 @dataclass(frozen=True)
@@ -407,14 +411,22 @@ class Evidence:
     3
     """
 
-    def __init__(self, make: Callable[[EvidenceSpec], Any]) -> None:
+    def __init__(
+        self,
+        make: Callable[[EvidenceSpec], Any],
+        models: Mapping[str, ModelIdentity] | None = None,
+    ) -> None:
         self._make = make
         self._kept: dict[Hashable, Any] = {}
+        self.models: Mapping[str, ModelIdentity] = dict(models or {})
+        """What it was made with, by role; empty where that is not known."""
 
     @classmethod
-    def of(cls, pieces: Mapping[EvidenceSpec, Any]) -> Evidence:
+    def of(
+        cls, pieces: Mapping[EvidenceSpec, Any], models: Mapping[str, ModelIdentity] | None = None
+    ) -> Evidence:
         """Evidence that is there already: planted, or read."""
-        return cls(lambda spec: pieces[spec])
+        return cls(lambda spec: pieces[spec], models)
 
     def __getitem__(self, spec: EvidenceSpec) -> Any:
         return self.once(spec, lambda: self._make(spec))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from anchorwatch.studies.claim import Claim
@@ -58,6 +58,8 @@ class Plan:
     lacking: Mapping[str, str]
     runs: tuple[str, ...]
     """Claims that can be run."""
+    not_about: Mapping[str, str] = field(default_factory=dict)
+    """Claims that were said of other models, and of which; nothing is run for them."""
 
     @property
     def passes(self) -> int:
@@ -79,6 +81,7 @@ class Plan:
             "bytes": self.bytes,
             "claims": list(self.runs),
             "lacking": dict(self.lacking),
+            "not_about": dict(self.not_about),
             "pieces": [
                 piece.as_dict()
                 | {"left": piece.left, "passes": piece.passes}
@@ -93,6 +96,7 @@ class Plan:
             "passes": sum(piece.whole for piece in self.pieces),
             "claims": list(self.runs),
             "lacking": dict(self.lacking),
+            "not_about": dict(self.not_about),
             "pieces": [piece.as_dict() | {"passes": piece.whole} for piece in self.pieces],
         }
 
@@ -107,6 +111,8 @@ class Plan:
         total = f"{self.passes:>9} passes {self.minutes:>7.1f} min {self.bytes / 1e6:>8.1f} MB"
         short = len(self.lacking)
         claims = f"{_claims(len(self.runs))} to run, {short} lack{'s' * (short == 1)} something"
+        if self.not_about:
+            claims += f", {len(self.not_about)} not about this model"
         return "\n".join([*lines, f"{total}  in all: {claims}"])
 
 
@@ -116,8 +122,11 @@ def _claims(count: int) -> str:
 
 def plan_study(claims: Sequence[Claim], store: EvidenceStore, rates: Mapping[str, Rates]) -> Plan:
     """Every need of these claims once, and what is left to make of it."""
-    lacking = {claim.id: reason for claim in claims if (reason := lacks(claim, store))}
-    able = [claim for claim in claims if claim.id not in lacking]
+    models = store.available.models
+    not_about = {claim.id: reason for claim in claims if (reason := claim.not_about(models))}
+    within = [claim for claim in claims if claim.id not in not_about]
+    lacking = {claim.id: reason for claim in within if (reason := lacks(claim, store))}
+    able = [claim for claim in within if claim.id not in lacking]
     users: dict[EvidenceSpec, list[str]] = {}
     for claim in able:
         for spec in claim.needs:
@@ -128,7 +137,7 @@ def plan_study(claims: Sequence[Claim], store: EvidenceStore, rates: Mapping[str
         for role in spec.roles
         if spec.units(store.budget) and spec.kind != "cards"
     ]
-    return Plan(tuple(pieces), lacking, tuple(claim.id for claim in able))
+    return Plan(tuple(pieces), lacking, tuple(claim.id for claim in able), not_about)
 
 
 def lacks(claim: Claim, store: EvidenceStore) -> str:

@@ -23,6 +23,7 @@ import transformers
 from anchorwatch import __version__
 from anchorwatch.errors import AnchorwatchError, ModelError, SpecError, TraceError
 from anchorwatch.models import zoo as lab
+from anchorwatch.models.families import normalises_keys
 from anchorwatch.models.load import find, load
 from anchorwatch.models.model import Model
 from anchorwatch.studies.budget import Budget
@@ -95,7 +96,7 @@ def study(
         if before is not None:
             before(plan)
         failed = task.collect_evidence(plan)
-        evidence = Evidence(task.store.load)
+        evidence = Evidence(task.store.load, task.store.available.models)
         lost = dict(plan.lacking) | task.failed_claims(failed)
         each = judge_claims(task.claims, evidence, lost)
         record = Study(each, task.manifest(plan) | _describe_duration(begun), plan, evidence)
@@ -229,6 +230,8 @@ def _identify_model(role: str, model: Model) -> ModelIdentity:
         tokenizer=description["tokenizer"],
         device=description["device"],
         identity=identity_digest(description),
+        family=description["family"],
+        normalises_keys=normalises_keys(model.network),
     )
 
 
@@ -316,6 +319,7 @@ class _StudyRun:
             "settings": {role: model.settings for role, model in models.items()},
             "tokenizers": {role: model.tokenizer for role, model in models.items()},
             "devices": {role: model.device for role, model in models.items()},
+            "families": {role: model.family for role, model in models.items()},
             "variants": self.table,
             "budget": self.store.budget.as_dict(),
             "versions": {

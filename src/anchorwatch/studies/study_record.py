@@ -15,25 +15,29 @@ import pandas as pd
 from anchorwatch import __version__
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.table_files import as_csv
+from anchorwatch.studies.claim import ORIGINS, PAPER
 from anchorwatch.studies.evidence import Evidence, to_json_value
 from anchorwatch.studies.plan_study import Plan
-from anchorwatch.studies.verdict import ALPHA, VERDICTS, JudgedClaim
+from anchorwatch.studies.verdict import ALPHA, NOT_TESTABLE, VERDICTS, JudgedClaim
 from anchorwatch.trace.atomic_io import replace_file
 
 if TYPE_CHECKING:
     from anchorwatch.figures.figure import Figure
 
-VERSION = 2
+VERSION = 3
 """Of claims.json."""
+OLDEST_VERSION = 2
+"""That can still be read: see `read_record`."""
 DECIDING = (
     *("claims", "models", "weights", "settings", "tokenizers", "devices", "variants"),
     *("budget", "versions"),
 )
 """What of a manifest decides the numbers; claims do, as those of a paper share an error rate."""
 COLUMNS = (
-    *("id", "verdict", "sentence", "criterion", "statistic", "unit", "n", "missing"),
+    *("id", "origin", "verdict", "sentence", "criterion", "statistic", "unit", "n", "missing"),
     *("effect", "low", "high", "level", "direction", "margin", "null", "control"),
-    *("p", "p_holm", "detectable", "why", "lacking", "reported", "source", "defect", "caveat"),
+    *("p", "p_holm", "detectable", "why", "lacking", "not_about", "reported", "source", "defect"),
+    *("caveat",),
 )
 
 
@@ -66,9 +70,13 @@ class Study:
                 return judged
         raise SpecError(f"this study has no claim {name!r}: it has {self.findings[0].claim.id} ...")
 
-    def counts(self) -> dict[str, int]:
-        """How many claims came to each verdict."""
-        verdicts = [judged.says for judged in self.findings]
+    def counts(self, origin: str | None = None, paper: str | None = None) -> dict[str, int]:
+        """How many claims came to each verdict; of one origin or paper where it is named."""
+        verdicts = [
+            judged.says
+            for judged in self.findings
+            if origin in (None, judged.claim.origin) and paper in (None, judged.claim.study)
+        ]
         return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
 
     def draw(self, name: str) -> Figure | None:
@@ -94,6 +102,7 @@ class Study:
             "alpha": ALPHA,
             "about": to_json_value(dict(self.about)),
             "counts": self.counts(),
+            "counts_by_origin": {origin: self.counts(origin) for origin in ORIGINS},
             "claims": [judged.as_dict() for judged in self.findings],
         }
 
@@ -113,3 +122,38 @@ class Study:
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in self.counts().items() if count)
         return f"Study({counts})"
+
+
+def read_record(path: str | Path) -> dict[str, Any]:
+    """claims.json of a study as a record of this version; older ones are brought up to it.
+
+    A record of version 2 knows no origins, scopes, preconditions and changes: its claims count as
+    the paper's own, as they did then, and "lacking" is now "not testable".
+    """
+    path = Path(path)
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise SpecError(f"there is no {path}") from None
+    except ValueError as error:
+        raise SpecError(f"{path} is no JSON ({error})") from None
+    version = record.get("version") if isinstance(record, dict) else None
+    if version not in range(OLDEST_VERSION, VERSION + 1):
+        raise SpecError(f"{path} is not of version {OLDEST_VERSION} to {VERSION}")
+    return record if version == VERSION else _upgrade_record(record)
+
+
+def _upgrade_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    absent: dict[str, Any] = {"origin": PAPER, "scope": [], "not_about": "", "contradiction": ""}
+    absent |= {"preconditions": [], "changes": []}
+    claims = []
+    for claim in record["claims"]:
+        verdict = NOT_TESTABLE if claim["verdict"] == "lacking" else claim["verdict"]
+        criteria = [{"decides": True} | row for row in claim.get("criteria", ())]
+        with_criteria = {"criteria": criteria} if "criteria" in claim else {}
+        claims.append(absent | claim | {"verdict": verdict} | with_criteria)
+    verdicts = [claim["verdict"] for claim in claims]
+    counts = {verdict: verdicts.count(verdict) for verdict in VERDICTS}
+    by_origin = {origin: counts if origin == PAPER else dict.fromkeys(counts, 0) for origin in ORIGINS}
+    upgraded = {"version": VERSION, "claims": claims}
+    return dict(record) | upgraded | {"counts": counts, "counts_by_origin": by_origin}

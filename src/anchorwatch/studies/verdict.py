@@ -1,16 +1,24 @@
-"""From estimates to verdicts: supported, refuted or undecided.
+"""From estimates to verdicts: supported, below the margin, refuted, undecided, and two for claims
+that were not judged: not testable, not about this model.
 
 A criterion says where the truth must lie. A claim is **supported** if the interval of each of its
-criteria lies inside that region, **refuted** if the interval of one lies wholly outside, and else
-**undecided**. The level of the intervals is Holm's: of the m claims of a study that were run, the
-one with the smallest p is read at level 1 - alpha/m, the next at 1 - alpha/(m - 1), and so on until
-one cannot be decided; that one and all after it are undecided. A claim of J criteria has J chances
-to be refuted, so that a refuting interval is wider: where a claim is supported at 1 - a, it is
-refuted at 1 - a/J, and a refuted claim shows its intervals at that level. So the chance that a
-study says "supported" or "refuted" of any claim for which the contrary is true is at most alpha:
-whatever claims have in common if all lie on their margins, and else if they are independent
-(Shaffer, 1980); claims that share prompts are simulated in the tests. Nothing but direction, margin
-and estimate is looked at.
+deciding criteria lies inside that region, **refuted** if the interval of one lies wholly outside,
+and else **undecided**. A claim that is refuted only because its effect is too small is **below the
+margin**: each of its criteria lies on the claimed side of its null, and one short of its margin.
+Criteria with `decides=False` are also measured: they have intervals and no part in any of this.
+
+The level of the intervals is by Shaffer's step-down test (1986), which is Holm's with a divisor that
+knows which statements can be false together. Of each claim there are two: one about the margin, and
+where it is refuted one about the null. Only one of them can be true at a time, so that m claims
+count m and not 2 m. The claim with the smallest p is read at level 1 - alpha/m; one that is
+supported, or of which both statements are settled, is counted no more, and the next is read at
+1 - alpha/(m - 1), and so on until one cannot be decided; that one and all after it are undecided. A
+claim of J criteria has J chances to be refuted, so that a refuting interval is wider: where a claim
+is supported at 1 - a, it is refuted at 1 - a/J, and shows its intervals at that level. So the chance
+that a study says "supported", "refuted" or "below the margin" of any claim for which the contrary
+is true is at most alpha: whatever claims have in common if all lie on their margins, and else if
+they are independent (Shaffer, 1980); claims that share prompts are simulated in the tests. A null is
+taken as known. Nothing but direction, margin, null and estimate is looked at.
 """
 
 from __future__ import annotations
@@ -18,20 +26,26 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from anchorwatch.errors import AnchorwatchError, EvidenceError
-from anchorwatch.metrics import stats
-from anchorwatch.studies.claim import EQUAL, GREATER, Claim, Criterion, Finding
+from anchorwatch.studies.claim import (
+    EQUAL,
+    GREATER,
+    CheckedPrecondition,
+    Claim,
+    Criterion,
+    Finding,
+    Measured,
+)
 from anchorwatch.studies.estimate import POWER, Estimate
 from anchorwatch.studies.evidence import Evidence, skipped_units, to_json_value
 
 ALPHA = 0.05
-SUPPORTED, REFUTED, UNDECIDED, LACKING = "supported", "refuted", "undecided", "lacking"
-VERDICTS = (SUPPORTED, REFUTED, UNDECIDED, LACKING)
+SUPPORTED, BELOW_MARGIN, REFUTED = "supported", "below the margin", "refuted"
+UNDECIDED, NOT_TESTABLE, NOT_ABOUT = "undecided", "not testable", "not about this model"
+VERDICTS = (SUPPORTED, BELOW_MARGIN, REFUTED, UNDECIDED, NOT_TESTABLE, NOT_ABOUT)
 
 
 @dataclass(frozen=True)
@@ -42,13 +56,14 @@ class Verdict:
     p: float
     """Two-sided, of the decision that is nearer."""
     p_holm: float
+    """Adjusted for all claims that were judged together."""
     level: float
-    """Of the intervals, after Holm; of a refuted claim, shared among its criteria too."""
+    """Of the intervals, after the step-down; of a refuted claim, shared among its criteria too."""
     intervals: Mapping[str, tuple[float, float]]
-    """By criterion."""
+    """By criterion, those that do not decide among them."""
     detectable: Mapping[str, float]
-    """Where undecided: the value that would have been told from the margin four times in five;
-    infinite where no value that the statistic can have would have been."""
+    """Where not supported: the value that there was 80 % power to tell from the margin; infinite
+    where there was for no value that the statistic can have."""
 
 
 def verdicts(
@@ -56,16 +71,10 @@ def verdicts(
 ) -> list[Verdict]:
     """The verdicts of all claims of a study that were run, together."""
     each = [_sides(criteria, finding) for criteria, finding in findings]
-    p = np.array([min(1.0, 2 * min(sides)) for sides in each])
-    adjusted, levels = stats.holm(p), _levels(p, alpha)
+    steps = _step_down(each, alpha)
     return [
-        _verdict(
-            criteria,
-            finding,
-            sides,
-            (float(p[index]), float(adjusted[index]), levels[index], alpha),
-        )
-        for index, ((criteria, finding), sides) in enumerate(zip(findings, each, strict=True))
+        _verdict(criteria, finding, sides, step)
+        for (criteria, finding), sides, step in zip(findings, each, steps, strict=True)
     ]
 
 
@@ -85,47 +94,131 @@ def p_refutes(estimate: Estimate, criterion: Criterion) -> float:
     return min(below, above)
 
 
-def _sides(criteria: Sequence[Criterion], finding: Finding) -> tuple[float, float]:
-    """p of all criteria inside, and of any outside."""
-    pairs = [(finding.measured[criterion.name].estimate, criterion) for criterion in criteria]
-    supports = max(p_supports(*pair) for pair in pairs)
-    refutes = min(1.0, len(pairs) * min(p_refutes(*pair) for pair in pairs))
-    return supports, refutes
+def p_in_direction(measured: Measured, criterion: Criterion) -> float:
+    """One-sided p of a truth that is not on the claimed side of the null: small where it is.
+
+    A criterion without a null outside its region (an equality, for instance) has no such side: it
+    must hold.
+    """
+    if not _has_direction(measured, criterion):
+        return p_supports(measured.estimate, criterion)
+    if criterion.direction == GREATER:
+        return measured.estimate.p_above(measured.null)
+    return measured.estimate.p_below(measured.null)
 
 
-def _levels(p: np.ndarray, alpha: float) -> list[float]:
-    """Of each claim's interval: Holm's step, and where it stops, that of the stop."""
-    levels, stopped, count = [0.0] * len(p), None, len(p)
-    for rank, index in enumerate(np.argsort(p, kind="stable")):
-        share = stopped or alpha / (count - rank)
-        if stopped is None and not p[index] < share:
+def _has_direction(measured: Measured, criterion: Criterion) -> bool:
+    """Whether there is a way between null and margin; NaN is no null."""
+    if criterion.direction == EQUAL:
+        return False
+    if criterion.direction == GREATER:
+        return measured.null < criterion.margin
+    return measured.null > criterion.margin
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """p-values of a claim's statements."""
+
+    supports: float
+    """All criteria inside."""
+    refutes: float
+    """Any outside, of J."""
+    direction: float
+    """Not all on the claimed side of their nulls, two-sided and of J; NaN where there is none."""
+
+    @property
+    def p(self) -> float:
+        return min(1.0, 2 * min(self.supports, self.refutes))
+
+    @property
+    def is_refuting(self) -> bool:
+        return not self.supports < self.refutes
+
+
+def _sides(criteria: Sequence[Criterion], finding: Finding) -> _Sides:
+    pairs = [(finding.measured[item.name], item) for item in criteria if item.decides]
+    supports = max(p_supports(measured.estimate, item) for measured, item in pairs)
+    refutes = min(p_refutes(measured.estimate, item) for measured, item in pairs)
+    direction = math.nan
+    if any(_has_direction(*pair) for pair in pairs):
+        direction = min(1.0, 2 * len(pairs) * max(p_in_direction(*pair) for pair in pairs))
+    return _Sides(supports, min(1.0, len(pairs) * refutes), direction)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What the step-down says of a claim."""
+
+    adjusted: float
+    level: float
+    is_decided: bool
+    is_below_margin: bool
+
+
+def _step_down(each: Sequence[_Sides], alpha: float) -> list[_Step]:
+    """Shaffer's (1986) over all claims, from the smallest p to the largest."""
+    unread, refuted = set(range(len(each))), set[int]()
+    adjusted, shares = [1.0] * len(each), [0.0] * len(each)
+    decided, below = set[int](), set[int]()
+    stopped, largest = 0.0, 0.0
+    while unread:
+        # 1. the smallest p of a statement that is not settled, and its share of alpha
+        count = len(unread | refuted)
+        statements = [(each[index].p, 0, index) for index in unread]
+        statements += [(each[index].direction, 1, index) for index in refuted]
+        p, about_null, index = min(statements)
+        share = stopped or alpha / count
+        if not stopped and not p < share:
             stopped = share
-        levels[index] = 1 - share
-    return levels
+        largest = max(largest, min(1.0, p * count))
+        # 2. settle it; a refuted claim still counts while its other statement is open
+        if about_null:
+            refuted.remove(index)
+        else:
+            unread.remove(index)
+            adjusted[index], shares[index] = largest, share
+            if each[index].is_refuting and not math.isnan(each[index].direction):
+                refuted.add(index)
+        # 3. nothing after the first that cannot be decided is
+        if not stopped:
+            (below if about_null else decided).add(index)
+            shares[index] = share
+    # 4. statements about nulls that come after the last claim
+    while refuted and not stopped:
+        index = min(refuted, key=lambda item: each[item].direction)
+        share = alpha / len(refuted)
+        if not each[index].direction < share:
+            break
+        refuted.remove(index)
+        below.add(index)
+        shares[index] = share
+    return [
+        _Step(adjusted[index], 1 - shares[index], index in decided, index in below)
+        for index in range(len(each))
+    ]
 
 
 def _verdict(
-    criteria: Sequence[Criterion],
-    finding: Finding,
-    sides: tuple[float, float],
-    numbers: tuple[float, float, float, float],
+    criteria: Sequence[Criterion], finding: Finding, sides: _Sides, step: _Step
 ) -> Verdict:
-    p, adjusted, level, alpha = numbers
-    supports, refutes = sides
-    says = UNDECIDED
-    if adjusted < alpha:
-        says = SUPPORTED if supports < refutes else REFUTED
-    if says == REFUTED:  # any of the criteria could have done it
-        level = 1 - (1 - level) / len(criteria)
+    says, level = UNDECIDED, step.level
+    if step.is_decided:
+        says = REFUTED if sides.is_refuting else SUPPORTED
+    if step.is_below_margin:
+        says = BELOW_MARGIN
+    if says in (REFUTED, BELOW_MARGIN):  # any of the criteria could have done it
+        level = 1 - (1 - level) / sum(criterion.decides for criterion in criteria)
     measured = {criterion.name: finding.measured[criterion.name].estimate for criterion in criteria}
     intervals = {name: estimate.interval(level) for name, estimate in measured.items()}
     shown = {}
-    if says == UNDECIDED:
-        shown = {
-            criterion.name: detectable(measured[criterion.name], criterion, level)
-            for criterion in criteria
-        }
-    return Verdict(says, p, adjusted, level, intervals, shown)
+    for criterion in criteria:
+        holds = says == SUPPORTED
+        if not criterion.decides:
+            holds = p_supports(measured[criterion.name], criterion) < (1 - level) / 2
+        if not holds:
+            shown[criterion.name] = detectable(measured[criterion.name], criterion, level)
+    return Verdict(says, sides.p, step.adjusted, level, intervals, shown)
 
 
 def detectable(estimate: Estimate, criterion: Criterion, level: float) -> float:
@@ -153,21 +246,27 @@ class JudgedClaim:
     lacking: str = ""
     unfit: tuple[str, ...] = ()
     """What evidence went without, in words: prompts that are too long for a model."""
+    preconditions: tuple[CheckedPrecondition, ...] = ()
+    """What was measured of the claim's preconditions; empty where nothing was."""
+    not_about: str = ""
+    """Of which models it was said, where these are others."""
 
     @property
     def says(self) -> str:
-        return LACKING if self.verdict is None else self.verdict.says
+        if self.verdict is not None:
+            return self.verdict.says
+        return NOT_ABOUT if self.not_about else NOT_TESTABLE
 
     @property
     def binding_criterion(self) -> Criterion | None:
-        """The criterion that decides: the furthest outside if refuted, else the least inside."""
+        """The criterion that binds: the furthest outside if refuted, else the least inside."""
         if self.finding is None:
             return None
 
         estimates = {name: measured.estimate for name, measured in self.finding.measured.items()}
-        if self.says == REFUTED:
-            return min(self.claim.criteria, key=lambda c: p_refutes(estimates[c.name], c))
-        return max(self.claim.criteria, key=lambda c: p_supports(estimates[c.name], c))
+        if self.says in (REFUTED, BELOW_MARGIN):
+            return min(self.claim.deciding, key=lambda c: p_refutes(estimates[c.name], c))
+        return max(self.claim.deciding, key=lambda c: p_supports(estimates[c.name], c))
 
     @property
     def binding(self) -> Criterion | None:
@@ -190,6 +289,7 @@ class JudgedClaim:
             "margin": criterion.margin,
             "about": criterion.about,
             "reason": criterion.reason,
+            "decides": criterion.decides,
             "null_is": criterion.null,
             "control_is": criterion.control,
             "n": measured.estimate.n,
@@ -219,6 +319,12 @@ class JudgedClaim:
             "unit": claim.unit,
             "defect": claim.defect,
             "caveat": claim.caveat,
+            "origin": claim.origin,
+            "scope": list(claim.scope),
+            "not_about": self.not_about,
+            "contradiction": claim.contradiction,
+            "preconditions": [checked.as_dict() for checked in self.preconditions],
+            "changes": [asdict(change) for change in claim.changes],
             "needs": [str(spec) for spec in claim.needs],
         }
         if self.verdict is not None and self.finding is not None:
@@ -235,14 +341,23 @@ def judge_claims(
     claims: Sequence[Claim], evidence: Evidence, lacking: Mapping[str, str]
 ) -> tuple[JudgedClaim, ...]:
     """Measure all claims that can be, and judge those of each study together."""
+    # 1. claims that are about these models, and whose preconditions hold
+    others = {claim.id: reason for claim in claims if (reason := claim.not_about(evidence.models))}
     findings: dict[str, Finding] = {}
-    lost = dict(lacking)
+    checked: dict[str, tuple[CheckedPrecondition, ...]] = {}
+    lost = {name: reason for name, reason in lacking.items() if name not in others}
     for claim in claims:
-        if claim.id not in lost:
-            try:
+        if claim.id in lost or claim.id in others:
+            continue
+        try:
+            checked[claim.id] = tuple(item.check(evidence) for item in claim.preconditions)
+            if failed := [str(item) for item in checked[claim.id] if not item.holds]:
+                lost[claim.id] = "; ".join(failed)
+            else:
                 findings[claim.id] = _measure_claim(claim, evidence)
-            except AnchorwatchError as error:  # what is at hand cannot be measured so: it is said
-                lost[claim.id] = str(error)
+        except AnchorwatchError as error:  # what is at hand cannot be measured so: it is said
+            lost[claim.id] = str(error)
+    # 2. the claims of a paper share an error rate
     judgements: dict[str, Verdict] = {}
     for study in dict.fromkeys(claim.study for claim in claims):
         mine = [claim for claim in claims if claim.study == study and claim.id in findings]
@@ -255,6 +370,8 @@ def judge_claims(
             judgements.get(claim.id),
             lost.get(claim.id, ""),
             _describe_skipped(claim, evidence) if claim.id in findings else (),
+            checked.get(claim.id, ()),
+            others.get(claim.id, ""),
         )
         for claim in claims
     )
@@ -263,7 +380,7 @@ def judge_claims(
 def _measure_claim(claim: Claim, evidence: Evidence) -> Finding:
     """What a claim measured; one that measured nothing lacks it, which is not to be undecided."""
     finding = claim.find(evidence)
-    estimates = [estimate.estimate for estimate in finding.measured.values()]
+    estimates = [finding.measured[criterion.name].estimate for criterion in claim.deciding]
     if any(estimate.n for estimate in estimates):
         return finding
     lost = "; ".join(_describe_skipped(claim, evidence))
@@ -282,3 +399,10 @@ def _describe_skipped(claim: Claim, evidence: Evidence) -> tuple[str, ...]:
         for spec, whys in lost.items()
         if whys
     )
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LACKING":
+        warnings.warn("LACKING is now NOT_TESTABLE", DeprecationWarning, stacklevel=2)
+        return NOT_TESTABLE
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

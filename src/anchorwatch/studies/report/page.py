@@ -26,7 +26,7 @@ from markupsafe import Markup, escape
 
 from anchorwatch.errors import AnchorwatchError
 from anchorwatch.figures.figure import Figure
-from anchorwatch.studies.claim import PAPERS, Criterion
+from anchorwatch.studies.claim import ORIGINS, PAPERS, Criterion
 from anchorwatch.studies.report import picture, text
 from anchorwatch.studies.report.comparison import Section, sections
 from anchorwatch.trace.atomic_io import replace_file
@@ -85,7 +85,7 @@ def page(study: Study, drawn: Mapping[str, Figure | str], beside: Sequence[Secti
             drawn=drawn,
             beside=beside,
             papers={name: PAPERS[name] for name in names},
-            counts_of=lambda name: _count_verdicts(study, name),
+            tallies=_tally_verdicts(study, names),
             manifest=manifest,
             style=Markup(style),
             script=Markup(script),
@@ -106,6 +106,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     words = ("number", "interval", "describe_target", "count_units", "reason", "summary", "methods")
+    words += ("class_name", "describe_precondition")
     environment.globals |= {name: getattr(text, name) for name in words}
     pictures = ("marks", "draw_criterion", "draw_small")
     environment.globals |= {name: getattr(picture, name) for name in pictures}
@@ -128,10 +129,16 @@ def _hash(words: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(words.encode()).digest()).decode()}"
 
 
-def _count_verdicts(study: Study, paper: str) -> dict[str, int]:
-    """How many claims of a paper came to each verdict."""
-    verdicts = [judged.says for judged in study.findings if judged.claim.study == paper]
-    return {name: verdicts.count(name) for name in study.counts()}
+def _tally_verdicts(
+    study: Study, names: Iterable[str]
+) -> list[tuple[str, str, dict[str, int]]]:
+    """(paper, whose claims, how many came to each verdict): a paper's own sentences first."""
+    rows = [
+        (name, words, study.counts(origin, name))
+        for name in names
+        for origin, words in ORIGINS.items()
+    ]
+    return [row for row in rows if any(row[2].values())]
 
 
 def run_facts(study: Study) -> list[tuple[str, str]]:
@@ -172,9 +179,10 @@ def criterion_facts(judged: JudgedClaim, criterion: Criterion) -> list[tuple[str
     within = f"interval {text.interval(row['low'], row['high'])} at {text.level(row['level'])}"
     within = f"no interval: {row['why']}" if row["why"] else within
     effect = f"{number(row['effect'])}, {within}"
+    needed = "needed" if criterion.decides else "held against"
     facts = [
         ("found", f"{effect}; n\u202f=\u202f{text.over(row, unit)}"),
-        ("needed", f"{text.describe_target(criterion)} ({row['reason']})"),
+        (needed, f"{text.describe_target(criterion)} ({row['reason']})"),
     ]
     for name in ("null", "control"):
         if not math.isnan(row[name]):

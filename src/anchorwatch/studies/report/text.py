@@ -11,11 +11,20 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from anchorwatch.studies.claim import EQUAL, GREATER, Criterion
-from anchorwatch.studies.verdict import ALPHA, LACKING, REFUTED, SUPPORTED, UNDECIDED
+from anchorwatch.studies.claim import EQUAL, GREATER, ORIGINS, Criterion
+from anchorwatch.studies.verdict import (
+    ALPHA,
+    BELOW_MARGIN,
+    NOT_ABOUT,
+    NOT_TESTABLE,
+    REFUTED,
+    SUPPORTED,
+    UNDECIDED,
+)
 from anchorwatch.trace.escape import one_line
 
 if TYPE_CHECKING:
+    from anchorwatch.studies.claim import CheckedPrecondition
     from anchorwatch.studies.study_record import Study
     from anchorwatch.studies.verdict import JudgedClaim
 
@@ -25,7 +34,10 @@ MEANING = {
     "it is not",
     UNDECIDED: "an interval reaches across the margin, or not far enough past it for so many "
     "claims: more prompts, items or seeds could tell",
-    LACKING: "not judged, because something it needs is not at hand",
+    BELOW_MARGIN: "in the claimed direction, beyond the null, and short of the margin that was "
+    "stated",
+    NOT_TESTABLE: "not judged, because the models or the evidence lack something it needs",
+    NOT_ABOUT: "not judged, because it was said of other models",
 }
 WORDS = {
     "masked diffusion model": "a language model that starts from an answer of masks and fills "
@@ -45,6 +57,7 @@ WORDS = {
     "null": "what the statistic would be if nothing of interest happened: even attention, chance",
     "control": "the same done to something else of equal size, to hold the effect against",
     "margin": "how far the statistic must be for the claim to count, stated before anything ran",
+    "also measured": "a statistic that stands beside a verdict and has no part in it",
     "interval": "where the true mean may lie, given how much prompts (questions, runs) differ",
 }
 """For who is new to the field."""
@@ -108,31 +121,35 @@ def level(share: float) -> str:
 def reason(judged: JudgedClaim) -> str:
     """Why the verdict is what it is."""
     binding = judged.binding_criterion
+    if judged.says == NOT_ABOUT:
+        return f"Not about this model: {judged.not_about.rstrip('.')}."
     if binding is None or judged.verdict is None:
-        return f"Not judged. It lacks {judged.lacking.rstrip('.')}."
-    row, several = judged.criterion_row(binding), len(judged.claim.criteria) > 1
+        return f"Not testable. It lacks {judged.lacking.rstrip('.')}."
+    row, several = judged.criterion_row(binding), len(judged.claim.deciding) > 1
     name = f" of “{binding.name}”" if several else ""
     lies = f"the interval{name} ({interval(row['low'], row['high'])})"
     shared = (
-        f" It is at {level(row['level'])}, shared among {len(judged.claim.criteria)} statistics, "
+        f" It is at {level(row['level'])}, shared among {len(judged.claim.deciding)} statistics, "
         "any of which could have refuted the claim."
     )
     explanation = {
         SUPPORTED: _explain_supported(judged, binding, lies),
         REFUTED: f"Refuted: {lies} lies wholly outside of what the claim needs, "
         f"{describe_target(binding)}." + shared * several,
+        BELOW_MARGIN: f"Below the margin: every statistic is on the claimed side of its null, and "
+        f"{lies} lies short of what the claim needs, {describe_target(binding)}." + shared * several,
         UNDECIDED: _explain_undecided(row, binding, lies, name),
     }[judged.says]
-    adjusted = f"After Holm's correction {chance(judged.verdict.p_holm)}."
+    adjusted = f"After the correction for all claims {chance(judged.verdict.p_holm)}."
     return f"{explanation} {adjusted}"
 
 
 def _explain_supported(judged: JudgedClaim, binding: Criterion, lies: str) -> str:
-    if len(judged.claim.criteria) == 1:
+    if len(judged.claim.deciding) == 1:
         return (
             f"Supported: {lies} lies wholly where the claim needs it, {describe_target(binding)}."
         )
-    many = len(judged.claim.criteria)
+    many = len(judged.claim.deciding)
     return (
         f"Supported: all {many} intervals lie where the claim needs them; the nearest to its "
         f"margin is {lies.removeprefix('the interval of ')}, which must be "
@@ -160,38 +177,33 @@ def _explain_undecided(row: Mapping[str, Any], binding: Criterion, lies: str, na
 
 
 def power(row: Mapping[str, Any], unit: str) -> str:
-    """What these units could have shown; empty where the claim was decided."""
+    """What these units could have shown; empty where the claim is supported."""
     shown, units = row["detectable"], count_units(row["n"], unit)
     if row.get("out_of_reach"):
-        return f"With these {units}, no value that it can have would be told from the margin."
+        return f"With these {units} there is no value that it can have with 80 % power to detect it."
     if shown is None or math.isnan(shown):
         return ""
     if row["direction"] == EQUAL:
-        return (
-            f"With these {units}, equality could be shown four times in five only within "
-            f"{number(shown)}."
-        )
-    return (
-        f"With these {units}, a true value of {number(shown)} would be told from the margin four "
-        "times in five."
-    )
+        return f"With these {units} there is 80 % power to detect equality within {number(shown)}."
+    return f"With these {units} there is 80 % power to detect a true value of {number(shown)}."
 
 
 def summary(study: Study) -> str:
     """The study in one paragraph, for who reads nothing else."""
     count = study.counts()
-    run, all_ = len(study.findings) - count[LACKING], len(study.findings)
+    all_ = len(study.findings)
+    run = all_ - count[NOT_TESTABLE] - count[NOT_ABOUT]
     models = [f"{source} ({KIND[role]})" for role, source in study.about["models"].items()]
-    parts = [
-        f"{run} of {count_units(all_, 'claim')} could be tested on {_on(models)}: "
-        f"{count[SUPPORTED]} {_are(count[SUPPORTED])} supported, "
-        f"{count[REFUTED]} refuted, and {count[UNDECIDED]} could not be decided with this budget."
-    ]
-    if count[LACKING]:
-        lost = Counter(judged.lacking for judged in study.findings if judged.says == LACKING)
+    parts = [f"{run} of {count_units(all_, 'claim')} could be tested on {_on(models)}."]
+    for origin in ORIGINS:
+        by_verdict = study.counts(origin)
+        if total := sum(by_verdict.values()):
+            parts.append(f"{_sentence_start(ORIGINS[origin])} ({total}): {spell_counts(by_verdict)}.")
+    if count[NOT_TESTABLE]:
+        lost = Counter(judged.lacking for judged in study.findings if judged.says == NOT_TESTABLE)
         what, most = lost.most_common(1)[0]
         often = f", most often ({most} times) {what}" if most > 1 else ""
-        parts.append(f"{count[LACKING]} lack something{often}.")
+        parts.append(f"{count[NOT_TESTABLE]} lack something{often}.")
     parts.append(
         "A verdict is about these models and these prompts, and about a margin that was stated "
         "before anything ran; it does not say that a paper is right or wrong elsewhere."
@@ -199,8 +211,26 @@ def summary(study: Study) -> str:
     return " ".join(parts)
 
 
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
+def spell_counts(counts: Mapping[str, int]) -> str:
+    """Verdicts that occurred, with how often.
+
+    >>> spell_counts({"supported": 2, "refuted": 0, "undecided": 1})
+    '2 supported, 1 undecided'
+    """
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "none"
+
+
+def class_name(verdict: str) -> str:
+    """A verdict as one word, for a style sheet.
+
+    >>> class_name("below the margin")
+    'below-the-margin'
+    """
+    return verdict.replace(" ", "-")
+
+
+def _sentence_start(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _on(models: list[str]) -> str:
@@ -234,10 +264,11 @@ def methods(study: Study) -> str:
         f"{budget['length']} positions written in {budget['steps']} steps, "
         f"{budget['items']} questions per cell of an evaluation and {budget['rows']} rows per "
         "table. Each statistic has a direction and a margin stated beforehand, and an interval of "
-        "Student's over its unit (prompt, question or training seed), at Holm's level over the "
-        f"claims of a paper that were run (alpha = {ALPHA:g}). A claim is supported if all its "
-        "intervals lie inside the stated region, refuted if one lies wholly outside (at a level "
-        "shared among the claim's statistics), else undecided."
+        "Student's over its unit (prompt, question or training seed), at the level of Shaffer's "
+        f"step-down test over the claims of a paper that were run (alpha = {ALPHA:g}). A claim is "
+        "supported if all intervals that decide lie inside the stated region, refuted if one lies "
+        "wholly outside (at a level shared among the claim's statistics), below the margin if it "
+        "is refuted with every statistic on the claimed side of its null, else undecided."
     )
 
 
@@ -246,30 +277,33 @@ def markdown_page(study: Study) -> str:
     models = [
         f"- {role}: {one_line(str(source))}" for role, source in study.about["models"].items()
     ]
-    counts = ", ".join(f"{count} {name}" for name, count in study.counts().items())
-    head = ["# Study", "", one_line(summary(study)), "", f"{counts}.", "", *models, ""]
+    head = ["# Study", "", one_line(summary(study)), "", *models, ""]
     head += [one_line(methods(study)), ""]
-    lines = [*head, "| claim | verdict | effect | interval | needed | n | reported |"]
-    lines += ["|---|---|---|---|---|---|---|", *map(_markdown_row, study.findings), ""]
+    lines = [*head, "| claim | whose | verdict | effect | interval | needed | n | reported |"]
+    lines += ["|---|---|---|---|---|---|---|---|", *map(_markdown_row, study.findings), ""]
     for judged in study.findings:
         lines += _markdown_claim(judged)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _markdown_row(judged: JudgedClaim) -> str:
-    cells = [judged.claim.id, judged.says, "", "", "", "", _markdown_cell(judged.claim.reported)]
+    claim = judged.claim
+    cells = [claim.id, claim.origin, judged.says, "", "", "", "", _markdown_cell(claim.reported)]
     if (binding := judged.binding_criterion) is not None:
         row = judged.criterion_row(binding)
-        cells[2:4] = [plain_number(row["effect"]), _plain_interval(row)]
-        cells[4:6] = [describe_target(binding), over(row, judged.claim.unit)]
+        cells[3:5] = [plain_number(row["effect"]), _plain_interval(row)]
+        cells[5:7] = [describe_target(binding), over(row, claim.unit)]
     return f"| {' | '.join(cells)} |"
 
 
 def _markdown_claim(judged: JudgedClaim) -> list[str]:
     claim = judged.claim
     lines = [f"## {claim.id}: {judged.says}", "", claim.sentence, ""]
-    lines += [f"Source: {claim.source}. Reported: {claim.reported}.", ""]
-    lines += [reason(judged), ""]
+    scope = f" Said of: {', '.join(claim.scope)}." if claim.scope else ""
+    lines += [f"Source: {claim.source} ({claim.origin}). Reported: {claim.reported}.{scope}", ""]
+    lines += [one_line(reason(judged)), ""]
+    for checked in judged.preconditions:
+        lines += [f"- {describe_precondition(checked)}", ""]
     for criterion in claim.criteria if judged.finding else ():
         lines += [_markdown_criterion(judged, criterion), ""]
     also = dict(judged.finding.also) if judged.finding else {}
@@ -281,23 +315,36 @@ def _markdown_claim(judged: JudgedClaim) -> list[str]:
         lines += [f"Also: {'; '.join(pairs)}.", ""]
     notes = (
         ("Did not fit", one_line("; ".join(judged.unfit))),
+        ("The paper's own numbers", claim.contradiction),
         ("The published code", claim.defect),
         ("Mind", claim.caveat),
     )
     for name, words in notes:
         if words:
             lines += [f"{name}: {words}.", ""]
+    for change in claim.changes:
+        lines += [f"Changed: {change.what}. Why: {change.why}. Before: {change.before}.", ""]
     return lines
+
+
+def describe_precondition(checked: CheckedPrecondition) -> str:
+    """What was asked of the models first, what was measured, and whether it is enough."""
+    stated = checked.precondition
+    return (
+        f"{'Holds' if checked.holds else 'Fails'}: {stated.name}. {stated.statistic}: "
+        f"{number(checked.value)}, at least {number(stated.minimum)} ({stated.reason})"
+    )
 
 
 def _markdown_criterion(judged: JudgedClaim, criterion: Criterion) -> str:
     row = judged.criterion_row(criterion)
     at_level = "" if math.isnan(row["low"]) else f" at {level(row['level'])}"
-    says = f"- {row['statistic']}: {plain_number(row['effect'])}, "
+    beside = "" if criterion.decides else "also measured: "
+    says = f"- {beside}{row['statistic']}: {plain_number(row['effect'])}, "
     says += f"interval {_plain_interval(row)}{at_level}, "
-    says += (
-        f"n = {over(row, judged.claim.unit)}; to be {describe_target(criterion)} ({row['reason']})."
-    )
+    compared = "to be" if criterion.decides else "held against"
+    says += f"n = {over(row, judged.claim.unit)}; {compared} {describe_target(criterion)} "
+    says += f"({row['reason']})."
     for name in ("null", "control"):
         if not math.isnan(row[name]):
             says += f" {name.capitalize()}: {plain_number(row[name])} ({row[f'{name}_is']})."

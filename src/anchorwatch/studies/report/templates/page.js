@@ -8,12 +8,14 @@ const total = rows.filter((row) => row.tagName === "TR").length;
 function filter() {
   const paper = form.elements.paper.value;
   const verdict = form.elements.verdict.value;
+  const origin = form.elements.origin.value;
   const words = form.elements.words.value.trim().toLowerCase();
   let shown = 0;
   for (const row of rows) {
     const fits =
       (!paper || row.dataset.paper === paper) &&
       (!verdict || row.dataset.verdict === verdict) &&
+      (!origin || row.dataset.origin === origin) &&
       (!words || row.dataset.words.includes(words));
     row.hidden = !fits;
     if (fits && row.tagName === "TR") shown += 1;
