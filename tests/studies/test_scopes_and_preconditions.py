@@ -112,7 +112,9 @@ def test_claims_that_say_too_little_are_refused():
         claim(origin="theirs")
     with pytest.raises(SpecError, match="no criterion that decides: leave out decides=False"):
         claim(criteria=(Criterion("it", "a", GREATER, 0.1, "b", decides=False),))
-    with pytest.raises(SpecError, match="a precondition reads runs of arm, asked: name it in needs"):
+    with pytest.raises(
+        SpecError, match="a precondition reads runs of arm, asked: name it in needs"
+    ):
         claim(preconditions=(preconditions.has_first_key_sink(),))
     with pytest.raises(SpecError, match="needs a minimum that is a number, and a reason"):
         Precondition("a sink", "the share", math.nan, "planted", lambda _: 1.0)

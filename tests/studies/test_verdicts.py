@@ -276,7 +276,8 @@ def test_a_false_statement_about_margin_or_null_is_at_most_at_the_error_rate(sha
             [((one,), Finding({"it": Measured(Estimate.mean(v, PROMPT), 0.0)})) for v in each]
         )
         false = [
-            verdict.says in ((SUPPORTED, BELOW_MARGIN) if null else (SUPPORTED, REFUTED, BELOW_MARGIN))
+            verdict.says
+            in ((SUPPORTED, BELOW_MARGIN) if null else (SUPPORTED, REFUTED, BELOW_MARGIN))
             for verdict, null in zip(found, at_null, strict=True)
         ]
         wrong += any(false)

@@ -35,11 +35,13 @@ from anchorwatch.studies.claim import (
 from anchorwatch.studies.estimate import ITEM, PROMPT, Correlation, Estimate, Least
 from anchorwatch.studies.evidence import ROLES, Evidence, TraceSet
 from anchorwatch.studies.measure import (
+    ARM_TEXT,
     DIFFERENCE,
     DIFFERENCE_OF_DIFFERENCES,
     FIRST_HALF,
     LAST_HALF,
     MDM_RUNS,
+    MDM_TEXT,
     NORM_RUNS,
     SHARE,
     by_cell,
@@ -59,8 +61,6 @@ from anchorwatch.studies.papers.sinks.measures import (
     ADDED_MASKS,
     ALIKE_COSINE,
     ARM_HIDDEN,
-    ARM_TEXT_RUNS,
-    BLOCK_RUNS,
     DELAYS,
     DISCARDED,
     DOSES,
@@ -79,13 +79,11 @@ from anchorwatch.studies.papers.sinks.measures import (
     OTHER_RULES,
     PAPER_RULE,
     RIVALS,
-    TEXT_RUNS,
     UNTRAINED,
     at_age,
     by_discarded,
     changes_of_accuracy,
     correlation_of_moments,
-    drift_of_half,
     draw_angle_and_norm,
     draw_block_paths,
     draw_doses,
@@ -96,6 +94,7 @@ from anchorwatch.studies.papers.sinks.measures import (
     draw_sinks_by_layer,
     draw_survival,
     draw_token_classes,
+    drift_of_half,
     first_step_hits,
     frontier_hit_share,
     has_newlines,
@@ -174,9 +173,9 @@ _LLADA, _DREAM, _MMADA = ("llada",), ("dream",), ("mmada",)
             "steps",
             "share of denoising steps at which some head has a sink (Eq. 3, eps = 3)",
             GREATER,
-            0.9,
-            "consistently: at nine steps in ten; the paper has models most of whose layers show "
-            "none, so it need not be every layer",
+            0.75,
+            "consistently: at three steps in four at least; most layers of one of the paper's models "
+            "show none, so that it need not be every layer",
             null="even attention has no sink: 0",
             control="the untrained network",
         ),
@@ -241,7 +240,7 @@ def measure_sinks_exist(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Sec. 4.1, Fig. 10",
     reported="at least 96 % at eps = 3",
     unit=PROMPT,
-    needs=(MDM_RUNS, UNTRAINED),
+    needs=(MDM_RUNS,),
     criteria=(
         Criterion(
             "sum",
@@ -279,7 +278,7 @@ def measure_few_sinks(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, abstract, Sec. 4.2, Fig. 1, 4 and 7",
     reported="LLaDA and Dream move; MMaDA and autoregressive models are mostly static",
     unit=PROMPT,
-    needs=(TEXT_RUNS, ARM_TEXT_RUNS),
+    needs=(MDM_TEXT, ARM_TEXT),
     criteria=(
         Criterion(
             "beside the ARM",
@@ -320,9 +319,9 @@ def measure_few_sinks(evidence: Evidence) -> Finding:
     draw=draw_sink_paths,
     preconditions=(
         is_trained(),
-        has_sinks(TEXT_RUNS),
-        has_first_key_sink(ARM_TEXT_RUNS),
-        writes_text(TEXT_RUNS),
+        has_sinks(MDM_TEXT),
+        has_first_key_sink(ARM_TEXT),
+        writes_text(MDM_TEXT),
     ),
     changes=(
         Change(
@@ -340,7 +339,7 @@ def measure_few_sinks(evidence: Evidence) -> Finding:
     "key in place; that its first token takes much beyond that is asked first",
 )
 def measure_sink_moves(evidence: Evidence) -> Finding:
-    both = {"mdm": TEXT_RUNS, "arm": ARM_TEXT_RUNS}
+    both = {"mdm": MDM_TEXT, "arm": ARM_TEXT}
     each = {
         "beside the ARM": {
             role: 1 - by_prompt(evidence, spec, "spread", "modal_share").value
@@ -362,19 +361,22 @@ def measure_sink_moves(evidence: Evidence) -> Finding:
         )
         for name, rates in each.items()
     }
-    return Finding(measured, {f"{name}, MDM": mean_of(rates["mdm"]) for name, rates in each.items()})
+    return Finding(
+        measured, {f"{name}, MDM": mean_of(rates["mdm"]) for name, rates in each.items()}
+    )
 
 
 @register_claim(
     "sinks/H4",
     "Attention maps of neighbouring steps are alike, and yet the greatest sink jumps.",
-    source="arXiv 2509.24014 (SparseD): patterns stay similar over steps; against 2510.15731, Fig. 4",
+    source="arXiv 2509.24014 (SparseD), whose patterns stay similar over steps; against "
+    "2510.15731, Fig. 4",
     reported="contradictory between papers: patterns stay similar, sinks move",
     origin=NEIGHBOUR,
     preconditions=(is_trained(), has_sinks_in_maps()),
     changes=(_TEXT, _SINKS),
     unit=PROMPT,
-    needs=(HEAD_MAPS, UNTRAINED),
+    needs=(HEAD_MAPS,),
     criteria=(
         Criterion(
             "alike",
@@ -426,7 +428,7 @@ def measure_alike_and_jumps(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Sec. 4.2 on LLaDA, Fig. 6b",
     reported="often remain for some consecutive steps before vanishing; edge cases of one step",
     unit=PROMPT,
-    needs=(BLOCK_RUNS, UNTRAINED),
+    needs=(MDM_TEXT,),
     criteria=(
         Criterion(
             "stays",
@@ -456,7 +458,7 @@ def measure_alike_and_jumps(evidence: Evidence) -> Finding:
     ),
     draw=draw_survival,
     scope=_LLADA,
-    preconditions=(is_trained(), has_sinks(BLOCK_RUNS), writes_text(BLOCK_RUNS)),
+    preconditions=(is_trained(), has_sinks(MDM_TEXT), writes_text(MDM_TEXT)),
     changes=(
         Change(
             "Sinks of one step decide nothing any more.",
@@ -469,8 +471,8 @@ def measure_alike_and_jumps(evidence: Evidence) -> Finding:
     ),
 )
 def measure_stays(evidence: Evidence) -> Finding:
-    curve = by_prompt(evidence, BLOCK_RUNS, "survival", "survival", over="age")
-    flicker = by_prompt(evidence, BLOCK_RUNS, "lifetime", "flicker")
+    curve = by_prompt(evidence, MDM_TEXT, "survival", "survival", over="age")
+    flicker = by_prompt(evidence, MDM_TEXT, "lifetime", "flicker")
     first, long = (at_age(curve.value, curve.labels, age) for age in (1, LONG_STAY))
     null = at_age(curve.null, curve.labels, 1), at_age(curve.null, curve.labels, LONG_STAY)
     return Finding(
@@ -490,7 +492,7 @@ def measure_stays(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Sec. 4.2, Fig. 7",
     reported="of LLaDA: tends to shift right as more blocks are denoised (one head is shown)",
     unit=PROMPT,
-    needs=(BLOCK_RUNS, UNTRAINED),
+    needs=(MDM_TEXT,),
     criteria=(
         Criterion(
             "right",
@@ -514,7 +516,7 @@ def measure_stays(evidence: Evidence) -> Finding:
     ),
     draw=draw_block_paths,
     scope=_LLADA,
-    preconditions=(is_trained(), has_sinks(BLOCK_RUNS), writes_text(BLOCK_RUNS)),
+    preconditions=(is_trained(), has_sinks(MDM_TEXT), writes_text(MDM_TEXT)),
     changes=(
         Change(
             "Jumps where a block opens are also measured and decide nothing.",
@@ -527,9 +529,9 @@ def measure_stays(evidence: Evidence) -> Finding:
     ),
 )
 def measure_block_drift(evidence: Evidence) -> Finding:
-    tau = by_prompt(evidence, BLOCK_RUNS, "direction", "tau")
+    tau = by_prompt(evidence, MDM_TEXT, "direction", "tau")
     opening, inside = (
-        by_prompt(evidence, BLOCK_RUNS, "block_jumps", f"jump_rate_{where}").value
+        by_prompt(evidence, MDM_TEXT, "block_jumps", f"jump_rate_{where}").value
         for where in ("at_boundaries", "inside")
     )
     return Finding(
@@ -551,7 +553,7 @@ def measure_block_drift(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Sec. 4.2 on Dream, Fig. 7 and 8b",
     reported="of Dream: often originate at the rightmost masked token and shift leftward",
     unit=PROMPT,
-    needs=(FREE_RUNS, UNTRAINED),
+    needs=(FREE_RUNS,),
     criteria=(
         Criterion(
             "left",
@@ -624,7 +626,7 @@ def measure_frontier(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Sec. 4.2 on MMaDA, Fig. 7 and 8a",
     reported="of MMaDA: generally static; often fixed at their initial positions",
     unit=PROMPT,
-    needs=(BLOCK_RUNS, UNTRAINED),
+    needs=(MDM_TEXT,),
     criteria=(
         Criterion(
             "static",
@@ -633,7 +635,6 @@ def measure_frontier(evidence: Evidence) -> Finding:
             GREATER,
             0.5,
             "generally: most of them",
-            null="steps shuffled: the same, since no order changes it",
         ),
         Criterion(
             "modal",
@@ -647,7 +648,7 @@ def measure_frontier(evidence: Evidence) -> Finding:
     ),
     draw=draw_head_types,
     scope=_MMADA,
-    preconditions=(is_trained(), writes_text(BLOCK_RUNS)),
+    preconditions=(is_trained(), writes_text(MDM_TEXT)),
     changes=(
         Change(
             "Counts heads whose sink is static among those that have one; layers without a sink "
@@ -661,18 +662,15 @@ def measure_frontier(evidence: Evidence) -> Finding:
     caveat="the comparison with LLaDA and Dream takes two such models",
 )
 def measure_static(evidence: Evidence) -> Finding:
-    modal = by_prompt(evidence, BLOCK_RUNS, "spread", "modal_share")
-    types = by_prompt(evidence, BLOCK_RUNS, "head_type_shares", "share_of_heads", over="type")
+    modal = by_prompt(evidence, MDM_TEXT, "spread", "modal_share")
+    types = by_prompt(evidence, MDM_TEXT, "head_type_shares", "share_of_heads", over="type")
     of_type = dict(zip(types.labels, types.value.T, strict=True))
-    null = dict(zip(types.labels, types.null.T, strict=True))
+    with_sink = 1 - of_type["none"]
     with np.errstate(invalid="ignore", divide="ignore"):
-        static, shuffled = (
-            np.where(shares["none"] < 1, shares["static"] / (1 - shares["none"]), np.nan)
-            for shares in (of_type, null)
-        )
+        static = np.where(with_sink > 0, of_type["static"] / with_sink, np.nan)
     return Finding(
         {
-            "static": Measured(Estimate.mean(static, PROMPT, SHARE), mean_of(shuffled)),
+            "static": Measured(Estimate.mean(static, PROMPT, SHARE)),
             "modal": Measured(Estimate.mean(modal.value, PROMPT, SHARE), mean_of(modal.null)),
         },
         {f"{name} heads": mean_of(shares) for name, shares in of_type.items()},
@@ -686,7 +684,7 @@ def measure_static(evidence: Evidence) -> Finding:
     reported="of LLaDA: the number decreases, converging to one or two per layer; the score is "
     "therefore higher",
     unit=PROMPT,
-    needs=(BLOCK_RUNS, UNTRAINED),
+    needs=(MDM_TEXT,),
     criteria=(
         Criterion(
             "fewer",
@@ -718,7 +716,7 @@ def measure_static(evidence: Evidence) -> Finding:
     ),
     draw=draw_sinks_by_layer,
     scope=_LLADA,
-    preconditions=(is_trained(), has_sinks(BLOCK_RUNS), has_layers(4, BLOCK_RUNS)),
+    preconditions=(is_trained(), has_sinks(MDM_TEXT), has_layers(4, MDM_TEXT)),
     changes=(
         Change(
             "Counts different tokens of a layer; margins of fewer and stronger are nought.",
@@ -732,9 +730,9 @@ def measure_static(evidence: Evidence) -> Finding:
     caveat="halves of the layers, for models of few layers",
 )
 def measure_fewer_and_stronger(evidence: Evidence) -> Finding:
-    distinct = layer_means(evidence, BLOCK_RUNS, "distinct")
-    of_mean = layer_means(evidence, BLOCK_RUNS, "of_mean")
-    most = by_prompt(evidence, BLOCK_RUNS, "sinks", "greatest", over="layer")
+    distinct = layer_means(evidence, MDM_TEXT, "distinct")
+    of_mean = layer_means(evidence, MDM_TEXT, "of_mean")
+    most = by_prompt(evidence, MDM_TEXT, "sinks", "greatest", over="layer")
     first = first_half_mean(distinct)
     stronger = last_half_mean(most.value) / first_half_mean(most.value)
     even = mean_of(last_half_mean(most.null) / first_half_mean(most.null))
@@ -757,7 +755,7 @@ def measure_fewer_and_stronger(evidence: Evidence) -> Finding:
     reported="LLaDA: newline .368, mask .366, full stop .050; Dream: mask .321, newline .090, full "
     "stop .046; MMaDA: newline .180, mask .166, end of header .160",
     unit=PROMPT,
-    needs=(MDM_RUNS, UNTRAINED),
+    needs=(MDM_RUNS,),
     criteria=(
         Criterion(
             "newline",
@@ -844,10 +842,10 @@ def measure_most_frequent(evidence: Evidence) -> Finding:
     "sinks/H11",
     "What a token is decides whether it is a sink, more than where it stands.",
     source=f"{_PAPER}, Sec. 4.2 on LLaDA",
-    reported="of LLaDA: a strong semantic basis, punctuation, white space, end tokens; the contrary "
-    "of Dream (H33)",
+    reported="of LLaDA: a strong semantic basis (punctuation, white space, end tokens); the "
+    "contrary of Dream (H33)",
     unit=PROMPT,
-    needs=(MDM_RUNS, UNTRAINED),
+    needs=(MDM_RUNS,),
     criteria=(
         Criterion(
             "class",
@@ -890,7 +888,7 @@ def class_and_place(evidence: Evidence) -> dict[str, np.ndarray]:
     source=f"{_PAPER}, Sec. 4.2 on LLaDA, Fig. 6a",
     reported="of LLaDA: the deepest layers; some heads do",
     unit=PROMPT,
-    needs=(HEAD_MAPS, UNTRAINED),
+    needs=(HEAD_MAPS,),
     criteria=(
         Criterion(
             "deep",
@@ -927,7 +925,7 @@ def class_and_place(evidence: Evidence) -> dict[str, np.ndarray]:
         _SINKS,
     ),
     caveat="of eight steps of a run; groups of few queries have sinks of their own by chance, and "
-    "a head that looks near by too, so that only what drawn groups of their size do not have counts",
+    "so does a head that looks near by: what counts is what drawn groups of their size do not have",
 )
 def measure_splits(evidence: Evidence) -> Finding:
     wide = evidence[HEAD_MAPS].pivot_table(index=["unit", "layer"], aggfunc="mean")
@@ -942,9 +940,7 @@ def measure_splits(evidence: Evidence) -> Finding:
             "deep": Measured(
                 Estimate.mean(deep, PROMPT, DIFFERENCE), 0.0, mean_of(last_quarter_mean(drawn))
             ),
-            "deeper": Measured(
-                Estimate.mean(depth, PROMPT, DIFFERENCE_OF_DIFFERENCES), null=0.0
-            ),
+            "deeper": Measured(Estimate.mean(depth, PROMPT, DIFFERENCE_OF_DIFFERENCES), null=0.0),
         },
         {"different sinks in the deepest layers": mean_of(last_quarter_mean(split))},
     )
@@ -953,8 +949,8 @@ def measure_splits(evidence: Evidence) -> Finding:
 _HIDING = Change(
     "Sinks are hidden as the paper does it: those of the step before; in an ARM those of its last "
     "row, and from new rows only.",
-    "Sec. 4.3: the map of step t - 1 says what is masked at step t, and of the ARM the attention of "
-    "the last token; hidden from all rows, an ARM's next token becomes its sink",
+    "Sec. 4.3: the map of step t - 1 says what is masked at step t, and in the ARM the attention "
+    "of the last token; hidden from all rows, an ARM's next token becomes its sink",
     "hid the greatest key of the same pass from all rows, in both models",
 )
 _MDM_ROOM = (
@@ -967,7 +963,7 @@ _ARM_ROOM = (
     has_first_key_sink(),
 )
 _HIDDEN_NOT_GSM8K = (
-    "accuracy of made-up questions with their passage, not GSM8K; nothing is hidden before the first "
+    "accuracy of made-up questions with their passage, not GSM8K; nothing is hidden in the first "
     "step, in which an ARM writes its first token"
 )
 
@@ -979,7 +975,7 @@ _HIDDEN_NOT_GSM8K = (
     source=f"{_PAPER}, abstract, Sec. 4.3, Table 1",
     reported="GSM8K: LLaDA .76 to .75, Dream .82 to .79, MMaDA .54 to .53, Llama .85 to .02",
     unit=ITEM,
-    needs=(MDM_HIDDEN, ARM_HIDDEN, MDM_RUNS, UNTRAINED),
+    needs=(MDM_HIDDEN, ARM_HIDDEN),
     criteria=(
         Criterion(
             "beside the ARM",
@@ -1059,7 +1055,7 @@ def measure_robustness(evidence: Evidence) -> Finding:
     reported="never reported for diffusion models",
     origin=OURS,
     unit=PROMPT,
-    needs=(HIDDEN_MATCHED, HIDDEN_SINKS, TEXT_RUNS, UNTRAINED),
+    needs=(HIDDEN_MATCHED, HIDDEN_SINKS),
     criteria=(
         Criterion(
             "agreement",
@@ -1082,7 +1078,7 @@ def measure_robustness(evidence: Evidence) -> Finding:
         ),
     ),
     draw=draw_doses,
-    preconditions=(is_trained(), has_sinks(TEXT_RUNS)),
+    preconditions=(is_trained(), has_sinks(MDM_TEXT)),
     changes=(
         Change(
             "The control hides other keys that take as much attention together, not as many keys.",
@@ -1121,12 +1117,12 @@ def measure_specificity(evidence: Evidence) -> Finding:
     reported="not reported",
     origin=OURS,
     unit=PROMPT,
-    needs=(HIDDEN_SINKS, FOUND_IN_EDITED, TEXT_RUNS, UNTRAINED),
+    needs=(HIDDEN_SINKS, FOUND_IN_EDITED),
     criteria=(
         Criterion(
             "hidden",
-            "share of (step from the second on, layer, head) at which the greatest key of the unedited map is "
-            "hidden: sinks found without the edit, less found with it",
+            "share of (step from the second on, layer, head) at which the greatest key of the "
+            "unedited map is hidden: sinks found without the edit, less found with it",
             GREATER,
             0.25,
             "every second step is a half of those of a sink that stays; half of that",
@@ -1145,7 +1141,7 @@ def measure_specificity(evidence: Evidence) -> Finding:
     ),
     defect="not seen; the paper takes the map of the step before, and does not say whether that is "
     "the edited one",
-    preconditions=(is_trained(), has_sinks(TEXT_RUNS)),
+    preconditions=(is_trained(), has_sinks(MDM_TEXT)),
     changes=(_TEXT, _SINKS),
 )
 def measure_detection_map(evidence: Evidence) -> Finding:
@@ -1178,7 +1174,7 @@ def measure_detection_map(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Sec. 5.2",
     reported="a belief, untested",
     unit=PROMPT,
-    needs=(DELAYS, TEXT_RUNS, UNTRAINED),
+    needs=(DELAYS,),
     criteria=(
         Criterion(
             "later",
@@ -1202,7 +1198,7 @@ def measure_detection_map(evidence: Evidence) -> Finding:
             control="the same attention, while as many other keys are hidden",
         ),
     ),
-    preconditions=(is_trained(), has_sinks(TEXT_RUNS), writes_text(TEXT_RUNS)),
+    preconditions=(is_trained(), has_sinks(MDM_TEXT), writes_text(MDM_TEXT)),
     changes=(_TEXT, _SINKS),
     caveat="whether robustness shrinks with more tokens a step is H17's",
 )
@@ -1227,7 +1223,7 @@ def measure_delay(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Sec. 1 and 5.2",
     reported="a belief, untested, beside that of looking both ways",
     unit=ITEM,
-    needs=(ONE_STEP, MANY_STEPS, MDM_RUNS, UNTRAINED),
+    needs=(ONE_STEP, MANY_STEPS),
     criteria=(
         Criterion(
             "steps",
@@ -1280,7 +1276,7 @@ def measure_steps(evidence: Evidence) -> Finding:
     source="arXiv 2601.19657, Fig. 1, beside 2510.15731",
     reported="value norm 2.4 against 7.6 (LLaDA), 3.0 against 7.7 (Dream)",
     unit=PROMPT,
-    needs=(NORM_RUNS, UNTRAINED),
+    needs=(NORM_RUNS,),
     criteria=(
         Criterion(
             "smaller",
@@ -1341,7 +1337,7 @@ def measure_small_values(evidence: Evidence) -> Finding:
     source="arXiv 2601.07894, figure of QK, beside 2510.15731",
     reported="angle-driven in deep layers; angle and norm in shallow ones",
     unit=PROMPT,
-    needs=(MDM_RUNS, UNTRAINED),
+    needs=(MDM_RUNS,),
     criteria=(
         Criterion(
             "deep",
@@ -1368,8 +1364,8 @@ def measure_small_values(evidence: Evidence) -> Finding:
     changes=(
         Change(
             "Deeper asks for more than in the first half, without a margin.",
-            "angle and norm in shallow layers, angle in deep ones, is a comparison; where the share "
-            "is .93 in the first half, .05 more is hardly possible",
+            "angle and norm in shallow layers, angle in deep ones, is a comparison; where the "
+            "share is .93 in the first half, .05 more is hardly possible",
             "asked for a twentieth more, -.032, refuted",
         ),
         _SINKS,
@@ -1416,7 +1412,7 @@ def measure_angle(evidence: Evidence) -> Finding:
     source=f"beside {_PAPER}, which cites it of autoregressive models",
     reported="unknown",
     unit=PROMPT,
-    needs=(MDM_RUNS, UNTRAINED),
+    needs=(MDM_RUNS,),
     criteria=(
         Criterion(
             "sink if massive",
@@ -1454,7 +1450,7 @@ def measure_massive_activations(evidence: Evidence) -> Finding:
     source="Focus-dLLM's premise, beside 2510.15731",
     reported="assumed",
     unit=PROMPT,
-    needs=(MDM_RUNS, UNTRAINED),
+    needs=(MDM_RUNS,),
     criteria=(
         Criterion(
             "beyond chance",
@@ -1502,7 +1498,7 @@ def measure_reuse(evidence: Evidence) -> Finding:
     source="arXiv 2511.21338, beside 2510.15731",
     reported="one step, first mask scored: up to 27 points lost (LLaDA), 8 (Dream)",
     unit=ITEM,
-    needs=(ADDED_MASKS, UNTRAINED),
+    needs=(ADDED_MASKS,),
     criteria=(
         Criterion(
             "cost",
@@ -1549,7 +1545,7 @@ def measure_reuse(evidence: Evidence) -> Finding:
         Change(
             "The cost decides; what masks draw, and whether the one explains the other, is also "
             "measured. Asks first for answers that are not all right before few masks.",
-            "the neighbour reports the cost; that more masks draw more attention is hardly avoidable",
+            "the neighbour reports the cost; that more masks draw more attention is no wonder",
             "asked for all four, cost 0 [-.071, .071] at its ceiling, undecided",
         ),
     ),
@@ -1592,22 +1588,22 @@ def measure_mask_tax(evidence: Evidence) -> Finding:
     source=f"beside {_PAPER}; its neighbours' definitions",
     reported="not studied",
     unit=PROMPT,
-    needs=(MDM_RUNS, UNTRAINED),
+    needs=(MDM_RUNS,),
     criteria=(
         Criterion(
             "zscore",
             "share of the keys three standard deviations above the mean whose column sum is above "
             "eps = 3",
             GREATER,
-            0.9,
-            "nine in ten: else the rules speak of different keys",
+            0.8,
+            "four in five: else the rules speak of different keys",
             null="any key is as often above eps = 3",
         ),
         Criterion(
             "gu",
             "the same of keys with a share above 0.3 of the queries that see them",
             GREATER,
-            0.9,
+            0.8,
             "of more than 13 keys it cannot be otherwise where all queries see all keys",
             null="any key is as often above eps = 3",
             decides=False,
@@ -1663,7 +1659,7 @@ register_untested_claim(
     source=f"beside {_PAPER}",
     reported="unknown",
     unit=PROMPT,
-    needs=(HIDDEN_SINKS, TEXT_RUNS, UNTRAINED),
+    needs=(HIDDEN_SINKS,),
     criteria=(
         Criterion(
             "gainer",
@@ -1687,7 +1683,7 @@ register_untested_claim(
         ),
     ),
     origin=OURS,
-    preconditions=(is_trained(), has_sinks(TEXT_RUNS)),
+    preconditions=(is_trained(), has_sinks(MDM_TEXT)),
     changes=(_TEXT, _SINKS),
 )
 def measure_recovery(evidence: Evidence) -> Finding:
@@ -1720,7 +1716,7 @@ def measure_recovery(evidence: Evidence) -> Finding:
     reported="not necessarily at the beginning, but also in the middle or towards the end; ARMs: "
     "usually only at the beginning",
     unit=PROMPT,
-    needs=(TEXT_RUNS, ARM_TEXT_RUNS, UNTRAINED),
+    needs=(MDM_TEXT, ARM_TEXT),
     criteria=(
         Criterion(
             "middle or end",
@@ -1751,9 +1747,9 @@ def measure_recovery(evidence: Evidence) -> Finding:
     ),
     preconditions=(
         is_trained(),
-        has_sinks(TEXT_RUNS),
-        has_first_key_sink(ARM_TEXT_RUNS),
-        writes_text(TEXT_RUNS),
+        has_sinks(MDM_TEXT),
+        has_first_key_sink(ARM_TEXT),
+        writes_text(MDM_TEXT),
     ),
     changes=(
         Change(
@@ -1765,12 +1761,10 @@ def measure_recovery(evidence: Evidence) -> Finding:
     caveat="the causal mask lets early keys receive more, whatever an ARM learnt",
 )
 def measure_standing(evidence: Evidence) -> Finding:
-    beyond, arm = (
-        standing_share(evidence, spec, "beyond") for spec in (TEXT_RUNS, ARM_TEXT_RUNS)
-    )
-    first = standing_share(evidence, ARM_TEXT_RUNS, "first")
-    anywhere = standing_share(evidence, TEXT_RUNS, "beyond", null=True)
-    first_anywhere = standing_share(evidence, ARM_TEXT_RUNS, "first", null=True)
+    beyond, arm = (standing_share(evidence, spec, "beyond") for spec in (MDM_TEXT, ARM_TEXT))
+    first = standing_share(evidence, ARM_TEXT, "first")
+    anywhere = standing_share(evidence, MDM_TEXT, "beyond", null=True)
+    first_anywhere = standing_share(evidence, ARM_TEXT, "first", null=True)
     return Finding(
         {
             "middle or end": Measured(Estimate.mean(beyond, PROMPT, SHARE), mean_of(anywhere)),
@@ -1780,8 +1774,8 @@ def measure_standing(evidence: Evidence) -> Finding:
             "first token": Measured(Estimate.mean(first, PROMPT, SHARE), mean_of(first_anywhere)),
         },
         {
-            "at the first token, MDM": mean_of(standing_share(evidence, TEXT_RUNS, "first")),
-            "on a masked position, MDM": mean_of(standing_share(evidence, TEXT_RUNS, "future")),
+            "at the first token, MDM": mean_of(standing_share(evidence, MDM_TEXT, "first")),
+            "on a masked position, MDM": mean_of(standing_share(evidence, MDM_TEXT, "future")),
         },
     )
 
@@ -1793,7 +1787,7 @@ def measure_standing(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Sec. 4.3",
     reported="smaller than 1 % for all tested models",
     unit=ITEM,
-    needs=(MDM_HIDDEN, MDM_RUNS, UNTRAINED),
+    needs=(MDM_HIDDEN,),
     criteria=(
         Criterion(
             "one point",
@@ -1808,8 +1802,8 @@ def measure_standing(evidence: Evidence) -> Finding:
     ),
     defect="not seen; one seed, no random control",
     contradiction="Table 1 has Dream at .82 and .79 on GSM8K, three points; LLaDA and MMaDA lose "
-    "one, as printed neither more nor less than a point; on HumanEval's 164 questions a point cannot "
-    "be told from none",
+    "one, as printed neither more nor less than a point; on HumanEval's 164 questions a point "
+    "cannot be told from none",
     preconditions=(is_trained(), has_sinks(MDM_RUNS), *_MDM_ROOM),
     changes=(
         Change(
@@ -1820,8 +1814,8 @@ def measure_standing(evidence: Evidence) -> Finding:
         _HIDING,
         _SINKS,
     ),
-    caveat="a point is little: 440 items of which none changes show it, and where one item in fifty "
-    "changes either way some 4000 do; --budget full has 2000. " + _HIDDEN_NOT_GSM8K,
+    caveat="a point is little: 440 items of which none changes show it, and where one item in "
+    "fifty changes some 4000 do; --budget full has 2000; " + _HIDDEN_NOT_GSM8K,
 )
 def measure_one_point(evidence: Evidence) -> Finding:
     changes = changes_of_accuracy(evidence, MDM_HIDDEN)
@@ -1843,7 +1837,7 @@ def measure_one_point(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Sec. 4.3, Table 1",
     reported="GSM8K, five: LLaDA .73, Dream .78, MMaDA .54; ten: .55, .75, .37",
     unit=ITEM,
-    needs=(MDM_HIDDEN, MDM_RUNS, UNTRAINED),
+    needs=(MDM_HIDDEN,),
     criteria=(
         Criterion(
             "five",
@@ -1869,8 +1863,8 @@ def measure_one_point(evidence: Evidence) -> Finding:
             decides=False,
         ),
     ),
-    contradiction="the paper adds: mostly in MMaDA. In points LLaDA loses more at ten on GSM8K (.21 "
-    "against .17); as a share of the unedited accuracy MMaDA does (31 % against 28 %)",
+    contradiction="the paper adds that it is mostly MMaDA: in points LLaDA loses more at ten on "
+    "GSM8K (.21 against .17), as a share of the unedited accuracy MMaDA does (31 % against 28 %)",
     preconditions=(is_trained(), has_sinks(MDM_RUNS), *_MDM_ROOM),
     changes=(
         Change(
@@ -1933,11 +1927,7 @@ def measure_arm_fails(evidence: Evidence) -> Finding:
     kept = right + changes["sinks 1"] - right / 2
     control = mean_of(right + changes["random"] - right / 2)
     return Finding(
-        {
-            "half": Measured(
-                Estimate.mean(kept, ITEM, (-0.5, 1.0)), mean_of(right) / 2, control
-            )
-        },
+        {"half": Measured(Estimate.mean(kept, ITEM, (-0.5, 1.0)), mean_of(right) / 2, control)},
         {"unedited": mean_of(right), "change": mean_of(changes["sinks 1"])},
     )
 
@@ -1949,7 +1939,7 @@ def measure_arm_fails(evidence: Evidence) -> Finding:
     reported="of a sink of MMaDA: absorbs the self-attention from each of the tokens paying it "
     "attention",
     unit=PROMPT,
-    needs=(HEAD_MAPS, UNTRAINED),
+    needs=(HEAD_MAPS,),
     criteria=(
         Criterion(
             "beyond proportion",
@@ -2004,7 +1994,7 @@ def measure_self_attention(evidence: Evidence) -> Finding:
     reported="asserted: moving sinks, often in the future, allow the model to discard the past "
     "without significant degradation; not measured",
     unit=PROMPT,
-    needs=(DISCARDED["mdm"], DISCARDED["arm"], TEXT_RUNS, UNTRAINED),
+    needs=(DISCARDED["mdm"], DISCARDED["arm"], MDM_TEXT),
     criteria=(
         Criterion(
             "beside the ARM",
@@ -2029,7 +2019,7 @@ def measure_self_attention(evidence: Evidence) -> Finding:
     ),
     preconditions=(
         is_trained(),
-        has_sinks(TEXT_RUNS),
+        has_sinks(MDM_TEXT),
         has_first_key_sink(),
         loses_something(
             "discarding the oldest passage, beyond another one,",
@@ -2045,14 +2035,14 @@ def measure_self_attention(evidence: Evidence) -> Finding:
             "nothing was asked",
         ),
     ),
-    caveat="predictions on the frames of the unedited run, not accuracy; what an ARM computed before "
-    "stays in its cache, a masked model computes all anew",
+    caveat="predictions on the frames of the unedited run, not accuracy; what an ARM computed "
+    "before stays in its cache, a masked model computes all anew",
 )
 def measure_discarding(evidence: Evidence) -> Finding:
     mdm, arm = (by_discarded(evidence, role)["agreement"] for role in ("mdm", "arm"))
     beside = (mdm["oldest"] - arm["oldest"]).to_numpy(dtype=float)
     other = (mdm["oldest"] - mdm["other"]).to_numpy(dtype=float)
-    future = standing_share(evidence, TEXT_RUNS, "future")
+    future = standing_share(evidence, MDM_TEXT, "future")
     return Finding(
         {
             "beside the ARM": Measured(
@@ -2076,7 +2066,7 @@ def measure_discarding(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Sec. 4.2 on Dream",
     reported="of Dream: right-to-left migration is most prominent in early layers",
     unit=PROMPT,
-    needs=(FREE_RUNS, UNTRAINED),
+    needs=(FREE_RUNS,),
     criteria=(
         Criterion(
             "early",
@@ -2122,7 +2112,7 @@ def measure_early_drift(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Sec. 4.2 on Dream",
     reported="of Dream: primarily a positional rather than a semantic pattern",
     unit=PROMPT,
-    needs=(MDM_RUNS, UNTRAINED),
+    needs=(MDM_RUNS,),
     criteria=(
         Criterion(
             "place",
@@ -2160,7 +2150,7 @@ def measure_position_or_class(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Sec. 4.2 on MMaDA",
     reported="of MMaDA: most layers showing no clear sink patterns at all",
     unit=PROMPT,
-    needs=(BLOCK_RUNS, UNTRAINED),
+    needs=(MDM_TEXT,),
     criteria=(
         Criterion(
             "layers",
@@ -2179,7 +2169,7 @@ def measure_position_or_class(evidence: Evidence) -> Finding:
         ),
     ),
     scope=_MMADA,
-    preconditions=(is_trained(), has_layers(4, BLOCK_RUNS)),
+    preconditions=(is_trained(), has_layers(4, MDM_TEXT)),
     changes=(
         Change(
             "Counts layers, by their mean over heads; heads are also measured.",
@@ -2192,9 +2182,9 @@ def measure_position_or_class(evidence: Evidence) -> Finding:
     ),
 )
 def measure_layers_without(evidence: Evidence) -> Finding:
-    clear = layer_means(evidence, BLOCK_RUNS, "clear")
+    clear = layer_means(evidence, MDM_TEXT, "clear")
     without = np.where(np.isnan(clear).any(axis=1), np.nan, (clear <= 0.5).mean(axis=1))
-    types = by_prompt(evidence, BLOCK_RUNS, "head_type_shares", "share_of_heads", over="type")
+    types = by_prompt(evidence, MDM_TEXT, "head_type_shares", "share_of_heads", over="type")
     none = types.value[:, types.labels.index("none")]
     return Finding(
         {

@@ -26,8 +26,8 @@ from anchorwatch.models.model import Model
 from anchorwatch.probes.spec import Probe, pattern, received
 from anchorwatch.studies import prompts
 from anchorwatch.studies.evidence import experiment
-from anchorwatch.studies.papers.sinks.measures import BLOCK, LENGTH, TEXT
-from anchorwatch.trace.trace import FRESH, MASKED, WRITTEN, Trace
+from anchorwatch.studies.papers.sinks.measures import BLOCK, LENGTH
+from anchorwatch.trace.trace import MASKED, Trace
 
 PAIRS = (4, 5, 12, 13, 20, 21, 28, 29)
 """Steps whose maps are looked at: neighbours, early and late."""
@@ -185,7 +185,7 @@ def initialise_again(model: Model, *, seed: int) -> Model:
 def gain_over_guessing(model: Model, unit: int) -> float:
     """Mean log-probability of every fourth token of a prompt, masked, plus log of the vocabulary:
     in nats, 0 of a guess among all tokens."""
-    ids = list(model.encode(prompts.prompt_of(TEXT, unit).text))
+    ids = list(model.encode(prompts.prompt_of(prompts.TEXT, unit).text))
     hidden = range(3, len(ids), 4)
     canvas = [model.mask_id if index in hidden else token for index, token in enumerate(ids)]
     logprobs = model.logprobs(canvas)
@@ -342,9 +342,9 @@ def _run_unit(
     steps: int = LENGTH,
     block: int | None = BLOCK,
 ) -> Trace:
-    """A run on running text, block by block."""
-    how = LowConfidence(LENGTH, steps, block=block)
-    text = prompts.prompt_of(TEXT, unit).text
+    """A run that goes on with running text, without end tokens."""
+    how = LowConfidence(LENGTH, steps, block=block, forbid_end=True)
+    text = prompts.prompt_of(prompts.TEXT, unit).text
     with _quietly():
         return run(model, text, how, probes=probes, edits=edits, seed=unit)
 

@@ -11,18 +11,28 @@ import pandas as pd
 
 from anchorwatch import metrics
 from anchorwatch.edits.spec import Edit, hide_random, hide_sinks
-from anchorwatch.generation.decoding import DreamOrder, LowConfidence
+from anchorwatch.generation.decoding import DreamOrder
 from anchorwatch.metrics.layer_slices import LayerSlice
 from anchorwatch.metrics.movement import direction, frontier_hits
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.sink_strength import RULES
-from anchorwatch.metrics.table import CHANCE, Parts, Quantity, layer_quantities, mean, prompt_id, ratio
+from anchorwatch.metrics.table import (
+    CHANCE,
+    Parts,
+    Quantity,
+    layer_quantities,
+    mean,
+    prompt_id,
+    ratio,
+)
 from anchorwatch.studies.claim import Precondition
 from anchorwatch.studies.estimate import PROMPT, Estimate
 from anchorwatch.studies.evidence import Answers, Effect, Evidence, Experiment, Runs, TraceSet
 from anchorwatch.studies.measure import (
+    ARM_TEXT,
     EVERY_LAYER,
     MDM_RUNS,
+    MDM_TEXT,
     by_cell,
     by_item,
     by_prompt,
@@ -30,18 +40,14 @@ from anchorwatch.studies.measure import (
     mean_of,
     pool_layers,
 )
+from anchorwatch.studies.prompts import TEXT
 from anchorwatch.trace.trace import MASKED, Trace
 
 if TYPE_CHECKING:
     from anchorwatch.figures.figure import Figure
 
-TEXT = "told"
-"""The set of prompts whose continuation is watched: text, and not the few tokens of an answer."""
 LENGTH, BLOCK = 32, 8
-"""Positions that a run writes, one a step, and those of a block, written before the next."""
-TEXT_RUNS, ARM_TEXT_RUNS = Runs("mdm", prompts=TEXT), Runs("arm", prompts=TEXT)
-BLOCK_RUNS = Runs("mdm", prompts=TEXT, decoding=LowConfidence(LENGTH, LENGTH, block=BLOCK))
-"""As LLaDA and MMaDA write: block by block, from the left."""
+"""Positions that an experiment writes, one a step, and those of a block."""
 FREE_RUNS = Runs("mdm", prompts=TEXT, decoding=DreamOrder(LENGTH, LENGTH, algorithm="entropy"))
 """As Dream writes: anywhere."""
 HEAD_MAPS = Experiment("mdm", "head_maps", passes=LENGTH)
@@ -247,16 +253,12 @@ def sums_of(
     """A kernel's quantities of every run of a need, by the paper's rule; made once."""
     traces = list(evidence[spec].traces)
     made = partial(kernel, rule=PAPER_RULE, **options)
-    parts: Parts = evidence.once(
-        (spec, kernel.__name__), lambda: layer_quantities(traces, made)
-    )
+    parts: Parts = evidence.once((spec, kernel.__name__), lambda: layer_quantities(traces, made))
     return parts
 
 
-def standing_share(
-    evidence: Evidence, spec: Runs, where: str, *, null: bool = False
-) -> np.ndarray:
-    """[prompt] share of the greatest sinks that stand there (first, beyond, future), or its null."""
+def standing_share(evidence: Evidence, spec: Runs, where: str, *, null: bool = False) -> np.ndarray:
+    """[prompt] share of greatest sinks that stand first, beyond or in the future, or its null."""
     parts = sums_of(evidence, spec, standing_cells)
 
     def of(_: Trace, found: Mapping[str, Quantity]) -> float:
@@ -325,9 +327,7 @@ def shares_of_tokens(evidence: Evidence, spec: Runs) -> dict[str, np.ndarray]:
 
 def named_tokens(runs: TraceSet, tokens: Iterable[str]) -> dict[str, list[str]]:
     """Tokens that are a single newline, and the mask."""
-    masks = {
-        trace.token(int(trace.manifest["model"]["mask_id"])) for trace in runs.traces
-    }
+    masks = {trace.token(int(trace.manifest["model"]["mask_id"])) for trace in runs.traces}
     every = list(tokens)
     return {
         "newline": [token for token in every if token.strip(" ") == "\n"],
@@ -349,7 +349,7 @@ def draw_sink_paths(evidence: Evidence) -> Figure | None:
     """One prompt of each model: where the greatest sink of every head is."""
     from anchorwatch.figures.movement import sink_positions
 
-    both = TEXT_RUNS, ARM_TEXT_RUNS
+    both = MDM_TEXT, ARM_TEXT
     first = [evidence[spec].traces[0] for spec in both if evidence[spec].traces]
     table = evidence.once(("first paths", *both), partial(metrics.sink_positions, first))
     return sink_positions(table)
@@ -372,14 +372,14 @@ def at_age(values: np.ndarray, ages: tuple[int, ...], age: int) -> np.ndarray:
 def draw_survival(evidence: Evidence) -> Figure | None:
     from anchorwatch.figures.movement import survival
 
-    traces = list(evidence[BLOCK_RUNS].traces)
-    return survival(evidence.once((BLOCK_RUNS, "survival"), partial(metrics.survival, traces)))
+    traces = list(evidence[MDM_TEXT].traces)
+    return survival(evidence.once((MDM_TEXT, "survival"), partial(metrics.survival, traces)))
 
 
 def draw_block_paths(evidence: Evidence) -> Figure | None:
     from anchorwatch.figures.movement import sink_positions
 
-    first = list(evidence[BLOCK_RUNS].traces)[:1]
+    first = list(evidence[MDM_TEXT].traces)[:1]
     return sink_positions(metrics.sink_positions(first)) if first else None
 
 
@@ -417,16 +417,16 @@ def drift_of_half(evidence: Evidence, half: str) -> np.ndarray:
 def draw_head_types(evidence: Evidence) -> Figure | None:
     from anchorwatch.figures.movement import head_types
 
-    traces, make = list(evidence[BLOCK_RUNS].traces), metrics.head_types
-    return head_types(evidence.once((BLOCK_RUNS, "head_types"), partial(make, traces)))
+    traces, make = list(evidence[MDM_TEXT].traces), metrics.head_types
+    return head_types(evidence.once((MDM_TEXT, "head_types"), partial(make, traces)))
 
 
 def draw_sinks_by_layer(evidence: Evidence) -> Figure | None:
     from anchorwatch.figures.sink_strength import profile
 
-    traces = list(evidence[BLOCK_RUNS].traces)
+    traces = list(evidence[MDM_TEXT].traces)
     table = evidence.once(
-        (BLOCK_RUNS, "sinks by layer"), partial(metrics.sinks, traces, by=["layer"])
+        (MDM_TEXT, "sinks by layer"), partial(metrics.sinks, traces, by=["layer"])
     )
     return profile(table)
 
