@@ -11,7 +11,6 @@ so that a second call leaves a page as it is.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -139,7 +138,8 @@ def _about(held: Mapping[str, Any], rows: Sequence[Row]) -> str:
     models = ", ".join(f"`{source}` ({role})" for role, source in about["models"].items())
     budget, versions = about["budget"], about["versions"]
     return (
-        f"{_headline(rows)} {_failed(rows)}Models: {models}. Budget: {budget['name']} ({budget['prompts']} prompts, "
+        f"{_headline(rows)} {_failed(rows)}Models: {models}. "
+        f"Budget: {budget['name']} ({budget['prompts']} prompts, "
         f"{budget['items']} items). anchorwatch {versions['anchorwatch']}, "
         f"manifest `{held['digest']}`. The effect is of the statistic that decides; intervals are "
         "at the level of Shaffer's step-down test over the claims of this paper that were run."

@@ -146,6 +146,13 @@ cancels, up to a thousand times the result."""
 GOLDEN_LOGITS = of_logits(**TINY, largest=8.0)
 """Logits against the golden records, which reach 7."""
 
+RECORDS = 1e-4
+"""Logits of the records of LLaDA2, LLaDA-MoE, SDAR and RND1, which reach 38: what was agreed when they
+were made. Stock classes were 2.1e-5 away; `of_logits` would allow 4.5e-4."""
+
+RECORDS_ATTENTION = 2e-6
+"""Attention of the same records, agreed alike; stock classes were 3.0e-7 away."""
+
 SAME_MATHS = of_logits(**SMALL, largest=4.0)
 """Logits and losses of small networks by two kernels: two layers of width 32, logits up to 4."""
 
@@ -218,6 +225,10 @@ INDIFFERENT = of_sums(100)
 
 PUBLISHED = 6e-4
 """A number as printed, to three or four decimals: half of the third, and a fifth for its own rounding."""
+
+WIRED = math.sqrt(4) * of_shares(logit=1_000.0, size=64) + 40.0 * 1e-4
+"""A share of a wired network of four layers against its wiring, of which logits reach 1,000. Its still
+channels turn by up to 10^-4 over 300 positions, which moves products of codes, up to 40, by as much."""
 
 PLANTED_SINK = 0.02 / 7 + SHARE
 """A planted sink's share against the round number it was planted for, 0.98 or nothing: no key gets more

@@ -203,7 +203,9 @@ def test_a_folder_that_is_no_whole_study_is_refused(papers, docs, tmp_path):
     with pytest.raises(SpecError, match=r"2 of the 25 claims of sinks: run them together"):
         papers.fill(docs, out)
     rewritten(out, lambda held: held.update(version=0))
-    with pytest.raises(SpecError, match=f"is not of version .* to {VERSION}: `anchorwatch study -o"):
+    with pytest.raises(
+        SpecError, match=f"is not of version .* to {VERSION}: `anchorwatch study -o"
+    ):
         papers.fill(docs, out)
     (out / "claims.json").write_text("{")
     with pytest.raises(SpecError, match="is no JSON"):

@@ -455,7 +455,7 @@ def test_sliding_windows_take_hidden_keys_but_not_pairs(tmp_path):
 @pytest.mark.parametrize(
     ("architecture", "model_type", "says"),
     [
-        ("LLaDAMoEModelLM", "llada", "mixture-of-experts"),
+        ("ILLaDAForCausalLM", "llada", "could not be verified"),
         ("MDLM", "mdlm", "time-conditioned"),
         ("LLaDAModelLN", "llada", "nearest is LLaDAModelLM .family 'llada'."),
         ("", "llamma", "nearest is llama"),

@@ -219,7 +219,7 @@ def test_an_effect_that_is_too_small_is_below_the_margin(direction, margin, null
 )
 def test_the_interval_shows_which_side_of_null_and_margin_the_truth_is(each):
     claims = [with_null(value, null, error=error) for value, null, error in each]
-    for (value, null, _), found in zip(each, verdicts(claims), strict=True):
+    for (_, null, _), found in zip(each, verdicts(claims), strict=True):
         low, high = found.intervals["it"]
         if found.says == SUPPORTED:
             assert low > 1.0

@@ -31,6 +31,7 @@ app = typer.Typer(
 _EMBEDDED = (
     *("lab/mdm", "lab/mdm-sink", "lab/mdm-gate", "lab/arm"),
     *("tiny/llada", "tiny/dream", "tiny/arm", "tiny/bert"),
+    "wired/even and others (docs/planted.md)",
 )
 
 

@@ -38,6 +38,7 @@ _VISIBILITY = frozenset(
 _WIDTHS = (
     *("intermediate_size", "n_inner", "head_dim", "hidden_dim", "embedding_size"),
     *("type_vocab_size", "num_experts", "num_local_experts", "moe_intermediate_size"),
+    *("n_routed_experts", "n_shared_experts", "num_experts_per_tok"),
 )
 _DECLARED = ("sliding_window", "layer_types", "attention_chunk_size", "num_key_value_heads")
 """Fields that caches and masks look for on any config: followed only where the class has them."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -78,6 +78,8 @@ class Family:
     """Renaming rules (regular expression, replacement), file to stock class; first match wins."""
     unused: tuple[AllowedDifference, ...] = ()
     """Tensors of the file that the model has no place for."""
+    absent: tuple[AllowedDifference, ...] = ()
+    """Buffers of the stock class that a file may lack: their initial value is then right."""
     tokenizer: str | None = None
     """Stock tokenizer class to use where the folder names one of its own."""
     tying: str = "tie_word_embeddings"
@@ -134,6 +136,16 @@ _LIT_GPT_NAMES = (  # attn.attn (fused, grouped) is split by _split_lit_gpt_tens
     (r"transformer\.h\.(\d+)\.mlp\.swiglu\.w1\.", r"model.layers.\1.mlp.gate_proj."),
     (r"transformer\.h\.(\d+)\.mlp\.swiglu\.w2\.", r"model.layers.\1.mlp.up_proj."),
     (r"transformer\.h\.(\d+)\.mlp\.swiglu\.w3\.", r"model.layers.\1.mlp.down_proj."),
+)
+_LLADA2_NAMES = (  # query_key_value (fused) is split by _split_llada2_tensor
+    (r"model\.word_embeddings\.", "model.embed_tokens."),
+    (r"model\.layers\.(\d+)\.attention\.dense\.", r"model.layers.\1.self_attn.o_proj."),
+    (r"model\.layers\.(\d+)\.attention\.query_layernorm\.", r"model.layers.\1.self_attn.q_norm."),
+    (r"model\.layers\.(\d+)\.attention\.key_layernorm\.", r"model.layers.\1.self_attn.k_norm."),
+    (
+        r"model\.layers\.(\d+)\.mlp\.gate\.expert_bias",
+        r"model.layers.\1.mlp.gate.e_score_correction_bias",
+    ),
 )
 _DIFFUGPT_NAMES = (
     (r"embed_tokens\.weight", "transformer.wte.weight"),
@@ -193,6 +205,32 @@ _LLADA_MUST = {
 """Options of LLaDA's config that a Llama can compute."""
 
 
+_LLADA2_MUST = {
+    "score_function": ("sigmoid", None),
+    "use_rmsnorm": (True, None),
+    "use_bias": (False, None),
+    "use_qkv_bias": (False, None),
+    "norm_head": (False, None),
+    "norm_softmax": (False, None),
+    "use_sliding_window": (False, None),
+    "use_qk_norm": (True, None),
+}
+"""Options of LLaDA2's config that a Glm4Moe can compute."""
+
+_LLADA_MOE_MUST = {
+    "qk_layernorm": (True, None),
+    "clip_qkv": (None, False),
+    "moe_router_enable_expert_bias": (False, None),
+    "moe_router_score_function": ("softmax", None),
+    "partial_rotary_factor": (1, None),
+    "routed_scaling_factor": (1, None),
+    "router_num_group": (None, 0, 1),
+    "router_topk_group": (None, 0, 1),
+    "shared_expert_intermediate_size": (None, 0),
+}
+"""Options of LLaDA-MoE's config that a Qwen3Moe can compute."""
+
+
 def _wraps(names: Iterable[str]) -> bool:
     """DiffuGPT and DiffuLLaMA wrap a causal LM and keep its architecture's name."""
     return any(name.startswith("denoise_model.") for name in names)
@@ -214,14 +252,71 @@ def _required_fields(config: Fields, *names: str) -> list[Any]:
     return [config[name] for name in names]
 
 
+def _check_options(config: Fields, allowed: Mapping[str, tuple[Any, ...]], network: str) -> None:
+    """Refuse an option that the stock network does not have."""
+    for name, values in allowed.items():
+        if name in config and config[name] not in values:
+            raise ModelError(
+                f"config.json says {name}={config[name]!r}, which {network} cannot compute: "
+                f"expected {' or '.join(map(repr, values))}"
+            )
+
+
+def _translate_llada2(config: Fields) -> Fields:
+    """LLaDA2's fields (Bailing-MoE) as Glm4Moe's."""
+    _check_options(config, _LLADA2_MUST, "Glm4Moe")
+    experts, each, shared = _required_fields(
+        config, "num_experts", "num_experts_per_tok", "num_shared_experts"
+    )
+    check_whole("num_shared_experts", shared)  # Glm4Moe always has a shared expert
+    per_head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    rotary = config.get("partial_rotary_factor")
+    if rotary is None:
+        rotary = config["rotary_dim"] / per_head if config.get("rotary_dim") else 1.0
+    return {name: value for name, value in config.items() if name not in _LLADA2_MUST} | {
+        "head_dim": per_head,
+        "n_routed_experts": experts,
+        "n_shared_experts": shared,
+        "use_qk_norm": True,
+        "attention_bias": False,
+        "partial_rotary_factor": rotary,
+        # The released code normalises whatever norm_topk_prob says, if there is more than one.
+        "norm_topk_prob": each > 1,
+        "num_mtp_layers": 0,
+        "sliding_window": None,
+    }
+
+
+def _translate_llada_moe(config: Fields) -> Fields:
+    """LLaDA-MoE's fields as Qwen3Moe's."""
+    _check_options(config, _LLADA_MOE_MUST, "Qwen3Moe")
+    layers, width = _required_fields(config, "num_hidden_layers", "expert_intermediate_size")
+    kinds = config.get("moe_layer_freq")
+    kinds = [1] * layers if kinds is None or isinstance(kinds, int) else kinds
+    return {name: value for name, value in config.items() if name not in _LLADA_MOE_MUST} | {
+        "moe_intermediate_size": width,
+        "intermediate_size": config.get("dense_intermediate_size") or width,
+        # 0 is a dense layer.
+        "mlp_only_layers": [layer for layer, kind in enumerate(kinds) if not kind],
+        "decoder_sparse_step": 1,
+        # The released code never normalises the chosen experts' weights.
+        "norm_topk_prob": False,
+        "use_sliding_window": False,
+    }
+
+
+def _translate_qwen3_moe(config: Fields) -> Fields:
+    """RND1's and SDAR-MoE's fields are Qwen3Moe's; RND1 says false where there is none."""
+    fields = dict(config)
+    for name in ("rope_scaling", "sliding_window"):
+        if fields.get(name) is False:
+            fields[name] = None
+    return {"norm_topk_prob": True} | fields
+
+
 def _translate_llada(config: Fields) -> Fields:
     """LLaDA's own field names; an option that Llama lacks is refused."""
-    for name, allowed in _LLADA_MUST.items():
-        if name in config and config[name] not in allowed:
-            raise ModelError(
-                f"config.json says {name}={config[name]!r}, which Llama cannot compute: "
-                f"expected {' or '.join(map(repr, allowed))}"
-            )
+    _check_options(config, _LLADA_MUST, "Llama")
     width, layers, heads, positions = _required_fields(
         config, "d_model", "n_layers", "n_heads", "max_sequence_length"
     )
@@ -315,6 +410,28 @@ def _split_lit_gpt_tensor(
     parts = {"q": grouped[:, :per_group], "k": grouped[:, -2:-1], "v": grouped[:, -1:]}
     for letter, part in parts.items():
         rows = part.reshape(-1, *tensor.shape[1:])
+        yield f"model.layers.{match[1]}.self_attn.{letter}_proj.{match[2]}", rows
+
+
+_FUSED_LLADA2 = re.compile(r"model\.layers\.(\d+)\.attention\.query_key_value\.(weight|bias)")
+
+
+def _split_llada2_tensor(
+    name: str, tensor: Any, heads: int, kv_heads: int
+) -> Iterator[tuple[str, Any]]:
+    """LLaDA2's fused rows, [all queries, all keys, all values], as q, k and v."""
+    match = _FUSED_LLADA2.fullmatch(name)
+    if not match:
+        yield name, tensor
+        return
+    head_dim = tensor.shape[0] // (heads + 2 * kv_heads)
+    sizes = [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim]
+    if sum(sizes) != tensor.shape[0]:
+        raise WeightsError(
+            f"{name} has {tensor.shape[0]} rows, which {heads} heads and {kv_heads} key-value "
+            "heads do not divide: config.json and weights do not belong together"
+        )
+    for letter, rows in zip("qkv", tensor.split(sizes), strict=True):
         yield f"model.layers.{match[1]}.self_attn.{letter}_proj.{match[2]}", rows
 
 
@@ -440,6 +557,66 @@ FAMILIES: list[Family] = [
         checkpoints="JetLM/SDAR-1.7B-Chat, -4B-Chat, -8B-Chat",
     ),
     Family(
+        name="sdar-moe",
+        kind="mdm",
+        architectures=("SDARMoeForCausalLM",),
+        model_types=("sdar_moe",),
+        network="qwen3_moe",
+        visibility="block-causal",
+        block=4,
+        mask_id=151669,
+        translate_config=_translate_qwen3_moe,
+        unused=_OLD_BUFFERS,
+        tokenizer="Qwen2Tokenizer",
+        checkpoints="JetLM/SDAR-30B-A3B-Chat, -Sci",
+    ),
+    Family(
+        name="llada2",
+        kind="mdm",
+        architectures=("LLaDA2MoeModelLM",),
+        model_types=("llada2_moe",),
+        network="glm4_moe",
+        visibility="block-causal",
+        block=32,
+        mask_id=156895,
+        names=_LLADA2_NAMES,
+        translate_config=_translate_llada2,
+        split_tensor=_split_llada2_tensor,
+        unused=_OLD_BUFFERS,
+        absent=(
+            AllowedDifference(
+                r".*\.mlp\.gate\.e_score_correction_bias",
+                "a router without expert_bias adds 0 to its scores",
+            ),
+        ),
+        checkpoints="inclusionAI/LLaDA2.0-mini, -flash, -CAP; LLaDA2.1-mini, -flash; 2.2-flash",
+    ),
+    Family(
+        name="llada-moe",
+        kind="mdm",
+        # Its model_type is `llada`, like the dense model's: known by the architecture.
+        architectures=("LLaDAMoEModelLM", "LLaDAMoEModel"),
+        network="qwen3_moe",
+        mask_id=156895,
+        positions="canvas",
+        translate_config=_translate_llada_moe,
+        unused=_OLD_BUFFERS,
+        checkpoints="inclusionAI/LLaDA-MoE-7B-A1B-Base, -Instruct",
+    ),
+    Family(
+        name="rnd1",
+        kind="mdm",
+        architectures=("RND1LM",),
+        model_types=("rnd1",),
+        network="qwen3_moe",
+        shift=True,
+        mask_id=151669,
+        translate_config=_translate_qwen3_moe,
+        unused=_OLD_BUFFERS,
+        tokenizer="Qwen2Tokenizer",
+        checkpoints="radicalnumerics/RND1-Base-0910",
+    ),
+    Family(
         name="a2d-qwen3",
         kind="mdm",
         architectures=("A2DQwen3LMHeadModel",),
@@ -528,24 +705,21 @@ FAMILIES: list[Family] = [
         architectures=(),  # every causal LM class of transformers, see `family_of`
         visibility="causal",
         shift=True,
-        names=((r"embed_out\.", "lm_head."),),  # GPT-NeoX's unembedding
+        names=(
+            (r"embed_out\.", "lm_head."),  # GPT-NeoX's unembedding
+            (r"model\.layers\.(\d+)\.block_sparse_moe\.", r"model.layers.\1.mlp."),  # Mixtral
+        ),
         unused=_OLD_BUFFERS,
         checkpoints=(
             "any causal LM of transformers with fused attention: "
-            "Llama, Qwen2/3, Mistral, Gemma, GPT-2, GPT-NeoX; GGUF"
+            "Llama, Qwen2/3, Mistral, Gemma, GPT-2, GPT-NeoX; mixtures such as Qwen3-MoE, OLMoE, "
+            "Mixtral; GGUF"
         ),
     ),
 ]
 """Every family that is read, in the order in which they are tried."""
 
 UNSUPPORTED: dict[str, str] = {
-    "LLaDAMoEModelLM": (
-        "mixture-of-experts LLaDA has per-head query and key norms that no stock class has"
-    ),
-    "LLaDA2MoeModelLM": (
-        "LLaDA 2.x is a Bailing mixture of experts, which transformers does not have"
-    ),
-    "SDARMoeForCausalLM": "the mixture-of-experts SDAR is not read yet; the dense SDAR models are",
     "DreamForCausalLM": "DreamReasoner decodes in blocks without the shift; only Dream-v0 is read",
     "ILLaDAForCausalLM": "iLLaDA's tensor names could not be verified",
     "MDLM": "MDLM is a time-conditioned DiT, which no stock class holds",
@@ -670,6 +844,8 @@ SITES: dict[str, Sites] = {
     "llama": _LLAMA,
     "qwen2": _LLAMA,
     "qwen3": _QWEN3,
+    "qwen3_moe": _QWEN3,
+    "glm4_moe": _QWEN3,
     "mistral": _LLAMA,
     "gemma": _LLAMA,
     "gpt2": Sites(layers="transformer.h", output="attn.c_proj", attention="attn"),
@@ -737,6 +913,47 @@ def output_rows(network: Any, layer: int) -> Any:
     weight = module.weight.detach()
     # GPT-2's Conv1D keeps its weight the other way round.
     return weight if type(module).__name__ == "Conv1D" else weight.T
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where the tensor of a single expert lies in the stacked parameter of all experts."""
+
+    target: str
+    """Stock name of the parameter [experts, parts * rows, columns]."""
+    expert: int
+    part: int
+    """Which of the parts, in the order in which the stock class splits its rows."""
+    parts: int
+
+
+_STACKS = (
+    # (expert tensor of the file, stacked parameter, its parts in order)
+    (r"(.*\.experts)\.(\d+)\.(gate|up)_proj\.weight", r"\1.gate_up_proj", ("gate", "up")),
+    (r"(.*\.experts)\.(\d+)\.(down_proj)\.weight", r"\1.down_proj", ("down_proj",)),
+    (r"(.*\.experts)\.(\d+)\.(w1|w3)\.weight", r"\1.gate_up_proj", ("w1", "w3")),
+    (r"(.*\.experts)\.(\d+)\.(w2)\.weight", r"\1.down_proj", ("w2",)),
+)
+"""Files hold one tensor for each expert and projection, transformers 5 one for all experts.
+
+Its experts compute `gate, up = (x @ gate_up_proj[e].T).chunk(2)`: gate rows first, then up rows.
+The last two rules are Mixtral's names.
+"""
+
+
+def stack_slot(name: str, stock: Container[str]) -> Slot | None:
+    """The slot of an expert's tensor, by its stock name; None for every other tensor.
+
+    A network that keeps its experts apart has the name itself, and nothing is stacked.
+    """
+    if name in stock:
+        return None
+    for pattern, target, parts in _STACKS:
+        if match := re.fullmatch(pattern, name):
+            stacked = match.expand(target)
+            if stacked in stock:
+                return Slot(stacked, int(match[2]), parts.index(match[3]), len(parts))
+    return None
 
 
 def stock_name(family: Family, name: str, stock: set[str], prefix: str) -> str:

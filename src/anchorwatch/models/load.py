@@ -1,4 +1,4 @@
-"""`load`: from a folder, a file, a hub id, `lab/...` or `tiny/...` to a Model that proved itself.
+"""`load`: a folder, a file, a hub id, `lab/`, `tiny/` or `wired/...` to a Model that proved itself.
 
 No remote code runs, ever: `auto_map` is ignored (and said), kernels and dtypes are set by us, and
 the weights go into stock transformers classes tensor by tensor, with nothing left over.
@@ -34,7 +34,7 @@ from anchorwatch.errors import (
     SpecError,
     WeightsError,
 )
-from anchorwatch.models import tiny, trained_additions
+from anchorwatch.models import tiny, trained_additions, wired
 from anchorwatch.models.attention import NAME, register
 from anchorwatch.models.checkpoint import Checkpoint, open_checkpoint, read_json
 from anchorwatch.models.config import (
@@ -52,11 +52,13 @@ from anchorwatch.models.families import (
     by_name,
     family_of,
     model_type_of,
+    stack_slot,
     stock_name,
     unnamed_encoder,
 )
 from anchorwatch.models.gguf import find_gguf, load_gguf
 from anchorwatch.models.model import Model
+from anchorwatch.models.stacking import ExpertStack
 from anchorwatch.models.tokens import (
     checked_mask,
     find_mask,
@@ -100,7 +102,8 @@ def load(
 
     Args:
         source: a folder, a .safetensors or .gguf file, a hub id, an embedded model that is trained
-            (lab/mdm|mdm-sink|mdm-gate|arm) or random (tiny/llada|dream|arm|bert).
+            (lab/mdm|mdm-sink|mdm-gate|arm), random (tiny/llada|dream|arm|bert) or wired by hand
+            (wired/static-sink and others).
         revision: branch, tag or commit of a hub id.
         dtype: float32 (the default on a CPU), bfloat16 or float16; elsewhere the checkpoint's own.
         device: where to put it; the default is the first accelerator, else the CPU.
@@ -114,11 +117,13 @@ def load(
     number = _dtype(dtype, place_on)
     mask_id = checked_mask(mask_id)
     chosen = _named_family(source, family)
-    if source.startswith(("tiny/", "lab/")) and revision is not None:
+    if source.startswith(("tiny/", "wired/", "lab/")) and revision is not None:
         raise SpecError(f"{source} is embedded and revision is for hub ids: leave revision out")
-    # 2. Three readers: seeded random models, GGUF, and everything kept as safetensors.
+    # 2. Readers: models that are computed, GGUF, and everything kept as safetensors.
     if source.startswith("tiny/"):
         model = tiny.build(source, number or torch.float32, mask_id)
+    elif source.startswith("wired/"):
+        model = wired.build(source, number or torch.float32, mask_id)
     elif source.endswith(".gguf"):
         model = load_gguf(source, revision, number or torch.float32, mask_id)
     else:
@@ -133,6 +138,8 @@ def find(source: str | Path, revision: str | None = None) -> None:
     source = str(source)
     if source.startswith("tiny/"):
         tiny.kind_of(source)
+    elif source.startswith("wired/"):
+        wired.plan_of(source)
     elif source.endswith(".gguf"):
         find_gguf(source, revision)
     else:
@@ -170,9 +177,13 @@ def _load_safetensors(
     # 4. The tensors under stock names, every one used once.
     tensors, origin = _stock_tensors(checkpoint, family, network)
     if family.read_additions is not None and parts and "anchorwatch.sink" in network.state_dict():
-        tensors["anchorwatch.sink"] = tensors["model.embed_tokens.weight"][-1:].clone()
-    trained_additions.check_tensors(network, parts, tensors)
-    parts = trained_additions.attach_trained_numbers(network, parts, tensors)
+        embedding = tensors["model.embed_tokens.weight"]
+        assert isinstance(embedding, torch.Tensor)
+        tensors["anchorwatch.sink"] = embedding[-1:].clone()
+    single = {name: value for name, value in tensors.items() if isinstance(value, torch.Tensor)}
+    trained_additions.check_tensors(network, parts, single)
+    parts = trained_additions.attach_trained_numbers(network, parts, single)
+    del single
     # 5. Filled and verified.
     set_aside = fill_network(network, tensors, family, dtype, origin)
     prove_rotary(network)
@@ -258,7 +269,7 @@ def _named_family(source: str, name: str | None) -> Family | None:
     """The family asked for; None leaves it to the checkpoint."""
     if name is None:
         return None
-    if source.startswith(("tiny/", "lab/")) or source.endswith(".gguf"):
+    if source.startswith(("tiny/", "wired/", "lab/")) or source.endswith(".gguf"):
         raise SpecError(f"{source} says what it is: leave family out")
     known = [family.name for family in FAMILIES]
     if name not in known:
@@ -317,12 +328,15 @@ def _cut_unembedding(network: PreTrainedModel, outputs: int | None) -> None:
 
 def _stock_tensors(
     checkpoint: Checkpoint, family: Family, network: PreTrainedModel
-) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """All tensors of the file under stock names, and their own; two with one name are refused."""
+) -> tuple[dict[str, torch.Tensor | ExpertStack], dict[str, str]]:
+    """All tensors of the file under stock names, and their own; two with one name are refused.
+
+    Tensors of single experts are gathered under the name of the parameter that stacks them.
+    """
     stock = set(network.state_dict())
     heads = network.config.num_attention_heads
     kv_heads = getattr(network.config, "num_key_value_heads", None) or heads
-    placed: dict[str, torch.Tensor] = {}
+    placed: dict[str, torch.Tensor | ExpertStack] = {}
     origin: dict[str, str] = {}
     for name, tensor in checkpoint.tensors():
         pieces: Iterable[tuple[str, torch.Tensor]] = [(name, tensor)]
@@ -330,6 +344,13 @@ def _stock_tensors(
             pieces = family.split_tensor(name, tensor, heads, kv_heads)
         for piece, value in pieces:
             target = stock_name(family, piece, stock, network.base_model_prefix)
+            if (slot := stack_slot(target, stock)) is not None:
+                stack = placed.setdefault(slot.target, ExpertStack())
+                if isinstance(stack, ExpertStack):
+                    stack.add(slot, name, value)
+                    origin.setdefault(slot.target, name)
+                    continue
+                target = slot.target  # the file has the stacked tensor too
             # Two names of the file for one parameter: which one is right cannot be known.
             if target in placed:
                 raise WeightsError(

@@ -8,10 +8,11 @@ and what comes out can be read aloud. Each tensor's values derive from its own n
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers import Tokenizer, decoders, pre_tokenizers, processors
 from tokenizers.models import Unigram
 from transformers import (
     AutoConfig,
@@ -29,7 +30,7 @@ from anchorwatch.models.model import Model
 from anchorwatch.models.tokens import find_mask, require_inside, specials_of
 
 _SPECIALS = ("<|pad|>", "<|start|>", "<|end|>", "<|mask|>", "<|user|>", "<|answer|>")
-_PAD, _START, _END, _MASK = range(4)
+PAD, START, END, MASK = range(4)
 _WORDS = """
 the a of to and in on at by for with from was is are were be has had not no yes who what where when
 how which this that it he she they we you I one two three four five six seven eight nine ten many
@@ -55,9 +56,9 @@ _SHAPE = {
     "num_attention_heads": 4,
     "intermediate_size": 128,
     "max_position_embeddings": 512,
-    "pad_token_id": _PAD,
-    "bos_token_id": _START,
-    "eos_token_id": _END,
+    "pad_token_id": PAD,
+    "bos_token_id": START,
+    "eos_token_id": END,
 }
 _KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     # name: (family, transformers' model_type, what differs)
@@ -74,7 +75,7 @@ def build(name: str, dtype: torch.dtype, mask_id: int | None = None) -> Model:
     register()
     family_name, model_type, differs = kind_of(name)
     family = by_name(family_name)
-    tokenizer = _tokenizer(masked=family.kind == "mdm")
+    tokenizer = make_tokenizer(_WORDS, masked=family.kind == "mdm")
     mask = find_mask(mask_id, {}, {}, tokenizer, family)
     require_inside(mask, len(tokenizer))
     config = AutoConfig.for_model(model_type, vocab_size=len(tokenizer), **_SHAPE, **differs)
@@ -124,14 +125,27 @@ def _fill(network: PreTrainedModel, name: str) -> None:
     rows[: -len(_WORDS)] *= 0.4
 
 
-def _tokenizer(*, masked: bool) -> PreTrainedTokenizerFast:
+def make_tokenizer(
+    words: Iterable[str], *, masked: bool, more: Iterable[str] = (), start: bool = False
+) -> PreTrainedTokenizerFast:
+    """Words after a space, and characters and bytes for everything else.
+
+    `more` are pieces as they stand (a word at the beginning of a line, a syllable); with `start`
+    the start token stands before every text.
+    """
     characters = ["▁", "\n", *(chr(code) for code in range(33, 127))]
     pieces = [(special, 0.0) for special in _SPECIALS]
     pieces += [(f"<0x{byte:02X}>", -30.0) for byte in range(256)]
     pieces += [(character, -10.0) for character in characters]
-    pieces += [(f"▁{word}", -2.0) for word in _WORDS]
+    pieces += [(f"▁{word}", -2.0) for word in words]
+    pieces += [(piece, -4.0) for piece in more]
     backend = Tokenizer(Unigram(pieces, unk_id=6, byte_fallback=True))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    if start:
+        first = _SPECIALS[START]
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{first} $A", special_tokens=[(first, START)]
+        )
     backend.decoder = decoders.Sequence(
         [
             decoders.Replace("▁", " "),
@@ -142,10 +156,10 @@ def _tokenizer(*, masked: bool) -> PreTrainedTokenizerFast:
     )
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
-        pad_token=_SPECIALS[_PAD],
-        bos_token=_SPECIALS[_START],
-        eos_token=_SPECIALS[_END],
-        mask_token=_SPECIALS[_MASK] if masked else None,
+        pad_token=_SPECIALS[PAD],
+        bos_token=_SPECIALS[START],
+        eos_token=_SPECIALS[END],
+        mask_token=_SPECIALS[MASK] if masked else None,
         additional_special_tokens=list(_SPECIALS[4:]),
     )
     tokenizer.chat_template = _CHAT

@@ -231,7 +231,9 @@ class Claim:
             raise SpecError(f"{self.id}: origin={self.origin!r}: expected {', '.join(ORIGINS)}")
         if self.criteria and not self.deciding:
             raise SpecError(f"{self.id} has no criterion that decides: leave out decides=False")
-        if lost := [spec for item in self.preconditions for spec in item.needs if spec not in self.needs]:
+        if lost := [
+            spec for item in self.preconditions for spec in item.needs if spec not in self.needs
+        ]:
             raise SpecError(f"{self.id}: a precondition reads {lost[0]}: name it in needs=, too")
 
     @property
@@ -311,7 +313,7 @@ def register_paper(name: str, paper: Paper) -> Paper:
     return paper
 
 
-def register_claim(
+def register_claim(  # noqa: PLR0913 (the fields of a claim, by name)
     id: str,
     sentence: str,
     *,
@@ -346,7 +348,7 @@ def register_claim(
     return register
 
 
-def register_untested_claim(
+def register_untested_claim(  # noqa: PLR0913 (the fields of a claim, by name)
     id: str,
     sentence: str,
     *,

@@ -293,9 +293,7 @@ def loses_something(
 
 
 @cache
-def sink_token_is_used(
-    runs: Runs, *, minimum: float = SINK_TOKEN_TIMES_EVEN
-) -> Precondition:
+def sink_token_is_used(runs: Runs, *, minimum: float = SINK_TOKEN_TIMES_EVEN) -> Precondition:
     """A sink token that takes several times an even share in watched runs."""
 
     def measure(evidence: Evidence) -> float:
@@ -326,7 +324,7 @@ def trained_sink_is_used(
     arm: str = "sink",
     minimum: float = SINK_TOKEN_TIMES_EVEN,
 ) -> Precondition:
-    """The same of training seeds: columns of the attention on the sink token, and of even shares."""
+    """The same of training seeds, from columns of the attention on it and of even shares."""
 
     def measure(evidence: Evidence) -> float:
         taken, shares = (

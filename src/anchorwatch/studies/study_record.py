@@ -154,6 +154,8 @@ def _upgrade_record(record: Mapping[str, Any]) -> dict[str, Any]:
         claims.append(absent | claim | {"verdict": verdict} | with_criteria)
     verdicts = [claim["verdict"] for claim in claims]
     counts = {verdict: verdicts.count(verdict) for verdict in VERDICTS}
-    by_origin = {origin: counts if origin == PAPER else dict.fromkeys(counts, 0) for origin in ORIGINS}
+    by_origin = {
+        origin: counts if origin == PAPER else dict.fromkeys(counts, 0) for origin in ORIGINS
+    }
     upgraded = {"version": VERSION, "claims": claims}
     return dict(record) | upgraded | {"counts": counts, "counts_by_origin": by_origin}

@@ -7,18 +7,18 @@ and else **undecided**. A claim that is refuted only because its effect is too s
 margin**: each of its criteria lies on the claimed side of its null, and one short of its margin.
 Criteria with `decides=False` are also measured: they have intervals and no part in any of this.
 
-The level of the intervals is by Shaffer's step-down test (1986), which is Holm's with a divisor that
-knows which statements can be false together. Of each claim there are two: one about the margin, and
-where it is refuted one about the null. Only one of them can be true at a time, so that m claims
-count m and not 2 m. The claim with the smallest p is read at level 1 - alpha/m; one that is
-supported, or of which both statements are settled, is counted no more, and the next is read at
+The level of the intervals is by Shaffer's step-down test (1986), which is Holm's with a divisor
+that knows which statements can be false together. Of each claim there are two: one about the
+margin, and where it is refuted one about the null. Only one of them can be false at a time, so that
+m claims count m and not 2 m. The claim with the smallest p is read at level 1 - alpha/m; one that
+is supported, or of which both statements are settled, is counted no more, and the next is read at
 1 - alpha/(m - 1), and so on until one cannot be decided; that one and all after it are undecided. A
 claim of J criteria has J chances to be refuted, so that a refuting interval is wider: where a claim
-is supported at 1 - a, it is refuted at 1 - a/J, and shows its intervals at that level. So the chance
-that a study says "supported", "refuted" or "below the margin" of any claim for which the contrary
-is true is at most alpha: whatever claims have in common if all lie on their margins, and else if
-they are independent (Shaffer, 1980); claims that share prompts are simulated in the tests. A null is
-taken as known. Nothing but direction, margin, null and estimate is looked at.
+is supported at 1 - a, it is refuted at 1 - a/J, and shows its intervals at that level. So the
+chance that a study says "supported", "refuted" or "below the margin" of any claim for which the
+contrary is true is at most alpha: whatever claims have in common if all lie on their margins, and
+else if they are independent (Shaffer, 1980); claims that share prompts are simulated in the tests.
+A null is taken as known. Nothing but direction, margin, null and estimate is looked at.
 """
 
 from __future__ import annotations

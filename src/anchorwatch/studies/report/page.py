@@ -105,8 +105,8 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    words = ("number", "interval", "describe_target", "count_units", "reason", "summary", "methods")
-    words += ("class_name", "describe_precondition")
+    words = ["number", "interval", "describe_target", "count_units", "reason", "summary", "methods"]
+    words += ["class_name", "describe_precondition"]
     environment.globals |= {name: getattr(text, name) for name in words}
     pictures = ("marks", "draw_criterion", "draw_small")
     environment.globals |= {name: getattr(picture, name) for name in pictures}
@@ -129,9 +129,7 @@ def _hash(words: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(words.encode()).digest()).decode()}"
 
 
-def _tally_verdicts(
-    study: Study, names: Iterable[str]
-) -> list[tuple[str, str, dict[str, int]]]:
+def _tally_verdicts(study: Study, names: Iterable[str]) -> list[tuple[str, str, dict[str, int]]]:
     """(paper, whose claims, how many came to each verdict): a paper's own sentences first."""
     rows = [
         (name, words, study.counts(origin, name))

@@ -137,7 +137,9 @@ def reason(judged: JudgedClaim) -> str:
         REFUTED: f"Refuted: {lies} lies wholly outside of what the claim needs, "
         f"{describe_target(binding)}." + shared * several,
         BELOW_MARGIN: f"Below the margin: every statistic is on the claimed side of its null, and "
-        f"{lies} lies short of what the claim needs, {describe_target(binding)}." + shared * several,
+        f"{lies} lies short of what the claim needs, {describe_target(binding)}."
+        + shared
+        * several,
         UNDECIDED: _explain_undecided(row, binding, lies, name),
     }[judged.says]
     adjusted = f"After the correction for all claims {chance(judged.verdict.p_holm)}."
@@ -180,7 +182,9 @@ def power(row: Mapping[str, Any], unit: str) -> str:
     """What these units could have shown; empty where the claim is supported."""
     shown, units = row["detectable"], count_units(row["n"], unit)
     if row.get("out_of_reach"):
-        return f"With these {units} there is no value that it can have with 80 % power to detect it."
+        return (
+            f"With these {units} there is no value that it can have with 80 % power to detect it."
+        )
     if shown is None or math.isnan(shown):
         return ""
     if row["direction"] == EQUAL:
@@ -198,7 +202,9 @@ def summary(study: Study) -> str:
     for origin in ORIGINS:
         by_verdict = study.counts(origin)
         if total := sum(by_verdict.values()):
-            parts.append(f"{_sentence_start(ORIGINS[origin])} ({total}): {spell_counts(by_verdict)}.")
+            parts.append(
+                f"{_sentence_start(ORIGINS[origin])} ({total}): {spell_counts(by_verdict)}."
+            )
     if count[NOT_TESTABLE]:
         lost = Counter(judged.lacking for judged in study.findings if judged.says == NOT_TESTABLE)
         what, most = lost.most_common(1)[0]

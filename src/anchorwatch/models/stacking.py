@@ -1,0 +1,79 @@
+"""Experts of a mixture: one tensor each in the file, one stacked parameter in the network.
+
+`families.stack_slot` says where an expert's tensor belongs; here the tensors are put there, and
+the finished parameter is compared with them in the way the network's experts read it.
+Shapes: E experts, P parts (gate and up, or down alone), R rows of a part, C columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from anchorwatch.errors import WeightsError
+from anchorwatch.models.families import Slot
+
+
+@dataclass
+class ExpertStack:
+    """The tensors of one stacked parameter [E, P * R, C], as they come from the file."""
+
+    pieces: dict[Slot, tuple[str, torch.Tensor]] = field(default_factory=dict)
+    """By slot: name in the file, and tensor [R, C]."""
+
+    def add(self, slot: Slot, name: str, tensor: torch.Tensor) -> None:
+        """Take an expert's tensor; two of one slot are refused."""
+        if slot in self.pieces:
+            raise WeightsError(
+                f"{name} and {self.pieces[slot][0]} both mean expert {slot.expert} of "
+                f"{slot.target}: expected one of them"
+            )
+        self.pieces[slot] = name, tensor
+
+    def check(self, shape: torch.Size) -> None:
+        """Refuse a missing expert, one too many, and a tensor of another shape."""
+        experts, parts = shape[0], next(iter(self.pieces)).parts
+        have = {(slot.expert, slot.part) for slot in self.pieces}
+        want = {(expert, part) for expert in range(experts) for part in range(parts)}
+        known = next(iter(self.pieces))
+        example = self.pieces[known][0]
+        for expert, part in sorted(want - have):
+            raise WeightsError(
+                f"part {part} of expert {expert} of {known.target} is missing from the file, which "
+                f"has {len(have)} of {len(want)} tensors such as {example}: the checkpoint is "
+                "incomplete"
+            )
+        for expert, part in sorted(have - want):
+            raise WeightsError(
+                f"{self._name(expert, part)} is expert {expert} and config.json says {experts} "
+                "experts: config.json and weights do not belong together"
+            )
+        expected = (shape[1] // parts, *shape[2:])
+        for name, tensor in self.pieces.values():
+            if tuple(tensor.shape) != expected:
+                raise WeightsError(
+                    f"{name} has shape {list(tensor.shape)} in the file and {list(expected)} in "
+                    f"{known.target}: config.json and weights do not belong together"
+                )
+
+    def prove(self, parameter: torch.Tensor) -> None:
+        """Compare the stacked parameter with every tensor, split as the network's experts do."""
+        for slot, (name, tensor) in self.pieces.items():
+            # The forward pass of the experts: `linear(x, gate_up_proj[e]).chunk(2, dim=-1)`.
+            row = parameter[slot.expert].chunk(slot.parts, dim=0)[slot.part]
+            if not torch.equal(row, tensor.to(row.dtype)):
+                raise WeightsError(f"{name} is not where {slot.target} has it: please report this")
+
+    def _name(self, expert: int, part: int) -> str:
+        return next(
+            name
+            for slot, (name, _) in self.pieces.items()
+            if (slot.expert, slot.part) == (expert, part)
+        )
+
+
+def write_slot(parameter: torch.Tensor, slot: Slot, tensor: torch.Tensor) -> None:
+    """Put an expert's tensor [R, C] into its rows of the parameter [E, P * R, C]."""
+    rows = tensor.shape[0]
+    parameter[slot.expert, slot.part * rows : (slot.part + 1) * rows].copy_(tensor)

@@ -1,0 +1,599 @@
+"""Networks wired by hand: stock Llama classes whose attention is known from the wiring.
+
+Nothing here is trained. Every head is described by a few terms, whose sum is its logit for a query
+and a key, and by what its value reads and where it writes. `build` turns such a description into
+the weights of an ordinary network, so that every measurement can be held against what must come
+out: a sink that stays, a sink that moves, a head that retrieves, attention without any sink.
+
+How the weights do that:
+
+- The residual stream has named channels: yes-or-no features of the token, and blocks of 32 channels
+  that hold token codes (unit vectors, one for each token; masks and the start token have none, so
+  that their values are empty).
+- RMSNorm has a large epsilon and a large weight, which makes it the identity (to one part in 10^5);
+  the feed-forward layers are zero. So every layer is exactly its attention.
+- The rotary base is 10^16: of the 32 pairs of channels of a head the first turn with the position
+  (`Near`, `Slope`), the last 19 turn by less than 10^-4 over 300 positions (`Match`, `Codes`).
+
+What is written is a walk through a fixed order of words: the token after `t` is `t`'s successor. A
+diffusion network is sure of a masked position when its neighbour is written, so that it writes from
+left to right (or from right to left), one position after another, and never an end token.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from anchorwatch.edits.spec import Addition, sink_token
+from anchorwatch.errors import ModelError
+from anchorwatch.models import trained_additions
+from anchorwatch.models.attention import NAME, register
+from anchorwatch.models.config import set_visibility
+from anchorwatch.models.families import by_name
+from anchorwatch.models.model import Model
+from anchorwatch.models.tiny import END, MASK, PAD, START, make_tokenizer
+from anchorwatch.models.tokens import find_mask, require_inside, specials_of
+from anchorwatch.trace.atomic_io import put_file
+
+FEATURES = (
+    *("one", "mask", "text", "start", "later", "newline", "structure", "content", "value"),
+    *("asks", "silent", "added"),
+)
+"""Yes or no of every token: `text` is no mask, `later` no start token, `value` a word of VALUES;
+`asks` is a mask or a colon and `silent` any other; `added` is a sink token's."""
+BLOCKS = (
+    *("features", "token", "name", "walk"),  # of the token itself
+    *("before", "previous", "walked", "question", "answer", "rest"),  # what heads have brought
+)
+"""Parts of the residual stream. `token` is a token's code, `name` the same of KEYS only, `walk` its
+state in the walk; `before` has the features of the neighbour, `previous` its name."""
+CODE = 32
+"""Channels of a block."""
+CHANNELS = 64
+"""Of a head."""
+ROTARY_BASE = 1e16
+NEAR_PAIRS = (0, 1, 2, 3)
+"""Pairs of channels that tell neighbouring positions apart: they turn by 1, 0.316, 0.1, 0.0316."""
+SLOPE_PAIR = 5
+"""Its angle is 0.00316 a position: over 300 positions the sine is nearly a straight line."""
+SLOPE_RATE = ROTARY_BASE ** (-2 * SLOPE_PAIR / CHANNELS)
+STILL = tuple(channel for pair in range(31, 12, -1) for channel in (pair, pair + CHANNELS // 2))
+"""Channels that turn by less than 10^-4 over 300 positions, the stillest first."""
+EPSILON = 1e6
+"""Of RMSNorm: far above any mean square of the residual stream."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """weight, where the query has one feature and the key another.
+
+    `base` is the same for all keys and so changes no attention: with it their directions are equal
+    and a key with the feature is longer, without it the feature is a direction.
+    """
+
+    key: str
+    """A feature, or `before:` and a feature: that of the neighbour, once a head has brought it."""
+    weight: float
+    query: str = "one"
+    base: float = 0.0
+
+
+@dataclass(frozen=True)
+class Near:
+    """weight times the sum of cos(rate (query - key - offset)) over four rates: `offset` back.
+
+    Of all keys but the start token's, which can so be the one that is left.
+    """
+
+    offset: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class Slope:
+    """weight per position, for keys with a feature: above 0 it prefers the last of them."""
+
+    key: str
+    weight: float
+
+
+@dataclass(frozen=True)
+class Codes:
+    """weight times the product of two codes, one of the query and one of the key."""
+
+    query: str
+    key: str
+    weight: float
+
+
+@dataclass(frozen=True)
+class Length:
+    """Norm of the keys that lack a feature, at a right angle to every query: no logit."""
+
+    without: str
+    weight: float
+
+
+Term = Match | Near | Slope | Codes | Length
+
+
+@dataclass(frozen=True)
+class Head:
+    """One head; without terms its attention is even."""
+
+    terms: tuple[Term, ...] = ()
+    reads: tuple[str, ...] = ("token",)
+    """One or two blocks that are its value; none for a value of zero."""
+    writes: tuple[str, ...] = ("rest",)
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """A network: its heads, and what its logits are made of."""
+
+    family: str
+    """llada (row p is about position p), dream (row p - 1 is) or causal."""
+    layers: tuple[tuple[Head, ...], ...]
+    successor: float = 15.0
+    """Weight of the walk: of what follows the neighbour."""
+    answer: float = 40.0
+    """Weight of the code that a retrieval head brought."""
+    rest: float = 0.0
+    """Weight of what the other heads bring, which disturbs: a network that needs its sinks."""
+    from_right: bool = False
+    parts: tuple[Addition, ...] = ()
+
+    @property
+    def is_causal(self) -> bool:
+        return self.family == "causal"
+
+    @property
+    def is_shifted(self) -> bool:
+        """Whether a row is about the position after its own."""
+        return self.family in ("causal", "dream")
+
+
+# ---------------------------------------------------------------------------------------------
+# Words: what is read and written.
+
+FRAME = ("Passage", "Question", "Answer")
+"""Words of prompts that follow a line break, and so have no space before them."""
+KEYS = """
+anchor beacon bell berth boat boom bow bridge buoy cabin cable captain chain chart cleat compass
+crew deck dinghy dock ferry fleet galley gauge halyard helm hull jetty jib keel
+""".split()
+VALUES = """
+bay calm clouds coast current dawn depth drift ebb fathom fog gale harbor horizon island lee moon
+morning night ocean pier quay rain reef salt sand shoal shore sky squall
+""".split()
+FILLERS = """
+lantern lighthouse mast mate mooring oar pilot port radio rigging ripple rope rudder sail sailor
+signal stars starboard stem stern storm strait stream surf swell tack tide tiller
+""".split()
+"""What the walk goes through."""
+FUNCTION_WORDS = """
+the The of in was is a It to from by has She He on which out its under and that as where does since
+are at it for with most whom Who What Where When
+""".split()
+OTHERS = """
+year capital saw founded first birth commands born trade home sails printed launched town came
+captain laid ship built mentor begins ends yards obeys setting book birthplace comes story takes
+place read tells life serves aboard dates taught belongs ruler launch took water rules house
+""".split()
+_SYLLABLES = tuple(onset + vowel for onset in "bdfgkmptvz" for vowel in "aeiou")
+_MARKS = frozenset(".,;:!?")
+
+
+def _tokenizer(*, masked: bool) -> PreTrainedTokenizerFast:
+    words = dict.fromkeys([*KEYS, *VALUES, *FILLERS, *FUNCTION_WORDS, *OTHERS, *FRAME])
+    starts = [f"▁{syllable.capitalize()}" for syllable in _SYLLABLES]
+    return make_tokenizer(words, masked=masked, more=(*FRAME, *_SYLLABLES, *starts), start=True)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Features, codes and states of all tokens."""
+
+    features: np.ndarray
+    """[token, feature] 0 or 1."""
+    codes: np.ndarray
+    """[token, CODE] of length 1; 0 for the mask and the start token, whose values are empty."""
+    names: np.ndarray
+    """The codes of KEYS, 0 for other tokens."""
+    states: np.ndarray
+    """[token, CODE] one-hot: which state of the walk a token is; 0 for the mask."""
+    written: np.ndarray
+    """[state] the token that the walk writes after it."""
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerFast) -> Vocabulary:
+        texts = [tokenizer.decode([token]) for token in range(len(tokenizer))]
+        codes = np.random.default_rng(0).standard_normal((len(texts), CODE))
+        codes /= np.linalg.norm(codes, axis=1, keepdims=True)
+        codes[[MASK, START]] = 0.0
+        names = np.zeros_like(codes)
+        keys = _word_ids(tokenizer, KEYS)
+        names[keys] = codes[keys]
+        return cls(_features(texts), codes, names, *_walk(tokenizer))
+
+
+def _features(texts: list[str]) -> np.ndarray:
+    """[token, feature] by the token's text."""
+    table = np.zeros((len(texts), len(FEATURES)))
+    words = {word.lower() for word in (*FUNCTION_WORDS, *FRAME)}
+    for token, text in enumerate(texts):
+        bare = text.strip(" ")
+        newline = "\n" in text
+        special = text.startswith("<|")
+        structure = special or newline or bare in _MARKS or bare.lower() in words
+        has = {
+            "one": True,
+            "mask": token == MASK,
+            "text": token != MASK,
+            "start": token == START,
+            "later": token != START,
+            "newline": newline,
+            "structure": structure and token != MASK,
+            "content": not structure,
+            "value": bare in VALUES,
+            "asks": token == MASK or text == ":",
+            "silent": not (token == MASK or text == ":"),
+        }
+        table[token] = [has.get(name, False) for name in FEATURES]
+    return table
+
+
+def _walk(tokenizer: PreTrainedTokenizerFast) -> tuple[np.ndarray, np.ndarray]:
+    """[token, state] and [state]: fillers go round, a value is followed by a line break.
+
+    States: the fillers, then any other token, a value, a line break, the start token.
+    """
+    ids = {name: _word_ids(tokenizer, words) for name, words in (("f", FILLERS), ("v", VALUES))}
+    newline = tokenizer.convert_tokens_to_ids("\n")
+    other, value, break_, start = range(len(FILLERS), len(FILLERS) + 4)
+    state = np.full(len(tokenizer), other)
+    state[ids["f"]] = np.arange(len(FILLERS))
+    state[ids["v"]], state[newline], state[START] = value, break_, start
+    states = np.eye(CODE)[state]
+    states[MASK] = 0.0
+    fillers = ids["f"]
+    return states, np.array(
+        [*fillers[1:], fillers[0], fillers[0], newline, fillers[5], fillers[10]]
+    )
+
+
+def _word_ids(tokenizer: PreTrainedTokenizerFast, words: Iterable[str]) -> list[int]:
+    return [tokenizer.convert_tokens_to_ids(f"▁{word}") for word in words]
+
+
+# ---------------------------------------------------------------------------------------------
+# From a wiring to weights.
+
+WIDTH = CODE * len(BLOCKS)
+
+
+def channels_of(name: str) -> slice:
+    """Where a feature or a block stands in the residual stream."""
+    block, _, of_neighbour = name.partition(":")
+    if block in BLOCKS:
+        begin = CODE * BLOCKS.index(block)
+        if not of_neighbour:
+            return slice(begin, begin + CODE)
+        return slice(begin + FEATURES.index(of_neighbour), begin + FEATURES.index(of_neighbour) + 1)
+    return slice(FEATURES.index(name), FEATURES.index(name) + 1)
+
+
+def head_weights(head: Head) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Query, key and value [CHANNELS, WIDTH] and output [WIDTH, CHANNELS] of one head."""
+    query, key = np.zeros((2, CHANNELS, WIDTH))
+    still = iter(STILL)
+    one, scale = channels_of("one").start, math.sqrt(CHANNELS)
+    for term in head.terms:
+        if isinstance(term, Match):
+            channel = next(still)
+            query[channel, channels_of(term.query)] = scale
+            key[channel, one] = term.base
+            key[channel, channels_of(term.key)] += term.weight
+        elif isinstance(term, Length):
+            channel = next(still)
+            key[channel, one] = term.weight
+            key[channel, channels_of(term.without)] -= term.weight
+        elif isinstance(term, Codes):
+            channels = [next(still) for _ in range(CODE)]
+            query[channels, channels_of(term.query)] = scale * np.eye(CODE)
+            key[channels, channels_of(term.key)] = term.weight * np.eye(CODE)
+        elif isinstance(term, Near):
+            # Query at angle -rate * offset: after rotary its product with the key at angle 0 is
+            # cos(rate * (query - key) - rate * offset).
+            for pair in NEAR_PAIRS:
+                angle = -term.offset * ROTARY_BASE ** (-2 * pair / CHANNELS)
+                query[pair, one] = scale * math.cos(angle)
+                query[pair + CHANNELS // 2, one] = scale * math.sin(angle)
+                key[pair, channels_of("later")] = term.weight
+        else:
+            # The query a quarter turn behind: sin(rate * (key - query)).
+            query[SLOPE_PAIR + CHANNELS // 2, one] = -scale
+            key[SLOPE_PAIR, channels_of(term.key)] -= term.weight / SLOPE_RATE
+    value, output = np.zeros((CHANNELS, WIDTH)), np.zeros((WIDTH, CHANNELS))
+    for which, (read, written) in enumerate(zip(head.reads, head.writes, strict=True)):
+        part = slice(which * CODE, (which + 1) * CODE)
+        value[part, channels_of(read)] = np.eye(CODE)
+        output[channels_of(written), part] = np.eye(CODE)
+    return query, key, value, output
+
+
+def unembedding(wiring: Wiring, words: Vocabulary) -> np.ndarray:
+    """[token, WIDTH]: logits as the wiring weighs them; special tokens are never written."""
+    table = np.zeros((len(words.codes), WIDTH))
+    # What precedes is the row's own token where a row is about the next position.
+    own = wiring.is_shifted and not wiring.from_right
+    before = channels_of("walk" if own else "walked")
+    table[words.written, np.arange(CODE) + before.start] += wiring.successor
+    table[:, channels_of("answer")] += wiring.answer * words.codes
+    table[:, channels_of("rest")] += wiring.rest * words.codes
+    # Padding, start, end and mask come first in the vocabulary: they are never written.
+    table[: MASK + 1] = 0.0
+    table[: MASK + 1, channels_of("one")] = -50.0
+    return table
+
+
+@torch.no_grad()
+def _fill(network: PreTrainedModel, wiring: Wiring, words: Vocabulary) -> None:
+    for parameter in network.parameters():
+        parameter.zero_()
+    tables = network.get_input_embeddings().weight, network.get_output_embeddings().weight
+    embedding = np.zeros((len(words.codes), WIDTH))
+    embedding[:, : len(FEATURES)] = words.features
+    embedding[:, channels_of("token")] = words.codes
+    embedding[:, channels_of("name")] = words.names
+    embedding[:, channels_of("walk")] = words.states
+    for parameter, values in zip(tables, (embedding, unembedding(wiring, words)), strict=True):
+        parameter.copy_(torch.from_numpy(values))
+    for name, parameter in network.named_parameters():
+        if "norm" in name:
+            parameter.fill_(math.sqrt(EPSILON))
+    for layer, heads in zip(network.model.layers, wiring.layers, strict=True):
+        weights = [head_weights(head) for head in heads]
+        attention = layer.self_attn
+        modules = attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj
+        for which, module in enumerate(modules):
+            whole = np.concatenate([of_head[which] for of_head in weights], axis=int(which == 3))
+            module.weight.copy_(torch.from_numpy(whole))
+
+
+def build_wiring(
+    wiring: Wiring,
+    *,
+    source: str = "wired",
+    dtype: torch.dtype = torch.float32,
+    mask_id: int | None = None,
+) -> Model:
+    """The network of a wiring, as `load` gives models."""
+    register()
+    family = by_name(wiring.family)
+    tokenizer = _tokenizer(masked=family.kind == "mdm")
+    mask = find_mask(mask_id, {}, {}, tokenizer, family)
+    require_inside(mask, len(tokenizer))
+    heads = len(wiring.layers[0])
+    config = AutoConfig.for_model(
+        family.network or "llama",
+        vocab_size=len(tokenizer),
+        hidden_size=WIDTH,
+        intermediate_size=1,
+        num_hidden_layers=len(wiring.layers),
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        head_dim=CHANNELS,
+        max_position_embeddings=1024,
+        rms_norm_eps=EPSILON,
+        rope_parameters={"rope_type": "default", "rope_theta": ROTARY_BASE},
+        tie_word_embeddings=False,
+        bos_token_id=START,
+        eos_token_id=END,
+        pad_token_id=PAD,
+    )
+    set_visibility(family, config)
+    network = AutoModelForCausalLM.from_config(
+        config, attn_implementation=NAME, dtype=dtype, trust_remote_code=False
+    )
+    _fill(network, wiring, Vocabulary.of(tokenizer))
+    trained_additions.attach(network, wiring.parts, bos_id=START, mask_id=mask)
+    rows = len(tokenizer), len(tokenizer)
+    specials, notes = specials_of(mask, config.to_dict(), {}, tokenizer, rows)
+    return Model(
+        source=source,
+        family=family,
+        network=network.eval().requires_grad_(False),
+        tokenizer=tokenizer,
+        specials=specials,
+        parts=trained_additions.collect_trained_parts(network, wiring.parts),
+        notes=notes,
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# The networks by name.
+
+SINK = 9.0
+"""Logit of a sink over other keys: e^9 to 1, 98 % of the attention among 120 keys."""
+STEP = 1.5
+"""Logit by which a sink on a slope exceeds its neighbour: 78 % and then 17 %."""
+ABOVE = 600.0
+"""Logit that sets masked keys and text apart, whatever a slope adds over 300 positions."""
+NEAR = 40.0
+EVEN = Head()
+FIRST_SINK = Head((Match("start", SINK),))
+FIRST_MASK_SINK = Head((Match("mask", ABOVE), Slope("mask", -STEP)))
+LAST_MASK_SINK = Head((Match("mask", ABOVE), Slope("mask", STEP)))
+LAST_TEXT_SINK = Head((Match("text", ABOVE), Slope("text", STEP)))
+
+
+def neighbour(offset: int, reads: tuple[str, ...], writes: tuple[str, ...]) -> Head:
+    """Brings blocks of the token so many positions before; of the start token if there is none."""
+    return Head((Near(offset, NEAR), Match("start", 3.75 * NEAR)), reads, writes)
+
+
+PREVIOUS = neighbour(1, ("name", "walk"), ("previous", "walked"))
+BEFORE = neighbour(1, ("features",), ("before",))
+"""Lets later layers know which tokens follow a mask, and which text."""
+
+
+def retrieve(sharpness: float = 40.0, *terms: Term) -> Head:
+    """Looks at what follows the name that was asked for, and brings it; else at the start token."""
+    start = Match("start", 0.75 * sharpness), Match("start", ABOVE, query="silent")
+    line_breaks = Match("newline", -sharpness)  # what follows the name in the question itself
+    match = Codes("question", "previous", sharpness)
+    return Head((match, *start, line_breaks, *terms), writes=("answer",))
+
+
+def question(shift: int) -> Head:
+    """Brings the name that was asked for: `name, line break, Answer, colon` before the answer."""
+    return neighbour(4 - shift, ("name",), ("question",))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a network of few parameters is made of; `wire` makes the wiring."""
+
+    family: str = "llada"
+    """llada, dream or causal."""
+    shallow: tuple[Head, ...] = (EVEN,)
+    """Heads of the first half of the layers, in turn."""
+    deep: tuple[Head, ...] = ()
+    """Of the last half; as the shallow ones where there are none."""
+    layers: int = 4
+    heads: int = 4
+    from_right: bool = False
+    """Whether a diffusion network writes from right to left."""
+    retrieval: tuple[Head, ...] = ()
+    """Heads that retrieve, and the layer they are in."""
+    at: int = -1
+    rest: float = 0.0
+    parts: tuple[Addition, ...] = ()
+
+
+def wire(plan: Plan) -> Wiring:
+    """Heads layer by layer: those that prepare stand in the first layer, retrieval at its own."""
+    # 1. Every layer with its own kind of head, retrieval first where it is.
+    layers = []
+    for layer in range(plan.layers):
+        kinds = plan.deep if plan.deep and layer >= plan.layers / 2 else plan.shallow
+        layers.append([kinds[head % len(kinds)] for head in range(plan.heads)])
+    layers[plan.at][: len(plan.retrieval)] = plan.retrieval
+    # 2. What must be brought first: the neighbour, its features, the question.
+    wiring = Wiring(
+        plan.family,
+        tuple(map(tuple, layers)),
+        rest=plan.rest,
+        from_right=plan.from_right,
+        parts=plan.parts,
+    )
+    terms = [term for heads in layers for head in heads for term in head.terms]
+    read = {term.key for term in terms if isinstance(term, Match)}
+    shift = int(wiring.is_shifted)
+    prepares = []
+    if plan.from_right:
+        prepares.append(neighbour(-1 - shift, ("name", "walk"), ("previous", "walked")))
+    elif plan.retrieval or not wiring.is_shifted:
+        prepares.append(PREVIOUS)
+    if any(name.startswith("before:") for name in read):
+        prepares.append(BEFORE)
+    if plan.retrieval:
+        prepares.append(question(shift))
+    layers[0][: len(prepares)] = prepares
+    return replace(wiring, layers=tuple(map(tuple, layers)))
+
+
+def _sink_token(*features: str) -> sink_token:
+    """A token with these features and no code: its value is empty."""
+    embedding = np.zeros(WIDTH)
+    for name in features:
+        embedding[channels_of(name)] = 1.0
+    return sink_token(embedding=embedding)
+
+
+SPLIT_SINK = Head(
+    (
+        Match("start", SINK, query="mask"),
+        Match("mask", SINK, query="text"),
+        Match("before:text", SINK, query="text"),
+    )
+)
+"""Masked queries look at the start token, written ones at the first mask: the only key that is a
+mask and follows text, its logit exceeds all others by SINK (in layers after the first)."""
+ADDED_SINK = Head((Match("added", SINK),))
+WIRINGS: dict[str, Plan] = {
+    "wired/even": Plan(),
+    "wired/static-sink": Plan(shallow=(FIRST_SINK,)),
+    "wired/first-mask-sink": Plan(shallow=(FIRST_MASK_SINK,)),
+    "wired/last-mask-sink": Plan("dream", shallow=(LAST_MASK_SINK,), from_right=True),
+    "wired/last-text-sink": Plan(shallow=(LAST_TEXT_SINK,)),
+    "wired/split-sink": Plan(shallow=(SPLIT_SINK,)),
+    "wired/retrieval": Plan(shallow=(FIRST_SINK,), retrieval=(retrieve(),), at=-1),
+    "wired/no-retrieval": Plan(shallow=(FIRST_SINK,)),
+    "wired/sink-token": Plan(shallow=(ADDED_SINK,), parts=(_sink_token("one", "added"),)),
+    "wired/idle-sink-token": Plan(shallow=(FIRST_SINK,), parts=(_sink_token("one"),)),
+    "wired/arm-even": Plan("causal"),
+    "wired/arm-first-sink": Plan("causal", shallow=(FIRST_SINK,)),
+    "wired/arm-retrieval": Plan("causal", shallow=(FIRST_SINK,), retrieval=(retrieve(),), at=1),
+}
+"""The networks by the names that `load` knows."""
+NAMES = tuple(WIRINGS)
+
+
+def write_checkpoint(model: Model, folder: str | Path) -> Path:
+    """Write a wired network as an ordinary checkpoint: config.json, safetensors, tokenizer files.
+
+    >>> import tempfile
+    >>> import anchorwatch as aw
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = write_checkpoint(build("wired/static-sink"), folder)
+    ...     aw.load(path).family.kind
+    'mdm'
+    """
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    fields = {
+        name: value
+        for name, value in model.network.config.to_dict().items()
+        if not name.startswith("_")
+    }
+    diffusion = model.family.kind == "mdm"
+    ours = by_name("anchorwatch").architectures[0]
+    fields |= {
+        "architectures": [ours if diffusion else type(model.network).__name__],
+        "dtype": "float32",
+        "anchorwatch": {
+            "shift": model.family.shift and diffusion,
+            "parts": [part.as_dict() for part in model.parts],
+        },
+    }
+    if diffusion:
+        fields["mask_token_id"] = model.mask_id
+    put_file(path / "config.json", json.dumps(fields, indent=1).encode())
+    tensors = {name: tensor.contiguous() for name, tensor in model.network.state_dict().items()}
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    assert model.tokenizer is not None
+    model.tokenizer.save_pretrained(path)
+    return path
+
+
+def build(name: str, dtype: torch.dtype = torch.float32, mask_id: int | None = None) -> Model:
+    """The wired network called `name`."""
+    return build_wiring(wire(plan_of(name)), source=name, dtype=dtype, mask_id=mask_id)
+
+
+def plan_of(name: str) -> Plan:
+    """What a wired network is made of."""
+    if name not in WIRINGS:
+        raise ModelError(f"there is no wired network {name!r}: expected one of {', '.join(NAMES)}")
+    return WIRINGS[name]
