@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 import tolerances
-
 from anchorwatch.errors import EvidenceError
 from anchorwatch.metrics.table import Quantity
 from anchorwatch.studies.budget import budget

@@ -23,6 +23,7 @@ from anchorwatch.generation.loop import walk
 from anchorwatch.generation.run import build_recorder, run
 from anchorwatch.metrics.sink_rules import rulli
 from anchorwatch.models.model import Model
+from anchorwatch.models.wired import NAMES as WIRED
 from anchorwatch.probes.spec import Probe, pattern, received
 from anchorwatch.studies import prompts
 from anchorwatch.studies.evidence import experiment
@@ -155,13 +156,16 @@ def compare_with_untrained(model: Model, unit: int, options: Mapping[str, Any]) 
     `heads` is the share of (step, layer, head) with a sink, `steps` the share of steps at which any
     head has one, `learnt` the log-probability of hidden tokens of the prompt above that of a guess.
     """
-    rows = []
+    rows, known = [], None
+    if model.source in WIRED:  # it knows no story, only what it writes itself
+        wrote = _run_unit(model, unit, (), block=None)
+        known = wrote.own[wrote.answer].tolist()
     for name, network in (("trained", model), ("untrained", initialise_again(model, seed=unit))):
         trace = _run_unit(network, unit, (received(),), steps=LENGTH // 4)
         by_step = metrics.sinks(trace, by=["step"])
         share = by_step[by_step["quantity"] == "incidence"]["value"]
         row = {"network": name, "heads": float(share.mean()), "steps": float((share > 0).mean())}
-        rows.append(row | {"learnt": gain_over_guessing(network, unit)})
+        rows.append(row | {"learnt": gain_over_guessing(network, unit, known)})
     return rows
 
 
@@ -182,14 +186,15 @@ def initialise_again(model: Model, *, seed: int) -> Model:
     return replace(model, source=f"untrained/{model.source}", network=network)
 
 
-def gain_over_guessing(model: Model, unit: int) -> float:
-    """Mean log-probability of every fourth token of a prompt, masked, plus log of the vocabulary:
-    in nats, 0 of a guess among all tokens."""
-    ids = list(model.encode(prompts.prompt_of(prompts.TEXT, unit).text))
-    hidden = range(3, len(ids), 4)
-    canvas = [model.mask_id if index in hidden else token for index, token in enumerate(ids)]
+def gain_over_guessing(model: Model, unit: int, ids: Sequence[int] | None = None) -> float:
+    """Mean log-probability of every fourth token of a text, masked, plus log of the vocabulary: in
+    nats, 0 of a guess among all tokens. The text is a story, or token ids."""
+    given = model.encode(prompts.prompt_of(prompts.TEXT, unit).text) if ids is None else ids
+    tokens = list(map(int, given))
+    hidden = range(3, len(tokens), 4)
+    canvas = [model.mask_id if index in hidden else token for index, token in enumerate(tokens)]
     logprobs = model.logprobs(canvas)
-    each = [float(logprobs[index, ids[index]]) for index in hidden]
+    each = [float(logprobs[index, tokens[index]]) for index in hidden]
     return float(np.mean(each) + np.log(logprobs.shape[-1]))
 
 
