@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import anchorwatch as aw
 from anchorwatch.errors import ModelError, WeightsError
-from anchorwatch.models import families, stacking, verify
+from anchorwatch.models import families, fill, stacking
 from checkpoints import GOLDEN, network, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*asks for remote code")
@@ -181,12 +181,12 @@ def reverse_experts(slot):
 @pytest.mark.parametrize("name", ["llada_moe", "rnd1"])
 def test_tensors_written_to_a_wrong_slot_are_noticed(monkeypatch, name, mutant):
     """A mutant of the writer: the proof reads the parameter as the network's experts do."""
-    right = stacking.write_slot
+    right = stacking.rows_of_slot
 
-    def write_wrongly(parameter, slot, tensor):
-        right(parameter, mutant(slot), tensor)
+    def wrong_rows(parameter, slot):
+        return right(parameter, mutant(slot))
 
-    monkeypatch.setattr(verify, "write_slot", write_wrongly)
+    monkeypatch.setattr(fill, "rows_of_slot", wrong_rows)
     with pytest.raises(WeightsError, match="is not where"):
         aw.load(GOLDEN / name, mask_id=250)
 

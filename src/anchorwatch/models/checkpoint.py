@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from anchorwatch.errors import ModelError, SpecError, WeightsError
 from anchorwatch.models import deltas
 from anchorwatch.models import zoo as lab
+from anchorwatch.models.weight_files import FileTensor, MemoryTensor, StoredTensor, list_file
 from anchorwatch.trace.atomic_io import COMMIT, LIMIT_JSON_BYTES, UNREADABLE, changed_files
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
@@ -36,30 +36,33 @@ class Checkpoint:
     """Where its tokenizer is: a delta without one has its base's."""
     config: dict[str, Any]
     """config.json as it stands; empty where a bare file has none."""
-    where: dict[str, Path] = field(repr=False)
-    """The file of each tensor."""
-    shapes: dict[str, tuple[int, ...]] = field(repr=False)
+    stored: dict[str, StoredTensor] = field(repr=False)
+    """Every tensor by name; nothing of it has been read."""
     revision: str | None = None
     """Commit of the hub snapshot, where there is one."""
+    files: dict[str, FileTensor] = field(default_factory=dict, repr=False)
+    """The tensors of the files, which a delta changes."""
     changes: tuple[deltas.Delta, ...] = field(default=(), repr=False)
     """What it changes of the checkpoint whose files are listed, one after another."""
 
-    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every tensor once, file by file, memory-mapped."""
-        tensors = self._files()
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of every tensor."""
+        return {name: tensor.shape for name, tensor in self.stored.items()}
+
+    def tensors(self) -> Iterator[tuple[str, StoredTensor]]:
+        """Every tensor once, file by file, in the order of the files."""
+        if not self.changes:
+            yield from self._in_file_order()
+            return
+        tensors: Iterator[tuple[str, torch.Tensor]]
+        tensors = ((name, tensor.read()) for name, tensor in self._in_file_order())
         for delta in self.changes:
             tensors = delta.apply(tensors)
-        return tensors
+        yield from ((name, MemoryTensor(tensor)) for name, tensor in tensors)
 
-    def _files(self) -> Iterator[tuple[str, torch.Tensor]]:
-        # One open file at a time: each is memory-mapped while it is read.
-        by_file: dict[Path, list[str]] = {}
-        for name, path in self.where.items():
-            by_file.setdefault(path, []).append(name)
-        for path, names in by_file.items():
-            with safe_open(path, framework="pt") as handle:
-                for name in names:
-                    yield name, handle.get_tensor(name)
+    def _in_file_order(self) -> Iterator[tuple[str, FileTensor]]:
+        yield from sorted(self.files.items(), key=lambda item: (item[1].path, item[1].offset))
 
 
 def open_checkpoint(
@@ -109,15 +112,20 @@ def _apply_delta(
     # 2. What it changes must be there; shapes are those of the changed network.
     if lost := sorted(delta.changed_names - base.shapes.keys()):
         raise WeightsError(f"{delta.source} has no {lost[0]}, which the delta of {source} changes")
-    shapes = {name: delta.shape_of(name, shape) for name, shape in base.shapes.items()}
-    shapes |= {name: tuple(tensor.shape) for name, tensor in delta.whole_tensors.items()}
+    stored: dict[str, StoredTensor] = {}
+    for name, tensor in base.stored.items():
+        changed = name in delta.changed_names
+        shape = delta.shape_of(name, tensor.shape)
+        dtype = torch.float32 if changed else tensor.dtype
+        stored[name] = MemoryTensor(torch.empty(shape, dtype=dtype, device="meta"))
+    stored |= {name: MemoryTensor(tensor) for name, tensor in delta.whole_tensors.items()}
     return replace(
         base,
         source=source,
         folder=folder,
         tokenizer_folder=folder if has_tokenizer(folder) else base.tokenizer_folder,
         config=config,
-        shapes=shapes,
+        stored=stored,
         revision=None,
         changes=(*base.changes, delta),
     )
@@ -259,40 +267,31 @@ def _list_tensors(
     files: Mapping[Path, set[str] | None],
     revision: str | None,
 ) -> Checkpoint:
-    # Headers only: names and shapes are known before any tensor is read.
-    where: dict[str, Path] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
+    # Headers only: names, shapes and dtypes are known before any tensor is read.
+    listed: dict[str, FileTensor] = {}
     for path, promised in files.items():
-        try:
-            with safe_open(path, framework="pt") as handle:
-                names = set(handle.keys())
-                if promised is not None and (lost := sorted(promised - names)):
-                    raise WeightsError(
-                        f"{path.name} lacks {lost[0]}, which {_INDEX} promises: download it again"
-                    )
-                for name in names:
-                    if name in where:
-                        raise WeightsError(
-                            f"{name} is in {where[name].name} and in {path.name}: expected it once"
-                        )
-                    where[name] = path
-                    shapes[name] = tuple(handle.get_slice(name).get_shape())
-        except (SafetensorError, OSError) as error:
+        tensors = list_file(path)
+        if promised is not None and (lost := sorted(promised - tensors.keys())):
             raise WeightsError(
-                f"{path} cannot be read as safetensors ({error}): download it again"
-            ) from None
-    if not where:
+                f"{path.name} lacks {lost[0]}, which {_INDEX} promises: download it again"
+            )
+        for name in sorted(tensors.keys() & listed.keys()):
+            raise WeightsError(
+                f"{name} is in {listed[name].path.name} and in {path.name}: expected it once"
+            )
+        listed |= tensors
+    if not listed:
         raise WeightsError(
             f"{folder} has weight files without a tensor in them: download them again"
         )
     # Sorted: the order of a file must not decide the order of notes and digests.
-    ordered = sorted(where)
+    listed = {name: listed[name] for name in sorted(listed)}
     return Checkpoint(
         source=source,
         folder=folder,
         tokenizer_folder=folder,
         config=config,
-        where={name: where[name] for name in ordered},
-        shapes={name: shapes[name] for name in ordered},
+        stored=dict(listed),
+        files=listed,
         revision=revision,
     )

@@ -25,9 +25,11 @@ from anchorwatch.errors import AnchorwatchWarning, FamilyError, ModelError, Spec
 from anchorwatch.models.attention import NAME
 from anchorwatch.models.config import set_visibility
 from anchorwatch.models.families import by_name
+from anchorwatch.models.fill import fill_network, plan_weights
 from anchorwatch.models.model import Model
 from anchorwatch.models.tokens import find_mask, gguf_tokenizer, specials_of
-from anchorwatch.models.verify import fill_network, prove_fused, prove_rotary
+from anchorwatch.models.verify import prove_fused, prove_rotary
+from anchorwatch.models.weight_files import MemoryTensor
 
 _FAULTS = (
     ValueError,
@@ -66,7 +68,10 @@ def load_gguf(source: str, revision: str | None, dtype: torch.dtype, mask_id: in
             f"{path.name} holds {num_tensors} tensors and transformers' reader placed {len(read)} "
             "(it drops scaled rotary tables, for one): load the model's safetensors"
         )
-    notes = fill_network(network, read, family, dtype, {})
+    plan = plan_weights({n: MemoryTensor(t.to("meta")) for n, t in read.items()}, family, network)
+    # Each tensor is let go of when it has been copied.
+    stored = ((name, MemoryTensor(read.pop(name))) for name in list(read))
+    notes = fill_network(network, plan, stored, family, dtype).notes
     prove_rotary(network)
     # 3. The tokenizer, and the ids that mean something.
     tokenizer = gguf_tokenizer(path)

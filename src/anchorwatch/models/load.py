@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ from anchorwatch.errors import (
     AnchorwatchWarning,
     ModelError,
     SpecError,
-    WeightsError,
 )
 from anchorwatch.models import tiny, trained_additions, wired
 from anchorwatch.models.attention import NAME, register
@@ -52,13 +51,11 @@ from anchorwatch.models.families import (
     by_name,
     family_of,
     model_type_of,
-    stack_slot,
-    stock_name,
     unnamed_encoder,
 )
+from anchorwatch.models.fill import fill_network, plan_weights
 from anchorwatch.models.gguf import find_gguf, load_gguf
 from anchorwatch.models.model import Model
-from anchorwatch.models.stacking import ExpertStack
 from anchorwatch.models.tokens import (
     checked_mask,
     find_mask,
@@ -66,7 +63,7 @@ from anchorwatch.models.tokens import (
     require_inside,
     specials_of,
 )
-from anchorwatch.models.verify import fill_network, prove_fused, prove_positions, prove_rotary
+from anchorwatch.models.verify import prove_fused, prove_positions, prove_rotary
 
 _CONFIG_FAULTS = (
     ValueError,
@@ -105,7 +102,8 @@ def load(
             (lab/mdm|mdm-sink|mdm-gate|arm), random (tiny/llada|dream|arm|bert) or wired by hand
             (wired/static-sink and others).
         revision: branch, tag or commit of a hub id.
-        dtype: float32 (the default on a CPU), bfloat16 or float16; elsewhere the checkpoint's own.
+        dtype: float32, bfloat16 or float16; the default is what config.json says, and float32
+            where it says nothing. A CPU computes half precision slowly: say float32 if it fits.
         device: where to put it; the default is the first accelerator, else the CPU.
         mask_id: the mask token, where the checkpoint does not say or says two things.
         family: how to read it, where config.json misleads; `anchorwatch models` names them.
@@ -114,7 +112,7 @@ def load(
     register()
     source = str(source)
     place_on = _device(device)
-    number = _dtype(dtype, place_on)
+    number = _named_dtype(dtype)
     mask_id = checked_mask(mask_id)
     chosen = _named_family(source, family)
     if source.startswith(("tiny/", "wired/", "lab/")) and revision is not None:
@@ -127,8 +125,8 @@ def load(
     elif source.endswith(".gguf"):
         model = load_gguf(source, revision, number or torch.float32, mask_id)
     else:
-        model = _load_safetensors(source, revision, number, mask_id, chosen)
-    # 3. Moved last: weights are compared on the CPU, as the file has them.
+        model = _load_safetensors(source, revision, number, mask_id, chosen, place_on)
+    # 3. What is not there yet: tables of positions, and models that were built on the CPU.
     model.network.to(place_on)
     return model
 
@@ -152,6 +150,7 @@ def _load_safetensors(
     dtype: torch.dtype | None,
     mask_id: int | None,
     chosen: Family | None,
+    device: torch.device,
 ) -> Model:
     # 1. What it is: config, family, tokenizer, mask.
     checkpoint = open_checkpoint(source, revision)
@@ -173,21 +172,24 @@ def _load_safetensors(
     rows = len(network.get_input_embeddings().weight), len(network.get_output_embeddings().weight)
     require_inside(mask, rows[0])
     specials, left_out = specials_of(mask, config, generation, tokenizer, rows)
-    dtype = dtype or _DTYPES.get(_said_dtype(config), torch.float32)
-    # 4. The tensors under stock names, every one used once.
-    tensors, origin = _stock_tensors(checkpoint, family, network)
-    if family.read_additions is not None and parts and "anchorwatch.sink" in network.state_dict():
-        embedding = tensors["model.embed_tokens.weight"]
-        assert isinstance(embedding, torch.Tensor)
-        tensors["anchorwatch.sink"] = embedding[-1:].clone()
-    single = {name: value for name, value in tensors.items() if isinstance(value, torch.Tensor)}
-    trained_additions.check_tensors(network, parts, single)
-    parts = trained_additions.attach_trained_numbers(network, parts, single)
-    del single
-    # 5. Filled and verified.
-    set_aside = fill_network(network, tensors, family, dtype, origin)
+    dtype, precision, slow = _choose_dtype(dtype, config, device)
+    # 4. The tensors under stock names, every one used once: known before any is read.
+    plan = plan_weights(checkpoint.stored, family, network)
+    trained_additions.check_tensors(network, parts, plan.pieces)
+    # 5. Read straight to their device, and verified on the way.
+    trained = trained_additions.tensor_names(network, parts)
+    filled = fill_network(
+        network,
+        plan,
+        checkpoint.tensors(),
+        family,
+        dtype,
+        device_of=lambda name: device,
+        keep=trained,
+    )
+    parts = trained_additions.attach_trained_numbers(network, parts, filled.kept)
     prove_rotary(network)
-    notes += assumed + overruled_fields(family, config) + left_out
+    notes += assumed + overruled_fields(family, config) + left_out + slow
     for note in notes:
         warnings.warn(note, AnchorwatchWarning, stacklevel=3)
     return Model(
@@ -199,7 +201,8 @@ def _load_safetensors(
         block=block,
         parts=parts,
         revision=checkpoint.revision,
-        notes=notes + set_aside,
+        notes=notes + filled.notes,
+        precision=precision,
     )
 
 
@@ -326,42 +329,27 @@ def _cut_unembedding(network: PreTrainedModel, outputs: int | None) -> None:
         network.lm_head = torch.nn.Linear(width, outputs, bias=False, device="meta")
 
 
-def _stock_tensors(
-    checkpoint: Checkpoint, family: Family, network: PreTrainedModel
-) -> tuple[dict[str, torch.Tensor | ExpertStack], dict[str, str]]:
-    """All tensors of the file under stock names, and their own; two with one name are refused.
-
-    Tensors of single experts are gathered under the name of the parameter that stacks them.
-    """
-    stock = set(network.state_dict())
-    heads = network.config.num_attention_heads
-    kv_heads = getattr(network.config, "num_key_value_heads", None) or heads
-    placed: dict[str, torch.Tensor | ExpertStack] = {}
-    origin: dict[str, str] = {}
-    for name, tensor in checkpoint.tensors():
-        pieces: Iterable[tuple[str, torch.Tensor]] = [(name, tensor)]
-        if family.split_tensor is not None:
-            pieces = family.split_tensor(name, tensor, heads, kv_heads)
-        for piece, value in pieces:
-            target = stock_name(family, piece, stock, network.base_model_prefix)
-            if (slot := stack_slot(target, stock)) is not None:
-                stack = placed.setdefault(slot.target, ExpertStack())
-                if isinstance(stack, ExpertStack):
-                    stack.add(slot, name, value)
-                    origin.setdefault(slot.target, name)
-                    continue
-                target = slot.target  # the file has the stacked tensor too
-            # Two names of the file for one parameter: which one is right cannot be known.
-            if target in placed:
-                raise WeightsError(
-                    f"{name} and {origin[target]} both mean {target}: expected one of them"
-                )
-            placed[target], origin[target] = value, name
-    return placed, origin
+def _choose_dtype(
+    asked: torch.dtype | None, config: Mapping[str, Any], device: torch.device
+) -> tuple[torch.dtype, str, tuple[str, ...]]:
+    """The dtype to compute in, why, and a warning where a CPU would rather have another."""
+    if asked is not None:
+        return asked, f"{_bare(asked)}, as asked", ()
+    said = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
+    if said not in _DTYPES:
+        return torch.float32, "float32, because config.json names no other", ()
+    why = f"{said}, as config.json says"
+    if device.type != "cpu" or said == "float32":
+        return _DTYPES[said], why, ()
+    slow = (
+        f"it computes in {why}: on a CPU dtype='float32' is more exact and often much faster, and "
+        "takes twice the memory"
+    )
+    return _DTYPES[said], why, (slow,)
 
 
-def _said_dtype(config: Mapping[str, Any]) -> str:
-    return str(config.get("dtype") or config.get("torch_dtype"))
+def _bare(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _causal_classes() -> dict[str, str]:
@@ -387,11 +375,10 @@ def _device(device: str | torch.device | None) -> torch.device:
     return named
 
 
-def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype | None:
-    """The dtype asked for; on a CPU float32 unless asked; None leaves it to the checkpoint."""
-    # A CPU computes half precision slowly: float32 unless asked.
+def _named_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    """The dtype asked for; None leaves it to the checkpoint."""
     if dtype is None:
-        return torch.float32 if device.type == "cpu" else None
+        return None
     named = _DTYPES.get(re.sub(r"^torch\.", "", str(dtype)))
     if named is None:
         raise SpecError(f"dtype={dtype!r} is unknown: expected one of {', '.join(_DTYPES)}")

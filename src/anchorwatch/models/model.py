@@ -62,6 +62,8 @@ class Model:
     revision: str | None = None
     notes: tuple[str, ...] = ()
     """What was set aside or ignored while loading, in words; part of every manifest."""
+    precision: str = "float32, because nothing else was asked"
+    """The dtype it computes in, and why."""
     _addition_cache: AdditionCache = field(default_factory=AdditionCache, init=False, repr=False)
 
     @property

@@ -17,10 +17,10 @@ from anchorwatch.models.families import Slot
 
 @dataclass
 class ExpertStack:
-    """The tensors of one stacked parameter [E, P * R, C], as they come from the file."""
+    """The tensors of one stacked parameter [E, P * R, C], before any of them is read."""
 
     pieces: dict[Slot, tuple[str, torch.Tensor]] = field(default_factory=dict)
-    """By slot: name in the file, and tensor [R, C]."""
+    """By slot: name in the file, and a tensor [R, C] on the meta device: its shape and dtype."""
 
     def add(self, slot: Slot, name: str, tensor: torch.Tensor) -> None:
         """Take an expert's tensor; two of one slot are refused."""
@@ -57,14 +57,6 @@ class ExpertStack:
                     f"{known.target}: config.json and weights do not belong together"
                 )
 
-    def prove(self, parameter: torch.Tensor) -> None:
-        """Compare the stacked parameter with every tensor, split as the network's experts do."""
-        for slot, (name, tensor) in self.pieces.items():
-            # The forward pass of the experts: `linear(x, gate_up_proj[e]).chunk(2, dim=-1)`.
-            row = parameter[slot.expert].chunk(slot.parts, dim=0)[slot.part]
-            if not torch.equal(row, tensor.to(row.dtype)):
-                raise WeightsError(f"{name} is not where {slot.target} has it: please report this")
-
     def _name(self, expert: int, part: int) -> str:
         return next(
             name
@@ -73,7 +65,15 @@ class ExpertStack:
         )
 
 
-def write_slot(parameter: torch.Tensor, slot: Slot, tensor: torch.Tensor) -> None:
-    """Put an expert's tensor [R, C] into its rows of the parameter [E, P * R, C]."""
-    rows = tensor.shape[0]
-    parameter[slot.expert, slot.part * rows : (slot.part + 1) * rows].copy_(tensor)
+def rows_of_slot(parameter: torch.Tensor, slot: Slot) -> torch.Tensor:
+    """The rows [R, C] of an expert's tensor in the parameter [E, P * R, C]."""
+    rows = parameter.shape[1] // slot.parts
+    return parameter[slot.expert, slot.part * rows : (slot.part + 1) * rows]
+
+
+def prove_slot(parameter: torch.Tensor, slot: Slot, name: str, tensor: torch.Tensor) -> None:
+    """Compare the stacked parameter with an expert's tensor, split as the network's experts do."""
+    # The forward pass of the experts: `linear(x, gate_up_proj[e]).chunk(2, dim=-1)`.
+    row = parameter[slot.expert].chunk(slot.parts, dim=0)[slot.part]
+    if not torch.equal(row, tensor.to(row.dtype).to(row.device)):
+        raise WeightsError(f"{name} is not where {slot.target} has it: please report this")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,16 +19,10 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from anchorwatch.errors import FamilyError, ModelError, SpecError, WeightsError
 from anchorwatch.models.config import deciding_fields, rope_parameters
-from anchorwatch.models.families import AllowedDifference, Family
-from anchorwatch.models.stacking import ExpertStack, write_slot
 from anchorwatch.models.tokens import Specials
 
 if TYPE_CHECKING:
     from anchorwatch.models.model import Model
-
-_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-"""What a parameter may be kept as in a file; anything else is a code for weights, not weights."""
-_LOADED = (torch.float32, torch.bfloat16, torch.float16)
 
 _FUSED = "Llama, Qwen2, Qwen3, Mistral, Gemma, Gemma-3, GPT-2 and GPT-NeoX have it"
 
@@ -61,55 +55,6 @@ def prove_positions(network: PreTrainedModel) -> None:
         )
 
 
-def fill_network(
-    network: PreTrainedModel,
-    tensors: dict[str, torch.Tensor | ExpertStack],
-    family: Family,
-    dtype: torch.dtype,
-    origin: Mapping[str, str],
-) -> tuple[str, ...]:
-    """Put each tensor into its parameter and prove that both sides came out even.
-
-    Returns what was set aside on purpose, in words. Raises before any forward pass otherwise.
-    `origin` has the names in the file; `tensors` is emptied, so that no weight is held twice.
-    """
-    # 1. Shapes and dtypes of what the network has a parameter for.
-    stock = network.state_dict()
-    tied = dict(network.all_tied_weights_keys)
-
-    def named(name: str) -> str:
-        own = origin.get(name, name)
-        return name if own == name else f"{name} ({own} in the file)"
-
-    kept = [name for name in stock if name in tensors]
-    for name in kept:
-        _fits(named(name), tensors[name], stock[name], type(network).__name__)
-    # 2. Nothing left over, nothing missing; tied tensors may be there once or twice.
-    left_over = {name: named(name) for name in tensors if name not in stock}
-    notes = _missing_or_unused(left_over, family.unused, "in the file and not in the model")
-    notes += _check_tied_copies(tensors, tied, family.tying, named)
-    filled = set(tensors) | {t for t, source in tied.items() if source in tensors}
-    filled |= {source for t, source in tied.items() if t in tensors}
-    missing = {name: name for name in stock if name not in filled}
-    notes += _missing_or_unused(missing, family.absent, "in the model and not in the file")
-    # 3. Each tensor copied once and let go of, so that no weight is held twice. Buffers keep their
-    #    dtype: a router's bias decides between scores that bfloat16 cannot tell apart.
-    buffers = dict(network.named_buffers())
-    loaded = {}
-    for name in kept:
-        own = buffers[name].dtype if name in buffers else dtype
-        loaded[name] = _copy_weights(named(name), tensors.pop(name), own, stock[name].shape)
-    for target, source in tied.items():  # a file may carry only one of two tied tensors
-        if source not in loaded and target in loaded:
-            loaded[source] = loaded[target]
-    # 4. Assigned, tied again, and compared with what was loaded.
-    network.load_state_dict(loaded, strict=False, assign=True)
-    network.tie_weights()
-    network.requires_grad_(False)
-    _prove_equal(network, loaded)
-    return tuple(notes)
-
-
 def prove_rotary(network: PreTrainedModel) -> float | None:
     """Greatest difference of a rotary table from its formula; None where there is no rotary."""
     worst: float | None = None
@@ -134,7 +79,7 @@ def prove_rotary(network: PreTrainedModel) -> float | None:
     return worst
 
 
-def _weights(network: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+def stored_weights(network: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
     """Parameters, and buffers that a file holds (a router's bias), by name."""
     yield from network.named_parameters()
     kept = network.state_dict().keys()
@@ -150,7 +95,7 @@ def weights_digest(network: PreTrainedModel) -> str:
         body = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
         return hashlib.sha256(head + hashlib.sha256(body).digest()).digest()
 
-    items = sorted(_weights(network), key=lambda item: item[0])
+    items = sorted(stored_weights(network), key=lambda item: item[0])
     with ThreadPoolExecutor(max_workers=4) as pool:  # hashlib lets go of the interpreter lock
         return hashlib.sha256(b"".join(pool.map(one, items))).hexdigest()
 
@@ -192,58 +137,6 @@ def _to_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def _fits(
-    name: str, tensor: torch.Tensor | ExpertStack, parameter: torch.Tensor, where: str
-) -> None:
-    if isinstance(tensor, ExpertStack):
-        tensor.check(parameter.shape)
-        for own, piece in tensor.pieces.values():
-            _fits(own, piece, piece, where)
-        return
-    if tuple(tensor.shape) != tuple(parameter.shape):
-        raise WeightsError(
-            f"{name} has shape {list(tensor.shape)} in the file "
-            f"and {list(parameter.shape)} in {where}: "
-            "config.json and weights do not belong together"
-        )
-    if tensor.dtype not in _FLOATS:
-        raise WeightsError(
-            f"{name} is {_bare(tensor.dtype)} in the file: "
-            f"expected weights as {' or '.join(map(_bare, _FLOATS))}"
-        )
-
-
-def _copy_weights(
-    name: str, tensor: torch.Tensor | ExpertStack, dtype: torch.dtype, shape: torch.Size
-) -> torch.Tensor:
-    """The weights in `dtype` and in memory of their own: a file may change under a memory map."""
-    if isinstance(tensor, ExpertStack):
-        whole = torch.empty(shape, dtype=dtype)
-        for slot, (own, piece) in tensor.pieces.items():
-            write_slot(whole, slot, _copy_weights(own, piece, dtype, piece.shape))
-        tensor.prove(whole)
-        return whole
-    owned = tensor.to(dtype, copy=True)
-    if bool(torch.isfinite(owned).all()):
-        return owned
-    # Not finite: either the file is damaged, or its numbers are too large for this dtype.
-    if not bool(torch.isfinite(tensor).all()):
-        raise WeightsError(
-            f"{name} holds NaN or infinite weights: the file is damaged, download it again"
-        )
-    largest = float(tensor.abs().max())
-    fits = [_bare(other) for other in _LOADED if largest <= torch.finfo(other).max]
-    remedy = f"load it with dtype={' or '.join(map(repr, fits))}"
-    raise WeightsError(
-        f"{name} holds {largest:.3g}, which is infinite in {_bare(dtype)}: "
-        + (remedy if fits else "no dtype holds it, download the file again")
-    )
-
-
-def _bare(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _rotary(config: Any, layer_type: str) -> torch.Tensor:
     """Inverse frequencies by formula; `layer_type` where each kind of layer has its own."""
     # Scaled tables (linear, yarn, ...) come from transformers; the plain one by its formula,
@@ -258,61 +151,6 @@ def _rotary(config: Any, layer_type: str) -> torch.Tensor:
     rotary_dim = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
     exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim
     return float(parameters["rope_theta"]) ** -exponents
-
-
-def _check_tied_copies(
-    tensors: Mapping[str, torch.Tensor | ExpertStack],
-    tied: Mapping[str, str],
-    field: str,
-    named: Callable[[str], str],
-) -> list[str]:
-    notes = []
-    for target, source in tied.items():
-        if target in tensors and source in tensors:
-            first, other = tensors[target], tensors[source]
-            assert isinstance(first, torch.Tensor) and isinstance(other, torch.Tensor)
-            if first.dtype != other.dtype or not torch.equal(first, other):
-                raise WeightsError(
-                    f"{named(target)} and {named(source)} are tied in config.json "
-                    f"but differ in the file: set {field} to false in config.json"
-                )
-            notes.append(f"{target} is tied to {source} and equal to it in the file")
-    return notes
-
-
-def _missing_or_unused(
-    names: Mapping[str, str], excuses: tuple[AllowedDifference, ...], side: str
-) -> list[str]:
-    """`names` are tensors by stock name, as they are to be shown."""
-    # What the family excuses is counted by its reason; everything else is refused by name.
-    notes: dict[str, int] = {}
-    unknown = []
-    for name, shown in names.items():
-        reason = next((excuse.reason for excuse in excuses if excuse.covers(name)), None)
-        if reason is None:
-            unknown.append(shown)
-        else:
-            notes[reason] = notes.get(reason, 0) + 1
-    if unknown:
-        raise WeightsError(_sentence(unknown, side))
-    return [f"{count} tensors set aside: {reason}" for reason, count in notes.items()]
-
-
-def _sentence(names: list[str], side: str) -> str:
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    verb = "is" if len(names) == 1 else "are"
-    return f"{shown} {verb} {side}: the checkpoint is not of this family, or is incomplete"
-
-
-def _prove_equal(network: PreTrainedModel, loaded: Mapping[str, torch.Tensor]) -> None:
-    # transformers re-initialises what it believes missing: every parameter must still be ours.
-    for name, parameter in _weights(network):
-        if parameter.is_meta:
-            raise WeightsError(f"{name} was never filled: the checkpoint is incomplete")
-        same = name not in loaded or parameter.data_ptr() == loaded[name].data_ptr()
-        # tie_weights copies the bias of a BERT's unembedding: equal is enough there.
-        if not same and not torch.equal(parameter, loaded[name]):
-            raise WeightsError(f"{name} was replaced after loading: please report this")
 
 
 ROUNDING = {torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.25}
