@@ -2,6 +2,7 @@
 
 import json
 import webbrowser
+from unittest import mock
 
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 from anchorwatch.cli import study as cli_study
 from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError
+from anchorwatch.models.load_options import LoadOptions
 from planted_study import study
 
 GIVEN = ("--model", "tiny/llada", "--against", "tiny/arm")
@@ -39,6 +41,46 @@ def test_a_claim_that_lacks_something_is_listed_and_the_exit_code_says_so(tmp_pa
 def test_a_typing_mistake_is_refused_before_anything_is_loaded(tmp_path):
     for words in (["poems"], ["--budget", "huge"], ["--variants", tmp_path / "none.csv"]):
         assert isinstance(typed(*words).exception, SpecError)
+
+
+def test_a_protocol_and_what_is_said_beside_it_stand_in_the_plan(tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the anchor drifts\nthe tide runs out\n")
+    words = ("--protocol", "rulli", "--length", 32, "--block", 8, "--device", "cpu", "--plan")
+    done = typed("sinks/H2", *GIVEN, *words, "--json", "-o", tmp_path / "out")
+    plan = json.loads(done.stdout)
+    assert plan["passes"] == 10 * 32
+    assert plan["settings"].startswith("questions: 32 positions in blocks of 8, 32 steps; running")
+    assert plan["settings"].endswith("rulli: chat template, LowConfidence, length 32, block 8")
+    words = ("--decoding", "dream:algorithm=entropy", "--length", 8, "--no-chat", "--plan")
+    done = typed("sinks/H2", *GIVEN, "--protocol", "rulli", *words, "-o", tmp_path / "out")
+    assert done.stdout.splitlines()[0].endswith("8 steps; rulli: DreamOrder")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--protocol", "wu"], "expected one of rulli, floating, sink-token"),
+        (["--decoding", "left-to-right"], "say how the masked one does"),
+        (["--decoding", "dream", "--block", "8"], "dream has no block: leave it out, or use"),
+        (["--decoding", "low-confidence:steps=8", "--steps", "4"], "steps is given twice"),
+        (["--block", "5"], "block=5 does not divide length=16: use one of"),
+        (["--prompts", "none.txt"], "there is no file none.txt"),
+        (["--task", "none.jsonl"], "none.jsonl"),
+        (["--contexts", "gold"], "is not claim=task, such as --contexts gold=open5"),
+        (["--contexts", "gold=open5"], "name it, task="),
+        (["--revision", "main"], "--revision is said of --model, which is not named"),
+        (
+            ["sinks/H2", "--task", "synthetic/two-hop"],
+            "none of these claims asks questions of one hop",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_before_anything_is_loaded(words, says):
+    with mock.patch.object(LoadOptions, "load", side_effect=AssertionError("loaded")):
+        failed = typed(*words, "--plan").exception
+    assert isinstance(failed, SpecError)
+    assert says in str(failed)
 
 
 @pytest.mark.parametrize(("words", "shown"), [([], 0), (["--open"], 1), (["--no-open"], 0)])

@@ -31,8 +31,14 @@ def slow(edit, shares, pool):
         else:
             keys = [key for key in ordered if known[key] > 0 and labels[key]][:most]
         if isinstance(edit, E.hide_random):
-            keys = drawn(edit, keys, [key for key in ordered if key not in keys], pool, place)
-        found.append(keys + [-1] * (edit.k - len(keys)))
+            others = [key for key in ordered if key not in keys]
+            by_mass = edit.matched_to == "mass"
+            keys = (
+                weighed(edit, keys, others, known, (*pool.draw, place))
+                if by_mass
+                else drawn(edit, keys, others, pool, place)
+            )
+        found.append(keys + [-1] * (edit.ranks - len(keys)))
     return found
 
 
@@ -48,6 +54,16 @@ def drawn(edit, sinks, others, pool, place):
         if among:
             picked.append(int(chance.choice(among)))
     return picked
+
+
+def weighed(edit, sinks, others, known, seed):
+    """Others in an order by chance: of all first n of them the n that weighs most like the sinks."""
+    if not sinks or not others:
+        return []
+    order = np.random.default_rng(seed).permutation(others).tolist()[: edit.ranks]
+    wanted = sum(known[key] for key in sinks)
+    gaps = {n: abs(sum(known[key] for key in order[:n]) - wanted) for n in range(1, len(order) + 1)}
+    return order[: min(gaps, key=lambda n: (round(gaps[n], 9), n))]
 
 
 @st.composite
@@ -68,6 +84,8 @@ def cases(draw):
     if kind is E.hide_lowest:
         return kind(k), np.array(shares) / 50, pool
     options = {"matched_to": draw(st.sampled_from(E.MATCHES))} if kind is E.hide_random else {}
+    if options.get("matched_to") == "mass":
+        options["most"] = draw(st.sampled_from([None, 1, 4]))
     return kind(k, rule=rule, **options), np.array(shares) / 50, pool
 
 
@@ -76,6 +94,23 @@ def cases(draw):
 def test_keys_are_those_that_lists_find(case):
     edit, shares, pool = case
     np.testing.assert_array_equal(edit.choose_keys(shares, None, pool), slow(edit, shares, pool))
+
+
+def test_a_control_by_mass_takes_as_much_attention_as_the_sinks():
+    """Within half of its largest key, where enough keys are left to reach it."""
+    shares = np.random.default_rng(3).dirichlet(np.full(40, 0.5), size=16)
+    pool = Candidates(np.ones(40, dtype=bool), np.zeros(40), (1, 2, 3))
+    sinks = E.hide_sinks(2).choose_keys(shares, None, pool)
+    control = E.hide_random(2, matched_to="mass").choose_keys(shares, None, pool)
+    for row, sunk, others in zip(shares, sinks, control, strict=True):
+        others = others[others >= 0]
+        assert not set(sunk) & set(others)
+        least = np.delete(row, sunk).max() / 2
+        assert abs(row[sunk].sum() - row[others].sum()) <= least + 1e-12
+
+
+def test_number_is_another_word_for_any_others():
+    assert E.hide_random(3, matched_to="number") == E.hide_random(3)
 
 
 def test_a_seed_draws_what_it_always_drew():

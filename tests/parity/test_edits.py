@@ -16,7 +16,7 @@ from checkpoints import CAUSAL, ENCODERS, MASK, network
 from references import attention as dense
 from references import edits as slow
 
-BY_KEY = ("logit", "penalty", "weight", "value", "value_mean")
+BY_KEY = ("logit", "last_logit", "penalty", "weight", "value", "value_mean")
 BY_HEAD = ("zero", "mean", "uniform")
 
 
@@ -95,7 +95,7 @@ def test_an_emptied_column_is_empty_but_for_spared_rows(case):
     assert (maps[emptied] == 0).all()
 
 
-@given(cases(kinds=("logit", "penalty", "value", "zero", "uniform")))
+@given(cases(kinds=("logit", "last_logit", "penalty", "value", "zero", "uniform")))
 def test_a_call_without_a_log_sum_exp_is_seen_alike(case):
     from dataclasses import replace
 

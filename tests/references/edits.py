@@ -40,6 +40,8 @@ def _row(call, change, place, group, looked):
         logits = dict.fromkeys(looked, 0.0)
     logits = {k: logit - float(change.penalty[b, h, k]) for k, logit in logits.items()}
     gone = {k for k in looked if change.logit[b, h, k]}
+    if q == call.query.shape[2] - 1:
+        gone |= {k for k in looked if change.last_logit[b, h, k]}
     zeroed = {k for k in looked if change.weight[b, h, k]}
     if gone | zeroed == set(looked):  # the last key stays: the one it looks at most
         best = max(looked, key=lambda k: logits[k])

@@ -10,18 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorwatch.cli import output
+from anchorwatch.cli import options, output
+from anchorwatch.cli.run import read_prompts
 from anchorwatch.errors import SpecError
+from anchorwatch.generation import parse
+from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
 from anchorwatch.trace.escape import one_line
 
 if TYPE_CHECKING:
     from anchorwatch.studies.plan_study import Plan
+    from anchorwatch.studies.protocols import Protocol
     from anchorwatch.studies.study_record import Study
 
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 _SHOWN = ("id", "verdict", "effect", "low", "high", "n", "unit", "lacking", "not_about")
 
 
+@options.takes_load_options
 def study(
     names: Annotated[
         list[str] | None,
@@ -34,12 +39,39 @@ def study(
     sink: Annotated[str | None, typer.Option(help="One with a sink token.")] = None,
     gate: Annotated[str | None, typer.Option(help="One with gates.")] = None,
     budget: Annotated[str, typer.Option(help="quick, standard or full.")] = "quick",
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help="A paper's settings: rulli (chat, 128 positions in 128 steps, blocks of 32), "
+            "floating (32 in 32), sink-token (256 in 256). What else is said wins."
+        ),
+    ] = None,
+    chat: Annotated[
+        bool | None, typer.Option("--chat/--no-chat", help="Prompts in the chat template.")
+    ] = None,
+    decoding: options.Decoded = None,
+    length: Annotated[int | None, typer.Option(help="Positions that watched runs write.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Their forward passes; else as many.")] = None,
+    block: options.Block = None,
+    prompts: Annotated[
+        str | None,
+        typer.Option(help='Running text to go on with: a .txt of lines, a .jsonl with "prompt".'),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="A file of questions, in place of made-up ones.")
+    ] = None,
+    contexts: Annotated[
+        str | None,
+        typer.Option(help="What claims' contexts are in the task: gold=open5,closed=closed."),
+    ] = None,
+    answer: Annotated[int | None, typer.Option(help="Positions of an answer.")] = None,
     variants: Annotated[
         Path | None, typer.Option(help="A table of training seeds; else the package's.")
     ] = None,
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder, to go on from.")] = Path(
         "study"
     ),
+    loading: LoadOptions = DEFAULT_LOADING,
     only_plan: Annotated[bool, typer.Option("--plan", help="Say the cost, run nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     opens: Annotated[
@@ -59,13 +91,19 @@ def study(
     from anchorwatch.studies.verdict import NOT_TESTABLE
 
     claims(names or [])  # a typing mistake costs no loading
-    named(budget)
+    sizes: dict[str, Any] = {"length": length, "steps": steps, "block": block}
+    settings: dict[str, Any] = {"chat": chat, "task": task, "answer": answer}
+    settings["contexts"] = None if contexts is None else _parse_contexts(contexts)
+    settings["prompts"] = None if prompts is None else tuple(read_prompts(prompts, [], None))
+    way = _protocol(protocol, decoding, sizes, settings)
+    named(budget, way)
     if variants is not None and not variants.is_file():
         raise SpecError(f"there is no table {variants}: make one with `make variants`")
     from anchorwatch import studies
 
     given: dict[str, Any] = {"model": model, "against": against, "sink": sink, "gate": gate}
     given |= {"budget": budget, "variants": variants, "out": out}
+    given |= {"protocol": way, "loading": loading}
     if only_plan:
         planned = studies.plan(names or [], **given)
         if as_json:
@@ -82,6 +120,28 @@ def study(
     if shown:
         _show(page)
     raise typer.Exit(3 if result.counts()[NOT_TESTABLE] else 0)
+
+
+def _protocol(
+    name: str | None, word: str | None, sizes: dict[str, Any], settings: dict[str, Any]
+) -> Protocol:
+    """The protocol that the options say; a decoding takes the sizes that are said beside it."""
+    from anchorwatch.studies.protocols import protocol
+
+    if word is None:
+        return protocol(name, **sizes, **settings)
+    fields = {size: value for size, value in sizes.items() if value is not None}
+    return protocol(name, decoding=parse.parse_decoding(word, fields), **settings)
+
+
+def _parse_contexts(word: str) -> dict[str, str]:
+    """`claim=task` words joined by commas."""
+    pairs = [part.partition("=") for part in word.split(",")]
+    if wrong := [part for part in pairs if not all(part)]:
+        raise SpecError(
+            f"--contexts {''.join(wrong[0])} is not claim=task, such as --contexts gold=open5"
+        )
+    return {claim.strip(): shown.strip() for claim, _, shown in pairs}
 
 
 def _table(result: Study) -> str:

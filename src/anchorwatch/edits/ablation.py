@@ -2,6 +2,7 @@
 
 A hidden column is a bias on the logits; zeroed weights and changed values are other values under
 the same weights; heads are taken out of the query (uniform) or of the output (zero, mean).
+The last query of a call is the last row of every canvas: batches are padded on the left.
 Shapes: B rows, H heads, G key heads, Q queries, K keys, D channels.
 """
 
@@ -26,6 +27,8 @@ class AttentionPatch:
 
     logit: torch.Tensor
     """bool: -inf before the softmax."""
+    last_logit: torch.Tensor
+    """bool: -inf before the softmax, in the last row of the canvas only."""
     penalty: torch.Tensor
     """float: taken off the logit."""
     weight: torch.Tensor
@@ -54,7 +57,8 @@ class AttentionPatch:
         def zeros(*more: int, dtype: torch.dtype = torch.bool) -> torch.Tensor:
             return torch.zeros(batch, heads, *more, dtype=dtype, device=device)
 
-        by_key = {name: zeros(keys) for name in ("logit", "weight", "value", "value_mean")}
+        forms = ("logit", "last_logit", "weight", "value", "value_mean")
+        by_key = {name: zeros(keys) for name in forms}
         by_head = {name: zeros() for name in ("zero", "mean", "uniform")}
         numbers = {name: zeros(keys, dtype=torch.float32) for name in ("penalty", "value_gain")}
         return cls(**by_key, **by_head, **numbers, head_gain=zeros(dtype=torch.float32))
@@ -85,6 +89,10 @@ class AttentionPatch:
     def emptied_columns(self) -> torch.Tensor:
         """[B, H, K] bool: columns of the map that are to be empty."""
         return self.logit | self.weight
+
+    def hidden_before_softmax(self, b: int, h: int, is_last: torch.Tensor) -> torch.Tensor:
+        """[n, K] bool: keys of one head with the logit -inf, for rows that are the last or not."""
+        return self.logit[b, h] | (is_last[:, None] & self.last_logit[b, h])
 
 
 @dataclass(frozen=True)
@@ -208,13 +216,15 @@ def _visible_values(plain: Call, patch: AttentionPatch, value: torch.Tensor) -> 
 
 
 def _bias(call: Call, patch: AttentionPatch, rescued: RescuedRows) -> torch.Tensor | None:
-    if not bool(patch.logit.any()) and not bool(patch.penalty.any()):
+    last = bool(patch.last_logit.any())
+    if not (last or bool(patch.logit.any()) or bool(patch.penalty.any())):
         return None
-    # [B, H, 1, K]: one bias for all queries, unless some row keeps a key.
+    # [B, H, 1, K]: one bias for all queries, unless some row keeps a key, or the last loses more.
     bias = (-patch.penalty).masked_fill(patch.logit, -torch.inf)[:, :, None]
-    if not len(rescued.row):
+    if not (last or len(rescued.row)):
         return bias
     bias = bias.expand(-1, -1, call.query.shape[2], -1).clone()
+    bias[:, :, -1].masked_fill_(patch.last_logit, -torch.inf)
     lowered = -patch.penalty[rescued.row, rescued.head, rescued.key]
     bias[rescued.row, rescued.head, rescued.query, rescued.key] = lowered
     return bias
@@ -247,6 +257,11 @@ def _find_rescued_rows(call: Call, patch: AttentionPatch) -> RescuedRows:
         total = seen.sum(dim=-1)  # [B or 1, 1, Q]
         lost = emptied.float() @ seen[:, 0].float().transpose(1, 2)  # [B, H, Q]
         bare = (lost >= total - 0.5) & (total > 0)
+    if bool(patch.last_logit.any()):  # the last row may lose more than the others
+        left = ~(emptied | patch.last_logit) & (True if seen is None else seen[:, :, -1])
+        sees = True if seen is None else seen[:, :, -1].any(dim=-1)
+        bare = bare.clone()
+        bare[:, :, -1] = ~left.any(dim=-1) & sees
     # 2. The key each of them keeps is its best one; its share is as if the others were hidden.
     row, head, query = bare.nonzero(as_tuple=True)
     key, share = torch.zeros_like(row), torch.zeros(len(row), device=row.device)
@@ -255,7 +270,7 @@ def _find_rescued_rows(call: Call, patch: AttentionPatch) -> RescuedRows:
         mine = (row == b) & (head == h)
         logits = logits_of(call, b, h, query[mine]) - patch.penalty[b, h]
         best = logits.argmax(dim=-1)
-        hidden = patch.logit[b, h].expand_as(logits).clone()
+        hidden = patch.hidden_before_softmax(b, h, query[mine] == queries - 1).clone()
         hidden[torch.arange(len(best)), best] = False
         shares = logits.masked_fill(hidden, -torch.inf).softmax(dim=-1)
         key[mine], share[mine] = best, shares.gather(-1, best[:, None])[:, 0]

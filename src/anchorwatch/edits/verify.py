@@ -235,7 +235,8 @@ def _expected_row(
     own = (rescued.row == b) & (rescued.head == h) & (rescued.query == query)
     if bool(own.any()):
         kept = int(rescued.key[own][0])
-    gone, dropped = patch.logit[b, h].clone(), patch.weight[b, h].clone()
+    is_last = torch.tensor([query == plain.query.shape[2] - 1], device=plain.query.device)
+    gone, dropped = patch.hidden_before_softmax(b, h, is_last)[0], patch.weight[b, h].clone()
     if kept is not None:
         gone[kept] = dropped[kept] = False
     # 3. Softmax, then weights that are dropped without renormalising.

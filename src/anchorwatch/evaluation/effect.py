@@ -57,6 +57,8 @@ from anchorwatch.trace.regions import Spans
 from anchorwatch.trace.schema import check_count
 from anchorwatch.trace.trace import Trace
 
+LEAST_MASS = 0.8
+"""Share of the edit's attention that a control matched by attention is to hide, at least."""
 AGAINST = np.array([outcome.against for outcome in OUTCOMES])
 
 
@@ -115,7 +117,7 @@ def effect(  # noqa: PLR0913 - one keyword for each thing an experiment can be g
     about = _describe_effect(model, request, sides, control, rule)
     about |= {"seed": seed, "repeats": repeats, "doses": None if doses is None else list(doses)}
     result = _build_effect(outcomes, sides, about, doses)
-    _warn_of_budget(result)
+    _warn_of_budget(result, any(_is_matched_by_mass(side) for side in sides))
     return result
 
 
@@ -364,9 +366,30 @@ def _build_effect(
     return Effect(**tables, traces=outcomes.traces if outcomes.keeps else None)
 
 
-def _warn_of_budget(result: Effect) -> None:
-    """A control that found too few other keys hid fewer, and is no control of equal budget."""
+def _is_matched_by_mass(side: _Side) -> bool:
+    edits = () if side.control is None or isinstance(side.control, str) else side.control
+    return any(getattr(edit, "matched_to", None) == "mass" for edit in edits)
+
+
+def _warn_of_budget(result: Effect, by_mass: bool) -> None:
+    """A control that found too few other keys hid fewer, and is no control of equal budget.
+
+    One that is matched by attention is short where its keys received less, however many they are.
+    """
     tables = [result.table] if result.doses is None else [result.doses]
+    if by_mass:
+        shares = pd.concat(tables).query("outcome == 'hidden_share'")
+        short = shares[shares["control"] < LEAST_MASS * shares["edited"]]
+        if len(short):
+            edited, control = short.iloc[-1][["edited", "control"]]
+            warnings.warn(
+                f"the control hid keys with {control:.3g} of the attention where the edit hid "
+                f"{edited:.3g}: the sinks have more than all others together, or more keys are "
+                "needed, hide_random(..., matched_to='mass', most=256)",
+                AnchorwatchWarning,
+                stacklevel=3,
+            )
+        return
     rows = pd.concat(tables).query("outcome == 'hidden_keys' and did > 1e-9")
     if len(rows):
         edited, control = rows.iloc[-1][["edited", "control"]]

@@ -106,7 +106,9 @@ def build_question(
     ids = model.encode(prompt)
     refuse_two_starts(ids, model.specials.bos_id, model.specials.end_ids)
     regions = (
-        _token_regions(model, template, rendered.text, dict(rendered.regions), ids) if parts else {}
+        token_regions(model, rendered.text, dict(rendered.regions), ids, chat=template.chat)
+        if parts
+        else {}
     )
     return Question(key, item, ids, regions)
 
@@ -206,21 +208,25 @@ def _item_fields(key: str, item: Item) -> dict[str, Any]:
     }
 
 
-def _token_regions(
+def token_regions(
     model: Model,
-    template: Template,
     text: str,
     spans: dict[str, tuple[int, int]],
     ids: list[int],
+    *,
+    chat: bool,
 ) -> dict[str, range]:
-    """Token positions of each part: those that begin inside of it, their space skipped."""
+    """Token positions of each part of a text: those that begin inside of it, their space skipped.
+
+    `ids` are the prompt's: the text, or with `chat` the template around it as the one message.
+    """
     tokenizer: Any = model.tokenizer
     if not getattr(tokenizer, "is_fast", False):
         raise SpecError(
             "the tokenizer is slow and does not know where a token begins: keep no traces"
         )
     spelled, added = text, {}
-    if template.chat:
+    if chat:
         message = [{"role": "user", "content": text}]
         spelled = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
         added = {"add_special_tokens": False}

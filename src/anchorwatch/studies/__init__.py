@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         experiment,
     )
     from anchorwatch.studies.papers import STUDIES, claims
+    from anchorwatch.studies.protocols import PROTOCOLS, Protocol, protocol
     from anchorwatch.studies.run_study import plan, study
     from anchorwatch.studies.study_record import Study
 
@@ -54,14 +55,17 @@ _LAZY = {
     "Experiment": "evidence",
     "Finding": "claim",
     "Measured": "claim",
+    "PROTOCOLS": "protocols",
     "Paper": "claim",
     "Precondition": "claim",
+    "Protocol": "protocols",
     "Runs": "evidence",
     "Seeds": "evidence",
     "Study": "study_record",
     "claims": "papers",
     "experiment": "evidence",
     "plan": "run_study",
+    "protocol": "protocols",
     "register_claim": "claim",
     "register_paper": "claim",
     "study": "run_study",
@@ -69,6 +73,7 @@ _LAZY = {
 
 __all__ = [
     "BUDGETS",
+    "PROTOCOLS",
     "STUDIES",
     "Answers",
     "Budget",
@@ -83,12 +88,14 @@ __all__ = [
     "Measured",
     "Paper",
     "Precondition",
+    "Protocol",
     "Runs",
     "Seeds",
     "Study",
     "claims",
     "experiment",
     "plan",
+    "protocol",
     "register_claim",
     "register_paper",
     "study",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from anchorwatch.errors import SpecError
-from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.generation.decoding import Decoding, LowConfidence
+from anchorwatch.studies.protocols import DEFAULT_PROTOCOL, Protocol
 
 
 @dataclass(frozen=True)
@@ -30,16 +31,15 @@ class Budget:
     """Positions that a run of running text writes, one a step."""
     text_block: int = 8
     """Positions in a block of running text, where masks are filled."""
+    protocol: Protocol = DEFAULT_PROTOCOL
+    """How models are prompted and write, where that is not the budget's way."""
+
+    def __post_init__(self) -> None:
+        self.decoding("mdm"), self.text_decoding("mdm")  # refuses blocks that do not divide
 
     def decoding(self, kind: str) -> Decoding:
-        """How a watched run writes: greedily, and to the end, so that models share a length.
-
-        Without a cache an autoregressive model too sees all rows at each step, as a masked one
-        does.
-        """
-        if kind == "arm":
-            return LeftToRight(self.length, cache=False, stop=False)
-        return LowConfidence(self.length, self.steps)
+        """How a watched run writes: greedily, and to the end, so that models share a length."""
+        return self.protocol.decoding_for(kind, LowConfidence(self.length, self.steps))
 
     def text_decoding(self, kind: str) -> Decoding:
         """How running text is written: in blocks from left to right, a token a step.
@@ -47,20 +47,31 @@ class Budget:
         A masked model may not write its end token: what is watched is then text, not the filling
         of an answer's length. An autoregressive one goes on after it.
         """
-        if kind == "arm":
-            return LeftToRight(self.text_length, cache=False, stop=False)
-        return LowConfidence(
-            self.text_length, self.text_length, block=self.text_block, forbid_end=True
-        )
+        blocks: dict[str, Any] = {"block": self.text_block, "forbid_end": True}
+        default = LowConfidence(self.text_length, self.text_length, **blocks)
+        return self.protocol.decoding_for(kind, default)
 
     def answer_decoding(self, kind: str) -> Decoding:
         """How an answer is written: two commits a step where masks are filled."""
-        if kind == "arm":
-            return LeftToRight(self.answer)
-        return LowConfidence(self.answer, -(-self.answer // 2))
+        return self.protocol.answer_decoding(kind, self.answer)
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain values; the protocol where it says something."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        said = values.pop("protocol").as_dict()
+        return values | ({"protocol": said} if said else {})
+
+    def describe(self) -> str:
+        """How watched runs of masked models write, in words."""
+        ways = {"questions": self.decoding("mdm"), "running text": self.text_decoding("mdm")}
+        said = [f"{name}: {_describe_decoding(way)}" for name, way in ways.items()]
+        return "; ".join([*said, *([str(self.protocol)] if str(self.protocol) else [])])
+
+
+def _describe_decoding(decoding: Decoding) -> str:
+    block = getattr(decoding, "block", None)
+    blocks = f" in blocks of {block}" if block else ""
+    return f"{decoding.length} positions{blocks}, {decoding.num_passes} steps"
 
 
 BUDGETS = {
@@ -91,10 +102,10 @@ BUDGETS = {
 }
 
 
-def budget(name: str | Budget) -> Budget:
-    """A budget by name, or one of yours as it is."""
-    if isinstance(name, Budget):
-        return name
-    if name not in BUDGETS:
-        raise SpecError(f"no budget is called {name!r}: expected one of {', '.join(BUDGETS)}")
-    return BUDGETS[name]
+def budget(name: str | Budget, protocol: Protocol | None = None) -> Budget:
+    """A budget by name, or one of yours as it is, under a protocol."""
+    if not isinstance(name, Budget):
+        if name not in BUDGETS:
+            raise SpecError(f"no budget is called {name!r}: expected one of {', '.join(BUDGETS)}")
+        name = BUDGETS[name]
+    return name if protocol is None else replace(name, protocol=protocol)

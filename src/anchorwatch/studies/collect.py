@@ -13,6 +13,8 @@ from typing import Any
 from anchorwatch.errors import AnchorwatchWarning, PromptError, TraceError
 from anchorwatch.evaluation.effect import effect
 from anchorwatch.evaluation.grid import evaluate
+from anchorwatch.evaluation.prompt_templates import template
+from anchorwatch.evaluation.questions import token_regions
 from anchorwatch.generation.decoding import Decoding, EvenSteps, LeftToRight, LowConfidence
 from anchorwatch.generation.run import run
 from anchorwatch.models.model import Model
@@ -33,6 +35,7 @@ from anchorwatch.studies.papers import load_experiments
 from anchorwatch.studies.plan_study import Rates
 from anchorwatch.trace.atomic_io import extent
 from anchorwatch.trace.locks import temporary
+from anchorwatch.trace.regions import Spans
 
 OnUnits = Callable[[int], None]
 """Called with the number of units that were made."""
@@ -91,19 +94,34 @@ def _make_units(
 
 
 def _run_prompt(store: EvidenceStore, spec: Runs, model: Model, index: int, path: Path) -> None:
-    shown = prompts.prompt_of(spec.prompts, index)
+    prompt, regions = _prompt_for(store, spec, model, index)
     how = _fit_decoding(spec.how(store.budget, model.family.kind), model)
     with _catch_warnings():  # the manifest keeps what was warned of
         trace = run(
             model,
-            shown.text,
+            prompt,
             how,
-            regions=dict(shown.regions) or None,
+            regions=regions,
             probes=spec.measures,
             edits=spec.edits,
             seed=index,
         )
     trace.write(path)
+
+
+def _prompt_for(
+    store: EvidenceStore, spec: Runs | Effect, model: Model, index: int
+) -> tuple[Any, Spans | None]:
+    """Prompt `index` of a spec as the model is given it, and its regions; in a chat as ids."""
+    protocol = store.budget.protocol
+    shown = protocol.prompt_of(spec.prompts, index)
+    message = shown.text if shown.message is None else shown.message
+    if not protocol.chat or not isinstance(message, str):  # ids and messages stand as they are
+        return shown.text, dict(shown.regions) or None
+    ids = model.encode([{"role": "user", "content": message}])
+    if not shown.regions:
+        return ids, None
+    return ids, token_regions(model, message, dict(shown.regions), ids, chat=True)
 
 
 def _fit_decoding(how: Decoding, model: Model) -> Decoding:
@@ -116,17 +134,17 @@ def _fit_decoding(how: Decoding, model: Model) -> Decoding:
 def _measure_effect(
     store: EvidenceStore, spec: Effect, model: Model, index: int, path: Path
 ) -> None:
-    shown = prompts.prompt_of(spec.prompts, index)
+    prompt, regions = _prompt_for(store, spec, model, index)
     with _catch_warnings() as caught:
         effects = effect(
             model,
-            [shown.text],
+            [prompt],
             _fit_decoding(spec.how(store.budget, model.family.kind), model),
             spec.edit,
             control=spec.control,
             doses=spec.doses or None,
             seed=index,
-            regions=dict(shown.regions) or None,
+            regions=regions,
         )
     table = effects.table.assign(k=-1) if effects.doses is None else effects.doses
     record = {
@@ -147,20 +165,24 @@ def _run_experiment(
 
 def _ask_questions(store: EvidenceStore, spec: Answers, role: str, model: Model) -> None:
     """Cells are kept line by line under `cells`, where other needs find them too."""
-    how = spec.how(store.budget, model.family.kind)
+    how, protocol = spec.how(store.budget, model.family.kind), store.budget.protocol
     cells = store.folder / "cells"
     cells.mkdir(parents=True, exist_ok=True)
+    names = protocol.contexts_of(spec.task, spec.contexts)
+    plain = spec.template == Answers.template
+    words = protocol.template if plain and protocol.template is not None else spec.template
     results = evaluate(
         model,
-        spec.task,
-        contexts=list(spec.contexts),
+        protocol.task_of(spec.task),
+        contexts=list(names),
         edits=dict(spec.edits),
         decoding={model.family.kind: how},
-        template=spec.template,
+        template=template(words, chat=protocol.chat),
         limit=store.budget.items,
         out=cells,
     )
-    record = {"rows": _records(results.rows), "manifests": dict(results.manifests)}
+    rows = results.rows.assign(context=results.rows["context"].map(names))  # as claims say them
+    record = {"rows": _records(rows), "manifests": dict(results.manifests)}
     store.keep(store.unit_folder(spec, role) / ANSWER_FILE, record)
 
 

@@ -29,11 +29,11 @@ from anchorwatch import __version__
 from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import AnchorwatchWarning, EvidenceError, SpecError, TraceError
 from anchorwatch.evaluation.results import Results, build_results
-from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.generation.decoding import Decoding, LeftToRight
 from anchorwatch.models.zoo.cards import read as read_card
 from anchorwatch.probes.spec import DEFAULT, Probe, commit_regions, massive, region_flow
 from anchorwatch.studies.budget import Budget
-from anchorwatch.studies.prompts import SETS, TEXT, WITHOUT_REGIONS, count_prompts
+from anchorwatch.studies.prompts import SETS, TEXT, WITHOUT_REGIONS
 from anchorwatch.trace.atomic_io import find_damage, read_sealed, replace_file, seal
 from anchorwatch.trace.trace import Trace, read
 
@@ -187,7 +187,7 @@ class Runs(EvidenceSpec):
         return self.decoding or _decoding_of(self.prompts, budget, kind)
 
     def units(self, budget: Budget) -> int:
-        return count_prompts(self.prompts, budget.prompts)
+        return budget.protocol.count_prompts(self.prompts, budget.prompts)
 
     def cost(self, budget: Budget, kind: str) -> Cost:
         return Cost(watched=self.units(budget) * self.how(budget, kind).num_passes)
@@ -221,7 +221,7 @@ class Effect(EvidenceSpec):
         return self.decoding or _decoding_of(self.prompts, budget, kind)
 
     def units(self, budget: Budget) -> int:
-        return count_prompts(self.prompts, budget.prompts)
+        return budget.protocol.count_prompts(self.prompts, budget.prompts)
 
     def cost(self, budget: Budget, kind: str) -> Cost:
         own = getattr(self.edit[0], "k", None)
@@ -277,8 +277,9 @@ class Answers(EvidenceSpec):
         edited = any(edits for _, edits in self.edits)
         if isinstance(how, LeftToRight) and edited and not self.cached:
             return replace(how, cache=False)
-        if isinstance(how, LowConfidence) and self.steps is not None:
-            return replace(how, steps=self.steps)
+        if self.steps is not None and hasattr(how, "steps"):
+            given: dict[str, Any] = {"steps": self.steps}
+            return replace(how, **given)
         return how
 
     def cost(self, budget: Budget, kind: str) -> Cost:
@@ -507,11 +508,14 @@ class EvidenceStore:
         }
         others = {name: _version_of(name) for name in ("torch", "transformers")}
         deciding["versions"] = {"anchorwatch": __version__} | others
+        protocol = self.budget.protocol
         if isinstance(spec, Runs | Effect):
             deciding["decoding"] = spec.how(self.budget, model.kind).as_dict()
+            deciding |= protocol.prompts_key(spec.prompts)
         if isinstance(spec, Answers):
             deciding["items"] = self.budget.items
             deciding["decoding"] = spec.how(self.budget, model.kind).as_dict()
+            deciding |= protocol.answers_key(spec.task, spec.contexts)
         spelled = json.dumps(deciding, sort_keys=True)
         return self.folder / spec.kind / hashlib.sha256(spelled.encode()).hexdigest()[:16]
 

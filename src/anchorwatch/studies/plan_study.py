@@ -60,6 +60,8 @@ class Plan:
     """Claims that can be run."""
     not_about: Mapping[str, str] = field(default_factory=dict)
     """Claims that were said of other models, and of which; nothing is run for them."""
+    settings: str = ""
+    """How watched runs write, in words, and the protocol."""
 
     @property
     def passes(self) -> int:
@@ -79,6 +81,7 @@ class Plan:
             "passes": self.passes,
             "minutes": self.minutes,
             "bytes": self.bytes,
+            "settings": self.settings,
             "claims": list(self.runs),
             "lacking": dict(self.lacking),
             "not_about": dict(self.not_about),
@@ -101,7 +104,7 @@ class Plan:
         }
 
     def __str__(self) -> str:
-        """A line for each piece, and the sum."""
+        """How runs write, a line for each piece, and the sum."""
         lines = [
             f"{piece.passes:>9} passes {piece.seconds / 60:>7.1f} min "
             f"{piece.bytes / 1e6:>8.1f} MB  {piece.spec} ({piece.role}), "
@@ -113,7 +116,8 @@ class Plan:
         claims = f"{_claims(len(self.runs))} to run, {short} lack{'s' * (short == 1)} something"
         if self.not_about:
             claims += f", {len(self.not_about)} not about this model"
-        return "\n".join([*lines, f"{total}  in all: {claims}"])
+        first = [self.settings] if self.settings else []
+        return "\n".join([*first, *lines, f"{total}  in all: {claims}"])
 
 
 def _claims(count: int) -> str:
@@ -137,7 +141,8 @@ def plan_study(claims: Sequence[Claim], store: EvidenceStore, rates: Mapping[str
         for role in spec.roles
         if spec.units(store.budget) and spec.kind != "cards"
     ]
-    return Plan(tuple(pieces), lacking, tuple(claim.id for claim in able), not_about)
+    runs = tuple(claim.id for claim in able)
+    return Plan(tuple(pieces), lacking, runs, not_about, store.budget.describe())
 
 
 def lacks(claim: Claim, store: EvidenceStore) -> str:

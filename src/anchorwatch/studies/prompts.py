@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from anchorwatch.errors import SpecError
-from anchorwatch.evaluation.synthetic import Distractors, World
+from anchorwatch.evaluation.synthetic import Distractors, Item, World
 
 SEED = 70_000
 """Of made-up items: not those of training, of cards, or of evaluations."""
@@ -30,30 +31,38 @@ TEMPLATE_WORDS = ("Passage:", "Question:", "Answer:")
 class StudyPrompt:
     """A prompt and its named parts, in characters."""
 
-    text: str
+    text: Any
+    """Of a set on board always text; of a user's token ids or chat messages, too."""
     regions: Mapping[str, tuple[int, int]]
+    message: Any = None
+    """The same as the one message of a chat, whose template asks for the answer; None: the text."""
+
+
+def _prompt_of_item(item: Item) -> StudyPrompt:
+    return StudyPrompt(item.prompt(), item.regions(), item.message())
 
 
 def _question_prompt(index: int) -> StudyPrompt:
     """A question with its passage and two others, a random and a hard one."""
-    item = QUESTION_ITEMS[index]
-    return StudyPrompt(item.prompt(), item.regions())
+    return _prompt_of_item(QUESTION_ITEMS[index])
 
 
 def _bare_question_prompt(index: int) -> StudyPrompt:
     """The same question without any passage."""
-    item = World("held-out", seed=SEED)[index].keep()
-    return StudyPrompt(item.prompt(), item.regions())
+    return _prompt_of_item(World("held-out", seed=SEED)[index].keep())
 
 
 def _passage_prompt(index: int) -> StudyPrompt:
     """Passages and no question: the run goes on with the text."""
     item = World("held-out", seed=SEED + 1, distractors=Distractors(random=2))[index]
-    return StudyPrompt(" ".join(passage.text for passage in item.passages), {})
+    text = " ".join(passage.text for passage in item.passages)
+    return StudyPrompt(text, {}, text)
 
 
 TEXT = "text"
 """The set of running text."""
+CONTINUE = "Continue this story."
+"""What a chat is asked to do with it."""
 OPENINGS = Path(__file__).with_name("running_text.jsonl")
 
 
@@ -66,7 +75,8 @@ def running_texts() -> tuple[str, ...]:
 
 def _running_text_prompt(index: int) -> StudyPrompt:
     """The first words of a story, cut after a whole word: the run goes on with it."""
-    return StudyPrompt(running_texts()[index], {})
+    opening = running_texts()[index]
+    return StudyPrompt(opening, {}, f"{CONTINUE}\n\n{opening}")
 
 
 SETS: Mapping[str, Callable[[int], StudyPrompt]] = {
@@ -77,11 +87,6 @@ SETS: Mapping[str, Callable[[int], StudyPrompt]] = {
 }
 WITHOUT_REGIONS = ("told", TEXT)
 """Sets whose prompts have no named parts."""
-
-
-def count_prompts(name: str, wanted: int) -> int:
-    """How many prompts of a set there are, of so many wanted."""
-    return min(wanted, len(running_texts())) if name == TEXT else wanted
 
 
 def prompt_of(name: str, index: int) -> StudyPrompt:

@@ -24,7 +24,8 @@ from anchorwatch import __version__
 from anchorwatch.errors import AnchorwatchError, ModelError, SpecError, TraceError
 from anchorwatch.models import zoo as lab
 from anchorwatch.models.families import normalises_keys
-from anchorwatch.models.load import find, load
+from anchorwatch.models.load import find
+from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
 from anchorwatch.models.model import Model
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.budget import budget as named_budget
@@ -34,14 +35,20 @@ from anchorwatch.studies.evidence import (
     ROLE_ADDITIONS,
     ROLE_KINDS,
     ROLES,
+    Answers,
     Available,
+    Effect,
     Evidence,
     EvidenceSpec,
     EvidenceStore,
     ModelIdentity,
+    Runs,
 )
 from anchorwatch.studies.papers import claims as named_claims
 from anchorwatch.studies.plan_study import Plan, Rates, plan_study
+from anchorwatch.studies.prompts import TEXT
+from anchorwatch.studies.protocols import MADE_TASK, Protocol
+from anchorwatch.studies.protocols import protocol as named_protocol
 from anchorwatch.studies.study_record import Study
 from anchorwatch.studies.verdict import judge_claims
 from anchorwatch.trace.atomic_io import expand_path, refuse_inside_trace
@@ -60,7 +67,7 @@ DEFAULTS = {
 EVIDENCE = "evidence"
 
 
-def study(
+def study(  # noqa: PLR0913 - one keyword for each thing a study can be given
     names: Sequence[str] = (),
     *,
     model: str | None = None,
@@ -68,6 +75,8 @@ def study(
     sink: str | None = None,
     gate: str | None = None,
     budget: str | Budget = "quick",
+    protocol: str | Protocol | None = None,
+    loading: LoadOptions = DEFAULT_LOADING,
     out: str | Path = "study",
     variants: str | Path | None = None,
     before: Callable[[Plan], None] | None = None,
@@ -81,6 +90,9 @@ def study(
         sink: one trained with a sink token.
         gate: one trained with gates.
         budget: quick, standard or full; or a `Budget`.
+        protocol: how models are prompted and write: rulli, floating or sink-token; or a `Protocol`,
+            such as `aw.studies.protocol("rulli", length=64)`. The budget's way where left out.
+        loading: device and dtype of all models; revision, mask id and family of `model`.
         out: a folder: report.html, report.md, claims.json, claims.csv, figures, evidence.
         variants: the table of training seeds; the package's own where left out.
         before: told the plan before anything runs.
@@ -89,7 +101,8 @@ def study(
     those that are.
     """
     begun = time.monotonic()
-    task = _prepare(names, (model, against, sink, gate), budget, out, variants)
+    much = _under_protocol(budget, protocol)
+    task = _prepare(names, (model, against, sink, gate), much, out, variants, loading)
     with _lock_folder(task.out):
         task.mend()
         plan = task.plan()
@@ -123,11 +136,44 @@ def plan(
     sink: str | None = None,
     gate: str | None = None,
     budget: str | Budget = "quick",
+    protocol: str | Protocol | None = None,
+    loading: LoadOptions = DEFAULT_LOADING,
     out: str | Path = "study",
     variants: str | Path | None = None,
 ) -> Plan:
     """What `study` with these arguments would run: passes, minutes on this machine, bytes."""
-    return _prepare(names, (model, against, sink, gate), budget, out, variants).plan()
+    much = _under_protocol(budget, protocol)
+    return _prepare(names, (model, against, sink, gate), much, out, variants, loading).plan()
+
+
+def _under_protocol(budget: str | Budget, protocol: str | Protocol | None) -> Budget:
+    return named_budget(budget, None if protocol is None else named_protocol(protocol))
+
+
+def check_protocol(claims: Sequence[Claim], protocol: Protocol) -> None:
+    """Refuse prompts, a task and contexts that none of the claims would read."""
+    needs = [spec for claim in claims for spec in claim.needs]
+    if protocol.prompts and not any(
+        isinstance(spec, Runs | Effect) and spec.prompts == TEXT for spec in needs
+    ):
+        raise SpecError(
+            "none of these claims watches running text: leave --prompts out, or name claims that "
+            "do, such as sinks/H3"
+        )
+    asked = {
+        context
+        for spec in needs
+        if isinstance(spec, Answers) and spec.task == MADE_TASK
+        for context in spec.contexts
+    }
+    if protocol.task is not None and not asked:
+        raise SpecError(
+            "none of these claims asks questions of one hop: leave --task out, or name claims that "
+            "do, such as floating/H23"
+        )
+    if lost := [name for name, _ in protocol.contexts if name not in asked]:
+        known = ", ".join(sorted(asked))
+        raise SpecError(f"no claim here asks in the context {lost[0]}: they ask in {known}")
 
 
 def _describe_duration(begun: float) -> dict[str, Any]:
@@ -160,23 +206,32 @@ def _is_shipped(name: str) -> bool:
 def _prepare(
     names: Sequence[str],
     sources: Sequence[str | None],
-    budget: str | Budget,
+    budget: Budget,
     out: str | Path,
     variants: str | Path | None,
+    loading: LoadOptions,
 ) -> _StudyRun:
     """Check everything that can be before weights are touched."""
-    claims, much, folder = named_claims(names), named_budget(budget), expand_path(out)
+    claims, folder = named_claims(names), expand_path(out)
+    check_protocol(claims, budget.protocol)
+    _refuse_loading(sources[0], loading)
     if folder.exists() and not folder.is_dir():
         raise SpecError(f"{folder} is a file: a study is many files, name a folder")
     refuse_inside_trace(folder)
     roles, table = _roles(claims, sources), _variants(variants)
-    for source in roles.values():
-        find(source)  # the last of four names may be wrong, and the first model take minutes
-    task = _StudyRun(claims, folder, roles, _describe_table(table, variants))
+    task = _StudyRun(claims, folder, roles, _describe_table(table, variants), loading)
+    for role, source in roles.items():
+        # The last of four names may be wrong, and the first model take minutes.
+        find(source, task.loading_of(role).revision)
     holdings = {}
     for role in roles:
         loaded = task.model(role)
         holdings[role] = _identify_model(role, loaded)
+        if budget.protocol.chat and not getattr(loaded.tokenizer, "chat_template", None):
+            raise SpecError(
+                f"{loaded.source} has no chat template: leave --chat out (--no-chat under a "
+                "protocol that has it), or name a model that was tuned to chat"
+            )
     cards = {role: lab.folder_of(source) for role, source in roles.items() if source in lab.NAMES}
     available = Available(
         holdings,
@@ -184,8 +239,16 @@ def _prepare(
         None if table is None else {str(k): int(v) for k, v in table["arm"].value_counts().items()},
         tuple(cards),
     )
-    task.store = EvidenceStore(folder / EVIDENCE, much, available, table, cards)
+    task.store = EvidenceStore(folder / EVIDENCE, budget, available, table, cards)
     return task
+
+
+def _refuse_loading(model: str | None, loading: LoadOptions) -> None:
+    """Refuse what is said of one checkpoint where none is named."""
+    named = [name for name in ("revision", "mask_id", "family") if getattr(loading, name)]
+    if named and model is None:
+        option = f"--{named[0].replace('_', '-')}"
+        raise SpecError(f"{option} is said of --model, which is not named: say --model, too")
 
 
 def _variants(path: str | Path | None) -> pd.DataFrame | None:
@@ -244,6 +307,7 @@ class _StudyRun:
     sources: dict[str, str]
     table: dict[str, str] | None
     """Which table of training seeds."""
+    loading: LoadOptions
     store: EvidenceStore = field(init=False)
     _loaded: tuple[str, Model] | None = None
     """The role and model in memory."""
@@ -252,8 +316,12 @@ class _StudyRun:
         """Loaded when it is another than the last."""
         if self._loaded is None or self._loaded[0] != role:
             self._loaded = None  # let go of one before the next is loaded
-            self._loaded = role, load(self.sources[role])
+            self._loaded = role, self.loading_of(role).load(self.sources[role])
         return self._loaded[1]
+
+    def loading_of(self, role: str) -> LoadOptions:
+        """Revision, mask id and family are said of the model that claims are about."""
+        return self.loading if role == "mdm" else self.loading.for_other_models()
 
     def requests(self) -> dict[tuple[EvidenceSpec, str], None]:
         """Every need that takes a model, once, with each role that is at hand."""

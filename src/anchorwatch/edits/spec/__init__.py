@@ -2,11 +2,12 @@
 
 An edit acts on `layers` and `heads`, at `steps` or while `progress` (share of the answer written)
 is in [low, high); None is everywhere and always. It stands in the manifest, and what it decided
-stands in the trace, so that a replay repeats it. Hiding empties a key's column for every query; a
-row that would lose its last key keeps its best one, and `spared_rows` counts those. Edits of the
-canvas act before a step on what all layers read: `swap_token`, `force_commit`, `delay_commit`,
-`freeze_canvas`. Additions put something into the network: `sink_token`, `register`, `off_by_one`,
-`sink_logit`, `kv_bias`, `gate`. How to write an edit: see `edits/spec/edit.py`.
+stands in the trace, so that a replay repeats it. Hiding empties a key's column for every query, or
+for the last one alone (`hide_from`); a row that would lose its last key keeps its best one, and
+`spared_rows` counts those. Edits of the canvas act before a step on what all layers read:
+`swap_token`, `force_commit`, `delay_commit`, `freeze_canvas`. Additions put something into the
+network: `sink_token`, `register`, `off_by_one`, `sink_logit`, `kv_bias`, `gate`. How to write an
+edit: see `edits/spec/edit.py`.
 
 >>> hide_keys([0, 3], layers=[2])
 hide_keys(positions=(0, 3), layers=(2,))
@@ -15,6 +16,7 @@ hide_keys(positions=(0, 3), layers=(2,))
 from anchorwatch.edits.spec.attention_edits import (
     DETECT,
     FORMS,
+    HIDE_FROM,
     MATCHES,
     SCOPES,
     Candidates,
@@ -67,6 +69,7 @@ __all__ = [
     "DETECT",
     "EDITS",
     "FORMS",
+    "HIDE_FROM",
     "MATCHES",
     "SCOPES",
     "Addition",

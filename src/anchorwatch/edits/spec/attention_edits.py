@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 FORMS = ("logit", "penalty", "weight", "value", "value_mean")
 DETECT = ("previous_shadow", "previous_edited", "same_shadow", "oracle")
 SCOPES = ("head", "layer", "model")
-MATCHES = ("sinks", "class", "rank")
+MATCHES = ("sinks", "class", "rank", "mass")
+HIDE_FROM = ("all", "last")
+MASS_KEYS = 64
+"""Keys of a head that a control matched by attention may hide, unless it says."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,17 +42,29 @@ class Hiding(Edit):
     "logit": -inf before the softmax, rows renormalise. "penalty": the logit lowered by `penalty`.
     "weight": zero after the softmax, nothing renormalised. "value": the value zeroed, attention as
     it was. "value_mean": the value replaced by the mean over the keys that a query may look at.
+
+    `hide_from` is "all" queries, or only the "last" one of the canvas, which in autoregression
+    predicts the next token (with a cache each step has no other). Hidden from all queries, a sink
+    of an autoregressive model forms again at the next token, in the rows that no longer see it;
+    hidden from the last one it cannot, and what the model loses is larger.
     """
 
     _: KW_ONLY
     form: str = "logit"
     penalty: float | None = None
+    hide_from: str = "all"
 
     observable: ClassVar[str] = "the hidden keys' share of each row"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_word("form", self.form, FORMS)
+        check_word("hide_from", self.hide_from, HIDE_FROM)
+        if self.hide_from == "last" and self.form != "logit":
+            raise SpecError(
+                f"hide_from='last' hides keys before the softmax and form={self.form!r} does not: "
+                "leave one of them out"
+            )
         if self.form != "penalty":
             if self.penalty is not None:
                 raise SpecError(f"form={self.form!r} takes no penalty: say form='penalty'")
@@ -68,7 +83,8 @@ class Hiding(Edit):
         keys = row.hidden_keys(self)
         head, rank = np.nonzero(keys != MISSING)
         columns = keys[head, rank].astype(np.int64) + row.view.key_start
-        patch.mark_keys(self.form, row.view.row, head, columns, self.penalty or True)
+        form = "last_logit" if self.hide_from == "last" else self.form
+        patch.mark_keys(form, row.view.row, head, columns, self.penalty or True)
 
     def contradicts(self, other: Edit) -> str | None:
         if not isinstance(other, Hiding):
@@ -79,6 +95,13 @@ class Hiding(Edit):
             both = sorted(set(self.named_keys) & set(other.named_keys))
             return f"a key is hidden in one form, {both[0]} has two" if both else None
         return "both may find the same key and hide it in two forms; give both one form"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Without `hide_from` where it is "all", as traces were written before there was one."""
+        fields = super().as_dict()
+        if self.hide_from == "all":
+            del fields["hide_from"]
+        return fields
 
 
 @register_edit
@@ -190,6 +213,8 @@ class SortedKeys:
     """[unit, key] bool."""
     classes: np.ndarray
     """[key]."""
+    shares: np.ndarray
+    """[unit, key] attention received, NaN where nothing is known."""
 
 
 def mean_shares(seen: list[ReceivedSums], heads: list[tuple[int, ...]], scope: str) -> np.ndarray:
@@ -207,11 +232,20 @@ def mean_shares(seen: list[ReceivedSums], heads: list[tuple[int, ...]], scope: s
 class Detecting(Hiding):
     """Edits that find their keys themselves, k in each unit, by the attention that keys receive.
 
-    `detect`: "previous_shadow" reads the map of the step before as it would be without the edit,
-    "previous_edited" as it was with it (a hidden key then scores 0 and is back every second step),
-    "same_shadow" this very pass, "oracle" the trace `unedited`. `scope` is one set for each "head",
-    each "layer", or the "model". `eligible` is a query group or a region. `last_row` reads only the
-    last row of the map, as published for autoregression.
+    `detect` says in which map they are found, and so which question is asked:
+
+    - "previous_shadow": the map of the step before, as it would be without the edit. Does a step
+      need the keys that were sinks one step earlier? The published protocol (arXiv 2510.15731);
+      the first step has no map before it and hides nothing.
+    - "previous_edited": the map of the step before as it was with the edit. What would a system
+      without a second pass do? A hidden key scores 0 there, and is back every second step.
+    - "same_shadow": the map of this very pass. Does a pass need the keys that it is about to use?
+      Acts from the first step on, which in a short answer is the one that reads the prompt.
+    - "oracle": the trace `unedited`. Does a run need the sinks that the unedited run had?
+
+    `scope` is one set for each "head", each "layer", or the "model". `eligible` is a query group or
+    a region. `last_row` reads only the last row of the map, as published for autoregression, where
+    `hide_sinks(k, last_row=True, hide_from="last")` finds and hides by the last row alone.
     """
 
     k: int
@@ -272,13 +306,13 @@ class Detecting(Hiding):
     def select_keys(self, row: EditedRow) -> np.ndarray:
         evidence = row.received_shares(self)
         if evidence is None:  # the first step has none before it
-            return np.full((1, self.k), MISSING, dtype=np.int32)
+            return np.full((1, self.ranks), MISSING, dtype=np.int32)
         return self.choose_keys(*evidence, row.candidates(self))
 
     def choose_keys(
         self, shares: np.ndarray, looked: np.ndarray | None, pool: Candidates
     ) -> np.ndarray:
-        """[unit, k] keys to hide, -1 where there are fewer; one key is always left.
+        """[unit, ranks] keys to hide, -1 where there are fewer; one key is always left.
 
         `shares` [unit, key] are means over rows, `looked` [key] the share of rows that may look at
         each key (None: all of them). Keys beyond `shares` are not written yet.
@@ -297,7 +331,7 @@ class Detecting(Hiding):
         keys = _first_at(order, ranks, np.arange(1, self.k + 1))
         keys[:, most:] = MISSING
         # 3. Those keys, or others in their place.
-        return self.replace_keys(keys, SortedKeys(order, allowed, pool.classes), pool.draw)
+        return self.replace_keys(keys, SortedKeys(order, allowed, pool.classes, known), pool.draw)
 
     def order_keys(self, shares: np.ndarray) -> np.ndarray:
         """[unit, rank] keys, the ones to be hidden first; those that receive most by default."""
@@ -310,7 +344,7 @@ class Detecting(Hiding):
     def replace_keys(
         self, keys: np.ndarray, ordered: SortedKeys, seed: tuple[int, ...]
     ) -> np.ndarray:
-        """[unit, k] what is hidden in the place of the chosen keys: by default they themselves."""
+        """[unit, ranks] what is hidden in place of the chosen keys [unit, k]: they themselves."""
         return keys
 
 
@@ -338,22 +372,49 @@ class hide_sinks(Detecting):  # noqa: N801
 @register_edit
 @dataclass(frozen=True, repr=False)
 class hide_random(Detecting):  # noqa: N801
-    """The control of hide_sinks: as many keys as it would hide, drawn from the others.
+    """The control of hide_sinks: other keys than it would hide, drawn by chance.
 
-    `matched_to` "sinks": any others; "class": for each sink one of the same kind of token, while
-    there is one; "rank": from the next 2k in rank, which receive most after the sinks.
+    `matched_to` says what the control has in common with the sinks:
+
+    - "sinks" (or "number"): as many keys, any others. They mostly receive far less attention.
+    - "class": as many, for each sink one of the same kind of token, while there is one.
+    - "rank": as many, from the next 2k in rank, which receive most after the sinks.
+    - "mass": keys that together receive as much attention as the sinks do, however many that takes,
+      `most` at most (64 unless said): drawn one after another until their sum is nearest to it.
     """
 
     _: KW_ONLY
     rule: Rule | None = None
     matched_to: str = "sinks"
     seed: int = 0
+    most: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "rule", _rule(self.rule))
+        if self.matched_to == "number":
+            object.__setattr__(self, "matched_to", "sinks")
         check_word("matched_to", self.matched_to, MATCHES)
         object.__setattr__(self, "seed", check_seed(self.seed))
+        if self.most is not None:
+            if self.matched_to != "mass":
+                raise SpecError("most limits a control matched by attention: say matched_to='mass'")
+            object.__setattr__(self, "most", check_count(self.most))
+
+    @property
+    def ranks(self) -> int:
+        return self.k if self.matched_to != "mass" else self.most or MASS_KEYS
+
+    @property
+    def fewest_keys(self) -> int:
+        return self.k
+
+    def as_dict(self) -> dict[str, Any]:
+        """Without `most` where it is not said, as traces were written before there was one."""
+        fields = super().as_dict()
+        if self.most is None:
+            del fields["most"]
+        return fields
 
     @property
     def needs_token_classes(self) -> bool:
@@ -375,6 +436,8 @@ class hide_random(Detecting):  # noqa: N801
         units, _ = np.nonzero(keys != MISSING)
         left[units, keys[keys != MISSING]] = False
         left = np.take_along_axis(left, ordered.keys, axis=1)
+        if self.matched_to == "mass":
+            return self._match_mass(keys, ordered, left, seed)
         # The 2k keys that receive most after the sinks.
         if self.matched_to == "rank":
             left &= np.cumsum(left, axis=1) <= 2 * k
@@ -396,6 +459,27 @@ class hide_random(Detecting):  # noqa: N801
         # 3. What is missing goes to the end.
         order = np.argsort(replaced == MISSING, axis=1, kind="stable")
         return np.take_along_axis(replaced, order, axis=1)
+
+    def _match_mass(
+        self, keys: np.ndarray, ordered: SortedKeys, left: np.ndarray, seed: tuple[int, ...]
+    ) -> np.ndarray:
+        """[unit, ranks] others that together receive what the keys [unit, k] do.
+
+        `left` [unit, rank] are those that may be drawn, in the order of `ordered.keys`.
+        """
+        matched = np.full((len(keys), self.ranks), MISSING, dtype=np.int32)
+        for unit, own in enumerate(keys):
+            sinks, others = own[own != MISSING], ordered.keys[unit][left[unit]]
+            if not len(sinks) or not len(others):
+                continue
+            # 1. All others in an order by chance, and what the first n of them receive.
+            drawn = np.random.default_rng((*seed, unit)).permutation(others)[: self.ranks]
+            reached = np.cumsum(ordered.shares[unit, drawn])
+            # 2. The n whose sum is nearest to that of the sinks; one key at least.
+            wanted = ordered.shares[unit, sinks].sum()
+            count = int(np.abs(reached - wanted).argmin()) + 1
+            matched[unit, :count] = drawn[:count]
+        return matched
 
 
 @register_edit

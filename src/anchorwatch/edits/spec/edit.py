@@ -109,6 +109,11 @@ class Edit:
         return 0
 
     @property
+    def fewest_keys(self) -> int:
+        """How many keys it hides in a head of which enough are left: a run must have more."""
+        return self.ranks
+
+    @property
     def named_keys(self) -> tuple[int, ...]:
         """Positions whose keys it names, which no control may draw."""
         return ()
@@ -153,9 +158,9 @@ class Edit:
             what = f"{kind}(steps={list(self.steps)})"
             raise SpecError(f"{what} would change nothing: this run has 0 to {shape.steps - 1}")
         # One key must be left to look at.
-        if self.ranks >= shape.positions:
+        if self.fewest_keys >= shape.positions:
             raise SpecError(
-                f"{kind} would hide {self.ranks} keys of {shape.positions}: "
+                f"{kind} would hide {self.fewest_keys} keys of {shape.positions}: "
                 "hide fewer than there are"
             )
 

@@ -1,0 +1,267 @@
+"""How the models of a study are prompted and how they write: a study's own way, or a paper's.
+
+A budget says how much is run; a protocol says how. What it leaves out is the budget's. `PROTOCOLS`
+has the settings of each paper, as far as they are known; what is said beside one of them wins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anchorwatch.errors import SpecError
+from anchorwatch.evaluation.contexts import context as named_context
+from anchorwatch.evaluation.prompt_templates import template as named_template
+from anchorwatch.evaluation.tasks import task as named_task
+from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.studies.prompts import TEXT, StudyPrompt, prompt_of, running_texts
+from anchorwatch.trace.input_files import open_plain
+
+_SIZES = ("length", "steps", "block")
+MADE_TASK = "synthetic/one-hop"
+"""The task that one of the user's stands in for."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Settings of watched runs, effects and answers; None and () leave them to the budget."""
+
+    name: str = ""
+    chat: bool = False
+    """Whether prompts and questions go through the model's chat template."""
+    decoding: Decoding | None = None
+    """How masked models write; an autoregressive one writes greedily from left to right."""
+    length: int | None = None
+    """Positions that a watched run writes."""
+    steps: int | None = None
+    """Its forward passes, where masks are filled; one for each position unless said."""
+    block: int | None = None
+    """Positions in a block, where masks are filled."""
+    prompts: tuple[Any, ...] = ()
+    """Texts, ids or messages that runs of the set `text` go on with, in place of the stories."""
+    task: str | None = None
+    """A task or a file of questions, in place of made-up questions of one hop."""
+    contexts: tuple[tuple[str, str], ...] = ()
+    """(claim's context, the task's): what a claim's `gold` is among the contexts of the task."""
+    answer: int | None = None
+    """Positions of an answer, one a step; else the budget's, two a step."""
+    template: str | None = None
+    """The prompt of questions, where a claim names none."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompts", _prompt_tuple(self.prompts))
+        object.__setattr__(self, "contexts", _context_pairs(self.contexts))
+        if self.decoding is not None:
+            self._check_decoding(self.decoding)
+        if length := self.length or getattr(self.decoding, "length", None):
+            self.decoding_for("mdm", LowConfidence(length))  # refuses blocks that do not divide
+        if self.template is not None:
+            named_template(self.template)
+        if self.task is not None:
+            named_task(self.task)
+        elif self.contexts:
+            raise SpecError(
+                "contexts say what the claims' are among those of a task: name it, task='nq.jsonl'"
+            )
+
+    def _check_decoding(self, decoding: Decoding) -> None:
+        if not isinstance(decoding, Decoding):
+            raise SpecError(
+                f"decoding={decoding!r:.40} is not one of aw.decoding: for example LowConfidence()"
+            )
+        if decoding.writes != "masked":
+            raise SpecError(
+                f"decoding={type(decoding).__name__} is how an autoregressive model writes, and "
+                "does anyway: say how the masked one does, such as LowConfidence(block=32)"
+            )
+        for name in _SIZES:
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not hasattr(decoding, name):
+                raise SpecError(f"{type(decoding).__name__} has no {name}: leave {name} out")
+            if getattr(decoding, name) is not None:
+                raise SpecError(f"{name} is given twice, in the decoding and as {value}: say one")
+
+    @property
+    def is_default(self) -> bool:
+        return self == DEFAULT_PROTOCOL
+
+    def decoding_for(self, kind: str, default: LowConfidence) -> Decoding:
+        """How a watched run writes, `default` being the budget's way where masks are filled.
+
+        Without a cache an autoregressive model too sees all rows at each step, as a masked one
+        does; it goes on after an end token, so that models share a length.
+        """
+        base = self.decoding or default
+        length = self.length or base.length or default.length
+        assert length is not None
+        if kind == "arm":
+            return LeftToRight(length, cache=False, stop=False)
+        # One commit a step where only the length is said.
+        fewer = default.steps if length == default.length and self.decoding is None else length
+        steps = self.steps or getattr(self.decoding, "steps", None) or fewer
+        sizes: dict[str, Any] = {"length": length}
+        if hasattr(base, "steps"):
+            sizes["steps"] = steps
+        if hasattr(base, "block"):
+            divides = base.block is not None and length % base.block == 0
+            sizes["block"] = self.block or (base.block if self.decoding or divides else None)
+        return dataclasses.replace(base, **sizes)
+
+    def answer_decoding(self, kind: str, positions: int) -> Decoding:
+        """How an answer is written: two commits a step, or one where its length is said."""
+        length = self.answer or positions
+        if kind == "arm":
+            return LeftToRight(length)
+        base = self.decoding or LowConfidence()
+        sizes: dict[str, Any] = {"length": length}
+        if hasattr(base, "steps"):
+            sizes["steps"] = length if self.answer else -(-length // 2)
+        if hasattr(base, "block"):
+            sizes["block"] = None
+        return dataclasses.replace(base, **sizes)
+
+    def count_prompts(self, prompt_set: str, wanted: int) -> int:
+        """How many prompts of a set there are, of so many wanted: running text has an end."""
+        if prompt_set != TEXT:
+            return wanted
+        return min(wanted, len(self.prompts or running_texts()))
+
+    def prompt_of(self, prompt_set: str, index: int) -> StudyPrompt:
+        """Prompt `index` of a set; of running text the protocol's own, where it has some."""
+        if prompt_set == TEXT and self.prompts:
+            return StudyPrompt(self.prompts[index], {})
+        return prompt_of(prompt_set, index)
+
+    def task_of(self, task: str) -> str:
+        """The task to ask in place of a claim's."""
+        return self.task if self.task is not None and task == MADE_TASK else task
+
+    def contexts_of(self, task: str, contexts: Sequence[str]) -> dict[str, str]:
+        """The claim's name of each context that the task is asked in, in order."""
+        given = dict(self.contexts) if self.task_of(task) != task else {}
+        return {named_context(given.get(name, name)).name: name for name in contexts}
+
+    def prompts_key(self, prompt_set: str) -> dict[str, Any]:
+        """What of it decides a run besides the decoding; empty where nothing does."""
+        key: dict[str, Any] = {"chat": True} if self.chat else {}
+        if prompt_set == TEXT and self.prompts:
+            key["prompts"] = self._prompts_digest
+        return key
+
+    def answers_key(self, task: str, contexts: Sequence[str]) -> dict[str, Any]:
+        """The same of answers to questions."""
+        key: dict[str, Any] = {"chat": True} if self.chat else {}
+        if self.template is not None:
+            key["template"] = self.template
+        if self.task_of(task) != task:
+            key["task"] = named_task(self.task_of(task)).describe() | {"file": self._task_digest}
+            key["contexts"] = list(self.contexts_of(task, contexts))
+        return key
+
+    @property
+    def _prompts_digest(self) -> str:
+        return hashlib.sha256(json.dumps(self.prompts).encode()).hexdigest()
+
+    @property
+    def _task_digest(self) -> str | None:
+        """Of the task's file; None where it is made up."""
+        path = None if self.task is None else named_task(self.task).path
+        if path is None:
+            return None
+        with open_plain(path) as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+
+    def as_dict(self) -> dict[str, Any]:
+        """All that is said, for the manifest; prompts and files by their digests."""
+        plain = ("name", "chat", *_SIZES, "task", "answer", "template")
+        fields: dict[str, Any] = {name: getattr(self, name) for name in plain}
+        fields["decoding"] = None if self.decoding is None else self.decoding.as_dict()
+        if self.prompts:
+            fields["prompts"] = {"count": len(self.prompts), "sha256": self._prompts_digest}
+        if self.task is not None:
+            fields |= {"task_sha256": self._task_digest, "contexts": dict(self.contexts)}
+        return {name: value for name, value in fields.items() if value}
+
+    def __str__(self) -> str:
+        """In words, for the plan; empty where everything is the budget's."""
+        said = ["chat template"] if self.chat else []
+        said += [] if self.decoding is None else [type(self.decoding).__name__]
+        said += [f"{name} {value}" for name in _SIZES if (value := getattr(self, name))]
+        said += [f"{len(self.prompts)} prompts"] if self.prompts else []
+        said += [f"task {self.task}"] if self.task is not None else []
+        said += [f"{claim} is {shown}" for claim, shown in self.contexts]
+        said += [f"answers of {self.answer}"] if self.answer else []
+        said += [f"template {self.template}"] if self.template is not None else []
+        return (f"{self.name}: " if self.name else "") + ", ".join(said)
+
+
+def _prompt_tuple(prompts: Any) -> tuple[Any, ...]:
+    if isinstance(prompts, str):
+        raise SpecError("prompts are a list: say ['Once upon a time'], or --prompts FILE")
+    listed = tuple(prompts)
+    if wrong := [p for p in listed if not isinstance(p, str | list | tuple) or not p]:
+        raise SpecError(f"{wrong[0]!r:.40} is no prompt: give text, token ids or chat messages")
+    return listed
+
+
+def _context_pairs(contexts: Any) -> tuple[tuple[str, str], ...]:
+    pairs = tuple(dict(contexts).items())
+    for claim, shown in pairs:
+        named_context(claim), named_context(shown)
+    shown_as = [named_context(shown).name for _, shown in pairs]
+    if twice := [name for name in shown_as if shown_as.count(name) > 1]:
+        raise SpecError(f"two contexts are {twice[0]}: claims compare them, give each its own")
+    return pairs
+
+
+DEFAULT_PROTOCOL = Protocol()
+"""Everything is the budget's."""
+PROTOCOLS: Mapping[str, Protocol] = {
+    preset.name: preset
+    for preset in (
+        # arXiv 2510.15731: instruction-tuned checkpoints, 128 positions in 128 steps, blocks of 32.
+        Protocol("rulli", chat=True, decoding=LowConfidence(), length=128, block=32),
+        # arXiv 2601.07894: temporal maps of 32 positions in 32 steps, no chat template; questions
+        # by its LLaDA script, 32 positions in 32 steps.
+        Protocol(
+            "floating",
+            decoding=LowConfidence(),
+            length=32,
+            block=32,
+            answer=32,
+            template="floating-rules",
+        ),
+        # arXiv 2601.19657: GSM8K as its script writes it, 256 positions in 256 steps, warm.
+        Protocol("sink-token", decoding=LowConfidence(temperature=0.1), length=256),
+    )
+}
+"""The papers' own settings, by name."""
+
+
+def protocol(name: str | Protocol | None = None, **given: Any) -> Protocol:
+    """A protocol by name, or one of yours, or none; settings that are given win over its own.
+
+    >>> protocol("rulli", length=64).decoding_for("mdm", LowConfidence(16)).length
+    64
+    """
+    if isinstance(name, Protocol):
+        base = name
+    elif name is None:
+        base = DEFAULT_PROTOCOL
+    elif name in PROTOCOLS:
+        base = PROTOCOLS[name]
+    else:
+        raise SpecError(f"no protocol is called {name!r}: expected one of {', '.join(PROTOCOLS)}")
+    settings = {k: v for k, v in given.items() if v is not None}
+    # A decoding of the user's takes the place of the sizes that it names or cannot have.
+    if (decoding := settings.get("decoding")) is not None:
+        for size in _SIZES:
+            if size not in settings and getattr(decoding, size, False) is not None:
+                settings[size] = None
+    return dataclasses.replace(base, **settings)

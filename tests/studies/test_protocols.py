@@ -1,0 +1,211 @@
+"""The papers' protocols: what they set, what wins over them, what is refused, what keys know."""
+
+import json
+
+import pytest
+
+import anchorwatch as aw
+from anchorwatch.errors import SpecError
+from anchorwatch.generation.decoding import DreamOrder, LeftToRight, LowConfidence
+from anchorwatch.models.load import load
+from anchorwatch.models.load_options import LoadOptions
+from anchorwatch.studies import prompts
+from anchorwatch.studies.budget import BUDGETS, Budget, budget
+from anchorwatch.studies.collect import collect
+from anchorwatch.studies.evidence import (
+    Answers,
+    Available,
+    EvidenceStore,
+    ModelIdentity,
+    Runs,
+)
+from anchorwatch.studies.measure import MDM_RUNS, MDM_TEXT
+from anchorwatch.studies.papers import claims
+from anchorwatch.studies.protocols import PROTOCOLS, Protocol, protocol
+from anchorwatch.studies.run_study import check_protocol
+from checkpoints import write_llada
+
+SMALL = Budget("small", 2, length=4, steps=4, items=2, rows=2, text_length=8, text_block=4)
+IDENTITY = ModelIdentity("lab/mdm", "mdm", "abc", (), 4, 4, 256, "", "", "cpu")
+GOLD = Answers(("mdm",), ("gold",))
+
+
+def store(folder, way):
+    return EvidenceStore(folder, budget(SMALL, way), Available({"mdm": IDENTITY}))
+
+
+def test_each_paper_writes_as_it_did():
+    ways = {name: budget("standard", way) for name, way in PROTOCOLS.items()}
+    rulli, floating, token = (ways[name].text_decoding("mdm") for name in PROTOCOLS)
+    assert rulli == ways["rulli"].decoding("mdm") == LowConfidence(128, 128, block=32)
+    assert floating == ways["floating"].decoding("mdm") == LowConfidence(32, 32, block=32)
+    assert token == LowConfidence(256, 256, temperature=0.1)
+    assert [way.chat for way in PROTOCOLS.values()] == [True, False, False]
+    assert ways["rulli"].decoding("arm") == LeftToRight(128, cache=False, stop=False)
+    assert ways["floating"].answer_decoding("mdm") == LowConfidence(32, 32)
+
+
+def test_without_a_protocol_the_budget_decides():
+    for much in BUDGETS.values():
+        assert much.decoding("mdm") == LowConfidence(much.length, much.steps)
+        assert much.answer_decoding("mdm") == LowConfidence(16, 8)
+        assert "protocol" not in much.as_dict()
+        assert much.protocol.is_default and str(much.protocol) == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"length": 64}, LowConfidence(64, 64, block=32)),
+        ({"length": 64, "steps": 32}, LowConfidence(64, 32, block=32)),
+        ({"block": 16}, LowConfidence(128, 128, block=16)),
+        ({"decoding": DreamOrder(algorithm="entropy")}, DreamOrder(128, 128, algorithm="entropy")),
+        ({"decoding": LowConfidence(64, 32, block=8)}, LowConfidence(64, 32, block=8)),
+        ({"decoding": LowConfidence(block=64)}, LowConfidence(128, 128, block=64)),
+    ],
+)
+def test_what_is_said_beside_a_protocol_wins(given, expected):
+    way = protocol("rulli", **given)
+    assert way.chat
+    assert budget("quick", way).text_decoding("mdm") == expected
+    assert protocol("rulli", chat=False).chat is False
+
+
+def test_sizes_alone_leave_the_rest_to_the_budget():
+    much = budget("quick", protocol(length=24, block=12))
+    text = much.text_decoding("mdm")
+    assert text == LowConfidence(24, 24, block=12, forbid_end=True)
+    assert much.decoding("mdm") == LowConfidence(24, 24, block=12)
+    assert (
+        budget("quick", protocol(length=30)).text_decoding("mdm").block is None
+    )  # 8 is no divisor
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: protocol("wu"), "expected one of rulli, floating, sink-token"),
+        (lambda: protocol("rulli", length=48), "block=32 does not divide length=48: use one of"),
+        (lambda: budget("quick", protocol(block=5)), "block=5 does not divide length=16"),
+        (lambda: Protocol(decoding=LeftToRight()), "say how the masked one does, such as LowConf"),
+        (lambda: Protocol(decoding="dream"), r"for example LowConfidence\(\)"),
+        (lambda: Protocol(decoding=LowConfidence(8), length=9), "length is given twice"),
+        (lambda: Protocol(decoding=DreamOrder(8), block=4), "DreamOrder has no block: leave block"),
+        (lambda: Protocol(prompts="one"), r"prompts are a list: say \['Once upon a time'\]"),
+        (lambda: Protocol(prompts=[""]), "is no prompt: give text, token ids or chat messages"),
+        (lambda: Protocol(contexts={"gold": "open5"}), "name it, task='nq.jsonl'"),
+        (lambda: Protocol(task="nowhere.jsonl"), "nowhere.jsonl"),
+        (
+            lambda: Protocol(task="synthetic/two-hop", contexts={"gold": "open", "closed": "open"}),
+            "two contexts are open: claims compare them",
+        ),
+        (lambda: Protocol(template="short"), "no template is called 'short'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make, says):
+    with pytest.raises(SpecError, match=says):
+        make()
+
+
+def test_what_no_claim_would_read_is_refused():
+    doubled, values = claims(["floating/H23", "sink_token/H5"])
+    texts = Protocol(prompts=("Once upon a time",))
+    with pytest.raises(SpecError, match="none of these claims watches running text"):
+        check_protocol([values], texts)
+    asked = Protocol(task="synthetic/two-hop", contexts={"gold+9": "open5"})
+    with pytest.raises(SpecError, match="leave --task out, or name claims"):
+        check_protocol([values], asked)
+    with pytest.raises(SpecError, match=r"no claim here asks in the context gold\+9: they ask in"):
+        check_protocol([doubled], asked)
+
+
+def test_settings_of_one_checkpoint_need_its_name(tmp_path):
+    with pytest.raises(SpecError, match="--mask-id is said of --model, which is not named"):
+        aw.studies.plan(["sinks/H3"], loading=LoadOptions(mask_id=5), out=tmp_path)
+
+
+def test_evidence_under_another_protocol_is_other_evidence(tmp_path):
+    ways = [
+        Protocol(),
+        Protocol(chat=True),
+        Protocol(length=16),
+        Protocol(prompts=("one text", "another")),
+        Protocol(prompts=("one text", "a third")),
+    ]
+    folders = [store(tmp_path, way).unit_folder(MDM_TEXT, "mdm") for way in ways]
+    assert len(set(folders)) == len(ways)
+    # Running text of the user's is no question, and a task no run.
+    questions = [store(tmp_path, way).unit_folder(MDM_RUNS, "mdm") for way in ways]
+    assert questions[0] == questions[3] == questions[4]
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps({"question": "Who?", "answers": ["Lena"], "passages": ["Lena."]}))
+    tasks = [Protocol(), Protocol(task=str(path)), Protocol(task=str(path), answer=8)]
+    assert len({store(tmp_path, way).unit_folder(GOLD, "mdm") for way in tasks}) == len(tasks)
+    before = store(tmp_path, tasks[1]).unit_folder(GOLD, "mdm")
+    path.write_text(path.read_text().replace("Who?", "Who is it?"))
+    assert store(tmp_path, tasks[1]).unit_folder(GOLD, "mdm") != before
+
+
+def test_a_manifest_knows_the_protocol_and_the_plan_says_it():
+    much = budget("quick", protocol("rulli", prompts=("a b", "c d")))
+    said = much.as_dict()["protocol"]
+    assert json.loads(json.dumps(said)) == said
+    assert (said["name"], said["chat"], said["length"], said["prompts"]["count"]) == (
+        *("rulli", True, 128),
+        2,
+    )
+    assert said["decoding"]["name"] == "LowConfidence"
+    assert much.describe() == (
+        "questions: 128 positions in blocks of 32, 128 steps; "
+        "running text: 128 positions in blocks of 32, 128 steps; "
+        "rulli: chat template, LowConfidence, length 128, block 32, 2 prompts"
+    )
+
+
+def test_a_chat_goes_around_prompts_and_keeps_their_regions(tmp_path):
+    model = load("lab/mdm")
+    kept = store(tmp_path, Protocol(chat=True, prompts=("A ship left.", [5, 6, 7])))
+    for spec in (MDM_TEXT, MDM_RUNS):
+        collect(kept, spec, "mdm", model, lambda _: None)
+    texts, questions = (kept.load(spec).traces for spec in (MDM_TEXT, MDM_RUNS))
+    message = model.encode([{"role": "user", "content": "A ship left."}])
+    assert texts[0].given[: len(message)].tolist() == message
+    assert texts[1].given[:3].tolist() == [5, 6, 7]  # ids stand as they are
+    for index, trace in enumerate(questions):
+        item, names = prompts.QUESTION_ITEMS[index], trace.manifest["regions"]
+        own = [model.decode([int(t)]) for t in trace.given]
+        gold = "".join(
+            token
+            for token, of in zip(own, trace["region"].values, strict=True)
+            if of == names.index("gold")
+        )
+        (passage,) = [passage.text for passage in item.passages if passage.gold]
+        assert gold.strip() == passage
+        assert "Answer:" not in model.decode([int(t) for t in trace.given if t != model.mask_id])
+
+
+def test_a_task_of_the_users_is_asked_in_its_own_contexts(tmp_path):
+    path = tmp_path / "own.jsonl"
+    rows = [
+        {"question": f"Where is Bo{i}?", "answers": ["Oslo"], "passages": [f"Bo{i} is in Oslo."]}
+        for i in range(3)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    kept = store(tmp_path / "kept", Protocol(task=str(path), contexts={"gold": "open1"}, answer=4))
+    collect(kept, GOLD, "mdm", load("lab/mdm"), lambda _: None)
+    table = kept.load(GOLD).results.rows
+    assert set(table["context"]) == {"gold"}
+    assert set(table["question"]) == {"Where is Bo0?", "Where is Bo1?"}
+    assert (table["unfit"] == "").all()
+
+
+def test_a_model_without_a_chat_template_is_refused_before_anything_runs(tmp_path):
+    bare = str(write_llada(tmp_path / "bare")[0])
+    with pytest.raises(SpecError, match=r"bare has no chat template: leave --chat out"):
+        aw.studies.plan(["sinks/H3"], model=bare, protocol="rulli", out=tmp_path / "out")
+
+
+def test_runs_know_nothing_of_protocols():
+    """A spec's digest is what it was: only the folder of its units depends on the protocol."""
+    assert Runs("mdm", "text").digest == MDM_TEXT.digest
+    assert "protocol" not in MDM_TEXT.as_dict()
