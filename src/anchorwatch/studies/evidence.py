@@ -252,9 +252,6 @@ class Answers(EvidenceSpec):
     template: str = "plain"
     steps: int | None = None
     """Of an answer, where masks are filled; None: two commits a step."""
-    cached: bool = False
-    """Whether an autoregressive model keeps its cache under edits: they then reach new rows only,
-    which is how 2510.15731 hides sinks."""
 
     def __post_init__(self) -> None:
         _check_roles(self.roles)
@@ -269,13 +266,11 @@ class Answers(EvidenceSpec):
     def how(self, budget: Budget, kind: str) -> Decoding:
         """How an answer is written.
 
-        Under edits an autoregressive model keeps no cache unless `cached` says so: what it holds is
-        not read again, so that an edit would reach one new row at a step, and every row of a masked
-        model.
+        Under edits an autoregressive model keeps no cache: what it holds is not read again, so
+        that an edit would reach one new row at a step, and every row of a masked model.
         """
         how = budget.answer_decoding(kind)
-        edited = any(edits for _, edits in self.edits)
-        if isinstance(how, LeftToRight) and edited and not self.cached:
+        if isinstance(how, LeftToRight) and any(edits for _, edits in self.edits):
             return replace(how, cache=False)
         if self.steps is not None and hasattr(how, "steps"):
             given: dict[str, Any] = {"steps": self.steps}

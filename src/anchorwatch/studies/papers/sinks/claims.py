@@ -174,8 +174,8 @@ _LLADA, _DREAM, _MMADA = ("llada",), ("dream",), ("mmada",)
             "share of denoising steps at which some head has a sink (Eq. 3, eps = 3)",
             GREATER,
             0.75,
-            "consistently: at three steps in four at least; most layers of one of the paper's models "
-            "show none, so that it need not be every layer",
+            "consistently: three steps in four at least; most layers of MMaDA show none, so that "
+            "it need not be every layer",
             null="even attention has no sink: 0",
             control="the untrained network",
         ),
@@ -948,7 +948,7 @@ def measure_splits(evidence: Evidence) -> Finding:
 
 _HIDING = Change(
     "Sinks are hidden as the paper does it: those of the step before; in an ARM those of its last "
-    "row, and from new rows only.",
+    "row, and from its last row only.",
     "Sec. 4.3: the map of step t - 1 says what is masked at step t, and in the ARM the attention "
     "of the last token; hidden from all rows, an ARM's next token becomes its sink",
     "hid the greatest key of the same pass from all rows, in both models",

@@ -72,7 +72,7 @@ MOST_ACCURACY = 0.95
 DOSES = (1, 5, 10, 20)
 HIDDEN_SINKS = Effect("mdm", (hide_sinks(1),), doses=DOSES, prompts=TEXT)
 HIDDEN_MATCHED = Effect(
-    "mdm", (hide_sinks(1),), control=(hide_random(1, matched_to="rank"),), prompts=TEXT
+    "mdm", (hide_sinks(1),), control=(hide_random(1, matched_to="mass"),), prompts=TEXT
 )
 """Its control hides other keys that receive as much."""
 SAME_PASS = (
@@ -87,16 +87,16 @@ HIDDEN = (1, 5, 10)
 """Sinks of every head that the paper hides (its three thresholds)."""
 
 
-def hiding_as_published(*, last_row: bool) -> tuple[tuple[str, tuple[Edit, ...]], ...]:
+def hiding_as_published(**where: Any) -> tuple[tuple[str, tuple[Edit, ...]], ...]:
     """Edits by name: nothing, the greatest 1, 5 and 10 keys of the step before, another key."""
-    sinks = ((f"sinks {k}", (hide_sinks(k, last_row=last_row),)) for k in HIDDEN)
-    return (("none", ()), *sinks, ("random", (hide_random(1, last_row=last_row),)))
+    sinks = ((f"sinks {k}", (hide_sinks(k, **where),)) for k in HIDDEN)
+    return (("none", ()), *sinks, ("random", (hide_random(1, **where),)))
 
 
-MDM_HIDDEN = Answers(("mdm",), ("gold",), hiding_as_published(last_row=False), steps=16)
-"""All rows of the step before say what is hidden from all rows of this one; a commit a step."""
-ARM_HIDDEN = Answers(("arm",), ("gold",), hiding_as_published(last_row=True), cached=True)
-"""The last row says it, and it is hidden from the next row only: earlier rows are in the cache."""
+MDM_HIDDEN = Answers(("mdm",), ("gold",), hiding_as_published())
+"""All rows of the step before say what is hidden from all rows of this one."""
+ARM_HIDDEN = Answers(("arm",), ("gold",), hiding_as_published(last_row=True, hide_from="last"))
+"""The last row of the step before says what is hidden from the last row of this one."""
 FOUND_IN_EDITED = Effect(
     "mdm", (hide_sinks(1, detect="previous_edited"),), control=None, prompts=TEXT
 )
