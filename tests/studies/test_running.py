@@ -9,6 +9,7 @@ import pytest
 
 from anchorwatch import studies
 from anchorwatch.errors import AnchorwatchWarning, ModelError, PromptError
+from anchorwatch.models.load_options import LoadOptions
 from anchorwatch.studies import collect, run_study
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.evidence import Runs
@@ -130,8 +131,10 @@ def test_what_is_not_at_hand_is_said(tmp_path):
 
 
 def test_only_models_that_the_claims_need_are_loaded(tmp_path, monkeypatch):
-    loaded, true = [], run_study.load
-    monkeypatch.setattr(run_study, "load", lambda source: loaded.append(source) or true(source))
+    loaded, true = [], LoadOptions.load
+    monkeypatch.setattr(
+        LoadOptions, "load", lambda self, source: loaded.append(source) or true(self, source)
+    )
     studies.plan(["sink_token/H5"], budget=SMALL, out=tmp_path / "a")
     assert loaded == []  # it is about training seeds
     studies.plan(["sinks/H3"], budget=SMALL, out=tmp_path / "b")
@@ -146,7 +149,9 @@ def test_a_model_may_be_a_path(tmp_path):
 
 @pytest.mark.parametrize("name", ["tiny/none", "lab/none", "no-such-folder", "no-such-file.gguf"])
 def test_a_wrong_name_is_said_before_any_model_is_loaded(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(run_study, "load", lambda source: pytest.fail(f"{source} was loaded"))
+    monkeypatch.setattr(
+        LoadOptions, "load", lambda self, source: pytest.fail(f"{source} was loaded")
+    )
     with pytest.raises(ModelError, match=name.partition("/")[2] or name):
         studies.plan(["sinks/H3"], model="tiny/llada", against=name, out=tmp_path / "out")
 

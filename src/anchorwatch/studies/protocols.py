@@ -244,7 +244,20 @@ PROTOCOLS: Mapping[str, Protocol] = {
 """The papers' own settings, by name."""
 
 
-def protocol(name: str | Protocol | None = None, **given: Any) -> Protocol:
+def protocol(  # noqa: PLR0913 - the fields of a protocol
+    name: str | Protocol | None = None,
+    *,
+    chat: bool | None = None,
+    decoding: Decoding | None = None,
+    length: int | None = None,
+    steps: int | None = None,
+    block: int | None = None,
+    prompts: Sequence[Any] | None = None,
+    task: str | None = None,
+    contexts: Mapping[str, str] | None = None,
+    answer: int | None = None,
+    template: str | None = None,
+) -> Protocol:
     """A protocol by name, or one of yours, or none; settings that are given win over its own.
 
     >>> protocol("rulli", length=64).decoding_for("mdm", LowConfidence(16)).length
@@ -258,9 +271,13 @@ def protocol(name: str | Protocol | None = None, **given: Any) -> Protocol:
         base = PROTOCOLS[name]
     else:
         raise SpecError(f"no protocol is called {name!r}: expected one of {', '.join(PROTOCOLS)}")
-    settings = {k: v for k, v in given.items() if v is not None}
+    given: dict[str, Any] = {"chat": chat, "decoding": decoding}
+    given |= {"length": length, "steps": steps, "block": block}
+    given |= {"prompts": prompts, "task": task, "contexts": contexts}
+    given |= {"answer": answer, "template": template}
+    settings = {name: value for name, value in given.items() if value is not None}
     # A decoding of the user's takes the place of the sizes that it names or cannot have.
-    if (decoding := settings.get("decoding")) is not None:
+    if decoding is not None:
         for size in _SIZES:
             if size not in settings and getattr(decoding, size, False) is not None:
                 settings[size] = None
