@@ -1104,8 +1104,8 @@ def measure_specificity(evidence: Evidence) -> Finding:
         for words, series in (("sinks'", "edited"), ("control's", "control"))
     }
     for k in DOSES:
-        beyond = mean_of(by_effect(evidence, HIDDEN_SINKS, "kl", k=k))
-        also[f"KL beyond as many other keys at k = {k}"] = beyond
+        more = mean_of(by_effect(evidence, HIDDEN_SINKS, "kl", k=k))
+        also[f"KL beyond as many other keys at k = {k}"] = more
     return Finding(measured, also)
 
 

@@ -87,10 +87,15 @@ HIDDEN = (1, 5, 10)
 """Sinks of every head that the paper hides (its three thresholds)."""
 
 
-def hiding_as_published(**where: Any) -> tuple[tuple[str, tuple[Edit, ...]], ...]:
+def hiding_as_published(
+    *, last_row: bool = False, hide_from: str = "all"
+) -> tuple[tuple[str, tuple[Edit, ...]], ...]:
     """Edits by name: nothing, the greatest 1, 5 and 10 keys of the step before, another key."""
-    sinks = ((f"sinks {k}", (hide_sinks(k, **where),)) for k in HIDDEN)
-    return (("none", ()), *sinks, ("random", (hide_random(1, **where),)))
+    sinks = [
+        (f"sinks {k}", (hide_sinks(k, last_row=last_row, hide_from=hide_from),)) for k in HIDDEN
+    ]
+    other = hide_random(1, last_row=last_row, hide_from=hide_from)
+    return (("none", ()), *sinks, ("random", (other,)))
 
 
 MDM_HIDDEN = Answers(("mdm",), ("gold",), hiding_as_published())
@@ -248,11 +253,17 @@ def layer_cells(layer: LayerSlice, rule: Rule) -> list[Quantity]:
 
 
 def sums_of(
-    evidence: Evidence, spec: Runs, kernel: Callable[..., list[Quantity]], **options: str
+    evidence: Evidence,
+    spec: Runs,
+    kernel: Callable[..., list[Quantity]],
+    *,
+    group: str | None = None,
 ) -> Parts:
     """A kernel's quantities of every run of a need, by the paper's rule; made once."""
     traces = list(evidence[spec].traces)
-    made = partial(kernel, rule=PAPER_RULE, **options)
+    made = partial(kernel, rule=PAPER_RULE)
+    if group is not None:
+        made = partial(made, group=group)
     parts: Parts = evidence.once((spec, kernel.__name__), lambda: layer_quantities(traces, made))
     return parts
 
