@@ -98,6 +98,9 @@ def runs(tmp_path):
     held.pop("is_causal", None)
     folder = checkpoints.write(tmp_path / "blocks", held, checkpoints.tensors_of(config))
     yield aw.load(folder), aw.decoding.LowConfidence(8, 2)
+    # Other blocks than the model's, rows up to the open one, with and without the cache.
+    for cache in (False, True):
+        yield aw.load(folder), aw.decoding.BlockDiffusion(8, 2, block=6, cache=cache)
 
 
 def test_the_null_is_what_a_network_with_zero_queries_does(tmp_path):

@@ -11,7 +11,7 @@ from anchorwatch.studies.papers import STUDIES, claims
 def test_all_claims_are_registered_once():
     ids = [one.id for one in claims()]
     assert ids == [f"{study}/H{n}" for study, count in STUDIES.items() for n in range(1, count + 1)]
-    assert len(set(ids)) == sum(STUDIES.values())
+    assert len(set(ids)) == len(ids) >= 72
 
 
 @pytest.mark.parametrize("claim", claims(), ids=lambda one: one.id)

@@ -15,7 +15,7 @@ import transformers
 
 from anchorwatch import __version__
 from anchorwatch.errors import AnchorwatchWarning
-from anchorwatch.generation.loop import RunState
+from anchorwatch.generation.loop import RunState, Step
 from anchorwatch.models.model import Model
 from anchorwatch.probes.spec import Probe
 from anchorwatch.trace.schema import Field
@@ -54,23 +54,32 @@ def build_trace(
     messages = _canvas_edit_warnings(state, 0 if fork is None else fork["step"])
     for message in messages:
         warnings.warn(message, AnchorwatchWarning, stacklevel=3)
-    canvas, committed_at = written["canvas"], written["committed_at"]
+    canvas = written["canvas"]
     return make_trace(
         canvas=canvas,
-        role=_roles(canvas, committed_at, answer, model),
-        committed_at=committed_at,
+        role=_roles(canvas, state.steps, answer, model),
+        committed_at=written["committed_at"],
         logprob=written["logprob"],
         mask_chosen=written["mask_chosen"],
         narrow=written["narrow"],
         region=state.regions.of,
         random_state=written.get("random_state"),
+        written_logprob=written.get("written_logprob"),
+        first_row=written.get("first_row"),
+        end_row=written.get("end_row"),
         measured=_collect_fields(state),
         coordinates=_coordinates(state, probes),
         manifest=_manifest(model, state, canvas, answer, batch)
         | {"probes": [probe.as_dict() for probe in probes], "regions": list(state.regions.names)}
         | ({} if fork is None else {"fork": dict(fork)})
+        | ({"rows_computed": state.rows_computed} if _counts_rows(state) else {})
         | ({"warnings": messages} if messages else {}),
     )
+
+
+def _counts_rows(state: RunState) -> bool:
+    """Whether the manifest says how many query rows were computed: a cache would save some."""
+    return state.decoding.blockwise and state.counts_rows
 
 
 def _canvas_edit_warnings(state: RunState, first_step: int) -> list[str]:
@@ -88,9 +97,14 @@ def collect_history(state: RunState) -> dict[str, np.ndarray]:
     canvas = np.stack([step.canvas for step in state.steps] + [state.frame()])
     committed_at = np.full(canvas.shape[1], MISSING)
     logprob = np.full(canvas.shape[1], np.nan, dtype=np.float32)
+    mask_id = state.sequence.mask_id
     for step in state.steps:
         committed_at[step.positions] = step.index
         logprob[step.positions] = step.logprobs
+        # A token that was rewritten as the mask is not committed any more.
+        masked_again = step.positions[step.tokens == mask_id]
+        committed_at[masked_again] = MISSING
+        logprob[masked_again] = np.nan
     arrays = {
         "canvas": canvas,
         "committed_at": committed_at,
@@ -99,6 +113,14 @@ def collect_history(state: RunState) -> dict[str, np.ndarray]:
         "narrow": np.array([step.narrow for step in state.steps]),
     }
     random_states = [step.random_state for step in state.steps if step.random_state is not None]
+    if state.decoding.blockwise:
+        spans = np.array(state.row_spans[: len(state.steps)]).reshape(-1, 2)
+        arrays |= {"first_row": spans[:, 0], "end_row": spans[:, 1]}
+    if state.decoding.rewrites:
+        written = np.full((len(state.steps), canvas.shape[1]), np.nan, dtype=np.float32)
+        for step in state.steps:
+            written[step.index, step.positions] = step.logprobs
+        arrays["written_logprob"] = written
     return arrays | ({"random_state": np.stack(random_states)} if random_states else {})
 
 
@@ -128,17 +150,20 @@ def _coordinates(state: RunState, probes: Sequence[Probe]) -> dict[str, list[str
 
 
 def _roles(
-    canvas: np.ndarray, committed_at: np.ndarray, answer: np.ndarray, model: Model
+    canvas: np.ndarray, steps: Sequence[Step], answer: np.ndarray, model: Model
 ) -> np.ndarray:
     # [frame, position]: given positions keep their role, positions of the answer change theirs.
     special = np.isin(canvas, list(model.specials.special_ids))
     role = np.where(special, SPECIAL, PROMPT)
-    frames = np.arange(len(canvas))[:, None]
-    since = frames - committed_at[answer]  # 1 in the frame right after the commit
-    written = np.where(since == 1, FRESH, WRITTEN)
     waiting = ABSENT if model.family.kind == "arm" else MASKED
-    done = (committed_at[answer] != MISSING) & (since >= 1)
-    role[:, answer] = np.where(done, written, waiting)
+    now = np.full(canvas.shape[1], waiting)
+    role[0, answer] = waiting
+    for step in steps:
+        # Fresh in the frame right after the step that wrote it, then written; a rewrite is fresh
+        # again, and what was rewritten as the mask is masked.
+        now[now == FRESH] = WRITTEN
+        now[step.positions] = np.where(step.tokens == model.specials.mask_id, waiting, FRESH)
+        role[step.index + 1, answer] = now[answer]
     return role
 
 

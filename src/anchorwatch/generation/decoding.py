@@ -72,6 +72,8 @@ class StepPlan:
     """(position, token) that an edit commits besides what the policy chooses."""
     frozen: bool = False
     """Nothing is committed, and the policy is not consulted."""
+    editable: torch.Tensor | None = None
+    """[T] bool: written positions that the step may rewrite."""
 
     @property
     def reachable(self) -> torch.Tensor:
@@ -79,7 +81,7 @@ class StepPlan:
         if self.frozen:
             return self.open & False
         if self.withheld is None:
-            return self.open
+            return self.open if self.editable is None else self.open | self.editable
         reachable = self.open & ~self.withheld
         reachable[[position for position, _ in self.forced]] = True
         return reachable
@@ -132,6 +134,10 @@ class Decoding:
     """What it fills: masked positions (diffusion) or absent ones (autoregression)."""
     fixed_counts: ClassVar[bool] = False
     """Whether its schedule fixes how many a step commits: what edits delay is then caught up."""
+    blockwise: ClassVar[bool] = False
+    """Whether it denoises the canvas in blocks, whose size then decides who may look at whom."""
+    rewrites: ClassVar[bool] = False
+    """Whether a step may rewrite what an earlier one committed."""
     word: ClassVar[str] = ""
     """Its name on the command line."""
 
@@ -140,7 +146,7 @@ class Decoding:
             value = getattr(self, field.name)
             if isinstance(value, np.generic):  # a sweep over np.arange hands out numpy scalars
                 object.__setattr__(self, field.name, value.item())
-        _check_whole("length", self.length, optional=True)
+        check_whole("length", self.length, optional=True)
         _check_temperature("temperature", self.temperature)
 
     @property
@@ -161,6 +167,19 @@ class Decoding:
     def choose(self, sequence: SequenceState, plan: StepPlan, logits: torch.Tensor) -> Choice:
         """The policy: which open positions to commit, and the tokens; logits are [T, V]."""
         raise SpecError(f"no policy is known for {type(self).__name__}")
+
+    def for_model(self, block: int | None) -> Decoding:
+        """This decoding for a model whose visibility has blocks of this size, or none."""
+        return self
+
+    def answer_length(self, given: int) -> int:
+        """Positions to append to a prompt of `given` tokens: `length`, or more to end a block."""
+        assert self.length is not None
+        return self.length
+
+    def for_canvas(self, positions: int, answer: list[int]) -> Decoding:
+        """This decoding for a canvas of which the positions `answer` are to be written."""
+        return self.for_length(len(answer))
 
     def for_length(self, length: int) -> Decoding:
         """This decoding for exactly `length` positions; refuses if made for another number."""
@@ -212,7 +231,7 @@ class Blocks(Decoding):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_whole("block", self.block, optional=True)
+        check_whole("block", self.block, optional=True)
         if self.length is not None and self.block is not None and self.length % self.block:
             raise SpecError(
                 f"block={self.block} does not divide length={self.length}: "
@@ -243,8 +262,8 @@ class EvenSteps(Blocks):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_whole("steps", self.steps, optional=True)
-        _check_number("guidance", self.guidance, at_least=0.0)
+        check_whole("steps", self.steps, optional=True)
+        check_number("guidance", self.guidance, at_least=0.0)
         if self.steps is not None and self.steps % self.num_blocks:
             raise SpecError(
                 f"steps={self.steps} do not divide over {self.num_blocks} blocks of {self.block}: "
@@ -360,10 +379,10 @@ class DreamOrder(Decoding):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_whole("steps", self.steps, optional=True)
-        _check_word("algorithm", self.algorithm, get_args(DreamAlgorithm))
-        _check_number("eps", self.eps, above=0.0, below=1.0)
-        _check_top(self.top_p, self.top_k)
+        check_whole("steps", self.steps, optional=True)
+        check_word("algorithm", self.algorithm, get_args(DreamAlgorithm))
+        check_number("eps", self.eps, above=0.0, below=1.0)
+        check_top(self.top_p, self.top_k)
         if self.algorithm_temperature is not None:
             _check_temperature("algorithm_temperature", self.algorithm_temperature)
 
@@ -460,7 +479,7 @@ class Threshold(Blocks):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_number("threshold", self.threshold, above=0.0, at_most=1.0)
+        check_number("threshold", self.threshold, above=0.0, at_most=1.0)
 
     @property
     def patience(self) -> int:
@@ -561,7 +580,7 @@ class LeftToRight(Decoding):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_top(self.top_p, self.top_k)
+        check_top(self.top_p, self.top_k)
 
     def plan_steps(self, sequence: SequenceState) -> Iterator[StepPlan]:
         for position in sequence.answer.tolist():
@@ -628,7 +647,7 @@ def even_counts(positions: int, steps: int) -> list[int]:
     return [base + (step < remainder) for step in range(steps)]
 
 
-def _check_whole(name: str, value: object, *, optional: bool = False) -> None:
+def check_whole(name: str, value: object, *, optional: bool = False) -> None:
     if value is None and optional:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -637,7 +656,7 @@ def _check_whole(name: str, value: object, *, optional: bool = False) -> None:
         raise SpecError(f"{name} is {spell_count(value)}: say at most {MOST:,}, and 64 for example")
 
 
-def _check_number(
+def check_number(
     name: str,
     value: object,
     *,
@@ -657,22 +676,22 @@ def _check_number(
 
 
 def _check_temperature(name: str, value: object) -> None:
-    _check_number(name, value, at_least=0.0)
+    check_number(name, value, at_least=0.0)
     if 0 < value < COLDEST:  # type: ignore[operator]
         raise SpecError(
             f"{name}={value!r} is too cold to divide by: use 0, or at least {COLDEST:g}"
         )
 
 
-def _check_word(name: str, value: object, choices: tuple[str, ...]) -> None:
+def check_word(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise SpecError(f"{name}={value!r} is unknown: expected one of {', '.join(choices)}")
 
 
-def _check_top(top_p: float | None, top_k: int | None) -> None:
+def check_top(top_p: float | None, top_k: int | None) -> None:
     if top_p is not None:
-        _check_number("top_p", top_p, above=0.0, at_most=1.0)
-    _check_whole("top_k", top_k, optional=True)
+        check_number("top_p", top_p, above=0.0, at_most=1.0)
+    check_whole("top_k", top_k, optional=True)
 
 
 def _list_divisors(number: int) -> str:
@@ -690,3 +709,7 @@ def __getattr__(name: str) -> type[Decoding]:
     if name in DECODINGS:
         return DECODINGS[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+# Registers its decodings. At the end, because it takes its base classes from here.
+from anchorwatch.generation import block_decoding as _block_decoding  # noqa: E402, F401

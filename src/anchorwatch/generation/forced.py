@@ -63,6 +63,10 @@ class ForcedRun(RunState):
     measured: tuple[Probe, ...] | None = None
     """Probes of a replay; None leaves the known steps unmeasured."""
 
+    @property
+    def counts_rows(self) -> bool:
+        return False
+
     def known_hidden_keys(self, step: int) -> np.ndarray | None:
         return None if self.hidden is None or step >= self.until else self.hidden[step]
 
@@ -80,8 +84,8 @@ class ForcedRun(RunState):
         return super().commit(logits, plan) if index >= self.until else self._repeat(index, logits)
 
     def _needs_logits(self, index: int) -> bool:
-        if getattr(self.decoding, "cache", False):
-            return True  # the cache is made by the same calls as then
+        if getattr(self.decoding, "cache", False) and not self.decoding.blockwise:
+            return True  # the cache is made by the same calls as then; one of blocks, of any frame
         if index == self.until - 1 and index < self.decoding.num_passes - 1 and self._remembers():
             return True  # the first step that is not known decides by this one
         return self.measured is not None and any(probe.at_step(index) for probe in self.measured)
@@ -92,13 +96,12 @@ class ForcedRun(RunState):
     def _repeat(self, index: int, logits: torch.Tensor | None) -> Step:
         trace = self.script
         self._keep_edits(index)
-        written = np.flatnonzero(trace.committed_at == index)
+        written, ids, known = _written_at(trace, index)
         device = self.sequence.canvas.device
         positions = torch.from_numpy(written).to(device)
-        tokens = torch.from_numpy(trace.own[written].astype(np.int64)).to(device)
+        tokens = torch.from_numpy(ids.astype(np.int64)).to(device)
         random_state = trace["random_state"].values[index] if trace.decoding.draws else None
         counts = (int(trace["mask_chosen"][index]), int(trace["narrow"][index]))
-        known = trace.logprob[written]
         # Without a pass the trace's own log-probabilities stand; with one they must agree.
         if logits is None:
             return self.append_step(positions, tokens, known, *counts, random_state)
@@ -116,6 +119,16 @@ class ForcedRun(RunState):
             self.buffer.put("hidden_keys", (index,), self.hidden[index])
         if "spared_rows" in self.script:
             self.buffer.put("spared_rows", (index,), self.script["spared_rows"].values[index])
+
+
+def _written_at(trace: Trace, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(positions, tokens, log-probabilities) that a step wrote; rewrites among them."""
+    if "written_logprob" in trace:
+        logprobs = trace["written_logprob"].values[step]
+        written = np.flatnonzero(~np.isnan(logprobs))
+        return written, trace.canvas[step + 1, written], logprobs[written]
+    written = np.flatnonzero(trace.committed_at == step)
+    return written, trace.own[written], trace.logprob[written]
 
 
 def build_forced_run(

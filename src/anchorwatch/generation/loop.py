@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -64,6 +65,10 @@ class RunState:
     edits: tuple[Edit, ...]
     canvas_editor: CanvasEditor | None = field(init=False, default=None)
     """Edits of the canvas; None where there are none."""
+    row_spans: list[tuple[int, int]] = field(init=False, default_factory=list)
+    """Of each step the first row it computes, and where its forward pass ends."""
+    rows_computed: int = field(init=False, default=0)
+    """Query rows of all forward passes so far."""
 
     def __post_init__(self) -> None:
         if mine := self.canvas_edits():
@@ -72,6 +77,11 @@ class RunState:
     def canvas_edits(self) -> tuple[Edit, ...]:
         """Edits that act on the canvas of this run."""
         return tuple(edit for edit in self.edits if isinstance(edit, CanvasEdit))
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether its forward passes are those of the decoding, one for each step."""
+        return True
 
     @property
     def is_autoregressive(self) -> bool:
@@ -92,7 +102,8 @@ class RunState:
             return self.write_tokens(forced[:, 0], forced[:, 1], logits, 0, 0, random_state)
         keep = choice.tokens >= 0
         if sequence.mask_id is not None:
-            keep = choice.tokens != sequence.mask_id  # choosing the mask id commits nothing
+            # Choosing the mask id commits nothing; where a token stood it is masked again.
+            keep = (choice.tokens != sequence.mask_id) | ~sequence.masked[choice.positions]
         positions = torch.cat([forced[:, 0], choice.positions[keep]])
         tokens = torch.cat([forced[:, 1], choice.tokens[keep]])
         mask_chosen = int((~keep).sum())
@@ -238,6 +249,8 @@ def shape_of(
         branches=2 if getattr(decoding, "guidance", 0.0) > 0 else 1,
         sink=any(part.columns for part in (*model.parts, *additions_among(edits))),
         cached=getattr(decoding, "cache", False),
+        experts=model.num_experts,
+        experts_per_token=model.num_experts_per_token,
     )
 
 
@@ -246,12 +259,16 @@ def walk(
 ) -> Iterator[tuple[int, Step]]:
     """The one loop: yields (which run, its step) until every run is done."""
     compute_logits = _next_logits if states[0].is_autoregressive else _canvas_logits
+    if _keeps_blocks(states[0].decoding):
+        compute_logits = _block_logits
     memory = Memory(recorder=recorder, editor=_build_editor(model, states))
     schedules = [state.decoding.plan_steps(state.sequence) for state in states]
     pending = {i: plan for i, schedule in enumerate(schedules) if (plan := next(schedule, None))}
     while pending:
         # 1. Edits of the canvas act before the model reads it.
         pending = {i: states[i].edit_canvas(plan) for i, plan in pending.items()}
+        for i, plan in pending.items():
+            states[i].row_spans.append(_row_span(model, states[i], plan))
         # 2. Steps that a trace knows already and nobody measures need no forward pass.
         known = {i: step for i in pending if (step := states[i].next_known_step()) is not None}
         yield from known.items()
@@ -274,6 +291,86 @@ class Memory:
     recorder: Recorder | None = None
     editor: Editor | None = None
     cache: DynamicCache | None = None
+    blocks: dict[int, BlockCache] = field(default_factory=dict)
+    """By run: keys and values of its finished blocks."""
+
+
+@dataclass
+class BlockCache:
+    """Keys and values of the first positions of a canvas, and the tokens they were computed of."""
+
+    cache: DynamicCache = field(default_factory=DynamicCache)
+    ids: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    """[n] the tokens, n a multiple of the block."""
+
+
+class BlockRows:
+    """Logits of the rows of one block, asked for by canvas position like those of a whole canvas.
+
+    The others were not computed: asking for one is an error.
+    """
+
+    def __init__(self, rows: torch.Tensor, start: int) -> None:
+        self.rows, self.start, self.dtype = rows, start, rows.dtype
+
+    def __getitem__(self, positions: torch.Tensor) -> torch.Tensor:
+        index = positions - self.start
+        if len(index) and not 0 <= int(index.min()) <= int(index.max()) < len(self.rows):
+            raise IndexError(f"only rows from {self.start} on were computed")
+        return self.rows[index]
+
+
+def _keeps_blocks(decoding: Decoding) -> bool:
+    return decoding.blockwise and bool(getattr(decoding, "cache", False))
+
+
+def _row_span(model: Model, state: RunState, plan: StepPlan) -> tuple[int, int]:
+    """The first row that a step computes, and where its forward pass ends.
+
+    The whole canvas; where no block sees a later one, up to the end of the open block, and with a
+    cache only that block.
+    """
+    length = len(state.sequence.canvas)
+    if not state.decoding.blockwise or model.family.visibility != "block-causal":
+        return 0, length
+    block = int(state.decoding.block)  # type: ignore[attr-defined]
+    touched = plan.open if plan.editable is None else plan.open | plan.editable
+    start = int(touched.nonzero()[0, 0]) // block * block
+    return start if _keeps_blocks(state.decoding) else 0, min(start + block, length)
+
+
+def _block_logits(
+    model: Model, states: list[RunState], pending: dict[int, StepPlan], memory: Memory
+) -> dict[int, torch.Tensor]:
+    """Logits of the open block of each pending run, with the keys of its finished blocks kept.
+
+    Exact: a finished block sees no later one, so that its keys and values never change.
+    """
+    answers: dict[int, torch.Tensor] = {}
+    for i, plan in pending.items():
+        # 1. The open block, and the tokens before it that the cache must be of.
+        state, block = states[i], int(states[i].decoding.block)  # type: ignore[attr-defined]
+        canvas, kept = state.sequence.canvas, memory.blocks.setdefault(i, BlockCache())
+        start, end = state.row_spans[-1]
+        # 2. What the cache has of other tokens is let go of; finished blocks that it lacks are
+        #    computed once, unseen by probes: they are no step.
+        done = min(len(kept.ids), start)
+        kept.ids = kept.ids.to(canvas.device)
+        if not torch.equal(kept.ids[:done], canvas[:done]):
+            done = int((kept.ids[:done] != canvas[:done]).nonzero()[0, 0]) // block * block
+        if done < len(kept.ids):
+            kept.cache.crop(done - len(kept.ids))
+        if done < start:
+            model.extend_blocks(canvas[done:start], kept.cache, block, keep=True)
+            state.rows_computed += start - done
+        kept.ids = canvas[:start].clone()
+        # 3. The rows of the open block, seen by probes.
+        view = View(i, "", len(state.steps), 0, 0, end, end - start)
+        with _attach(states, memory, [view], {i: plan}, (1, end - start), None):
+            rows = model.extend_blocks(canvas[start:end], kept.cache, block, keep=False)
+        state.rows_computed += end - start
+        answers[i] = cast(torch.Tensor, BlockRows(rows, start))
+    return answers
 
 
 def _canvas_logits(
@@ -285,7 +382,7 @@ def _canvas_logits(
     owners: list[tuple[int, str]] = []
     for i in pending:
         sequence, guidance = states[i].sequence, getattr(states[i].decoding, "guidance", 0.0)
-        rows.append(sequence.canvas)
+        rows.append(sequence.canvas[: states[i].row_spans[-1][1]])
         owners.append((i, ""))
         if guidance > 0:  # the second branch sees nothing but masks where the prompt stood
             blind = torch.full_like(sequence.canvas, sequence.mask_id or 0)
@@ -296,7 +393,8 @@ def _canvas_logits(
     width = canvases.shape[1]
     for row, (i, branch) in enumerate(owners):
         if not branch:  # the other one has no prompt
-            _verify_row(states[i], canvases[row])
+            after = states[i].sequence.canvas[len(rows[row]) :]
+            _verify_row(states[i], torch.cat([canvases[row], after]))
     # 2. Where each canvas lies in the pass, for probes and edits.
     lengths = [len(row) for row in rows]
     additions = _active_additions(model, [states[i] for i, _ in owners], lengths)
@@ -306,8 +404,12 @@ def _canvas_logits(
         views.append(replace(view, row=row, step=len(states[i].steps)))
     # 3. The forward pass, measured and edited.
     size = (len(rows), width + (0 if additions is None else additions.num_prefix_tokens))
+    how = states[owners[0][0]].decoding
+    block = int(how.block) if how.blockwise else None  # type: ignore[attr-defined]
     with _attach(states, memory, views, pending, size, additions):
-        logits = model.logits(canvases, padding=padding, parts=additions or ())
+        logits = model.logits(canvases, padding=padding, parts=additions or (), block=block)
+    for (i, _), length in zip(owners, lengths, strict=True):
+        states[i].rows_computed += length
     # 4. Guidance: blind + (scale + 1) * (prompted - blind). The prompted row comes first.
     answers: dict[int, torch.Tensor] = {}
     for row, (i, branch) in enumerate(owners):
@@ -433,7 +535,7 @@ def _describe_rows(
         if states[view.run].is_autoregressive:
             rows[-1] = True  # the last row predicts the next token
         elif view.run in pending:
-            rows |= pending[view.run].reachable.cpu().numpy()
+            rows |= pending[view.run].reachable.cpu().numpy()[: view.length]
         reachable.append(rows)
     return members, reachable
 

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from anchorwatch.edits.spec import Edit, additions_among, check_canvas, check_edits
+from anchorwatch.edits.spec import CanvasEdit, Edit, additions_among, check_canvas, check_edits
 from anchorwatch.errors import PromptError, SpecError
+from anchorwatch.generation.block_decoding import BlockDiffusion
 from anchorwatch.generation.canvas_editor import run_limits
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.generation.loop import RunState, shape_of, start_sequence
@@ -105,12 +106,14 @@ def prepare_run(model: Model, request: RunRequest, decoding: Decoding | None) ->
         )
     decoding = decoding or _default(model, infill=canvas is not None)
     _check_decoding(model, decoding)
+    decoding = decoding.for_model(model.block)
     if prompt is not None:
         first, answer = _append_answer(model, prompt, decoding)
     else:
         first, answer = _infill_canvas(model, canvas, decoding)
     # 2. From here on the length is known, and with it every size of the run.
-    decoding = decoding.for_length(len(answer))
+    decoding = decoding.for_canvas(len(first), answer.tolist())
+    _check_blockwise(model, decoding, request.edits)
     regions = find_regions(request.regions, prompt, model, first, answer)
     shape = shape_of(model, decoding, len(first), regions.names, request.edits)
     # 3. Edits of attention, additions to the network and edits of the canvas have their own checks.
@@ -208,7 +211,9 @@ def _default(model: Model, *, infill: bool) -> Decoding:
         return LeftToRight(length=DEFAULT_LENGTH)
     if infill:
         return LowConfidence()
-    return LowConfidence(length=DEFAULT_LENGTH, block=model.block)
+    if model.block is not None:  # in blocks of the canvas, as the model was trained
+        return BlockDiffusion(length=DEFAULT_LENGTH)
+    return LowConfidence(length=DEFAULT_LENGTH)
 
 
 def _check_decoding(model: Model, decoding: Decoding) -> None:
@@ -232,6 +237,32 @@ def _check_decoding(model: Model, decoding: Decoding) -> None:
         )
 
 
+def _check_blockwise(model: Model, decoding: Decoding, edits: Sequence[Edit]) -> None:
+    """Refuse what blocks of the canvas, their cache or rewritten tokens cannot be combined with."""
+    name = type(decoding).__name__
+    if decoding.rewrites and any(isinstance(edit, CanvasEdit) for edit in edits):
+        raise SpecError(
+            f"{name} rewrites what it wrote, so that an edit of the canvas cannot be told from it: "
+            "use BlockDiffusion, or an edit of attention"
+        )
+    if not decoding.blockwise or not getattr(decoding, "cache", False):
+        return
+    if model.family.visibility != "block-causal" or model.family.shift:
+        raise SpecError(
+            f"a cache of finished blocks is exact only where no block sees a later one and row p "
+            f"predicts p: {model.source} is {model.family.visibility}"
+            f"{' and shifted' if model.family.shift else ''}, say cache=False"
+        )
+    attention = [edit for edit in edits if not isinstance(edit, CanvasEdit)]
+    if attention or model.parts:
+        raise SpecError(
+            f"{name}(cache=True) keeps keys that {attention[0] if attention else model.parts[0]!r} "
+            "would change: say cache=False"
+        )
+    if edits:
+        raise SpecError(f"{name}(cache=True) takes no edits of the canvas: say cache=False")
+
+
 def _append_answer(
     model: Model, prompt: Prompt, decoding: Decoding
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -249,9 +280,11 @@ def _append_answer(
                 f"the prompt holds the mask id {fill} at position {ids.index(fill)}: "
                 "to fill masks inside a text, infill it with canvas=ids"
             )
-    _refuse_too_large(model, decoding, len(ids), decoding.length)
-    answer = np.arange(len(ids), len(ids) + decoding.length)
-    return np.concatenate([np.asarray(ids), np.full(decoding.length, fill)]), answer
+    length = decoding.answer_length(len(ids))
+    answer = np.arange(len(ids), len(ids) + length)
+    long = decoding.for_canvas(len(ids) + length, answer.tolist())
+    _refuse_too_large(model, long, len(ids), length)
+    return np.concatenate([np.asarray(ids), np.full(length, fill)]), answer
 
 
 def _infill_canvas(model: Model, canvas: Any, decoding: Decoding) -> tuple[np.ndarray, np.ndarray]:
@@ -271,7 +304,7 @@ def _infill_canvas(model: Model, canvas: Any, decoding: Decoding) -> tuple[np.nd
             f"the canvas has no masked position: put the mask id {model.mask_id} where to write"
         )
     # The number of masks is the length, whatever the decoding left open.
-    long = decoding.for_length(len(answer))
+    long = decoding.for_canvas(len(ids), answer.tolist())
     _refuse_too_large(model, long, len(ids) - len(answer), len(answer))
     return ids, answer
 

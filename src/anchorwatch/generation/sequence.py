@@ -116,6 +116,28 @@ class SequenceState:
         tokens = torch.multinomial(normalised, 1, replacement=True, generator=self.generator)[:, 0]
         return tokens, torch.full(tokens.shape, torch.inf, device=tokens.device)
 
+    def draw_tokens(self, probabilities: torch.Tensor) -> torch.Tensor:
+        """[N] tokens drawn from probabilities [N, V], as SDAR and LLaDA2 draw them."""
+        return torch.multinomial(probabilities, 1, generator=self.generator)[:, 0]
+
+    @staticmethod
+    def block_probabilities(
+        logits: torch.Tensor, temperature: float, top_k: int | None, top_p: float | None
+    ) -> torch.Tensor:
+        """Softmax after temperature, then top-k, then nucleus: SDAR's order. [N, V] to [N, V]."""
+        logits = logits / temperature
+        if top_k is not None:
+            least = logits.topk(min(top_k, logits.shape[-1]), dim=-1).values[..., -1:]
+            logits = logits.masked_fill(logits < least, -torch.inf)
+        if top_p is not None and top_p < 1:
+            ordered, index = logits.sort(dim=-1, descending=True)
+            beyond = torch.softmax(ordered, dim=-1).cumsum(dim=-1) > top_p
+            # The token that crosses the mass stays.
+            beyond = torch.nn.functional.pad(beyond[..., :-1], (1, 0))
+            out = torch.zeros_like(beyond).scatter(-1, index, beyond)
+            logits = logits.masked_fill(out, -torch.inf)
+        return torch.softmax(logits, dim=-1)
+
     @staticmethod
     def diffusion_times(steps: int, eps: float) -> torch.Tensor:
         """[steps + 1] times from 1 down to `eps`, in float32, as Dream's authors compute them."""

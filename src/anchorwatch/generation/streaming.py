@@ -175,6 +175,7 @@ def _partial_trace(head: dict[str, Any], kept: dict[str, np.ndarray]) -> Trace:
         narrow=kept.get("narrow", nothing),
         region=np.array(head["region"], dtype=np.int16),
         random_state=kept.get("random_state"),
+        written_logprob=kept.get("written_logprob"),
         measured=measured,
         coordinates={},
         manifest=head,

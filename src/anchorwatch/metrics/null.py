@@ -45,22 +45,19 @@ def uniform_attention(
 
     `added` [step] are keys that parts added there; without it, those they added to every layer.
     """
-    manifest, region = trace.manifest, trace["region"].values
-    model, names = manifest["model"], manifest["regions"]
     steps, positions = trace.num_steps, trace.canvas.shape[1]
     shares = np.full((steps, len(groups), positions), np.nan)
     visible = shares.copy()
-    roles = trace.role
     added = count_extra_keys(trace) if added is None else added
     # 1. Rows of a step are alike but for the span of keys they may look at.
     for step in range(steps):
-        length = int(np.count_nonzero(roles[step] != ABSENT))
-        first, last = _spans(model, length, window)
+        first, last = visible_spans(trace, step, window)
+        length = len(first)
         # A row gives each key of its span, and each added key, the same share.
         weight = 1.0 / (last - first + added[step])
         # 2. A key receives the mean over the group's rows of what each gives it.
         for g, group in enumerate(groups):
-            queries = _members(roles[step], region, names, group)[:length]
+            queries = group_queries(trace, step, group)[:length]
             if queries.any():
                 count = queries.sum()
                 able = _sum_weights(first, last, queries.astype(float)) / count
@@ -110,8 +107,12 @@ def for_each_layer(trace: Trace, make: Callable[[int | None, np.ndarray], T]) ->
 
 
 def group_queries(trace: Trace, step: int, group: str) -> np.ndarray:
-    """[position] bool: the queries of a group at a step."""
-    return _members(trace.role[step], trace["region"].values, trace.manifest["regions"], group)
+    """[position] bool: the queries of a group at a step; only rows that it computed in blocks."""
+    of = _members(trace.role[step], trace["region"].values, trace.manifest["regions"], group)
+    if "first_row" in trace:
+        of[: int(trace["first_row"].values[step])] = False
+        of[int(trace["end_row"].values[step]) :] = False
+    return of
 
 
 def _members(role: np.ndarray, region: np.ndarray, names: Sequence[str], group: str) -> np.ndarray:
@@ -133,8 +134,11 @@ def visible_spans(
     trace: Trace, step: int, window: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """(first, one past the last) key that each existing row of a step may look at."""
-    length = int(np.count_nonzero(trace.role[step] != ABSENT))
-    return _spans(trace.manifest["model"], length, window)
+    length, model = int(np.count_nonzero(trace.role[step] != ABSENT)), trace.manifest["model"]
+    if "end_row" in trace:  # decoded in blocks, whose size is the decoding's
+        length = int(trace["end_row"].values[step])
+        model = {**model, "block": trace.manifest["decoding"]["block"]}
+    return _spans(model, length, window)
 
 
 def _spans(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from anchorwatch.edits.spec import Addition, gate, sink_token
+from anchorwatch.edits.spec import Addition, gate, sink_logit, sink_token
 from anchorwatch.errors import FamilyError, ModelError, SpecError, WeightsError
 
 Kind = Literal["mdm", "arm"]
@@ -52,6 +52,8 @@ class Sites:
     has_rotary: bool = False
     shared: bool = False
     """One layer module is called for every layer (ALBERT)."""
+    router: str = ""
+    """The module that chooses experts, seen from a layer; it gives (logits, weights, indices)."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,9 @@ _LAYER_NORM_NAMES = (  # files older than 2019 say gamma and beta
 )
 
 _OLD_BUFFERS = (
-    AllowedDifference(r".*rotary_emb\.inv_freq", "a buffer that is recomputed from the config"),
+    AllowedDifference(
+        r".*rotary_emb(eddings)?\.inv_freq", "a buffer that is recomputed from the config"
+    ),
     AllowedDifference(r".*\.attn\.(bias|masked_bias)", "GPT-2's old causal-mask buffer"),
     AllowedDifference(r".*\.attention\.(bias|masked_bias)", "GPT-NeoX's old causal-mask buffer"),
     AllowedDifference(r".*embeddings\.position_ids", "a buffer that is recomputed from the config"),
@@ -174,6 +178,7 @@ _ENCODER_HEADS = (
         r"cls\.seq_relationship\..*", "the next-sentence head, not used by a masked LM"
     ),
     AllowedDifference(r"sop_classifier\..*", "the sentence-order head, not used by a masked LM"),
+    AllowedDifference(r"(.*\.)?contact_head\..*", "ESM's contact head, not used by a masked LM"),
 )
 
 _ENCODERS = (
@@ -184,6 +189,7 @@ _ENCODERS = (
     "RobertaForMaskedLM",
     "DistilBertForMaskedLM",
     "ModernBertForMaskedLM",
+    "EsmForMaskedLM",
 )
 
 _LLADA_MUST = {
@@ -315,7 +321,12 @@ def _translate_qwen3_moe(config: Fields) -> Fields:
 
 
 def _translate_llada(config: Fields) -> Fields:
-    """LLaDA's own field names; an option that Llama lacks is refused."""
+    """LLaDA's own field names; an option that Llama lacks is refused.
+
+    A conversion to Llama's names has Llama's fields too, and keeps them.
+    """
+    if "d_model" not in config and "hidden_size" in config:
+        return config
     _check_options(config, _LLADA_MUST, "Llama")
     width, layers, heads, positions = _required_fields(
         config, "d_model", "n_layers", "n_heads", "max_sequence_length"
@@ -411,6 +422,20 @@ def _split_lit_gpt_tensor(
     for letter, part in parts.items():
         rows = part.reshape(-1, *tensor.shape[1:])
         yield f"model.layers.{match[1]}.self_attn.{letter}_proj.{match[2]}", rows
+
+
+def _read_gpt_oss_sinks(shapes: Shapes) -> tuple[Addition, ...]:
+    """gpt-oss's learned sinks, which its fused kernels know of, are our sink logits."""
+    return (sink_logit(0.0),)
+
+
+def _copy_gpt_oss_sinks(
+    name: str, tensor: Any, heads: int, kv_heads: int
+) -> Iterator[tuple[str, Any]]:
+    """The sinks of a layer, as the stock class has them and as our attention reads them."""
+    yield name, tensor
+    if name.endswith(".self_attn.sinks"):
+        yield name.removesuffix("sinks") + "sink_logit", tensor
 
 
 _FUSED_LLADA2 = re.compile(r"model\.layers\.(\d+)\.attention\.query_key_value\.(weight|bias)")
@@ -693,11 +718,29 @@ FAMILIES: list[Family] = [
         name="encoder",
         kind="mdm",
         architectures=_ENCODERS,
-        model_types=("bert", "albert", "roberta", "distilbert", "modernbert"),
+        model_types=("bert", "albert", "roberta", "distilbert", "modernbert", "esm"),
         masked_lm=True,
         names=_LAYER_NORM_NAMES,
         unused=_OLD_BUFFERS + _ENCODER_HEADS,
-        checkpoints="any BERT, ALBERT, RoBERTa, DistilBERT or ModernBERT masked LM",
+        absent=(
+            AllowedDifference(
+                r"esm\.rotary_embeddings\.inv_freq", "a buffer that is recomputed from the config"
+            ),
+        ),
+        checkpoints="any BERT, ALBERT, RoBERTa, DistilBERT, ModernBERT or ESM-2 masked LM",
+    ),
+    Family(
+        name="gpt-oss",
+        kind="arm",
+        architectures=("GptOssForCausalLM",),
+        model_types=("gpt_oss",),
+        network="gpt_oss",
+        visibility="causal",
+        shift=True,
+        unused=_OLD_BUFFERS,
+        split_tensor=_copy_gpt_oss_sinks,
+        read_additions=_read_gpt_oss_sinks,
+        checkpoints="gpt-oss-20b, -120b as bfloat16 (the released MXFP4 files are quantised)",
     ),
     Family(
         name="causal",
@@ -723,10 +766,21 @@ UNSUPPORTED: dict[str, str] = {
     "DreamForCausalLM": "DreamReasoner decodes in blocks without the shift; only Dream-v0 is read",
     "ILLaDAForCausalLM": "iLLaDA's tensor names could not be verified",
     "MDLM": "MDLM is a time-conditioned DiT, which no stock class holds",
-    "NemotronLabsDiffusionModel": "Nemotron diffusion needs its own code",
-    "DiffusionGemmaForBlockDiffusion": (
-        "DiffusionGemma has no mask token: its canvas is random tokens"
+    "BD3LM": "BD3LM is a time-conditioned DiT, which no stock class holds",
+    "NemotronLabsDiffusionModel": (
+        "a finished block is read causally and the open one in both directions, and the first "
+        "token of a block is the causal reading's: no visibility here says that"
     ),
+    "StableDiffcoderForCausalLM": "its mask id and whether its rows are shifted are not public",
+    "WeDLMForCausalLM": (
+        "it attends causally over a canvas that is put into another order at every step, so that "
+        "row p of a pass is not about position p"
+    ),
+    "DiffusionGemmaForBlockDiffusion": (
+        "it has no mask token, and a pass reads the last pass's logits besides the canvas: a frame "
+        "does not decide what is computed, so that no trace could be replayed"
+    ),
+    "DPLM2ForMaskedLM": "its tensor names and modality embeddings could not be verified",
 }
 """Architectures we know and do not read, with the reason."""
 
@@ -805,6 +859,51 @@ def family_of(
     raise FamilyError(_unknown(architecture or model_type, causal))
 
 
+_DIFFUSION_WORDS = re.compile(
+    r"diffu|llada|dream|mdlm|bd3|sdar|dllm|dlm|maskgit|denois|masked", re.IGNORECASE
+)
+_DIFFUSION_FIELDS = re.compile(r"mask_token_id|bd_size|.*diffusion.*|.*denoising.*|dlm_.*")
+
+
+def diffusion_hints(
+    config: Mapping[str, Any], generation: Mapping[str, Any], masks: Iterable[str]
+) -> list[str]:
+    """What of a checkpoint that calls itself a causal LM speaks of diffusion, in words.
+
+    `masks` are the places that name a mask token.
+    """
+    hints = [f"{where} names a mask token" for where in masks]
+    for file, fields in (("config.json", config), ("generation_config.json", generation)):
+        said = [name for name in fields if _DIFFUSION_FIELDS.fullmatch(name)]
+        said = [name for name in said if name != "mask_token_id" and fields[name] is not None]
+        hints += [f"{file} says {name}" for name in said]
+    auto_map = config.get("auto_map")
+    for value in auto_map.values() if isinstance(auto_map, dict) else ():
+        for code in value if isinstance(value, list) else [value]:
+            if isinstance(code, str) and _DIFFUSION_WORDS.search(code):
+                hints.append(f"auto_map names {code}")
+    if auto_map:
+        for name, causal in (("is_causal", True), ("use_bidirectional_attention", False)):
+            if config.get(name) is not None and bool(config[name]) is not causal:
+                hints.append(f"config.json says {name}={config[name]!r}")
+    return list(dict.fromkeys(hints))
+
+
+def refuse_hidden_diffusion(source: str, config: Mapping[str, Any], hints: list[str]) -> None:
+    """Refuse a causal LM by name that may be a diffusion model: both would load and run."""
+    if not hints:
+        return
+    network = model_type_of(config)
+    fitting = [f.name for f in FAMILIES if f.kind == "mdm" and f.network == network]
+    named = " or ".join(f"family={name!r}" for name in fitting[:4])
+    diffusion = f"{named} for a diffusion model" if named else "a family of its own for diffusion"
+    raise FamilyError(
+        f"{source} calls itself {architecture_of(config) or network}, which is autoregressive, but "
+        f"{' and '.join(hints[:3])}: say what it is, family='causal' if it writes left to right, "
+        f"{diffusion}"
+    )
+
+
 def unnamed_encoder(config: Mapping[str, Any], tensors: Iterable[str]) -> str | None:
     """model_type of an encoder whose config.json names nothing, as none did before 2020.
 
@@ -840,12 +939,16 @@ _QWEN3 = Sites(
     before_rotary=("self_attn.q_norm", "self_attn.k_norm"),
     has_rotary=True,
 )
+_QWEN3_MOE = replace(_QWEN3, router="mlp.gate")
 SITES: dict[str, Sites] = {
     "llama": _LLAMA,
     "qwen2": _LLAMA,
     "qwen3": _QWEN3,
-    "qwen3_moe": _QWEN3,
-    "glm4_moe": _QWEN3,
+    "qwen3_moe": _QWEN3_MOE,
+    "glm4_moe": _QWEN3_MOE,
+    "olmoe": _QWEN3_MOE,
+    "mixtral": replace(_LLAMA, router="mlp.gate"),
+    "gpt_oss": replace(_LLAMA, router="mlp.router"),
     "mistral": _LLAMA,
     "gemma": _LLAMA,
     "gpt2": Sites(layers="transformer.h", output="attn.c_proj", attention="attn"),
@@ -858,6 +961,12 @@ SITES: dict[str, Sites] = {
         output="attention.dense",
         attention="attention",
         shared=True,
+    ),
+    "esm": Sites(
+        layers="esm.encoder.layer",
+        output="attention.output.dense",
+        attention="attention.self",
+        has_rotary=True,
     ),
     "modernbert": Sites(layers="model.layers", output="attn.Wo", attention="attn", has_rotary=True),
 }
@@ -899,6 +1008,20 @@ def normalises_keys(network: Any) -> bool:
         for module in attention_modules(network)
         for name in KEY_NORMS
     )
+
+
+def router_modules(network: Any) -> dict[int, Any]:
+    """The modules that choose experts, by layer; dense layers of a mixture have none."""
+    sites = SITES.get(network.config.model_type)
+    if sites is None or not sites.router:
+        return {}
+    parent, _, name = sites.router.rpartition(".")
+    routers = {}
+    for layer, module in enumerate(layer_modules(network)):
+        mixture = module.get_submodule(parent)
+        if hasattr(mixture, "experts"):
+            routers[layer] = mixture.get_submodule(name)
+    return routers
 
 
 def output_modules(network: Any) -> list[Any]:

@@ -49,8 +49,10 @@ from anchorwatch.models.families import (
     FAMILIES,
     Family,
     by_name,
+    diffusion_hints,
     family_of,
     model_type_of,
+    refuse_hidden_diffusion,
     unnamed_encoder,
 )
 from anchorwatch.models.fill import fill_network, plan_weights
@@ -60,6 +62,7 @@ from anchorwatch.models.tokens import (
     checked_mask,
     find_mask,
     load_tokenizer,
+    mask_sources,
     require_inside,
     specials_of,
 )
@@ -254,6 +257,11 @@ def _identify(
                 "a diffusion model; leave mask_id out for an autoregressive one"
             )
             return by_name("open-dcoder"), tokenizer, (note,)
+    if chosen is None and family.name == "causal" and not trained:
+        masks = mask_sources(config, generation, tokenizer)
+        refuse_hidden_diffusion(
+            checkpoint.source, config, diffusion_hints(config, generation, masks)
+        )
     if family.shift_field:
         shift = config.get(family.shift_field, False)
         if not isinstance(shift, bool):

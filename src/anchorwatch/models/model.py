@@ -30,7 +30,7 @@ from anchorwatch.models.additions import (
     use_additions_of,
     windows_of,
 )
-from anchorwatch.models.families import Family
+from anchorwatch.models.families import Family, router_modules
 from anchorwatch.models.prompt_encoding import Prompt, encode_prompt
 from anchorwatch.models.tokens import Specials, tokenizer_digest
 from anchorwatch.models.trained_additions import fit_trained_addition
@@ -88,6 +88,18 @@ class Model:
         return int(getattr(self.network.config, "num_key_value_heads", None) or self.num_heads)
 
     @property
+    def num_experts(self) -> int:
+        """Experts of a layer that routes its tokens; 0 where none does, or nobody can see it."""
+        routers = router_modules(self.network)
+        return int(routers[min(routers)].num_experts) if routers else 0
+
+    @property
+    def num_experts_per_token(self) -> int:
+        """Experts that a token goes through, a shared one not counted."""
+        routers = router_modules(self.network)
+        return int(routers[min(routers)].top_k) if routers else 0
+
+    @property
     def vocab_size(self) -> int:
         """Ids the model can read; it may be able to write fewer (the mask itself, a sink)."""
         return int(self.network.get_input_embeddings().weight.shape[0])
@@ -140,10 +152,12 @@ class Model:
         padding: torch.Tensor | int | None = None,
         parts: Sequence[Addition] | PassAdditions = (),
         last: int | None = None,
+        block: int | None = None,
     ) -> torch.Tensor:
         """Logits for the token at each position, in the network's dtype, [..., T, V].
 
-        `last` asks for that many positions at the end only, and computes no others.
+        `last` asks for that many positions at the end only, and computes no others. `block` is
+        another block size than the model's own, where visibility is block-causal.
         """
         # 1. A batch of rows [B, T], and where each row's first real token stands.
         ids = self._ids(canvas)
@@ -162,7 +176,7 @@ class Model:
             parts if isinstance(parts, PassAdditions) else self.active_additions(parts, ends)
         )
         # 4. One pass; a shifted family's row p - 1 is about position p and is moved there.
-        raw = self._forward(rows, keys, pairs, starts, additions, last)
+        raw = self._forward(rows, keys, pairs, starts, additions, last, block or self.block)
         aligned = self._align_rows(raw, starts, rows.shape[1]) if self.family.shift else raw
         aligned = aligned if last is None else aligned[:, -last:]
         return aligned if ids.ndim == 2 else aligned[0]
@@ -203,6 +217,32 @@ class Model:
             )
         logits = output.logits[:, -1] if rows is None else output.logits[:, -rows:]
         return logits, output.past_key_values
+
+    @torch.no_grad()
+    def extend_blocks(
+        self, ids: torch.Tensor, cache: DynamicCache, block: int, *, keep: bool
+    ) -> torch.Tensor:
+        """Logits [n, V] for the tokens at `ids` [n], which follow those whose keys `cache` holds.
+
+        For block-causal models without a shift. With `keep` the keys and values of `ids` stay in
+        the cache and only the last row is unembedded; else the cache is as it was.
+        """
+        # 1. Who may look at whom: a row sees its block and all before it, cached or not.
+        start, count = cache.get_seq_length(), len(ids)
+        places = torch.arange(start + count, device=ids.device)
+        visible = places[None, start:, None] // block >= places[None, None, :] // block
+        # 2. One pass over the new rows.
+        output = self.network(
+            ids[None],
+            attention_mask=visible[:, None],
+            position_ids=places[None, start:],
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1 if keep else 0,
+        )
+        if not keep:
+            cache.crop(-count)
+        return output.logits[0]
 
     @torch.no_grad()
     def active_additions(
@@ -324,11 +364,12 @@ class Model:
         starts: torch.Tensor | None,
         additions: PassAdditions | None,
         last: int | None,
+        block: int | None,
     ) -> torch.Tensor:
         """Raw logits of the network, one row for each canvas position, or enough for the last."""
         # 1. Positions and visibility of the canvas, then registers in front of both.
         positions = self._positions(rows, starts, additions)
-        pairs = self._pairs(rows, keys, pairs, positions)
+        pairs = self._pairs(rows, keys, pairs, positions, block)
         registers = None if additions is None else additions.registers
         tokens = {"input_ids": rows}
         if registers is not None:
@@ -378,9 +419,11 @@ class Model:
         keys: torch.Tensor | None,
         pairs: torch.Tensor | None,
         positions: torch.Tensor | None,
+        block: int | None,
     ) -> torch.Tensor | None:
         """Who may look at whom [B, T, T], or None where the network's own visibility is enough."""
-        if pairs is None and self.block is None:
+        block = block if self.family.visibility == "block-causal" else None
+        if pairs is None and block is None:
             return None
         batch, length = rows.shape
         if pairs is None:
@@ -389,11 +432,16 @@ class Model:
             raise SpecError(
                 f"{self.source} has sliding-window layers: attendable may only hide keys, [..., T]"
             )
+        if self.network.config.model_type == "esm":
+            raise SpecError(
+                f"{self.source} scales its embeddings by the keys that all rows see: attendable "
+                "may only hide keys, [..., T]"
+            )
         places = torch.arange(length, device=rows.device).expand(batch, -1)
         places = places if positions is None else positions
         # A mask of pairs replaces the network's own, so that the order must be in it.
         causal = self.family.visibility == "causal"
-        return _visible_pairs(keys, pairs, places, causal=causal, block=self.block)
+        return _visible_pairs(keys, pairs, places, causal=causal, block=block)
 
     def _align_rows(
         self, raw: torch.Tensor, starts: torch.Tensor | None, length: int

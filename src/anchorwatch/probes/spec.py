@@ -50,7 +50,12 @@ from anchorwatch.trace.schema import (
 if TYPE_CHECKING:
     import torch
 
-    from anchorwatch.probes.recorder import CallReading, SequenceReading, StateReading
+    from anchorwatch.probes.recorder import (
+        CallReading,
+        ExpertReading,
+        SequenceReading,
+        StateReading,
+    )
     from anchorwatch.probes.reduce import StatRequest
 
 NAN = float("nan")
@@ -116,9 +121,17 @@ class Probe:
     def collect_states(self, reading: StateReading) -> None:
         """Keep numbers of one sequence's residual stream before a layer, if it `reads_states`."""
 
+    def collect_experts(self, reading: ExpertReading) -> None:
+        """Keep numbers of the experts that one sequence chose, if it `reads_experts`."""
+
     @property
     def reads_states(self) -> bool:
         """Whether it reads the residual stream, which attention calls do not carry."""
+        return False
+
+    @property
+    def reads_experts(self) -> bool:
+        """Whether it reads which experts of a mixture each row chose."""
         return False
 
     @property
@@ -687,6 +700,57 @@ class mixing(Probe):  # noqa: N801
         share = reading.singular_values(states)
         share = share / share.sum().clamp(min=1e-30)
         reading.put("effective_rank", (-(share * share.clamp(min=1e-30).log()).sum()).exp())
+
+
+@register_probe
+@dataclass(frozen=True, repr=False)
+class experts(Probe):  # noqa: N801
+    """Which experts of a mixture each position goes through, and how often each one is chosen.
+
+    Adds expert_count by query group; expert_choice, of every position, unless `each=False`: with it
+    the experts of any set of positions can be counted afterwards, those of sinks for one. Dense
+    layers are absent, and with a cache only rows new at a step are counted.
+    """
+
+    groups: tuple[str, ...] = ("all", "masked", "written", "prompt")
+    _: KW_ONLY
+    each: bool = True
+
+    needs_map: ClassVar[bool] = False
+    cheaper: ClassVar[Mapping[str, str]] = {"expert_choice": "experts(each=False)"}
+
+    @property
+    def reads_experts(self) -> bool:
+        return True
+
+    @property
+    def common(self) -> tuple[Any, ...]:
+        return (self.groups, self.each)
+
+    @property
+    def coordinates(self) -> dict[str, list[str]]:
+        return {"query_group": list(self.groups)}
+
+    def query_groups(self, regions: tuple[str, ...]) -> tuple[str, ...]:
+        return self.groups
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        per, sizes = ("step", "layer"), (shape.steps, shape.layers)
+        says = "rows of a query group that chose an expert"
+        dims = (*per, "query_group", "expert")
+        counted = (*sizes, len(self.groups), shape.experts)
+        yield Field("expert_count", dims, "int32", "rows", says, counted)
+        if self.each:
+            says = "experts that a position chose, in the order that the router gives them"
+            dims = (*per, "position", "choice")
+            chosen = (*sizes, shape.positions, shape.experts_per_token)
+            yield Field("expert_choice", dims, "int16", "expert", says, chosen)
+
+    def collect_experts(self, reading: ExpertReading) -> None:
+        groups = [reading.groups.index(group) for group in self.groups]
+        reading.put("expert_count", reading.counts[groups])
+        if self.each:
+            reading.put("expert_choice", reading.chosen, reading.new_rows)
 
 
 @register_probe

@@ -85,6 +85,8 @@ class Available:
     """How many seeds each arm has; None where there is no table."""
     cards: tuple[str, ...] = ()
     """Roles whose model has a card."""
+    positions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Of the table of variants by position: how many seeds each arm has, by kind of rows."""
 
 
 @dataclass(frozen=True)
@@ -309,6 +311,29 @@ class Seeds(EvidenceSpec):
 
 
 @dataclass(frozen=True)
+class SeedsByPosition(Seeds):
+    """The table of training runs that tells positions of a row apart: gives a DataFrame.
+
+    `rows` is "whole", which begin with the start token, or "cropped", which begin anywhere.
+    """
+
+    kind: ClassVar[str] = "seeds by position"
+
+    rows: str = "whole"
+
+    def lacks(self, available: Available) -> str:
+        seeds = available.positions.get(self.rows)
+        if not seeds:
+            return f"the package's table of variants by position with {self.rows} rows"
+        if lost := [name for name in self.arms if not seeds.get(name)]:
+            return f"a table of variants by position with the arm {lost[0]}, {self.rows} rows"
+        return ""
+
+    def __str__(self) -> str:
+        return f"training seeds by position of {', '.join(self.arms)}, {self.rows} rows"
+
+
+@dataclass(frozen=True)
 class Cards(EvidenceSpec):
     """What was measured of models when they were made: gives a dict for each role."""
 
@@ -492,6 +517,8 @@ class EvidenceStore:
     available: Available
     variants: pd.DataFrame | None = None
     card_folders: Mapping[str, Path] | None = None
+    positions: pd.DataFrame | None = None
+    """The table of variants by position."""
 
     def unit_folder(self, spec: EvidenceSpec, role: str) -> Path:
         """The folder of a need's units of one model."""
@@ -586,6 +613,10 @@ class EvidenceStore:
         if isinstance(spec, Cards):
             assert self.card_folders is not None
             return {role: read_card(self.card_folders[role]) for role in spec.of}
+        if isinstance(spec, SeedsByPosition):
+            assert self.positions is not None
+            chosen = (self.positions["rows"] == spec.rows) & self.positions["arm"].isin(spec.arms)
+            return self.positions[chosen]
         assert isinstance(spec, Seeds)
         assert self.variants is not None
         return self.variants[self.variants["arm"].isin(spec.arms)]

@@ -49,6 +49,10 @@ class RunShape:
     """Whether additions such as a sink token put keys before the canvas."""
     cached: bool = False
     """Whether a step brings only its new rows, those before being kept."""
+    experts: int = 0
+    """Experts of a layer of a mixture; 0 in other networks."""
+    experts_per_token: int = 0
+    """How many of them each token goes through."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,13 @@ RUN_FIELDS: dict[str, Field] = {
             "what a position is at a frame",
             meanings=ROLES,
         ),
-        Field("committed_at", ("position",), "int32", "", "step that wrote the position"),
+        Field(
+            "committed_at",
+            ("position",),
+            "int32",
+            "",
+            "step that wrote the position; the last one where tokens are rewritten",
+        ),
         Field(
             "logprob",
             ("position",),
@@ -141,6 +151,34 @@ RUN_FIELDS: dict[str, Field] = {
             "int16",
             "",
             "named part of the prompt a position belongs to, by index into the manifest",
+        ),
+        Field(
+            "first_row",
+            ("step",),
+            "int32",
+            "position",
+            "first position whose row the step computed, those before being kept; of decodings in "
+            "blocks",
+            always_known=True,
+            required=False,
+        ),
+        Field(
+            "end_row",
+            ("step",),
+            "int32",
+            "position",
+            "where the step's forward pass ended: one past the open block; of decodings in blocks",
+            always_known=True,
+            required=False,
+        ),
+        Field(
+            "written_logprob",
+            ("step", "position"),
+            "float32",
+            "nats",
+            "log-probability of the token that a step wrote, rewrites included; NaN where it wrote "
+            "none; of decodings that rewrite",
+            required=False,
         ),
         Field(
             "random_state",
