@@ -253,15 +253,8 @@ def measure_sinks_exist(evidence: Evidence) -> Finding:
         ),
     ),
     defect=_SCALE,
-    preconditions=(is_trained(),),
-    changes=(
-        Change(
-            "Asks first whether the model is trained.",
-            "it is a statement about models that write text",
-            "was judged on any network; the statistic is the same",
-        ),
-    ),
-    caveat="even attention passes too: it says that sinks are few, not that there are any; "
+    caveat="even attention and untrained networks pass too: it says that sinks are few, not that "
+    "there are any; "
     "said of three models, here of the one that is given",
 )
 def measure_few_sinks(evidence: Evidence) -> Finding:
