@@ -21,7 +21,14 @@ from anchorwatch.studies.papers.floating import measures as floating_measures
 from anchorwatch.studies.papers.sink_token import measures as sink_token_measures
 from anchorwatch.studies.papers.sinks import measures as sinks_measures
 from anchorwatch.studies.papers.sinks.measures import correlation_of_moments
-from anchorwatch.studies.verdict import ALPHA, REFUTED, SUPPORTED, judge_claims, verdicts
+from anchorwatch.studies.verdict import (
+    ALPHA,
+    BELOW_MARGIN,
+    REFUTED,
+    SUPPORTED,
+    judge_claims,
+    verdicts,
+)
 from claim_evidence import (
     answer_table,
     openness_table,
@@ -139,15 +146,15 @@ def answering(rng, count=100):
             for at, context in enumerate(asked.GOLD_POSITIONS.contexts)
         },
         asked.LAYOUTS: {
-            (role, context): 0.8 - (role == "arm") * (0.0, 0.01, 0.7)[at]
+            (role, context): 0.8 - 0.01 * (role == "arm" and at > 0)
             for role in falls
             for at, context in enumerate(asked.LAYOUTS.contexts)
         },
         asked.GAIN: {
-            ("mdm", "closed"): 0.1,
-            ("mdm", "gold"): 0.5,
-            ("arm", "closed"): 0.1,
-            ("arm", "gold"): 0.3,
+            ("mdm", "closed"): 0.06,
+            ("mdm", "gold"): 0.46,
+            ("arm", "closed"): 0.25,
+            ("arm", "gold"): 0.45,
         },
     }
     own = sink_token_measures
@@ -206,18 +213,18 @@ def watching(rng, count=12):
     names = ("first", "middle", "last")
     put = [one.assign(place=name) for one, name in zip(places, names, strict=True)]
     delays = [("sinks", {"later": 0.3, "surer": -1.0}), ("random", {"later": 0.2, "surer": 0.0})]
-    rolled = {"value": 0.8, "null": 0.72, "dobrushin": 0.1}
+    rolled = {"value": 0.8, "null": 0.4, "dobrushin": 0.1}
     maps = {"cosine": 0.97, "jumps": 0.05, "cosine_null": 0.9, "jumps_null": 0.1}
     maps |= {"split_drawn": 0.5, "turned": 3.0, "self_lost": 0.3, "self_expected": 0.3}
     depths = [(at, {"split": 0.55 if at >= 2 else 0.0}) for at in range(4)]
     told = [("closed", {"worn": -9.0, "hidden": -9.0}), ("gold", {"worn": -5.0, "hidden": -5.1})]
-    layers = [(at, {"value": 0.07, "null": 0.02}) for at in range(4)]
+    layers = [(at, {"value": 0.07, "null": 0.02, "rewritten": 0.02}) for at in range(4)]
     return {
         floating_measures.HALVES: parts(rng, count, "half", halves, kl),
         floating_measures.GOLD_ATTENTION: pd.concat(put, ignore_index=True),
         floating_measures.ROLLOUTS["arm"]: units(rng, count, rolled),
         floating_measures.ROLLOUTS["mdm"]: units(rng, count, dict.fromkeys(rolled, 0.0), 0.0),
-        floating_measures.WRITTEN_QUERIES: parts(rng, count, "layer", layers, {"elsewhere": 0.5}),
+        floating_measures.REWRITTEN_QUERIES: parts(rng, count, "layer", layers, {"elsewhere": 0.5}),
         sinks_measures.DELAYS: parts(rng, count, "arm", delays, {"moved": 0.5}),
         sinks_measures.HEAD_MAPS: parts(rng, count, "layer", depths, maps, 0.01),
         sink_token_measures.KNOCK_OUTS: units(
@@ -228,13 +235,20 @@ def watching(rng, count=12):
     }
 
 
-def claims_about(held):
-    """Claims whose statistics are made of this evidence, without what they ask for first."""
-    for claim in claims():
-        asked = {spec for condition in claim.preconditions for spec in condition.needs}
-        own = tuple(spec for spec in claim.needs if spec in held or spec not in asked)
-        if own and set(own) <= set(held):
-            yield replace(claim, needs=own, preconditions=())
+DECIDED = (SUPPORTED, REFUTED, BELOW_MARGIN)
+
+
+def reads_only(one, held):
+    """Whether a claim is measured from this evidence, whatever its preconditions read."""
+    try:
+        return one.is_testable and bool(one.find(Evidence.of(held)))
+    except KeyError:
+        return False
+
+
+def without_preconditions(one, held):
+    """The hardest case: nothing is asked for first."""
+    return replace(one, preconditions=(), needs=tuple(x for x in one.needs if x in held))
 
 
 @pytest.mark.parametrize(
@@ -243,16 +257,18 @@ def claims_about(held):
     ids=["seeds", "items", "prompts"],
 )
 def test_a_study_of_nothing_decides_any_claim_at_most_at_the_error_rate(make, least):
-    rng, said = np.random.default_rng(3), {}
+    rng, said, able = np.random.default_rng(3), {}, []
     for _ in range(RUNS):
         held = make(rng)
-        able = list(claims_about(held))
+        able = able or [
+            without_preconditions(one, held) for one in claims() if reads_only(one, held)
+        ]
         found = judge_claims(able, Evidence.of(held), {})
         assert all(one.verdict for one in found), [one.lacking for one in found if one.lacking]
         for one in found:
             said.setdefault(one.claim.study, []).append(one.says)
     assert len(able) >= least
-    for (study, every), verdict in itertools.product(said.items(), (SUPPORTED, REFUTED)):
+    for (study, every), verdict in itertools.product(said.items(), DECIDED):
         each = np.array(every).reshape(RUNS, -1) == verdict
         assert at_most(each.any(axis=1).sum(), RUNS), (study, verdict, each.mean(axis=0))
 

@@ -27,8 +27,8 @@ PLANTED, plants = collect_plantings()
 def first_or_not(truth):
     stays, count, roams = {
         SUPPORTED: (0.99, 40, 0.8),
-        REFUTED: (0.3, 40, 0.8),
-        UNDECIDED: (0.9, 6, 0.8),
+        REFUTED: (0.0, 40, 0.8),
+        UNDECIDED: (0.75, 6, 0.8),
     }[truth]
 
     def arm(rng, step, head):

@@ -287,7 +287,7 @@ def layered(layers, *, causal):
 
 
 def test_layers_of_different_networks_meet_at_relative_depth():
-    held = planted_study.study((SUPPORTED,), ("floating/H2",))
+    held = planted_study.study((SUPPORTED,), ("floating/H7",))
     runs = {Runs("mdm"): layered(3, causal=False), Runs("arm"): layered(2, causal=True)}
     study = Study(held.findings, held.about | {"cards": []}, held.plan, Evidence.of(runs))
     (attention,) = sections(study)

@@ -53,6 +53,9 @@ _LOADING = {
         str | None, typer.Option(help="float32, bfloat16, float16; else as config.json says.")
     ],
     "device": Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps.")],
+    "device_map": Annotated[
+        str | None, typer.Option(help="auto, balanced, sequential: over GPUs, CPU and disk.")
+    ],
     "mask_id": Annotated[int | None, typer.Option(help="The mask token's id.")],
     "family": Annotated[
         str | None, typer.Option(help="How to read it, where config.json misleads: llada.")

@@ -69,6 +69,7 @@ class Harness(TemplateLM):  # type: ignore[misc]
         revision: str | None = None,
         mask_id: int | None = None,
         family: str | None = None,
+        device_map: str | None = None,
     ) -> None:
         """
         Args:
@@ -94,7 +95,14 @@ class Harness(TemplateLM):  # type: ignore[misc]
             self.model = pretrained
         else:
             target = None if device == "auto" else device
-            self.model = LoadOptions(revision, dtype, target, mask_id, family).load(pretrained)
+            self.model = LoadOptions(
+                revision=revision,
+                dtype=dtype,
+                device=target,
+                device_map=device_map,
+                mask_id=mask_id,
+                family=family,
+            ).load(pretrained)
         if self.model.tokenizer is None:
             raise SpecError(f"{self.model.source} has no tokenizer, and tasks are text")
         self.tokenizer = self.model.tokenizer

@@ -30,6 +30,7 @@ from anchorwatch.models.additions import (
     use_additions_of,
     windows_of,
 )
+from anchorwatch.models.device_map import compute_device
 from anchorwatch.models.families import Family, router_modules
 from anchorwatch.models.prompt_encoding import Prompt, encode_prompt
 from anchorwatch.models.tokens import Specials, tokenizer_digest
@@ -118,7 +119,8 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        return self.network.device
+        """Where it takes a canvas."""
+        return compute_device(self.network)
 
     @cached_property
     def digest(self) -> str:

@@ -19,6 +19,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from anchorwatch.errors import FamilyError, ModelError, SpecError, WeightsError
 from anchorwatch.models.config import deciding_fields, rope_parameters
+from anchorwatch.models.device_map import weight_here
 from anchorwatch.models.tokens import Specials
 
 if TYPE_CHECKING:
@@ -99,7 +100,9 @@ def weights_digest(network: PreTrainedModel) -> str:
     def one(item: tuple[str, torch.Tensor]) -> bytes:
         name, tensor = item
         head = f"{name} {tensor.dtype} {list(tensor.shape)}".encode()
-        body = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+        body = (
+            weight_here(network, name, tensor).contiguous().view(-1).view(torch.uint8).numpy().data
+        )
         return hashlib.sha256(head + hashlib.sha256(body).digest()).digest()
 
     items = sorted(stored_weights(network), key=lambda item: item[0])

@@ -5,8 +5,8 @@
 heavy is imported until it is used.
 
 >>> from anchorwatch import studies
->>> len(studies.claims(["floating", "sinks", "sink_token"]))
-72
+>>> [claim.id for claim in studies.claims(["floating"])][:3]
+['floating/H1', 'floating/H2', 'floating/H3']
 """
 
 from typing import TYPE_CHECKING

@@ -34,6 +34,7 @@ from anchorwatch.models.zoo.cards import read as read_card
 from anchorwatch.probes.spec import DEFAULT, Probe, commit_regions, massive, region_flow
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.prompts import SETS, TEXT, WITHOUT_REGIONS
+from anchorwatch.studies.protocols import describe_decoding
 from anchorwatch.trace.atomic_io import find_damage, read_sealed, replace_file, seal
 from anchorwatch.trace.trace import Trace, read
 
@@ -159,7 +160,8 @@ class Runs(EvidenceSpec):
     role: str
     prompts: str = "asked"
     decoding: Decoding | None = None
-    """None: the budget's way, which for `text` is in blocks."""
+    """None: the budget's way, which for `text` is in blocks. What a protocol says wins, but for the
+    order of a decoding that is not LowConfidence: a claim that names one is about it."""
     edits: tuple[Edit, ...] = ()
     probes: tuple[Probe, ...] | None = None
     """None: REGION_PROBES where the prompts have regions, else PLAIN_PROBES."""
@@ -186,7 +188,7 @@ class Runs(EvidenceSpec):
         return self.prompts in WITHOUT_REGIONS
 
     def how(self, budget: Budget, kind: str) -> Decoding:
-        return self.decoding or _decoding_of(self.prompts, budget, kind)
+        return _decoding_of(self, budget, kind)
 
     def units(self, budget: Budget) -> int:
         return budget.protocol.count_prompts(self.prompts, budget.prompts)
@@ -220,7 +222,7 @@ class Effect(EvidenceSpec):
         return (self.role,)
 
     def how(self, budget: Budget, kind: str) -> Decoding:
-        return self.decoding or _decoding_of(self.prompts, budget, kind)
+        return _decoding_of(self, budget, kind)
 
     def units(self, budget: Budget) -> int:
         return budget.protocol.count_prompts(self.prompts, budget.prompts)
@@ -407,13 +409,15 @@ def _check_roles(roles: Sequence[str], prompts: str | None = None) -> None:
         raise SpecError(f"no set of prompts is called {prompts!r}: expected {', '.join(SETS)}")
 
 
-def _decoding_of(prompts: str, budget: Budget, kind: str) -> Decoding:
-    """How a run of a set of prompts writes, unless its spec says."""
-    return budget.text_decoding(kind) if prompts == TEXT else budget.decoding(kind)
+def _decoding_of(spec: Runs | Effect, budget: Budget, kind: str) -> Decoding:
+    """How a run writes: the spec's way, else that of its set of prompts; a protocol wins."""
+    if spec.decoding is not None:
+        return budget.protocol.decoding_for(kind, spec.decoding)
+    return budget.text_decoding(kind) if spec.prompts == TEXT else budget.decoding(kind)
 
 
 def _describe_decoding(decoding: Decoding | None) -> str:
-    return "" if decoding is None else f", {decoding}"
+    return "" if decoding is None else f", {describe_decoding(decoding)}"
 
 
 def _plain(value: Any) -> Any:

@@ -405,6 +405,7 @@ class _StudyRun:
             "families": {role: model.family for role, model in models.items()},
             "variants": self.table,
             "budget": self.store.budget.as_dict(),
+            "decoding": self.store.budget.describe(),
             "versions": {
                 "anchorwatch": __version__,
                 "torch": torch.__version__,
