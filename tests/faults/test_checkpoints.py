@@ -680,7 +680,6 @@ def test_a_tokenizer_that_is_none(llada, content):
         ("bloom", "BloomForCausalLM", "no fused attention"),
         ("gpt_neo", "GPTNeoForCausalLM", "no fused attention"),
         ("falcon", "FalconForCausalLM", "no fused attention"),
-        ("gpt_oss", "GptOssForCausalLM", "no fused attention"),
         ("mamba", "MambaForCausalLM", "layers without attention"),
         ("lfm2", "Lfm2ForCausalLM", "layers without attention"),
     ],

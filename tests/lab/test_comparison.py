@@ -187,6 +187,18 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
         variants.differences(PLANTED, base="plain")
 
 
+def test_a_table_by_position_is_read_as_it_was_written(tmp_path):
+    table = PLANTED.assign(rows="whole")
+    table.to_csv(tmp_path / "p.csv", index=False)
+    found = variants.by_position(tmp_path / "p.csv")
+    pd.testing.assert_frame_equal(found, table, check_dtype=False)
+    PLANTED.to_csv(tmp_path / "bare.csv", index=False)
+    with pytest.raises(TraceError, match=r"no column rows: .* `make variants-by-position`"):
+        variants.by_position(tmp_path / "bare.csv")
+    with pytest.raises(TraceError, match="make it with `make variants-by-position`"):
+        variants.by_position(tmp_path / "none.csv")
+
+
 def test_the_arms_that_were_promised():
     sinks = {"sink", "sink-2", "sink-4", "sink-end", "sink-zero"}
     others = {"vanilla", "register", "off-by-one", "sink-logit", "gate", "gate-headwise"}

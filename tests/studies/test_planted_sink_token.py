@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from anchorwatch.errors import EvidenceError
-from anchorwatch.studies.evidence import Evidence, TraceSet
+from anchorwatch.studies.budget import BUDGETS
+from anchorwatch.studies.evidence import Available, Evidence, EvidenceStore, TraceSet
 from anchorwatch.studies.measure import ARM_TEXT, MDM_TEXT, NORM_RUNS
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.sink_token import measures as sink_token_measures
@@ -483,3 +484,34 @@ def test_heads_that_differ_alike_are_told_from_positions_that_do():
         np.corrcoef(one.ravel(), rng.permuted(other, axis=1).ravel())[0, 1] for _ in range(50)
     ]
     assert heads == pytest.approx(np.mean(shuffled), abs=0.01)
+
+
+def test_a_table_by_position_says_what_it_lacks():
+    spec = sink_token_measures.CROPPED
+    assert "by position with cropped rows" in spec.lacks(Available({}))
+    some = Available({}, positions={"cropped": {"vanilla": 3}})
+    assert spec.lacks(some) == "a table of variants by position with the arm sink, cropped rows"
+    assert spec.lacks(Available({}, positions={"cropped": {"vanilla": 3, "sink": 1}})) == ""
+
+
+def test_kinds_of_rows_and_arms_are_taken_from_the_table_by_position(tmp_path):
+    table = pd.DataFrame(
+        [
+            {"rows": rows, "arm": arm, "seed": seed, "bound.all": seed}
+            for rows in ("whole", "cropped")
+            for arm in ("vanilla", "sink", "sink-no-rotary")
+            for seed in range(3)
+        ]
+    )
+    store = EvidenceStore(tmp_path, BUDGETS["quick"], Available({}), positions=table)
+    found = store.load(sink_token_measures.CROPPED)
+    assert set(found["rows"]) == {"cropped"}
+    assert set(found["arm"]) == {"vanilla", "sink"}
+    assert len(found) == 6
+
+
+def test_two_seeds_by_position_are_not_enough():
+    held = PLANTED["sink_token/H23"](SUPPORTED)
+    few = {spec: table[table["seed"] < 2] for spec, table in held.items()}
+    (reason,) = failing("H23", few)
+    assert reason.startswith("training seeds enough for an interval")

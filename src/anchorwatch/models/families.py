@@ -288,6 +288,8 @@ def _translate_llada2(config: Fields) -> Fields:
         "partial_rotary_factor": rotary,
         # The released code normalises whatever norm_topk_prob says, if there is more than one.
         "norm_topk_prob": each > 1,
+        "n_group": config.get("n_group") or 1,  # without groups all experts are one
+        "topk_group": config.get("topk_group") or 1,
         "num_mtp_layers": 0,
         "sliding_window": None,
     }

@@ -178,7 +178,7 @@ def _load_safetensors(
     outputs = _training_record(config).get("outputs")
     if family.read_additions is not None:
         parts = family.read_additions(checkpoint.shapes)
-        outputs = checkpoint.shapes["lm_head.weight"][0]
+        outputs = checkpoint.shapes.get("lm_head.weight", (None,))[0]
     _cut_unembedding(network, outputs)
     trained_additions.attach(network, parts)
     # 3. Ids with a meaning must have rows: the mask in the embedding, ends in the unembedding.

@@ -410,6 +410,11 @@ class SequenceReading(_Reading):
         return self.call.value[self.view.row, :, self.view.key_slice]
 
     @property
+    def added_values(self) -> torch.Tensor:
+        """[key heads, n, D] values of the keys that additions put before the canvas."""
+        return self.call.value[self.view.row, :, : self.call.num_extra_keys]
+
+    @property
     def live_rows(self) -> torch.Tensor:
         """[] rows over which `sums` were added up; NaN instead of none."""
         return self.sums.rows.where(self.sums.rows > 0, torch.nan)

@@ -234,6 +234,7 @@ def field(
         "hidden": rank,
         "outlier": rank,
         "pick": rank,
+        "qk_pick": rank,
         "peak": PEAKS,
         "query_region": len(shape.regions),
         "key_region": len(shape.regions),

@@ -734,7 +734,7 @@ def measure_mixing(evidence: Evidence) -> Finding:
     criteria=(
         Criterion(
             "fall",
-            "exact answers that are lost between many steps and one: plain model less the model "
+            "right answers that are lost between many steps and one: plain model less the model "
             "with a sink token, on the same questions",
             GREATER,
             0.01,
