@@ -13,6 +13,7 @@ from anchorwatch.models.load_options import LoadOptions
 from anchorwatch.studies import collect, run_study
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.evidence import Runs
+from anchorwatch.studies.papers.sinks.measures import UNTRAINED
 from anchorwatch.studies.study_record import DECIDING
 
 SMALL = Budget("small", prompts=5, length=4, steps=4, items=5, rows=2, answer=4)
