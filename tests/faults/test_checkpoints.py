@@ -732,6 +732,20 @@ def test_a_rotary_table_for_each_kind_of_layer_is_compared(kind, buffer):
         prove_rotary(made)
 
 
+def test_a_gguf_file_is_converted_once(tmp_path):
+    checkpoints.write_gguf(tmp_path / "x.gguf")
+    first = aw.load(tmp_path / "x.gguf", device="cpu")
+    again = aw.load(convert(tmp_path / "x.gguf", tmp_path / "x"), device="cpu")
+    assert again.network.dtype == torch.float32
+    assert again.family.name == first.family.name
+    ids = [5, 6, 7, 8]
+    largest = first.logits(ids)[1:].abs().max()
+    # The file keeps float16: each weight is off by 2**-11 at most.
+    assert (again.logits(ids) - first.logits(ids))[1:].abs().max() < 0.01 * largest
+    with pytest.raises(WeightsError, match="choose another folder"):
+        convert(tmp_path / "x.gguf", tmp_path / "x")
+
+
 def test_a_gguf_file_that_is_not_fully_read(tmp_path):
     checkpoints.write_gguf(tmp_path / "x.gguf", "rope_freqs.weight")
     with pytest.raises(WeightsError, match=r"holds 22 tensors and .* placed 21 .*safetensors"):

@@ -61,10 +61,12 @@ def models(as_json: options.AsJson = False) -> None:
 
 @app.command()
 def convert(
-    source: Annotated[Path, typer.Argument(help="Folder with pickled weights (.bin).")],
+    source: Annotated[
+        Path, typer.Argument(help="Folder with pickled weights (.bin), or a .gguf file.")
+    ],
     out: Annotated[Path, typer.Argument(help="Folder to write safetensors to.")],
 ) -> None:
-    """Rewrite pickled weights as safetensors, reading tensors only and running nothing."""
+    """Rewrite pickled or GGUF weights as safetensors, reading tensors only and running nothing."""
     from anchorwatch.models.convert import convert as rewrite
 
     typer.echo(str(rewrite(source, out)))

@@ -513,19 +513,27 @@ def _translate_lit_gpt(config: Fields) -> Fields:
     }
 
 
+_LLADA = Family(
+    name="llada",
+    kind="mdm",
+    architectures=("LLaDAModelLM",),
+    model_types=("llada",),
+    network="llama",
+    mask_id=126336,
+    positions="canvas",
+    names=_LLADA_NAMES,
+    translate_config=_translate_llada,
+    tying="weight_tying",
+    checkpoints="GSAI-ML/LLaDA-8B-Base, -Instruct, LLaDA-1.5",
+)
 FAMILIES: list[Family] = [
-    Family(
-        name="llada",
-        kind="mdm",
-        architectures=("LLaDAModelLM", "MMadaModelLM"),
-        model_types=("llada", "mmada"),
-        network="llama",
-        mask_id=126336,
-        positions="canvas",
-        names=_LLADA_NAMES,
-        translate_config=_translate_llada,
-        tying="weight_tying",
-        checkpoints="GSAI-ML/LLaDA-8B-Base, -Instruct, LLaDA-1.5; Gen-Verse/MMaDA-8B (text)",
+    _LLADA,
+    replace(  # the same tensors, trained on: a family of its own, since papers tell them apart
+        _LLADA,
+        name="mmada",
+        architectures=("MMadaModelLM",),
+        model_types=("mmada",),
+        checkpoints="Gen-Verse/MMaDA-8B-Base, -MixCoT (text)",
     ),
     Family(
         name="dream",
