@@ -9,7 +9,7 @@ WEB    := $(wildcard web/*.json web/*.ts web/*.js web/src/*.* web/src/*/*.*)
 # From a clone the explorer's page is built; a wheel or an sdist brings it, and needs no Node.
 NODE   := node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null || { echo "the explorer's page needs Node 20.19 or newer, this is $$(node --version 2>/dev/null || echo none): install it (https://nodejs.org), or set ANCHORWATCH_WITHOUT_PAGE=1 to do without the explorer"; exit 1; }
 
-.PHONY: setup setup-browser web check test test-web test-slow test-machines test-real torture bench bench-read bench-train bench-view lab variants study papers film figures tour docs clean
+.PHONY: setup setup-browser web check test test-web test-slow test-machines test-real torture bench bench-read bench-train bench-view rehearse lab variants variants-by-position study papers film figures tour docs clean
 
 setup: $(READY)
 
@@ -94,12 +94,19 @@ bench-train: $(READY)
 bench-view: $(READY) $(PAGE) setup-browser
 	$(BIN)/python benchmarks/view.py
 
+# Random checkpoints of real size, loaded, run and replayed: 17 GB of memory and of disk, an hour.
+rehearse: $(READY)
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/rehearse.py $(ARGS)
+
 lab: $(READY)
 	$(BIN)/python recipes/lab.py
 	$(BIN)/python recipes/tales.py
 
 variants: $(READY)
 	$(BIN)/python recipes/variants.py
+
+variants-by-position: $(READY)
+	$(BIN)/python recipes/variants_by_position.py
 
 figures: $(READY)
 	$(BIN)/python docs/gallery.py

@@ -17,13 +17,20 @@ PEOPLE = ("Lena", "the captain", "the lookout", "the crew", "the mate", "the pil
 OPTIONS = {
     "sink-map": {"layer": 1, "rule": aw.rules.rulli(2)},
     "map-pair": {"step": 4, "layer": 1, "head": 2},
+    "qk-maps": {"step": 4, "layer": 1, "head": 2},
+    "attention-map": {"step": 4, "layer": 1, "head": 2},
     "qk-triptych": {"step": 4, "layer": 1, "head": 2},
     "gold-lift": {"gold": "gold", "distractors": ["doc1", "doc2"]},
     "retrieval-map": {"gold": "gold"},
     "retrieval-contrast": {"gold": "gold", "distractors": ["doc1", "doc2"]},
     "score-histogram": {"edges": [n / 2 for n in range(25)]},
 }
-ONE_TRACE = ("sink-map", "map-pair", "qk-triptych", "sink-positions", "sink-path")
+ONE_TRACE = (
+    *("sink-map", "map-pair", "attention-map", "qk-maps", "qk-triptych"),
+    *("sink-positions", "sink-path"),
+)
+WITH_SINK = ("sink-mass", "sink-mass-steps")
+"""Figures of added keys, drawn from runs with a sink token."""
 PROBES = (
     *aw.probes.DEFAULT[:3],
     aw.probes.qk_geometry(keys=True),
@@ -35,6 +42,7 @@ PROBES = (
     aw.probes.mixing(),
     aw.probes.massive(),
     aw.probes.pattern(layers=[1], heads=[2], steps=[4, 5]),
+    aw.probes.qk_maps(layers=[1], heads=[2], steps=[4]),
 )
 
 
@@ -54,7 +62,7 @@ def asked(number: int) -> tuple[str, dict[str, tuple[int, int]]]:
 
 
 def runs() -> list[Trace]:
-    """Six prompts of a diffusion model and of an autoregressive one."""
+    """Six prompts of a diffusion model, of an autoregressive one, and with a sink token added."""
     made = []
     for name, how in (
         ("tiny/llada", aw.decoding.LowConfidence(length=16, steps=16, block=8)),
@@ -64,14 +72,23 @@ def runs() -> list[Trace]:
         for number in range(len(PEOPLE)):
             prompt, regions = asked(number)
             made.append(aw.run(model, prompt, how, regions=regions, probes=PROBES))
-    return made
+    model, added = aw.load("tiny/llada"), [aw.edits.sink_token()]
+    how = aw.decoding.LowConfidence(length=16, steps=16, block=8)
+    return made + [aw.run(model, asked(number)[0], how, edits=added) for number in range(6)]
+
+
+def choose(name: str, traces: list[Trace]) -> list[Trace]:
+    """The traces that a figure is drawn from."""
+    if name in WITH_SINK:
+        return traces[12:]
+    return traces[:1] if name in ONE_TRACE else traces[:12]
 
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     traces = runs()
     for name in FIGURES:
-        figure = draw(name, traces[:1] if name in ONE_TRACE else traces, OPTIONS.get(name))
+        figure = draw(name, choose(name, traces), OPTIONS.get(name))
         figure.save(FOLDER / f"{name}.svg")
     rows = [f"| `{name}` | ![{name}]({name}.svg) |" for name in FIGURES]
     says = f"# Figures\n\n{__doc__.splitlines()[2]}\n`anchorwatch plot NAME TRACE... -o file.pdf` "

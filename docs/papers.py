@@ -106,7 +106,8 @@ def _announced(every: Sequence[Claim]) -> str:
         ],
     )
     lacking = [(one.id, f"is not testable: it lacks {one.lacks}") for one in every if one.lacks]
-    return "\n".join([*lines, *_not_run(lacking), *_changes(every)])
+    rows = [vars(one) for one in every]
+    return "\n".join([*lines, *_not_run(lacking), *_contradictions(rows), *_changes(every)])
 
 
 def _found(held: Mapping[str, Any], rows: Sequence[Row]) -> str:

@@ -141,5 +141,6 @@ def read_training_record(folder: str | Path) -> dict[str, Any]:
 
 def open_corpus(spec: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Corpus:
     """The corpus of a spec's fields, read with the tokenizer that the weights have."""
-    table = {name: spec["corpus"][name] for name in ("mix", "seed") if name in spec["corpus"]}
+    given = ("mix", "seed", "crop")
+    table = {name: spec["corpus"][name] for name in given if name in spec["corpus"]}
     return read_corpus(table, spec["length"], spec["seed"], tokenizer)

@@ -27,7 +27,7 @@ from anchorwatch.errors import AnchorwatchError
 from anchorwatch.training.card_measures import Effort
 from anchorwatch.training.checkpoints import MODEL
 from anchorwatch.training.plots import variant_differences
-from anchorwatch.training.variants import VARIANTS, variants
+from anchorwatch.training.variants import VARIANTS, by_position, variants
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "src" / "anchorwatch" / "training" / "variants.csv"
@@ -101,7 +101,9 @@ def _write_page(options: argparse.Namespace, pairs: list[tuple[str, int]]) -> No
     variant_differences(table).save(figure)
     seeds = " ".join(str(seed) for seed in options.seeds)
     command = f"python recipes/variants.py --seeds {seeds}"
-    text = variants_page.render_page(table, command=command, figure="figures/variants.svg")
+    text = variants_page.render_page(
+        table, command=command, figure="figures/variants.svg", by_position=by_position()
+    )
     (options.docs / "variants.md").write_text(text, encoding="utf-8")
 
 

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import pandas as pd
 
-from anchorwatch.training.variants import GROUPS, OWN, QUANTITIES, VANILLA, VARIANTS, differences
+from anchorwatch.training.variants import (
+    EDGES,
+    GROUPS,
+    OWN,
+    QUANTITIES,
+    VANILLA,
+    VARIANTS,
+    differences,
+)
 
 ALPHA = 0.05
 _MINUS = "−"
@@ -15,8 +24,14 @@ _ROUNDING = 1e-12
 """A difference below it is one of sums in another order."""
 
 
-def render_page(table: pd.DataFrame, *, command: str = "make variants", figure: str = "") -> str:
-    """The whole page."""
+def render_page(
+    table: pd.DataFrame,
+    *,
+    command: str = "make variants",
+    figure: str = "",
+    by_position: pd.DataFrame | None = None,
+) -> str:
+    """The whole page; `by_position` is the table that tells positions of a row apart."""
     gaps = differences(table)
     seeds = sorted(set(table["seed"]))
     arms = list(table["arm"].unique())
@@ -44,7 +59,79 @@ def render_page(table: pd.DataFrame, *, command: str = "make variants", figure: 
             parts.append(f"## {title}\n\n{_grid(gaps, shown)}")
     if own := _own_table(table):
         parts.append(f"## What parts take and do\n\nMeans over seeds.\n\n{own}")
+    if all(f"length.{name}.length" in table.columns for name in LENGTHS):
+        parts.append(_rows_section(table))
+    if by_position is not None:
+        parts.append(render_positions(by_position))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+LENGTHS = ("quarter", "half", "trained", "longest")
+
+
+def _rows_section(table: pd.DataFrame) -> str:
+    """Differences of whole rows by the length that texts are cut to."""
+    lengths = {name: int(table[f"length.{name}.length"].iloc[0]) for name in LENGTHS}
+    whole = table[["arm", "seed"]].assign(
+        **{f"row.{name}": table[f"length.{name}"] * count for name, count in lengths.items()}
+    )
+    gaps = differences(whole, [f"row.{name}" for name in LENGTHS])
+    lines = [["", *(f"{count} tokens" for count in lengths.values())], ["---"] * 5]
+    for arm in gaps["arm"].unique():
+        mine = gaps[gaps["arm"] == arm].set_index("quantity")
+        lines.append([str(arm), *(_cell(mine.loc[f"row.{name}"]) for name in LENGTHS)])
+    return (
+        "## Held-out text, nats per row\n\nThe same differences times the tokens of a row. One "
+        "that is the same at every length is made where rows begin; one that is made at every "
+        "token grows with the length.\n\n" + _table(lines)
+    )
+
+
+def render_positions(table: pd.DataFrame) -> str:
+    """The section about positions: every kind of rows, every arm, less vanilla by seed."""
+    parts = [
+        "## Gain by position",
+        "Of src/anchorwatch/training/variants_by_position.csv, made by `make "
+        "variants-by-position`; `anchorwatch.training.variants.by_position()` reads it. Its runs "
+        "are others than those above: the same recipes and seeds on another machine, measured on "
+        "512 held-out rows with 4 draws of the noise. Each cell is arm less vanilla, the mean over "
+        "seeds with Student's 95 % interval where there are three or more, and below 0 is a gain. "
+        "Columns in *nats over all "
+        "tokens* add up to the whole difference; *per token* is over the tokens that stand there. "
+        "*Whole* rows begin with the start token; *cropped* rows lose 1 to 16 of their first "
+        "tokens, in training and here, so that no constant token begins them.",
+    ]
+    for rows, part in table.groupby("rows", sort=False):
+        if VANILLA in set(part["arm"]) and part["arm"].nunique() > 1:
+            parts.append(f"### {str(rows).capitalize()} rows\n\n{_position_grid(part)}")
+    return "\n\n".join(parts)
+
+
+def _position_grid(part: pd.DataFrame) -> str:
+    """Arms by positions of one kind of rows, with the share of the difference at the first ones."""
+    ends = [f"{low}-{high - 1}" for low, high in pairwise(EDGES)]
+    ends.append(f"{EDGES[-1]}+")
+    names = [f"bound.from.{edge}" for edge in EDGES]
+    columns = ["bound.all", *(f"{name}.part" for name in names), *names]
+    gaps = differences(part, columns)
+    lines = [
+        [
+            *("", "seeds", "all positions"),
+            *(f"nats over all tokens, {end}" for end in ends),
+            f"share at {ends[0]}",
+            *(f"per token, {end}" for end in ends),
+            "attention over even, t 0.5",
+        ]
+    ]
+    lines.append(["---"] * len(lines[0]))
+    looked = part.groupby("arm")["sink_over_even.t.0.5"].mean()
+    for arm in gaps["arm"].unique():
+        mine = gaps[gaps["arm"] == arm].set_index("quantity")
+        cells = [_cell(mine.loc[name]) for name in columns]
+        share = mine.loc[columns[1], "value"] / mine.loc["bound.all", "value"]
+        middle = [*cells[:4], f"{share:.0%}", *cells[4:]]
+        lines.append([str(arm), str(int(mine["n"].max())), *middle, _number(looked[arm])])
+    return _table(lines)
 
 
 def _settings_table(arms: Sequence[str]) -> str:

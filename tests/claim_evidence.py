@@ -9,6 +9,7 @@ from anchorwatch.studies.evidence import AnswerTable, EffectTables, Evidence, Tr
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.sink_token import measures as sink_token_measures
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED, verdicts
+from anchorwatch.training.variants import EDGES
 from synthetic_traces import planted
 
 TRUTHS = (SUPPORTED, REFUTED, UNDECIDED)
@@ -39,7 +40,8 @@ def assert_verdict(name, held, truth):
     if truth == SUPPORTED:
         _assert_complete(claim, finding)
         if claim.draw is not None:
-            assert claim.draw(Evidence.of({spec: held[spec] for spec in claim.needs})) is not None
+            needed = {spec: held[spec] for spec in claim.needs if spec in held}
+            assert claim.draw(Evidence.of(needed)) is not None
 
 
 def _assert_complete(claim, finding):
@@ -161,6 +163,26 @@ def sink_attention_table(rng, count, share=0.2):
     columns = {name: rng.normal(share, 0.1 * share, count) for name in sink_token_measures.MASS}
     columns |= {name: np.full(count, 0.01) for name in sink_token_measures.EVEN}
     return {spec: seed_table({"sink": columns})}
+
+
+def position_table(rng, count, gain, first=0.7, noise=0.002, spec=None):
+    """Training seeds whose sink token gains so much, this share of it at the first positions.
+
+    Of 80 tokens of a row 4 are at the first positions, 12 at the next and 64 later.
+    """
+    spec = sink_token_measures.BY_POSITION if spec is None else spec
+    tokens = np.array([4, 12, 64]) / 80
+    parts = np.array([first, (1 - first) / 2, (1 - first) / 2])
+    base = rng.normal(3.0, 0.1, (count, 3))
+    less = gain * parts / tokens + rng.normal(0, noise, (count, 3))
+    arms = {}
+    for arm, values in (("vanilla", base), ("sink", base - less)):
+        columns = {"bound.all": values @ tokens}
+        for at, edge in enumerate(EDGES):
+            columns[f"bound.from.{edge}"] = values[:, at]
+            columns[f"bound.from.{edge}.part"] = values[:, at] * tokens[at]
+        arms[arm] = columns
+    return {spec: seed_table(arms)}
 
 
 def openness_table(rng, count, share=0.8):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from anchorwatch.generation import decoding
     from anchorwatch.generation.loop import Step
     from anchorwatch.generation.replay import fork, replay
-    from anchorwatch.generation.run import plan, run, run_many, steps
+    from anchorwatch.generation.run import observe, plan, run, run_many, steps
     from anchorwatch.metrics import sink_rules as rules
     from anchorwatch.metrics import stats
     from anchorwatch.models.load import load
@@ -58,6 +58,7 @@ _NAMES = {
     "effect": "evaluation.effect",
     "fork": "generation.replay",
     "load": "models.load",
+    "observe": "generation.run",
     "plan": "generation.run",
     "read": "trace.trace",
     "replay": "generation.replay",
@@ -99,6 +100,7 @@ __all__ = [
     "lab",
     "load",
     "metrics",
+    "observe",
     "plan",
     "probes",
     "read",

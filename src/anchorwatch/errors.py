@@ -3,7 +3,8 @@
 AnchorwatchError
 ├── SpecError (ValueError)      a value that asks for the impossible: a decoding, a rule, an option
 │   ├── PromptError             the prompt or canvas cannot be given to this model
-│   └── ItemError               an item of a task cannot be asked in this way
+│   ├── ItemError               an item of a task cannot be asked in this way
+│   └── MissingDataError        a figure or table of a paper needs a model or data not given
 ├── ModelError (RuntimeError)   a checkpoint that cannot be loaded or does not prove itself
 │   ├── FamilyError             no family reads this architecture
 │   └── WeightsError            the tensors are not what the family expects
@@ -27,6 +28,10 @@ class PromptError(SpecError):
 
 class ItemError(SpecError):
     """An item of a task cannot be asked in this way; an evaluation counts it."""
+
+
+class MissingDataError(SpecError):
+    """A figure or table of a paper needs a model or data; the message has the command with it."""
 
 
 class ModelError(AnchorwatchError, RuntimeError):

@@ -33,6 +33,18 @@ def test_the_quickstart_s_lines_run(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "first.trace").is_dir()
 
 
+def test_the_lines_of_models_run():
+    (code,) = python_blocks("docs/models.md")
+    exec(compile(code, "models.md", "exec"), {})
+
+
+def test_every_family_stands_in_models():
+    from anchorwatch.models.families import FAMILIES
+
+    text = (ROOT / "docs" / "models.md").read_text()
+    assert [family.name for family in FAMILIES if f"`{family.name}`" not in text] == []
+
+
 RUN_SECTIONS = """
 import re, sys
 text = open(sys.argv[1], encoding="utf-8").read()

@@ -339,13 +339,13 @@ def test_doctor_finds_nothing_wrong():
 
 
 OPTIONS = {
-    "run": """--algorithm --algorithm-temperature --block --chat --decoding --defer-end --device
+    "run": """--algorithm --algorithm-temperature --block --chat --decoding --defer-end --device --device-map
         --dtype --edit --eps --family --forbid-end --guidance --infill --json --length --mask-id --no-cache --no-stop
         --out --probes --region --revision --seed --steps --temperature --threshold --top-k --top-p""",
-    "effect": """--batch --block --control --decoding --device --doses --dtype --edit --family --json
+    "effect": """--batch --block --control --decoding --device --device-map --doses --dtype --edit --family --json
         --length --limit --mask-id --out --plot --prompt --repeats --revision --rule --seed --steps --table
         --temperature""",
-    "resume": "--device --dtype --family --json --mask-id --revision",
+    "resume": "--device --device-map --dtype --family --json --mask-id --revision",
     "measure": "--by --group --json --out --rule --set",
     "plot": "--group --head --layer --out --rule --set --step",
     "whence": "",
@@ -353,11 +353,11 @@ OPTIONS = {
     "export": "--layers --out --rule --table",
     "show": "--all --json --step",
     "verify": "--json",
-    "eval": """--bad --batch --chat --contexts --decoding --device --dtype --edit --family --format
+    "eval": """--bad --batch --chat --contexts --decoding --device --device-map --dtype --edit --family --format
         --json --length --limit --mask-id --out --probes --revision --score --seed --steps --stress --table --task --template""",
     "study": "--against --budget --gate --json --model --open --out --plan --sink --variants",
     "train": "--json --out --set",
-    "lm-eval": "--device --dtype --family --mask-id --revision",
+    "lm-eval": "--device --device-map --dtype --family --mask-id --revision",
     "models": "--json",
     "convert": "",
     "fetch": "",

@@ -172,3 +172,38 @@ def test_regions_are_named_on_the_command_line(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert aw.read(out).manifest["regions"] == ["gold", "answer"]
+
+
+def test_a_replay_brings_what_a_figure_lacks(two, tmp_path):
+    picture = tmp_path / "pair.svg"
+    words = ("plot", "map-pair", "--step", 3, "--layer", 1, "--head", 2, "-o", picture)
+    says = one_line_of(type_in(*words, two[0]))
+    assert "anchorwatch replay TRACE --probes default,pattern:layers=1,heads=2,steps=3+4" in says
+    more = tmp_path / "more.trace"
+    probes = "default,pattern:layers=1,heads=2,steps=3+4,norms:keys=true,qk_geometry:keys=true"
+    probes += ",qk_maps:layers=1,heads=2,steps=3"
+    done = type_in("replay", two[0], "--probes", probes, "-o", more)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == aw.read(two[0]).text.strip()
+    assert type_in(*words, more).returncode == 0
+    for figure in ("qk-triptych", "qk-maps"):
+        words = ("plot", figure, more, "--step", 3, "--layer", 1, "--head", 2)
+        done = type_in(*words, "-o", tmp_path / f"{figure}.svg")
+        assert done.returncode == 0, done.stderr
+    done = type_in("plot", "value-norms", more, "-o", tmp_path / "norms.svg")
+    assert done.returncode == 0, done.stderr
+    assert aw.read(more).digest() == aw.read(two[0]).digest()
+
+
+def test_a_replay_says_what_is_wrong_before_it_loads(two, tmp_path):
+    out = tmp_path / "again.trace"
+    assert "norms has no kys" in one_line_of(
+        type_in("replay", two[0], "--probes", "norms:kys=true", "-o", out)
+    )
+    assert "--steps x is not numbers: say --steps 0+8 or 0-7" in one_line_of(
+        type_in("replay", two[0], "--steps", "x", "-o", out)
+    )
+    assert "is not the model that made this trace" in one_line_of(
+        type_in("replay", two[0], "--model", "tiny/dream", "-o", out)
+    )
+    assert not out.exists()

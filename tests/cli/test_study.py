@@ -54,7 +54,9 @@ def test_a_protocol_and_what_is_said_beside_it_stand_in_the_plan(tmp_path):
     assert plan["settings"].endswith("rulli: chat template, LowConfidence, length 32, block 8")
     words = ("--decoding", "dream:algorithm=entropy", "--length", 8, "--no-chat", "--plan")
     done = typed("sinks/H2", *GIVEN, "--protocol", "rulli", *words, "-o", tmp_path / "out")
-    assert done.stdout.splitlines()[0].endswith("8 steps; rulli: DreamOrder")
+    assert done.stdout.splitlines()[0].endswith(
+        "8 steps; rulli: DreamOrder(length=8, algorithm=entropy)"
+    )
 
 
 @pytest.mark.parametrize(

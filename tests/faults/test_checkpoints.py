@@ -680,7 +680,6 @@ def test_a_tokenizer_that_is_none(llada, content):
         ("bloom", "BloomForCausalLM", "no fused attention"),
         ("gpt_neo", "GPTNeoForCausalLM", "no fused attention"),
         ("falcon", "FalconForCausalLM", "no fused attention"),
-        ("gpt_oss", "GptOssForCausalLM", "no fused attention"),
         ("mamba", "MambaForCausalLM", "layers without attention"),
         ("lfm2", "Lfm2ForCausalLM", "layers without attention"),
     ],
@@ -731,6 +730,20 @@ def test_a_rotary_table_for_each_kind_of_layer_is_compared(kind, buffer):
     getattr(rotary, buffer).mul_(1.001)
     with pytest.raises(WeightsError, match=f"{buffer} differs from its formula"):
         prove_rotary(made)
+
+
+def test_a_gguf_file_is_converted_once(tmp_path):
+    checkpoints.write_gguf(tmp_path / "x.gguf")
+    first = aw.load(tmp_path / "x.gguf", device="cpu")
+    again = aw.load(convert(tmp_path / "x.gguf", tmp_path / "x"), device="cpu")
+    assert again.network.dtype == torch.float32
+    assert again.family.name == first.family.name
+    ids = [5, 6, 7, 8]
+    largest = first.logits(ids)[1:].abs().max()
+    # The file keeps float16: each weight is off by 2**-11 at most.
+    assert (again.logits(ids) - first.logits(ids))[1:].abs().max() < 0.01 * largest
+    with pytest.raises(WeightsError, match="choose another folder"):
+        convert(tmp_path / "x.gguf", tmp_path / "x")
 
 
 def test_a_gguf_file_that_is_not_fully_read(tmp_path):

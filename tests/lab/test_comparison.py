@@ -124,6 +124,39 @@ def test_the_page_has_a_cell_for_every_arm():
     assert "nan" not in text
 
 
+def test_gains_of_whole_rows_are_in_the_page():
+    """A gain of 2.4 nats in every row: a tenth of a nat per token of 24, and less of longer ones."""
+    lengths = {"quarter": 24, "half": 48, "trained": 96, "longest": 256}
+    base = np.array([3.4, 3.5, 3.6])
+    held = {"vanilla": {}, "sink": {}}
+    for name, count in lengths.items():
+        held["vanilla"][f"length.{name}"] = base
+        held["sink"][f"length.{name}"] = base - np.array([2.3, 2.4, 2.5]) / count
+        for columns in held.values():
+            columns[f"length.{name}.length"] = np.full(3, count)
+    text = variants_page.render_page(table_of(held))
+    section = text.partition("## Held-out text, nats per row")[2]
+    (row,) = (line for line in section.splitlines() if line.startswith("| sink |"))
+    assert row == "| sink |" + " −2.4* [−2.65, −2.15] |" * 4
+
+
+def test_positions_are_told_apart_in_the_page():
+    parts = {"bound.from.0.part": 0.04, "bound.from.4.part": 0.01, "bound.from.16.part": 0.0}
+    held = {"vanilla": {"bound.all": [3.0, 3.2, 3.1]}, "sink": {"bound.all": [2.95, 3.15, 3.05]}}
+    for name, gain in parts.items():
+        for arm, columns in held.items():
+            values = np.array([1.0, 1.1, 1.2]) - gain * (arm == "sink")
+            columns[name] = columns[name.removesuffix(".part")] = values
+    for arm, columns in held.items():
+        columns["sink_over_even.t.0.5"] = np.full(3, 1.5 if arm == "sink" else np.nan)
+    text = variants_page.render_positions(table_of(held, rows="whole"))
+    (row,) = (line for line in text.splitlines() if line.startswith("| sink |"))
+    assert "| 80% |" in row
+    assert "### Whole rows" in text
+    one = variants_page.render_positions(table_of(held, rows="whole").query("seed == 0"))
+    assert "−0.05 (n = 1)" in one
+
+
 def test_the_figure_shows_seeds_and_intervals(tmp_path):
     figure = aw.lab.variant_differences(PLANTED)
     assert len(figure.axes) == 2
@@ -152,6 +185,18 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
         variants.variants(tmp_path / "bare.csv")
     with pytest.raises(TraceError, match="no arm 'plain': it has vanilla, sink, gate"):
         variants.differences(PLANTED, base="plain")
+
+
+def test_a_table_by_position_is_read_as_it_was_written(tmp_path):
+    table = PLANTED.assign(rows="whole")
+    table.to_csv(tmp_path / "p.csv", index=False)
+    found = variants.by_position(tmp_path / "p.csv")
+    pd.testing.assert_frame_equal(found, table, check_dtype=False)
+    PLANTED.to_csv(tmp_path / "bare.csv", index=False)
+    with pytest.raises(TraceError, match=r"no column rows: .* `make variants-by-position`"):
+        variants.by_position(tmp_path / "bare.csv")
+    with pytest.raises(TraceError, match="make it with `make variants-by-position`"):
+        variants.by_position(tmp_path / "none.csv")
 
 
 def test_the_arms_that_were_promised():

@@ -174,9 +174,19 @@ def test_what_the_card_says_is_measured_again(name):
 
 def test_the_table_of_variants_ships_too():
     table = aw.lab.variants()
-    assert set(variants.VARIANTS) - {"gate-plain"} <= set(table["arm"])
+    assert set(variants.VARIANTS) - {"gate-plain", "sink-no-rotary"} <= set(table["arm"])
     seeds = table.groupby("arm")["seed"].nunique()
     assert (seeds >= 3).all()
     assert not table.duplicated(["arm", "seed"]).any()
     found = aw.lab.differences(table, ["bound.all"])
     assert found["low"].notna().all()
+
+
+def test_the_table_by_position_ships_too():
+    table = variants.by_position()
+    assert not table.duplicated(["rows", "arm", "seed"]).any()
+    assert (table["bound.all"] > 0).all()
+    parts = [f"bound.from.{edge}.part" for edge in variants.EDGES]
+    assert np.allclose(table[parts].sum(axis=1), table["bound.all"], rtol=1e-5)  # seven digits
+    whole = table[table["rows"] == "whole"]
+    assert {"vanilla", "sink", "sink-no-rotary"} <= set(whole["arm"])

@@ -115,6 +115,9 @@ def test_what_cannot_be_combined_is_refused():
     cached = aw.decoding.BlockDiffusion(8, block=4, cache=True)
     with pytest.raises(SpecError, match=r"exact only where no block sees a later one.*cache=False"):
         aw.run(model, [11, 12], cached)
+    blocks = aw.decoding.BlockDiffusion(8, block=4)
+    with pytest.raises(SpecError, match=r"masked when its block is left.*LowConfidence"):
+        aw.run(model, [11, 12], blocks, edits=[aw.edits.delay_commit([4], until=3)])
     with pytest.raises(SpecError, match=r"the model has no blocks: say BlockDiffusion\(block=32\)"):
         aw.run(model, [11, 12], aw.decoding.BlockDiffusion(8))
     canvas = [11, model.mask_id, 12, 13]

@@ -1,4 +1,4 @@
-"""Edits and decodings in words: one grammar, whatever stands between the fields."""
+"""Edits, decodings and probes in words: one grammar, whatever stands between the fields."""
 
 import dataclasses
 
@@ -15,6 +15,7 @@ from anchorwatch.generation.parse import (
     as_edits,
     parse_decoding,
     parse_edit,
+    parse_probes,
 )
 from anchorwatch.metrics.sink_rules import Rule, rulli, topk
 
@@ -99,6 +100,60 @@ def test_a_decoding_is_read_back_from_its_word(held, between, short):
     word = spelled(name, held, between, by_place=False)
     assert as_decoding(word) == as_decoding(held) == as_decoding(held.as_dict()) == held
     assert parse_decoding(word, length=99).length == (99 if held.length is None else held.length)
+
+
+P = aw.probes
+LOOKS = {"layers": SOME, "steps": SOME}
+PROBES = st.one_of(
+    made(
+        P.received,
+        LOOKS
+        | {
+            "groups": st.sampled_from([("all",), ("all", "prompt", "gold")]),
+            "dtype": st.just("float32"),
+        },
+    ),
+    made(P.entropy, LOOKS | {"rows": st.just(True)}),
+    made(P.top_keys, LOOKS | {"k": st.integers(1, 9), "every_row": st.just(True)}),
+    made(P.region_rollout, LOOKS | {"hidden": SOME}),
+    made(P.qk_geometry, LOOKS | {"keys": st.just(True), "rotary": st.just("before")}),
+    made(P.norms, LOOKS | dict.fromkeys(("keys", "contribution", "residual"), st.just(True))),
+    made(P.massive, LOOKS | {"k": st.integers(1, 9)}),
+    made(P.pattern, LOOKS | {"heads": SOME}),
+    made(P.qk_maps, LOOKS | {"heads": SOME}),
+)
+
+
+@given(st.lists(PROBES, min_size=1, max_size=4, unique=True))
+def test_probes_are_read_back_from_their_words(held):
+    assert parse_probes(",".join(one.as_word() for one in held)) == tuple(held)
+    slow = [spelled(type(one).__name__, one, ":", by_place=True) for one in held]
+    assert parse_probes(", ".join(slow)) == tuple(held)
+
+
+def test_probes_have_a_default_and_none():
+    assert parse_probes("none") == ()
+    assert parse_probes("default") == P.DEFAULT
+    assert parse_probes("default,norms:keys=true") == (*P.DEFAULT, P.norms(keys=True))
+    assert parse_probes("entropy,entropy") == (P.entropy(),)
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("norm", "no probe is called 'norm': expected default, none or some of received, entropy"),
+        ("norms:kys=true", "norms has no kys: it takes layers, steps, keys, contribution"),
+        ("norms:keys=1", "norms, keys: '1' is neither true nor false"),
+        ("pattern:layers=a", "pattern, layers: 'a' cannot be read: say 0\\+3 or 0-3"),
+        ("pattern:layers=1+1", "names one twice: name each once"),
+        ("massive:0", "k=0 is not a whole number of at least 1"),
+        ("entropy:4", "entropy does not know what '4' is: say field=4, of layers, steps, rows"),
+        ("layers=3", "no probe is called 'layers=3'"),
+    ],
+)
+def test_a_probe_spelled_wrongly_says_what_would_have_worked(word, says):
+    with pytest.raises(SpecError, match=says):
+        parse_probes(word)
 
 
 def test_a_path_may_hold_slashes(tmp_path):

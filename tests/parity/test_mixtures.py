@@ -249,3 +249,15 @@ def test_an_option_that_the_stock_class_lacks_is_refused(tmp_path, name, field, 
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match=field):
         aw.load(folder, mask_id=250)
+
+
+def test_llada2_without_groups_of_experts_has_one(tmp_path):
+    ids = load_file(GOLDEN / "llada2_moe" / "golden.safetensors")["input_ids"]
+    logits = []
+    for number, groups in enumerate((None, 1)):
+        folder, _ = copy(tmp_path / str(number), "llada2_moe")
+        config = json.loads((folder / "config.json").read_text())
+        config |= {"n_group": groups, "topk_group": groups}
+        (folder / "config.json").write_text(json.dumps(config))
+        logits.append(aw.load(folder, mask_id=250).logits(ids))
+    assert torch.equal(*logits)

@@ -387,7 +387,7 @@ def test_options_of_probes_are_checked():
     with pytest.raises(SpecError, match="has no rotary positions"):
         probes = [P.qk_geometry(rotary="before")]
         aw.run(load("tiny/bert"), "the anchor", aw.decoding.LowConfidence(4), probes=probes)
-    with pytest.raises(SpecError, match=r"use LeftToRight\(cache=False\)"):
+    with pytest.raises(SpecError, match=r"say cache=False in the decoding"):
         probes = [P.qk_geometry(rotary="before")]
         aw.run(load("tiny/arm"), "the anchor", aw.decoding.LeftToRight(4), probes=probes)
 

@@ -1,11 +1,15 @@
 """Our policies against plain loops of the authors' samplers, seed for seed, frame for frame."""
 
+import warnings
+from functools import cache, partial
+
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import anchorwatch as aw
+from checkpoints import GOLDEN
 from references import samplers
 from strategies import load, prompts, seeds
 
@@ -106,3 +110,87 @@ def test_greedy_left_to_right_equals_generate(cache):
         theirs = model.network.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=24)
         assert ours.canvas[-1][: theirs.shape[1]].tolist() == theirs[0].tolist()
         assert (ours.canvas[-1][theirs.shape[1] :] == -1).all()
+
+
+@cache
+def in_blocks():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return aw.load(GOLDEN / "sdar", mask_id=250)
+
+
+short_prompts = st.lists(st.integers(10, 240), min_size=1, max_size=12)
+stops = st.sampled_from(["never", "block", "token"])
+
+
+def is_plain(trace):
+    """Whether no decision hangs on a tie: the twin computes other rows together, and rounds so."""
+    return trace["narrow"].sum() == 0 and trace["mask_chosen"].sum() == 0
+
+
+@given(
+    short_prompts,
+    seeds,
+    st.sampled_from(["dynamic", "static", "sequential"]),
+    st.sampled_from([(8, None, 4), (9, 3, 4), (5, 8, 8), (3, 6, 8), (12, 2, 5), (7, 9, 3)]),
+    st.sampled_from([0.3, 0.7, 1.0]),
+    stops,
+    st.sampled_from([(0.0, None, None), (1.0, None, None), (0.8, 6, None), (1.0, 9, 0.8)]),
+    st.booleans(),
+)
+def test_block_diffusion(prompt, seed, order, shape, threshold, stop, sampling, cache):
+    model, (length, steps, block) = in_blocks(), shape
+    temperature, top_k, top_p = sampling
+    options = {"order": order, "threshold": threshold, "stop": stop, "stop_ids": (85, 48, 166)}
+    options |= {"temperature": temperature, "top_k": top_k, "top_p": top_p, "block": block}
+    ours = aw.run(
+        model,
+        prompt,
+        aw.decoding.BlockDiffusion(length, steps, cache=cache, **options),
+        probes=(),
+        seed=seed,
+    )
+    assume(is_plain(ours))
+    torch.manual_seed(seed)
+    ask = partial(model.logits, block=block)
+    theirs = samplers.block_diffusion(ask, prompt, 250, length=length, steps=steps, **options)
+    assert torch.equal(torch.tensor(ours.canvas), theirs)
+
+
+@given(
+    short_prompts,
+    st.sampled_from([(8, 4), (9, 4), (5, 8), (12, 5)]),
+    st.sampled_from([0.3, 0.7]),
+    st.sampled_from([0.3, 0.6, 1.0]),
+    st.integers(0, 4),
+    st.integers(1, 3),
+    st.sampled_from(["never", "block"]),
+    st.booleans(),
+)
+def test_token_editing(prompt, shape, threshold, editing, post_steps, least, stop, cache):
+    model, (length, block) = in_blocks(), shape
+    options = {"block": block, "threshold": threshold, "editing_threshold": editing}
+    options |= {"max_post_steps": post_steps, "least": least, "stop": stop, "stop_ids": (85, 48)}
+    decoding = aw.decoding.TokenEditing(length, cache=cache, **options)
+    ours = aw.run(model, prompt, decoding, probes=())
+    assume(is_plain(ours))
+    ask = partial(model.logits, block=block)
+    theirs = samplers.token_editing(ask, prompt, 250, length=length, **options)
+    assert torch.equal(torch.tensor(ours.canvas), theirs)
+
+
+@given(
+    prompts,
+    st.integers(1, 9),
+    st.integers(1, 12),
+    st.sampled_from([None, 0.0, 1.0, 6.0]),
+    st.lists(st.integers(10, 570), max_size=3),
+)
+def test_rnd1_diffusion_sample(prompt, length, steps, bound, suffix):
+    model = load(DREAM)  # shifted, as RND1
+    canvas = prompt + [model.mask_id] * length + suffix
+    decoding = aw.decoding.EntropyOrder(length, steps, entropy_bound=bound)
+    ours = aw.run(model, canvas=canvas, decoding=decoding, probes=())
+    assume(is_plain(ours))
+    theirs = samplers.rnd1(model.logits, canvas, model.mask_id, steps=steps, entropy_bound=bound)
+    assert torch.equal(torch.tensor(ours.canvas), theirs)

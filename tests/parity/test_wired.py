@@ -21,7 +21,15 @@ ITEM = Item(
 )
 LENGTH = 6
 PROMPT_TOKENS = 27
-BARE = [name for name in wired.NAMES if not wired.plan_of(name).parts]
+CHOSEN = [
+    f"wired/{name}"
+    for name in (
+        *("even", "static-sink", "first-mask-sink", "last-mask-sink", "last-text-sink"),
+        *("last-line-sink", "split-sink", "many-sinks", "first-places", "deep-angle"),
+        *("retrieval", "needed-sink", "arm-first-sink", "arm-retrieval"),
+    )
+]
+"""Every kind of head, and every kind of network."""
 
 
 def decoding_of(model, length=LENGTH):
@@ -36,7 +44,7 @@ def run_network(name, probes=None, length=LENGTH):
     return model, aw.run(model, ITEM.prompt(), decoding_of(model, length), **given)
 
 
-@pytest.mark.parametrize("name", BARE)
+@pytest.mark.parametrize("name", CHOSEN)
 def test_attention_is_what_the_wiring_says(name):
     step = 3
     model, trace = run_network(name, [aw.probes.pattern(steps=[step])])
@@ -72,6 +80,24 @@ def test_the_sink_is_where_it_was_put(name, where):
     for step in range(LENGTH):
         assert (keys[step, 1:] == where(step)).all()
     assert shares[:, 1:].min() > 0.75
+
+
+def test_the_last_line_break_is_a_sink_until_there_is_another():
+    _, trace = run_network("wired/last-line-sink", length=12)
+    keys, _ = greatest_keys(trace)
+    for step in range(12):
+        breaks = np.flatnonzero(trace.canvas[step] == trace.canvas[0, PROMPT_TOKENS - 3])
+        assert (keys[step, 1:] == breaks[-1]).all()
+    assert len(set(keys[:, 1].ravel().tolist())) == 2
+
+
+def test_every_network_is_wired():
+    """All plans fit into their layers, whether or not the other tests build them."""
+    for name in wired.NAMES:
+        plan = wired.plan_of(name)
+        layers = wired.wire(plan).layers
+        assert len(layers) == plan.depth
+        assert {len(heads) for heads in layers} == {plan.width}
 
 
 def test_masked_and_written_queries_may_have_different_sinks():
@@ -117,7 +143,7 @@ def test_a_sink_token_is_looked_at_or_not():
 
 
 def test_what_is_written_has_no_end_token_and_comes_in_order():
-    for name in wired.NAMES:
+    for name in CHOSEN:
         model, trace = run_network(name)
         assert not set(trace.own[trace.answer].tolist()) & set(model.specials.end_ids)
         order = list(range(LENGTH))

@@ -137,3 +137,126 @@ def fast_dllm(ask, prompt, mask_id, *, length, block, threshold, temperature):
                     canvas[0, position] = guess[position]
             seen.append(canvas.clone())
     return torch.cat(seen)
+
+
+def _block_tokens(rows, temperature, top_k, top_p):
+    """(token, probability) of each row of a block: greedy, or drawn after top-k, then nucleus."""
+    if temperature == 0:
+        shares = rows.softmax(-1)
+        tokens = shares.argmax(-1)
+        return tokens, shares.gather(-1, tokens[:, None])[:, 0]
+    rows = rows / temperature
+    if top_k is not None:
+        rows = rows.clone()
+        rows[rows < rows.topk(top_k).values[:, -1:]] = -torch.inf
+    if top_p is not None:
+        for row in rows:
+            order = row.argsort(descending=True)
+            before = row.softmax(-1)[order].cumsum(0)
+            row[order[1:][before[:-1] > top_p]] = -torch.inf
+    shares = rows.softmax(-1)
+    tokens = torch.multinomial(shares, 1)[:, 0]
+    return tokens, shares.gather(-1, tokens[:, None])[:, 0]
+
+
+def block_diffusion(
+    ask, prompt, mask_id, *, length, steps, block, order, threshold, stop, stop_ids,
+    temperature=0.0, top_k=None, top_p=None,
+):  # fmt: skip
+    """SDAR's and LLaDA2.0's generate; `ask` sees the canvas as far as the open block ends."""
+    total = -(-(len(prompt) + length) // block) * block
+    canvas = torch.tensor(prompt + [mask_id] * (total - len(prompt)))
+    seen = [canvas.clone()]
+    steps = block if steps is None else min(steps, length)
+    quotas = [block // steps + (step < block % steps) for step in range(steps)]
+    for start in range(len(prompt) // block * block, total, block):
+        for quota in quotas:
+            masked = [p for p in range(start, start + block) if canvas[p] == mask_id]
+            if not masked:
+                break
+            rows = ask(canvas[: start + block])[start:]
+            tokens, sure = _block_tokens(rows, temperature, top_k, top_p)
+            ranked = sorted(masked, key=lambda p: -float(sure[p - start]))
+            high = [p for p in masked if sure[p - start] > threshold]
+            if order == "sequential":
+                taken = masked[:quota]
+            elif order == "dynamic" and len(high) >= quota:
+                taken = high
+            else:
+                taken = ranked[:quota]
+            for p in taken:
+                canvas[p] = tokens[p - start]
+            seen.append(canvas.clone())
+            ends = [p for p in range(len(prompt), total) if int(canvas[p]) in stop_ids]
+            fresh = stop == "token" and set(ends) & set(taken)
+            if fresh and mask_id not in canvas[len(prompt) : ends[0]].tolist():
+                return torch.stack(seen)
+        if stop != "never" and any(token in stop_ids for token in canvas[len(prompt) :].tolist()):
+            break
+    return torch.stack(seen)
+
+
+def token_editing(
+    ask, prompt, mask_id, *, length, block, threshold, editing_threshold, max_post_steps, least,
+    stop, stop_ids, temperature=0.0,
+):  # fmt: skip
+    """LLaDA2.1's generate, with our limit of steps."""
+    total = -(-(len(prompt) + length) // block) * block
+    canvas = torch.tensor(prompt + [mask_id] * (total - len(prompt)))
+    seen = [canvas.clone()]
+    for start in range(len(prompt) // block * block, total, block):
+        post_steps = 0
+        for _ in range(2 * block + max_post_steps):
+            before = canvas.clone()
+            masked = [p for p in range(start, start + block) if before[p] == mask_id]
+            post_steps += not masked
+            if post_steps > max_post_steps:
+                break
+            rows = ask(canvas[: start + block])[start:]
+            tokens, sure = _block_tokens(rows, temperature, None, None)
+            high = [p for p in masked if sure[p - start] > threshold]
+            ranked = sorted(masked, key=lambda p: -float(sure[p - start]))
+            taken = high if len(high) >= min(least, len(masked)) else ranked[:least]
+            edited = [
+                p
+                for p in range(max(start, len(prompt)), start + block)
+                if before[p] != mask_id
+                and tokens[p - start] != before[p]
+                and sure[p - start] > editing_threshold
+            ]
+            for p in taken + edited:
+                canvas[p] = tokens[p - start]
+            seen.append(canvas.clone())
+            if not masked and not edited:
+                break
+        written = canvas[len(prompt) : start + block].tolist()
+        if stop != "never" and mask_id not in written and set(written) & set(stop_ids):
+            break
+    return torch.stack(seen)
+
+
+def rnd1(ask, canvas, mask_id, *, steps, entropy_bound):
+    """RND1's diffusion_sample, greedy; `ask` gives rows about their own position."""
+    canvas = torch.tensor(canvas)
+    seen, total = [canvas.clone()], (canvas == mask_id).sum()
+    for left in range(steps - 1, -1, -1):
+        masked = (canvas == mask_id).nonzero()[:, 0].tolist()
+        if not masked:
+            break
+        logp = ask(canvas).log_softmax(-1)
+        tokens, entropy = logp.argmax(-1), -(logp.exp() * logp).sum(-1)
+        if left and entropy_bound is not None:
+            taken, spent = [], []
+            for p in sorted(masked, key=lambda p: -float(logp[p, tokens[p]])):
+                spent.append(float(entropy[p]))
+                if sum(spent) - max(spent) > entropy_bound:
+                    break
+                taken.append(p)
+        else:
+            kept = int((total * (left / steps)).long())
+            ranked = sorted(masked, key=lambda p: float(entropy[p]))
+            taken = ranked[: max(len(masked) - kept, 0)]
+        for p in taken:
+            canvas[p] = tokens[p]
+        seen.append(canvas.clone())
+    return torch.stack(seen)

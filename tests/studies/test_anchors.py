@@ -7,12 +7,17 @@ import pytest
 
 from anchorwatch.metrics.layer_slices import iter_layers
 from anchorwatch.metrics.sink_rules import zscore
+from anchorwatch.studies.evidence import Evidence, TraceSet
+from anchorwatch.studies.measure import MDM_RUNS
 from anchorwatch.studies.papers.floating.measures import (
     absorbed_beyond,
+    absorbed_by_layer,
     anchor_drift,
     anchor_onsets,
+    map_anchor_counts,
     predicting_turnover,
     top_key_beyond,
+    turnover_across_layers,
 )
 from anchorwatch.trace.trace import Trace
 from synthetic_traces import column, planted, random_maps, uniform
@@ -73,9 +78,9 @@ def test_a_causal_model_whose_new_rows_all_look_elsewhere_moves_and_one_with_a_s
 def test_drift_is_from_the_first_quarter_to_the_last():
     maps = np.stack([column(LENGTH, 2 + 2 * step, 0.9) for step in range(STEPS)])[:, None, None]
     (layer,) = iter_layers(of(maps))
-    assert anchor_drift(layer) == pytest.approx((12 / LENGTH, 12 / LENGTH), abs=METRIC)
+    assert anchor_drift(layer.shares()) == pytest.approx((12 / LENGTH, 12 / LENGTH), abs=METRIC)
     (layer,) = iter_layers(of(np.broadcast_to(column(LENGTH, 3, 0.9), maps.shape)))
-    assert anchor_drift(layer) == (0.0, 0.0)
+    assert anchor_drift(layer.shares()) == (0.0, 0.0)
 
 
 def begins_at_each_commit():
@@ -96,7 +101,41 @@ def test_end_tokens_are_no_onsets():
     trace = of(begins_at_each_commit())
     manifest = trace.manifest
     model = manifest["model"] | {"end_ids": trace.own[LENGTH - STEPS : LENGTH - 3].tolist()}
-    found = anchor_onsets(Trace(trace.dataset(), manifest | {"model": model}), zscore())
+    ended = Trace(trace.dataset(), manifest | {"model": model})
+    assert anchor_onsets(ended, zscore()) == anchor_onsets(trace, zscore()), "a commit like any"
+    found = anchor_onsets(ended, zscore(), of_text=True)
     assert found.fresh == 1.0
     left = LENGTH - STEPS + 3
     assert found.keys == pytest.approx(1 / left)
+
+
+def test_steps_before_which_only_end_tokens_were_committed_do_not_count():
+    """There no onset could be a hit, whatever the model does."""
+    trace = of(begins_at_each_commit())
+    prompt = LENGTH - STEPS
+    ends = trace.own[prompt : prompt + 4].tolist()  # the first four commits
+    model = trace.manifest["model"] | {"end_ids": ends}
+    maps = begins_at_each_commit()
+    maps[:5] = column(LENGTH, 2, 0.9)  # elsewhere while only end tokens are written
+    other = of(maps)
+    ended = Trace(other.dataset(), other.manifest | {"model": model})
+    assert anchor_onsets(ended, zscore(), of_text=True).fresh == 1.0
+
+
+def test_anchors_of_layers_are_compared_with_their_neighbours():
+    same = np.broadcast_to(column(LENGTH, 3, 0.9), (STEPS, 3, 2, LENGTH, LENGTH))
+    assert turnover_across_layers(of(same)) == 0.0
+    apart = np.array(same)
+    apart[:, 1] = column(LENGTH, 5, 0.9)
+    assert turnover_across_layers(of(apart)) == 1.0
+    assert np.isnan(turnover_across_layers(of(same[:, :1])))
+
+
+def test_the_head_mean_is_read_and_not_single_heads():
+    """Two heads with sinks of their own: the mean map has two anchors, each head one."""
+    maps = np.empty((STEPS, 1, 2, LENGTH, LENGTH))
+    maps[:, :, 0], maps[:, :, 1] = column(LENGTH, 2, 0.9), column(LENGTH, 9, 0.8)
+    evidence = Evidence.of({MDM_RUNS: TraceSet.from_traces([of(maps)] * 2)})
+    assert map_anchor_counts(evidence, MDM_RUNS)[0, 0] == 2
+    found = absorbed_by_layer(evidence, MDM_RUNS)["top1"][0, 0]
+    assert found == pytest.approx((0.9 + 0.2 / (LENGTH - 1)) / 2 - 1 / LENGTH, abs=METRIC)

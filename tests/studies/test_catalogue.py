@@ -11,7 +11,7 @@ from anchorwatch.studies.papers import STUDIES, claims
 def test_all_claims_are_registered_once():
     ids = [one.id for one in claims()]
     assert ids == [f"{study}/H{n}" for study, count in STUDIES.items() for n in range(1, count + 1)]
-    assert len(set(ids)) == 72
+    assert len(set(ids)) == len(ids) >= 72
 
 
 @pytest.mark.parametrize("claim", claims(), ids=lambda one: one.id)
@@ -39,7 +39,7 @@ def test_needs_that_are_alike_are_one_and_have_a_digest_of_their_own():
 
 
 def test_claims_are_chosen_by_study_or_id():
-    assert len(claims(["sinks"])) == 25
+    assert len(claims(["sinks"])) == STUDIES["sinks"]
     assert [one.id for one in claims(["sinks/H3", "sink_token/H5"])] == [
         "sinks/H3",
         "sink_token/H5",

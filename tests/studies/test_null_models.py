@@ -6,6 +6,7 @@ margin, and the others hold. Neither "supported" nor "refuted" is true then.
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -20,8 +21,21 @@ from anchorwatch.studies.papers.floating import measures as floating_measures
 from anchorwatch.studies.papers.sink_token import measures as sink_token_measures
 from anchorwatch.studies.papers.sinks import measures as sinks_measures
 from anchorwatch.studies.papers.sinks.measures import correlation_of_moments
-from anchorwatch.studies.verdict import ALPHA, REFUTED, SUPPORTED, judge_claims, verdicts
-from claim_evidence import answer_table, openness_table, seed_table, sink_attention_table
+from anchorwatch.studies.verdict import (
+    ALPHA,
+    BELOW_MARGIN,
+    REFUTED,
+    SUPPORTED,
+    judge_claims,
+    verdicts,
+)
+from claim_evidence import (
+    answer_table,
+    openness_table,
+    position_table,
+    seed_table,
+    sink_attention_table,
+)
 
 RUNS = 150
 pytestmark = pytest.mark.slow
@@ -49,12 +63,17 @@ def trained(rng, spec, gaps, count=5, wide=0.02):
 
 def training(rng):
     """Arms that gain just too little, cost just too much, or are just not alike."""
-    own, changed = sink_token_measures, sink_token_measures
+    own = sink_token_measures
     gaps = {
         own.IMPROVED: {"sink": -0.005},
         own.GATES: {"sink": 0.0, "gate-plain": -0.005, "gate": 1.0, "gate-headwise": 1.0},
         own.REGISTERS: {"sink": -0.05, "register": -0.045},
-        own.CONVERTED: {"sink": -1.0, "gate-plain": 0.005},
+        own.CONVERTED: {
+            "sink": -1.0,
+            "gate-plain": -1.0,
+            "sink-large": -1.0,
+            "gate-plain-large": 0.005,
+        },
         own.END_POSITION: {"sink": -1.0, "sink-end": -0.8},
         own.TOKEN_COUNTS: {"sink": -1.0, "sink-2": -1.2, "sink-4": -1.0},
         own.CONTENTS: {"sink": -1.0, "sink-zero": -1.2},
@@ -64,16 +83,39 @@ def training(rng):
         for spec, arms in gaps.items()
     }
     quarter, longest = (f"length.{name}" for name in ("quarter", "longest"))
-    lengths = {"sink": {quarter: -0.005, longest: -1.0}}
-    slope = {name: 0.005 * t - 1.0 for name, t in changed.TIME_BINS.items()}
-    held[changed.LENGTHS] = trained(rng, changed.LENGTHS, lengths)
-    held[changed.FEW_MASKS] = trained(rng, changed.FEW_MASKS, {"sink": slope})
-    spread, rank, cosine, _ = changed.MIXED_STATES.columns
-    mixed = {"sink": {spread: -1.0, rank: 1.0, cosine: -0.01}}
-    held[changed.MIXED_STATES] = trained(rng, changed.MIXED_STATES, mixed)
-    drained = {name: rng.normal(0.8, 0.05, 5) for name in changed.DRAINED_VALUES.columns}
-    held[changed.DRAINED_VALUES] = seed_table({"sink": drained})
-    return held | sink_attention_table(rng, 5)
+    lengths = {"sink": {quarter: -0.01, longest: -1.005, "length.trained": -0.005}}
+    slope = {name: 0.005 * t - 1.0 for name, t in own.TIME_BINS.items()}
+    tokens = {"quarter": 24, "half": 48, "trained": 96, "longest": 256}
+    held[own.LENGTHS] = trained(rng, own.LENGTHS, lengths).assign(
+        **{f"length.{name}.length": count for name, count in tokens.items()}
+    )
+    held[own.FEW_MASKS] = trained(rng, own.FEW_MASKS, {"sink": slope})
+    drained = {name: rng.normal(0.8, 0.05, 5) for name in own.DRAINED_VALUES.columns}
+    held[own.DRAINED_VALUES] = seed_table({"sink": drained})
+    later = 0.005 * 2 * 64 / 80  # half of it, over the tokens that stand there
+    held |= position_table(rng, 5, later, 0.0, 0.02)
+    held |= position_table(rng, 5, 1.0, 0.0, 0.02, own.CROPPED)
+    return held | looking(rng) | sink_attention_table(rng, 5)
+
+
+def looking(rng, count=5):
+    """Sink tokens that leave half of the sinks, and are just no sinks themselves."""
+    own = sink_token_measures
+    sinks, moves, masks, strong = own.REPLACED_SINKS.columns
+    before = {sinks: 0.7, moves: 0.6, masks: 1.5, strong: 0.3}
+    after = {sinks: 0.35, moves: 0.01, masks: 1.1, strong: 0.1}
+    each = {
+        arm: {name: rng.normal(mean, 0.02, count) for name, mean in means.items()}
+        for arm, means in (("vanilla", before), ("sink", after))
+    }
+    table = seed_table(each)
+    layers = dict.fromkeys(own.LAYERED.columns[:3], 0.01 * rng.normal(4.0, 0.5, count))
+    even = {name: np.full(count, 0.01) for name in own.EVEN}
+    return {
+        own.REPLACED_SINKS: table,
+        own.PLAIN_SINKS: table[table["arm"] == "vanilla"],
+        own.LAYERED: seed_table({"sink": layers | even}),
+    }
 
 
 def coins(rng, count, shares):
@@ -104,17 +146,20 @@ def answering(rng, count=100):
             for at, context in enumerate(asked.GOLD_POSITIONS.contexts)
         },
         asked.LAYOUTS: {
-            (role, context): 0.8 - (role == "arm") * (0.0, 0.01, 0.7)[at]
+            (role, context): 0.8 - 0.01 * (role == "arm" and at > 0)
             for role in falls
             for at, context in enumerate(asked.LAYOUTS.contexts)
         },
         asked.GAIN: {
-            ("mdm", "closed"): 0.1,
-            ("mdm", "gold"): 0.5,
-            ("arm", "closed"): 0.1,
-            ("arm", "gold"): 0.3,
+            ("mdm", "closed"): 0.06,
+            ("mdm", "gold"): 0.46,
+            ("arm", "closed"): 0.25,
+            ("arm", "gold"): 0.45,
         },
     }
+    own = sink_token_measures
+    shares[own.MANY_STEPS] = {("mdm", "gold"): 0.8, ("sink", "gold"): 0.8}
+    shares[own.FEW_STEPS] = {("mdm", "gold"): 0.5, ("sink", "gold"): 0.51}
     for name, gold in (("rules", 0.61), ("examples", 0.6)):
         shares[asked.TEMPLATES[name]] = {("mdm", "closed"): 0.1, ("mdm", "gold"): gold}
     held = {
@@ -125,14 +170,17 @@ def answering(rng, count=100):
 
 
 def hiding(rng, count):
-    """A masked model that loses to hidden sinks just too much, an autoregressive one nearly all."""
+    """A masked model that loses to hidden sinks just too much, an autoregressive one half."""
     held, edits = {}, ("none", "sinks", "random")
     for spec, lost in ((sinks_measures.ONE_STEP, 0.05), (sinks_measures.MANY_STEPS, 0.0)):
         cells = {("mdm", "gold", edit): 0.8 - lost * (edit == "sinks") for edit in edits}
         held[spec] = coins(rng, count, cells)
-    cells = {("mdm", "gold", edit): 0.8 - 0.01 * (edit == "sinks") for edit in edits}
-    cells |= {("arm", "gold", edit): 0.95 - 0.9 * (edit == "sinks") for edit in edits}
-    held[sinks_measures.HIDDEN_ANSWERS] = coins(rng, count, cells)
+    mdm, arm = sinks_measures.MDM_HIDDEN, sinks_measures.ARM_HIDDEN
+    edits = [name for name, _ in mdm.edits]
+    lost = {"sinks 1": 0.01, "sinks 5": 0.1, "sinks 10": 0.1}  # on the margins of H27 and H28
+    held[mdm] = coins(rng, count, {("mdm", "gold", e): 0.8 - lost.get(e, 0.0) for e in edits})
+    lost = {"sinks 1": 0.11, "sinks 5": 0.2, "sinks 10": 0.2}  # ten points more: that of H13
+    held[arm] = coins(rng, count, {("arm", "gold", e): 0.22 - lost.get(e, 0.0) for e in edits})
     return held
 
 
@@ -165,26 +213,42 @@ def watching(rng, count=12):
     names = ("first", "middle", "last")
     put = [one.assign(place=name) for one, name in zip(places, names, strict=True)]
     delays = [("sinks", {"later": 0.3, "surer": -1.0}), ("random", {"later": 0.2, "surer": 0.0})]
-    rolled = {"value": 0.8, "null": 0.72, "dobrushin": 0.1}
+    rolled = {"value": 0.8, "null": 0.4, "dobrushin": 0.1}
     maps = {"cosine": 0.97, "jumps": 0.05, "cosine_null": 0.9, "jumps_null": 0.1}
-    maps |= {"own_drawn": 0.0, "split": 0.5, "split_drawn": 0.5}
-    depths = [(at, {"own": 0.3 if at >= 2 else -1.0}) for at in range(4)]
+    maps |= {"split_drawn": 0.5, "turned": 3.0, "self_lost": 0.3, "self_expected": 0.3}
+    depths = [(at, {"split": 0.55 if at >= 2 else 0.0}) for at in range(4)]
     told = [("closed", {"worn": -9.0, "hidden": -9.0}), ("gold", {"worn": -5.0, "hidden": -5.1})]
-    layers = [(at, {"value": 0.07, "null": 0.02}) for at in range(4)]
+    layers = [(at, {"value": 0.07, "null": 0.02, "rewritten": 0.02}) for at in range(4)]
     return {
         floating_measures.HALVES: parts(rng, count, "half", halves, kl),
         floating_measures.GOLD_ATTENTION: pd.concat(put, ignore_index=True),
         floating_measures.ROLLOUTS["arm"]: units(rng, count, rolled),
         floating_measures.ROLLOUTS["mdm"]: units(rng, count, dict.fromkeys(rolled, 0.0), 0.0),
-        floating_measures.WRITTEN_QUERIES: parts(rng, count, "layer", layers, {"elsewhere": 0.5}),
+        floating_measures.REWRITTEN_QUERIES: parts(rng, count, "layer", layers, {"elsewhere": 0.5}),
         sinks_measures.DELAYS: parts(rng, count, "arm", delays, {"moved": 0.5}),
         sinks_measures.HEAD_MAPS: parts(rng, count, "layer", depths, maps, 0.01),
         sink_token_measures.KNOCK_OUTS: units(
             rng, count, {"sink": 2.01, "greatest": 2.0, "random": 0.0}
         ),
-        sink_token_measures.IN_CONTEXT: parts(rng, count, "context", told, {}),
-        sink_token_measures.OPENNESS["sink"]: openness_table(rng, count),
+        sink_token_measures.IN_CONTEXT: parts(rng, count, "context", told, {}, 0.01),
+        sink_token_measures.OPENNESS["sink"]: openness_table(rng, count, 0.0),
     }
+
+
+DECIDED = (SUPPORTED, REFUTED, BELOW_MARGIN)
+
+
+def reads_only(one, held):
+    """Whether a claim is measured from this evidence, whatever its preconditions read."""
+    try:
+        return one.is_testable and bool(one.find(Evidence.of(held)))
+    except KeyError:
+        return False
+
+
+def without_preconditions(one, held):
+    """The hardest case: nothing is asked for first."""
+    return replace(one, preconditions=(), needs=tuple(x for x in one.needs if x in held))
 
 
 @pytest.mark.parametrize(
@@ -193,16 +257,18 @@ def watching(rng, count=12):
     ids=["seeds", "items", "prompts"],
 )
 def test_a_study_of_nothing_decides_any_claim_at_most_at_the_error_rate(make, least):
-    rng, said = np.random.default_rng(3), {}
+    rng, said, able = np.random.default_rng(3), {}, []
     for _ in range(RUNS):
         held = make(rng)
-        able = [one for one in claims() if one.is_testable and set(one.needs) <= set(held)]
+        able = able or [
+            without_preconditions(one, held) for one in claims() if reads_only(one, held)
+        ]
         found = judge_claims(able, Evidence.of(held), {})
         assert all(one.verdict for one in found), [one.lacking for one in found if one.lacking]
         for one in found:
             said.setdefault(one.claim.study, []).append(one.says)
     assert len(able) >= least
-    for (study, every), verdict in itertools.product(said.items(), (SUPPORTED, REFUTED)):
+    for (study, every), verdict in itertools.product(said.items(), DECIDED):
         each = np.array(every).reshape(RUNS, -1) == verdict
         assert at_most(each.any(axis=1).sum(), RUNS), (study, verdict, each.mean(axis=0))
 

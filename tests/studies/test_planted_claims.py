@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from anchorwatch.studies.evidence import Evidence
-from anchorwatch.studies.measure import ARM_RUNS, FROZEN_RUNS, MDM_RUNS
+from anchorwatch.studies.measure import ARM_RUNS, MDM_RUNS
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.floating import measures as floating_measures
 from anchorwatch.studies.papers.sink_token import measures as sink_token_measures
-from anchorwatch.studies.papers.sinks import measures as sinks_measures
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED, verdicts
 from claim_evidence import (
     TRUTHS,
@@ -16,8 +15,6 @@ from claim_evidence import (
     assert_verdict,
     collect_plantings,
     draw_answers,
-    effect_tables,
-    judge,
     jumping_sink,
     seed_table,
     traces_with_sink,
@@ -30,8 +27,8 @@ PLANTED, plants = collect_plantings()
 def first_or_not(truth):
     stays, count, roams = {
         SUPPORTED: (0.99, 40, 0.8),
-        REFUTED: (0.3, 40, 0.8),
-        UNDECIDED: (0.9, 6, 0.8),
+        REFUTED: (0.0, 40, 0.8),
+        UNDECIDED: (0.75, 6, 0.8),
     }[truth]
 
     def arm(rng, step, head):
@@ -42,86 +39,6 @@ def first_or_not(truth):
         traces_with_sink(count, jumping_sink(roams), seed=4),
     )
     return dict(zip((ARM_RUNS, MDM_RUNS), held, strict=True))
-
-
-@plants("sinks/H2")
-def few_or_many(truth):
-    count, length, most = {SUPPORTED: (30, 40, 1), REFUTED: (30, 12, 2), UNDECIDED: (6, 25, 2)}[
-        truth
-    ]
-
-    def where(rng, step, head):
-        keys = rng.choice(length // 2, int(rng.integers(0, most + 1)), replace=False)
-        return keys if len(keys) else None
-
-    return {MDM_RUNS: traces_with_sink(count, where, length=length, seed=5)}
-
-
-@plants("sinks/H3")
-def moves_or_stays(truth):
-    count, mdm, arm = {
-        SUPPORTED: (20, 0.4, 0.05),
-        REFUTED: (20, 0.05, 0.4),
-        UNDECIDED: (6, 0.35, 0.25),
-    }[truth]
-    return moving(count, (mdm, arm), (6, 7, 8))
-
-
-def moving(count, rates, seeds):
-    """Runs of an MDM, of an ARM and with a frozen canvas, whose sinks jump at these rates."""
-    needs = (MDM_RUNS, ARM_RUNS, FROZEN_RUNS)
-    return {
-        spec: traces_with_sink(
-            count,
-            jumping_sink(rate),
-            causal=spec is ARM_RUNS,
-            length=24,
-            steps=16,
-            seed=seed,
-        )
-        for spec, rate, seed in zip(needs, (*rates, 0.0), seeds, strict=True)
-    }
-
-
-@plants("sinks/H13")
-def robust_or_not(truth):
-    rng = np.random.default_rng(9)
-    count, lost = {SUPPORTED: (3000, 0.0), REFUTED: (800, 0.2), UNDECIDED: (60, 0.0)}[truth]
-    clean = draw_answers(rng, count, 0.8)
-    edited = clean * draw_answers(rng, count, 1 - lost)
-    flipped = rng.random(count) < 0.01  # a few answers change either way
-    edited = np.where(flipped, 1 - edited, edited)
-    arm = draw_answers(rng, count, 0.85)
-    hurt = arm * draw_answers(rng, count, 0.02)
-    cells = {("mdm", "none"): clean, ("mdm", "sinks"): edited, ("mdm", "random"): clean}
-    cells |= {("arm", "none"): arm, ("arm", "sinks"): hurt, ("arm", "random"): arm}
-    return {
-        sinks_measures.HIDDEN_ANSWERS: answer_table(
-            {(role, "gold", edit): held for (role, edit), held in cells.items()}
-        )
-    }
-
-
-@plants("sinks/H14")
-def specific_or_not(truth):
-    rng = np.random.default_rng(10)
-    count, size = {SUPPORTED: (24, 1.0), REFUTED: (24, -1.0), UNDECIDED: (6, 0.1)}[truth]
-    agreement = rng.normal(-0.1 * size, 0.05, count)
-    kl = rng.normal(0.2 * size, 0.1, count)
-    held = {"argmax_agreement": {"did": agreement}, "kl": {"did": kl}}
-    return {sinks_measures.HIDDEN_SINKS: effect_tables(held)}
-
-
-@plants("sinks/H25")
-def one_gains_or_all(truth):
-    rng = np.random.default_rng(11)
-    count, mean = {SUPPORTED: (24, 0.3), REFUTED: (24, -0.1), UNDECIDED: (6, 0.06)}[truth]
-    control = np.full(count, 0.2)  # hidden keys of any kind gather attention anew
-    held = {"gain_entropy": {"edited": np.zeros(count), "null": np.zeros(count)}}
-    for name in ("largest_gainer", "new_sink_share"):
-        gap = rng.normal(mean, 0.1, count)
-        held[name] = {"did": gap, "difference": control + gap, "control_difference": control}
-    return {sinks_measures.HIDDEN_SINKS: effect_tables(held)}
 
 
 @plants("floating/H21")
@@ -195,15 +112,4 @@ def test_a_sink_token_that_does_nothing_is_supported_at_most_at_the_error_rate()
         table = seed_table({a: {"bound.all": v, "answers.gold": v} for a, v in columns.items()})
         finding = claim.find(Evidence.of({sink_token_measures.IMPROVED: table}))
         wrong += verdicts([(claim.criteria, finding)])[0].says == SUPPORTED
-    assert wrong / runs <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5
-
-
-@pytest.mark.slow
-def test_models_that_move_alike_are_supported_at_most_at_the_error_rate():
-    (claim,) = claims(["sinks/H3"])
-    rng, wrong, runs = np.random.default_rng(1), 0, 40
-    for _ in range(runs):
-        one, other = rng.integers(2**31, size=2)
-        held = moving(6, (0.3, 0.3), (int(one), int(other), 0))
-        wrong += judge(claim, held)[0] == SUPPORTED
     assert wrong / runs <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5

@@ -6,9 +6,16 @@ import pytest
 
 from anchorwatch.errors import EvidenceError
 from anchorwatch.studies.estimate import ITEM, Estimate, mean_score
+from anchorwatch.studies.evidence import Evidence
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.floating import measures as floating_measures
-from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
+from anchorwatch.studies.verdict import (
+    NOT_TESTABLE,
+    REFUTED,
+    SUPPORTED,
+    UNDECIDED,
+    judge_claims,
+)
 from claim_evidence import (
     TRUTHS,
     answer_table,
@@ -58,13 +65,13 @@ def shallow_or_deep(truth):
 @plants("floating/H18")
 def wherever_or_near(truth):
     rng = np.random.default_rng(30)
-    count, near, noise = {
-        SUPPORTED: (30, 0.0, 0.05),
-        REFUTED: (30, 1.0, 0.05),
-        UNDECIDED: (6, 0.0, 0.6),
+    count, least, near, noise = {
+        SUPPORTED: (30, 0.5, 0.3, 0.05),
+        REFUTED: (30, -0.6, 0.6, 0.05),
+        UNDECIDED: (6, 0.3, 0.0, 0.6),
     }[truth]
     rows = [
-        {"unit": unit, "place": place, "lift": 2 ** (0.6 + near * at + noise * rng.normal())}
+        {"unit": unit, "place": place, "lift": 2 ** (least + near * at + noise * rng.normal())}
         | {"right": 1.0}
         for unit in range(count)
         for at, place in enumerate(("first", "middle", "last"))
@@ -78,7 +85,7 @@ def the_mask_or_the_model(truth):
     count, even, noise = {
         SUPPORTED: (20, 0.8, 0.01),
         REFUTED: (20, 0.3, 0.01),
-        UNDECIDED: (6, 0.73, 0.1),
+        UNDECIDED: (6, 0.41, 0.1),
     }[truth]
     held = {}
     for role, value, null in (("arm", 0.8, even), ("mdm", 0.01, 0.01)):
@@ -144,12 +151,27 @@ def apart_or_alike(truth):
         UNDECIDED: (6, 0.06, 0.1),
     }[truth]
     rows = [
-        {"unit": unit, "layer": layer, "null": 0.02, "elsewhere": 0.5}
+        {"unit": unit, "layer": layer, "null": 0.01, "rewritten": 0.02, "elsewhere": 0.5}
         | {"value": 0.02 + gap + noise * rng.normal()}
         for unit in range(count)
         for layer in range(4)
     ]
-    return {floating_measures.WRITTEN_QUERIES: pd.DataFrame(rows)}
+    return {floating_measures.REWRITTEN_QUERIES: pd.DataFrame(rows)}
+
+
+@plants("floating/H28")
+def better_or_not(truth):
+    rng = np.random.default_rng(36)
+    count, mdm, arm = {
+        SUPPORTED: (1000, 0.8, 0.6),
+        REFUTED: (1000, 0.5, 0.7),
+        UNDECIDED: (40, 0.6, 0.55),
+    }[truth]
+    cells = {}
+    for role, share in (("mdm", mdm), ("arm", arm)):
+        cells[role, "closed", "none"] = draw_answers(rng, count, 0.1)
+        cells[role, "gold", "none"] = draw_answers(rng, count, share)
+    return {floating_measures.GAIN: answer_table(cells)}
 
 
 @pytest.mark.parametrize("truth", TRUTHS)
@@ -164,8 +186,29 @@ def test_what_cannot_be_doubled_lacks_room_and_is_not_refuted():
         for role in ("mdm", "arm")
         for context in ("closed", "gold")
     }
-    with pytest.raises(EvidenceError, match=r"the latter gains 1.000, the former can gain 1.000"):
-        judge(claims(["floating/H23"])[0], {floating_measures.GAIN: answer_table(held)})
+    evidence = Evidence.of({floating_measures.GAIN: answer_table(held)})
+    (judged,) = judge_claims(claims(["floating/H23"]), evidence, {})
+    assert judged.says == NOT_TESTABLE
+    assert "questions that leave room to gain twice as much" in judged.lacking
+    assert "is -1, at least 0 is needed" in judged.lacking
+    (judged,) = judge_claims(claims(["floating/H28"]), evidence, {})
+    assert "accuracy below the ceiling" in judged.lacking
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        ("floating/H20", floating_measures.GOLD_POSITIONS),
+        ("floating/H21", floating_measures.DISTRACTED),
+        ("floating/H22", floating_measures.LAYOUTS),
+    ],
+)
+def test_nobody_loses_less_than_nothing(name, spec):
+    right = draw_answers(np.random.default_rng(0), 400, 0.7)
+    cells = {(role, context, "none"): right for role in spec.asks for context in spec.contexts}
+    (judged,) = judge_claims(claims([name]), Evidence.of({spec: answer_table(cells)}), {})
+    assert judged.says == NOT_TESTABLE
+    assert "an autoregressive model that loses something" in judged.lacking
 
 
 def test_rollouts_that_do_not_differ_have_no_reason():

@@ -5,11 +5,11 @@ import pytest
 
 from anchorwatch.errors import EvidenceError
 from anchorwatch.studies import prompts
-from anchorwatch.studies.evidence import TraceSet
+from anchorwatch.studies.evidence import Evidence, TraceSet
 from anchorwatch.studies.measure import ARM_RUNS, MDM_RUNS
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.floating import measures as floating_measures
-from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
+from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED, judge_claims
 from claim_evidence import (
     LENGTH,
     STEPS,
@@ -127,25 +127,23 @@ def deep_or_shallow(truth):
 
 @plants("floating/H14")
 def few_or_all(truth):
-    count, copying, chance = {
-        SUPPORTED: (20, 1, 0.9),
-        REFUTED: (20, 8, 0.9),
-        UNDECIDED: (6, 1, 0.6),
-    }[truth]
+    count, mdm, arm = {SUPPORTED: (20, 8, 1), REFUTED: (20, 1, 8), UNDECIDED: (6, 3, 2)}[truth]
 
-    def keys(rng, index, layer, step):
-        held = np.ones((2, 1, LENGTH))
-        for head in range(2):
-            likely = chance if 2 * layer + head < copying else 0.05
-            copies = rng.random() < likely
-            held[head, 0, 0 if copies else 11] = 20.0
-        return held
+    def by(copying):
+        def keys(rng, index, layer, step):
+            held = np.ones((2, 1, LENGTH))
+            for head in range(2):
+                copies = rng.random() < (0.9 if 2 * layer + head < copying else 0.05)
+                held[head, 0, 0 if copies else 11] = 20.0
+            return held
+
+        return keys
 
     gold = masses(lambda rng, index, layer: 0.3)
     given = {"regions": passages, "more": gold, "tokens": right_tokens, "texts": answering}
     return {
-        MDM: traces_by_layer(count, keys, seed=40, **given),
-        ARM: traces_by_layer(count, keys, causal=True, seed=41, **given),
+        MDM: traces_by_layer(count, by(mdm), seed=40, **given),
+        ARM: traces_by_layer(count, by(arm), causal=True, seed=41, **given),
     }
 
 
@@ -240,9 +238,12 @@ def test_what_heads_look_at_in_wrong_answers_is_no_retrieval():
     held = deep_or_shallow(SUPPORTED)
     held |= {MDM: traces_by_layer(8, even, seed=38, regions=passages, more=more, **wrong)}
     held |= {ARM: TraceSet.from_traces(held[ARM].traces[:8])}
-    for name in ("floating/H13", "floating/H14"):
-        with pytest.raises(EvidenceError, match=r"of 8 there are 0 \(the MDM is right in 0, the"):
-            judge(claims([name])[0], held)
+    with pytest.raises(EvidenceError, match=r"of 8 there are 0 \(the MDM is right in 0, the"):
+        judge(claims(["floating/H14"])[0], held)
+    (judged,) = judge_claims(claims(["floating/H13"]), Evidence.of(held), {})
+    assert "prompts that the masked diffusion model answers rightly (their number is 0" in (
+        judged.lacking
+    )
     with pytest.raises(EvidenceError, match="this one is right in 0 and wrong in 8"):
         judge(claims(["floating/H25"])[0], held)
 
@@ -258,9 +259,10 @@ def test_layers_that_look_at_any_passage_deep_are_not_said_to_retrieve_deep():
     held = deep_or_shallow(SUPPORTED)
     given = {"regions": passages, "tokens": right_tokens, "texts": answering}
     held[MDM] = traces_by_layer(20, even, seed=46, more=both, **given)
-    verdict, finding = judge(claims(["floating/H13"])[0], held)
-    assert verdict != SUPPORTED
+    _, finding = judge(claims(["floating/H13"])[0], held)
     assert finding.measured["deep"].estimate.interval(0.99)[0] > 0.5
+    low, high = finding.measured["beside other passages"].estimate.interval(0.99)
+    assert low < 0 < high
 
 
 def test_a_kind_of_token_that_a_prompt_lacks_says_nothing_of_its_task():

@@ -1,6 +1,7 @@
 """The papers' protocols: what they set, what wins over them, what is refused, what keys know."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -21,9 +22,13 @@ from anchorwatch.studies.evidence import (
 )
 from anchorwatch.studies.measure import MDM_RUNS, MDM_TEXT
 from anchorwatch.studies.papers import claims
+from anchorwatch.studies.plan_study import Rates, plan_study
 from anchorwatch.studies.protocols import PROTOCOLS, Protocol, protocol
+from anchorwatch.studies.report.page import run_facts
+from anchorwatch.studies.report.text import methods
 from anchorwatch.studies.run_study import check_protocol
 from checkpoints import write_llada
+from planted_study import study
 
 SMALL = Budget("small", 2, length=4, steps=4, items=2, rows=2, text_length=8, text_block=4)
 IDENTITY = ModelIdentity("lab/mdm", "mdm", "abc", (), 4, 4, 256, "", "", "cpu")
@@ -69,6 +74,19 @@ def test_what_is_said_beside_a_protocol_wins(given, expected):
     assert way.chat
     assert budget("quick", way).text_decoding("mdm") == expected
     assert protocol("rulli", chat=False).chat is False
+
+
+def test_a_claim_s_own_decoding_gives_way_unless_it_names_an_order():
+    quick, rulli = budget("quick"), budget("quick", protocol("rulli"))
+    one_block = Runs("mdm", "text", decoding=LowConfidence(32, 32, forbid_end=True))
+    assert one_block.how(quick, "mdm") == one_block.decoding
+    assert one_block.how(rulli, "mdm") == LowConfidence(128, 128, block=32)
+    free = Runs("mdm", "text", decoding=DreamOrder(32, 32, algorithm="entropy"))
+    assert free.how(quick, "mdm") == free.decoding
+    assert free.how(rulli, "mdm") == DreamOrder(128, 128, algorithm="entropy")
+    arm = Runs("arm", "text", decoding=LeftToRight(32, cache=False, stop=False))
+    assert arm.how(quick, "arm") == arm.decoding
+    assert arm.how(rulli, "arm") == LeftToRight(128, cache=False, stop=False)
 
 
 def test_sizes_alone_leave_the_rest_to_the_budget():
@@ -209,3 +227,27 @@ def test_runs_know_nothing_of_protocols():
     """A spec's digest is what it was: only the folder of its units depends on the protocol."""
     assert Runs("mdm", "text").digest == MDM_TEXT.digest
     assert "protocol" not in MDM_TEXT.as_dict()
+
+
+def test_a_report_says_how_runs_wrote():
+    much = budget("quick", protocol("rulli", prompts=("a b",)))
+    found = study(names=("sinks/H1",))
+    said = {"budget": much.as_dict(), "decoding": much.describe()}
+    facts = dict(run_facts(replace(found, about=found.about | said)))
+    assert facts["watched runs"] == much.describe()
+    assert facts["prompts"].endswith("as running text, texts of the user's")
+    older = dict(run_facts(found))
+    assert "positions written in" in older["watched runs"]
+    assert older["prompts"].endswith("held-out stories")
+    assert much.describe() in methods(replace(found, about=found.about | said))
+
+
+def test_the_plan_says_the_decoding_that_is_run(tmp_path):
+    spec = Runs("mdm", "text", decoding=LowConfidence(32, 32, forbid_end=True))
+    claim = replace(claims(["sinks/H2"])[0], needs=(spec,))
+    for way, decoding in (
+        (Protocol(), "length=32, steps=32, forbid_end=True"),
+        (protocol("rulli"), "length=128, block=32, steps=128"),
+    ):
+        plan = plan_study([claim], store(tmp_path, way), {"mdm": Rates(1.0, 1.0, 1.0)})
+        assert f"runs of mdm, text, LowConfidence({decoding}) (mdm)" in str(plan)

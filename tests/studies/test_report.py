@@ -241,7 +241,7 @@ def test_models_are_compared_where_there_are_two(study):
     assert set(found) == {"attention", "answers", "variants", "cards"}
     attention = found["attention"]
     assert attention.head[1:3] == ("lab/mdm", "lab/arm")
-    assert attention.head[4:] == ("lab/arm less lab/mdm", "lab/mdm, blocks of 8 less lab/mdm")
+    assert "lab/arm less lab/mdm" in attention.head
     rows = {row[0].partition(",")[0]: row[1:] for row in attention.rows}
     moves = [float(cell.split(" ")[0]) for cell in rows["greatest key moves"][:2]]
     assert moves[0] > 0.4
@@ -287,7 +287,7 @@ def layered(layers, *, causal):
 
 
 def test_layers_of_different_networks_meet_at_relative_depth():
-    held = planted_study.study((SUPPORTED,), ("floating/H2",))
+    held = planted_study.study((SUPPORTED,), ("floating/H7",))
     runs = {Runs("mdm"): layered(3, causal=False), Runs("arm"): layered(2, causal=True)}
     study = Study(held.findings, held.about | {"cards": []}, held.plan, Evidence.of(runs))
     (attention,) = sections(study)

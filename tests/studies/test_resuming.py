@@ -63,7 +63,7 @@ def ended(tmp_path_factory):
 
 def test_nothing_is_made_twice(ended):
     _, made, _ = ended
-    assert (made["run"], made["effect"], made["_run_experiment"]) == (5, 5, 5)
+    assert (made["run"], made["effect"], made["_run_experiment"]) == (10, 10, 10)
 
 
 def test_again_from_the_manifest_all_numbers_are_the_same(ended, tmp_path):

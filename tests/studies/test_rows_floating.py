@@ -7,6 +7,7 @@ import scipy.spatial.distance
 import anchorwatch as aw
 from anchorwatch.edits.spec import knock_out, random_heads
 from anchorwatch.errors import EvidenceError
+from anchorwatch.generation.decoding import LowConfidence
 from anchorwatch.models.load import load
 from anchorwatch.studies import prompts
 from anchorwatch.studies.evidence import EXPERIMENTS
@@ -27,7 +28,7 @@ def arm():
 
 
 def test_every_table_is_known():
-    names = ("gold_looks", "first_rollout", "queries_written", "hidden_in_halves", "heads_taken")
+    names = ("gold_looks", "first_rollout", "queries_rewritten", "hidden_in_halves", "heads_taken")
     assert {EXPERIMENTS[name].__module__ for name in (*names, "weights")} == {made.__name__}
 
 
@@ -46,11 +47,12 @@ def slow_between(before, after, queries, prompt):
 
 
 def test_positions_are_compared_with_themselves_before_they_were_written(mdm):
-    rows = made.queries_written(mdm, 1, {})
+    rows = made.queries_rewritten(mdm, 1, {})
     assert [row["layer"] for row in rows] == list(range(mdm.num_layers))
     at, item = (4, 8, 12), prompts.QUESTION_ITEMS[1]
     probes = (aw.probes.pattern(steps=at),)
-    trace = aw.run(mdm, item.prompt(), made._one_per_step(mdm), probes=probes)
+    how = LowConfidence(made.LENGTH, made.LENGTH, forbid_end=True)
+    trace = aw.run(mdm, item.prompt(), how, probes=probes)
     held = trace["pattern"].values.astype(np.float64)
     maps = held.reshape(len(at), mdm.num_layers, mdm.num_heads, *held.shape[1:])
     prompt = int((trace.role[0] != MASKED).sum())
@@ -65,6 +67,16 @@ def test_positions_are_compared_with_themselves_before_they_were_written(mdm):
         ]
     assert [row["value"] for row in rows] == pytest.approx(slow / 2, rel=METRIC, abs=METRIC)
     assert all(row["null"] >= 0 for row in rows)
+    assert all(row["rewritten"] > 0 for row in rows), "another word stands there"
+
+
+def test_other_words_are_of_the_prompt_and_none_is_the_one_that_was_written(mdm):
+    item = prompts.QUESTION_ITEMS[2]
+    trace = aw.run(mdm, item.prompt(), made._one_per_step(mdm), probes=())
+    words = made._other_words(trace, trace.answer, np.random.default_rng(0))
+    assert (words != trace.own[trace.answer]).all()
+    given = set(trace.own[trace.role[0] != MASKED].tolist())
+    assert set(words.tolist()) <= given - set(trace.manifest["model"]["special_ids"])
 
 
 def test_attention_to_what_is_near_is_no_difference_of_queries():

@@ -6,9 +6,13 @@ import torch
 
 import anchorwatch as aw
 import checkpoints
-from anchorwatch.edits.spec import gate, sink_token
+from anchorwatch import metrics
+from anchorwatch.edits.spec import gate, hide_keys, sink_logit, sink_token
 from anchorwatch.errors import SpecError
+from anchorwatch.evaluation.synthetic import Draw
 from anchorwatch.generation.decoding import LowConfidence
+from anchorwatch.generation.run import run_many
+from anchorwatch.models.families import layer_modules
 from anchorwatch.studies import prompts
 from anchorwatch.studies.papers.sink_token import experiments as made
 from anchorwatch.studies.prompts import StudyPrompt
@@ -155,3 +159,75 @@ def test_other_parts_stay_when_the_sink_token_is_hidden(tmp_path):
     both.network.load_state_dict(held, strict=False)
     hidden = both.logits(CANVAS, parts=made.without_sink(both, len(CANVAS)))
     assert torch.equal(hidden, gated.logits(CANVAS))
+
+
+def states_of(model, canvas):
+    """[layer, position, width] after every layer, by hooks on the network itself."""
+    kept = []
+
+    def keep(_, args, output):
+        kept.append((output[0] if isinstance(output, tuple) else output)[0].detach().clone())
+
+    hooks = [module.register_forward_hook(keep) for module in layer_modules(model.network)]
+    model.logits(canvas)
+    for hook in hooks:
+        hook.remove()
+    return torch.stack(kept)
+
+
+def test_mixing_is_how_far_one_other_token_moves_the_other_states(bare, monkeypatch):
+    monkeypatch.setattr(made, "noisy_canvas", lambda *_: CANVAS)
+    rows = {row["edit"]: row for row in made.mixing(bare, 3, {"k": 2})}
+    assert list(rows) == ["none", "sinks", "random"]
+    position = made._choose_position(bare, CANVAS, np.zeros((1, 1, len(CANVAS)), dtype=bool), 3)
+    other = CANVAS.clone()
+    plain = set(range(bare.vocab_size)) - bare.specials.special_ids - {int(CANVAS[position])}
+    other[position] = Draw("mixing", 3, "token").pick(sorted(plain))
+    before, after = states_of(bare, CANVAS), states_of(bare, other)
+    rest = [p for p in range(len(CANVAS)) if p != position]
+    slow = [
+        float((after[layer, p] - before[layer, p]).norm() / before[layer, p].norm())
+        for layer in range(len(before))
+        for p in rest
+    ]
+    if rows["none"]["sinks"] == 0:  # nothing was hidden, and the token was drawn from all
+        assert rows["none"]["spread"] == pytest.approx(np.mean(slow), rel=COMPARED)
+        assert rows["sinks"]["spread"] == rows["random"]["spread"] == rows["none"]["spread"]
+
+
+def test_states_are_those_of_the_edited_pass(bare):
+    clean, _ = made._states(bare, CANVAS, (), 3)
+    assert torch.allclose(clean, states_of(bare, CANVAS), atol=SAME_MATHS)
+    hidden, trace = made._states(bare, CANVAS, (hide_keys((3,)),), 3)
+    assert not torch.allclose(hidden, clean, atol=SAME_MATHS)
+    assert trace["received"].sel(group="all").values[0][..., 3].max() == 0
+
+
+def test_the_token_that_is_changed_is_visible_and_no_sink(bare):
+    sinks = np.zeros((2, 2, len(CANVAS)), dtype=bool)
+    sinks[:, 0, 3] = sinks[1, 1, 0] = True
+    drawn = {made._choose_position(bare, CANVAS, sinks, unit) for unit in range(40)}
+    assert drawn == {1, 5, 6, 7}
+    sinks[0, 1, [1, 5, 6, 7]] = True  # all are sinks somewhere: those of one head are left
+    assert {made._choose_position(bare, CANVAS, sinks, u) for u in range(60)} == {0, 1, 5, 6, 7}
+
+
+def test_a_working_sink_leaves_less_than_half_of_the_other_sinks():
+    """The columns that sink_token/H3 reads, of a trained network with an added empty key.
+
+    Whatever the key takes: a rule in times of what tokens receive would not see it.
+    """
+    model = aw.load("lab/mdm")
+    asked = card_measures._prompts(3)
+    how = LowConfidence(length=12, steps=6)
+    found = {}
+    for logit in (None, 6.0, 10.0):
+        edits = () if logit is None else (sink_logit(logit),)
+        traces = run_many(model, asked, how, probes=card_measures.WRITING_PROBES, edits=edits)
+        sinks = metrics.sinks(traces, card_measures.RULES["rulli"], by=())
+        incidence = card_measures.read_cells(sinks)["incidence"]["value"]
+        found[logit] = incidence, card_measures.measure_switches(traces)["value"]
+    plain = found.pop(None)
+    assert min(plain) > 0
+    for working in found.values():
+        assert all(now < before / 2 for now, before in zip(working, plain, strict=True))

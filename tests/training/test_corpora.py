@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import anchorwatch as aw
+from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.synthetic import World, fragments, split_of
 from anchorwatch.evaluation.synthetic.names import _UNWANTED, _pool
 from anchorwatch.models.families import by_name
@@ -178,6 +180,30 @@ def test_the_digest_sees_everything(corpus):
     ]
     assert len({digest(), *others}) == 6
     assert digest() == digest()
+
+
+def test_cropped_rows_are_the_ends_of_whole_ones(corpus):
+    cropped = replace(corpus, crop=16)
+    lost = Counter()
+    for index in range(200):
+        whole, row = corpus[index], cropped[index]
+        first = len(whole.ids) - len(row.ids)
+        assert 1 <= first <= 16
+        assert row.ids.tolist() == whole.ids[first:].tolist()
+        assert row.scored.tolist() == whole.scored[first:].tolist()
+        if not whole.scored.all():
+            assert row.scored.sum() == whole.scored.sum()  # no answer is cut
+        lost[first] += 1
+    assert set(lost) == set(range(1, 17))
+    assert cropped.digest != corpus.digest
+    assert cropped.describe()["crop"] == 16
+    assert corpora.read_corpus({"crop": 4}, LENGTH, seed=3).crop == 4
+
+
+@pytest.mark.parametrize("crop", [-1, 1.5, True])
+def test_a_crop_that_is_no_number_of_tokens_is_refused(crop):
+    with pytest.raises(SpecError, match=r"corpus.crop=.*expected a whole number, 0 or more"):
+        corpora.read_corpus({"crop": crop}, LENGTH)
 
 
 def test_kinds_come_by_weight(corpus):

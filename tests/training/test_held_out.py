@@ -8,6 +8,7 @@ import anchorwatch as aw
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.synthetic import Item, Passage
 from anchorwatch.training import answers, by_length, fit, nll_bound
+from anchorwatch.training.held_out import nll_by_position
 from references.bounds import over_orders
 from tolerances import METRIC, SAME_MATHS, SHUFFLED
 from toy_texts import MASK, WORDS, Text, Texts, fields, tokenizer
@@ -88,6 +89,33 @@ def test_slices_of_t_average_to_the_bound(mdm):
     assert (table["null"] == np.log(WORDS)).all()
     wide = held.by_time(bins=400)
     assert wide["value"].isna().sum() == (wide["n"] == 0).sum() > 0  # absent is not zero
+
+
+def test_parts_by_position_add_up_to_the_bound(mdm):
+    held = nll_bound(mdm, Texts(), examples=24, draws=2)
+    table = nll_by_position(mdm, Texts(), (0, 4, 10), examples=24, draws=2, batch=7)
+    assert table["part"].sum() == pytest.approx(held.value, rel=SAME_MATHS)
+    assert table["n"].sum() == held.scored.sum()
+    assert (table["value"] * table["n"]).sum() == pytest.approx(
+        held.value * held.scored.sum(), rel=SAME_MATHS
+    )
+
+
+def test_parts_by_position_are_of_their_positions(mdm):
+    ids = Texts(ragged=False)[3].ids
+    first = One(Text(ids[:4], np.ones(4, dtype=bool)))
+    whole = nll_by_position(mdm, first, (0, 4), examples=8)
+    assert whole["value"].iloc[0] == pytest.approx(nll_bound(mdm, first, examples=8).value)
+    assert np.isnan(whole["value"].iloc[1])  # no token stands there: absent is not zero
+    assert whole["n"].tolist() == [32, 0]
+
+
+def test_parts_by_position_need_masks_and_growing_edges(mdm, arm):
+    with pytest.raises(SpecError, match="use nll_bound"):
+        nll_by_position(arm, Texts(), (0, 4))
+    for edges in ((), (1, 4), (0, 4, 4)):
+        with pytest.raises(SpecError, match="expected growing positions from 0"):
+            nll_by_position(mdm, Texts(), edges)
 
 
 def test_lengths_are_cut_and_named(mdm):

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from anchorwatch import __version__
-from anchorwatch.cli import evaluate, inspect, options, output, run, study, train, view
+from anchorwatch.cli import evaluate, inspect, options, output, paper, run, study, train, view
 from anchorwatch.errors import AnchorwatchError, SpecError
 
 app = typer.Typer(
@@ -38,6 +38,7 @@ _EMBEDDED = (
 
 app.command()(run.run)
 app.command()(run.resume)
+app.command()(run.replay)
 app.command()(run.effect)
 app.command()(inspect.show)
 app.command()(inspect.verify)
@@ -48,6 +49,7 @@ app.command("eval")(evaluate.evaluate)
 app.command("lm-eval", context_settings=evaluate.ANY_WORDS)(evaluate.lm_eval)
 app.command()(train.train)
 app.command()(study.study)
+app.command()(paper.paper)
 app.command()(view.view)
 app.command()(view.export)
 
@@ -60,10 +62,12 @@ def models(as_json: options.AsJson = False) -> None:
 
 @app.command()
 def convert(
-    source: Annotated[Path, typer.Argument(help="Folder with pickled weights (.bin).")],
+    source: Annotated[
+        Path, typer.Argument(help="Folder with pickled weights (.bin), or a .gguf file.")
+    ],
     out: Annotated[Path, typer.Argument(help="Folder to write safetensors to.")],
 ) -> None:
-    """Rewrite pickled weights as safetensors, reading tensors only and running nothing."""
+    """Rewrite pickled or GGUF weights as safetensors, reading tensors only and running nothing."""
     from anchorwatch.models.convert import convert as rewrite
 
     typer.echo(str(rewrite(source, out)))

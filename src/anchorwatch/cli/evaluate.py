@@ -57,7 +57,8 @@ def evaluate(
     batch: Annotated[int, typer.Option(help="Rows that share a forward pass.")] = 8,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Where chance begins.")] = 0,
     probes: Annotated[
-        str | None, typer.Option(help="Keep each trace, measured so: default, or a,b,c.")
+        str | None,
+        typer.Option(help="Keep each trace, measured so: default, or a list as of `run`."),
     ] = None,
     form: Annotated[
         str | None, typer.Option("--format", help="Of the file: kilt, squad, hotpot, plain ...")
@@ -84,7 +85,7 @@ def evaluate(
     given["loading"] = loading
     if limit is not None:
         given["limit"] = limit
-    measured = None if probes is None else options.parse_probes(probes)
+    measured = None if probes is None else parse.parse_probes(probes)
     own_prompt = measured is not None or chat or template != "plain" or form or bad != "refuse"
     if stress and own_prompt:
         raise SpecError(

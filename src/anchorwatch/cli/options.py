@@ -17,7 +17,7 @@ from anchorwatch.generation.parse import DECODINGS, parse_edit, parse_flag, unio
 from anchorwatch.generation.parse import parse_decoding as parse_decoding_word
 from anchorwatch.metrics import sink_rules
 from anchorwatch.models.load_options import LoadOptions
-from anchorwatch.probes.spec import DEFAULT, PROBES, Probe
+from anchorwatch.probes.spec import PROBES
 
 if TYPE_CHECKING:
     from anchorwatch.models.model import Model
@@ -45,6 +45,17 @@ Rule = Annotated[
 Group = Annotated[str | None, typer.Option(help="Queries that count: all, masked, written.")]
 More = Annotated[list[str] | None, typer.Option("--set", help="Another option, name=value.")]
 
+Probes = Annotated[
+    str,
+    typer.Option(
+        help="default, none, or a list with settings: norms:keys=true,pattern:layers=2+5,steps=0; "
+        f"of {', '.join(PROBES)}."
+    ),
+]
+Regions = Annotated[
+    list[str] | None, typer.Option(help="name=text: a part of the prompt, as it stands there.")
+]
+
 DEFAULTS = {"mdm": "low-confidence", "arm": "left-to-right"}
 
 _LOADING = {
@@ -53,6 +64,9 @@ _LOADING = {
         str | None, typer.Option(help="float32, bfloat16, float16; else as config.json says.")
     ],
     "device": Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps.")],
+    "device_map": Annotated[
+        str | None, typer.Option(help="auto, balanced, sequential: over GPUs, CPU and disk.")
+    ],
     "mask_id": Annotated[int | None, typer.Option(help="The mask token's id.")],
     "family": Annotated[
         str | None, typer.Option(help="How to read it, where config.json misleads: llada.")
@@ -96,21 +110,6 @@ def parse_decoding(
         return None
     parse_decoding_word(DEFAULTS["mdm"], fields, length=length)
     return None
-
-
-def parse_probes(names: str) -> tuple[Probe, ...]:
-    """The probes of a comma-separated list; `default` stands for the default set."""
-    if names == "none":
-        return ()
-    probes: list[Probe] = []
-    for name in (word.strip() for word in names.split(",")):
-        if name != "default" and name not in PROBES:
-            known = ", ".join(PROBES)
-            raise SpecError(
-                f"no probe is called {name!r}: expected default, none or some of {known}"
-            )
-        probes += DEFAULT if name == "default" else (PROBES[name](),)
-    return tuple(dict.fromkeys(probes))
 
 
 def parse_regions(pairs: list[str]) -> dict[str, str] | None:

@@ -1,4 +1,4 @@
-"""`anchorwatch run`, `resume` and `effect`: options to arguments, and one call each."""
+"""`anchorwatch run`, `resume`, `replay` and `effect`: options to arguments, and one call each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from anchorwatch.cli import options, output
 from anchorwatch.errors import SpecError
 from anchorwatch.generation import parse
 from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
-from anchorwatch.probes.spec import PROBES
 from anchorwatch.trace.escape import one_line
 from anchorwatch.trace.input_files import (
     LONGEST_LINE,
@@ -59,12 +58,8 @@ def run(
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Reread all each step.")] = False,
     no_stop: Annotated[bool, typer.Option("--no-stop", help="Go on after an end token.")] = False,
     seed: options.Seed = 0,
-    probes: Annotated[
-        str, typer.Option(help=f"default, none, or a list a,b,c of {', '.join(PROBES)}.")
-    ] = "default",
-    region: Annotated[
-        list[str] | None, typer.Option(help="name=text: a part of the prompt, as it stands there.")
-    ] = None,
+    probes: options.Probes = "default",
+    region: options.Regions = None,
     edit: options.Edits = None,
     infill: Annotated[bool, typer.Option("--infill", help="Fill the prompt's masks.")] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Apply the chat template.")] = False,
@@ -93,7 +88,7 @@ def run(
     fields = {name: value for name, value in given.items() if value is not None}
     long = None if infill else _LENGTH
     named = options.parse_decoding(decoding, fields, long)
-    measured, regions = options.parse_probes(probes), options.parse_regions(region or [])
+    measured, regions = parse.parse_probes(probes), options.parse_regions(region or [])
     edits = [parse.parse_edit(word) for word in edit or []]
     if out is not None:
         out = output.refuse_trace_path(out)
@@ -124,6 +119,34 @@ def resume(
 
     loaded = loading.load(model)
     output.print_run(aw.run(loaded, resume=trace), finished_of(trace), as_json)
+
+
+@options.takes_load_options
+def replay(
+    trace: Annotated[Path, typer.Argument(help="A trace, as `run -o` writes it.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Write the new trace here.")],
+    probes: options.Probes = "default",
+    model: Annotated[
+        str | None, typer.Option(help="The model that wrote it; else what the trace names.")
+    ] = None,
+    region: options.Regions = None,
+    steps: Annotated[str | None, typer.Option(help="Only these steps: 0+8 or 0-7.")] = None,
+    loading: LoadOptions = DEFAULT_LOADING,
+    as_json: options.AsJson = False,
+) -> None:
+    """Measure a finished run again: the same canvases, the same calls, other probes."""
+    from anchorwatch.trace.trace import read
+
+    measured, regions = parse.parse_probes(probes), options.parse_regions(region or [])
+    only = None if steps is None else parse.parse_numbers(steps, "--steps")
+    out = output.refuse_trace_path(out)
+    finished = read(trace)
+    import anchorwatch as aw
+
+    loaded = loading.load(model or finished.manifest["model"]["source"])
+    again = aw.replay(loaded, finished, measured, steps=only, regions=regions)
+    again.write(out)
+    output.print_run(again, out, as_json)
 
 
 @options.takes_load_options

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import pandas as pd
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import model_registry
@@ -34,6 +35,7 @@ from anchorwatch.generation.run import run_many, steps
 from anchorwatch.models.load import find
 from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
 from anchorwatch.models.model import Model
+from anchorwatch.trace.escape import one_line
 
 NAME = "anchorwatch"
 """What --model calls us."""
@@ -69,6 +71,7 @@ class Harness(TemplateLM):  # type: ignore[misc]
         revision: str | None = None,
         mask_id: int | None = None,
         family: str | None = None,
+        device_map: str | None = None,
     ) -> None:
         """
         Args:
@@ -94,7 +97,14 @@ class Harness(TemplateLM):  # type: ignore[misc]
             self.model = pretrained
         else:
             target = None if device == "auto" else device
-            self.model = LoadOptions(revision, dtype, target, mask_id, family).load(pretrained)
+            self.model = LoadOptions(
+                revision=revision,
+                dtype=dtype,
+                device=target,
+                device_map=device_map,
+                mask_id=mask_id,
+                family=family,
+            ).load(pretrained)
         if self.model.tokenizer is None:
             raise SpecError(f"{self.model.source} has no tokenizer, and tasks are text")
         self.tokenizer = self.model.tokenizer
@@ -410,6 +420,49 @@ def _add_load_options(words: list[str], loading: LoadOptions) -> list[str]:
             continue
         return words + more
     return [*words, "--model_args", *spelled, *more]
+
+
+def harness_rows(
+    lm: Harness,
+    tasks: Sequence[str],
+    *,
+    folder: str | None = None,
+    limit: int | None = None,
+    run_code: bool = False,
+) -> pd.DataFrame:
+    """Run tasks of lm-eval, and give the value of every item: task, metric, item, value.
+
+    A metric of a task with several filters is named with them (`exact_match,flexible-extract`).
+    `folder` has tasks of your own, as the harness's --include_path. `run_code` lets tasks such as
+    HumanEval run the code that the model wrote: do that in a container only.
+    """
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
+    manager = TaskManager(include_path=folder) if folder else None
+    try:
+        found = lm_eval.simple_evaluate(
+            model=lm,
+            tasks=list(tasks),
+            task_manager=manager,
+            limit=limit,
+            log_samples=True,
+            bootstrap_iters=0,
+            confirm_run_unsafe_code=run_code,
+        )
+    except (ConnectionError, FileNotFoundError) as error:
+        raise SpecError(
+            f"lm-eval cannot read the data of {', '.join(tasks)} ({one_line(str(error))[:120]}): "
+            "run it once where the hub can be reached, or name a folder of tasks with local data"
+        ) from None
+    rows = []
+    for task, samples in found["samples"].items():
+        several = len({sample.get("filter", "none") for sample in samples}) > 1
+        for sample in samples:
+            for metric in sample["metrics"]:
+                name = f"{metric},{sample['filter']}" if several else metric
+                rows.append((task, name, str(sample["doc_id"]), float(sample[metric])))
+    return pd.DataFrame(rows, columns=["task", "metric", "item", "value"])
 
 
 def _parse_batch(size: int | str | None) -> int | None:

@@ -40,7 +40,10 @@ MOST_WRITTEN = 15
 """Regions a side whose numbers still fit into the cells."""
 
 
-@figure(Plot("flow-matrix", metric="region_flow", by=REGIONS))
+@figure(
+    Plot("flow-matrix", metric="region_flow", by=REGIONS),
+    Plot("rollout-matrix", metric="published_rollout", by=REGIONS),
+)
 def flow_matrix(table: pd.DataFrame, *, quantity: str | None = None) -> Figure:
     """Region to region, one row of panels for each model: the value, and the value minus its null.
 

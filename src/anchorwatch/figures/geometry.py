@@ -235,7 +235,9 @@ def value_norm_scatter(points: pd.DataFrame, *, layer: int | None = None) -> Fig
     for ax in axes[len(models) :]:
         ax.set_visible(False)
     dots = {"linestyle": "none", "marker": "o", "markersize": 3}
-    key(drawn, [Line2D([], [], **dots, color=_KINDS[kind], label=kind) for kind in _KINDS])
+    rule = points.attrs.get("about", {}).get("rule")
+    names = {"other": "other", "sink": f"sink by {rule}" if rule else "sink"}
+    key(drawn, [Line2D([], [], **dots, color=_KINDS[kind], label=names[kind]) for kind in _KINDS])
     return Figure.of_table(drawn, data, "value_norm_scatter", {"layer": layer})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ from anchorwatch.figures.style import (
     token_labels,
 )
 from anchorwatch.metrics.sink_rules import Rule, gu
-from anchorwatch.trace.trace import ABSENT, FRESH, MISSING, ROLES, Trace
+from anchorwatch.trace.trace import ABSENT, MISSING, ROLES, Trace
 
 _NARROW = 26
 """Positions that still fit one column of a paper."""
@@ -87,18 +88,23 @@ def sink_map(
 
 
 @figure(Plot("map-pair"))
-def map_pair(trace: Trace, *, step: int, layer: int, head: int) -> Figure:
-    """The full maps of one head at a step and the next, and what changed between them.
+def map_pair(trace: Trace, *, step: int, layer: int, head: int, later: int | None = None) -> Figure:
+    """The full maps of one head at a step and a later one, and what changed between them.
 
-    Labels are the tokens each step saw; what the first step committed stands on yellow. Needs the
-    maps in the trace: `aw.probes.pattern` takes them, live or in a replay.
+    `later` is the next step unless it is named. Labels are the tokens each step saw; what was
+    committed from the one to the other stands on yellow. Needs the maps in the trace:
+    `aw.probes.pattern` takes them, live or in a replay.
     """
-    _check_index("layer", layer, trace.manifest["model"]["layers"])
-    _check_index("head", head, trace.manifest["model"]["heads"])
+    # 1. Two steps of one head.
     if not 0 <= step < trace.num_steps - 1:
         last = trace.num_steps - 2
         raise SpecError(f"step {step} has no next one in the trace: expected 0 to {last}")
-    before, after = (_pattern(trace, frame, layer, head, step) for frame in (step, step + 1))
+    second = step + 1 if later is None else later
+    if not step < second < trace.num_steps:
+        last = trace.num_steps - 1
+        raise SpecError(f"later={second} is no later step: expected {step + 1} to {last}")
+    before, after = read_maps(trace, (step, second), layer, head)
+    # 2. Both maps on one colour scale, and their difference.
     panels = {"before": before, "after": after, "difference": after - before}
     drawn, axes = sheet(PAGE, 2.6, columns=3)
     limits, even = limits_of(np.stack([before, after])), even_limits_of(after - before)
@@ -106,20 +112,22 @@ def map_pair(trace: Trace, *, step: int, layer: int, head: int) -> Figure:
     heat(axes[1], after, limits=limits, unit="share of attention")
     heat(axes[2], after - before, limits=even, unit="change of the share", kind="difference")
     axes[0].set_title(f"step {step}, layer {layer}, head {head}")
-    axes[1].set_title(f"step {step + 1}")
-    axes[2].set_title(f"step {step + 1} minus step {step}")
-    _label_pair(axes, trace, step)
-    settings = {"step": step, "layer": layer, "head": head}
-    data = _pattern_table(panels, {"before": step, "after": step + 1, "difference": step + 1})
+    axes[1].set_title(f"step {second}")
+    axes[2].set_title(f"step {second} minus step {step}")
+    # 3. Tokens along both axes.
+    _label_pair(axes, trace, step, second)
+    settings = {"step": step, "layer": layer, "head": head, "later": second}
+    data = _pattern_table(panels, {"before": step, "after": second, "difference": second})
     return Figure(drawn, data, name="map_pair", settings=settings, traces=[trace])
 
 
-def _label_pair(axes: list[Axes], trace: Trace, step: int) -> None:
+def _label_pair(axes: list[Axes], trace: Trace, step: int, later: int) -> None:
     """Keys under every panel; queries beside the two maps, which differ in what was committed."""
     most = {along: min(room(ax, along) for ax in axes) for along in ("x", "y")}
-    committed = np.nonzero(trace.role[step + 1] == FRESH)[0].tolist()
+    when = trace.committed_at
+    committed = np.nonzero((step <= when) & (when < later))[0].tolist()
     for ax, frame, fresh in zip(
-        axes, (step, step + 1, step + 1), ((), committed, committed), strict=True
+        axes, (step, later, later), ((), committed, committed), strict=True
     ):
         labels = token_labels(trace, frame)
         label_axis(ax, labels, name="key", most=most["x"], fresh=fresh)
@@ -203,7 +211,8 @@ def _mean_received(trace: Trace, layer: int | None, head: int | None, group: str
     if "received" not in trace.fields:
         raise TraceError(
             "the trace has no received attention: measure it with "
-            "aw.replay(model, trace, probes=[aw.probes.received()])"
+            "aw.replay(model, trace, probes=[aw.probes.received()]), "
+            "or anchorwatch replay TRACE --probes received -o OUT"
         )
     received = trace["received"]
     groups = received["group"].values.tolist()
@@ -251,17 +260,33 @@ def _replace_surrogates(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _pattern(trace: Trace, frame: int, layer: int, head: int, step: int) -> np.ndarray:
-    if "pattern" in trace.fields:
-        picks = [trace[f"pick_{name}"].values for name in ("step", "layer", "head")]
-        matches = np.nonzero((picks[0] == frame) & (picks[1] == layer) & (picks[2] == head))[0]
-        if matches.size:
-            return trace["pattern"].values[matches[0]].astype(np.float64)
-    raise TraceError(
-        f"the trace has no map of step {frame}, layer {layer}, head {head}: measure it with "
-        "aw.replay(model, trace, probes=[aw.probes.pattern("
-        f"layers=[{layer}], heads=[{head}], steps=[{step}, {step + 1}])])"
-    )
+def read_maps(
+    trace: Trace, steps: Sequence[int], layer: int, head: int, name: str = "pattern"
+) -> list[np.ndarray]:
+    """[query, key] of one head at some steps: a field of `pattern` or of `qk_maps`."""
+    _check_index("layer", layer, trace.manifest["model"]["layers"])
+    _check_index("head", head, trace.manifest["model"]["heads"])
+    for step in steps:
+        _check_index("step", step, trace.num_steps)
+    probe, dim = ("pattern", "pick") if name == "pattern" else ("qk_maps", "qk_pick")
+    maps = []
+    for step in steps:
+        index = np.zeros(0, dtype=int)
+        if name in trace.fields:
+            cell = {"step": step, "layer": layer, "head": head}
+            hits = [trace[f"{dim}_{axis}"].values == number for axis, number in cell.items()]
+            index = np.nonzero(np.all(hits, axis=0))[0]
+        if not index.size:
+            listed = ", ".join(map(str, steps))
+            word = f"{probe}:layers={layer},heads={head},steps={'+'.join(map(str, steps))}"
+            raise TraceError(
+                f"the trace has no map of step {step}, layer {layer}, head {head}: measure it with "
+                f"aw.replay(model, trace, probes=[aw.probes.{probe}("
+                f"layers=[{layer}], heads=[{head}], steps=[{listed}])]), "
+                f"or anchorwatch replay TRACE --probes default,{word} -o OUT"
+            )
+        maps.append(trace[name].values[index[0]].astype(np.float64))
+    return maps
 
 
 def _pattern_table(panels: dict[str, np.ndarray], steps: dict[str, int]) -> pd.DataFrame:

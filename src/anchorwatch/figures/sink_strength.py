@@ -39,6 +39,7 @@ _UNITS = {
     Plot("sinks", metric="sinks"),
     Plot("absorption", metric="absorption"),
     Plot("concentration", metric="concentration"),
+    Plot("sink-mass", metric="sink_mass"),
 )
 def profile(
     table: pd.DataFrame,

@@ -15,6 +15,7 @@ import transformers
 
 from anchorwatch import __version__
 from anchorwatch.errors import AnchorwatchWarning
+from anchorwatch.generation.decoding import Decoding, Observe
 from anchorwatch.generation.loop import RunState, Step
 from anchorwatch.models.model import Model
 from anchorwatch.probes.spec import Probe
@@ -57,7 +58,7 @@ def build_trace(
     canvas = written["canvas"]
     return make_trace(
         canvas=canvas,
-        role=_roles(canvas, state.steps, answer, model),
+        role=_roles(canvas, state.steps, answer, model, state.decoding),
         committed_at=written["committed_at"],
         logprob=written["logprob"],
         mask_chosen=written["mask_chosen"],
@@ -150,14 +151,20 @@ def _coordinates(state: RunState, probes: Sequence[Probe]) -> dict[str, list[str
 
 
 def _roles(
-    canvas: np.ndarray, steps: Sequence[Step], answer: np.ndarray, model: Model
+    canvas: np.ndarray,
+    steps: Sequence[Step],
+    answer: np.ndarray,
+    model: Model,
+    decoding: Decoding,
 ) -> np.ndarray:
     # [frame, position]: given positions keep their role, positions of the answer change theirs.
     special = np.isin(canvas, list(model.specials.special_ids))
     role = np.where(special, SPECIAL, PROMPT)
     waiting = ABSENT if model.family.kind == "arm" else MASKED
     now = np.full(canvas.shape[1], waiting)
-    role[0, answer] = waiting
+    if isinstance(decoding, Observe):  # the text was there before the run
+        now = np.where(canvas[0] == model.specials.mask_id, waiting, WRITTEN)
+    role[0, answer] = now[answer]
     for step in steps:
         # Fresh in the frame right after the step that wrote it, then written; a rewrite is fresh
         # again, and what was rewritten as the mask is masked.

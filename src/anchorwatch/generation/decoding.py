@@ -608,12 +608,13 @@ def from_dict(fields: Mapping[str, Any]) -> Decoding:
     """The decoding a manifest describes; the inverse of `as_dict`."""
     rest = dict(fields)
     name = rest.pop("name", None)
-    if name not in DECODINGS:
+    kinds = DECODINGS | {"Observe": Observe}  # which nobody writes with
+    if name not in kinds:
         raise SpecError(f"no decoding is called {name!r}: expected one of {', '.join(DECODINGS)}")
-    known = {field.name for field in dataclasses.fields(DECODINGS[name])}
+    known = {field.name for field in dataclasses.fields(kinds[name])}
     if unknown := sorted(set(rest) - known):
         raise SpecError(f"{name} has no {', '.join(unknown)}: it takes {', '.join(sorted(known))}")
-    return DECODINGS[name](**rest)
+    return kinds[name](**rest)
 
 
 def take_surest(
@@ -702,6 +703,23 @@ def _list_divisors(number: int) -> str:
 
 def _nearest_multiple(number: int, step: int) -> int:
     return max(step, round(number / step) * step)
+
+
+@dataclass(frozen=True)
+class Observe(Decoding):
+    """Write nothing: one forward pass over a text as it stands, which `aw.observe` measures."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.temperature:
+            raise SpecError("Observe writes nothing: leave temperature out")
+
+    @property
+    def num_passes(self) -> int:
+        return 1
+
+    def plan_steps(self, sequence: SequenceState) -> Iterator[StepPlan]:
+        yield StepPlan(open=sequence.masked & False, frozen=True)
 
 
 def __getattr__(name: str) -> type[Decoding]:

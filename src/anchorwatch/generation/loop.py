@@ -249,6 +249,8 @@ def shape_of(
         branches=2 if getattr(decoding, "guidance", 0.0) > 0 else 1,
         sink=any(part.columns for part in (*model.parts, *additions_among(edits))),
         cached=getattr(decoding, "cache", False),
+        experts=model.num_experts,
+        experts_per_token=model.num_experts_per_token,
     )
 
 

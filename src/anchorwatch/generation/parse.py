@@ -1,7 +1,8 @@
-"""Edits and decodings spelled in words: `name:value,field=value`, wherever one is typed.
+"""Edits, decodings and probes spelled in words: `name:value,field=value`, wherever one is typed.
 
-`hide-sinks:1,form=weight`; `low-confidence:steps=32,block=8`. Several numbers are joined by +, 4-7
-is from 4 to 7, a head of a layer is layer.head. Values without a name come first and go to the
+`hide-sinks:1,form=weight`; `low-confidence:steps=32,block=8`; `norms:keys=true,pattern:layers=2+5`,
+where a piece that names a setting belongs to the probe before it. Several numbers are joined by +,
+4-7 is from 4 to 7, a head of a layer is layer.head. Values without a name come first and go to the
 fields in their order. A colon does what a comma does, for where commas are taken (lm-eval's
 --model_args); what follows a named value without a name of its own belongs to it: rule=rulli:3.
 `/` stands between several edits. A mapping, as manifests hold it, does as well as a word.
@@ -23,6 +24,7 @@ from anchorwatch.generation import decoding as decodings
 from anchorwatch.generation.decoding import Decoding
 from anchorwatch.metrics.sink_rules import Rule
 from anchorwatch.metrics.sink_rules import parse as parse_rule
+from anchorwatch.probes.spec import DEFAULT, PROBES, Probe
 
 _Value = TypeVar("_Value")
 
@@ -110,11 +112,58 @@ def as_decoding(value: Any) -> Decoding | None:
     return _parse(value, decodings.from_dict, parse_decoding, "low-confidence:steps=32")
 
 
+def parse_probes(words: str) -> tuple[Probe, ...]:
+    """The probes of a list; `default` stands for the default set, `none` for no probe.
+
+    >>> parse_probes("norms:keys=true,pattern:layers=2+5,steps=0+8")
+    (norms(keys=True), pattern(layers=(2, 5), steps=(0, 8)))
+    >>> parse_probes("massive:5,entropy")
+    (massive(k=5), entropy())
+    """
+    if words.strip() == "none":
+        return ()
+    # 1. Pieces of one probe: a piece that names a setting belongs to the probe before it.
+    spelled: list[str] = []
+    for piece in (piece.strip() for piece in words.split(",")):
+        if spelled and "=" in piece.partition(":")[0]:
+            spelled[-1] += f",{piece}"
+        else:
+            spelled.append(piece)
+    # 2. The probes, each once.
+    probes: list[Probe] = []
+    for word in spelled:
+        probes += DEFAULT if word == "default" else (_parse_probe(word),)
+    return tuple(dict.fromkeys(probes))
+
+
+def _parse_probe(word: str) -> Probe:
+    name, rest = _split_word(word)
+    kind = PROBES.get(name.replace("-", "_"))
+    if kind is None:
+        known = ", ".join(PROBES)
+        raise SpecError(f"no probe is called {name!r}: expected default, none or some of {known}")
+    return kind(**_values(name, kind, rest))
+
+
 def parse_flag(word: str) -> bool:
     """True or false."""
     if word.lower() not in ("true", "false"):
         raise SpecError(f"{word!r} is neither true nor false")
     return word.lower() == "true"
+
+
+def parse_numbers(word: str, option: str) -> tuple[int, ...]:
+    """Whole numbers joined by +, with ranges.
+
+    >>> parse_numbers("0+4-6", "--steps")
+    (0, 4, 5, 6)
+    """
+    try:
+        return _many(int, word)
+    except SpecError:
+        raise
+    except ValueError:
+        raise SpecError(f"{option} {word} is not numbers: say {option} 0+8 or 0-7") from None
 
 
 def _parse(
@@ -228,6 +277,8 @@ def _converter(hint: Any) -> tuple[Callable[[str], Any], str]:
             return _layer_heads, "2.3+2.5, layer.head of each"
         if item in (int, float):
             return lambda word: _many(item, word), "0+3 or 0-3" if item is int else "0+0.5"
+        if item is str:
+            return lambda word: tuple(word.split("+")), "all+masked"
     plain: dict[Any, tuple[Callable[[str], Any], str]] = {
         Rule: (parse_rule, "rulli:3"),
         bool: (parse_flag, "true or false"),

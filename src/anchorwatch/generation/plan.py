@@ -133,6 +133,8 @@ def _check_probe(probe: Probe, shape: RunShape) -> None:
             f"{kind} needs regions: aw.run(..., regions={{'passage': 'some words of it'}}), "
             "or aw.replay(..., regions=...) for a trace"
         )
+    if probe.reads_experts and not shape.experts:
+        raise SpecError(f"{kind} needs a mixture of experts: this model has none, leave it out")
     if shape.cached and probe.needs_all_rows:
         raise SpecError(f"{probe!r} needs all rows at once: say cache=False in the decoding")
     # Numbers that a probe names must exist in the run.

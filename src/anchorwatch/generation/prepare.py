@@ -6,6 +6,7 @@ the `RunState` that the loop takes on.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,15 +15,15 @@ import numpy as np
 import torch
 
 from anchorwatch.edits.spec import CanvasEdit, Edit, additions_among, check_canvas, check_edits
-from anchorwatch.errors import PromptError, SpecError
+from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
 from anchorwatch.generation.block_decoding import BlockDiffusion
 from anchorwatch.generation.canvas_editor import run_limits
-from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
+from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence, Observe
 from anchorwatch.generation.loop import RunState, shape_of, start_sequence
 from anchorwatch.generation.plan import BUDGET_BYTES, Plan, fields_of
 from anchorwatch.models.additions import check_parts
 from anchorwatch.models.model import Model
-from anchorwatch.models.prompt_encoding import Prompt
+from anchorwatch.models.prompt_encoding import Prompt, misfits
 from anchorwatch.probes.accumulate import TraceBuffer
 from anchorwatch.probes.spec import Probe
 from anchorwatch.trace import machine_limits as limits
@@ -106,6 +107,8 @@ def prepare_run(model: Model, request: RunRequest, decoding: Decoding | None) ->
         )
     decoding = decoding or _default(model, infill=canvas is not None)
     _check_decoding(model, decoding)
+    if isinstance(decoding, Observe):
+        raise SpecError("Observe writes nothing: say aw.observe(model, text)")
     decoding = decoding.for_model(model.block)
     if prompt is not None:
         first, answer = _append_answer(model, prompt, decoding)
@@ -121,6 +124,27 @@ def prepare_run(model: Model, request: RunRequest, decoding: Decoding | None) ->
     check_parts(model, additions_among(request.edits))
     check_canvas(request.edits, run_limits(model, decoding, len(first), answer))
     return _PreparedRun(first, answer, decoding, regions, shape, request.edits)
+
+
+def start_observation(
+    model: Model, request: RunRequest, probes: Sequence[Probe], budget: int
+) -> RunState:
+    """A run over a finished text that writes nothing; the whole text is its answer."""
+    if request.prompt is None:
+        raise PromptError("there is no text to observe: give text, token ids or chat messages")
+    # 1. The text as it stands; masks in it stay masks.
+    ids = np.asarray(model.encode(request.prompt))
+    answer, decoding = np.arange(len(ids)), Observe(length=len(ids))
+    _refuse_too_large(model, decoding, 0, len(ids))
+    # 2. The checks of any run.
+    nothing = np.empty(0, dtype=np.int64)  # regions are of what is given, here everything
+    regions = find_regions(request.regions, request.prompt, model, ids, nothing)
+    shape = shape_of(model, decoding, len(ids), regions.names, request.edits)
+    check_edits(request.edits, shape)
+    check_parts(model, additions_among(request.edits))
+    ready = _PreparedRun(ids, answer, decoding, regions, shape, request.edits)
+    plan_runs([ready], probes).within(budget)
+    return _start(model, ready, probes, seed=0)
 
 
 def _start(
@@ -245,7 +269,15 @@ def _check_blockwise(model: Model, decoding: Decoding, edits: Sequence[Edit]) ->
             f"{name} rewrites what it wrote, so that an edit of the canvas cannot be told from it: "
             "use BlockDiffusion, or an edit of attention"
         )
-    if not decoding.blockwise or not getattr(decoding, "cache", False):
+    if not decoding.blockwise:
+        return
+    for edit in edits:
+        if isinstance(edit, CanvasEdit) and edit.first_steps_allowed():
+            raise SpecError(
+                f"{edit!r} may keep a position masked when its block is left, and {name} does not "
+                "come back: use LowConfidence or Threshold"
+            )
+    if not getattr(decoding, "cache", False):
         return
     if model.family.visibility != "block-causal" or model.family.shift:
         raise SpecError(
@@ -267,6 +299,8 @@ def _append_answer(
     model: Model, prompt: Prompt, decoding: Decoding
 ) -> tuple[np.ndarray, np.ndarray]:
     ids = model.encode(prompt)
+    for note in misfits(prompt, ids, model.tokenizer, model.source):
+        warnings.warn(note, AnchorwatchWarning, stacklevel=2)
     if decoding.length is None:
         raise SpecError(
             "the decoding has no length: say how many positions to write, length=64 for example"

@@ -22,11 +22,12 @@ from anchorwatch.generation.prepare import (
     refuse_together,
     regions_for_each,
     rows_at_once,
+    start_observation,
     start_run,
     start_runs,
 )
 from anchorwatch.models.model import Model
-from anchorwatch.models.prompt_encoding import Prompt
+from anchorwatch.models.prompt_encoding import Prompt, as_chat
 from anchorwatch.probes.recorder import Recorder
 from anchorwatch.probes.spec import DEFAULT, Probe
 from anchorwatch.trace.progress_bar import Progress
@@ -42,6 +43,7 @@ def run(  # noqa: PLR0913 - one keyword for each thing a run can be given
     *,
     canvas: Ids | None = None,
     regions: Spans | None = None,
+    chat: bool = False,
     probes: Sequence[Probe] = DEFAULT,
     edits: Sequence[Edit] = (),
     seed: int = 0,
@@ -59,6 +61,7 @@ def run(  # noqa: PLR0913 - one keyword for each thing a run can be given
         regions: named parts of the prompt, for probes and query groups: words that are in it once,
             (begin, end) in characters (in positions where it is ids), or token positions as
             range(begin, end). What the run writes is the region `answer`.
+        chat: asks the prompt, which is text, through the model's chat template.
         probes: what to measure; () for nothing.
         edits: what to change inside attention, and when; probes see the edited attention.
         seed: of the random numbers, for a decoding that draws.
@@ -93,6 +96,7 @@ def run(  # noqa: PLR0913 - one keyword for each thing a run can be given
         return _run_streaming(streaming.resume_stream(resume, model, edits))
     # 2. A run that goes to disk holds one block of steps in memory.
     block = None if out is None else BLOCK_STEPS
+    prompt = as_chat(prompt) if chat else prompt
     request = RunRequest(prompt, canvas, regions, edits)
     state = start_run(model, request, decoding, probes, seed, budget, block)
     if out is not None:
@@ -123,6 +127,7 @@ def run_many(
     decoding: Decoding | None = None,
     *,
     regions: Sequence[Spans] | Spans | None = None,
+    chat: bool = False,
     probes: Sequence[Probe] = DEFAULT,
     edits: Sequence[Edit] = (),
     seed: int | Sequence[int] = 0,
@@ -133,12 +138,14 @@ def run_many(
 
     A list of seeds has one for each prompt: an answer then does not depend on where it stands.
 
+    `chat` asks every prompt, which is then text, through the model's chat template.
     `batch` rows share a forward pass. The default is 1 on a CPU, where the rows are then equal to
     single runs bit for bit, and 8 elsewhere. Rows of unequal length are padded on the left.
     `regions` are a list, the same names for each prompt, or one mapping for all of them. `budget`
     counts what all prompts keep, which is what the returned list holds.
     """
     prompts, size = prompt_list(prompts, "run_many"), rows_at_once(model, batch)
+    prompts = [as_chat(prompt) for prompt in prompts] if chat else prompts
     probes, edits, seeds = probe_list(probes), edit_list(edits), expand_seeds(seed, len(prompts))
     requests = [
         RunRequest(prompt, regions=spans, edits=edits)
@@ -154,6 +161,35 @@ def run_many(
                 pass
             bar.advance(count=len(group))
     return [build_trace(state, model, probes, batch=size) for state in states]
+
+
+def observe(
+    model: Model,
+    text: Prompt,
+    *,
+    regions: Spans | None = None,
+    chat: bool = False,
+    probes: Sequence[Probe] = DEFAULT,
+    edits: Sequence[Edit] = (),
+    budget: int = BUDGET_BYTES,
+) -> Trace:
+    """Measure a finished text without writing: one forward pass, a trace of one step.
+
+    The whole text is the trace's answer, so that the query group `written` is all of it; mask
+    tokens in it stay masked. Nothing is committed: `committed_at` is -1 everywhere.
+
+    >>> from anchorwatch.models.load import load
+    >>> trace = observe(load("tiny/llada"), "the anchor holds the ship")
+    >>> trace.num_steps, bool((trace.committed_at == -1).all())
+    (1, True)
+    """
+    probes = probe_list(probes)
+    text = as_chat(text) if chat else text
+    request = RunRequest(text, regions=regions, edits=edit_list(edits))
+    state = start_observation(model, request, probes, budget)
+    for _ in walk(model, [state], build_recorder(model, probes, [state])):
+        pass
+    return build_trace(state, model, probes, batch=1)
 
 
 def steps(
@@ -178,10 +214,12 @@ def plan(
     *,
     canvas: Ids | None = None,
     regions: Spans | None = None,
+    chat: bool = False,
     probes: Sequence[Probe] = DEFAULT,
     edits: Sequence[Edit] = (),
 ) -> Plan:
     """What `run` with these arguments would cost: passes, bytes on disk and in memory."""
+    prompt = as_chat(prompt) if chat else prompt
     probes, request = probe_list(probes), RunRequest(prompt, canvas, regions, edit_list(edits))
     return plan_runs([prepare_run(model, request, decoding)], probes)
 

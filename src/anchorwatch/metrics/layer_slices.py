@@ -30,6 +30,8 @@ READ_BYTES = 128_000_000
 _PROBES = {
     "received": "received()",
     "queries": "received()",
+    "sink_received": "received()",
+    "sink_value_norm": "norms(sink=True)",
     "entropy": "entropy()",
     "diagonal": "diagonal()",
     "distance_mass": "distance()",
@@ -44,7 +46,10 @@ _PROBES = {
     "massive_value": "massive()",
     "state_cosine": "mixing()",
     "effective_rank": "mixing()",
+    "expert_count": "experts()",
+    "expert_choice": "experts()",
     "pattern": "pattern(layers=[...], heads=[...], steps=[...])",
+    "qk_logit": "qk_maps(layers=[...], heads=[...], steps=[...])",
 }
 _SUMMARIES = {
     **dict.fromkeys(("cosine", "norm_product", "logit", "query_norm"), "qk_geometry"),
@@ -71,9 +76,11 @@ def require_field(trace: Trace, name: str) -> xr.DataArray:
     """A field of the trace; where it was not captured, the error says how to measure it now."""
     if name in trace.fields:
         return trace[name] if name == "received" else as_stored(trace[name])
+    probe = _probe(name)
     raise TraceError(
         f"{_trace_label(trace)} has no {name!r}: measure it afterwards with "
-        f"aw.replay(model, trace, probes=[aw.probes.{_probe(name)}])"
+        f"aw.replay(model, trace, probes=[aw.probes.{probe}]), "
+        f"or anchorwatch replay TRACE --probes default,{_as_word(probe)} -o OUT"
     )
 
 
@@ -201,6 +208,18 @@ def _probe(name: str) -> str:
     options += ["keys=True"] if every else []
     options += ["rotary='before'"] if before else []
     return f"{kind.partition('(')[0]}({', '.join(options)})"
+
+
+def _as_word(call: str) -> str:
+    """A probe as the command line spells it.
+
+    >>> _as_word("norms(contribution=True, keys=True)"), _as_word("pattern(layers=[...])")
+    ('norms:contribution=true,keys=true', 'pattern:layers=0+1')
+    """
+    name, _, settings = call.removesuffix(")").partition("(")
+    for python, word in ((" ", ""), ("'", ""), ("True", "true"), ("[...]", "0+1")):
+        settings = settings.replace(python, word)
+    return f"{name}:{settings}" if settings else name
 
 
 def _trace_label(trace: Trace) -> str:

@@ -12,7 +12,15 @@ import numpy as np
 from anchorwatch.errors import SpecError
 from anchorwatch.metrics.layer_slices import LayerSlice, Traces
 from anchorwatch.metrics.registry import Reading, custom_metric, metric, read_quantities
-from anchorwatch.metrics.sink_rules import RESOLUTION, Rule, gu, rulli, topk, zscore
+from anchorwatch.metrics.sink_rules import (
+    RESOLUTION,
+    Rule,
+    check_rule,
+    gu,
+    rulli,
+    topk,
+    zscore,
+)
 from anchorwatch.metrics.table import (
     ROUNDING,
     Cell,
@@ -25,6 +33,9 @@ from anchorwatch.metrics.table import (
 
 CELL = ("step", "head")
 EPS = tuple(np.arange(0, 10.25, 0.25).tolist())
+HEADS = ("each", "mean", "both")
+OF_THE_MEAN = "of the head mean"
+"""What the quantities of a mean over heads are called beside those of each head."""
 SETS = ("first", "top1", "top3", "top5", "top10")
 RULES = (rulli(), zscore(), gu(), topk())
 EVEN = 1 + 1e-6
@@ -68,27 +79,51 @@ def absorption(
     sets: Sequence[str | Rule] = SETS,
     *,
     group: str = "all",
+    heads: str = "each",
     by: Sequence[str] = ("layer",),
 ) -> Reading:
     """Share of attention that a set of keys absorbs: the same sets for every model.
 
     `first` is position 0, `topK` the K greatest keys, a rule the keys it calls sinks. The null is
-    what uniform attention under the same visibility gives the same keys.
+    what uniform attention under the same visibility gives the same keys. `heads` "each" finds the
+    set in each head and takes the mean, "mean" finds one set in the mean over heads, as 2601.07894
+    published it (the quantities are then called `top1 of the head mean`), "both" has both: heads
+    whose top keys differ absorb more each than their mean does.
     """
     chosen = {str(keys): _key_set(keys) for keys in sets}
     if isinstance(sets, str) or not chosen:
         raise SpecError(f"sets={sets!r} is not a list: say sets=['first', 'top5', rulli()]")
-    kernel = partial(_absorption_cells, sets=chosen, group=group)
-    about = {"metric": "absorption", "sets": list(chosen), "group": group}
+    if heads not in HEADS:
+        raise SpecError(f"heads={heads!r} is unknown: expected one of {', '.join(HEADS)}")
+    if heads != "each" and "head" in by:
+        raise SpecError("a mean over heads has no head to be split by: leave head out of by")
+    kernel = partial(_absorption_of_heads, sets=chosen, group=group, heads=heads)
+    about = {"metric": "absorption", "sets": list(chosen), "group": group, "heads": heads}
     return read_quantities(traces, kernel, by, about=about)
 
 
-def _absorption_cells(
-    layer: LayerSlice, sets: dict[str, Rule | None], group: str
+def _absorption_of_heads(
+    layer: LayerSlice, sets: dict[str, Rule | None], group: str, heads: str
 ) -> list[Quantity]:
-    shares = layer.shares(group)
-    null = np.broadcast_to(layer.null(group), shares.shape)
-    empty = np.where(layer.is_measured(group), 0.0, np.nan)
+    """Of each head, of the mean over heads, or of both."""
+    shares, seen = layer.shares(group), layer.visible_share(group)
+    null = layer.null(group)
+    quantities = _absorption_cells(shares, null, seen, sets) if heads != "mean" else []
+    if heads != "each":
+        mean_shares = shares.mean(axis=1, keepdims=True, dtype=np.float64)
+        quantities += [
+            replace(quantity, name=f"{quantity.name} {OF_THE_MEAN}")
+            for quantity in _absorption_cells(mean_shares, null, seen, sets)
+        ]
+    return quantities
+
+
+def _absorption_cells(
+    shares: np.ndarray, null: np.ndarray, seen: np.ndarray, sets: dict[str, Rule | None]
+) -> list[Quantity]:
+    """Of shares [step, head, key] and what uniform attention gives, [step, 1, key]."""
+    null = np.broadcast_to(null, shares.shape)
+    empty = np.where(np.isnan(shares[..., 0]), np.nan, 0.0)
     # All top-k sets come from one partial sort for the largest k.
     counts = [rule.k for rule in sets.values() if isinstance(rule, topk)]
     by_top = _held_by_top(shares, null, max(counts)) if counts else np.zeros(0)
@@ -100,7 +135,7 @@ def _absorption_cells(
         if isinstance(rule, topk):
             value, expected = by_top[..., min(rule.k, by_top.shape[-1]) - 1]
         else:
-            labels = layer.labels(rule, group)
+            labels = check_rule(rule).labels(shares, seen)
             value = np.sum(shares, axis=-1, where=labels)
             expected = np.sum(null, axis=-1, where=labels)
         quantities.append(mean(name, CELL, value + empty, expected + empty))

@@ -366,7 +366,8 @@ def _flash(
         key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
     bias = None
     if mask is not None:
-        bias = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
+        bias = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device)
+        bias.masked_fill_(~mask, -torch.inf)
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, causal, attn_mask=bias, scale=scale
     )

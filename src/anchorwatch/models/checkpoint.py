@@ -151,10 +151,30 @@ def fetch(source: str, revision: str | None) -> Path:
         return Path(snapshot_download(source, revision=revision, allow_patterns=list(_HUB_FILES)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ModelError(
-            f"{source!r} is not a folder here "
-            f"and the hub did not give it ({type(error).__name__}): "
-            "check the name and the network, or download it and give the folder"
+            f"{source!r} is not a folder here and the hub did not give it "
+            f"({type(error).__name__}): {hub_remedy(error, source, revision)}"
         ) from error
+
+
+def hub_remedy(error: Exception, source: str, revision: str | None) -> str:
+    """What would help where the hub did not give something."""
+    from huggingface_hub import constants, errors
+
+    if isinstance(error, errors.GatedRepoError):  # a kind of RepositoryNotFoundError
+        return (
+            f"it is gated: ask for access at https://huggingface.co/{source} and log in with "
+            "`hf auth login`, or download it and give the folder"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"it has no revision {revision!r}: name a branch, tag or commit that it has"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return "the hub has no such repository, or it is private: check the name, or log in"
+    if constants.HF_HUB_OFFLINE:
+        return (
+            "HF_HUB_OFFLINE is set and the cache does not have it: unset it, or download it "
+            "elsewhere and give the folder"
+        )
+    return "check the name and the network, or download it and give the folder"
 
 
 def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -1,7 +1,11 @@
-"""The one place that reads pickled weights: tensors only (`weights_only=True`), to safetensors."""
+"""Other files of weights rewritten as safetensors: pickles and GGUF.
+
+The one place that reads pickled weights: tensors only (`weights_only=True`).
+"""
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
 import warnings
@@ -21,15 +25,18 @@ _NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "scaler", "rng_state"
 
 
 def convert(source: str | Path, out: str | Path) -> Path:
-    """Rewrite pickled weights as one model.safetensors, and copy config and tokenizer.
+    """Rewrite pickled or GGUF weights as one model.safetensors, and copy config and tokenizer.
 
     Beside them is a record of every byte, which `aw.load` compares.
 
-    `source` is a folder with .bin, .pt or .pth files (the first kind it has), or one such file.
+    `source` is a folder with .bin, .pt or .pth files (the first kind it has), one such file, or a
+    .gguf file, whose weights are dequantised and kept in float16.
     """
     source, out = Path(source).expanduser(), Path(out).expanduser()
     if out.exists():
         raise WeightsError(f"{out} exists already: choose another folder")
+    if source.suffix == ".gguf":
+        return _convert_gguf(source, out)
     # 1. What is read and copied; nothing that a link leads out of the folder.
     files = _find_pickles(source)
     named = source.is_file()  # a file that is named may be a link: whoever names it chose it
@@ -62,13 +69,34 @@ def convert(source: str | Path, out: str | Path) -> Path:
     return out
 
 
+def _convert_gguf(source: Path, out: Path) -> Path:
+    """The dequantised weights of a GGUF file in float16, its config and its tokenizer."""
+    from anchorwatch.models.load import load
+
+    model = load(source, dtype="float32", device="cpu")
+    config = model.network.config
+    if hasattr(config, "quantization_config"):  # the weights are no longer quantised
+        del config.quantization_config
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with stage_folder(out) as folder:
+        model.network.half().save_pretrained(folder)
+        if model.tokenizer is not None:
+            model.tokenizer.save_pretrained(folder)
+        # float16 is how the file keeps them; it computes in float32, as the GGUF file does.
+        path = folder / "config.json"
+        written = json.loads(path.read_text(encoding="utf-8")) | {"dtype": "float32"}
+        path.write_text(json.dumps(written, indent=1), encoding="utf-8")
+        commit(folder)
+    return out
+
+
 def _find_pickles(source: Path) -> list[Path]:
     if source.is_file() and source.suffix in _PICKLED:
         return [source]
     if not source.is_dir():
         raise WeightsError(
-            f"there is no folder {source}: give a folder with {', '.join(_PICKLED)} files, or one "
-            "such file"
+            f"there is no folder {source}: give a folder with {', '.join(_PICKLED)} files, one "
+            "such file, or a .gguf file"
         )
     for suffix in _PICKLED:
         pickles = sorted(source.glob(f"*{suffix}"))

@@ -11,10 +11,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from anchorwatch.edits.spec import Addition, gate, sink_token
+from anchorwatch.edits.spec import Addition, gate, sink_logit, sink_token
 from anchorwatch.errors import FamilyError, ModelError, SpecError, WeightsError
 
 Kind = Literal["mdm", "arm"]
@@ -52,6 +52,8 @@ class Sites:
     has_rotary: bool = False
     shared: bool = False
     """One layer module is called for every layer (ALBERT)."""
+    router: str = ""
+    """The module that chooses experts, seen from a layer; it gives (logits, weights, indices)."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,9 @@ _LAYER_NORM_NAMES = (  # files older than 2019 say gamma and beta
 )
 
 _OLD_BUFFERS = (
-    AllowedDifference(r".*rotary_emb\.inv_freq", "a buffer that is recomputed from the config"),
+    AllowedDifference(
+        r".*rotary_emb(eddings)?\.inv_freq", "a buffer that is recomputed from the config"
+    ),
     AllowedDifference(r".*\.attn\.(bias|masked_bias)", "GPT-2's old causal-mask buffer"),
     AllowedDifference(r".*\.attention\.(bias|masked_bias)", "GPT-NeoX's old causal-mask buffer"),
     AllowedDifference(r".*embeddings\.position_ids", "a buffer that is recomputed from the config"),
@@ -174,6 +178,7 @@ _ENCODER_HEADS = (
         r"cls\.seq_relationship\..*", "the next-sentence head, not used by a masked LM"
     ),
     AllowedDifference(r"sop_classifier\..*", "the sentence-order head, not used by a masked LM"),
+    AllowedDifference(r"(.*\.)?contact_head\..*", "ESM's contact head, not used by a masked LM"),
 )
 
 _ENCODERS = (
@@ -184,6 +189,7 @@ _ENCODERS = (
     "RobertaForMaskedLM",
     "DistilBertForMaskedLM",
     "ModernBertForMaskedLM",
+    "EsmForMaskedLM",
 )
 
 _LLADA_MUST = {
@@ -282,6 +288,8 @@ def _translate_llada2(config: Fields) -> Fields:
         "partial_rotary_factor": rotary,
         # The released code normalises whatever norm_topk_prob says, if there is more than one.
         "norm_topk_prob": each > 1,
+        "n_group": config.get("n_group") or 1,  # without groups all experts are one
+        "topk_group": config.get("topk_group") or 1,
         "num_mtp_layers": 0,
         "sliding_window": None,
     }
@@ -418,6 +426,20 @@ def _split_lit_gpt_tensor(
         yield f"model.layers.{match[1]}.self_attn.{letter}_proj.{match[2]}", rows
 
 
+def _read_gpt_oss_sinks(shapes: Shapes) -> tuple[Addition, ...]:
+    """gpt-oss's learned sinks, which its fused kernels know of, are our sink logits."""
+    return (sink_logit(0.0),)
+
+
+def _copy_gpt_oss_sinks(
+    name: str, tensor: Any, heads: int, kv_heads: int
+) -> Iterator[tuple[str, Any]]:
+    """The sinks of a layer, as the stock class has them and as our attention reads them."""
+    yield name, tensor
+    if name.endswith(".self_attn.sinks"):
+        yield name.removesuffix("sinks") + "sink_logit", tensor
+
+
 _FUSED_LLADA2 = re.compile(r"model\.layers\.(\d+)\.attention\.query_key_value\.(weight|bias)")
 
 
@@ -491,19 +513,27 @@ def _translate_lit_gpt(config: Fields) -> Fields:
     }
 
 
+_LLADA = Family(
+    name="llada",
+    kind="mdm",
+    architectures=("LLaDAModelLM",),
+    model_types=("llada",),
+    network="llama",
+    mask_id=126336,
+    positions="canvas",
+    names=_LLADA_NAMES,
+    translate_config=_translate_llada,
+    tying="weight_tying",
+    checkpoints="GSAI-ML/LLaDA-8B-Base, -Instruct, LLaDA-1.5",
+)
 FAMILIES: list[Family] = [
-    Family(
-        name="llada",
-        kind="mdm",
-        architectures=("LLaDAModelLM", "MMadaModelLM"),
-        model_types=("llada", "mmada"),
-        network="llama",
-        mask_id=126336,
-        positions="canvas",
-        names=_LLADA_NAMES,
-        translate_config=_translate_llada,
-        tying="weight_tying",
-        checkpoints="GSAI-ML/LLaDA-8B-Base, -Instruct, LLaDA-1.5; Gen-Verse/MMaDA-8B (text)",
+    _LLADA,
+    replace(  # the same tensors, trained on: a family of its own, since papers tell them apart
+        _LLADA,
+        name="mmada",
+        architectures=("MMadaModelLM",),
+        model_types=("mmada",),
+        checkpoints="Gen-Verse/MMaDA-8B-Base, -MixCoT (text)",
     ),
     Family(
         name="dream",
@@ -690,11 +720,29 @@ FAMILIES: list[Family] = [
         name="encoder",
         kind="mdm",
         architectures=_ENCODERS,
-        model_types=("bert", "albert", "roberta", "distilbert", "modernbert"),
+        model_types=("bert", "albert", "roberta", "distilbert", "modernbert", "esm"),
         masked_lm=True,
         names=_LAYER_NORM_NAMES,
         unused=_OLD_BUFFERS + _ENCODER_HEADS,
-        checkpoints="any BERT, ALBERT, RoBERTa, DistilBERT or ModernBERT masked LM",
+        absent=(
+            AllowedDifference(
+                r"esm\.rotary_embeddings\.inv_freq", "a buffer that is recomputed from the config"
+            ),
+        ),
+        checkpoints="any BERT, ALBERT, RoBERTa, DistilBERT, ModernBERT or ESM-2 masked LM",
+    ),
+    Family(
+        name="gpt-oss",
+        kind="arm",
+        architectures=("GptOssForCausalLM",),
+        model_types=("gpt_oss",),
+        network="gpt_oss",
+        visibility="causal",
+        shift=True,
+        unused=_OLD_BUFFERS,
+        split_tensor=_copy_gpt_oss_sinks,
+        read_additions=_read_gpt_oss_sinks,
+        checkpoints="gpt-oss-20b, -120b as bfloat16 (the released MXFP4 files are quantised)",
     ),
     Family(
         name="causal",
@@ -720,10 +768,21 @@ UNSUPPORTED: dict[str, str] = {
     "DreamForCausalLM": "DreamReasoner decodes in blocks without the shift; only Dream-v0 is read",
     "ILLaDAForCausalLM": "iLLaDA's tensor names could not be verified",
     "MDLM": "MDLM is a time-conditioned DiT, which no stock class holds",
-    "NemotronLabsDiffusionModel": "Nemotron diffusion needs its own code",
-    "DiffusionGemmaForBlockDiffusion": (
-        "DiffusionGemma has no mask token: its canvas is random tokens"
+    "BD3LM": "BD3LM is a time-conditioned DiT, which no stock class holds",
+    "NemotronLabsDiffusionModel": (
+        "a finished block is read causally and the open one in both directions, and the first "
+        "token of a block is the causal reading's: no visibility here says that"
     ),
+    "StableDiffcoderForCausalLM": "its mask id and whether its rows are shifted are not public",
+    "WeDLMForCausalLM": (
+        "it attends causally over a canvas that is put into another order at every step, so that "
+        "row p of a pass is not about position p"
+    ),
+    "DiffusionGemmaForBlockDiffusion": (
+        "it has no mask token, and a pass reads the last pass's logits besides the canvas: a frame "
+        "does not decide what is computed, so that no trace could be replayed"
+    ),
+    "DPLM2ForMaskedLM": "its tensor names and modality embeddings could not be verified",
 }
 """Architectures we know and do not read, with the reason."""
 
@@ -882,12 +941,16 @@ _QWEN3 = Sites(
     before_rotary=("self_attn.q_norm", "self_attn.k_norm"),
     has_rotary=True,
 )
+_QWEN3_MOE = replace(_QWEN3, router="mlp.gate")
 SITES: dict[str, Sites] = {
     "llama": _LLAMA,
     "qwen2": _LLAMA,
     "qwen3": _QWEN3,
-    "qwen3_moe": _QWEN3,
-    "glm4_moe": _QWEN3,
+    "qwen3_moe": _QWEN3_MOE,
+    "glm4_moe": _QWEN3_MOE,
+    "olmoe": _QWEN3_MOE,
+    "mixtral": replace(_LLAMA, router="mlp.gate"),
+    "gpt_oss": replace(_LLAMA, router="mlp.router"),
     "mistral": _LLAMA,
     "gemma": _LLAMA,
     "gpt2": Sites(layers="transformer.h", output="attn.c_proj", attention="attn"),
@@ -900,6 +963,12 @@ SITES: dict[str, Sites] = {
         output="attention.dense",
         attention="attention",
         shared=True,
+    ),
+    "esm": Sites(
+        layers="esm.encoder.layer",
+        output="attention.output.dense",
+        attention="attention.self",
+        has_rotary=True,
     ),
     "modernbert": Sites(layers="model.layers", output="attn.Wo", attention="attn", has_rotary=True),
 }
@@ -941,6 +1010,20 @@ def normalises_keys(network: Any) -> bool:
         for module in attention_modules(network)
         for name in KEY_NORMS
     )
+
+
+def router_modules(network: Any) -> dict[int, Any]:
+    """The modules that choose experts, by layer; dense layers of a mixture have none."""
+    sites = SITES.get(network.config.model_type)
+    if sites is None or not sites.router:
+        return {}
+    parent, _, name = sites.router.rpartition(".")
+    routers = {}
+    for layer, module in enumerate(layer_modules(network)):
+        mixture = module.get_submodule(parent)
+        if hasattr(mixture, "experts"):
+            routers[layer] = mixture.get_submodule(name)
+    return routers
 
 
 def output_modules(network: Any) -> list[Any]:

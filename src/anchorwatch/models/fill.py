@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from anchorwatch.errors import WeightsError
 from anchorwatch.models.families import AllowedDifference, Family, Slot, stack_slot, stock_name
-from anchorwatch.models.stacking import ExpertStack, prove_slot, rows_of_slot
+from anchorwatch.models.stacking import ExpertStack, prove_slot, rows_of_slot, same_bits
 from anchorwatch.models.verify import stored_weights
 from anchorwatch.models.weight_files import MemoryTensor, StoredTensor
 
@@ -120,20 +120,22 @@ def fill_network(
     dtype: torch.dtype,
     *,
     device_of: Callable[[str], torch.device] = lambda name: torch.device("cpu"),
+    store: Callable[[str, torch.Tensor], torch.Tensor] = lambda name, tensor: tensor,
     keep: Collection[str] = (),
 ) -> Filled:
     """Put each tensor into its parameter and prove that both sides came out even.
 
-    `stored` has the tensors of the plan, each once. `device_of` says where a parameter lies. `keep`
-    names tensors that are wanted as the file has them. Refuses before a weight is read, where names
-    and shapes are enough to know.
+    `stored` has the tensors of the plan, each once. `device_of` says where a parameter lies;
+    `store` takes each when it is whole and gives what stands in the network for it. `keep` names
+    tensors that are wanted as the file has them. Refuses before a weight is read, where names and
+    shapes are enough to know.
     """
     # 1. Everything that names and shapes can say.
     stock = network.state_dict()
     tied = dict(network.all_tied_weights_keys)
     notes = _check_plan(network, plan, family)
     # 2. Every tensor read once, into memory of its own on its device.
-    loading = _Loading(network, plan, dtype, device_of, tied, family.tying)
+    loading = _Loading(network, plan, dtype, device_of, store, tied, family.tying)
     kept: dict[str, torch.Tensor] = {}
     for name, tensor in stored:
         targets = plan.targets[name]
@@ -191,12 +193,15 @@ class _Loading:
         plan: WeightPlan,
         dtype: torch.dtype,
         device_of: Callable[[str], torch.device],
+        store: Callable[[str, torch.Tensor], torch.Tensor],
         tied: Mapping[str, str],
         tying: str,
     ) -> None:
         self.loaded: dict[str, torch.Tensor] = {}
         self.notes: list[str] = []
         self._plan, self._dtype, self._device_of, self._tying = plan, dtype, device_of, tying
+        self._store = store
+        self._waiting = {name: len(stack.pieces) for name, stack in plan.stacks.items()}
         self._shapes = {name: tensor.shape for name, tensor in network.state_dict().items()}
         # Buffers keep their dtype: a router's bias decides between scores that bfloat16 cannot
         # tell apart.
@@ -212,7 +217,7 @@ class _Loading:
             return
         target = self._allocate(name)
         copy_weights(self._plan.spell(name), tensor, target)
-        self.loaded[name] = target
+        self.loaded[name] = self._store(name, target)
 
     def take_expert(self, slot: Slot, name: str, tensor: torch.Tensor) -> None:
         """Copy an expert's tensor into its rows of the stacked parameter, and compare it there."""
@@ -221,6 +226,9 @@ class _Loading:
         stacked = self.loaded[slot.target]
         copy_weights(name, MemoryTensor(tensor), rows_of_slot(stacked, slot))
         prove_slot(stacked, slot, name, tensor)
+        self._waiting[slot.target] -= 1
+        if not self._waiting[slot.target]:
+            self.loaded[slot.target] = self._store(slot.target, stacked)
 
     def _allocate(self, name: str) -> torch.Tensor:
         dtype = self._own_dtypes.get(name, self._dtype)
@@ -230,9 +238,14 @@ class _Loading:
         """Two tied tensors in one file must be equal: only one of them is kept."""
         equal, start = tensor.dtype == self._plan.pieces[other].dtype, 0
         first = self.loaded[other].view(-1)
+        if first.is_meta:
+            raise WeightsError(
+                f"{self._plan.spell(other)} is on disk and tied to {self._plan.spell(name)}, which "
+                "the file has too: keep both on one device in device_map"
+            )
         for chunk in tensor.chunks() if equal else ():
             converted = chunk.to(first.dtype).to(first.device)
-            equal = equal and torch.equal(first[start : start + len(chunk)], converted)
+            equal = equal and same_bits(first[start : start + len(chunk)], converted)
             start += len(chunk)
         target, source = (name, other) if name in self._tied else (other, name)
         if not equal:
@@ -263,9 +276,11 @@ def copy_weights(name: str, tensor: StoredTensor, target: torch.Tensor) -> None:
 
 
 def _is_finite(values: torch.Tensor) -> bool:
-    # A sum of finite numbers is finite unless it overflows: only then each number is looked at.
-    total = values.sum(dtype=torch.float32)
-    return bool(torch.isfinite(total)) or bool(torch.isfinite(values).all())
+    if not values.numel():
+        return True
+    # The least and the greatest number: NaN goes through both. Much faster than isfinite().all().
+    least, greatest = values.aminmax()
+    return bool(torch.isfinite(least) & torch.isfinite(greatest))
 
 
 def _fits_stack(stack: ExpertStack, parameter: torch.Tensor) -> None:
@@ -315,8 +330,10 @@ def _sentence(names: list[str], side: str) -> str:
 def _prove_equal(network: PreTrainedModel, loaded: Mapping[str, torch.Tensor]) -> None:
     # transformers re-initialises what it believes missing: every parameter must still be ours.
     for name, parameter in stored_weights(network):
-        if parameter.is_meta:
+        if parameter.is_meta and not (name in loaded and loaded[name].is_meta):
             raise WeightsError(f"{name} was never filled: the checkpoint is incomplete")
+        if parameter.is_meta:
+            continue  # on disk
         same = name not in loaded or parameter.data_ptr() == loaded[name].data_ptr()
         # tie_weights copies the bias of a BERT's unembedding: equal is enough there.
         if not same and not torch.equal(parameter, loaded[name]):

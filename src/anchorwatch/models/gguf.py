@@ -23,6 +23,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from anchorwatch.errors import AnchorwatchWarning, FamilyError, ModelError, SpecError, WeightsError
 from anchorwatch.models.attention import NAME
+from anchorwatch.models.checkpoint import hub_remedy
 from anchorwatch.models.config import set_visibility
 from anchorwatch.models.families import by_name
 from anchorwatch.models.fill import fill_network, plan_weights
@@ -146,6 +147,8 @@ def find_gguf(source: str, revision: str | None = None) -> Path:
     try:
         return Path(hf_hub_download("/".join(parts[:2]), parts[2], revision=revision))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        remedy = hub_remedy(error, "/".join(parts[:2]), revision)
         raise ModelError(
-            f"{source!r} is not a file here and the hub did not give it: {error}"
+            f"{source!r} is not a file here and the hub did not give it "
+            f"({type(error).__name__}): {remedy}"
         ) from error

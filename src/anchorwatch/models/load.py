@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from anchorwatch.edits.spec import Addition
 from anchorwatch.errors import (
     AnchorwatchError,
     AnchorwatchWarning,
@@ -45,6 +46,7 @@ from anchorwatch.models.config import (
     set_visibility,
     stock_config,
 )
+from anchorwatch.models.device_map import DeviceMap, Dispatcher
 from anchorwatch.models.families import (
     FAMILIES,
     Family,
@@ -91,6 +93,7 @@ def load(
     revision: str | None = None,
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
+    device_map: DeviceMap | None = None,
     mask_id: int | None = None,
     family: str | None = None,
 ) -> Model:
@@ -108,12 +111,16 @@ def load(
         dtype: float32, bfloat16 or float16; the default is what config.json says, and float32
             where it says nothing. A CPU computes half precision slowly: say float32 if it fits.
         device: where to put it; the default is the first accelerator, else the CPU.
+        device_map: over several devices instead: auto, balanced, sequential, or a mapping of
+            module names to devices, "cpu" and "disk" among them; accelerate moves the weights.
         mask_id: the mask token, where the checkpoint does not say or says two things.
         family: how to read it, where config.json misleads; `anchorwatch models` names them.
     """
     # 1. Checked before anything is read: device, dtype and mask id cost nothing to refuse.
     register()
     source = str(source)
+    if device is not None and device_map is not None:
+        raise SpecError("device is one place and device_map several: leave one of them out")
     place_on = _device(device)
     number = _named_dtype(dtype)
     mask_id = checked_mask(mask_id)
@@ -128,9 +135,12 @@ def load(
     elif source.endswith(".gguf"):
         model = load_gguf(source, revision, number or torch.float32, mask_id)
     else:
-        model = _load_safetensors(source, revision, number, mask_id, chosen, place_on)
-    # 3. What is not there yet: tables of positions, and models that were built on the CPU.
-    model.network.to(place_on)
+        return _load_safetensors(source, revision, number, mask_id, chosen, device_map or place_on)
+    # 3. Models that were built on the CPU go to their devices.
+    if device_map is None:
+        model.network.to(place_on)
+    else:
+        Dispatcher(device_map, model.network, model.network.dtype).dispatch()
     return model
 
 
@@ -153,7 +163,7 @@ def _load_safetensors(
     dtype: torch.dtype | None,
     mask_id: int | None,
     chosen: Family | None,
-    device: torch.device,
+    device: torch.device | DeviceMap,
 ) -> Model:
     # 1. What it is: config, family, tokenizer, mask.
     checkpoint = open_checkpoint(source, revision)
@@ -168,30 +178,34 @@ def _load_safetensors(
     outputs = _training_record(config).get("outputs")
     if family.read_additions is not None:
         parts = family.read_additions(checkpoint.shapes)
-        outputs = checkpoint.shapes["lm_head.weight"][0]
+        outputs = checkpoint.shapes.get("lm_head.weight", (None,))[0]
     _cut_unembedding(network, outputs)
     trained_additions.attach(network, parts)
     # 3. Ids with a meaning must have rows: the mask in the embedding, ends in the unembedding.
     rows = len(network.get_input_embeddings().weight), len(network.get_output_embeddings().weight)
     require_inside(mask, rows[0])
     specials, left_out = specials_of(mask, config, generation, tokenizer, rows)
-    dtype, precision, slow = _choose_dtype(dtype, config, device)
+    on_cpu = isinstance(device, torch.device) and device.type == "cpu"
+    dtype, precision, slow = _choose_dtype(dtype, config, on_cpu=on_cpu)
     # 4. The tensors under stock names, every one used once: known before any is read.
     plan = plan_weights(checkpoint.stored, family, network)
     trained_additions.check_tensors(network, parts, plan.pieces)
     # 5. Read straight to their device, and verified on the way.
     trained = trained_additions.tensor_names(network, parts)
+    place = _place_weights(network, device, dtype, parts)
     filled = fill_network(
         network,
         plan,
         checkpoint.tensors(),
         family,
         dtype,
-        device_of=lambda name: device,
+        device_of=place.device_of,
+        store=place.store,
         keep=trained,
     )
     parts = trained_additions.attach_trained_numbers(network, parts, filled.kept)
     prove_rotary(network)
+    place.dispatch()
     notes += assumed + overruled_fields(family, config) + left_out + slow
     for note in notes:
         warnings.warn(note, AnchorwatchWarning, stacklevel=3)
@@ -337,8 +351,41 @@ def _cut_unembedding(network: PreTrainedModel, outputs: int | None) -> None:
         network.lm_head = torch.nn.Linear(width, outputs, bias=False, device="meta")
 
 
+@dataclass(frozen=True)
+class _OneDevice:
+    """Where the weights go, if it is a single place; `Dispatcher` is its twin for several."""
+
+    network: PreTrainedModel
+    device: torch.device
+
+    def device_of(self, name: str) -> torch.device:
+        return self.device
+
+    def store(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def dispatch(self) -> None:
+        self.network.to(self.device)  # tables of positions, which no file has
+
+
+def _place_weights(
+    network: PreTrainedModel,
+    device: torch.device | DeviceMap,
+    dtype: torch.dtype,
+    parts: Sequence[Addition],
+) -> _OneDevice | Dispatcher:
+    if isinstance(device, torch.device):
+        return _OneDevice(network, device)
+    if parts:
+        raise SpecError(
+            "a network with trained additions computes with their weights on one device: "
+            "say device instead of device_map"
+        )
+    return Dispatcher(device, network, dtype)
+
+
 def _choose_dtype(
-    asked: torch.dtype | None, config: Mapping[str, Any], device: torch.device
+    asked: torch.dtype | None, config: Mapping[str, Any], *, on_cpu: bool
 ) -> tuple[torch.dtype, str, tuple[str, ...]]:
     """The dtype to compute in, why, and a warning where a CPU would rather have another."""
     if asked is not None:
@@ -347,7 +394,7 @@ def _choose_dtype(
     if said not in _DTYPES:
         return torch.float32, "float32, because config.json names no other", ()
     why = f"{said}, as config.json says"
-    if device.type != "cpu" or said == "float32":
+    if not on_cpu or said == "float32":
         return _DTYPES[said], why, ()
     slow = (
         f"it computes in {why}: on a CPU dtype='float32' is more exact and often much faster, and "

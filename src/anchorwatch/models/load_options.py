@@ -19,6 +19,7 @@ class LoadOptions:
     revision: str | None = None
     dtype: str | None = None
     device: str | None = None
+    device_map: str | None = None
     mask_id: int | None = None
     family: str | None = None
 
@@ -28,7 +29,7 @@ class LoadOptions:
         return {name: value for name, value in given.items() if value is not None}
 
     def for_other_models(self) -> LoadOptions:
-        """For models beside the one that was meant: device and dtype, which are of the machine."""
+        """For models beside the one that was meant: what is said of the machine, and dtype."""
         return replace(self, revision=None, mask_id=None, family=None)
 
     def refuse_several(self, models: int) -> None:

@@ -30,7 +30,8 @@ from anchorwatch.models.additions import (
     use_additions_of,
     windows_of,
 )
-from anchorwatch.models.families import Family
+from anchorwatch.models.device_map import compute_device
+from anchorwatch.models.families import Family, router_modules
 from anchorwatch.models.prompt_encoding import Prompt, encode_prompt
 from anchorwatch.models.tokens import Specials, tokenizer_digest
 from anchorwatch.models.trained_additions import fit_trained_addition
@@ -88,6 +89,18 @@ class Model:
         return int(getattr(self.network.config, "num_key_value_heads", None) or self.num_heads)
 
     @property
+    def num_experts(self) -> int:
+        """Experts of a layer that routes its tokens; 0 where none does, or nobody can see it."""
+        routers = router_modules(self.network)
+        return int(routers[min(routers)].num_experts) if routers else 0
+
+    @property
+    def num_experts_per_token(self) -> int:
+        """Experts that a token goes through, a shared one not counted."""
+        routers = router_modules(self.network)
+        return int(routers[min(routers)].top_k) if routers else 0
+
+    @property
     def vocab_size(self) -> int:
         """Ids the model can read; it may be able to write fewer (the mask itself, a sink)."""
         return int(self.network.get_input_embeddings().weight.shape[0])
@@ -106,7 +119,8 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        return self.network.device
+        """Where it takes a canvas."""
+        return compute_device(self.network)
 
     @cached_property
     def digest(self) -> str:
@@ -419,6 +433,11 @@ class Model:
         elif self.windows is not None:
             raise SpecError(
                 f"{self.source} has sliding-window layers: attendable may only hide keys, [..., T]"
+            )
+        if self.network.config.model_type == "esm":
+            raise SpecError(
+                f"{self.source} scales its embeddings by the keys that all rows see: attendable "
+                "may only hide keys, [..., T]"
             )
         places = torch.arange(length, device=rows.device).expand(batch, -1)
         places = places if positions is None else positions

@@ -54,6 +54,42 @@ def encode_prompt(
     raise PromptError(_A_PROMPT)
 
 
+def as_chat(prompt: Prompt | None) -> Prompt:
+    """A text as the message of a user; everything else is refused."""
+    if not isinstance(prompt, str):
+        raise PromptError("chat=True makes a message of a text: give the prompt as text")
+    return [{"role": "user", "content": prompt}]
+
+
+_CHAT_NAMES = re.compile(r"(?i)instruct|chat|(?<![a-z])(sft|it)(?![a-z])")
+_MOSTLY = 0.5
+"""Share of unknown tokens from which a prompt is not what the tokenizer was made for."""
+
+
+def misfits(
+    prompt: Prompt, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None, source: str
+) -> list[str]:
+    """What does not fit between a prompt and a model, and what would help, in words."""
+    if tokenizer is None or not isinstance(prompt, str):
+        return []
+    notes = []
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    count = 0 if unknown is None else sum(token == unknown for token in ids)
+    if count > _MOSTLY * len(ids):
+        notes.append(
+            f"{count} of the {len(ids)} tokens of the prompt are unknown to the tokenizer of "
+            f"{source}: the model reads almost nothing of it; write it in the language and script "
+            "that the model was trained on, or load another model"
+        )
+    name = source.rstrip("/").rpartition("/")[2]
+    if tokenizer.chat_template and _CHAT_NAMES.search(name):
+        notes.append(
+            f"{source} is a chat model and the prompt is plain text: say chat=True, or --chat, so "
+            "that it is asked as it was trained to be"
+        )
+    return notes
+
+
 def _text(text: str, tokenizer: PreTrainedTokenizerBase | None, source: str) -> list[int]:
     if not text:
         raise PromptError(_EMPTY)

@@ -75,5 +75,12 @@ def prove_slot(parameter: torch.Tensor, slot: Slot, name: str, tensor: torch.Ten
     """Compare the stacked parameter with an expert's tensor, split as the network's experts do."""
     # The forward pass of the experts: `linear(x, gate_up_proj[e]).chunk(2, dim=-1)`.
     row = parameter[slot.expert].chunk(slot.parts, dim=0)[slot.part]
-    if not torch.equal(row, tensor.to(row.dtype).to(row.device)):
+    if not same_bits(row, tensor.to(row.dtype).to(row.device)):
         raise WeightsError(f"{name} is not where {slot.target} has it: please report this")
+
+
+def same_bits(first: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and dtype hold the same bits."""
+    # Whole numbers are compared several times faster than bfloat16.
+    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[first.element_size()]
+    return torch.equal(first.contiguous().view(whole), other.contiguous().view(whole))

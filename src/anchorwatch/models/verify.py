@@ -19,6 +19,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from anchorwatch.errors import FamilyError, ModelError, SpecError, WeightsError
 from anchorwatch.models.config import deciding_fields, rope_parameters
+from anchorwatch.models.device_map import weight_here
 from anchorwatch.models.tokens import Specials
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ def prove_fused(kind: Any, stock: Any) -> None:
     if kind._is_stateful or not layers <= {"full_attention", "sliding_attention"}:
         raise FamilyError(f"{name} has layers without attention, which cannot be watched: {_FUSED}")
     softcap = getattr(stock, "attn_logit_softcapping", None)
-    if softcap or not (kind._supports_sdpa and kind._can_set_attn_implementation()):
+    # gpt-oss adds sinks, which no stock fused kernel knows: ours has them as sink logits.
+    fused = kind._supports_sdpa or stock.model_type == "gpt_oss"
+    if softcap or not (fused and kind._can_set_attn_implementation()):
         raise FamilyError(
             f"{name} has no fused attention (it caps or shifts its logits, adds sinks, or computes "
             f"by itself), so what is watched would not be what it computes: {_FUSED}"
@@ -47,6 +50,11 @@ def prove_fused(kind: Any, stock: Any) -> None:
 
 def prove_positions(network: PreTrainedModel) -> None:
     """Refuse networks that count positions from their padding tokens, unless we know how."""
+    if network.config.model_type == "esm" and network.config.position_embedding_type != "rotary":
+        raise FamilyError(
+            f"{type(network).__name__} has a table of positions, counted from its padding tokens: "
+            "of ESM, ESM-2 with its rotary positions is read"
+        )
     counting = any(hasattr(m, "create_position_ids_from_input_ids") for m in network.modules())
     if counting and network.config.model_type != "roberta":
         raise FamilyError(
@@ -92,7 +100,9 @@ def weights_digest(network: PreTrainedModel) -> str:
     def one(item: tuple[str, torch.Tensor]) -> bytes:
         name, tensor = item
         head = f"{name} {tensor.dtype} {list(tensor.shape)}".encode()
-        body = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+        body = (
+            weight_here(network, name, tensor).contiguous().view(-1).view(torch.uint8).numpy().data
+        )
         return hashlib.sha256(head + hashlib.sha256(body).digest()).digest()
 
     items = sorted(stored_weights(network), key=lambda item: item[0])
@@ -150,6 +160,8 @@ def _rotary(config: Any, layer_type: str) -> torch.Tensor:
     head_dim = head_dim or config.hidden_size // config.num_attention_heads
     rotary_dim = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
     exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim
+    if config.model_type == "esm" and not parameters:  # its class has no field for it
+        return 10000.0**-exponents
     return float(parameters["rope_theta"]) ** -exponents
 
 
@@ -232,7 +244,7 @@ def _visibility(model: Model, ids: torch.Tensor) -> Check:
 
 def _hidden_key(model: Model, ids: torch.Tensor) -> Check:
     """Hide key k: what stands there no longer matters to anyone else."""
-    k = len(ids) // 2
+    k = len(ids) // 2 + (len(ids) // 2 % 3 == 0)  # no mask, which ESM-2 counts
     attendable = torch.ones_like(ids, dtype=torch.bool)
     attendable[k] = False
     other = ids.clone()

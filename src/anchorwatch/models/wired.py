@@ -38,18 +38,18 @@ from anchorwatch.errors import ModelError
 from anchorwatch.models import trained_additions
 from anchorwatch.models.attention import NAME, register
 from anchorwatch.models.config import set_visibility
-from anchorwatch.models.families import by_name
+from anchorwatch.models.families import FAMILIES, by_name
 from anchorwatch.models.model import Model
 from anchorwatch.models.tiny import END, MASK, PAD, START, make_tokenizer
 from anchorwatch.models.tokens import find_mask, require_inside, specials_of
 from anchorwatch.trace.atomic_io import put_file
 
 FEATURES = (
-    *("one", "mask", "text", "start", "later", "newline", "structure", "content", "value"),
+    *("one", "mask", "text", "start", "later", "newline", "colon", "mark", "structure", "content"),
     *("asks", "silent", "added"),
 )
-"""Yes or no of every token: `text` is no mask, `later` no start token, `value` a word of VALUES;
-`asks` is a mask or a colon and `silent` any other; `added` is a sink token's."""
+"""Yes or no of every token: `text` is no mask, `later` no start token, `mark` a line break or a
+punctuation mark; `asks` is a mask or a colon, `silent` any other; `added` is a sink token's."""
 BLOCKS = (
     *("features", "token", "name", "walk"),  # of the token itself
     *("before", "previous", "walked", "question", "answer", "rest"),  # what heads have brought
@@ -143,12 +143,18 @@ class Wiring:
     family: str
     """llada (row p is about position p), dream (row p - 1 is) or causal."""
     layers: tuple[tuple[Head, ...], ...]
-    successor: float = 15.0
-    """Weight of the walk: of what follows the neighbour."""
+    successor: float = 20.0
+    """Weight of the walk: of what follows the neighbour, if that is a word of the walk."""
+    begin: float = 7.5
+    """The same of any other neighbour: less, so that other text is not thought unlikely."""
     answer: float = 40.0
     """Weight of the code that a retrieval head brought."""
     rest: float = 0.0
     """Weight of what the other heads bring, which disturbs: a network that needs its sinks."""
+    massive: float = 0.0
+    """An activation of the start token that nothing reads."""
+    left: float = 0.0
+    """Length of the start token's code, and so of its value: empty unless said."""
     from_right: bool = False
     parts: tuple[Addition, ...] = ()
 
@@ -213,6 +219,8 @@ class Vocabulary:
     """[token, CODE] one-hot: which state of the walk a token is; 0 for the mask."""
     written: np.ndarray
     """[state] the token that the walk writes after it."""
+    prior: np.ndarray
+    """[token] logits by how frequent pieces are in English, for want of anything better."""
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerFast) -> Vocabulary:
@@ -223,7 +231,7 @@ class Vocabulary:
         names = np.zeros_like(codes)
         keys = _word_ids(tokenizer, KEYS)
         names[keys] = codes[keys]
-        return cls(_features(texts), codes, names, *_walk(tokenizer))
+        return cls(_features(texts), codes, names, *_walk(tokenizer), _prior(tokenizer))
 
 
 def _features(texts: list[str]) -> np.ndarray:
@@ -244,7 +252,8 @@ def _features(texts: list[str]) -> np.ndarray:
             "newline": newline,
             "structure": structure and token != MASK,
             "content": not structure,
-            "value": bare in VALUES,
+            "colon": text == ":",
+            "mark": newline or bare in _MARKS,
             "asks": token == MASK or text == ":",
             "silent": not (token == MASK or text == ":"),
         }
@@ -253,9 +262,10 @@ def _features(texts: list[str]) -> np.ndarray:
 
 
 def _walk(tokenizer: PreTrainedTokenizerFast) -> tuple[np.ndarray, np.ndarray]:
-    """[token, state] and [state]: fillers go round, a value is followed by a line break.
+    """[token, state] and [state]: what the walk writes after a token of each state.
 
-    States: the fillers, then any other token, a value, a line break, the start token.
+    States: the fillers, then any other token, a value, a line break, the start token. A value and
+    the last filler are followed by a line break, so that a line has at most 14 words.
     """
     ids = {name: _word_ids(tokenizer, words) for name, words in (("f", FILLERS), ("v", VALUES))}
     newline = tokenizer.convert_tokens_to_ids("\n")
@@ -266,9 +276,28 @@ def _walk(tokenizer: PreTrainedTokenizerFast) -> tuple[np.ndarray, np.ndarray]:
     states = np.eye(CODE)[state]
     states[MASK] = 0.0
     fillers = ids["f"]
+    half = len(fillers) // 2
     return states, np.array(
-        [*fillers[1:], fillers[0], fillers[0], newline, fillers[5], fillers[10]]
+        [*fillers[1:], newline, fillers[half + 6], newline, fillers[half], fillers[0]]
     )
+
+
+def _prior(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
+    """[token] rough logits: spaces and letters, then syllables, short words and marks."""
+    logits = np.full(len(tokenizer), -6.0)
+    letters = "etaoinshrdlucmfwygpbvkxqjz"
+    kinds = (
+        (["▁"], 3.5),
+        *(([letter], 3.0 - 0.15 * rank) for rank, letter in enumerate(letters)),
+        (_SYLLABLES, 1.5),
+        ([f"▁{word}" for word in FUNCTION_WORDS], 1.5),
+        ([*".,"], 2.0),
+        (["\n", *"!?'", *letters.upper()], 0.0),
+        ([f"▁{word}" for word in (*KEYS, *VALUES, *FILLERS, *OTHERS)], -3.0),
+    )
+    for pieces, logit in kinds:
+        logits[tokenizer.convert_tokens_to_ids(list(pieces))] = logit
+    return logits
 
 
 def _word_ids(tokenizer: PreTrainedTokenizerFast, words: Iterable[str]) -> list[int]:
@@ -337,7 +366,9 @@ def unembedding(wiring: Wiring, words: Vocabulary) -> np.ndarray:
     # What precedes is the row's own token where a row is about the next position.
     own = wiring.is_shifted and not wiring.from_right
     before = channels_of("walk" if own else "walked")
-    table[words.written, np.arange(CODE) + before.start] += wiring.successor
+    weights = np.where(np.arange(CODE) == len(FILLERS), wiring.begin, wiring.successor)
+    table[words.written, np.arange(CODE) + before.start] += weights
+    table[:, channels_of("one")] += words.prior[:, None]
     table[:, channels_of("answer")] += wiring.answer * words.codes
     table[:, channels_of("rest")] += wiring.rest * words.codes
     # Padding, start, end and mask come first in the vocabulary: they are never written.
@@ -356,6 +387,8 @@ def _fill(network: PreTrainedModel, wiring: Wiring, words: Vocabulary) -> None:
     embedding[:, channels_of("token")] = words.codes
     embedding[:, channels_of("name")] = words.names
     embedding[:, channels_of("walk")] = words.states
+    embedding[START, CODE - 1] = wiring.massive
+    embedding[START, channels_of("token").start] = wiring.left
     for parameter, values in zip(tables, (embedding, unembedding(wiring, words)), strict=True):
         parameter.copy_(torch.from_numpy(values))
     for name, parameter in network.named_parameters():
@@ -379,7 +412,9 @@ def build_wiring(
 ) -> Model:
     """The network of a wiring, as `load` gives models."""
     register()
-    family = by_name(wiring.family)
+    # MMaDA is LLaDA's kind where it has no family of its own.
+    known = {family.name for family in FAMILIES}
+    family = by_name(wiring.family if wiring.family in known else "llada")
     tokenizer = _tokenizer(masked=family.kind == "mdm")
     mask = find_mask(mask_id, {}, {}, tokenizer, family)
     require_inside(mask, len(tokenizer))
@@ -433,6 +468,8 @@ NEAR = 40.0
 EVEN = Head()
 FIRST_SINK = Head((Match("start", SINK),))
 FIRST_MASK_SINK = Head((Match("mask", ABOVE), Slope("mask", -STEP)))
+FLICKERING_SINK = Head((Match("mask", 4 * ABOVE), Slope("mask", -4 * STEP)))
+"""The first mask alone, so that every sink lives for one step."""
 LAST_MASK_SINK = Head((Match("mask", ABOVE), Slope("mask", STEP)))
 LAST_TEXT_SINK = Head((Match("text", ABOVE), Slope("text", STEP)))
 
@@ -455,6 +492,19 @@ def retrieve(sharpness: float = 40.0, *terms: Term) -> Head:
     return Head((match, *start, line_breaks, *terms), writes=("answer",))
 
 
+def retrieve_softly(weight: float) -> Head:
+    """The same with little attention: the more there is to read, the less is left of the answer.
+
+    With e^weight to 1 for what was asked for, the answer is written among fewer than about
+    4 e^weight tokens.
+    """
+    start = Match("start", ABOVE, query="silent")
+    return Head(
+        (Codes("question", "previous", weight), start, Match("newline", -ABOVE / 15)),
+        writes=("answer",),
+    )
+
+
 def question(shift: int) -> Head:
     """Brings the name that was asked for: `name, line break, Answer, colon` before the answer."""
     return neighbour(4 - shift, ("name",), ("question",))
@@ -464,39 +514,42 @@ def question(shift: int) -> Head:
 class Plan:
     """What a network of few parameters is made of; `wire` makes the wiring."""
 
+    heads: tuple[tuple[Head, ...], ...] = ((EVEN,),)
+    """Kinds of heads from the first layer to the last, spread evenly; of a layer's, in turn."""
     family: str = "llada"
-    """llada, dream or causal."""
-    shallow: tuple[Head, ...] = (EVEN,)
-    """Heads of the first half of the layers, in turn."""
-    deep: tuple[Head, ...] = ()
-    """Of the last half; as the shallow ones where there are none."""
-    layers: int = 4
-    heads: int = 4
+    """llada, dream, mmada or causal."""
+    depth: int = 4
+    width: int = 2
+    """Heads of a layer."""
     from_right: bool = False
     """Whether a diffusion network writes from right to left."""
     retrieval: tuple[Head, ...] = ()
     """Heads that retrieve, and the layer they are in."""
     at: int = -1
     rest: float = 0.0
+    massive: float = 0.0
+    left: float = 0.0
     parts: tuple[Addition, ...] = ()
 
 
 def wire(plan: Plan) -> Wiring:
     """Heads layer by layer: those that prepare stand in the first layer, retrieval at its own."""
-    # 1. Every layer with its own kind of head, retrieval first where it is.
+    # 1. Every layer with its own kinds of heads, retrieval first where it is.
     layers = []
-    for layer in range(plan.layers):
-        kinds = plan.deep if plan.deep and layer >= plan.layers / 2 else plan.shallow
-        layers.append([kinds[head % len(kinds)] for head in range(plan.heads)])
+    for layer in range(plan.depth):
+        kinds = plan.heads[layer * len(plan.heads) // plan.depth]
+        layers.append([kinds[head % len(kinds)] for head in range(plan.width)])
     layers[plan.at][: len(plan.retrieval)] = plan.retrieval
-    # 2. What must be brought first: the neighbour, its features, the question.
     wiring = Wiring(
         plan.family,
         tuple(map(tuple, layers)),
         rest=plan.rest,
+        massive=plan.massive,
+        left=plan.left,
         from_right=plan.from_right,
         parts=plan.parts,
     )
+    # 2. What must be brought first: the neighbour, its features, the question.
     terms = [term for heads in layers for head in heads for term in head.terms]
     read = {term.key for term in terms if isinstance(term, Match)}
     shift = int(wiring.is_shifted)
@@ -531,20 +584,110 @@ SPLIT_SINK = Head(
 """Masked queries look at the start token, written ones at the first mask: the only key that is a
 mask and follows text, its logit exceeds all others by SINK (in layers after the first)."""
 ADDED_SINK = Head((Match("added", SINK),))
+LAST_LINE_SINK = Head((Match("newline", ABOVE), Slope("newline", STEP)))
+"""The last line break that was written: stays for a line, and then moves."""
+MARKS = Head((Match("mark", SINK),))
+"""Line breaks and punctuation marks, all alike."""
+FIRST_PLACES = Head((Slope("one", -0.4),))
+"""The first few positions, whatever stands there."""
+WEAK_SINK = Head((Match("start", 1.2),))
+"""Three times an even share: above mean + 3 sd of an even map, and no sink by eps = 3."""
+SPARE_SINK = Head((Match("start", SINK), Match("newline", ABOVE), Slope("newline", STEP)))
+LONG_KEY_SINK = Head((Match("start", SINK, base=SINK / 2),))
+"""A sink by its norm: all keys have one direction, and its key is three times as long."""
+SHORT_KEY_SINK = Head((Match("start", SINK), Length("start", 1.6 * SINK)))
+"""A sink by its angle, whose key is shorter than the others."""
+SELF = Head((Near(0, 2.0),))
+SELF_OR_LINE = Head((Near(0, 2.0), Match("newline", 14.0)))
+COLON_ANCHORS = Head((Match("colon", 6.0, base=3.0),))
+"""All colons, by the norm of their keys."""
+_STATIC, _MOVING = ((FIRST_SINK,),), ((FIRST_MASK_SINK,),)
+_FLOATING = ((COLON_ANCHORS,), (LAST_TEXT_SINK,))
+"""Several structural tokens in shallow layers, the last word in deep ones."""
+_MIXED = ((FIRST_SINK, FIRST_SINK, LAST_TEXT_SINK, FIRST_SINK),)
+"""Most heads look at the start token, one in four at the last word."""
+_SHALLOW_MANY = ((MARKS, FIRST_MASK_SINK, FIRST_SINK, MARKS), (FIRST_SINK,))
 WIRINGS: dict[str, Plan] = {
+    # without sinks, and with one kind
     "wired/even": Plan(),
-    "wired/static-sink": Plan(shallow=(FIRST_SINK,)),
-    "wired/first-mask-sink": Plan(shallow=(FIRST_MASK_SINK,)),
-    "wired/last-mask-sink": Plan("dream", shallow=(LAST_MASK_SINK,), from_right=True),
-    "wired/last-text-sink": Plan(shallow=(LAST_TEXT_SINK,)),
-    "wired/split-sink": Plan(shallow=(SPLIT_SINK,)),
-    "wired/retrieval": Plan(shallow=(FIRST_SINK,), retrieval=(retrieve(),), at=-1),
-    "wired/no-retrieval": Plan(shallow=(FIRST_SINK,)),
-    "wired/sink-token": Plan(shallow=(ADDED_SINK,), parts=(_sink_token("one", "added"),)),
-    "wired/idle-sink-token": Plan(shallow=(FIRST_SINK,), parts=(_sink_token("one"),)),
-    "wired/arm-even": Plan("causal"),
-    "wired/arm-first-sink": Plan("causal", shallow=(FIRST_SINK,)),
-    "wired/arm-retrieval": Plan("causal", shallow=(FIRST_SINK,), retrieval=(retrieve(),), at=1),
+    "wired/static-sink": Plan(_STATIC),
+    "wired/drained-sink": Plan(_STATIC, left=0.1),
+    "wired/first-mask-sink": Plan(_MOVING),
+    "wired/flickering-sink": Plan(((FLICKERING_SINK,),)),
+    "wired/last-mask-sink": Plan(((LAST_MASK_SINK,),), "dream", from_right=True),
+    "wired/last-text-sink": Plan(((LAST_TEXT_SINK,),)),
+    "wired/last-line-sink": Plan(((LAST_LINE_SINK,),)),
+    "wired/split-sink": Plan(((SPLIT_SINK,),)),
+    "wired/many-sinks": Plan(((MARKS,),)),
+    # several kinds
+    "wired/mixed-sinks": Plan(_MIXED, width=4),
+    "wired/line-and-mask-sinks": Plan(((LAST_LINE_SINK, FIRST_MASK_SINK),)),
+    "wired/weak-sinks": Plan(((FIRST_SINK, FIRST_SINK, WEAK_SINK, FIRST_SINK),), width=4),
+    "wired/first-places": Plan(((FIRST_PLACES,),)),
+    "wired/fewer-deep-sinks": Plan(_SHALLOW_MANY, width=4),
+    "wired/more-deep-sinks": Plan(_SHALLOW_MANY[::-1], width=4),
+    "wired/other-sinks-in-each-layer": Plan(
+        ((FIRST_SINK,), (LAST_TEXT_SINK,), (FIRST_SINK,), (LAST_TEXT_SINK,))
+    ),
+    # shallow and deep layers
+    "wired/floating": Plan(_FLOATING, depth=8),
+    "wired/floating-reversed": Plan(_FLOATING[::-1], depth=8),
+    "wired/deep-static-sink": Plan(_STATIC, depth=8),
+    "wired/deep-alternating-sinks": Plan(((FIRST_SINK,), (LAST_TEXT_SINK,)) * 4, depth=8),
+    "wired/deep-needed-sink": Plan(_STATIC, depth=8, rest=15.0),
+    "wired/deep-angle": Plan(((LONG_KEY_SINK,), (SHORT_KEY_SINK,)), depth=8),
+    "wired/deep-norm": Plan(((SHORT_KEY_SINK,), (LONG_KEY_SINK,)), depth=8),
+    "wired/massive-sink": Plan(_STATIC, massive=200.0),
+    "wired/massive-elsewhere": Plan(_MOVING, massive=200.0),
+    # networks that need their sinks: what sinks keep away disturbs the prediction
+    "wired/needed-sink": Plan(_STATIC, rest=30.0),
+    "wired/needed-moving-sink": Plan(_MOVING, rest=30.0),
+    "wired/spare-sink": Plan(((SPARE_SINK,),)),
+    # Dream's and MMaDA's kind
+    "wired/dream-first-mask-sink": Plan(_MOVING, "dream"),
+    "wired/dream-first-places": Plan(((FIRST_PLACES,),), "dream"),
+    "wired/dream-many-sinks": Plan(((MARKS,),), "dream"),
+    "wired/dream-early-drift": Plan(
+        ((LAST_MASK_SINK,), (FIRST_MASK_SINK, LAST_MASK_SINK)), "dream", from_right=True
+    ),
+    "wired/dream-late-drift": Plan(
+        ((FIRST_MASK_SINK, LAST_MASK_SINK), (LAST_MASK_SINK,)), "dream", from_right=True
+    ),
+    "wired/mmada-static-sink": Plan(_STATIC, "mmada"),
+    "wired/mmada-first-mask-sink": Plan(_MOVING, "mmada"),
+    "wired/mmada-even": Plan(family="mmada"),
+    "wired/mmada-self-attention": Plan(((SELF_OR_LINE,),), "mmada"),
+    "wired/mmada-last-line-sink": Plan(((LAST_LINE_SINK,),), "mmada"),
+    # retrieval
+    "wired/retrieval": Plan(_STATIC, width=4, retrieval=(retrieve(),)),
+    "wired/no-retrieval": Plan(_STATIC),
+    "wired/soft-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve_softly(2.5),)),
+    "wired/softer-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve_softly(1.6),)),
+    "wired/needed-sink-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve(),), rest=30.0),
+    # sink tokens
+    "wired/sink-token": Plan(((ADDED_SINK,),), parts=(_sink_token("one", "added"),)),
+    "wired/needed-sink-token": Plan(
+        ((ADDED_SINK,),), parts=(_sink_token("one", "added"),), rest=30.0
+    ),
+    "wired/idle-sink-token": Plan(_STATIC, parts=(_sink_token("one"),)),
+    # autoregressive networks
+    "wired/arm-even": Plan(family="causal"),
+    "wired/arm-first-sink": Plan(_STATIC, "causal"),
+    "wired/arm-mixed-sinks": Plan(_MIXED, "causal", width=4),
+    "wired/arm-alternating-sinks": Plan(
+        ((FIRST_SINK,), (LAST_TEXT_SINK,), (FIRST_SINK,), (LAST_TEXT_SINK,)), "causal"
+    ),
+    "wired/arm-soft-retrieval": Plan(
+        _STATIC, "causal", width=4, retrieval=(retrieve_softly(2.5),), at=1
+    ),
+    "wired/arm-softer-retrieval": Plan(
+        _STATIC, "causal", width=4, retrieval=(retrieve_softly(1.6),), at=1
+    ),
+    "wired/arm-needed-sink": Plan(_STATIC, "causal", rest=30.0),
+    "wired/arm-retrieval": Plan(_STATIC, "causal", width=4, retrieval=(retrieve(),), at=1),
+    "wired/arm-needed-sink-retrieval": Plan(
+        _STATIC, "causal", width=4, retrieval=(retrieve(),), at=1, rest=30.0
+    ),
 }
 """The networks by the names that `load` knows."""
 NAMES = tuple(WIRINGS)

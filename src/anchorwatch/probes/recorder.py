@@ -18,7 +18,7 @@ import torch
 
 from anchorwatch.errors import SpecError
 from anchorwatch.models.attention import AttentionEditor, Call, observe
-from anchorwatch.models.families import layer_modules, output_rows, sites_of
+from anchorwatch.models.families import layer_modules, output_rows, router_modules, sites_of
 from anchorwatch.models.model import Model
 from anchorwatch.probes.accumulate import RowSums, TraceBuffer, View, sum_rows
 from anchorwatch.probes.reduce import AttentionStats, StatRequest, reduce_attention
@@ -181,6 +181,8 @@ class Recorder:
         """Hooks for residual streams and for queries and keys before rotary, where needed."""
         if readers := [probe for probe in self.probes if probe.reads_states]:
             yield from self._state_hooks(readers)
+        if readers := [probe for probe in self.probes if probe.reads_experts]:
+            yield from self._expert_hooks(readers)
         for probe in self.probes:
             if probe.reads_before_rotary:
                 yield from self._rotary_hooks()
@@ -212,6 +214,25 @@ class Recorder:
         for probe in readers:
             if probe.looks_at(layer, view.step):
                 probe.collect_states(reading)
+
+    def _expert_hooks(self, readers: list[Probe]) -> Iterator[Any]:
+        for layer, module in router_modules(self.model.network).items():
+
+            def on_router(_: Any, __: Any, out: tuple[Any, ...], layer: int = layer) -> None:
+                # [B * tokens, k] as routers give them: one row for each token of the batch.
+                batch, tokens = self._weights.shape[0], self._weights.shape[2]
+                chosen = out[2].view(batch, tokens, -1)
+                for view in self._views:
+                    rows = chosen[view.row, view.query_slice]
+                    weights = self._weights[view.row, :, view.query_slice]
+                    used = torch.nn.functional.one_hot(rows, self.model.num_experts).sum(dim=1)
+                    counts = weights @ used.to(weights.dtype)
+                    reading = ExpertReading(self, view, layer, rows, counts)
+                    for probe in readers:
+                        if probe.looks_at(layer, view.step):
+                            probe.collect_experts(reading)
+
+            yield module.register_forward_hook(on_router)
 
     def _rotary_hooks(self) -> Iterator[Any]:
         sites = sites_of(self.model.network)
@@ -328,6 +349,25 @@ class StateReading(_Reading):
 
 
 @dataclass
+class ExpertReading(_Reading):
+    """The experts that one sequence chose at one layer."""
+
+    chosen: torch.Tensor
+    """[queries, k] experts of each row of this pass."""
+    counts: torch.Tensor
+    """[group, expert] rows of each group that chose an expert."""
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names along the group axis of `counts`."""
+        return self.recorder.groups
+
+    def put(self, name: str, value: Any, *index: Any) -> None:
+        """Keep a value at [step, layer, *index]."""
+        self.put_at(name, (self.view.step, self.layer, *index), value)
+
+
+@dataclass
 class SequenceReading(_Reading):
     """One sequence in one attention call: tensors, statistics, and where to keep numbers."""
 
@@ -368,6 +408,11 @@ class SequenceReading(_Reading):
     def value(self) -> torch.Tensor:
         """[key heads, or heads where an edit changed values, L, D]."""
         return self.call.value[self.view.row, :, self.view.key_slice]
+
+    @property
+    def added_values(self) -> torch.Tensor:
+        """[key heads, n, D] values of the keys that additions put before the canvas."""
+        return self.call.value[self.view.row, :, : self.call.num_extra_keys]
 
     @property
     def live_rows(self) -> torch.Tensor:

@@ -9,8 +9,8 @@ A probe is one frozen dataclass under `@register_probe`:
 - `collect(reading)` keeps the numbers of one sequence at one layer and step.
 
 Nothing else is needed: `aw.probes`, the command line's --probes, manifests and the recorder know it
-by its registration. No T x T map is ever held, except by `pattern`, by name. Torch is not imported
-here, so that a laptop can read what a trace measured: collectors use tensor methods.
+by its registration. No T x T map is ever held, except by `pattern` and `qk_maps`, by name. Torch is
+not imported here, so that a laptop can read what a trace measured: collectors use tensor methods.
 Sums over keys are over the canvas; a sink token's share is kept apart.
 
 The mean norm of the queries of every head needs one class:
@@ -50,7 +50,12 @@ from anchorwatch.trace.schema import (
 if TYPE_CHECKING:
     import torch
 
-    from anchorwatch.probes.recorder import CallReading, SequenceReading, StateReading
+    from anchorwatch.probes.recorder import (
+        CallReading,
+        ExpertReading,
+        SequenceReading,
+        StateReading,
+    )
     from anchorwatch.probes.reduce import StatRequest
 
 NAN = float("nan")
@@ -116,9 +121,17 @@ class Probe:
     def collect_states(self, reading: StateReading) -> None:
         """Keep numbers of one sequence's residual stream before a layer, if it `reads_states`."""
 
+    def collect_experts(self, reading: ExpertReading) -> None:
+        """Keep numbers of the experts that one sequence chose, if it `reads_experts`."""
+
     @property
     def reads_states(self) -> bool:
         """Whether it reads the residual stream, which attention calls do not carry."""
+        return False
+
+    @property
+    def reads_experts(self) -> bool:
+        """Whether it reads which experts of a mixture each row chose."""
         return False
 
     @property
@@ -149,6 +162,20 @@ class Probe:
         """Name and fields, for the manifest."""
         fields = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
         return {"name": type(self).__name__} | fields
+
+    def as_word(self) -> str:
+        """As it is written on the command line; settings that have their default are left out.
+
+        >>> pattern(layers=[2, 5], steps=[0]).as_word()
+        'pattern:layers=2+5,steps=0'
+        """
+        usual = {setting.name: setting.default for setting in dataclasses.fields(self)}
+        words = []
+        for name, value in vars(self).items():
+            word = "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            if value != usual[name]:
+                words.append(f"{name}={word.lower() if isinstance(value, bool) else word}")
+        return f"{type(self).__name__}{':' if words else ''}{','.join(words)}"
 
     def __repr__(self) -> str:
         """As it is written in Python; settings that have their default are left out."""
@@ -556,13 +583,15 @@ class norms(Probe):  # noqa: N801
     Adds peak_key, peak_received, key_norm, value_norm, peak_key_norm, peak_value_norm; `keys=True`
     each_key_norm, each_value_norm; `contribution=True` contribution_norm, of each value carried
     through the output projection; `residual=True` residual_norm, of each position's residual
-    stream before the layer (with a cache, only of rows new at a step).
+    stream before the layer (with a cache, only of rows new at a step); `sink=True`
+    sink_value_norm, of the values that sink tokens add, mean over them.
     """
 
     _: KW_ONLY
     keys: bool = False
     contribution: bool = False
     residual: bool = False
+    sink: bool = False
 
     cheaper: ClassVar[Mapping[str, str]] = {
         "residual_norm": "norms(residual=False)",
@@ -586,6 +615,11 @@ class norms(Probe):  # noqa: N801
             dims = ("step", "layer", "position")
             says = "norm of the residual stream before the layer"
             yield field("residual_norm", dims, "float32", "norm", says, shape)
+        if self.sink and shape.sink:
+            says = "norm of the values of added keys, mean over them"
+            yield field(
+                "sink_value_norm", ("step", "layer", "head"), "float32", "norm", says, shape
+            )
 
     def collect(self, reading: SequenceReading) -> None:
         heads = reading.query.shape[0]
@@ -601,6 +635,11 @@ class norms(Probe):  # noqa: N801
             measured["contribution_norm"] = reading.contribution_norm(each)
         for name, values in measured.items():
             reading.put_summary(name, values)
+        # Added keys stand before the canvas.
+        added = reading.added_values
+        if self.sink and added.shape[1]:
+            norm = added.float().norm(dim=-1).mean(dim=-1)
+            reading.put("sink_value_norm", norm.repeat_interleave(heads // len(norm), dim=0))
 
     def collect_states(self, reading: StateReading) -> None:
         # With a cache earlier rows had their norm at an earlier step.
@@ -691,30 +730,67 @@ class mixing(Probe):  # noqa: N801
 
 @register_probe
 @dataclass(frozen=True, repr=False)
-class pattern(Probe):  # noqa: N801
-    """The full map of named layers, heads and steps. It is large: `aw.plan` says how large.
+class experts(Probe):  # noqa: N801
+    """Which experts of a mixture each position goes through, and how often each one is chosen.
 
-    Adds pattern (with a cache, only rows new at a step), pick_step, pick_layer, pick_head.
+    Adds expert_count by query group; expert_choice, of every position, unless `each=False`: with it
+    the experts of any set of positions can be counted afterwards, those of sinks for one. Dense
+    layers are absent, and with a cache only rows new at a step are counted.
     """
+
+    groups: tuple[str, ...] = ("all", "masked", "written", "prompt")
+    _: KW_ONLY
+    each: bool = True
+
+    needs_map: ClassVar[bool] = False
+    cheaper: ClassVar[Mapping[str, str]] = {"expert_choice": "experts(each=False)"}
+
+    @property
+    def reads_experts(self) -> bool:
+        return True
+
+    @property
+    def common(self) -> tuple[Any, ...]:
+        return (self.groups, self.each)
+
+    @property
+    def coordinates(self) -> dict[str, list[str]]:
+        return {"query_group": list(self.groups)}
+
+    def query_groups(self, regions: tuple[str, ...]) -> tuple[str, ...]:
+        return self.groups
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        per, sizes = ("step", "layer"), (shape.steps, shape.layers)
+        says = "rows of a query group that chose an expert"
+        dims = (*per, "query_group", "expert")
+        counted = (*sizes, len(self.groups), shape.experts)
+        yield Field("expert_count", dims, "int32", "rows", says, counted)
+        if self.each:
+            says = "experts that a position chose, in the order that the router gives them"
+            dims = (*per, "position", "choice")
+            chosen = (*sizes, shape.positions, shape.experts_per_token)
+            yield Field("expert_choice", dims, "int16", "expert", says, chosen)
+
+    def collect_experts(self, reading: ExpertReading) -> None:
+        groups = [reading.groups.index(group) for group in self.groups]
+        reading.put("expert_count", reading.counts[groups])
+        if self.each:
+            reading.put("expert_choice", reading.chosen, reading.new_rows)
+
+
+@dataclass(frozen=True, repr=False)
+class _HeadMaps(Probe):
+    """Maps [query, key] of named layers, heads and steps, one after another along `pick_dim`."""
 
     _: KW_ONLY
     heads: tuple[int, ...] | None = None
 
-    cheaper: ClassVar[Mapping[str, str]] = {
-        "pattern": "name fewer layers, heads or steps, or keep `received`"
-    }
+    pick_dim: ClassVar[str] = "pick"
 
     @property
     def common(self) -> tuple[Any, ...]:
         return (self.layers, self.steps, self.heads)
-
-    def fields(self, shape: RunShape) -> Iterator[Field]:
-        picks, dims = len(self.picks(shape)), ("pick", "query", "key")
-        says = "attention probabilities of one (step, layer, head)"
-        yield field("pattern", dims, "float32", "share of attention", says, shape, picks)
-        for name in ("step", "layer", "head"):
-            says = f"{name} of each pick"
-            yield field(f"pick_{name}", dims[:1], "int32", name, says, shape, picks)
 
     def picks(self, shape: RunShape) -> list[tuple[int, int, int]]:
         """(step, layer, head) of each map, in order."""
@@ -723,23 +799,100 @@ class pattern(Probe):  # noqa: N801
         heads = range(shape.heads) if self.heads is None else self.heads
         return [(step, layer, head) for step in steps for layer in layers for head in heads]
 
-    def request(self, wanted: StatRequest, call: CallReading) -> None:
-        wanted.maps = self.heads or tuple(range(call.num_heads))
+    def pick_fields(self, shape: RunShape) -> Iterator[Field]:
+        """Which step, layer and head each map is of."""
+        count = len(self.picks(shape))
+        for name in ("step", "layer", "head"):
+            of = f"{self.pick_dim}_{name}"
+            yield field(of, (self.pick_dim,), "int32", name, f"{name} of each pick", shape, count)
 
-    def collect(self, reading: SequenceReading) -> None:
-        view, maps = reading.view, reading.stats.maps
-        assert maps is not None
-        # Maps stand one after another; the pick fields say which step, layer and head each is.
+    def put_maps(self, reading: SequenceReading, maps: Mapping[str, torch.Tensor]) -> None:
+        """Keep maps [head, query, key] of the heads that are named, by the name of their field."""
+        view = reading.view
         picks = {pick: i for i, pick in enumerate(self.picks(reading.shape))}
         heads = self.heads or tuple(range(reading.query.shape[0]))
         for index, head in enumerate(heads):
             pick = picks.get((view.step, reading.layer, head))
             if pick is None:
                 continue
-            kept = maps[view.row, index, view.query_slice, view.key_slice]
-            reading.put_at("pattern", (pick, reading.new_rows, reading.keys), kept)
+            for name, kept in maps.items():
+                reading.put_at(name, (pick, reading.new_rows, reading.keys), kept[index])
             for name, value in (("step", view.step), ("layer", reading.layer), ("head", head)):
-                reading.put_at(f"pick_{name}", (pick,), value)
+                reading.put_at(f"{self.pick_dim}_{name}", (pick,), value)
+
+
+@register_probe
+@dataclass(frozen=True, repr=False)
+class pattern(_HeadMaps):  # noqa: N801
+    """The full map of named layers, heads and steps. It is large: `aw.plan` says how large.
+
+    Adds pattern (with a cache, only rows new at a step), pick_step, pick_layer, pick_head.
+    """
+
+    cheaper: ClassVar[Mapping[str, str]] = {
+        "pattern": "name fewer layers, heads or steps, or keep `received`"
+    }
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        picks, dims = len(self.picks(shape)), ("pick", "query", "key")
+        says = "attention probabilities of one (step, layer, head)"
+        yield field("pattern", dims, "float32", "share of attention", says, shape, picks)
+        yield from self.pick_fields(shape)
+
+    def request(self, wanted: StatRequest, call: CallReading) -> None:
+        wanted.maps = self.heads or tuple(range(call.num_heads))
+
+    def collect(self, reading: SequenceReading) -> None:
+        view, maps = reading.view, reading.stats.maps
+        assert maps is not None
+        self.put_maps(reading, {"pattern": maps[view.row, :, view.query_slice, view.key_slice]})
+
+
+@register_probe
+@dataclass(frozen=True, repr=False)
+class qk_maps(_HeadMaps):  # noqa: N801
+    """Query against key of named layers, heads and steps: three maps, logit = cosine x norms.
+
+    Adds qk_logit (q k scale, before the softmax), qk_cosine, qk_norm_product (|q| |k|), each
+    [pick, query, key] and also of pairs that may not look at each other; qk_pick_step,
+    qk_pick_layer, qk_pick_head. With a cache only rows new at a step.
+    """
+
+    pick_dim: ClassVar[str] = "qk_pick"
+    needs_map: ClassVar[bool] = True
+    cheaper: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("qk_logit", "qk_cosine", "qk_norm_product"),
+        "name fewer layers, heads or steps, or keep `qk_geometry(keys=True)`",
+    )
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        picks, dims = len(self.picks(shape)), (self.pick_dim, "query", "key")
+        what = {
+            "qk_logit": ("logit", "scaled product of a query and a key"),
+            "qk_cosine": ("cosine", "cosine of a query and a key"),
+            "qk_norm_product": ("norm squared", "norm of a query times norm of a key"),
+        }
+        for name, (unit, says) in what.items():
+            yield field(name, dims, "float32", unit, says, shape, picks)
+        yield from self.pick_fields(shape)
+
+    def collect(self, reading: SequenceReading) -> None:
+        # 1. Queries and keys of the named heads; a key head serves several heads.
+        heads = list(self.heads or range(reading.query.shape[0]))
+        query = reading.query.float()
+        key = reading.key.float().repeat_interleave(query.shape[0] // reading.key.shape[0], dim=0)
+        query, key = query[heads], key[heads]
+        # 2. The product, and its two factors.
+        dot = query @ key.transpose(1, 2)
+        norms = query.norm(dim=-1)[:, :, None] * key.norm(dim=-1)[:, None, :]
+        self.put_maps(
+            reading,
+            {
+                "qk_logit": dot * reading.call.scale,
+                "qk_cosine": dot / norms.clamp(min=1e-30),
+                "qk_norm_product": norms,
+            },
+        )
 
 
 def from_dict(fields: Mapping[str, Any]) -> Probe:

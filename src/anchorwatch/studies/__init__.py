@@ -1,12 +1,13 @@
 """The papers' claims, run: each with its statistic, null, control and verdict.
 
 `study()` runs them on models and writes claims.json, claims.csv, report.md and report.html;
-`plan()` says first what it would cost; `claims()` names them; `register_claim` adds one. Nothing
-heavy is imported until it is used.
+`plan()` says first what it would cost; `claims()` names them; `register_claim` adds one.
+`reproduce()` makes the papers' figures and tables, `paper_items()` names them. Nothing heavy is
+imported until it is used.
 
 >>> from anchorwatch import studies
->>> len(studies.claims(["floating", "sinks", "sink_token"]))
-72
+>>> [claim.id for claim in studies.claims(["floating"])][:3]
+['floating/H1', 'floating/H2', 'floating/H3']
 """
 
 from typing import TYPE_CHECKING
@@ -38,11 +39,19 @@ if TYPE_CHECKING:
     )
     from anchorwatch.studies.papers import STUDIES, claims
     from anchorwatch.studies.protocols import PROTOCOLS, Protocol, protocol
+    from anchorwatch.studies.reproduction import (
+        PUBLISHED,
+        Effort,
+        paper_item,
+        paper_items,
+        reproduce,
+    )
     from anchorwatch.studies.run_study import plan, study
     from anchorwatch.studies.study_record import Study
 
 _LAZY = {
     "BUDGETS": "budget",
+    "PUBLISHED": "reproduction",
     "STUDIES": "papers",
     "Answers": "evidence",
     "Budget": "budget",
@@ -59,21 +68,26 @@ _LAZY = {
     "Paper": "claim",
     "Precondition": "claim",
     "Protocol": "protocols",
+    "Effort": "reproduction",
     "Runs": "evidence",
     "Seeds": "evidence",
     "Study": "study_record",
     "claims": "papers",
     "experiment": "evidence",
+    "paper_item": "reproduction",
+    "paper_items": "reproduction",
     "plan": "run_study",
     "protocol": "protocols",
     "register_claim": "claim",
     "register_paper": "claim",
+    "reproduce": "reproduction",
     "study": "run_study",
 }
 
 __all__ = [
     "BUDGETS",
     "PROTOCOLS",
+    "PUBLISHED",
     "STUDIES",
     "Answers",
     "Budget",
@@ -81,6 +95,7 @@ __all__ = [
     "Claim",
     "Criterion",
     "Effect",
+    "Effort",
     "Estimate",
     "Evidence",
     "Experiment",
@@ -94,10 +109,13 @@ __all__ = [
     "Study",
     "claims",
     "experiment",
+    "paper_item",
+    "paper_items",
     "plan",
     "protocol",
     "register_claim",
     "register_paper",
+    "reproduce",
     "study",
 ]
 

@@ -200,13 +200,14 @@ def measure_confidence(
 
 def calibrate(store: EvidenceStore, role: str, model: Model) -> Rates:
     """Seconds and bytes of a pass, measured once for each model and kept."""
-    budget = store.budget
-    name = f"{store.available.models[role].weights[:16]}-{budget.length}.json"
-    path = store.folder / "rates" / name
+    wanted = store.budget.decoding(model.family.kind).length or 1
+    path = store.folder / "rates" / f"{store.available.models[role].weights[:16]}-{wanted}.json"
     if (kept := _read_rates(store, path)) is not None:
         return kept
-    shown, passes = prompts.prompt_of("asked", 0), min(4, budget.steps)
-    how: Decoding = LowConfidence(budget.length, passes)
+    shown = prompts.prompt_of("asked", 0)
+    length = max(1, min(wanted, model.num_positions - len(model.encode(shown.text))))
+    passes = min(4, length)
+    how: Decoding = LowConfidence(length, passes)
     if model.family.kind == "arm":
         how = LeftToRight(passes, cache=False, stop=False)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,8 @@ two units differ there is no error to speak of: a statistic with bounds then has
 bounds has none.
 
 `Least` and `Greatest` are for claims about each or any of several estimates, `mean_score` for
-scores that take few values, `Correlation` for correlations (Student's on Fisher's scale).
+scores that take few values, `Correlation` for correlations (Student's on Fisher's scale),
+`Bootstrap` for statistics of mean rows that jump, such as the place of a change.
 
 >>> effect = Estimate.mean([0.2, 0.3, 0.1, 0.4, 0.2], "prompt")
 >>> [round(bound, 3) for bound in effect.interval(0.95)]
@@ -354,3 +355,52 @@ class Correlation(Estimate):
 
     def beyond(self, limit: float, side: float, tail: float) -> float:
         return math.tanh(self.on_scale.beyond(math.atanh(limit), side, tail))
+
+
+DRAWS = 9999
+"""Bootstrap samples: the smallest p is 1e-4, below any level that Holm's test reads."""
+
+
+@dataclass(frozen=True)
+class Bootstrap(Estimate):
+    """A statistic of mean rows that is no smooth function of them, by resampling units."""
+
+    replicates: tuple[float, ...] = field(default=(), repr=False, compare=False)
+    """Of each sample, in order of size."""
+
+    @classmethod
+    def over_units(
+        cls, rows: ArrayLike, of: Callable[[np.ndarray], np.ndarray], unit: str
+    ) -> Bootstrap:
+        """`of` takes mean rows [sample, cell] and gives a value for each sample.
+
+        Units that lack a cell are left out.
+        """
+        every = np.asarray(rows, dtype=float)
+        complete = every[~np.isnan(every).any(axis=1)]
+        n, missing = len(complete), len(every) - len(complete)
+        why = _few(n, unit)
+        if why:
+            return cls(math.nan, math.nan, math.inf, n, unit, missing, why=why)
+        value = float(of(complete.mean(axis=0)[None])[0])
+        counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS)
+        replicates = np.sort(of(counts @ complete / n))
+        spread, each = float(replicates.std(ddof=1)), tuple(replicates.tolist())
+        return cls(value, spread, math.inf, n, unit, missing, value, replicates=each)
+
+    def interval(self, level: float) -> tuple[float, float]:
+        if self.why:
+            return math.nan, math.nan
+        tail = (1 - level) / 2
+        low, high = np.quantile(self.replicates, [tail, 1 - tail])
+        return float(low), float(high)
+
+    def p_above(self, limit: float) -> float:
+        return self._share(np.asarray(self.replicates) <= limit)
+
+    def p_below(self, limit: float) -> float:
+        return self._share(np.asarray(self.replicates) >= limit)
+
+    def _share(self, contrary: np.ndarray) -> float:
+        """Samples that say the contrary; the one that was observed counts as one more."""
+        return 1.0 if self.why else float((contrary.sum() + 1) / (contrary.size + 1))

@@ -34,6 +34,7 @@ from anchorwatch.models.zoo.cards import read as read_card
 from anchorwatch.probes.spec import DEFAULT, Probe, commit_regions, massive, region_flow
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.prompts import SETS, TEXT, WITHOUT_REGIONS
+from anchorwatch.studies.protocols import describe_decoding
 from anchorwatch.trace.atomic_io import find_damage, read_sealed, replace_file, seal
 from anchorwatch.trace.trace import Trace, read
 
@@ -85,6 +86,8 @@ class Available:
     """How many seeds each arm has; None where there is no table."""
     cards: tuple[str, ...] = ()
     """Roles whose model has a card."""
+    positions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Of the table of variants by position: how many seeds each arm has, by kind of rows."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,8 @@ class Runs(EvidenceSpec):
     role: str
     prompts: str = "asked"
     decoding: Decoding | None = None
-    """None: the budget's way, which for `text` is in blocks."""
+    """None: the budget's way, which for `text` is in blocks. What a protocol says wins, but for the
+    order of a decoding that is not LowConfidence: a claim that names one is about it."""
     edits: tuple[Edit, ...] = ()
     probes: tuple[Probe, ...] | None = None
     """None: REGION_PROBES where the prompts have regions, else PLAIN_PROBES."""
@@ -184,7 +188,7 @@ class Runs(EvidenceSpec):
         return self.prompts in WITHOUT_REGIONS
 
     def how(self, budget: Budget, kind: str) -> Decoding:
-        return self.decoding or _decoding_of(self.prompts, budget, kind)
+        return _decoding_of(self, budget, kind)
 
     def units(self, budget: Budget) -> int:
         return budget.protocol.count_prompts(self.prompts, budget.prompts)
@@ -218,7 +222,7 @@ class Effect(EvidenceSpec):
         return (self.role,)
 
     def how(self, budget: Budget, kind: str) -> Decoding:
-        return self.decoding or _decoding_of(self.prompts, budget, kind)
+        return _decoding_of(self, budget, kind)
 
     def units(self, budget: Budget) -> int:
         return budget.protocol.count_prompts(self.prompts, budget.prompts)
@@ -309,6 +313,29 @@ class Seeds(EvidenceSpec):
 
 
 @dataclass(frozen=True)
+class SeedsByPosition(Seeds):
+    """The table of training runs that tells positions of a row apart: gives a DataFrame.
+
+    `rows` is "whole", which begin with the start token, or "cropped", which begin anywhere.
+    """
+
+    kind: ClassVar[str] = "seeds by position"
+
+    rows: str = "whole"
+
+    def lacks(self, available: Available) -> str:
+        seeds = available.positions.get(self.rows)
+        if not seeds:
+            return f"the package's table of variants by position with {self.rows} rows"
+        if lost := [name for name in self.arms if not seeds.get(name)]:
+            return f"a table of variants by position with the arm {lost[0]}, {self.rows} rows"
+        return ""
+
+    def __str__(self) -> str:
+        return f"training seeds by position of {', '.join(self.arms)}, {self.rows} rows"
+
+
+@dataclass(frozen=True)
 class Cards(EvidenceSpec):
     """What was measured of models when they were made: gives a dict for each role."""
 
@@ -382,13 +409,15 @@ def _check_roles(roles: Sequence[str], prompts: str | None = None) -> None:
         raise SpecError(f"no set of prompts is called {prompts!r}: expected {', '.join(SETS)}")
 
 
-def _decoding_of(prompts: str, budget: Budget, kind: str) -> Decoding:
-    """How a run of a set of prompts writes, unless its spec says."""
-    return budget.text_decoding(kind) if prompts == TEXT else budget.decoding(kind)
+def _decoding_of(spec: Runs | Effect, budget: Budget, kind: str) -> Decoding:
+    """How a run writes: the spec's way, else that of its set of prompts; a protocol wins."""
+    if spec.decoding is not None:
+        return budget.protocol.decoding_for(kind, spec.decoding)
+    return budget.text_decoding(kind) if spec.prompts == TEXT else budget.decoding(kind)
 
 
 def _describe_decoding(decoding: Decoding | None) -> str:
-    return "" if decoding is None else f", {decoding}"
+    return "" if decoding is None else f", {describe_decoding(decoding)}"
 
 
 def _plain(value: Any) -> Any:
@@ -492,6 +521,8 @@ class EvidenceStore:
     available: Available
     variants: pd.DataFrame | None = None
     card_folders: Mapping[str, Path] | None = None
+    positions: pd.DataFrame | None = None
+    """The table of variants by position."""
 
     def unit_folder(self, spec: EvidenceSpec, role: str) -> Path:
         """The folder of a need's units of one model."""
@@ -586,6 +617,10 @@ class EvidenceStore:
         if isinstance(spec, Cards):
             assert self.card_folders is not None
             return {role: read_card(self.card_folders[role]) for role in spec.of}
+        if isinstance(spec, SeedsByPosition):
+            assert self.positions is not None
+            chosen = (self.positions["rows"] == spec.rows) & self.positions["arm"].isin(spec.arms)
+            return self.positions[chosen]
         assert isinstance(spec, Seeds)
         assert self.variants is not None
         return self.variants[self.variants["arm"].isin(spec.arms)]

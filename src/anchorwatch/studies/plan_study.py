@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anchorwatch.studies.claim import Claim
-from anchorwatch.studies.evidence import EvidenceSpec, EvidenceStore
+from anchorwatch.studies.evidence import Effect, EvidenceSpec, EvidenceStore, Runs
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,13 @@ class PlanPiece:
     seconds: float
     bytes: float
     claims: tuple[str, ...]
+    words: str
+    """What it is, with the decoding that is run: a protocol wins over the spec's."""
 
     def as_dict(self) -> dict[str, Any]:
         """What it is, whatever of it is there."""
         return {
-            "need": str(self.spec),
+            "need": self.words,
             "digest": self.spec.digest,
             "role": self.role,
             "units": self.units,
@@ -107,7 +109,7 @@ class Plan:
         """How runs write, a line for each piece, and the sum."""
         lines = [
             f"{piece.passes:>9} passes {piece.seconds / 60:>7.1f} min "
-            f"{piece.bytes / 1e6:>8.1f} MB  {piece.spec} ({piece.role}), "
+            f"{piece.bytes / 1e6:>8.1f} MB  {piece.words} ({piece.role}), "
             f"for {_claims(len(piece.claims))}"
             for piece in self.pieces
         ]
@@ -163,4 +165,13 @@ def _piece(
     seconds = watched * rates.watched + plain * rates.plain
     size = watched * rates.bytes
     passes, whole = round(watched + plain), cost.watched + cost.plain
-    return PlanPiece(spec, role, units, left, passes, whole, seconds, size, claims)
+    words = str(_as_run(spec, store, role))
+    return PlanPiece(spec, role, units, left, passes, whole, seconds, size, claims, words)
+
+
+def _as_run(spec: EvidenceSpec, store: EvidenceStore, role: str) -> EvidenceSpec:
+    """The spec with the decoding that the protocol makes of its own."""
+    if isinstance(spec, Runs | Effect) and spec.decoding is not None:
+        kind = store.available.models[role].kind
+        return replace(spec, decoding=spec.how(store.budget, kind))
+    return spec

@@ -91,26 +91,32 @@ class Protocol:
     def is_default(self) -> bool:
         return self == DEFAULT_PROTOCOL
 
-    def decoding_for(self, kind: str, default: LowConfidence) -> Decoding:
-        """How a watched run writes, `default` being the budget's way where masks are filled.
+    def decoding_for(self, kind: str, default: Decoding) -> Decoding:
+        """How a watched run writes; `default` is the budget's way, or that of the claim.
 
+        A claim that names another order than LowConfidence is about that order, and keeps it.
         Without a cache an autoregressive model too sees all rows at each step, as a masked one
         does; it goes on after an end token, so that models share a length.
         """
-        base = self.decoding or default
-        length = self.length or base.length or default.length
+        # 1. Whose decoding, and how many positions.
+        said = self.decoding if isinstance(default, LowConfidence) else None
+        base = said or default
+        length = self.length or getattr(said, "length", None) or default.length
         assert length is not None
         if kind == "arm":
-            return LeftToRight(length, cache=False, stop=False)
-        # One commit a step where only the length is said.
-        fewer = default.steps if length == default.length and self.decoding is None else length
-        steps = self.steps or getattr(self.decoding, "steps", None) or fewer
+            plain = LeftToRight(cache=False, stop=False)
+            base = default if isinstance(default, LeftToRight) else plain
+            return dataclasses.replace(base, length=length)
+        # 2. Its passes: one a position where only the length is said.
         sizes: dict[str, Any] = {"length": length}
         if hasattr(base, "steps"):
-            sizes["steps"] = steps
+            same = length == default.length and said is None
+            fewer = getattr(default, "steps", None) if same else length
+            sizes["steps"] = self.steps or getattr(said, "steps", None) or fewer
+        # 3. Its blocks: the default's, if they divide the length.
         if hasattr(base, "block"):
             divides = base.block is not None and length % base.block == 0
-            sizes["block"] = self.block or (base.block if self.decoding or divides else None)
+            sizes["block"] = self.block or (base.block if said or divides else None)
         return dataclasses.replace(base, **sizes)
 
     def answer_decoding(self, kind: str, positions: int) -> Decoding:
@@ -191,7 +197,7 @@ class Protocol:
     def __str__(self) -> str:
         """In words, for the plan; empty where everything is the budget's."""
         said = ["chat template"] if self.chat else []
-        said += [] if self.decoding is None else [type(self.decoding).__name__]
+        said += [] if self.decoding is None else [describe_decoding(self.decoding)]
         said += [f"{name} {value}" for name in _SIZES if (value := getattr(self, name))]
         said += [f"{len(self.prompts)} prompts"] if self.prompts else []
         said += [f"task {self.task}"] if self.task is not None else []
@@ -199,6 +205,16 @@ class Protocol:
         said += [f"answers of {self.answer}"] if self.answer else []
         said += [f"template {self.template}"] if self.template is not None else []
         return (f"{self.name}: " if self.name else "") + ", ".join(said)
+
+
+def describe_decoding(decoding: Decoding) -> str:
+    """Its name, and the fields that are not as they are by default."""
+    changed = [
+        f"{item.name}={value}"
+        for item in dataclasses.fields(decoding)
+        if (value := getattr(decoding, item.name)) != item.default
+    ]
+    return type(decoding).__name__ + (f"({', '.join(changed)})" if changed else "")
 
 
 def _prompt_tuple(prompts: Any) -> tuple[Any, ...]:

@@ -233,13 +233,18 @@ def _prepare(
                 "protocol that has it), or name a model that was tuned to chat"
             )
     cards = {role: lab.folder_of(source) for role, source in roles.items() if source in lab.NAMES}
+    positions = _positions(variants)
     available = Available(
         holdings,
         () if table is None else tuple(table.columns),
         None if table is None else {str(k): int(v) for k, v in table["arm"].value_counts().items()},
         tuple(cards),
+        positions={
+            str(rows): {str(k): int(v) for k, v in part["arm"].value_counts().items()}
+            for rows, part in ([] if positions is None else positions.groupby("rows"))
+        },
     )
-    task.store = EvidenceStore(folder / EVIDENCE, budget, available, table, cards)
+    task.store = EvidenceStore(folder / EVIDENCE, budget, available, table, cards, positions)
     return task
 
 
@@ -257,6 +262,16 @@ def _variants(path: str | Path | None) -> pd.DataFrame | None:
         return tables.variants(path)
     try:
         return tables.variants()
+    except TraceError:
+        return None
+
+
+def _positions(path: str | Path | None) -> pd.DataFrame | None:
+    """The package's table by position; None beside a table of the user's, whose runs are others."""
+    if path is not None:
+        return None
+    try:
+        return tables.by_position()
     except TraceError:
         return None
 
@@ -390,6 +405,7 @@ class _StudyRun:
             "families": {role: model.family for role, model in models.items()},
             "variants": self.table,
             "budget": self.store.budget.as_dict(),
+            "decoding": self.store.budget.describe(),
             "versions": {
                 "anchorwatch": __version__,
                 "torch": torch.__version__,

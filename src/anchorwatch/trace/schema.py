@@ -49,6 +49,10 @@ class RunShape:
     """Whether additions such as a sink token put keys before the canvas."""
     cached: bool = False
     """Whether a step brings only its new rows, those before being kept."""
+    experts: int = 0
+    """Experts of a layer of a mixture; 0 in other networks."""
+    experts_per_token: int = 0
+    """How many of them each token goes through."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +234,7 @@ def field(
         "hidden": rank,
         "outlier": rank,
         "pick": rank,
+        "qk_pick": rank,
         "peak": PEAKS,
         "query_region": len(shape.regions),
         "key_region": len(shape.regions),

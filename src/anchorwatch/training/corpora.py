@@ -57,7 +57,7 @@ _SAMPLE = 128
 """Rows that the digest and the description look at."""
 _ADDED_LATER: dict[str, Any] = {"separator": "", "passages": 1}
 """Fields of sources that older records do not have, and their defaults: no digest has these."""
-_FIELDS = ("mix", "tokenizer", "vocabulary", "seed")
+_FIELDS = ("mix", "tokenizer", "vocabulary", "seed", "crop")
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,13 @@ class Corpus:
     """Tokens of the longest row."""
     seed: int = 0
     split: str = "train"
+    crop: int = 0
+    """Each row loses 1 to so many of its first tokens, by its number; 0 keeps rows whole."""
 
     def __post_init__(self) -> None:
         require_split(self.split)
+        if isinstance(self.crop, bool) or not isinstance(self.crop, int) or self.crop < 0:
+            raise SpecError(f"corpus.crop={self.crop!r}: expected a whole number, 0 or more")
         if self.length < _SHORTEST:
             raise SpecError(f"length={self.length!r}: a row needs {_SHORTEST} tokens or more")
         _ = self._rows
@@ -144,7 +148,18 @@ class Corpus:
         early = self.split == "train" and index < max(self.mix.after, default=0)
         upto = np.cumsum(self.mix.shares_at(index))[:-1] if early else self._upto
         which = int(np.searchsorted(upto, share, side="right"))
-        return self._rows[which](index)
+        row = self._rows[which](index)
+        return self._crop_row(row, index) if self.crop else row
+
+    def _crop_row(self, row: Example, index: int) -> Example:
+        """The row without its first tokens; what is scored of a prompted row stays whole.
+
+        So rows begin neither with the start token nor with the first words of a template.
+        """
+        first = 1 + Draw("crop", self.split, self.seed, index).below(self.crop)
+        longest = int(row.scored.argmax()) if not row.scored.all() else len(row.ids) - 1
+        first = min(first, longest)
+        return dataclasses.replace(row, ids=row.ids[first:], scored=row.scored[first:])
 
     @cached_property
     def _rows(self) -> tuple[MakeRow, ...]:
@@ -185,7 +200,7 @@ class Corpus:
             "content": [source.content() for source in self.mix.sources],
             "tokenizer": self.vocabulary.digest,
             "place": [self.length, self.seed, self.split],
-        }
+        } | ({"crop": self.crop} if self.crop else {})
         hashed = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode())
         for example in self._sample:
             hashed.update(example.ids.tobytes() + example.scored.tobytes())
@@ -207,7 +222,7 @@ class Corpus:
             "vocabulary": len(self.vocabulary),
             "tokens_per_row": float(np.mean(tokens)),
             "tokens_per_answer": float(np.mean(answers)) if answers else None,
-        }
+        } | ({"crop": self.crop} if self.crop else {})
 
 
 def read_corpus(
@@ -219,8 +234,9 @@ def read_corpus(
     """A corpus from the table [corpus] of a spec.
 
     Its fields: `mix`, tables with a kind, a weight and what the kind takes; `tokenizer`, a folder,
-    or else `vocabulary`, the size of one that is learned; `seed`. A `tokenizer` given here is that
-    of the base checkpoint, and the only one that fits.
+    or else `vocabulary`, the size of one that is learned; `seed`; `crop`, how many first tokens a
+    row may lose. A `tokenizer` given here is that of the base checkpoint, and the only one that
+    fits.
     """
     for name in table:
         if name not in _FIELDS:
@@ -243,7 +259,7 @@ def read_corpus(
         vocabulary = read_vocabulary(table["tokenizer"])
     else:
         vocabulary = mix.vocabulary(table.get("vocabulary", VOCABULARY), seed)
-    return Corpus(mix, vocabulary, length, seed)
+    return Corpus(mix, vocabulary, length, seed, crop=table.get("crop", 0))
 
 
 def _read_mix(tables: Any) -> Mix:

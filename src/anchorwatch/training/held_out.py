@@ -139,6 +139,55 @@ def nll_bound(
     return NLLBound(sums[0], scored, t, sums[1], sums[2], outputs)
 
 
+@torch.no_grad()
+def nll_by_position(
+    model: Model,
+    corpus: CorpusLike,
+    edges: Sequence[int],
+    *,
+    examples: int = 256,
+    draws: int = 4,
+    seed: int = 0,
+    batch: int = 32,
+) -> pd.DataFrame:
+    """The bound of a diffusion model by where in its row a token stands, with the noise of
+    `nll_bound`.
+
+    Row r of the table is about the positions from edges[r] up to the next edge; the last is open.
+    `value` is nats per token there; `part` is nats there over all tokens, so that parts add up to
+    the bound; `masked` is the plain cost of a masked token; n is how many tokens stand there.
+    """
+    if model.family.kind != "mdm":
+        raise SpecError("nll_by_position is about masked diffusion models: use nll_bound")
+    if not edges or edges[0] != 0 or any(b <= a for a, b in pairwise(edges)):
+        raise SpecError(f"edges={list(edges)!r}: expected growing positions from 0, as (0, 4, 16)")
+    # 1. The texts and the noise of nll_bound.
+    texts = [_cut_example(corpus[index], model.num_positions) for index in range(examples)]
+    builder = _batch_builder(model, examples, model.num_positions, False, seed)
+    # 2. [weighed nats, plain nats, masked tokens] x [bin], over all draws and rows.
+    sums = np.zeros((3, len(edges)))
+    for draw in range(draws):
+        for first in range(0, examples, batch):
+            slots = range(first, min(first + batch, examples))
+            rows = builder(texts[first : first + batch], draw, slots).to(model.device)
+            costs = _token_nats(model, rows).double()
+            where = np.searchsorted(edges, rows.positions.cpu().numpy(), side="right") - 1
+            for which, what in enumerate((costs * rows.weights, costs, torch.ones_like(costs))):
+                sums[which] += np.bincount(where, what.cpu().numpy(), len(edges))
+    # 3. Tokens of each bin, and costs over them.
+    positions = np.concatenate([np.arange(len(text.ids)) for text in texts])
+    tokens = np.bincount(np.searchsorted(edges, positions, side="right") - 1, minlength=len(edges))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        table = {
+            "first": list(edges),
+            "value": sums[0] / draws / tokens,
+            "part": sums[0] / draws / tokens.sum(),
+            "masked": sums[1] / sums[2],
+            "n": tokens,
+        }
+    return pd.DataFrame(table)
+
+
 def by_length(
     model: Model, corpus: CorpusLike, lengths: Sequence[int], *, examples: int = 256, seed: int = 0
 ) -> pd.DataFrame:

@@ -40,6 +40,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "sink-4": ('variant=[{name = "sink_token", n = 4}]',),
     "sink-end": ('variant=[{name = "sink_token", position = "end"}]',),
     "sink-zero": ('variant=[{name = "sink_token", value = "zero"}]',),
+    "sink-no-rotary": ('variant=[{name = "sink_token", rotary = false}]',),
     "register": ('variant=["register"]',),
     "off-by-one": ('variant=["off_by_one"]',),
     "sink-logit": ('variant=[{name = "sink_logit", logit = 0.0}]',),
@@ -49,6 +50,9 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
 }
 """What is compared, each with every seed."""
 
+
+EDGES = (0, 4, 16)
+"""First positions of the parts of a row that the table by position tells apart."""
 
 NOISE = ("t", "eps", "masks", "keep_start")
 """Fields of the objective that next-token prediction has no use for, and refuses."""
@@ -138,23 +142,41 @@ QUANTITIES = {name: says for group in GROUPS.values() for name, says in group.it
 
 def variants(path: str | Path | None = None) -> pd.DataFrame:
     """The per-seed table that ships with the package, or another made by `make variants`."""
-    source = files("anchorwatch.training").joinpath("variants.csv") if path is None else Path(path)
+    return _read_table(path, "variants.csv", KEYS, "make variants")
+
+
+def by_position(path: str | Path | None = None) -> pd.DataFrame:
+    """The table that says where in a row arms gain, a row for each kind of rows, arm and seed.
+
+    Its runs are others than those of `variants()`: arms are paired within this table only.
+    `bound.from.P` is nats per token from position P to the next of `EDGES`; `.part` is the same
+    over all tokens, so that parts add up to `bound.all`; `.masked` is per masked token.
+    """
+    keys = (*KEYS, "rows")
+    return _read_table(path, "variants_by_position.csv", keys, "make variants-by-position")
+
+
+def _read_table(
+    path: str | Path | None, name: str, keys: Sequence[str], command: str
+) -> pd.DataFrame:
+    """A table that ships with the package as `name`, or another of its kind."""
+    source = files("anchorwatch.training").joinpath(name) if path is None else Path(path)
     if not source.is_file():
-        raise TraceError(f"there is no table {source}: make it with `make variants`")
+        raise TraceError(f"there is no table {source}: make it with `{command}`")
     try:
         with source.open(encoding="utf-8") as handle:
             table = pd.read_csv(handle, dtype={"arm": str, "spec": str})
     except ValueError as error:  # empty, no UTF-8, or no CSV
         raise TraceError(
-            f"{source} cannot be read as CSV, {error}: make it with `make variants`"
+            f"{source} cannot be read as CSV, {error}: make it with `{command}`"
         ) from None
-    if lost := [name for name in KEYS if name not in table.columns]:
-        raise TraceError(f"{source} has no column {lost[0]}: it is no table of `make variants`")
+    if lost := [key for key in keys if key not in table.columns]:
+        raise TraceError(f"{source} has no column {lost[0]}: it is no table of `{command}`")
     if (table["version"] != VERSION).any():
         versions = sorted(set(table["version"]))
         raise TraceError(
             f"{source} has columns of version {versions[0]} and this package reads {VERSION}: "
-            "make it again with `make variants`"
+            f"make it again with `{command}`"
         )
     return table
 

@@ -191,19 +191,21 @@ def _answers(study: Study, gathered: Sequence[EvidenceSpec]) -> Iterator[Section
     """Questions that several models were asked in the same contexts."""
     tables: dict[tuple[str, str], pd.DataFrame] = {}
     for spec in gathered:
-        if not isinstance(spec, Answers) or len(spec.asks) < 2 or spec.template != "plain":
+        if not isinstance(spec, Answers) or len(spec.asks) < 2 or not _asked_plainly(spec):
             continue
         rows = study.evidence[spec].results.rows
         for context in spec.contexts:
             part = rows[(rows["context"] == context) & (rows["edit"] == "none")]
-            tables[spec.task, context] = part.pivot(
-                index="item", columns="role", values="containment"
-            ).astype(float)
+            wide = part.pivot(index="item", columns="role", values="containment").astype(float)
+            known = tables.get((spec.task, context))
+            if known is None or len(wide.columns) > len(known.columns):
+                tables[spec.task, context] = wide  # the same questions, asked of more models
     if not tables:
         return
     roles = list(dict.fromkeys(role for table in tables.values() for role in table.columns))
     roles.sort(key=list(study.about["models"]).index)
     names = [str(study.about["models"][role]) for role in roles]
+    tables = {key: table.reindex(columns=roles) for key, table in tables.items()}  # NaN: not asked
     rows = []
     for (task, context), table in tables.items():
         cells = [_within(mean_score(table[role], ITEM, (0.0, 1.0))) for role in roles]
@@ -223,12 +225,19 @@ def _answers(study: Study, gathered: Sequence[EvidenceSpec]) -> Iterator[Section
     yield Section("answers", title, words, head, tuple(rows), caption, (drawn,))
 
 
+def _asked_plainly(spec: Answers) -> bool:
+    """Whether models were asked in the usual prompt, with the usual number of steps."""
+    return spec.template == "plain" and spec.steps is None
+
+
 @look()
 def _answer_bars(tables: dict[tuple[str, str], pd.DataFrame], names: dict[str, str]) -> Figure:
     rows = []
     for (task, context), table in tables.items():
         for role, name in names.items():
             estimate = mean_score(table[role], ITEM, (0.0, 1.0))
+            if not estimate.n:  # this model was not asked so
+                continue
             low, high = estimate.interval(LEVEL)
             where = context if task.endswith("one-hop") else f"2: {context}"
             row = {
@@ -251,7 +260,8 @@ def _answer_bars(tables: dict[tuple[str, str], pd.DataFrame], names: dict[str, s
 
 def _variants(study: Study, gathered: Sequence[EvidenceSpec]) -> Iterator[Section]:
     """Arms of training: vanilla, sink token, gate and their relatives, paired by training seed."""
-    parts = [study.evidence[spec] for spec in gathered if isinstance(spec, Seeds)]
+    # The table by position is of other runs, and is not paired with this one.
+    parts = [study.evidence[spec] for spec in gathered if type(spec) is Seeds]
     if not parts:
         return
     table = pd.concat(parts, ignore_index=True).groupby(["arm", "seed"], sort=False).first()

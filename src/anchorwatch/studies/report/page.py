@@ -148,12 +148,15 @@ def run_facts(study: Study) -> list[tuple[str, str]]:
         for role, source in about["models"].items()
     ]
     amount = (
-        f"{budget['name']}: {budget['prompts']} prompts of each kind, {budget['length']} positions "
-        f"in {budget['steps']} steps, {budget['items']} questions in each cell of an evaluation, "
-        f"{budget['rows']} units of a table"
+        f"{budget['name']}: {budget['prompts']} prompts of each kind, {budget['items']} questions "
+        f"in each cell of an evaluation, {budget['rows']} units of a table"
     )
     rows.append(("budget", amount))
-    rows.append(("prompts", "made-up questions with passages, of names that no model has seen"))
+    rows.append(("watched runs", text.describe_runs(about)))
+    texts = budget.get("protocol", {}).get("prompts")
+    going_on = "texts of the user's" if texts else "held-out stories"
+    asked = "made-up questions with passages, of names that no model has seen"
+    rows.append(("prompts", f"{asked}; as running text, {going_on}"))
     if "took" in about:
         took = about["took"]
         minutes = f"{took['minutes']:.1f} minutes, ended {took['ended']}"

@@ -251,6 +251,13 @@ def join_words(words: list[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
+def describe_runs(about: Mapping[str, Any]) -> str:
+    """How watched runs wrote: as the manifest says, or of an older one by its budget."""
+    budget = about["budget"]
+    plain = f"{budget['length']} positions written in {budget['steps']} steps"
+    return str(about.get("decoding", plain))
+
+
 def methods(study: Study) -> str:
     """The sentence for a methods section."""
     about = study.about
@@ -266,8 +273,7 @@ def methods(study: Study) -> str:
     tested = join_words([f"{count} of {name}" for name, count in papers.items()])
     return (
         f"Claims ({tested}) were tested with anchorwatch {versions['anchorwatch']} on "
-        f"{_on(models)}, with {budget['prompts']} prompts of made-up questions, "
-        f"{budget['length']} positions written in {budget['steps']} steps, "
+        f"{_on(models)}, with {budget['prompts']} prompts of each kind ({describe_runs(about)}), "
         f"{budget['items']} questions per cell of an evaluation and {budget['rows']} rows per "
         "table. Each statistic has a direction and a margin stated beforehand, and an interval of "
         "Student's over its unit (prompt, question or training seed), at the level of Shaffer's "

@@ -12,7 +12,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from anchorwatch import metrics
-from anchorwatch.edits.spec import Edit, hide_random, hide_sinks, knock_out, random_heads
+from anchorwatch.edits.spec import (
+    Edit,
+    hide_random,
+    hide_sinks,
+    knock_out,
+    random_heads,
+    swap_token,
+)
 from anchorwatch.errors import AnchorwatchWarning, EvidenceError
 from anchorwatch.evaluation.effect import effect
 from anchorwatch.evaluation.synthetic import Distractors, Item, World
@@ -83,31 +90,79 @@ def first_rollout(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     return [{name: float(row[name]) for name in ("value", "null", "dobrushin")}]
 
 
-@experiment("queries_written")
-def queries_written(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+@experiment("queries_rewritten")
+def queries_rewritten(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     """Whether a query that was masked uses other anchors once it is written: one row a layer.
 
     `value` is the Jensen-Shannon divergence, in bits, of what the same positions look at before and
-    after they are written; `null` that of as many positions which stayed as they were in the same
-    steps. A position keeps its distances, so that attention to what is near is no difference.
+    after they are written; `rewritten` that of the same positions at the later step, before and
+    after other words stand there: a token changed, and nothing was masked. `null` is that of as
+    many positions which stayed as they were in the same steps. A position keeps its distances, so
+    that attention to what is near is no difference.
     """
+    # 1. the run as it is: no end tokens, so that words are written
     chosen_steps = tuple(LENGTH * quarter // 4 for quarter in (1, 2, 3))
-    trace = _run_item(model, prompts.QUESTION_ITEMS[unit], pattern(steps=chosen_steps))
-    maps = trace["pattern"].values
-    picked = {name: trace[f"pick_{name}"].values for name in ("step", "layer")}
-    given = trace.role[0] == PROMPT
+    item, how = prompts.QUESTION_ITEMS[unit], LowConfidence(LENGTH, LENGTH, forbid_end=True)
+    trace = run(
+        model,
+        item.prompt(),
+        how,
+        regions=item.regions(),
+        probes=(pattern(steps=chosen_steps),),
+    )
+    masked = {step: trace.role[step][trace.answer] == MASKED for step in chosen_steps}
+    clean = {step: _answer_maps(trace, step) for step in chosen_steps}  # [layer, head, query, key]
     chance = np.random.default_rng(unit)
-    rows = []
-    for layer in range(model.num_layers):
-        each = []
-        for steps in pairwise(chosen_steps):
-            sides = [maps[(picked["step"] == step) & (picked["layer"] == layer)] for step in steps]
-            heads = [side[:, trace.answer][:, :, given].astype(np.float64) for side in sides]
-            masked = [trace.role[step][trace.answer] == MASKED for step in steps]
-            each.append(_divergence_when_written(heads, masked, chance))
-        value, null, elsewhere = np.mean(each, axis=0).tolist()
-        rows.append({"layer": layer, "value": value, "null": null, "elsewhere": elsewhere})
-    return rows
+    # 2. each pair of steps: positions that were written in between, and others in their place
+    each = []
+    for before, after in pairwise(chosen_steps):
+        wrote = np.flatnonzero(masked[before] & ~masked[after])
+        words = _other_words(trace, trace.answer[wrote], chance)
+        swaps = [
+            swap_token(int(position), int(token), steps=(after,))
+            for position, token in zip(trace.answer[wrote], words, strict=True)
+        ]
+        again = run(
+            model,
+            item.prompt(),
+            how,
+            regions=item.regions(),
+            probes=(pattern(steps=(after,)),),
+            edits=swaps,
+        )
+        other = _answer_maps(again, after)
+        sides = [masked[before], masked[after]]
+        each.append(
+            [
+                (
+                    *_divergence_when_written([clean[before][at], clean[after][at]], sides, chance),
+                    _mean_divergence([clean[after][at], other[at]], wrote),
+                )
+                for at in range(model.num_layers)
+            ]
+        )
+    # 3. the mean of both pairs
+    names = ("value", "null", "elsewhere", "rewritten")
+    means = np.mean(each, axis=0).tolist()
+    return [
+        {"layer": layer} | dict(zip(names, values, strict=True))
+        for layer, values in enumerate(means)
+    ]
+
+
+def _answer_maps(trace: Trace, step: int) -> np.ndarray:
+    """[layer, head, query, key] attention of the answer's positions to the prompt at a step."""
+    picked = trace["pick_step"].values == step
+    maps = trace["pattern"].values[picked][:, trace.answer][:, :, trace.role[0] == PROMPT]
+    layers = len(np.unique(trace["pick_layer"].values[picked]))
+    return maps.astype(np.float64).reshape(layers, -1, *maps.shape[1:])
+
+
+def _other_words(trace: Trace, positions: np.ndarray, chance: np.random.Generator) -> np.ndarray:
+    """[position] words of the prompt, each another than the one that was written there."""
+    prompt = np.unique(trace.own[trace.role[0] == PROMPT])
+    words = prompt[~np.isin(prompt, trace.manifest["model"]["special_ids"])]
+    return np.array([chance.choice(words[words != trace.own[place]]) for place in positions])
 
 
 def _divergence_when_written(

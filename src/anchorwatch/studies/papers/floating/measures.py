@@ -1,12 +1,16 @@
 """Constants, evidence and drawings that claims share: attention floating paper (arXiv 2601.07894).
 
-Anchors are its "floating tokens": the rule `floating` is as its scripts mean it.
+Anchors are its "floating tokens": keys above mean + 3 sd. Its figures are of *head-mean maps*, the
+attention that keys receive averaged over the heads of a layer; claims that are its sentences read
+these, and what heads do one by one stands beside. The rule `floating` takes the greatest key where
+no key is above: its scripts of absorption and angle do, that of the temporal figures does not.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from math import log2, sqrt
 from typing import TYPE_CHECKING
 
@@ -14,9 +18,12 @@ import numpy as np
 import pandas as pd
 
 from anchorwatch import metrics
+from anchorwatch.edits.spec import freeze_canvas
 from anchorwatch.errors import EvidenceError
 from anchorwatch.evaluation.tables import gains
-from anchorwatch.metrics.layer_slices import LayerSlice, iter_layers
+from anchorwatch.generation.decoding import LeftToRight, LowConfidence
+from anchorwatch.metrics.geometry import SinkColumns, read_columns, shapley
+from anchorwatch.metrics.layer_slices import LayerSlice, find_top_key, iter_layers
 from anchorwatch.metrics.movement import centroid_path
 from anchorwatch.metrics.sink_rules import Rule, mass, robust_zscore, topk, zscore
 from anchorwatch.metrics.stats.ranks import jensen_shannon, spearman
@@ -39,6 +46,7 @@ from anchorwatch.studies.measure import (
     require_accuracy,
     score_answer,
 )
+from anchorwatch.studies.preconditions import head_mean
 from anchorwatch.studies.prompts import TEMPLATE_WORDS
 from anchorwatch.trace.trace import Trace
 
@@ -67,16 +75,23 @@ ANCHORS = zscore(3.0)
 KEY_SETS = ("first", "top1", ANCHORS, floating())
 DETECTORS = (ANCHORS, robust_zscore(), mass(0.5))
 """By mean and sd, by median and MAD, and the fewest keys that take half of the attention."""
-FEWEST_SHALLOW_ANCHORS = 2.0
-"""Anchors of a head: deep layers are to have one or two, so that fewer cannot become sparse."""
 ABSORBS_LESS_BY = -0.1
 QUARTER_MORE = round(log2(1.25), 4)
 """A quarter more, as a difference of logarithms."""
+TEXT_LENGTH = 32
+"""Positions and steps of the published temporal figures: a token a step, in one block."""
+TEXT_RUNS = Runs("mdm", "text", decoding=LowConfidence(TEXT_LENGTH, TEXT_LENGTH, forbid_end=True))
+ARM_TEXT_RUNS = Runs("arm", "text", decoding=LeftToRight(TEXT_LENGTH, cache=False, stop=False))
+FROZEN_TEXT_RUNS = replace(TEXT_RUNS, edits=(freeze_canvas(),))
+"""Running text, written as in the temporal figures; end tokens, which fill a canvas, are not."""
+FIXED = 0.75
+"""Share of layers and steps: the published sink stands in 24 of Qwen's 28 layers, and in all of
+Llama's."""
+SHALLOW_AND_DEEP = 8
+"""Layers from which a quarter of them is more than one; published models have 28 and 32."""
 WEIGHTS = {role: Experiment(role, "weights", passes=0) for role in ("mdm", "arm")}
 SAME_ORIGIN = 0.2
 """Correlation of weights from which two networks have one origin; apart they have 0."""
-FEWEST_LAYERS = 3
-"""With fewer there is one place to begin at."""
 LEAST_RISE = 0.05
 """Five points of attention, as for floating/H9; the figure jumps by 43 (Dream) and 66 (Qwen)."""
 HALVES = Experiment("mdm", "hidden_in_halves", passes=96)
@@ -104,7 +119,7 @@ LEAST_GAIN = 0.05
 """Of the questions: a model that gains less from a passage has nothing to double."""
 DOUBLINGS = tuple(float(np.log2(1 + others)) for others in (0, 1, 2, 4))
 PASSAGE_RUNS = Runs("mdm", "told")
-WRITTEN_QUERIES = Experiment("mdm", "queries_written", passes=16)
+REWRITTEN_QUERIES = Experiment("mdm", "queries_rewritten", passes=48)
 MOMENTS = (("y", "y"), ("x", "x"), ("z", "z"), ("y", "x"), ("y", "z"), ("x", "z"))
 
 
@@ -153,14 +168,15 @@ def predicting_turnover(trace: Trace) -> float:
     return float(np.mean(changes)) if changes else np.nan
 
 
-def anchor_drift(layer: LayerSlice) -> tuple[float, float]:
-    """How far the centre of the anchors goes, and the greatest key, as shares of the canvas.
+def anchor_drift(shares: np.ndarray) -> tuple[float, float]:
+    """How far the centre of the anchors of [step, map, key] shares goes, and the greatest key.
 
-    Last quarter of the steps less the first, mean over heads: at most 1 either way.
+    Shares of the canvas: last quarter of the steps less the first, mean over maps (the head-mean
+    map alone, or those of heads): at most 1 either way.
     """
-    shares, keys = layer.shares(), layer.shares().shape[-1]
-    anchors = np.where(layer.labels(floating()), np.nan_to_num(shares), 0.0)
-    paths = centroid_path(anchors), layer.top_key_path()  # [head, step]
+    keys = shares.shape[-1]
+    anchors = np.where(floating().labels(shares), np.nan_to_num(shares), 0.0)
+    paths = centroid_path(anchors), find_top_key(shares)[0].T.astype(float)  # [map, step]
     quarter = max(1, len(shares) // 4)
     each = [path[:, -quarter:].mean(axis=1) - path[:, :quarter].mean(axis=1) for path in paths]
     centre, greatest = (float(np.mean(shift)) / keys for shift in each)
@@ -179,18 +195,26 @@ class OnsetShares:
     """What it would be if commits were dealt out to other steps."""
 
 
-def anchor_onsets(trace: Trace, rule: Rule) -> OnsetShares:
-    """Where anchors begin, apart from end tokens: those fill the canvas and are no answer."""
-    ends = np.isin(trace.own, trace.manifest["model"].get("end_ids", ()))
+def anchor_onsets(trace: Trace, rule: Rule, *, of_text: bool = False) -> OnsetShares:
+    """Where anchors of the head-mean maps begin, over all layers.
+
+    `of_text` leaves end tokens out as anchors and as commits, and with them the steps before which
+    nothing else was committed: there no onset could be a hit.
+    """
+    # 1. [step, key] what was committed a step before, from the second step on
+    ends = np.isin(trace.own, trace.manifest["model"].get("end_ids", ())) & of_text
     steps, when = trace.num_steps, trace.committed_at
-    fresh = when[None] == np.arange(steps)[1:, None] - 1  # [step, key], from the second step on
+    fresh = when[None] == np.arange(steps)[1:, None] - 1
     fresh &= (when >= 0) & ~ends
-    ever = fresh.sum(axis=0) / max(steps - 1, 1)
+    counted = fresh.any(axis=1) if of_text else np.ones(steps - 1, dtype=bool)
+    # 2. chances of a hit: of any key at this step, and of this key at any step
+    ever = fresh.sum(axis=0) / max(int(counted.sum()), 1)
     share = fresh.sum(axis=1) / max(int((~ends).sum()), 1)
+    # 3. onsets of all layers
     count = hits = by_keys = by_time = 0.0
     for layer in iter_layers(trace):
-        labels = layer.labels(rule) & ~ends
-        begins = (labels[1:] & ~labels[:-1]).sum(axis=1)  # [step, key] heads
+        labels = rule.labels(head_mean(layer)) & ~ends
+        begins = (labels[1:] & ~labels[:-1]) & counted[:, None]
         count += begins.sum()
         hits += (begins * fresh).sum()
         by_keys += (begins * share[:, None]).sum()
@@ -198,6 +222,108 @@ def anchor_onsets(trace: Trace, rule: Rule) -> OnsetShares:
     if not count:
         return OnsetShares(np.nan, np.nan, np.nan)
     return OnsetShares(*(float(total / count) for total in (hits, by_keys, by_time)))
+
+
+def beyond_even(layer: LayerSlice) -> np.ndarray:
+    """[step, key] head-mean attention received, less what even attention gives."""
+    return head_mean(layer) - layer.null()[:, 0]
+
+
+def fixed_shares(evidence: Evidence, spec: Runs) -> np.ndarray:
+    """[prompt, 2] share of layers and steps whose greatest key, beyond even attention on the
+    head-mean map, is position 0, and is at the commonest place of the prompt."""
+
+    def compute() -> np.ndarray:
+        runs = evidence[spec]
+        shares = np.full((runs.count, 2), np.nan)
+        for index, trace in zip(runs.indices, runs.traces, strict=True):
+            tops = [find_top_key(beyond_even(layer))[0] for layer in iter_layers(trace)]
+            top = np.concatenate(tops)
+            top = top[top >= 0]
+            if top.size:
+                shares[index] = np.mean(top == 0), np.bincount(top).max() / top.size
+        return shares
+
+    shares: np.ndarray = evidence.once((spec, "fixed shares"), compute)
+    return shares
+
+
+def absorbed_by_layer(evidence: Evidence, spec: Runs) -> dict[str, np.ndarray]:
+    """[prompt, layer] attention beyond even attention on the head-mean map: on its greatest key
+    (`top1`) and on position 0 (`first`), mean over steps."""
+
+    def compute() -> dict[str, np.ndarray]:
+        runs = evidence[spec]
+        values: dict[str, np.ndarray] = {}
+        for index, trace in zip(runs.indices, runs.traces, strict=True):
+            maps = [beyond_even(layer) for layer in iter_layers(trace)]
+            found = {
+                "top1": [mean_of(np.nanmax(beyond, axis=-1)) for beyond in maps],
+                "first": [mean_of(beyond[:, 0]) for beyond in maps],
+            }
+            for name, layers in found.items():
+                empty = np.full((runs.count, len(layers)), np.nan)
+                values.setdefault(name, empty)[index] = layers
+        return values
+
+    values: dict[str, np.ndarray] = evidence.once((spec, "absorbed by layer"), compute)
+    return values
+
+
+def turnover_across_layers(trace: Trace) -> float:
+    """Of the anchors of two neighbouring layers, those of one layer only: 1 - Jaccard.
+
+    On head-mean maps beyond even attention, mean over steps and pairs of layers; NaN of one layer.
+    """
+    labels = [floating().labels(beyond_even(layer)) for layer in iter_layers(trace)]
+    changes = [
+        1 - (upper & lower).sum(axis=-1) / (upper | lower).sum(axis=-1)
+        for upper, lower in pairwise(labels)
+    ]
+    return float(np.mean(changes)) if changes else np.nan
+
+
+def map_anchor_counts(evidence: Evidence, spec: Runs) -> np.ndarray:
+    """[prompt, layer] anchors (mean + 3 sd) of the head-mean map, mean over steps."""
+
+    def compute() -> np.ndarray:
+        runs = evidence[spec]
+        layers = runs.traces[0].manifest["model"]["layers"]
+        counts = np.full((runs.count, layers), np.nan)
+        for index, trace in zip(runs.indices, runs.traces, strict=True):
+            counts[index] = [
+                ANCHORS.labels(head_mean(layer)).sum(axis=-1).mean() for layer in iter_layers(trace)
+            ]
+        return counts
+
+    counts: np.ndarray = evidence.once((spec, "anchors of maps"), compute)
+    return counts
+
+
+def angle_sizes(evidence: Evidence) -> np.ndarray:
+    """[prompt, layer] |angle| / (|angle| + |norm|) of each anchor's logit advantage, then the mean
+    over anchors, heads and steps: parts of either sign do not cancel."""
+
+    def compute() -> np.ndarray:
+        runs = evidence[MDM_RUNS]
+        layers = runs.traces[0].manifest["model"]["layers"]
+        sizes = np.full((runs.count, layers), np.nan)
+        for index, trace in zip(runs.indices, runs.traces, strict=True):
+            sizes[index] = [_angle_size(layer) for layer in iter_layers(trace)]
+        return sizes
+
+    sizes: np.ndarray = evidence.once((MDM_RUNS, "angle sizes"), compute)
+    return sizes
+
+
+def _angle_size(layer: LayerSlice) -> float:
+    logit, product = (read_columns(layer, name) for name in ("logit", "norm_product"))
+    anchors = SinkColumns(layer, floating(), "all", logit)
+    norms, other_norms = anchors.at_sinks(product), anchors.mean_of_others(product)
+    logits, other_logits = anchors.at_sinks(logit), anchors.mean_of_others(logit)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        angle, norm = shapley(logits / norms, norms, other_logits / other_norms, other_norms)
+        return mean_of(np.abs(angle) / (np.abs(angle) + np.abs(norm)))
 
 
 def greatest_keys(evidence: Evidence, spec: Runs) -> list[np.ndarray]:
@@ -223,7 +349,7 @@ def draw_anchor_paths(evidence: Evidence) -> Figure | None:
     """Where the greatest key of every head is, over the steps of one prompt."""
     from anchorwatch.figures.movement import sink_positions
 
-    first = list(evidence[MDM_RUNS].traces[:1])
+    first = list(evidence[TEXT_RUNS].traces[:1])
     return sink_positions(metrics.sink_positions(first, ANCHORS)) if first else None
 
 
@@ -413,6 +539,15 @@ def score_answers(evidence: Evidence, spec: Runs) -> np.ndarray:
     return values
 
 
+def of_right_answers(evidence: Evidence, spec: Runs, *, right: np.ndarray) -> dict[str, np.ndarray]:
+    """`by_head` of some prompts, NaN on others: what heads look at in wrong answers is no
+    retrieval."""
+    return {
+        name: np.where(right[:, None, None], values, np.nan)
+        for name, values in by_head(evidence, spec).items()
+    }
+
+
 def retrieval_scores(evidence: Evidence) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """`by_head` of the MDM and of the ARM on prompts that both answer rightly, NaN on others.
 
@@ -425,18 +560,21 @@ def retrieval_scores(evidence: Evidence) -> tuple[dict[str, np.ndarray], dict[st
             f"{FEWEST_RIGHT} prompts or more that both models answer rightly: of {len(both)} "
             f"there are {both.sum()} (the MDM is right in {mdm.sum()}, the ARM in {arm.sum()})"
         )
-    scores = [by_head(evidence, spec) for spec in (MDM_RUNS, ARM_RUNS)]
-    kept = [
-        {name: np.where(both[:, None, None], values, np.nan) for name, values in by_name.items()}
-        for by_name in scores
-    ]
-    return kept[0], kept[1]
+    own, other = (of_right_answers(evidence, spec, right=both) for spec in (MDM_RUNS, ARM_RUNS))
+    return own, other
 
 
 def draw_retrieval_map(evidence: Evidence) -> Figure | None:
+    """What is judged: rows of right answers, without the end tokens that fill their length."""
     from anchorwatch.figures.retrieval import retrieval_map
 
-    return retrieval_map(metrics.retrieval_heads(list(evidence[MDM_RUNS].traces)))
+    runs, right = evidence[MDM_RUNS], score_answers(evidence, MDM_RUNS) == 1
+    pairs = zip(runs.indices, runs.traces, strict=True)
+    traces = [trace for index, trace in pairs if right[index]]
+    if not traces:
+        return None
+    ends = traces[0].manifest["model"].get("end_ids", ())
+    return retrieval_map(metrics.retrieval_heads(traces, ignore=ends))
 
 
 def effective_share_of_heads(scores: np.ndarray) -> float:
@@ -458,6 +596,23 @@ def scores_by_role(evidence: Evidence, spec: Answers) -> dict[str, np.ndarray]:
         scores[role] = by_item(evidence, spec, [(role, name, "none") for name in spec.contexts])
         require_accuracy(mean_of(scores[role]), LEAST_ACCURACY, ROLES[role][0])
     return scores
+
+
+def u_index(right: np.ndarray) -> np.ndarray:
+    """[item] accuracy with the evidence first or last, less in the middle."""
+    return (right[:, 0] + right[:, 2]) / 2 - right[:, 1]
+
+
+def layout_costs(right: np.ndarray) -> dict[str, np.ndarray]:
+    """[item] what passages apart (far) and in the other order cost, and the mean of both."""
+    far, order = right[:, 0] - right[:, 1], right[:, 0] - right[:, 2]
+    return {"layouts": (far + order) / 2, "far": far, "order": order}
+
+
+def mean_gain(evidence: Evidence, *, role: str) -> float:
+    """Accuracy with the passage less without."""
+    closed, gold = by_item(evidence, GAIN, [(role, name, "none") for name in GAIN.contexts]).T
+    return mean_of(gold - closed)
 
 
 def draw_positions(evidence: Evidence) -> Figure | None:

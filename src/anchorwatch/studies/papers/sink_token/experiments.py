@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from anchorwatch.edits.spec import gate, hide_sinks, sink_token
+from anchorwatch.edits.spec import Edit, gate, hide_random, hide_sinks, sink_token
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.effect import effect
-from anchorwatch.evaluation.synthetic import World
+from anchorwatch.evaluation.synthetic import Draw, World
 from anchorwatch.evaluation.teacher_forced import divergence
 from anchorwatch.generation.decoding import LowConfidence
 from anchorwatch.generation.run import run
+from anchorwatch.metrics.sink_rules import rulli
 from anchorwatch.models.additions import (
     ActiveAddition,
     AdditionTensors,
@@ -30,7 +31,7 @@ from anchorwatch.models.additions import (
     prepare_additions,
     use_additions_of,
 )
-from anchorwatch.models.families import attention_modules
+from anchorwatch.models.families import attention_modules, layer_modules
 from anchorwatch.models.model import Model
 from anchorwatch.models.trained_additions import fit_trained_addition
 from anchorwatch.probes import spec as probes
@@ -271,6 +272,87 @@ def _gates(model: Model, canvas: torch.Tensor) -> np.ndarray:
             stack.callback(hook.remove)
         model.logits(canvas, parts=additions)
     return openness
+
+
+MIXING_PROBES = (probes.received(groups=("all",), dtype="float32"), probes.mixing())
+
+
+@experiment("mixing")
+def mixing(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
+    """How far states mix, as the model is, with its sinks hidden, and with other keys hidden.
+
+    Sinks are those of the unedited pass, at most `k` in a head; as many other keys are hidden in
+    the third row. `spread` is the mean relative change of all other states when one token that is
+    no sink is another; the same keys are hidden in both passes. `rank` is the effective rank of
+    states over positions, `cosine` their mean cosine; all three are means over layers.
+    """
+    # 1. the unedited pass, and which keys are sinks in any head
+    canvas = noisy_canvas(model, unit)
+    one_step = LowConfidence(steps=1)
+    clean = run(model, canvas=canvas, decoding=one_step, probes=MIXING_PROBES, seed=unit)
+    shares = clean["received"].sel(group="all").values[0]  # [layer, head, key]
+    sinks = rulli().labels(shares)
+    # 2. the same canvas with another token at a visible position that is no sink
+    position = _choose_position(model, canvas, sinks, unit)
+    other = canvas.clone()
+    plain = sorted(
+        set(range(model.vocab_size)) - model.specials.special_ids - {int(canvas[position])}
+    )
+    other[position] = Draw("mixing", unit, "token").pick(plain)
+    # 3. both passes under each edit
+    k = int(options["k"])
+    edits: dict[str, tuple[Edit, ...]] = {
+        "none": (),
+        "sinks": (hide_sinks(k, rule=rulli(), detect="oracle", unedited=clean),),
+        "random": (hide_random(k, rule=rulli(), detect="oracle", unedited=clean, seed=unit),),
+    }
+    rows = []
+    for name, edit in edits.items():
+        (before, trace), (after, _) = (_states(model, ids, edit, unit) for ids in (canvas, other))
+        rest = torch.arange(len(canvas)) != position
+        change = (after - before).norm(dim=-1) / before.norm(dim=-1).clamp(min=1e-30)
+        rows.append(
+            {
+                "edit": name,
+                "spread": float(change[:, rest].double().mean()),
+                "rank": float(trace["effective_rank"].values[0].mean()) / len(canvas),
+                "cosine": float(trace["state_cosine"].values[0].mean()),
+                "sinks": float(np.minimum(sinks.sum(axis=-1), k).mean()),
+            }
+        )
+    return rows
+
+
+def _choose_position(model: Model, canvas: torch.Tensor, sinks: np.ndarray, unit: int) -> int:
+    """A visible position that is a sink in as few heads as there are: in none, if there is one."""
+    heads = sinks.reshape(-1, sinks.shape[-1]).sum(axis=0)
+    visible = np.flatnonzero((canvas != model.mask_id).cpu().numpy())
+    fewest = heads[visible].min()
+    return int(Draw("mixing", unit).pick([int(p) for p in visible if heads[p] == fewest]))
+
+
+def _states(
+    model: Model, canvas: torch.Tensor, edits: tuple[Edit, ...], unit: int
+) -> tuple[torch.Tensor, Trace]:
+    """[layer, position, width] states after each layer of an edited pass, and its trace."""
+    states: list[torch.Tensor] = []
+
+    def keep(_: Any, args: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        states.append(hidden[0, -len(canvas) :].float().cpu())
+
+    with ExitStack() as stack:
+        for module in layer_modules(model.network):
+            stack.callback(module.register_forward_hook(keep).remove)
+        trace = run(
+            model,
+            canvas=canvas,
+            decoding=LowConfidence(steps=1),
+            probes=MIXING_PROBES,
+            edits=edits,
+            seed=unit,
+        )
+    return torch.stack(states[-model.num_layers :]), trace
 
 
 @experiment("in_context")

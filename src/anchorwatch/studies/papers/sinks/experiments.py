@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from anchorwatch import metrics
-from anchorwatch.edits.spec import Edit, hide_random, hide_sinks
+from anchorwatch.edits.spec import Edit, hide_keys, hide_random, hide_sinks
 from anchorwatch.errors import AnchorwatchWarning, PromptError
-from anchorwatch.evaluation.synthetic import World
-from anchorwatch.evaluation.teacher_forced import build_forced_run
-from anchorwatch.generation.decoding import LowConfidence
+from anchorwatch.evaluation.synthetic import Distractors, World
+from anchorwatch.evaluation.teacher_forced import build_forced_run, read_clean_frames
+from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.generation.loop import walk
 from anchorwatch.generation.run import build_recorder, run
+from anchorwatch.metrics.sink_rules import rulli
 from anchorwatch.models.model import Model
+from anchorwatch.models.wired import NAMES as WIRED
 from anchorwatch.probes.spec import Probe, pattern, received
 from anchorwatch.studies import prompts
 from anchorwatch.studies.evidence import experiment
-from anchorwatch.trace.trace import FRESH, MASKED, WRITTEN, Trace
+from anchorwatch.studies.papers.sinks.measures import BLOCK, LENGTH
+from anchorwatch.trace.trace import MASKED, Trace
 
-LENGTH = 32
-"""Positions that a run here writes, one a step."""
 PAIRS = (4, 5, 12, 13, 20, 21, 28, 29)
 """Steps whose maps are looked at: neighbours, early and late."""
 SHUFFLES = 19
 """A map is above all of so many shuffled ones by chance one time in twenty."""
+TURNS = 0.1
+"""Attention that a query must give a new sink, beyond what it gave it before, to have turned."""
 FEW, MANY = 8, 56
 """Masks after a question: room for its answer, and 48 more."""
+CONTINUED = 16
+"""Tokens written after a context of which a part is discarded."""
+CONTEXTS = World("held-out", seed=prompts.SEED + 3, distractors=Distractors(random=2))
+"""Items with two unrelated passages: one that is oldest, one that is discarded in its place."""
 ITEMS = World("held-out", seed=prompts.SEED + 2)
 
 Rows = list[dict[str, Any]]
@@ -38,8 +50,8 @@ Rows = list[dict[str, Any]]
 @experiment("head_maps")
 def head_maps(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     """Of every head: how far its greatest key stands out of maps whose rows are shuffled, how alike
-    the maps of neighbouring steps are, how often the greatest sink jumps, and whether masked and
-    written queries look at different keys."""
+    the maps of neighbouring steps are, how often the greatest sink jumps, whether masked and
+    unmasked queries have sinks of their own, and whether a new sink takes self-attention."""
     trace = _run_unit(model, unit, (received(), pattern(steps=PAIRS)))
     alike = metrics.map_similarity(trace, lags=[1], by=["layer", "head"])
     jumps = metrics.jumps(trace, by=["layer", "head"])
@@ -59,7 +71,8 @@ def head_maps(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
         for name, table in quantities.items():
             value, null = table.loc[(layer, head)]
             row |= {name: float(value), f"{name}_null": float(null)}
-        rows.append(row | compare_with_shuffled(picked, chance) | own_keys(picked, roles, chance))
+        row |= compare_with_shuffled(picked, chance) | own_sinks(picked, roles, chance)
+        rows.append(row | self_attention_taken(picked, steps[picks]))
     return rows
 
 
@@ -82,35 +95,144 @@ def compare_with_shuffled(
     return {name: float(np.mean(values)) for name, values in lists.items()}
 
 
-def own_keys(
+def own_sinks(
     maps_of_head: np.ndarray, roles: np.ndarray, chance: np.random.Generator
 ) -> dict[str, float]:
-    """Of [map, query, key] and [map, position]: whether masked and written queries of the answer
-    have greatest keys of their own, and the same of groups as large that are drawn among them."""
-    sums: dict[str, list[float]] = {n: [] for n in ("own", "split", "own_drawn", "split_drawn")}
+    """Of [map, query, key] and [map, position]: how often masked and unmasked queries have sinks
+    of their own, and the same of groups as large that are drawn among all queries."""
+    split, drawn = [], []
     for attention, role in zip(maps_of_head, roles, strict=True):
-        asks = np.flatnonzero(np.isin(role, (MASKED, FRESH, WRITTEN)))
-        masked = role[asks] == MASKED
-        drawn = [own_key(attention[asks], chance.permutation(masked)) for _ in range(SHUFFLES)]
-        for end, (own, split) in (
-            ("", own_key(attention[asks], masked)),
-            ("_drawn", np.mean(drawn, axis=0)),
-        ):
-            sums[f"own{end}"].append(own)
-            sums[f"split{end}"].append(split)
-    return {name: float(np.mean(values)) for name, values in sums.items()}
+        masked = role == MASKED
+        split.append(have_own_sinks(attention, masked))
+        shuffled = [chance.permutation(masked) for _ in range(SHUFFLES)]
+        drawn.append(np.mean([have_own_sinks(attention, first) for first in shuffled]))
+    return {"split": float(np.mean(split)), "split_drawn": float(np.mean(drawn))}
 
 
-def own_key(rows: np.ndarray, first: np.ndarray) -> tuple[float, float]:
-    """How much more each of two groups of queries gives its greatest key than the other group does.
+def have_own_sinks(rows: np.ndarray, first: np.ndarray) -> float:
+    """1 if both groups of queries give their greatest key what a sink gets, and it is not the same
+    key, else 0. `rows` [query, key], `first` [query] bool; NaN where a group is empty."""
+    if not first.any() or first.all():
+        return float("nan")
+    shares = np.stack([rows[first].mean(axis=0), rows[~first].mean(axis=0)])
+    greatest = shares.argmax(axis=1)
+    are_sinks = np.take_along_axis(rulli().labels(shares), greatest[:, None], axis=1)
+    return float(are_sinks.all() and greatest[0] != greatest[1])
 
-    In even shares, the mean of both groups: 0 where they have the same greatest key. And whether
-    they do not. `rows` [query, key], `first` [query] bool.
+
+def self_attention_taken(maps_of_head: np.ndarray, steps: np.ndarray) -> dict[str, float]:
+    """Of [map, query, key] at neighbouring steps: what queries that turn to a new sink lose of the
+    attention to themselves, as a share of it, and what they would if all keys lost in proportion.
+
+    A new sink is the greatest key of the later map, a sink there and not the greatest before. A
+    query turns that gives it at least TURNS more. NaN where no query does.
     """
-    mine, other = rows[first].mean(axis=0), rows[~first].mean(axis=0)
-    a, b = int(mine.argmax()), int(other.argmax())
-    gap = (mine[a] - other[a] + other[b] - mine[b]) / 2
-    return float(gap * rows.shape[1]), float(a != b)
+    before = lost = expected = 0.0
+    turned = 0
+    for index in np.flatnonzero(np.diff(steps) == 1):
+        earlier, later = maps_of_head[index], maps_of_head[index + 1]
+        shares = later.mean(axis=0)
+        sink = int(shares.argmax())
+        if not rulli().labels(shares)[sink] or earlier.mean(axis=0).argmax() == sink:
+            continue
+        gain = later[:, sink] - earlier[:, sink]
+        queries = np.flatnonzero((gain >= TURNS) & (np.arange(len(gain)) != sink))
+        own = earlier[queries, queries]
+        before += own.sum()
+        lost += (own - later[queries, queries]).sum()
+        # Others lose in proportion: a key keeps (1 - later sink) / (1 - earlier sink) of its own.
+        expected += (own * gain[queries] / (1 - earlier[queries, sink])).sum()
+        turned += len(queries)
+    taken = {"turned": float(turned), "self_lost": np.nan, "self_expected": np.nan}
+    if before > 0:
+        taken |= {"self_lost": lost / before, "self_expected": expected / before}
+    return {name: float(value) for name, value in taken.items()}
+
+
+@experiment("untrained_twin")
+def compare_with_untrained(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+    """Sinks of the model and of its untrained twin on one prompt, and how much each has learnt.
+
+    `heads` is the share of (step, layer, head) with a sink, `steps` the share of steps at which any
+    head has one, `learnt` the log-probability of hidden tokens of the prompt above that of a guess.
+    """
+    rows, known = [], None
+    if model.source in WIRED:  # it knows no story, only what it writes itself
+        wrote = _run_unit(model, unit, (), block=None)
+        known = wrote.own[wrote.answer].tolist()
+    for name, network in (("trained", model), ("untrained", initialise_again(model, seed=unit))):
+        trace = _run_unit(network, unit, (received(),), steps=LENGTH // 4)
+        by_step = metrics.sinks(trace, by=["step"])
+        share = by_step[by_step["quantity"] == "incidence"]["value"]
+        row = {"network": name, "heads": float(share.mean()), "steps": float((share > 0).mean())}
+        rows.append(row | {"learnt": gain_over_guessing(network, unit, known)})
+    return rows
+
+
+@torch.no_grad()
+def initialise_again(model: Model, *, seed: int) -> Model:
+    """The model as training would begin: matrices normal with the config's spread, norms 1,
+    biases 0."""
+    network = copy.deepcopy(model.network)
+    spread = float(getattr(network.config, "initializer_range", 0.02))
+    for name, tensor in network.named_parameters():
+        if tensor.ndim == 1:
+            tensor.fill_(0.0 if name.endswith("bias") else 1.0)
+            continue
+        digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8]
+        chance = torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
+        noise = torch.randn(tensor.shape, generator=chance)
+        tensor.copy_((spread * noise).to(tensor))
+    return replace(model, source=f"untrained/{model.source}", network=network)
+
+
+def gain_over_guessing(model: Model, unit: int, ids: Sequence[int] | None = None) -> float:
+    """Mean log-probability of every fourth token of a text, masked, plus log of the vocabulary: in
+    nats, 0 of a guess among all tokens. The text is a story, or token ids."""
+    given = model.encode(prompts.prompt_of(prompts.TEXT, unit).text) if ids is None else ids
+    tokens = list(map(int, given))
+    hidden = range(3, len(tokens), 4)
+    canvas = [model.mask_id if index in hidden else token for index, token in enumerate(tokens)]
+    logprobs = model.logprobs(canvas)
+    each = [float(logprobs[index, tokens[index]]) for index in hidden]
+    return float(np.mean(each) + np.log(logprobs.shape[-1]))
+
+
+@experiment("discarded_context")
+def discard_context(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+    """What a model says after its oldest context is discarded, and after as much other context is.
+
+    The prompt has two unrelated passages before its own. From the second step on, all up to the
+    end of the first passage is hidden, or as many tokens of the second passage; keys and values
+    that an autoregressive model made before stay as they are. Rows are read on the clean frames.
+    """
+    # 1. Oldest, other and own passage, and the question; the clean run.
+    item = CONTEXTS[unit]
+    others = [index for index, passage in enumerate(item.passages) if not passage.gold]
+    golds = [index for index, passage in enumerate(item.passages) if passage.gold]
+    item = item.arrange([*others, *golds])
+    how: Decoding = LowConfidence(CONTINUED, CONTINUED)
+    if model.family.kind == "arm":
+        how = LeftToRight(CONTINUED, cache=True, stop=False)
+    with _quietly():
+        clean = run(model, item.prompt(), how, regions=item.regions(), probes=(), seed=unit)
+    # 2. Positions of either passage, as many of both.
+    region, names = clean["region"].values, list(clean.manifest["regions"])
+    first, second = (
+        np.flatnonzero(region == names.index(f"distractor {number}")) for number in (1, 2)
+    )
+    oldest = np.arange(first.max() + 1)  # what stands before the passage too: the first token
+    count = min(len(oldest), len(second))
+    arms = {"oldest": oldest, "other": second[:count]}
+    # 3. Every arm on the clean frames; nothing is discarded before the first token.
+    later = tuple(range(1, clean.num_steps))
+    edits = [(hide_keys(tuple(map(int, keys)), steps=later),) for keys in arms.values()]
+    readings = read_clean_frames(model, clean, edits, rulli())
+    return [
+        {"discarded": name, "keys": len(keys)}
+        | {"agreement": reading.values["argmax_agreement"], "kl": reading.values["kl"]}
+        for (name, keys), reading in zip(arms.items(), readings, strict=False)
+    ]
 
 
 @experiment("delayed")
@@ -122,9 +244,9 @@ def measure_delays(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     the change of its surest token. In a second row other keys are hidden, as many, and the
     attention is that to the sinks again.
     """
-    clean = _run_unit(model, unit, (pattern(steps=(1,)),))
+    clean = _run_unit(model, unit, (pattern(steps=(1,)),), block=None)
     arms = {"sinks": hide_sinks(1), "random": hide_random(1, seed=unit)}
-    runs = {name: _run_unit(model, unit, (), (edit,)) for name, edit in arms.items()}
+    runs = {name: _run_unit(model, unit, (), (edit,), block=None) for name, edit in arms.items()}
     looks, sure = looks_at_hidden(clean, runs["sinks"]), surest(model, clean, ())
     return [
         {"arm": name, "looks": float(looks.mean())}
@@ -217,11 +339,24 @@ def added_masks(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
 
 
 def _run_unit(
-    model: Model, unit: int, probes: Sequence[Probe], edits: Sequence[Edit] = ()
+    model: Model,
+    unit: int,
+    probes: Sequence[Probe],
+    edits: Sequence[Edit] = (),
+    *,
+    steps: int = LENGTH,
+    block: int | None = BLOCK,
 ) -> Trace:
-    how = LowConfidence(LENGTH, LENGTH)
+    """A run that goes on with running text, without end tokens."""
+    how = LowConfidence(LENGTH, steps, block=block, forbid_end=True)
+    text = prompts.prompt_of(prompts.TEXT, unit).text
+    with _quietly():
+        return run(model, text, how, probes=probes, edits=edits, seed=unit)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Our own warnings are in the manifest of a run."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AnchorwatchWarning)
-        return run(
-            model, prompts.prompt_of("asked", unit).text, how, probes=probes, edits=edits, seed=unit
-        )
+        yield
