@@ -89,3 +89,20 @@ def test_logprobs_are_normalised_logits(record):
     expected = torch.log_softmax(model.logits(ids), -1)
     assert torch.equal(model.logprobs(ids), expected)
     assert torch.equal(model.logprobs(golden["input_ids"])[0], expected)
+
+
+def test_fast_dllm_without_its_cache_is_reproduced_frame_by_frame():
+    """NVlabs/Fast-dLLM 24cc59e7 on the weights of the llada record, with and without a threshold."""
+    model = aw.load(GOLDEN / "llada")
+    for run in json.loads((GOLDEN / "llada" / "fast_dllm.json").read_text()):
+        args = run["args"]
+        decoding = aw.decoding.LowConfidence(
+            args["gen_length"], args["steps"], block=args["block_length"]
+        )
+        if args["threshold"] is not None:
+            decoding = aw.decoding.Threshold(
+                args["gen_length"], block=args["block_length"], threshold=args["threshold"]
+            )
+        trace = aw.run(model, run["prompt"], decoding, probes=())
+        expected = [*run["states"], run["output"]]
+        np.testing.assert_array_equal(trace.canvas, expected, err_msg=str(args))
