@@ -30,7 +30,9 @@ RECORD = json.loads((ROOT / "docs" / "planted.json").read_text())
 CONFIRMED = [
     name
     for name in planted.PLANTED
-    if name in CLAIMS and name not in planted.UNCONFIRMED and sum(row["claim"] == name for row in RECORD) == 2
+    if name in CLAIMS
+    and name not in planted.UNCONFIRMED
+    and sum(row["claim"] == name for row in RECORD) == 2
 ]
 """Claims of which both networks are on record."""
 QUICK = "sink_token/H1"
