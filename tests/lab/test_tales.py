@@ -183,5 +183,5 @@ def test_it_writes_text():
     """Sixteen commits and more that are no end tokens."""
     trace = aw.run(model("lab/tales-mdm"), STORY[:58], aw.decoding.LowConfidence(length=32))
     end = model("lab/tales-mdm").tokenizer.eos_token_id
-    written = trace.canvas[-1][trace.committed_at.values >= 0]
+    written = trace.canvas[-1][trace.committed_at >= 0]
     assert (written != end).sum() >= 16

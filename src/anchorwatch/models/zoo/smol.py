@@ -7,6 +7,7 @@ ordinary folder with float16 weights, so that loading takes seconds.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -60,7 +61,7 @@ def fetch_base() -> Path:
 def convert_base(gguf: Path, target: Path) -> None:
     """Write the dequantised weights of a GGUF file in float16, with config and tokenizer."""
     from anchorwatch.models.load import load
-    from anchorwatch.trace.atomic_io import commit, stage_folder
+    from anchorwatch.trace.atomic_io import commit, read_record, stage_folder
 
     model = load(str(gguf), dtype="float32", device="cpu")
     assert model.tokenizer is not None, "a GGUF file of this package has one"
@@ -69,5 +70,7 @@ def convert_base(gguf: Path, target: Path) -> None:
         del config.quantization_config
     with stage_folder(target) as folder:
         model.network.half().save_pretrained(folder)
+        stored = read_record(folder / "config.json") | {"dtype": "float32"}  # to compute in
+        (folder / "config.json").write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
         model.tokenizer.save_pretrained(folder)
         commit(folder)
