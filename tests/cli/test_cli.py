@@ -56,6 +56,10 @@ def test_a_line_without_a_command_says_so():
     assert "Commands:" in type_in().stdout + type_in().stderr
 
 
+EMBEDDED = (*lab.NAMES, *lab.TALES, *tiny.NAMES)
+WIRED = "wired/even and others (docs/planted.md)"
+
+
 def test_json_is_json(lena):
     frames = json.loads(type_in("show", lena[0], "--json").stdout)
     assert len(frames["frames"]) == 5
@@ -64,7 +68,7 @@ def test_json_is_json(lena):
     rows = {row["name"]: row for row in families["families"]}
     assert {"llada", "dream", "encoder", "causal"} <= set(rows)
     assert "albert" in rows["encoder"]["model_types"]
-    assert tuple(families["embedded"]) == (*lab.NAMES, *tiny.NAMES)
+    assert tuple(families["embedded"]) == (*EMBEDDED, WIRED)
     run = json.loads(type_in("run", "tiny/arm", "the", "--length", 3, "--json").stdout)
     assert run["decoding"]["name"] == "LeftToRight"
 
@@ -126,14 +130,26 @@ def test_every_decoding_and_its_options_can_be_asked_for(name, model, options, f
     assert {key: decoding[key] for key in fields} == fields
 
 
-def test_every_field_of_every_decoding_is_an_option():
-    from anchorwatch.generation.decoding import DECODINGS
+SPELLED = ("BlockDiffusion", "TokenEditing", "EntropyOrder")
+"""Decodings of single families, whose own fields are spelled: --decoding NAME:FIELD=VALUE."""
+
+
+def test_every_field_of_every_decoding_is_an_option_or_can_be_spelled():
+    from anchorwatch.generation.decoding import DECODINGS, WORDS
+    from anchorwatch.generation.parse import parse_decoding
 
     options = OPTIONS["run"].split()
-    for kind in DECODINGS.values():
+    words = {name: word for word, name in WORDS.items()}
+    for name, kind in DECODINGS.items():
         for field in dataclasses.fields(kind):
             option = f"--{field.name}".replace("_", "-")
-            assert {option, option.replace("--", "--no-")} & set(options), field.name
+            if {option, option.replace("--", "--no-")} & set(options):
+                continue
+            assert name in SPELLED, field.name
+            if isinstance(field.default, bool | int | float | str):
+                value = str(field.default).lower()
+                decoding = parse_decoding(f"{words[name]}:{field.name}={value}")
+                assert getattr(decoding, field.name) == field.default
 
 
 def test_masks_spelled_in_the_prompt_are_filled():
@@ -257,7 +273,7 @@ def test_the_family_table_fits_eighty_columns_and_loses_nothing():
         assert f"{family.name} {family.kind}" in words
         assert " ".join(family.checkpoints.split()) in words
     assert all(f"{name} {reason}" in words for name, reason in UNSUPPORTED.items())
-    assert ", ".join((*lab.NAMES, *tiny.NAMES)) in words
+    assert ", ".join((*EMBEDDED, WIRED)) in words
 
 
 TORCH_FREE = """
@@ -355,7 +371,14 @@ OPTIONS = {
     "verify": "--json",
     "eval": """--bad --batch --chat --contexts --decoding --device --device-map --dtype --edit --family --format
         --json --length --limit --mask-id --out --probes --revision --score --seed --steps --stress --table --task --template""",
-    "study": "--against --budget --gate --json --model --open --out --plan --sink --variants",
+    "study": """--against --answer --block --budget --chat --contexts --decoding --device --device-map --dtype
+        --family --gate --json --length --mask-id --model --open --out --plan --prompts --protocol --revision
+        --sink --steps --task --variants""",
+    "replay": """--device --device-map --dtype --family --json --mask-id --model --out --probes --region --revision
+        --steps""",
+    "paper": """--against --all --block --chat --decoding --device --device-map --dtype --family --figure --format
+        --full --gate --items --json --length --limit --mask-id --model --out --prompts --revision --run-code --seed
+        --sink --steps --table --task --task-folder --variants""",
     "train": "--json --out --set",
     "lm-eval": "--device --device-map --dtype --family --mask-id --revision",
     "models": "--json",

@@ -61,7 +61,7 @@ def test_a_generator_of_probes_is_read_once(trace, call):
         ("tiny/llada", FOUR, P.received(["mask"]), "no query group is called 'mask': expected one"),
         ("tiny/llada", FOUR, P.received(steps=[99]), r"nothing: this run has 0 to 3"),
         ("tiny/llada", FOUR, P.region_flow(), r"aw.replay\(..., regions=...\) for a trace"),
-        ("tiny/arm", D.LeftToRight(8), P.qk_geometry(rotary="before"), r"use .*cache=False"),
+        ("tiny/arm", D.LeftToRight(8), P.qk_geometry(rotary="before"), r"say cache=False"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_a_place_is_taken(

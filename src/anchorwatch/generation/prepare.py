@@ -315,6 +315,7 @@ def _append_answer(
                 "to fill masks inside a text, infill it with canvas=ids"
             )
     length = decoding.answer_length(len(ids))
+    _refuse_too_long(model, len(ids), length)  # before anything of that length is made
     answer = np.arange(len(ids), len(ids) + length)
     long = decoding.for_canvas(len(ids) + length, answer.tolist())
     _refuse_too_large(model, long, len(ids), length)
@@ -343,9 +344,9 @@ def _infill_canvas(model: Model, canvas: Any, decoding: Decoding) -> tuple[np.nd
     return ids, answer
 
 
-def _refuse_too_large(model: Model, decoding: Decoding, given: int, length: int) -> None:
-    """Refuse more positions than the model has, and more than this machine holds or finishes."""
-    positions, passes = given + length, decoding.num_passes
+def _refuse_too_long(model: Model, given: int, length: int) -> None:
+    """Refuse more positions than the model has."""
+    positions = given + length
     if positions > model.num_positions:
         room = model.num_positions - given
         way = f", or set length to at most {room}" if room > 0 else ""
@@ -353,6 +354,12 @@ def _refuse_too_large(model: Model, decoding: Decoding, given: int, length: int)
             f"prompt and answer take {positions} positions and {model.source} was made for "
             f"{model.num_positions}: shorten the prompt{way}"
         )
+
+
+def _refuse_too_large(model: Model, decoding: Decoding, given: int, length: int) -> None:
+    """Refuse more positions than the model has, and more than this machine holds or finishes."""
+    _refuse_too_long(model, given, length)
+    positions, passes = given + length, decoding.num_passes
     # What to lower: the steps, if they were given, else the length, which then sets the steps.
     name, value = ("steps", passes) if getattr(decoding, "steps", None) else ("length", length)
     kept = _kept_bytes(decoding, positions)
