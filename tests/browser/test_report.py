@@ -7,12 +7,13 @@ import pytest
 import planted_study
 from anchorwatch.studies.report.comparison import sections
 from anchorwatch.studies.report.page import page
+from anchorwatch.studies.verdict import BELOW_MARGIN
 
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 PHONE, DESK = (360, 740), (1280, 900)
 NAMES = ("floating", "sinks/H13", "sink_token/H5", "sink_token/H6")
 DRAWN = ("floating/H2", "sink_token/H5")
-COUNT = 30
+COUNT = 32
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=alert(1)>"
 
 
@@ -79,17 +80,17 @@ def test_nothing_scrolls_sideways(opened, size):
 def test_filters_show_what_they_say(opened):
     page = opened()
     rows = page.locator("tr[data-claim]")
-    page.select_option("select[name=verdict]", "refuted")
+    page.select_option("select[name=verdict]", BELOW_MARGIN)
     shown = [row for row in rows.all() if row.is_visible()]
     assert 0 < len(shown) < rows.count()
-    assert all(row.get_attribute("data-verdict") == "refuted" for row in shown)
+    assert all(row.get_attribute("data-verdict") == BELOW_MARGIN for row in shown)
     page.select_option("select[name=paper]", "sinks")
     fewer = [row for row in rows.all() if row.is_visible()]
     assert 0 < len(fewer) < len(shown)
     assert page.locator("#told").inner_text() == f"{len(fewer)} of {COUNT} claims shown"
     assert page.locator("article[data-claim]:visible").count() == len(fewer)
     page.click("button[type=reset]")
-    page.wait_for_function("document.getElementById('told')?.textContent.startsWith('30')")
+    page.wait_for_function(f"document.getElementById('told')?.textContent.startsWith('{COUNT}')")
     page.fill("input[name=words]", "sinks/h13")
     assert [row.get_attribute("data-claim") for row in rows.all() if row.is_visible()] == [
         "sinks/H13"

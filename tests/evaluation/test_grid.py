@@ -509,6 +509,8 @@ def test_a_long_prompt_looks_the_vocabulary_up_once():
 
 
 def test_a_wrong_name_is_said_before_any_model_is_asked(monkeypatch):
-    monkeypatch.setattr(grid, "load", lambda source: pytest.fail(f"{source} was loaded"))
+    monkeypatch.setattr(
+        grid.LoadOptions, "load", lambda _, source: pytest.fail(f"{source} was loaded")
+    )
     with pytest.raises(ModelError, match="tiny/none"):
         evaluate(["tiny/llada", "tiny/none"], "synthetic/one-hop", contexts="gold")

@@ -24,6 +24,8 @@ def written_by(trace, at):
     task = ["--task", "synthetic/one-hop", "--contexts", "closed", "--limit", "1", "--length", "2"]
     return {
         "run": ["run", *ask, "-o", at / "b.trace"],
+        "replay": ["replay", trace, "--model", "tiny/llada", "-o", at / "b.trace"],
+        "paper": ["paper", "sinks", "--figure", "1", "--model", "tiny/llada", "-o", at / "paper"],
         "export": ["export", trace, "-o", at / "page.html"],
         "export a folder": ["export", trace, "-o", at / "site"],
         "eval": ["eval", "tiny/llada", *task, "-o", at / "results"],

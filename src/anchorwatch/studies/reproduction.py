@@ -44,7 +44,7 @@ from anchorwatch.probes.spec import (
     top_keys,
 )
 from anchorwatch.studies.prompts import prompt_of
-from anchorwatch.trace.atomic_io import expand_path, replace_file
+from anchorwatch.trace.atomic_io import expand_path, refuse_inside_trace, replace_file
 from anchorwatch.trace.escape import one_line
 from anchorwatch.trace.trace import Trace, read
 
@@ -250,6 +250,7 @@ def reproduce(  # noqa: PLR0913 - one keyword for each thing an item can be give
         sources = {role: (source,) for role, source in LAB.items()}
     for source in (source for group in sources.values() for source in group):
         find(source)  # a wrong name is said before anything runs
+    refuse_inside_trace(expand_path(out))
     bench = Workbench(
         paper=chosen[0].paper,
         sources=sources,
