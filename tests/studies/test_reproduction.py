@@ -130,7 +130,7 @@ def test_models_of_a_table_may_be_named(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_lab_makes_all_but_what_it_lacks(paper, tmp_path):
-    found = reproduce(paper, effort=Effort(prompts=2, items=4, length=12), out=tmp_path)
+    found = reproduce(paper, effort=Effort(prompts=2, items=4, length=16), out=tmp_path)
     lacking = {"table 2"} if paper == "sink_token" else set()
     assert set(found.lacking) == lacking
     assert set(found.made) == {item.label for item in paper_items(paper)} - lacking
