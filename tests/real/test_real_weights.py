@@ -19,7 +19,11 @@ from anchorwatch.generation.decoding import LeftToRight, LowConfidence
 from anchorwatch.models.verify import weights_digest
 from anchorwatch.models.zoo import smol
 
-pytestmark = pytest.mark.real
+pytestmark = [
+    pytest.mark.real,
+    # Plain text on purpose: it is compared with `generate` on the same text.
+    pytest.mark.filterwarnings("ignore:.*is a chat model and the prompt is plain text"),
+]
 
 REAL = Path(__file__).parents[2] / ".real"
 LENGTH = 24
