@@ -10,7 +10,7 @@ import torch
 import anchorwatch as aw
 from anchorwatch.evaluation.synthetic import World
 from anchorwatch.generation.decoding import LowConfidence
-from anchorwatch.models.families import layer_modules
+from anchorwatch.models.sites import layer_modules
 from anchorwatch.training import card_measures as measure
 from anchorwatch.training import nll_bound, variants
 from synthetic_traces import planted

@@ -267,7 +267,7 @@ def test_geometry_and_norms_agree_with_pair_by_pair_means(full):
 
 
 def test_contributions_go_through_the_output_projection(full):
-    from anchorwatch.models.families import output_rows
+    from anchorwatch.models.sites import output_rows
 
     model, trace = full
     for call in calls_of(model, trace.canvas[1]):

@@ -9,6 +9,7 @@ import anchorwatch as aw
 import synthetic_traces
 from anchorwatch.errors import EvidenceError, MissingDataError, SpecError
 from anchorwatch.studies.papers import find_heads
+from anchorwatch.studies.protocols import PROTOCOLS
 from anchorwatch.studies.reproduction import (
     ITEMS,
     LAB,
@@ -207,3 +208,11 @@ def test_the_command_lists_and_makes(tmp_path):
     assert "no decoding is called 'dreams'" in one_line_of(
         type_in("paper", "sinks", "--figure", 1, "--decoding", "dreams")
     )
+
+
+def test_published_sizes_are_those_of_the_protocols():
+    of = {"sinks": "rulli", "floating": "floating", "sink_token": "sink-token"}
+    for paper, name in of.items():
+        effort = PUBLISHED[paper]
+        assert effort.length == PROTOCOLS[name].length
+        assert effort.block == (PROTOCOLS[name].block or effort.length)

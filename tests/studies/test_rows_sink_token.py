@@ -12,7 +12,7 @@ from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.synthetic import Draw
 from anchorwatch.generation.decoding import LowConfidence
 from anchorwatch.generation.run import run_many
-from anchorwatch.models.families import layer_modules
+from anchorwatch.models.sites import layer_modules
 from anchorwatch.studies import prompts
 from anchorwatch.studies.papers.sink_token import experiments as made
 from anchorwatch.studies.prompts import StudyPrompt

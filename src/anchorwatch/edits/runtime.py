@@ -37,8 +37,8 @@ from anchorwatch.errors import ModelError
 from anchorwatch.metrics.token_classes import token_class
 from anchorwatch.models.additions import PassAdditions
 from anchorwatch.models.attention import Call, visible
-from anchorwatch.models.families import output_modules
 from anchorwatch.models.model import Model
+from anchorwatch.models.sites import output_modules
 from anchorwatch.probes.accumulate import TraceBuffer, View
 from anchorwatch.probes.reduce import StatRequest, reduce_attention
 from anchorwatch.trace.schema import MISSING

@@ -24,8 +24,8 @@ from anchorwatch.generation.plan import fields_of
 from anchorwatch.generation.run import build_recorder
 from anchorwatch.metrics.null import layer_window, uniform_attention
 from anchorwatch.metrics.sink_rules import Rule
-from anchorwatch.models.families import SITES, layer_modules
 from anchorwatch.models.model import Model
+from anchorwatch.models.sites import SITES, layer_modules
 from anchorwatch.probes.accumulate import TraceBuffer
 from anchorwatch.probes.spec import Probe, received
 from anchorwatch.trace.regions import Regions

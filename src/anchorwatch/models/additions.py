@@ -25,7 +25,7 @@ from anchorwatch.edits.spec import Addition, Numbers
 from anchorwatch.errors import ModelError, SpecError
 from anchorwatch.models.attention import NAME, active_additions, use_additions
 from anchorwatch.models.extra_keys import ExtraKeys, products
-from anchorwatch.models.families import attention_modules, sites_of
+from anchorwatch.models.sites import attention_modules, sites_of
 
 if TYPE_CHECKING:
     from anchorwatch.models.model import Model

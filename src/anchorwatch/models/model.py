@@ -31,8 +31,9 @@ from anchorwatch.models.additions import (
     windows_of,
 )
 from anchorwatch.models.device_map import compute_device
-from anchorwatch.models.families import Family, router_modules
+from anchorwatch.models.families import Family
 from anchorwatch.models.prompt_encoding import Prompt, encode_prompt
+from anchorwatch.models.sites import router_modules
 from anchorwatch.models.tokens import Specials, tokenizer_digest
 from anchorwatch.models.trained_additions import fit_trained_addition
 from anchorwatch.models.verify import (

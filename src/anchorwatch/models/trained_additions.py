@@ -33,7 +33,7 @@ from anchorwatch.models.additions import (
     with_registers,
 )
 from anchorwatch.models.attention import NAME, active_additions, register, use_additions
-from anchorwatch.models.families import attention_modules, sites_of
+from anchorwatch.models.sites import attention_modules, sites_of
 
 _HOOK = "_anchorwatch_additions"
 _OURS = re.compile(r"anchorwatch\..*|.*\.(sink_logit|sink_key|sink_value)")

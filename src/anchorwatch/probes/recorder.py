@@ -18,8 +18,8 @@ import torch
 
 from anchorwatch.errors import SpecError
 from anchorwatch.models.attention import AttentionEditor, Call, observe
-from anchorwatch.models.families import layer_modules, output_rows, router_modules, sites_of
 from anchorwatch.models.model import Model
+from anchorwatch.models.sites import layer_modules, output_rows, router_modules, sites_of
 from anchorwatch.probes.accumulate import RowSums, TraceBuffer, View, sum_rows
 from anchorwatch.probes.reduce import AttentionStats, StatRequest, reduce_attention
 from anchorwatch.probes.spec import Probe

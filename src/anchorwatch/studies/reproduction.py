@@ -44,6 +44,7 @@ from anchorwatch.probes.spec import (
     top_keys,
 )
 from anchorwatch.studies.prompts import prompt_of
+from anchorwatch.studies.protocols import PROTOCOLS
 from anchorwatch.trace.atomic_io import expand_path, refuse_inside_trace, replace_file
 from anchorwatch.trace.escape import one_line
 from anchorwatch.trace.trace import Trace, read
@@ -88,10 +89,19 @@ class Effort:
 
 SMALL = Effort()
 """For the models on board, and to try a figure out."""
+
+
+def _sizes_of(protocol: str) -> Effort:
+    """The length and blocks of a paper's protocol."""
+    preset = PROTOCOLS[protocol]
+    length = preset.length or SMALL.length
+    return replace(SMALL, length=length, block=preset.block or length)
+
+
 PUBLISHED: Mapping[str, Effort] = {
-    "sinks": Effort(prompts=30, length=128, block=32, items=1319, answer=256),
-    "floating": Effort(prompts=30, length=32, block=32, documents=10, items=2837, answer=32),
-    "sink_token": Effort(prompts=30, length=128, block=32, items=1319, answer=256),
+    "sinks": replace(_sizes_of("rulli"), prompts=30, items=1319, answer=256),
+    "floating": replace(_sizes_of("floating"), prompts=30, documents=10, items=2837, answer=32),
+    "sink_token": replace(_sizes_of("sink-token"), prompts=30, items=1319, answer=256),
 }
 """As the papers report it, or as their published code has it where they do not say."""
 

@@ -23,10 +23,10 @@ import transformers
 from anchorwatch import __version__
 from anchorwatch.errors import AnchorwatchError, ModelError, SpecError, TraceError
 from anchorwatch.models import zoo as lab
-from anchorwatch.models.families import normalises_keys
 from anchorwatch.models.load import find
 from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
 from anchorwatch.models.model import Model
+from anchorwatch.models.sites import normalises_keys
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.budget import budget as named_budget
 from anchorwatch.studies.claim import Claim

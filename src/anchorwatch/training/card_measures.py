@@ -28,9 +28,9 @@ from anchorwatch.metrics import sink_rules as rules
 from anchorwatch.metrics import stats
 from anchorwatch.metrics.layer_slices import find_top_key
 from anchorwatch.models.additions import gate_of
-from anchorwatch.models.families import attention_modules, layer_modules
 from anchorwatch.models.model import Model
 from anchorwatch.models.prompt_encoding import Prompt
+from anchorwatch.models.sites import attention_modules, layer_modules
 from anchorwatch.models.trained_additions import fit_trained_addition
 from anchorwatch.probes import spec as probes
 from anchorwatch.trace.trace import Trace

@@ -27,8 +27,8 @@ from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.generation.run import run, run_many
 from anchorwatch.metrics.sink_rules import zscore
 from anchorwatch.metrics.stats.ranks import jensen_shannon
-from anchorwatch.models.families import attention_modules
 from anchorwatch.models.model import Model
+from anchorwatch.models.sites import attention_modules
 from anchorwatch.probes.spec import commit_regions, pattern, region_flow, top_keys
 from anchorwatch.studies import prompts
 from anchorwatch.studies.evidence import experiment

@@ -31,8 +31,8 @@ from anchorwatch.models.additions import (
     prepare_additions,
     use_additions_of,
 )
-from anchorwatch.models.families import attention_modules, layer_modules
 from anchorwatch.models.model import Model
+from anchorwatch.models.sites import attention_modules, layer_modules
 from anchorwatch.models.trained_additions import fit_trained_addition
 from anchorwatch.probes import spec as probes
 from anchorwatch.studies import prompts
