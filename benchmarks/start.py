@@ -58,7 +58,7 @@ def load_row(name, turns):
 
 def run_row(name, turns):
     model = aw.load(name)
-    kind = aw.decoding.LeftToRight if name == "lab/arm" else aw.decoding.LowConfidence
+    kind = aw.decoding.LeftToRight if name == "lab/toy-arm" else aw.decoding.LowConfidence
     prompt, decoding = measure.CONTEXTS["gold"][0][0].prompt(), kind(length=64)
     plain = best(lambda: aw.run(model, prompt, decoding, probes=()), turns)
     seconds = best(lambda: aw.run(model, prompt, decoding), turns)

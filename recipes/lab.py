@@ -1,7 +1,7 @@
-"""Make the lab: train its base checkpoint and arms, export them into the package, write cards.
+"""Make `lab/toy-*`: train their base checkpoint and arms, export them, write cards.
 
     python recipes/lab.py                        # everything; a second call resumes
-    python recipes/lab.py --arms mdm arm --only train
+    python recipes/lab.py --arms toy-mdm toy-arm --only train
 
 Steps: train (runs/lab/stem, then runs/lab/ARM), export (src/anchorwatch/models/zoo/ARM), card
 (card.json, README.md).

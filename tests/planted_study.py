@@ -24,7 +24,12 @@ from anchorwatch.studies.verdict import (
 )
 from claim_evidence import answer_table, draw_answers, jumping_sink, seed_table, traces_with_sink
 
-MODELS = {"mdm": "lab/mdm", "arm": "lab/arm", "sink": "lab/mdm-sink", "gate": "lab/mdm-gate"}
+MODELS = {
+    "mdm": "lab/toy-mdm",
+    "arm": "lab/toy-arm",
+    "sink": "lab/toy-sink",
+    "gate": "lab/toy-gate",
+}
 VERDICTS_IN_TURN = (SUPPORTED, UNDECIDED, REFUTED, SUPPORTED, NOT_TESTABLE, BELOW_MARGIN)
 """Dealt out to claims in turn."""
 

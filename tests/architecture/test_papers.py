@@ -62,7 +62,7 @@ def study(out, names=()):
         for one in every
     )
     about = {
-        "models": {"mdm": "lab/mdm", "arm": "lab/arm"},
+        "models": {"mdm": "lab/toy-mdm", "arm": "lab/toy-arm"},
         "weights": {"mdm": "c0ffee", "arm": "decade"},
         "budget": studies.BUDGETS["quick"].as_dict(),
         "versions": {"anchorwatch": "0.1", "torch": "2.13"},
@@ -115,7 +115,9 @@ def test_a_study_fills_every_page_and_a_second_call_changes_nothing(papers, docs
         assert text.startswith("Before.\n\n<!-- found -->\n")
         assert text.endswith("\n<!-- /found -->\n\nAfter.\n")
         assert "AS IT WAS" not in text
-        assert "`lab/mdm` (mdm), `lab/arm` (arm). Budget: quick (10 prompts, 32 items)" in text
+        assert (
+            "`lab/toy-mdm` (mdm), `lab/toy-arm` (arm). Budget: quick (10 prompts, 32 items)" in text
+        )
         found = rows(text)
         assert list(found) == [one.id.partition("/")[2] for one in studies.claims([name])]
         for one in studies.claims([name]):

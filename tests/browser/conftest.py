@@ -68,7 +68,7 @@ def plain():
     maps, one = mapped()
     regions = {"passage": range(3), "answer": range(4, 14)}
     return planted(
-        maps, prompt=4, regions=regions, texts=WORDS, more=measured() | one, source="lab/mdm"
+        maps, prompt=4, regions=regions, texts=WORDS, more=measured() | one, source="lab/toy-mdm"
     )
 
 
@@ -76,7 +76,7 @@ def plain():
 def causal():
     """An autoregressive run of another length."""
     maps = random_maps(np.random.default_rng(9), (6, 3, 4, 10), causal=True)
-    return planted(maps, prompt=4, visibility="causal", texts=WORDS, source="lab/arm")
+    return planted(maps, prompt=4, visibility="causal", texts=WORDS, source="lab/toy-arm")
 
 
 @pytest.fixture(scope="session")

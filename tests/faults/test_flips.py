@@ -144,7 +144,7 @@ def test_logs_and_cards(tmp_path):
         as_json([Line(i + 1, 4.0 - i, 1e-3, 1.0, 50.0, 300 * (i + 1)) for i in range(4)])
     )
     assert survives(log, lambda: read_log(log))
-    shutil.copyfile(zoo.folder_of("lab/mdm") / cards.CARD, tmp_path / cards.CARD)
+    shutil.copyfile(zoo.folder_of("lab/toy-mdm") / cards.CARD, tmp_path / cards.CARD)
     survives(tmp_path / cards.CARD, lambda: cards.read(tmp_path))
 
 

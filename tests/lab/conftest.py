@@ -11,7 +11,7 @@ def runs(tmp_path_factory):
     import make_models
 
     folder = tmp_path_factory.mktemp("lab-runs")
-    for arm in ("mdm-sink", "mdm-gate", "arm"):
+    for arm in ("toy-sink", "toy-gate", "toy-arm"):
         make_models.train_arm(RECIPE, arm, folder, TOY)
     return folder
 
@@ -22,6 +22,6 @@ def models(runs, tmp_path_factory):
     import make_models
 
     folder = tmp_path_factory.mktemp("lab-models")
-    for arm in ("mdm-sink", "mdm-gate", "arm"):
+    for arm in ("toy-sink", "toy-gate", "toy-arm"):
         make_models.export_arm(arm, runs, folder, TOY)
     return folder

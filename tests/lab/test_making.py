@@ -26,17 +26,21 @@ SMALL = measure.Effort(examples=6, draws=1, items=3, prompts=5, texts=2, steps=3
 
 def test_arms_differ_only_in_their_settings():
     specs = {arm: variants.read_arm(RECIPE, variants.LAB, arm).as_dict() for arm in variants.LAB}
-    base = specs["mdm"]
+    base = specs["toy-mdm"]
     assert base["variant"] == [] and base["objective"]["name"] == "diffusion"
-    for arm, changed in {"mdm-sink": "variant", "mdm-gate": "variant", "arm": "objective"}.items():
+    for arm, changed in {
+        "toy-sink": "variant",
+        "toy-gate": "variant",
+        "toy-arm": "objective",
+    }.items():
         differ = {name for name in base if base[name] != specs[arm][name]}
         assert differ == {changed}, arm
-    objectives = base["objective"], specs["arm"]["objective"]
+    objectives = base["objective"], specs["toy-arm"]["objective"]
     differ = {name for name in objectives[0] if objectives[0][name] != objectives[1][name]}
     assert "name" in differ and differ <= {"name", *variants.NOISE}
-    assert [part["name"] for part in specs["mdm-sink"]["variant"]] == ["sink_token"]
+    assert [part["name"] for part in specs["toy-sink"]["variant"]] == ["sink_token"]
     gate = {"name": "gate", "form": "elementwise", "init": "identity"}
-    assert specs["mdm-gate"]["variant"] == [gate]
+    assert specs["toy-gate"]["variant"] == [gate]
 
 
 @pytest.mark.parametrize("arm", variants.VARIANTS)
@@ -53,7 +57,9 @@ def test_next_token_leaves_the_noise_of_a_recipe_out(tmp_path):
     text = RECIPE.read_text().replace("[objective]", '[objective]\nt = "uniform"')
     recipe = tmp_path / "noisy.toml"
     recipe.write_text(text)
-    mdm, arm = (variants.read_arm(recipe, variants.LAB, name).objective for name in ("mdm", "arm"))
+    mdm, arm = (
+        variants.read_arm(recipe, variants.LAB, name).objective for name in ("toy-mdm", "toy-arm")
+    )
     assert (mdm.masks, mdm.t) == ("counted", "uniform")
     assert (arm.name, arm.answer_only) == ("next_token", mdm.answer_only)
     assert (arm.masks, arm.t) == ("single", "stratified")
@@ -73,7 +79,7 @@ def test_a_broken_recipe_is_refused_in_words(kind, tmp_path, capsys, monkeypatch
     recipe = tmp_path / "broken.toml"
     recipe.write_text(text)
     with pytest.raises(SpecError, match=says):
-        variants.read_arm(recipe, variants.LAB, "arm")
+        variants.read_arm(recipe, variants.LAB, "toy-arm")
     script = load_script("lab")
     words = ["--base", str(recipe), "--runs", str(tmp_path / "runs"), "--only", "train"]
     assert script.main(words) == 1
@@ -83,7 +89,7 @@ def test_a_broken_recipe_is_refused_in_words(kind, tmp_path, capsys, monkeypatch
 
 def test_a_recipe_that_is_not_there(tmp_path):
     with pytest.raises(SpecError, match=r"give a SPEC\.toml"):
-        variants.read_arm(tmp_path / "none.toml", variants.LAB, "arm")
+        variants.read_arm(tmp_path / "none.toml", variants.LAB, "toy-arm")
 
 
 def load_script(name):
@@ -97,11 +103,13 @@ def load_script(name):
 
 
 def test_an_arm_that_is_none():
-    with pytest.raises(SpecError, match="no arm 'mdn': expected mdm, mdm-sink, mdm-gate, arm"):
+    with pytest.raises(
+        SpecError, match="no arm 'mdn': expected toy-mdm, toy-sink, toy-gate, toy-arm"
+    ):
         variants.read_arm(RECIPE, variants.LAB, "mdn")
 
 
-@pytest.mark.parametrize("arm", ["mdm-sink", "mdm-gate", "arm"])
+@pytest.mark.parametrize("arm", ["toy-sink", "toy-gate", "toy-arm"])
 def test_what_is_exported_is_the_run_rounded_once(runs, models, arm):
     stored = load_file(models / arm / "model.safetensors")
     trained = load_file(runs / arm / "model" / "model.safetensors")
@@ -112,33 +120,33 @@ def test_what_is_exported_is_the_run_rounded_once(runs, models, arm):
     assert model.network.dtype == torch.float32
     held = model.network.state_dict()
     assert all(torch.equal(held[name], stored[name].float()) for name in stored)
-    names = {"mdm-sink": ["sink_token"], "mdm-gate": ["gate"], "arm": []}[arm]
+    names = {"toy-sink": ["sink_token"], "toy-gate": ["gate"], "toy-arm": []}[arm]
     assert [type(part).__name__ for part in model.parts] == names
-    assert model.family.kind == ("arm" if arm == "arm" else "mdm")
+    assert model.family.kind == ("arm" if arm == "toy-arm" else "mdm")
 
 
 def test_the_record_says_how_it_was_made(runs, models):
-    made = export_model.read_training_record(models / "mdm-sink")
-    spec = variants.read_arm(RECIPE, variants.LAB, "mdm-sink", TOY)
+    made = export_model.read_training_record(models / "toy-sink")
+    spec = variants.read_arm(RECIPE, variants.LAB, "toy-sink", TOY)
     assert made["digest"] == spec.digest
-    assert made["settings"] == [*TOY, *variants.LAB["mdm-sink"]]
+    assert made["settings"] == [*TOY, *variants.LAB["toy-sink"]]
     assert made["budget"]["updates"] == 4
     assert made["corpus"]["vocabulary"] == 600
     assert len(made["loss"]["loss"]) == 4
-    model = aw.load(models / "mdm-sink")
+    model = aw.load(models / "toy-sink")
     again = export_model.open_corpus(made["spec"], model.tokenizer)
     said = {name: held for name, held in made["corpus"].items() if name != "digest"}
     assert json.loads(json.dumps(again.describe())) == said, "the corpus can be read again"
 
 
 def test_the_record_and_the_card_name_the_stem(runs, tmp_path):
-    shutil.copytree(runs / "arm", tmp_path / "runs" / "stem")
-    shutil.copytree(runs / "mdm-gate", tmp_path / "runs" / "mdm-gate")
-    folder = make_models.export_arm("mdm-gate", tmp_path / "runs", tmp_path / "models", TOY)
+    shutil.copytree(runs / "toy-arm", tmp_path / "runs" / "stem")
+    shutil.copytree(runs / "toy-gate", tmp_path / "runs" / "toy-gate")
+    folder = make_models.export_arm("toy-gate", tmp_path / "runs", tmp_path / "models", TOY)
     made = export_model.read_training_record(folder)
-    assert made["stem"] == export_model.build_record(runs / "arm", "stem")
+    assert made["stem"] == export_model.build_record(runs / "toy-arm", "stem")
     assert made["stem"]["spec"]["objective"]["name"] == "next_token"
-    card = make_models.write_card(folder, "lab/mdm-gate", SMALL)
+    card = make_models.write_card(folder, "lab/toy-gate", SMALL)
     said = f"| goes on from | recipes/lab-stem.toml: next_token, 4 updates, {made['stem']['budget']['tokens']:,} tokens"
     assert said in cards.words(card)
     assert card["shape"]["layers"] == 2 and "2 layers of 4 heads" in cards.words(card)
@@ -171,7 +179,7 @@ def test_a_run_that_has_not_finished(tmp_path):
 
 
 def test_an_export_that_fails_leaves_the_old_one(runs, tmp_path, monkeypatch):
-    old = make_models.export_arm("arm", runs, tmp_path)
+    old = make_models.export_arm("toy-arm", runs, tmp_path)
     kept = {path.name: path.read_bytes() for path in old.iterdir()}
     renamed = Path.rename
 
@@ -182,26 +190,26 @@ def test_an_export_that_fails_leaves_the_old_one(runs, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "rename", failing)
     with pytest.raises(OSError, match="no space left"):
-        make_models.export_arm("arm", runs, tmp_path)
+        make_models.export_arm("toy-arm", runs, tmp_path)
     assert {path.name: path.read_bytes() for path in old.iterdir()} == kept
-    assert [path.name for path in tmp_path.iterdir()] == ["arm"]
+    assert [path.name for path in tmp_path.iterdir()] == ["toy-arm"]
 
 
 def test_exporting_again_replaces(runs, tmp_path):
-    (tmp_path / "arm").mkdir()
-    (tmp_path / "arm" / "stale.txt").write_text("old")
-    make_models.export_arm("arm", runs, tmp_path)
-    assert not (tmp_path / "arm" / "stale.txt").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["arm"]
+    (tmp_path / "toy-arm").mkdir()
+    (tmp_path / "toy-arm" / "stale.txt").write_text("old")
+    make_models.export_arm("toy-arm", runs, tmp_path)
+    assert not (tmp_path / "toy-arm" / "stale.txt").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["toy-arm"]
 
 
 @pytest.fixture(scope="module")
 def card(models):
-    return make_models.write_card(models / "mdm-sink", "lab/mdm-sink", SMALL)
+    return make_models.write_card(models / "toy-sink", "lab/toy-sink", SMALL)
 
 
 def test_a_card_is_numbers_and_words_made_from_them(models, card):
-    folder = models / "mdm-sink"
+    folder = models / "toy-sink"
     assert cards.read(folder) == card
     assert (folder / "README.md").read_text() == cards.words(card)
     assert card["weights"] == aw.load(folder).digest
@@ -222,8 +230,8 @@ def test_a_card_is_numbers_and_words_made_from_them(models, card):
 
 
 def test_a_card_needs_only_its_folder_and_comes_out_the_same(models, card, tmp_path):
-    copy = shutil.copytree(models / "mdm-sink", tmp_path / "elsewhere")
-    again = make_models.write_card(copy, "lab/mdm-sink", SMALL)
+    copy = shutil.copytree(models / "toy-sink", tmp_path / "elsewhere")
+    again = make_models.write_card(copy, "lab/toy-sink", SMALL)
     assert again == card
 
 

@@ -125,7 +125,7 @@ def hidden_after(model, canvas):
 
 
 def test_spread_is_the_change_of_all_other_states(models):
-    model = aw.load(models / "mdm-sink")
+    model = aw.load(models / "toy-sink")
     canvas = torch.tensor(model.encode("Passage: Oda was born in Lorwick."))
     canvas[[2, 5]] = model.mask_id
     key = (0, 7)
@@ -150,7 +150,7 @@ def test_spread_is_the_change_of_all_other_states(models):
 
 
 def test_the_mean_gate_is_that_of_its_formula(models):
-    model = aw.load(models / "mdm-gate")
+    model = aw.load(models / "toy-gate")
     canvas = torch.tensor(model.encode("Passage: Oda was born in Lorwick."))
     reads = []
     hooks = [
@@ -171,7 +171,7 @@ def test_the_mean_gate_is_that_of_its_formula(models):
 
 @torch.no_grad()
 def test_norms_of_a_sink_token_are_those_of_its_own_pass(models):
-    model = aw.load(models / "mdm-sink")
+    model = aw.load(models / "toy-sink")
     network = model.network
     state = network.anchorwatch.sink.detach()
     expected = []
@@ -185,8 +185,8 @@ def test_norms_of_a_sink_token_are_those_of_its_own_pass(models):
 
 
 def test_parts_of_a_bound_add_up(models):
-    model = aw.load(models / "mdm-gate")
-    held = corpus_of(model, models / "mdm-gate").held_out()
+    model = aw.load(models / "toy-gate")
+    held = corpus_of(model, models / "toy-gate").held_out()
     found = nll_bound(model, held, examples=12, draws=2)
     first = np.arange(12) < 5
     one, two = measure.bound_of(found, first), measure.bound_of(found, ~first)
@@ -197,7 +197,7 @@ def test_parts_of_a_bound_add_up(models):
     assert one["n"] == 5
 
 
-@pytest.mark.parametrize("arm", ["mdm-sink", "mdm-gate", "arm"])
+@pytest.mark.parametrize("arm", ["toy-sink", "toy-gate", "toy-arm"])
 def test_all_that_is_measured_is_plain_and_named_alike(models, arm):
     model = aw.load(models / arm)
     found = measure.measure_model(model, corpus_of(model, models / arm), SMALL)
@@ -208,19 +208,19 @@ def test_all_that_is_measured_is_plain_and_named_alike(models, arm):
         assert np.isfinite(row[name]), name
     assert row["bound.all.null"] == pytest.approx(np.log(600))
     assert {f"text.incidence.{rule}.null" for rule in measure.RULES} <= set(row)
-    if arm == "arm":
+    if arm == "toy-arm":
         assert not any(name.startswith("noisy.t.0.5") for name in row)
         return
     assert {*variants.QUANTITIES, *variants.OWN} <= set(row), "the page names what is measured"
     assert np.isfinite(row["noisy.t.0.5.mask_share_visible"])
-    assert np.isfinite(row["noisy.t.0.5.sink_mass"]) == (arm == "mdm-sink")
-    assert np.isfinite(row["noisy.t.0.5.gate"]) == (arm == "mdm-gate")
+    assert np.isfinite(row["noisy.t.0.5.sink_mass"]) == (arm == "toy-sink")
+    assert np.isfinite(row["noisy.t.0.5.gate"]) == (arm == "toy-gate")
     assert row["text.switch_all.sink"] >= 0
 
 
 def test_arms_are_asked_about_the_same_masks(models):
     canvases = {}
-    for arm in ("mdm-sink", "mdm-gate"):
+    for arm in ("toy-sink", "toy-gate"):
         model, kept = aw.load(models / arm), []
         plain = measure.plain_text(corpus_of(model, models / arm).held_out(), 64)
         texts = measure._read_rows(plain, 64, 2)
@@ -233,13 +233,13 @@ def test_arms_are_asked_about_the_same_masks(models):
             patch.setattr(measure, "measure_states", lambda *_: {"n": np.zeros(1)})
             list(measure._run_at(model, texts, 0.5, 3))
         canvases[arm] = kept
-    assert len(canvases["mdm-sink"]) == 2
-    assert np.array_equal(canvases["mdm-sink"], canvases["mdm-gate"])
+    assert len(canvases["toy-sink"]) == 2
+    assert np.array_equal(canvases["toy-sink"], canvases["toy-gate"])
 
 
 def test_running_text_fills_any_length(models):
-    model = aw.load(models / "mdm-gate")
-    held = corpus_of(model, models / "mdm-gate").held_out()
+    model = aw.load(models / "toy-gate")
+    held = corpus_of(model, models / "toy-gate").held_out()
     plain = measure.plain_text(held, 192)
     assert {plain[index].kind for index in range(20)} == {"backcopy"}
     assert {len(plain[index].ids) for index in range(20)} == {192}

@@ -81,8 +81,8 @@ def test_every_byte_is_what_was_written(name):
 
 @pytest.mark.parametrize("file", ["card.json", "model.safetensors", "config.json", "COMMIT.json"])
 def test_a_flipped_bit_is_not_read(tmp_path, file):
-    folder = shutil.copytree(MODELS / "mdm", tmp_path / "mdm")
-    assert cards.read(folder) == card("lab/mdm")
+    folder = shutil.copytree(MODELS / "toy-mdm", tmp_path / "mdm")
+    assert cards.read(folder) == card("lab/toy-mdm")
     aw.load(folder)
     raw = bytearray((folder / file).read_bytes())
     raw[len(raw) // 2] ^= 1
@@ -108,7 +108,7 @@ def test_it_loads_without_a_pass_and_obeys_the_laws(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_takes_one_pass_for_each_step_whatever_is_probed(name):
-    kind = aw.decoding.LeftToRight if name == "lab/arm" else aw.decoding.LowConfidence
+    kind = aw.decoding.LeftToRight if name == "lab/toy-arm" else aw.decoding.LowConfidence
     ask = measure.CONTEXTS["gold"][0][0].prompt()
     loaded = model(name)
     with passes() as bare:
@@ -119,7 +119,7 @@ def test_a_run_takes_one_pass_for_each_step_whatever_is_probed(name):
     assert trace.manifest["model"]["source"] == name
 
 
-@pytest.mark.parametrize("name", ["lab/mdm", "lab/arm"])
+@pytest.mark.parametrize("name", ["lab/toy-mdm", "lab/toy-arm"])
 def test_it_answers_from_the_passage_and_not_without(name):
     items = list(aw.worlds.items("held-out", hops=1, n=ASKED))
     assert answers(model(name), items)["right"].mean() >= OPEN
@@ -144,7 +144,7 @@ def test_the_four_were_trained_alike():
     assert len({one["budget"]["tokens"] for one in made}) == 1
 
 
-@pytest.mark.parametrize("name", ["lab/mdm", "lab/arm"])
+@pytest.mark.parametrize("name", ["lab/toy-mdm", "lab/toy-arm"])
 def test_the_rows_it_was_trained_on_are_still_made(name):
     made = card(name)["training"]
     told = made["machine"]["python"].rpartition(".")[0]

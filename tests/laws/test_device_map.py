@@ -67,4 +67,4 @@ def test_one_device_or_several():
     with pytest.raises(SpecError, match="leave one of them out"):
         aw.load(LLADA, device="cpu", device_map="auto")
     with pytest.raises(SpecError, match="say device instead of device_map"):
-        aw.load("lab/mdm-sink", device_map="auto")
+        aw.load("lab/toy-sink", device_map="auto")

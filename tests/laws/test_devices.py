@@ -42,8 +42,8 @@ DECODINGS = {
         aw.decoding.LeftToRight(3),
         aw.decoding.LeftToRight(3, cache=False, temperature=1.0),
     ],
-    "lab/mdm-sink": [aw.decoding.LowConfidence(length=4, steps=2)],
-    "lab/mdm-gate": [aw.decoding.LowConfidence(length=4, steps=2)],
+    "lab/toy-sink": [aw.decoding.LowConfidence(length=4, steps=2)],
+    "lab/toy-gate": [aw.decoding.LowConfidence(length=4, steps=2)],
 }
 
 
@@ -88,7 +88,7 @@ def test_edits(monkeypatch, edit):
 
 
 def test_effect_observation_and_likelihood():
-    model = load("lab/mdm")
+    model = load("lab/toy-mdm")
     with TwoPlaces():
         aw.observe(model, PROMPT)
         aw.effect(

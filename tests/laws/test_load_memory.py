@@ -101,4 +101,4 @@ def test_the_dtype_is_the_config_s_and_said(sharded):
         model = aw.load(sharded, device="cpu")
     assert model.network.dtype == torch.bfloat16
     assert model.precision == "bfloat16, as config.json says"
-    assert aw.load("lab/mdm", device="cpu").network.dtype == torch.float32
+    assert aw.load("lab/toy-mdm", device="cpu").network.dtype == torch.float32

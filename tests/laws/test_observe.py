@@ -14,7 +14,7 @@ TEXT = "the anchor holds the ship"
 
 
 @pytest.mark.parametrize(
-    "name", ["tiny/llada", "tiny/dream", "tiny/arm", "tiny/bert", "lab/mdm-sink"]
+    "name", ["tiny/llada", "tiny/dream", "tiny/arm", "tiny/bert", "lab/toy-sink"]
 )
 def test_nothing_is_written(name, tmp_path):
     model = aw.load(name)
@@ -40,7 +40,7 @@ def test_it_is_what_a_run_sees_of_the_same_canvas():
 
 
 def test_it_can_be_replayed_and_measured():
-    model = aw.load("lab/mdm")
+    model = aw.load("lab/toy-mdm")
     trace = aw.observe(model, TEXT, regions={"ship": "the ship"})
     again = aw.replay(model, trace, [aw.probes.received()])
     assert np.array_equal(again["received"].values, trace["received"].values, equal_nan=True)
@@ -62,7 +62,7 @@ def test_what_it_refuses():
 
 
 def test_chat_is_the_template():
-    model = aw.load("lab/mdm")
+    model = aw.load("lab/toy-mdm")
     writes = aw.decoding.LowConfidence(length=4, steps=2)
     message = [{"role": "user", "content": TEXT}]
     asked = aw.run(model, message, writes, probes=())
@@ -85,7 +85,7 @@ def test_prompts_that_do_not_fit_are_named_with_what_helps():
 
 
 def test_a_run_warns_of_them(monkeypatch):
-    model = aw.load("lab/mdm")
+    model = aw.load("lab/toy-mdm")
     text = "anchor " * 8
     common = Counter(model.encode(text)).most_common(1)[0][0]
     monkeypatch.setattr(type(model.tokenizer), "unk_token_id", common, raising=False)

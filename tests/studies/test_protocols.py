@@ -31,7 +31,7 @@ from checkpoints import write_llada
 from planted_study import study
 
 SMALL = Budget("small", 2, length=4, steps=4, items=2, rows=2, text_length=8, text_block=4)
-IDENTITY = ModelIdentity("lab/mdm", "mdm", "abc", (), 4, 4, 256, "", "", "cpu")
+IDENTITY = ModelIdentity("lab/toy-mdm", "mdm", "abc", (), 4, 4, 256, "", "", "cpu")
 GOLD = Answers(("mdm",), ("gold",))
 
 
@@ -181,7 +181,7 @@ def test_a_manifest_knows_the_protocol_and_the_plan_says_it():
 
 
 def test_a_chat_goes_around_prompts_and_keeps_their_regions(tmp_path):
-    model = load("lab/mdm")
+    model = load("lab/toy-mdm")
     kept = store(tmp_path, Protocol(chat=True, prompts=("A ship left.", [5, 6, 7])))
     for spec in (MDM_TEXT, MDM_RUNS):
         collect(kept, spec, "mdm", model, lambda _: None)
@@ -210,7 +210,7 @@ def test_a_task_of_the_users_is_asked_in_its_own_contexts(tmp_path):
     ]
     path.write_text("\n".join(map(json.dumps, rows)))
     kept = store(tmp_path / "kept", Protocol(task=str(path), contexts={"gold": "open1"}, answer=4))
-    collect(kept, GOLD, "mdm", load("lab/mdm"), lambda _: None)
+    collect(kept, GOLD, "mdm", load("lab/toy-mdm"), lambda _: None)
     table = kept.load(GOLD).results.rows
     assert set(table["context"]) == {"gold"}
     assert set(table["question"]) == {"Where is Bo0?", "Where is Bo1?"}

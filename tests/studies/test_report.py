@@ -240,8 +240,8 @@ def test_models_are_compared_where_there_are_two(study):
     found = {one.name: one for one in sections(study)}
     assert set(found) == {"attention", "answers", "variants", "cards"}
     attention = found["attention"]
-    assert attention.head[1:3] == ("lab/mdm", "lab/arm")
-    assert "lab/arm less lab/mdm" in attention.head
+    assert attention.head[1:3] == ("lab/toy-mdm", "lab/toy-arm")
+    assert "lab/toy-arm less lab/toy-mdm" in attention.head
     rows = {row[0].partition(",")[0]: row[1:] for row in attention.rows}
     moves = [float(cell.split(" ")[0]) for cell in rows["greatest key moves"][:2]]
     assert moves[0] > 0.4
@@ -293,7 +293,7 @@ def test_layers_of_different_networks_meet_at_relative_depth():
     (attention,) = sections(study)
     (_, progress), (_, depth) = attention.figures
     found = {str(name): sorted(set(part["depth"])) for name, part in depth.data.groupby("model")}
-    assert found == {"lab/mdm": [0.0, 0.5, 1.0], "lab/arm": [0.0, 1.0]}
+    assert found == {"lab/toy-mdm": [0.0, 0.5, 1.0], "lab/toy-arm": [0.0, 1.0]}
     assert progress.data["progress"].between(0, 1).all()
 
 
@@ -307,7 +307,7 @@ def test_a_difference_of_models_is_paired_by_prompt(study):
         for role in ("mdm", "arm")
     ]
     slow = sum(b - a for a, b in zip(*values, strict=True)) / len(values[0])
-    other = attention.head.index("lab/arm less lab/mdm")
+    other = attention.head.index("lab/toy-arm less lab/toy-mdm")
     assert attention.rows[at][other].startswith(f"{sentences.number(slow)} [")
 
 

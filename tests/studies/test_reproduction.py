@@ -25,7 +25,7 @@ from anchorwatch.studies.reproduction import (
 )
 
 TINY = Effort(prompts=2, length=6, block=3, documents=2, items=2, answer=4)
-MODELS = {"models": ["tiny/llada"], "against": "tiny/arm", "sink": "lab/mdm-sink"}
+MODELS = {"models": ["tiny/llada"], "against": "tiny/arm", "sink": "lab/toy-sink"}
 NEEDS_SCRATCH = ("sink_token", "table 2")
 load_items()
 
@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize(("paper", "label"), [key for key in ITEMS if key != NEEDS_SCRATCH])
 def test_every_item_is_made_of_small_models(paper, label, folder):
-    more = {"gate": "lab/mdm-gate"} if label == "table 1" and paper == "sink_token" else {}
+    more = {"gate": "lab/toy-gate"} if label == "table 1" and paper == "sink_token" else {}
     made = reproduce(paper, [label], effort=TINY, out=folder / paper, **MODELS, **more).made
     paths = made[label]
     assert paths and all(path.is_file() for path in paths)
@@ -71,16 +71,16 @@ def test_what_is_lacking_is_said_with_the_command(tmp_path):
         reproduce("sink-token", ["figure sink-mass"], models=["tiny/llada"], out=tmp_path)
     assert str(error.value) == (
         "figure sink-mass needs a model with a sink token: anchorwatch paper sink-token --figure "
-        "sink-mass --model tiny/llada --sink lab/mdm-sink"
+        "sink-mass --model tiny/llada --sink lab/toy-sink"
     )
     with pytest.raises(
-        MissingDataError, match=r"needs an autoregressive model .* --against lab/arm"
+        MissingDataError, match=r"needs an autoregressive model .* --against lab/toy-arm"
     ):
         reproduce("floating", ["table 1"], models=["tiny/llada"], out=tmp_path)
     with pytest.raises(MissingDataError, match=r"train recipes/paper-sink-token-scratch.toml"):
         reproduce("sink-token", ["table 2"], out=tmp_path)
     with pytest.raises(MissingDataError, match="one model for each of front, end"):
-        both = ["tiny/llada", "tiny/dream", "lab/mdm"]
+        both = ["tiny/llada", "tiny/dream", "lab/toy-mdm"]
         reproduce("sink-token", ["table 3"], models=both, out=tmp_path)
     with pytest.raises(MissingDataError, match="question sets, not tasks of lm-eval"):
         reproduce("floating", ["table 1"], tasks=["gsm8k"], out=tmp_path)
@@ -201,7 +201,7 @@ def test_the_command_lists_and_makes(tmp_path):
     assert done.returncode == 3
     assert done.stderr.startswith("not made, figure sink-mass: figure sink-mass needs a model with")
     lacking = type_in("paper", "sink-token", "--figure", "sink-mass", *words)
-    assert "--sink lab/mdm-sink" in one_line_of(lacking) and lacking.returncode == 2
+    assert "--sink lab/toy-sink" in one_line_of(lacking) and lacking.returncode == 2
     assert "leave --figure and --table out" in one_line_of(
         type_in("paper", "sinks", "--all", "--figure", 1)
     )

@@ -45,7 +45,7 @@ def toys(tmp_path_factory):
         arm: aw.load(
             fit(variants.read_arm(RECIPE, variants.LAB, arm, TOY), runs / arm).model, device="cpu"
         )
-        for arm in ("mdm-sink", "mdm-gate")
+        for arm in ("toy-sink", "toy-gate")
     }
 
 
@@ -65,7 +65,7 @@ def test_the_published_form_is_that_of_the_reference(two, bare):
 
 @pytest.mark.parametrize("unit", [0, 3])
 def test_a_sink_token_is_a_constant_unless_it_sees(toys, unit):
-    (row,) = made.constants(toys["mdm-sink"], unit, {})
+    (row,) = made.constants(toys["toy-sink"], unit, {})
     assert max(row[name] for name in ("key", "value", "logits")) < COMPARED
     assert row["value_if_it_sees_all"] > 0.01
 
@@ -74,12 +74,12 @@ def test_a_token_that_cannot_stand_in_the_sequence_is_refused(bare, tmp_path):
     empty = aw.load(checkpoints.trained(tmp_path, [sink_token(value="zero")])[0])
     with pytest.raises(SpecError, match="name a model whose sink token has both"):
         made.run_in_sequence(empty, CANVAS)
-    with pytest.raises(SpecError, match="such as lab/mdm-sink"):
+    with pytest.raises(SpecError, match="such as lab/toy-sink"):
         made.run_in_sequence(bare, CANVAS)
 
 
 def test_a_sink_token_adds_one_key_to_every_query(toys):
-    model = toys["mdm-sink"]
+    model = toys["toy-sink"]
     (row,) = made.operations(model, 0, {})
     queries = model.num_layers * model.num_heads * row["positions"]
     channels = model.network.config.head_dim
@@ -92,7 +92,7 @@ def test_a_sink_token_adds_one_key_to_every_query(toys):
 
 
 def test_hiding_is_measured_on_the_clean_frames(toys, monkeypatch):
-    model = toys["mdm-sink"]
+    model = toys["toy-sink"]
     monkeypatch.setattr(
         prompts, "prompt_of", lambda *_: StudyPrompt("the anchor drifts by the pier", {})
     )
@@ -114,7 +114,7 @@ def test_hiding_is_measured_on_the_clean_frames(toys, monkeypatch):
 
 
 def test_what_does_not_go_to_the_sink_token_is_open(toys):
-    model = toys["mdm-sink"]
+    model = toys["toy-sink"]
     rows = made.openness(model, 1, {})
     canvas = made.noisy_canvas(model, 1)
     trace = aw.run(model, canvas=canvas, decoding=LowConfidence(steps=1))
@@ -128,7 +128,7 @@ def test_what_does_not_go_to_the_sink_token_is_open(toys):
 
 
 def test_gates_are_those_that_the_network_multiplies_by(toys):
-    model = toys["mdm-gate"]
+    model = toys["toy-gate"]
     rows = made.openness(model, 2, {})
     by_layer = card_measures.measure_states(model, made.noisy_canvas(model, 2), (0,))["gate"]
     for layer, gates in enumerate(by_layer):
@@ -138,7 +138,7 @@ def test_gates_are_those_that_the_network_multiplies_by(toys):
 
 
 def test_answers_are_scored_with_and_without_passage_and_token(toys):
-    model = toys["mdm-sink"]
+    model = toys["toy-sink"]
     rows = {row["context"]: row for row in made.in_context(model, 4, {})}
     assert set(rows) == {"gold", "closed"}
     item = made.World("held-out", seed=prompts.SEED + 2)[4]
@@ -217,7 +217,7 @@ def test_a_working_sink_leaves_less_than_half_of_the_other_sinks():
 
     Whatever the key takes: a rule in times of what tokens receive would not see it.
     """
-    model = aw.load("lab/mdm")
+    model = aw.load("lab/toy-mdm")
     asked = card_measures._prompts(3)
     how = LowConfidence(length=12, steps=6)
     found = {}

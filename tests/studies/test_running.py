@@ -145,12 +145,12 @@ def test_only_models_that_the_claims_need_are_loaded(tmp_path, monkeypatch):
     studies.plan(["sink_token/H5"], budget=SMALL, out=tmp_path / "a")
     assert loaded == []  # it is about training seeds
     studies.plan(["sinks/H3"], budget=SMALL, out=tmp_path / "b")
-    assert set(loaded) == {"lab/mdm", "lab/arm"}
+    assert set(loaded) == {"lab/toy-mdm", "lab/toy-arm"}
 
 
 def test_a_model_may_be_a_path(tmp_path):
     lab = Path(studies.__file__).parents[1] / "models" / "zoo"
-    given = {"model": lab / "mdm", "against": lab / "arm", "budget": SMALL}
+    given = {"model": lab / "toy-mdm", "against": lab / "toy-arm", "budget": SMALL}
     assert studies.plan(["sinks/H3"], **given, out=tmp_path / "out").lacking == {}
 
 

@@ -33,7 +33,7 @@ def test_the_shipped_openings_are_what_the_recipe_makes():
 
 
 def test_every_opening_fits_the_lab_models_with_what_the_largest_budget_writes():
-    model = load("lab/mdm")
+    model = load("lab/toy-mdm")
     longest = max(len(model.encode(text)) for text in prompts.running_texts())
     assert longest + BUDGETS["full"].text_length <= model.num_positions
 
@@ -74,7 +74,7 @@ def test_the_share_of_end_tokens_is_counted_and_most_of_them_is_no_text():
         require_text(_traces([3]), MDM_TEXT)
 
 
-@pytest.mark.parametrize("source", ["lab/mdm", "tiny/llada"])
+@pytest.mark.parametrize("source", ["lab/toy-mdm", "tiny/llada"])
 def test_a_masked_model_writes_no_end_token_into_running_text(tmp_path, source):
     model = load(source)
     identity = ModelIdentity(source, "mdm", "abc", (), 1, 1, 256, "", "", "cpu")

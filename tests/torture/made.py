@@ -20,8 +20,8 @@ log = {every = 2}
 vocabulary = 512
 mix = [{kind = "backcopy"}]
 """
-RUN = ("run", "lab/mdm", PROMPT, "--length", "20", "--steps", "20", "-o", "a.trace")
-RESUME = ("resume", "lab/mdm", "a.trace")
+RUN = ("run", "lab/toy-mdm", PROMPT, "--length", "20", "--steps", "20", "-o", "a.trace")
+RESUME = ("resume", "lab/toy-mdm", "a.trace")
 EVAL = (
     "eval",
     "tiny/llada",
@@ -93,13 +93,13 @@ def make_tables(folder: Path) -> None:
 
 
 def write_pickle(folder: Path) -> None:
-    """A checkpoint as others keep it: the weights of lab/mdm, pickled."""
+    """A checkpoint as others keep it: the weights of lab/toy-mdm, pickled."""
     import torch
     from safetensors.torch import load_file
 
     from anchorwatch.models.zoo import MODELS
 
-    shutil.copytree(MODELS / "mdm", folder / "old")
+    shutil.copytree(MODELS / "toy-mdm", folder / "old")
     weights = folder / "old" / "model.safetensors"
     torch.save(load_file(weights), folder / "old" / "pytorch_model.bin")
     weights.unlink()
@@ -113,7 +113,7 @@ def make_converted(folder: Path) -> None:
 def make_lab(folder: Path) -> None:
     from anchorwatch.models.zoo import MODELS
 
-    shutil.copytree(MODELS / "mdm", folder / "mdm")
+    shutil.copytree(MODELS / "toy-mdm", folder / "mdm")
 
 
 def digest_of(path: Path) -> str:

@@ -29,7 +29,7 @@ app = typer.Typer(
 )
 
 _EMBEDDED = (
-    *("lab/mdm", "lab/mdm-sink", "lab/mdm-gate", "lab/arm"),
+    *("lab/toy-mdm", "lab/toy-sink", "lab/toy-gate", "lab/toy-arm"),
     *("lab/tales-arm", "lab/tales-mdm", "lab/tales-sink"),
     *("tiny/llada", "tiny/dream", "tiny/arm", "tiny/bert"),
     "wired/even and others (docs/planted.md)",

@@ -31,7 +31,7 @@ TABLES = ("accuracy", "effects", "gains", "interactions", "gain_ratios", "edits"
 
 @options.takes_load_options
 def evaluate(
-    models: Annotated[list[str], typer.Argument(help="Folders, hub ids, or lab/mdm.")],
+    models: Annotated[list[str], typer.Argument(help="Folders, hub ids, or lab/toy-mdm.")],
     task: Annotated[
         str | None, typer.Option(help="A file, synthetic/one-hop or synthetic/two-hop.")
     ] = None,

@@ -32,7 +32,7 @@ _LENGTH = 64
 
 @options.takes_load_options
 def run(
-    model: Annotated[str, typer.Argument(help="Folder, .gguf file, hub id, or lab/mdm.")],
+    model: Annotated[str, typer.Argument(help="Folder, .gguf file, hub id, or lab/toy-mdm.")],
     prompt: Annotated[
         str,
         typer.Argument(
@@ -151,7 +151,7 @@ def replay(
 
 @options.takes_load_options
 def effect(
-    model: Annotated[str, typer.Argument(help="Folder, .gguf file, hub id, or lab/mdm.")],
+    model: Annotated[str, typer.Argument(help="Folder, .gguf file, hub id, or lab/toy-mdm.")],
     prompts: Annotated[
         str | None,
         typer.Argument(help='A .txt of lines, a .jsonl with "prompt", or - for lines on stdin.'),

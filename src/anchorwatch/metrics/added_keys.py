@@ -56,5 +56,5 @@ def _require_added_keys(layer: LayerSlice) -> None:
         source = layer.trace.manifest["model"]["source"]
         raise TraceError(
             f"{source} adds no keys to layer {layer.index}: run a model with a sink token, such as "
-            "lab/mdm-sink, or add one, edits=[aw.edits.sink_token()]"
+            "lab/toy-sink, or add one, edits=[aw.edits.sink_token()]"
         )

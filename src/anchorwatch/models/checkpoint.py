@@ -145,7 +145,7 @@ def fetch(source: str, revision: str | None) -> Path:
         raise ModelError(
             f"there is no folder {source!r}: "
             "give a folder with config.json, a .safetensors or .gguf file, "
-            "a hub id such as 'GSAI-ML/LLaDA-8B-Instruct', 'lab/mdm' or 'tiny/llada'"
+            "a hub id such as 'GSAI-ML/LLaDA-8B-Instruct', 'lab/toy-mdm' or 'tiny/llada'"
         )
     try:
         return Path(snapshot_download(source, revision=revision, allow_patterns=list(_HUB_FILES)))

@@ -105,7 +105,7 @@ def load(
 
     Args:
         source: a folder, a .safetensors or .gguf file, a hub id, an embedded model that is trained
-            (lab/mdm|mdm-sink|mdm-gate|arm), random (tiny/llada|dream|arm|bert) or wired by hand
+            (lab/toy-mdm, lab/tales-mdm), random (tiny/llada|dream|arm|bert) or wired by hand
             (wired/static-sink and others).
         revision: branch, tag or commit of a hub id.
         dtype: float32, bfloat16 or float16; the default is what config.json says, and float32

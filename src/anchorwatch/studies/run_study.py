@@ -58,10 +58,10 @@ from anchorwatch.trace.progress_bar import Progress
 from anchorwatch.training import variants as tables
 
 DEFAULTS = {
-    "mdm": "lab/mdm",
-    "arm": "lab/arm",
-    "sink": "lab/mdm-sink",
-    "gate": "lab/mdm-gate",
+    "mdm": "lab/toy-mdm",
+    "arm": "lab/toy-arm",
+    "sink": "lab/toy-sink",
+    "gate": "lab/toy-gate",
 }
 """What a study is of where no model is named."""
 EVIDENCE = "evidence"

@@ -1,9 +1,9 @@
 """The lab: small trained models inside the package, their cards, and the comparison of variants.
 
-`aw.load("lab/mdm")` opens one (also lab/mdm-sink, lab/mdm-gate, lab/arm); `card("lab/mdm")` is what
-was measured of it. `variants()` is the table of training runs with every part, one row for each arm
-and seed, and `differences(table)` what they differ in from vanilla. `measure_model(model, corpus)`
-is the one function behind both.
+`aw.load("lab/toy-mdm")` opens one (also lab/toy-sink, lab/toy-gate, lab/toy-arm);
+`card("lab/toy-mdm")` is what was measured of it. `variants()` is the table of training runs with
+every part, one row for each arm and seed, and `differences(table)` what they differ in from
+vanilla. `measure_model(model, corpus)` is the one function behind both.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ __getattr__ = lazy_attributes("anchorwatch.training", _LAZY, renamed={"measured"
 
 
 def card(name: str) -> dict[str, Any]:
-    """What card.json says of a lab model, such as "lab/mdm"."""
+    """What card.json says of a lab model, such as "lab/toy-mdm"."""
     from anchorwatch.models.zoo import folder_of
     from anchorwatch.models.zoo.cards import read
 

@@ -26,10 +26,10 @@ VANILLA = "vanilla"
 NEXT_TOKEN = 'objective.name="next_token"'
 
 LAB: Mapping[str, tuple[str, ...]] = {
-    "mdm": (),
-    "mdm-sink": ('variant=["sink_token"]',),
-    "mdm-gate": ('variant=[{name = "gate", form = "elementwise", init = "identity"}]',),
-    "arm": (NEXT_TOKEN,),
+    "toy-mdm": (),
+    "toy-sink": ('variant=["sink_token"]',),
+    "toy-gate": ('variant=[{name = "gate", form = "elementwise", init = "identity"}]',),
+    "toy-arm": (NEXT_TOKEN,),
 }
 """The four models that are shipped."""
 

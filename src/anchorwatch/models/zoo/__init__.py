@@ -1,25 +1,41 @@
 """Where the models on board lie: inside the package, as ordinary checkpoint folders.
 
-`NAMES` are the smallest networks, with all their weights; `TALES` are larger ones that write
-stories and show sinks, whole too. `SPECIMENS` are deltas of SmolLM2-135M, which
-`anchorwatch fetch smol` brings into a cache; `lab/smol-base` is that network itself.
+`NAMES` are the toys: the smallest networks, whole and fast, which tests and examples use. `TALES`
+are larger ones that write stories and show sinks, whole too. `SPECIMENS` are deltas of
+SmolLM2-135M, which `anchorwatch fetch smol` brings into a cache; `lab/smol-base` is that network
+itself.
 """
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
-from anchorwatch.errors import ModelError
+from anchorwatch.errors import AnchorwatchWarning, ModelError
 from anchorwatch.models.zoo.smol import base_folder
 
-NAMES = ("lab/mdm", "lab/mdm-sink", "lab/mdm-gate", "lab/arm")
+NAMES = ("lab/toy-mdm", "lab/toy-sink", "lab/toy-gate", "lab/toy-arm")
 TALES = ("lab/tales-arm", "lab/tales-mdm", "lab/tales-sink")
 SPECIMENS = ("lab/smol-base", "lab/smol-arm", "lab/smol-mdm", "lab/smol-sink")
 MODELS = Path(__file__).parent
+OLD_NAMES = {
+    "lab/mdm": "lab/toy-mdm",
+    "lab/mdm-sink": "lab/toy-sink",
+    "lab/mdm-gate": "lab/toy-gate",
+    "lab/arm": "lab/toy-arm",
+}
+"""What the toys were called before; these names still open them, with a warning."""
 
 
 def folder_of(name: str) -> Path:
     """The folder of a lab model; refuses another name, and says how to get one that is absent."""
+    if name in OLD_NAMES:
+        warnings.warn(
+            f"{name} is called {OLD_NAMES[name]} now: use that name",
+            AnchorwatchWarning,
+            stacklevel=2,
+        )
+        name = OLD_NAMES[name]
     if name not in NAMES + TALES + SPECIMENS:
         known = ", ".join(NAMES + TALES + SPECIMENS)
         raise ModelError(f"there is no lab model {name!r}: expected one of {known}")

@@ -359,7 +359,7 @@ _HEADROOM = Change(
             "means. The published curves have the sink in 24 of Qwen's 28 layers. Whether a sink "
             "is fixed can be asked of a model that has one",
             "nine in ten of all heads, layers and steps, and a twentieth beyond the mask; refuted "
-            "on lab/arm, which has no sink (.0067)",
+            "on lab/toy-arm, which has no sink (.0067)",
         ),
     ),
 )
@@ -512,7 +512,7 @@ def measure_anchor_turnover(evidence: Evidence) -> Finding:
             "about anchors. In questions nine in ten written tokens are end tokens, and nothing "
             "moves to the right",
             "both statistics had to drift in each layer, head by head, in questions; refuted on "
-            "lab/mdm (-.18)",
+            "lab/toy-mdm (-.18)",
         ),
     ),
 )
@@ -590,8 +590,8 @@ def measure_anchor_drift(evidence: Evidence) -> Finding:
             "committed: an end token is committed like any other, and nothing in it leaves one "
             "out. Text, as in the figure, makes the question small: hardly any are written",
             "end tokens were left out of the hits and not of the steps that were counted, so that "
-            "at most .05 could be reached where .10 was needed; refuted on lab/mdm (.003). With "
-            "end tokens among the commits it was .45 there",
+            "at most .05 could be reached where .10 was needed; refuted on lab/toy-mdm (.003). "
+            "With end tokens among the commits it was .45 there",
         ),
     ),
 )
@@ -659,7 +659,7 @@ def measure_anchor_onsets(evidence: Evidence) -> Finding:
             "the first is also measured",
             "that the place decides in deeper layers is in no text of the paper, and sits badly "
             "with 'deep content-focused'",
-            "deeper its position does; refuted on lab/mdm by that half alone",
+            "deeper its position does; refuted on lab/toy-mdm by that half alone",
         ),
     ),
 )
@@ -733,7 +733,7 @@ def measure_token_or_position(evidence: Evidence) -> Finding:
             "mean + 3 sd marked. 'Keys that take half of the attention' are some thirty of a head, "
             "which nobody would call anchors",
             "the detector that loses least of three, among those with two anchors a head, which "
-            "left 'keys that take half' to decide alone; refuted on lab/mdm (.207 of .25)",
+            "left 'keys that take half' to decide alone; refuted on lab/toy-mdm (.207 of .25)",
         ),
     ),
 )
@@ -915,8 +915,8 @@ def measure_more_than_one_key(evidence: Evidence) -> Finding:
         Change(
             "head means, as in the figure; anchors and layers enough are asked for first",
             "the figure that is read is of head means of 28 and 32 layers",
-            "head by head; refuted on the four layers of lab/mdm (+.015), which is in the claimed "
-            "direction and below the margin",
+            "head by head; refuted on the four layers of lab/toy-mdm (+.015), which is in the "
+            "claimed direction and below the margin",
         ),
     ),
 )
@@ -1050,7 +1050,7 @@ def measure_inherited_layer(evidence: Evidence) -> Finding:
             "norm helps in one and hurts in the next, their sizes do not. Normalised keys leave "
             "norms no room, whatever training does",
             "signed sums over unsigned ones: deep norm below .1, shallow above .1, angle rising by "
-            ".1; refuted on lab/mdm, whose keys are normalised (.040 of .1)",
+            ".1; refuted on lab/toy-mdm, whose keys are normalised (.040 of .1)",
         ),
     ),
 )
@@ -1110,9 +1110,9 @@ def measure_angle_and_norm(evidence: Evidence) -> Finding:
     changes=(
         Change(
             "a network that normalises its keys, or has no anchors, is not testable",
-            "the norm of a normalised key is the architecture's: keys of lab/mdm differ by four to "
-            "six per cent",
-            "judged of any network; refuted on lab/mdm (1.05)",
+            "the norm of a normalised key is the architecture's: keys of lab/toy-mdm differ by "
+            "four to six per cent",
+            "judged of any network; refuted on lab/toy-mdm (1.05)",
         ),
     ),
 )
@@ -1378,7 +1378,7 @@ def measure_heads_matter(evidence: Evidence) -> Finding:
             "frame, and that deep layers give more to content; it does not say what deep anchors "
             "are",
             "the structural part of anchors had to fall by a tenth; refuted on the four layers of "
-            "lab/mdm (+.095), whose attention on content rises (+.127)",
+            "lab/toy-mdm (+.095), whose attention on content rises (+.127)",
         ),
     ),
 )
@@ -1454,7 +1454,7 @@ def measure_structure_then_content(evidence: Evidence) -> Finding:
         Change(
             "the comparison with deep layers is also measured, and decides nothing",
             "the abstract says what shallow anchors do; that deep ones do less is ours",
-            "more than in deep layers; refuted on lab/mdm by that half alone (-.23)",
+            "more than in deep layers; refuted on lab/toy-mdm by that half alone (-.23)",
         ),
     ),
     defect="no intervention was released",
@@ -1536,7 +1536,7 @@ def measure_shallow_anchors_needed(evidence: Evidence) -> Finding:
             "gets as much. Equality within ten per cent could not be shown with 48 prompts even "
             "if places were alike",
             "ten per cent more on average, and places alike within ten per cent; undecided on "
-            "lab/mdm",
+            "lab/toy-mdm",
         ),
     ),
     defect="flow is not divided by length; one example; all rows of the map are equal",
@@ -1880,7 +1880,7 @@ def measure_gain_doubles(evidence: Evidence) -> Finding:
             "said of LLaDA alone; answers at the ceiling are not testable",
             "the prompts that differ are those of LLaDA and of the others. Who answers everything "
             "in both prompts cannot show a difference",
-            "judged of any model; not judged on lab/mdm",
+            "judged of any model; not judged on lab/toy-mdm",
         ),
     ),
     defect="the prompts are said to be the same and are not",
@@ -2039,8 +2039,8 @@ def measure_task_dependence(evidence: Evidence) -> Finding:
             "tokens are not written",
             "the figure says that being masked matters. A position that stayed as it was does not "
             "control for the change of its token, which moves attention in nearly any network",
-            "positions that stayed as they were; supported on lab/mdm (.327), where a changed word "
-            "moves attention more than a mask that is filled (.38 against .25 bits)",
+            "positions that stayed as they were; supported on lab/toy-mdm (.327), where a changed "
+            "word moves attention more than a mask that is filled (.38 against .25 bits)",
         ),
     ),
 )

@@ -182,7 +182,7 @@ def _both_sides(word: str, arm: str) -> tuple[Criterion, ...]:
             "a model must have sinks in most heads, or the claim is not testable on it; the mean "
             "over heads of Eq. 16 is measured beside",
             "the sentence is about sinks: norms of keys that are none say nothing about it",
-            "judged on any model; refuted on lab/mdm, which has a sink in few heads",
+            "judged on any model; refuted on lab/toy-mdm, which has a sink in few heads",
         ),
     ),
     defect="the caption says 10K tokens of each kind, the figure has 3,840; one unnamed layer",

@@ -70,7 +70,7 @@ def sink_of(model: Model) -> AdditionTensors:
     for part in model.parts:
         if isinstance(part, sink_token):
             return fit_trained_addition(model.network, part)
-    raise SpecError(f"{model.source} has no sink token: name one that has, such as lab/mdm-sink")
+    raise SpecError(f"{model.source} has no sink token: name one that has, such as lab/toy-sink")
 
 
 @dataclass

@@ -212,10 +212,10 @@ _LLADA, _DREAM, _MMADA = ("llada",), ("dream",), ("mmada",)
         ),
         Change(
             "The untrained network has its first values, not random ones of the trained size.",
-            "random weights of trained size saturate the statistic: on lab/mdm they gave .28 to "
-            ".34 of the heads a sink, the trained ones .18 to .29, first values .03 to .04. This "
-            "was chosen after these numbers had been seen; against the other null H1 does not hold "
-            "of lab/mdm",
+            "random weights of trained size saturate the statistic: on lab/toy-mdm they gave .28 "
+            "to .34 of the heads a sink, the trained ones .18 to .29, first values .03 to .04. "
+            "This was chosen after these numbers had been seen; against the other null H1 does not "
+            "hold of lab/toy-mdm",
             "compared with random weights of the trained size",
         ),
     ),
