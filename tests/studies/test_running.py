@@ -78,6 +78,9 @@ def test_every_claim_has_a_verdict_or_what_it_lacks(made):
     assert found["sink_token/H5"].says == "supported"
     table = pd.read_csv(given["out"] / "claims.csv")
     assert list(table["id"]) == NAMES
+    criteria = pd.read_csv(given["out"] / "criteria.csv")
+    assert len(criteria) == sum(len(one.get("criteria", ())) for one in held["claims"])
+    assert {"id", "criterion", "decides", "effect", "low", "high", "null"} <= set(criteria)
     assert "## sinks/H3" in (given["out"] / "report.md").read_text()
 
 

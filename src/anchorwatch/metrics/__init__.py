@@ -8,7 +8,7 @@ divided, so a ratio is one of sums; prompts come last and count alike. Metrics o
 
 >>> import anchorwatch as aw
 >>> sorted(aw.metrics.METRICS)[:4]
-['absorption', 'agreement', 'block_jumps', 'concentration']
+['absorption', 'agreement', 'alignment', 'block_jumps']
 
 A metric is a function decorated with `metric` (see `registry`) in any module of this package, or
 in a module of your own: `METRICS`, the command line and `measure_all` find it by itself.
@@ -19,6 +19,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers; nothing else needs a metric to be named here
+    from anchorwatch.metrics.aligned_keys import (
+        alignment as alignment,
+    )
     from anchorwatch.metrics.flow import (
         gold_lift as gold_lift,
     )
@@ -159,6 +162,9 @@ if TYPE_CHECKING:  # for editors and type checkers; nothing else needs a metric 
     )
     from anchorwatch.metrics.sink_strength import (
         sinks as sinks,
+    )
+    from anchorwatch.metrics.sink_table import (
+        sink_keys as sink_keys,
     )
     from anchorwatch.metrics.table_files import (
         save as save,

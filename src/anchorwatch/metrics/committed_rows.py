@@ -6,7 +6,7 @@ Shapes: R regions (gold first), C commits in the order of their positions, K kep
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -109,9 +109,58 @@ def read_committed_rows(
         without_sinks=np.full(hit.shape[1:], np.nan),
     )
     # 4. Whole maps and sink labels add what the kept keys cannot tell.
-    if "pattern" in trace.fields:
-        numbers = _with_maps(numbers, rows, first, last)
+    numbers = _with_maps(numbers, rows, first, last)
     return numbers if rule is None else _without_sinks(numbers, rows, rule, keys)
+
+
+@dataclass(frozen=True, eq=False)
+class AlignedRows:
+    """Attention of committed rows to keys that were named for each of them; NaN: not measured."""
+
+    num_steps: int
+    steps: np.ndarray
+    """[C] when each token was committed."""
+    expected: np.ndarray
+    """[layer, C] the named keys' share of the keys that the row may look at."""
+    hit: np.ndarray
+    """[layer, head, C] whether the top key is a named one."""
+    in_top: np.ndarray
+    """[layer, head, C] attention to named keys on the kept keys."""
+    kept: np.ndarray
+    """[layer, head, C] how much of its attention the row's kept keys hold."""
+    mass: np.ndarray
+    """[layer, head, C] attention to named keys; absent without whole maps."""
+
+
+def read_aligned_rows(trace: Trace, aligned: np.ndarray) -> AlignedRows:
+    """The attention of committed rows to their keys in `aligned` [position, key], bool.
+
+    Row p of `aligned` names the keys for the token that is committed at position p; positions
+    without any are left out.
+    """
+    # 1. Committed rows with named keys, and the keys that each may look at.
+    rows = _rows(trace, np.zeros((0, aligned.shape[1]), dtype=bool), (), aligned.any(axis=1))
+    first, last = _visible(rows)
+    added = np.stack([count_extra_keys(trace, layer)[rows.steps] for layer in range(len(first))])
+    keys = _count_visible(np.ones(aligned.shape[1], dtype=bool), first, last) + added
+    named = aligned[rows.positions]  # [C, key]
+    # 2. Which of the kept keys are named ones.
+    commit = np.arange(len(rows.steps))[:, None]
+    among = named[commit, np.maximum(rows.keys, 0)] & (rows.keys >= 0)  # [layer, head, C, K]
+    empty = np.where(rows.measured, 0.0, np.nan)
+    # 3. Exact masses where whole maps were captured.
+    mass = np.full(rows.measured.shape, np.nan)
+    for layer, head, index, row in _iter_map_rows(rows):
+        mass[layer, head, index] = np.nansum(row, where=named[index])
+    return AlignedRows(
+        num_steps=trace.num_steps,
+        steps=rows.steps,
+        expected=_count_visible(named, first, last) / keys,
+        hit=among[..., 0] + empty,
+        in_top=np.sum(rows.mass, axis=-1, where=among) + empty,
+        kept=np.sum(rows.mass, axis=-1, where=rows.keys >= 0) + empty,
+        mass=mass,
+    )
 
 
 def _inside(trace: Trace, names: Sequence[str]) -> np.ndarray:
@@ -131,11 +180,14 @@ def _inside(trace: Trace, names: Sequence[str]) -> np.ndarray:
     return inside
 
 
-def _rows(trace: Trace, inside: np.ndarray, ignore: Collection[int]) -> _Rows:
+def _rows(
+    trace: Trace, inside: np.ndarray, ignore: Collection[int], wanted: np.ndarray | None = None
+) -> _Rows:
     when = trace.committed_at
     wrote = trace.own
     # Committed positions, without tokens that are to be ignored (such as the end of the text).
-    positions = np.flatnonzero((when >= 0) & ~np.isin(wrote, list(ignore)))
+    counted = (when >= 0) & ~np.isin(wrote, list(ignore))
+    positions = np.flatnonzero(counted if wanted is None else counted & wanted)
     keys = require_field(trace, "commit_top_key").values[:, :, positions]
     mass = require_field(trace, "commit_top_mass").values[:, :, positions].astype(np.float64)
     return _Rows(
@@ -194,6 +246,23 @@ def _with_maps(
 ) -> CommittedRows:
     """What whole maps tell: the AUROC, and masses that the probe did not keep."""
     trace, auroc, mass = rows.trace, numbers.auroc.copy(), numbers.mass.copy()
+    for layer, head, commit, row in _iter_map_rows(rows):
+        given = np.isin(trace.role[rows.steps[commit]], (PROMPT, SPECIAL))
+        seen = np.zeros(len(row), dtype=bool)
+        seen[first[layer, commit] : last[layer, commit]] = True
+        cell = (layer, head, commit)
+        # Only visible keys of the prompt are ranked.
+        auroc[:, *cell] = ranks.auroc(row[given & seen], rows.inside[:, given & seen])
+        exact = np.nansum(np.where(rows.inside, row, 0.0), axis=-1)
+        mass[:, *cell] = np.where(np.isnan(mass[:, *cell]), exact, mass[:, *cell])
+    return replace(numbers, auroc=auroc, mass=mass)
+
+
+def _iter_map_rows(rows: _Rows) -> Iterator[tuple[int, int, int, np.ndarray]]:
+    """(layer, head, commit, row [key]) of the committed rows that whole maps show."""
+    trace = rows.trace
+    if "pattern" not in trace.fields:
+        return
     maps = trace["pattern"]
     if maps.nbytes <= READ_BYTES:
         maps = maps.load()  # one read, not one for each map
@@ -202,19 +271,10 @@ def _with_maps(
     for pick, (step, layer, head) in enumerate(picks):
         chosen = np.flatnonzero(rows.steps == step)
         shown = maps[pick].values if len(chosen) else np.zeros(0)
-        given = np.isin(trace.role[step], (PROMPT, SPECIAL))
         for commit in chosen:
             row = shown[rows.rows[commit]]
-            if np.isnan(row).all():
-                continue
-            seen = np.zeros(len(row), dtype=bool)
-            seen[first[layer, commit] : last[layer, commit]] = True
-            cell = (layer, head, commit)
-            # Only visible keys of the prompt are ranked.
-            auroc[:, *cell] = ranks.auroc(row[given & seen], rows.inside[:, given & seen])
-            exact = np.nansum(np.where(rows.inside, row, 0.0), axis=-1)
-            mass[:, *cell] = np.where(np.isnan(mass[:, *cell]), exact, mass[:, *cell])
-    return replace(numbers, auroc=auroc, mass=mass)
+            if not np.isnan(row).all():
+                yield int(layer), int(head), int(commit), row
 
 
 def _without_sinks(

@@ -63,6 +63,17 @@ class Study:
         whole = {"n": "Int64", "missing": "Int64"}
         return pd.DataFrame(rows, columns=list(COLUMNS)).astype(whole)
 
+    @property
+    def criteria(self) -> pd.DataFrame:
+        """A row for each criterion of each claim that was measured, deciding or not."""
+        rows = []
+        for judged in self.findings:
+            record = judged.as_dict()
+            claim = {name: record[name] for name in ("id", "origin", "verdict")}
+            rows += [claim | row for row in record.get("criteria", ())]
+        columns = ["id", "origin", "verdict", *dict.fromkeys(n for row in rows for n in row)]
+        return pd.DataFrame(rows, columns=list(dict.fromkeys(columns)))
+
     def __getitem__(self, name: str) -> JudgedClaim:
         """One claim, by its id."""
         for judged in self.findings:
@@ -107,7 +118,7 @@ class Study:
         }
 
     def save(self, out: str | Path) -> Path:
-        """Write claims.json, claims.csv, report.md, report.html and figures/ into a folder."""
+        """Write claims.json, claims.csv, criteria.csv, report.md, report.html and figures/."""
         from anchorwatch.studies.report.page import write
         from anchorwatch.studies.report.text import markdown_page
 
@@ -115,6 +126,7 @@ class Study:
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / "claims.json", (json.dumps(self.as_dict(), indent=1) + "\n").encode())
         replace_file(folder / "claims.csv", as_csv(self.claims).encode())
+        replace_file(folder / "criteria.csv", as_csv(self.criteria).encode())
         replace_file(folder / "report.md", markdown_page(self).encode())
         write(self, folder)
         return folder

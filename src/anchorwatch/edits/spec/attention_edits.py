@@ -351,7 +351,20 @@ class Detecting(Hiding):
 @register_edit
 @dataclass(frozen=True, repr=False)
 class hide_sinks(Detecting):  # noqa: N801
-    """Hide the k keys that receive most; with a rule, only those of them it calls sinks."""
+    """Hide the k keys that receive most; with a rule, only those of them it calls sinks.
+
+    `detect` says in which map they are looked for, and so which question is asked:
+
+    - "previous_shadow" (the default, as published): does a step need the keys that were sinks one
+      step earlier? The first step hides nothing.
+    - "previous_edited": what would a system without a second pass do? A hidden key scores 0 in the
+      edited map, so that it is back every second step.
+    - "same_shadow": does a pass need the keys that it is about to use? Acts from the first step on.
+    - "oracle" (with `unedited=trace`): does a run need the sinks that the unedited run had?
+
+    `scope`: one set for each "head", each "layer" or the "model". `eligible`: a query group or a
+    region. `last_row`: only the last row of the map, as published for autoregression.
+    """
 
     _: KW_ONLY
     rule: Rule | None = None
