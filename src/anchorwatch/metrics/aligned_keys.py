@@ -7,6 +7,7 @@ translation, atom mapping in chemistry, copying.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -67,12 +68,20 @@ def _by_step(name: str, rows: AlignedRows, value: np.ndarray, null: np.ndarray) 
     # 1. One cell for each commit: NaN where it was not measured.
     cells = mean(name, ("layer", "head", "commit"), value, null)
     # 2. Commits of a step fall into one cell.
-    sums = {}
-    for part in ("top", "bottom", "null_top", "null_bottom", "missing"):
-        array = np.zeros((*value.shape[:2], rows.num_steps))
-        np.add.at(array, (slice(None), slice(None), rows.steps), getattr(cells, part))
-        sums[part] = array
-    return Quantity(name, DIMS, **sums)
+    falls = (rows.steps[:, None] == np.arange(rows.num_steps)).astype(float)  # [C, step]
+    return replace(
+        cells,
+        dims=DIMS,
+        top=cells.top @ falls,
+        bottom=cells.bottom @ falls,
+        null_top=_add_up(cells.null_top, falls),
+        null_bottom=_add_up(cells.null_bottom, falls),
+        missing=_add_up(cells.missing, falls),
+    )
+
+
+def _add_up(array: np.ndarray | None, falls: np.ndarray) -> np.ndarray | None:
+    return None if array is None else array @ falls
 
 
 def _pairs_of_each(pairs: Pairs | Sequence[Pairs] | str, count: int) -> list[Pairs]:

@@ -139,7 +139,7 @@ def read_aligned_rows(trace: Trace, aligned: np.ndarray) -> AlignedRows:
     without any are left out.
     """
     # 1. Committed rows with named keys, and the keys that each may look at.
-    rows = _rows(trace, np.zeros((0, aligned.shape[1]), dtype=bool), (), aligned.any(axis=1))
+    rows = _rows(trace, np.zeros((0, aligned.shape[1]), dtype=bool), (), np.any(aligned, axis=1))
     first, last = _visible(rows)
     added = np.stack([count_extra_keys(trace, layer)[rows.steps] for layer in range(len(first))])
     keys = _count_visible(np.ones(aligned.shape[1], dtype=bool), first, last) + added
