@@ -1,19 +1,20 @@
 """A study that is killed in every kind of evidence ends as one that was not, from its manifest."""
 
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from anchorwatch import studies
 from anchorwatch.evaluation import grid
-from anchorwatch.studies import collect
+from anchorwatch.studies import collect, run_study
 from anchorwatch.studies.budget import Budget
 
 pytestmark = pytest.mark.slow
 SMALL = Budget("small", prompts=5, length=4, steps=4, items=5, rows=5, answer=4)
 NAMES = ["floating/H24", "floating/H27", "sinks/H2", "sinks/H14"]
-"""Answers, rows, runs and effects."""
+"""Answers, rows, runs and effects; without preconditions, which untrained networks fail."""
 PARTS = {"run": collect, "effect": collect, "_run_experiment": collect, "answer_questions": grid}
 
 
@@ -25,10 +26,15 @@ class Mortal:
     """Counts what is made, and dies once before the third piece of every kind."""
 
     def __init__(self, patch):
+        patch.setattr(run_study, "named_claims", self.claims)
         self.made = dict.fromkeys(PARTS, 0)
         for name, module in PARTS.items():
             patch.setattr(module, name, self.counted(name, getattr(module, name)))
         self.dead = set()
+
+    @staticmethod
+    def claims(names):
+        return tuple(replace(claim, preconditions=()) for claim in studies.claims(names))
 
     def counted(self, name, true):
         def call(*args, **named):

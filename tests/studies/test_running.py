@@ -10,8 +10,10 @@ import pytest
 from anchorwatch import studies
 from anchorwatch.errors import AnchorwatchWarning, ModelError, PromptError
 from anchorwatch.models.load_options import LoadOptions
+from anchorwatch.probes import norms, received
 from anchorwatch.studies import collect, run_study
 from anchorwatch.studies.budget import Budget
+from anchorwatch.studies.claim import Precondition
 from anchorwatch.studies.evidence import Runs
 from anchorwatch.studies.papers.sinks.measures import UNTRAINED
 from anchorwatch.studies.study_record import DECIDING
@@ -47,7 +49,7 @@ def made(tmp_path_factory):
 
     def dies(*args, **named):
         counts[0] += 1
-        if counts[0] == 8:
+        if counts[0] == 4:
             raise Killed
         return true(*args, **named)
 
@@ -63,8 +65,8 @@ def made(tmp_path_factory):
 
 def test_a_killed_study_goes_on_and_makes_nothing_twice(made):
     _, _, _, (before, after) = made
-    assert before == 7
-    assert before + after == 15  # three needs of five prompts
+    assert before == 3
+    assert before + after == 5  # five prompts; what only sinks/H3 needs is not collected
 
 
 def test_every_claim_has_a_verdict_or_what_it_lacks(made):
@@ -91,7 +93,8 @@ def test_the_plan_counts_what_ran(made):
     assert planned.minutes > 0
     assert planned.bytes > 0
     again = studies.plan(NAMES, **given)
-    assert (again.passes, again.minutes) == (0, 0)
+    assert again.passes == text  # sinks/H3 is not testable, and its runs were not made
+    assert sum(piece.passes for piece in again.pieces if "sinks/H2" in piece.claims) == 0
     assert set(planned.runs) == set(NAMES)
 
 
@@ -125,9 +128,35 @@ def test_what_was_damaged_is_made_again_and_nothing_else(made, monkeypatch):
     assert len(list(trace.parent.glob("00001.trace.damaged-*"))) == 1
 
 
-def test_a_claim_has_its_figure(made):
-    (claim,) = studies.claims(["sinks/H3"])
-    assert claim.draw(made[0].evidence) is not None
+def test_evidence_of_a_claim_that_is_not_testable_is_not_collected(tmp_path, monkeypatch):
+    """The cheapest precondition comes first, and a claim that fails it costs nothing more."""
+    (claim,) = studies.claims(["sinks/H2"])
+    order, costly = [], Runs("mdm", probes=(received(), norms()))
+
+    def stated(value, *needs):
+        def measure(evidence):
+            assert all(evidence[spec].traces for spec in needs)
+            order.append(value)
+            return value
+
+        return Precondition("a size", "it", 0.5, "as planted", measure, needs)
+
+    both = (*claim.needs, costly)
+    first = replace(claim, needs=both, preconditions=(stated(0.9, costly), stated(0.4)))
+    other = replace(claim, id="sinks/H98", preconditions=(stated(0.3, *claim.needs), stated(0.6)))
+    monkeypatch.setattr(run_study, "named_claims", lambda names: (first, other))
+    given = {"model": "tiny/llada", "budget": SMALL, "out": tmp_path / "out"}
+    found = studies.study((), **given)
+    assert order == [0.4, 0.6, 0.3]
+    assert [judged.says for judged in found.findings] == ["not testable", "not testable"]
+    assert [checked.value for checked in found["sinks/H98"].preconditions] == [0.6, 0.3]
+    assert found["sinks/H2"].lacking == "a size (it is 0.4, at least 0.5 is needed)"
+    assert {piece.spec for piece in found.plan.pieces} == set(claim.needs)
+    left = {piece.spec: piece.left for piece in studies.plan((), **given).pieces}
+    assert left == {claim.needs[0]: 0, costly: SMALL.prompts}
+
+
+def test_a_claim_that_was_not_tested_has_no_figure(made):
     assert made[0].draw("sinks/H3") is None  # it was not tested
     assert made[0].draw("sinks/H2") is None
 

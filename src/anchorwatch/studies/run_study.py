@@ -1,7 +1,9 @@
 """Runs a study: collects all evidence once, measures every claim, writes what was found.
 
-Models are in memory one at a time. What was collected is kept under `out/evidence`, so that the
-same call resumes where it was stopped, and finds everything where it was not.
+Preconditions are measured first, the cheapest of each claim before the others, and what only claims
+need that fail them is not collected. Models are in memory one at a time. What was collected is kept
+under `out/evidence`, so that the same call resumes where it was stopped, and finds everything where
+it was not.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ import hashlib
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from anchorwatch.models.model import Model
 from anchorwatch.models.sites import normalises_keys
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.budget import budget as named_budget
-from anchorwatch.studies.claim import Claim
+from anchorwatch.studies.claim import CheckedPrecondition, Claim, Precondition
 from anchorwatch.studies.collect import calibrate, collect
 from anchorwatch.studies.evidence import (
     ROLE_ADDITIONS,
@@ -45,7 +47,7 @@ from anchorwatch.studies.evidence import (
     Runs,
 )
 from anchorwatch.studies.papers import claims as named_claims
-from anchorwatch.studies.plan_study import Plan, Rates, plan_study
+from anchorwatch.studies.plan_study import Plan, PlanPiece, Rates, plan_study
 from anchorwatch.studies.prompts import TEXT
 from anchorwatch.studies.protocols import MADE_TASK, Protocol
 from anchorwatch.studies.protocols import protocol as named_protocol
@@ -108,10 +110,11 @@ def study(  # noqa: PLR0913 - one keyword for each thing a study can be given
         plan = task.plan()
         if before is not None:
             before(plan)
-        failed = task.collect_evidence(plan)
         evidence = Evidence(task.store.load, task.store.available.models)
-        lost = dict(plan.lacking) | task.failed_claims(failed)
-        each = judge_claims(task.claims, evidence, lost)
+        collected = task.collect_evidence(plan, evidence)
+        lost = dict(plan.lacking) | collected.lacking
+        each = judge_claims(task.claims, evidence, lost, collected.not_testable)
+        plan = replace(plan, pieces=collected.used(plan))
         record = Study(each, task.manifest(plan) | _describe_duration(begun), plan, evidence)
         record.save(task.out)
     return record
@@ -174,6 +177,11 @@ def check_protocol(claims: Sequence[Claim], protocol: Protocol) -> None:
     if lost := [name for name, _ in protocol.contexts if name not in asked]:
         known = ", ".join(sorted(asked))
         raise SpecError(f"no claim here asks in the context {lost[0]}: they ask in {known}")
+
+
+def _count_tenths(pieces: Sequence[PlanPiece]) -> int:
+    """Tenths of a second that are left of these pieces: what a progress bar counts."""
+    return sum(max(1, round(piece.seconds * 10)) for piece in pieces if piece.left)
 
 
 def _describe_duration(begun: float) -> dict[str, Any]:
@@ -314,6 +322,38 @@ def _identify_model(role: str, model: Model) -> ModelIdentity:
 
 
 @dataclass
+class _Collected:
+    """Which evidence there is, and which claims need no more of it."""
+
+    specs: set[EvidenceSpec] = field(default_factory=set)
+    failed: dict[EvidenceSpec, str] = field(default_factory=dict)
+    """Evidence that could not be collected, and why."""
+    lacking: dict[str, str] = field(default_factory=dict)
+    """Claims whose evidence or precondition could not be made."""
+    not_testable: dict[str, tuple[CheckedPrecondition, ...]] = field(default_factory=dict)
+    """Claims with a precondition that failed, and all that were measured of them."""
+    checked: dict[str, list[CheckedPrecondition]] = field(default_factory=dict)
+
+    def is_open(self, claim: Claim) -> bool:
+        return claim.id not in self.lacking and claim.id not in self.not_testable
+
+    def check(self, claim: Claim, stated: Precondition, evidence: Evidence) -> None:
+        """Measure a precondition whose evidence is there; the claim may be closed by it."""
+        try:
+            result = stated.check(evidence)
+        except AnchorwatchError as error:  # what is there cannot be measured so: it is said
+            self.lacking[claim.id] = str(error)
+            return
+        self.checked.setdefault(claim.id, []).append(result)
+        if not result.holds:
+            self.not_testable[claim.id] = tuple(self.checked[claim.id])
+
+    def used(self, plan: Plan) -> tuple[PlanPiece, ...]:
+        """The pieces of a plan that were needed."""
+        return tuple(piece for piece in plan.pieces if piece.spec in self.specs)
+
+
+@dataclass
 class _StudyRun:
     """A study on its way."""
 
@@ -362,35 +402,68 @@ class _StudyRun:
                 rates[role] = calibrate(self.store, role, self.model(role))
         return plan_study(self.claims, self.store, rates)
 
-    def collect_evidence(self, plan: Plan) -> dict[EvidenceSpec, str]:
-        """Make all that is left, model by model; needs that could not be made, and why."""
-        failed: dict[EvidenceSpec, str] = {}
-        total = sum(max(1, round(piece.seconds * 10)) for piece in plan.pieces if piece.left)
-        with Progress("gathering", total=total) as bar:
-            for piece in sorted(
-                plan.pieces, key=lambda piece: list(self.sources).index(piece.role)
-            ):
-                if not piece.left or piece.spec in failed:
-                    continue
-                tenths = max(1, round(piece.seconds * 10)) / piece.left
+    def collect_evidence(self, plan: Plan, evidence: Evidence) -> _Collected:
+        """Collect what the preconditions of claims need, round by round, then the rest.
 
-                def on_units(count: int, note: str = str(piece.spec), each: float = tenths) -> None:
-                    bar.advance(note, max(1, round(count * each)))
+        In each round every claim that is still open has its cheapest precondition measured. The
+        rest is collected of claims whose preconditions hold.
+        """
+        collected = _Collected()
+        runs = set(plan.runs)
+        claims = [claim for claim in self.claims if claim.id in runs]
+        passes: dict[EvidenceSpec, int] = {}
+        for piece in plan.pieces:
+            passes[piece.spec] = passes.get(piece.spec, 0) + piece.whole
+        waiting = {claim.id: list(claim.preconditions) for claim in claims}
+        with Progress("gathering", total=_count_tenths(plan.pieces)) as bar:
+            # 1. the cheapest precondition of each claim, what is collected already costs nothing
+            while stated := {
+                claim.id: min(
+                    waiting[claim.id],
+                    key=lambda item: sum(
+                        passes.get(spec, 0) for spec in item.needs if spec not in collected.specs
+                    ),
+                )
+                for claim in claims
+                if collected.is_open(claim) and waiting[claim.id]
+            }:
+                needed = {spec for item in stated.values() for spec in item.needs}
+                self._collect_specs(plan, needed, collected, bar)
+                for claim in claims:
+                    if claim.id in stated and collected.is_open(claim):
+                        waiting[claim.id].remove(stated[claim.id])
+                        collected.check(claim, stated[claim.id], evidence)
+            # 2. everything else that open claims need
+            rest = {spec for claim in claims if collected.is_open(claim) for spec in claim.needs}
+            self._collect_specs(plan, rest, collected, bar)
+            spared = [piece for piece in plan.pieces if piece.spec not in collected.specs]
+            if tenths := _count_tenths(spared):
+                bar.advance("claims that are not testable cost nothing", tenths)
+        return collected
 
-                try:
-                    collect(self.store, piece.spec, piece.role, self.model(piece.role), on_units)
-                except AnchorwatchError as error:
-                    failed[piece.spec] = f"{piece.spec} could not be made: {error}"
-        return failed
+    def _collect_specs(
+        self, plan: Plan, specs: set[EvidenceSpec], collected: _Collected, bar: Progress
+    ) -> None:
+        """Make what is left of these specs, model by model; claims that lose one are closed."""
+        roles = list(self.sources)
+        pieces = [p for p in plan.pieces if p.spec in specs and p.spec not in collected.specs]
+        for piece in sorted(pieces, key=lambda piece: roles.index(piece.role)):
+            if not piece.left or piece.spec in collected.failed:
+                continue
+            tenths = max(1, round(piece.seconds * 10)) / piece.left
 
-    def failed_claims(self, failed: Mapping[EvidenceSpec, str]) -> dict[str, str]:
-        """Claims whose evidence could not be made."""
-        return {
-            claim.id: failed[spec]
-            for claim in self.claims
-            for spec in claim.needs
-            if spec in failed
-        }
+            def on_units(count: int, note: str = str(piece.spec), each: float = tenths) -> None:
+                bar.advance(note, max(1, round(count * each)))
+
+            try:
+                collect(self.store, piece.spec, piece.role, self.model(piece.role), on_units)
+            except AnchorwatchError as error:
+                collected.failed[piece.spec] = f"{piece.spec} could not be made: {error}"
+        collected.specs |= specs
+        for claim in self.claims:
+            for spec in claim.needs:
+                if spec in collected.failed:
+                    collected.lacking[claim.id] = collected.failed[spec]
 
     def manifest(self, plan: Plan) -> dict[str, Any]:
         """The manifest."""

@@ -338,19 +338,27 @@ class JudgedClaim:
 
 
 def judge_claims(
-    claims: Sequence[Claim], evidence: Evidence, lacking: Mapping[str, str]
+    claims: Sequence[Claim],
+    evidence: Evidence,
+    lacking: Mapping[str, str],
+    not_testable: Mapping[str, tuple[CheckedPrecondition, ...]] | None = None,
 ) -> tuple[JudgedClaim, ...]:
-    """Measure all claims that can be, and judge those of each study together."""
+    """Measure all claims that can be, and judge those of each study together.
+
+    `not_testable` has claims with a precondition that is known to fail, whose other evidence need
+    not be there.
+    """
     # 1. claims that are about these models, and whose preconditions hold
     others = {claim.id: reason for claim in claims if (reason := claim.not_about(evidence.models))}
     findings: dict[str, Finding] = {}
-    checked: dict[str, tuple[CheckedPrecondition, ...]] = {}
+    checked: dict[str, tuple[CheckedPrecondition, ...]] = dict(not_testable or {})
     lost = {name: reason for name, reason in lacking.items() if name not in others}
     for claim in claims:
         if claim.id in lost or claim.id in others:
             continue
         try:
-            checked[claim.id] = tuple(item.check(evidence) for item in claim.preconditions)
+            if claim.id not in checked:
+                checked[claim.id] = tuple(item.check(evidence) for item in claim.preconditions)
             if failed := [str(item) for item in checked[claim.id] if not item.holds]:
                 lost[claim.id] = "; ".join(failed)
             else:
