@@ -38,6 +38,13 @@ def test_the_lines_of_models_run():
     exec(compile(code, "models.md", "exec"), {})
 
 
+@pytest.mark.parametrize("page", ["concepts", "how-to"])
+def test_the_lines_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "\n".join(python_blocks(f"docs/{page}.md"))
+    exec(compile(code, f"{page}.md", "exec"), {})
+
+
 def test_every_family_stands_in_models():
     from anchorwatch.models.families import FAMILIES
 
