@@ -14,7 +14,13 @@ import torch
 from anchorwatch.errors import ModelError, SpecError, WeightsError
 from anchorwatch.models import deltas
 from anchorwatch.models import zoo as lab
-from anchorwatch.models.weight_files import FileTensor, MemoryTensor, StoredTensor, list_file
+from anchorwatch.models.weight_files import (
+    FileTensor,
+    LocatedTensor,
+    MemoryTensor,
+    StoredTensor,
+    list_file,
+)
 from anchorwatch.trace.atomic_io import COMMIT, LIMIT_JSON_BYTES, UNREADABLE, changed_files
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
@@ -40,7 +46,7 @@ class Checkpoint:
     """Every tensor by name; nothing of it has been read."""
     revision: str | None = None
     """Commit of the hub snapshot, where there is one."""
-    files: dict[str, FileTensor] = field(default_factory=dict, repr=False)
+    files: Mapping[str, LocatedTensor] = field(default_factory=dict, repr=False)
     """The tensors of the files, which a delta changes."""
     changes: tuple[deltas.Delta, ...] = field(default=(), repr=False)
     """What it changes of the checkpoint whose files are listed, one after another."""
@@ -61,7 +67,7 @@ class Checkpoint:
             tensors = delta.apply(tensors)
         yield from ((name, MemoryTensor(tensor)) for name, tensor in tensors)
 
-    def _in_file_order(self) -> Iterator[tuple[str, FileTensor]]:
+    def _in_file_order(self) -> Iterator[tuple[str, StoredTensor]]:
         yield from sorted(self.files.items(), key=lambda item: (item[1].path, item[1].offset))
 
 

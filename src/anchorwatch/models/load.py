@@ -60,6 +60,7 @@ from anchorwatch.models.families import (
 from anchorwatch.models.fill import fill_network, plan_weights
 from anchorwatch.models.gguf import find_gguf, load_gguf
 from anchorwatch.models.model import Model
+from anchorwatch.models.quantised import dequantise
 from anchorwatch.models.tokens import (
     checked_mask,
     find_mask,
@@ -166,7 +167,7 @@ def _load_safetensors(
     device: torch.device | DeviceMap,
 ) -> Model:
     # 1. What it is: config, family, tokenizer, mask.
-    checkpoint = open_checkpoint(source, revision)
+    checkpoint, codes = dequantise(open_checkpoint(source, revision))
     config, notes = _config(checkpoint)
     generation = read_json(checkpoint.folder / "generation_config.json", missing={})
     family, tokenizer, assumed = _identify(checkpoint, config, generation, mask_id, chosen)
@@ -206,7 +207,7 @@ def _load_safetensors(
     parts = trained_additions.attach_trained_numbers(network, parts, filled.kept)
     prove_rotary(network)
     place.dispatch()
-    notes += assumed + overruled_fields(family, config) + left_out + slow
+    notes += codes + assumed + overruled_fields(family, config) + left_out + slow
     for note in notes:
         warnings.warn(note, AnchorwatchWarning, stacklevel=3)
     return Model(

@@ -65,6 +65,16 @@ class StoredTensor(Protocol):
         ...
 
 
+class LocatedTensor(StoredTensor, Protocol):
+    """A stored tensor of a file, which are read in the order in which they lie there."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def offset(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class MemoryTensor:
     """A tensor that is in memory already."""
