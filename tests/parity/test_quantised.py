@@ -359,7 +359,7 @@ def test_older_files_without_a_quantization_config(tmp_path):
     config = json.loads((folder / "config.json").read_text())
     settings = config.pop("quantization_config")
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="no quantization_config in config.json: copy it"):
+    with pytest.raises(ModelError, match=r"no quantization_config in config\.json: copy it"):
         aw.load(folder)
     (folder / "quantize_config.json").write_text(json.dumps(settings))
     with pytest.warns(UserWarning, match="dequantised"):

@@ -74,7 +74,12 @@ def _convert_gguf(source: Path, out: Path) -> Path:
     from anchorwatch.models.load import load
 
     model = load(source, dtype="float32", device="cpu")
-    config = model.network.config
+    config, family = model.network.config, model.family
+    if family.name == "llada-moe":
+        raise WeightsError(
+            f"{source} is a mixture, whose experts GGUF stacks: load it as it is, or convert the "
+            "released safetensors"
+        )
     if hasattr(config, "quantization_config"):  # the weights are no longer quantised
         del config.quantization_config
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -85,6 +90,9 @@ def _convert_gguf(source: Path, out: Path) -> Path:
         # float16 is how the file keeps them; it computes in float32, as the GGUF file does.
         path = folder / "config.json"
         written = json.loads(path.read_text(encoding="utf-8")) | {"dtype": "float32"}
+        if family.kind == "mdm":  # the stock class would be read as a causal LM
+            written |= {"architectures": [family.architectures[0]]}
+            written |= {"model_type": family.model_types[0], "mask_token_id": model.mask_id}
         path.write_text(json.dumps(written, indent=1), encoding="utf-8")
         commit(folder)
     return out

@@ -58,7 +58,7 @@ from anchorwatch.models.families import (
     unnamed_encoder,
 )
 from anchorwatch.models.fill import fill_network, plan_weights
-from anchorwatch.models.gguf import find_gguf, load_gguf
+from anchorwatch.models.gguf import find_gguf, load_gguf, open_diffusion_gguf
 from anchorwatch.models.model import Model
 from anchorwatch.models.quantised import dequantise
 from anchorwatch.models.tokens import (
@@ -134,9 +134,18 @@ def load(
     elif source.startswith("wired/"):
         model = wired.build(source, number or torch.float32, mask_id)
     elif source.endswith(".gguf"):
-        model = load_gguf(source, revision, number or torch.float32, mask_id)
+        path = find_gguf(source, revision)
+        if (opened := open_diffusion_gguf(source, path)) is not None:
+            dequantised = ("GGUF weights, dequantised",)
+            return _load_checkpoint(
+                opened, dequantised, number, mask_id, None, device_map or place_on
+            )
+        model = load_gguf(source, path, number or torch.float32, mask_id)
     else:
-        return _load_safetensors(source, revision, number, mask_id, chosen, device_map or place_on)
+        opened, said = dequantise(open_checkpoint(source, revision))
+        for note in said:
+            warnings.warn(note, AnchorwatchWarning, stacklevel=2)
+        return _load_checkpoint(opened, said, number, mask_id, chosen, device_map or place_on)
     # 3. Models that were built on the CPU go to their devices.
     if device_map is None:
         model.network.to(place_on)
@@ -158,16 +167,15 @@ def find(source: str | Path, revision: str | None = None) -> None:
         open_checkpoint(source, revision, check=False)
 
 
-def _load_safetensors(
-    source: str,
-    revision: str | None,
+def _load_checkpoint(
+    checkpoint: Checkpoint,
+    said: tuple[str, ...],
     dtype: torch.dtype | None,
     mask_id: int | None,
     chosen: Family | None,
     device: torch.device | DeviceMap,
 ) -> Model:
     # 1. What it is: config, family, tokenizer, mask.
-    checkpoint, codes = dequantise(open_checkpoint(source, revision))
     config, notes = _config(checkpoint)
     generation = read_json(checkpoint.folder / "generation_config.json", missing={})
     family, tokenizer, assumed = _identify(checkpoint, config, generation, mask_id, chosen)
@@ -207,11 +215,11 @@ def _load_safetensors(
     parts = trained_additions.attach_trained_numbers(network, parts, filled.kept)
     prove_rotary(network)
     place.dispatch()
-    notes += codes + assumed + overruled_fields(family, config) + left_out + slow
+    notes += assumed + overruled_fields(family, config) + left_out + slow
     for note in notes:
         warnings.warn(note, AnchorwatchWarning, stacklevel=3)
     return Model(
-        source=source,
+        source=checkpoint.source,
         family=family,
         network=network.eval(),
         tokenizer=tokenizer,
@@ -219,7 +227,7 @@ def _load_safetensors(
         block=block,
         parts=parts,
         revision=checkpoint.revision,
-        notes=notes + filled.notes,
+        notes=said + notes + filled.notes,
         precision=precision,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,11 @@ from transformers import (
     BertTokenizer,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
-from anchorwatch.errors import ModelError, SpecError
+from anchorwatch.errors import AnchorwatchWarning, ModelError, SpecError
 from anchorwatch.models.checkpoint import has_tokenizer, read_json, refuse_odd_files
 from anchorwatch.models.families import MASK_TOKENS, Family, model_type_of
 
@@ -59,6 +61,8 @@ def load_tokenizer(folder: Path, family: Family) -> PreTrainedTokenizerBase | No
     No code of the checkpoint runs: only tokenizer classes of transformers may be named, and
     `auto_map` is not followed.
     """
+    if folder.suffix == ".gguf" and folder.is_file():  # a file with its tokenizer inside
+        return _diffusion_gguf_tokenizer(folder)
     refuse_odd_files(folder)
     if not has_tokenizer(folder):
         return None
@@ -85,6 +89,35 @@ def gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:
         lambda: AutoTokenizer.from_pretrained(
             str(folder), gguf_file=path.name, trust_remote_code=False
         ),
+    )
+
+
+def _diffusion_gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of a GGUF file whose architecture transformers does not know; None without."""
+    from transformers.integrations.gguf import read_gguf_metadata
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+
+    metadata, _ = _read_tokenizer(path, lambda: read_gguf_metadata(str(path)))
+    if "tokenizer.ggml.tokens" not in metadata:
+        return None
+    # How text is cut before it is merged: unknown ways would cut it GPT-2's way without a word.
+    cut = metadata.get("tokenizer.ggml.pre")
+    known = metadata.get("tokenizer.ggml.model") != "gpt2" or cut in (
+        *GGUF_PRE_TOKENIZER_SPLITS,
+        "gpt-2",
+        "default",
+    )
+    if not known:
+        warnings.warn(
+            f"{path.name} cuts text the way {cut!r}, which transformers does not know: it is cut "
+            "as GPT-2 does, so that token ids may differ; give token ids of the model's own "
+            "tokenizer instead of text",
+            AnchorwatchWarning,
+            stacklevel=5,
+        )
+    return _read_tokenizer(
+        path,
+        lambda: PreTrainedTokenizerFast.from_pretrained(str(path.parent), gguf_file=path.name),
     )
 
 
