@@ -1,6 +1,6 @@
-"""Every figure, drawn from the embedded models: `make figures` writes docs/figures.
+"""Every figure, drawn from the tales: `make figures` writes docs/figures.
 
-The embedded models have random weights: the pictures show what a figure looks like, not a finding.
+Six questions of `lab/tales-mdm`, `-arm` and `-sink`: what a figure looks like, not a finding.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from anchorwatch.figures import FIGURES, draw
 from anchorwatch.trace.trace import Trace
 
 FOLDER = Path(__file__).parent / "figures"
+TALES = ("lab/tales-mdm", "lab/tales-arm", "lab/tales-sink")
+TINY = ("tiny/llada", "tiny/arm", "tiny/llada")
+"""Random weights; a sink token is added. Tests draw every figure from these."""
+PROMPTS = 6
 PLACES = ("Oslo", "the harbor", "the west", "the shore", "the sea", "the north")
 PEOPLE = ("Lena", "the captain", "the lookout", "the crew", "the mate", "the pilot")
 OPTIONS = {
@@ -46,8 +50,24 @@ PROBES = (
 )
 
 
-def asked(number: int) -> tuple[str, dict[str, tuple[int, int]]]:
-    """A prompt with three passages, and where each stands."""
+def prompts(names: tuple[str, ...]) -> list[tuple[str, dict[str, tuple[int, int]]]]:
+    """Prompts with three passages, and where each stands: of words that the models know."""
+    if names == TINY:
+        return [build_prompt(number) for number in range(PROMPTS)]
+    beside = aw.worlds.Distractors(random=1, hard=1)
+    items = aw.worlds.items("held-out", n=PROMPTS, distractors=beside)
+    called = {"distractor 1": "doc1", "distractor 2": "doc2"}
+    return [
+        (
+            item.prompt(),
+            {called.get(name, name): span for name, span in item.regions().items()},
+        )
+        for item in items
+    ]
+
+
+def build_prompt(number: int) -> tuple[str, dict[str, tuple[int, int]]]:
+    """A prompt with three passages in the few words of the tiny models, and where each stands."""
     parts = {
         "doc1": f"the ship of {PEOPLE[(number + 1) % 6]} is at {PLACES[(number + 2) % 6]}.\n",
         "gold": f"{PEOPLE[number]} was born in {PLACES[number]}.\n",
@@ -61,20 +81,19 @@ def asked(number: int) -> tuple[str, dict[str, tuple[int, int]]]:
     return text, spans
 
 
-def runs() -> list[Trace]:
-    """Six prompts of a diffusion model, of an autoregressive one, and with a sink token added."""
-    made = []
-    for name, how in (
-        ("tiny/llada", aw.decoding.LowConfidence(length=16, steps=16, block=8)),
-        ("tiny/arm", aw.decoding.LeftToRight(length=16, cache=False, stop=False)),
-    ):
-        model = aw.load(name)
-        for number in range(len(PEOPLE)):
-            prompt, regions = asked(number)
-            made.append(aw.run(model, prompt, how, regions=regions, probes=PROBES))
-    model, added = aw.load("tiny/llada"), [aw.edits.sink_token()]
-    how = aw.decoding.LowConfidence(length=16, steps=16, block=8)
-    return made + [aw.run(model, asked(number)[0], how, edits=added) for number in range(6)]
+def runs(names: tuple[str, ...] = TALES) -> list[Trace]:
+    """Six prompts of a diffusion model, of an autoregressive one, and of one with a sink token."""
+    mdm, arm, sink = (aw.load(name) for name in names)
+    given = prompts(names)
+    masks = aw.decoding.LowConfidence(length=16, steps=16, block=8)
+    causal = aw.decoding.LeftToRight(length=16, cache=False, stop=False)
+    traces = [
+        aw.run(model, prompt, how, regions=regions, probes=PROBES)
+        for model, how in ((mdm, masks), (arm, causal))
+        for prompt, regions in given
+    ]
+    added = () if sink.parts else (aw.edits.sink_token(),)
+    return traces + [aw.run(sink, prompt, masks, edits=added) for prompt, _ in given]
 
 
 def choose(name: str, traces: list[Trace]) -> list[Trace]:

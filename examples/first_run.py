@@ -1,9 +1,9 @@
-"""A first run: a small diffusion model answers, and the terminal shows every frame of it."""
+"""A first run: a small diffusion model writes a story, and the terminal shows every frame of it."""
 
 import anchorwatch as aw
 from anchorwatch.trace.render_terminal import show
 
-model = aw.load("lab/toy-mdm")
-ask = aw.worlds.World("held-out")[0].prompt()
-trace = aw.run(model, ask, aw.decoding.LowConfidence(length=8))
+model = aw.load("lab/tales-mdm")
+begin = "Once upon a time, there was a little girl named Lily. She"
+trace = aw.run(model, begin, aw.decoding.LowConfidence(length=16, forbid_end=True))
 show(trace)

@@ -1,4 +1,4 @@
-"""Every figure of the catalogue is drawn from the embedded models, as the gallery draws it."""
+"""Every figure of the catalogue is drawn from tiny models, as the gallery draws it."""
 
 import importlib.util
 from pathlib import Path
@@ -21,7 +21,7 @@ def gallery():
 
 @pytest.fixture(scope="module")
 def traces(gallery):
-    return gallery.runs()
+    return gallery.runs(gallery.TINY)
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -79,7 +79,7 @@ def test_a_model_at_the_floor_carries_no_claim():
 
 def test_a_model_of_another_kind_than_its_role_is_refused(tmp_path):
     with pytest.raises(
-        SpecError, match="--against is an autoregressive model, such as lab/toy-arm"
+        SpecError, match="--against is an autoregressive model, such as lab/tales-arm"
     ):
         aw.studies.plan(["sinks/H3"], against="tiny/llada", out=tmp_path)
     with pytest.raises(SpecError, match="--sink is a masked diffusion model with a sink token"):

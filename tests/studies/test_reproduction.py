@@ -71,10 +71,10 @@ def test_what_is_lacking_is_said_with_the_command(tmp_path):
         reproduce("sink-token", ["figure sink-mass"], models=["tiny/llada"], out=tmp_path)
     assert str(error.value) == (
         "figure sink-mass needs a model with a sink token: anchorwatch paper sink-token --figure "
-        "sink-mass --model tiny/llada --sink lab/toy-sink"
+        "sink-mass --model tiny/llada --sink lab/tales-sink"
     )
     with pytest.raises(
-        MissingDataError, match=r"needs an autoregressive model .* --against lab/toy-arm"
+        MissingDataError, match=r"needs an autoregressive model .* --against lab/tales-arm"
     ):
         reproduce("floating", ["table 1"], models=["tiny/llada"], out=tmp_path)
     with pytest.raises(MissingDataError, match=r"train recipes/paper-sink-token-scratch.toml"):
@@ -201,7 +201,7 @@ def test_the_command_lists_and_makes(tmp_path):
     assert done.returncode == 3
     assert done.stderr.startswith("not made, figure sink-mass: figure sink-mass needs a model with")
     lacking = type_in("paper", "sink-token", "--figure", "sink-mass", *words)
-    assert "--sink lab/toy-sink" in one_line_of(lacking) and lacking.returncode == 2
+    assert "--sink lab/tales-sink" in one_line_of(lacking) and lacking.returncode == 2
     assert "leave --figure and --table out" in one_line_of(
         type_in("paper", "sinks", "--all", "--figure", 1)
     )

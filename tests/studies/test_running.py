@@ -177,7 +177,7 @@ def test_only_models_that_the_claims_need_are_loaded(tmp_path, monkeypatch):
     studies.plan(["sink_token/H5"], budget=SMALL, out=tmp_path / "a")
     assert loaded == []  # it is about training seeds
     studies.plan(["sinks/H3"], budget=SMALL, out=tmp_path / "b")
-    assert set(loaded) == {"lab/toy-mdm", "lab/toy-arm"}
+    assert set(loaded) == {"lab/tales-mdm", "lab/tales-arm"}
 
 
 def test_a_model_may_be_a_path(tmp_path):

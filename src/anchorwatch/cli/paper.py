@@ -28,7 +28,7 @@ def paper(
     every: Annotated[bool, typer.Option("--all", help="All that can be made.")] = False,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="A masked diffusion model; several times. Else the lab's four."),
+        typer.Option(help="A masked diffusion model; several times. Else the tales."),
     ] = None,
     against: Annotated[str | None, typer.Option(help="An autoregressive one.")] = None,
     sink: Annotated[str | None, typer.Option(help="One with a sink token.")] = None,

@@ -33,7 +33,7 @@ def study(
         typer.Argument(help="floating, sinks, sink_token, or claims such as sinks/H3; else all."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="The masked diffusion model; else the lab's four.")
+        str | None, typer.Option(help="The masked diffusion model; else the tales.")
     ] = None,
     against: Annotated[str | None, typer.Option(help="The autoregressive one.")] = None,
     sink: Annotated[str | None, typer.Option(help="One with a sink token.")] = None,

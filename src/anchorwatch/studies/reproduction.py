@@ -1,6 +1,6 @@
 """Every figure and table of a paper, made from any models by one call.
 
-    aw.studies.reproduce("sinks", ["figure 4"], models=["lab/toy-mdm"], out="runs/sinks")
+    aw.studies.reproduce("sinks", ["figure 4"], models=["lab/tales-mdm"], out="runs/sinks")
 
 A paper's items stand in one file, `studies/papers/PAPER/figures.py`: a function under `@paper_item`
 is all it takes to add one. It is given a `Workbench`, asks it for runs, replays and evaluations,
@@ -57,7 +57,12 @@ if TYPE_CHECKING:
 
 PAPERS = {"floating": "2601.07894", "sinks": "2510.15731", "sink_token": "2601.19657"}
 """Papers by the folder of their items, with their arXiv numbers."""
-LAB = {"mdm": "lab/toy-mdm", "arm": "lab/toy-arm", "sink": "lab/toy-sink", "gate": "lab/toy-gate"}
+LAB = {
+    "mdm": "lab/tales-mdm",
+    "arm": "lab/tales-arm",
+    "sink": "lab/tales-sink",
+    "gate": "lab/toy-gate",
+}
 """What is drawn where no model is named."""
 OPTION = {"mdm": "--model", "arm": "--against", "sink": "--sink", "gate": "--gate"}
 MADE_TASKS = ("synthetic/one-hop", "synthetic/two-hop")

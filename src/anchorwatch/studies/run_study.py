@@ -60,9 +60,9 @@ from anchorwatch.trace.progress_bar import Progress
 from anchorwatch.training import variants as tables
 
 DEFAULTS = {
-    "mdm": "lab/toy-mdm",
-    "arm": "lab/toy-arm",
-    "sink": "lab/toy-sink",
+    "mdm": "lab/tales-mdm",
+    "arm": "lab/tales-arm",
+    "sink": "lab/tales-sink",
     "gate": "lab/toy-gate",
 }
 """What a study is of where no model is named."""
@@ -240,7 +240,8 @@ def _prepare(
                 f"{loaded.source} has no chat template: leave --chat out (--no-chat under a "
                 "protocol that has it), or name a model that was tuned to chat"
             )
-    cards = {role: lab.folder_of(source) for role, source in roles.items() if source in lab.NAMES}
+    with_card = lab.NAMES + lab.TALES
+    cards = {role: lab.folder_of(source) for role, source in roles.items() if source in with_card}
     positions = _positions(variants)
     available = Available(
         holdings,
