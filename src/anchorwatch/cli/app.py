@@ -17,6 +17,7 @@ import typer
 
 from anchorwatch import __version__
 from anchorwatch.cli import evaluate, inspect, options, output, paper, run, study, train, view
+from anchorwatch.cli.quick_start import claim_process
 from anchorwatch.errors import AnchorwatchError, SpecError
 
 app = typer.Typer(
@@ -100,6 +101,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    claim_process()
     try:
         with warnings.catch_warnings(record=False):
             warnings.showwarning = output.say_warning

@@ -1,7 +1,8 @@
 """Networks over several devices: GPUs, and what does not fit there on the CPU or on disk.
 
 accelerate decides and moves; here its map is checked, asked where each parameter goes while files
-are read, and hooked to the network when it is filled.
+are read, and hooked to the network when it is filled. accelerate is imported when a network has
+several devices: it takes longer to import than a small model to run.
 """
 
 from __future__ import annotations
@@ -13,14 +14,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from accelerate import dispatch_model, infer_auto_device_map
-from accelerate.utils import (
-    align_module_device,
-    check_device_map,
-    get_balanced_memory,
-    offload_weight,
-    save_offload_index,
-)
 from transformers import PreTrainedModel
 
 from anchorwatch.errors import SpecError
@@ -49,6 +42,8 @@ class Dispatcher:
         """A parameter that has been read: those for the disk are written there and let go of."""
         if _entry_of(self.map, name) != "disk":
             return tensor
+        from accelerate.utils import offload_weight
+
         self._index = offload_weight(tensor, name, self.folder, index=self._index)
         return tensor.to("meta")
 
@@ -62,6 +57,9 @@ class Dispatcher:
 
     def dispatch(self) -> None:
         """Hook the filled network: weights come to where they are computed with."""
+        from accelerate import dispatch_model
+        from accelerate.utils import save_offload_index
+
         if self._index:
             save_offload_index(self._index, self.folder)
         folder = self.folder if "disk" in self.map.values() else None
@@ -78,6 +76,9 @@ def _resolve(
     asked: DeviceMap, network: PreTrainedModel, dtype: torch.dtype
 ) -> dict[str, str | int]:
     """accelerate's map, whole and checked."""
+    from accelerate import infer_auto_device_map
+    from accelerate.utils import check_device_map, get_balanced_memory
+
     if isinstance(asked, Mapping):
         named = dict(asked)
     elif asked in AUTOMATIC:
@@ -145,6 +146,8 @@ def weight_here(network: PreTrainedModel, name: str, tensor: torch.Tensor) -> to
     """A weight on the CPU, wherever it is kept."""
     if not tensor.is_meta:
         return tensor.detach().cpu()
+    from accelerate.utils import align_module_device
+
     owner, _, leaf = name.rpartition(".")
     module = network.get_submodule(owner)
     with align_module_device(module, execution_device=torch.device("cpu")):

@@ -8,10 +8,13 @@ checked on the way; no weight is in memory twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import PreTrainedModel
+from transformers.initialization import guard_torch_init_functions
 
 from anchorwatch.errors import WeightsError
 from anchorwatch.models.families import AllowedDifference, Family, Slot, stack_slot, stock_name
@@ -53,6 +56,27 @@ class WeightPlan:
         """A stock name, with the file's where that is another."""
         own = self.origin.get(name, name)
         return name if own == name else f"{name} ({own} in the file)"
+
+
+@contextmanager
+def empty_parameters() -> Iterator[None]:
+    """Modules built meanwhile have parameters that take no memory and no values; buffers are real.
+
+    They are marked as initialised, as transformers marks weights that it has loaded: drawing
+    numbers on the meta device is no work, but imports the compiler.
+    """
+
+    def empty(module: torch.nn.Module, name: str, given: torch.nn.Parameter) -> torch.nn.Parameter:
+        parameter = torch.nn.Parameter(given.to("meta"), requires_grad=given.requires_grad)
+        parameter._is_hf_initialized = True  # type: ignore[attr-defined]
+        return parameter
+
+    hook = register_module_parameter_registration_hook(empty)  # type: ignore[arg-type]
+    try:
+        with guard_torch_init_functions():
+            yield
+    finally:
+        hook.remove()
 
 
 def plan_weights(

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import init_empty_weights
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
@@ -33,7 +32,7 @@ from anchorwatch.models.attention import NAME
 from anchorwatch.models.checkpoint import Checkpoint, hub_remedy
 from anchorwatch.models.config import set_visibility
 from anchorwatch.models.families import by_name
-from anchorwatch.models.fill import fill_network, plan_weights
+from anchorwatch.models.fill import empty_parameters, fill_network, plan_weights
 from anchorwatch.models.model import Model
 from anchorwatch.models.quantised import PackedTensor, Parts, Rows
 from anchorwatch.models.tokens import find_mask, gguf_tokenizer, specials_of
@@ -100,7 +99,7 @@ def load_gguf(source: str, path: Path, dtype: torch.dtype, mask_id: int | None) 
 def _tensors(
     path: Path, config: Any, dtype: torch.dtype
 ) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
-    with init_empty_weights(include_buffers=False):
+    with empty_parameters():
         network = AutoModelForCausalLM.from_config(
             config, attn_implementation=NAME, trust_remote_code=False
         )

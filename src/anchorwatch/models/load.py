@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import init_empty_weights
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -57,7 +56,7 @@ from anchorwatch.models.families import (
     refuse_hidden_diffusion,
     unnamed_encoder,
 )
-from anchorwatch.models.fill import fill_network, plan_weights
+from anchorwatch.models.fill import empty_parameters, fill_network, plan_weights
 from anchorwatch.models.gguf import find_gguf, load_gguf, open_diffusion_gguf
 from anchorwatch.models.model import Model
 from anchorwatch.models.quantised import dequantise
@@ -339,7 +338,7 @@ def _empty_network(
         set_visibility(family, stock)
         auto = AutoModelForMaskedLM if family.masked_lm else AutoModelForCausalLM
         # Parameters on the meta device take no memory; rotary tables are computed for real.
-        with init_empty_weights(include_buffers=False):
+        with empty_parameters():
             network = auto.from_config(stock, attn_implementation=NAME, trust_remote_code=False)
         prove_positions(network)
         return network
