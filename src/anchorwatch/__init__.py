@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anchorwatch import edits, evaluation, figures, metrics, probes, studies, training
+    from anchorwatch import edits, evaluation, figures, metrics, probes, studies, sweeps, training
     from anchorwatch.errors import AnchorwatchError
     from anchorwatch.evaluation import synthetic as worlds
     from anchorwatch.evaluation.effect import effect
@@ -24,14 +24,16 @@ if TYPE_CHECKING:
     from anchorwatch.metrics import stats
     from anchorwatch.models.load import load
     from anchorwatch.models.model import Model
+    from anchorwatch.sweeps.sweep import sweep
     from anchorwatch.trace.diff import diff
+    from anchorwatch.trace.runs import open_runs
     from anchorwatch.trace.trace import Trace, read
     from anchorwatch.training import lab
 
 __version__ = "0.1.0"
 
-_RUN, _TRAIN, _EVAL, _EXPLORE = (
-    f"'anchorwatch[{extra}]'" for extra in ("run", "train", "eval", "explore")
+_RUN, _TRAIN, _EVAL, _EXPLORE, _SWEEP = (
+    f"'anchorwatch[{extra}]'" for extra in ("run", "train", "eval", "explore", "sweep")
 )
 _INSTALLS = {
     "torch": _RUN,
@@ -41,6 +43,9 @@ _INSTALLS = {
     "tokenizers": _RUN,
     "huggingface_hub": _RUN,
     "pydantic": _TRAIN,
+    "ray": _SWEEP,
+    "fsspec": _SWEEP,
+    "pyarrow": _SWEEP,
     "peft": _TRAIN,
     "lm_eval": _EVAL,
     "starlette": _EXPLORE,
@@ -59,12 +64,14 @@ _NAMES = {
     "fork": "generation.replay",
     "load": "models.load",
     "observe": "generation.run",
+    "open_runs": "trace.runs",
     "plan": "generation.run",
     "read": "trace.trace",
     "replay": "generation.replay",
     "run": "generation.run",
     "run_many": "generation.run",
     "steps": "generation.run",
+    "sweep": "sweeps.sweep",
 }
 """Public functions and classes, by the module that has them."""
 
@@ -79,6 +86,7 @@ _MODULES = {
     "rules": "metrics.sink_rules",
     "stats": "metrics.stats",
     "studies": "studies",
+    "sweeps": "sweeps",
     "training": "training",
     "worlds": "evaluation.synthetic",
 }
@@ -101,6 +109,7 @@ __all__ = [
     "load",
     "metrics",
     "observe",
+    "open_runs",
     "plan",
     "probes",
     "read",
@@ -111,6 +120,8 @@ __all__ = [
     "stats",
     "steps",
     "studies",
+    "sweep",
+    "sweeps",
     "training",
     "worlds",
 ]

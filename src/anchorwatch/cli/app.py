@@ -16,7 +16,18 @@ from typing import Annotated
 import typer
 
 from anchorwatch import __version__
-from anchorwatch.cli import evaluate, inspect, options, output, paper, run, study, train, view
+from anchorwatch.cli import (
+    evaluate,
+    inspect,
+    options,
+    output,
+    paper,
+    run,
+    study,
+    sweep,
+    train,
+    view,
+)
 from anchorwatch.cli.quick_start import claim_process
 from anchorwatch.errors import AnchorwatchError, SpecError
 
@@ -51,6 +62,8 @@ app.command("lm-eval", context_settings=evaluate.ANY_WORDS)(evaluate.lm_eval)
 app.command()(train.train)
 app.command()(study.study)
 app.command()(paper.paper)
+app.command()(sweep.sweep)
+app.command()(sweep.status)
 app.command()(view.view)
 app.command()(view.export)
 

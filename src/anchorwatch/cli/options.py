@@ -56,6 +56,21 @@ Regions = Annotated[
     list[str] | None, typer.Option(help="name=text: a part of the prompt, as it stands there.")
 ]
 
+EngineName = Annotated[
+    str, typer.Option("--engine", help="local: processes of this machine; ray: a Ray cluster.")
+]
+MaybeEngine = Annotated[
+    str | None,
+    typer.Option("--engine", help="Share the work out: local, processes of this machine; ray."),
+]
+Workers = Annotated[
+    int | None, typer.Option(min=0, help="Of the engine; one for each GPU, else for each core.")
+]
+Threads = Annotated[int, typer.Option(min=1, help="Of each worker on a CPU.")]
+Address = Annotated[
+    str | None, typer.Option(help="Of a Ray cluster that runs: auto, or 10.0.0.1:6379.")
+]
+
 DEFAULTS = {"mdm": "low-confidence", "arm": "left-to-right"}
 
 _LOADING = {

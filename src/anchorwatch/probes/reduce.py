@@ -8,6 +8,8 @@ Shapes: B rows of the batch, H heads, Q queries, K keys, N query groups, R regio
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -72,8 +74,21 @@ class AttentionStats:
     """[B, Q, R] mean over heads of attention times `mixed`."""
 
 
+_DIVISOR: ContextVar[int] = ContextVar("how many times smaller tiles are", default=1)
+
+
+@contextmanager
+def smaller_tiles(divisor: int) -> Iterator[None]:
+    """Tiles of fewer rows, for a device whose memory ran out; sums may differ in the last bits."""
+    token = _DIVISOR.set(divisor)
+    try:
+        yield
+    finally:
+        _DIVISOR.reset(token)
+
+
 def reduce_attention(
-    call: Call, wanted: StatRequest, tile_bytes: int = TILE_BYTES
+    call: Call, wanted: StatRequest, tile_bytes: int | None = None
 ) -> AttentionStats:
     """Go over the map once, tile by tile, and take what is wanted.
 
@@ -81,6 +96,7 @@ def reduce_attention(
     heads serves r heads.
     """
     # 1. How large a tile may be.
+    tile_bytes = TILE_BYTES // _DIVISOR.get() if tile_bytes is None else tile_bytes
     batch, heads, queries, _ = call.query.shape
     keys = call.key.shape[2]
     stats = _allocate(call, wanted)
@@ -102,9 +118,10 @@ def reduce_attention(
 
 
 def _rows_of_a_tile(tile_bytes: int, repeats: int, keys: int, queries: int) -> int:
-    # At least 16 rows and at most 128, whatever the aim says.
+    # At least 16 rows and at most 128, whatever the aim says; fewer where memory ran out.
     rows = tile_bytes // (4 * repeats * keys)
-    return int(max(1, min(queries, max(16, min(128, rows)))))
+    least = max(1, 16 // _DIVISOR.get())
+    return int(max(1, min(queries, max(least, min(128, rows)))))
 
 
 def _allocate(call: Call, wanted: StatRequest) -> AttentionStats:

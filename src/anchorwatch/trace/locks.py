@@ -82,10 +82,35 @@ class Lock:
         raise AssertionError("the loop has no end")
 
     @classmethod
-    def busy(cls, folder: Path) -> str | None:
+    def try_take(cls, folder: Path, name: str) -> Lock | None:
+        """Lock the file `name` of a folder at once; None where another process holds it."""
+        path = folder / name
+        while True:
+            handle = _open_lock_file(path)
+            lock = cls(handle, path)
+            try:
+                if not _try_lock(handle, folder, wait=False):
+                    lock.release()
+                    return None
+                if _is_still(handle, path):
+                    _sign(handle)
+                    return lock
+            except BaseException:
+                lock.release()
+                raise
+            lock.release()  # it was removed between opening and locking
+
+    def remove(self) -> None:
+        """Remove the lock's file and let go: whoever waits for it makes a new one."""
+        if self._handle is not None:
+            self.path.unlink(missing_ok=True)
+            self.release()
+
+    @classmethod
+    def busy(cls, folder: Path, name: str = LOCK) -> str | None:
         """Who holds the lock of a folder, in words; None where nobody does."""
         try:
-            handle = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            handle = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             return None
         try:

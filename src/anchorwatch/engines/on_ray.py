@@ -1,0 +1,182 @@
+"""Jobs in actors of Ray, on this machine or on a cluster.
+
+Each actor is a `Worker`: it holds a loaded model. The driver keeps one call of each actor in flight
+and waits for whichever ends first (`ray.wait`), so that nothing queues up beyond the workers. Ray
+restarts an actor that died, on another node if its own is gone; its job is given out again by the
+driver. Between processes go pickled jobs and outcomes (values of this package, no arrays); traces
+go to the folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayActorError, RaySystemError, RayTaskError
+
+from anchorwatch.engines.jobs import Job, JobQueue, ModelRef, Outcome
+from anchorwatch.engines.worker import Worker, set_threads, version_skew, versions
+from anchorwatch.errors import AnchorwatchError
+
+OBJECT_STORE_BYTES = 80_000_000
+"""Of a Ray that we start ourselves: jobs and outcomes are small."""
+_WAIT_SECONDS = 1.0
+_MOST_ACTORS_LOST = 8
+"""New actors for each worker, beyond Ray's own restarts."""
+
+
+class _Actor:
+    """A worker in a process of Ray."""
+
+    def __init__(self, threads: int) -> None:
+        set_threads(threads)
+        self._worker = Worker()
+
+    def greet(self) -> tuple[str, int, dict[str, str]]:
+        """Name, process and versions; asked again after each restart."""
+        return self._worker.name, os.getpid(), versions()
+
+    def perform(self, job: Job) -> Outcome:
+        return self._worker.perform(job)
+
+
+@dataclass
+class _Slot:
+    """A place for an actor, and the one call of it that is in flight."""
+
+    actor: Any
+    call: Any
+    job: Job | None = None
+    loaded: ModelRef | None = None
+    lost: int = 0
+
+
+class RayEngine:
+    """Actors that hold a model; `max_restarts`, lost nodes and back-pressure are seen to."""
+
+    def __init__(
+        self,
+        workers: int,
+        *,
+        threads: int = 1,
+        address: str | None = None,
+        allow_skew: bool = False,
+    ) -> None:
+        self.workers, self.threads = workers, threads
+        self.address, self.allow_skew = address, allow_skew
+        self.pids: dict[int, int] = {}
+        """Process of each worker, as it said last."""
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
+        queue = JobQueue(jobs)
+        ours = self._connect()
+        slots: list[_Slot] = []
+        try:
+            for _ in range(min(self.workers, len(queue))):
+                actor = self._start()
+                slots.append(_Slot(actor, actor.greet.remote()))
+            refused: list[str] = []
+            while slots:
+                ready, _ = ray.wait([slot.call for slot in slots], timeout=_WAIT_SECONDS)
+                for call in ready:
+                    slot = next(slot for slot in slots if slot.call is call)
+                    outcome = self._hear(slot, queue, refused)
+                    if outcome is not None:
+                        yield outcome
+                    if not self._continue(slot, queue):
+                        ray.kill(slot.actor)
+                        slots.remove(slot)
+            if len(queue):
+                raise AnchorwatchError(
+                    f"no worker is left for {len(queue)} jobs: {'; '.join(refused) or 'all died'}"
+                )
+        finally:
+            for slot in slots:
+                ray.kill(slot.actor)
+            if ours:
+                ray.shutdown()
+
+    def _connect(self) -> bool:
+        """Join a cluster, or start one on this machine's loopback; whether it is ours to end."""
+        if ray.is_initialized():
+            return False
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        given: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+        if self.address is not None:
+            ray.init(address=self.address, **given)
+            return True
+        ray.init(
+            num_cpus=self.workers * self.threads,
+            object_store_memory=OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            **given,
+        )
+        return True
+
+    def _start(self) -> Any:
+        package = str(Path(__file__).parents[2])
+        paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        env = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(self.threads)}
+        gpus = 1 if ray.cluster_resources().get("GPU", 0) else 0
+        actor = ray.remote(_Actor).options(
+            num_cpus=self.threads,
+            num_gpus=gpus,
+            max_restarts=-1,
+            max_task_retries=0,
+            runtime_env={"env_vars": env},
+        )
+        return actor.remote(self.threads)
+
+    def _hear(self, slot: _Slot, queue: JobQueue, refused: list[str]) -> Outcome | None:
+        """What a call gave: a greeting, an outcome, or that its actor died."""
+        job, slot.job = slot.job, None
+        call, slot.call = slot.call, None
+        try:
+            said = ray.get(call)
+        except (RayActorError, ActorUnavailableError, RaySystemError) as error:
+            return self._mourn(slot, job, queue, type(error).__name__)
+        except RayTaskError as error:  # it could not even take the job
+            if job is None:
+                raise AnchorwatchError(f"a worker cannot begin: {error}") from None
+            return Outcome(job, "failed", str(error).strip().splitlines()[-1])
+        if isinstance(said, Outcome):
+            slot.lost = 0
+            return said
+        name, pid, theirs = said
+        self.pids[id(slot)] = pid
+        slot.loaded = None
+        skew = version_skew(versions(), theirs)
+        if skew and not self.allow_skew:
+            refused.append(f"{name} has {skew}: install the same there, or --allow-version-skew")
+            slot.lost = _MOST_ACTORS_LOST + 1
+        return None
+
+    def _mourn(self, slot: _Slot, job: Job | None, queue: JobQueue, how: str) -> Outcome | None:
+        """Its job goes back; the actor is greeted again, or a new one where Ray gave it up."""
+        slot.lost += 1
+        slot.loaded = None
+        self.pids.pop(id(slot), None)
+        outcome = None if job is None else queue.put_back_after_death(job, how)
+        if slot.lost <= _MOST_ACTORS_LOST:
+            if how == "ActorDiedError":
+                slot.actor = self._start()
+            slot.call = slot.actor.greet.options(max_task_retries=-1).remote()
+        return outcome
+
+    def _continue(self, slot: _Slot, queue: JobQueue) -> bool:
+        """Give the next call to a free actor; False where there is none for it."""
+        if slot.call is not None:
+            return True
+        if slot.lost > _MOST_ACTORS_LOST:
+            return False
+        job = queue.take(slot.loaded)
+        if job is None:
+            return False
+        slot.job, slot.loaded = job, job.model
+        slot.call = slot.actor.perform.remote(job)
+        return True

@@ -1,0 +1,219 @@
+"""Runs a sweep: names its cells, gives those that are not there to an engine, records failures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anchorwatch.engines.choose import EngineOptions
+from anchorwatch.engines.jobs import Job, ModelRef, Outcome
+from anchorwatch.engines.model_files import digest_files
+from anchorwatch.engines.worker import versions
+from anchorwatch.errors import SpecError
+from anchorwatch.models.load import find
+from anchorwatch.models.load_options import LoadOptions
+from anchorwatch.sweeps.run_cell import CellRequest
+from anchorwatch.sweeps.spec import (
+    Axes,
+    Cell,
+    Keys,
+    Spec,
+    digest_of,
+    make_keys,
+    read_axes,
+    read_spec,
+    spec_from,
+    sweep_record,
+    take_shard,
+)
+from anchorwatch.trace.cells import BucketCells, CellFolder, open_cells
+from anchorwatch.trace.progress_bar import Progress
+from anchorwatch.trace.runs import Runs, build_index, open_runs
+
+RUN_CELL = "anchorwatch.sweeps.run_cell:run_cell"
+_WAIT_SECONDS = 0.5
+"""Between two looks at cells that other processes compute."""
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What became of a sweep, or of a shard of it."""
+
+    path: str
+    cells: int
+    """Of this sweep or shard."""
+    computed: int
+    """Of these, by this call."""
+    failed: Mapping[str, str]
+    """Why cells could not be made."""
+
+    @property
+    def exit_code(self) -> int:
+        """0: all are there; 3: some are; 1: none is."""
+        if not self.failed:
+            return 0
+        return 1 if len(self.failed) == self.cells else 3
+
+    def runs(self) -> Runs:
+        """The cells of the folder as one table and traces."""
+        return open_runs(self.path)
+
+    def __repr__(self) -> str:
+        there = self.cells - len(self.failed)
+        return (
+            f"SweepResult({there} of {self.cells} cells at {self.path}, {self.computed} computed "
+            f"now, {len(self.failed)} failed)"
+        )
+
+
+def sweep(
+    spec: str | Path | Mapping[str, Any] | Spec,
+    out: str | Path,
+    *,
+    engine: str | EngineOptions = "local",
+    workers: int | None = None,
+    shard: str | None = None,
+    on_outcome: Callable[[Outcome], None] | None = None,
+) -> SweepResult:
+    """Run every cell of a spec that is not in `out` yet; the same call again goes on.
+
+    Args:
+        spec: the path of a SPEC.toml, or its fields: `{"models": [...], "prompts": [...]}`.
+        out: a folder, or an address that fsspec opens (s3://, gs://, memory://).
+        engine: "local", "ray", or `EngineOptions` with threads, address and so on.
+        workers: processes or actors; 0 runs all in this process. One for each GPU, or for each
+            core as far as memory goes, where left out.
+        shard: "i/n", part i of n: for array jobs that share a folder.
+        on_outcome: told of each cell as it ends.
+
+    Cells that failed before are tried again. A cell that another living process computes is waited
+    for.
+    """
+    options = EngineOptions(engine, workers) if isinstance(engine, str) else engine
+    prepared = prepare(spec)
+    folder = open_cells(out, create=True)
+    if isinstance(folder, BucketCells) and folder.is_in_memory and options.workers != 0:
+        raise SpecError("memory:// is seen by this process only: say workers=0, or name a folder")
+    cells = list(take_shard(list(prepared.keys.cells()), shard))
+    folder.put_sweep(prepared.record, digest_of(prepared.record)[:32])
+    failed: dict[str, str] = {}
+    computed = 0
+    there = folder.done()
+    jobs = [prepared.job(cell, folder.path) for cell in cells if cell.name not in there]
+    with Progress("sweeping", total=len(cells), done=len(cells) - len(jobs)) as bar:
+        for outcome in run_all(jobs, options, prepared.model_bytes, folder):
+            bar.advance(outcome.job.model.source)
+            computed += outcome.status == "done" and bool(outcome.value)
+            if outcome.status == "failed":
+                failed[outcome.job.name] = outcome.reason
+            if on_outcome is not None:
+                on_outcome(outcome)
+    build_index(folder)
+    return SweepResult(folder.path, len(cells), computed, failed)
+
+
+def run_all(
+    jobs: Sequence[Job], options: EngineOptions, model_bytes: int, folder: CellFolder
+) -> Iterator[Outcome]:
+    """Outcomes of all jobs; those that others are at are asked for until they are there."""
+    left: Sequence[Job] = jobs
+    engine = options.make(model_bytes)
+    while left:
+        busy: list[Job] = []
+        for outcome in engine.run(left):
+            if outcome.status == "busy":
+                busy.append(outcome.job)
+                continue
+            if outcome.status == "failed":
+                _record_failure(folder, outcome)
+            yield outcome
+        left = busy
+        if left:
+            time.sleep(_WAIT_SECONDS)
+
+
+def _record_failure(folder: CellFolder, outcome: Outcome) -> None:
+    """Keep the reason; on a full disk it is in the result only."""
+    labels = outcome.job.payload.labels
+    try:
+        folder.fail(outcome.job.name, {"reason": outcome.reason, "labels": dict(labels)})
+    except OSError:
+        return
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A sweep whose cells have names."""
+
+    axes: Axes
+    keys: Keys
+    models: tuple[ModelRef, ...]
+    versions: Mapping[str, str]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return sweep_record(self.axes, self.keys, [_digest(ref) for ref in self.models])
+
+    @property
+    def model_bytes(self) -> int:
+        return max(ref.files.num_bytes for ref in self.models if ref.files is not None)
+
+    def job(self, cell: Cell, folder: str) -> Job:
+        """The job that makes a cell."""
+        axes, ref = self.axes, self.models[cell.model]
+        prompt, decoding = axes.prompts[cell.prompt], axes.decodings[cell.decoding]
+        edits, seed = axes.edits[cell.edit], axes.seeds[cell.seed]
+        labels = {
+            "model": ref.source,
+            "prompt": prompt.label,
+            "context": prompt.context,
+            "decoding": decoding.label,
+            "edit": edits.label,
+            "seed": seed,
+        }
+        deciding = {
+            "model": {"files": _digest(ref), "loading": dict(axes.load)},
+            "prompt": prompt.deciding,
+            "decoding": decoding.deciding,
+            "edits": edits.deciding,
+            "probes": [probe.as_dict() for probe in axes.probes],
+            "seed": seed,
+            "versions": dict(self.versions),
+        }
+        request = CellRequest(
+            folder, labels, deciding, prompt, decoding, edits.edits, axes.probes, seed
+        )
+        return Job(cell.name, ref, RUN_CELL, request)
+
+
+def _digest(ref: ModelRef) -> str:
+    assert ref.files is not None
+    return ref.files.digest
+
+
+def prepare(spec: str | Path | Mapping[str, Any] | Spec) -> Prepared:
+    """Read a spec and the files of its models; no weights are loaded."""
+    if isinstance(spec, str | Path):
+        spec = read_spec(spec)
+    elif not isinstance(spec, Spec):
+        spec = spec_from(spec)
+    axes = read_axes(spec)
+    loading = LoadOptions(**dict(axes.load))
+    loading.refuse_several(len(axes.models))
+    for source in axes.models:  # a wrong name is said before the first is read
+        find(source, loading.revision)
+    refs = tuple(ModelRef(source, loading, digest_files(source, loading)) for source in axes.models)
+    _refuse_same_files(refs)
+    known = versions()
+    return Prepared(axes, make_keys(axes, [_digest(ref) for ref in refs], known), refs, known)
+
+
+def _refuse_same_files(refs: Iterable[ModelRef]) -> None:
+    seen: dict[str, str] = {}
+    for ref in refs:
+        if (digest := _digest(ref)) in seen:
+            raise SpecError(f"{seen[digest]} and {ref.source} are the same files: keep one")
+        seen[digest] = ref.source
