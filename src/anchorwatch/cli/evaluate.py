@@ -71,6 +71,9 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Folder for results, to go on from.")
     ] = None,
+    engine: options.MaybeEngine = None,
+    workers: options.Workers = None,
+    address: options.Address = None,
     loading: LoadOptions = DEFAULT_LOADING,
     as_json: Annotated[bool, typer.Option("--json", help="Print every table as JSON.")] = False,
 ) -> None:
@@ -83,6 +86,9 @@ def evaluate(
     _check_table(table, score, contexts, len(models), len(named or ()))
     given: dict[str, Any] = {"edits": named, "decoding": how, "batch": batch, "seed": seed}
     given["loading"] = loading
+    given["engine"] = options.parse_engine(engine, workers, address)
+    if engine is not None and out is None:
+        raise SpecError("workers write to a folder: say -o runs/answers, too")
     if limit is not None:
         given["limit"] = limit
     measured = None if probes is None else parse.parse_probes(probes)

@@ -20,6 +20,7 @@ from anchorwatch.models.load_options import LoadOptions
 from anchorwatch.probes.spec import PROBES
 
 if TYPE_CHECKING:
+    from anchorwatch.engines.choose import EngineOptions
     from anchorwatch.models.model import Model
     from anchorwatch.models.prompt_encoding import Prompt
 
@@ -125,6 +126,19 @@ def parse_decoding(
         return None
     parse_decoding_word(DEFAULTS["mdm"], fields, length=length)
     return None
+
+
+def parse_engine(
+    name: str | None, workers: int | None, address: str | None
+) -> EngineOptions | None:
+    """The engine that the options say; None where none is named."""
+    from anchorwatch.engines.choose import EngineOptions
+
+    if name is None:
+        if workers is not None or address is not None:
+            raise SpecError("workers are of an engine: say --engine local or --engine ray, too")
+        return None
+    return EngineOptions(name, workers, address=address)
 
 
 def parse_regions(pairs: list[str]) -> dict[str, str] | None:

@@ -21,6 +21,7 @@ from anchorwatch import __version__
 from anchorwatch.engines.jobs import Job, ModelRef, Outcome
 from anchorwatch.errors import AnchorwatchError, ModelError
 from anchorwatch.trace.atomic_io import UNREADABLE
+from anchorwatch.trace.progress_bar import silence
 
 if TYPE_CHECKING:
     from anchorwatch.models.model import Model
@@ -62,6 +63,7 @@ class Worker:
     """Runs jobs one after another; keeps the model of the last one."""
 
     def __init__(self) -> None:
+        silence()
         self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._loaded: tuple[ModelRef, Model] | None = None
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import file_digest, sha256
 from itertools import groupby, islice
 from pathlib import Path
@@ -24,6 +24,9 @@ import transformers
 
 from anchorwatch import __version__
 from anchorwatch.edits.spec import Edit
+from anchorwatch.engines.choose import EngineOptions
+from anchorwatch.engines.jobs import Job, ModelRef
+from anchorwatch.engines.worker import Worker
 from anchorwatch.errors import ItemError, PromptError, SpecError
 from anchorwatch.evaluation.contexts import Context
 from anchorwatch.evaluation.contexts import contexts as listed_contexts
@@ -91,6 +94,7 @@ def evaluate(  # noqa: PLR0913 - one keyword for each thing an evaluation can be
     seed: int = 0,
     out: str | Path | None = None,
     loading: LoadOptions = DEFAULT_LOADING,
+    engine: EngineOptions | None = None,
 ) -> Results:
     """Ask every model every item of a task in every context, under every edit.
 
@@ -108,6 +112,7 @@ def evaluate(  # noqa: PLR0913 - one keyword for each thing an evaluation can be
         seed: where chance begins, of contexts and of decodings that draw.
         out: a folder for the results; what it holds already is not asked again.
         loading: how models that are named are loaded: device, dtype, revision, mask_id, family.
+        engine: shares cells (a model, a context, an edit) out to workers, which write to `out`.
     """
     grid = Grid(
         task=named_task(task),
@@ -125,6 +130,8 @@ def evaluate(  # noqa: PLR0913 - one keyword for each thing an evaluation can be
     if not listed:
         raise SpecError("no model is named: say evaluate(['tiny/llada'], ...)")
     loading.refuse_several(len(listed))
+    if engine is not None:
+        grid.share_out(listed, loading, engine)
     return grid.run(listed, loading)
 
 
@@ -181,6 +188,31 @@ class Grid:
                     rows += self._run_cells(asking, bar)
         about = {"items": total, "duplicates": twice, "bad": dict(self.task.bad or {})}
         return build_results(rows, manifests, about)
+
+    def share_out(
+        self, models: Sequence[Model | str], loading: LoadOptions, engine: EngineOptions
+    ) -> None:
+        """Let workers answer the cells; what they could not, `run` tries again and says why."""
+        sources = [source for source in models if isinstance(source, str)]
+        if self.out is None or len(sources) < len(models):
+            raise SpecError(
+                "workers load models by name and write to a folder: name models, and say out="
+            )
+        self._refuse_too_many(len(models))
+        jobs = [
+            Job(
+                f"{source} {shown.name} {name}",
+                ModelRef(source, loading),
+                "anchorwatch.evaluation.grid:answer_cell",
+                replace(self, contexts=(shown,), edits={name: edits}),
+            )
+            for source in sources
+            for shown in self.contexts
+            for name, edits in self.edits.items()
+        ]
+        with Progress("asking", total=len(jobs)) as bar:
+            for outcome in engine.make().run(jobs):
+                bar.advance(outcome.job.name)
 
     def items(self) -> Iterator[tuple[str, Item]]:
         """The items that are asked, each once: one that stands there twice has one answer."""
@@ -295,6 +327,11 @@ class Grid:
         return decoding
 
 
+def answer_cell(worker: Worker, job: Job) -> None:
+    """Answer one cell of a grid, in a worker."""
+    job.payload.run([worker.model(job.model)])
+
+
 @dataclass(frozen=True)
 class CellRunner:
     """One cell at work."""
@@ -406,6 +443,7 @@ def stress(
     seed: int = 0,
     out: str | Path | None = None,
     loading: LoadOptions = DEFAULT_LOADING,
+    engine: EngineOptions | None = None,
 ) -> dict[str, Results]:
     """Ask the whole default grid; the results of each task, whose items are its own.
 
@@ -425,6 +463,7 @@ def stress(
             seed=seed,
             out=out,
             loading=loading,
+            engine=engine,
         )
         for task, names in STRESS.items()
     }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from anchorwatch.engines.jobs import Job, ModelRef
+from anchorwatch.engines.worker import Worker
 from anchorwatch.errors import AnchorwatchWarning, PromptError, TraceError
 from anchorwatch.evaluation.effect import effect
 from anchorwatch.evaluation.grid import evaluate
@@ -42,15 +44,21 @@ OnUnits = Callable[[int], None]
 
 
 def collect(
-    store: EvidenceStore, spec: EvidenceSpec, role: str, model: Model, on_units: OnUnits
+    store: EvidenceStore,
+    spec: EvidenceSpec,
+    role: str,
+    model: Model,
+    on_units: OnUnits,
+    only: Collection[int] | None = None,
 ) -> None:
-    """Make what is not there yet of a need, with the model of a role."""
+    """Make what is not there yet of a need, with the model of a role; `only` names some units."""
     if isinstance(spec, Runs):
         _make_units(
             store,
             spec,
             role,
             on_units,
+            only,
             lambda index, path: _run_prompt(store, spec, model, index, path),
         )
     elif isinstance(spec, Effect):
@@ -59,6 +67,7 @@ def collect(
             spec,
             role,
             on_units,
+            only,
             lambda index, path: _measure_effect(store, spec, model, index, path),
         )
     elif isinstance(spec, Experiment):
@@ -67,6 +76,7 @@ def collect(
             spec,
             role,
             on_units,
+            only,
             lambda index, path: _run_experiment(store, spec, model, index, path),
         )
     elif isinstance(spec, Answers):
@@ -76,14 +86,63 @@ def collect(
             on_units(len(left))
 
 
+@dataclass(frozen=True)
+class UnitRequest:
+    """What a worker is to make: one unit of a need, or all that several needs ask."""
+
+    store: EvidenceStore
+    role: str
+    specs: tuple[EvidenceSpec, ...]
+    index: int | None = None
+    """None: all units."""
+
+
+def list_jobs(
+    store: EvidenceStore, needs: Sequence[tuple[EvidenceSpec, str]], models: Mapping[str, ModelRef]
+) -> list[Job]:
+    """A job for each unit that is not made yet; the answers of a model are one, for they share
+    cells.
+    """
+    lean = replace(store, variants=None, card_folders=None, positions=None)
+    jobs, answers = [], dict[str, list[EvidenceSpec]]()
+    for spec, role in needs:
+        left = store.missing_units(spec, role)
+        if isinstance(spec, Answers):
+            if left:
+                answers.setdefault(role, []).append(spec)
+            continue
+        for index in left:
+            request = UnitRequest(lean, role, (spec,), index)
+            jobs.append(Job(f"{spec} {index}", models[role], _COLLECT, request))
+    for role, specs in answers.items():
+        request = UnitRequest(lean, role, tuple(specs))
+        jobs.append(Job(f"answers of {role}", models[role], _COLLECT, request))
+    return jobs
+
+
+def collect_units(worker: Worker, job: Job) -> None:
+    """Make the units of a job, in a worker."""
+    request: UnitRequest = job.payload
+    model = worker.model(job.model)
+    for spec in request.specs:
+        indices = None if request.index is None else (request.index,)
+        collect(request.store, spec, request.role, model, lambda _: None, indices)
+
+
+_COLLECT = "anchorwatch.studies.collect:collect_units"
+
+
 def _make_units(
     store: EvidenceStore,
     spec: EvidenceSpec,
     role: str,
     on_units: OnUnits,
+    only: Collection[int] | None,
     make: Callable[[int, Path], None],
 ) -> None:
     for index in store.missing_units(spec, role):
+        if only is not None and index not in only:
+            continue
         path = store.unit_path(spec, role, index)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -138,9 +138,13 @@ def spec_from(fields: Mapping[str, Any], where: str = "the spec") -> Spec:
     try:
         return Spec.model_validate(dict(fields))
     except ValidationError as error:
-        # A union reports each of its members; the sentence of the first is enough.
-        sentences = dict.fromkeys(_describe_error(problem) for problem in error.errors())
-        raise SpecError(f"{where}: {next(iter(sentences))}") from None
+        raise SpecError(f"{where}: {_describe_errors(error)}") from None
+
+
+def _describe_errors(error: ValidationError, above: tuple[str, ...] = ()) -> str:
+    """The first of pydantic's findings; a name that is not known explains one that is missing."""
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    return _describe_error({**problems[0], "loc": (*above, *problems[0]["loc"])})
 
 
 def _describe_error(error: Any) -> str:
@@ -294,9 +298,7 @@ def _read_prompts(path: str) -> list[str | PromptTable]:
         try:
             prompts.append(PromptTable.model_validate(parse_json(line)))
         except ValidationError as error:
-            problem = _describe_error(
-                {**error.errors()[0], "loc": ("prompts", *error.errors()[0]["loc"])}
-            )
+            problem = _describe_errors(error, ("prompts",))
             raise SpecError(f"{path}, line {number}: {problem}") from None
         except ValueError:
             raise SpecError(

@@ -14,6 +14,11 @@ _BETWEEN = 60.0
 """Seconds between two lines in a log: short work says nothing there."""
 
 
+def silence() -> None:
+    """Show no bar in this process: its parent shows one."""
+    _SHOWN.set(True)
+
+
 class Progress:
     """`with Progress("writing", total=64) as bar: bar.advance()`.
 
