@@ -185,6 +185,12 @@ def effect(
     batch: Annotated[int | None, typer.Option(min=1, help="Prompts at once.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first prompts.")] = None,
     rule: options.Rule = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="Folder for what each prompt gave, to go on from.")
+    ] = None,
+    engine: options.MaybeEngine = None,
+    workers: options.Workers = None,
+    address: options.Address = None,
     loading: LoadOptions = DEFAULT_LOADING,
     as_json: options.AsJson = False,
 ) -> None:
@@ -197,6 +203,7 @@ def effect(
         read_prompts(prompts, prompt or [], limit),
     )
     experiment = options.parse_experiment(edit or [], control, doses, rule)
+    shared = options.parse_engine(engine, workers, address)
     which = table or ("doses" if doses else "table")
     output.check_effect_paths(which, out, plot, doses=doses is not None)
     import_for_running()
@@ -207,7 +214,8 @@ def effect(
     how = named or parse.parse_decoding(
         options.DEFAULTS[loaded.family.kind], fields, length=_LENGTH
     )
-    result = aw.effect(loaded, texts, how, **experiment, seed=seed, repeats=repeats, batch=batch)
+    more: dict[str, Any] = {"seed": seed, "repeats": repeats, "batch": batch, "keep": keep}
+    result = aw.effect(loaded, texts, how, **experiment, **more, engine=shared, loading=loading)
     output.say(result.summary())
     if plot is not None:
         drawn = aw.figures.effect_doses if doses else aw.figures.effect_layers

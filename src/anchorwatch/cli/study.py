@@ -71,6 +71,9 @@ def study(
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder, to go on from.")] = Path(
         "study"
     ),
+    engine: options.MaybeEngine = None,
+    workers: options.Workers = None,
+    address: options.Address = None,
     loading: LoadOptions = DEFAULT_LOADING,
     only_plan: Annotated[bool, typer.Option("--plan", help="Say the cost, run nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -91,6 +94,7 @@ def study(
     from anchorwatch.studies.verdict import NOT_TESTABLE
 
     claims(names or [])  # a typing mistake costs no loading
+    shared = options.parse_engine(engine, workers, address)
     sizes: dict[str, Any] = {"length": length, "steps": steps, "block": block}
     settings: dict[str, Any] = {"chat": chat, "task": task, "answer": answer}
     settings["contexts"] = None if contexts is None else _parse_contexts(contexts)
@@ -109,7 +113,7 @@ def study(
         if as_json:
             return output.print_json(planned.as_dict())
         return typer.echo(str(planned))
-    result = studies.study(names or [], **given, before=_say)
+    result = studies.study(names or [], **given, before=_say, engine=shared)
     if as_json:
         output.print_json(json.loads(json.dumps(result.as_dict())))
     else:

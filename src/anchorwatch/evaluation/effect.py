@@ -6,10 +6,14 @@ reads. Everything is checked before the weights are touched.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +21,10 @@ import pandas as pd
 
 from anchorwatch.edits.controls import Setting, dose_of, random_controls, with_dose
 from anchorwatch.edits.spec import Edit
-from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
+from anchorwatch.engines.choose import EngineOptions
+from anchorwatch.engines.jobs import Job, ModelRef
+from anchorwatch.engines.worker import Worker, versions
+from anchorwatch.errors import AnchorwatchWarning, ModelError, PromptError, SpecError
 from anchorwatch.evaluation.outcomes import (
     CLEAN,
     NAMES,
@@ -48,15 +55,20 @@ from anchorwatch.generation.prepare import (
 )
 from anchorwatch.metrics.sink_rules import Rule, check_rule, rulli
 from anchorwatch.metrics.table import prompt_id
+from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
 from anchorwatch.models.model import Model
 from anchorwatch.models.prompt_encoding import Prompt
 from anchorwatch.trace import machine_limits as limits
+from anchorwatch.trace.atomic_io import expand_path, plain, read_sealed, replace_file, seal
+from anchorwatch.trace.model_identity import identity_of
 from anchorwatch.trace.progress_bar import Progress
 from anchorwatch.trace.provenance import origin
 from anchorwatch.trace.regions import Spans
 from anchorwatch.trace.schema import check_count
 from anchorwatch.trace.trace import Trace
 
+_KEPT = ("prompt", "text", "origins", "clean", "value", "null", "layers")
+"""Fields of the outcomes of a run."""
 LEAST_MASS = 0.8
 """Share of the edit's attention that a control matched by attention is to hide, at least."""
 AGAINST = np.array([outcome.against for outcome in OUTCOMES])
@@ -76,6 +88,9 @@ def effect(  # noqa: PLR0913 - one keyword for each thing an experiment can be g
     regions: Sequence[Spans] | Spans | None = None,
     rule: Rule | None = None,
     traces: bool = False,
+    keep: str | Path | None = None,
+    engine: EngineOptions | None = None,
+    loading: LoadOptions = DEFAULT_LOADING,
 ) -> Effect:
     """Run every prompt clean, edited and under a control of equal budget, and compare.
 
@@ -93,6 +108,9 @@ def effect(  # noqa: PLR0913 - one keyword for each thing an experiment can be g
         regions: named parts of the prompts, as in `aw.run_many`, for edits that name one.
         rule: what a newly formed sink is.
         traces: keep the runs of every arm, without measurements.
+        keep: a folder for what each run gave; what it holds already is not computed again.
+        engine: shares the runs out to workers, which load `model.source` with `loading`.
+        loading: how `model` was loaded, where it was not with the defaults.
 
     >>> from anchorwatch.models.load import load
     >>> from anchorwatch.generation.decoding import LowConfidence
@@ -111,9 +129,14 @@ def effect(  # noqa: PLR0913 - one keyword for each thing an experiment can be g
         for edits in _arm_edits(sides, job, seed):  # a mistake costs no run
             start_runs(model, [replace(ask, edits=edits)], decoding, [job.seed])
     outcomes = _RunOutcomes(keeps=traces)
-    with Progress("comparing", total=len(request.jobs) * 2 * arms) as bar:
-        for start in range(0, len(request.jobs), size):
-            _compare(model, request.take(start, size), sides, rule, outcomes, bar)
+    if engine is not None or keep is not None:
+        if traces:
+            raise SpecError("traces are not kept run by run: leave traces out, or keep and engine")
+        outcomes = _compare_apart(model, request, sides, rule, keep, engine, loading)
+    else:
+        with Progress("comparing", total=len(request.jobs) * 2 * arms) as bar:
+            for start in range(0, len(request.jobs), size):
+                _compare(model, request.take(start, size), sides, rule, outcomes, bar)
     about = _describe_effect(model, request, sides, control, rule)
     about |= {"seed": seed, "repeats": repeats, "doses": None if doses is None else list(doses)}
     result = _build_effect(outcomes, sides, about, doses)
@@ -164,6 +187,144 @@ class _RunOutcomes:
     layers: list[list[np.ndarray]] = field(default_factory=list)
     """[run, arm, layer]; the clean arm is the last."""
     traces: dict[str, list[Trace]] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What was found, as JSON has it: NaN is null."""
+        return {name: _without_nan(plain(getattr(self, name))) for name in _KEPT}
+
+    def add_record(self, record: Mapping[str, Any]) -> None:
+        """Add what `as_dict` gave of other runs."""
+        for name in _KEPT:
+            texts = name in ("prompt", "text", "origins")
+            getattr(self, name).extend(record[name] if texts else _with_nan(record[name]))
+
+
+@dataclass(frozen=True)
+class _EffectUnit:
+    """One run of an experiment, as a worker is told of it."""
+
+    ask: RunRequest
+    decoding: Decoding | None
+    seed: int
+    """Of the run."""
+    first_seed: int
+    """Of the experiment, which random controls are drawn with."""
+    sides: tuple[_Side, ...]
+    rule: Rule
+    model: Mapping[str, Any]
+    """What decides the model that the experiment is of."""
+    folder: Path | None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that decides what it gives."""
+        deciding = {
+            "prompt": self.ask.prompt,
+            "regions": _spell_regions(self.ask.regions),
+            "decoding": None if self.decoding is None else self.decoding.as_dict(),
+            "seeds": [self.seed, self.first_seed],
+            "sides": [_spell_side(side) for side in self.sides],
+            "rule": str(self.rule),
+            "model": dict(self.model),
+            "versions": versions(),
+        }
+        spelled = json.dumps(plain(deciding), sort_keys=True)
+        return hashlib.sha256(spelled.encode()).hexdigest()[:32]
+
+    @property
+    def path(self) -> Path | None:
+        return None if self.folder is None else self.folder / f"{self.digest}.json"
+
+    def read(self) -> dict[str, Any] | None:
+        """What was kept; None where nothing was, or it is damaged, which costs a run."""
+        if self.path is None:
+            return None
+        try:
+            return read_sealed(self.path)
+        except (OSError, ValueError):
+            return None
+
+
+def _spell_regions(regions: Spans | None) -> Any:
+    if regions is None:
+        return None
+    return {
+        name: [part.start, part.stop] if isinstance(part, range) else part
+        for name, part in regions.items()
+    }
+
+
+def _spell_side(side: _Side) -> list[Any]:
+    beside = side.control
+    if beside is not None and not isinstance(beside, str):
+        beside = [edit.as_dict() for edit in beside]  # type: ignore[assignment]
+    return [[edit.as_dict() for edit in side.edits], beside, side.k]
+
+
+def compare_run(worker: Worker, job: Job) -> dict[str, Any]:
+    """Compare the arms of one run, in a worker; kept before it is given."""
+    unit: _EffectUnit = job.payload
+    model = worker.model(job.model)
+    if identity_of(model.describe()) != unit.model:
+        raise ModelError(
+            f"{model.source} is another model in the worker: say loading=, as it was loaded here"
+        )
+    return _compare_unit(model, unit)
+
+
+def _compare_unit(model: Model, unit: _EffectUnit) -> dict[str, Any]:
+    jobs = start_runs(model, [unit.ask], unit.decoding, [unit.seed])
+    request, outcomes = (
+        _Request([unit.ask], jobs, unit.decoding, unit.first_seed),
+        _RunOutcomes(False),
+    )
+    with Progress("comparing", total=None) as bar:
+        _compare(model, request, unit.sides, unit.rule, outcomes, bar)
+    record = outcomes.as_dict()
+    if unit.path is not None:
+        unit.path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(unit.path, seal(record))
+    return record
+
+
+def _compare_apart(
+    model: Model,
+    request: _Request,
+    sides: Sequence[_Side],
+    rule: Rule,
+    keep: str | Path | None,
+    engine: EngineOptions | None,
+    loading: LoadOptions,
+) -> _RunOutcomes:
+    """Compare run by run: what is kept is read, the rest is made here or by workers."""
+    identity = identity_of(model.describe())
+    folder = None if keep is None else expand_path(keep)
+    units = [
+        _EffectUnit(
+            ask, request.decoding, job.seed, request.seed, tuple(sides), rule, identity, folder
+        )
+        for ask, job in zip(request.asks, request.jobs, strict=True)
+    ]
+    records = {number: record for number, unit in enumerate(units) if (record := unit.read())}
+    left = [number for number in range(len(units)) if number not in records]
+    with Progress("comparing", total=len(units), done=len(records)) as bar:
+        if engine is not None and left:
+            ref = ModelRef(model.source, loading)
+            function = "anchorwatch.evaluation.effect:compare_run"
+            for outcome in engine.make().run(
+                [Job(str(number), ref, function, units[number]) for number in left]
+            ):
+                if outcome.status == "done":
+                    records[int(outcome.job.name)] = outcome.value
+                bar.advance()
+        for number in left:  # what workers could not make is tried here, which says why
+            if number not in records:
+                records[number] = _compare_unit(model, units[number])
+                bar.advance()
+    outcomes = _RunOutcomes(keeps=False)
+    for number in range(len(units)):
+        outcomes.add_record(records[number])
+    return outcomes
 
 
 def _prepare_request(
@@ -462,3 +623,15 @@ def _describe_effect(
         "control_text": drawn + ", ".join(map(repr, arms[1])) if side.control is not None else "",
         "rule": str(rule),
     }
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _with_nan(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_nan(item) for item in value]
+    return math.nan if value is None else value

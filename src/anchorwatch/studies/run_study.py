@@ -23,6 +23,8 @@ import torch
 import transformers
 
 from anchorwatch import __version__
+from anchorwatch.engines.choose import EngineOptions
+from anchorwatch.engines.jobs import ModelRef
 from anchorwatch.errors import AnchorwatchError, ModelError, SpecError, TraceError
 from anchorwatch.models import zoo as lab
 from anchorwatch.models.load import find
@@ -32,7 +34,7 @@ from anchorwatch.models.sites import normalises_keys
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.budget import budget as named_budget
 from anchorwatch.studies.claim import CheckedPrecondition, Claim, Precondition
-from anchorwatch.studies.collect import calibrate, collect
+from anchorwatch.studies.collect import calibrate, collect, list_jobs
 from anchorwatch.studies.evidence import (
     ROLE_ADDITIONS,
     ROLE_KINDS,
@@ -82,6 +84,7 @@ def study(  # noqa: PLR0913 - one keyword for each thing a study can be given
     out: str | Path = "study",
     variants: str | Path | None = None,
     before: Callable[[Plan], None] | None = None,
+    engine: EngineOptions | None = None,
 ) -> Study:
     """Run the claims of papers and say what came of each.
 
@@ -98,6 +101,7 @@ def study(  # noqa: PLR0913 - one keyword for each thing a study can be given
         out: a folder: report.html, report.md, claims.json, claims.csv, figures, evidence.
         variants: the table of training seeds; the package's own where left out.
         before: told the plan before anything runs.
+        engine: shares the units of evidence out to workers.
 
     Where no model is named, those of the lab are taken that the claims need; where one is, only
     those that are.
@@ -105,6 +109,7 @@ def study(  # noqa: PLR0913 - one keyword for each thing a study can be given
     begun = time.monotonic()
     much = _under_protocol(budget, protocol)
     task = _prepare(names, (model, against, sink, gate), much, out, variants, loading)
+    task.engine = engine
     with _lock_folder(task.out):
         task.mend()
         plan = task.plan()
@@ -364,6 +369,7 @@ class _StudyRun:
     table: dict[str, str] | None
     """Which table of training seeds."""
     loading: LoadOptions
+    engine: EngineOptions | None = None
     store: EvidenceStore = field(init=False)
     _loaded: tuple[str, Model] | None = None
     """The role and model in memory."""
@@ -442,12 +448,27 @@ class _StudyRun:
                 bar.advance("claims that are not testable cost nothing", tenths)
         return collected
 
+    def _share_out(self, needs: Sequence[tuple[EvidenceSpec, str]]) -> None:
+        """Let workers make units; what they could not is tried again here, which says why."""
+        if self.engine is None:
+            return
+        models = {
+            role: ModelRef(source, self.loading_of(role)) for role, source in self.sources.items()
+        }
+        jobs = list_jobs(self.store, needs, models)
+        if len(jobs) < 2:
+            return
+        self._loaded = None  # the workers need the memory
+        for _ in self.engine.make().run(jobs):
+            pass
+
     def _collect_specs(
         self, plan: Plan, specs: set[EvidenceSpec], collected: _Collected, bar: Progress
     ) -> None:
         """Make what is left of these specs, model by model; claims that lose one are closed."""
         roles = list(self.sources)
         pieces = [p for p in plan.pieces if p.spec in specs and p.spec not in collected.specs]
+        self._share_out([(p.spec, p.role) for p in pieces if p.left])
         for piece in sorted(pieces, key=lambda piece: roles.index(piece.role)):
             if not piece.left or piece.spec in collected.failed:
                 continue
