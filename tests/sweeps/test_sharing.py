@@ -1,0 +1,60 @@
+"""Evaluations, effects and studies through workers: the same numbers as without."""
+
+import pytest
+
+import anchorwatch as aw
+from anchorwatch.engines.choose import EngineOptions
+from anchorwatch.errors import SpecError
+from anchorwatch.evaluation import effect as effects
+from anchorwatch.evaluation import grid
+
+HERE = EngineOptions("local", workers=0)
+TWO = EngineOptions("local", workers=2)
+PROMPTS = ["the anchor", "the ship", "a rope"]
+
+
+def test_an_effect_kept_run_by_run_is_the_same(tmp_path, monkeypatch):
+    model, how, edit = aw.load("tiny/llada"), aw.decoding.LowConfidence(3), aw.edits.hide_sinks(1)
+    plain = aw.effect(model, PROMPTS, how, edit)
+    kept = aw.effect(model, PROMPTS, how, edit, keep=tmp_path, engine=HERE)
+    assert plain.table.equals(kept.table)
+    assert plain.layers.equals(kept.layers)
+    assert len(list(tmp_path.glob("*.json"))) == 3
+    monkeypatch.setattr(effects, "_compare", None)  # nothing is computed again
+    again = aw.effect(model, PROMPTS, how, edit, keep=tmp_path)
+    assert plain.table.equals(again.table)
+    with pytest.raises(SpecError, match="leave traces out"):
+        aw.effect(model, PROMPTS, how, edit, keep=tmp_path, traces=True)
+
+
+@pytest.mark.slow
+def test_workers_compare_the_same(tmp_path):
+    model, how, edit = aw.load("tiny/llada"), aw.decoding.LowConfidence(3), aw.edits.hide_sinks(1)
+    plain = aw.effect(model, PROMPTS, how, edit)
+    shared = aw.effect(model, PROMPTS, how, edit, keep=tmp_path, engine=TWO)
+    assert plain.table.equals(shared.table)
+
+
+def ask(out, engine=None):
+    more = {"contexts": "closed,gold", "limit": 3, "decoding": aw.decoding.LowConfidence(4)}
+    more["edits"] = {"none": [], "sinks": [aw.edits.hide_sinks(1)]}
+    return grid.evaluate(["tiny/llada"], "synthetic/one-hop", out=out, engine=engine, **more)
+
+
+@pytest.mark.parametrize("engine", [HERE, pytest.param(TWO, marks=pytest.mark.slow)])
+def test_answers_of_workers_are_the_same(tmp_path, engine):
+    plain, shared = ask(tmp_path / "a"), ask(tmp_path / "b", engine)
+    assert plain.rows.equals(shared.rows)
+    for path in (tmp_path / "a").rglob("items.jsonl"):
+        assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
+    with pytest.raises(SpecError, match="say out="):
+        ask(None, engine)
+
+
+@pytest.mark.slow
+def test_a_study_through_workers_is_the_same(tmp_path):
+    given = {"model": "lab/toy-mdm", "budget": aw.studies.budget("quick")}
+    names = ["sinks/H3"]
+    plain = aw.studies.study(names, **given, out=tmp_path / "a")
+    shared = aw.studies.study(names, **given, out=tmp_path / "b", engine=TWO)
+    assert plain.claims.equals(shared.claims)
