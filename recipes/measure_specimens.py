@@ -4,7 +4,8 @@
 `--held-out 16` the stories are held-out ones of recipes/stories.jsonl, values get 95 % intervals
 over them, and `moves` is measured too: how often a head's top key is another than a step before
 while 32 tokens are written in 32 steps, after the first 24 tokens of half of the stories.
-NAME=FOLDER gives a model another name in the file.
+NAME=FOLDER gives a model another name in the file. `--answers 40` asks that many held-out
+questions, with the gold passage alone and beside a random and a hard distractor.
 
 Each model is measured in one forward pass per story, without decoding. A diffusion model reads the
 story with a third of its tokens masked ("noisy"), and its first 24 tokens with 32 masks after them
@@ -26,7 +27,7 @@ import numpy as np
 import torch
 
 import anchorwatch as aw
-from anchorwatch.training.card_measures import WRITING_PROBES, measure_switches
+from anchorwatch.training.card_measures import WRITING_PROBES, measure_answers, measure_switches
 from anchorwatch.training.data import read_texts
 
 STORIES = (
@@ -58,6 +59,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("models", nargs="+")
     parser.add_argument("--held-out", type=int, default=0)
+    parser.add_argument("--answers", type=int, default=0)
     options = parser.parse_args(words)
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
     stories = read_held_out(options.held_out) if options.held_out else STORIES
@@ -65,7 +67,14 @@ def main(words: Sequence[str]) -> None:
         name, _, folder = given.rpartition("=")
         name = name or folder
         if name not in results:
-            results[name] = measure(aw.load(folder), stories)
+            model = aw.load(folder)
+            results[name] = measure(model, stories)
+            if options.answers:
+                contexts = ("gold", "gold+2")
+                results[name]["answers"] = {
+                    context: measure_answers(model, context, options.answers)
+                    for context in contexts
+                }
             options.out.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
             print(f"{name}: {json.dumps(results[name])[:300]}", file=sys.stderr)
 

@@ -115,7 +115,7 @@ def test_every_paper_has_its_published_items():
     assert [x for x in labels["sinks"] if "table" in x] == ["table 1", "table 2"]
     assert [x for x in labels["sink_token"] if "table" in x] == [f"table {n}" for n in range(1, 6)]
     assert "figure 1" in labels["sink_token"] and "table 1" in labels["floating"]
-    assert set(PUBLISHED) == set(PAPERS) and set(LAB) == {"mdm", "arm", "sink", "gate"}
+    assert set(PUBLISHED) == set(PAPERS) and set(LAB) == {"mdm", "arm", "sink"}
     assert (
         find_items("sink-token", ["table 1"])[0].command == "anchorwatch paper sink-token --table 1"
     )
@@ -132,7 +132,7 @@ def test_models_of_a_table_may_be_named(tmp_path):
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_lab_makes_all_but_what_it_lacks(paper, tmp_path):
     found = reproduce(paper, effort=Effort(prompts=2, items=4, length=16), out=tmp_path)
-    lacking = {"table 2"} if paper == "sink_token" else set()
+    lacking = {"table 1", "table 2"} if paper == "sink_token" else set()  # none has gates
     assert set(found.lacking) == lacking
     assert set(found.made) == {item.label for item in paper_items(paper)} - lacking
 

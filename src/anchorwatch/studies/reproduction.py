@@ -32,6 +32,7 @@ from anchorwatch.generation.run import run
 from anchorwatch.metrics import table_files
 from anchorwatch.models.load import find, load
 from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
+from anchorwatch.models.zoo import NAMES
 from anchorwatch.probes.spec import (
     Probe,
     commit_regions,
@@ -61,7 +62,6 @@ LAB = {
     "mdm": "lab/tales-mdm",
     "arm": "lab/tales-arm",
     "sink": "lab/tales-sink",
-    "gate": "lab/toy-gate",
 }
 """What is drawn where no model is named."""
 OPTION = {"mdm": "--model", "arm": "--against", "sink": "--sink", "gate": "--gate"}
@@ -236,14 +236,14 @@ def reproduce(  # noqa: PLR0913 - one keyword for each thing an item can be give
     Args:
         paper: floating, sinks or sink-token.
         labels: such as "figure 4" or "table 1"; without any, all that can be made.
-        models: masked diffusion models, as `aw.load` takes them; without any model the lab's four.
+        models: masked diffusion models, as `aw.load` takes them; without any model the tales.
         against: an autoregressive one.
         sink: one with a sink token.
         gate: one with gates.
         tasks: question files, made tasks (synthetic/one-hop), or names of lm-eval's tasks.
         task_folder: tasks of your own for lm-eval.
         run_code: let lm-eval run code that models wrote (HumanEval): in a container only.
-        prompts: what runs go on with; without any, stories, or passages for the lab's models.
+        prompts: what runs go on with; without any, stories, or passages for the toys.
         chat: put prompts into the chat template.
         decoding: of masked diffusion models, as on the command line, such as "dream".
         effort: how much is run; `PUBLISHED[paper]` is as the paper has it.
@@ -328,7 +328,8 @@ class Workbench:
             "sink": "a model with a sink token",
             "gate": "a model with gates",
         }
-        raise self.lacks(words[role], f"{OPTION[role]} {LAB[role]}")
+        example = (LAB | {"gate": "lab/toy-gate"})[role]
+        raise self.lacks(words[role], f"{OPTION[role]} {example}")
 
     def lacks(self, what: str, more: str) -> MissingDataError:
         """The error of an item that needs something, with the command that gives it."""
@@ -343,10 +344,10 @@ class Workbench:
         return MissingDataError(f"{self.item.label} needs {what}: {command}")
 
     @property
-    def on_board(self) -> bool:
-        """Whether all models are the lab's or tiny ones, which know only their own world."""
+    def know_no_stories(self) -> bool:
+        """Whether all models are toys or tiny ones, which know only their own world."""
         every = [source for group in self.sources.values() for source in group]
-        return all(source.startswith(("lab/", "tiny/")) for source in every)
+        return all(source.startswith("tiny/") or source in NAMES for source in every)
 
     def load(self, source: str) -> Model:
         """A model; one is held at a time."""
@@ -360,7 +361,7 @@ class Workbench:
     # Runs
 
     def text_runs(self, source: str, count: int | None = None) -> list[Trace]:
-        """Runs that go on with a text: the given prompts, stories, or passages of the lab's world.
+        """Runs that go on with a text: the given prompts, stories, or passages of the toys' world.
 
         The end token is forbidden where the prompts are ours, so that text is watched and not the
         filling of an answer's length.
@@ -369,7 +370,7 @@ class Workbench:
         if self.prompts:
             texts: list[Prompt] = list(self.prompts[:wanted])
         else:
-            name = "told" if self.on_board else "text"
+            name = "told" if self.know_no_stories else "text"
             texts = [prompt_of(name, index).text for index in range(wanted)]
         messages = [self._message(text) for text in texts]
         return [self._run(source, text, self._writes(source), {}) for text in messages]

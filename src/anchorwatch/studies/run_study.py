@@ -65,9 +65,9 @@ DEFAULTS = {
     "mdm": "lab/tales-mdm",
     "arm": "lab/tales-arm",
     "sink": "lab/tales-sink",
-    "gate": "lab/toy-gate",
 }
-"""What a study is of where no model is named."""
+"""What a study is of where no model is named; none of the tales has gates."""
+EXAMPLES = DEFAULTS | {"gate": "lab/toy-gate"}
 EVIDENCE = "evidence"
 
 
@@ -307,7 +307,7 @@ def _identify_model(role: str, model: Model) -> ModelIdentity:
         has = ", ".join(parts) or "no part"
         raise SpecError(
             f"{option} {model.source} is {kind} with {has}: {option} is {says}, "
-            f"such as {DEFAULTS[role]}"
+            f"such as {EXAMPLES[role]}"
         )
     description = model.describe()
     return ModelIdentity(
