@@ -76,6 +76,7 @@ _NAMES = {
 """Public functions and classes, by the module that has them."""
 
 _MODULES = {
+    "caches": "generation.caches",
     "decoding": "generation.decoding",
     "edits": "edits",
     "evaluation": "evaluation",
@@ -98,6 +99,7 @@ __all__ = [
     "Step",
     "Trace",
     "__version__",
+    "caches",
     "decoding",
     "diff",
     "edits",

@@ -105,7 +105,8 @@ def test_a_touched_run_is_what_a_plain_loop_writes(model, case):
     for place in range(trace.canvas.shape[1]):
         assert trace.committed_at[place] == when.get(place, -1)
         if place in when:
-            assert trace.logprob[place] == np.float32(logprob[place])
+            # Fewer rows are unembedded than there: another shape of the product.
+            assert abs(trace.logprob[place] - logprob[place]) <= tolerances.LOGPROB
         else:
             assert np.isnan(trace.logprob[place])
 
@@ -470,7 +471,8 @@ def test_a_forced_commit_takes_a_place_in_the_schedule(block):
     trace = aw.run(model, PROMPT_IDS, decoding, edits=[edit, delay])
     assert [int((trace.committed_at == step).sum()) for step in range(4)] == even_counts(8, 4)
     logprobs = model.logprobs(trace.canvas[1].astype(np.int64))
-    assert trace.logprob[len(PROMPT_IDS)] == logprobs[len(PROMPT_IDS), 77].numpy()
+    apart = trace.logprob[len(PROMPT_IDS)] - float(logprobs[len(PROMPT_IDS), 77])
+    assert abs(apart) <= tolerances.LOGPROB
 
 
 def test_a_position_of_a_later_block_is_forced_besides():

@@ -36,7 +36,9 @@ def test_committed_at_and_logprob_say_what_the_frames_say(model, prompt, decodin
         assert np.isnan(trace.logprob[position]) == (expected == -1)
         if expected != -1 and not getattr(decoding, "guidance", 0.0):
             logprobs = model.logprobs(torch.tensor(trace.canvas[expected]).long())
-            assert trace.logprob[position] == logprobs[position, column[-1]].numpy()
+            # Fewer rows are unembedded than here: another shape of the product.
+            expected_logprob = float(logprobs[position, column[-1]])
+            assert abs(trace.logprob[position] - expected_logprob) <= tolerances.LOGPROB
 
 
 @given(denoisers, prompts, even, seeds)

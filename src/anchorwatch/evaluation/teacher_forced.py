@@ -52,6 +52,9 @@ class ComparisonRun(ForcedRun):
     def next_known_step(self) -> Step | None:
         return None  # every step is computed
 
+    def positions_read(self, plan: StepPlan) -> torch.Tensor | None:
+        return self.sequence.masked.nonzero()[:, 0]
+
     def commit(self, logits: torch.Tensor, plan: StepPlan) -> Step:
         self.rows = logits[-1:] if self.is_autoregressive else logits[self.sequence.masked]
         return self._repeat(len(self.steps), None)

@@ -109,6 +109,13 @@ class CanvasBlocks(Decoding):
             )
         return dataclasses.replace(self, length=len(answer))
 
+    def positions_read(self, plan: StepPlan) -> torch.Tensor:
+        """[B] the positions of the open block, the prompt's among them."""
+        assert self.block is not None
+        touched = plan.open if plan.editable is None else plan.open | plan.editable
+        first = int(touched.nonzero()[0, 0]) // self.block * self.block
+        return (touched | True).nonzero()[first : first + self.block, 0]
+
     def end_ids(self, sequence: SequenceState) -> tuple[int, ...]:
         """Tokens that end the text."""
         return sequence.eos_ids if self.stop_ids is None else self.stop_ids
@@ -136,10 +143,7 @@ class CanvasBlocks(Decoding):
 
         Tokens are drawn for all rows of the block, as upstream: the same seed draws the same.
         """
-        assert self.block is not None
-        touched = plan.open if plan.editable is None else plan.open | plan.editable
-        first = int(touched.nonzero()[0, 0]) // self.block * self.block
-        positions = (sequence.canvas >= 0).nonzero()[first : first + self.block, 0]
+        positions = self.positions_read(plan)
         rows = logits[positions]
         if self.temperature == 0:
             probabilities = rows.softmax(dim=-1)

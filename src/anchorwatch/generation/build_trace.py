@@ -68,19 +68,24 @@ def build_trace(
         written_logprob=written.get("written_logprob"),
         first_row=written.get("first_row"),
         end_row=written.get("end_row"),
+        row_computed=written.get("row_computed"),
         measured=_collect_fields(state),
         coordinates=_coordinates(state, probes),
         manifest=_manifest(model, state, canvas, answer, batch)
         | {"probes": [probe.as_dict() for probe in probes], "regions": list(state.regions.names)}
         | ({} if fork is None else {"fork": dict(fork)})
-        | ({"rows_computed": state.rows_computed} if _counts_rows(state) else {})
+        | (_cost(state) if state.counts_rows else {})
         | ({"warnings": messages} if messages else {}),
     )
 
 
-def _counts_rows(state: RunState) -> bool:
-    """Whether the manifest says how many query rows were computed: a cache would save some."""
-    return state.decoding.blockwise and state.counts_rows
+def _cost(state: RunState) -> dict[str, int]:
+    """Forward passes, query rows and rows of logits that the run computed, which savings lower."""
+    return {
+        "passes_computed": state.passes_computed,
+        "rows_computed": state.rows_computed,
+        "rows_unembedded": state.rows_unembedded,
+    }
 
 
 def _canvas_edit_warnings(state: RunState, first_step: int) -> list[str]:
@@ -117,6 +122,10 @@ def collect_history(state: RunState) -> dict[str, np.ndarray]:
     if state.decoding.blockwise:
         spans = np.array(state.row_spans[: len(state.steps)]).reshape(-1, 2)
         arrays |= {"first_row": spans[:, 0], "end_row": spans[:, 1]}
+    if state.cache is not None:
+        arrays["row_computed"] = np.array(state.cache.rows[: len(state.steps)]).reshape(
+            len(state.steps), canvas.shape[1]
+        )
     if state.decoding.rewrites:
         written = np.full((len(state.steps), canvas.shape[1]), np.nan, dtype=np.float32)
         for step in state.steps:
@@ -189,6 +198,7 @@ def _manifest(
         "anchorwatch": __version__,
         "model": model.describe(),
         "decoding": state.decoding.as_dict(),
+        **({} if state.cache is None else {"approximate": state.cache.kept.cache.as_word()}),
         "seed": state.seed,
         "edits": [edit.as_dict() for edit in state.edits],
         "batch": batch,

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
 import numpy as np
 
 from anchorwatch.errors import SpecError
+from anchorwatch.generation.caches import Cache, as_cache
 from anchorwatch.trace.machine_limits import count as spell_count
 
 if TYPE_CHECKING:
@@ -85,6 +86,13 @@ class StepPlan:
         reachable = self.open & ~self.withheld
         reachable[[position for position, _ in self.forced]] = True
         return reachable
+
+    @property
+    def read_positions(self) -> torch.Tensor:
+        """[n] positions whose logits the step may read, in order: open, editable and forced."""
+        read = self.reachable | self.open
+        read[[position for position, _ in self.forced]] = True
+        return read.nonzero()[:, 0]
 
     @property
     def open_positions(self) -> torch.Tensor:
@@ -165,8 +173,18 @@ class Decoding:
         raise SpecError(f"no schedule is known for {type(self).__name__}")
 
     def choose(self, sequence: SequenceState, plan: StepPlan, logits: torch.Tensor) -> Choice:
-        """The policy: which open positions to commit, and the tokens; logits are [T, V]."""
+        """The policy: which open positions to commit, and the tokens.
+
+        `logits` are [T, V], to be asked for by position: `logits[positions]`.
+        """
         raise SpecError(f"no policy is known for {type(self).__name__}")
+
+    def positions_read(self, plan: StepPlan) -> torch.Tensor | None:
+        """[n] positions whose logits a step reads, in order: no others are unembedded.
+
+        Those that it may write; a `choose` that reads others too says None here, for all.
+        """
+        return plan.read_positions
 
     def for_model(self, block: int | None) -> Decoding:
         """This decoding for a model whose visibility has blocks of this size, or none."""
@@ -194,7 +212,13 @@ class Decoding:
 
     def as_dict(self) -> dict[str, Any]:
         """Name and fields, for the manifest."""
-        return {"name": type(self).__name__} | dataclasses.asdict(self)
+        fields = {"name": type(self).__name__} | dataclasses.asdict(self)
+        cache = getattr(self, "cache", None)
+        if isinstance(cache, Cache):
+            fields["cache"] = cache.as_dict()
+        elif cache is None:  # as manifests were before there were approximate caches
+            fields.pop("cache", None)
+        return fields
 
 
 DECODINGS: dict[str, type[Decoding]] = {}
@@ -228,9 +252,12 @@ class Blocks(Decoding):
     _: KW_ONLY
     block: int | None = None
     """Positions in a block; None is one block as long as the answer."""
+    cache: Cache | None = None
+    """One of `aw.caches`: keys and values that are kept between passes, which is approximate."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "cache", as_cache(self.cache))  # a manifest holds a mapping
         check_whole("block", self.block, optional=True)
         if self.length is not None and self.block is not None and self.length % self.block:
             raise SpecError(
@@ -287,8 +314,7 @@ class EvenSteps(Blocks):
 
     def choose(self, sequence: SequenceState, plan: StepPlan, logits: torch.Tensor) -> Choice:
         if self.forbid_end and sequence.eos_ids:
-            logits = logits.clone()
-            logits[:, list(sequence.eos_ids)] = -math.inf
+            logits = sequence.forbid_tokens(logits, sequence.eos_ids)
         # A token for each open position first, then who of them is committed.
         positions = plan.open_positions
         tokens, margin = sequence.gumbel_argmax(logits, positions, self.temperature)

@@ -70,6 +70,11 @@ class ForcedRun(RunState):
     def known_hidden_keys(self, step: int) -> np.ndarray | None:
         return None if self.hidden is None or step >= self.until else self.hidden[step]
 
+    def known_rows(self, step: int) -> np.ndarray | None:
+        if "row_computed" not in self.script or step >= self.until:
+            return None
+        return np.asarray(self.script["row_computed"].values[step] == 1)
+
     def is_known(self, step: int) -> bool:
         return step < self.until or self.measured is not None  # a replay goes no further
 

@@ -17,9 +17,11 @@ from transformers import DynamicCache
 
 from anchorwatch.edits.runtime import Editor, StepContext, active_additions
 from anchorwatch.edits.spec import CanvasEdit, Edit, additions_among
+from anchorwatch.generation.cached_pass import KeptKeys, RunCache
+from anchorwatch.generation.caches import approximate_cache
 from anchorwatch.generation.canvas_editor import CanvasEditor
 from anchorwatch.generation.decoding import Decoding, StepPlan
-from anchorwatch.generation.sequence import SequenceState
+from anchorwatch.generation.sequence import RowLogits, SequenceState
 from anchorwatch.models.additions import PassAdditions
 from anchorwatch.models.attention import observe
 from anchorwatch.models.model import Model
@@ -67,12 +69,20 @@ class RunState:
     """Edits of the canvas; None where there are none."""
     row_spans: list[tuple[int, int]] = field(init=False, default_factory=list)
     """Of each step the first row it computes, and where its forward pass ends."""
+    passes_computed: int = field(init=False, default=0)
+    """Forward passes so far; a step that reads the canvas of the step before needs none."""
     rows_computed: int = field(init=False, default=0)
     """Query rows of all forward passes so far."""
+    rows_unembedded: int = field(init=False, default=0)
+    """Rows of which logits were computed."""
+    cache: RunCache | None = field(init=False, default=None)
+    """What an approximate cache keeps; None where the decoding has none."""
 
     def __post_init__(self) -> None:
         if mine := self.canvas_edits():
             self.canvas_editor = CanvasEditor(mine, self.decoding, self.sequence)
+        if (cache := approximate_cache(self.decoding)) is not None:
+            self.cache = RunCache(KeptKeys(cache))
 
     def canvas_edits(self) -> tuple[Edit, ...]:
         """Edits that act on the canvas of this run."""
@@ -86,6 +96,16 @@ class RunState:
     @property
     def is_autoregressive(self) -> bool:
         return self.decoding.writes == "absent"
+
+    def positions_read(self, plan: StepPlan) -> torch.Tensor | None:
+        """[n] positions whose logits a step reads, in order; None for all of the canvas."""
+        return self.decoding.positions_read(plan)
+
+    def count_pass(self, rows: int, unembedded: int) -> None:
+        """Count one forward pass of so many query rows, and so many rows of logits."""
+        self.passes_computed += 1
+        self.rows_computed += rows
+        self.rows_unembedded += unembedded
 
     def commit(self, logits: torch.Tensor, plan: StepPlan) -> Step:
         """Let the decoding choose, and write what it chose."""
@@ -176,6 +196,10 @@ class RunState:
         """The next step where it is known already and needs no forward pass."""
         return None
 
+    def known_rows(self, step: int) -> np.ndarray | None:
+        """[T] bool: rows that a known step computed with a cache; None where it is not known."""
+        return None
+
     def known_hidden_keys(self, step: int) -> np.ndarray | None:
         """[layer, head, rank] keys that a known step hid; None where it is not known."""
         return None
@@ -248,20 +272,30 @@ def shape_of(
         regions=regions,
         branches=2 if getattr(decoding, "guidance", 0.0) > 0 else 1,
         sink=any(part.columns for part in (*model.parts, *additions_among(edits))),
-        cached=getattr(decoding, "cache", False),
+        cached=bool(getattr(decoding, "cache", False)),
+        approximate=approximate_cache(decoding) is not None,
+        evicting=getattr(approximate_cache(decoding), "evicts", False),
         experts=model.num_experts,
         experts_per_token=model.num_experts_per_token,
     )
 
 
 def walk(
-    model: Model, states: list[RunState], recorder: Recorder | None = None
+    model: Model,
+    states: list[RunState],
+    recorder: Recorder | None = None,
+    shared: SharedPrompts | None = None,
 ) -> Iterator[tuple[int, Step]]:
-    """The one loop: yields (which run, its step) until every run is done."""
+    """The one loop: yields (which run, its step) until every run is done.
+
+    `shared` holds what walks before this one read of prompts that begin alike.
+    """
     compute_logits = _next_logits if states[0].is_autoregressive else _canvas_logits
     if _keeps_blocks(states[0].decoding):
         compute_logits = _block_logits
-    memory = Memory(recorder=recorder, editor=_build_editor(model, states))
+    elif states[0].cache is not None:
+        compute_logits = _cached_logits
+    memory = Memory(recorder, _build_editor(model, states), shared or SharedPrompts())
     schedules = [state.decoding.plan_steps(state.sequence) for state in states]
     pending = {i: plan for i, schedule in enumerate(schedules) if (plan := next(schedule, None))}
     while pending:
@@ -272,9 +306,13 @@ def walk(
         # 2. Steps that a trace knows already and nobody measures need no forward pass.
         known = {i: step for i in pending if (step := states[i].next_known_step()) is not None}
         yield from known.items()
-        # 3. One forward pass for all others; each run then commits by itself.
+        # 3. One forward pass for all others, unless they read what the last one read; each run
+        #    then commits by itself.
         computed = {i: plan for i, plan in pending.items() if i not in known}
-        logits_of = compute_logits(model, states, computed, memory) if computed else {}
+        logits_of = memory.repeat_logits(states, computed)
+        if logits_of is None:
+            logits_of = compute_logits(model, states, computed, memory)
+            memory.keep_logits(states, logits_of)
         for i, logits in logits_of.items():
             step = states[i].commit(logits, computed[i])
             if recorder is not None:
@@ -288,11 +326,43 @@ def walk(
 class Memory:
     """What a walk carries from one forward pass to the next."""
 
-    recorder: Recorder | None = None
-    editor: Editor | None = None
+    recorder: Recorder | None
+    editor: Editor | None
+    shared: SharedPrompts
     cache: DynamicCache | None = None
+    cache_starts: dict[int, int] = field(default_factory=dict)
+    """By run, in the order of the cache's rows: columns of padding before its first token."""
     blocks: dict[int, BlockCache] = field(default_factory=dict)
     """By run: keys and values of its finished blocks."""
+    last: dict[int, tuple[torch.Tensor, RowLogits]] = field(default_factory=dict)
+    """By run: the canvas that the last pass read, and its logits."""
+
+    def keep_logits(self, states: list[RunState], logits_of: dict[int, torch.Tensor]) -> None:
+        """Keep what a pass gave, for steps that read the same canvas again."""
+        self.last = {
+            i: (states[i].sequence.canvas.clone(), logits)
+            for i, logits in logits_of.items()
+            if isinstance(logits, RowLogits)
+        }
+
+    def repeat_logits(
+        self, states: list[RunState], pending: dict[int, StepPlan]
+    ) -> dict[int, torch.Tensor] | None:
+        """The last pass's logits where the next one would give the same; None where it may not.
+
+        All runs of the pass or none: what shares a pass does not depend on who watches.
+        """
+        for i, plan in pending.items():
+            state = states[i]
+            watched = self.recorder is not None and self.recorder.is_active(len(state.steps))
+            if watched or state.edits or state.cache is not None or i not in self.last:
+                return None
+            (canvas, logits), positions = self.last[i], state.positions_read(plan)
+            if positions is None or not torch.equal(canvas, state.sequence.canvas):
+                return None
+            if not logits.covers(positions):
+                return None
+        return {i: cast(torch.Tensor, self.last[i][1]) for i in pending}
 
 
 @dataclass
@@ -301,23 +371,37 @@ class BlockCache:
 
     cache: DynamicCache = field(default_factory=DynamicCache)
     ids: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
-    """[n] the tokens, n a multiple of the block."""
+    """[n] the tokens; in blocks, n is a multiple of the block."""
 
 
-class BlockRows:
-    """Logits of the rows of one block, asked for by canvas position like those of a whole canvas.
+class SharedPrompts:
+    """Keys and values of the prompt that was read last, for runs whose prompts begin alike.
 
-    The others were not computed: asking for one is an error.
+    Exact where no token sees a later one, or no block a later one: what a prompt begins with then
+    has the same keys and values whatever follows.
     """
 
-    def __init__(self, rows: torch.Tensor, start: int) -> None:
-        self.rows, self.start, self.dtype = rows, start, rows.dtype
+    def __init__(self) -> None:
+        self._ids = torch.zeros(0, dtype=torch.int64)
+        self._layers: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def __getitem__(self, positions: torch.Tensor) -> torch.Tensor:
-        index = positions - self.start
-        if len(index) and not 0 <= int(index.min()) <= int(index.max()) < len(self.rows):
-            raise IndexError(f"only rows from {self.start} on were computed")
-        return self.rows[index]
+    def keep(self, ids: torch.Tensor, cache: DynamicCache) -> None:
+        """Keep the prompt `ids` [n], whose keys and values are the first n of the cache."""
+        count = len(ids)
+        self._ids = ids.clone()
+        self._layers = [
+            (layer.keys[..., :count, :], layer.values[..., :count, :]) for layer in cache.layers
+        ]
+
+    def start(self, ids: torch.Tensor, multiple: int = 1) -> BlockCache:
+        """A cache of as much as `ids` [n] begins like the kept prompt, in whole multiples."""
+        count = min(len(ids), len(self._ids))
+        same = self._ids[:count].to(ids.device) == ids[:count]
+        count = int(same.long().cumprod(0).sum()) // multiple * multiple
+        begun = BlockCache(ids=ids[:count].clone())
+        for layer, (keys, values) in enumerate(self._layers if count else ()):
+            begun.cache.update(keys[..., :count, :], values[..., :count, :], layer)
+        return begun
 
 
 def _keeps_blocks(decoding: Decoding) -> bool:
@@ -350,8 +434,10 @@ def _block_logits(
     for i, plan in pending.items():
         # 1. The open block, and the tokens before it that the cache must be of.
         state, block = states[i], int(states[i].decoding.block)  # type: ignore[attr-defined]
-        canvas, kept = state.sequence.canvas, memory.blocks.setdefault(i, BlockCache())
-        start, end = state.row_spans[-1]
+        canvas, (start, end) = state.sequence.canvas, state.row_spans[-1]
+        if i not in memory.blocks:
+            memory.blocks[i] = memory.shared.start(canvas[:start], block)
+        kept, first = memory.blocks[i], not state.passes_computed
         # 2. What the cache has of other tokens is let go of; finished blocks that it lacks are
         #    computed once, unseen by probes: they are no step.
         done = min(len(kept.ids), start)
@@ -364,19 +450,57 @@ def _block_logits(
             model.extend_blocks(canvas[done:start], kept.cache, block, keep=True)
             state.rows_computed += start - done
         kept.ids = canvas[:start].clone()
+        if first:
+            memory.shared.keep(kept.ids, kept.cache)
         # 3. The rows of the open block, seen by probes.
         view = View(i, "", len(state.steps), 0, 0, end, end - start)
         with _attach(states, memory, [view], {i: plan}, (1, end - start), None):
             rows = model.extend_blocks(canvas[start:end], kept.cache, block, keep=False)
-        state.rows_computed += end - start
-        answers[i] = cast(torch.Tensor, BlockRows(rows, start))
+        state.count_pass(end - start, end - start)
+        positions = torch.arange(start, end, device=rows.device)
+        answers[i] = cast(torch.Tensor, RowLogits(rows, positions, len(canvas)))
+    return answers
+
+
+def _cached_logits(
+    model: Model, states: list[RunState], pending: dict[int, StepPlan], memory: Memory
+) -> dict[int, torch.Tensor]:
+    """Logits that each pending run reads, of a pass over the rows that its cache does not keep."""
+    answers: dict[int, torch.Tensor] = {}
+    for i, plan in pending.items():
+        # 1. Rows that the cache asks for, and those that predict what the step reads.
+        state, run_cache = states[i], states[i].cache
+        canvas, positions = state.sequence.canvas, state.positions_read(plan)
+        assert run_cache is not None and positions is not None
+        now = run_cache.context(state.sequence, state.decoding, plan)
+        chosen = state.known_rows(len(state.steps))
+        if chosen is None:
+            chosen = run_cache.kept.cache.rows(now)
+            read = positions.cpu().numpy()
+            chosen[np.maximum(read - int(model.family.shift), 0)] = True
+        run_cache.rows.append(chosen)
+        # 2. One pass over them, seen by probes.
+        mask = torch.from_numpy(chosen).to(canvas.device)
+        rows = mask.nonzero()[:, 0]
+        view = View(i, "", len(state.steps), 0, 0, len(canvas), len(rows))
+        if len(rows) < len(canvas):
+            view = replace(view, positions=tuple(rows.tolist()))
+        run_cache.kept.begin_pass(mask, now)
+        with _attach(states, memory, [view], {i: plan}, (1, len(rows)), None):
+            logits = model.logits_of_rows(canvas, rows, positions, run_cache.kept)
+        run_cache.kept.end_pass()
+        state.count_pass(len(rows), len(positions))
+        answers[i] = cast(torch.Tensor, RowLogits(logits, positions, len(canvas)))
     return answers
 
 
 def _canvas_logits(
     model: Model, states: list[RunState], pending: dict[int, StepPlan], memory: Memory
 ) -> dict[int, torch.Tensor]:
-    """Aligned logits [T, V] of each pending run, guidance applied, padding taken off again."""
+    """Aligned logits of each pending run, guidance applied, padding taken off again.
+
+    Only rows that the step reads are unembedded, unless some run of the pass reads all of them.
+    """
     # 1. One row of the batch for each canvas, and a second one under guidance.
     rows: list[torch.Tensor] = []
     owners: list[tuple[int, str]] = []
@@ -406,20 +530,51 @@ def _canvas_logits(
     size = (len(rows), width + (0 if additions is None else additions.num_prefix_tokens))
     how = states[owners[0][0]].decoding
     block = int(how.block) if how.blockwise else None  # type: ignore[attr-defined]
+    columns, own_columns = _columns_read(states, pending, owners, lengths)
     with _attach(states, memory, views, pending, size, additions):
-        logits = model.logits(canvases, padding=padding, parts=additions or (), block=block)
+        logits = model.logits(
+            canvases, padding=padding, parts=additions or (), block=block, columns=columns
+        )
     for (i, _), length in zip(owners, lengths, strict=True):
-        states[i].rows_computed += length
+        states[i].count_pass(length, logits.shape[1])
     # 4. Guidance: blind + (scale + 1) * (prompted - blind). The prompted row comes first.
     answers: dict[int, torch.Tensor] = {}
     for row, (i, branch) in enumerate(owners):
-        own = logits[row, width - lengths[row] :]
+        own = logits[row, own_columns[row]]
         if branch:
             scale = states[i].decoding.guidance + 1  # type: ignore[attr-defined]
             answers[i] = own + scale * (answers[i] - own)
         else:
             answers[i] = own
+    if columns is None:
+        return answers
+    for i, plan in pending.items():
+        positions, length = states[i].positions_read(plan), len(states[i].sequence.canvas)
+        assert positions is not None
+        answers[i] = cast(torch.Tensor, RowLogits(answers[i], positions, length))
     return answers
+
+
+def _columns_read(
+    states: list[RunState],
+    pending: dict[int, StepPlan],
+    owners: list[tuple[int, str]],
+    lengths: list[int],
+) -> tuple[torch.Tensor | None, list[torch.Tensor | slice]]:
+    """(columns of a padded batch that some run reads, each row's own among those).
+
+    Where a run reads all its positions the columns are None, and each row has all of its canvas.
+    """
+    width, read = max(lengths), {i: states[i].positions_read(plan) for i, plan in pending.items()}
+    everything: list[torch.Tensor | slice] = [slice(width - length, None) for length in lengths]
+    if any(positions is None for positions in read.values()):
+        return None, everything
+    shifted = [
+        cast(torch.Tensor, read[i]) + width - length
+        for (i, _), length in zip(owners, lengths, strict=True)
+    ]
+    columns = torch.cat(shifted).unique()
+    return columns, [torch.searchsorted(columns, mine) for mine in shifted]
 
 
 def _next_logits(
@@ -427,34 +582,60 @@ def _next_logits(
 ) -> dict[int, torch.Tensor]:
     """Logits [1, V] of the next token of each pending run, with or without a cache."""
     keeps_cache = bool(getattr(states[0].decoding, "cache", False))
-    # 1. All rows, finished ones too. A cache keeps its columns: every row grows at every step,
-    #    finished ones by something that nobody reads.
-    steps = max(len(state.steps) for state in states)
-    rows = []
-    for state in states:
-        filler = state.sequence.canvas.new_full((steps - len(state.steps),), model.specials.pad_id)
-        rows.append(torch.cat([state.sequence.canvas, filler]))
-    canvases, padding = pad_left(rows, model.specials.pad_id)
-    fresh = canvases if memory.cache is None else canvases[:, -1:]
-    # 2. Where each pending canvas lies in the pass; with a cache its last row alone is a query.
-    additions, views = _active_additions(model, states, [len(row) for row in rows]), []
-    for i in pending:
-        length = len(states[i].sequence.canvas)
-        _verify_row(states[i], canvases[i])
-        view = view_of(i, "", canvases.shape[1] - length, length, additions)
-        if memory.cache is not None:
+    # 1. The rows of runs that go on; those of finished ones leave the cache. A cache keeps its
+    #    columns: each row begins where it began.
+    runs = list(pending)
+    first = memory.cache is None
+    if first:
+        longest = max(len(states[i].sequence.canvas) for i in runs)
+        memory.cache_starts = {i: longest - len(states[i].sequence.canvas) for i in runs}
+    elif runs != list(memory.cache_starts):
+        order = list(memory.cache_starts)
+        kept = torch.tensor([order.index(i) for i in runs], device=model.device)
+        cast(DynamicCache, memory.cache).batch_select_indices(kept)
+        memory.cache_starts = {i: memory.cache_starts[i] for i in runs}
+    starts = memory.cache_starts
+    rows = [
+        torch.nn.functional.pad(
+            states[i].sequence.canvas, (starts[i], 0), value=model.specials.pad_id
+        )
+        for i in runs
+    ]
+    canvases = torch.stack(rows)
+    padding = torch.tensor(list(starts.values()), device=canvases.device)
+    # 2. What an earlier prompt began with is not read again where nobody watches or edits.
+    ends = [len(states[i].sequence.canvas) for i in runs]
+    additions, views = _active_additions(model, [states[i] for i in runs], ends), []
+    unseen = memory.recorder is None and memory.editor is None and additions is None
+    shares = first and keeps_cache and unseen and len(states) == 1
+    begun = memory.shared.start(canvases[0, :-1]) if shares else BlockCache()
+    fresh = canvases[:, len(begun.ids) :] if first else canvases[:, -1:]
+    # 3. Where each canvas lies in the pass; with a cache its last row alone is a query.
+    for row, i in enumerate(runs):
+        _verify_row(states[i], canvases[row])
+        view = view_of(i, "", starts[i], ends[row], additions)
+        if not first:
             view = replace(view, query_start=0, queries=1)
-        views.append(replace(view, row=i, step=len(states[i].steps)))
+        views.append(replace(view, row=row, step=len(states[i].steps)))
     for observer in (memory.recorder, memory.editor):
         if observer is not None:
             observer.cached = keeps_cache
-    # 3. The forward pass. A cache without a config keeps every key: a sliding window is a matter of
+    # 4. The forward pass. A cache without a config keeps every key: a sliding window is a matter of
     #    masks, as it is without a cache.
-    cache = DynamicCache() if memory.cache is None else memory.cache
+    cache = begun.cache if memory.cache is None else memory.cache
     with _attach(states, memory, views, pending, fresh.shape, additions):
-        logits, cache = model.extend(fresh, padding=padding, cache=cache, parts=additions or ())
+        logits, cache = model.extend(
+            fresh,
+            padding=padding if bool(padding.any()) else None,
+            cache=cache,
+            parts=additions or (),
+        )
     memory.cache = cache if keeps_cache else None
-    return {i: logits[i : i + 1] for i in pending}
+    if shares:
+        memory.shared.keep(canvases[0], cache)
+    for i in runs:
+        states[i].count_pass(fresh.shape[1], 1)
+    return {i: logits[row : row + 1] for row, i in enumerate(runs)}
 
 
 def _verify_row(state: RunState, row: torch.Tensor) -> None:

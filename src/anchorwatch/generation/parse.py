@@ -21,6 +21,7 @@ from anchorwatch.edits.spec import EDITS, Edit
 from anchorwatch.edits.spec import from_dict as edit_from
 from anchorwatch.errors import SpecError
 from anchorwatch.generation import decoding as decodings
+from anchorwatch.generation.caches import Cache, parse_cache
 from anchorwatch.generation.decoding import Decoding
 from anchorwatch.metrics.sink_rules import Rule
 from anchorwatch.metrics.sink_rules import parse as parse_rule
@@ -281,6 +282,7 @@ def _converter(hint: Any) -> tuple[Callable[[str], Any], str]:
             return lambda word: tuple(word.split("+")), "all+masked"
     plain: dict[Any, tuple[Callable[[str], Any], str]] = {
         Rule: (parse_rule, "rulli:3"),
+        Cache: (parse_cache, "dual, or interval:32:4"),
         bool: (parse_flag, "true or false"),
         str: (str, "a word"),
         int: (int, "a whole number"),

@@ -31,6 +31,10 @@ class Plan:
     forward_passes: int
     """At most; a decoding may stop earlier."""
     fields: tuple[Field, ...]
+    rows: int | None = None
+    """Query rows of all passes at most; None where a pass is over the whole text so far."""
+    approximate: str | None = None
+    """The approximate cache, as a word."""
 
     @property
     def disk_bytes(self) -> int:
@@ -69,6 +73,10 @@ class Plan:
 
     def __str__(self) -> str:
         rows = [f"{self.forward_passes} forward passes"]
+        if self.rows is not None:
+            rows[0] += f" of {self.rows} rows"
+        if self.approximate is not None:
+            rows[0] += f", approximate: {self.approximate}"
         for field in sorted(self.fields, key=lambda field: -field.num_bytes):
             dims = " x ".join(
                 f"{dim} {size}" for dim, size in zip(field.dims, field.sizes, strict=True)
@@ -135,6 +143,16 @@ def _check_probe(probe: Probe, shape: RunShape) -> None:
         )
     if probe.reads_experts and not shape.experts:
         raise SpecError(f"{kind} needs a mixture of experts: this model has none, leave it out")
+    if shape.approximate and (probe.needs_all_rows or probe.needs_all_states):
+        raise SpecError(
+            f"{probe!r} needs all rows at every step, and the decoding's cache leaves rows out: "
+            "run it without cache="
+        )
+    if shape.evicting and probe.needs_map:
+        raise SpecError(
+            f"{probe!r} reads attention, and evicting hides keys, so that no null is known: leave "
+            "it out (probes=()), or use cache=dual"
+        )
     if shape.cached and probe.needs_all_rows:
         raise SpecError(f"{probe!r} needs all rows at once: say cache=False in the decoding")
     # Numbers that a probe names must exist in the run.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from anchorwatch.edits.spec import CanvasEdit, Edit, additions_among, check_canvas, check_edits
 from anchorwatch.errors import AnchorwatchWarning, PromptError, SpecError
 from anchorwatch.generation.block_decoding import BlockDiffusion
+from anchorwatch.generation.caches import approximate_cache, plan_rows
 from anchorwatch.generation.canvas_editor import run_limits
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence, Observe
 from anchorwatch.generation.loop import RunState, shape_of, start_sequence
@@ -117,6 +119,7 @@ def prepare_run(model: Model, request: RunRequest, decoding: Decoding | None) ->
     # 2. From here on the length is known, and with it every size of the run.
     decoding = decoding.for_canvas(len(first), answer.tolist())
     _check_blockwise(model, decoding, request.edits)
+    _check_cache(model, decoding, request.edits)
     regions = find_regions(request.regions, prompt, model, first, answer)
     shape = shape_of(model, decoding, len(first), regions.names, request.edits)
     # 3. Edits of attention, additions to the network and edits of the canvas have their own checks.
@@ -177,7 +180,15 @@ def plan_runs(ready: Sequence[_PreparedRun], probes: Sequence[Probe]) -> Plan:
         for prepared in ready
         for field in fields_of(probes, prepared.shape, prepared.edits).values()
     ]
-    return Plan(sum(prepared.decoding.num_passes for prepared in ready), tuple(fields))
+    passes = sum(prepared.decoding.num_passes for prepared in ready)
+    caches = [approximate_cache(prepared.decoding) for prepared in ready]
+    if not caches or caches[0] is None:
+        return Plan(passes, tuple(fields))
+    rows = sum(
+        plan_rows(prepared.decoding, len(prepared.first_frame), prepared.answer)
+        for prepared in ready
+    )
+    return Plan(passes, tuple(fields), rows, caches[0].as_word())
 
 
 def prompt_list(prompts: Any, taker: str) -> list[Prompt]:
@@ -293,6 +304,36 @@ def _check_blockwise(model: Model, decoding: Decoding, edits: Sequence[Edit]) ->
         )
     if edits:
         raise SpecError(f"{name}(cache=True) takes no edits of the canvas: say cache=False")
+
+
+def _check_cache(model: Model, decoding: Decoding, edits: Sequence[Edit]) -> None:
+    """Refuse what an approximate cache cannot be combined with."""
+    cache = approximate_cache(decoding)
+    if cache is None:
+        return
+    if model.family.visibility != "bidirectional" or model.windows is not None:
+        kind = "sliding windows" if model.windows is not None else model.family.visibility
+        raise SpecError(
+            f"cache={cache.as_word()} is for two-way attention and {model.source} has {kind}: "
+            "leave it out; BlockDiffusion(cache=True) is exact for block-causal models"
+        )
+    if "position_ids" not in signature(model.network.forward).parameters or (
+        model.network.config.model_type in ("roberta", "esm", "modernbert")
+    ):
+        raise SpecError(
+            f"cache={cache.as_word()} computes rows at positions of their own, which "
+            f"{model.network.config.model_type} does not take: leave it out"
+        )
+    if getattr(decoding, "guidance", 0.0) > 0:
+        raise SpecError(
+            f"cache={cache.as_word()} keeps the keys of one canvas and guidance reads two: leave "
+            "one of them out"
+        )
+    if edits or model.parts:
+        raise SpecError(
+            f"cache={cache.as_word()} keeps keys that {(edits or model.parts)[0]!r} would change: "
+            "leave the cache out"
+        )
 
 
 def _append_answer(

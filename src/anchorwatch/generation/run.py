@@ -10,7 +10,7 @@ from anchorwatch.errors import SpecError
 from anchorwatch.generation import streaming
 from anchorwatch.generation.build_trace import build_trace
 from anchorwatch.generation.decoding import Decoding
-from anchorwatch.generation.loop import RunState, Step, walk
+from anchorwatch.generation.loop import RunState, SharedPrompts, Step, walk
 from anchorwatch.generation.plan import BUDGET_BYTES, Plan, edit_list, probe_list
 from anchorwatch.generation.prepare import (
     Ids,
@@ -154,10 +154,11 @@ def run_many(
     states = start_runs(model, requests, decoding, seeds, probes, budget)
     refuse_together(model, states, size)
     with Progress("writing", total=len(states)) as bar:
-        # Runs of a group share each forward pass; a run that ends early leaves its row unread.
+        # Runs of a group share each forward pass; a run that ends early leaves it.
+        shared = SharedPrompts()
         for start in range(0, len(states), size):
             group = states[start : start + size]
-            for _ in walk(model, group, build_recorder(model, probes, group)):
+            for _ in walk(model, group, build_recorder(model, probes, group), shared):
                 pass
             bar.advance(count=len(group))
     return [build_trace(state, model, probes, batch=size) for state in states]

@@ -9,13 +9,56 @@ Shapes: T positions, A positions to write, V outputs, N open masked positions.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 
 GUMBEL_ROWS = 64
 """Rows of logits sampled at once: 64 rows of 126,464 float64 are 65 MB."""
+
+
+@dataclass(frozen=True)
+class RowLogits:
+    """Logits of some positions of a canvas, asked for by position like those of all of them.
+
+    The other rows were not unembedded: asking for one is an error.
+    """
+
+    rows: torch.Tensor
+    """[N, V]."""
+    positions: torch.Tensor
+    """[N] the positions they are about, in order."""
+    length: int
+    """T positions of the canvas."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.rows.dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.length, self.rows.shape[-1]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, positions: torch.Tensor) -> torch.Tensor:
+        """[n, V] of positions [n], or of those where a bool [T] is true."""
+        wanted = positions.nonzero()[:, 0] if positions.dtype == torch.bool else positions
+        if torch.equal(wanted, self.positions):
+            return self.rows
+        if not self.covers(wanted):
+            raise IndexError(
+                f"logits of positions {self.positions.tolist()} were computed: a decoding that "
+                "reads others names them in positions_read"
+            )
+        return self.rows[torch.searchsorted(self.positions, wanted)]
+
+    def covers(self, positions: torch.Tensor) -> bool:
+        """Whether all of these positions are among its own."""
+        return bool(torch.isin(positions, self.positions).all())
 
 
 @dataclass(frozen=True)
@@ -71,6 +114,15 @@ class SequenceState:
             reached = reached | within
             yield within, reached
 
+    @staticmethod
+    def forbid_tokens(logits: torch.Tensor | RowLogits, ids: Sequence[int]) -> torch.Tensor:
+        """The logits with some tokens at -inf."""
+        rows = (logits.rows if isinstance(logits, RowLogits) else logits).clone()
+        rows[:, list(ids)] = -torch.inf
+        if isinstance(logits, RowLogits):
+            return cast(torch.Tensor, replace(logits, rows=rows))
+        return rows
+
     def is_end(self, tokens: torch.Tensor) -> torch.Tensor:
         """[N] bool: which tokens end a text."""
         return torch.isin(tokens, torch.tensor(self.end_ids, device=tokens.device))
@@ -95,15 +147,20 @@ class SequenceState:
             return rows.argmax(dim=-1), best[:, 0] - best[:, 1]
         # Noise is drawn for every row, not only for the open ones, as the authors' code does: the
         # same seed then writes the same text.
-        tokens, margins = [], []
-        for rows in torch.split(logits, GUMBEL_ROWS):
-            noise = self.draw_uniform((1, *rows.shape), torch.float64)[0]
+        tokens = torch.zeros_like(positions)
+        margins = torch.zeros(positions.shape, dtype=torch.float64, device=positions.device)
+        length, outputs = logits.shape
+        for start in range(0, length, GUMBEL_ROWS):
+            count = min(GUMBEL_ROWS, length - start)
+            noise = self.draw_uniform((1, count, outputs), torch.float64)[0]
+            inside = (positions >= start) & (positions < start + count)
+            rows = logits[positions[inside]]
             # Gumbel-max in the form of the authors: exp(logit) / (-log u)^T has the same argmax.
-            scores = rows.double().exp() / (-noise.log()) ** temperature
+            scores = rows.double().exp() / (-noise[positions[inside] - start].log()) ** temperature
             best = scores.topk(2, dim=-1).values
-            tokens.append(scores.argmax(dim=-1))
-            margins.append(best[:, 0].log() - best[:, 1].log())
-        return torch.cat(tokens)[positions], torch.cat(margins)[positions]
+            tokens[inside] = scores.argmax(dim=-1)
+            margins[inside] = best[:, 0].log() - best[:, 1].log()
+        return tokens, margins
 
     def sample(
         self, probabilities: torch.Tensor, temperature: float

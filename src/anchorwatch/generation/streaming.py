@@ -176,6 +176,7 @@ def _partial_trace(head: dict[str, Any], kept: dict[str, np.ndarray]) -> Trace:
         region=np.array(head["region"], dtype=np.int16),
         random_state=kept.get("random_state"),
         written_logprob=kept.get("written_logprob"),
+        row_computed=kept.get("row_computed"),
         measured=measured,
         coordinates={},
         manifest=head,

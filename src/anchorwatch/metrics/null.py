@@ -107,11 +107,13 @@ def for_each_layer(trace: Trace, make: Callable[[int | None, np.ndarray], T]) ->
 
 
 def group_queries(trace: Trace, step: int, group: str) -> np.ndarray:
-    """[position] bool: the queries of a group at a step; only rows that it computed in blocks."""
+    """[position] bool: the queries of a group at a step; only rows that it computed."""
     of = _members(trace.role[step], trace["region"].values, trace.manifest["regions"], group)
     if "first_row" in trace:
         of[: int(trace["first_row"].values[step])] = False
         of[int(trace["end_row"].values[step]) :] = False
+    if "row_computed" in trace:
+        of &= trace["row_computed"].values[step] == 1
     return of
 
 

@@ -113,8 +113,18 @@ class _Pass:
     """Calls so far in this forward pass: the layer number, ALBERT's one module included."""
 
 
+class KeptKeys(Protocol):
+    """Keys and values of earlier passes, which a pass over some rows of a canvas looks at."""
+
+    def complete(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Keys and values of the whole canvas, and who may look at whom (None: all at all)."""
+
+
 _PASS: ContextVar[_Pass | None] = ContextVar("anchorwatch_pass", default=None)
 _ADDITIONS: ContextVar[ActiveAdditions | None] = ContextVar("anchorwatch_additions", default=None)
+_KEPT: ContextVar[KeptKeys | None] = ContextVar("anchorwatch_kept_keys", default=None)
 
 
 @contextmanager
@@ -139,6 +149,16 @@ def use_additions(additions: ActiveAdditions | None) -> Iterator[None]:
         _ADDITIONS.reset(token)
 
 
+@contextmanager
+def use_kept_keys(kept: KeptKeys) -> Iterator[None]:
+    """Let the attention calls of one forward pass look at keys that earlier passes left."""
+    token = _KEPT.set(kept)
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+
+
 def active_additions() -> ActiveAdditions | None:
     """The additions of the pass that is going on."""
     return _ADDITIONS.get()
@@ -160,7 +180,9 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Attention for any stock class; transformers' own plug decides this signature."""
     # 1. Without additions it is the plain call, seen and changed by whoever is there.
-    current, additions = _PASS.get(), _ADDITIONS.get()
+    current, additions, kept = _PASS.get(), _ADDITIONS.get(), _KEPT.get()
+    if kept is not None:
+        key, value, attention_mask = kept.complete(query, key, value, _scale(query, options))
     if additions is None:
         return _run_call(current, module, query, key, value, attention_mask, None, options), None
     # 2. A pass that computes a sink token's own key and value: each token sees only itself.

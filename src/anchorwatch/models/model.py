@@ -30,6 +30,7 @@ from anchorwatch.models.additions import (
     use_additions_of,
     windows_of,
 )
+from anchorwatch.models.attention import KeptKeys, use_kept_keys
 from anchorwatch.models.device_map import compute_device
 from anchorwatch.models.families import Family
 from anchorwatch.models.prompt_encoding import Prompt, encode_prompt
@@ -155,12 +156,14 @@ class Model:
         padding: torch.Tensor | int | None = None,
         parts: Sequence[Addition] | PassAdditions = (),
         last: int | None = None,
+        columns: torch.Tensor | None = None,
         block: int | None = None,
     ) -> torch.Tensor:
         """Logits for the token at each position, in the network's dtype, [..., T, V].
 
-        `last` asks for that many positions at the end only, and computes no others. `block` is
-        another block size than the model's own, where visibility is block-causal.
+        `last` asks for that many positions at the end only, and `columns` [n] for those, in order,
+        padding counted: no others are unembedded. `block` is another block size than the model's
+        own, where visibility is block-causal.
         """
         # 1. A batch of rows [B, T], and where each row's first real token stands.
         ids = self._ids(canvas)
@@ -179,6 +182,14 @@ class Model:
             parts if isinstance(parts, PassAdditions) else self.active_additions(parts, ends)
         )
         # 4. One pass; a shifted family's row p - 1 is about position p and is moved there.
+        if columns is not None:
+            source = self._source_columns(columns, starts, len(rows))
+            kept = source.unique()
+            raw = self._forward(rows, keys, pairs, starts, additions, kept, block or self.block)
+            if source.shape[1] != len(kept) or not bool((source == kept).all()):
+                index = torch.searchsorted(kept, source)
+                raw = raw.gather(1, index[..., None].expand(-1, -1, raw.shape[-1]))
+            return raw if ids.ndim == 2 else raw[0]
         raw = self._forward(rows, keys, pairs, starts, additions, last, block or self.block)
         aligned = self._align_rows(raw, starts, rows.shape[1]) if self.family.shift else raw
         aligned = aligned if last is None else aligned[:, -last:]
@@ -245,6 +256,32 @@ class Model:
         )
         if not keep:
             cache.crop(-count)
+        return output.logits[0]
+
+    @torch.no_grad()
+    def logits_of_rows(
+        self, canvas: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, kept: KeptKeys
+    ) -> torch.Tensor:
+        """Logits [n, V] for the tokens at `columns` [n] of `canvas` [T], computing only some rows.
+
+        `rows` [Q] are the positions that are computed, in order; what they look at besides is what
+        `kept` holds of earlier passes. Where all rows are computed it is an ordinary pass. For
+        two-way attention without additions.
+        """
+        # 1. All rows: the call of a pass without a cache.
+        with use_kept_keys(kept):
+            if len(rows) == len(canvas):
+                return self.logits(canvas, columns=columns)
+            # 2. Some rows, at their own positions; who sees whom is a matter of the kept keys.
+            source = self._source_columns(columns, None, 1)[0]
+            pairs = torch.ones(1, 1, len(rows), len(rows), dtype=torch.bool, device=rows.device)
+            output = self.network(
+                canvas[rows][None],
+                attention_mask=pairs,
+                position_ids=rows[None],
+                use_cache=False,
+                logits_to_keep=torch.searchsorted(rows, source),
+            )
         return output.logits[0]
 
     @torch.no_grad()
@@ -366,10 +403,13 @@ class Model:
         pairs: torch.Tensor | None,
         starts: torch.Tensor | None,
         additions: PassAdditions | None,
-        last: int | None,
+        last: int | torch.Tensor | None,
         block: int | None,
     ) -> torch.Tensor:
-        """Raw logits of the network, one row for each canvas position, or enough for the last."""
+        """Raw logits of the network, one row for each canvas position, or enough for the last.
+
+        As a tensor, `last` names the columns whose rows are kept.
+        """
         # 1. Positions and visibility of the canvas, then registers in front of both.
         positions = self._positions(rows, starts, additions)
         pairs = self._pairs(rows, keys, pairs, positions, block)
@@ -387,12 +427,18 @@ class Model:
             inputs["attention_mask"] = pairs[:, None]
         elif keys is not None:
             inputs["attention_mask"] = keys.long()
-        # 3. With a shift the row before the first wanted one is needed too.
-        if last is not None and "logits_to_keep" in signature(self.network.forward).parameters:
+        # 3. With a shift the row before the first wanted one is needed too; registers stand before.
+        selects = "logits_to_keep" in signature(self.network.forward).parameters
+        ahead = 0 if registers is None else next(iter(tokens.values())).shape[1] - rows.shape[1]
+        if selects and isinstance(last, int):
             inputs["logits_to_keep"] = min(last + self.family.shift, rows.shape[1])
+        elif selects and last is not None:
+            inputs["logits_to_keep"] = last + ahead
         with use_additions_of(self.network, additions):
             logits = self.network(**tokens, **inputs).logits
-        return logits[:, -rows.shape[1] :]  # registers stand before
+        if isinstance(last, torch.Tensor):
+            return logits if selects else logits[:, last + ahead]
+        return logits[:, -rows.shape[1] :]
 
     def _positions(
         self, rows: torch.Tensor, starts: torch.Tensor | None, additions: PassAdditions | None
@@ -445,6 +491,16 @@ class Model:
         # A mask of pairs replaces the network's own, so that the order must be in it.
         causal = self.family.visibility == "causal"
         return _visible_pairs(keys, pairs, places, causal=causal, block=block)
+
+    def _source_columns(
+        self, columns: torch.Tensor, starts: torch.Tensor | None, batch: int
+    ) -> torch.Tensor:
+        """[B, n] the columns whose rows are about these positions: with a shift those before."""
+        source = columns.expand(batch, -1)
+        if not self.family.shift:
+            return source
+        # A row's first token has no row before it and keeps its own, as in `_align_rows`.
+        return source - (source > (0 if starts is None else starts)).long()
 
     def _align_rows(
         self, raw: torch.Tensor, starts: torch.Tensor | None, length: int

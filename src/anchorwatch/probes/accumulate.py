@@ -44,8 +44,12 @@ class TraceBuffer:
         array, start = self.arrays[name], index[0]
         if self.by_step(name):
             start -= self.first_step
-        if len(index) > 1:  # one axis at a time: numpy moves axes when it mixes kinds of index
-            array[start][index[1:]] = value
+        # One axis at a time: numpy moves axes when it mixes kinds of index.
+        rest = list(index[1:])
+        while rest and isinstance(rest[0], int | np.integer):
+            array, start = array[start], rest.pop(0)
+        if rest:
+            array[start][tuple(rest)] = value
         else:
             array[start] = value
 
@@ -110,6 +114,15 @@ class View:
     """How many of those are added keys, which are no queries."""
     row: int = 0
     """Which row of the batch."""
+    positions: tuple[int, ...] | None = None
+    """Canvas positions of the queries, where they are not the last ones."""
+
+    @property
+    def query_positions(self) -> slice | np.ndarray:
+        """Canvas positions of the queries of this call, as an index."""
+        if self.positions is None:
+            return slice(self.length - self.queries, self.length)
+        return np.array(self.positions)
 
     @property
     def key_slice(self) -> slice:

@@ -80,8 +80,10 @@ class Recorder:
         weights = torch.zeros(size[0], len(self.groups), size[1])
         rows = torch.zeros(size[0], size[1], dtype=torch.bool)
         for view, member, able in zip(views, members, reachable, strict=True):
-            recent = slice(view.length - view.queries, view.length)
+            recent = view.query_positions
             weights[view.row, :, view.query_slice] = torch.from_numpy(member[:, recent]).float()
+            if view.positions is not None and self.model.family.shift:
+                able = np.append(able[1:], False) | (able & (np.arange(len(able)) == 0))
             rows[view.row, view.query_slice] = torch.from_numpy(able[recent])
         self._weights, self._reachable = weights.to(device), rows.to(device)
         # 2. The pass, with hooks for what attention calls do not carry.
@@ -113,6 +115,8 @@ class Recorder:
         wanted = StatRequest(
             weights=self._weights, before=self._views[0].before, top_rows=self._predictors()
         )
+        if (positions := self._views[0].positions) is not None:
+            wanted.own_keys = torch.tensor(positions, device=call.query.device)
         for probe in self.probes:
             if probe in readers or (self.cached and probe.adds_up):
                 probe.request(wanted, reading)
@@ -144,7 +148,7 @@ class Recorder:
         # Rows that this pass did not compute (with a cache: all earlier ones) stay absent.
         missing = torch.nan if rows.is_floating_point() else -1
         whole = rows.new_full((rows.shape[0], view.length, rows.shape[2]), missing, device="cpu")
-        whole[:, view.length - view.queries :] = rows.cpu()
+        whole[:, view.query_positions] = rows.cpu()
         self._rows.setdefault((view.run, view.branch, layer), {})[name] = whole
 
     def output_gram(self, layer: int) -> torch.Tensor:
@@ -158,7 +162,8 @@ class Recorder:
 
     def _predictors(self) -> torch.Tensor:
         """[B, Q] rows whose prediction may be committed: row p, or p - 1 in a shifted family."""
-        if not self.model.family.shift or self.model.family.kind == "arm":
+        partial = self._views[0].positions is not None  # then they were moved before
+        if partial or not self.model.family.shift or self.model.family.kind == "arm":
             return self._reachable
         # Position p is predicted by row p - 1: each mark moves one row back.
         shifted = torch.roll(self._reachable, -1, dims=1)
@@ -313,9 +318,9 @@ class _Reading:
     layer: int
 
     @property
-    def new_rows(self) -> slice:
-        """Canvas positions whose rows this pass computed: all, or with a cache the last ones."""
-        return slice(self.view.length - self.view.queries, self.view.length)
+    def new_rows(self) -> slice | np.ndarray:
+        """Canvas positions whose rows this pass computed, as an index; with a cache some."""
+        return self.view.query_positions
 
     @property
     def shape(self) -> RunShape:

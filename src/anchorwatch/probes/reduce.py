@@ -31,6 +31,8 @@ class StatRequest:
     """Group 0 is every query that counts."""
     before: int = 0
     """Columns before the canvas (added keys and registers): they have no distance."""
+    own_keys: torch.Tensor | None = None
+    """[Q] the key of each query's own position; None where queries are the last keys, in order."""
     entropy: bool = False
     diagonal: bool = False
     distance: bool = False
@@ -261,14 +263,15 @@ def _take(
         rows_entropy = -torch.linalg.vecdot(p, logs).flatten(0, 1)
         stats.entropy[b, heads, rows] = rows_entropy.masked_fill(~live, float("nan"))
     offset = call.key.shape[2] - call.query.shape[2]  # cached keys stand before the first query
+    own = torch.arange(rows.start, rows.stop, device=p.device) + offset
+    if wanted.own_keys is not None:
+        own = wanted.own_keys[rows]
     if stats.diagonal is not None:
-        own = torch.arange(rows.start, rows.stop, device=p.device) + offset
         mass = flat.gather(-1, own.expand(flat.shape[0], -1)[..., None])[..., 0]
         stats.diagonal[b, heads, rows] = mass.masked_fill(~live, float("nan"))
     if stats.distance is not None:
         columns = torch.arange(p.shape[-1], device=p.device)
-        own = torch.arange(rows.start, rows.stop, device=p.device)[:, None] + offset
-        apart = (own - columns).abs()
+        apart = (own[:, None] - columns).abs()
         index = apart.flatten().expand(flat.shape[0], -1)
         counted = flat * wanted.weights[b, 0, rows, None]
         counted[..., : wanted.before] = 0.0

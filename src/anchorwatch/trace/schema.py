@@ -49,6 +49,10 @@ class RunShape:
     """Whether additions such as a sink token put keys before the canvas."""
     cached: bool = False
     """Whether a step brings only its new rows, those before being kept."""
+    approximate: bool = False
+    """Whether an approximate cache leaves rows out of a pass."""
+    evicting: bool = False
+    """Whether that cache also hides keys."""
     experts: int = 0
     """Experts of a layer of a mixture; 0 in other networks."""
     experts_per_token: int = 0
@@ -168,6 +172,16 @@ RUN_FIELDS: dict[str, Field] = {
             "int32",
             "position",
             "where the step's forward pass ended: one past the open block; of decodings in blocks",
+            always_known=True,
+            required=False,
+        ),
+        Field(
+            "row_computed",
+            ("step", "position"),
+            "int8",
+            "",
+            "1 where the step computed the position's row, 0 where an approximate cache kept its "
+            "keys and values",
             always_known=True,
             required=False,
         ),
