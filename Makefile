@@ -9,7 +9,7 @@ WEB    := $(wildcard web/*.json web/*.ts web/*.js web/src/*.* web/src/*/*.*)
 # From a clone the explorer's page is built; a wheel or an sdist brings it, and needs no Node.
 NODE   := node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null || { echo "the explorer's page needs Node 20.19 or newer, this is $$(node --version 2>/dev/null || echo none): install it (https://nodejs.org), or set ANCHORWATCH_WITHOUT_PAGE=1 to do without the explorer"; exit 1; }
 
-.PHONY: setup setup-browser web check test test-web test-slow test-machines test-real torture bench bench-read bench-train bench-view rehearse lab variants variants-by-position study papers film figures tour docs clean
+.PHONY: setup setup-browser web check test test-web test-slow test-machines test-real torture bench bench-decoding bench-read bench-train bench-view rehearse lab variants variants-by-position study papers film figures tour docs clean
 
 setup: $(READY)
 
@@ -83,6 +83,10 @@ film: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/start.py
+
+# Decoding: exact savings, the dual cache, batches. 3.5 GB, minutes on one core.
+bench-decoding: $(READY)
+	$(BIN)/python benchmarks/decoding.py --json benchmarks/decoding.json
 
 bench-read: $(READY)
 	$(BIN)/python benchmarks/metrics.py

@@ -320,18 +320,18 @@ def plan_rows(decoding: Any, positions: int, answer: np.ndarray) -> int:
         return int(decoding.num_passes) * positions
     # 1. Blocks of the answer, and the passes that each one gets.
     blocks = np.array_split(answer, max(decoding.num_blocks, 1))
-    masked, given, rows, step = np.zeros((2, positions), dtype=bool), None, 0, 0
-    waiting, ours = masked
+    waiting, ours = np.zeros((2, positions), dtype=bool)
     waiting[answer] = ours[answer] = True
+    rows, step = 0, 0
     passes = int(decoding.num_passes) // len(blocks)
-    # 2. A run that commits from the left, evenly; sinks are the last positions of the canvas.
-    received, fresh = np.arange(positions, dtype=float), np.zeros(positions, dtype=bool)
+    # 2. A run that commits from the left, evenly, and whose sinks are outside of the open block.
+    fresh = np.zeros(positions, dtype=bool)
     for block in blocks:
         inside = np.zeros(positions, dtype=bool)
         inside[block] = True
         for index, part in enumerate(np.array_split(block, passes)):
-            given = None if step == 0 else received
-            now = CacheContext(step, index, inside, waiting.copy(), fresh, ours, given)
+            received = None if step == 0 else (~inside).astype(float)
+            now = CacheContext(step, index, inside, waiting.copy(), fresh, ours, received)
             rows += int((cache.rows(now) | (inside & waiting)).sum())
             fresh = np.zeros(positions, dtype=bool)
             fresh[part] = True

@@ -49,6 +49,8 @@ class Recorder:
         """Whether calls bring only new rows, to be added to those before."""
         self.rows_before_rotary: dict[str, torch.Tensor] = {}
         """Queries and keys [B, H, tokens, D] of the layer that is computed now."""
+        self.recalled: dict[tuple[int, str, int, str], torch.Tensor] = {}
+        """By run, branch, layer and name: what a probe compares the next pass with."""
         # 2. Of the pass that runs now: who its rows are, and what probes keep between layers.
         self._views: list[View] = []
         self._weights = torch.zeros(0)
@@ -109,6 +111,9 @@ class Recorder:
         # 1. Who reads this call, and which statistics they request.
         step = self._views[0].step
         readers = [probe for probe in self.probes if probe.reads(call.layer, step)]
+        for probe in (probe for probe in readers if probe.reads_keys):
+            for view in self._views:
+                probe.collect_keys(KeyReading(self, view, call.layer, call))
         if not self.cached and not any(probe.needs_map for probe in readers):
             return
         reading = CallReading(self, call, self._views, self._memory)
@@ -351,6 +356,45 @@ class StateReading(_Reading):
     def singular_values(self, states: torch.Tensor) -> torch.Tensor:
         """Singular values of [L, width] states, the largest first."""
         return torch.linalg.svdvals(states)
+
+
+@dataclass
+class KeyReading(_Reading):
+    """Keys and values of one sequence in one attention call."""
+
+    call: Call
+
+    @property
+    def key(self) -> torch.Tensor:
+        """[key heads, L, D], rotary applied."""
+        return self.call.key[self.view.row, :, self.view.key_slice].float()
+
+    @property
+    def value(self) -> torch.Tensor:
+        """[key heads, L, D]; the first head of a group where an edit changed values."""
+        value = self.call.value[self.view.row, :, self.view.key_slice].float()
+        return value[:: value.shape[0] // self.call.key.shape[1]]
+
+    @property
+    def computed(self) -> torch.Tensor:
+        """[L] bool: positions whose keys are of this pass, or would be the same in it."""
+        if self.view.positions is None:
+            return self.call.key.new_ones(self.view.length, dtype=torch.bool)
+        computed = self.call.key.new_zeros(self.view.length, dtype=torch.bool)
+        computed[list(self.view.positions)] = True
+        return computed
+
+    def recall(self, name: str, now: torch.Tensor) -> torch.Tensor | None:
+        """What was given under this name at the layer's last call; `now` takes its place."""
+        key = (self.view.run, self.view.branch, self.layer, name)
+        then = self.recorder.recalled.get(key)
+        self.recorder.recalled[key] = now.clone()
+        return then
+
+    def put(self, name: str, value: torch.Tensor, count: int) -> None:
+        """Keep [key heads, count] of the first positions at [step, layer]."""
+        index = (self.view.step, self.layer, slice(None), slice(0, count))
+        self.put_at(name, index, value)
 
 
 @dataclass

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from anchorwatch.probes.recorder import (
         CallReading,
         ExpertReading,
+        KeyReading,
         SequenceReading,
         StateReading,
     )
@@ -74,6 +75,8 @@ class Probe:
 
     needs_map: ClassVar[bool] = True
     """Whether it reads attention probabilities (one more pass over queries and keys)."""
+    reads_keys: ClassVar[bool] = False
+    """Whether it reads keys and values of calls in `collect_keys`, without the map."""
     needs_regions: ClassVar[bool] = False
     adds_up: ClassVar[bool] = False
     """Whether what it requests is summed over query rows. With a cache a pass brings only new rows:
@@ -120,6 +123,9 @@ class Probe:
 
     def collect_states(self, reading: StateReading) -> None:
         """Keep numbers of one sequence's residual stream before a layer, if it `reads_states`."""
+
+    def collect_keys(self, reading: KeyReading) -> None:
+        """Keep numbers of one sequence's keys and values in one call, if it `reads_keys`."""
 
     def collect_experts(self, reading: ExpertReading) -> None:
         """Keep numbers of the experts that one sequence chose, if it `reads_experts`."""
@@ -645,6 +651,37 @@ class norms(Probe):  # noqa: N801
         # With a cache earlier rows had their norm at an earlier step.
         norm = reading.states.float().norm(dim=-1)
         reading.put("residual_norm", norm, reading.new_rows)
+
+
+@register_probe
+@dataclass(frozen=True, repr=False)
+class drift(Probe):  # noqa: N801
+    """How much each key and value changes between two steps: |x now - x then| / |x then|.
+
+    Adds key_drift, value_drift. Two steps are those that it looks at one after another; the first
+    has no value. Rotary positions change no drift. Under an approximate cache rows that a step did
+    not compute have none: absent, not zero.
+    """
+
+    needs_map: ClassVar[bool] = False
+    reads_keys: ClassVar[bool] = True
+
+    def fields(self, shape: RunShape) -> Iterator[Field]:
+        dims = ("step", "layer", "kv_head", "key")
+        for name in ("key", "value"):
+            says = f"change of a {name} since the step before, relative to its norm then"
+            yield field(f"{name}_drift", dims, "float32", "share of the norm", says, shape)
+
+    def collect_keys(self, reading: KeyReading) -> None:
+        for name, now in (("key", reading.key), ("value", reading.value)):
+            then = reading.recall(name, now)
+            if then is None:
+                continue
+            # In autoregression there are more positions now than then.
+            count = min(now.shape[1], then.shape[1])
+            change = (now[:, :count] - then[:, :count]).norm(dim=-1)
+            share = change / then[:, :count].norm(dim=-1).clamp(min=1e-30)
+            reading.put(f"{name}_drift", share.masked_fill(~reading.computed[:count], NAN), count)
 
 
 @register_probe
