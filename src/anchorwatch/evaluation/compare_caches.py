@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,7 @@ import torch
 from anchorwatch.errors import SpecError
 from anchorwatch.generation.cached_pass import KeptKeys, RunCache
 from anchorwatch.generation.caches import Cache, approximate_cache, as_cache
-from anchorwatch.generation.decoding import Decoding, StepPlan
+from anchorwatch.generation.decoding import Blocks, Decoding, StepPlan
 from anchorwatch.generation.loop import RunState, Step, walk
 from anchorwatch.generation.plan import BUDGET_BYTES
 from anchorwatch.generation.prepare import RunRequest, expand_seeds, prompt_list, start_run
@@ -41,6 +41,10 @@ QUANTITIES = {
     "rows": "query rows computed, as a share of the exact run's",
     "passes": "forward passes, as a share of the exact run's",
 }
+
+
+_AT_FRAMES = ("kl", "flips", "attention_error")
+"""Quantities that are taken at every frame of a cached run."""
 
 
 class WatchedKeys(KeptKeys):
@@ -113,9 +117,6 @@ class ComparedRun(RunState):
         self.rows_compared += len(positions)
 
 
-_AT_FRAMES = ("kl", "flips", "attention_error")
-
-
 def _attention(
     query: torch.Tensor, key: torch.Tensor, scale: float, visible: torch.Tensor | None
 ) -> torch.Tensor:
@@ -151,6 +152,11 @@ def compare_caches(
     # 1. Every prompt exactly and with each cache, from the same random numbers.
     if approximate_cache(decoding) is not None:
         raise SpecError("the decoding has a cache: give the exact one, and the caches as a list")
+    if not isinstance(decoding, Blocks):
+        raise SpecError(
+            f"{type(decoding).__name__} takes no approximate cache: use LowConfidence, RandomOrder "
+            "or Threshold"
+        )
     wanted = [cache for cache in map(as_cache, caches) if cache is not None]
     if not wanted:
         raise SpecError("there is no cache to compare: give some, ['dual'] for example")
@@ -189,7 +195,7 @@ def _decode(
     model: Model, prompt: Prompt, decoding: Decoding, seed: int, cache: Cache | None
 ) -> RunState:
     """A finished run, exact or with a cache that is compared at every frame."""
-    how = decoding if cache is None else dataclasses.replace(decoding, cache=cache)
+    how = decoding if cache is None else dataclasses.replace(cast(Blocks, decoding), cache=cache)
     state = start_run(model, RunRequest(prompt), how, (), seed, BUDGET_BYTES)
     if cache is not None:
         own = {f.name: getattr(state, f.name) for f in dataclasses.fields(state) if f.init}

@@ -269,6 +269,9 @@ def from_dict(fields: Mapping[str, Any]) -> Cache:
     return kind(**rest)
 
 
+_READ: dict[type, Any] = {int: int, float: float, str: str}
+
+
 def parse_cache(word: str) -> Cache:
     """The cache that a word spells, settings in their order.
 
@@ -284,7 +287,7 @@ def parse_cache(word: str) -> Cache:
     given = {}
     for field, value in zip(fields, values, strict=False):
         try:
-            given[field.name] = type(field.default)(value)
+            given[field.name] = _READ[type(field.default)](value)
         except ValueError:
             example = f"{kind.word}:{field.default}"
             raise SpecError(f"{field.name}={value!r} cannot be read: say {example}") from None

@@ -339,11 +339,10 @@ class Memory:
 
     def keep_logits(self, states: list[RunState], logits_of: dict[int, torch.Tensor]) -> None:
         """Keep what a pass gave, for steps that read the same canvas again."""
-        self.last = {
-            i: (states[i].sequence.canvas.clone(), logits)
-            for i, logits in logits_of.items()
-            if isinstance(logits, RowLogits)
-        }
+        self.last = {}
+        for i, logits in logits_of.items():
+            if isinstance(cast(object, logits), RowLogits):
+                self.last[i] = (states[i].sequence.canvas.clone(), cast(RowLogits, logits))
 
     def repeat_logits(
         self, states: list[RunState], pending: dict[int, StepPlan]
@@ -573,7 +572,7 @@ def _columns_read(
         cast(torch.Tensor, read[i]) + width - length
         for (i, _), length in zip(owners, lengths, strict=True)
     ]
-    columns = torch.cat(shifted).unique()
+    columns = torch.unique(torch.cat(shifted))
     return columns, [torch.searchsorted(columns, mine) for mine in shifted]
 
 

@@ -184,7 +184,7 @@ class Model:
         # 4. One pass; a shifted family's row p - 1 is about position p and is moved there.
         if columns is not None:
             source = self._source_columns(columns, starts, len(rows))
-            kept = source.unique()
+            kept = torch.unique(source)
             raw = self._forward(rows, keys, pairs, starts, additions, kept, block or self.block)
             if source.shape[1] != len(kept) or not bool((source == kept).all()):
                 index = torch.searchsorted(kept, source)
