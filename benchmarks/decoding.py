@@ -28,7 +28,7 @@ from anchorwatch.models.tokens import Specials
 
 PROMPT, ANSWER, BLOCK, LAYERS, VOCABULARY = 256, 128, 32, 4, 126_464
 LIMITS = {"exact": 1.3, "dual": 4.0, "batch": 1.5}
-LAB = ("lab/mdm", "lab/tales-mdm")
+LAB = ("lab/toy-mdm", "lab/tales-mdm")
 
 
 def llada_with_vocabulary(layers=LAYERS, vocabulary=VOCABULARY, width=4096):
