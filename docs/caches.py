@@ -32,7 +32,7 @@ CACHES = (
     "keep-sinks:4:keep",
 )
 SUBJECTS = {
-    "lab/tales-mdm": ("text", aw.decoding.LowConfidence(32, 32, block=8, forbid_end=True)),
+    "lab/tales-mdm": ("text", aw.decoding.LowConfidence(16, 16, block=8, forbid_end=True)),
     "lab/toy-mdm": ("asked", aw.decoding.LowConfidence(16, 16, block=8)),
 }
 """Model: the prompts of studies that it continues or answers, and how, exactly."""
@@ -166,7 +166,7 @@ def draw(result: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draw", action="store_true", help="only draw, from the JSON")
-    parser.add_argument("--prompts", type=int, default=12)
+    parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--items", type=int, default=ITEMS)
     given = parser.parse_args()
     if not given.draw:
