@@ -38,14 +38,21 @@ def show(
 
 
 def verify(
-    trace: Annotated[Path, typer.Argument(help="A trace, as `run -o` writes it.")],
+    trace: Annotated[Path, typer.Argument(help="A trace, or a folder of runs.")],
     as_json: options.AsJson = False,
 ) -> None:
     """Compare every byte of a trace with its commit record; exit code 1 if anything differs."""
     from anchorwatch.trace.atomic_io import extent, find_damage
+    from anchorwatch.trace.cells import as_address, is_runs
+    from anchorwatch.trace.runs import open_runs
 
-    problems = find_damage(trace)
-    files, size = (0, 0) if problems else extent(trace)
+    if is_runs(trace):
+        runs = open_runs(as_address(trace))
+        problems = [f"{cell}: {problem}" for cell, problem in runs.damage().items()]
+        files, size = len(runs), int(runs.table["bytes"].sum())
+    else:
+        problems = find_damage(trace)
+        files, size = (0, 0) if problems else extent(trace)
     if as_json:
         output.print_json(
             {"whole": not problems, "damage": problems, "files": files, "bytes": size}
@@ -135,11 +142,16 @@ def whence(
 
 
 def _read_traces(paths: list[Path] | None) -> list[Trace]:
+    from anchorwatch.trace.cells import as_address, is_runs
+    from anchorwatch.trace.runs import open_runs
     from anchorwatch.trace.trace import read
 
     if not paths:
         raise SpecError("name at least one trace, as `anchorwatch run -o` writes it")
-    return [read(path) for path in paths]
+    traces: list[Trace] = []
+    for path in paths:
+        traces += open_runs(as_address(path)) if is_runs(path) else [read(path)]
+    return traces
 
 
 def _merge_options(named: Mapping[str, object], more: list[str] | None) -> dict[str, str]:

@@ -11,6 +11,7 @@ import typer
 from anchorwatch.cli import output
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.sink_rules import parse, rulli
+from anchorwatch.trace.cells import as_address, is_runs
 from anchorwatch.trace.escape import one_line
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from anchorwatch.explorer.run_data import Options, Replay
     from anchorwatch.trace.trace import Trace
 
-Traces = Annotated[list[Path], typer.Argument(help="Traces; with two or more, compare them.")]
+Traces = Annotated[
+    list[Path], typer.Argument(help="Traces, two or more to compare; or a folder of runs.")
+]
 Tables = Annotated[
     list[Path] | None,
     typer.Option(
@@ -49,6 +52,8 @@ def view(
     from anchorwatch.explorer.server import Server, link, spot
 
     where = spot(at)  # a typing mistake costs no reading
+    if len(traces) == 1 and is_runs(address := as_address(traces[0])):
+        return _view_folder(address, rule, table, model, port, no_open)
     options, opened = _looked_at(traces, rule, table)
     replays = _replays(model, opened)
     runs = [
@@ -64,6 +69,36 @@ def view(
     output.say("press Ctrl-C to stop; the address is for this machine and holds a secret")
     if not no_open:
         webbrowser.open(server.door(address).as_uri())
+    server.serve()
+
+
+def _view_folder(
+    path: str,
+    rule: str | None,
+    table: Sequence[Path] | None,
+    model: str | None,
+    port: int,
+    no_open: bool,
+) -> None:
+    """List the runs of a sweep; each is opened when it is chosen."""
+    import webbrowser
+
+    from anchorwatch.explorer.run_data import Options
+    from anchorwatch.explorer.run_list import RunFolder
+    from anchorwatch.explorer.server import Server
+    from anchorwatch.trace.runs import open_runs
+
+    if table or model is not None:
+        raise SpecError("--table and --model are of single traces: name one of the folder's")
+    runs = open_runs(path)
+    if not len(runs):
+        raise TraceError(f"{path} has no finished run yet: `anchorwatch status {path}` says more")
+    folder = RunFolder(runs, Options(rule=rulli() if rule is None else parse(rule)))
+    server = Server(folder, port=port)
+    typer.echo(server.url)
+    output.say("press Ctrl-C to stop; the address is for this machine and holds a secret")
+    if not no_open:
+        webbrowser.open(server.door(server.url).as_uri())
     server.serve()
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer import page
 from anchorwatch.explorer.run_data import MissingError, Run
+from anchorwatch.explorer.run_list import POLICY, RunFolder, parse_numbers
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -43,20 +44,20 @@ class Server:
 
     def __init__(
         self,
-        runs: Sequence[Run],
+        runs: Sequence[Run] | RunFolder,
         *,
         port: int = 0,
         layer: int | None = None,
         patience: float | None = None,
     ) -> None:
         """`patience` is in seconds, and for a client that does not end its request."""
-        if not runs:
+        if not len(runs):
             raise SpecError("name at least one trace, as `anchorwatch run -o` writes it")
         self.token = secrets.token_urlsafe(24)
         self._socket = _bind(port)
         self.port = int(self._socket.getsockname()[1])
         self.app = application(runs, self.token, self.port, self._close_door)
-        self._first = runs[0], layer
+        self._first = None if isinstance(runs, RunFolder) else (runs[0], layer)
         self._patience = patience
         self._server: Any = None
         self._door: TemporaryDirectory[str] | None = None
@@ -103,8 +104,9 @@ class Server:
             ws="none",
         )
         self._server = uvicorn.Server(config)
-        run, layer = self._first  # the one that a page asks for first
-        threading.Thread(target=run.prepare, args=(layer,), daemon=True).start()
+        if self._first is not None:
+            run, layer = self._first  # the one that a page asks for first
+            threading.Thread(target=run.prepare, args=(layer,), daemon=True).start()
         try:
             self._server.run(sockets=[self._socket])
         finally:
@@ -134,20 +136,43 @@ def link(url: str, spot: Mapping[str, int]) -> str:
     return url + "#v=1" + "".join(f"&{name}={value}" for name, value in spot.items())
 
 
-def application(runs: Sequence[Run], token: str, port: int, shut: Callable[[], None]) -> Starlette:
+def application(
+    runs: Sequence[Run] | RunFolder, token: str, port: int, shut: Callable[[], None]
+) -> Starlette:
     """The whole server as an ASGI application, guarded; `shut` closes the way in when used."""
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.routing import Route
 
-    shown = list(runs)
-    listed = {
-        "source": "api",
-        "runs": [{"id": number, "name": r.opened.name} for number, r in enumerate(shown)],
-    }
+    folder = runs if isinstance(runs, RunFolder) else None
+    shown = [] if isinstance(runs, RunFolder) else list(runs)
 
-    def index(_: Request) -> Response:
-        return _answer(page.shell("anchorwatch", listed).encode(), "text/html; charset=utf-8")
+    def find_run(request: Request) -> Run:
+        number = int(request.path_params["run"])
+        return folder.run(number) if folder is not None else _find_run(shown, number)
+
+    def show(names: Mapping[int, str]) -> Response:
+        listed = [{"id": number, "name": name} for number, name in names.items()]
+        html = page.shell("anchorwatch", {"source": "api", "runs": listed})
+        return _answer(html.encode(), "text/html; charset=utf-8")
+
+    def index(request: Request) -> Response:
+        if folder is None:
+            return show({number: run.opened.name for number, run in enumerate(shown)})
+        asked = request.query_params
+        number = asked.get("page", "1")
+        html = folder.page(asked.get("words", ""), int(number) if _is_number(number) else 1)
+        answer = _answer(html.encode(), "text/html; charset=utf-8")
+        answer.headers["content-security-policy"] = POLICY
+        return answer
+
+    def open_runs(request: Request) -> Response:
+        if folder is None:
+            raise MissingError("there is nothing here")
+        numbers = parse_numbers(request.query_params.getlist("run"))
+        for number in numbers:
+            folder.run(number)  # one that is not there is refused here
+        return show({number: folder.name(number) for number in numbers})
 
     def script(_: Request) -> Response:
         return _answer(page.read_built("app.js").encode(), "text/javascript; charset=utf-8")
@@ -156,14 +181,15 @@ def application(runs: Sequence[Run], token: str, port: int, shut: Callable[[], N
         return _answer(page.read_built("app.css").encode(), "text/css; charset=utf-8")
 
     def header(request: Request) -> Response:
-        return _json(_find_run(shown, request).header())
+        return _json(find_run(request).header())
 
     def packet(request: Request) -> Response:
-        body = _find_run(shown, request).packet(request.path_params["key"])
+        body = find_run(request).packet(request.path_params["key"])
         return _answer(body, "application/octet-stream")
 
     routes = [
         Route("/", index, methods=["GET"]),
+        Route("/open", open_runs, methods=["GET"]),
         Route("/app.js", script, methods=["GET"]),
         Route("/app.css", style, methods=["GET"]),
         Route("/data/{run:int}/header.json", header, methods=["GET"]),
@@ -251,8 +277,11 @@ class _Guard:
         return not (led and window and hmac.compare_digest(entry, b"/" + self._token + b"/"))
 
 
-def _find_run(runs: Sequence[Run], request: Request) -> Run:
-    index = int(request.path_params["run"])
+def _is_number(word: str) -> bool:
+    return word.isdecimal() and len(word) <= LONGEST_NUMBER
+
+
+def _find_run(runs: Sequence[Run], index: int) -> Run:
     if index >= len(runs):
         raise MissingError("there is no such run")
     return runs[index]

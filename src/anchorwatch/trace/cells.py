@@ -331,3 +331,18 @@ def open_cells(path: str | Path, *, create: bool = False) -> CellFolder:
     if "://" in str(path):
         return BucketCells(str(path))
     return LocalCells(Path(path), create=create)
+
+
+def as_address(path: str | Path) -> str:
+    """A path as it was typed: `Path` takes one of the two slashes of s3://bucket away.
+
+    >>> as_address(Path("s3://bucket/runs")), as_address(Path("runs"))
+    ('s3://bucket/runs', 'runs')
+    """
+    return re.sub(r"^([a-z][a-z0-9+.-]+):/(?=[^/])", r"\1://", str(path))
+
+
+def is_runs(path: str | Path) -> bool:
+    """Whether a path is a folder of runs."""
+    text = as_address(path)
+    return "://" in text or (atomic_io.expand_path(text) / SWEEPS).is_dir()

@@ -130,12 +130,6 @@ def open_runs(path: str | Path) -> Runs:
     return Runs(folder, table)
 
 
-def is_runs(path: str | Path) -> bool:
-    """Whether a path is a folder of runs."""
-    text = str(path)
-    return "://" in text or ((Path(text).expanduser() / "sweeps").is_dir())
-
-
 def build_index(folder: CellFolder, *, keep: bool = True, anew: bool = False) -> pd.DataFrame:
     """The table of all cells; `keep` writes it as index.parquet, `anew` reads no older one."""
     there = folder.done()
