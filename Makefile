@@ -9,7 +9,7 @@ WEB    := $(wildcard web/*.json web/*.ts web/*.js web/src/*.* web/src/*/*.*)
 # From a clone the explorer's page is built; a wheel or an sdist brings it, and needs no Node.
 NODE   := node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null || { echo "the explorer's page needs Node 20.19 or newer, this is $$(node --version 2>/dev/null || echo none): install it (https://nodejs.org), or set ANCHORWATCH_WITHOUT_PAGE=1 to do without the explorer"; exit 1; }
 
-.PHONY: setup setup-browser web check test test-web test-slow test-machines test-real torture bench bench-decoding bench-read bench-train bench-view rehearse lab variants variants-by-position study papers film figures tour docs clean
+.PHONY: setup setup-browser web check test test-web test-slow test-machines test-real torture torture-sweeps bench bench-decoding bench-read bench-sweeps bench-train bench-view rehearse lab variants variants-by-position study papers film figures tour docs clean
 
 setup: $(READY)
 
@@ -75,6 +75,15 @@ test-real: $(READY)
 # Kills, damages and misuses everything: docs/reliability.md. ARGS=--write puts the table there.
 torture: $(READY) $(PAGE)
 	HF_HUB_OFFLINE=1 $(BIN)/python tests/torture $(ARGS)
+
+# 200 cells, 25 workers killed and, on Ray, a node: every byte as if nobody had.
+torture-sweeps: $(READY)
+	PYTHONPATH=tests HF_HUB_OFFLINE=1 $(BIN)/python tests/kill_sweeps.py --engine local
+	PYTHONPATH=tests HF_HUB_OFFLINE=1 $(BIN)/python tests/kill_sweeps.py --engine ray
+
+# Overhead, speed-up of two workers, 100,000 cells listed: each number beside its limit.
+bench-sweeps: $(READY)
+	$(BIN)/python benchmarks/sweeps.py
 
 film: $(READY)
 	$(BIN)/python docs/film.py

@@ -1,13 +1,11 @@
 """The server answers this machine, its own page and whoever has the token; nobody else."""
 
 import asyncio
-import http.client
 import json
 import socket
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from html import escape
 
 import numpy as np
@@ -18,38 +16,9 @@ from anchorwatch.explorer import encode
 from anchorwatch.explorer.open import from_memory
 from anchorwatch.explorer.run_data import Run
 from anchorwatch.explorer.server import Server, link, spot
+from explorer_server import Held
 from synthetic_traces import HOSTILE, hostile_trace, small_trace
-from waiting import GUARD, listens, wait_until
-
-
-class Held:
-    """A server at work, and the plainest client there is."""
-
-    def __init__(self, runs, layer=None, patience=None):
-        self.server = Server(runs, layer=layer, patience=patience)
-        self.thread = threading.Thread(target=self.server.serve, daemon=True)
-        self.thread.start()
-        wait_until(lambda: listens(self.server.port), "the start of the server")
-
-    def raw(self, text: bytes) -> tuple[int, bytes]:
-        with socket.create_connection(("127.0.0.1", self.server.port), timeout=GUARD) as wire:
-            wire.sendall(text)
-            held = b""
-            while block := wire.recv(1 << 16):
-                held += block
-        status = int(held.split(b" ", 2)[1]) if held.startswith(b"HTTP") else 0
-        return status, held
-
-    def get(self, path, method="GET", **headers):
-        with closing(
-            http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=GUARD)
-        ) as wire:
-            wire.request(method, path, headers=headers)
-            answer = wire.getresponse()
-            return answer.status, answer.read(), dict(answer.getheaders())
-
-    def __call__(self, path="", **more):
-        return self.get(f"/{self.server.token}/{path}", **more)
+from waiting import GUARD
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from anchorwatch.cli.app import app
 from anchorwatch.engines.choose import EngineOptions
 from anchorwatch.engines.local import LocalEngine
 from anchorwatch.errors import AnchorwatchError, SpecError, TraceError
-from anchorwatch.sweeps.status import status
+from anchorwatch.sweeps.status import read_status
 from anchorwatch.sweeps.sweep import sweep
 
 FIELDS = {
@@ -67,7 +67,7 @@ def test_shards_together_make_the_whole(undisturbed, tmp_path):
     for shard in ("1/3", "2/3", "3/3"):
         sweep(FIELDS, tmp_path / "R", workers=0, shard=shard)
     assert folder_bytes(tmp_path / "R").items() <= folder_bytes(undisturbed).items()
-    assert status(tmp_path / "R").left == 0
+    assert read_status(tmp_path / "R").left == 0
 
 
 def test_workers_make_the_same_bytes_and_survive_a_kill(undisturbed, tmp_path):
@@ -83,7 +83,7 @@ def test_workers_make_the_same_bytes_and_survive_a_kill(undisturbed, tmp_path):
     result = sweep(FIELDS, tmp_path / "R", workers=2, on_outcome=kill)
     assert (result.exit_code, len(killed)) == (0, 1)
     assert folder_bytes(tmp_path / "R").items() <= folder_bytes(undisturbed).items()
-    state = status(tmp_path / "R")
+    state = read_status(tmp_path / "R")
     assert state.done == 4
     assert state.computed <= 4 + 2  # those in flight at the kill
     assert not list((tmp_path / "R" / "claims").iterdir())
@@ -93,7 +93,7 @@ def test_a_failed_cell_is_recorded_and_the_others_go_on(tmp_path):
     fields = FIELDS | {"prompts": ["the anchor", "the ship " * 400]}
     result = sweep(fields, tmp_path / "R", workers=0)
     assert (result.exit_code, len(result.failed)) == (3, 2)
-    state = status(tmp_path / "R")
+    state = read_status(tmp_path / "R")
     assert (state.done, len(state.failed), state.exit_code) == (2, 2, 3)
     assert "positions" in next(iter(state.failed.values()))
     assert "failed 2, such as" in str(state)
@@ -109,10 +109,10 @@ def test_a_failure_is_forgotten_when_the_cell_is_made(tmp_path, monkeypatch):
 
     monkeypatch.setattr(run_cell, "run", broken)
     assert sweep(FIELDS, tmp_path / "R", workers=0).exit_code == 1
-    assert "No space left" in next(iter(status(tmp_path / "R").failed.values()))
+    assert "No space left" in next(iter(read_status(tmp_path / "R").failed.values()))
     monkeypatch.setattr(run_cell, "run", real)
     assert sweep(FIELDS, tmp_path / "R", workers=0).exit_code == 0
-    assert status(tmp_path / "R").failed == {}
+    assert read_status(tmp_path / "R").failed == {}
 
 
 def test_the_commands(tmp_path):
@@ -134,7 +134,7 @@ def test_the_commands(tmp_path):
 
 def test_wrong_places_are_refused(tmp_path):
     with pytest.raises(TraceError, match="there is no sweep at"):
-        status(tmp_path)
+        read_status(tmp_path)
     with pytest.raises(TraceError, match="there are no runs at"):
         aw.open_runs(tmp_path)
     (tmp_path / "file").write_text("x")

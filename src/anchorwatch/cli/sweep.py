@@ -76,9 +76,9 @@ def status(
 
     Exit code 0 if all cells are there, 3 if some are, 1 if none is.
     """
-    from anchorwatch.sweeps.status import status as look
+    from anchorwatch.sweeps.status import read_status
 
-    state = look(path)
+    state = read_status(path)
     if as_json:
         output.print_json(state.as_dict())
     else:

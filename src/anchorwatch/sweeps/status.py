@@ -65,7 +65,7 @@ class SweepStatus:
         return "\n".join(lines)
 
 
-def status(path: str | Path) -> SweepStatus:
+def read_status(path: str | Path) -> SweepStatus:
     """What is there of the sweeps of a folder."""
     folder = open_cells(path)
     sweeps = folder.sweeps()

@@ -23,6 +23,7 @@ import re
 import shutil
 import tempfile
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -256,7 +257,7 @@ class BucketCells(CellFolder):
             raise SpecError(f"{url} cannot be opened ({error}): install what it needs") from None
         self.path = url.rstrip("/")
         self._root = self._root.rstrip("/")
-        self._brought: tempfile.TemporaryDirectory[str] | None = None
+        self._brought: Path | None = None
 
     @property
     def is_in_memory(self) -> bool:
@@ -308,8 +309,9 @@ class BucketCells(CellFolder):
 
     def trace_path(self, cell: str) -> Path:
         if self._brought is None:
-            self._brought = tempfile.TemporaryDirectory(prefix="anchorwatch-runs-")
-        target = Path(self._brought.name) / cell / TRACE
+            self._brought = Path(tempfile.mkdtemp(prefix="anchorwatch-runs-"))
+            weakref.finalize(self, shutil.rmtree, self._brought, ignore_errors=True)
+        target = self._brought / cell / TRACE
         if target.is_dir():
             return target
         source = f"{self._root}/{CELLS}/{cell}/{TRACE}"

@@ -133,7 +133,7 @@ def open_runs(path: str | Path) -> Runs:
 def build_index(folder: CellFolder, *, keep: bool = True, anew: bool = False) -> pd.DataFrame:
     """The table of all cells; `keep` writes it as index.parquet, `anew` reads no older one."""
     there = folder.done()
-    before = pd.DataFrame(columns=list(COLUMNS)) if anew else _read_index(folder)
+    before = _table([]) if anew else _read_index(folder)
     known = before[before["cell"].isin(there)]
     new = sorted(there - set(known["cell"]))
     rows = [_row(folder, cell) for cell in new]
