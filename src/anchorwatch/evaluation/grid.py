@@ -11,6 +11,7 @@ and order better, and what masks after the answer cost them.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from anchorwatch.edits.spec import Edit
 from anchorwatch.engines.choose import EngineOptions
 from anchorwatch.engines.jobs import Job, ModelRef
 from anchorwatch.engines.worker import Worker
-from anchorwatch.errors import ItemError, PromptError, SpecError
+from anchorwatch.errors import AnchorwatchWarning, ItemError, PromptError, SpecError
 from anchorwatch.evaluation.contexts import Context
 from anchorwatch.evaluation.contexts import contexts as listed_contexts
 from anchorwatch.evaluation.prompt_templates import Template
@@ -63,6 +64,7 @@ from anchorwatch.generation.prepare import checked_seed
 from anchorwatch.models.load import find
 from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
 from anchorwatch.models.model import Model
+from anchorwatch.models.prompt_encoding import misfits
 from anchorwatch.probes.spec import Probe
 from anchorwatch.trace import machine_limits as limits
 from anchorwatch.trace.atomic_io import expand_path, refuse_inside_trace
@@ -76,6 +78,14 @@ MADE_ITEMS = 100
 BATCH = 8
 _ITEM_BYTES = 150
 """At least what an item takes: its key, in a list and in a set."""
+
+_SAMPLE = 8
+"""Items by which it is judged whether prompts fit a model."""
+LEAST_ITEMS = 20
+"""Items from which on an accuracy is judged: fewer are a trial."""
+LEAST_RIGHT = 6
+"""Right answers that must be there to be lost. If all k right answers are lost and none is gained,
+the exact test of pairs gives p = 2 * 0.5 ** k, which is below 0.05 from k = 6 on."""
 
 Decodings = Decoding | Mapping[str, Decoding] | None
 
@@ -176,6 +186,7 @@ class Grid:
         with Progress("asking", total=total * cells * len(models)) as bar:
             for source in models:
                 model = loading.load(source) if isinstance(source, str) else source
+                self._warn_misfits(model)
                 with ExitStack() as stack:
                     asking = [
                         CellRunner(
@@ -187,7 +198,24 @@ class Grid:
                     ]
                     rows += self._run_cells(asking, bar)
         about = {"items": total, "duplicates": twice, "bad": dict(self.task.bad or {})}
-        return build_results(rows, manifests, about)
+        results = build_results(rows, manifests, about)
+        warn_floor(results)
+        return results
+
+    def _warn_misfits(self, model: Model) -> None:
+        """Say once for each model what does not fit between the first items and it."""
+        if self.template.chat:
+            return
+        texts, ids = [], []
+        for item in islice(self._walk_items(), _SAMPLE):
+            text = self.template.render(item).text
+            try:
+                ids += model.encode(text)
+            except PromptError:
+                continue  # kept with its reason when it is asked
+            texts.append(text)
+        for note in misfits("\n".join(texts), ids, model.tokenizer, model.source) if ids else ():
+            warnings.warn(note, AnchorwatchWarning, stacklevel=5)
 
     def share_out(
         self, models: Sequence[Model | str], loading: LoadOptions, engine: EngineOptions
@@ -388,6 +416,30 @@ class CellRunner:
             group = list(alike)
             for start in range(0, len(group), self.how.batch):
                 yield group[start : start + self.how.batch]
+
+
+def warn_floor(results: Results, score: str = "containment") -> None:
+    """Warn where so few answers are right that no edit or context could take any away.
+
+    Where some contexts have passages, those without are left out: there a model may know nothing.
+    """
+    rows = results.rows
+    rows = rows[(rows["unfit"] == "") & (rows["edit"] == UNEDITED)]
+    rows = rows[(rows["passages"] > 0) | (not (rows["passages"] > 0).any())]
+    low: dict[str, list[str]] = {}
+    for (model, context), part in rows.groupby(["model", "context"], sort=False):
+        right, asked = int((part[score] > 0).sum()), int(part[score].notna().sum())
+        if asked >= LEAST_ITEMS and right < LEAST_RIGHT:
+            low.setdefault(str(model), []).append(f"{right} of {asked} in {context}")
+    for model, cells in low.items():
+        warnings.warn(
+            f"{model} is at the floor: it answers {', '.join(cells)} right, and losing fewer than "
+            f"{LEAST_RIGHT} answers cannot be told from chance, so that no edit or context can be "
+            "seen to cost it anything; ask more or easier items, let it write longer answers, or "
+            "take a model that can answer them",
+            AnchorwatchWarning,
+            stacklevel=4,
+        )
 
 
 def _name_edits(edits: Mapping[str, Sequence[Edit]] | None) -> dict[str, tuple[Edit, ...]]:

@@ -12,6 +12,7 @@ import hashlib
 import os
 import platform
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -25,11 +26,18 @@ import transformers
 from anchorwatch import __version__
 from anchorwatch.engines.choose import EngineOptions
 from anchorwatch.engines.jobs import ModelRef
-from anchorwatch.errors import AnchorwatchError, ModelError, SpecError, TraceError
+from anchorwatch.errors import (
+    AnchorwatchError,
+    AnchorwatchWarning,
+    ModelError,
+    SpecError,
+    TraceError,
+)
 from anchorwatch.models import zoo as lab
 from anchorwatch.models.load import find
 from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
 from anchorwatch.models.model import Model
+from anchorwatch.models.prompt_encoding import misfits
 from anchorwatch.models.sites import normalises_keys
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.budget import budget as named_budget
@@ -245,6 +253,7 @@ def _prepare(
                 f"{loaded.source} has no chat template: leave --chat out (--no-chat under a "
                 "protocol that has it), or name a model that was tuned to chat"
             )
+        _warn_misfits(budget, loaded)
     with_card = lab.NAMES + lab.TALES
     cards = {role: lab.folder_of(source) for role, source in roles.items() if source in with_card}
     positions = _positions(variants)
@@ -260,6 +269,15 @@ def _prepare(
     )
     task.store = EvidenceStore(folder / EVIDENCE, budget, available, table, cards, positions)
     return task
+
+
+def _warn_misfits(budget: Budget, model: Model) -> None:
+    """Say once, before runs that keep their warnings to themselves, what does not fit a model."""
+    text = budget.protocol.prompt_of("asked", 0).text
+    if budget.protocol.chat or model.tokenizer is None or not isinstance(text, str):
+        return
+    for note in misfits(text, model.encode(text), model.tokenizer, model.source):
+        warnings.warn(note, AnchorwatchWarning, stacklevel=4)
 
 
 def _refuse_loading(model: str | None, loading: LoadOptions) -> None:
