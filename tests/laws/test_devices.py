@@ -1,10 +1,17 @@
 """Every public path with weights on a device and Python on the host: nothing is mixed."""
 
+import warnings
+
+import numpy as np
 import pytest
 import torch
 
 import anchorwatch as aw
 from anchorwatch.models import attention
+from anchorwatch.training.data import Example
+from anchorwatch.training.objective import BatchBuilder, Scorer, token_nats
+from anchorwatch.training.spec import Objective
+from checkpoints import GOLDEN
 from device_check import DEVICE, TwoPlaces, WrongDeviceError, move_network
 
 PROMPT = "the anchor holds"
@@ -45,6 +52,82 @@ DECODINGS = {
     "lab/toy-sink": [aw.decoding.LowConfidence(length=4, steps=2)],
     "lab/toy-gate": [aw.decoding.LowConfidence(length=4, steps=2)],
 }
+
+
+BLOCKS = [
+    aw.decoding.BlockDiffusion(length=5, steps=2, block=4),
+    aw.decoding.BlockDiffusion(length=5, block=4, order="static", temperature=0.7, top_k=5),
+    aw.decoding.BlockDiffusion(length=5, block=4, order="sequential", stop="token"),
+    aw.decoding.TokenEditing(length=5, block=4, threshold=0.02, editing_threshold=0.01),
+    aw.decoding.EntropyOrder(length=5, steps=3),
+    aw.decoding.EntropyOrder(length=5, steps=3, entropy_bound=0.5, temperature=0.7, top_p=0.9),
+]
+
+
+@pytest.mark.parametrize("decoding", BLOCKS, ids=str)
+def test_block_decodings(decoding):
+    model = load("tiny/llada")
+    with TwoPlaces() as places:
+        trace = aw.run(model, PROMPT, decoding, seed=1)
+        aw.replay(model, trace, [aw.probes.received()])
+    assert places.calls > 100
+
+
+@pytest.mark.parametrize("family", ["sdar", "llada2_moe"])
+def test_the_exact_cache_of_blocks_and_experts(family):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = aw.load(GOLDEN / family, device="cpu", mask_id=250)
+    move_network(model.network)
+    ids = list(range(5, 18))  # no multiple of the block
+    probes = [aw.probes.received()] + [aw.probes.experts()] * (family == "llada2_moe")
+    for decoding in (
+        aw.decoding.BlockDiffusion(length=9, steps=2, block=4, cache=True),
+        aw.decoding.TokenEditing(length=6, block=4, threshold=0.1, editing_threshold=0.1),
+    ):
+        with TwoPlaces() as places:
+            aw.run(model, ids, decoding, probes=probes)
+        assert places.calls > 100
+
+
+@pytest.mark.parametrize(
+    ("name", "objective"),
+    [
+        ("tiny/llada", Objective(name="diffusion")),
+        ("tiny/llada", Objective(name="fine_tune", masks="counted")),
+        ("tiny/dream", Objective(name="diffusion", weigh="rows")),
+        ("tiny/arm", Objective(name="next_token")),
+    ],
+    ids=str,
+)
+def test_a_training_step(name, objective):
+    """Rows and noise come from the host, weights and moments are on the device."""
+    model = load(name)
+    model.network.requires_grad_(True).train()
+    kind = model.family.kind
+    builder = BatchBuilder(
+        objective, kind, model.family.shift, model.specials.mask_id, model.specials.pad_id,
+        model.vocab_size, length=8, batch=2, seed=0,
+    )  # fmt: skip
+    examples = [
+        Example(np.arange(5, 10), np.arange(5) > 0, "text"),
+        Example(np.arange(3, 6), np.arange(3) > 0, "text"),
+    ]
+    scorer = Scorer(model.network)
+    optimizer = torch.optim.AdamW(scorer.parameters())
+    before = {key: tensor.clone() for key, tensor in model.network.named_parameters()}
+    with TwoPlaces() as places:
+        rows = builder(examples, 0, [0, 1])
+        with pytest.raises(WrongDeviceError):  # left on the host
+            token_nats(scorer, rows)
+        rows = rows.to(model.device)
+        loss = (token_nats(scorer, rows) * rows.weights).sum() / rows.divisor
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(scorer.parameters(), 1.0)
+        optimizer.step()
+        assert loss.item() > 0
+    assert places.calls > 100
+    assert any(not torch.equal(before[key], p) for key, p in model.network.named_parameters())
 
 
 @pytest.mark.parametrize("kernel", ["of a CPU", "of others"])

@@ -15,7 +15,13 @@ from typing import Any
 from transformers import CONFIG_MAPPING
 
 from anchorwatch.errors import FamilyError, ModelError
-from anchorwatch.models.families import Family, Fields, check_whole, model_type_of
+from anchorwatch.models.families import (
+    Family,
+    Fields,
+    architecture_of,
+    check_whole,
+    model_type_of,
+)
 
 _NEVER = frozenset(
     """
@@ -188,7 +194,8 @@ def block_of(family: Family, config: Mapping[str, Any]) -> int | None:
         value = config.get(name)
         if value is not None:
             return check_whole(name, value)
-    known = model_type_of(config) in ("", *family.model_types)
+    named = model_type_of(config) in ("", *family.model_types)
+    known = named or architecture_of(config) in family.architectures
     if not known or family.block is None:
         raise ModelError(
             f"config.json of this {family.name} model names no block size: "

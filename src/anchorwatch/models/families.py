@@ -553,6 +553,18 @@ FAMILIES: list[Family] = [
         checkpoints="Efficient-Large-Model/Fast_dLLM_v2_1.5B, _7B",
     ),
     Family(
+        name="stable-diffcoder",
+        kind="mdm",
+        # Its model_type is `llama`: known by the architecture.
+        architectures=("StableDiffcoderForCausalLM",),
+        network="llama",
+        visibility="block-causal",
+        block=4,
+        mask_id=5,
+        unused=_OLD_BUFFERS,
+        checkpoints="ByteDance-Seed/Stable-DiffCoder-8B-Base, -Instruct",
+    ),
+    Family(
         name="sdar",
         kind="mdm",
         architectures=("SDARForCausalLM",),
@@ -755,7 +767,6 @@ UNSUPPORTED: dict[str, str] = {
         "a finished block is read causally and the open one in both directions, and the first "
         "token of a block is the causal reading's: no visibility here says that"
     ),
-    "StableDiffcoderForCausalLM": "its mask id and whether its rows are shifted are not public",
     "WeDLMForCausalLM": (
         "it attends causally over a canvas that is put into another order at every step, so that "
         "row p of a pass is not about position p"
