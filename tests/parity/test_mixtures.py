@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 import anchorwatch as aw
 from anchorwatch.errors import ModelError, WeightsError
 from anchorwatch.models import families, fill, stacking
-from checkpoints import GOLDEN, network, write
+from checkpoints import GOLDEN, SMALL, network, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*asks for remote code")
 
@@ -237,7 +237,7 @@ def test_a_router_without_a_bias_adds_nothing(tmp_path):
     [
         ("llada2_moe", "score_function", "softmax"),
         ("llada2_moe", "use_qkv_bias", True),
-        ("llada2_moe", "num_shared_experts", 0),
+        ("llada2_moe", "num_shared_experts", -1),
         ("llada_moe", "qk_layernorm", False),
         ("llada_moe", "partial_rotary_factor", 0.5),
         ("llada_moe", "shared_expert_intermediate_size", 32),
@@ -261,3 +261,95 @@ def test_llada2_without_groups_of_experts_has_one(tmp_path):
         (folder / "config.json").write_text(json.dumps(config))
         logits.append(aw.load(folder, mask_id=250).logits(ids))
     assert torch.equal(*logits)
+
+
+LLADA2_SHAPES = [
+    # experts, for each token, groups, groups for each token, shared experts, dense layers
+    (16, 4, 4, 2, 1, 1),
+    (12, 3, 3, 1, 2, 0),
+    (8, 1, 2, 2, 3, 1),
+    (10, 5, 1, 1, 1, 0),
+    (8, 2, 4, 3, 0, 1),
+    (6, 4, 2, 2, None, 0),
+]
+
+
+def llada2_block(x, tensors, config):
+    """A sparse layer of LLaDA2, token by token and expert by expert; chosen experts too."""
+
+    def mlp(row, prefix):
+        gate, up = tensors[f"{prefix}gate_proj.weight"], tensors[f"{prefix}up_proj.weight"]
+        hidden = torch.nn.functional.silu(gate @ row) * (up @ row)
+        return tensors[f"{prefix}down_proj.weight"] @ hidden
+
+    groups, size = config["n_group"], config["num_experts"] // config["n_group"]
+    rows, chosen = [], []
+    for row in x:
+        scores = (tensors["gate.weight"] @ row).sigmoid()
+        biased = scores + tensors["gate.expert_bias"]
+        sums = [sum(sorted(biased[g * size : (g + 1) * size].tolist())[-2:]) for g in range(groups)]
+        best = sorted(range(groups), key=lambda g: -sums[g])[: config["topk_group"]]
+        able = [g * size + e for g in best for e in range(size)]
+        picked = sorted(able, key=lambda e: -float(biased[e]))[: config["num_experts_per_tok"]]
+        weights = scores[picked]
+        weights = weights / weights.sum() if len(picked) > 1 else weights
+        total = sum(
+            weight * config["routed_scaling_factor"] * mlp(row, f"experts.{expert}.")
+            for weight, expert in zip(weights, picked, strict=True)
+        )
+        if config["num_shared_experts"]:
+            total = total + mlp(row, "shared_experts.")
+        rows.append(total)
+        chosen.append(set(picked))
+    return torch.stack(rows), chosen
+
+
+@pytest.mark.parametrize("shape", LLADA2_SHAPES, ids=str)
+def test_llada2_s_sparse_layers_of_any_shape(tmp_path, shape):
+    experts, each, groups, topk_group, shared, dense = shape
+    sizes = {"n_routed_experts": experts, "num_experts_per_tok": each, "n_group": groups}
+    sizes |= {"topk_group": topk_group, "n_shared_experts": shared or 1, "head_dim": 8}
+    sizes |= {"first_k_dense_replace": dense, "moe_intermediate_size": 24, "use_qk_norm": True}
+    made = network("glm4_moe", **sizes, partial_rotary_factor=0.5, attention_bias=False)
+    # 1. Under the released names: queries, keys and values in one tensor, biases of experts.
+    tensors = {}
+    torch.manual_seed(1)
+    for name, tensor in unstacked(made).items():
+        if "shared_experts" in name and not shared:
+            continue
+        renamed = name.replace("self_attn.o_proj", "attention.dense")
+        renamed = renamed.replace("embed_tokens", "word_embeddings")
+        renamed = renamed.replace("self_attn.q_norm", "attention.query_layernorm")
+        renamed = renamed.replace("self_attn.k_norm", "attention.key_layernorm")
+        if name.endswith("e_score_correction_bias"):
+            renamed = name.replace("e_score_correction_bias", "expert_bias")
+            tensor = 0.3 * torch.randn_like(tensor)
+        if re.search(r"\.[kv]_proj\.", name):
+            continue
+        if ".q_proj." in name:
+            others = [unstacked(made)[name.replace("q_proj", f"{x}_proj")] for x in "kv"]
+            renamed = name.replace("self_attn.q_proj", "attention.query_key_value")
+            tensor = torch.cat([tensor, *others])
+        tensors[renamed] = tensor
+    config = {name: made.config.to_dict()[name] for name in SIZES if name in made.config.to_dict()}
+    config |= {name: getattr(made.config, name) for name in SMALL}
+    config |= {"architectures": ["LLaDA2MoeModelLM"], "model_type": "llada2_moe", "head_dim": 8}
+    config |= {"num_experts": experts, "num_shared_experts": shared, "n_group": groups}
+    config |= {"topk_group": topk_group, "first_k_dense_replace": dense, "rope_theta": 10000.0}
+    config |= {"moe_intermediate_size": 24, "routed_scaling_factor": 2.5, "rotary_dim": 4}
+    config |= {"partial_rotary_factor": 0.5, "rms_norm_eps": made.config.rms_norm_eps}
+    model = aw.load(write(tmp_path / "m", config, tensors), mask_id=95)
+    model.check()
+    # 2. What goes into the last layer's experts and comes out of them.
+    seen = {}
+    layer = model.network.model.layers[1].mlp
+    layer.register_forward_hook(lambda _, given, out: seen.update(x=given[0][0], y=out[0]))
+    model.logits(IDS)
+    prefix = "model.layers.1.mlp."
+    mine = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+    expected, chosen = llada2_block(seen["x"], mine, config)
+    assert float((seen["y"] - expected).abs().max()) < 1e-4 * float(expected.abs().max())
+    # 3. The probe names the same experts.
+    trace = aw.run(model, [5, 6, 7], aw.decoding.BlockDiffusion(3, 1, block=4), probes=[
+        aw.probes.experts()])  # fmt: skip
+    assert trace["expert_choice"].shape[-1] == each and chosen

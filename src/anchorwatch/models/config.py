@@ -139,7 +139,8 @@ def check_sizes(stock: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
     largest = max((max(shape, default=0) for shape in shapes.values()), default=0)
     limits = {"num_hidden_layers": len(shapes), "hidden_size": largest, "vocab_size": largest}
     for name in _WIDTHS:  # a tensor has each of them as a side
-        if isinstance(getattr(stock, name, None), int):
+        none = name == "n_shared_experts" and getattr(stock, name, None) == 0
+        if isinstance(getattr(stock, name, None), int) and not none:
             sizes[name], limits[name] = _count(stock, name), max(largest, len(shapes))
     if stock.model_type == "albert":  # its layers share their tensors, its groups do not
         sizes |= {name: _count(stock, name) for name in ("num_hidden_groups", "inner_group_num")}

@@ -253,10 +253,11 @@ def _check_options(config: Fields, allowed: Mapping[str, tuple[Any, ...]], netwo
 def _translate_llada2(config: Fields) -> Fields:
     """LLaDA2's fields (Bailing-MoE) as Glm4Moe's."""
     _check_options(config, _LLADA2_MUST, "Glm4Moe")
-    experts, each, shared = _required_fields(
-        config, "num_experts", "num_experts_per_tok", "num_shared_experts"
-    )
-    check_whole("num_shared_experts", shared)  # Glm4Moe always has a shared expert
+    experts, each = _required_fields(config, "num_experts", "num_experts_per_tok")
+    # Without a shared expert Glm4Moe has one of width 0, which adds nothing.
+    shared = config.get("num_shared_experts") or 0
+    if shared != 0:
+        check_whole("num_shared_experts", shared)
     per_head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     rotary = config.get("partial_rotary_factor")
     if rotary is None:

@@ -177,6 +177,9 @@ def fill_network(
                     kept[target] = piece.clone()
     # 3. Assigned, tied again, and compared with what was loaded.
     loaded = loading.loaded
+    for name, parameter in stock.items():
+        if not parameter.numel() and name not in loaded:
+            loaded[name] = loading.allocate(name)
     for target, source in tied.items():  # a file may carry only one of two tied tensors
         if source not in loaded and target in loaded:
             loaded[source] = loaded[target]
@@ -203,7 +206,8 @@ def _check_plan(network: PreTrainedModel, plan: WeightPlan, family: Family) -> l
     notes = _missing_or_unused(left_over, family.unused, "in the file and not in the model")
     filled = plan.names | {t for t, source in tied.items() if source in plan.names}
     filled |= {source for t, source in tied.items() if t in plan.names}
-    missing = {name: name for name in stock if name not in filled}
+    # A parameter without numbers (a shared expert of width 0) is nowhere to be read.
+    missing = {name: name for name in stock if name not in filled and stock[name].numel()}
     notes += _missing_or_unused(missing, family.absent, "in the model and not in the file")
     return notes
 
@@ -239,14 +243,14 @@ class _Loading:
         if other in self.loaded:
             self._compare_tied(name, other, tensor)
             return
-        target = self._allocate(name)
+        target = self.allocate(name)
         copy_weights(self._plan.spell(name), tensor, target)
         self.loaded[name] = self._store(name, target)
 
     def take_expert(self, slot: Slot, name: str, tensor: torch.Tensor) -> None:
         """Copy an expert's tensor into its rows of the stacked parameter, and compare it there."""
         if slot.target not in self.loaded:
-            self.loaded[slot.target] = self._allocate(slot.target)
+            self.loaded[slot.target] = self.allocate(slot.target)
         stacked = self.loaded[slot.target]
         copy_weights(name, MemoryTensor(tensor), rows_of_slot(stacked, slot))
         prove_slot(stacked, slot, name, tensor)
@@ -254,7 +258,8 @@ class _Loading:
         if not self._waiting[slot.target]:
             self.loaded[slot.target] = self._store(slot.target, stacked)
 
-    def _allocate(self, name: str) -> torch.Tensor:
+    def allocate(self, name: str) -> torch.Tensor:
+        """Memory for a parameter, where it belongs."""
         dtype = self._own_dtypes.get(name, self._dtype)
         return allocate(self._shapes[name], dtype, self._device_of(name))
 
