@@ -1,18 +1,23 @@
 """Runs the claims of the three papers on networks wired by hand, whose verdicts are known.
 
-    python docs/planted.py            # runs everything, writes docs/planted.json and the table
-    python docs/planted.py sinks/H3   # some claims only, prints what they say
+    python docs/planted.py            # runs what is not on record, writes the record and the table
+    python docs/planted.py sinks/H3   # some claims only, and whether or not they are on record
+    python docs/planted.py --page     # runs nothing, writes the table of what is on record
 
-For every claim there is a network (or a pair) that has the property and one that has not.
+For every claim there is a network (or a pair) that has the property and one that has not. Rows are
+kept after each subject, so that the script may be stopped at any time. A row carries the digest of
+what decided it (claim, wiring, prompts, budget): where that has changed it counts as not recorded.
 """
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +26,30 @@ import scipy.stats
 
 from anchorwatch.models import wired
 from anchorwatch.studies.budget import BUDGETS, Budget
-from anchorwatch.studies.claim import Criterion
-from anchorwatch.studies.estimate import ITEM, PROMPT, Estimate
-from anchorwatch.studies.evidence import Answers
+from anchorwatch.studies.claim import GREATER, Criterion
+from anchorwatch.studies.estimate import ITEM, PROMPT, Correlation, Estimate, Greatest, Least
+from anchorwatch.studies.evidence import Answers, Effect, Experiment
 from anchorwatch.studies.papers import claims
+from anchorwatch.studies.papers.sinks.measures import UNTRAINED as UNTRAINED_TWIN
+from anchorwatch.studies.prompts import QUESTION_SETS, TEXT
 from anchorwatch.studies.protocols import Protocol
-from anchorwatch.studies.run_study import study
+from anchorwatch.studies.run_study import sets_read, study
 from anchorwatch.studies.verdict import ALPHA, JudgedClaim
 
 FOLDER = Path(__file__).parent
 BUDGET = Budget(
     "planted",
-    prompts=5,
+    prompts=18,
     length=8,
     steps=8,
     items=30,
-    rows=5,
+    rows=18,
     answer=8,
     text_length=16,
     text_block=8,
 )
+FEW = 5
+"""Units of an experiment that only a precondition reads."""
 SUPPORTED, REFUTED = "supported", "refuted"
 LEAST_POWER = 0.8
 BEGIN, END = "<!-- made by docs/planted.py -->", "<!-- end -->"
@@ -79,10 +88,10 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
     # claim: (has the property, has it not)
     "sinks/H1": (single("static-sink"), single("even")),
     "sinks/H2": (single("static-sink"), single("many-sinks")),
-    "sinks/H3": (pair("first-mask-sink"), pair("static-sink", "arm-mixed-sinks")),
+    "sinks/H3": (pair("first-mask-sink"), pair("static-sink", "arm-line-sinks")),
     "sinks/H4": (single("last-line-sink"), single("first-mask-sink")),
-    "sinks/H5": (single("last-line-sink"), single("flickering-sink")),
-    "sinks/H6": (single("first-mask-sink"), single("last-mask-sink")),
+    "sinks/H5": (single("last-fourth-sink"), single("flickering-sink")),
+    "sinks/H6": (single("first-mask-sink"), single("llada-last-mask-sink")),
     "sinks/H7": (single("last-mask-sink"), single("dream-first-mask-sink")),
     "sinks/H8": (single("mmada-static-sink"), single("mmada-first-mask-sink")),
     "sinks/H9": (single("fewer-deep-sinks"), single("more-deep-sinks")),
@@ -95,9 +104,9 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
     "sinks/H19": (single("deep-angle"), single("deep-norm")),
     "sinks/H20": (single("massive-sink"), single("massive-elsewhere")),
     "sinks/H21": (single("static-sink"), single("other-sinks-in-each-layer")),
-    "sinks/H23": (single("static-sink"), single("weak-sinks")),
+    "sinks/H23": (single("dream-static-sink"), single("weak-sinks")),
     "sinks/H25": (single("spare-sink"), single("static-sink")),
-    "sinks/H26": (pair("first-mask-sink"), pair("mixed-sinks", "arm-mixed-sinks")),
+    "sinks/H26": (pair("first-mask-sink"), pair("static-sink", "arm-line-sinks")),
     "sinks/H30": (single("mmada-self-attention"), single("mmada-last-line-sink")),
     "sinks/H31": (
         pair("first-mask-sink", "arm-needed-sink"),
@@ -129,26 +138,44 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
     "floating/H12": (single("deep-angle"), single("deep-norm")),
     "floating/H16": (single("floating"), single("floating-reversed")),
     "floating/H17": (single("deep-needed-sink"), single("deep-static-sink")),
+    "floating/H13": (
+        pair("deep-retrieval", "arm-retrieval"),
+        pair("shallow-retrieval", "arm-retrieval"),
+    ),
+    "floating/H14": (
+        pair("twelve-of-many-heads", "arm-four-of-many-heads"),
+        pair("four-of-many-heads", "arm-twelve-of-many-heads"),
+    ),
+    "floating/H15": (
+        pair("four-of-many-heads", "arm-four-of-many-heads"),
+        pair("twelve-of-many-heads", "arm-twelve-of-many-heads"),
+    ),
+    "floating/H18": (single("retrieval"), single("nearby-retrieval")),
+    "floating/H20": (
+        pair("most-names", "arm-nearby-retrieval"),
+        pair("nearby-retrieval-of-most-names", "arm-nearby-retrieval"),
+    ),
     "floating/H21": (
-        pair("retrieval", "arm-soft-retrieval"),
-        pair("soft-retrieval", "arm-softer-retrieval"),
+        pair("most-names", "arm-narrow-reading"),
+        pair("narrow-reading", "arm-wide-reading"),
     ),
-    "floating/H23": (
-        pair("soft-retrieval", "arm-softer-retrieval"),
-        pair("softer-retrieval", "arm-softer-retrieval"),
-    ),
-    "floating/H27": (single("split-sink"), single("static-sink")),
+    "floating/H23": (pair("most-names", "arm-few-names"), pair("few-names", "arm-half-of-names")),
+    "floating/H27": (single("split-sink"), single("same-token-sinks")),
     "floating/H28": (
-        pair("soft-retrieval", "arm-softer-retrieval"),
-        pair("softer-retrieval", "arm-soft-retrieval"),
+        pair("most-names", "arm-half-of-names"),
+        pair("half-of-names", "arm-most-names"),
     ),
     "floating/H29": (
         pair("deep-alternating-sinks"),
         pair("deep-static-sink", "arm-alternating-sinks"),
     ),
     "sink_token/H1": (single("drained-sink"), single("last-text-sink")),
-    "sink_token/H2": (pair("first-mask-sink"), pair("mixed-sinks")),
-    "sink_token/H18": (Subject(sink="needed-sink-token"), Subject(sink="sink-token")),
+    "sink_token/H2": (pair("first-mask-sink"), pair("nearly-static-sink")),
+    "sink_token/H12": (single("static-sink"), single("spare-sink")),
+    "sink_token/H18": (
+        Subject(sink="needed-sink-token-beside-a-sink"),
+        Subject(sink="sink-token-beside-a-needed-sink"),
+    ),
 }
 
 
@@ -159,18 +186,12 @@ NOT_PLANTED: dict[str, str] = {
     "sinks/H17": "wired networks answer in one step as in many",
     "sinks/H22": _WORLD,
     "floating/H10": "layers of wired networks without heads have no weights to correlate",
-    "floating/H13": _WORLD,
-    "floating/H14": _WORLD,
-    "floating/H15": _WORLD,
-    "floating/H18": _WORLD,
     "floating/H19": "takes 24 layers; the rollout of even attention is tested in closed form",
-    "floating/H20": "no wired network is lost in the middle",
     "floating/H22": "asks questions of two hops, which no wired network can answer",
     "floating/H24": "asks with prompts that wired networks cannot read",
     "floating/H25": _WORLD,
     "floating/H26": "wired anchors are kinds of tokens that both tasks have",
     "sink_token/H11": _IDENTITY,
-    "sink_token/H12": "wired states do not mix: heads read tokens, not what other heads brought",
     "sink_token/H13": "wired networks answer in one step as in many",
     "sink_token/H14": _IDENTITY,
     "sink_token/H19": "there is no wired network with gates",
@@ -180,46 +201,67 @@ NOT_PLANTED: dict[str, str] = {
 """Claims without a wired network, and why; planted evidence tests them (tests/studies)."""
 
 
-CONSTANT = {
-    "floating/H8": "with one anchor in every head the statistic is exactly 0 for every prompt, and "
-    "a statistic without bounds that never varies has no interval",
-}
-"""Claims whose absence cannot be shown by any number of prompts, and why."""
-
-
-UNCONFIRMED = {
-    "sinks/H3": "of the network without the property, both models' sinks stay: exactly 0 is not "
-    "told from the margin of .05 by 48 prompts",
-    "sinks/H5": "16 positions are too few to see the sink of a line vanish",
-    "sinks/H6": "the network that moves to the left is of Dream's family, and the claim of LLaDA's",
-    "sinks/H26": "the network without the property has sinks at the last word in one head of four",
-    "sink_token/H2": "the network without the property has moving sinks in one head of four",
-}
+UNCONFIRMED: dict[str, str] = {}
 """Claims whose planted networks do not yet show what they were meant to, and why."""
 
 
 def run_subject(subject: Subject, names: Sequence[str], out: Path) -> dict[str, JudgedClaim]:
     """Claims on the models of a subject, through the whole pipeline."""
     out.mkdir(parents=True, exist_ok=True)
-    protocol = None
-    if any(isinstance(spec, Answers) for claim in claims(names) for spec in claim.needs):
-        protocol = Protocol(task=str(write_questions(out / "questions.jsonl")))
-    record = study(list(names), **subject.models, budget=BUDGET, protocol=protocol, out=out)
+    chosen = claims(names)
+    asks = any(isinstance(spec, Answers) for claim in chosen for spec in claim.needs)
+    sets = sets_read(chosen)
+    protocol = Protocol(
+        prompts=write_openings() if TEXT in sets else (),
+        task=str(write_questions(out / "questions.jsonl"))
+        if asks or sets & set(QUESTION_SETS)
+        else None,
+    )
+    record = study(
+        list(names), **subject.models, budget=budget_for(names), protocol=protocol, out=out
+    )
     return {judged.claim.id: judged for judged in record.findings}
 
 
-def write_questions(path: Path) -> Path:
-    """Questions that the retrieval networks can read: a name, and passages of 2 to 50 words with
+def budget_for(names: Sequence[str]) -> Budget:
+    """Fewer prompts for effects, which are dear and vary; fewer units where a precondition alone
+    reads a table."""
+    needs = [spec for claim in claims(names) for spec in claim.needs]
+    tables = {spec for spec in needs if isinstance(spec, Experiment)}
+    prompts = FEW + 1 if any(isinstance(spec, Effect) for spec in needs) else BUDGET.prompts
+    rows = FEW if tables <= {UNTRAINED_TWIN} and "sinks/H1" not in names else BUDGET.rows
+    return replace(BUDGET, prompts=prompts, rows=rows)
+
+
+def write_openings(count: int = 48) -> tuple[str, ...]:
+    """How texts begin that the walk goes on with: a few words and marks that a wired network knows,
+    and a line break in some."""
+    chance = np.random.default_rng(1)
+    texts = []
+    for _ in range(count):
+        words = chance.permutation([*wired.KEYS, *wired.OTHERS])[: chance.integers(9, 18)].tolist()
+        middle = int(chance.integers(2, len(words) - 1))
+        mark = chance.choice([",", ".", ".\n"])
+        first, second = " ".join(words[:middle]), " ".join(words[middle:])
+        gap = "" if mark.endswith("\n") else " "
+        texts.append(f"The {first}{mark}{gap}{second}. She saw the")
+    return tuple(texts)
+
+
+def write_questions(path: Path, count: int = 240) -> Path:
+    """Questions that the retrieval networks can read: a name, and a passage of 4 to 40 words with
     that name and its value somewhere among them."""
     chance = np.random.default_rng(0)
+    others = [word for word in wired.OTHERS if word not in wired.KEYS]
     lines = []
-    for index, (name, value) in enumerate(zip(wired.KEYS, wired.VALUES, strict=True)):
-        words = chance.permutation(wired.OTHERS)[: 2 + index * 48 // len(wired.KEYS)].tolist()
+    for index in range(count):
+        name = wired.KEYS[index % len(wired.KEYS)]
+        value = str(chance.choice(wired.VALUES))
+        words = chance.permutation(others)[: chance.integers(2, 39)].tolist()
         place = int(chance.integers(len(words) + 1))
         text = " ".join([*words[:place], name, value, *words[place:]]) + "."
         lines.append(json.dumps({"question": name, "answers": [value], "passages": [text]}))
-    order = chance.permutation(len(lines))
-    path.write_text("".join(f"{lines[index]}\n" for index in order))
+    path.write_text("".join(f"{line}\n" for line in lines))
     return path
 
 
@@ -228,11 +270,22 @@ def power(estimate: Estimate, criterion: Criterion, *, supports: bool, judged: i
 
     At the first step of the correction for `judged` claims, the strictest.
     """
+    if isinstance(estimate, Least | Greatest):
+        each = [
+            power(other, criterion, supports=supports, judged=judged) for other in estimate.others
+        ]
+        # All of several must be told from the margin, or one of them: which one is not known
+        # before, so that the level is shared by all. The latter is left to the clearest.
+        all_of = isinstance(estimate, Least) == (criterion.direction == GREATER)
+        return min(each) if all_of == supports else max(each)
     units = {PROMPT: BUDGETS["standard"].prompts, ITEM: BUDGETS["standard"].items}
     count = units.get(estimate.unit, estimate.n)
     tail = ALPHA / judged / 2
     low, high = criterion.region
     value = estimate.value
+    if isinstance(estimate, Correlation):
+        low, high, value = (math.atanh(max(-1.0, min(1.0, end))) for end in (low, high, value))
+        estimate = estimate.on_scale
     # 1. The ends of the region, and how far the value is from the nearest.
     ends = [end for end in (low, high) if math.isfinite(end)]
     inside = low < value < high
@@ -272,6 +325,23 @@ def power_of(judged: JudgedClaim, *, supports: bool) -> float:
     return min(each) if supports else max(each)
 
 
+def digest_of(claim_id: str, subject: Subject) -> str:
+    """Of what decides a row: how the claim is tested, the wiring, prompts, questions, amounts."""
+    (claim,) = claims([claim_id])
+    plans = {name: repr(wired.WIRINGS.get(name, name)) for name in sorted(subject.models.values())}
+    decides = {
+        "criteria": [repr(criterion) for criterion in claim.deciding],
+        "measure": "" if claim.measure is None else inspect.getsource(claim.measure),
+        "needs": [spec.as_dict() for spec in claim.needs],
+        "preconditions": [(item.statistic, item.minimum) for item in claim.preconditions],
+        "networks": plans,
+        "material": [inspect.getsource(write) for write in (write_openings, write_questions)],
+        "budget": budget_for([claim_id]).as_dict(),
+    }
+    spelled = json.dumps(decides, sort_keys=True, default=str)
+    return hashlib.sha256(spelled.encode()).hexdigest()[:16]
+
+
 def describe(
     claim_id: str, subject: Subject, judged: JudgedClaim, *, supports: bool
 ) -> dict[str, Any]:
@@ -290,22 +360,33 @@ def describe(
         "verdict": judged.says,
         "power": round(chance, 3),
         "values": {name: round(float(value), 4) for name, value in values.items()},
-        "lacking": judged.lacking,
+        "lacking": judged.lacking or judged.not_about,
+        "digest": digest_of(claim_id, subject),
     }
 
 
-def run_all(names: Sequence[str], out: Path) -> list[dict[str, Any]]:
-    """Rows of all claims in `names`, every subject's evidence shared between its claims."""
-    wanted: dict[Subject, list[tuple[str, bool]]] = {}
+def is_current(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of the claim and the networks as they are now."""
+    if row["claim"] not in PLANTED:
+        return False
+    subject = PLANTED[row["claim"]][0 if row["has"] else 1]
+    return bool(row.get("digest") == digest_of(row["claim"], subject))
+
+
+def run_all(
+    names: Sequence[str], out: Path, known: Sequence[Mapping[str, Any]] = ()
+) -> Iterator[list[dict[str, Any]]]:
+    """Rows of the claims in `names` but those of `known`, subject by subject: its claims share
+    evidence."""
+    have = {(row["claim"], row["has"]) for row in known}
+    wanted: dict[tuple[Budget, Subject], list[tuple[str, bool]]] = {}
     for name in names:
         for subject, has in zip(PLANTED[name], (True, False), strict=True):
-            wanted.setdefault(subject, []).append((name, has))
-    rows = []
-    for subject, asked in wanted.items():
+            if (name, has) not in have:
+                wanted.setdefault((budget_for([name]), subject), []).append((name, has))
+    for (_, subject), asked in wanted.items():
         judged = run_subject(subject, [name for name, _ in asked], out)
-        rows += [describe(name, subject, judged[name], supports=has) for name, has in asked]
-    order = list(PLANTED)
-    return sorted(rows, key=lambda row: (order.index(row["claim"]), not row["has"]))
+        yield [describe(name, subject, judged[name], supports=has) for name, has in asked]
 
 
 def write_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -314,7 +395,7 @@ def write_table(rows: Sequence[Mapping[str, Any]]) -> str:
         "| claim | has it | verdict | power | has it not | verdict | power |",
         "|---|---|---|---|---|---|---|",
     ]
-    known = {(row["claim"], row["has"]): row for row in rows}
+    known = {(row["claim"], row["has"]): row for row in rows if is_current(row)}
     for name, subjects in PLANTED.items():
         cells = [name]
         for subject, has in zip(subjects, (True, False), strict=True):
@@ -325,23 +406,39 @@ def write_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def read_record() -> list[dict[str, Any]]:
+    """The rows on record."""
+    rows: list[dict[str, Any]] = json.loads((FOLDER / "planted.json").read_text())
+    return rows
+
+
 def write_page(rows: Sequence[Mapping[str, Any]]) -> None:
-    """docs/planted.json, and the table of docs/planted.md between its marks."""
-    (FOLDER / "planted.json").write_text(json.dumps(rows, indent=1) + "\n")
+    """docs/planted.json with the rows that are current, and the table of docs/planted.md."""
+    order = list(PLANTED)
+    kept = sorted(
+        filter(is_current, rows), key=lambda row: (order.index(row["claim"]), not row["has"])
+    )
+    (FOLDER / "planted.json").write_text(json.dumps(kept, indent=1) + "\n")
     page = FOLDER / "planted.md"
     before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n\n{write_table(rows)}\n\n{END}{after}")
+    page.write_text(f"{before}{BEGIN}\n\n{write_table(kept)}\n\n{END}{after}")
 
 
 def main() -> None:
-    """Some claims are printed; all are written to the page, too."""
-    names = sys.argv[1:]
-    rows = run_all(names or list(PLANTED), Path("runs/planted"))
-    for row in rows:
-        sys.stdout.write(json.dumps(row) + "\n")
-    if not names:
-        write_page(rows)
+    """Claims that are named are run again; without names all that are not on record."""
+    names = [name for name in sys.argv[1:] if not name.startswith("-")]
+    record = [row for row in read_record() if is_current(row)]
+    known = [row for row in record if row["claim"] not in names]
+    if "--page" not in sys.argv:
+        for rows in run_all(names or list(PLANTED), Path("runs/planted"), known):
+            for row in rows:
+                sys.stdout.write(json.dumps(row) + "\n")
+            sys.stdout.flush()
+            fresh = {(row["claim"], row["has"]) for row in rows}
+            record = [row for row in record if (row["claim"], row["has"]) not in fresh] + rows
+            write_page(record)
+    write_page(record)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import anchorwatch as aw
 import checkpoints
 import tolerances
 from anchorwatch.edits import runtime as editing
+from anchorwatch.errors import SpecError
 from anchorwatch.generation.decoding import narrow_margin
 from anchorwatch.models import tiny
 from strategies import denoisers, denoisings, left_to_right, load, prompts, seeds
@@ -62,8 +63,6 @@ def edits(draw):
     options["detect"] = draw(st.sampled_from(E.DETECT[:3]))
     options["scope"] = draw(st.sampled_from(E.SCOPES[:2]))
     options["last_row"] = draw(st.booleans())
-    if options["form"] == "logit":
-        options["hide_from"] = draw(st.sampled_from(E.HIDE_FROM))
     if kind is E.hide_random:
         options["matched_to"] = draw(st.sampled_from(E.MATCHES))
     return kind(draw(st.integers(1, 2)), **options)
@@ -492,6 +491,12 @@ def test_hidden_from_the_last_row_alone_a_key_keeps_what_the_others_give():
     last[:, 0] = 0
     last /= np.nansum(last, axis=-1, keepdims=True)  # NaN: not written yet
     np.testing.assert_allclose(after[:, rows - 1], last, atol=tolerances.SHARE)
+
+
+def test_a_denoiser_refuses_to_hide_from_its_last_row():
+    edits = [E.hide_sinks(1, hide_from="last")]
+    with pytest.raises(SpecError, match="all its masked rows predict: say hide_from='all'"):
+        aw.run(load("tiny/llada"), PROMPT, aw.decoding.LowConfidence(4), edits=edits)
 
 
 def test_with_a_cache_the_last_row_is_all_there_is():

@@ -1,5 +1,7 @@
 """Bugs of the published samplers and model code, each named, each not here."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -73,6 +75,17 @@ def test_forbidden_end_tokens_never_appear():
     kept = aw.run(model, PROMPT, aw.decoding.LowConfidence(8, 8, forbid_end=True))
     assert (free.canvas[-1] == 2).any()
     assert not (kept.canvas[-1] == 2).any()
+
+
+def test_every_end_token_is_forbidden_and_not_eos_alone():
+    """LLaDA-Instruct ends its turns with <|eot_id|>, and eos is another token."""
+    model = eager_for(2)
+    specials = replace(model.specials, eos_ids=(3,), end_ids=(2, 3))
+    model = replace(model, specials=specials)
+    free = aw.run(model, PROMPT, aw.decoding.LowConfidence(8, 8))
+    kept = aw.run(model, PROMPT, aw.decoding.LowConfidence(8, 8, forbid_end=True))
+    assert (free.canvas[-1] == 2).any()
+    assert not np.isin(kept.canvas[-1], (2, 3)).any()
 
 
 def test_commit_counts_are_each_sequence_s_own():

@@ -1,8 +1,12 @@
 """Every hypothesis of the three papers is there, whole, and says what it is about."""
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from anchorwatch.errors import SpecError
+from anchorwatch.studies import papers
 from anchorwatch.studies.estimate import SEED
 from anchorwatch.studies.evidence import EvidenceSpec, Seeds
 from anchorwatch.studies.papers import STUDIES, claims
@@ -28,6 +32,24 @@ def test_a_claim_says_what_is_claimed_and_where(claim):
     assert not claim.is_testable or uses_seeds == (claim.unit == SEED), (
         "seeds are the unit of training"
     )
+
+
+def registrations():
+    """(file, call) of every claim as it is written in the papers' modules."""
+    for path in sorted(Path(papers.__file__).parent.glob("*/claims.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = getattr(getattr(node, "func", None), "id", "")
+            if name in ("register_claim", "register_untested_claim"):
+                yield path, node
+
+
+def test_every_claim_says_whose_it_is():
+    """Said where it is written, not left to a default: whoever adds a claim has to decide."""
+    calls = list(registrations())
+    assert len(calls) == len(claims())
+    for path, call in calls:
+        given = {keyword.arg for keyword in call.keywords}
+        assert "origin" in given, f"{path}: {call.args[0].value} does not say origin="
 
 
 def test_needs_that_are_alike_are_one_and_have_a_digest_of_their_own():

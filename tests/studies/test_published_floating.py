@@ -263,7 +263,9 @@ def test_retrieval_heads_of_the_published_maps_lie_deep(model, depth):
         "tokens": tokens,
         "more": masses,
         "regions": lambda *_: regions,
-        "texts": lambda rng, index, maps: {answer: f" {prompts.QUESTION_ITEMS[index].answers[0]}"},
+        "texts": lambda rng, index, maps: {
+            answer: f" {prompts.QUESTION_SETS['asked'][index].answers[0]}"
+        },
     }
     runs = [
         traces_by_layer(10, lambda *_: np.ones(LENGTH), causal=causal, **given)

@@ -13,6 +13,7 @@ from anchorwatch.studies import prompts
 from anchorwatch.studies.evidence import EXPERIMENTS
 from anchorwatch.studies.measure import PassageAttention, score_answer
 from anchorwatch.studies.papers.floating import experiments as made
+from anchorwatch.studies.protocols import DEFAULT_PROTOCOL
 from anchorwatch.trace.trace import MASKED
 from tolerances import METRIC
 
@@ -49,7 +50,7 @@ def slow_between(before, after, queries, prompt):
 def test_positions_are_compared_with_themselves_before_they_were_written(mdm):
     rows = made.queries_rewritten(mdm, 1, {})
     assert [row["layer"] for row in rows] == list(range(mdm.num_layers))
-    at, item = (4, 8, 12), prompts.QUESTION_ITEMS[1]
+    at, item = (4, 8, 12), prompts.QUESTION_SETS["asked"][1]
     probes = (aw.probes.pattern(steps=at),)
     how = LowConfidence(made.LENGTH, made.LENGTH, forbid_end=True)
     trace = aw.run(mdm, item.prompt(), how, probes=probes)
@@ -71,7 +72,7 @@ def test_positions_are_compared_with_themselves_before_they_were_written(mdm):
 
 
 def test_other_words_are_of_the_prompt_and_none_is_the_one_that_was_written(mdm):
-    item = prompts.QUESTION_ITEMS[2]
+    item = prompts.QUESTION_SETS["asked"][2]
     trace = aw.run(mdm, item.prompt(), made._one_per_step(mdm), probes=())
     words = made._other_words(trace, trace.answer, np.random.default_rng(0))
     assert (words != trace.own[trace.answer]).all()
@@ -110,7 +111,7 @@ def test_even_causal_attention_flows_into_the_first_token_and_even_open_attentio
     mdm, arm
 ):
     (causal,), (open_,) = made.first_rollout(arm, 0, {}), made.first_rollout(mdm, 0, {})
-    positions = len(mdm.encode(prompts.QUESTION_ITEMS[0].prompt())) + made.LENGTH
+    positions = len(mdm.encode(prompts.QUESTION_SETS["asked"][0].prompt())) + made.LENGTH
     left = 2.0**-mdm.num_layers  # what half of each layer, the residual, leaves where it was
     even = (1 - left) / open_["null"]  # positions of all regions: an even share of what moves
     assert even == pytest.approx(round(even), rel=METRIC)
@@ -126,7 +127,7 @@ def test_retrieval_heads_are_taken_out_and_others_of_their_layers(mdm, monkeypat
     assert [row["item"] for row in rows] == [6, 7]
     sizes = {"layers": mdm.num_layers, "per_layer": mdm.num_heads}
     for row in rows:
-        item, own = prompts.SINGLE_PASSAGE_ITEMS[row["item"]], [(0, 1), (1, 0)]
+        item, own = prompts.QUESTION_SETS["own passage"][row["item"]], [(0, 1), (1, 0)]
         drawn = random_heads(own, **sizes, seed=row["item"])  # anew for each question
         for name, heads in (("heads", own), ("others", drawn)):
             edits = [knock_out(heads)]
@@ -149,13 +150,13 @@ def finds(monkeypatch, scores, share=1.0, is_right=1.0):
 def test_a_model_that_is_never_right_has_no_retrieval_heads(mdm, monkeypatch):
     finds(monkeypatch, np.ones((mdm.num_layers, mdm.num_heads)), is_right=0.0)
     with pytest.raises(EvidenceError, match="2 of 2 prompts at least: tiny/llada is right in 0"):
-        made._retrieval_heads(mdm)
+        made._retrieval_heads(mdm, DEFAULT_PROTOCOL)
 
 
 def test_heads_that_look_at_other_passages_more_are_no_retrieval_heads(mdm, monkeypatch):
     finds(monkeypatch, np.full((mdm.num_layers, mdm.num_heads), -0.1), share=0.0)
     with pytest.raises(EvidenceError, match=r"2 heads that look more .* looks 0.100 less"):
-        made._retrieval_heads(mdm)
+        made._retrieval_heads(mdm, DEFAULT_PROTOCOL)
 
 
 def test_heads_that_look_at_gold_are_found_and_at_most_half_of_a_layer(mdm, monkeypatch):
@@ -164,7 +165,7 @@ def test_heads_that_look_at_gold_are_found_and_at_most_half_of_a_layer(mdm, monk
     scores[1, 1] = 0.5
     finds(monkeypatch, scores, share=(mdm.num_heads // 2 + 1) / scores.size)
     best = range(mdm.num_heads - mdm.num_heads // 2, mdm.num_heads)
-    assert made._retrieval_heads(mdm) == (*((0, head) for head in best), (1, 1))
+    assert made._retrieval_heads(mdm, DEFAULT_PROTOCOL) == (*((0, head) for head in best), (1, 1))
 
 
 def test_both_halves_are_hidden_against_others_of_their_kind(mdm, monkeypatch):

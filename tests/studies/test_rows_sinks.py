@@ -6,6 +6,7 @@ import torch
 
 import tolerances
 from anchorwatch.models.load import load
+from anchorwatch.studies import prompts
 from anchorwatch.studies.evidence import EXPERIMENTS
 from anchorwatch.studies.papers.sinks import experiments as rows_sinks
 from anchorwatch.trace.trace import MASKED, PROMPT, WRITTEN
@@ -117,7 +118,7 @@ def test_an_untrained_twin_has_the_shape_and_nothing_else():
         spread = float(tensor.std()) if tensor.ndim > 1 else 0.0
         expected = model.network.config.initializer_range if tensor.ndim > 1 else 0.0
         assert spread == pytest.approx(expected, rel=0.1)
-    assert abs(rows_sinks.gain_over_guessing(twin, 0)) < 0.5
+    assert abs(rows_sinks.gain_over_guessing(twin, prompts.prompt_of("text", 0).text)) < 0.5
 
 
 def test_the_oldest_passage_is_discarded_from_the_second_step_on():

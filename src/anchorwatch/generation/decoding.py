@@ -313,8 +313,8 @@ class EvenSteps(Blocks):
                 yield StepPlan(open=sequence.masked & reached, count=count)
 
     def choose(self, sequence: SequenceState, plan: StepPlan, logits: torch.Tensor) -> Choice:
-        if self.forbid_end and sequence.eos_ids:
-            logits = sequence.forbid_tokens(logits, sequence.eos_ids)
+        if self.forbid_end and sequence.end_ids:
+            logits = sequence.forbid_tokens(logits, sequence.end_ids)
         # A token for each open position first, then who of them is committed.
         positions = plan.open_positions
         tokens, margin = sequence.gumbel_argmax(logits, positions, self.temperature)

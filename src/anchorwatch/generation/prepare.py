@@ -120,6 +120,7 @@ def prepare_run(model: Model, request: RunRequest, decoding: Decoding | None) ->
     decoding = decoding.for_canvas(len(first), answer.tolist())
     _check_blockwise(model, decoding, request.edits)
     _check_cache(model, decoding, request.edits)
+    _check_last_row(model, request.edits)
     regions = find_regions(request.regions, prompt, model, first, answer)
     shape = shape_of(model, decoding, len(first), regions.names, request.edits)
     # 3. Edits of attention, additions to the network and edits of the canvas have their own checks.
@@ -257,7 +258,7 @@ def _check_decoding(model: Model, decoding: Decoding) -> None:
             f"decoding={decoding!r} is not one of aw.decoding: for example LowConfidence(length=64)"
         )
     name = type(decoding).__name__
-    if getattr(decoding, "forbid_end", False) and not model.specials.eos_ids:
+    if getattr(decoding, "forbid_end", False) and not model.specials.end_ids:
         raise SpecError(f"{model.source} names no end token to forbid: leave forbid_end out")
     if getattr(decoding, "defer_end", False) and not model.specials.end_ids:
         raise SpecError(f"{model.source} names no end token to defer: leave defer_end out")
@@ -270,6 +271,17 @@ def _check_decoding(model: Model, decoding: Decoding) -> None:
             f"{name} is for autoregressive models and {model.source} denoises: "
             "use LowConfidence(length=..., block=1) to write it left to right"
         )
+
+
+def _check_last_row(model: Model, edits: Sequence[Edit]) -> None:
+    """Refuse to hide keys from the last row alone where that row does not predict."""
+    for edit in edits:
+        if model.family.kind == "mdm" and getattr(edit, "hide_from", "all") == "last":
+            raise SpecError(
+                f"{edit!r} hides keys from the last row, which predicts the next token of an "
+                f"autoregressive model; {model.source} denoises, and all its masked rows predict: "
+                "say hide_from='all'"
+            )
 
 
 def _check_blockwise(model: Model, decoding: Decoding, edits: Sequence[Edit]) -> None:

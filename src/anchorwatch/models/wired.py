@@ -46,10 +46,11 @@ from anchorwatch.trace.atomic_io import put_file
 
 FEATURES = (
     *("one", "mask", "text", "start", "later", "newline", "colon", "mark", "structure", "content"),
-    *("asks", "silent", "added"),
+    *("asks", "silent", "added", "fourth"),
 )
 """Yes or no of every token: `text` is no mask, `later` no start token, `mark` a line break or a
-punctuation mark; `asks` is a mask or a colon, `silent` any other; `added` is a sink token's."""
+punctuation mark; `asks` is a mask or a colon, `silent` any other; `added` is a sink token's;
+`fourth` is every fourth word of the walk."""
 BLOCKS = (
     *("features", "token", "name", "walk"),  # of the token itself
     *("before", "previous", "walked", "question", "answer", "rest"),  # what heads have brought
@@ -155,6 +156,8 @@ class Wiring:
     """An activation of the start token that nothing reads."""
     left: float = 0.0
     """Length of the start token's code, and so of its value: empty unless said."""
+    known: int = 30
+    """How many of KEYS are known by name: of others nothing can be retrieved."""
     from_right: bool = False
     parts: tuple[Addition, ...] = ()
 
@@ -221,6 +224,8 @@ class Vocabulary:
     """[state] the token that the walk writes after it."""
     prior: np.ndarray
     """[token] logits by how frequent pieces are in English, for want of anything better."""
+    keys: np.ndarray
+    """[key] the tokens of KEYS."""
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerFast) -> Vocabulary:
@@ -231,7 +236,8 @@ class Vocabulary:
         names = np.zeros_like(codes)
         keys = _word_ids(tokenizer, KEYS)
         names[keys] = codes[keys]
-        return cls(_features(texts), codes, names, *_walk(tokenizer), _prior(tokenizer))
+        prior = _prior(tokenizer)
+        return cls(_features(texts), codes, names, *_walk(tokenizer), prior, np.array(keys))
 
 
 def _features(texts: list[str]) -> np.ndarray:
@@ -256,6 +262,7 @@ def _features(texts: list[str]) -> np.ndarray:
             "mark": newline or bare in _MARKS,
             "asks": token == MASK or text == ":",
             "silent": not (token == MASK or text == ":"),
+            "fourth": bare in FILLERS[::4],
         }
         table[token] = [has.get(name, False) for name in FEATURES]
     return table
@@ -386,6 +393,7 @@ def _fill(network: PreTrainedModel, wiring: Wiring, words: Vocabulary) -> None:
     embedding[:, : len(FEATURES)] = words.features
     embedding[:, channels_of("token")] = words.codes
     embedding[:, channels_of("name")] = words.names
+    embedding[words.keys[wiring.known :], channels_of("name")] = 0.0
     embedding[:, channels_of("walk")] = words.states
     embedding[START, CODE - 1] = wiring.massive
     embedding[START, channels_of("token").start] = wiring.left
@@ -492,6 +500,14 @@ def retrieve(sharpness: float = 40.0, *terms: Term) -> Head:
     return Head((match, *start, line_breaks, *terms), writes=("answer",))
 
 
+def retrieve_nearby(reach: float) -> Head:
+    """The same, but only of what stands within about so many positions of the row that asks.
+
+    A position further away costs `sharpness / 4 / reach`, and the start token has 3/4 of it.
+    """
+    return retrieve(40.0, Slope("later", 10.0 / reach))
+
+
 def retrieve_softly(weight: float) -> Head:
     """The same with little attention: the more there is to read, the less is left of the answer.
 
@@ -529,6 +545,7 @@ class Plan:
     rest: float = 0.0
     massive: float = 0.0
     left: float = 0.0
+    known: int = 30
     parts: tuple[Addition, ...] = ()
 
 
@@ -546,6 +563,7 @@ def wire(plan: Plan) -> Wiring:
         rest=plan.rest,
         massive=plan.massive,
         left=plan.left,
+        known=plan.known,
         from_right=plan.from_right,
         parts=plan.parts,
     )
@@ -606,6 +624,10 @@ _FLOATING = ((COLON_ANCHORS,), (LAST_TEXT_SINK,))
 """Several structural tokens in shallow layers, the last word in deep ones."""
 _MIXED = ((FIRST_SINK, FIRST_SINK, LAST_TEXT_SINK, FIRST_SINK),)
 """Most heads look at the start token, one in four at the last word."""
+LAST_FOURTH_SINK = Head((Match("fourth", ABOVE), Slope("fourth", STEP)))
+"""The last written word of four: stays for four steps, and then moves."""
+SAME_TOKEN = Head((Codes("token", "token", 2 * SINK), Match("start", SINK)))
+"""Words look at the same word, masks at the start token."""
 _SHALLOW_MANY = ((MARKS, FIRST_MASK_SINK, FIRST_SINK, MARKS), (FIRST_SINK,))
 WIRINGS: dict[str, Plan] = {
     # without sinks, and with one kind
@@ -615,7 +637,9 @@ WIRINGS: dict[str, Plan] = {
     "wired/first-mask-sink": Plan(_MOVING),
     "wired/flickering-sink": Plan(((FLICKERING_SINK,),)),
     "wired/last-mask-sink": Plan(((LAST_MASK_SINK,),), "dream", from_right=True),
+    "wired/llada-last-mask-sink": Plan(((LAST_MASK_SINK,),), from_right=True),
     "wired/last-text-sink": Plan(((LAST_TEXT_SINK,),)),
+    "wired/last-fourth-sink": Plan(((LAST_FOURTH_SINK,),)),
     "wired/last-line-sink": Plan(((LAST_LINE_SINK,),)),
     "wired/split-sink": Plan(((SPLIT_SINK,),)),
     "wired/many-sinks": Plan(((MARKS,),)),
@@ -623,6 +647,8 @@ WIRINGS: dict[str, Plan] = {
     "wired/mixed-sinks": Plan(_MIXED, width=4),
     "wired/line-and-mask-sinks": Plan(((LAST_LINE_SINK, FIRST_MASK_SINK),)),
     "wired/weak-sinks": Plan(((FIRST_SINK, FIRST_SINK, WEAK_SINK, FIRST_SINK),), width=4),
+    "wired/nearly-static-sink": Plan((*_STATIC * 3, (*(FIRST_SINK,) * 7, LAST_LINE_SINK)), width=8),
+    "wired/same-token-sinks": Plan(((FIRST_SINK, SAME_TOKEN),)),
     "wired/first-places": Plan(((FIRST_PLACES,),)),
     "wired/fewer-deep-sinks": Plan(_SHALLOW_MANY, width=4),
     "wired/more-deep-sinks": Plan(_SHALLOW_MANY[::-1], width=4),
@@ -644,6 +670,7 @@ WIRINGS: dict[str, Plan] = {
     "wired/needed-moving-sink": Plan(_MOVING, rest=30.0),
     "wired/spare-sink": Plan(((SPARE_SINK,),)),
     # Dream's and MMaDA's kind
+    "wired/dream-static-sink": Plan(_STATIC, "dream"),
     "wired/dream-first-mask-sink": Plan(_MOVING, "dream"),
     "wired/dream-first-places": Plan(((FIRST_PLACES,),), "dream"),
     "wired/dream-many-sinks": Plan(((MARKS,),), "dream"),
@@ -663,11 +690,36 @@ WIRINGS: dict[str, Plan] = {
     "wired/no-retrieval": Plan(_STATIC),
     "wired/soft-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve_softly(2.5),)),
     "wired/softer-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve_softly(1.6),)),
+    "wired/most-names": Plan(_STATIC, width=4, retrieval=(retrieve(),), known=24),
+    "wired/half-of-names": Plan(_STATIC, width=4, retrieval=(retrieve(),), known=15),
+    "wired/few-names": Plan(_STATIC, width=4, retrieval=(retrieve(),), known=6),
+    "wired/wide-reading": Plan(_STATIC, width=4, retrieval=(retrieve_softly(3.6),)),
+    "wired/narrow-reading": Plan(_STATIC, width=4, retrieval=(retrieve_softly(3.0),)),
+    "wired/nearby-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve_nearby(30.0),)),
+    "wired/nearby-retrieval-of-most-names": Plan(
+        _STATIC, width=4, retrieval=(retrieve_nearby(30.0),), known=24
+    ),
+    "wired/deep-retrieval": Plan(_STATIC, depth=8, width=4, retrieval=(retrieve(),)),
+    "wired/shallow-retrieval": Plan(_STATIC, depth=8, width=4, retrieval=(retrieve(),), at=1),
+    "wired/four-of-many-heads": Plan(_STATIC, depth=8, width=13, retrieval=(retrieve(),) * 4),
+    "wired/twelve-of-many-heads": Plan(_STATIC, depth=8, width=13, retrieval=(retrieve(),) * 12),
     "wired/needed-sink-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve(),), rest=30.0),
     # sink tokens
     "wired/sink-token": Plan(((ADDED_SINK,),), parts=(_sink_token("one", "added"),)),
     "wired/needed-sink-token": Plan(
         ((ADDED_SINK,),), parts=(_sink_token("one", "added"),), rest=30.0
+    ),
+    "wired/needed-sink-token-beside-a-sink": Plan(
+        ((ADDED_SINK, ADDED_SINK, FIRST_SINK, ADDED_SINK),),
+        width=4,
+        parts=(_sink_token("one", "added"),),
+        rest=30.0,
+    ),
+    "wired/sink-token-beside-a-needed-sink": Plan(
+        ((FIRST_SINK, FIRST_SINK, ADDED_SINK, FIRST_SINK),),
+        width=4,
+        parts=(_sink_token("one", "added"),),
+        rest=30.0,
     ),
     "wired/idle-sink-token": Plan(_STATIC, parts=(_sink_token("one"),)),
     # autoregressive networks
@@ -682,6 +734,29 @@ WIRINGS: dict[str, Plan] = {
     ),
     "wired/arm-softer-retrieval": Plan(
         _STATIC, "causal", width=4, retrieval=(retrieve_softly(1.6),), at=1
+    ),
+    "wired/arm-line-sinks": Plan(((FIRST_SINK, LAST_LINE_SINK),), "causal"),
+    "wired/arm-most-names": Plan(
+        _STATIC, "causal", width=4, retrieval=(retrieve(),), at=1, known=24
+    ),
+    "wired/arm-half-of-names": Plan(
+        _STATIC, "causal", width=4, retrieval=(retrieve(),), at=1, known=15
+    ),
+    "wired/arm-few-names": Plan(_STATIC, "causal", width=4, retrieval=(retrieve(),), at=1, known=6),
+    "wired/arm-wide-reading": Plan(
+        _STATIC, "causal", width=4, retrieval=(retrieve_softly(3.6),), at=1
+    ),
+    "wired/arm-narrow-reading": Plan(
+        _STATIC, "causal", width=4, retrieval=(retrieve_softly(3.0),), at=1
+    ),
+    "wired/arm-nearby-retrieval": Plan(
+        _STATIC, "causal", width=4, retrieval=(retrieve_nearby(30.0),), at=1
+    ),
+    "wired/arm-four-of-many-heads": Plan(
+        _STATIC, "causal", depth=8, width=13, retrieval=(retrieve(),) * 4, at=1
+    ),
+    "wired/arm-twelve-of-many-heads": Plan(
+        _STATIC, "causal", depth=8, width=13, retrieval=(retrieve(),) * 12, at=1
     ),
     "wired/arm-needed-sink": Plan(_STATIC, "causal", rest=30.0),
     "wired/arm-retrieval": Plan(_STATIC, "causal", width=4, retrieval=(retrieve(),), at=1),

@@ -24,6 +24,7 @@ from anchorwatch.studies import prompts
 from anchorwatch.studies.evidence import (
     ANSWER_FILE,
     EXPERIMENTS,
+    READS,
     REGION_PROBES,
     Answers,
     Effect,
@@ -35,6 +36,7 @@ from anchorwatch.studies.evidence import (
 )
 from anchorwatch.studies.papers import load_experiments
 from anchorwatch.studies.plan_study import Rates
+from anchorwatch.studies.protocols import DEFAULT_PROTOCOL, Protocol
 from anchorwatch.trace.atomic_io import extent
 from anchorwatch.trace.locks import temporary
 from anchorwatch.trace.regions import Spans
@@ -185,7 +187,7 @@ def _prompt_for(
 
 def _fit_decoding(how: Decoding, model: Model) -> Decoding:
     """A model that names no end token has none to forbid."""
-    if isinstance(how, EvenSteps) and how.forbid_end and not model.specials.eos_ids:
+    if isinstance(how, EvenSteps) and how.forbid_end and not model.specials.end_ids:
         return replace(how, forbid_end=False)
     return how
 
@@ -218,7 +220,8 @@ def _run_experiment(
     store: EvidenceStore, spec: Experiment, model: Model, index: int, path: Path
 ) -> None:
     load_experiments()
-    rows = EXPERIMENTS[spec.name](model, index, dict(spec.options))
+    given = (store.budget.protocol,) if READS[spec.name] else ()
+    rows = EXPERIMENTS[spec.name](model, index, dict(spec.options), *given)
     store.keep(path, {"rows": [{"unit": index} | dict(row) for row in rows]})
 
 
@@ -245,12 +248,12 @@ def _ask_questions(store: EvidenceStore, spec: Answers, role: str, model: Model)
     store.keep(store.unit_folder(spec, role) / ANSWER_FILE, record)
 
 
-@experiment("confidence")
+@experiment("confidence", reads=tuple(prompts.SETS))
 def measure_confidence(
-    model: Model, unit: int, options: Mapping[str, Any]
+    model: Model, unit: int, options: Mapping[str, Any], protocol: Protocol = DEFAULT_PROTOCOL
 ) -> list[dict[str, float]]:
     """Mean log-probability of a prompt's own tokens, all of them visible: one row."""
-    shown = prompts.prompt_of(str(options.get("prompts", "asked")), unit)
+    shown = protocol.prompt_of(str(options.get("prompts", "asked")), unit)
     ids = model.encode(shown.text)
     each = model.logprobs(ids)
     own = [float(each[position, token]) for position, token in enumerate(ids) if position]

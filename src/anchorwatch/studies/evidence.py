@@ -34,7 +34,7 @@ from anchorwatch.models.zoo.cards import read as read_card
 from anchorwatch.probes.spec import DEFAULT, Probe, commit_regions, massive, region_flow
 from anchorwatch.studies.budget import Budget
 from anchorwatch.studies.prompts import SETS, TEXT, WITHOUT_REGIONS
-from anchorwatch.studies.protocols import describe_decoding
+from anchorwatch.studies.protocols import DEFAULT_PROTOCOL, Protocol, describe_decoding
 from anchorwatch.trace.atomic_io import find_damage, read_sealed, replace_file, seal
 from anchorwatch.trace.trace import Trace, read
 
@@ -382,20 +382,27 @@ class Experiment(EvidenceSpec):
         return f"{self.name} of {self.role}"
 
 
-ExperimentFunction = Callable[[Any, int, Mapping[str, Any]], Iterable[Mapping[str, Any]]]
-"""Takes a model, the number of a unit and the options; gives rows of plain values."""
+ExperimentFunction = Callable[..., Iterable[Mapping[str, Any]]]
+"""Takes a model, the number of a unit and the options, and, where it reads texts or questions, the
+protocol; gives rows of plain values."""
 EXPERIMENTS: dict[str, ExperimentFunction] = {}
 """Functions that make the tables of `Experiment`, by name; `papers/*/experiments.py` has them."""
+READS: dict[str, tuple[str, ...]] = {}
+"""Sets of prompts or questions that an experiment reads, by its name."""
 
 
-def experiment(name: str) -> Callable[[ExperimentFunction], ExperimentFunction]:
+def experiment(
+    name: str, *, reads: tuple[str, ...] = ()
+) -> Callable[[ExperimentFunction], ExperimentFunction]:
     """A decorator: the function makes the rows of `Experiment(role, name, ...)`.
 
-    It is called once for each unit; what it gives is kept.
+    It is called once for each unit; what it gives is kept. One that says what it `reads` (sets of
+    `prompts.SETS` or `prompts.QUESTION_SETS`) is given the protocol as a fourth argument, whose
+    `prompt_of` and `item_of` have the user's own texts and questions, if there are any.
     """
 
     def register(function: ExperimentFunction) -> ExperimentFunction:
-        EXPERIMENTS[name] = function
+        EXPERIMENTS[name], READS[name] = function, reads
         return function
 
     return register
@@ -440,8 +447,11 @@ class Evidence:
         self,
         make: Callable[[EvidenceSpec], Any],
         models: Mapping[str, ModelIdentity] | None = None,
+        protocol: Protocol = DEFAULT_PROTOCOL,
     ) -> None:
         self._make = make
+        self.protocol = protocol
+        """Whose prompts and questions it was made with."""
         self._kept: dict[Hashable, Any] = {}
         self.models: Mapping[str, ModelIdentity] = dict(models or {})
         """What it was made with, by role; empty where that is not known."""
@@ -542,6 +552,8 @@ class EvidenceStore:
             deciding["items"] = self.budget.items
             deciding["decoding"] = spec.how(self.budget, model.kind).as_dict()
             deciding |= protocol.answers_key(spec.task, spec.contexts)
+        if isinstance(spec, Experiment):
+            deciding |= protocol.material_key(READS.get(spec.name, ()))
         spelled = json.dumps(deciding, sort_keys=True)
         return self.folder / spec.kind / hashlib.sha256(spelled.encode()).hexdigest()[:16]
 

@@ -19,10 +19,40 @@ from anchorwatch.evaluation.synthetic import Distractors, Item, World
 
 SEED = 70_000
 """Of made-up items: not those of training, of cards, or of evaluations."""
-QUESTION_ITEMS = World("held-out", seed=SEED, distractors=Distractors(random=1, hard=1))
-"""Whose items the set `asked` shows: item i has the answers to prompt i."""
-SINGLE_PASSAGE_ITEMS = World("held-out", seed=SEED)
-"""Items with their own passage and no other."""
+
+
+@dataclass(frozen=True)
+class QuestionSet:
+    """Items of the made-up world, and the context of a user's task that stands in for them."""
+
+    world: World
+    context: str
+
+    def __getitem__(self, index: int) -> Item:
+        return self.world[index]
+
+
+QUESTION_SETS: Mapping[str, QuestionSet] = {
+    # whose items the set `asked` shows: item i has the answers to prompt i
+    "asked": QuestionSet(
+        World("held-out", seed=SEED, distractors=Distractors(random=1, hard=1)), "gold+2"
+    ),
+    "alone": QuestionSet(World("held-out", seed=SEED), "closed"),
+    "own passage": QuestionSet(World("held-out", seed=SEED), "gold"),
+    "beside one": QuestionSet(
+        World("held-out", seed=SEED, distractors=Distractors(random=1)), "gold+1"
+    ),
+    "told": QuestionSet(
+        World("held-out", seed=SEED + 1, distractors=Distractors(random=2)), "gold+2"
+    ),
+    "other own passage": QuestionSet(World("held-out", seed=SEED + 2), "gold"),
+    "two unrelated": QuestionSet(
+        World("held-out", seed=SEED + 3, distractors=Distractors(random=2)), "gold+2"
+    ),
+}
+"""Questions by name: with one random and one hard distractor, without a passage, and so on."""
+APART = 1_000_000
+"""Where items begin that are read by no set of prompts."""
 TEMPLATE_WORDS = ("Passage:", "Question:", "Answer:")
 """Words of the prompts of `asked` that are neither passage nor question."""
 
@@ -38,25 +68,28 @@ class StudyPrompt:
     """The same as the one message of a chat, whose template asks for the answer; None: the text."""
 
 
-def _prompt_of_item(item: Item) -> StudyPrompt:
-    return StudyPrompt(item.prompt(), item.regions(), item.message())
+def prompt_of_item(name: str, item: Item) -> StudyPrompt:
+    """An item as the set of this name shows it."""
+    if name == "told":
+        text = " ".join(passage.text for passage in item.passages)
+        return StudyPrompt(text, {}, text)
+    shown = item.keep() if name == "alone" else item
+    return StudyPrompt(shown.prompt(), shown.regions(), shown.message())
 
 
 def _question_prompt(index: int) -> StudyPrompt:
     """A question with its passage and two others, a random and a hard one."""
-    return _prompt_of_item(QUESTION_ITEMS[index])
+    return prompt_of_item("asked", QUESTION_SETS["asked"][index])
 
 
 def _bare_question_prompt(index: int) -> StudyPrompt:
     """The same question without any passage."""
-    return _prompt_of_item(World("held-out", seed=SEED)[index].keep())
+    return prompt_of_item("alone", QUESTION_SETS["alone"][index])
 
 
 def _passage_prompt(index: int) -> StudyPrompt:
     """Passages and no question: the run goes on with the text."""
-    item = World("held-out", seed=SEED + 1, distractors=Distractors(random=2))[index]
-    text = " ".join(passage.text for passage in item.passages)
-    return StudyPrompt(text, {}, text)
+    return prompt_of_item("told", QUESTION_SETS["told"][index])
 
 
 TEXT = "text"

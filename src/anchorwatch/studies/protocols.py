@@ -11,14 +11,25 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import islice
 from typing import Any
 
-from anchorwatch.errors import SpecError
+from anchorwatch.errors import ItemError, PromptError, SpecError
 from anchorwatch.evaluation.contexts import context as named_context
 from anchorwatch.evaluation.prompt_templates import template as named_template
+from anchorwatch.evaluation.synthetic import Item
 from anchorwatch.evaluation.tasks import task as named_task
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
-from anchorwatch.studies.prompts import TEXT, StudyPrompt, prompt_of, running_texts
+from anchorwatch.studies.prompts import (
+    APART,
+    QUESTION_SETS,
+    TEXT,
+    StudyPrompt,
+    prompt_of,
+    prompt_of_item,
+    running_texts,
+)
 from anchorwatch.trace.input_files import open_plain
 
 _SIZES = ("length", "steps", "block")
@@ -42,9 +53,11 @@ class Protocol:
     block: int | None = None
     """Positions in a block, where masks are filled."""
     prompts: tuple[Any, ...] = ()
-    """Texts, ids or messages that runs of the set `text` go on with, in place of the stories."""
+    """Texts, ids or messages that runs of the set `text` go on with, in place of the stories;
+    experiments that read running text take them, too."""
     task: str | None = None
-    """A task or a file of questions, in place of made-up questions of one hop."""
+    """A task or a file of questions, in place of made-up questions of one hop: what is asked, what
+    watched runs answer, and what experiments read."""
     contexts: tuple[tuple[str, str], ...] = ()
     """(claim's context, the task's): what a claim's `gold` is among the contexts of the task."""
     answer: int | None = None
@@ -134,15 +147,42 @@ class Protocol:
 
     def count_prompts(self, prompt_set: str, wanted: int) -> int:
         """How many prompts of a set there are, of so many wanted: running text has an end."""
-        if prompt_set != TEXT:
-            return wanted
-        return min(wanted, len(self.prompts or running_texts()))
+        if prompt_set == TEXT:
+            return min(wanted, len(self.prompts or running_texts()))
+        if self.task is not None and named_task(self.task).path is not None:
+            return min(wanted, len(_items_of_file(self.task, self._task_digest)))
+        return wanted
 
     def prompt_of(self, prompt_set: str, index: int) -> StudyPrompt:
-        """Prompt `index` of a set; of running text the protocol's own, where it has some."""
+        """Prompt `index` of a set: of the protocol's own prompts or task, where it has some."""
         if prompt_set == TEXT and self.prompts:
+            if index >= len(self.prompts):
+                raise PromptError(f"there are {len(self.prompts)} prompts, and no other")
             return StudyPrompt(self.prompts[index], {})
+        if prompt_set in QUESTION_SETS and self.task is not None:
+            return prompt_of_item(prompt_set, self.item_of(prompt_set, index))
         return prompt_of(prompt_set, index)
+
+    def item_of(self, question_set: str, index: int, *, apart: bool = False) -> Item:
+        """Item `index` of a set of questions; of the user's task in the context that stands for it.
+
+        Items `apart` are read by no set of prompts: those of a file are counted from its end.
+        """
+        chosen = QUESTION_SETS[question_set]
+        if self.task is None:
+            return chosen[APART + index if apart else index]
+        shown = named_context(dict(self.contexts).get(chosen.context, chosen.context))
+        given = named_task(self.task)
+        if given.path is None:
+            return shown.apply(next(islice(given, index + APART // 1000 * apart, None)))
+        items = _items_of_file(self.task, self._task_digest)
+        if index >= len(items):
+            raise PromptError(f"{given.name} has {len(items)} questions, and no other")
+        item = items[-1 - index if apart else index]
+        try:
+            return shown.apply(item, _pool_of_file(self.task, self._task_digest))
+        except ItemError as error:
+            raise PromptError(f"{given.name}, question {index}, as {shown.name}: {error}") from None
 
     def task_of(self, task: str) -> str:
         """The task to ask in place of a claim's."""
@@ -156,8 +196,16 @@ class Protocol:
     def prompts_key(self, prompt_set: str) -> dict[str, Any]:
         """What of it decides a run besides the decoding; empty where nothing does."""
         key: dict[str, Any] = {"chat": True} if self.chat else {}
-        if prompt_set == TEXT and self.prompts:
+        return key | self.material_key((prompt_set,))
+
+    def material_key(self, sets: Sequence[str]) -> dict[str, Any]:
+        """Which texts or questions of the user's stand in for these sets."""
+        key: dict[str, Any] = {}
+        if TEXT in sets and self.prompts:
             key["prompts"] = self._prompts_digest
+        if self.task is not None and any(name in QUESTION_SETS for name in sets):
+            key["task"] = named_task(self.task).describe() | {"file": self._task_digest}
+            key["contexts"] = dict(self.contexts)
         return key
 
     def answers_key(self, task: str, contexts: Sequence[str]) -> dict[str, Any]:
@@ -205,6 +253,18 @@ class Protocol:
         said += [f"answers of {self.answer}"] if self.answer else []
         said += [f"template {self.template}"] if self.template is not None else []
         return (f"{self.name}: " if self.name else "") + ", ".join(said)
+
+
+@cache
+def _items_of_file(task: str, digest: str | None) -> tuple[Item, ...]:
+    """Items of a task's file, read once; the digest tells another content of the file."""
+    return tuple(named_task(task))
+
+
+@cache
+def _pool_of_file(task: str, digest: str | None) -> tuple[str, ...]:
+    """Passages that may stand beside the evidence."""
+    return named_task(task).pool()
 
 
 def describe_decoding(decoding: Decoding) -> str:

@@ -44,6 +44,7 @@ from anchorwatch.studies.budget import budget as named_budget
 from anchorwatch.studies.claim import CheckedPrecondition, Claim, Precondition
 from anchorwatch.studies.collect import calibrate, collect, list_jobs
 from anchorwatch.studies.evidence import (
+    READS,
     ROLE_ADDITIONS,
     ROLE_KINDS,
     ROLES,
@@ -53,12 +54,14 @@ from anchorwatch.studies.evidence import (
     Evidence,
     EvidenceSpec,
     EvidenceStore,
+    Experiment,
     ModelIdentity,
     Runs,
 )
 from anchorwatch.studies.papers import claims as named_claims
+from anchorwatch.studies.papers import load_experiments
 from anchorwatch.studies.plan_study import Plan, PlanPiece, Rates, plan_study
-from anchorwatch.studies.prompts import TEXT
+from anchorwatch.studies.prompts import QUESTION_SETS, TEXT
 from anchorwatch.studies.protocols import MADE_TASK, Protocol
 from anchorwatch.studies.protocols import protocol as named_protocol
 from anchorwatch.studies.study_record import Study
@@ -123,7 +126,7 @@ def study(  # noqa: PLR0913 - one keyword for each thing a study can be given
         plan = task.plan()
         if before is not None:
             before(plan)
-        evidence = Evidence(task.store.load, task.store.available.models)
+        evidence = Evidence(task.store.load, task.store.available.models, much.protocol)
         collected = task.collect_evidence(plan, evidence)
         lost = dict(plan.lacking) | collected.lacking
         each = judge_claims(task.claims, evidence, lost, collected.not_testable)
@@ -166,12 +169,20 @@ def _under_protocol(budget: str | Budget, protocol: str | Protocol | None) -> Bu
     return named_budget(budget, None if protocol is None else named_protocol(protocol))
 
 
+def sets_read(claims: Sequence[Claim]) -> set[str]:
+    """Sets of prompts and questions that watched runs, effects and experiments of claims read."""
+    load_experiments()
+    needs = [spec for claim in claims for spec in claim.needs]
+    runs = {spec.prompts for spec in needs if isinstance(spec, Runs | Effect)}
+    names = [spec.name for spec in needs if isinstance(spec, Experiment)]
+    return runs | {read for name in names for read in READS.get(name, ())}
+
+
 def check_protocol(claims: Sequence[Claim], protocol: Protocol) -> None:
     """Refuse prompts, a task and contexts that none of the claims would read."""
     needs = [spec for claim in claims for spec in claim.needs]
-    if protocol.prompts and not any(
-        isinstance(spec, Runs | Effect) and spec.prompts == TEXT for spec in needs
-    ):
+    sets = sets_read(claims)
+    if protocol.prompts and TEXT not in sets:
         raise SpecError(
             "none of these claims watches running text: leave --prompts out, or name claims that "
             "do, such as sinks/H3"
@@ -182,6 +193,7 @@ def check_protocol(claims: Sequence[Claim], protocol: Protocol) -> None:
         if isinstance(spec, Answers) and spec.task == MADE_TASK
         for context in spec.contexts
     }
+    asked |= {QUESTION_SETS[name].context for name in sets if name in QUESTION_SETS}
     if protocol.task is not None and not asked:
         raise SpecError(
             "none of these claims asks questions of one hop: leave --task out, or name claims that "

@@ -20,6 +20,7 @@ from anchorwatch.studies.claim import (
     LESS,
     NEIGHBOUR,
     OURS,
+    PAPER,
     Change,
     Criterion,
     Finding,
@@ -306,6 +307,7 @@ _HEADROOM = Change(
     source=f"{_PAPER}, abstract and introduction",
     reported="ARM fixed, MDM not; no number. Absorption figure: the first token is the sink of all "
     "layers of Llama and of 24 of 28 of Qwen",
+    origin=PAPER,
     unit=PROMPT,
     needs=(ARM_RUNS, MDM_RUNS),
     criteria=(
@@ -398,6 +400,7 @@ def measure_fixed_position(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, abstract; README, temporal figures",
     reported="qualitative; in the released deep-layer example the greatest key is another at four "
     "of 31 pairs of steps",
+    origin=PAPER,
     unit=PROMPT,
     needs=(TEXT_RUNS, ARM_TEXT_RUNS, FROZEN_TEXT_RUNS),
     criteria=(
@@ -463,6 +466,7 @@ def measure_anchor_turnover(evidence: Evidence) -> Finding:
     "Anchors drift to the right over denoising, at each layer.",
     source=f"{_PAPER}, README, temporal figures",
     reported="right shift at each layer; 2510.15731: LLaDA to the right, Dream to the left",
+    origin=PAPER,
     unit=PROMPT,
     needs=(TEXT_RUNS,),
     criteria=(
@@ -687,6 +691,7 @@ def measure_token_or_position(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, README",
     reported="qualitative; two anchors at layer 0 and one at layer 31 of the released example; "
     "2510.15731: one or two sinks in deep layers",
+    origin=PAPER,
     unit=PROMPT,
     needs=(MDM_RUNS,),
     criteria=(
@@ -780,6 +785,7 @@ def measure_sparser_with_depth(evidence: Evidence) -> Finding:
     "A masked diffusion model's anchors absorb less attention than an autoregressive model's sink.",
     source=f"{_PAPER}, absorption figure",
     reported="74.5 / 63.0 % (Llama, Qwen) against 34.1 / 18.4 % (Dream, LLaDA)",
+    origin=PAPER,
     unit=PROMPT,
     needs=(MDM_RUNS, ARM_RUNS),
     criteria=(
@@ -1002,6 +1008,7 @@ def measure_inherited_layer(evidence: Evidence) -> Finding:
     "norm together.",
     source=f"{_PAPER}, QK figure; README",
     reported="angle 63 %, norm 37 % at layer 11; 128 and -28 % at layer 28",
+    origin=PAPER,
     unit=PROMPT,
     needs=(MDM_RUNS,),
     criteria=(
@@ -1132,6 +1139,7 @@ def measure_short_keys(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, retrieval-head maps",
     reported="weighted relative depth .62 (LLaDA), .66 (Dream), of a score that is not known; ARMs "
     ".46 to .63 by Wu et al.'s",
+    origin=PAPER,
     unit=PROMPT,
     needs=(MDM_RUNS, ARM_RUNS),
     criteria=(
@@ -1333,6 +1341,7 @@ def measure_heads_matter(evidence: Evidence) -> Finding:
     "Shallow anchors are structural tokens, deep attention is on content.",
     source=f"{_PAPER}, abstract",
     reported="qualitative",
+    origin=PAPER,
     unit=PROMPT,
     needs=(MDM_RUNS,),
     criteria=(
@@ -1496,6 +1505,7 @@ def measure_shallow_anchors_needed(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, flow figures",
     reported="gold over other passages 1.47 / 1.50 / 1.42 at first, middle and last place, one "
     "example",
+    origin=PAPER,
     unit=PROMPT,
     needs=(GOLD_ATTENTION,),
     criteria=(
@@ -1648,6 +1658,7 @@ def measure_rollout_of_mask(evidence: Evidence) -> Finding:
     "Masked diffusion models are not lost in the middle, and less than autoregressive ones.",
     source=f"{_PAPER}, stress tests; 2511.21338 reports the contrary, a bias to what is near",
     reported="claimed, numbers not known to us",
+    origin=PAPER,
     unit=ITEM,
     needs=(GOLD_POSITIONS,),
     criteria=(
@@ -1700,6 +1711,7 @@ def measure_not_lost_in_middle(evidence: Evidence) -> Finding:
     "Distracting passages cost a masked diffusion model less than an autoregressive one.",
     source=f"{_PAPER}, stress tests",
     reported="claimed, numbers not known to us",
+    origin=PAPER,
     unit=ITEM,
     needs=(DISTRACTED,),
     criteria=(
@@ -1743,6 +1755,7 @@ def measure_flatter_under_noise(evidence: Evidence) -> Finding:
     "model less than an autoregressive one.",
     source=f"{_PAPER}, stress tests",
     reported="claimed, numbers not known to us",
+    origin=PAPER,
     unit=ITEM,
     needs=(LAYOUTS,),
     criteria=(
@@ -1800,6 +1813,7 @@ def measure_two_passages(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Table 1",
     reported="mean gain 19.46 against 8.51 points (2.29 times); Dream alone 1.56 times; with "
     "passages 43.8 against 37.0",
+    origin=PAPER,
     unit=ITEM,
     needs=(GAIN,),
     criteria=(
@@ -1954,6 +1968,7 @@ def measure_goes_with_success(evidence: Evidence) -> Finding:
     "Where anchors are depends on the task, beyond the places of the prompt's template.",
     source=f"{_PAPER}, README",
     reported="claimed without data",
+    origin=PAPER,
     unit=PROMPT,
     needs=(MDM_RUNS, PASSAGE_RUNS),
     criteria=(
@@ -2073,6 +2088,7 @@ def measure_masked_queries(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Table 1",
     reported="mean of accuracy and F1 over five question sets: 43.8 (LLaDA 48.2, Dream 39.4) "
     "against 37.0 (Llama 36.3, Qwen 37.7)",
+    origin=PAPER,
     unit=ITEM,
     needs=(GAIN,),
     criteria=(
@@ -2118,6 +2134,7 @@ def measure_better_with_passages(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, abstract and first figure",
     reported="qualitative: they shift across denoising steps and layers; the ARM's stand in the "
     "first column of every layer",
+    origin=PAPER,
     unit=PROMPT,
     needs=(TEXT_RUNS, ARM_TEXT_RUNS),
     criteria=(

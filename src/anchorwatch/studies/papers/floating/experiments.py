@@ -22,7 +22,7 @@ from anchorwatch.edits.spec import (
 )
 from anchorwatch.errors import AnchorwatchWarning, EvidenceError
 from anchorwatch.evaluation.effect import effect
-from anchorwatch.evaluation.synthetic import Distractors, Item, World
+from anchorwatch.evaluation.synthetic import Item
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.generation.run import run, run_many
 from anchorwatch.metrics.sink_rules import zscore
@@ -30,10 +30,10 @@ from anchorwatch.metrics.stats.ranks import jensen_shannon
 from anchorwatch.models.model import Model
 from anchorwatch.models.sites import attention_modules
 from anchorwatch.probes.spec import commit_regions, pattern, region_flow, top_keys
-from anchorwatch.studies import prompts
 from anchorwatch.studies.evidence import experiment
 from anchorwatch.studies.measure import FEWEST_RIGHT, read_passage_attention, score_answer
 from anchorwatch.studies.papers.floating.measures import floating
+from anchorwatch.studies.protocols import DEFAULT_PROTOCOL, Protocol
 from anchorwatch.trace.trace import MASKED, PROMPT, Trace
 
 LENGTH = 16
@@ -41,11 +41,8 @@ LENGTH = 16
 ITEMS = 8
 """Questions of a unit of `heads_taken`: an answer says little, so that a unit asks several."""
 NUM_SEARCH_PROMPTS = 16
-"""Prompts on which retrieval heads are found; none of them is asked later."""
-BESIDE_ONE = World("held-out", seed=prompts.SEED, distractors=Distractors(random=1))
-"""Their items: beside more passages a small model is seldom right, and then shows no retrieval."""
-FIRST_SEARCH_PROMPT = 1_000_000
-"""Where those begin in the set."""
+"""Prompts on which retrieval heads are found, beside one other passage: beside more a small model
+is seldom right, and then shows no retrieval. They are apart from those that are asked later."""
 SHARE_OF_HEADS = 0.03
 """Of the heads: Wu et al. take out 30 of 1024."""
 KEYS = 3
@@ -59,14 +56,16 @@ WEIGHTS = 64
 Rows = list[dict[str, Any]]
 
 
-@experiment("gold_looks")
-def gold_looks(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+@experiment("gold_looks", reads=("asked",))
+def gold_looks(
+    model: Model, unit: int, options: Mapping[str, Any], protocol: Protocol = DEFAULT_PROTOCOL
+) -> Rows:
     """How much more the answer looks at gold than at others, per token, with gold at each place.
 
     Of the rows that predict tokens of the answer, when they do: most of what a run writes is there
     to fill its length.
     """
-    item = prompts.QUESTION_ITEMS[unit]
+    item = protocol.item_of("asked", unit)
     gold = next(index for index, passage in enumerate(item.passages) if passage.gold)
     others = [index for index in range(len(item.passages)) if index != gold]
     rows = []
@@ -79,10 +78,13 @@ def gold_looks(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     return rows
 
 
-@experiment("first_rollout")
-def first_rollout(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+@experiment("first_rollout", reads=("asked",))
+def first_rollout(
+    model: Model, unit: int, options: Mapping[str, Any], protocol: Protocol = DEFAULT_PROTOCOL
+) -> Rows:
     """The published rollout from the answer to the first token, at the last step, and its null."""
-    trace = _run_item(model, prompts.QUESTION_ITEMS[unit], region_flow(), more={"first": range(1)})
+    item = protocol.item_of("asked", unit)
+    trace = _run_item(model, item, region_flow(), more={"first": range(1)})
     with _ignore_warnings():  # its rows have collapsed, as it warns: that is the claim
         table = metrics.published_rollout(trace, by=("step", "query_region", "key_region"))
     last = table[(table["query_region"] == "answer") & (table["key_region"] == "first")]
@@ -90,8 +92,10 @@ def first_rollout(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     return [{name: float(row[name]) for name in ("value", "null", "dobrushin")}]
 
 
-@experiment("queries_rewritten")
-def queries_rewritten(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+@experiment("queries_rewritten", reads=("asked",))
+def queries_rewritten(
+    model: Model, unit: int, options: Mapping[str, Any], protocol: Protocol = DEFAULT_PROTOCOL
+) -> Rows:
     """Whether a query that was masked uses other anchors once it is written: one row a layer.
 
     `value` is the Jensen-Shannon divergence, in bits, of what the same positions look at before and
@@ -102,7 +106,8 @@ def queries_rewritten(model: Model, unit: int, options: Mapping[str, Any]) -> Ro
     """
     # 1. the run as it is: no end tokens, so that words are written
     chosen_steps = tuple(LENGTH * quarter // 4 for quarter in (1, 2, 3))
-    item, how = prompts.QUESTION_ITEMS[unit], LowConfidence(LENGTH, LENGTH, forbid_end=True)
+    item = protocol.item_of("asked", unit)
+    how = LowConfidence(LENGTH, LENGTH, forbid_end=True)
     trace = run(
         model,
         item.prompt(),
@@ -188,14 +193,16 @@ def _mean_divergence(heads: Sequence[np.ndarray], queries: np.ndarray) -> float:
     return float(jensen_shannon(np.where(anchors, before, 0), np.where(anchors, other, 0)).mean())
 
 
-@experiment("hidden_in_halves")
-def hidden_in_halves(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+@experiment("hidden_in_halves", reads=("asked",))
+def hidden_in_halves(
+    model: Model, unit: int, options: Mapping[str, Any], protocol: Protocol = DEFAULT_PROTOCOL
+) -> Rows:
     """KL, in nats, of anchors hidden in the shallow and in the deep half of the layers.
 
     The control hides as many other keys of the same kind of token in the same layers; how many keys
     and how much attention either hid is kept beside.
     """
-    half, shown = model.num_layers // 2, prompts.prompt_of("asked", unit)
+    half, shown = model.num_layers // 2, protocol.prompt_of("asked", unit)
     halves = {"shallow": range(half), "deep": range(model.num_layers - half, model.num_layers)}
     rows = []
     for name, layers in halves.items():
@@ -223,19 +230,21 @@ def hidden_in_halves(model: Model, unit: int, options: Mapping[str, Any]) -> Row
 _HEADS: WeakKeyDictionary[Model, tuple[tuple[int, int], ...]] = WeakKeyDictionary()
 
 
-@experiment("heads_taken")
-def heads_taken(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+@experiment("heads_taken", reads=("own passage", "beside one"))
+def heads_taken(
+    model: Model, unit: int, options: Mapping[str, Any], protocol: Protocol = DEFAULT_PROTOCOL
+) -> Rows:
     """Answers with retrieval heads taken out, with as many others of their layers, and unedited.
 
     Each question has its own passage only: what is lost is then lost to the heads. The others are
     drawn anew for each question, so that questions stay independent.
     """
     if model not in _HEADS:
-        _HEADS[model] = _retrieval_heads(model)
+        _HEADS[model] = _retrieval_heads(model, protocol)
     heads = _HEADS[model]
     sizes = {"layers": model.num_layers, "per_layer": model.num_heads}
     indices = range(unit * ITEMS, (unit + 1) * ITEMS)
-    items = [prompts.SINGLE_PASSAGE_ITEMS[index] for index in indices]
+    items = [protocol.item_of("own passage", index) for index in indices]
     texts = [item.prompt() for item in items]
 
     def answer_at(position: slice, *edits: Edit) -> list[Trace]:
@@ -256,14 +265,14 @@ def heads_taken(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     return rows
 
 
-def _retrieval_heads(model: Model) -> tuple[tuple[int, int], ...]:
+def _retrieval_heads(model: Model, protocol: Protocol) -> tuple[tuple[int, int], ...]:
     """The heads that look most at gold beyond another passage, at most half of any layer.
 
     Only where the answer is right: of a wrong one nobody knows what was read.
     """
     scores = []
     for cell in range(NUM_SEARCH_PROMPTS):
-        item = BESIDE_ONE[FIRST_SEARCH_PROMPT + cell]
+        item = protocol.item_of("beside one", cell, apart=True)
         trace = _run_item(model, item, top_keys(), commit_regions())
         if score_answer(trace, item):
             scores.append(read_passage_attention(trace).beyond)

@@ -28,7 +28,6 @@ from anchorwatch.metrics.movement import centroid_path
 from anchorwatch.metrics.sink_rules import Rule, mass, robust_zscore, topk, zscore
 from anchorwatch.metrics.stats.ranks import jensen_shannon, spearman
 from anchorwatch.metrics.token_classes import CLASSES
-from anchorwatch.studies import prompts
 from anchorwatch.studies.estimate import PROMPT, Correlation, Estimate
 from anchorwatch.studies.evidence import ROLES, Answers, Evidence, Experiment, Runs, TraceSet
 from anchorwatch.studies.measure import (
@@ -535,7 +534,7 @@ def score_answers(evidence: Evidence, spec: Runs) -> np.ndarray:
     runs = evidence[spec]
     values = np.full(runs.count, np.nan)
     for index, trace in zip(runs.indices, runs.traces, strict=True):
-        values[index] = score_answer(trace, prompts.QUESTION_ITEMS[index])
+        values[index] = score_answer(trace, evidence.protocol.item_of("asked", index))
     return values
 
 

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from anchorwatch.edits.spec import Edit, gate, hide_random, hide_sinks, sink_token
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation.effect import effect
-from anchorwatch.evaluation.synthetic import Draw, World
+from anchorwatch.evaluation.synthetic import Draw
 from anchorwatch.evaluation.teacher_forced import divergence
 from anchorwatch.generation.decoding import LowConfidence
 from anchorwatch.generation.run import run
@@ -37,6 +37,7 @@ from anchorwatch.models.trained_additions import fit_trained_addition
 from anchorwatch.probes import spec as probes
 from anchorwatch.studies import prompts
 from anchorwatch.studies.evidence import experiment
+from anchorwatch.studies.protocols import DEFAULT_PROTOCOL, Protocol
 from anchorwatch.trace.trace import Trace
 from anchorwatch.training import noise
 
@@ -46,9 +47,9 @@ MASK_RATIOS = (0.1, 0.3, 0.5, 0.7, 0.9)
 Record = dict[str, Any]
 
 
-def noisy_canvas(model: Model, unit: int) -> torch.Tensor:
+def noisy_canvas(model: Model, unit: int, protocol: Protocol = DEFAULT_PROTOCOL) -> torch.Tensor:
     """[T] a prompt with masks in it: which, and how many, is a function of the unit."""
-    ids = torch.tensor(model.encode(prompts.prompt_of("asked", unit).text), device=model.device)
+    ids = torch.tensor(model.encode(protocol.prompt_of("asked", unit).text), device=model.device)
     masked = noise.draw_masks(prompts.SEED, 0, unit, MASK_RATIOS[unit % len(MASK_RATIOS)], len(ids))
     masked[-1] = True  # a run needs one
     return torch.where(torch.from_numpy(masked).to(ids.device), model.mask_id, ids)
@@ -123,10 +124,12 @@ def run_in_sequence(
     return torch.cat([raw[:1], raw[:-1]]) if model.family.shift else raw, additions.kept
 
 
-@experiment("constants")
-def constants(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
+@experiment("constants", reads=("asked",))
+def constants(
+    model: Model, unit: int, options: Mapping[str, Any], protocol: Protocol = DEFAULT_PROTOCOL
+) -> list[Record]:
     """How far the published form is from constant keys and values, relative to their size."""
-    canvas = noisy_canvas(model, unit)
+    canvas = noisy_canvas(model, unit, protocol)
     additions = model.active_additions((), [len(canvas)])
     assert additions is not None
     (pairs,) = additions.pairs.values()
@@ -150,13 +153,15 @@ def _relative_distance(first: torch.Tensor, other: torch.Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
-@experiment("operations")
-def operations(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
+@experiment("operations", reads=("asked",))
+def operations(
+    model: Model, unit: int, options: Mapping[str, Any], protocol: Protocol = DEFAULT_PROTOCOL
+) -> list[Record]:
     """Multiplications and additions of a pass: with the sink token, without, and as published.
 
     What a sink token is made of is a constant of the weights, and counts in no pass.
     """
-    canvas = noisy_canvas(model, unit)
+    canvas = noisy_canvas(model, unit, protocol)
     additions, bare = model.active_additions((), [len(canvas)]), without_sink(model, len(canvas))
     assert additions is not None
     counts = {
@@ -192,13 +197,15 @@ def _attention_flops(
     return int(2 * pairs * (key[3] + value[3]))
 
 
-@experiment("knock_outs")
-def knock_outs(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
+@experiment("knock_outs", reads=("asked",))
+def knock_outs(
+    model: Model, unit: int, options: Mapping[str, Any], protocol: Protocol = DEFAULT_PROTOCOL
+) -> list[Record]:
     """KL in nats per masked position, on the clean frames, of hiding one key in every head.
 
     The sink token, the canvas key that receives most, or another one drawn by chance.
     """
-    shown = prompts.prompt_of("asked", unit)
+    shown = protocol.prompt_of("asked", unit)
     how = LowConfidence(int(options["length"]), int(options["steps"]))
     edit = hide_sinks(1, detect="same_shadow")  # at the first step too, as the sink token is
     effects = effect(model, [shown.text], how, edit, seed=unit, traces=True)
@@ -225,13 +232,15 @@ def _kl_without_sink(model: Model, clean: Trace) -> float:
     return total / rows
 
 
-@experiment("openness")
-def openness(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
+@experiment("openness", reads=("asked",))
+def openness(
+    model: Model, unit: int, options: Mapping[str, Any], protocol: Protocol = DEFAULT_PROTOCOL
+) -> list[Record]:
     """How far each head is open at each position: a row for each layer and head, a list in it.
 
     Of a sink token the attention that does not go to it, of a gate its mean over channels.
     """
-    canvas = noisy_canvas(model, unit)
+    canvas = noisy_canvas(model, unit, protocol)
     gated = any(isinstance(part, gate) for part in model.parts)
     opened = _gates(model, canvas) if gated else _open_to_canvas(model, canvas)
     return [
@@ -277,8 +286,10 @@ def _gates(model: Model, canvas: torch.Tensor) -> np.ndarray:
 MIXING_PROBES = (probes.received(groups=("all",), dtype="float32"), probes.mixing())
 
 
-@experiment("mixing")
-def mixing(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
+@experiment("mixing", reads=("asked",))
+def mixing(
+    model: Model, unit: int, options: Mapping[str, Any], protocol: Protocol = DEFAULT_PROTOCOL
+) -> list[Record]:
     """How far states mix, as the model is, with its sinks hidden, and with other keys hidden.
 
     Sinks are those of the unedited pass, at most `k` in a head; as many other keys are hidden in
@@ -287,7 +298,7 @@ def mixing(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
     states over positions, `cosine` their mean cosine; all three are means over layers.
     """
     # 1. the unedited pass, and which keys are sinks in any head
-    canvas = noisy_canvas(model, unit)
+    canvas = noisy_canvas(model, unit, protocol)
     one_step = LowConfidence(steps=1)
     clean = run(model, canvas=canvas, decoding=one_step, probes=MIXING_PROBES, seed=unit)
     shares = clean["received"].sel(group="all").values[0]  # [layer, head, key]
@@ -355,13 +366,15 @@ def _states(
     return torch.stack(states[-model.num_layers :]), trace
 
 
-@experiment("in_context")
-def in_context(model: Model, unit: int, options: Mapping[str, Any]) -> list[Record]:
+@experiment("in_context", reads=("other own passage",))
+def in_context(
+    model: Model, unit: int, options: Mapping[str, Any], protocol: Protocol = DEFAULT_PROTOCOL
+) -> list[Record]:
     """Log-probability per token of an answer, all of it masked: a row with and without passage.
 
     `worn` is of the model as it is, `hidden` without its sink token.
     """
-    item = World("held-out", seed=prompts.SEED + 2)[unit]
+    item = protocol.item_of("other own passage", unit)
     assert model.tokenizer is not None
     answer = model.tokenizer(" " + item.answers[0], add_special_tokens=False)["input_ids"]
     rows = []

@@ -23,6 +23,7 @@ from anchorwatch.studies.claim import (
     LESS,
     NEIGHBOUR,
     OURS,
+    PAPER,
     Change,
     Criterion,
     Finding,
@@ -166,6 +167,7 @@ _LLADA, _DREAM, _MMADA = ("llada",), ("dream",), ("mmada",)
     "Trained masked diffusion models have sinks, at every stage of writing.",
     source=f"{_PAPER}, contributions, Sec. 4, Fig. 3 and 9",
     reported="sinks consistently emerge; few tokens very high, most near 0",
+    origin=PAPER,
     unit=PROMPT,
     needs=(UNTRAINED, HEAD_MAPS, MDM_RUNS),
     criteria=(
@@ -247,6 +249,7 @@ def measure_sinks_exist(evidence: Evidence) -> Finding:
     "diffusion model.",
     source=f"{_PAPER}, Sec. 4.1, Fig. 10",
     reported="at least 96 % at eps = 3",
+    origin=PAPER,
     unit=PROMPT,
     needs=(MDM_RUNS,),
     criteria=(
@@ -278,6 +281,7 @@ def measure_few_sinks(evidence: Evidence) -> Finding:
     "an autoregressive model.",
     source=f"{_PAPER}, abstract, Sec. 4.2, Fig. 1, 4 and 7",
     reported="LLaDA and Dream move; MMaDA and autoregressive models are mostly static",
+    origin=PAPER,
     unit=PROMPT,
     needs=(MDM_TEXT, ARM_TEXT),
     criteria=(
@@ -428,6 +432,7 @@ def measure_alike_and_jumps(evidence: Evidence) -> Finding:
     "A sink stays at its place for some steps, and then vanishes.",
     source=f"{_PAPER}, Sec. 4.2 on LLaDA, Fig. 6b",
     reported="often remain for some consecutive steps before vanishing; edge cases of one step",
+    origin=PAPER,
     unit=PROMPT,
     needs=(MDM_TEXT,),
     criteria=(
@@ -492,6 +497,7 @@ def measure_stays(evidence: Evidence) -> Finding:
     "Written block by block, the sink moves to the right with the blocks.",
     source=f"{_PAPER}, Sec. 4.2, Fig. 7",
     reported="of LLaDA: tends to shift right as more blocks are denoised (one head is shown)",
+    origin=PAPER,
     unit=PROMPT,
     needs=(MDM_TEXT,),
     criteria=(
@@ -553,6 +559,7 @@ def measure_block_drift(evidence: Evidence) -> Finding:
     "the left.",
     source=f"{_PAPER}, Sec. 4.2 on Dream, Fig. 7 and 8b",
     reported="of Dream: often originate at the rightmost masked token and shift leftward",
+    origin=PAPER,
     unit=PROMPT,
     needs=(FREE_RUNS,),
     criteria=(
@@ -626,6 +633,7 @@ def measure_frontier(evidence: Evidence) -> Finding:
     "Where there are sinks, most are static.",
     source=f"{_PAPER}, Sec. 4.2 on MMaDA, Fig. 7 and 8a",
     reported="of MMaDA: generally static; often fixed at their initial positions",
+    origin=PAPER,
     unit=PROMPT,
     needs=(MDM_TEXT,),
     criteria=(
@@ -684,6 +692,7 @@ def measure_static(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Sec. 4.2 on LLaDA, Fig. 5",
     reported="of LLaDA: the number decreases, converging to one or two per layer; the score is "
     "therefore higher",
+    origin=PAPER,
     unit=PROMPT,
     needs=(MDM_TEXT,),
     criteria=(
@@ -755,6 +764,7 @@ def measure_fewer_and_stronger(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Table 2",
     reported="LLaDA: newline .368, mask .366, full stop .050; Dream: mask .321, newline .090, full "
     "stop .046; MMaDA: newline .180, mask .166, end of header .160",
+    origin=PAPER,
     unit=PROMPT,
     needs=(MDM_RUNS,),
     criteria=(
@@ -845,6 +855,7 @@ def measure_most_frequent(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Sec. 4.2 on LLaDA",
     reported="of LLaDA: a strong semantic basis (punctuation, white space, end tokens); the "
     "contrary of Dream (H33)",
+    origin=PAPER,
     unit=PROMPT,
     needs=(MDM_RUNS,),
     criteria=(
@@ -888,6 +899,7 @@ def class_and_place(evidence: Evidence) -> dict[str, np.ndarray]:
     "In the deepest layers masked and unmasked queries have different sinks.",
     source=f"{_PAPER}, Sec. 4.2 on LLaDA, Fig. 6a",
     reported="of LLaDA: the deepest layers; some heads do",
+    origin=PAPER,
     unit=PROMPT,
     needs=(HEAD_MAPS,),
     criteria=(
@@ -975,6 +987,7 @@ _HIDDEN_NOT_GSM8K = (
     "autoregressive one.",
     source=f"{_PAPER}, abstract, Sec. 4.3, Table 1",
     reported="GSM8K: LLaDA .76 to .75, Dream .82 to .79, MMaDA .54 to .53, Llama .85 to .02",
+    origin=PAPER,
     unit=ITEM,
     needs=(MDM_HIDDEN, ARM_HIDDEN),
     criteria=(
@@ -1174,6 +1187,7 @@ def measure_detection_map(evidence: Evidence) -> Finding:
     "are written later.",
     source=f"{_PAPER}, Sec. 5.2",
     reported="a belief, untested",
+    origin=PAPER,
     unit=PROMPT,
     needs=(DELAYS,),
     criteria=(
@@ -1223,6 +1237,7 @@ def measure_delay(evidence: Evidence) -> Finding:
     "more.",
     source=f"{_PAPER}, Sec. 1 and 5.2",
     reported="a belief, untested, beside that of looking both ways",
+    origin=PAPER,
     unit=ITEM,
     needs=(ONE_STEP, MANY_STEPS),
     criteria=(
@@ -1716,6 +1731,7 @@ def measure_recovery(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Sec. 4.2 and 5.3",
     reported="not necessarily at the beginning, but also in the middle or towards the end; ARMs: "
     "usually only at the beginning",
+    origin=PAPER,
     unit=PROMPT,
     needs=(MDM_TEXT, ARM_TEXT),
     criteria=(
@@ -1787,6 +1803,7 @@ def measure_standing(evidence: Evidence) -> Finding:
     "accuracy.",
     source=f"{_PAPER}, Sec. 4.3",
     reported="smaller than 1 % for all tested models",
+    origin=PAPER,
     unit=ITEM,
     needs=(MDM_HIDDEN,),
     criteria=(
@@ -1837,6 +1854,7 @@ def measure_one_point(evidence: Evidence) -> Finding:
     "cost much.",
     source=f"{_PAPER}, Sec. 4.3, Table 1",
     reported="GSM8K, five: LLaDA .73, Dream .78, MMaDA .54; ten: .55, .75, .37",
+    origin=PAPER,
     unit=ITEM,
     needs=(MDM_HIDDEN,),
     criteria=(
@@ -1895,6 +1913,7 @@ def measure_five_sinks(evidence: Evidence) -> Finding:
     "Hiding the greatest sink of every head destroys an autoregressive model.",
     source=f"{_PAPER}, Sec. 4.3, Table 1",
     reported="Llama: GSM8K .85 to .02, HumanEval .66 to .00",
+    origin=PAPER,
     unit=ITEM,
     needs=(ARM_HIDDEN,),
     criteria=(
@@ -1939,6 +1958,7 @@ def measure_arm_fails(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Fig. 4b",
     reported="of a sink of MMaDA: absorbs the self-attention from each of the tokens paying it "
     "attention",
+    origin=PAPER,
     unit=PROMPT,
     needs=(HEAD_MAPS,),
     criteria=(
@@ -1994,6 +2014,7 @@ def measure_self_attention(evidence: Evidence) -> Finding:
     source=f"{_PAPER}, Sec. 5.3",
     reported="asserted: moving sinks, often in the future, allow the model to discard the past "
     "without significant degradation; not measured",
+    origin=PAPER,
     unit=PROMPT,
     needs=(DISCARDED["mdm"], DISCARDED["arm"], MDM_TEXT),
     criteria=(
@@ -2066,6 +2087,7 @@ def measure_discarding(evidence: Evidence) -> Finding:
     "The sink's way to the left is most prominent in early layers.",
     source=f"{_PAPER}, Sec. 4.2 on Dream",
     reported="of Dream: right-to-left migration is most prominent in early layers",
+    origin=PAPER,
     unit=PROMPT,
     needs=(FREE_RUNS,),
     criteria=(
@@ -2112,6 +2134,7 @@ def measure_early_drift(evidence: Evidence) -> Finding:
     "Where a token stands decides whether it is a sink, more than what it is.",
     source=f"{_PAPER}, Sec. 4.2 on Dream",
     reported="of Dream: primarily a positional rather than a semantic pattern",
+    origin=PAPER,
     unit=PROMPT,
     needs=(MDM_RUNS,),
     criteria=(
@@ -2150,6 +2173,7 @@ def measure_position_or_class(evidence: Evidence) -> Finding:
     "Most layers have no clear sink.",
     source=f"{_PAPER}, Sec. 4.2 on MMaDA",
     reported="of MMaDA: most layers showing no clear sink patterns at all",
+    origin=PAPER,
     unit=PROMPT,
     needs=(MDM_TEXT,),
     criteria=(

@@ -16,7 +16,6 @@ import torch
 from anchorwatch import metrics
 from anchorwatch.edits.spec import Edit, hide_keys, hide_random, hide_sinks
 from anchorwatch.errors import AnchorwatchWarning, PromptError
-from anchorwatch.evaluation.synthetic import Distractors, World
 from anchorwatch.evaluation.teacher_forced import build_forced_run, read_clean_frames
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.generation.loop import walk
@@ -28,6 +27,7 @@ from anchorwatch.probes.spec import Probe, pattern, received
 from anchorwatch.studies import prompts
 from anchorwatch.studies.evidence import experiment
 from anchorwatch.studies.papers.sinks.measures import BLOCK, LENGTH
+from anchorwatch.studies.protocols import DEFAULT_PROTOCOL, Protocol
 from anchorwatch.trace.trace import MASKED, Trace
 
 PAIRS = (4, 5, 12, 13, 20, 21, 28, 29)
@@ -40,19 +40,18 @@ FEW, MANY = 8, 56
 """Masks after a question: room for its answer, and 48 more."""
 CONTINUED = 16
 """Tokens written after a context of which a part is discarded."""
-CONTEXTS = World("held-out", seed=prompts.SEED + 3, distractors=Distractors(random=2))
-"""Items with two unrelated passages: one that is oldest, one that is discarded in its place."""
-ITEMS = World("held-out", seed=prompts.SEED + 2)
 
 Rows = list[dict[str, Any]]
 
 
-@experiment("head_maps")
-def head_maps(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+@experiment("head_maps", reads=(prompts.TEXT,))
+def head_maps(
+    model: Model, unit: int, options: Mapping[str, Any], protocol: Protocol = DEFAULT_PROTOCOL
+) -> Rows:
     """Of every head: how far its greatest key stands out of maps whose rows are shuffled, how alike
     the maps of neighbouring steps are, how often the greatest sink jumps, whether masked and
     unmasked queries have sinks of their own, and whether a new sink takes self-attention."""
-    trace = _run_unit(model, unit, (received(), pattern(steps=PAIRS)))
+    trace = _run_unit(model, unit, (received(), pattern(steps=PAIRS)), protocol=protocol)
     alike = metrics.map_similarity(trace, lags=[1], by=["layer", "head"])
     jumps = metrics.jumps(trace, by=["layer", "head"])
     quantities = {
@@ -149,23 +148,26 @@ def self_attention_taken(maps_of_head: np.ndarray, steps: np.ndarray) -> dict[st
     return {name: float(value) for name, value in taken.items()}
 
 
-@experiment("untrained_twin")
-def compare_with_untrained(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+@experiment("untrained_twin", reads=(prompts.TEXT,))
+def compare_with_untrained(
+    model: Model, unit: int, options: Mapping[str, Any], protocol: Protocol = DEFAULT_PROTOCOL
+) -> Rows:
     """Sinks of the model and of its untrained twin on one prompt, and how much each has learnt.
 
     `heads` is the share of (step, layer, head) with a sink, `steps` the share of steps at which any
     head has one, `learnt` the log-probability of hidden tokens of the prompt above that of a guess.
     """
     rows, known = [], None
+    text = protocol.prompt_of(prompts.TEXT, unit).text
     if model.source in WIRED:  # it knows no story, only what it writes itself
-        wrote = _run_unit(model, unit, (), block=None)
+        wrote = _run_unit(model, unit, (), block=None, protocol=protocol)
         known = wrote.own[wrote.answer].tolist()
     for name, network in (("trained", model), ("untrained", initialise_again(model, seed=unit))):
-        trace = _run_unit(network, unit, (received(),), steps=LENGTH // 4)
+        trace = _run_unit(network, unit, (received(),), steps=LENGTH // 4, protocol=protocol)
         by_step = metrics.sinks(trace, by=["step"])
         share = by_step[by_step["quantity"] == "incidence"]["value"]
         row = {"network": name, "heads": float(share.mean()), "steps": float((share > 0).mean())}
-        rows.append(row | {"learnt": gain_over_guessing(network, unit, known)})
+        rows.append(row | {"learnt": gain_over_guessing(network, text if known is None else known)})
     return rows
 
 
@@ -186,11 +188,11 @@ def initialise_again(model: Model, *, seed: int) -> Model:
     return replace(model, source=f"untrained/{model.source}", network=network)
 
 
-def gain_over_guessing(model: Model, unit: int, ids: Sequence[int] | None = None) -> float:
+def gain_over_guessing(model: Model, text: Any) -> float:
     """Mean log-probability of every fourth token of a text, masked, plus log of the vocabulary: in
-    nats, 0 of a guess among all tokens. The text is a story, or token ids."""
-    given = model.encode(prompts.prompt_of(prompts.TEXT, unit).text) if ids is None else ids
-    tokens = list(map(int, given))
+    nats, 0 of a guess among all tokens. The text is what `encode` takes, or token ids."""
+    is_ids = not isinstance(text, str) and all(isinstance(token, int) for token in text)
+    tokens = list(map(int, text if is_ids else model.encode(text)))
     hidden = range(3, len(tokens), 4)
     canvas = [model.mask_id if index in hidden else token for index, token in enumerate(tokens)]
     logprobs = model.logprobs(canvas)
@@ -198,8 +200,10 @@ def gain_over_guessing(model: Model, unit: int, ids: Sequence[int] | None = None
     return float(np.mean(each) + np.log(logprobs.shape[-1]))
 
 
-@experiment("discarded_context")
-def discard_context(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+@experiment("discarded_context", reads=("two unrelated",))
+def discard_context(
+    model: Model, unit: int, options: Mapping[str, Any], protocol: Protocol = DEFAULT_PROTOCOL
+) -> Rows:
     """What a model says after its oldest context is discarded, and after as much other context is.
 
     The prompt has two unrelated passages before its own. From the second step on, all up to the
@@ -207,7 +211,7 @@ def discard_context(model: Model, unit: int, options: Mapping[str, Any]) -> Rows
     that an autoregressive model made before stay as they are. Rows are read on the clean frames.
     """
     # 1. Oldest, other and own passage, and the question; the clean run.
-    item = CONTEXTS[unit]
+    item = protocol.item_of("two unrelated", unit)
     others = [index for index, passage in enumerate(item.passages) if not passage.gold]
     golds = [index for index, passage in enumerate(item.passages) if passage.gold]
     item = item.arrange([*others, *golds])
@@ -235,8 +239,10 @@ def discard_context(model: Model, unit: int, options: Mapping[str, Any]) -> Rows
     ]
 
 
-@experiment("delayed")
-def measure_delays(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+@experiment("delayed", reads=(prompts.TEXT,))
+def measure_delays(
+    model: Model, unit: int, options: Mapping[str, Any], protocol: Protocol = DEFAULT_PROTOCOL
+) -> Rows:
     """Whether positions that look at the sinks are written later, and less surely, without them.
 
     The first step hides nothing, so the second has the same canvas in every arm; what a position
@@ -244,9 +250,13 @@ def measure_delays(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
     the change of its surest token. In a second row other keys are hidden, as many, and the
     attention is that to the sinks again.
     """
-    clean = _run_unit(model, unit, (pattern(steps=(1,)),), block=None)
+
+    def write(probes: Sequence[Probe], *edits: Edit) -> Trace:
+        return _run_unit(model, unit, probes, edits, block=None, protocol=protocol)
+
+    clean = write((pattern(steps=(1,)),))
     arms = {"sinks": hide_sinks(1), "random": hide_random(1, seed=unit)}
-    runs = {name: _run_unit(model, unit, (), (edit,), block=None) for name, edit in arms.items()}
+    runs = {name: write((), edit) for name, edit in arms.items()}
     looks, sure = looks_at_hidden(clean, runs["sinks"]), surest(model, clean, ())
     return [
         {"arm": name, "looks": float(looks.mean())}
@@ -313,14 +323,16 @@ def correlation(first: np.ndarray, other: np.ndarray) -> float:
     return float((a * b).sum()) / size if size > 0 else float("nan")
 
 
-@experiment("added_masks")
-def added_masks(model: Model, unit: int, options: Mapping[str, Any]) -> Rows:
+@experiment("added_masks", reads=("other own passage",))
+def added_masks(
+    model: Model, unit: int, options: Mapping[str, Any], protocol: Protocol = DEFAULT_PROTOCOL
+) -> Rows:
     """The first token of an answer before few masks and before many, in one pass.
 
     `mass` is what masked queries give to masks, mean over layers and heads; `even` what indifferent
     ones would.
     """
-    item = ITEMS[unit]
+    item = protocol.item_of("other own passage", unit)
     prompt = item.prompt()
     given, whole = model.encode(prompt), model.encode(f"{prompt} {item.answers[0]}")
     if list(whole[: len(given)]) != list(given) or len(whole) == len(given):
@@ -346,10 +358,11 @@ def _run_unit(
     *,
     steps: int = LENGTH,
     block: int | None = BLOCK,
+    protocol: Protocol = DEFAULT_PROTOCOL,
 ) -> Trace:
     """A run that goes on with running text, without end tokens."""
     how = LowConfidence(LENGTH, steps, block=block, forbid_end=True)
-    text = prompts.prompt_of(prompts.TEXT, unit).text
+    text = protocol.prompt_of(prompts.TEXT, unit).text
     with _quietly():
         return run(model, text, how, probes=probes, edits=edits, seed=unit)
 
