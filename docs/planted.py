@@ -39,17 +39,20 @@ from anchorwatch.studies.verdict import ALPHA, JudgedClaim
 FOLDER = Path(__file__).parent
 BUDGET = Budget(
     "planted",
-    prompts=18,
+    prompts=8,
     length=8,
     steps=8,
     items=30,
-    rows=18,
+    rows=8,
     answer=8,
     text_length=16,
     text_block=8,
 )
-FEW = 5
-"""Units of an experiment that only a precondition reads."""
+FEW, MANY = 5, 18
+"""Units of an experiment that only a precondition reads; prompts that a share of exactly 1 takes to
+be told from margins of three quarters and four fifths: .8^18 = .018, below half of 5 %."""
+EXACT = {"floating/H1", "sinks/H1", "sinks/H23"}
+"""Claims with such a margin, whose share is exactly 0 or 1 in planted networks."""
 SUPPORTED, REFUTED = "supported", "refuted"
 LEAST_POWER = 0.8
 BEGIN, END = "<!-- made by docs/planted.py -->", "<!-- end -->"
@@ -153,7 +156,7 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
     "floating/H18": (single("retrieval"), single("nearby-retrieval")),
     "floating/H20": (
         pair("most-names", "arm-nearby-retrieval"),
-        pair("nearby-retrieval-of-most-names", "arm-nearby-retrieval"),
+        pair("nearby-retrieval", "arm-nearby-retrieval"),
     ),
     "floating/H21": (
         pair("most-names", "arm-narrow-reading"),
@@ -217,9 +220,8 @@ def run_subject(subject: Subject, names: Sequence[str], out: Path) -> dict[str, 
         if asks or sets & set(QUESTION_SETS)
         else None,
     )
-    record = study(
-        list(names), **subject.models, budget=budget_for(names), protocol=protocol, out=out
-    )
+    how: dict[str, Any] = {"budget": budget_for(names), "protocol": protocol}
+    record = study(list(names), **subject.models, **how, out=out, report=False)
     return {judged.claim.id: judged for judged in record.findings}
 
 
@@ -229,7 +231,9 @@ def budget_for(names: Sequence[str]) -> Budget:
     needs = [spec for claim in claims(names) for spec in claim.needs]
     tables = {spec for spec in needs if isinstance(spec, Experiment)}
     prompts = FEW + 1 if any(isinstance(spec, Effect) for spec in needs) else BUDGET.prompts
-    rows = FEW if tables <= {UNTRAINED_TWIN} and "sinks/H1" not in names else BUDGET.rows
+    rows = FEW if tables <= {UNTRAINED_TWIN} else BUDGET.rows
+    if set(names) & EXACT:
+        prompts, rows = MANY, MANY if "sinks/H1" in names else rows
     return replace(BUDGET, prompts=prompts, rows=rows)
 
 

@@ -695,10 +695,7 @@ WIRINGS: dict[str, Plan] = {
     "wired/few-names": Plan(_STATIC, width=4, retrieval=(retrieve(),), known=6),
     "wired/wide-reading": Plan(_STATIC, width=4, retrieval=(retrieve_softly(3.6),)),
     "wired/narrow-reading": Plan(_STATIC, width=4, retrieval=(retrieve_softly(3.0),)),
-    "wired/nearby-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve_nearby(30.0),)),
-    "wired/nearby-retrieval-of-most-names": Plan(
-        _STATIC, width=4, retrieval=(retrieve_nearby(30.0),), known=24
-    ),
+    "wired/nearby-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve_nearby(45.0),)),
     "wired/deep-retrieval": Plan(_STATIC, depth=8, width=4, retrieval=(retrieve(),)),
     "wired/shallow-retrieval": Plan(_STATIC, depth=8, width=4, retrieval=(retrieve(),), at=1),
     "wired/four-of-many-heads": Plan(_STATIC, depth=8, width=13, retrieval=(retrieve(),) * 4),
@@ -750,7 +747,7 @@ WIRINGS: dict[str, Plan] = {
         _STATIC, "causal", width=4, retrieval=(retrieve_softly(3.0),), at=1
     ),
     "wired/arm-nearby-retrieval": Plan(
-        _STATIC, "causal", width=4, retrieval=(retrieve_nearby(30.0),), at=1
+        _STATIC, "causal", width=4, retrieval=(retrieve_nearby(45.0),), at=1
     ),
     "wired/arm-four-of-many-heads": Plan(
         _STATIC, "causal", depth=8, width=13, retrieval=(retrieve(),) * 4, at=1

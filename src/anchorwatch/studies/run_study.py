@@ -96,6 +96,7 @@ def study(  # noqa: PLR0913 - one keyword for each thing a study can be given
     variants: str | Path | None = None,
     before: Callable[[Plan], None] | None = None,
     engine: EngineOptions | None = None,
+    report: bool = True,
 ) -> Study:
     """Run the claims of papers and say what came of each.
 
@@ -113,6 +114,7 @@ def study(  # noqa: PLR0913 - one keyword for each thing a study can be given
         variants: the table of training seeds; the package's own where left out.
         before: told the plan before anything runs.
         engine: shares the units of evidence out to workers.
+        report: whether report, figures and tables are written; the evidence is kept in any case.
 
     Where no model is named, those of the lab are taken that the claims need; where one is, only
     those that are.
@@ -132,7 +134,8 @@ def study(  # noqa: PLR0913 - one keyword for each thing a study can be given
         each = judge_claims(task.claims, evidence, lost, collected.not_testable)
         plan = replace(plan, pieces=collected.used(plan))
         record = Study(each, task.manifest(plan) | _describe_duration(begun), plan, evidence)
-        record.save(task.out)
+        if report:
+            record.save(task.out)
     return record
 
 

@@ -107,16 +107,16 @@ LEAST_CONTRAST = 0.2
 TENTH = round(log2(1.1), 4)
 """Ten per cent either way, as a difference of logarithms."""
 GAIN = Answers(("mdm", "arm"), ("closed", "gold"))
-DISTRACTED = Answers(("mdm", "arm"), ("gold", "gold+1", "gold+2", "gold+4"))
-GOLD_POSITIONS = Answers(("mdm", "arm"), ("gold@1/5", "gold@3/5", "gold@5/5"))
-LAYOUTS = Answers(("mdm", "arm"), ("adjacent+2", "far+2", "reversed+2"), task="synthetic/two-hop")
+DISTRACTED = Answers(("mdm", "arm"), ("gold", "gold+1", "gold+4", "gold+9"))
+GOLD_POSITIONS = Answers(("mdm", "arm"), ("gold@1/10", "gold@5/10", "gold@10/10"))
+LAYOUTS = Answers(("mdm", "arm"), ("adjacent+8", "far+8", "reversed+8"), task="synthetic/two-hop")
 TEMPLATES = {
     name: Answers(("mdm",), ("closed", "gold"), template=f"floating-{name}")
     for name in ("rules", "examples")
 }
 LEAST_GAIN = 0.05
 """Of the questions: a model that gains less from a passage has nothing to double."""
-DOUBLINGS = tuple(float(np.log2(1 + others)) for others in (0, 1, 2, 4))
+DOUBLINGS = tuple(float(np.log2(1 + others)) for others in (0, 1, 4, 9))
 PASSAGE_RUNS = Runs("mdm", "told")
 REWRITTEN_QUERIES = Experiment("mdm", "queries_rewritten", passes=48)
 MOMENTS = (("y", "y"), ("x", "x"), ("z", "z"), ("y", "x"), ("y", "z"), ("x", "z"))
