@@ -96,7 +96,7 @@ ANSWER = 7
 
 def answering(rng, index, maps):
     """What is written is the answer."""
-    return {ANSWER: " " + prompts.QUESTION_ITEMS[index].answers[0]}
+    return {ANSWER: " " + prompts.QUESTION_SETS["asked"][index].answers[0]}
 
 
 def right_tokens(rng, index):
@@ -199,7 +199,9 @@ def goes_with_or_not(truth):
         return own
 
     def answers(rng, index, maps):
-        return {5: " " + prompts.QUESTION_ITEMS[index].answers[0] if good[index] else " nothing"}
+        return {
+            5: " " + prompts.QUESTION_SETS["asked"][index].answers[0] if good[index] else " nothing"
+        }
 
     given = {"regions": passages, "more": masses(gold), "tokens": tokens, "texts": answers}
     return {MDM: traces_by_layer(count, keys, seed=43, **given)}

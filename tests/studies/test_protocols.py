@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import anchorwatch as aw
-from anchorwatch.errors import SpecError
+from anchorwatch.errors import PromptError, SpecError
 from anchorwatch.generation.decoding import DreamOrder, LeftToRight, LowConfidence
 from anchorwatch.models.load import load
 from anchorwatch.models.load_options import LoadOptions
@@ -17,11 +17,12 @@ from anchorwatch.studies.evidence import (
     Answers,
     Available,
     EvidenceStore,
+    Experiment,
     ModelIdentity,
     Runs,
 )
 from anchorwatch.studies.measure import MDM_RUNS, MDM_TEXT
-from anchorwatch.studies.papers import claims
+from anchorwatch.studies.papers import claims, load_experiments
 from anchorwatch.studies.plan_study import Rates, plan_study
 from anchorwatch.studies.protocols import PROTOCOLS, Protocol, protocol
 from anchorwatch.studies.report.page import run_facts
@@ -36,6 +37,7 @@ GOLD = Answers(("mdm",), ("gold",))
 
 
 def store(folder, way):
+    load_experiments()  # says what each of them reads
     return EvidenceStore(folder, budget(SMALL, way), Available({"mdm": IDENTITY}))
 
 
@@ -152,7 +154,7 @@ def test_evidence_under_another_protocol_is_other_evidence(tmp_path):
     ]
     folders = [store(tmp_path, way).unit_folder(MDM_TEXT, "mdm") for way in ways]
     assert len(set(folders)) == len(ways)
-    # Running text of the user's is no question, and a task no run.
+    # Running text of the user's is no question.
     questions = [store(tmp_path, way).unit_folder(MDM_RUNS, "mdm") for way in ways]
     assert questions[0] == questions[3] == questions[4]
     path = tmp_path / "own.jsonl"
@@ -190,7 +192,7 @@ def test_a_chat_goes_around_prompts_and_keeps_their_regions(tmp_path):
     assert texts[0].given[: len(message)].tolist() == message
     assert texts[1].given[:3].tolist() == [5, 6, 7]  # ids stand as they are
     for index, trace in enumerate(questions):
-        item, names = prompts.QUESTION_ITEMS[index], trace.manifest["regions"]
+        item, names = prompts.QUESTION_SETS["asked"][index], trace.manifest["regions"]
         own = [model.decode([int(t)]) for t in trace.given]
         gold = "".join(
             token
@@ -215,6 +217,59 @@ def test_a_task_of_the_users_is_asked_in_its_own_contexts(tmp_path):
     assert set(table["context"]) == {"gold"}
     assert set(table["question"]) == {"Where is Bo0?", "Where is Bo1?"}
     assert (table["unfit"] == "").all()
+
+
+TOWNS = ("Oslo", "Rome", "Lima", "Kyiv", "Bonn", "Cork", "Pisa", "Riga")
+
+
+def own_questions(path):
+    """A question of each town; the passages of the others are distractors."""
+    rows = [
+        {"question": f"Where is Bo{i}?", "answers": [town], "passages": [f"Bo{i} is in {town}."]}
+        for i, town in enumerate(TOWNS)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def test_a_task_of_the_users_reaches_runs_and_experiments(tmp_path):
+    """Watched runs answer its questions, and experiments read its items."""
+    way = Protocol(task=own_questions(tmp_path / "own.jsonl"))
+    kept, model = store(tmp_path / "kept", way), load("tiny/llada")
+    spec = Experiment("mdm", "gold_looks", passes=48)
+    for need in (MDM_RUNS, spec):
+        assert kept.unit_folder(need, "mdm") != store(tmp_path, Protocol()).unit_folder(need, "mdm")
+        collect(kept, need, "mdm", model, lambda _: None)
+    for index, trace in enumerate(kept.load(MDM_RUNS).traces):
+        text = model.decode([int(token) for token in trace.given if token != model.mask_id])
+        assert f"Bo{index}" in text.replace(" ", "")
+        assert {"gold", "distractor 1", "distractor 2"} <= set(trace.manifest["regions"])
+    assert set(kept.load(spec)["place"]) == {"first", "middle", "last"}
+
+
+def test_items_of_a_task_are_shown_in_the_context_of_a_set(tmp_path):
+    way = Protocol(task=own_questions(tmp_path / "own.jsonl"), contexts={"gold+2": "gold+3"})
+    assert len(way.item_of("asked", 1).passages) == 4
+    assert len(way.item_of("own passage", 1).passages) == 1
+    assert way.prompt_of("alone", 1).text == "Question: Where is Bo1?\nAnswer:"
+    assert way.item_of("own passage", 0, apart=True).question == "Where is Bo7?"
+    assert way.count_prompts("asked", 100) == 8
+    with pytest.raises(PromptError, match=r"own.jsonl has 8 questions, and no other"):
+        way.item_of("asked", 8)
+    with pytest.raises(PromptError, match="as gold\\+9"):
+        replace(way, contexts={"gold+2": "gold+9"}).item_of("asked", 0)
+
+
+def test_prompts_of_the_users_reach_experiments_that_read_text(tmp_path):
+    spec = Experiment("mdm", "head_maps", passes=32)
+    plain, own, other = (
+        store(tmp_path, way).unit_folder(spec, "mdm")
+        for way in (Protocol(), Protocol(prompts=("A ship left.",)), Protocol(prompts=("A bell.",)))
+    )
+    assert len({plain, own, other}) == 3
+    check_protocol(claims(["sinks/H12"]), Protocol(prompts=("A ship left.",)))
+    with pytest.raises(PromptError, match="there are 1 prompts, and no other"):
+        Protocol(prompts=("A ship left.",)).prompt_of("text", 1)
 
 
 def test_a_model_without_a_chat_template_is_refused_before_anything_runs(tmp_path):

@@ -802,8 +802,9 @@ def measure_fewer_and_stronger(evidence: Evidence) -> Finding:
         ),
     ),
     draw=draw_token_classes,
-    defect="not seen; the paper's text names end tokens, which its table does not have, and "
-    "leaves out masks, which it has; the share of such keys in the text is not given",
+    defect="not seen; of LLaDA the text names full stops, commas, white space and end tokens, and "
+    "its part of the table has no comma, no end token, and masks; the share of such keys in the "
+    "text is not given",
     preconditions=(is_trained(), has_sinks(MDM_RUNS), has_newlines(MDM_RUNS)),
     changes=(
         Change(

@@ -132,7 +132,8 @@ def thresholds(bench: Workbench) -> Iterator[Product]:
     "Accuracy with 0, 1, 5, 10 and 20 sinks hidden, paired by item, beside random keys.",
     roles=("mdm", "arm"),
     published="GSM8K and HumanEval, which lm-eval fetches from the hub: --task gsm8k "
-    "--task humaneval --run-code; without --task our made-up questions",
+    "--task humaneval --run-code, LLaDA in blocks of 32 with 256 positions (GSM8K) and 512 "
+    "(HumanEval); without --task our made-up questions",
 )
 def hidden_sinks(bench: Workbench) -> Iterator[Product]:
     sources = [*bench.need("mdm"), *bench.sources.get("arm", ())]
