@@ -692,7 +692,7 @@ WIRINGS: dict[str, Plan] = {
     "wired/softer-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve_softly(1.6),)),
     "wired/most-names": Plan(_STATIC, width=4, retrieval=(retrieve(),), known=24),
     "wired/half-of-names": Plan(_STATIC, width=4, retrieval=(retrieve(),), known=15),
-    "wired/few-names": Plan(_STATIC, width=4, retrieval=(retrieve(),), known=6),
+    "wired/few-names": Plan(_STATIC, width=4, retrieval=(retrieve(),), known=3),
     "wired/wide-reading": Plan(_STATIC, width=4, retrieval=(retrieve_softly(3.6),)),
     "wired/narrow-reading": Plan(_STATIC, width=4, retrieval=(retrieve_softly(3.0),)),
     "wired/nearby-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve_nearby(45.0),)),
@@ -739,7 +739,7 @@ WIRINGS: dict[str, Plan] = {
     "wired/arm-half-of-names": Plan(
         _STATIC, "causal", width=4, retrieval=(retrieve(),), at=1, known=15
     ),
-    "wired/arm-few-names": Plan(_STATIC, "causal", width=4, retrieval=(retrieve(),), at=1, known=6),
+    "wired/arm-few-names": Plan(_STATIC, "causal", width=4, retrieval=(retrieve(),), at=1, known=3),
     "wired/arm-wide-reading": Plan(
         _STATIC, "causal", width=4, retrieval=(retrieve_softly(3.6),), at=1
     ),
