@@ -54,6 +54,7 @@ def collect(
     only: Collection[int] | None = None,
 ) -> None:
     """Make what is not there yet of a need, with the model of a role; `only` names some units."""
+    load_experiments()  # they say what they read, and the folder of their units depends on it
     if isinstance(spec, Runs):
         _make_units(
             store,
@@ -219,7 +220,6 @@ def _measure_effect(
 def _run_experiment(
     store: EvidenceStore, spec: Experiment, model: Model, index: int, path: Path
 ) -> None:
-    load_experiments()
     given = (store.budget.protocol,) if READS[spec.name] else ()
     rows = EXPERIMENTS[spec.name](model, index, dict(spec.options), *given)
     store.keep(path, {"rows": [{"unit": index} | dict(row) for row in rows]})
