@@ -188,6 +188,7 @@ NOT_PLANTED: dict[str, str] = {
     "sinks/H16": "wired networks write from one end, so that no position can be delayed",
     "sinks/H17": "wired networks answer in one step as in many",
     "sinks/H22": _WORLD,
+    "sinks/H35": "keys of wired networks depend on their own token alone, so that none drifts",
     "floating/H10": "layers of wired networks without heads have no weights to correlate",
     "floating/H19": "takes 24 layers; the rollout of even attention is tested in closed form",
     "floating/H22": "asks questions of two hops, which no wired network can answer",

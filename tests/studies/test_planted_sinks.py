@@ -230,6 +230,24 @@ def clear_or_not(truth):
     return {TEXT: grown(ALIKE[truth], keys, seed=63, layers=4, heads=8)}
 
 
+@plants("sinks/H35")
+def drifts_least_or_not(truth):
+    """The sink at position 4 changes least, most, or by chance."""
+
+    def more(rng, maps):
+        steps, layers, _, length, _ = maps.shape
+        moved = rng.uniform(0.1, 0.9, (steps, layers, 2, length))
+        share = {SUPPORTED: 1.0, REFUTED: 0.0, UNDECIDED: 0.9}[truth]
+        small = rng.random((steps, layers, 2)) < share
+        moved[..., 4] = np.where(small, 0.05, 0.95)
+        moved[0] = np.nan
+        dims = ("step", "layer", "kv_head", "key")
+        return {"key_drift": (dims, moved), "value_drift": (dims, moved)}
+
+    runs = grown(ALIKE[truth], lambda *_: 4, seed=64, layers=2, more=more)
+    return {sinks_measures.DRIFT_RUNS: runs}
+
+
 @plants("sinks/H9")
 def fewer_or_more(truth):
     def keys(rng, step, layer, head):

@@ -65,6 +65,7 @@ from anchorwatch.studies.papers.sinks.measures import (
     DELAYS,
     DISCARDED,
     DOSES,
+    DRIFT_RUNS,
     FOUND_IN_EDITED,
     FREE_RUNS,
     HEAD_MAPS,
@@ -103,6 +104,7 @@ from anchorwatch.studies.papers.sinks.measures import (
     has_turning_queries,
     is_not_too_sure,
     is_trained,
+    keys_drift,
     last_quarter_mean,
     layer_means,
     lost_to_oldest,
@@ -111,6 +113,7 @@ from anchorwatch.studies.papers.sinks.measures import (
     mean_over_layers,
     named_tokens,
     nested_share,
+    share_that_drifts_more,
     share_without_sinks,
     shares_of_tokens,
     standing_share,
@@ -2219,3 +2222,65 @@ def measure_layers_without(evidence: Evidence) -> Finding:
         },
         {"share of layers and steps with a clear sink": mean_of(clear.mean(axis=1))},
     )
+
+
+_BOTH = ("key_drift", "value_drift")
+
+
+@register_claim(
+    "sinks/H35",
+    "The most attended token is the one whose keys and values drift least.",
+    source="arXiv 2510.14973 (Elastic-Cache), abstract",
+    reported="the most-attended token exhibits the smallest KV drift, a conservative lower bound "
+    "on cache change for other tokens",
+    unit=PROMPT,
+    needs=(DRIFT_RUNS,),
+    criteria=(
+        Criterion(
+            "least",
+            "share of the other keys whose key and value change more from one step to the next "
+            "than those of the most attended key (attention mean over heads), mean over steps and "
+            "layers; ties count half",
+            GREATER,
+            0.9,
+            "the least of all would be 1; nine in ten leaves room for near-ties",
+            null="one half: any other key in its place",
+        ),
+        Criterion(
+            "keys",
+            "the same of keys alone",
+            GREATER,
+            0.9,
+            "as above",
+            null="one half: any other key in its place",
+            decides=False,
+        ),
+        Criterion(
+            "values",
+            "the same of values alone",
+            GREATER,
+            0.9,
+            "as above",
+            null="one half: any other key in its place",
+            decides=False,
+        ),
+    ),
+    origin=NEIGHBOUR,
+    preconditions=(is_trained(), has_sinks(DRIFT_RUNS), keys_drift()),
+    changes=(
+        Change(
+            "A new claim: the premise of a cache that is refreshed by attention.",
+            "the sentence is what Elastic-Cache's test of drift rests on",
+            "nothing was asked",
+        ),
+    ),
+    caveat="drift is of exact runs; which cache it would spoil is measured by aw.compare_caches",
+)
+def measure_least_drift(evidence: Evidence) -> Finding:
+    runs: TraceSet = evidence[DRIFT_RUNS]
+    measured = {}
+    for name, fields in (("least", _BOTH), ("keys", _BOTH[:1]), ("values", _BOTH[1:])):
+        each = by_trace(runs, partial(share_that_drifts_more, names=fields))
+        measured[name] = Measured(Estimate.mean(each, PROMPT, SHARE), null=0.5)
+    drifts = by_trace(runs, lambda trace: float(np.nanmean(trace["key_drift"].values)))
+    return Finding(measured, {"mean change of a key, share of its norm": mean_of(drifts)})

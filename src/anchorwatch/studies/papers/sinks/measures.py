@@ -12,7 +12,7 @@ import pandas as pd
 from anchorwatch import metrics
 from anchorwatch.edits.spec import Edit, hide_random, hide_sinks
 from anchorwatch.generation.decoding import DreamOrder
-from anchorwatch.metrics.layer_slices import LayerSlice
+from anchorwatch.metrics.layer_slices import LayerSlice, iter_layers
 from anchorwatch.metrics.movement import direction, frontier_hits
 from anchorwatch.metrics.sink_rules import Rule, rulli
 from anchorwatch.metrics.sink_strength import RULES
@@ -25,6 +25,7 @@ from anchorwatch.metrics.table import (
     prompt_id,
     ratio,
 )
+from anchorwatch.probes.spec import drift, received
 from anchorwatch.studies.claim import Precondition
 from anchorwatch.studies.estimate import PROMPT, Estimate
 from anchorwatch.studies.evidence import Answers, Effect, Evidence, Experiment, Runs, TraceSet
@@ -50,6 +51,10 @@ LENGTH, BLOCK = 32, 8
 """Positions that an experiment writes, one a step, and those of a block."""
 FREE_RUNS = Runs("mdm", prompts=TEXT, decoding=DreamOrder(LENGTH, LENGTH, algorithm="entropy"))
 """As Dream writes: anywhere."""
+DRIFT_RUNS = Runs("mdm", prompts=TEXT, probes=(received(), drift()))
+"""With the change of every key and value from step to step."""
+LEAST_DRIFT = 0.01
+"""Mean change of a key between steps, under which nothing drifts that could be ranked."""
 HEAD_MAPS = Experiment("mdm", "head_maps", passes=LENGTH)
 UNTRAINED = Experiment("mdm", "untrained_twin", passes=18)
 PAPER_RULE, OTHER_RULES = RULES[0], RULES[1:-1]
@@ -107,6 +112,47 @@ FOUND_IN_EDITED = Effect(
 )
 DELAYS = Experiment("mdm", "delayed", passes=102)
 DISCARDED = {role: Experiment(role, "discarded_context", passes=64) for role in ("mdm", "arm")}
+
+
+def share_that_drifts_more(trace: Trace, names: tuple[str, ...]) -> float:
+    """Share of the other keys that change more than the most attended one, mean over steps, layers.
+
+    Attention is the mean over heads; the change is the mean over key heads of the named fields.
+    Ties count half: of any key it is 1/2 in the mean.
+    """
+    shares = []
+    for layer in iter_layers(trace):
+        # [step, key] attention received, and the change since the step before.
+        received_mean = layer.shares().mean(axis=1)
+        change = np.mean(
+            [trace[name].values[:, layer.index].mean(axis=1) for name in names], axis=0
+        )
+        for attention, moved in zip(received_mean, change, strict=True):
+            top, known = int(np.nanargmax(attention)), ~np.isnan(moved)
+            if not known[top] or known.sum() < 2:
+                continue
+            others = moved[known & (np.arange(len(moved)) != top)]
+            shares.append((others > moved[top]).mean() + (others == moved[top]).mean() / 2)
+    return float(np.mean(shares)) if shares else np.nan
+
+
+@cache
+def keys_drift() -> Precondition:
+    """Keys that change between steps."""
+
+    def measure(evidence: Evidence) -> float:
+        return mean_of(
+            [np.nanmean(trace["key_drift"].values) for trace in evidence[DRIFT_RUNS].traces]
+        )
+
+    return Precondition(
+        "keys that change",
+        "the mean change of a key from one step to the next, as a share of its norm",
+        LEAST_DRIFT,
+        "where no key changes none changes least",
+        measure,
+        (DRIFT_RUNS,),
+    )
 
 
 @cache
