@@ -110,12 +110,12 @@ def test_a_lift_is_of_one_position_or_not_offered(look, asked):
     page = held.go(f"{asked}#v=1&step={STEP}&layer={LAYER}&token=91&scale=lift")
     assert "not for columns of several positions" in page.locator(".notice").inner_text()
     assert "scale=lift" not in held.hash()
-    assert page.locator("option", has_text="times the null").count() == 0
+    assert page.locator("option", has_text="times an even share").count() == 0
     for word in ("scale=share", "layer="):
         page.keyboard.press("n")
         assert "scale=lift" not in held.hash(word)
     page.wait_for_function(  # of one position it is exact
-        "() => document.querySelector('[data-panel=map] .reading')?.textContent.includes('× null')"
+        "() => document.querySelector('[data-panel=map] .reading')?.textContent.includes('× even share')"
     )
 
 

@@ -90,7 +90,7 @@ def test_numbers_under_the_pointer_are_exact(look, url, plain):
     text = reading.inner_text()
     assert "step 4 · position 9" in text
     assert f"{said(share, 5)} of attention" in text
-    assert f"{said(share * 14, 3)} × null" in text
+    assert f"{said(share * 14, 3)} × even share" in text
 
 
 def test_a_click_moves_every_view(look, url):

@@ -122,7 +122,7 @@ def test_what_is_left_out_is_said():
     told = held["header"]
     said = " ".join(told["left_out"])
     assert "16 of 20 layers are in this page" in said
-    assert "rounded to eight bits" in said
+    assert "single heads and query groups are not in this page" in said
     assert len(told["layers"]) == 16
     assert {f"layer-{at}" for at in told["layers"]} <= held["packets"].keys()
     assert "layer-1" in held["packets"] or 1 not in told["layers"]

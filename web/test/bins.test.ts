@@ -75,7 +75,7 @@ test("of a bin the position that receives most is named where it is known", asyn
 test("a column of several positions says its range, and never takes its first position for the greatest", async () => {
   const [sent, asked] = [await made(null), await made(ROW)];
   expect(column(asked, place, 0, 0)).toContain("position 2 · ");
-  expect(column(asked, place, 0, 0)).toContain("0.0625 of attention, 0.5 × null");
+  expect(column(asked, place, 0, 0)).toContain("0.0625 of attention, 0.5 × even share");
   expect(column(asked, place, 0, 0)).toContain("greatest of positions 0 to 3");
   expect(column(sent, place, 0, 0)).toMatch(/^step 0 · positions 0 to 3 · the greatest of them receives ≈ 0\.\d+ of attention$/);
   expect(column(sent, place, 0, 2)).toBe("step 0 · positions 8 to 9 · not measured");

@@ -44,6 +44,54 @@ class HeaderModel(TypedDict):
     parts: Annotated[list[str], "What was trained with the network: sink tokens, gates."]
 
 
+class FindingPlace(TypedDict):
+    """Where a finding can be seen; what is absent stays as it is."""
+
+    step: NotRequired[int]
+    layer: NotRequired[int]
+    head: NotRequired[Annotated[int | None, "null is the mean over heads."]]
+    token: NotRequired[int]
+    query: NotRequired[int]
+    group: NotRequired[str]
+    scale: NotRequired[Literal["share", "lift"]]
+    view: Literal["map", "layers", "text", "heads", "flow", "exact"]
+
+
+class SentencePart(TypedDict):
+    """A piece of a sentence; with a place, a link to where it can be seen."""
+
+    text: str
+    place: NotRequired[FindingPlace]
+
+
+class Finding(TypedDict):
+    """Something that stands out in a run, in words and in numbers."""
+
+    kind: Literal["sink", "move", "split", "retrieval"]
+    words: list[SentencePart]
+    place: FindingPlace
+    value: float
+    null: Annotated[float, "What even attention gives."]
+    lift: Annotated[float | None, "Value over null; null where that is 0."]
+
+
+class FindingList(TypedDict):
+    """The strongest findings of one kind."""
+
+    kind: Literal["sink", "move", "split", "retrieval"]
+    findings: list[Finding]
+    more: Annotated[int, "How many weaker ones there are."]
+    none: Annotated[str, "Why there is none; empty where there is one."]
+
+
+class Findings(TypedDict):
+    """What stands out in a run, and where a page opens."""
+
+    words: list[SentencePart]
+    place: FindingPlace | None
+    lists: list[FindingList]
+
+
 class OnDemand(TypedDict):
     """What a page may ask for later."""
 
@@ -80,6 +128,7 @@ class Header(TypedDict):
     ]
     tokens: list[Token]
     rule: str
+    rule_words: Annotated[str, "What a sink is: a key that ..."]
     left_masked: int
     damage: list[str]
     lost: list[str]
@@ -105,7 +154,10 @@ class DamagedHeader(TypedDict):
     damage: list[str]
 
 
-HEADER_TYPES = (Token, Measure, HeaderModel, OnDemand, Header, DamagedHeader)
+HEADER_TYPES = (
+    *(Token, Measure, HeaderModel, OnDemand, Header, DamagedHeader),
+    *(FindingPlace, SentencePart, Finding, FindingList, Findings),
+)
 
 _PACKET_DTYPES = {"int8": "u1", "int16": "i4", "int32": "i4", "float32": "f4"}
 _FRAMES = {
@@ -127,7 +179,9 @@ PACKETS: dict[str, dict[str, str]] = {
     "measure": {"values": "f4"},
     "flow": {"flow": "f4"},
     "map": {"map": "f4"},
+    "findings": {},
 }
 """By the first word of a packet's key: its arrays and their dtypes.
 
-A measure of an exported page has `codes` instead of `values`; one of a table has more beside."""
+A measure of an exported page has `codes` instead of `values`; one of a table has more beside. The
+meta of `findings` is `Findings`."""

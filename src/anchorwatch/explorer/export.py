@@ -26,10 +26,7 @@ MOST_MAPS_BYTES = 1_500_000
 """Exact maps that are put into a page, as base64."""
 _LESS = (16, 12, 8, 6, 4, 3, 2, 1)
 _ELSEWHERE = "export a folder, -o NAME without .html, or look with `anchorwatch view`"
-_ROUNDED = (
-    "single heads and query groups are not in this page, and shares are rounded to eight bits "
-    "except those of sinks: `anchorwatch view` shows all, exactly"
-)
+_NO_HEADS = "single heads and query groups are not in this page: `anchorwatch view` shows them"
 T = TypeVar("T")
 
 
@@ -60,7 +57,7 @@ def export(
     if say is not None:
         for header in headers:
             for sentence in (*header["damage"], *header.get("left_out", ())):
-                if sentence != _ROUNDED:
+                if sentence != _NO_HEADS:
                     say(f"{header['name']}: {sentence}")
     return target
 
@@ -151,7 +148,7 @@ def _static_header(run: Run, keys: Collection[str], too_large: int = 0) -> dict[
         header["left_out"].append(f"{only}: {_ELSEWHERE}")
     header["layers"], header["flow"] = kept, "flow" in keys
     header["maps"] = [pick for pick in header["maps"] if _map_key(pick) in keys]
-    header["left_out"].append(_ROUNDED)
+    header["left_out"].append(_NO_HEADS)
     header["on_demand"] = {"heads": False, "rows": False, "maps": False}
     return header
 

@@ -14,7 +14,7 @@ import xarray as xr
 
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer.encode import bin_maxima, codes, pack
-from anchorwatch.metrics.layer_slices import find_top_key, require_field
+from anchorwatch.metrics.layer_slices import find_top_key, mean_over_heads, require_field
 from anchorwatch.metrics.null import Null, for_each_layer, uniform_attention
 from anchorwatch.metrics.sink_rules import Rule
 from anchorwatch.trace.trace import ROLES, Trace
@@ -203,12 +203,7 @@ def sinks(shares: np.ndarray, rule: Rule, seen: np.ndarray) -> Sinks:
 
 def _select_head(values: np.ndarray, head: int | None) -> np.ndarray:
     """[step, group, key] of one head, or the mean over the heads that were measured."""
-    if head is not None:
-        return values[:, head]
-    count = (~np.isnan(values)).sum(axis=1)
-    total = np.nansum(values, axis=1, dtype=np.float64)
-    with np.errstate(invalid="ignore"):
-        return np.where(count > 0, total / np.maximum(count, 1), np.nan).astype(np.float32)
+    return mean_over_heads(values) if head is None else values[:, head]
 
 
 def _one_hot(trace: Trace) -> np.ndarray | None:

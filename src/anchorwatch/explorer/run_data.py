@@ -24,7 +24,9 @@ import numpy as np
 from anchorwatch import __version__
 from anchorwatch.edits.spec import from_dict
 from anchorwatch.errors import AnchorwatchError, SpecError, TraceError
+from anchorwatch.explorer.contract import Findings
 from anchorwatch.explorer.encode import bin_maxima, codes, linear_codes, pack
+from anchorwatch.explorer.findings import find_all
 from anchorwatch.explorer.head_tables import MetricTable, head_measures
 from anchorwatch.explorer.measures import HeadMeasure, list_measures
 from anchorwatch.explorer.open import INSTEAD, OpenedTrace
@@ -110,6 +112,8 @@ class Run:
         self.opened, self.options, self._replay = opened, options or Options(), replay
         self._no_replay = no_replay  # why the model at hand measures nothing of this run
         self._lock = threading.Lock()  # one reader at a time: a layer takes memory
+        self._finding = threading.Lock()
+        self._found: Findings | None = None
         self._kept: dict[str, bytes] = {}
         self._received: Received | None = None
         self._flow = False
@@ -219,6 +223,7 @@ class Run:
         keys = ["frames"]
         if self._received is not None:
             first = self._received.first
+            keys.append("findings")
             keys += [f"null-{kind}-{first}" for kind in sorted(set(self._received.null_of))]
             keys += [
                 f"layer-{layer}" for layer in (range(self.layers) if layers is None else layers)
@@ -255,6 +260,7 @@ class Run:
             with suppress(MissingError):  # who asks for it is told why
                 first = self.layers // 2 if layer is None else layer  # as `middle` in the page
                 self.packet(f"layer-{first}")
+                self.packet("findings")
 
     def _make(self, make: Callable[..., bytes], key: str) -> bytes:
         kind, *words = key.split("-")
@@ -282,6 +288,16 @@ class Run:
             "keys": (trace.role[:-1] != ABSENT).sum(axis=1).astype(np.int32),
         }
         return pack(arrays)
+
+    @packet_kind(small=True)
+    def findings(self) -> bytes:
+        """What stands out, in words and numbers; made once, beside whatever else is being made."""
+        received = self._shares()
+        with self._finding:
+            if self._found is None:
+                group = received.groups[received.first]
+                self._found = find_all(self.trace, self.options.rule, group)
+        return pack({}, self._found)
 
     @packet_kind()
     def null(self, kind: int, group: int) -> bytes:
@@ -453,6 +469,7 @@ def describe_run(opened: OpenedTrace, rule: Rule) -> dict[str, Any]:
         "added": has_sink(trace),
         "tokens": list_tokens(trace),
         "rule": str(rule),
+        "rule_words": rule.in_words(),
         "left_masked": trace.num_left_masked,
         "damage": list(opened.damage),
         "lost": list(opened.lost),

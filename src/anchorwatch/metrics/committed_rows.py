@@ -30,6 +30,12 @@ class CommittedRows:
     num_steps: int
     steps: np.ndarray
     """[C] when each token was committed."""
+    positions: np.ndarray
+    """[C] where."""
+    top_key: np.ndarray
+    """[layer, head, C] the row's greatest key; -1 where there is none, -2 for a sink token."""
+    top_mass: np.ndarray
+    """[layer, head, C] what the row gives to it."""
     lengths: np.ndarray
     """[R] tokens of each region."""
     expected: np.ndarray
@@ -96,6 +102,9 @@ def read_committed_rows(
     numbers = CommittedRows(
         num_steps=trace.num_steps,
         steps=rows.steps,
+        positions=rows.positions,
+        top_key=greatest,
+        top_mass=rows.mass[..., 0],
         lengths=rows.inside.sum(axis=-1),
         expected=np.stack([_count_visible(region, first, last) for region in rows.inside]) / keys,
         same=np.stack([_count_visible(region & bears, first, last) for region in rows.inside])

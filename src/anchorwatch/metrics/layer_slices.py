@@ -102,6 +102,14 @@ def find_top_key(shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.where(measured, position, -1), np.where(measured, share, np.nan)
 
 
+def mean_over_heads(values: np.ndarray) -> np.ndarray:
+    """[step, ...] the mean of [step, head, ...] over the heads that were measured, in float64."""
+    count = (~np.isnan(values)).sum(axis=1)
+    total = np.nansum(values, axis=1, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.where(count > 0, total / np.maximum(count, 1), np.nan).astype(np.float32)
+
+
 class LayerSlice:
     """`received` of one layer of one trace, its null, and what both say of sinks."""
 
@@ -113,6 +121,11 @@ class LayerSlice:
         self._null = null
         self._labels: dict[tuple[Rule, str], np.ndarray] = {}
         self._top_keys: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    def head_mean(self) -> LayerSlice:
+        """The same layer with a single head: the mean over those that were measured."""
+        values = mean_over_heads(self._received)[:, None]
+        return LayerSlice(self.trace, self.index, values, self.groups, self._null)
 
     def shares(self, group: str = "all") -> np.ndarray:
         """[step, head, key] of one query group, NaN where absent."""

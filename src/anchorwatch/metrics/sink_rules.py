@@ -37,6 +37,10 @@ class Rule:
         """[..., key] bool. `seen` is the share of the queries that may look at each key."""
         raise NotImplementedError
 
+    def in_words(self) -> str:
+        """What a sink is by this rule, as the end of the sentence "a sink is a key that ..."."""
+        return f"the rule {self} picks"
+
     def as_dict(self) -> dict[str, Any]:
         """Name and fields, for tables and manifests."""
         return {"name": type(self).__name__} | vars(self)
@@ -67,6 +71,12 @@ class rulli(Rule):  # noqa: N801
                 "use scale='sum' or 'percent', or an eps below 1"
             )
 
+    def in_words(self) -> str:
+        if self.scale == "sum":
+            return f"takes about {self.eps + 1:g} times an even share or more"
+        more = f"{self.eps:g} %" if self.scale == "percent" else f"{100 * self.eps:g} %"
+        return f"takes {more} of the attention more than the other keys do on average"
+
     def labels(self, shares: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
         return _above(shares, self.threshold(shares))
 
@@ -91,6 +101,9 @@ class zscore(Rule):  # noqa: N801
     def __post_init__(self) -> None:
         _positive(self, "z")
 
+    def in_words(self) -> str:
+        return f"takes more than the mean over keys plus {self.z:g} standard deviations"
+
     def labels(self, shares: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
         count = np.maximum(_count(shares), 1)
         mean = np.nansum(shares, axis=-1, keepdims=True) / count
@@ -110,6 +123,9 @@ class robust_zscore(Rule):  # noqa: N801
     def __post_init__(self) -> None:
         _positive(self, "z")
 
+    def in_words(self) -> str:
+        return f"takes more than the median over keys plus {self.z:g} robust deviations"
+
     def labels(self, shares: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
         middle = _median(shares)
         spread = 1.4826 * _median(np.abs(shares - middle))
@@ -128,6 +144,9 @@ class gu(Rule):  # noqa: N801
         if self.eps >= 1:
             raise SpecError(f"gu(eps={self.eps:g}) can never fire: a share is at most 1")
 
+    def in_words(self) -> str:
+        return f"takes more than {100 * self.eps:g} % of the attention that could go to it"
+
     def labels(self, shares: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
         if seen is None:
             return _above(shares, np.float32(self.eps))
@@ -142,6 +161,9 @@ class ratio(Rule):  # noqa: N801
 
     def __post_init__(self) -> None:
         _positive(self, "times")
+
+    def in_words(self) -> str:
+        return f"takes more than {self.times:g} times the mean share"
 
     def labels(self, shares: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
         mean = np.nansum(shares, axis=-1, keepdims=True) / np.maximum(_count(shares), 1)
@@ -158,6 +180,9 @@ class topk(Rule):  # noqa: N801
         k = _number(self, "k")
         if not isinstance(k, int) or isinstance(k, bool) or k < 1:
             raise SpecError(f"k={self.k!r} is not a whole number of at least 1")
+
+    def in_words(self) -> str:
+        return f"is one of the {self.k} that take most" if self.k > 1 else "takes most"
 
     def labels(self, shares: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
         # NaN sorts below every share.
@@ -180,6 +205,9 @@ class mass(Rule):  # noqa: N801
         _positive(self, "share")
         if self.share > 1:
             raise SpecError(f"mass(share={self.share:g}) is above 1: shares sum to one")
+
+    def in_words(self) -> str:
+        return f"is among the fewest that take {100 * self.share:g} % together"
 
     def labels(self, shares: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
         filled = np.nan_to_num(shares, nan=0.0)

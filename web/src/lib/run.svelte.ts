@@ -2,7 +2,7 @@
 
 import type { Spelled } from "./align";
 import { bounds, numbers, shares, type Packet } from "./packet";
-import type { Header, Packets, Token } from "./schema";
+import type { Findings, Header, Packets, Token } from "./schema";
 import { unread, type Source } from "./source";
 import type { Scale } from "./state";
 
@@ -72,6 +72,7 @@ export class RunData {
   parts = $state.raw<ReadonlyMap<string, Part>>(new Map());
   nulls = $state.raw<ReadonlyMap<string, { codes: Uint8Array; most: number }>>(new Map());
   flow = $state.raw<Float32Array | null>(null);
+  findings = $state.raw<Findings | null>(null);
   /** What could not be had, by key: shown where it is missing. */
   missing = $state.raw<ReadonlyMap<string, string>>(new Map());
   frames!: Packets["frames"];
@@ -100,6 +101,13 @@ export class RunData {
     for (const at of layers) if (!this.layers.has(at)) await this.wantLayer(at);
     if (flow) await this.want("flow", (packet) => (this.flow = (packet.arrays as Packets["flow"]).flow));
     await Promise.all(measures.map((_, at) => this.wantMeasure(at)));
+  }
+
+  /** What stands out, in words; null where that is not known. */
+  async wantFindings(): Promise<Findings | null> {
+    if (!this.header.layers.length) return null;
+    await this.want("findings", ({ meta }) => (this.findings = meta as unknown as Findings));
+    return this.findings;
   }
 
   async wantLayer(at: number): Promise<void> {

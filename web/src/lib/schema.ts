@@ -78,6 +78,8 @@ export interface Header {
   added: boolean;
   tokens: Token[];
   rule: string;
+  /** What a sink is: a key that ... */
+  rule_words: string;
   left_masked: number;
   damage: string[];
   lost: string[];
@@ -104,6 +106,54 @@ export interface DamagedHeader {
   damage: string[];
 }
 
+/** Where a finding can be seen; what is absent stays as it is. */
+export interface FindingPlace {
+  step?: number;
+  layer?: number;
+  /** null is the mean over heads. */
+  head?: number | null;
+  token?: number;
+  query?: number;
+  group?: string;
+  scale?: "share" | "lift";
+  view: "map" | "layers" | "text" | "heads" | "flow" | "exact";
+}
+
+/** A piece of a sentence; with a place, a link to where it can be seen. */
+export interface SentencePart {
+  text: string;
+  place?: FindingPlace;
+}
+
+/** Something that stands out in a run, in words and in numbers. */
+export interface Finding {
+  kind: "sink" | "move" | "split" | "retrieval";
+  words: SentencePart[];
+  place: FindingPlace;
+  value: number;
+  /** What even attention gives. */
+  null: number;
+  /** Value over null; null where that is 0. */
+  lift: number | null;
+}
+
+/** The strongest findings of one kind. */
+export interface FindingList {
+  kind: "sink" | "move" | "split" | "retrieval";
+  findings: Finding[];
+  /** How many weaker ones there are. */
+  more: number;
+  /** Why there is none; empty where there is one. */
+  none: string;
+}
+
+/** What stands out in a run, and where a page opens. */
+export interface Findings {
+  words: SentencePart[];
+  place: FindingPlace | null;
+  lists: FindingList[];
+}
+
 /** The arrays of each kind of packet. */
 export interface Packets {
   frames: { canvas: Int32Array; role: Uint8Array; committed_at: Int32Array; logprob: Float32Array; region: Int32Array; keys: Int32Array };
@@ -115,4 +165,5 @@ export interface Packets {
   measure: { values: Float32Array };
   flow: { flow: Float32Array };
   map: { map: Float32Array };
+  findings: {  };
 }

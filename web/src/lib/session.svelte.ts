@@ -3,7 +3,7 @@
 import { besides, beside, columns, inWords } from "./align";
 import type { Go, Place } from "./place";
 import { depth, RunData, spelled } from "./run.svelte";
-import type { Header } from "./schema";
+import type { FindingPlace, Header } from "./schema";
 import { canShow, unread, type Source } from "./source";
 import { clamped, decode, FIRST, SCALES, SINGLE, type PanelName, type Scale, type State } from "./state";
 
@@ -15,6 +15,8 @@ export class Session {
   private runs = $state.raw<ReadonlyMap<number, RunData>>(new Map());
   private broken = $state.raw<ReadonlyMap<number, string[]>>(new Map());
   private layered = false;
+  /** The address names a place: the page opens there, and not where something happens. */
+  private named = false;
   /** What had the focus before a panel was enlarged. */
   opener: Element | null = null;
 
@@ -83,6 +85,7 @@ export class Session {
   read(hash: string): void {
     const read = decode(hash, this.source.runs.length);
     this.layered = hash.includes("layer=");
+    this.named = /[#&](step|layer|head|token|query)=/.test(hash);
     Object.assign(this.view, read.state);
     this.notices = read.notices;
     this.settle();
@@ -110,12 +113,35 @@ export class Session {
       const told = await this.source.header(id);
       if (!canShow(told)) return this.giveUp(id, told.damage);
       const run = await RunData.open(this.source, id, told, this.first(id, told));
+      const findings = run.wantFindings();
+      // Soon enough, a page opens where something happens; else it goes there if nobody has moved.
+      if (!this.named && id === this.view.run) await Promise.race([findings, sleep(SOON)]);
       this.runs = new Map(this.runs).set(id, run);
       this.settle();
+      void findings.then((known) => this.openAt(run, known?.place ?? null));
       void run.load(run === this.runA ? this.view.layer : this.placeB.layer);
     } catch (error) {
       this.giveUp(id, [unread(error)]);
     }
+  }
+
+  /** Go where something happens, unless the address named a place or somebody has moved. */
+  private openAt(run: RunData, place: FindingPlace | null): void {
+    const { view } = this;
+    const moved = view.step !== 0 || view.token !== null || view.layer !== middle(run.header.layers);
+    if (this.named || run !== this.runA || moved || !place) return;
+    this.named = true;
+    if (run.header.layers.includes(place.layer!)) this.look(place, this.goA);
+  }
+
+  /** Show a finding: its place, and what it is about; what a sent page does not hold stays as it is. */
+  look(place: FindingPlace, go: Go, run = this.runA): void {
+    if (!run) return;
+    const { view: _, scale, group, ...to } = place;
+    if (!run.header.on_demand.heads && to.head != null) to.head = null;
+    go({ query: null, ...to });
+    if (scale && this.scales.includes(scale)) this.view.scale = scale;
+    if (run.header.on_demand.heads) this.view.group = group ?? null;
   }
 
   /** The layer that will be seen first of a run that is not yet here. */
@@ -207,6 +233,13 @@ export class Session {
     this.view.panel = name;
     this.drawn++;
   };
+}
+
+/** Milliseconds that a page waits for findings before it opens without. */
+const SOON = 400;
+
+function sleep(time: number): Promise<void> {
+  return new Promise((done) => setTimeout(done, time));
 }
 
 /** Where a reader begins who names no layer; `Run.prepare` of the Python half takes the same. */

@@ -109,7 +109,7 @@ export function cell(run: RunData, place: Place, step: number, position: number)
   const region = frames.region[position];
   if (region >= 0) parts.push(header.regions[region]);
   const read = reading(run, place, step, position);
-  parts.push(shared(run, read, position) + (read.null > 0 ? `, ${said(read.share / read.null, 3)} × null` : ""));
+  parts.push(shared(run, read, position) + (read.null > 0 ? `, ${said(read.share / read.null, 3)} × even share` : ""));
   if (isSink(run, place, step, position)) parts.push("sink");
   const committed = frames.committed_at[position];
   if (committed >= 0) parts.push(`committed at step ${committed}`);
@@ -145,7 +145,7 @@ export function announced(run: RunData, place: Place): string {
 export const UNITS = {
   log: "share of attention",
   share: "share of attention",
-  lift: "times what indifferent attention gives",
+  lift: "times an even share",
 } as const;
 
 export function meaning(run: RunData, place: Place): string {

@@ -1,0 +1,364 @@
+"""What stands out in a run: its strongest sinks, moves, splits and retrieval heads, with sentences.
+
+Sinks, moves and splits are of the mean over heads, one of each for a layer, as the page's map and
+its view of the top key show them. Retrieval is of single heads.
+
+- sink: the top key of a layer where the rule calls it a sink, at the step at which it takes most.
+- move: the top sink of a layer is another key than a step before. The change is how much attention
+  went along: half of what the new key gained and the old one lost.
+- split: masked and written queries have different top sinks at a step; its strength is the smaller
+  of both shares.
+- retrieval: while a token is written that stands in a region of the prompt, a head looks most at
+  it there (a copy by Wu et al.). The value is what it gives to it, over all such tokens, 0 where
+  its top key is another.
+
+Every finding has a value, what even attention would give in its place, and the ratio. Which keys
+are sinks, paths of top keys, splits and copies are those of `metrics`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anchorwatch.errors import SpecError, TraceError
+from anchorwatch.explorer.contract import (
+    Finding,
+    FindingList,
+    FindingPlace,
+    Findings,
+    SentencePart,
+)
+from anchorwatch.metrics.committed_rows import CommittedRows, read_committed_rows
+from anchorwatch.metrics.layer_slices import LayerSlice, iter_layers
+from anchorwatch.metrics.null import group_queries
+from anchorwatch.metrics.similarity import split_cells
+from anchorwatch.metrics.sink_rules import RESOLUTION, Rule
+from anchorwatch.trace.escape import one_line
+from anchorwatch.trace.trace import MASKED, PROMPT, SPECIAL, Trace
+
+MOST = 5
+"""Findings of each kind that a page lists."""
+RETRIEVES = 0.1
+"""What a head must give, on average, to the word that is written: the threshold of Wu et al."""
+FROM_FEW = 2.0
+"""What a key receives from a group of queries, added up: of few queries that look at different keys
+each may give one key more than the rule asks for, which is no sink."""
+LONGEST_LABEL = 18
+GROUPS = ("masked", "written")
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A finding, what it is ranked by among those of its kind, and the sentence of a first look."""
+
+    strength: float
+    finding: Finding
+    sentence: list[SentencePart]
+
+
+def find_all(trace: Trace, rule: Rule, group: str = "all") -> Findings:
+    """Everything that stands out; `group` is whose attention sinks and moves are of."""
+    sinks, moves, splits = [], [], []
+    for layer in iter_layers(trace):
+        mean = layer.head_mean()
+        sinks += find_sink(layer, mean, rule, group)
+        moves += find_move(mean, rule, group)
+        if set(GROUPS) <= set(layer.groups):
+            splits += find_split(mean, rule)
+    asks = f"in no layer is there a key that {rule.in_words()}"
+    retrieval, no_retrieval = find_retrieval(trace)
+    lists = [
+        _strongest("sink", sinks, f"none: {asks}"),
+        _strongest("move", moves, _no_moves(sinks, asks)),
+        _strongest("split", splits, _no_splits(trace)),
+        _strongest("retrieval", retrieval, no_retrieval),
+    ]
+    for ranked in (moves, sinks, splits, retrieval):
+        if ranked:
+            first = max(ranked, key=lambda one: one.strength)
+            return {"words": first.sentence, "place": first.finding["place"], "lists": lists}
+    nothing = _text(f"Nothing stands out in this run: {asks}.")
+    return {"words": [nothing], "place": None, "lists": lists}
+
+
+def find_sink(layer: LayerSlice, mean: LayerSlice, rule: Rule, group: str) -> list[Ranked]:
+    """The strongest sink of a layer: its key, when it takes most, and which head gives most."""
+    # 1. The step at which the top sink takes most.
+    sink, share = mean.top_sink(rule, group)[:, 0], mean.top_key(group)[1][:, 0]
+    strength = np.where(sink >= 0, np.nan_to_num(share), -1.0)
+    step = int(strength.argmax())
+    key, value = int(sink[step]), float(share[step])
+    null = float(mean.null(group)[step, 0, key])
+    if key < 0 or not value > (1 + RESOLUTION) * null:
+        return []
+    # 2. For how long it is the top sink, and the head that looks at it most.
+    lasts = int((sink == key).sum())
+    measured = int(mean.is_measured(group).sum())
+    by_head = np.nan_to_num(layer.shares(group)[step, :, key])
+    head = int(by_head.argmax())
+    # 3. In words.
+    at: FindingPlace = _place("map", step=step, layer=layer.index, head=None, token=key)
+    takes = [
+        _link(_name_key(mean.trace, step, key), at),
+        _text(" takes "),
+        _link(f"{_percent(value)} of attention", at),
+    ]
+    rest = [
+        _text(f" at step {step} and is the top key at {lasts} of {measured} steps; "),
+        _link(f"head {head}", {**at, "head": head, "view": "heads"}),
+        _text(f" gives it most, {_percent(float(by_head[head]))}"),
+    ]
+    finding = _finding(
+        "sink", [*_layer(layer.index, step), _text(": "), *takes, *rest], at, value, null
+    )
+    sentence = [_text("In "), *_layer(layer.index, step, "layer"), _text(" "), *takes]
+    sentence += [*_even(finding), _text(","), *rest, _text(".")]
+    return [Ranked(value, finding, sentence)]
+
+
+def find_move(mean: LayerSlice, rule: Rule, group: str) -> list[Ranked]:
+    """The move of a layer's top sink with which most attention goes along."""
+    # 1. Neighbouring steps that both have a top sink, and not the same.
+    path = mean.sink_path(rule, group)[0]
+    moved = np.abs(np.diff(path)) > 0  # NaN is no move
+    if not moved.any():
+        return []
+    steps = np.flatnonzero(moved) + 1
+    old, new = path[steps - 1].astype(int), path[steps].astype(int)
+    # 2. What the new key gained and the old one lost; a key that was not there had nothing.
+    shares = np.nan_to_num(mean.shares(group)[:, 0])
+    gained = shares[steps, new] - shares[steps - 1, new]
+    lost = shares[steps - 1, old] - shares[steps, old]
+    best = int(((gained + lost) / 2).argmax())
+    step, source, target = int(steps[best]), int(old[best]), int(new[best])
+    change, value = float((gained + lost)[best] / 2), float(shares[step, target])
+    # 3. In words.
+    trace, layer = mean.trace, mean.index
+    at = _place("map", step=step, layer=layer, head=None, token=target)
+    before = _place("map", step=step - 1, layer=layer, head=None, token=source)
+    names = [_name_key(trace, step - 1, source), _name_key(trace, step, target)]
+    if names[0] == names[1]:  # two tokens of one text
+        names = [
+            f"{name} at position {key}" for name, key in zip(names, (source, target), strict=True)
+        ]
+    moves = [
+        _text("the top key moves from "),
+        _link(names[0], before),
+        _text(" to "),
+        _link(names[1], at),
+        _text(" at "),
+        _link(f"step {step} of {len(path)}", {**at, "view": "text"}),
+    ]
+    often = _text(f"; it moves at {len(steps)} of {len(path) - 1} steps")
+    null = float(mean.null(group)[step, 0, target])
+    words = [*_layer(layer, step), _text(": "), *moves, often]
+    finding = _finding("move", words, at, value, null)
+    written = f", with {_percent(float(trace.progress[step]))} of the answer written; it takes "
+    sentence = [_text("In "), *_layer(layer, step, "layer"), _text(" "), *moves, _text(written)]
+    sentence += [_link(f"{_percent(value)} of attention", at), *_even(finding), _text(".")]
+    return [Ranked(change, finding, sentence)]
+
+
+def find_split(mean: LayerSlice, rule: Rule) -> list[Ranked]:
+    """The step at which masked and written queries look most at different sinks."""
+    # 1. Steps that are split, by the metric.
+    cells = {quantity.name: quantity for quantity in split_cells(mean, rule, GROUPS)}["split"]
+    steps = np.flatnonzero(cells.top[0])
+    keys = {name: mean.sink_path(rule, name)[0, steps].astype(int) for name in GROUPS}
+    shares = np.stack([mean.shares(name)[steps, 0, keys[name]] for name in GROUPS])
+    # 2. Without those of few queries: two that look at their neighbours make no sink.
+    count = np.array(
+        [
+            [group_queries(mean.trace, step, name).sum() for step in steps.tolist()]
+            for name in GROUPS
+        ]
+    )
+    many = (shares * count > FROM_FEW).all(axis=0) if len(steps) else np.zeros(0, dtype=bool)
+    if not many.any():
+        return []
+    steps, shares = steps[many], shares[:, many]
+    keys = {name: key[many] for name, key in keys.items()}
+    # 3. The one at which the weaker of both sinks is strongest.
+    nulls = np.stack([mean.null(name)[steps, 0, keys[name]] for name in GROUPS])
+    best = int(shares.min(axis=0).argmax())
+    weaker, step = int(shares[:, best].argmin()), int(steps[best])
+    # 4. In words.
+    trace, layer = mean.trace, mean.index
+    places = [
+        _place("map", step=step, layer=layer, head=None, token=int(keys[name][best]), group=name)
+        for name in GROUPS
+    ]
+    words = [
+        *_layer(layer, step),
+        _text(": at "),
+        _link(f"step {step}", {**places[0], "view": "text"}),
+    ]
+    for kind, name, at in zip(range(2), GROUPS, places, strict=True):
+        looks = " masked positions look at " if kind == 0 else ", written ones at "
+        share = float(shares[kind, best])
+        words += [
+            _text(looks),
+            _link(_name_key(trace, step, int(keys[name][best])), at),
+            _text(f" ({_percent(share)})"),
+        ]
+    words.append(_text(f"; split at {len(steps)} of {int(cells.bottom[0].sum())} steps"))
+    value, null = float(shares[weaker, best]), float(nulls[weaker, best])
+    finding = _finding("split", words, places[weaker], value, null)
+    return [Ranked(value, finding, [*words, *_even(finding), _text(".")])]
+
+
+def find_retrieval(trace: Trace) -> tuple[list[Ranked], str]:
+    """Heads that copy from a region of the prompt, and why there is none."""
+    names = _regions_of_prompt(trace)
+    if not names:
+        return (
+            [],
+            "not known: the run names no part of the prompt, as regions={'gold': ...} does",
+        )
+    try:
+        rows = read_committed_rows(trace, names, None)
+    except (SpecError, TraceError) as error:
+        return [], f"not known: {one_line(str(error))[:200]}"
+    # 1. Written tokens that stand in the region, and what each head gives to its top key where that
+    #    is the same token there: [region, layer, head, commit].
+    stands = rows.same[:, :, None] > 0
+    given = np.where(stands & ~np.isnan(rows.copy), rows.copy * rows.top_mass, np.nan)
+    known = ~np.isnan(given)
+    count = np.maximum(known.sum(axis=-1), 1)
+    value = np.nansum(given, axis=-1) / count
+    null = np.where(known, rows.same[:, :, None], 0.0).sum(axis=-1) / count
+    # 2. Heads above the threshold, with the token to which each gives most.
+    heads = []
+    for cell in np.argwhere((value >= RETRIEVES) & (value > null)).tolist():
+        at = tuple(cell)
+        best = int(np.nan_to_num(given[at]).argmax())
+        counts = int((given[at] > 0).sum()), int(known[at].sum())
+        words, place = _retrieval_words(trace, rows, names[at[0]], at[1:], best, counts)
+        finding = _finding("retrieval", words, place, float(value[at]), float(null[at]))
+        heads.append(Ranked(float(value[at]), finding, [*words, *_even(finding), _text(".")]))
+    looked = " and ".join(one_line(name)[:40] for name in names[:4])
+    return heads, f"none: no head looks at the word it writes in {looked}"
+
+
+def _retrieval_words(
+    trace: Trace,
+    rows: CommittedRows,
+    region: str,
+    where: tuple[int, ...],
+    best: int,
+    counts: tuple[int, int],
+) -> tuple[list[SentencePart], FindingPlace]:
+    layer, head = where
+    step, query = int(rows.steps[best]), int(rows.positions[best])
+    key, given = int(rows.top_key[layer, head, best]), float(rows.top_mass[layer, head, best])
+    at = _place("heads", step=step, layer=layer, head=head, token=key)
+    written = f"“{_label(trace, int(trace.own[query]))}”"
+    words = [
+        _link(f"Layer {layer}, head {head}", at),
+        _text(": while "),
+        _link(written, {**at, "view": "text", "token": query}),
+        _text(f" is written at step {step}, it gives "),
+        _link(_percent(given), {**at, "view": "exact", "query": query}),
+        _text(f" of its attention to the same word in “{one_line(region)[:40]}”; "),
+        _text(f"so it does for {counts[0]} of {counts[1]} written tokens that stand there"),
+    ]
+    return words, at
+
+
+def _regions_of_prompt(trace: Trace) -> list[str]:
+    """The region `gold` where there is one, else all that are wholly of the prompt."""
+    names, region = list(trace.manifest["regions"]), trace["region"].values
+    given = np.isin(trace.role[0], (PROMPT, SPECIAL))
+    whole = [
+        name
+        for index, name in enumerate(names)
+        if (region == index).any() and given[region == index].all()
+    ]
+    return ["gold"] if "gold" in whole else whole
+
+
+def _strongest(kind: str, ranked: list[Ranked], none: str) -> FindingList:
+    order = sorted(ranked, key=lambda one: -one.strength)
+    return {
+        "kind": kind,  # type: ignore[typeddict-item]
+        "findings": [one.finding for one in order[:MOST]],
+        "more": max(len(order) - MOST, 0),
+        "none": "" if order else none,
+    }
+
+
+def _no_moves(sinks: list[Ranked], asks: str) -> str:
+    return "none: the top sink of every layer stays where it is" if sinks else f"none: {asks}"
+
+
+def _no_splits(trace: Trace) -> str:
+    if "received" in trace and not set(GROUPS) <= set(trace["received"].coords["group"].values):
+        return "not known: the run has no attention of masked and of written queries by themselves"
+    return "none: masked and written positions never have different top sinks"
+
+
+def _layer(layer: int, step: int, word: str = "Layer") -> list[SentencePart]:
+    return [_link(f"{word} {layer}", _place("layers", step=step, layer=layer, head=None))]
+
+
+def _even(finding: Finding) -> list[SentencePart]:
+    """`, 18 times an even share`, where there is an even share."""
+    if finding["lift"] is None:
+        return []
+    place: FindingPlace = {**finding["place"], "view": "map", "scale": "lift"}
+    return [_text(", "), _link(f"{_times(finding['lift'])} times an even share", place)]
+
+
+def _finding(
+    kind: str, words: list[SentencePart], place: FindingPlace, value: float, null: float
+) -> Finding:
+    return {
+        "kind": kind,  # type: ignore[typeddict-item]
+        "words": words,
+        "place": place,
+        "value": value,
+        "null": null,
+        "lift": value / null if null > 0 else None,
+    }
+
+
+def _place(view: str, **where: object) -> FindingPlace:
+    return {**where, "view": view}  # type: ignore[typeddict-item]
+
+
+def _text(text: str) -> SentencePart:
+    return {"text": text}
+
+
+def _link(text: str, place: FindingPlace) -> SentencePart:
+    return {"text": text, "place": place}
+
+
+def _name_key(trace: Trace, step: int, key: int) -> str:
+    """A key by its token; a masked one by its position and what it becomes."""
+    last = _label(trace, int(trace.canvas[-1, key]))
+    if trace.role[step, key] != MASKED:
+        return f"“{_label(trace, int(trace.canvas[step, key]))}”"
+    if trace.role[-1, key] == MASKED:
+        return f"the masked position {key}"
+    return f"the masked position {key} (later “{last}”)"
+
+
+def _label(trace: Trace, token_id: int) -> str:
+    """A token on one line, clipped, without spaces around it; of spaces alone they are seen."""
+    whole = one_line(trace.token(token_id)[: 4 * LONGEST_LABEL])
+    text = whole.strip(" ") or whole.replace(" ", "␣") or "(empty)"
+    return text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1]}…"
+
+
+def _percent(share: float) -> str:
+    number = 100 * share
+    if 99.5 <= number < 100:
+        return "over 99 %"
+    return f"{number:.0f} %" if number >= 10 else f"{number:.2g} %"
+
+
+def _times(lift: float) -> str:
+    return f"{lift:.0f}" if lift >= 10 else f"{lift:.1f}"
