@@ -145,7 +145,7 @@ def test_view_with_a_model_measures_maps_on_demand(tmp_path):
     trace = aw.run(model, "the anchor", aw.decoding.LowConfidence(4), probes=())
     probe = aw.probes.pattern(layers=[1], heads=[2], steps=[3])
     wanted = aw.replay(model, trace, [probe])["pattern"].values[0]
-    ((replay, why),) = cli_view._replays("tiny/llada", [from_memory(trace)])
+    _, ((replay, why),) = cli_view._replays("tiny/llada", [from_memory(trace)])
     assert why == ""
     run = Run(from_memory(trace), replay=replay)
     assert run.header()["on_demand"]["maps"]
@@ -163,7 +163,9 @@ def test_a_model_is_at_hand_for_its_own_runs_only(tmp_path, held):
     assert f"note: dream.trace: {said}" in " ".join(done.stderr.split())
     own, other = held["runs"]
     assert own.header()["on_demand"]["maps"]
+    assert own.header()["on_demand"]["live"]
     assert not other.header()["on_demand"]["maps"]
+    assert not other.header()["on_demand"]["live"]
     assert said in " ".join(other.header()["left_out"])
     with pytest.raises(MissingError, match="did not write this run"):
         other.packet("map-0-0-0")

@@ -26,7 +26,7 @@ const HEADER = {
   roles: ["prompt", "special", "masked", "fresh", "written", "absent"],
   tokens: [{ id: 7, text: "a" }],
   model: { layers: 1, heads: 1 },
-  on_demand: { heads: true, rows: true, maps: false },
+  on_demand: { heads: true, rows: true, maps: false, live: false },
 } as unknown as Header;
 
 /** A run of one step and three bins: a sink at 5, and exact numbers where they can be asked for. */

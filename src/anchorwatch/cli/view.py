@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +19,10 @@ from anchorwatch.trace.escape import one_line
 if TYPE_CHECKING:
     import numpy as np
 
+    from anchorwatch.edits.spec import Edit
+    from anchorwatch.explorer.live import Forks, Live
     from anchorwatch.explorer.open import OpenedTrace
-    from anchorwatch.explorer.run_data import Options, Replay
+    from anchorwatch.explorer.run_data import Options, Replay, Run
     from anchorwatch.trace.trace import Trace
 
 Traces = Annotated[
@@ -39,7 +43,14 @@ def view(
     rule: RuleWord = None,
     at: Annotated[str, typer.Option(help="Where to begin: step=40,layer=31,token=17.")] = "",
     model: Annotated[
-        str | None, typer.Option(help="The model that wrote them: measures exact maps on demand.")
+        str | None,
+        typer.Option(
+            help="The model that wrote them: exact maps on demand, candidates, and forks by hand."
+        ),
+    ] = None,
+    forks: Annotated[
+        Path | None,
+        typer.Option(help="The folder in which forks are saved; else beside the run they leave."),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 0,
     table: Tables = None,
@@ -55,15 +66,16 @@ def view(
     if len(traces) == 1 and is_runs(address := as_address(traces[0])):
         return _view_folder(address, rule, table, model, port, no_open)
     options, opened = _looked_at(traces, rule, table)
-    replays = _replays(model, opened)
+    loaded, replays = _replays(model, opened)
     runs = [
-        Run(one, options, replay, no_replay=why)
+        Run(one, options, replay, no_replay=why, live=_live(loaded, one.trace) if replay else None)
         for one, (replay, why) in zip(opened, replays, strict=True)
     ]
     for run, (_, why) in zip(runs, replays, strict=True):
         for problem in (*run.header()["damage"], *filter(None, [why])):
             _note(f"{run.opened.name}: {problem}")
-    server = Server(runs, port=port, layer=where.get("layer"))
+    changes = None if loaded is None else _forks(loaded, runs, options, forks)
+    server = Server(runs, port=port, layer=where.get("layer"), forks=changes)
     address = link(server.url, where)
     typer.echo(address)
     output.say("press Ctrl-C to stop; the address is for this machine and holds a secret")
@@ -166,14 +178,20 @@ def _layers(words: str | None) -> list[int] | None:
         raise SpecError(f"--layers {words} is not a list of layers, such as 0,8,31") from None
 
 
-def _replays(model: str | None, opened: Sequence[OpenedTrace]) -> list[tuple[Replay | None, str]]:
-    """Of each run, what measures its exact maps, or why the model does not; it fits one of them."""
+def _replays(
+    model: str | None, opened: Sequence[OpenedTrace]
+) -> tuple[LockedModel | None, list[tuple[Replay | None, str]]]:
+    """The model, and of each run what measures its exact maps, or why the model does not.
+
+    It fits one of them at least.
+    """
     if model is None:
-        return [(None, "")] * len(opened)
+        return None, [(None, "")] * len(opened)
     import anchorwatch as aw
     from anchorwatch.generation.forced import model_difference
 
     loaded = aw.load(model)
+    shared = LockedModel(loaded, threading.Lock())
     replays: list[tuple[Replay | None, str]] = []
     for run in opened:
         if run.trace is None or run.damage:
@@ -188,7 +206,7 @@ def _replays(model: str | None, opened: Sequence[OpenedTrace]) -> list[tuple[Rep
                 (None, f"{model} did not write this run and measures no maps of it: {by}")
             )
         else:
-            replays.append((_replay(loaded, run.trace), ""))
+            replays.append((_replay(shared, run.trace), ""))
     if not any(replay for replay, _ in replays):
         reasons = "; ".join(
             f"{run.name}: {why}" for run, (_, why) in zip(opened, replays, strict=True)
@@ -196,14 +214,77 @@ def _replays(model: str | None, opened: Sequence[OpenedTrace]) -> list[tuple[Rep
         raise SpecError(
             one_line(f"--model {model} fits none of the runs, name their own: {reasons}")
         )
-    return replays
+    return shared, replays
 
 
-def _replay(model: Any, trace: Trace) -> Replay:
+@dataclass(frozen=True)
+class LockedModel:
+    """A model that several requests use, one after another."""
+
+    model: Any
+    lock: threading.Lock
+
+
+def _replay(shared: LockedModel, trace: Trace) -> Replay:
     def measure_map(step: int, layer: int, head: int) -> np.ndarray:
         import anchorwatch as aw
 
         probe = aw.probes.pattern(layers=(layer,), heads=(head,), steps=(step,))
-        return aw.replay(model, trace, [probe], steps=[step])["pattern"].values[0]
+        with shared.lock:
+            return aw.replay(shared.model, trace, [probe], steps=[step])["pattern"].values[0]
 
     return measure_map
+
+
+def _live(shared: LockedModel | None, trace: Trace | None) -> Live | None:
+    """What the model can do with a run that it wrote: say candidates, and run on otherwise."""
+    if shared is None or trace is None:
+        return None
+    from anchorwatch.explorer.live import Candidates, Live
+
+    model = shared.model
+
+    def candidates(step: int) -> Candidates:
+        from anchorwatch.generation.candidates import likely_tokens
+
+        with shared.lock:
+            likely = likely_tokens(model, trace, step)
+        ids = sorted(set(likely.tokens.ravel().tolist()))
+        texts = {token: model.tokenizer.decode([token]) for token in ids}
+        return Candidates(likely.positions, likely.tokens, likely.probabilities, texts)
+
+    def fork(step: int, edit: Edit, on_step: Callable[[int], None]) -> Trace:
+        import anchorwatch as aw
+
+        rest = range(step, trace.decoding.num_passes)
+        kept = [one for one in trace.edits if one.limit_to_steps(rest) is not None]
+        with shared.lock:
+            return aw.fork(model, trace, step, edits=[*kept, edit], on_step=on_step)
+
+    return Live(candidates, fork)
+
+
+def _forks(shared: LockedModel, runs: list[Run], options: Options, folder: Path | None) -> Forks:
+    """What makes forks of the runs and shows them beside the others."""
+    from anchorwatch.explorer.live import Forks
+    from anchorwatch.explorer.open import OpenedTrace
+    from anchorwatch.explorer.run_data import Run
+    from anchorwatch.trace import atomic_io
+
+    if folder is not None:
+        folder = atomic_io.expand_path(folder)
+        atomic_io.refuse_inside_trace(folder / "fork.trace")
+        if not folder.is_dir():
+            raise SpecError(f"--forks {folder} is no folder: make it first")
+
+    def add_run(_: int, trace: Trace, name: str) -> int:
+        opened = OpenedTrace(name, trace)
+        runs.append(Run(opened, options, _replay(shared, trace), live=_live(shared, trace)))
+        return len(runs) - 1
+
+    targets = {
+        index: run.opened.path if folder is None else folder / run.opened.path.name
+        for index, run in enumerate(runs)
+        if run.opened.path is not None
+    }
+    return Forks(add_run, targets)

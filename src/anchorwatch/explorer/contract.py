@@ -98,6 +98,18 @@ class OnDemand(TypedDict):
     heads: bool
     rows: bool
     maps: bool
+    live: Annotated[bool, "A model is at hand: candidates, and forks of the run."]
+
+
+class ForkProgress(TypedDict):
+    """How far the fork is that the page asked for."""
+
+    state: Literal["idle", "running", "done", "failed"]
+    done: int
+    steps: int
+    run: Annotated[int | None, "The number of the new run, where it is done."]
+    name: str
+    error: str
 
 
 class Header(TypedDict):
@@ -156,6 +168,7 @@ class DamagedHeader(TypedDict):
 
 HEADER_TYPES = (
     *(Token, Measure, HeaderModel, OnDemand, Header, DamagedHeader),
+    ForkProgress,
     *(FindingPlace, SentencePart, Finding, FindingList, Findings),
 )
 
@@ -180,8 +193,9 @@ PACKETS: dict[str, dict[str, str]] = {
     "flow": {"flow": "f4"},
     "map": {"map": "f4"},
     "findings": {},
+    "candidates": {"position": "i4", "token": "i4", "probability": "f4"},
 }
 """By the first word of a packet's key: its arrays and their dtypes.
 
 A measure of an exported page has `codes` instead of `values`; one of a table has more beside. The
-meta of `findings` is `Findings`."""
+meta of `findings` is `Findings`, that of `candidates` has the `texts` of tokens by id."""

@@ -149,7 +149,7 @@ def _static_header(run: Run, keys: Collection[str], too_large: int = 0) -> dict[
     header["layers"], header["flow"] = kept, "flow" in keys
     header["maps"] = [pick for pick in header["maps"] if _map_key(pick) in keys]
     header["left_out"].append(_NO_HEADS)
-    header["on_demand"] = {"heads": False, "rows": False, "maps": False}
+    header["on_demand"] = {"heads": False, "rows": False, "maps": False, "live": False}
     return header
 
 

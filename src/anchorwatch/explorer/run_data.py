@@ -28,6 +28,7 @@ from anchorwatch.explorer.contract import Findings
 from anchorwatch.explorer.encode import bin_maxima, codes, linear_codes, pack
 from anchorwatch.explorer.findings import find_all
 from anchorwatch.explorer.head_tables import MetricTable, head_measures
+from anchorwatch.explorer.live import Live
 from anchorwatch.explorer.measures import HeadMeasure, list_measures
 from anchorwatch.explorer.open import INSTEAD, OpenedTrace
 from anchorwatch.explorer.received import Received, class_names, has_sink, regions_of
@@ -47,7 +48,7 @@ MOST_MAP = 1024
 """Rows and columns of an exact map, likewise."""
 PART = 64
 """Positions of a part: what a click on a bin opens."""
-KEY = re.compile(r"[a-z]{3,8}(-(\d{1,7}|mean)){0,4}")
+KEY = re.compile(r"[a-z]{3,10}(-(\d{1,7}|mean)){0,4}")
 """What a key may look like at all."""
 
 Replay = Callable[[int, int, int], np.ndarray]
@@ -108,8 +109,10 @@ class Run:
         replay: Replay | None = None,
         *,
         no_replay: str = "",
+        live: Live | None = None,
     ) -> None:
         self.opened, self.options, self._replay = opened, options or Options(), replay
+        self.live = live
         self._no_replay = no_replay  # why the model at hand measures nothing of this run
         self._lock = threading.Lock()  # one reader at a time: a layer takes memory
         self._finding = threading.Lock()
@@ -214,7 +217,12 @@ class Run:
             "measures": [measure.as_dict() for measure in self._measures],
             "flow": self._flow,
             "maps": self.maps(),
-            "on_demand": {"heads": True, "rows": True, "maps": self._replay is not None},
+            "on_demand": {
+                "heads": True,
+                "rows": True,
+                "maps": self._replay is not None,
+                "live": self.live is not None,
+            },
             "left_out": self._left_out(),
         }
 
@@ -370,6 +378,24 @@ class Run:
         width = -(-values.shape[-1] // MOST_MAP)
         small = bin_maxima(np.swapaxes(bin_maxima(values, width), -1, -2), width)
         return pack({"map": np.swapaxes(small, -1, -2).astype(np.float32)}, {"width": width})
+
+    @packet_kind(small=True)
+    def candidates(self, step: int) -> bytes:
+        """[position, rank] what the model would write at each masked position before a step."""
+        _within(step, self.trace.num_steps)
+        if self.live is None:
+            raise MissingError("candidates take the model: view the run with --model NAME")
+        try:
+            likely = self.live.candidates(step)
+        except AnchorwatchError as error:
+            raise MissingError(f"there are no candidates: {error}") from error
+        arrays = {
+            "position": likely.positions,
+            "token": likely.tokens,
+            "probability": likely.probabilities,
+        }
+        texts = {str(token): visible(text[:LONGEST_TOKEN]) for token, text in likely.texts.items()}
+        return pack(arrays, {"texts": texts})
 
     def _measure_map(self, step: int, layer: int, head: int) -> np.ndarray:
         assert self._replay is not None

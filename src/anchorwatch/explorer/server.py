@@ -2,8 +2,10 @@
 
 The address holds a random token; Host and Origin are checked before anything is routed, so that
 neither a page of another site nor a name that points here reads a run. It only reads: GET, opaque
-run numbers and keys, never a path. A browser is sent to the address by a file that nobody else can
-read: every user of a machine can list the arguments of its processes.
+run numbers and keys, never a path. With a model at hand runs can be forked and forks saved: that
+takes POST, JSON and our own Origin beside the token, and names runs by number only. A browser is
+sent to the address by a file that nobody else can read: every user of a machine can list the
+arguments of its processes.
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from anchorwatch.errors import SpecError
+from anchorwatch.errors import AnchorwatchError, SpecError
 from anchorwatch.explorer import page
+from anchorwatch.explorer.live import BusyError, Change, Forks
 from anchorwatch.explorer.run_data import MissingError, Run
 from anchorwatch.explorer.run_list import POLICY, RunFolder, parse_numbers
 
@@ -30,10 +34,13 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 HOST = "127.0.0.1"
 LONGEST_TARGET = 2048
+LONGEST_BODY = 1024
+"""Bytes of a change that the page asks for."""
 LONGEST_NUMBER = 7
 """Digits of a step, layer, head or token."""
 _FETCHED_BY_US = ("same-origin", "none")
@@ -49,14 +56,18 @@ class Server:
         port: int = 0,
         layer: int | None = None,
         patience: float | None = None,
+        forks: Forks | None = None,
     ) -> None:
-        """`patience` is in seconds, and for a client that does not end its request."""
+        """`patience` is in seconds, and for a client that does not end its request.
+
+        With `forks` the page may change runs; they are added to the list `runs` then.
+        """
         if not len(runs):
             raise SpecError("name at least one trace, as `anchorwatch run -o` writes it")
         self.token = secrets.token_urlsafe(24)
         self._socket = _bind(port)
         self.port = int(self._socket.getsockname()[1])
-        self.app = application(runs, self.token, self.port, self._close_door)
+        self.app = application(runs, self.token, self.port, self._close_door, forks)
         self._first = None if isinstance(runs, RunFolder) else (runs[0], layer)
         self._patience = patience
         self._server: Any = None
@@ -137,7 +148,11 @@ def link(url: str, spot: Mapping[str, int]) -> str:
 
 
 def application(
-    runs: Sequence[Run] | RunFolder, token: str, port: int, shut: Callable[[], None]
+    runs: Sequence[Run] | RunFolder,
+    token: str,
+    port: int,
+    shut: Callable[[], None],
+    forks: Forks | None = None,
 ) -> Starlette:
     """The whole server as an ASGI application, guarded; `shut` closes the way in when used."""
     from starlette.applications import Starlette
@@ -145,7 +160,7 @@ def application(
     from starlette.routing import Route
 
     folder = runs if isinstance(runs, RunFolder) else None
-    shown = [] if isinstance(runs, RunFolder) else list(runs)
+    shown: Sequence[Run] = [] if isinstance(runs, RunFolder) else runs  # forks are added to it
 
     def find_run(request: Request) -> Run:
         number = int(request.path_params["run"])
@@ -195,9 +210,13 @@ def application(
         Route("/data/{run:int}/header.json", header, methods=["GET"]),
         Route("/data/{run:int}/{key:str}.bin", packet, methods=["GET"]),
     ]
-    guarded = [Middleware(_Guard, token=token, port=port, shut=shut)]
+    if forks is not None:
+        routes += _fork_routes(shown, forks)
+    guarded = [Middleware(_Guard, token=token, port=port, shut=shut, writes=forks is not None)]
     refusals: dict[Any, Any] = {
         MissingError: _answer_missing,
+        AnchorwatchError: _answer_refused,
+        BusyError: _answer_busy,
         404: _answer_nothing,
         405: _answer_nothing,
     }
@@ -211,6 +230,44 @@ def application(
     return app
 
 
+def _fork_routes(runs: Sequence[Run], forks: Forks) -> list[Route]:
+    """What changes something: POST only."""
+    from starlette.routing import Route
+
+    async def fork(request: Request) -> Response:
+        index = int(request.path_params["run"])
+        run = _find_run(runs, index)
+        change = Change.from_json(await _read_json(request))
+        if run.live is None:
+            raise MissingError("forks take the model that wrote the run: view it with --model NAME")
+        return _json(asdict(forks.start(index, run.live, run.trace, change)), 202)
+
+    def save(request: Request) -> Response:
+        return _json({"name": forks.save(int(request.path_params["run"]))})
+
+    def progress(_: Request) -> Response:
+        return _json(asdict(forks.state))
+
+    return [
+        Route("/data/{run:int}/fork", fork, methods=["POST"]),
+        Route("/data/{run:int}/save", save, methods=["POST"]),
+        Route("/data/fork.json", progress, methods=["GET"]),
+    ]
+
+
+async def _read_json(request: Request) -> Any:
+    """The body, if it is short and JSON."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > LONGEST_BODY:
+            raise SpecError(f"a change has at most {LONGEST_BODY} bytes")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise SpecError("a change is JSON") from None
+
+
 @asynccontextmanager
 async def _lifetime(shut: Callable[[], None]) -> AsyncIterator[None]:
     yield
@@ -220,7 +277,10 @@ async def _lifetime(shut: Callable[[], None]) -> AsyncIterator[None]:
 class _Guard:
     """Refuses before routing: other hosts, origins and methods, and who has no token."""
 
-    def __init__(self, app: ASGIApp, *, token: str, port: int, shut: Callable[[], None]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, token: str, port: int, shut: Callable[[], None], writes: bool
+    ) -> None:
+        self._writes = writes
         self._app, self._token, self._close_door = app, token.encode(), shut
         names = (HOST, "localhost")
         self._hosts = {f"{name}:{port}".encode() for name in names}
@@ -255,8 +315,12 @@ class _Guard:
             return 403, "a page of another origin may not read this"
         if self._from_elsewhere(scope, headers):
             return 403, "a page of another site may not read this"
-        if scope["method"] != "GET":
+        if scope["method"] != "GET" and not (self._writes and scope["method"] == "POST"):
             return 405, "this server only reads: GET"
+        if scope["method"] == "POST" and len(headers.get(b"origin", [])) != 1:
+            return 403, "only the page itself may change something: the request names no origin"
+        if scope["method"] == "POST" and headers.get(b"content-type") != [b"application/json"]:
+            return 415, "a change is sent as application/json"
         raw = scope.get("raw_path") or b""
         if len(raw) > LONGEST_TARGET or b"%" in raw or b"\\" in raw or b"//" in raw:
             return 404, "there is nothing here"
@@ -312,6 +376,14 @@ def _json(value: Any, status: int = 200) -> Response:
 
 async def _answer_missing(_: Request, error: Exception) -> Response:
     return _json({"error": str(error)}, 404)
+
+
+async def _answer_refused(_: Request, error: Exception) -> Response:
+    return _json({"error": str(error)}, 400)
+
+
+async def _answer_busy(_: Request, error: Exception) -> Response:
+    return _json({"error": str(error)}, 409)
 
 
 async def _answer_nothing(_: Request, __: Exception) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,8 @@ class ForcedRun(RunState):
     """[step, layer, head, rank] what the run's edits hid at the known steps."""
     measured: tuple[Probe, ...] | None = None
     """Probes of a replay; None leaves the known steps unmeasured."""
+    on_logits: Callable[[int, torch.Tensor], None] | None = None
+    """Gets the logits of known steps that are computed again."""
 
     @property
     def counts_rows(self) -> bool:
@@ -110,6 +112,8 @@ class ForcedRun(RunState):
         # Without a pass the trace's own log-probabilities stand; with one they must agree.
         if logits is None:
             return self.append_step(positions, tokens, known, *counts, random_state)
+        if self.on_logits is not None:
+            self.on_logits(index, logits)
         step = self.write_tokens(positions, tokens, logits, *counts, random_state)
         if len(known) and float(np.abs(step.logprobs - known).max()) > DISAGREES:
             raise TraceError(

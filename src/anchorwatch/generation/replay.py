@@ -7,7 +7,7 @@ machine its fields are those a live measurement would have had, bit for bit. It 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,10 +53,10 @@ def replay(
     their digests. Refuses a model other than the one that wrote it.
     """
     probes = probe_list(probes)
-    _check_model(model, checked_trace(trace))
+    check_model(model, checked_trace(trace))
     chosen = range(trace.num_steps) if steps is None else check_positions("steps", steps)
     for step in chosen:
-        _check_step(trace, step)
+        check_step(trace, step)
     limited_probes = _limit_probes(probes, chosen)
     # The manifest names the probes as they were limited; without `steps` as they were given.
     if steps is not None:
@@ -85,16 +85,18 @@ def fork(
     probes: Sequence[Probe] = DEFAULT,
     edits: Sequence[Edit] | None = None,
     seed: int | None = None,
+    on_step: Callable[[int], None] | None = None,
 ) -> Trace:
     """Leave a trace at a step and run on from there; with a seed, random numbers are drawn again.
 
     The trace's edits stay, unless others are given, which act from the step on. Steps before the
-    fork are not measured: they are the trace's, and absent here.
+    fork are not measured: they are the trace's, and absent here. `on_step` is told every step that
+    is finished.
     """
     # 1. What to measure, and with which edits to run on.
     probes = probe_list(probes)
-    _check_model(model, checked_trace(trace))
-    step = _check_step(trace, step)
+    check_model(model, checked_trace(trace))
+    step = check_step(trace, step)
     limited_probes = _limit_probes(probes, range(step, trace.decoding.num_passes))
     others = None if edits is None else edit_list(edits)
     state = build_forced_run(model, trace, limited_probes, until=step, edits=others)
@@ -110,6 +112,8 @@ def fork(
     with Progress("writing", total=state.decoding.num_passes) as bar:
         for _, finished in walk(model, [state], build_recorder(model, limited_probes, [state])):
             bar.advance(str(finished.index))
+            if on_step is not None:
+                on_step(finished.index)
     origin = {"of": trace.digest(), "step": step, "seed": trace.seed, "reseeded": seed is not None}
     return build_trace(state, model, probes, batch=1, fork=origin)
 
@@ -127,7 +131,8 @@ def _limit_probes(probes: Sequence[Probe], steps: Collection[int]) -> tuple[Prob
     return tuple(limited)
 
 
-def _check_step(trace: Trace, step: Any) -> int:
+def check_step(trace: Trace, step: Any) -> int:
+    """The step, if the trace has it."""
     last = trace.num_steps - 1
     if not isinstance(step, int | np.integer) or isinstance(step, bool):
         raise SpecError(f"step={step!r} is not a whole number: the trace has steps 0 to {last}")
@@ -136,7 +141,8 @@ def _check_step(trace: Trace, step: Any) -> int:
     return int(step)
 
 
-def _check_model(model: Model, trace: Trace) -> None:
+def check_model(model: Model, trace: Trace) -> None:
+    """Refuse a model other than the one that wrote the trace."""
     described = trace.manifest["model"]
     if differs := model_difference(model, described, trace.manifest.get("versions")):
         raise TraceError(

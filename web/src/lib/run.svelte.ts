@@ -40,6 +40,9 @@ export type Part = Packets["part"] & {
   cols: number;
 };
 
+/** What the model would write at the masked positions of a frame: [position, rank]. */
+export type Candidates = Packets["candidates"] & { ranks: number; texts: Record<string, string> };
+
 export interface ExactMap {
   map: Float32Array;
   rows: number;
@@ -73,6 +76,7 @@ export class RunData {
   nulls = $state.raw<ReadonlyMap<string, { codes: Uint8Array; most: number }>>(new Map());
   flow = $state.raw<Float32Array | null>(null);
   findings = $state.raw<Findings | null>(null);
+  candidates = $state.raw<ReadonlyMap<string, Candidates>>(new Map());
   /** What could not be had, by key: shown where it is missing. */
   missing = $state.raw<ReadonlyMap<string, string>>(new Map());
   frames!: Packets["frames"];
@@ -108,6 +112,15 @@ export class RunData {
     if (!this.header.layers.length) return null;
     await this.want("findings", ({ meta }) => (this.findings = meta as unknown as Findings));
     return this.findings;
+  }
+
+  wantCandidates(step: number): Promise<void> {
+    const key = `candidates-${step}`;
+    return this.want(key, ({ arrays, shapes, meta }) => {
+      const { texts } = meta as unknown as Pick<Candidates, "texts">;
+      const found = { ...(arrays as Packets["candidates"]), ranks: shapes.token[1], texts };
+      this.candidates = kept(this.candidates, key, found, MOST_PARTS);
+    });
   }
 
   async wantLayer(at: number): Promise<void> {
@@ -276,7 +289,7 @@ export class RunData {
     } catch (error) {
       this.missing = new Map(this.missing).set(key, unread(error));
     }
-    if (/^(tile|row|map|part)/.test(key)) this.asked.delete(key);
+    if (/^(tile|row|map|part|candidates)/.test(key)) this.asked.delete(key);
   }
 }
 

@@ -50,6 +50,8 @@ export interface OnDemand {
   heads: boolean;
   rows: boolean;
   maps: boolean;
+  /** A model is at hand: candidates, and forks of the run. */
+  live: boolean;
 }
 
 /** Everything a page is told of a run but arrays. */
@@ -104,6 +106,17 @@ export interface DamagedHeader {
   version: number;
   name: string;
   damage: string[];
+}
+
+/** How far the fork is that the page asked for. */
+export interface ForkProgress {
+  state: "idle" | "running" | "done" | "failed";
+  done: number;
+  steps: number;
+  /** The number of the new run, where it is done. */
+  run: number | null;
+  name: string;
+  error: string;
 }
 
 /** Where a finding can be seen; what is absent stays as it is. */
@@ -166,4 +179,5 @@ export interface Packets {
   flow: { flow: Float32Array };
   map: { map: Float32Array };
   findings: {  };
+  candidates: { position: Int32Array; token: Int32Array; probability: Float32Array };
 }

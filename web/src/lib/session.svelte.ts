@@ -67,7 +67,7 @@ export class Session {
   readonly failed = $derived(
     [this.view.run, this.view.beside].flatMap((id) => {
       const why = id === null ? undefined : this.broken.get(id);
-      return why ? [{ name: this.source.runs[id!].name, why }] : [];
+      return why ? [{ name: this.listed[id!].name, why }] : [];
     }),
   );
   /** The panel that is enlarged, if it is there: a difference takes two runs. */
@@ -79,11 +79,16 @@ export class Session {
   /** The run that is seen in place of one that cannot be. */
   readonly instead = $derived(this.lead === this.view.run ? undefined : this.runA?.header.name);
 
-  constructor(readonly source: Source) {}
+  /** The runs of the page; forks are added. */
+  listed = $state.raw<Source["runs"]>([]);
+
+  constructor(readonly source: Source) {
+    this.listed = source.runs;
+  }
 
   /** Go where an address says. */
   read(hash: string): void {
-    const read = decode(hash, this.source.runs.length);
+    const read = decode(hash, this.listed.length);
     this.layered = hash.includes("layer=");
     this.named = /[#&](step|layer|head|token|query)=/.test(hash);
     Object.assign(this.view, read.state);

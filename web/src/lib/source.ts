@@ -11,6 +11,8 @@ export interface Source {
   runs: { id: number; name: string }[];
   header(run: number): Promise<Told>;
   packet(run: number, key: string): Promise<Packet>;
+  /** Ask a server to change something, or how far it is; sent pages have none. */
+  change?(path: string, body?: object): Promise<unknown>;
 }
 
 interface Embedded {
@@ -31,7 +33,7 @@ export function opened(text: string, fetcher: typeof fetch = fetch): Source {
   const runs = data.runs.map(({ id, name }) => ({ id, name }));
   return data.source === "inline"
     ? { kind: "inline", runs, ...inline(data) }
-    : { kind: data.source, runs, ...asked(fetcher) };
+    : { kind: data.source, runs, ...asked(fetcher, data.source === "api") };
 }
 
 function inline(data: Embedded): Pick<Source, "header" | "packet"> {
@@ -49,11 +51,11 @@ function inline(data: Embedded): Pick<Source, "header" | "packet"> {
   };
 }
 
-function asked(fetcher: typeof fetch): Pick<Source, "header" | "packet"> {
-  async function get(path: string): Promise<Response> {
+function asked(fetcher: typeof fetch, changes: boolean): Pick<Source, "header" | "packet" | "change"> {
+  async function get(path: string, sent?: RequestInit): Promise<Response> {
     let answer: Response;
     try {
-      answer = await fetcher(path);
+      answer = await fetcher(path, sent);
     } catch {
       throw new Missing("nobody answers: the server has stopped, or the files have gone");
     }
@@ -61,7 +63,12 @@ function asked(fetcher: typeof fetch): Pick<Source, "header" | "packet"> {
     const said = await answer.json().catch(() => ({ error: `the server says ${answer.status}` }));
     throw new Missing(String(said.error));
   }
+  const headers = { "content-type": "application/json" };
   return {
+    ...(changes && {
+      change: async (path: string, body?: object) =>
+        (await get(path, body && { method: "POST", headers, body: JSON.stringify(body) })).json(),
+    }),
     header: async (run) => (await get(`data/${run}/header.json`)).json(),
     packet: async (run, key) => unpack(await (await get(`data/${run}/${key}.bin`)).arrayBuffer()),
   };

@@ -64,8 +64,8 @@ export function tokenBy({ view, runA }: Session, by: number): void {
 
 /** With the next run, or with none. */
 export function compare(at: Session): void {
-  const { view, source } = at;
-  const other = source.runs.find((one) => one.id !== view.run)?.id ?? null;
+  const { view, listed } = at;
+  const other = listed.find((one) => one.id !== view.run)?.id ?? null;
   at.choose({ beside: view.beside === null ? other : null });
 }
 
