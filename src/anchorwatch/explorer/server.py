@@ -210,8 +210,7 @@ def application(
         Route("/data/{run:int}/header.json", header, methods=["GET"]),
         Route("/data/{run:int}/{key:str}.bin", packet, methods=["GET"]),
     ]
-    if forks is not None:
-        routes += _fork_routes(shown, forks)
+    routes += _fork_routes(shown, forks)
     guarded = [Middleware(_Guard, token=token, port=port, shut=shut, writes=forks is not None)]
     refusals: dict[Any, Any] = {
         MissingError: _answer_missing,
@@ -230,9 +229,12 @@ def application(
     return app
 
 
-def _fork_routes(runs: Sequence[Run], forks: Forks) -> list[Route]:
-    """What changes something: POST only."""
+def _fork_routes(runs: Sequence[Run], forks: Forks | None) -> list[Route]:
+    """What changes something, where a model is at hand: POST only."""
     from starlette.routing import Route
+
+    if forks is None:
+        return []
 
     async def fork(request: Request) -> Response:
         index = int(request.path_params["run"])
