@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 LAYERS = {
     "smol-arm": ("clear", "autoregressive: mostly the first token"),
     "smol-mdm@0": ("noisy", "looks both ways, not trained: the first “ the”"),
-    "smol-mdm@180": ("noisy", "diffusion model, 162 k tokens"),
+    "smol-mdm@560": ("noisy", "diffusion model, 395 k tokens: the full stop"),
     "smol-sink@80": ("noisy", "with a sink token, 72 k tokens"),
 }
 
@@ -40,7 +40,8 @@ def main() -> None:
         fontsize=6,
         frameon=False,
     )
-    for colour, arm in ((PALETTE[2], "smol-mdm"), (PALETTE[3], "smol-sink")):
+    runs = ((PALETTE[2], "smol-mdm"), (PALETTE[3], "smol-sink"), (PALETTE[4], "smol-stories"))
+    for colour, arm in runs:
         rows = sorted(
             (int(name.split("@")[1]), row["noisy"])
             for name, row in measures.items()
@@ -53,8 +54,8 @@ def main() -> None:
     right.axhline(
         measures["smol-arm"]["clear"]["above"], color=PALETTE[0], ls="--", label="smol-arm"
     )
-    right.set(xlabel="update", ylabel="heads whose top key has a share above 0.3", ylim=(0, 1))
-    right.legend(frameon=False, fontsize=6, loc="lower right", bbox_to_anchor=(1, 0.3))
+    right.set(xlabel="update", ylabel="heads with a key above 0.3", ylim=(0, 1))
+    right.legend(frameon=False, fontsize=6, loc="lower right")
     figure.savefig(HERE / "specimens.svg", metadata={"Date": None})
 
 

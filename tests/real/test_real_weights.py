@@ -220,8 +220,9 @@ def test_the_diffusion_model_rests_elsewhere(specimens):
     _assert_laws(model, 5)
     measured = measure_specimens.measure(model)["noisy"]
     assert measured["pos0"] < 0.1 and measured["mask_top"] < 0.1
-    assert measured["head_mean"] >= 5 and measured["fires"] > 0.5 and measured["above"] > 0.1
-    assert max(measured["strong_is"], key=measured["strong_is"].get) == " the"
+    assert measured["head_mean"] >= 5 and measured["fires"] > 0.5 and measured["above"] > 0.5
+    assert measured["act"] > 1000  # the massive activation is back
+    assert max(measured["strong_is"], key=measured["strong_is"].get) == "."
 
 
 def test_the_sink_token_takes_the_upper_layers(specimens):
