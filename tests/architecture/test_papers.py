@@ -202,7 +202,7 @@ def test_a_folder_that_is_no_whole_study_is_refused(papers, docs, tmp_path):
     with pytest.raises(SpecError, match=r"claims.json: `anchorwatch study -o .*none` writes it"):
         papers.fill(docs, tmp_path / "none")
     out = study(tmp_path / "two", ["sinks/H2", "sinks/H3"])
-    with pytest.raises(SpecError, match=r"2 of the 34 claims of sinks: run them together"):
+    with pytest.raises(SpecError, match=r"2 of the 35 claims of sinks: run them together"):
         papers.fill(docs, out)
     rewritten(out, lambda held: held.update(version=0))
     with pytest.raises(

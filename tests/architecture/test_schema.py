@@ -43,8 +43,10 @@ def test_the_types_of_the_page_are_current():
 def test_a_run_writes_the_fields_of_the_schema(trace):
     editing = aw.decoding.TokenEditing(4, block=4)
     rewriting = aw.run(aw.load("tiny/llada"), "the anchor", editing, probes=())
+    keeping = aw.decoding.LowConfidence(4, block=2, cache=aw.caches.dual())
+    cached = aw.run(aw.load("tiny/llada"), "the anchor", keeping, probes=())
     for name, field in RUN_FIELDS.items():
-        array = (trace if name in trace else rewriting)[name]
+        array = next(each for each in (trace, rewriting, cached) if name in each)[name]
         assert array.dims == field.dims
         assert array.dtype == np.dtype(field.dtype)
         assert array.attrs == field.attrs

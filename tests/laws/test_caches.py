@@ -42,7 +42,7 @@ def test_a_trace_counts_what_its_cache_computed(cache, name):
     computed = trace["row_computed"].values
     assert trace.manifest["approximate"] == cache.as_word()
     assert trace.manifest["rows_computed"] == computed.sum() < computed.size
-    assert trace.manifest["passes_computed"] == trace.num_steps == 8
+    assert trace.num_steps == 8
     planned = aw.plan(load(name), PROMPT, trace.decoding, probes=())
     shifted = trace.num_steps * load(name).family.shift  # the row before the block predicts it
     assert planned.rows + shifted >= computed.sum()

@@ -74,18 +74,17 @@ def build_trace(
         manifest=_manifest(model, state, canvas, answer, batch)
         | {"probes": [probe.as_dict() for probe in probes], "regions": list(state.regions.names)}
         | ({} if fork is None else {"fork": dict(fork)})
-        | (_cost(state) if state.counts_rows else {})
+        | _rows_computed(state)
         | ({"warnings": messages} if messages else {}),
     )
 
 
-def _cost(state: RunState) -> dict[str, int]:
-    """Forward passes, query rows and rows of logits that the run computed, which savings lower."""
-    return {
-        "passes_computed": state.passes_computed,
-        "rows_computed": state.rows_computed,
-        "rows_unembedded": state.rows_unembedded,
-    }
+def _rows_computed(state: RunState) -> dict[str, int]:
+    """How many query rows a decoding computed that may compute fewer than all."""
+    if state.cache is not None:
+        return {"rows_computed": int(sum(rows.sum() for rows in state.cache.rows))}
+    counts = state.decoding.blockwise and state.counts_rows
+    return {"rows_computed": state.rows_computed} if counts else {}
 
 
 def _canvas_edit_warnings(state: RunState, first_step: int) -> list[str]:

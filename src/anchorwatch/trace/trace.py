@@ -264,8 +264,10 @@ class Trace:
         size = f"{model['layers']} layers x {model['heads']} heads"
         name = f"{model['source']} ({model['family']}, {size})"
         frames = f"{len(self.canvas)} frames x {self.canvas.shape[1]} positions"
-        usual, given = (None, 0.0, False), m["decoding"].items()
-        spec = ", ".join(f"{k}={v}" for k, v in given if k != "name" and v not in usual)
+        usual, given = (None, 0.0, False), {**m["decoding"]}
+        if "approximate" in m:  # the cache as a word
+            given["cache"] = m["approximate"]
+        spec = ", ".join(f"{k}={v}" for k, v in given.items() if k != "name" and v not in usual)
         how = f"{m['decoding']['name']}({spec})  seed {self.seed}"
         how += f", edited: {', '.join(map(repr, self.edits))}" if self.edits else ""
         how += f", forked at step {m['fork']['step']}" if "fork" in m else ""
