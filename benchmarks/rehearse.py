@@ -232,10 +232,10 @@ def rehearse(folder: Path) -> dict:
 
 def _read_whole(folder: Path) -> None:
     """Every byte of the weights once, into new memory of the size of each file."""
-    import numpy as np
+    import torch
 
     for path in sorted(folder.glob("*.safetensors")):
-        memory = memoryview(np.empty(path.stat().st_size, dtype=np.uint8))
+        memory = torch.empty(path.stat().st_size, dtype=torch.uint8).numpy().data
         with path.open("rb", buffering=0) as file:
             while len(memory) and (count := file.readinto(memory[: 1 << 25])):
                 memory = memory[count:]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from anchorwatch.models.weight_files import CHUNK_BYTES, FileTensor, allocate, list_file
+from anchorwatch.models.weight_files import CHUNK_BYTES, FileTensor, list_file
 from checkpoints import MASK
 
 SPARE = 48 << 20
@@ -102,10 +102,3 @@ def test_the_dtype_is_the_config_s_and_said(sharded):
     assert model.network.dtype == torch.bfloat16
     assert model.precision == "bfloat16, as config.json says"
     assert aw.load("lab/toy-mdm", device="cpu").network.dtype == torch.float32
-
-
-@pytest.mark.parametrize("count", [0, 1, 1 << 21, (1 << 21) + 3, 5_000_001])
-def test_memory_in_huge_pages_is_memory(count):
-    tensor = allocate((count,), torch.bfloat16, torch.device("cpu"))
-    assert tensor.shape == (count,) and tensor.dtype == torch.bfloat16
-    assert tensor.fill_(1).sum(dtype=torch.float64) == count

@@ -737,7 +737,7 @@ FAMILIES: list[Family] = [
         unused=_OLD_BUFFERS,
         split_tensor=_copy_gpt_oss_sinks,
         read_additions=_read_gpt_oss_sinks,
-        checkpoints="gpt-oss-20b, -120b as bfloat16 (the released MXFP4 files are quantised)",
+        checkpoints="gpt-oss-20b, -120b (MXFP4 as released, or bfloat16)",
     ),
     Family(
         name="causal",

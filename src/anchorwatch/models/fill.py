@@ -20,7 +20,7 @@ from anchorwatch.errors import WeightsError
 from anchorwatch.models.families import AllowedDifference, Family, Slot, stack_slot, stock_name
 from anchorwatch.models.stacking import ExpertStack, prove_slot, rows_of_slot, same_bits
 from anchorwatch.models.verify import stored_weights
-from anchorwatch.models.weight_files import MemoryTensor, StoredTensor, allocate
+from anchorwatch.models.weight_files import MemoryTensor, StoredTensor
 
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 """What a parameter may be kept as in a file; anything else is a code for weights, not weights."""
@@ -261,7 +261,7 @@ class _Loading:
     def allocate(self, name: str) -> torch.Tensor:
         """Memory for a parameter, where it belongs."""
         dtype = self._own_dtypes.get(name, self._dtype)
-        return allocate(self._shapes[name], dtype, self._device_of(name))
+        return torch.empty(self._shapes[name], dtype=dtype, device=self._device_of(name))
 
     def _compare_tied(self, name: str, other: str, tensor: StoredTensor) -> None:
         """Two tied tensors in one file must be equal: only one of them is kept."""

@@ -7,11 +7,9 @@ of it and nothing else.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -23,10 +21,6 @@ from anchorwatch.errors import WeightsError
 
 CHUNK_BYTES = 1 << 25
 """Bytes that are read at once."""
-
-_HUGE_PAGE = 1 << 21
-_ADVISE_HUGE_PAGES = 14
-"""MADV_HUGEPAGE of Linux."""
 
 _DTYPES = {
     "F64": torch.float64,
@@ -47,24 +41,6 @@ _DTYPES = {
     "C64": torch.complex64,
 }
 """torch's dtype of each code of a safetensors header."""
-
-
-def allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Memory for a tensor that will be filled whole; large ones on a CPU in huge pages.
-
-    New memory costs a fault for each page of it. With pages of 2 MB instead of 4 kB there are 512
-    times fewer, which is most of what reading a file into new memory costs. It is advice to Linux:
-    where it is not taken, nothing changes but the time.
-    """
-    tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
-    size = tensor.numel() * tensor.element_size()
-    if tensor.device.type == "cpu" and sys.platform == "linux" and size >= 2 * _HUGE_PAGE:
-        begin = -(-tensor.data_ptr() // _HUGE_PAGE) * _HUGE_PAGE
-        whole = (tensor.data_ptr() + size - begin) // _HUGE_PAGE * _HUGE_PAGE
-        ctypes.CDLL(None).madvise(
-            ctypes.c_void_p(begin), ctypes.c_size_t(whole), _ADVISE_HUGE_PAGES
-        )
-    return tensor
 
 
 class StoredTensor(Protocol):
