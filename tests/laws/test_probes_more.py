@@ -376,7 +376,7 @@ def test_a_probe_s_docstring_names_what_it_adds(name):
 
 def test_the_module_lists_its_probes():
     assert set(P.PROBES) < set(dir(P))
-    assert list(P.PROBES)[:3] == ["received", "entropy", "diagonal"] and len(P.PROBES) == 15
+    assert list(P.PROBES)[:3] == ["received", "entropy", "diagonal"] and len(P.PROBES) == 16
     assert not {"dataclass", "Field", "annotations"} & set(dir(P))
     for name in dir(P):
         assert getattr(P, name) is not None

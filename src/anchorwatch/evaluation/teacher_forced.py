@@ -52,6 +52,10 @@ class ComparisonRun(ForcedRun):
     def next_known_step(self) -> Step | None:
         return None  # every step is computed
 
+    @property
+    def needs_every_pass(self) -> bool:
+        return True  # states of the pass are compared, not only its logits
+
     def positions_read(self, plan: StepPlan) -> torch.Tensor | None:
         return self.sequence.masked.nonzero()[:, 0]
 

@@ -94,6 +94,11 @@ class RunState:
         return True
 
     @property
+    def needs_every_pass(self) -> bool:
+        """Whether each step needs its forward pass, also where it reads the canvas of the last."""
+        return self.cache is not None or bool(self.edits)
+
+    @property
     def is_autoregressive(self) -> bool:
         return self.decoding.writes == "absent"
 
@@ -354,7 +359,7 @@ class Memory:
         for i, plan in pending.items():
             state = states[i]
             watched = self.recorder is not None and self.recorder.is_active(len(state.steps))
-            if watched or state.edits or state.cache is not None or i not in self.last:
+            if watched or state.needs_every_pass or i not in self.last:
                 return None
             (canvas, logits), positions = self.last[i], state.positions_read(plan)
             if positions is None or not torch.equal(canvas, state.sequence.canvas):
