@@ -198,3 +198,32 @@ def test_an_address_that_nothing_opens_is_refused():
 
     with pytest.raises(SpecError, match="cannot be opened"):
         open_cells("nosuch://bucket/runs")
+
+
+# claims on runs that are there
+
+
+def test_claims_are_judged_on_swept_runs(tmp_path):
+    spec = {
+        "models": ["tiny/llada"],
+        "prompts": ["the anchor holds", "the ship sails", "a rope", "the sea", "the mast"],
+        "decodings": {"d": "low-confidence:length=6"},
+    }
+    sweep(spec, tmp_path / "R", workers=0)
+    judged = {
+        each.claim.id: each
+        for each in aw.studies.judge_runs(["sinks"], aw.open_runs(tmp_path / "R"))
+    }
+    assert "which is not among these runs" in judged["sinks/H27"].lacking
+    assert any("among these runs" not in each.lacking for each in judged.values())
+
+
+def test_two_models_in_one_role_are_refused():
+    from anchorwatch.errors import SpecError
+
+    runs = [
+        aw.run(aw.load(name), "the anchor", aw.decoding.LowConfidence(2))
+        for name in ("tiny/llada", "tiny/dream")
+    ]
+    with pytest.raises(SpecError, match=r"runs of 2 models, .* select one"):
+        aw.studies.judge_runs(["sinks/H3"], runs)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     )
     from anchorwatch.studies.run_study import plan, study
     from anchorwatch.studies.study_record import Study
+    from anchorwatch.studies.swept_runs import judge_runs
 
 _LAZY = {
     "BUDGETS": "budget",
@@ -82,6 +83,7 @@ _LAZY = {
     "register_paper": "claim",
     "reproduce": "reproduction",
     "study": "run_study",
+    "judge_runs": "swept_runs",
 }
 
 __all__ = [
@@ -109,6 +111,7 @@ __all__ = [
     "Study",
     "claims",
     "experiment",
+    "judge_runs",
     "paper_item",
     "paper_items",
     "plan",
