@@ -100,18 +100,30 @@ def torture(folder, cells, kills, engine, node=None):
     }
 
 
+def _patiently(start):
+    """Try again where a busy machine does not start a node within Ray's 30 seconds."""
+    for tries_left in range(9, -1, -1):
+        try:
+            return start()
+        except Exception as error:  # noqa: BLE001 - Ray raises nothing narrower
+            if "timed out during startup" not in str(error) or not tries_left:
+                raise
+    raise AssertionError("the loop returns or raises")
+
+
 def start_cluster():
     """Two nodes of Ray on this machine's loopback; the cluster, and how to kill its second node."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
     given = {"num_cpus": 1, "object_store_memory": 80_000_000, "node_ip_address": "127.0.0.1"}
-    cluster = Cluster(initialize_head=True, head_node_args=given | {"include_dashboard": False})
-    node = cluster.add_node(**given)
+    head = given | {"include_dashboard": False}
+    cluster = _patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
+    node = _patiently(lambda: cluster.add_node(**given))
 
     def kill_node():
         cluster.remove_node(node, allow_graceful=False)
-        cluster.add_node(**given)  # as a cluster's manager would replace it
+        _patiently(lambda: cluster.add_node(**given))  # as a cluster's manager would replace it
 
     return cluster, kill_node
 

@@ -163,7 +163,8 @@ class RayEngine:
         self.pids.pop(id(slot), None)
         outcome = None if job is None else queue.put_back_after_death(job, how)
         if slot.lost <= _MOST_ACTORS_LOST:
-            if how == "ActorDiedError":
+            if how == "ActorDiedError":  # Ray will not restart it
+                ray.kill(slot.actor)
                 slot.actor = self._start()
             slot.call = slot.actor.greet.options(max_task_retries=-1).remote()
         return outcome
