@@ -105,7 +105,7 @@ def _patiently(start):
     for tries_left in range(9, -1, -1):
         try:
             return start()
-        except Exception as error:  # noqa: BLE001 - Ray raises nothing narrower
+        except Exception as error:  # Ray raises nothing narrower
             if "timed out during startup" not in str(error) or not tries_left:
                 raise
     raise AssertionError("the loop returns or raises")
