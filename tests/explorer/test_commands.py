@@ -104,9 +104,9 @@ def held(monkeypatch):
     monkeypatch.setattr(webbrowser, "open", found["opened"].append)
     made = server.Server.__init__
 
-    def noted(self, runs, *, port=0, layer=None):
+    def noted(self, runs, *, port=0, layer=None, forks=None):
         found["runs"], found["layer"] = list(runs), layer
-        made(self, runs, port=port)
+        made(self, runs, port=port, forks=forks)
 
     monkeypatch.setattr(server.Server, "__init__", noted)
     monkeypatch.setattr(

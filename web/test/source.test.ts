@@ -51,3 +51,20 @@ test("what the server says is what is said", async () => {
   await expect(opened(text, refuses).packet(0, "map-0-0-0")).rejects.toThrow("measure it");
   await expect(opened(text, gone).header(0)).rejects.toThrow("nobody answers");
 });
+
+test("a server's numbers are not the places of a list: some runs of a folder, and forks", async () => {
+  const asked: [string, string | undefined][] = [];
+  const fetcher = (async (path: string, sent?: RequestInit) => {
+    asked.push([path, sent?.method]);
+    return new Response("{}");
+  }) as typeof fetch;
+  const source = opened('{"source":"api","runs":[{"id":5,"name":"a"},{"id":9,"name":"b"}]}', fetcher);
+  expect(source.runs.map(({ id }) => id)).toEqual([0, 1]);
+  await source.header(1);
+  expect(source.place!(9)).toBe(1);
+  expect(source.place!(12)).toBe(2);
+  await source.change!(2, "save", {});
+  await source.change!(null, "fork.json");
+  expect(asked).toEqual([["data/9/header.json", undefined], ["data/12/save", "POST"], ["data/fork.json", undefined]]);
+  expect(opened('{"source":"static","runs":[]}').change).toBeUndefined();
+});

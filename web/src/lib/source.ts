@@ -8,11 +8,14 @@ export type Told = Header | DamagedHeader;
 
 export interface Source {
   kind: "inline" | "static" | "api";
+  /** By their places in this list, which is how a page names runs; a server has numbers of its own. */
   runs: { id: number; name: string }[];
   header(run: number): Promise<Told>;
   packet(run: number, key: string): Promise<Packet>;
-  /** Ask a server to change something, or how far it is; sent pages have none. */
-  change?(path: string, body?: object): Promise<unknown>;
+  /** Ask a server to change something of a run, or with none how far it is; sent pages cannot. */
+  change?(run: number | null, what: string, body?: object): Promise<unknown>;
+  /** The place of a run that a server has under a number; a new one is put last. */
+  place?(number: number): number;
 }
 
 interface Embedded {
@@ -30,10 +33,10 @@ export function unread(error: unknown): string {
 
 export function opened(text: string, fetcher: typeof fetch = fetch): Source {
   const data = JSON.parse(text) as Embedded;
-  const runs = data.runs.map(({ id, name }) => ({ id, name }));
+  const runs = data.runs.map(({ name }, id) => ({ id, name }));
   return data.source === "inline"
     ? { kind: "inline", runs, ...inline(data) }
-    : { kind: data.source, runs, ...asked(fetcher, data.source === "api") };
+    : { kind: data.source, runs, ...asked(fetcher, data) };
 }
 
 function inline(data: Embedded): Pick<Source, "header" | "packet"> {
@@ -51,7 +54,8 @@ function inline(data: Embedded): Pick<Source, "header" | "packet"> {
   };
 }
 
-function asked(fetcher: typeof fetch, changes: boolean): Pick<Source, "header" | "packet" | "change"> {
+function asked(fetcher: typeof fetch, data: Embedded): Pick<Source, "header" | "packet" | "change" | "place"> {
+  const numbers = data.runs.map(({ id }) => id);
   async function get(path: string, sent?: RequestInit): Promise<Response> {
     let answer: Response;
     try {
@@ -65,12 +69,15 @@ function asked(fetcher: typeof fetch, changes: boolean): Pick<Source, "header" |
   }
   const headers = { "content-type": "application/json" };
   return {
-    ...(changes && {
-      change: async (path: string, body?: object) =>
-        (await get(path, body && { method: "POST", headers, body: JSON.stringify(body) })).json(),
+    ...(data.source === "api" && {
+      change: async (run: number | null, what: string, body?: object) => {
+        const path = run === null ? `data/${what}` : `data/${numbers[run]}/${what}`;
+        return (await get(path, body && { method: "POST", headers, body: JSON.stringify(body) })).json();
+      },
+      place: (number: number) => (numbers.includes(number) ? numbers.indexOf(number) : numbers.push(number) - 1),
     }),
-    header: async (run) => (await get(`data/${run}/header.json`)).json(),
-    packet: async (run, key) => unpack(await (await get(`data/${run}/${key}.bin`)).arrayBuffer()),
+    header: async (run) => (await get(`data/${numbers[run]}/header.json`)).json(),
+    packet: async (run, key) => unpack(await (await get(`data/${numbers[run]}/${key}.bin`)).arrayBuffer()),
   };
 }
 
