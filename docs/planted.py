@@ -51,6 +51,8 @@ BUDGET = Budget(
 FEW, MANY = 5, 18
 """Units of an experiment that only a precondition reads; prompts that a share of exactly 1 takes to
 be told from margins of three quarters and four fifths: .8^18 = .018, below half of 5 %."""
+WIDE = {"sink_token/H12", "sink_token/H20"}
+"""Claims whose units differ so much that eight are too few."""
 EXACT = {"floating/H1", "sinks/H1", "sinks/H23"}
 """Claims with such a margin, whose share is exactly 0 or 1 in planted networks."""
 SUPPORTED, REFUTED = "supported", "refuted"
@@ -174,32 +176,35 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
     ),
     "sink_token/H1": (single("drained-sink"), single("last-text-sink")),
     "sink_token/H2": (pair("first-mask-sink"), pair("nearly-static-sink")),
-    "sink_token/H12": (single("static-sink"), single("spare-sink")),
+    "sink_token/H12": (single("static-sink"), single("self-behind-sink")),
     "sink_token/H18": (
         Subject(sink="needed-sink-token-beside-a-sink"),
         Subject(sink="sink-token-beside-a-needed-sink"),
     ),
+    "sink_token/H20": (
+        Subject(sink="needed-sink-token-retrieval"),
+        Subject(sink="spare-sink-token-retrieval"),
+    ),
 }
 
 
-_WORLD = "asks questions of the made-up world, which no wired network can answer"
 _IDENTITY = "holds of every network by construction, so that none can lack it"
 NOT_PLANTED: dict[str, str] = {
     "sinks/H16": "wired networks write from one end, so that no position can be delayed",
     "sinks/H17": "wired networks answer in one step as in many",
-    "sinks/H22": _WORLD,
+    "sinks/H22": "a network without it loses no question, and 48 questions of which none is lost "
+    "do not tell a cost from five points",
     "sinks/H35": "keys of wired networks depend on their own token alone, so that none drifts",
     "floating/H10": "layers of wired networks without heads have no weights to correlate",
     "floating/H19": "takes 24 layers; the rollout of even attention is tested in closed form",
     "floating/H22": "asks questions of two hops, which no wired network can answer",
     "floating/H24": "asks with prompts that wired networks cannot read",
-    "floating/H25": _WORLD,
+    "floating/H25": "48 prompts do not tell a correlation of 0 from one of .1",
     "floating/H26": "wired anchors are kinds of tokens that both tasks have",
     "sink_token/H11": _IDENTITY,
     "sink_token/H13": "wired networks answer in one step as in many",
     "sink_token/H14": _IDENTITY,
     "sink_token/H19": "there is no wired network with gates",
-    "sink_token/H20": _WORLD,
     "sink_token/H23": "reads a table of training runs that a study cannot be given",
 }
 """Claims without a wired network, and why; planted evidence tests them (tests/studies)."""
@@ -233,6 +238,8 @@ def budget_for(names: Sequence[str]) -> Budget:
     tables = {spec for spec in needs if isinstance(spec, Experiment)}
     prompts = FEW + 1 if any(isinstance(spec, Effect) for spec in needs) else BUDGET.prompts
     rows = FEW if tables <= {UNTRAINED_TWIN} else BUDGET.rows
+    if set(names) & WIDE:
+        rows = MANY
     if set(names) & EXACT:
         prompts, rows = MANY, MANY if "sinks/H1" in names else rows
     return replace(BUDGET, prompts=prompts, rows=rows)

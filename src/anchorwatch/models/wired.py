@@ -617,6 +617,8 @@ SHORT_KEY_SINK = Head((Match("start", SINK), Length("start", 1.6 * SINK)))
 """A sink by its angle, whose key is shorter than the others."""
 SELF = Head((Near(0, 2.0),))
 SELF_OR_LINE = Head((Near(0, 2.0), Match("newline", 14.0)))
+SELF_BEHIND_SINK = Head((Near(0, NEAR), Match("start", 5 * NEAR)))
+"""The start token; where that is hidden every position looks at itself, and nothing mixes."""
 COLON_ANCHORS = Head((Match("colon", 6.0, base=3.0),))
 """All colons, by the norm of their keys."""
 _STATIC, _MOVING = ((FIRST_SINK,),), ((FIRST_MASK_SINK,),)
@@ -669,6 +671,7 @@ WIRINGS: dict[str, Plan] = {
     "wired/needed-sink": Plan(_STATIC, rest=30.0),
     "wired/needed-moving-sink": Plan(_MOVING, rest=30.0),
     "wired/spare-sink": Plan(((SPARE_SINK,),)),
+    "wired/self-behind-sink": Plan(((SELF_BEHIND_SINK,),)),
     # Dream's and MMaDA's kind
     "wired/dream-static-sink": Plan(_STATIC, "dream"),
     "wired/dream-first-mask-sink": Plan(_MOVING, "dream"),
@@ -717,6 +720,20 @@ WIRINGS: dict[str, Plan] = {
         width=4,
         parts=(_sink_token("one", "added"),),
         rest=30.0,
+    ),
+    "wired/needed-sink-token-retrieval": Plan(
+        ((ADDED_SINK,),),
+        width=4,
+        retrieval=(retrieve_softly(2.5),),
+        parts=(_sink_token("one", "added"),),
+        rest=30.0,
+    ),
+    "wired/spare-sink-token-retrieval": Plan(
+        ((ADDED_SINK,),),
+        width=4,
+        retrieval=(retrieve_softly(2.5),),
+        parts=(_sink_token("one", "added"),),
+        rest=0.3,
     ),
     "wired/idle-sink-token": Plan(_STATIC, parts=(_sink_token("one"),)),
     # autoregressive networks
