@@ -38,7 +38,7 @@ def test_the_lines_of_models_run():
     exec(compile(code, "models.md", "exec"), {})
 
 
-@pytest.mark.parametrize("page", ["concepts", "how-to"])
+@pytest.mark.parametrize("page", ["concepts", "how-to", "caches"])
 def test_the_lines_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = "\n".join(python_blocks(f"docs/{page}.md"))
