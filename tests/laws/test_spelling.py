@@ -142,7 +142,7 @@ def test_probes_have_a_default_and_none():
     ("word", "says"),
     [
         ("norm", "no probe is called 'norm': expected default, none or some of received, entropy"),
-        ("norms:kys=true", "norms has no kys: it takes layers, steps, keys, contribution"),
+        ("norms:kys=true", "norms has no kys: it takes layers, steps, every, keys, contribution"),
         ("norms:keys=1", "norms, keys: '1' is neither true nor false"),
         ("pattern:layers=a", "pattern, layers: 'a' cannot be read: say 0\\+3 or 0-3"),
         ("pattern:layers=1+1", "names one twice: name each once"),

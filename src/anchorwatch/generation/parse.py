@@ -120,6 +120,8 @@ def parse_probes(words: str) -> tuple[Probe, ...]:
     (norms(keys=True), pattern(layers=(2, 5), steps=(0, 8)))
     >>> parse_probes("massive:5,entropy")
     (massive(k=5), entropy())
+    >>> parse_probes("default:every=8")[0]
+    received(every=8)
     """
     if words.strip() == "none":
         return ()
@@ -133,8 +135,16 @@ def parse_probes(words: str) -> tuple[Probe, ...]:
     # 2. The probes, each once.
     probes: list[Probe] = []
     for word in spelled:
-        probes += DEFAULT if word == "default" else (_parse_probe(word),)
+        probes += (
+            _parse_default(word) if _split_word(word)[0] == "default" else (_parse_probe(word),)
+        )
     return tuple(dict.fromkeys(probes))
+
+
+def _parse_default(word: str) -> tuple[Probe, ...]:
+    """The default set, with settings that every probe has: layers, steps, every."""
+    settings = _values("default", Probe, _split_word(word)[1])
+    return tuple(dataclasses.replace(probe, **settings) for probe in DEFAULT)
 
 
 def _parse_probe(word: str) -> Probe:

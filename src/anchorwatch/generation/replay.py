@@ -123,11 +123,12 @@ def _limit_probes(probes: Sequence[Probe], steps: Collection[int]) -> tuple[Prob
     limited = []
     for probe in probes:
         left = tuple(step for step in (probe.steps or steps) if step in steps)
+        left = tuple(step for step in left if probe.at_step(step))
         # A probe that looks at no step would keep nothing but absent values.
         if not left:
             among = f"{min(steps)} to {max(steps)}" if isinstance(steps, range) else list(steps)
             raise SpecError(f"{probe!r} looks at none of the steps {among}: name one of them")
-        limited.append(replace(probe, steps=left))
+        limited.append(replace(probe, steps=left, every=1))
     return tuple(limited)
 
 

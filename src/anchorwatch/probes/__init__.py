@@ -7,12 +7,20 @@ and keeps the arrays of a trace, `recorder.py` calls the probes during a forward
 
 from typing import TYPE_CHECKING, Any
 
-from anchorwatch.probes.spec import DEFAULT, GROUPS, PROBES, Probe, from_dict, register_probe
+from anchorwatch.probes.spec import (
+    DEFAULT,
+    GROUPS,
+    PROBES,
+    Probe,
+    from_dict,
+    measure_every,
+    register_probe,
+)
 
 if TYPE_CHECKING:
     from anchorwatch.probes.spec import *  # noqa: F403
 
-__all__ = ["DEFAULT", "GROUPS", "PROBES", "Probe", "from_dict", "register_probe"]
+__all__ = ["DEFAULT", "GROUPS", "PROBES", "Probe", "from_dict", "measure_every", "register_probe"]
 __all__ += [*PROBES]
 
 

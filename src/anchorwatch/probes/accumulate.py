@@ -40,7 +40,7 @@ class TraceBuffer:
         """Keep a value, if the run keeps the field."""
         if name not in self.arrays:
             return
-        value = value.detach().cpu().numpy() if torch.is_tensor(value) else value
+        value = value.numpy(force=True) if torch.is_tensor(value) else value
         array, start = self.arrays[name], index[0]
         if self.by_step(name):
             start -= self.first_step
@@ -186,12 +186,19 @@ class RowSums:
         return keys, torch.nn.functional.pad(mass, (0, missing), value=torch.nan)
 
 
-def sum_rows(call: Call, stats: AttentionStats, view: View, weights: torch.Tensor) -> RowSums:
-    """Add up the rows of one sequence in one call; weights are [N, Q] of its row of the batch."""
+def sum_rows(
+    call: Call, stats: AttentionStats, view: View, weights: torch.Tensor, *, queries: bool = True
+) -> RowSums:
+    """Add up the rows of one sequence in one call; weights are [N, Q] of its row of the batch.
+
+    Without `queries` the sums of queries are left 0.
+    """
     # 1. Rows that may look at anything; a dead row counts nowhere.
     b, rows, keys = view.row, view.query_slice, view.key_slice
     live = stats.live[b, rows]
-    query = call.query[b, :, rows].float() * live[:, None]
+    query = call.query[b, :, rows if queries else slice(0)].float()
+    if queries and call.attendable is not None:
+        query = query * live[:, None]
     length = query.norm(dim=-1)
     heads = query.shape[0]
     # 2. What added keys receive, apart from the canvas.

@@ -7,7 +7,7 @@ Shapes: B rows of the batch, H heads, Q queries, K keys, L canvas positions, D c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -45,6 +45,7 @@ class Recorder:
         groups = [group for probe in self.probes for group in probe.query_groups(names)]
         self.groups = tuple(dict.fromkeys(["all", *groups]))
         """Every query group that some probe needs; `all` first."""
+        self._needs_query_sums = any(probe.needs_query_sums for probe in self.probes)
         self.cached = False
         """Whether calls bring only new rows, to be added to those before."""
         self.rows_before_rotary: dict[str, torch.Tensor] = {}
@@ -128,7 +129,13 @@ class Recorder:
         # 2. One pass over the map, then the sums of each sequence.
         reading.stats = reduce_attention(call, wanted)
         for view in self._views:
-            now = sum_rows(call, reading.stats, view, self._weights[view.row])
+            now = sum_rows(
+                call,
+                reading.stats,
+                view,
+                self._weights[view.row],
+                queries=self._needs_query_sums,
+            )
             sums = self._add_to_cached(now, view, call.layer)
             reading.sequences.append(SequenceReading(self, view, call.layer, reading, sums))
         # 3. What each probe keeps.
@@ -335,6 +342,10 @@ class _Reading:
     def regions(self) -> Regions:
         return self.recorder.regions[self.view.run]
 
+    def keeps(self, name: str) -> bool:
+        """Whether the run keeps a field."""
+        return self.view.branch + name in self.recorder.buffers[self.view.run].arrays
+
     def put_at(self, name: str, index: tuple[Any, ...], value: Any) -> None:
         """Keep a value of a field at a whole index, if the run keeps the field."""
         self.recorder.buffers[self.view.run].put(self.view.branch + name, index, value)
@@ -463,7 +474,7 @@ class SequenceReading(_Reading):
         """[key heads, n, D] values of the keys that additions put before the canvas."""
         return self.call.value[self.view.row, :, : self.call.num_extra_keys]
 
-    @property
+    @cached_property
     def live_rows(self) -> torch.Tensor:
         """[] rows over which `sums` were added up; NaN instead of none."""
         return self.sums.rows.where(self.sums.rows > 0, torch.nan)
@@ -479,19 +490,41 @@ class SequenceReading(_Reading):
 
     def put_peaks(self) -> None:
         """Keep the peak keys, if the run has the field."""
-        if f"{self.view.branch}peak_key" in self.recorder.buffers[self.view.run].arrays:
+        if self.keeps("peak_key"):
             keys, mass = self.peaks
             self.put("peak_key", keys)
             self.put("peak_received", mass)
 
+    @cached_property
+    def _peak_index(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """([H, 8] the peak keys, 0 where there is none; [H, 8] bool whether there is one)."""
+        keys = self.peaks[0]
+        return keys.clamp(min=0), keys >= 0
+
+    @cached_property
+    def key_norm(self) -> torch.Tensor:
+        """[H, L] norm of every key, for the heads that it serves."""
+        norm = self.key.float().norm(dim=-1)
+        repeats = self.query.shape[0] // norm.shape[0]
+        return norm if repeats == 1 else norm.repeat_interleave(repeats, dim=0)
+
     def put_summary(self, name: str, values: torch.Tensor) -> None:
         """Keep [H, L] values as a mean over keys, at the peak keys, and at every key."""
-        keys = self.peaks[0]
-        # -1 marks a peak that does not exist: read at 0, then made NaN.
-        at_peaks = values.gather(-1, keys.clamp(min=0)).where(keys >= 0, torch.nan)
-        self.put(name, values.mean(dim=-1))
-        self.put(f"peak_{name}", at_peaks)
-        self.put(f"each_{name}", values, self.keys)
+        self.put_summaries({name: values})
+
+    def put_summaries(self, measured: Mapping[str, torch.Tensor]) -> None:
+        """Keep [H, L] values by name: their mean over keys, at the peak keys, and at every key."""
+        # All names at once: a call for each would be most of what a small model's probes cost.
+        values = torch.stack(list(measured.values()))
+        index, exists = self._peak_index
+        # A peak that does not exist was read at 0 and is made NaN.
+        at_peaks = values.gather(-1, index.expand(len(values), -1, -1)).where(exists, torch.nan)
+        means = values.mean(dim=-1)
+        for number, name in enumerate(measured):
+            self.put(name, means[number])
+            self.put(f"peak_{name}", at_peaks[number])
+            if self.keeps(f"each_{name}"):
+                self.put(f"each_{name}", values[number], self.keys)
 
     def keep_for_commit(self, name: str, rows: torch.Tensor) -> None:
         """Keep rows [H, Q, n] of those positions that this step turns out to commit."""

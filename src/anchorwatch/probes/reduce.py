@@ -19,8 +19,8 @@ from anchorwatch.models.attention import Call
 HIDDEN = -1e30
 """Logit of a key that may not be looked at: finite, so that 0 * log 0 stays 0."""
 
-TILE_BYTES = 4_000_000
-"""Aim for one tile of scores; a few times this stays in a core's cache. See benchmarks/."""
+TILE_BYTES = 1_000_000
+"""Aim for one tile of scores; two of them stay in a core's own cache. See docs/benchmarks.md."""
 
 
 @dataclass
@@ -89,13 +89,14 @@ def smaller_tiles(divisor: int) -> Iterator[None]:
         _DIVISOR.reset(token)
 
 
+@torch.no_grad()
 def reduce_attention(
     call: Call, wanted: StatRequest, tile_bytes: int | None = None
 ) -> AttentionStats:
     """Go over the map once, tile by tile, and take what is wanted.
 
     A tile is some query rows of some key heads, against all keys: [g, r, n, K], where each of g key
-    heads serves r heads.
+    heads serves r heads. All tiles are written into the same one or two buffers.
     """
     # 1. How large a tile may be.
     tile_bytes = TILE_BYTES // _DIVISOR.get() if tile_bytes is None else tile_bytes
@@ -106,14 +107,20 @@ def reduce_attention(
     repeats = heads // groups
     step = _rows_of_a_tile(tile_bytes, repeats, keys, queries)
     width = max(1, min(groups, tile_bytes // (4 * repeats * step * keys)))
-    # 2. Tile by tile: probabilities, then every reduction while they are in the cache.
+    # 2. Buffers; the entropy needs the logarithms beside the probabilities.
+    size = width * repeats * step * keys
+    logs_buffer = call.query.new_empty(size, dtype=torch.float32)
+    buffer = torch.empty_like(logs_buffer) if wanted.entropy else logs_buffer
+    # 3. Tile by tile: probabilities, then every reduction while they are in the cache.
     for b in range(batch):
         for g in range(0, groups, width):
             span = slice(g, min(g + width, groups))
+            key = call.key[b, span].float().transpose(1, 2)
             for a in range(0, queries, step):
                 rows = slice(a, min(a + step, queries))
-                logs = _log_probabilities(call, stats.live, b, span, rows)
-                _take(call, wanted, stats, logs, b, span, rows)
+                logs = _log_probabilities(call, stats.live, b, span, rows, key, logs_buffer)
+                p = torch.exp(logs, out=buffer[: logs.numel()].view_as(logs))
+                _take(call, wanted, stats, logs, p, b, span, rows)
     if stats.mixed is not None:
         stats.mixed /= heads
     return stats
@@ -163,23 +170,34 @@ def _allocate(call: Call, wanted: StatRequest) -> AttentionStats:
 
 
 def _log_probabilities(
-    call: Call, live: torch.Tensor, b: int, span: slice, rows: slice
+    call: Call,
+    live: torch.Tensor,
+    b: int,
+    span: slice,
+    rows: slice,
+    key: torch.Tensor,
+    buffer: torch.Tensor,
 ) -> torch.Tensor:
-    """[g, r, n, K] log-probabilities of some rows for some key heads; HIDDEN if not attendable."""
+    """[g, r, n, K] log-probabilities of some rows for some key heads; HIDDEN if not attendable.
+
+    `key` is [g, D, K]; the tile is written into `buffer`.
+    """
     # 1. Scores of the rows, less their log-sum-exp where the kernel gave it.
     repeats = call.query.shape[1] // call.key.shape[1]
     heads = slice(span.start * repeats, span.stop * repeats)
     query = call.query[b, heads, rows].float()
-    groups, count = span.stop - span.start, query.shape[1]
+    groups, count, keys = span.stop - span.start, query.shape[1], key.shape[2]
     query = query.reshape(groups, repeats * count, -1)
-    key = call.key[b, span].float().transpose(1, 2)
+    logs = buffer[: groups * repeats * count * keys].view(groups, repeats * count, keys)
     if call.lse is not None:
         lse = call.lse[b, heads, rows]
-        lse = torch.where(live[b, rows], lse, 0.0).reshape(groups, repeats * count, 1)
-        logs = torch.baddbmm(lse, query, key, beta=-1, alpha=call.scale)
+        if call.attendable is not None:  # a row that sees nothing has no log-sum-exp
+            lse = torch.where(live[b, rows], lse, 0.0)
+        lse = lse.reshape(groups, repeats * count, 1)
+        torch.baddbmm(lse, query, key, beta=-1, alpha=call.scale, out=logs)
     else:
-        logs = torch.bmm(query, key).mul_(call.scale)
-    logs = logs.view(groups, repeats, count, -1)
+        torch.bmm(query, key, out=logs).mul_(call.scale)
+    logs = logs.view(groups, repeats, count, keys)
     # 2. Added keys, whose logits are no products, and what edits add to logits.
     if call.extra_logits is not None:
         _write_added(logs, call, live, b, heads, rows)
@@ -243,32 +261,31 @@ def _take(
     wanted: StatRequest,
     stats: AttentionStats,
     logs: torch.Tensor,
+    p: torch.Tensor,
     b: int,
     span: slice,
     rows: slice,
 ) -> None:
-    """Take everything that is wanted from one tile of log-probabilities."""
+    """Take everything that is wanted from one tile of probabilities; overwrites `logs`."""
     # 1. Attention received, summed over the rows of each group.
-    repeats = logs.shape[1]
+    repeats = p.shape[1]
     heads = slice(span.start * repeats, span.stop * repeats)
-    # The entropy needs the logarithms as well; else the tile is reused in place.
-    p = logs.exp() if wanted.entropy else logs.exp_()
     flat = p.flatten(0, 1)  # [h, n, K]
     weights = wanted.weights[b, :, rows].expand(flat.shape[0], -1, -1)
     stats.sums[b, heads].baddbmm_(weights, flat)
     # 2. Of each row: entropy, attention to itself; and mass by distance.
-    live = stats.live[b, rows]
+    dead = None if call.attendable is None else ~stats.live[b, rows]
     if stats.entropy is not None:
         # -sum p log p; HIDDEN is finite, so that 0 * log 0 is 0.
-        rows_entropy = -torch.linalg.vecdot(p, logs).flatten(0, 1)
-        stats.entropy[b, heads, rows] = rows_entropy.masked_fill(~live, float("nan"))
+        rows_entropy = logs.mul_(p).sum(dim=-1).neg_().flatten(0, 1)
+        stats.entropy[b, heads, rows] = _without(rows_entropy, dead)
     offset = call.key.shape[2] - call.query.shape[2]  # cached keys stand before the first query
     own = torch.arange(rows.start, rows.stop, device=p.device) + offset
     if wanted.own_keys is not None:
         own = wanted.own_keys[rows]
     if stats.diagonal is not None:
         mass = flat.gather(-1, own.expand(flat.shape[0], -1)[..., None])[..., 0]
-        stats.diagonal[b, heads, rows] = mass.masked_fill(~live, float("nan"))
+        stats.diagonal[b, heads, rows] = _without(mass, dead)
     if stats.distance is not None:
         columns = torch.arange(p.shape[-1], device=p.device)
         apart = (own[:, None] - columns).abs()
@@ -288,6 +305,11 @@ def _take(
         stats.mixed[b, rows] += _mix(wanted, flat, b, wanted.mixed[b], own_keys)
 
 
+def _without(values: torch.Tensor, dead: torch.Tensor | None) -> torch.Tensor:
+    """Values [h, n] of rows, NaN where a row is dead."""
+    return values if dead is None else values.masked_fill(dead, float("nan"))
+
+
 def _take_top(
     wanted: StatRequest,
     stats: AttentionStats,
@@ -300,12 +322,13 @@ def _take_top(
     chosen = _requested_rows(wanted, stats, b, rows)
     if not len(chosen):
         return
-    best = flat[:, chosen].topk(min(wanted.top, flat.shape[-1]), dim=-1)
-    count = best.values.shape[-1]
-    visible = best.values > 0  # a key that may not be looked at is no key
+    asked = flat if len(chosen) == flat.shape[1] else flat[:, chosen]
+    mass, keys = asked.topk(min(wanted.top, flat.shape[-1]), dim=-1)
+    count = mass.shape[-1]
+    visible = mass > 0  # a key that may not be looked at is no key
     queries = chosen + rows.start
-    stats.top_key[b, heads, queries, :count] = torch.where(visible, best.indices, -1).int()
-    stats.top_mass[b, heads, queries, :count] = torch.where(visible, best.values, float("nan"))
+    stats.top_key[b, heads, queries, :count] = torch.where(visible, keys, -1).int()
+    stats.top_mass[b, heads, queries, :count] = torch.where(visible, mass, float("nan"))
 
 
 def _requested_rows(

@@ -32,7 +32,7 @@ Shapes: H heads, Q query rows of the pass, L canvas positions, D channels.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -67,11 +67,15 @@ GROUPS = ("all", "masked", "written", "prompt")
 
 @dataclass(frozen=True, repr=False)
 class Probe:
-    """What every probe has in common: the layers and steps it looks at (None: all of them)."""
+    """What every probe has in common: the layers and steps it looks at (None: all of them).
+
+    `every=k` looks at every k-th step, the first included; the steps between are absent (NaN, -1).
+    """
 
     _: KW_ONLY
     layers: tuple[int, ...] | None = None
     steps: tuple[int, ...] | None = None
+    every: int = 1
 
     needs_map: ClassVar[bool] = True
     """Whether it reads attention probabilities (one more pass over queries and keys)."""
@@ -81,6 +85,8 @@ class Probe:
     adds_up: ClassVar[bool] = False
     """Whether what it requests is summed over query rows. With a cache a pass brings only new rows:
     such sums are then taken at every layer and step, also where the probe does not look."""
+    needs_query_sums: ClassVar[bool] = False
+    """Whether it reads `sums.query`, `unit_query` or `query_norm`; they are 0 if no probe does."""
     needs_all_states: ClassVar[bool] = False
     """Whether it reads the residual states of all positions, not only of rows new at a step."""
     cheaper: ClassVar[Mapping[str, str]] = {}
@@ -92,8 +98,14 @@ class Probe:
         for name in ("layers", "steps", "heads", "groups", "hidden"):
             if hasattr(self, name):
                 object.__setattr__(self, name, check_positions(name, getattr(self, name)))
-        if hasattr(self, "k"):
-            object.__setattr__(self, "k", check_count(self.k))
+        for name in ("every", "k"):
+            if hasattr(self, name):
+                object.__setattr__(self, name, check_count(getattr(self, name), name))
+        if self.steps is not None and not any(self.at_step(step) for step in self.steps):
+            raise SpecError(
+                f"steps={list(self.steps)} has no step that every={self.every} divides: "
+                "leave one of them out"
+            )
 
     def reads(self, layer: int, step: int) -> bool:
         """Whether it needs this layer's call, to keep it or what comes later."""
@@ -103,7 +115,7 @@ class Probe:
         return (self.layers is None or layer in self.layers) and self.at_step(step)
 
     def at_step(self, step: int) -> bool:
-        return self.steps is None or step in self.steps
+        return (self.steps is None or step in self.steps) and step % self.every == 0
 
     def fields(self, shape: RunShape) -> Iterator[Field]:
         """What it adds to a trace of this shape."""
@@ -167,6 +179,8 @@ class Probe:
     def as_dict(self) -> dict[str, Any]:
         """Name and fields, for the manifest."""
         fields = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
+        if self.every == 1:  # as manifests were before there was such a setting
+            del fields["every"]
         return {"name": type(self).__name__} | fields
 
     def as_word(self) -> str:
@@ -257,8 +271,9 @@ class received(Probe):  # noqa: N801
         chosen = [reading.groups.index(group) for group in self.groups]
         reading.put("received", sums.mean_received()[:, chosen], slice(None), reading.keys)
         # What sink tokens receive stands apart: received sums to one less this share.
-        sink = sums.sink / sums.counts.where(sums.counts > 0, NAN)
-        reading.put("sink_received", sink[:, chosen])
+        if reading.keeps("sink_received"):
+            sink = sums.sink / sums.counts.where(sums.counts > 0, NAN)
+            reading.put("sink_received", sink[:, chosen])
         reading.put_at("queries", (view.step,), sums.counts[chosen])
         live = int(reading.stats.live[view.row, view.query_slice].sum())
         reading.put_at("hidden_rows", (view.step, reading.layer), view.queries - live)
@@ -291,8 +306,9 @@ class entropy(Probe):  # noqa: N801
     def collect(self, reading: SequenceReading) -> None:
         reading.put("entropy", reading.sums.entropy / reading.live_rows)
         assert reading.stats.entropy is not None
-        rows = reading.stats.entropy[reading.view.row][:, reading.view.query_slice]
-        reading.put("row_entropy", rows, reading.new_rows)
+        if self.rows:
+            rows = reading.stats.entropy[reading.view.row][:, reading.view.query_slice]
+            reading.put("row_entropy", rows, reading.new_rows)
 
 
 @register_probe
@@ -323,8 +339,9 @@ class diagonal(Probe):  # noqa: N801
     def collect(self, reading: SequenceReading) -> None:
         reading.put("diagonal", reading.sums.diagonal / reading.live_rows)
         assert reading.stats.diagonal is not None
-        rows = reading.stats.diagonal[reading.view.row][:, reading.view.query_slice]
-        reading.put("row_diagonal", rows, reading.new_rows)
+        if self.rows:
+            rows = reading.stats.diagonal[reading.view.row][:, reading.view.query_slice]
+            reading.put("row_diagonal", rows, reading.new_rows)
 
 
 @register_probe
@@ -517,6 +534,7 @@ class qk_geometry(Probe):  # noqa: N801
     keys: bool = False
     rotary: str = "after"
 
+    needs_query_sums: ClassVar[bool] = True
     cheaper: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("each_cosine", "each_norm_product", "each_logit"), "qk_geometry(keys=False)"
     )
@@ -562,8 +580,10 @@ class qk_geometry(Probe):  # noqa: N801
         # 2. A mean of products with a key is the product of the mean with that key.
         count = reading.live_rows
         key = key.float()
-        repeats = query.shape[0] // key.shape[0]
-        norm = key.norm(dim=-1).repeat_interleave(repeats, dim=0)
+        norm = reading.key_norm
+        if self.rotary == "before":
+            repeats = query.shape[0] // key.shape[0]
+            norm = key.norm(dim=-1).repeat_interleave(repeats, dim=0)
         measured = {
             "cosine": _times_keys(unit_query / count, key) / norm.clamp(min=1e-30),
             "norm_product": (length / count)[:, None] * norm,
@@ -571,14 +591,13 @@ class qk_geometry(Probe):  # noqa: N801
         }
         # 3. Kept as a mean over keys, at the peaks, and at every key if asked for.
         reading.put(f"query_norm{suffix}", length / count)
-        for name, values in measured.items():
-            reading.put_summary(f"{name}{suffix}", values)
+        reading.put_summaries({f"{name}{suffix}": values for name, values in measured.items()})
 
 
 def _times_keys(mean: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """[H, L] products of one vector [H, D] with the keys [G, L, D] of each head's group."""
     grouped = mean.view(key.shape[0], mean.shape[0] // key.shape[0], -1)
-    return (grouped @ key.transpose(1, 2)).reshape(mean.shape[0], -1)
+    return grouped.bmm(key.transpose(1, 2)).reshape(mean.shape[0], -1)
 
 
 @register_probe
@@ -629,18 +648,17 @@ class norms(Probe):  # noqa: N801
 
     def collect(self, reading: SequenceReading) -> None:
         heads = reading.query.shape[0]
-        key, value = reading.key.float(), reading.value.float()
+        value = reading.value.float()
         repeats = heads // value.shape[0]  # an edited value may differ from head to head
         measured = {
-            "key_norm": key.norm(dim=-1).repeat_interleave(heads // key.shape[0], dim=0),
+            "key_norm": reading.key_norm,
             "value_norm": value.norm(dim=-1).repeat_interleave(repeats, dim=0),
         }
         # |W v| by head: each head has its own slice of the output projection.
         if self.contribution:
             each = value.repeat_interleave(repeats, dim=0)
             measured["contribution_norm"] = reading.contribution_norm(each)
-        for name, values in measured.items():
-            reading.put_summary(name, values)
+        reading.put_summaries(measured)
         # Added keys stand before the canvas.
         added = reading.added_values
         if self.sink and added.shape[1]:
@@ -827,11 +845,12 @@ class _HeadMaps(Probe):
 
     @property
     def common(self) -> tuple[Any, ...]:
-        return (self.layers, self.steps, self.heads)
+        return (self.layers, self.steps, self.every, self.heads)
 
     def picks(self, shape: RunShape) -> list[tuple[int, int, int]]:
         """(step, layer, head) of each map, in order."""
         steps = range(shape.steps) if self.steps is None else self.steps
+        steps = [step for step in steps if self.at_step(step)]
         layers = range(shape.layers) if self.layers is None else self.layers
         heads = range(shape.heads) if self.heads is None else self.heads
         return [(step, layer, head) for step in steps for layer in layers for head in heads]
@@ -967,3 +986,12 @@ DEFAULT: tuple[Probe, ...] = (
     top_keys(),
 )
 """What a run measures without asking: under 1 GB for 128 steps, 32 layers, 32 heads, T = 1024."""
+
+
+def measure_every(steps: int, probes: Sequence[Probe] = DEFAULT) -> tuple[Probe, ...]:
+    """The probes, each at every k-th step only: a run costs less, its trace is as large.
+
+    >>> measure_every(8, [received(), entropy()])
+    (received(every=8), entropy(every=8))
+    """
+    return tuple(dataclasses.replace(probe, every=steps) for probe in probes)

@@ -297,8 +297,8 @@ def check_positions(name: str, value: Any) -> Any:
     return items
 
 
-def check_count(value: Any) -> int:
-    """How many to keep."""
+def check_count(value: Any, name: str = "k") -> int:
+    """A number of things, at least one."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise SpecError(f"k={value!r} is not a whole number of at least 1")
+        raise SpecError(f"{name}={value!r} is not a whole number of at least 1")
     return int(value)

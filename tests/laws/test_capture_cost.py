@@ -1,0 +1,112 @@
+"""What measuring takes, counted: operations, buffers and steps, never seconds."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import anchorwatch as aw
+from anchorwatch.errors import SpecError
+from anchorwatch.models.attention import Call
+from anchorwatch.probes.reduce import TILE_BYTES, StatRequest, reduce_attention
+
+DECODING = aw.decoding.LowConfidence(length=8, steps=8)
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations that compute something, and the largest tensor that one of them makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.count, self.largest = 0, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.count += 1
+        if isinstance(result, torch.Tensor):
+            self.largest = max(self.largest, result.numel() * result.element_size())
+        return result
+
+
+def call_of(length, heads=4, size=16):
+    query, key, value = torch.randn(3, 1, heads, length, size).unbind()
+    lse = torch.logsumexp(query @ key.transpose(2, 3) * size**-0.5, dim=-1)
+    return Call(0, query, key, value, size**-0.5, None, False, lse, None)
+
+
+@pytest.mark.parametrize("length", [256, 512, 1024])
+def test_no_tensor_of_a_reduction_is_larger_than_tiles_or_sums(length):
+    call = call_of(length)
+    rows = torch.arange(length)[None] < length // 2
+    wanted = StatRequest(
+        torch.ones(1, 3, length), entropy=True, diagonal=True, top=8, top_rows=rows
+    )
+    with Operations() as operations:
+        reduce_attention(call, wanted)
+    of_heads = 4 * call.query.numel()
+    assert operations.largest <= max(TILE_BYTES, 4 * 16 * length, 4 * of_heads)
+    whole_map = 4 * call.query.shape[1] * length**2
+    assert length < 1024 or operations.largest < whole_map / 8
+
+
+def test_received_takes_few_operations_a_tile():
+    """Scores, exponentials and one product, besides views and what is done once."""
+    call, length = call_of(1024), 1024
+    with Operations() as operations:
+        reduce_attention(call, StatRequest(weights=torch.ones(1, 1, length)))
+    tiles = 4 * length // 128  # one head and 128 rows each
+    assert operations.count <= 26 * tiles
+
+
+def count_of_run(probes):
+    model = aw.load("tiny/llada")
+    aw.run(model, "the anchor", DECODING, probes=probes)
+    with Operations() as operations:
+        aw.run(model, "the anchor", DECODING, probes=probes)
+    return operations.count
+
+
+def test_default_probes_take_few_operations_for_each_layer():
+    """Small models spend their time between operations: a regression here is felt there."""
+    layers, steps = aw.load("tiny/llada").num_layers, 8
+    more = count_of_run(aw.probes.DEFAULT) - count_of_run(())
+    assert more / (layers * steps) < 230
+
+
+def test_every_kth_step_is_measured_alike_and_the_others_are_absent():
+    model = aw.load("tiny/llada")
+    whole = aw.run(model, "the anchor", DECODING)
+    some = aw.run(model, "the anchor", DECODING, probes=aw.probes.measure_every(3))
+    assert whole.digest() == some.digest()
+    for name in ("received", "entropy", "diagonal", "cosine", "key_norm"):
+        for step in range(some.num_steps):
+            row = some[name].values[step]
+            if step % 3:
+                assert np.isnan(row).all(), (name, step)
+            else:
+                assert np.array_equal(row, whole[name].values[step], equal_nan=True), (name, step)
+    committed = some.committed_at
+    measured = (committed >= 0) & (committed % 3 == 0)
+    keys = some["commit_top_key"].values  # [layer, head, position, rank]
+    assert (keys[:, :, measured, 0] >= 0).all()
+    assert (keys[:, :, ~measured] == -1).all()
+
+
+def test_every_kth_step_is_in_manifest_plan_replay_and_words():
+    model, probes = aw.load("tiny/llada"), (aw.probes.entropy(every=2),)
+    trace = aw.run(model, "the anchor", DECODING, probes=probes)
+    assert tuple(map(aw.probes.from_dict, trace.manifest["probes"])) == probes
+    assert "every" not in aw.probes.entropy().as_dict()
+    assert probes[0].as_word() == "entropy:every=2"
+    again = aw.replay(model, trace, probes, steps=[1, 2, 4])
+    assert np.array_equal(np.isnan(again["entropy"].values[:, 0, 0]), [1, 1, 0, 1, 0, 1, 1, 1])
+    assert np.array_equal(again["entropy"].values[4], trace["entropy"].values[4])
+    maps = aw.run(model, "the anchor", DECODING, probes=[aw.probes.pattern(layers=[0], every=4)])
+    assert sorted(set(maps["pick_step"].values.tolist())) == [0, 4]
+
+
+def test_no_step_to_measure_is_refused():
+    with pytest.raises(SpecError, match=r"steps=\[1, 3\] has no step that every=2 divides"):
+        aw.probes.entropy(steps=[1, 3], every=2)
+    with pytest.raises(SpecError, match="every=0 is not a whole number of at least 1"):
+        aw.probes.entropy(every=0)
