@@ -849,8 +849,7 @@ class _HeadMaps(Probe):
 
     def picks(self, shape: RunShape) -> list[tuple[int, int, int]]:
         """(step, layer, head) of each map, in order."""
-        steps = range(shape.steps) if self.steps is None else self.steps
-        steps = [step for step in steps if self.at_step(step)]
+        steps = [step for step in self.steps or range(shape.steps) if self.at_step(step)]
         layers = range(shape.layers) if self.layers is None else self.layers
         heads = range(shape.heads) if self.heads is None else self.heads
         return [(step, layer, head) for step in steps for layer in layers for head in heads]

@@ -93,8 +93,8 @@ def decomposition(bench: Workbench) -> Iterator[Product]:
         step = middle_step(trace)
         cells = [find_strong(trace, n, step) for n in _three(trace.manifest["model"]["layers"])]
         for cell in cells:
-            where = {"layers": (cell.layer,), "heads": (cell.head,), "steps": (step,)}
-            maps = bench.replay(trace, [qk_maps_probe(**where)])
+            probe = qk_maps_probe(layers=(cell.layer,), heads=(cell.head,), steps=(step,))
+            maps = bench.replay(trace, [probe])
             drawn = qk_maps(maps, step=step, layer=cell.layer, head=cell.head, rule=RULE)
             yield _join(name, f"layer-{cell.layer}"), drawn
     runs = _runs(bench, bench.need("mdm"))
