@@ -147,7 +147,10 @@ def test_probes_have_a_default_and_none():
         ("pattern:layers=a", "pattern, layers: 'a' cannot be read: say 0\\+3 or 0-3"),
         ("pattern:layers=1+1", "names one twice: name each once"),
         ("massive:0", "k=0 is not a whole number of at least 1"),
-        ("entropy:4", "entropy does not know what '4' is: say field=4, of layers, steps, rows"),
+        (
+            "entropy:4",
+            "entropy does not know what '4' is: say field=4, of layers, steps, every, rows",
+        ),
         ("layers=3", "no probe is called 'layers=3'"),
     ],
 )

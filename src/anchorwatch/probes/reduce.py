@@ -280,9 +280,10 @@ def _take(
         rows_entropy = logs.mul_(p).sum(dim=-1).neg_().flatten(0, 1)
         stats.entropy[b, heads, rows] = _without(rows_entropy, dead)
     offset = call.key.shape[2] - call.query.shape[2]  # cached keys stand before the first query
-    own = torch.arange(rows.start, rows.stop, device=p.device) + offset
     if wanted.own_keys is not None:
         own = wanted.own_keys[rows]
+    elif stats.diagonal is not None or stats.distance is not None:
+        own = torch.arange(rows.start, rows.stop, device=p.device) + offset
     if stats.diagonal is not None:
         mass = flat.gather(-1, own.expand(flat.shape[0], -1)[..., None])[..., 0]
         stats.diagonal[b, heads, rows] = _without(mass, dead)
