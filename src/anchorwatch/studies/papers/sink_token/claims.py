@@ -103,6 +103,7 @@ from anchorwatch.studies.papers.sink_token.measures import (
     seed_mean,
     shares_of_gain,
 )
+from anchorwatch.studies.papers.sinks.measures import is_trained
 from anchorwatch.studies.preconditions import (
     SINK_TOKEN_TIMES_EVEN,
     has_sinks,
@@ -218,7 +219,7 @@ def measure_low_norms(evidence: Evidence) -> Finding:
     origin=PAPER,
     unit=PROMPT,
     needs=(MDM_TEXT, ARM_TEXT),
-    preconditions=(has_sinks(MDM_TEXT), writes_text(MDM_TEXT)),
+    preconditions=(is_trained(), has_sinks(MDM_TEXT), writes_text(MDM_TEXT)),
     criteria=(
         Criterion(
             "switch",
