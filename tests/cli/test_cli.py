@@ -360,7 +360,7 @@ OPTIONS = {
         --out --probes --region --revision --seed --steps --temperature --threshold --top-k --top-p""",
     "effect": """--batch --block --control --decoding --device --device-map --doses --dtype --edit --family --json
         --length --limit --mask-id --out --plot --prompt --repeats --revision --rule --seed --steps --table
-        --temperature""",
+        --temperature --keep --engine --workers --address""",
     "resume": "--device --device-map --dtype --family --json --mask-id --revision",
     "measure": "--by --group --json --out --rule --set",
     "plot": "--group --head --layer --out --rule --set --step",
@@ -370,15 +370,18 @@ OPTIONS = {
     "show": "--all --json --step",
     "verify": "--json",
     "eval": """--bad --batch --chat --contexts --decoding --device --device-map --dtype --edit --family --format
-        --json --length --limit --mask-id --out --probes --revision --score --seed --steps --stress --table --task --template""",
+        --json --length --limit --mask-id --out --probes --revision --score --seed --steps --stress --table --task --template
+        --engine --workers --address""",
     "study": """--against --answer --block --budget --chat --contexts --decoding --device --device-map --dtype
         --family --gate --json --length --mask-id --model --open --out --plan --prompts --protocol --revision
-        --sink --steps --task --variants""",
+        --sink --steps --task --variants --engine --workers --address""",
     "replay": """--device --device-map --dtype --family --json --mask-id --model --out --probes --region --revision
         --steps""",
     "paper": """--against --all --block --chat --decoding --device --device-map --dtype --family --figure --format
         --full --gate --items --json --length --limit --mask-id --model --out --prompts --revision --run-code --seed
         --sink --steps --table --task --task-folder --variants""",
+    "sweep": "--out --engine --workers --threads --address --shard --allow-version-skew --plan --json",
+    "status": "--json",
     "train": "--json --out --set",
     "lm-eval": "--device --device-map --dtype --family --mask-id --revision",
     "models": "--json",
