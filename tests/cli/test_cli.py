@@ -365,7 +365,7 @@ OPTIONS = {
     "measure": "--by --group --json --out --rule --set",
     "plot": "--group --head --layer --out --rule --set --step",
     "whence": "",
-    "view": "--at --model --no-open --port --rule --table",
+    "view": "--at --forks --model --no-open --port --rule --table",
     "export": "--layers --out --rule --table",
     "show": "--all --json --step",
     "verify": "--json",
