@@ -99,5 +99,7 @@ def _find(spec: EvidenceSpec, by_role: dict[str, list[Trace]]) -> TraceSet | Non
 
 
 def _describe_lack(claim: Claim, pieces: dict[EvidenceSpec, Any]) -> str:
+    if not claim.is_testable:
+        return claim.lacks
     lost = [str(spec) for spec in claim.needs if pieces[spec] is None]
     return f"{lost[0]}, which is not among these runs" if lost else ""
