@@ -28,7 +28,6 @@ from anchorwatch.cli import (
     train,
     view,
 )
-from anchorwatch.cli.quick_start import claim_process
 from anchorwatch.errors import AnchorwatchError, SpecError
 
 app = typer.Typer(
@@ -114,7 +113,6 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    claim_process()
     try:
         with warnings.catch_warnings(record=False):
             warnings.showwarning = output.say_warning

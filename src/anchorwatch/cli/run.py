@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from anchorwatch.cli import options, output
-from anchorwatch.cli.quick_start import import_for_running
 from anchorwatch.errors import SpecError
 from anchorwatch.generation import parse
 from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
@@ -94,7 +93,6 @@ def run(
     if out is not None:
         out = output.refuse_trace_path(out)
     text = read_stdin() if prompt == "-" else prompt
-    import_for_running()
     import anchorwatch as aw
 
     loaded = loading.load(model)
@@ -116,7 +114,6 @@ def resume(
     as_json: options.AsJson = False,
 ) -> None:
     """Go on with a run that was killed, after its last whole block of steps."""
-    import_for_running()
     import anchorwatch as aw
     from anchorwatch.trace.atomic_io import finished_of
 
@@ -144,7 +141,6 @@ def replay(
     only = None if steps is None else parse.parse_numbers(steps, "--steps")
     out = output.refuse_trace_path(out)
     finished = read(trace)
-    import_for_running()
     import anchorwatch as aw
 
     loaded = loading.load(model or finished.manifest["model"]["source"])
@@ -206,7 +202,6 @@ def effect(
     shared = options.parse_engine(engine, workers, address)
     which = table or ("doses" if doses else "table")
     output.check_effect_paths(which, out, plot, doses=doses is not None)
-    import_for_running()
     import anchorwatch as aw
     from anchorwatch.metrics import table_files
 
