@@ -9,7 +9,7 @@ WEB    := $(wildcard web/*.json web/*.ts web/*.js web/src/*.* web/src/*/*.*)
 # From a clone the explorer's page is built; a wheel or an sdist brings it, and needs no Node.
 NODE   := node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null || { echo "the explorer's page needs Node 20.19 or newer, this is $$(node --version 2>/dev/null || echo none): install it (https://nodejs.org), or set ANCHORWATCH_WITHOUT_PAGE=1 to do without the explorer"; exit 1; }
 
-.PHONY: setup setup-browser web check test test-web test-slow test-machines test-real torture torture-sweeps bench bench-decoding bench-read bench-sweeps bench-train bench-view rehearse lab variants variants-by-position study papers film figures tour docs clean
+.PHONY: setup setup-browser web check test test-web test-slow test-machines test-real torture torture-sweeps bench bench-decoding bench-read bench-sweeps bench-train bench-view bench-peers rehearse lab variants variants-by-position study papers film figures tour docs clean
 
 setup: $(READY)
 
@@ -102,6 +102,13 @@ bench-read: $(READY)
 
 bench-train: $(READY)
 	$(BIN)/python benchmarks/training.py
+
+# Attention received by every key against other tools, in an environment of its own.
+PEERS := runs/peers
+bench-peers:
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	ANCHORWATCH_WITHOUT_PAGE=1 $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[run]' -r benchmarks/peers.txt
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(PEERS)/bin/python benchmarks/peers.py $(ARGS)
 
 # First paint, scrub, export: on a quiet machine, each number beside its limit.
 bench-view: $(READY) $(PAGE) setup-browser

@@ -209,7 +209,7 @@ class Surveyor:
     def wants(self, layer):
         return True
 
-    def see(self, call):
+    def on_attention(self, call):
         reduce_attention(call, self.want)
 
 

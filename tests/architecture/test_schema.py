@@ -101,4 +101,4 @@ def test_packets_hold_the_arrays_of_the_contract(trace):
         kinds.add(kind)
         expected = {name: np.dtype(dtype) for name, dtype in PACKETS[kind].items()}
         assert {name: array.dtype for name, array in arrays.items()} == expected, key
-    assert kinds == PACKETS.keys()
+    assert kinds == PACKETS.keys() - {"candidates"}  # of a live run: tests/explorer/test_live.py

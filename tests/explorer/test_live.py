@@ -12,6 +12,7 @@ import anchorwatch as aw
 from anchorwatch.cli import view as cli_view
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer import encode
+from anchorwatch.explorer.contract import PACKETS
 from anchorwatch.explorer.live import BusyError, Change, Forks, Live, free_name
 from anchorwatch.explorer.open import open_for_viewing
 from anchorwatch.explorer.run_data import MissingError, Options, Run
@@ -93,6 +94,8 @@ def test_the_packet_has_candidates_with_their_texts(shown, trace, model):
     runs, _ = shown
     arrays, meta = encode.unpack(runs[0].packet("candidates-2"))
     assert arrays["token"].shape == arrays["probability"].shape == (4, 5)
+    dtypes = {name: array.dtype for name, array in arrays.items()}
+    assert dtypes == {name: np.dtype(dtype) for name, dtype in PACKETS["candidates"].items()}
     assert {str(one) for one in arrays["token"].ravel()} == set(meta["texts"])
     with pytest.raises(MissingError, match="--model"):
         runs[1].packet("candidates-2")

@@ -99,7 +99,7 @@ def find_sink(layer: LayerSlice, mean: LayerSlice, rule: Rule, group: str) -> li
     by_head = np.nan_to_num(layer.shares(group)[step, :, key])
     head = int(by_head.argmax())
     # 3. In words.
-    at: FindingPlace = _place("map", step=step, layer=layer.index, head=None, token=key)
+    at = FindingPlace(view="map", step=step, layer=layer.index, head=None, token=key)
     takes = [
         _link(_name_key(mean.trace, step, key), at),
         _text(" takes "),
@@ -136,8 +136,8 @@ def find_move(mean: LayerSlice, rule: Rule, group: str) -> list[Ranked]:
     change, value = float((gained + lost)[best] / 2), float(shares[step, target])
     # 3. In words.
     trace, layer = mean.trace, mean.index
-    at = _place("map", step=step, layer=layer, head=None, token=target)
-    before = _place("map", step=step - 1, layer=layer, head=None, token=source)
+    at = FindingPlace(view="map", step=step, layer=layer, head=None, token=target)
+    before = FindingPlace(view="map", step=step - 1, layer=layer, head=None, token=source)
     names = [_name_key(trace, step - 1, source), _name_key(trace, step, target)]
     if names[0] == names[1]:  # two tokens of one text
         names = [
@@ -187,7 +187,9 @@ def find_split(mean: LayerSlice, rule: Rule) -> list[Ranked]:
     # 4. In words.
     trace, layer = mean.trace, mean.index
     places = [
-        _place("map", step=step, layer=layer, head=None, token=int(keys[name][best]), group=name)
+        FindingPlace(
+            view="map", step=step, layer=layer, head=None, token=int(keys[name][best]), group=name
+        )
         for name in GROUPS
     ]
     words = [
@@ -253,7 +255,7 @@ def _retrieval_words(
     layer, head = where
     step, query = int(rows.steps[best]), int(rows.positions[best])
     key, given = int(rows.top_key[layer, head, best]), float(rows.top_mass[layer, head, best])
-    at = _place("heads", step=step, layer=layer, head=head, token=key)
+    at = FindingPlace(view="heads", step=step, layer=layer, head=head, token=key)
     written = f"“{_label(trace, int(trace.own[query]))}”"
     words = [
         _link(f"Layer {layer}, head {head}", at),
@@ -300,7 +302,9 @@ def _no_splits(trace: Trace) -> str:
 
 
 def _layer(layer: int, step: int, word: str = "Layer") -> list[SentencePart]:
-    return [_link(f"{word} {layer}", _place("layers", step=step, layer=layer, head=None))]
+    return [
+        _link(f"{word} {layer}", FindingPlace(view="layers", step=step, layer=layer, head=None))
+    ]
 
 
 def _even(finding: Finding) -> list[SentencePart]:
@@ -322,10 +326,6 @@ def _finding(
         "null": null,
         "lift": value / null if null > 0 else None,
     }
-
-
-def _place(view: str, **where: object) -> FindingPlace:
-    return {**where, "view": view}  # type: ignore[typeddict-item]
 
 
 def _text(text: str) -> SentencePart:

@@ -20,7 +20,7 @@ HIDDEN = -1e30
 """Logit of a key that may not be looked at: finite, so that 0 * log 0 stays 0."""
 
 TILE_BYTES = 1_000_000
-"""Aim for one tile of scores; two of them stay in a core's own cache. See docs/benchmarks.md."""
+"""Aim for one tile of scores; two of them stay in a core's own cache."""
 
 
 @dataclass
