@@ -18,6 +18,10 @@ def trace(tmp_path):
     return planted(uniform(2, 1, 1, 6), prompt=4).write(tmp_path / "a.trace")
 
 
+SWEEP = "sweep.toml"
+SPEC = 'models = ["tiny/llada"]\nprompts = ["the anchor"]\n[decodings]\nd = "low-confidence:length=2"\n'
+
+
 def written_by(trace, at):
     """Every command that writes, made to write at a place."""
     ask = ["tiny/llada", "the anchor", "--length", "2"]
@@ -34,12 +38,15 @@ def written_by(trace, at):
         "measure": ["measure", "sinks", trace, "-o", at / "sinks.csv"],
         "measure all": ["measure", "all", trace, "-o", at / "tables"],
         "plot": ["plot", "sinks", trace, "-o", at / "sinks.pdf"],
+        "sweep": ["sweep", SWEEP, "-o", at / "runs"],
     }
 
 
 @pytest.mark.parametrize("name", list(written_by(None, atomic_io.expand_path("."))))
 @pytest.mark.parametrize("inner", ["", "received"])
-def test_no_command_writes_into_a_trace(trace, name, inner):
+def test_no_command_writes_into_a_trace(trace, name, inner, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / SWEEP).write_text(SPEC)
     done = type_in(*written_by(trace, trace / inner)[name])
     assert done.returncode == 2, done.stderr
     assert "is a trace, and a file in it would spoil it: choose a folder outside" in done.stderr

@@ -328,6 +328,7 @@ STEM = "model.transformer.blocks.0.q_proj"
         ("4 bit", lambda t: t.update({f"{STEM}.weight": t[f"{STEM}.weight"][:5]}), "needs 2048"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*were dequantised")
 def test_damaged_codes_are_refused(tmp_path, kind, change, message):
     folder, _ = write_quantised(tmp_path / "m", kind)
     spoil(folder, change)

@@ -10,6 +10,7 @@ from anchorwatch.studies.evidence import Available, Evidence, EvidenceStore, Tra
 from anchorwatch.studies.measure import ARM_TEXT, MDM_TEXT, NORM_RUNS
 from anchorwatch.studies.papers import claims
 from anchorwatch.studies.papers.sink_token import measures as sink_token_measures
+from anchorwatch.studies.papers.sinks.measures import UNTRAINED
 from anchorwatch.studies.verdict import REFUTED, SUPPORTED, UNDECIDED
 from claim_evidence import (
     TRUTHS,
@@ -79,6 +80,7 @@ def moves_or_stays(truth):
     return {
         MDM_TEXT: traces_with_sink(count, jumping_sink(mdm), seed=22, **size),
         ARM_TEXT: traces_with_sink(count, jumping_sink(arm), causal=True, seed=23, **size),
+        UNTRAINED: pd.DataFrame({"network": "trained", "learnt": 4.0}, index=range(count)),
     }
 
 

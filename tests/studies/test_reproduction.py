@@ -78,7 +78,14 @@ def test_what_is_lacking_is_said_with_the_command(tmp_path):
     ):
         reproduce("floating", ["table 1"], models=["tiny/llada"], out=tmp_path)
     with pytest.raises(MissingDataError, match=r"train recipes/paper-sink-token-scratch.toml"):
-        reproduce("sink-token", ["table 2"], out=tmp_path)
+        reproduce(
+            "sink-token",
+            ["table 2"],
+            models=["lab/toy-mdm"],
+            sink="lab/toy-sink",
+            gate="lab/toy-gate",
+            out=tmp_path,
+        )
     with pytest.raises(MissingDataError, match="one model for each of front, end"):
         both = ["tiny/llada", "tiny/dream", "lab/toy-mdm"]
         reproduce("sink-token", ["table 3"], models=both, out=tmp_path)

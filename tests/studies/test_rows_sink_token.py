@@ -9,11 +9,11 @@ import checkpoints
 from anchorwatch import metrics
 from anchorwatch.edits.spec import gate, hide_keys, sink_logit, sink_token
 from anchorwatch.errors import SpecError
-from anchorwatch.evaluation.synthetic import Draw
+from anchorwatch.evaluation.synthetic import Draw, World
 from anchorwatch.generation.decoding import LowConfidence
 from anchorwatch.generation.run import run_many
 from anchorwatch.models.sites import layer_modules
-from anchorwatch.studies import prompts
+from anchorwatch.studies import prompts, protocols
 from anchorwatch.studies.papers.sink_token import experiments as made
 from anchorwatch.studies.prompts import StudyPrompt
 from anchorwatch.training import card_measures, variants
@@ -94,7 +94,7 @@ def test_a_sink_token_adds_one_key_to_every_query(toys):
 def test_hiding_is_measured_on_the_clean_frames(toys, monkeypatch):
     model = toys["toy-sink"]
     monkeypatch.setattr(
-        prompts, "prompt_of", lambda *_: StudyPrompt("the anchor drifts by the pier", {})
+        protocols, "prompt_of", lambda *_: StudyPrompt("the anchor drifts by the pier", {})
     )
     (row,) = made.knock_outs(model, 0, {"length": 4, "steps": 2})
     how = LowConfidence(4, 2)
@@ -141,7 +141,7 @@ def test_answers_are_scored_with_and_without_passage_and_token(toys):
     model = toys["toy-sink"]
     rows = {row["context"]: row for row in made.in_context(model, 4, {})}
     assert set(rows) == {"gold", "closed"}
-    item = made.World("held-out", seed=prompts.SEED + 2)[4]
+    item = World("held-out", seed=prompts.SEED + 2)[4]
     answer = model.encode(" " + item.answers[0])
     prompt = model.encode(item.prompt())
     answer = [i for i in answer if i not in model.specials.special_ids]

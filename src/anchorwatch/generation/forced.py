@@ -63,7 +63,10 @@ class ForcedRun(RunState):
     measured: tuple[Probe, ...] | None = None
     """Probes of a replay; None leaves the known steps unmeasured."""
     on_logits: Callable[[int, torch.Tensor], None] | None = None
-    """Gets the logits of known steps that are computed again."""
+    """Gets the logits of known steps that are computed again, of all positions."""
+
+    def positions_read(self, plan: StepPlan) -> torch.Tensor | None:
+        return super().positions_read(plan) if self.on_logits is None else None
 
     @property
     def counts_rows(self) -> bool:

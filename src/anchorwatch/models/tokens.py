@@ -117,7 +117,9 @@ def _diffusion_gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase | None:
         )
     return _read_tokenizer(
         path,
-        lambda: PreTrainedTokenizerFast.from_pretrained(str(path.parent), gguf_file=path.name),
+        lambda: PreTrainedTokenizerFast.from_pretrained(
+            str(path.parent), gguf_file=path.name, trust_remote_code=False
+        ),
     )
 
 
