@@ -73,7 +73,7 @@ def test_a_protocol_and_what_is_said_beside_it_stand_in_the_plan(tmp_path):
         (["--contexts", "gold=open5"], "name it, task="),
         (["--revision", "main"], "--revision is said of --model, which is not named"),
         (
-            ["sinks/H2", "--task", "synthetic/two-hop"],
+            ["sinks/H3", "--task", "synthetic/two-hop"],
             "none of these claims asks questions of one hop",
         ),
     ],

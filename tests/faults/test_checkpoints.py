@@ -565,8 +565,9 @@ def test_a_block_of_no_size(tmp_path, value):
     config |= {"architectures": ["Fast_dLLM_QwenForCausalLM"], "model_type": "Fast_dLLM_Qwen"}
     folder = write(tmp_path / "m", config | {"bd_size": value}, tensors_of(made))
     refused(folder, f"bd_size={value!r}: expected a whole number above 0")
-    reconfigure(folder, bd_size=None, model_type="other")
-    refused(folder, "names no block size: add block_size .SDAR. or bd_size")
+    reconfigure(folder, bd_size=None, model_type="qwen2", architectures=["Qwen2ForCausalLM"])
+    with pytest.raises(ModelError, match=r"names no block size: add block_size .SDAR. or bd_size"):
+        aw.load(folder, family="fast-dllm-v2")
 
 
 @pytest.mark.parametrize("value", ["false", 1, None])

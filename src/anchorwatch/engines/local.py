@@ -31,9 +31,9 @@ def count_cores() -> int:
 
 def list_gpus() -> list[str]:
     """CUDA devices that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    said = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if said is not None:
-        return [name for name in said.split(",") if name.strip() not in ("", "-1")]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name.strip() not in ("", "-1")]
     folder = Path("/proc/driver/nvidia/gpus")
     return [str(index) for index, _ in enumerate(folder.iterdir())] if folder.is_dir() else []
 
@@ -102,7 +102,7 @@ class LocalEngine:
                 # 2. Whoever answers or dies first.
                 for ready in wait([slot.connection for slot in active if slot.connection]):
                     slot = next(slot for slot in active if slot.connection is ready)
-                    outcome = self._hear(slot, queue)
+                    outcome = self._receive(slot, queue)
                     failed_starts = 0 if slot.greeted else failed_starts + (slot.process is None)
                     if failed_starts >= _FAILED_STARTS:
                         raise AnchorwatchError(
@@ -139,26 +139,26 @@ class LocalEngine:
             return
         assert slot.connection is not None
         slot.job, slot.loaded = job, job.model
-        with suppress(OSError):  # it died meanwhile: `_hear` will find out
+        with suppress(OSError):  # it died meanwhile: `_receive` notices
             slot.connection.send(job)
 
-    def _hear(self, slot: _Slot, queue: JobQueue) -> Outcome | None:
+    def _receive(self, slot: _Slot, queue: JobQueue) -> Outcome | None:
         """What a worker says, or that it died."""
         assert slot.connection is not None
         try:
-            said = slot.connection.recv()
+            message = slot.connection.recv()
         except (EOFError, OSError):
-            return self._bury(slot, queue)
-        if isinstance(said, Outcome):
+            return self._handle_death(slot, queue)
+        if isinstance(message, Outcome):
             slot.job = None
-            return said
-        skew = version_skew(versions(), said[1])
+            return message
+        skew = version_skew(versions(), message[1])
         if skew and not self.allow_skew:
             raise AnchorwatchError(f"a worker of this machine has {skew}: mend PYTHONPATH")
         slot.greeted = True
         return None
 
-    def _bury(self, slot: _Slot, queue: JobQueue) -> Outcome | None:
+    def _handle_death(self, slot: _Slot, queue: JobQueue) -> Outcome | None:
         assert slot.process is not None and slot.connection is not None
         slot.connection.close()
         code = slot.process.wait()

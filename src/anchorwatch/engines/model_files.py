@@ -77,5 +77,5 @@ def _digest_file(path: Path) -> str:
 
 
 def _stat(path: Path) -> tuple[str, int, int]:
-    found = path.stat()
-    return str(path), found.st_size, found.st_mtime_ns
+    stat = path.stat()
+    return str(path), stat.st_size, stat.st_mtime_ns

@@ -69,7 +69,7 @@ class RayEngine:
         self.workers, self.threads = workers, threads
         self.address, self.allow_skew = address, allow_skew
         self.pids: dict[int, int] = {}
-        """Process of each worker, as it said last."""
+        """Process of each worker, as it message last."""
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
         queue = JobQueue(jobs)
@@ -84,7 +84,7 @@ class RayEngine:
                 ready, _ = ray.wait([slot.call for slot in slots], timeout=_WAIT_SECONDS)
                 for call in ready:
                     slot = next(slot for slot in slots if slot.call is call)
-                    outcome = self._hear(slot, queue, refused)
+                    outcome = self._receive(slot, queue, refused)
                     if outcome is not None:
                         yield outcome
                     if not self._continue(slot, queue):
@@ -132,22 +132,22 @@ class RayEngine:
         )
         return actor.remote(self.threads)
 
-    def _hear(self, slot: _Slot, queue: JobQueue, refused: list[str]) -> Outcome | None:
+    def _receive(self, slot: _Slot, queue: JobQueue, refused: list[str]) -> Outcome | None:
         """What a call gave: a greeting, an outcome, or that its actor died."""
         job, slot.job = slot.job, None
         call, slot.call = slot.call, None
         try:
-            said = ray.get(call)
+            message = ray.get(call)
         except (RayActorError, ActorUnavailableError, RaySystemError) as error:
-            return self._mourn(slot, job, queue, type(error).__name__)
+            return self._handle_death(slot, job, queue, type(error).__name__)
         except RayTaskError as error:  # it could not even take the job
             if job is None:
                 raise AnchorwatchError(f"a worker cannot begin: {error}") from None
             return Outcome(job, "failed", str(error).strip().splitlines()[-1])
-        if isinstance(said, Outcome):
+        if isinstance(message, Outcome):
             slot.lost = 0
-            return said
-        name, pid, theirs = said
+            return message
+        name, pid, theirs = message
         self.pids[id(slot)] = pid
         slot.loaded = None
         skew = version_skew(versions(), theirs)
@@ -156,7 +156,9 @@ class RayEngine:
             slot.lost = _MOST_ACTORS_LOST + 1
         return None
 
-    def _mourn(self, slot: _Slot, job: Job | None, queue: JobQueue, how: str) -> Outcome | None:
+    def _handle_death(
+        self, slot: _Slot, job: Job | None, queue: JobQueue, how: str
+    ) -> Outcome | None:
         """Its job goes back; the actor is greeted again, or a new one where Ray gave it up."""
         slot.lost += 1
         slot.loaded = None

@@ -229,11 +229,11 @@ class Axes:
 
 def read_axes(spec: Spec) -> Axes:
     """The axes of a spec; everything that can be refused without a model is refused here."""
-    said = {name: value for name, value in spec.load.model_dump().items() if value is not None}
+    given = {name: value for name, value in spec.load.model_dump().items() if value is not None}
     prompts = _task_prompts(spec.task, spec.chat) if spec.task else _given_prompts(spec)
     axes = Axes(
         tuple(spec.models),
-        tuple(said.items()),
+        tuple(given.items()),
         tuple(prompts),
         tuple(_decoding_values(spec.decodings)),
         tuple(_edit_values(spec.edits)),

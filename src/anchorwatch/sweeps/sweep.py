@@ -87,7 +87,7 @@ def sweep(
         workers: processes or actors; 0 runs all in this process. One for each GPU, or for each
             core as far as memory goes, where left out.
         shard: "i/n", part i of n: for array jobs that share a folder.
-        on_outcome: told of each cell as it ends.
+        on_outcome: called with each outcome.
 
     Cells that failed before are tried again. A cell that another living process computes is waited
     for.

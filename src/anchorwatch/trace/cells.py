@@ -5,7 +5,7 @@ On this machine, or on any disk that its machines share:
     RUNS/sweeps/DIGEST.json   what was asked for: a sealed record for each sweep
     RUNS/cells/CELL/          cell.json and run.trace, by one rename of a finished folder
     RUNS/failed/CELL.json     why a cell could not be made; removed when it is made after all
-    RUNS/claims/CELL.lock     held (flock) by whoever computes it, until that process ends
+    RUNS/claims/CELL.lock     locked (flock) by whoever computes it, until that process ends
     RUNS/growing/             what is being written; what a killed process left is removed
     RUNS/journal/WORKER.jsonl when each cell was begun and ended: times, no results
 
@@ -189,8 +189,8 @@ class LocalCells(CellFolder):
 
     def running(self) -> dict[str, str]:
         claims = self.folder / CLAIMS
-        held = {name: Lock.busy(claims, name) for name in self.names(CLAIMS)}
-        return {name.removesuffix(".lock"): who for name, who in held.items() if who}
+        owners = {name: Lock.busy(claims, name) for name in self.names(CLAIMS)}
+        return {name.removesuffix(".lock"): who for name, who in owners.items() if who}
 
     def claim(self, cell: str) -> Claim | None:
         lock = Lock.try_take(self.folder / CLAIMS, f"{cell}.lock")

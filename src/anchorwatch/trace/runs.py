@@ -90,7 +90,7 @@ class Runs(Sequence[Trace]):
 
     def damage(self) -> dict[str, str]:
         """Cells whose trace or record is not as it was written, each with a sentence."""
-        found = {}
+        damage = {}
         for index, cell in enumerate(self.table["cell"]):
             try:
                 self._folder.record(cell)
@@ -98,8 +98,8 @@ class Runs(Sequence[Trace]):
             except TraceError as error:
                 problems = [str(error)]
             if problems:
-                found[str(cell)] = problems[0]
-        return found
+                damage[str(cell)] = problems[0]
+        return damage
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{self.table[name].nunique()} {name}s" for name in LABELS[:2])
