@@ -42,14 +42,14 @@ def print_families(embedded: Sequence[str], *, as_json: bool) -> None:
             for family in FAMILIES
         ]
         return print_json({"families": rows, "embedded": embedded, "not_read": UNSUPPORTED})
-    row = "{:<13}{:<6}{:<15}{:<5}{:<16}{}"
+    row = "{:<17}{:<6}{:<15}{:<5}{:<16}{}"
     typer.echo(row.format("family", "kind", "visibility", "row", "mask id", "held by"))
     for family in FAMILIES:
         mask = "none" if family.kind == "arm" else str(family.mask_id or "from tokenizer")
         network, row_word = family.network or "its own class", "p-1" if family.shift else "p"
         cells = (family.name, family.kind, family.visibility, row_word, mask, network)
         typer.echo(row.format(*cells))
-        typer.echo(wrap_text(family.checkpoints, 13))
+        typer.echo(wrap_text(family.checkpoints, 17))
     typer.echo("\nrow p-1: what the network says at the position before is about the token at p")
     named = textwrap.fill(f"embedded: {', '.join(embedded)}", 80, subsequent_indent=" " * 10)
     typer.echo(f"{named}\n\nknown and not read:")
