@@ -111,12 +111,16 @@ def _patiently(start):
     raise AssertionError("the loop returns or raises")
 
 
+LOOPBACK = "127.0.0.2"
+"""Ray takes 127.0.0.1 in an address for this machine's outer one; this is loopback, too."""
+
+
 def start_cluster():
     """Two nodes of Ray on this machine's loopback; the cluster, and how to kill its second node."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
-    given = {"num_cpus": 1, "object_store_memory": 80_000_000, "node_ip_address": "127.0.0.1"}
+    given = {"num_cpus": 1, "object_store_memory": 80_000_000, "node_ip_address": LOOPBACK}
     head = given | {"include_dashboard": False}
     cluster = _patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
     node = _patiently(lambda: cluster.add_node(**given))

@@ -7,10 +7,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from anchorwatch.errors import AnchorwatchError
 from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
 
 MOST_DEATHS = 5
 """Workers that may die over one job before it is given up."""
+
+
+class BusyError(AnchorwatchError):
+    """Another process has the claim of this job.
+
+    It is defined here and not in `worker`, which worker processes run as `__main__`: a class of
+    that module would be another one in them.
+    """
 
 
 @dataclass(frozen=True)

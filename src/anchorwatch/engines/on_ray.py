@@ -69,7 +69,7 @@ class RayEngine:
         self.workers, self.threads = workers, threads
         self.address, self.allow_skew = address, allow_skew
         self.pids: dict[int, int] = {}
-        """Process of each worker, as it message last."""
+        """Process of each worker, as of its last greeting."""
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
         queue = JobQueue(jobs)

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from anchorwatch import __version__
-from anchorwatch.engines.jobs import Job, ModelRef, Outcome
+from anchorwatch.engines.jobs import BusyError, Job, ModelRef, Outcome
 from anchorwatch.errors import AnchorwatchError, ModelError
 from anchorwatch.trace.atomic_io import UNREADABLE
 from anchorwatch.trace.progress_bar import silence
@@ -30,10 +30,6 @@ FAILURES = (AnchorwatchError, *UNREADABLE, ImportError, AssertionError)
 """What a job may raise without ending its worker: the outcome says it, and others go on."""
 VERSIONED = ("torch", "transformers", "numpy")
 _LONGEST = 2000
-
-
-class BusyError(AnchorwatchError):
-    """Another process has the claim of this job."""
 
 
 def versions() -> dict[str, str]:

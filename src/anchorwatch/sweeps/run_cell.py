@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from anchorwatch.edits.spec import Edit
-from anchorwatch.engines.jobs import Job
-from anchorwatch.engines.worker import FAILURES, BusyError, Worker
+from anchorwatch.engines.jobs import BusyError, Job
+from anchorwatch.engines.worker import FAILURES, Worker
 from anchorwatch.errors import AnchorwatchWarning, ModelError
 from anchorwatch.evaluation.questions import token_regions
 from anchorwatch.generation.decoding import Decoding
