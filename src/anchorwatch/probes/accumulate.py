@@ -40,7 +40,7 @@ class TraceBuffer:
         """Keep a value, if the run keeps the field."""
         if name not in self.arrays:
             return
-        value = value.detach().cpu().numpy() if torch.is_tensor(value) else value
+        value = value.cpu().numpy() if torch.is_tensor(value) else value
         array, start = self.arrays[name], index[0]
         if self.by_step(name):
             start -= self.first_step
