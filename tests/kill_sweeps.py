@@ -14,12 +14,12 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from anchorwatch.engines.choose import EngineOptions
+from anchorwatch.models.engines.choose import EngineOptions
 from anchorwatch.sweeps.sweep import sweep
 from anchorwatch.trace.cells import open_cells
 from anchorwatch.trace.runs import open_runs
 
-WORKERS = ("anchorwatch.engines.worker", "ray::")
+WORKERS = ("anchorwatch.models.engines.worker", "ray::")
 
 
 def spec_of(cells):

@@ -21,12 +21,13 @@ from toy_texts import Text, Texts, fields, stopped_before, tokenizer
 WRONG = {
     "unknown field": (
         {"batchsize": 3},
-        "there is no field batchsize: expected one of model, length",
+        "there is no field batchsize: did you mean batch?",
     ),
     "unknown inner field": (
         {"optimizer": {"lrr": 1}},
-        "no field optimizer.lrr: expected one of lr",
+        "no field optimizer.lrr: did you mean lr?",
     ),
+    "a field of nothing": ({"zzz": 1}, "there is no field zzz: expected one of model, length"),
     "no number": ({"updates": "many"}, "updates = 'many': input should be a valid integer"),
     "a flag for a number": ({"updates": True}, "updates = True: input should be a valid integer"),
     "unknown objective": (

@@ -14,13 +14,14 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from hypothesis.strategies import integers
 
-from anchorwatch.engines import local
-from anchorwatch.engines.choose import EngineOptions
-from anchorwatch.engines.jobs import MOST_DEATHS, Job, JobQueue, ModelRef
-from anchorwatch.engines.local import InProcess, LocalEngine
-from anchorwatch.engines.worker import Worker
 from anchorwatch.errors import AnchorwatchError
 from anchorwatch.models import zoo
+from anchorwatch.models.engines import local
+from anchorwatch.models.engines.choose import EngineOptions
+from anchorwatch.models.engines.jobs import MOST_DEATHS, Job, JobQueue, ModelRef
+from anchorwatch.models.engines.local import InProcess, LocalEngine
+from anchorwatch.models.engines.model_files import largest_model
+from anchorwatch.models.engines.worker import Worker
 from anchorwatch.models.load import load
 from anchorwatch.probes import reduce
 from anchorwatch.sweeps import run_cell
@@ -28,6 +29,7 @@ from anchorwatch.sweeps.status import read_status
 from anchorwatch.sweeps.sweep import prepare, sweep
 from anchorwatch.trace import atomic_io, locks
 from anchorwatch.trace.cells import RECORD, open_cells
+from anchorwatch.trace.progress_bar import Progress
 from kill_sweeps import folder_bytes, torture
 from planted_runs import plan, record_of
 
@@ -160,6 +162,31 @@ def test_a_model_folder_that_changes_under_a_sweep(tmp_path):
     config.write_text(text)  # the old ones again, with another time
     (outcome,) = InProcess().run([job])
     assert outcome.status == "done"
+
+
+def test_a_made_model_is_the_same_in_another_dtype(tmp_path):
+    result = sweep(FIELDS | {"load": {"dtype": "bfloat16"}}, tmp_path / "R", workers=0)
+    assert result.failed == {}
+
+
+def test_workers_are_as_many_as_their_models_leave_memory_for(monkeypatch):
+    """Two cores; memory for one worker with this model, or for two without one."""
+    model = ModelRef("lab/toy-mdm")
+    room = 2 * local._WORKER_BYTES + largest_model([model])
+    monkeypatch.setattr(local, "memory_bytes", lambda: room)
+    monkeypatch.setattr(local, "count_cores", lambda: 2)
+    monkeypatch.setattr(local, "list_gpus", list)
+    counts = []
+    monkeypatch.setattr(LocalEngine, "run", lambda self, jobs: counts.append(self.workers) or [])
+    for ref in (model, ModelRef("tiny/llada")):
+        EngineOptions().run([Job("a", ref, "anchorwatch.x:y", None)])
+    assert counts == [1, 2]
+
+
+def test_bars_are_shown_after_a_sweep_in_this_process(tmp_path):
+    sweep(FIELDS, tmp_path / "R", workers=0)
+    with Progress("next", total=1) as bar:
+        assert bar._outer
 
 
 def test_workers_of_other_versions_are_refused(monkeypatch):

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from anchorwatch.engines.choose import EngineOptions
 from anchorwatch.errors import AnchorwatchError
+from anchorwatch.models.engines.choose import EngineOptions
 from anchorwatch.sweeps.sweep import sweep
 from anchorwatch.trace.cells import open_cells
 from kill_sweeps import folder_bytes, spec_of, start_cluster, torture
@@ -57,7 +57,7 @@ def test_killed_workers_and_a_killed_node_lose_nothing(cluster, tmp_path):
 @pytest.mark.filterwarnings("ignore")
 def test_a_killed_driver_is_gone_on_from(cluster, tmp_path):
     code = (
-        "import json,sys; from anchorwatch.engines.choose import EngineOptions; "
+        "import json,sys; from anchorwatch.models.engines.choose import EngineOptions; "
         "from anchorwatch.sweeps.sweep import sweep; "
         "sweep(json.loads(sys.argv[1]), sys.argv[2], "
         "engine=EngineOptions('ray', workers=2, address=sys.argv[3]))"
@@ -75,7 +75,7 @@ def test_a_killed_driver_is_gone_on_from(cluster, tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 def test_workers_of_other_versions_are_refused(cluster, tmp_path, monkeypatch):
-    from anchorwatch.engines import on_ray
+    from anchorwatch.models.engines import on_ray
 
     monkeypatch.setattr(on_ray, "versions", lambda: {"torch": "0.1"})
     options = EngineOptions("ray", workers=1, address=cluster[0])

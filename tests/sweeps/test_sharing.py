@@ -3,10 +3,10 @@
 import pytest
 
 import anchorwatch as aw
-from anchorwatch.engines.choose import EngineOptions
 from anchorwatch.errors import SpecError
 from anchorwatch.evaluation import effect as effects
 from anchorwatch.evaluation import grid
+from anchorwatch.models.engines.choose import EngineOptions
 
 HERE = EngineOptions("local", workers=0)
 TWO = EngineOptions("local", workers=2)

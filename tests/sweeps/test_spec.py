@@ -68,7 +68,11 @@ def test_a_longer_axis_keeps_the_cells_of_a_shorter_one():
     [
         ({"promts": ["x"]}, "there is no field promts: did you mean prompts\\?"),
         ({"load": {"dtyp": "x"}}, "load.dtyp: did you mean dtype\\?"),
+        ({"zzz": 1}, "there is no field zzz: expected one of models, prompts"),
         ({"models": []}, "models: "),
+        ({"prompts": [1]}, "prompts.0 = 1: input should be a valid string$"),
+        ({"prompts": [{"prompt": 3}]}, "prompts.0.prompt = 3: input should be"),
+        ({"prompts": [{"promt": "x"}]}, "prompts.0.promt: did you mean prompt\\?"),
         ({"models": ["a", "a"]}, "a is named twice"),
         ({"seeds": [-1]}, "seeds"),
         ({"seeds": ["0"]}, "seeds"),

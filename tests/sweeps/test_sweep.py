@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 import anchorwatch as aw
 from anchorwatch.cli.app import app
-from anchorwatch.engines.choose import EngineOptions
-from anchorwatch.engines.local import LocalEngine
 from anchorwatch.errors import AnchorwatchError, SpecError, TraceError
+from anchorwatch.models.engines.choose import EngineOptions
+from anchorwatch.models.engines.local import LocalEngine
 from anchorwatch.sweeps.status import read_status
 from anchorwatch.sweeps.sweep import sweep
 
@@ -148,7 +148,7 @@ def test_wrong_places_are_refused(tmp_path):
 
 def test_workers_that_cannot_begin_are_said(monkeypatch):
     monkeypatch.setenv("PYTHONHOME", "/nowhere")
-    from anchorwatch.engines.jobs import Job, ModelRef
+    from anchorwatch.models.engines.jobs import Job, ModelRef
 
     with pytest.raises(AnchorwatchError, match="workers end before they begin"):
         list(LocalEngine(1).run([Job("a", ModelRef("tiny/llada"), "anchorwatch.x:y", None)]))

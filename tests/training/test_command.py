@@ -33,5 +33,5 @@ def test_a_spec_is_trained_gone_on_with_and_refused(tmp_path):
     assert (said["updates"], said["resumed_at"], said["processes"]) == (3, 3, 1)
     with pytest.raises(SpecError, match=r"spec.optimizer.lr is 0.001 there and 0.0002 here"):
         called("train", spec, "-o", out)
-    with pytest.raises(SpecError, match=r"no field optimizer.lrr: expected one of lr"):
+    with pytest.raises(SpecError, match=r"no field optimizer.lrr: did you mean lr\?"):
         called("train", spec, "-o", out, "--set", "optimizer.lrr=1")

@@ -20,7 +20,7 @@ from anchorwatch.models.load_options import LoadOptions
 from anchorwatch.probes.spec import PROBES
 
 if TYPE_CHECKING:
-    from anchorwatch.engines.choose import EngineOptions
+    from anchorwatch.models.engines.choose import EngineOptions
     from anchorwatch.models.model import Model
     from anchorwatch.models.prompt_encoding import Prompt
 
@@ -132,7 +132,7 @@ def parse_engine(
     name: str | None, workers: int | None, address: str | None
 ) -> EngineOptions | None:
     """The engine that the options say; None where none is named."""
-    from anchorwatch.engines.choose import EngineOptions
+    from anchorwatch.models.engines.choose import EngineOptions
 
     if name is None:
         if workers is not None or address is not None:

@@ -35,7 +35,7 @@ def sweep(
 
     Exit code 0 if all cells are there, 3 if some failed, 1 if all did.
     """
-    from anchorwatch.engines.choose import EngineOptions
+    from anchorwatch.models.engines.choose import EngineOptions
     from anchorwatch.sweeps.spec import read_axes, read_spec, take_shard
 
     chosen = EngineOptions(engine, workers, threads, address, allow_skew)

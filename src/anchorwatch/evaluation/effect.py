@@ -21,9 +21,6 @@ import pandas as pd
 
 from anchorwatch.edits.controls import Setting, dose_of, random_controls, with_dose
 from anchorwatch.edits.spec import Edit
-from anchorwatch.engines.choose import EngineOptions
-from anchorwatch.engines.jobs import Job, ModelRef
-from anchorwatch.engines.worker import Worker, versions
 from anchorwatch.errors import AnchorwatchWarning, ModelError, PromptError, SpecError
 from anchorwatch.evaluation.outcomes import (
     CLEAN,
@@ -55,6 +52,9 @@ from anchorwatch.generation.prepare import (
 )
 from anchorwatch.metrics.sink_rules import Rule, check_rule, rulli
 from anchorwatch.metrics.table import prompt_id
+from anchorwatch.models.engines.choose import EngineOptions
+from anchorwatch.models.engines.jobs import Job, ModelRef
+from anchorwatch.models.engines.worker import Worker, versions
 from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
 from anchorwatch.models.model import Model
 from anchorwatch.models.prompt_encoding import Prompt
@@ -311,7 +311,7 @@ def _compare_apart(
         if engine is not None and left:
             ref = ModelRef(model.source, loading)
             function = "anchorwatch.evaluation.effect:compare_run"
-            for outcome in engine.make().run(
+            for outcome in engine.run(
                 [Job(str(number), ref, function, units[number]) for number in left]
             ):
                 if outcome.status == "done":

@@ -25,9 +25,6 @@ import transformers
 
 from anchorwatch import __version__
 from anchorwatch.edits.spec import Edit
-from anchorwatch.engines.choose import EngineOptions
-from anchorwatch.engines.jobs import Job, ModelRef
-from anchorwatch.engines.worker import Worker
 from anchorwatch.errors import AnchorwatchWarning, ItemError, PromptError, SpecError
 from anchorwatch.evaluation.contexts import Context
 from anchorwatch.evaluation.contexts import contexts as listed_contexts
@@ -61,6 +58,9 @@ from anchorwatch.evaluation.tasks import task as named_task
 from anchorwatch.generation.decoding import Decoding
 from anchorwatch.generation.plan import edit_list, probe_list
 from anchorwatch.generation.prepare import checked_seed
+from anchorwatch.models.engines.choose import EngineOptions
+from anchorwatch.models.engines.jobs import Job, ModelRef
+from anchorwatch.models.engines.worker import Worker
 from anchorwatch.models.load import find
 from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
 from anchorwatch.models.model import Model
@@ -239,7 +239,7 @@ class Grid:
             for name, edits in self.edits.items()
         ]
         with Progress("asking", total=len(jobs)) as bar:
-            for outcome in engine.make().run(jobs):
+            for outcome in engine.run(jobs):
                 bar.advance(outcome.job.name)
 
     def items(self) -> Iterator[tuple[str, Item]]:

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from anchorwatch.engines.jobs import Job, ModelRef
-from anchorwatch.engines.worker import Worker
 from anchorwatch.errors import AnchorwatchWarning, PromptError, TraceError
 from anchorwatch.evaluation.effect import effect
 from anchorwatch.evaluation.grid import evaluate
@@ -19,6 +17,8 @@ from anchorwatch.evaluation.prompt_templates import template
 from anchorwatch.evaluation.questions import token_regions
 from anchorwatch.generation.decoding import Decoding, EvenSteps, LeftToRight, LowConfidence
 from anchorwatch.generation.run import run
+from anchorwatch.models.engines.jobs import Job, ModelRef
+from anchorwatch.models.engines.worker import Worker
 from anchorwatch.models.model import Model
 from anchorwatch.studies import prompts
 from anchorwatch.studies.evidence import (

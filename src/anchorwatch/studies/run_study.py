@@ -24,8 +24,6 @@ import torch
 import transformers
 
 from anchorwatch import __version__
-from anchorwatch.engines.choose import EngineOptions
-from anchorwatch.engines.jobs import ModelRef
 from anchorwatch.errors import (
     AnchorwatchError,
     AnchorwatchWarning,
@@ -34,6 +32,8 @@ from anchorwatch.errors import (
     TraceError,
 )
 from anchorwatch.models import zoo as lab
+from anchorwatch.models.engines.choose import EngineOptions
+from anchorwatch.models.engines.jobs import ModelRef
 from anchorwatch.models.load import find
 from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
 from anchorwatch.models.model import Model
@@ -492,7 +492,7 @@ class _StudyRun:
         if len(jobs) < 2:
             return
         self._loaded = None  # the workers need the memory
-        for _ in self.engine.make().run(jobs):
+        for _ in self.engine.run(jobs):
             pass
 
     def _collect_specs(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anchorwatch import lazy_attributes
 
 if TYPE_CHECKING:
-    from anchorwatch.engines.choose import EngineOptions
+    from anchorwatch.models.engines.choose import EngineOptions
     from anchorwatch.sweeps.plan import SweepPlan, plan_sweep
     from anchorwatch.sweeps.spec import read_spec
     from anchorwatch.sweeps.status import SweepStatus, read_status

@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from anchorwatch.engines.choose import EngineOptions
-from anchorwatch.engines.worker import Worker
 from anchorwatch.errors import AnchorwatchWarning, PromptError
 from anchorwatch.generation.decoding import Decoding, LeftToRight, LowConfidence
 from anchorwatch.generation.run import plan, run
+from anchorwatch.models.engines.choose import EngineOptions
+from anchorwatch.models.engines.model_files import largest_model
+from anchorwatch.models.engines.worker import Worker
 from anchorwatch.models.model import Model
 from anchorwatch.sweeps.run_cell import prompt_for
 from anchorwatch.sweeps.spec import Axes, PromptValue, Spec
@@ -93,7 +94,7 @@ def plan_sweep(
         "edits": len(axes.edits),
         "seeds": len(axes.seeds),
     }
-    workers = max(1, engine.count_workers(prepared.model_bytes))
+    workers = max(1, engine.count_workers(largest_model(prepared.models)))
     return SweepPlan(
         product, axes.num_cells, there, passes, disk_bytes, left * sum(seconds), workers
     )

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from anchorwatch.edits.spec import Edit
-from anchorwatch.engines.jobs import BusyError, Job
-from anchorwatch.engines.worker import FAILURES, Worker
 from anchorwatch.errors import AnchorwatchWarning, ModelError
 from anchorwatch.evaluation.questions import token_regions
 from anchorwatch.generation.decoding import Decoding
 from anchorwatch.generation.run import plan, run
+from anchorwatch.models.engines.jobs import BusyError, Job
+from anchorwatch.models.engines.worker import FAILURES, Worker
 from anchorwatch.models.model import Model
 from anchorwatch.probes.reduce import smaller_tiles
 from anchorwatch.probes.spec import Probe

@@ -8,10 +8,8 @@ cells. How a model is called decides nothing; its files do.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from anchorwatch.edits.spec import Edit
 from anchorwatch.errors import SpecError
@@ -27,7 +25,8 @@ from anchorwatch.generation import parse
 from anchorwatch.generation.decoding import Decoding
 from anchorwatch.probes.spec import Probe
 from anchorwatch.trace.atomic_io import plain
-from anchorwatch.trace.input_files import LONGEST_LINE, parse_json, read_plain
+from anchorwatch.trace.input_files import parse_json
+from anchorwatch.trace.toml_spec import Table, check_table, read_toml
 
 MOST_CELLS = 10_000_000
 """Cells of one sweep: more are a mistake in the spec, or several sweeps."""
@@ -39,18 +38,12 @@ Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class _Table(BaseModel):
-    """A table of the file: no unknown fields, no guessing of types, never changed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class TaskTable(_Table):
+class TaskTable(Table):
     """[task]: the items of an evaluation task, each in every context, as prompts."""
 
     name: str
     """A file, synthetic/one-hop or synthetic/two-hop."""
-    contexts: list[str] = ["gold"]
+    contexts: list[str] = Field(default=["gold"])
     limit: Count = 100
     template: str = "plain"
     format: str | None = None
@@ -58,7 +51,7 @@ class TaskTable(_Table):
     """Where chance begins in contexts that draw passages."""
 
 
-class LoadTable(_Table):
+class LoadTable(Table):
     """[load]: how every model is loaded, as `aw.load` takes it."""
 
     revision: str | None = None
@@ -69,24 +62,24 @@ class LoadTable(_Table):
     family: str | None = None
 
 
-class PromptTable(_Table):
+class PromptTable(Table):
     """A prompt with a name or regions: {prompt = "...", id = "p1", regions = {gold = "words"}}."""
 
     prompt: str | list[Any]
     id: str | None = None
-    regions: dict[str, str] = {}
+    regions: dict[str, str] = Field(default={})
 
 
-class Spec(_Table):
+class Spec(Table):
     """A SPEC.toml."""
 
     models: list[str] = Field(min_length=1)
-    prompts: list[str | PromptTable] | str = []
+    prompts: list[str | PromptTable] | str = Field(default=[])
     """Prompts, or the path of a .txt of lines or a .jsonl with "prompt" on each line."""
     task: TaskTable | None = None
-    decodings: dict[str, Any] = {}
+    decodings: dict[str, Any] = Field(default={})
     """By name: a word such as "low-confidence:length=16", or one for each of mdm and arm."""
-    edits: dict[str, Any] = {"none": ""}
+    edits: dict[str, Any] = Field(default={"none": ""})
     """By name: words such as "hide-sinks:1", or "" for the model as it is."""
     seeds: list[Seed] = Field(default=[0], min_length=1)
     probes: str = "default"
@@ -107,20 +100,12 @@ class Spec(_Table):
         return self
 
 
-_TABLES: dict[str, type[_Table]] = {"task": TaskTable, "load": LoadTable, "prompts": PromptTable}
+_TABLES: dict[str, type[Table]] = {"task": TaskTable, "load": LoadTable, "prompts": PromptTable}
 
 
 def read_spec(path: str | Path) -> Spec:
     """A SPEC.toml; prompts that it names by a path are seen from its own folder."""
-    file = Path(path).expanduser()
-    try:
-        fields = tomllib.loads(read_plain(file, most=LONGEST_LINE).decode("utf-8"))
-    except OSError as error:
-        raise SpecError(
-            f"{path} cannot be read ({error.strerror or error}): give a SPEC.toml"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise SpecError(f"{path} is not TOML: {error}") from None
+    fields, file = read_toml(path), Path(path).expanduser()
     named = fields.get("prompts")
     if isinstance(named, str) and not Path(named).expanduser().is_absolute():
         fields["prompts"] = str(file.parent / named)
@@ -135,34 +120,7 @@ def spec_from(fields: Mapping[str, Any], where: str = "the spec") -> Spec:
     ...
     anchorwatch.errors.SpecError: the spec: there is no field prompt: did you mean prompts?
     """
-    try:
-        return Spec.model_validate(dict(fields))
-    except ValidationError as error:
-        raise SpecError(f"{where}: {_describe_errors(error)}") from None
-
-
-def _describe_errors(error: ValidationError, above: tuple[str, ...] = ()) -> str:
-    """The first of pydantic's findings; a name that is not known explains one that is missing."""
-    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-    return _describe_error({**problems[0], "loc": (*above, *problems[0]["loc"])})
-
-
-def _describe_error(error: Any) -> str:
-    path = [str(step) for step in error["loc"]]
-    field = ".".join(path)
-    if error["type"] == "extra_forbidden":
-        table = _TABLES.get(path[0], Spec) if len(path) > 1 else Spec
-        known = list(table.model_fields)
-        near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
-        return f"there is no field {field}: {hint}"
-    if error["type"] == "missing":
-        return f"{field} is missing: say {field} = ..."
-    message = error["msg"].removeprefix("Value error, ")
-    given = error["input"]
-    if isinstance(given, str | int | float | bool):
-        return f"{field} = {given!r}: {message[:1].lower()}{message[1:]}"
-    return f"{field}: {message}" if field else message
+    return check_table(Spec, fields, where, _TABLES)
 
 
 @dataclass(frozen=True)
@@ -295,15 +253,14 @@ def _read_prompts(path: str) -> list[str | PromptTable]:
         return [line for _, line in filled]
     prompts: list[str | PromptTable] = []
     for number, line in filled:
+        where = f"{path}, line {number}"
         try:
-            prompts.append(PromptTable.model_validate(parse_json(line)))
-        except ValidationError as error:
-            problem = _describe_errors(error, ("prompts",))
-            raise SpecError(f"{path}, line {number}: {problem}") from None
+            fields = parse_json(line)
         except ValueError:
-            raise SpecError(
-                f'{path}, line {number} is not JSON: expected {{"prompt": "..."}} on each line'
-            ) from None
+            raise SpecError(f'{where} is not JSON: expected {{"prompt": "..."}}') from None
+        if not isinstance(fields, dict):
+            raise SpecError(f'{where} is no table: expected {{"prompt": "..."}}')
+        prompts.append(check_table(PromptTable, fields, where))
     return prompts
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anchorwatch.engines.choose import EngineOptions
-from anchorwatch.engines.jobs import Job, ModelRef, Outcome
-from anchorwatch.engines.model_files import digest_files
-from anchorwatch.engines.worker import versions
 from anchorwatch.errors import SpecError
+from anchorwatch.models.engines.choose import EngineOptions
+from anchorwatch.models.engines.jobs import Job, ModelRef, Outcome
+from anchorwatch.models.engines.model_files import digest_files, largest_model
+from anchorwatch.models.engines.worker import versions
 from anchorwatch.models.load import find
 from anchorwatch.models.load_options import LoadOptions
 from anchorwatch.sweeps.run_cell import CellRequest
@@ -104,7 +104,7 @@ def sweep(
     there = folder.done()
     jobs = [prepared.job(cell, folder.path) for cell in cells if cell.name not in there]
     with Progress("sweeping", total=len(cells), done=len(cells) - len(jobs)) as bar:
-        for outcome in run_all(jobs, options, prepared.model_bytes, folder):
+        for outcome in run_all(jobs, options, folder):
             bar.advance(outcome.job.model.source)
             computed += outcome.status == "done" and bool(outcome.value)
             if outcome.status == "failed":
@@ -115,12 +115,10 @@ def sweep(
     return SweepResult(folder.path, len(cells), computed, failed)
 
 
-def run_all(
-    jobs: Sequence[Job], options: EngineOptions, model_bytes: int, folder: CellFolder
-) -> Iterator[Outcome]:
+def run_all(jobs: Sequence[Job], options: EngineOptions, folder: CellFolder) -> Iterator[Outcome]:
     """Outcomes of all jobs; those that others are at are asked for until they are there."""
     left: Sequence[Job] = jobs
-    engine = options.make(model_bytes)
+    engine = options.make(largest_model(job.model for job in jobs))
     while left:
         busy: list[Job] = []
         for outcome in engine.run(left):
@@ -156,10 +154,6 @@ class Prepared:
     @property
     def record(self) -> dict[str, Any]:
         return sweep_record(self.axes, self.keys, [_digest(ref) for ref in self.models])
-
-    @property
-    def model_bytes(self) -> int:
-        return max(ref.files.num_bytes for ref in self.models if ref.files is not None)
 
     def job(self, cell: Cell, folder: str) -> Job:
         """The job that makes a cell."""

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from anchorwatch.errors import SpecError
-from anchorwatch.trace.input_files import LONGEST_LINE, read_plain
+from anchorwatch.trace.toml_spec import Table, check_table, parse_toml, read_toml
 
 SIZES: dict[str, tuple[int, int, int]] = {
     "6M": (6, 256, 4),
@@ -44,21 +43,13 @@ _KEEPERS = ("checkpoints", "log", "workers")
 _ADDED_LATER = {"objective": ("keep_start",), "optimizer": ("fall", "last")}
 """Fields that earlier records do not have: at their defaults they are left out of the digest."""
 
-_LONG_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]+\s*\.\s*){100}""")
-
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
-class _Table(BaseModel):
-    """A table of the file: no unknown fields, no guessing of types, never changed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
-
-
-class Shape(_Table):
+class Shape(Table):
     """[model]: a network from scratch, by rung or by numbers; or `from`, a base checkpoint."""
 
     network: Literal["llama", "qwen2", "qwen3"] = "llama"
@@ -125,7 +116,7 @@ class Shape(_Table):
         return 2 * width * width + 2 * width * keys + 3 * width * (self.hidden or 4 * width)
 
 
-class Objective(_Table):
+class Objective(Table):
     """[objective]: what the loss asks for."""
 
     name: Literal["diffusion", "next_token", "fine_tune"] = "diffusion"
@@ -160,7 +151,7 @@ class Objective(_Table):
         return self
 
 
-class Optimizer(_Table):
+class Optimizer(Table):
     """[optimizer]: AdamW, a linear warm-up, then a fall to a floor."""
 
     lr: Positive = 2e-4
@@ -180,7 +171,7 @@ class Optimizer(_Table):
     """The greatest norm of a gradient."""
 
 
-class Lora(_Table):
+class Lora(Table):
     """[lora]: low-rank adapters instead of full weights; trained parts are trained in full."""
 
     rank: Count = 8
@@ -193,7 +184,7 @@ class Lora(_Table):
     the mask token is new to them."""
 
 
-class Checkpoints(_Table):
+class Checkpoints(Table):
     """[checkpoints]: how often, and how many stay."""
 
     updates: Count = 500
@@ -206,14 +197,14 @@ class Checkpoints(_Table):
     """Tokens read, after each of which a snapshot is written that stays."""
 
 
-class Log(_Table):
+class Log(Table):
     """[log]: how often the log is written, and where else it goes."""
 
     every: Count = 10
     tracker: Literal["trackio", "wandb"] | None = None
 
 
-class Spec(_Table):
+class Spec(Table):
     """All it takes to train a network."""
 
     model: Shape
@@ -230,7 +221,7 @@ class Spec(_Table):
     workers: Annotated[int, Field(ge=0)] = 0
     """Processes that prepare rows; 0 does it between updates."""
     objective: Objective = Objective()
-    corpus: dict[str, Any] = {}
+    corpus: dict[str, Any] = Field(default={})
     """What `training.corpora` makes a corpus from."""
     variant: tuple[dict[str, Any], ...] = Field(default=(), strict=False)
     """Trained parts, each a table with a name: {name = "gate"}."""
@@ -304,7 +295,7 @@ class Spec(_Table):
         return "-".join(words).replace("_", "-")
 
 
-_TABLES: dict[str, type[_Table]] = {
+_TABLES: dict[str, type[Table]] = {
     "model": Shape,
     "objective": Objective,
     "optimizer": Optimizer,
@@ -316,39 +307,15 @@ _TABLES: dict[str, type[_Table]] = {
 
 def read(path: str | Path, settings: Sequence[str] = ()) -> Spec:
     """A SPEC.toml, with `name=value` settings over it: `optimizer.lr=1e-3`."""
-    fields = read_fields(path)
+    fields = read_toml(path)
     for setting in settings:
         _apply_setting(fields, setting)
     return from_dict(fields, where=Path(path).name)
 
 
-def read_fields(path: str | Path) -> dict[str, Any]:
-    """The tables of a SPEC.toml as they stand there, not checked yet."""
-    path = Path(path).expanduser()
-    try:
-        return _parse_toml(read_plain(path, most=LONGEST_LINE).decode("utf-8"))
-    except OSError as error:
-        raise SpecError(
-            f"{path} cannot be read ({error.strerror or error}): give a SPEC.toml"
-        ) from None
-    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or nested without end
-        raise SpecError(f"{path} is not TOML: {error}") from None
-
-
 def from_dict(fields: Mapping[str, Any], where: str = "the spec") -> Spec:
     """A spec from plain values, or a SpecError that says what would have worked."""
-    try:
-        return Spec.model_validate(dict(fields))
-    except ValidationError as error:
-        problems = "; ".join(_describe_error(problem, fields) for problem in error.errors())
-        raise SpecError(f"{where}: {problems}") from None
-
-
-def _parse_toml(text: str) -> dict[str, Any]:
-    """TOML as values; the parser's time grows with the square of the parts of a dotted key."""
-    if _LONG_KEY.search(text):
-        raise ValueError("a key has 100 parts or more")
-    return tomllib.loads(text)
+    return check_table(Spec, fields, where, _TABLES)
 
 
 def _apply_setting(fields: dict[str, Any], setting: str) -> None:
@@ -358,7 +325,7 @@ def _apply_setting(fields: dict[str, Any], setting: str) -> None:
     if not equals or not all((*tables, last)) or len(tables) > 100:
         raise SpecError(f"--set {setting:.60} is not name=value: say --set optimizer.lr=1e-3")
     try:
-        value = _parse_toml(f"value = {word}")["value"]
+        value = parse_toml(f"value = {word}")["value"]
     except tomllib.TOMLDecodeError:
         value = word
     except (ValueError, RecursionError) as error:
@@ -368,20 +335,3 @@ def _apply_setting(fields: dict[str, Any], setting: str) -> None:
         if not isinstance(fields, dict):
             raise SpecError(f"--set {setting}: {table} is a value and holds no {last}")
     fields[last] = value
-
-
-def _describe_error(error: Any, fields: Mapping[str, Any]) -> str:
-    """One of pydantic's findings as a sentence."""
-    path = [str(step) for step in error["loc"]]
-    field = ".".join(path)
-    if error["type"] == "extra_forbidden":
-        table = _TABLES.get(path[0], Spec) if len(path) > 1 else Spec
-        known = (info.alias or name for name, info in table.model_fields.items())
-        return f"there is no field {field}: expected one of {', '.join(known)}"
-    if error["type"] == "missing":
-        return f"{field} is missing: say {field} = ..."
-    message = error["msg"].removeprefix("Value error, ")
-    given = error["input"]
-    if isinstance(given, str | int | float | bool):
-        return f"{field} = {given!r}: {message[:1].lower()}{message[1:]}"
-    return f"{field}: {message}" if field else message

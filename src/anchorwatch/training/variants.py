@@ -72,9 +72,9 @@ def read_arm(
 
 def _drop_noise(recipe: str | Path) -> tuple[str, ...]:
     """A setting that leaves the recipe's noise out of its objective."""
-    from anchorwatch.training.spec import read_fields
+    from anchorwatch.trace.toml_spec import read_toml
 
-    objective = read_fields(recipe).get("objective", {})
+    objective = read_toml(recipe).get("objective", {})
     if not isinstance(objective, Mapping):
         return ()  # reading the spec says what is wrong with it
     kept = (

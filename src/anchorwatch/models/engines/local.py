@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from anchorwatch.engines.jobs import Job, JobQueue, ModelRef, Outcome
-from anchorwatch.engines.worker import Worker, version_skew, versions
 from anchorwatch.errors import AnchorwatchError
+from anchorwatch.models.engines.jobs import Job, JobQueue, ModelRef, Outcome
+from anchorwatch.models.engines.worker import Worker, version_skew, versions
 from anchorwatch.trace.machine_limits import memory_bytes
 
 _WORKER_BYTES = 700_000_000
@@ -115,7 +115,7 @@ class LocalEngine:
 
     def _start(self, slot: _Slot) -> None:
         ours, theirs = socket.socketpair()
-        package = str(Path(__file__).parents[2])
+        package = str(Path(__file__).parents[3])
         before = os.environ.get("PYTHONPATH")
         env = os.environ | {
             "OMP_NUM_THREADS": str(self.threads),
@@ -125,7 +125,7 @@ class LocalEngine:
             env["CUDA_VISIBLE_DEVICES"] = slot.gpu
         with ours, theirs:
             slot.process = subprocess.Popen(
-                [sys.executable, "-m", "anchorwatch.engines.worker", str(theirs.fileno())],
+                [sys.executable, "-m", "anchorwatch.models.engines.worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=env,

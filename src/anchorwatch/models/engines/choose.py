@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from anchorwatch.engines.jobs import Engine
-from anchorwatch.engines.local import InProcess, LocalEngine, default_workers
 from anchorwatch.errors import SpecError
+from anchorwatch.models.engines.jobs import Engine, Job, Outcome
+from anchorwatch.models.engines.local import InProcess, LocalEngine, default_workers
 
 ENGINES = ("local", "ray")
 
@@ -40,11 +41,17 @@ class EngineOptions:
         """How many workers there will be, for models of at most so many bytes."""
         return default_workers(model_bytes) if self.workers is None else self.workers
 
+    def run(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        """Run jobs, with as many workers as their models leave memory for."""
+        from anchorwatch.models.engines.model_files import largest_model
+
+        return self.make(largest_model(job.model for job in jobs)).run(jobs)
+
     def make(self, model_bytes: int = 0) -> Engine:
-        """The engine."""
+        """The engine, for models of at most so many bytes."""
         workers = self.count_workers(model_bytes)
         if self.name == "ray":
-            from anchorwatch.engines.on_ray import RayEngine
+            from anchorwatch.models.engines.on_ray import RayEngine
 
             return RayEngine(
                 workers, threads=self.threads, address=self.address, allow_skew=self.allow_skew

@@ -18,9 +18,10 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RaySystemError, RayTaskError
 
-from anchorwatch.engines.jobs import Job, JobQueue, ModelRef, Outcome
-from anchorwatch.engines.worker import Worker, set_threads, version_skew, versions
 from anchorwatch.errors import AnchorwatchError
+from anchorwatch.models.engines.jobs import Job, JobQueue, ModelRef, Outcome
+from anchorwatch.models.engines.worker import Worker, set_threads, version_skew, versions
+from anchorwatch.trace.progress_bar import silence
 
 OBJECT_STORE_BYTES = 80_000_000
 """Of a Ray that we start ourselves: jobs and outcomes are small."""
@@ -34,6 +35,7 @@ class _Actor:
 
     def __init__(self, threads: int) -> None:
         set_threads(threads)
+        silence()  # the driver shows how far it is
         self._worker = Worker()
 
     def greet(self) -> tuple[str, int, dict[str, str]]:
@@ -119,7 +121,7 @@ class RayEngine:
         return True
 
     def _start(self) -> Any:
-        package = str(Path(__file__).parents[2])
+        package = str(Path(__file__).parents[3])
         paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         env = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(self.threads)}
         gpus = 1 if ray.cluster_resources().get("GPU", 0) else 0

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from anchorwatch.engines.jobs import ModelFiles, ModelRef
 from anchorwatch.errors import ModelError
 from anchorwatch.models import deltas
 from anchorwatch.models.checkpoint import open_checkpoint
-from anchorwatch.models.load import load
+from anchorwatch.models.engines.jobs import ModelFiles, ModelRef
 from anchorwatch.models.load_options import LoadOptions
 from anchorwatch.models.model import Model
 from anchorwatch.trace.atomic_io import read_json
@@ -26,7 +25,7 @@ _THREADS = 8
 def digest_files(source: str, loading: LoadOptions) -> ModelFiles:
     """The digest of a model's files; every byte is read once."""
     if source.startswith(_MADE):
-        return ModelFiles(load(source).digest)
+        return ModelFiles(loading.load(source).digest)
     files = sorted(set(_list_files(source, loading.revision)))
     with ThreadPoolExecutor(_THREADS) as pool:
         digests = list(pool.map(_digest_file, files))
@@ -34,6 +33,19 @@ def digest_files(source: str, loading: LoadOptions) -> ModelFiles:
     for path, digest in zip(files, digests, strict=True):
         whole.update(f"{path.name}\0{digest}\n".encode())
     return ModelFiles(whole.hexdigest(), tuple(_stat(path) for path in files))
+
+
+def largest_model(refs: Iterable[ModelRef]) -> int:
+    """Bytes of the largest checkpoint; its files are counted, not read."""
+    return max((_count_bytes(ref) for ref in set(refs)), default=0)
+
+
+def _count_bytes(ref: ModelRef) -> int:
+    if ref.files is not None:
+        return ref.files.num_bytes
+    if ref.source.startswith(_MADE):
+        return 0
+    return sum(path.stat().st_size for path in set(_list_files(ref.source, ref.loading.revision)))
 
 
 def refuse_changed_files(ref: ModelRef, loaded: Model | None = None) -> None:

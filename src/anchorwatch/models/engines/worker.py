@@ -1,7 +1,7 @@
 """A worker: holds one loaded model and runs jobs with it, in a process of this machine or of Ray.
 
-`python -m anchorwatch.engines.worker FD` serves the process at the other end of a socket. Jobs come
-pickled from our own parent, through a socket that nobody else has; no file is unpickled.
+`python -m anchorwatch.models.engines.worker FD` serves the process at the other end of a socket.
+Jobs come pickled from our own parent, through a socket that nobody else has; no file is unpickled.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from anchorwatch import __version__
-from anchorwatch.engines.jobs import BusyError, Job, ModelRef, Outcome
 from anchorwatch.errors import AnchorwatchError, ModelError
+from anchorwatch.models.engines.jobs import BusyError, Job, ModelRef, Outcome
 from anchorwatch.trace.atomic_io import UNREADABLE
 from anchorwatch.trace.progress_bar import silence
 
@@ -59,14 +59,13 @@ class Worker:
     """Runs jobs one after another; keeps the model of the last one."""
 
     def __init__(self) -> None:
-        silence()
         self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._loaded: tuple[ModelRef, Model] | None = None
 
     def model(self, ref: ModelRef) -> Model:
         """The model of a job, loaded when it is another than the last one's."""
         if self._loaded is None or self._loaded[0] != ref:
-            from anchorwatch.engines.model_files import refuse_changed_files
+            from anchorwatch.models.engines.model_files import refuse_changed_files
 
             self._loaded = None  # let go of one before the next is loaded
             if ref.files is not None:
@@ -118,6 +117,7 @@ def serve(connection: Connection) -> None:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     set_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    silence()  # our parent shows how far it is
     serve(Connection(int(sys.argv[1])))
 
 
