@@ -46,6 +46,8 @@ class WeightPlan:
     """Of each stock name the name in the file."""
     whole: set[str] = field(default_factory=set)
     """Tensors of the file that become a parameter as they are, neither split nor stacked."""
+    slots: dict[str, Slot] = field(default_factory=dict)
+    """By name in the file: where a tensor that is a single expert's, and not split, is stacked."""
 
     @property
     def names(self) -> set[str]:
@@ -92,6 +94,8 @@ def plan_weights(
             if slot is not None and target not in plan.pieces:
                 plan.stacks.setdefault(target, ExpertStack()).add(slot, name, piece)
                 plan.origin.setdefault(target, name)
+                if piece is empty:
+                    plan.slots[name] = slot
                 continue
             # Two names of the file for one parameter: which one is right cannot be known.
             if target in plan.names:
@@ -167,10 +171,12 @@ def fill_network(
             continue  # set aside: not even read
         if name in plan.whole and len(targets) == 1 and targets[0] not in keep:
             loading.take(targets[0], tensor)
+        elif name in plan.slots and targets[0] not in keep:
+            loading.take_expert(plan.slots[name], name, tensor)
         else:
             for target, slot, piece in plan.split(name, tensor.read()):
                 if slot is not None and target in plan.stacks:
-                    loading.take_expert(slot, name, piece)
+                    loading.take_expert(slot, name, MemoryTensor(piece))
                 elif target in stock:
                     loading.take(target, MemoryTensor(piece))
                 if target in keep:
@@ -247,13 +253,14 @@ class _Loading:
         copy_weights(self._plan.spell(name), tensor, target)
         self.loaded[name] = self._store(name, target)
 
-    def take_expert(self, slot: Slot, name: str, tensor: torch.Tensor) -> None:
-        """Copy an expert's tensor into its rows of the stacked parameter, and compare it there."""
+    def take_expert(self, slot: Slot, name: str, tensor: StoredTensor) -> None:
+        """Copy an expert's tensor into its rows of the stacked parameter, once they are proved."""
         if slot.target not in self.loaded:
             self.loaded[slot.target] = self.allocate(slot.target)
         stacked = self.loaded[slot.target]
-        copy_weights(name, MemoryTensor(tensor), rows_of_slot(stacked, slot))
-        prove_slot(stacked, slot, name, tensor)
+        rows = rows_of_slot(stacked, slot)
+        prove_slot(stacked, slot, name, rows)
+        copy_weights(name, tensor, rows)
         self._waiting[slot.target] -= 1
         if not self._waiting[slot.target]:
             self.loaded[slot.target] = self._store(slot.target, stacked)

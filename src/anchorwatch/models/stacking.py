@@ -1,7 +1,7 @@
 """Experts of a mixture: one tensor each in the file, one stacked parameter in the network.
 
-`families.stack_slot` says where an expert's tensor belongs; here the tensors are put there, and
-the finished parameter is compared with them in the way the network's experts read it.
+`families.stack_slot` says where an expert's tensor belongs; here it is proved that the network's
+experts read those rows.
 Shapes: E experts, P parts (gate and up, or down alone), R rows of a part, C columns.
 """
 
@@ -71,11 +71,13 @@ def rows_of_slot(parameter: torch.Tensor, slot: Slot) -> torch.Tensor:
     return parameter[slot.expert, slot.part * rows : (slot.part + 1) * rows]
 
 
-def prove_slot(parameter: torch.Tensor, slot: Slot, name: str, tensor: torch.Tensor) -> None:
-    """Compare the stacked parameter with an expert's tensor, split as the network's experts do."""
-    # The forward pass of the experts: `linear(x, gate_up_proj[e]).chunk(2, dim=-1)`.
-    row = parameter[slot.expert].chunk(slot.parts, dim=0)[slot.part]
-    if not same_bits(row, tensor.to(row.dtype).to(row.device)):
+def prove_slot(parameter: torch.Tensor, slot: Slot, name: str, rows: torch.Tensor) -> None:
+    """Refuse rows of the stacked parameter that its experts do not read as this expert's tensor."""
+    # The forward pass of the experts: `linear(x, gate_up_proj[e]).chunk(2, dim=-1)`. The same
+    # numbers, because it is the same memory; every slot is filled once, so that none is overwritten.
+    read = parameter[slot.expert].chunk(slot.parts, dim=0)[slot.part]
+    where = [(view.storage_offset(), view.shape, view.stride()) for view in (read, rows)]
+    if where[0] != where[1] or rows._base is None or rows._base is not read._base:
         raise WeightsError(f"{name} is not where {slot.target} has it: please report this")
 
 
