@@ -260,3 +260,46 @@ def rnd1(ask, canvas, mask_id, *, steps, entropy_bound):
             canvas[p] = tokens[p]
         seen.append(canvas.clone())
     return torch.stack(seen)
+
+
+def fast_dllm_cached(rows_of, prompt, mask_id, *, length, block, cache, steps=None, threshold=None):
+    """Fast-dLLM's generate with a prefix or dual cache, and dKV-Cache-Decode, greedy.
+
+    `rows_of(canvas, rows)` computes the logits of `rows` (None: all), with keys and values of other
+    rows as the last pass that computed them left them. `cache` is "prefix", "dual" or a number: the
+    passes between two whole ones of dKV-Cache. Passes that find a block finished are left out.
+    """
+    canvas = torch.tensor(prompt + [mask_id] * length)
+    everything = list(range(len(canvas)))
+    seen, computed = [canvas.clone()], []
+    steps_each = None if steps is None else steps // (length // block)
+    for start in range(len(prompt), len(prompt) + length, block):
+        end = start + block
+        waiting = int((canvas[start:end] == mask_id).sum())
+        for step in range(steps_each or block):
+            masked = [p for p in range(start, end) if canvas[p] == mask_id]
+            if not masked:
+                break
+            # 1. Which rows are computed now.
+            if step == 0 or (cache not in ("prefix", "dual") and (step == 1 or step % cache == 0)):
+                rows = everything
+            elif cache == "prefix":
+                rows = everything[start:]
+            elif cache == "dual":
+                rows = everything[start:end]
+            else:  # what was masked before the last step
+                rows = [p for p in everything if seen[-2][p] == mask_id]
+            computed.append(rows)
+            logits = rows_of(canvas, rows)
+            # 2. Which of the block's masks are written.
+            shares = logits.softmax(-1)
+            sure = {p: float(shares[rows.index(p)].max()) for p in masked}
+            ranked = sorted(masked, key=lambda p: -sure[p])
+            if threshold is None:
+                taken = ranked[: waiting // steps_each + (step < waiting % steps_each)]
+            else:
+                taken = [p for p in masked if sure[p] >= threshold or p == ranked[0]]
+            for p in taken:
+                canvas[p] = logits[rows.index(p)].argmax()
+            seen.append(canvas.clone())
+    return torch.stack(seen), computed

@@ -60,6 +60,7 @@ from anchorwatch.models.fill import empty_parameters, fill_network, plan_weights
 from anchorwatch.models.gguf import find_gguf, load_gguf, open_diffusion_gguf
 from anchorwatch.models.model import Model
 from anchorwatch.models.quantised import dequantise
+from anchorwatch.models.stacking import choose_expert_kernel
 from anchorwatch.models.tokens import (
     checked_mask,
     find_mask,
@@ -213,6 +214,7 @@ def _load_checkpoint(
     )
     parts = trained_additions.attach_trained_numbers(network, parts, filled.kept)
     prove_rotary(network)
+    choose_expert_kernel(network)
     place.dispatch()
     notes += assumed + overruled_fields(family, config) + left_out + slow
     for note in notes:

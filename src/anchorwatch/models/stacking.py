@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from transformers import PreTrainedModel
 
 from anchorwatch.errors import WeightsError
 from anchorwatch.models.families import Slot
@@ -79,6 +80,14 @@ def prove_slot(parameter: torch.Tensor, slot: Slot, name: str, rows: torch.Tenso
     where = [(view.storage_offset(), view.shape, view.stride()) for view in (read, rows)]
     if where[0] != where[1] or rows._base is None or rows._base is not read._base:
         raise WeightsError(f"{name} is not where {slot.target} has it: please report this")
+
+
+def choose_expert_kernel(network: PreTrainedModel) -> None:
+    """Let experts be computed one by one where the grouped kernel cannot read their rows."""
+    # torch's grouped_mm takes rows of whole 16 bytes only, and transformers does not ask.
+    stacks = [p for name, p in network.named_parameters() if ".experts." in name and p.ndim == 3]
+    if any(stack.shape[-1] * stack.element_size() % 16 for stack in stacks):
+        network.set_experts_implementation("eager")
 
 
 def same_bits(first: torch.Tensor, other: torch.Tensor) -> bool:
