@@ -75,7 +75,7 @@ def rows_of_slot(parameter: torch.Tensor, slot: Slot) -> torch.Tensor:
 def prove_slot(parameter: torch.Tensor, slot: Slot, name: str, rows: torch.Tensor) -> None:
     """Refuse rows of the stacked parameter that its experts do not read as this expert's tensor."""
     # The forward pass of the experts: `linear(x, gate_up_proj[e]).chunk(2, dim=-1)`. The same
-    # numbers, because it is the same memory; every slot is filled once, so that none is overwritten.
+    # numbers, because it is the same memory; each slot is filled once, so that none is overwritten.
     read = parameter[slot.expert].chunk(slot.parts, dim=0)[slot.part]
     where = [(view.storage_offset(), view.shape, view.stride()) for view in (read, rows)]
     if where[0] != where[1] or rows._base is None or rows._base is not read._base:
