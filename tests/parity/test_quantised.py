@@ -29,6 +29,7 @@ from checkpoints import (
     tensors_of,
     write,
 )
+from references.released_models import draw
 
 RECORD = GOLDEN / "quantised" / "record.safetensors"
 RECORDED = [
@@ -224,7 +225,41 @@ def quantise_four_bit(name, weight, block=64):
     return tensors, kept.view(weight.shape)
 
 
+def quantise_fp8(name, weight, block=(24, 40), kind="_scale_inv"):
+    """Weight by weight: blocks of rows and columns share a scale, also where they do not divide."""
+    outputs, inputs = weight.shape
+    height, width = block[0] or outputs, block[1] or inputs
+    scales = torch.zeros(-(-outputs // height), -(-inputs // width))
+    codes, kept = torch.zeros(weight.shape, dtype=torch.float8_e4m3fn), torch.zeros_like(weight)
+    for row in range(scales.shape[0]):
+        for column in range(scales.shape[1]):
+            where = (
+                slice(row * height, (row + 1) * height),
+                slice(column * width, (column + 1) * width),
+            )
+            scales[row, column] = weight[where].abs().max() / 448  # the greatest e4m3 number
+            codes[where] = (weight[where] / scales[row, column]).to(torch.float8_e4m3fn)
+            kept[where] = codes[where].float() * scales[row, column]
+    tensors = {name: codes, f"{name}{kind}": scales}
+    if kind == "_scale":  # of activations, which are not quantised here
+        tensors[name.removesuffix("weight") + "input_scale"] = torch.ones(1)
+    return tensors, kept
+
+
+def quantise_fp8_rows(name, weight):
+    return quantise_fp8(name, weight, (1, None), "_scale")
+
+
+def quantise_fp8_whole(name, weight):
+    tensors, kept = quantise_fp8(name, weight, (None, None), "_scale")
+    return tensors | {f"{name}_scale": tensors[f"{name}_scale"].reshape(())}, kept
+
+
+COMPRESSED = {"quant_method": "compressed-tensors", "format": "float-quantized"}
 QUANTISERS = {
+    "fp8": (quantise_fp8, {"quant_method": "fp8", "weight_block_size": [24, 40]}),
+    "fp8 rows": (quantise_fp8_rows, COMPRESSED),
+    "fp8 whole": (quantise_fp8_whole, {"quant_method": "fp8", "activation_scheme": "static"}),
     "gptq": (quantise_gptq, {"quant_method": "gptq", "bits": 4, "group_size": 32}),
     "8 bit": (quantise_int8, {"quant_method": "bitsandbytes", "load_in_8bit": True}),
     "4 bit": (quantise_four_bit, {"quant_method": "bitsandbytes", "load_in_4bit": True}),
@@ -325,6 +360,15 @@ STEM = "model.transformer.blocks.0.q_proj"
         ("8 bit", lambda t: t.update({f"{STEM}.SCB": torch.ones(3)}), "3 scales .* needs 64"),
         ("8 bit", lambda t: t[f"{STEM}.SCB"].fill_(torch.nan), "NaN or infinite"),
         ("4 bit", lambda t: t.pop(f"{STEM}.weight.absmax"), "absmax is missing"),
+        ("fp8", lambda t: t.pop(f"{STEM}.weight_scale_inv"), "the file has 0 of .* expected one"),
+        ("fp8", lambda t: t[f"{STEM}.weight_scale_inv"].fill_(torch.nan), "NaN or infinite"),
+        ("fp8", lambda t: t[f"{STEM}.weight"].view(torch.uint8).fill_(127), "NaN or infinite"),
+        (
+            "fp8",
+            lambda t: t.update({f"{STEM}.weight_scale_inv": torch.ones(2, 2)}),
+            r"scales of shape \[2, 2\] and needs \[3, 2\]",
+        ),
+        ("fp8 rows", lambda t: t.update({f"{STEM}.weight_scale": torch.ones(7)}), "has 7 scales"),
         ("4 bit", lambda t: t.update({f"{STEM}.weight": t[f"{STEM}.weight"][:5]}), "needs 2048"),
     ],
 )
@@ -343,6 +387,9 @@ def test_damaged_codes_are_refused(tmp_path, kind, change, message):
         ({"quant_method": "gptq", "bits": 5, "group_size": 32}, "expected 2 or 3 or 4 or 8"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "expected 'gptq'"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "expected 'gemm'"),
+        ({"quant_method": "fp8", "weight_block_size": 128}, "two whole numbers above 0"),
+        ({"quant_method": "fp8"}, "says fp8 and its files hold no such tensor"),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, "'float-quantized'"),
         ({"quant_method": "mxfp4"}, "says mxfp4 and its files hold no such tensor"),
         ("4 bit", "expected an object such as"),
     ],
@@ -371,6 +418,35 @@ def test_older_files_without_a_quantization_config(tmp_path):
     (four / "config.json").write_text(json.dumps(llada_config(d_model=64, mlp_hidden_size=96)))
     with pytest.warns(UserWarning, match="bitsandbytes codes"):
         aw.load(four)
+
+
+def test_fp8_blocks_are_what_transformers_makes_of_them():
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+
+    weight = torch.randn(48, 80, generator=torch.Generator().manual_seed(2))
+    tensors, kept = quantise_fp8("w", weight, (24, 40))
+    theirs = Fp8Dequantize(None)._dequantize_one(tensors["w"], tensors["w_scale_inv"])
+    assert torch.equal(kept, theirs.float())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["sdar-moe", "llada2"])
+def test_fp8_experts_of_a_mixture(tmp_path, kind):
+    """One tensor and one grid of scales for each expert, as released mixtures have them."""
+    config, plain = draw(kind, 2)
+    tensors, kept = {}, {}
+    for name, tensor in plain.items():
+        kept[name] = tensor
+        tensors[name] = tensor
+        if ".experts." in name or ".query_key_value." in name:
+            del tensors[name]
+            packed, kept[name] = quantise_fp8(name, tensor, (8, 8))
+            tensors |= packed
+    assert len(tensors) > len(plain)
+    fields = {"quant_method": "fp8", "weight_block_size": [8, 8]}
+    model = aw.load(write(tmp_path / "m", config | {"quantization_config": fields}, tensors))
+    other = aw.load(write(tmp_path / "o", config, kept))
+    assert model.digest == other.digest
 
 
 def test_codes_and_weights_of_one_name_are_refused(tmp_path):

@@ -164,23 +164,9 @@ def fill_network(
     notes = _check_plan(network, plan, family)
     # 2. Every tensor read once, into memory of its own on its device.
     loading = _Loading(network, plan, dtype, device_of, store, tied, family.tying)
-    kept: dict[str, torch.Tensor] = {}
     for name, tensor in stored:
-        targets = plan.targets[name]
-        if not any(target in stock for target in targets):
-            continue  # set aside: not even read
-        if name in plan.whole and len(targets) == 1 and targets[0] not in keep:
-            loading.take(targets[0], tensor)
-        elif name in plan.slots and targets[0] not in keep:
-            loading.take_expert(plan.slots[name], name, tensor)
-        else:
-            for target, slot, piece in plan.split(name, tensor.read()):
-                if slot is not None and target in plan.stacks:
-                    loading.take_expert(slot, name, MemoryTensor(piece))
-                elif target in stock:
-                    loading.take(target, MemoryTensor(piece))
-                if target in keep:
-                    kept[target] = piece.clone()
+        if any(target in stock for target in plan.targets[name]):
+            loading.take_stored(name, tensor, keep)  # what is set aside is not even read
     # 3. Assigned, tied again, and compared with what was loaded.
     loaded = loading.loaded
     for name, parameter in stock.items():
@@ -193,7 +179,7 @@ def fill_network(
     network.tie_weights()
     network.requires_grad_(False)
     _prove_equal(network, loaded)
-    return Filled((*notes, *loading.notes), kept)
+    return Filled((*notes, *loading.notes), loading.kept)
 
 
 def _check_plan(network: PreTrainedModel, plan: WeightPlan, family: Family) -> list[str]:
@@ -233,6 +219,7 @@ class _Loading:
     ) -> None:
         self.loaded: dict[str, torch.Tensor] = {}
         self.notes: list[str] = []
+        self.kept: dict[str, torch.Tensor] = {}
         self._plan, self._dtype, self._device_of, self._tying = plan, dtype, device_of, tying
         self._store = store
         self._waiting = {name: len(stack.pieces) for name, stack in plan.stacks.items()}
@@ -242,6 +229,25 @@ class _Loading:
         self._own_dtypes = {name: buffer.dtype for name, buffer in network.named_buffers()}
         self._tied = tied
         self._pairs = dict(tied) | {source: target for target, source in tied.items()}
+
+    def take_stored(self, name: str, tensor: StoredTensor, keep: Collection[str]) -> None:
+        """Read a tensor of the file to where it belongs; `keep` is wanted as the file has it."""
+        targets = self._plan.targets[name]
+        alone = len(targets) == 1 and targets[0] not in keep
+        # Neither split nor wanted: straight from the file, without a copy of its own.
+        if alone and name in self._plan.whole:
+            self.take(targets[0], tensor)
+            return
+        if alone and name in self._plan.slots:
+            self.take_expert(self._plan.slots[name], name, tensor)
+            return
+        for target, slot, piece in self._plan.split(name, tensor.read()):
+            if slot is not None and target in self._plan.stacks:
+                self.take_expert(slot, name, MemoryTensor(piece))
+            elif target in self._shapes:
+                self.take(target, MemoryTensor(piece))
+            if target in keep:
+                self.kept[target] = piece.clone()
 
     def take(self, name: str, tensor: StoredTensor) -> None:
         """Copy a tensor to where its parameter lies; the second of two tied ones is compared."""

@@ -1,10 +1,10 @@
 """Quantised safetensors: stored codes become weights on load, without the packages that wrote them.
 
-Read are bitsandbytes (4 and 8 bit), GPTQ (2, 3, 4 and 8 bit), AWQ (gemm) and MXFP4 (gpt-oss's
-experts). The codes of a tensor are read whole, and its weights are computed some rows at a time, in
-float32, and rounded once to the dtype that was asked for. Kernels of those packages that also
-quantise activations (bitsandbytes' 8 bit) are not repeated: what is computed is the network of the
-stored weights.
+Read are bitsandbytes (4 and 8 bit), GPTQ (2, 3, 4 and 8 bit), AWQ (gemm), MXFP4 (gpt-oss's
+experts) and FP8 (by blocks, rows or tensors). The codes of a tensor are read whole, and its weights
+are computed some rows at a time, in float32, and rounded once to the dtype that was asked for.
+Kernels that also quantise activations (bitsandbytes' 8 bit, FP8) are not repeated: what is computed
+is the network of the stored weights.
 
 Shapes: a weight [R, C] of R outputs and C inputs; G groups of inputs that share a scale.
 """
@@ -428,6 +428,89 @@ def _mxfp4_tensor(stem: str, files: Mapping[str, FileTensor]) -> PackedTensor:
     return PackedTensor((experts, blocks * 32, outputs), parts, rows_of)
 
 
+# FP8
+
+
+_FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def _list_fp8(
+    settings: Mapping[str, Any], files: Mapping[str, FileTensor]
+) -> dict[str, PackedTensor]:
+    block = settings.get("weight_block_size")
+    good = isinstance(block, list) and len(block) == 2
+    if block is not None and not (good and all(type(n) is int and n > 0 for n in block)):
+        raise ModelError(
+            f"quantization_config says weight_block_size={block!r}: expected two whole numbers "
+            "above 0, such as [128, 128]"
+        )
+    weights = [name for name, tensor in files.items() if tensor.dtype in _FP8]
+    return {name: _fp8_tensor(name, files, block) for name in weights}
+
+
+def _list_compressed(
+    settings: Mapping[str, Any], files: Mapping[str, FileTensor]
+) -> dict[str, PackedTensor]:
+    kind = settings.get("format")
+    if kind != "float-quantized":
+        raise ModelError(
+            f"config.json says a compressed-tensors format of {kind!r}: expected "
+            "'float-quantized' (FP8); load the unquantised weights"
+        )
+    return _list_fp8({}, files)
+
+
+def _fp8_tensor(
+    name: str, files: Mapping[str, FileTensor], block: list[int] | None
+) -> PackedTensor:
+    """Numbers of 8 bits, times the scale of their block, their row or the whole tensor.
+
+    A scale is what a number is multiplied by, `weight_scale_inv` too: it is the inverse of what
+    weights were multiplied by before they were rounded.
+    """
+    outputs, inputs = _matrix_shape(name, files[name])
+    kinds = [kind for kind in ("_scale_inv", "_scale") if f"{name}{kind}" in files]
+    if len(kinds) != 1:
+        raise WeightsError(
+            f"{name} is float8 and the file has {len(kinds)} of {name}_scale_inv and {name}_scale: "
+            "expected one, download the file again"
+        )
+    parts = {"codes": files[name], "scales": files[name + kinds[0]]}
+    # Scales of activations are of kernels that quantise those too.
+    for other in ("input_scale", "activation_scale"):
+        stored = name.removesuffix("weight") + other
+        if stored in files:
+            parts[other] = files[stored]
+    shape, count = parts["scales"].shape, math.prod(parts["scales"].shape)
+    if block is not None and len(shape) == 2:
+        height, width = block
+        wanted = -(-outputs // height), -(-inputs // width)
+        if shape != wanted:
+            raise WeightsError(
+                f"{name} has scales of shape {list(shape)} and needs {list(wanted)} for blocks of "
+                f"{block}: config.json and weights do not belong together"
+            )
+    elif count in (1, outputs):  # the whole tensor, or each row
+        height, width = outputs if count == 1 else 1, inputs
+    else:
+        raise WeightsError(
+            f"{name} has {count} scales: expected 1, {outputs} (one for each row), or blocks that "
+            "quantization_config names as weight_block_size"
+        )
+
+    def rows_of(tensors: Parts) -> Rows:
+        scales = tensors["scales"].float().reshape(-(-outputs // height), -1)
+        columns = torch.arange(inputs) // width
+
+        def rows(start: int, stop: int) -> torch.Tensor:
+            mine = scales[torch.arange(start, stop) // height]
+            return tensors["codes"][start:stop].float() * mine[:, columns]
+
+        return rows
+
+    return PackedTensor((outputs, inputs), parts, rows_of)
+
+
 _METHODS: dict[
     str, Callable[[Mapping[str, Any], Mapping[str, FileTensor]], dict[str, PackedTensor]]
 ] = {
@@ -435,6 +518,8 @@ _METHODS: dict[
     "gptq": _list_gptq,
     "awq": _list_awq,
     "mxfp4": _list_mxfp4,
+    "fp8": _list_fp8,
+    "compressed-tensors": _list_compressed,
 }
 """By quant_method of config.json: the weights that a file's codes stand for."""
 
