@@ -195,7 +195,8 @@ def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, An
                 f"{path} has more than {LIMIT_JSON_BYTES >> 20} MB, which no such file needs: "
                 "download it again"
             )
-        content = json.loads(path.read_text(encoding="utf-8"))
+        # Some editors put a byte order mark before it.
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except RecursionError:
         raise ModelError(f"{path} is nested too deeply to be read: download it again") from None
     except (ValueError, OSError) as error:  # no JSON, no UTF-8, a number of thousands of digits

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from transformers import CONFIG_MAPPING
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from anchorwatch.errors import FamilyError, ModelError
 from anchorwatch.models.families import (
@@ -156,6 +157,26 @@ def check_sizes(stock: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
             )
 
 
+def check_experts(stock: Any) -> None:
+    """Refuse a router that would choose among fewer experts than it is to choose."""
+    names = ("num_experts", "n_routed_experts", "num_local_experts")
+    experts = next((n for name in names if isinstance(n := getattr(stock, name, None), int)), None)
+    each = getattr(stock, "num_experts_per_tok", None)
+    if experts is None or not isinstance(each, int):
+        return
+    groups, kept = _count(stock, "n_group", 1), _count(stock, "topk_group", 1)
+    if experts % groups or kept > groups or (groups > 1 and experts < 2 * groups):
+        raise ModelError(
+            f"config.json says {experts} experts, n_group={groups} and topk_group={kept}: expected "
+            "groups of at least two experts each, and no more chosen than there are"
+        )
+    if each > experts // groups * kept:
+        raise ModelError(
+            f"config.json says num_experts_per_tok={each}, of {experts // groups * kept} experts "
+            "that can be chosen: expected no more than those"
+        )
+
+
 def check_numbers(stock: Any) -> None:
     """Refuse numbers that would make every logit NaN, and a padding id that is no row."""
     for name, value in vars(stock).items():
@@ -169,6 +190,7 @@ def check_numbers(stock: Any) -> None:
         if parameters.get("rope_theta") is None:
             raise ModelError(f"config.json says {name}=None: expected a number above 0")
         _positive(name, parameters["rope_theta"])
+        _check_rotary(stock, parameters)
     pad = getattr(stock, "pad_token_id", None)
     if isinstance(pad, int) and 0 <= pad < stock.vocab_size:
         return
@@ -178,6 +200,26 @@ def check_numbers(stock: Any) -> None:
             f"expected an id from 0 to {stock.vocab_size - 1}"
         )
     stock.pad_token_id = None  # only training looks at the embedding's padding row
+
+
+def _check_rotary(stock: Any, parameters: Fields) -> None:
+    """Refuse a kind of rotary embedding that is unknown, and a share of a head that is no pairs."""
+    kind = parameters.get("rope_type", "default")
+    if kind != "default" and kind not in ROPE_INIT_FUNCTIONS:
+        known = ", ".join(sorted({"default", *ROPE_INIT_FUNCTIONS}))
+        raise ModelError(f"config.json says rope_type={kind!r}: expected one of {known}")
+    share = parameters.get("partial_rotary_factor")
+    if share is None:
+        share = getattr(stock, "partial_rotary_factor", None)
+    if share is None:
+        return
+    size = getattr(stock, "head_dim", None) or stock.hidden_size // stock.num_attention_heads
+    number = isinstance(share, int | float) and not isinstance(share, bool) and 0 < share <= 1
+    if not number or int(size * share) < 2 or int(size * share) % 2:
+        raise ModelError(
+            f"config.json says partial_rotary_factor={share!r} of heads of {size}: expected a "
+            "number up to 1 that leaves an even number to turn"
+        )
 
 
 def rope_parameters(stock: Any) -> Iterator[tuple[str, Fields]]:

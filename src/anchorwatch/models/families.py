@@ -240,6 +240,12 @@ def _required_fields(config: Fields, *names: str) -> list[Any]:
     return [config[name] for name in names]
 
 
+def _require_rope_theta(config: Fields) -> None:
+    """Refuse a config without it: the stock class has a default of its own."""
+    if not (config.get("rope_parameters") or config.get("rope_scaling") or {}).get("rope_theta"):
+        _required_fields(config, "rope_theta")
+
+
 def _check_options(config: Fields, allowed: Mapping[str, tuple[Any, ...]], network: str) -> None:
     """Refuse an option that the stock network does not have."""
     for name, values in allowed.items():
@@ -252,6 +258,7 @@ def _check_options(config: Fields, allowed: Mapping[str, tuple[Any, ...]], netwo
 
 def _translate_llada2(config: Fields) -> Fields:
     """LLaDA2's fields (Bailing-MoE) as Glm4Moe's."""
+    _require_rope_theta(config)
     _check_options(config, _LLADA2_MUST, "Glm4Moe")
     experts, each = _required_fields(config, "num_experts", "num_experts_per_tok")
     # Without a shared expert Glm4Moe has one of width 0, which adds nothing.
@@ -280,6 +287,7 @@ def _translate_llada2(config: Fields) -> Fields:
 
 def _translate_llada_moe(config: Fields) -> Fields:
     """LLaDA-MoE's fields as Qwen3Moe's."""
+    _require_rope_theta(config)
     _check_options(config, _LLADA_MOE_MUST, "Qwen3Moe")
     layers, width = _required_fields(config, "num_hidden_layers", "expert_intermediate_size")
     kinds = config.get("moe_layer_freq")
@@ -302,6 +310,7 @@ def _translate_qwen3_moe(config: Fields) -> Fields:
     for name in ("rope_scaling", "sliding_window"):
         if fields.get(name) is False:
             fields[name] = None
+    _require_rope_theta(fields)
     return {"norm_topk_prob": True} | fields
 
 

@@ -7,6 +7,7 @@ checked on the way; no weight is in memory twice.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -195,13 +196,36 @@ def _check_plan(network: PreTrainedModel, plan: WeightPlan, family: Family) -> l
     # 2. Nothing left over, nothing missing; tied tensors may be there once or twice.
     left_over = {name: plan.spell(name) for name in plan.names if name not in stock}
     left_over = {name: left_over[name] for name in sorted(left_over)}
-    notes = _missing_or_unused(left_over, family.unused, "in the file and not in the model")
+    why = _explain(network, plan, stock)
+    notes = _missing_or_unused(left_over, family.unused, "in the file and not in the model", why)
     filled = plan.names | {t for t, source in tied.items() if source in plan.names}
     filled |= {source for t, source in tied.items() if t in plan.names}
     # A parameter without numbers (a shared expert of width 0) is nowhere to be read.
     missing = {name: name for name in stock if name not in filled and stock[name].numel()}
-    notes += _missing_or_unused(missing, family.absent, "in the model and not in the file")
+    notes += _missing_or_unused(missing, family.absent, "in the model and not in the file", why)
     return notes
+
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers|layer|blocks|h)\.(\d+)\.")
+
+
+def _explain(network: PreTrainedModel, plan: WeightPlan, stock: Mapping[str, torch.Tensor]) -> str:
+    """Why names of the file and of the network may not be the same, in words."""
+    # 1. A wrapper's word before every name, as training frameworks leave it.
+    first = {name.partition(".")[0] for name in plan.targets}
+    if len(first) == 1 and not plan.names & stock.keys():
+        word = f"{first.pop()}."
+        if any(name.removeprefix(word) in stock for name in plan.targets):
+            return f"every name begins with {word!r}, rename the tensors without it"
+    # 2. Another number of layers.
+    layers = {int(match[1]) for name in plan.targets if (match := _LAYER.search(name))}
+    said = getattr(network.config, "num_hidden_layers", None)
+    if layers and said is not None and layers != set(range(said)):
+        return (
+            f"the file has layers {min(layers)} to {max(layers)} and config.json says {said}, "
+            "so they do not belong together"
+        )
+    return "the checkpoint is not of this family, or is incomplete"
 
 
 class _Loading:
@@ -346,9 +370,9 @@ def _fits(name: str, tensor: torch.Tensor, parameter: torch.Tensor, where: str) 
 
 
 def _missing_or_unused(
-    names: Mapping[str, str], excuses: tuple[AllowedDifference, ...], side: str
+    names: Mapping[str, str], excuses: tuple[AllowedDifference, ...], side: str, why: str
 ) -> list[str]:
-    """`names` are tensors by stock name, as they are to be shown."""
+    """`names` are tensors by stock name, as they are to be shown; `why` they may be wrong."""
     # What the family excuses is counted by its reason; everything else is refused by name.
     notes: dict[str, int] = {}
     unknown = []
@@ -359,14 +383,14 @@ def _missing_or_unused(
         else:
             notes[reason] = notes.get(reason, 0) + 1
     if unknown:
-        raise WeightsError(_sentence(unknown, side))
+        raise WeightsError(_sentence(unknown, side, why))
     return [f"{count} tensors set aside: {reason}" for reason, count in notes.items()]
 
 
-def _sentence(names: list[str], side: str) -> str:
+def _sentence(names: list[str], side: str, why: str) -> str:
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     verb = "is" if len(names) == 1 else "are"
-    return f"{shown} {verb} {side}: the checkpoint is not of this family, or is incomplete"
+    return f"{shown} {verb} {side}: {why}"
 
 
 def _prove_equal(network: PreTrainedModel, loaded: Mapping[str, torch.Tensor]) -> None:

@@ -38,6 +38,7 @@ from anchorwatch.models.attention import NAME, register
 from anchorwatch.models.checkpoint import Checkpoint, open_checkpoint, read_json
 from anchorwatch.models.config import (
     block_of,
+    check_experts,
     check_layers,
     check_numbers,
     check_sizes,
@@ -337,6 +338,7 @@ def _empty_network(
         prove_fused(classes[type(stock)], stock)
         check_sizes(stock, shapes)
         check_numbers(stock)
+        check_experts(stock)
         set_visibility(family, stock)
         auto = AutoModelForMaskedLM if family.masked_lm else AutoModelForCausalLM
         # Parameters on the meta device take no memory; rotary tables are computed for real.

@@ -157,6 +157,11 @@ class FileTensor:
 
 def list_file(path: Path) -> dict[str, FileTensor]:
     """Every tensor of a safetensors file, from its header alone."""
+    if _is_pointer(path):
+        raise WeightsError(
+            f"{path} is a pointer of Git LFS, not the weights: run `git lfs pull` in its folder or "
+            "download the file itself"
+        )
     # 1. The library checks the header: sizes, offsets, no holes, nothing behind the end.
     try:
         with safe_open(path, framework="pt") as handle:
@@ -181,3 +186,15 @@ def list_file(path: Path) -> dict[str, FileTensor]:
         shape = tuple(entry["shape"])
         tensors[name] = FileTensor(path, shape, _DTYPES[entry["dtype"]], begin)
     return tensors
+
+
+def _is_pointer(path: Path) -> bool:
+    """Whether a clone without Git LFS left its note in place of the file."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_POINTER)) == _POINTER
+    except OSError:
+        return False  # said where the file is read
+
+
+_POINTER = b"version https://git-lfs"
