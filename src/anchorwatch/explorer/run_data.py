@@ -293,6 +293,7 @@ class Run:
             "region": trace["region"].values.astype(np.int32),
             "committed_at": trace.committed_at.astype(np.int32),
             "logprob": trace.logprob.astype(np.float32),
+            "margin": _margins(trace),
             "keys": (trace.role[:-1] != ABSENT).sum(axis=1).astype(np.int32),
         }
         return pack(arrays)
@@ -530,6 +531,13 @@ def list_tokens(trace: Trace) -> list[dict[str, Any]]:
 def describe_damaged_run(opened: OpenedTrace) -> dict[str, Any]:
     """Of a run that cannot be shown: its name, and why."""
     return {"version": VERSION, "name": opened.name, "damage": list(opened.damage)}
+
+
+def _margins(trace: Trace) -> np.ndarray:
+    """[position] float32; NaN in traces that were written before margins were kept."""
+    if "margin" not in trace:
+        return np.full(len(trace.logprob), np.nan, np.float32)
+    return trace["margin"].values.astype(np.float32)
 
 
 def _model(model: dict[str, Any]) -> dict[str, Any]:

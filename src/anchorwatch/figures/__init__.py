@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 from anchorwatch import explain_missing_module
 
 if TYPE_CHECKING:  # for editors and type checkers; nothing else needs a figure to be named here
+    from anchorwatch.figures.decisions import (
+        commit_margins as commit_margins,
+    )
     from anchorwatch.figures.evaluation import (
         accuracy_bars as accuracy_bars,
     )

@@ -61,6 +61,7 @@ def build_trace(
         role=_roles(canvas, state.steps, answer, model, state.decoding),
         committed_at=written["committed_at"],
         logprob=written["logprob"],
+        margin=written["margin"],
         mask_chosen=written["mask_chosen"],
         narrow=written["narrow"],
         region=state.regions.of,
@@ -102,18 +103,21 @@ def collect_history(state: RunState) -> dict[str, np.ndarray]:
     canvas = np.stack([step.canvas for step in state.steps] + [state.frame()])
     committed_at = np.full(canvas.shape[1], MISSING)
     logprob = np.full(canvas.shape[1], np.nan, dtype=np.float32)
+    margin = np.full(canvas.shape[1], np.nan, dtype=np.float32)
     mask_id = state.sequence.mask_id
     for step in state.steps:
         committed_at[step.positions] = step.index
         logprob[step.positions] = step.logprobs
+        margin[step.positions] = step.margins
         # A token that was rewritten as the mask is not committed any more.
         masked_again = step.positions[step.tokens == mask_id]
         committed_at[masked_again] = MISSING
-        logprob[masked_again] = np.nan
+        logprob[masked_again] = margin[masked_again] = np.nan
     arrays = {
         "canvas": canvas,
         "committed_at": committed_at,
         "logprob": logprob,
+        "margin": margin,
         "mask_chosen": np.array([step.mask_chosen for step in state.steps]),
         "narrow": np.array([step.narrow for step in state.steps]),
     }

@@ -114,7 +114,8 @@ class ForcedRun(RunState):
         counts = (int(trace["mask_chosen"][index]), int(trace["narrow"][index]))
         # Without a pass the trace's own log-probabilities stand; with one they must agree.
         if logits is None:
-            return self.append_step(positions, tokens, known, *counts, random_state)
+            scores = (known, _margins_at(trace, written))
+            return self.append_step(positions, tokens, scores, *counts, random_state)
         if self.on_logits is not None:
             self.on_logits(index, logits)
         step = self.write_tokens(positions, tokens, logits, *counts, random_state)
@@ -141,6 +142,13 @@ def _written_at(trace: Trace, step: int) -> tuple[np.ndarray, np.ndarray, np.nda
         return written, trace.canvas[step + 1, written], logprobs[written]
     written = np.flatnonzero(trace.committed_at == step)
     return written, trace.own[written], trace.logprob[written]
+
+
+def _margins_at(trace: Trace, written: np.ndarray) -> np.ndarray:
+    """Margins of commits at these positions; NaN in traces that do not have them."""
+    if "margin" not in trace:
+        return np.full(len(written), np.nan, dtype=np.float32)
+    return trace["margin"].values[written]
 
 
 def build_forced_run(

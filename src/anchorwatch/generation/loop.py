@@ -44,6 +44,8 @@ class Step:
     tokens: np.ndarray
     logprobs: np.ndarray
     """Log-probability of each committed token."""
+    margins: np.ndarray
+    """By how much each was likelier than the best other token, in nats; NaN where not known."""
     mask_chosen: int
     """Positions where the step chose the mask id, which therefore stayed masked."""
     narrow: int
@@ -148,20 +150,25 @@ class RunState:
         """Put tokens on the canvas, with the log-probabilities the model gave them."""
         rows = logits[-1:] if self.is_autoregressive else logits[positions]
         # float32 whatever the model computes in: the log-probability is what the trace keeps.
-        spread = torch.log_softmax(rows.float(), dim=-1)
-        logprobs = spread.gather(-1, tokens[:, None])[:, 0].cpu().numpy()
-        return self.append_step(positions, tokens, logprobs, mask_chosen, narrow, random_state)
+        rows = rows.float()
+        committed = rows.gather(-1, tokens[:, None])[:, 0]
+        logprobs = torch.log_softmax(rows, dim=-1).gather(-1, tokens[:, None])[:, 0]
+        # The best other token is the second best where the committed one is the best.
+        best = rows.topk(2, dim=-1)
+        other = torch.where(best.indices[:, 0] == tokens, best.values[:, 1], best.values[:, 0])
+        scores = (logprobs.cpu().numpy(), (committed - other).cpu().numpy())
+        return self.append_step(positions, tokens, scores, mask_chosen, narrow, random_state)
 
     def append_step(
         self,
         positions: torch.Tensor,
         tokens: torch.Tensor,
-        logprobs: np.ndarray,
+        scores: tuple[np.ndarray, np.ndarray],
         mask_chosen: int,
         narrow: int,
         random_state: np.ndarray | None,
     ) -> Step:
-        """Put tokens on the canvas and keep the step."""
+        """Put tokens on the canvas and keep the step; `scores` are (logprobs, margins)."""
         # 1. The frame before the step, then the tokens.
         sequence, before = self.sequence, self.frame()
         if self.is_autoregressive:
@@ -174,7 +181,8 @@ class RunState:
             canvas=before,
             positions=positions.cpu().numpy(),
             tokens=tokens.cpu().numpy(),
-            logprobs=logprobs,
+            logprobs=scores[0],
+            margins=scores[1],
             mask_chosen=mask_chosen,
             narrow=narrow,
             random_state=random_state,

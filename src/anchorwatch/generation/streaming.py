@@ -171,6 +171,7 @@ def _partial_trace(head: dict[str, Any], kept: dict[str, np.ndarray]) -> Trace:
         role=np.zeros_like(canvas),
         committed_at=kept.get("committed_at", np.full(len(first), -1)),
         logprob=kept.get("logprob", np.full(len(first), np.nan)),
+        margin=kept.get("margin"),
         mask_chosen=kept.get("mask_chosen", nothing),
         narrow=kept.get("narrow", nothing),
         region=np.array(head["region"], dtype=np.int16),

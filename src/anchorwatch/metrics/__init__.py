@@ -22,6 +22,9 @@ if TYPE_CHECKING:  # for editors and type checkers; nothing else needs a metric 
     from anchorwatch.metrics.aligned_keys import (
         alignment as alignment,
     )
+    from anchorwatch.metrics.decisions import (
+        commit_margins as commit_margins,
+    )
     from anchorwatch.metrics.flow import (
         gold_lift as gold_lift,
     )

@@ -134,6 +134,15 @@ RUN_FIELDS: dict[str, Field] = {
             "under the logits the decoding used (the guided ones under guidance)",
         ),
         Field(
+            "margin",
+            ("position",),
+            "float32",
+            "nats",
+            "log-probability of the committed token minus that of the best other token when it was "
+            "committed: 0 is a tie, below 0 another token was likelier",
+            required=False,
+        ),
+        Field(
             "mask_chosen",
             ("step",),
             "int32",

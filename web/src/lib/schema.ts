@@ -169,7 +169,7 @@ export interface Findings {
 
 /** The arrays of each kind of packet. */
 export interface Packets {
-  frames: { canvas: Int32Array; role: Uint8Array; committed_at: Int32Array; logprob: Float32Array; region: Int32Array; keys: Int32Array };
+  frames: { canvas: Int32Array; role: Uint8Array; committed_at: Int32Array; logprob: Float32Array; margin: Float32Array; region: Int32Array; keys: Int32Array };
   layer: { codes: Uint8Array; sink_step: Int32Array; sink_key: Int32Array; sink_share: Float32Array; top_key: Int32Array; top_share: Float32Array; head_top_key: Int32Array; head_top_share: Float32Array; head_sink_share: Float32Array; head_sinks: Int32Array; flow: Float32Array };
   tile: { codes: Uint8Array; sink_step: Int32Array; sink_key: Int32Array; sink_share: Float32Array };
   part: { shares: Float32Array; null: Float32Array };
