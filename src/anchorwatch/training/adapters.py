@@ -10,6 +10,8 @@ import torch
 from transformers import PreTrainedModel
 
 from anchorwatch.errors import SpecError
+from anchorwatch.models import deltas
+from anchorwatch.models.checkpoint import open_checkpoint
 from anchorwatch.training import noise
 from anchorwatch.training.spec import Lora
 
@@ -58,6 +60,36 @@ def add_adapters(
     elif embeddings if lora.embeddings is None else lora.embeddings:
         network.get_input_embeddings().requires_grad_(True)
         network.get_output_embeddings().requires_grad_(True)
+
+
+def read_first_adapters(network: PreTrainedModel, lora: Lora, base: str) -> str | None:
+    """Fill new adapters with those of the delta that `lora.from` names; its digest, if there is one.
+
+    It must change the same checkpoint in the same places, with adapters of the same rank and scale.
+    """
+    if lora.source is None:
+        return None
+    delta = open_checkpoint(lora.source).changes[-1:]
+    if not delta or delta[0].source != base:
+        of = f"a delta of {delta[0].source}" if delta else "no delta"
+        raise SpecError(
+            f"lora.from: {lora.source} is {of}, and the run begins with {base}: give a delta of "
+            "that checkpoint, or leave lora.from out"
+        )
+    named = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
+    changes, scale = collect_changes(network, named)
+    wanted = {name: tuple(tensor.shape) for name, tensor in changes.items()}
+    given = {name: tuple(tensor.shape) for name, tensor in delta[0].tensors.items()}
+    if wanted != given or scale != delta[0].scale:
+        odd = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
+        raise SpecError(
+            f"lora.from: {lora.source} has other adapters than this run ({', '.join(odd[:3]) or 'alpha'}): "
+            "give lora the rank, alpha, targets and embeddings that it was trained with"
+        )
+    with torch.no_grad():
+        for name, parameter in changes.items():
+            parameter.copy_(delta[0].tensors[name])
+    return deltas.combine_digests({name: deltas.digest_of(t) for name, t in delta[0].tensors.items()})
 
 
 def _train_mask_row(network: PreTrainedModel, mask_id: int) -> None:

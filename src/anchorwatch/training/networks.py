@@ -22,7 +22,7 @@ from anchorwatch.models.model import Model
 from anchorwatch.models.tokens import tokenizer_digest
 from anchorwatch.models.trained_additions import attach, tensor_names, trainable
 from anchorwatch.training import noise
-from anchorwatch.training.adapters import add_adapters
+from anchorwatch.training.adapters import add_adapters, read_first_adapters
 from anchorwatch.training.spec import Spec
 
 MASK_TOKEN = "<|mask|>"
@@ -45,6 +45,8 @@ class StartingPoint:
     """Whether the mask token is new to the embedding."""
     rows: int | None = None
     """Rows of the embedding that the checkpoint brought, where some were added."""
+    first_adapters: str | None = None
+    """Digest of the adapters that are trained on, where they are not new."""
 
     @property
     def vocab_size(self) -> int:
@@ -66,7 +68,7 @@ class StartingPoint:
             "vocab_size": self.vocab_size,
             "tokenizer": tokenizer_digest(self.tokenizer),
             "origin": self.origin,
-        }
+        } | ({"first_adapters": self.first_adapters} if self.first_adapters else {})
 
 
 def build_start(spec: Spec, tokenizer: PreTrainedTokenizerBase | None = None) -> StartingPoint:
@@ -95,6 +97,8 @@ def build_start(spec: Spec, tokenizer: PreTrainedTokenizerBase | None = None) ->
             mask_id=start.mask_id,
             full=full,
         )
+        first = read_first_adapters(start.network, spec.lora, str(spec.model.source))
+        start = replace(start, first_adapters=first)
     start = _attach_parts(start, spec)
     start.network.train()
     return start

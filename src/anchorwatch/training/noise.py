@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -21,7 +22,7 @@ from transformers import PreTrainedModel
 
 Times = Literal["stratified", "antithetic", "uniform"]
 
-_PURPOSES = ("time", "mask", "answer", "length")
+_PURPOSES = ("time", "mask", "answer", "length", "continuation")
 _KEY = 0x616E63686F72  # our own half of the key
 
 
@@ -62,9 +63,9 @@ def draw_masks(seed: int, update: int, example: int, p: float, length: int) -> n
 
 
 def draw_counted_masks(
-    seed: int, update: int, example: int, t: float, scored: np.ndarray
+    seed: int, update: int, example: int, t: float, scored: np.ndarray, *, from_end: bool = False
 ) -> np.ndarray:
-    """[length] bool: 1 + floor(t n) of the n scored tokens, those with the least numbers.
+    """[length] bool: 1 + floor(t n) of the n scored tokens, those with the least numbers or the last.
 
     A count that is even over 1..n, weighed by n over it, has the bound for its mean, as masks drawn
     one by one have; but no row goes by without a question, and no weight is above n.
@@ -72,6 +73,8 @@ def draw_counted_masks(
     numbers = np.where(
         scored, open_stream(seed, "mask", update, example).random(len(scored)), np.inf
     )
+    if from_end:
+        numbers = np.where(scored, -np.arange(len(scored), dtype=float), np.inf)
     count = min(1 + int(t * scored.sum()), int(scored.sum()))
     chosen = np.zeros(len(scored), dtype=bool)
     chosen[np.argsort(numbers, kind="stable")[:count]] = True
@@ -81,6 +84,32 @@ def draw_counted_masks(
 def is_answer_only(seed: int, update: int, example: int, share: float) -> bool:
     """Whether an example with an answer is scored on its answer only."""
     return bool(open_stream(seed, "answer", update, example).random() < share)
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """A row as a text that is being continued: so many tokens are given, so many are added."""
+
+    given: int
+    added: int
+    from_end: bool
+    """Whether the tokens masked are the last ones, as when a text is written from left to right."""
+
+
+LONGEST_CONTINUATION = 64
+"""Tokens that a row may add."""
+
+
+def draw_continuation(
+    seed: int, update: int, example: int, share: float, length: int
+) -> Continuation | None:
+    """How a row of plain text is continued; None where it is not, or is too short."""
+    drawn = open_stream(seed, "continuation", update, example)
+    if length < 2 or drawn.random() >= share:
+        return None
+    given = int(drawn.integers(1, length))
+    added = int(drawn.integers(1, min(LONGEST_CONTINUATION, length - given) + 1))
+    return Continuation(given, added, from_end=bool(drawn.random() < 0.5))
 
 
 def draw_length(seed: int, update: int, share: float, length: int) -> int:

@@ -92,18 +92,28 @@ class BatchBuilder:
     ) -> NoisyBatch:
         """Rows of the examples at these places of an update's batch."""
         longest = noise.draw_length(self.seed, update, self.objective.random_lengths, self.length)
+        indices = [update * self.batch + slot for slot in slots]
         posed = [
-            self._choose_scored(example, update, update * self.batch + slot, longest)
-            for example, slot in zip(examples, slots, strict=True)
+            self._choose_scored(example, update, index, longest)
+            for example, index in zip(examples, indices, strict=True)
         ]
+        plans = [
+            self._draw_continuation(example, update, index, longest)
+            for example, index in zip(examples, indices, strict=True)
+        ]
+        posed = [
+            row if plan is None else _continue_row(row[0], plan)
+            for row, plan in zip(posed, plans, strict=True)
+        ]
+        from_end = [plan is not None and plan.from_end for plan in plans]
         if self.kind == "arm":
             return self._build_batch(posed, [scored for _, scored in posed], np.ones(len(posed)))
         t = noise.draw_times(self.objective.t, self.seed, update, slots, self.batch)
         p = noise.mask_probability(t, self.objective.eps)
-        addresses = [(self.seed, update, update * self.batch + slot) for slot in slots]
+        addresses = [(self.seed, update, index) for index in indices]
         if self.objective.masks == "counted":
             masked = [
-                noise.draw_counted_masks(*addresses[i], t[i], scored)
+                noise.draw_counted_masks(*addresses[i], t[i], scored, from_end=from_end[i])
                 for i, (_, scored) in enumerate(posed)
             ]
             p = np.array([m.sum() / s.sum() for m, (_, s) in zip(masked, posed, strict=True)])
@@ -132,6 +142,16 @@ class BatchBuilder:
         if self.kind == "arm" or (self.objective.keep_start and len(ids) > 1):
             scored[0] = False  # nothing stands before the first token to say it
         return ids, scored
+
+    def _draw_continuation(
+        self, example: ExampleLike, update: int, index: int, longest: int
+    ) -> noise.Continuation | None:
+        """How a row of plain text is continued, where it is."""
+        share = self.objective.continuations
+        if not share or not np.asarray(example.scored, dtype=bool).all():
+            return None
+        length = min(len(example.ids), longest)
+        return noise.draw_continuation(self.seed, update, index, share, length)
 
     def _check(self, ids: np.ndarray, answer: np.ndarray, index: int) -> None:
         if ids.ndim != 1 or not len(ids) or ids.shape != answer.shape or ids.dtype.kind not in "iu":
@@ -190,6 +210,12 @@ class BatchBuilder:
             divisor=float(divisor),
             tokens=int(real.sum()),
         )
+
+
+def _continue_row(ids: np.ndarray, plan: noise.Continuation) -> tuple[np.ndarray, np.ndarray]:
+    """A text up to the end of what is added, and which of its tokens are added."""
+    ids = ids[: plan.given + plan.added]
+    return ids, np.arange(len(ids)) >= plan.given
 
 
 class Scorer(torch.nn.Module):

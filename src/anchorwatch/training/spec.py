@@ -40,7 +40,11 @@ SIZES: dict[str, tuple[int, int, int]] = {
 
 _KEEPERS = ("checkpoints", "log", "workers")
 """Fields that do not decide the weights."""
-_ADDED_LATER = {"objective": ("keep_start",), "optimizer": ("fall", "last")}
+_ADDED_LATER = {
+    "objective": ("keep_start", "continuations"),
+    "optimizer": ("fall", "last"),
+    "lora": ("from",),
+}
 """Fields that earlier records do not have: at their defaults they are left out of the digest."""
 
 Count = Annotated[int, Field(ge=1)]
@@ -136,14 +140,19 @@ class Objective(Table):
     """What weighs the same in the mean: each scored token, or each row."""
     keep_start: bool = False
     """Whether the first token of a row is never masked, nor scored."""
+    continuations: Share = 0.0
+    """Share of the rows of plain text whose first part stays clear and is not scored, as when a
+    text is continued; in every second of them the tokens masked are the last ones."""
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
-        noise = self.model_fields_set & {"t", "eps", "masks", "keep_start"}
+        noise = self.model_fields_set & {"t", "eps", "masks", "keep_start", "continuations"}
         if self.name == "next_token" and noise:
             raise ValueError(f"next_token has no noise: leave {', '.join(sorted(noise))} out")
         if self.masks == "counted" and "eps" in self.model_fields_set:
             raise ValueError("counted masks have no least probability: leave eps out")
+        if self.continuations and self.masks != "counted":
+            raise ValueError("continuations need a count of masks: say masks = 'counted'")
         if self.name == "fine_tune" and "answer_only" in self.model_fields_set:
             raise ValueError("fine_tune scores the answer only, always: leave answer_only out")
         if self.name == "fine_tune" and self.random_lengths:
@@ -182,6 +191,8 @@ class Lora(Table):
     embeddings: bool | Literal["mask"] | None = None
     """Whether embeddings are trained too, all or the mask token's alone; unless said, all, where
     the mask token is new to them."""
+    source: str | None = Field(default=None, alias="from")
+    """A delta of the same base checkpoint whose adapters are trained on; unless said, new ones."""
 
 
 class Checkpoints(Table):
@@ -270,11 +281,14 @@ class Spec(Table):
         left = {*_KEEPERS, *(("updates",) if self.optimizer.fall == "late" else ())}
         fields = {name: value for name, value in self.as_dict().items() if name not in left}
         for table, added in _ADDED_LATER.items():
-            defaults = type(getattr(self, table)).model_fields
+            if fields[table] is None:
+                continue
+            known = type(getattr(self, table)).model_fields.items()
+            defaults = {field.alias or name: field.default for name, field in known}
             fields[table] = {
                 name: value
                 for name, value in fields[table].items()
-                if name not in added or value != defaults[name].default
+                if name not in added or value != defaults[name]
             }
         return fields
 
