@@ -394,3 +394,47 @@ def test_a_delta_goes_on_a_delta_and_a_circle_is_refused(arm, tmp_path):
     (kept / COMMIT).unlink()  # whoever changes a folder on purpose removes its record
     with pytest.raises(aw.errors.ModelError, match="in a circle"):
         aw.load(kept)
+
+
+def test_the_adapters_of_a_delta_are_trained_on(arm, tmp_path):
+    said = {"model": {"from": str(arm)}, "lora": LORA | {"embeddings": "mask"}}
+    first = fitted(tmp_path / "first", checkpoints={"at": [0, 12]}, **said)
+    kept = first.folder / "snapshots" / "update-00000012"
+    more = said | {"lora": said["lora"] | {"from": str(kept)}}
+    canvas = torch.tensor([[6, WORDS, 8, 9]])
+    # 1. It begins as the delta, and its own delta is of the same network and as small.
+    done = fitted(tmp_path / "more", checkpoints={"at": [0, 12]}, seed=1, **more)
+    begun, ended = (done.folder / "snapshots" / f"update-{update:08d}" for update in (0, 12))
+    assert torch.equal(aw.load(begun).logits(canvas), aw.load(kept).logits(canvas))
+    assert not torch.equal(aw.load(ended).logits(canvas), aw.load(kept).logits(canvas))
+    sizes = {
+        path.stat().st_size for path in (kept / "delta.safetensors", ended / "delta.safetensors")
+    }
+    assert len(sizes) == 1
+    # 2. The record names the adapters; a run that begins with others is another run.
+    assert build_start(from_dict(fields(**more))).describe()["first_adapters"]
+    assert "first_adapters" not in build_start(from_dict(fields(**said))).describe()
+    other = said | {
+        "lora": said["lora"] | {"from": str(first.folder / "snapshots/update-00000000")}
+    }
+    with pytest.raises(aw.errors.SpecError, match=r"start\.first_adapters is"):
+        fitted(tmp_path / "more", checkpoints={"at": [0, 12]}, seed=1, **other)
+
+
+@pytest.mark.parametrize(
+    ("lora", "says"),
+    [({"rank": 2}, "has other adapters"), ({"alpha": 5}, "alpha")],
+)
+def test_adapters_that_do_not_fit_are_refused(arm, lora, says, tmp_path):
+    said = {"model": {"from": str(arm)}, "lora": LORA | {"embeddings": "mask"}}
+    first = fitted(tmp_path / "first", updates=2, checkpoints={"at": [2]}, **said)
+    kept = first.folder / "snapshots" / "update-00000002"
+    more = said | {"lora": said["lora"] | lora | {"from": str(kept)}}
+    with pytest.raises(aw.errors.SpecError, match=says):
+        fitted(tmp_path / "more", **more)
+
+
+def test_adapters_of_another_checkpoint_are_refused(arm, mdm, tmp_path):
+    said = {"model": {"from": str(arm)}, "lora": LORA | {"from": str(mdm)}}
+    with pytest.raises(aw.errors.SpecError, match="is no delta"):
+        fitted(tmp_path / "more", **said)

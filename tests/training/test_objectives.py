@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anchorwatch.errors import SpecError
 from anchorwatch.training import fit, noise
 from anchorwatch.training.corpora import build_batch_builder
 from anchorwatch.training.networks import build_start
@@ -244,3 +245,41 @@ def test_a_start_that_is_kept_is_never_masked_nor_scored():
     assert not (kept.positions == 0).any() and (masked.positions == 0).any()
     assert torch.equal(kept.canvas[:, 1:], masked.canvas[:, 1:])  # the same noise
     assert kept.divisor == masked.divisor - spec.batch
+
+
+def test_continued_rows_score_what_is_added_after_a_clear_beginning():
+    said = {"masks": "counted", "continuations": 1.0}
+    spec, _, poser, _ = made(objective=said)
+    text = Text(np.arange(6, 16), np.ones(10, dtype=bool))
+    plans = [
+        noise.draw_continuation(spec.seed, update, update * spec.batch, 1.0, 10)
+        for update in range(60)
+    ]
+    for update, plan in enumerate(plans):
+        rows = poser([text], update, [0])
+        given, masked = plan.given, rows.canvas[0] == MASK
+        assert rows.canvas.shape == (1, given + plan.added) and rows.divisor == plan.added
+        assert given >= 1 and not masked[:given].any() and masked.any()
+        assert torch.equal(rows.canvas[0, :given], torch.arange(6, 6 + given))
+        assert torch.equal(rows.positions, masked.nonzero()[:, 0])
+        assert rows.weights.sum().item() == pytest.approx(plan.added)
+        if plan.from_end:  # the last tokens, all of them: a text written from left to right
+            assert masked[rows.positions[0] :].all()
+    assert {plan.from_end for plan in plans} == {True, False}
+    assert {plan.given for plan in plans} == set(range(1, 10))  # every beginning
+
+
+def test_rows_with_answers_and_other_shares_are_not_continued():
+    spec, _, poser, _ = made(objective={"masks": "counted", "continuations": 1.0})
+    plain = made(objective={"masks": "counted"})[2]
+    asked = Text(np.arange(6, 16), np.arange(10) >= 7)
+    some, same = poser([asked], 3, [0]), plain([asked], 3, [0])
+    assert torch.equal(some.canvas, same.canvas) and torch.equal(some.weights, same.weights)
+    drawn = [noise.draw_continuation(spec.seed, 0, i, 0.25, 10) is not None for i in range(400)]
+    assert sum(drawn) / 400 == pytest.approx(0.25, abs=0.1)
+    assert noise.draw_continuation(spec.seed, 0, 0, 1.0, 1) is None  # nothing could be added
+
+
+def test_continuations_need_counted_masks():
+    with pytest.raises(SpecError, match="say masks = 'counted'"):
+        from_dict(fields(objective={"continuations": 0.5}))

@@ -63,33 +63,36 @@ def add_adapters(
 
 
 def read_first_adapters(network: PreTrainedModel, lora: Lora, base: str) -> str | None:
-    """Fill new adapters with those of the delta that `lora.from` names; its digest, if there is one.
+    """Fill new adapters with those of the delta `lora.from`; its digest, None where none is named.
 
     It must change the same checkpoint in the same places, with adapters of the same rank and scale.
     """
     if lora.source is None:
         return None
-    delta = open_checkpoint(lora.source).changes[-1:]
-    if not delta or delta[0].source != base:
-        of = f"a delta of {delta[0].source}" if delta else "no delta"
+    changes = open_checkpoint(lora.source).changes[-1:]
+    if not changes or changes[0].source != base:
+        kind = f"a delta of {changes[0].source}" if changes else "no delta"
         raise SpecError(
-            f"lora.from: {lora.source} is {of}, and the run begins with {base}: give a delta of "
+            f"lora.from: {lora.source} is {kind}, and the run begins with {base}: give a delta of "
             "that checkpoint, or leave lora.from out"
         )
-    named = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
-    changes, scale = collect_changes(network, named)
-    wanted = {name: tuple(tensor.shape) for name, tensor in changes.items()}
-    given = {name: tuple(tensor.shape) for name, tensor in delta[0].tensors.items()}
-    if wanted != given or scale != delta[0].scale:
-        odd = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
+    delta = changes[0]
+    trained = {name: value for name, value in network.named_parameters() if value.requires_grad}
+    first, scale = collect_changes(network, trained)
+    # A delta may also hold rows that a new mask token was given, which are not trained.
+    given = {name for name in delta.tensors if name in first or ".row." not in name}
+    odd = sorted(first.keys() ^ given) or sorted(
+        name for name in first if first[name].shape != delta.tensors[name].shape
+    )
+    if odd or scale != delta.scale:
         raise SpecError(
-            f"lora.from: {lora.source} has other adapters than this run ({', '.join(odd[:3]) or 'alpha'}): "
-            "give lora the rank, alpha, targets and embeddings that it was trained with"
+            f"lora.from: {lora.source} has other adapters ({odd[0] if odd else 'alpha'}) than this "
+            "run: give lora the rank, alpha, targets and embeddings that it was trained with"
         )
     with torch.no_grad():
-        for name, parameter in changes.items():
-            parameter.copy_(delta[0].tensors[name])
-    return deltas.combine_digests({name: deltas.digest_of(t) for name, t in delta[0].tensors.items()})
+        for name, parameter in first.items():
+            parameter.copy_(delta.tensors[name])
+    return deltas.combine_digests({name: deltas.digest_of(delta.tensors[name]) for name in first})
 
 
 def _train_mask_row(network: PreTrainedModel, mask_id: int) -> None:

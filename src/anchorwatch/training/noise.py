@@ -65,9 +65,9 @@ def draw_masks(seed: int, update: int, example: int, p: float, length: int) -> n
 def draw_counted_masks(
     seed: int, update: int, example: int, t: float, scored: np.ndarray, *, from_end: bool = False
 ) -> np.ndarray:
-    """[length] bool: 1 + floor(t n) of the n scored tokens, those with the least numbers or the last.
+    """[length] bool: 1 + floor(t n) of the n scored tokens, those with the least numbers.
 
-    A count that is even over 1..n, weighed by n over it, has the bound for its mean, as masks drawn
+    With `from_end` they are the last of them. A count that is even over 1..n, weighed by n over it, has the bound for its mean, as masks drawn
     one by one have; but no row goes by without a question, and no weight is above n.
     """
     numbers = np.where(

@@ -54,7 +54,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
 EDGES = (0, 4, 16)
 """First positions of the parts of a row that the table by position tells apart."""
 
-NOISE = ("t", "eps", "masks", "keep_start")
+NOISE = ("t", "eps", "masks", "keep_start", "continuations")
 """Fields of the objective that next-token prediction has no use for, and refuses."""
 
 
