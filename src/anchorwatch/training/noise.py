@@ -67,8 +67,9 @@ def draw_counted_masks(
 ) -> np.ndarray:
     """[length] bool: 1 + floor(t n) of the n scored tokens, those with the least numbers.
 
-    With `from_end` they are the last of them. A count that is even over 1..n, weighed by n over it, has the bound for its mean, as masks drawn
-    one by one have; but no row goes by without a question, and no weight is above n.
+    A count that is even over 1..n, weighed by n over it, has the bound for its mean, as masks drawn
+    one by one have; but no row goes by without a question, and no weight is above n. With
+    `from_end` the last tokens are chosen, which is no bound of all orders but of one.
     """
     numbers = np.where(
         scored, open_stream(seed, "mask", update, example).random(len(scored)), np.inf
