@@ -84,6 +84,20 @@ def test_prompts_that_do_not_fit_are_named_with_what_helps():
     assert misfits("x", [3], None, "tiny/llada") == []
 
 
+@pytest.mark.parametrize(
+    ("source", "chat"),
+    [
+        ("inclusionAI/LLaDA2.0-mini", True),
+        ("GSAI-ML/LLaDA-1.5", True),
+        ("/cache/models--GSAI-ML--LLaDA-8B-Instruct/snapshots/0a1b2c", True),
+        ("/cache/models--GSAI-ML--LLaDA-8B-Base/snapshots/0a1b2c", False),
+        ("Dream-org/Dream-v0-Base-7B", False),
+    ],
+)
+def test_a_chat_model_is_known_by_its_name(source, chat):
+    assert bool(misfits("x y z", [4, 3, 5], _Tokenizer(), source)) is chat
+
+
 def test_a_run_warns_of_them(monkeypatch):
     model = aw.load("lab/toy-mdm")
     text = "anchor " * 8

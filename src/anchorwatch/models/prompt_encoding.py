@@ -61,7 +61,10 @@ def as_chat(prompt: Prompt | None) -> Prompt:
     return [{"role": "user", "content": prompt}]
 
 
-_CHAT_NAMES = re.compile(r"(?i)instruct|chat|(?<![a-z])(sft|it)(?![a-z])")
+_CHAT_NAMES = re.compile(
+    r"(?i)instruct|chat|(?<![a-z])(sft|it)(?![a-z])|llada-1\.5|llada2|trado|gpt-oss|grpo"
+)
+"""Words of chat models' names; those from llada-1.5 on were only released as such."""
 _MOSTLY = 0.5
 """Share of unknown tokens from which a prompt is not what the tokenizer was made for."""
 
@@ -81,7 +84,9 @@ def misfits(
             f"{source}: the model reads almost nothing of it; write it in the language and script "
             "that the model was trained on, or load another model"
         )
-    name = source.rstrip("/").rpartition("/")[2]
+    # The last word of a path, or the model that a snapshot of the hub's cache is of.
+    words = source.rstrip("/").split("/")
+    name = next((word for word in words if word.startswith("models--")), words[-1])
     if tokenizer.chat_template and _CHAT_NAMES.search(name):
         notes.append(
             f"{source} is a chat model and the prompt is plain text: say chat=True, or --chat, so "
