@@ -1,12 +1,14 @@
 """Every public path with weights on a device and Python on the host: nothing is mixed."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 import anchorwatch as aw
+from anchorwatch.generation.candidates import likely_tokens
 from anchorwatch.models import attention
 from anchorwatch.training.data import Example
 from anchorwatch.training.objective import BatchBuilder, Scorer, token_nats
@@ -157,8 +159,21 @@ EDITS = [
     aw.edits.hide_keys([0]),
     aw.edits.hide_keys([0], form="weight"),
     aw.edits.hide_sinks(1),
+    aw.edits.hide_keys([0], form="value_mean"),
+    aw.edits.hide_sinks(1, form="value"),
+    aw.edits.hide_random(1),
+    aw.edits.hide_lowest(1),
     aw.edits.knock_out([(0, 0)]),
+    aw.edits.swap_token(2, 7),
+    aw.edits.force_commit(4, 7, step=0),
+    aw.edits.delay_commit([4], until=1),
+    aw.edits.freeze_canvas(steps=[0]),
     aw.edits.sink_token(),
+    aw.edits.register(2),
+    aw.edits.sink_logit(0.0),
+    aw.edits.off_by_one(),
+    aw.edits.kv_bias(),
+    aw.edits.gate(init="plain"),
 ]
 
 
@@ -168,6 +183,45 @@ def test_edits(monkeypatch, edit):
     model = load("tiny/llada")
     with TwoPlaces():
         aw.run(model, PROMPT, aw.decoding.LowConfidence(length=4, steps=2), edits=[edit])
+
+
+@pytest.mark.parametrize("word", aw.caches.CACHES)
+def test_approximate_caches(word):
+    model, cache = load("tiny/llada"), aw.caches.parse_cache(word)
+    probes = [] if word == "evicting" else [aw.probes.received()]  # no null is known of it
+    writes = [
+        aw.decoding.LowConfidence(8, 8, block=4, cache=cache),
+        aw.decoding.Threshold(8, block=4, threshold=0.02, cache=cache),
+    ]
+    with TwoPlaces() as places:
+        for decoding in writes:
+            trace = aw.run(model, PROMPT, decoding, probes=probes)
+            aw.replay(model, trace, probes)
+        aw.compare_caches(model, [PROMPT], replace(writes[0], cache=None), [cache])
+    assert places.calls > 100
+
+
+@pytest.mark.parametrize("name", ["tiny/llada", "tiny/dream", "tiny/arm"])
+def test_forks_steps_batches_and_candidates(name):
+    model = load(name)
+    kind = aw.decoding.LeftToRight if name == "tiny/arm" else aw.decoding.LowConfidence
+    with TwoPlaces() as places:
+        trace = aw.run(model, PROMPT, kind(4))
+        aw.fork(model, trace, 2, seed=3)
+        if name != "tiny/arm":  # which has no masked position
+            likely_tokens(model, trace, 1)
+        list(aw.steps(model, PROMPT, kind(4)))
+        aw.run_many(model, [PROMPT, "the ship", "a"], kind(4), batch=3)
+        model.logprobs(trace.canvas[0][trace.canvas[0] >= 0])
+    assert places.calls > 100
+
+
+@pytest.mark.parametrize("name", ["lab/toy-mdm", "lab/toy-arm"])
+def test_an_evaluation(name):
+    model = load(name)
+    with TwoPlaces() as places:
+        aw.evaluation.evaluate(model, "synthetic/one-hop", contexts=("closed", "gold+1"), limit=2)
+    assert places.calls > 100
 
 
 def test_effect_observation_and_likelihood():
