@@ -774,8 +774,8 @@ UNSUPPORTED: dict[str, str] = {
     "MDLM": "MDLM is a time-conditioned DiT, which no stock class holds",
     "BD3LM": "BD3LM is a time-conditioned DiT, which no stock class holds",
     "NemotronLabsDiffusionModel": (
-        "a finished block is read causally and the open one in both directions, and the first "
-        "token of a block is the causal reading's: no visibility here says that"
+        "finished text is read causally and the open block in both directions, and the first token "
+        "of a block is the causal reading's: no visibility here says that"
     ),
     "WeDLMForCausalLM": (
         "it attends causally over a canvas that is put into another order at every step, so that "
