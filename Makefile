@@ -9,7 +9,7 @@ WEB    := $(wildcard web/*.json web/*.ts web/*.js web/src/*.* web/src/*/*.*)
 # From a clone the explorer's page is built; a wheel or an sdist brings it, and needs no Node.
 NODE   := node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null || { echo "the explorer's page needs Node 20.19 or newer, this is $$(node --version 2>/dev/null || echo none): install it (https://nodejs.org), or set ANCHORWATCH_WITHOUT_PAGE=1 to do without the explorer"; exit 1; }
 
-.PHONY: setup setup-browser web check test test-web test-slow test-machines test-real torture torture-sweeps bench bench-decoding bench-read bench-sweeps bench-train bench-view bench-peers rehearse lab variants variants-by-position study papers film figures tour docs clean
+.PHONY: setup setup-browser web check test test-web test-slow test-machines test-real torture torture-sweeps bench bench-decoding bench-read bench-sweeps bench-train bench-view bench-peers rehearse lab variants variants-by-position study papers film figures tour notebooks docs clean
 
 setup: $(READY)
 
@@ -130,6 +130,7 @@ variants-by-position: $(READY)
 
 figures: $(READY)
 	$(BIN)/python docs/gallery.py
+	$(BIN)/python docs/concept_pictures.py
 
 # 3 says that some claims lack something: the pages say what
 papers: $(READY)
@@ -141,6 +142,10 @@ study: $(RUN)
 
 tour: $(READY) $(PAGE) setup-browser
 	$(BIN)/python docs/tour.py
+
+# Runs docs/notebooks and keeps what they show.
+notebooks: $(READY)
+	$(BIN)/python docs/run_notebooks.py
 
 # The documents and the API reference as pages: runs/docs/index.html. A broken link fails.
 docs: $(READY)

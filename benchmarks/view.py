@@ -16,12 +16,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
+import pandas as pd
 from playwright.sync_api import Error, sync_playwright
 
 from anchorwatch.explorer.export import export
 from anchorwatch.explorer.open import open_for_viewing
-from anchorwatch.explorer.run_data import Run
+from anchorwatch.explorer.run_data import Options, Run
+from anchorwatch.explorer.run_list import RunFolder
 from anchorwatch.explorer.server import Server
+from anchorwatch.trace.runs import COLUMNS, Runs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from synthetic_traces import large_trace, small_trace
@@ -29,11 +32,16 @@ from synthetic_traces import large_trace, small_trace
 FIRST_PAINT_MS = 1000
 SCRUB_MS = 50
 BOTH_SCRUB_MS = 500
+LIST_MS, LISTED = 1500, 1000
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 PAINTED = "() => document.querySelector('[data-panel=map] canvas[data-drawn]') && performance.now()"
 READ = """() => {
   const layers = document.querySelector('[data-panel^=layers]');
   return layers && !layers.querySelector('[role=status]');
+}"""
+LIST_PAINTED = """() => {
+  const paint = performance.getEntriesByName('first-contentful-paint')[0];
+  return document.querySelectorAll('tbody tr').length && paint && paint.startTime;
 }"""
 SCRUB = """async steps => {
   const painted = () => new Promise(done => requestAnimationFrame(() => {
@@ -57,7 +65,13 @@ SCRUB = """async steps => {
 @contextmanager
 def serving(*paths):
     """Traces served anew, so that nothing is kept from the try before; yields the address."""
-    server = Server([Run(open_for_viewing(path)) for path in paths])
+    with serving_runs([Run(open_for_viewing(path)) for path in paths]) as url:
+        yield url
+
+
+@contextmanager
+def serving_runs(runs):
+    server = Server(runs)
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
     try:
@@ -104,6 +118,16 @@ def tried(browser, path, at, scrub=0):
         painted = first_paint(page, f"{url}#v=1&{at}")
         wait_until_read(page)
         return painted, page.evaluate(SCRUB, scrub) if scrub else None
+
+
+def list_painted(browser):
+    """ms until a list of 1,000 runs is painted, from the table to the page."""
+    words = {"model": "lab/tales-mdm", "prompt": "Once upon a time", "answer": "there was a girl"}
+    values = dict.fromkeys(COLUMNS, "") | words | {"seed": range(LISTED), "steps": 32}
+    table = pd.DataFrame({name: values[name] for name in COLUMNS}, index=range(LISTED))
+    with serving_runs(RunFolder(Runs(None, table), Options())) as url, page_of(browser) as page:
+        goto(page, url)
+        return page.wait_for_function(LIST_PAINTED, polling="raf").json_value()
 
 
 def both_scrubbed(browser, path):
@@ -164,6 +188,8 @@ def main():
                 BOTH_SCRUB_MS,
             ),
         }
+        listed = [list_painted(browser) for _ in turns]
+        rows["list of runs"] = say(f"first paint of a list of {LISTED:,} runs", listed, LIST_MS)
         begun = time.perf_counter()
         sent = export([Run(open_for_viewing(full))], folder / "page.html")
         rows["export"] = say("export as one page", [1000 * (time.perf_counter() - begun)])

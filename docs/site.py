@@ -1,4 +1,4 @@
-"""Pages that `make docs` makes: the root's documents, and the API reference from docstrings.
+"""Pages that `make docs` makes: the root's documents, notebooks, the API reference of docstrings.
 
 The reference follows the tables of public names in `src/anchorwatch/__init__.py`, so that a new
 public name is documented without another list.
@@ -10,6 +10,8 @@ from pathlib import Path
 
 from doctest_blocks import fence
 from mkdocs.structure.files import File, Files
+from run_notebooks import FOLDER as NOTEBOOKS
+from run_notebooks import as_markdown, read_notebook
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -28,15 +30,19 @@ def on_files(files: Files, config) -> Files:
     """Add the generated pages to those of docs/."""
     for source, name in PAGES.items():
         files.append(File.generated(config, name, content=_relink((ROOT / source).read_text())))
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        text = as_markdown(read_notebook(path)) + f'\n<a href="{path.name}">The notebook</a>\n'
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
     for name, text in reference().items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page, config, files) -> str:
-    """Links of docs/ to the root's documents lead to their pages."""
+    """Links of docs/ to the root's documents and to notebooks lead to their pages."""
     for source, name in PAGES.items():
         markdown = markdown.replace(f"](../{source}", f"]({name}")
+    markdown = re.sub(r"(\]\([\w./-]+)\.ipynb\)", r"\1.md)", markdown)
     return re.sub(r"\]\(\.\./([\w./-]+\.(?:py|toml))\)", r"](#)", markdown)
 
 

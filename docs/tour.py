@@ -28,7 +28,7 @@ TINY = ("tiny/llada", "tiny/arm", "tiny/llada")
 LENGTH = 16
 PROMPTS = 6
 WITH = aw.worlds.Distractors(random=1, hard=1)
-STEP, LAYER, HEAD = 6, 1, 1
+STEP, LAYER, HEAD = 6, 6, 1
 TOKEN, GIVEN = 86, 1
 """One that attracts attention when it is fresh, and one of the prompt."""
 COLUMNS = 48

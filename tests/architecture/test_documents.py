@@ -1,5 +1,6 @@
 """What the documents show runs."""
 
+import importlib.util
 import os
 import re
 import runpy
@@ -131,3 +132,64 @@ def test_every_file_that_the_architecture_names_is_there():
         if not (ROOT / "src" / "anchorwatch" / path).exists() and not (ROOT / path).exists()
     ]
     assert missing == []
+
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+@pytest.fixture(scope="module")
+def run_notebooks():
+    spec = importlib.util.spec_from_file_location(
+        "run_notebooks", ROOT / "docs" / "run_notebooks.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_notebook_runs_and_shows_what_is_kept_in_it(
+    path, run_notebooks, tmp_path, monkeypatch
+):
+    """Numbers may differ between machines; which cells show what may not."""
+    monkeypatch.chdir(tmp_path)
+    kept = run_notebooks.read_notebook(path)
+    fresh = run_notebooks.execute(kept)
+    assert kinds_of_output(fresh) == kinds_of_output(kept)
+    assert path.stat().st_size < 500_000
+
+
+def kinds_of_output(notebook):
+    return [
+        [sorted(output.get("data", ["printed"])) for output in cell.get("outputs", ())]
+        for cell in notebook["cells"]
+    ]
+
+
+def test_notebooks_are_pages_whose_links_and_pictures_are_whole(run_notebooks):
+    assert len(NOTEBOOKS) == 3
+    nav = (ROOT / "mkdocs.yml").read_text()
+    for path in NOTEBOOKS:
+        assert f"notebooks/{path.stem}.md" in nav
+        notebook = run_notebooks.read_notebook(path)
+        assert {"nbformat", "nbformat_minor", "metadata", "cells"} == set(notebook)
+        page = run_notebooks.as_markdown(notebook)
+        links = re.findall(r"\]\(([\w./-]+)\)", page)
+        assert links and all((path.parent / link).exists() for link in links)
+        assert "data:image/png;base64," in page
+
+
+def test_a_notebook_shows_values_as_jupyter_does(run_notebooks):
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title"]},
+        {"cell_type": "code", "source": ["value = 1\n", "print('<b>')\n", "value + 1"]},
+        {"cell_type": "code", "source": ["value = None"]},
+    ]
+    done = run_notebooks.execute({"cells": cells})
+    printed, result = done["cells"][1]["outputs"]
+    assert printed["text"] == ["<b>\n"] and result["data"] == {"text/plain": ["2"]}
+    assert done["cells"][2]["outputs"] == []
+    page = run_notebooks.as_markdown(done)
+    assert ">&lt;b&gt;\n</pre>" in page
+    with pytest.raises(ZeroDivisionError):
+        run_notebooks.execute({"cells": [{"cell_type": "code", "source": ["1 / 0"]}]})

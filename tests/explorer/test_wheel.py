@@ -1,5 +1,6 @@
 """What is shipped: the built page in wheel and sdist, nothing of its making, and no need of Node."""
 
+import email
 import importlib.util
 import os
 import re
@@ -37,6 +38,27 @@ def test_the_wheel_has_the_page_and_nothing_of_its_making(tmp_path):
     for name in held:
         assert not re.search(r"\.(ts|svelte|map)$|node_modules|^web/", name), name
     assert sum(held[name] for name in PAGE) < 1_000_000
+    check_metadata(read_metadata(wheel))
+
+
+def read_metadata(wheel):
+    with zipfile.ZipFile(wheel) as held:
+        (name,) = [name for name in held.namelist() if name.endswith(".dist-info/METADATA")]
+        return email.message_from_bytes(held.read(name))
+
+
+def check_metadata(metadata):
+    """What a package index shows and pip reads; `twine check` asks for no more."""
+    assert metadata["Name"] == "anchorwatch" and metadata["Version"]
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload().startswith("# anchorwatch")
+    assert {"run", "train", "eval", "sweep", "explore", "all"} <= set(
+        metadata.get_all("Provides-Extra")
+    )
+    plain = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
+    assert plain and not any(line.startswith(("torch", "transformers")) for line in plain)
 
 
 def test_an_sdist_becomes_a_wheel_without_node(tmp_path):
