@@ -6,17 +6,20 @@
 
 For every claim there is a network (or a pair) that has the property and one that has not. Rows are
 kept after each subject, so that the script may be stopped at any time. A row carries the digest of
-what decided it (claim, wiring, prompts, budget): where that has changed it counts as not recorded.
+what decided it (measure and margins, wiring, prompts, budget): where that has changed it counts as
+not recorded.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -337,17 +340,38 @@ def power_of(judged: JudgedClaim, *, supports: bool) -> float:
     return min(each) if supports else max(each)
 
 
+def read_code(function: Callable[..., Any]) -> str:
+    """What a function does, as it is written: without decorators and docstring."""
+    source = textwrap.dedent(inspect.getsource(function))
+    (node,) = ast.parse(source).body
+    assert isinstance(node, ast.FunctionDef)
+    first = node.body[1 if ast.get_docstring(node) is not None else 0]
+    return "\n".join(source.splitlines()[first.lineno - 1 :])
+
+
 def digest_of(claim_id: str, subject: Subject) -> str:
-    """Of what decides a row: how the claim is tested, the wiring, prompts, questions, amounts."""
+    """Of what decides a row: how the claim is tested, the wiring, prompts, questions, amounts.
+
+    The words in which a claim is stated decide nothing and are left out.
+    """
     (claim,) = claims([claim_id])
-    plans = {name: repr(wired.WIRINGS.get(name, name)) for name in sorted(subject.models.values())}
+    assert claim.measure is not None
     decides = {
-        "criteria": [repr(criterion) for criterion in claim.deciding],
-        "measure": "" if claim.measure is None else inspect.getsource(claim.measure),
+        "criteria": [
+            (criterion.name, criterion.direction, criterion.margin, criterion.about)
+            for criterion in claim.deciding
+        ],
+        "measure": read_code(claim.measure),
         "needs": [spec.as_dict() for spec in claim.needs],
-        "preconditions": [(item.statistic, item.minimum) for item in claim.preconditions],
-        "networks": plans,
-        "material": [inspect.getsource(write) for write in (write_openings, write_questions)],
+        "preconditions": [
+            (getattr(item.measure, "func", item.measure).__qualname__, item.minimum)
+            for item in claim.preconditions
+        ],
+        "scope": claim.scope,
+        "networks": {
+            name: repr(wired.WIRINGS.get(name, name)) for name in sorted(subject.models.values())
+        },
+        "material": [read_code(write) for write in (write_openings, write_questions)],
         "budget": budget_for([claim_id]).as_dict(),
     }
     spelled = json.dumps(decides, sort_keys=True, default=str)

@@ -16,6 +16,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -434,17 +435,16 @@ def harness_rows(
 
     A metric of a task with several filters is named with them (`exact_match,flexible-extract`).
     `folder` has tasks of your own, as the harness's --include_path. `run_code` lets tasks such as
-    HumanEval run the code that the model wrote: do that in a container only.
+    HumanEval run the code that the model wrote, in a process of its own with a time limit, which is
+    no sandbox: do that in a container only. The metric asks for HF_ALLOW_CODE_EVAL=1 as well.
     """
     import lm_eval
-    from lm_eval.tasks import TaskManager
 
-    manager = TaskManager(include_path=folder) if folder else None
     try:
         found = lm_eval.simple_evaluate(
             model=lm,
             tasks=list(tasks),
-            task_manager=manager,
+            task_manager=_find_manager(folder, tuple(tasks)),
             limit=limit,
             log_samples=True,
             bootstrap_iters=0,
@@ -455,6 +455,13 @@ def harness_rows(
             f"lm-eval cannot read the data of {', '.join(tasks)} ({one_line(str(error))[:120]}): "
             "run it once where the hub can be reached, or name a folder of tasks with local data"
         ) from None
+    except ValueError as error:
+        if not any(word in str(error) for word in _UNSAFE):
+            raise
+        raise SpecError(
+            f"{', '.join(tasks)}: a task runs code that the model wrote. Where that is safe, in a "
+            "container, say --run-code (run_code=True) and set HF_ALLOW_CODE_EVAL=1"
+        ) from None
     rows = []
     for task, samples in found["samples"].items():
         several = len({sample.get("filter", "none") for sample in samples}) > 1
@@ -463,6 +470,25 @@ def harness_rows(
                 name = f"{metric},{sample['filter']}" if several else metric
                 rows.append((task, name, str(sample["doc_id"]), float(sample[metric])))
     return pd.DataFrame(rows, columns=["task", "metric", "item", "value"])
+
+
+_UNSAFE = ("marked as unsafe", "HF_ALLOW_CODE_EVAL")
+"""What the harness and the metric of HumanEval say where code may not be run."""
+
+
+@cache
+def _find_manager(folder: str | None, tasks: tuple[str, ...]) -> Any:
+    """Where the harness finds tasks: the folder alone where it has them all.
+
+    Reading the harness's own 14,000 task files takes half a minute, so it is done once.
+    """
+    from lm_eval.tasks import TaskManager
+
+    if folder is not None:
+        own = TaskManager(include_path=folder, include_defaults=False)
+        if set(tasks) <= set(own.all_tasks):
+            return own
+    return TaskManager(include_path=folder)
 
 
 def _parse_batch(size: int | str | None) -> int | None:
