@@ -20,7 +20,7 @@ import math
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +54,26 @@ BUDGET = Budget(
 FEW, MANY = 5, 18
 """Units of an experiment that only a precondition reads; prompts that a share of exactly 1 takes to
 be told from margins of three quarters and four fifths: .8^18 = .018, below half of 5 %."""
-WIDE = {"sink_token/H12", "sink_token/H20"}
+WIDE = {"floating/H17", "sink_token/H12", "sink_token/H20"}
 """Claims whose units differ so much that eight are too few."""
-EXACT = {"floating/H1", "sinks/H1", "sinks/H23"}
-"""Claims with such a margin, whose share is exactly 0 or 1 in planted networks."""
-SUPPORTED, REFUTED = "supported", "refuted"
+EXACT = {"floating/H1", "floating/H2", "sinks/H1", "sinks/H23", "sinks/H32"}
+"""Claims with such a margin, whose share is exactly 0 or 1 in planted networks, or whose prompts
+differ."""
+MORE_PROMPTS = {"sinks/H15": 24, "sinks/H25": 12}
+"""Where keys are hidden, and six prompts are too few: half of the steps exactly has to be told from
+a quarter, or a line break is in some prompts only."""
+MANY_ITEMS = {"sinks/H27": 800}
+"""Questions that a share of exactly 0 takes to be told from a margin of one point. The standard
+budget has 480, of which 0 leave 1.5 points: the power of these claims is that of the full one."""
+SUPPORTED, REFUTED, BELOW_MARGIN = "supported", "refuted", "below the margin"
+ONE_SIDED: dict[str, str] = {
+    "floating/H8": "what several keys take is never less than what the greatest of them does",
+}
+"""Claims whose statistic cannot lie on the other side of its null, and why: a network that lacks
+the property is below the margin."""
 LEAST_POWER = 0.8
+CERTAIN = 30.0
+"""Standard errors between a value and its margin from which nothing is left to chance."""
 BEGIN, END = "<!-- made by docs/planted.py -->", "<!-- end -->"
 
 
@@ -97,7 +111,7 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
     "sinks/H1": (single("static-sink"), single("even")),
     "sinks/H2": (single("static-sink"), single("many-sinks")),
     "sinks/H3": (pair("first-mask-sink"), pair("static-sink", "arm-line-sinks")),
-    "sinks/H4": (single("last-line-sink"), single("first-mask-sink")),
+    "sinks/H4": (single("eighth-sinks"), single("first-mask-sink")),
     "sinks/H5": (single("last-fourth-sink"), single("flickering-sink")),
     "sinks/H6": (single("first-mask-sink"), single("llada-last-mask-sink")),
     "sinks/H7": (single("last-mask-sink"), single("dream-first-mask-sink")),
@@ -105,17 +119,17 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
     "sinks/H9": (single("fewer-deep-sinks"), single("more-deep-sinks")),
     "sinks/H10": (single("line-and-mask-sinks"), single("static-sink")),
     "sinks/H11": (single("many-sinks"), single("first-places")),
-    "sinks/H12": (single("split-sink"), single("mixed-sinks")),
+    "sinks/H12": (single("split-sink"), single("own-words")),
     "sinks/H14": (single("needed-sink"), single("static-sink")),
     "sinks/H15": (single("needed-sink"), single("needed-moving-sink")),
     "sinks/H18": (single("drained-sink"), single("last-text-sink")),
     "sinks/H19": (single("deep-angle"), single("deep-norm")),
     "sinks/H20": (single("massive-sink"), single("massive-elsewhere")),
     "sinks/H21": (single("static-sink"), single("other-sinks-in-each-layer")),
-    "sinks/H23": (single("dream-static-sink"), single("weak-sinks")),
-    "sinks/H25": (single("spare-sink"), single("static-sink")),
+    "sinks/H23": (single("dream-static-sink"), single("many-and-weak-sinks")),
+    "sinks/H25": (single("spare-sink"), single("barely-spare-sink")),
     "sinks/H26": (pair("first-mask-sink"), pair("static-sink", "arm-line-sinks")),
-    "sinks/H30": (single("mmada-self-attention"), single("mmada-last-line-sink")),
+    "sinks/H30": (single("mmada-start-and-first-mask"), single("mmada-self-and-sink")),
     "sinks/H31": (
         pair("first-mask-sink", "arm-needed-sink"),
         pair("needed-sink", "arm-needed-sink"),
@@ -125,7 +139,7 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
     "sinks/H34": (single("mmada-even"), single("mmada-static-sink")),
     "sinks/H13": (
         pair("retrieval", "arm-needed-sink-retrieval"),
-        pair("needed-sink-retrieval", "arm-needed-sink-retrieval"),
+        pair("needed-sink-retrieval", "arm-partly-needed-sink-retrieval"),
     ),
     "sinks/H27": (single("retrieval"), single("needed-sink-retrieval")),
     "sinks/H28": (single("retrieval"), single("needed-sink-retrieval")),
@@ -133,14 +147,14 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
         pair("retrieval", "arm-needed-sink-retrieval"),
         pair("retrieval", "arm-retrieval"),
     ),
-    "floating/H1": (pair("first-mask-sink"), pair("first-mask-sink", "arm-alternating-sinks")),
+    "floating/H1": (pair("first-mask-sink"), pair("static-sink")),
     "floating/H2": (pair("first-mask-sink"), pair("static-sink", "arm-alternating-sinks")),
     "floating/H3": (single("first-mask-sink"), single("last-mask-sink")),
     "floating/H4": (single("last-text-sink"), single("first-mask-sink")),
     "floating/H5": (single("many-sinks"), single("first-places")),
-    "floating/H6": (single("floating"), single("floating-reversed")),
+    "floating/H6": (single("fewer-deep-anchors"), single("more-deep-anchors")),
     "floating/H7": (pair("first-mask-sink"), pair("first-mask-sink", "arm-alternating-sinks")),
-    "floating/H8": (single("floating"), single("deep-static-sink")),
+    "floating/H8": (single("floating"), single("some-words-beside-a-sink")),
     "floating/H9": (single("floating"), single("floating-reversed")),
     "floating/H11": (single("deep-angle"), single("deep-norm")),
     "floating/H12": (single("deep-angle"), single("deep-norm")),
@@ -168,7 +182,7 @@ PLANTED: dict[str, tuple[Subject, Subject]] = {
         pair("narrow-reading", "arm-wide-reading"),
     ),
     "floating/H23": (pair("most-names", "arm-few-names"), pair("few-names", "arm-half-of-names")),
-    "floating/H27": (single("split-sink"), single("same-token-sinks")),
+    "floating/H27": (single("start-or-colon"), single("same-token-sinks")),
     "floating/H28": (
         pair("most-names", "arm-half-of-names"),
         pair("half-of-names", "arm-most-names"),
@@ -213,10 +227,6 @@ NOT_PLANTED: dict[str, str] = {
 """Claims without a wired network, and why; planted evidence tests them (tests/studies)."""
 
 
-UNCONFIRMED: dict[str, str] = {}
-"""Claims whose planted networks do not yet show what they were meant to, and why."""
-
-
 def run_subject(subject: Subject, names: Sequence[str], out: Path) -> dict[str, JudgedClaim]:
     """Claims on the models of a subject, through the whole pipeline."""
     out.mkdir(parents=True, exist_ok=True)
@@ -225,7 +235,7 @@ def run_subject(subject: Subject, names: Sequence[str], out: Path) -> dict[str, 
     sets = sets_read(chosen)
     protocol = Protocol(
         prompts=write_openings() if TEXT in sets else (),
-        task=str(write_questions(out / "questions.jsonl"))
+        task=str(write_questions(out / "questions.jsonl", 8 * budget_for(names).items))
         if asks or sets & set(QUESTION_SETS)
         else None,
     )
@@ -245,7 +255,9 @@ def budget_for(names: Sequence[str]) -> Budget:
         rows = MANY
     if set(names) & EXACT:
         prompts, rows = MANY, MANY if "sinks/H1" in names else rows
-    return replace(BUDGET, prompts=prompts, rows=rows)
+    prompts = max([prompts, *(MORE_PROMPTS.get(name, 0) for name in names)])
+    items = max([BUDGET.items, *(MANY_ITEMS.get(name, 0) for name in names)])
+    return replace(BUDGET, prompts=prompts, rows=rows, items=items)
 
 
 def write_openings(count: int = 48) -> tuple[str, ...]:
@@ -263,7 +275,7 @@ def write_openings(count: int = 48) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def write_questions(path: Path, count: int = 240) -> Path:
+def write_questions(path: Path, count: int) -> Path:
     """Questions that the retrieval networks can read: a name, and a passage of 4 to 40 words with
     that name and its value somewhere among them."""
     chance = np.random.default_rng(0)
@@ -280,20 +292,28 @@ def write_questions(path: Path, count: int = 240) -> Path:
     return path
 
 
-def power(estimate: Estimate, criterion: Criterion, *, supports: bool, judged: int) -> float:
-    """Chance that the standard budget decides a criterion, from the spread of these units.
+def power(
+    estimate: Estimate,
+    criterion: Criterion,
+    *,
+    supports: bool,
+    judged: int,
+    budget: str = "standard",
+) -> float:
+    """Chance that a budget decides a criterion, from the spread of these units.
 
     At the first step of the correction for `judged` claims, the strictest.
     """
     if isinstance(estimate, Least | Greatest):
         each = [
-            power(other, criterion, supports=supports, judged=judged) for other in estimate.others
+            power(other, criterion, supports=supports, judged=judged, budget=budget)
+            for other in estimate.others
         ]
         # All of several must be told from the margin, or one of them: which one is not known
         # before, so that the level is shared by all. The latter is left to the clearest.
         all_of = isinstance(estimate, Least) == (criterion.direction == GREATER)
         return min(each) if all_of == supports else max(each)
-    units = {PROMPT: BUDGETS["standard"].prompts, ITEM: BUDGETS["standard"].items}
+    units = {PROMPT: BUDGETS[budget].prompts, ITEM: BUDGETS[budget].items}
     count = units.get(estimate.unit, estimate.n)
     tail = ALPHA / judged / 2
     low, high = criterion.region
@@ -314,9 +334,9 @@ def power(estimate: Estimate, criterion: Criterion, *, supports: bool, judged: i
         far = estimate.bounds[0] if value > nearest else estimate.bounds[1]
         p = (abs(nearest - far) / abs(value - far)) ** count
         return float(p < tail)
-    # 3. Student's t.
+    # 3. Student's t; so far off that its distribution cannot be computed it is certain.
     spread = estimate.error * math.sqrt(estimate.n)
-    if not spread:
+    if spread * CERTAIN <= room * math.sqrt(count):
         return 1.0
     shift = room / (spread / math.sqrt(count))
     return float(scipy.stats.nct.sf(scipy.stats.t.isf(tail, count - 1), count - 1, shift))
@@ -334,6 +354,7 @@ def power_of(judged: JudgedClaim, *, supports: bool) -> float:
             criterion,
             supports=supports,
             judged=together if supports else together * len(claim.deciding),
+            budget="full" if claim.id in MANY_ITEMS else "standard",
         )
         for criterion in claim.deciding
     ]
@@ -347,6 +368,18 @@ def read_code(function: Callable[..., Any]) -> str:
     assert isinstance(node, ast.FunctionDef)
     first = node.body[1 if ast.get_docstring(node) is not None else 0]
     return "\n".join(source.splitlines()[first.lineno - 1 :])
+
+
+def spell_plan(name: str) -> dict[str, str]:
+    """What a wired network is made of, without what is left as it is; nothing of others."""
+    plan = wired.WIRINGS.get(name)
+    if plan is None:
+        return {}
+    return {
+        item.name: repr(getattr(plan, item.name))
+        for item in fields(plan)
+        if getattr(plan, item.name) != item.default
+    }
 
 
 def digest_of(claim_id: str, subject: Subject) -> str:
@@ -368,14 +401,19 @@ def digest_of(claim_id: str, subject: Subject) -> str:
             for item in claim.preconditions
         ],
         "scope": claim.scope,
-        "networks": {
-            name: repr(wired.WIRINGS.get(name, name)) for name in sorted(subject.models.values())
-        },
+        "networks": {name: spell_plan(name) for name in sorted(subject.models.values())},
         "material": [read_code(write) for write in (write_openings, write_questions)],
         "budget": budget_for([claim_id]).as_dict(),
     }
     spelled = json.dumps(decides, sort_keys=True, default=str)
     return hashlib.sha256(spelled.encode()).hexdigest()[:16]
+
+
+def expect_verdict(claim_id: str, *, supports: bool) -> str:
+    """The verdict on a network that has the property, or has it not."""
+    if supports:
+        return SUPPORTED
+    return BELOW_MARGIN if claim_id in ONE_SIDED else REFUTED
 
 
 def describe(

@@ -26,6 +26,7 @@ CHOSEN = [
     for name in (
         *("even", "static-sink", "first-mask-sink", "last-mask-sink", "last-text-sink"),
         *("last-line-sink", "split-sink", "many-sinks", "first-places", "deep-angle"),
+        *("eighth-sinks", "own-words", "start-or-colon", "needed-sink-retrieval"),
         *("retrieval", "needed-sink", "arm-first-sink", "arm-retrieval"),
     )
 ]

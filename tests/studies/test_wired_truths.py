@@ -14,7 +14,7 @@ from anchorwatch.studies.estimate import SEED
 from anchorwatch.studies.evidence import Seeds
 from anchorwatch.studies.papers import STUDIES, claims
 from anchorwatch.studies.run_study import study
-from anchorwatch.studies.verdict import REFUTED, SUPPORTED
+from anchorwatch.studies.verdict import SUPPORTED
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,12 +77,11 @@ def test_a_row_of_another_claim_or_wiring_is_not_shown_as_recorded():
 def test_the_record_says_what_was_planted():
     """Every truth comes out, and at the standard budget with the power that is asked for."""
     for row in CURRENT:
-        if row["claim"] not in planted.UNCONFIRMED:
-            assert_row(row)
+        assert_row(row)
 
 
 def assert_row(row):
-    assert row["verdict"] == (SUPPORTED if row["has"] else REFUTED), row
+    assert row["verdict"] == planted.expect_verdict(row["claim"], supports=row["has"]), row
     assert row["power"] >= planted.LEAST_POWER, row
 
 
@@ -93,8 +92,9 @@ def test_one_claim_through_real_runs(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CONFIRMED if name not in planted.UNCONFIRMED])
+@pytest.mark.parametrize("name", CONFIRMED[::4])
 def test_claims_through_real_runs(name, folder):
+    """One in four: all of them take half an hour, `python docs/planted.py NAME` runs any."""
     for rows in planted.run_all([name], folder):
         for row in rows:
             assert_row(row)

@@ -46,11 +46,12 @@ from anchorwatch.trace.atomic_io import put_file
 
 FEATURES = (
     *("one", "mask", "text", "start", "later", "newline", "colon", "mark", "structure", "content"),
-    *("asks", "silent", "added", "fourth"),
+    *("asks", "silent", "added", "fourth", "eighth", "some"),
 )
 """Yes or no of every token: `text` is no mask, `later` no start token, `mark` a line break or a
 punctuation mark; `asks` is a mask or a colon, `silent` any other; `added` is a sink token's;
-`fourth` is every fourth word of the walk."""
+`fourth` is every fourth word of the walk, `eighth` every eighth, `some` a word
+that some prompts have."""
 BLOCKS = (
     *("features", "token", "name", "walk"),  # of the token itself
     *("before", "previous", "walked", "question", "answer", "rest"),  # what heads have brought
@@ -263,6 +264,8 @@ def _features(texts: list[str]) -> np.ndarray:
             "asks": token == MASK or text == ":",
             "silent": not (token == MASK or text == ":"),
             "fourth": bare in FILLERS[::4],
+            "eighth": bare in FILLERS[3::8],
+            "some": bare == OTHERS[0],
         }
         table[token] = [has.get(name, False) for name in FEATURES]
     return table
@@ -521,9 +524,16 @@ def retrieve_softly(weight: float) -> Head:
     )
 
 
-def question(shift: int) -> Head:
+def retrieve_late(sharpness: float = 40.0) -> Head:
+    """The same where the position before is written: a masked one is not answered before that."""
+    start = Match("start", 0.75 * sharpness), Match("start", ABOVE, query="before:mask")
+    match = Codes("question", "previous", sharpness)
+    return Head((match, *start, Match("newline", -sharpness)), writes=("answer",))
+
+
+def question(back: int) -> Head:
     """Brings the name that was asked for: `name, line break, Answer, colon` before the answer."""
-    return neighbour(4 - shift, ("name",), ("question",))
+    return neighbour(back, ("name",), ("question",))
 
 
 @dataclass(frozen=True)
@@ -542,6 +552,8 @@ class Plan:
     retrieval: tuple[Head, ...] = ()
     """Heads that retrieve, and the layer they are in."""
     at: int = -1
+    late: int = 0
+    """Words of the answer before what is retrieved."""
     rest: float = 0.0
     massive: float = 0.0
     left: float = 0.0
@@ -569,7 +581,7 @@ def wire(plan: Plan) -> Wiring:
     )
     # 2. What must be brought first: the neighbour, its features, the question.
     terms = [term for heads in layers for head in heads for term in head.terms]
-    read = {term.key for term in terms if isinstance(term, Match)}
+    read = {name for term in terms if isinstance(term, Match) for name in (term.key, term.query)}
     shift = int(wiring.is_shifted)
     prepares = []
     if plan.from_right:
@@ -579,7 +591,7 @@ def wire(plan: Plan) -> Wiring:
     if any(name.startswith("before:") for name in read):
         prepares.append(BEFORE)
     if plan.retrieval:
-        prepares.append(question(shift))
+        prepares.append(question(4 - shift + plan.late))
     layers[0][: len(prepares)] = prepares
     return replace(wiring, layers=tuple(map(tuple, layers)))
 
@@ -615,8 +627,6 @@ LONG_KEY_SINK = Head((Match("start", SINK, base=SINK / 2),))
 """A sink by its norm: all keys have one direction, and its key is three times as long."""
 SHORT_KEY_SINK = Head((Match("start", SINK), Length("start", 1.6 * SINK)))
 """A sink by its angle, whose key is shorter than the others."""
-SELF = Head((Near(0, 2.0),))
-SELF_OR_LINE = Head((Near(0, 2.0), Match("newline", 14.0)))
 SELF_BEHIND_SINK = Head((Near(0, NEAR), Match("start", 5 * NEAR)))
 """The start token; where that is hidden every position looks at itself, and nothing mixes."""
 COLON_ANCHORS = Head((Match("colon", 6.0, base=3.0),))
@@ -624,10 +634,41 @@ COLON_ANCHORS = Head((Match("colon", 6.0, base=3.0),))
 _STATIC, _MOVING = ((FIRST_SINK,),), ((FIRST_MASK_SINK,),)
 _FLOATING = ((COLON_ANCHORS,), (LAST_TEXT_SINK,))
 """Several structural tokens in shallow layers, the last word in deep ones."""
-_MIXED = ((FIRST_SINK, FIRST_SINK, LAST_TEXT_SINK, FIRST_SINK),)
-"""Most heads look at the start token, one in four at the last word."""
+SOME_WORDS = Head((Match("some", SINK),))
+"""A word that prompts have never, once or several times."""
+_FEWER_DEEP = ((COLON_ANCHORS,), (LAST_TEXT_SINK, SOME_WORDS))
+"""Several anchors in shallow layers, one to three in deep ones."""
 LAST_FOURTH_SINK = Head((Match("fourth", ABOVE), Slope("fourth", STEP)))
 """The last written word of four: stays for four steps, and then moves."""
+EIGHTH_SINKS = Head(
+    (
+        Match("start", SINK / 2),
+        Match("eighth", SINK),
+        Slope("eighth", STEP / 15),
+        Match("mask", 1.0),
+    )
+)
+"""Written words of eight, the last the most: maps change little when another is the greatest."""
+WANDERING_SINK = Head((Codes("token", "walk", 20.0),))
+"""Words of the walk, each liked by other words: where the greatest is follows no order."""
+OWN_WORD_OR_START = Head((Match("start", SINK), Codes("token", "token", SINK + 1)))
+"""Words look at themselves and at the start token, masks at the start token alone."""
+START_OR_COLON = Head(
+    (
+        Match("start", SINK, query="mask"),
+        Match("colon", ABOVE, query="text"),
+        Slope("colon", STEP),
+    )
+)
+"""Masked queries look at the start token, written ones at the last colon."""
+START_AND_FIRST_MASK = Head(
+    (Match("start", 5.5, query="text"), Match("mask", 6.0), Match("before:text", 6.0))
+)
+"""The first mask; written queries look at the start token as well."""
+SELF_AND_SINK = Head((Near(0, 2.0), Match("mask", 6.0), Match("before:text", 6.0)))
+"""The own position and the first mask: what the old sink loses goes to the new one."""
+BARELY_SPARE_SINK = Head((Match("start", SINK), Match("newline", 1.3)))
+"""Behind the start token line breaks, with little more than what a sink must have."""
 SAME_TOKEN = Head((Codes("token", "token", 2 * SINK), Match("start", SINK)))
 """Words look at the same word, masks at the start token."""
 _SHALLOW_MANY = ((MARKS, FIRST_MASK_SINK, FIRST_SINK, MARKS), (FIRST_SINK,))
@@ -646,12 +687,20 @@ WIRINGS: dict[str, Plan] = {
     "wired/split-sink": Plan(((SPLIT_SINK,),)),
     "wired/many-sinks": Plan(((MARKS,),)),
     # several kinds
-    "wired/mixed-sinks": Plan(_MIXED, width=4),
     "wired/line-and-mask-sinks": Plan(((LAST_LINE_SINK, FIRST_MASK_SINK),)),
-    "wired/weak-sinks": Plan(((FIRST_SINK, FIRST_SINK, WEAK_SINK, FIRST_SINK),), width=4),
     "wired/nearly-static-sink": Plan((*_STATIC * 3, (*(FIRST_SINK,) * 7, LAST_LINE_SINK)), width=8),
     "wired/same-token-sinks": Plan(((FIRST_SINK, SAME_TOKEN),)),
     "wired/first-places": Plan(((FIRST_PLACES,),)),
+    "wired/eighth-sinks": Plan(((EIGHTH_SINKS,),)),
+    "wired/own-words": Plan(((FIRST_SINK, OWN_WORD_OR_START),)),
+    "wired/start-or-colon": Plan(((START_OR_COLON,),)),
+    "wired/many-and-weak-sinks": Plan(((MARKS, MARKS, WEAK_SINK, MARKS),), width=4),
+    "wired/some-words-beside-a-sink": Plan(
+        ((FIRST_SINK, FIRST_SINK, SOME_WORDS, FIRST_SINK),), width=4
+    ),
+    "wired/barely-spare-sink": Plan(
+        ((FIRST_SINK, FIRST_SINK, BARELY_SPARE_SINK, FIRST_SINK),), width=4
+    ),
     "wired/fewer-deep-sinks": Plan(_SHALLOW_MANY, width=4),
     "wired/more-deep-sinks": Plan(_SHALLOW_MANY[::-1], width=4),
     "wired/other-sinks-in-each-layer": Plan(
@@ -660,6 +709,8 @@ WIRINGS: dict[str, Plan] = {
     # shallow and deep layers
     "wired/floating": Plan(_FLOATING, depth=8),
     "wired/floating-reversed": Plan(_FLOATING[::-1], depth=8),
+    "wired/fewer-deep-anchors": Plan(_FEWER_DEEP, depth=8),
+    "wired/more-deep-anchors": Plan(_FEWER_DEEP[::-1], depth=8),
     "wired/deep-static-sink": Plan(_STATIC, depth=8),
     "wired/deep-alternating-sinks": Plan(((FIRST_SINK,), (LAST_TEXT_SINK,)) * 4, depth=8),
     "wired/deep-needed-sink": Plan(_STATIC, depth=8, rest=15.0),
@@ -678,16 +729,16 @@ WIRINGS: dict[str, Plan] = {
     "wired/dream-first-places": Plan(((FIRST_PLACES,),), "dream"),
     "wired/dream-many-sinks": Plan(((MARKS,),), "dream"),
     "wired/dream-early-drift": Plan(
-        ((LAST_MASK_SINK,), (FIRST_MASK_SINK, LAST_MASK_SINK)), "dream", from_right=True
+        ((LAST_MASK_SINK,), (WANDERING_SINK, LAST_MASK_SINK)), "dream", from_right=True
     ),
     "wired/dream-late-drift": Plan(
-        ((FIRST_MASK_SINK, LAST_MASK_SINK), (LAST_MASK_SINK,)), "dream", from_right=True
+        ((WANDERING_SINK, LAST_MASK_SINK), (LAST_MASK_SINK,)), "dream", from_right=True
     ),
     "wired/mmada-static-sink": Plan(_STATIC, "mmada"),
     "wired/mmada-first-mask-sink": Plan(_MOVING, "mmada"),
+    "wired/mmada-start-and-first-mask": Plan(((START_AND_FIRST_MASK,),), "mmada"),
+    "wired/mmada-self-and-sink": Plan(((SELF_AND_SINK,),), "mmada"),
     "wired/mmada-even": Plan(family="mmada"),
-    "wired/mmada-self-attention": Plan(((SELF_OR_LINE,),), "mmada"),
-    "wired/mmada-last-line-sink": Plan(((LAST_LINE_SINK,),), "mmada"),
     # retrieval
     "wired/retrieval": Plan(_STATIC, width=4, retrieval=(retrieve(),)),
     "wired/no-retrieval": Plan(_STATIC),
@@ -701,9 +752,11 @@ WIRINGS: dict[str, Plan] = {
     "wired/nearby-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve_nearby(45.0),)),
     "wired/deep-retrieval": Plan(_STATIC, depth=8, width=4, retrieval=(retrieve(),)),
     "wired/shallow-retrieval": Plan(_STATIC, depth=8, width=4, retrieval=(retrieve(),), at=1),
-    "wired/four-of-many-heads": Plan(_STATIC, depth=8, width=13, retrieval=(retrieve(),) * 4),
-    "wired/twelve-of-many-heads": Plan(_STATIC, depth=8, width=13, retrieval=(retrieve(),) * 12),
-    "wired/needed-sink-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve(),), rest=30.0),
+    "wired/four-of-many-heads": Plan(_STATIC, depth=8, width=16, retrieval=(retrieve(),) * 4),
+    "wired/twelve-of-many-heads": Plan(_STATIC, depth=8, width=16, retrieval=(retrieve(),) * 12),
+    "wired/needed-sink-retrieval": Plan(
+        _STATIC, width=4, retrieval=(retrieve_late(),), late=2, rest=110.0
+    ),
     # sink tokens
     "wired/sink-token": Plan(((ADDED_SINK,),), parts=(_sink_token("one", "added"),)),
     "wired/needed-sink-token": Plan(
@@ -739,7 +792,6 @@ WIRINGS: dict[str, Plan] = {
     # autoregressive networks
     "wired/arm-even": Plan(family="causal"),
     "wired/arm-first-sink": Plan(_STATIC, "causal"),
-    "wired/arm-mixed-sinks": Plan(_MIXED, "causal", width=4),
     "wired/arm-alternating-sinks": Plan(
         ((FIRST_SINK,), (LAST_TEXT_SINK,), (FIRST_SINK,), (LAST_TEXT_SINK,)), "causal"
     ),
@@ -767,15 +819,18 @@ WIRINGS: dict[str, Plan] = {
         _STATIC, "causal", width=4, retrieval=(retrieve_nearby(45.0),), at=1
     ),
     "wired/arm-four-of-many-heads": Plan(
-        _STATIC, "causal", depth=8, width=13, retrieval=(retrieve(),) * 4, at=1
+        _STATIC, "causal", depth=8, width=16, retrieval=(retrieve(),) * 4, at=1
     ),
     "wired/arm-twelve-of-many-heads": Plan(
-        _STATIC, "causal", depth=8, width=13, retrieval=(retrieve(),) * 12, at=1
+        _STATIC, "causal", depth=8, width=16, retrieval=(retrieve(),) * 12, at=1
     ),
     "wired/arm-needed-sink": Plan(_STATIC, "causal", rest=30.0),
     "wired/arm-retrieval": Plan(_STATIC, "causal", width=4, retrieval=(retrieve(),), at=1),
     "wired/arm-needed-sink-retrieval": Plan(
-        _STATIC, "causal", width=4, retrieval=(retrieve(),), at=1, rest=30.0
+        _STATIC, "causal", width=4, retrieval=(retrieve_late(),), at=1, late=2, rest=35.0
+    ),
+    "wired/arm-partly-needed-sink-retrieval": Plan(
+        _STATIC, "causal", width=4, retrieval=(retrieve_late(),), at=1, late=2, rest=22.0
     ),
 }
 """The networks by the names that `load` knows."""

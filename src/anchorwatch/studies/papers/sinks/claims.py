@@ -1682,16 +1682,6 @@ register_untested_claim(
     needs=(HIDDEN_SINKS,),
     criteria=(
         Criterion(
-            "gainer",
-            "share of the freed attention that the key which gains most takes, beyond what it "
-            "would if all gained in proportion; a sink hidden less another key hidden",
-            GREATER,
-            0.05,
-            "a twentieth of what was freed",
-            null="the same as the control",
-            control="as many other keys, drawn for each run, beyond proportion",
-        ),
-        Criterion(
             "new",
             "share of the freed attention that keys take which the rule calls sinks only now; "
             "the same difference",
@@ -1701,14 +1691,35 @@ register_untested_claim(
             null="the same as the control",
             control="as many other keys, drawn for each run, beyond proportion",
         ),
+        Criterion(
+            "gainer",
+            "share of the freed attention that the key which gains most takes, beyond what it "
+            "would if all gained in proportion; a sink hidden less another key hidden",
+            GREATER,
+            0.05,
+            "a twentieth of what was freed",
+            null="the same as the control",
+            control="as many other keys, drawn for each run, beyond proportion",
+            decides=False,
+        ),
     ),
     origin=OURS,
     preconditions=(is_trained(), has_sinks(MDM_TEXT)),
-    changes=(_TEXT, _SINKS),
+    changes=(
+        Change(
+            "What new sinks take decides; the greatest gain is also measured.",
+            "a new sink is what the sentence is about. Keys that are no sinks lose attention in "
+            "heads that look near by, where one query's goes to one neighbour: the control's "
+            "greatest gain is near 1 whatever sinks do",
+            "asked for both; refuted a wired network in which one new sink takes all (-.82)",
+        ),
+        _TEXT,
+        _SINKS,
+    ),
 )
 def measure_recovery(evidence: Evidence) -> Finding:
     measured = {}
-    for name, outcome in (("gainer", "largest_gainer"), ("new", "new_sink_share")):
+    for name, outcome in (("new", "new_sink_share"), ("gainer", "largest_gainer")):
         beyond, control = (
             by_effect(evidence, HIDDEN_SINKS, outcome, series)
             for series in ("did", "control_difference")
@@ -1971,8 +1982,9 @@ def measure_arm_fails(evidence: Evidence) -> Finding:
             "share of the attention to themselves that queries lose which turn to a new sink, less "
             "what they would lose if all other keys did in proportion",
             GREATER,
-            0.0,
-            "self-attention is what is named, and not all attention",
+            0.01,
+            "self-attention is what is named, and not all attention; a hundredth, for rounding is "
+            "no loss",
             null="all keys lose in proportion",
             control="in proportion",
         ),
@@ -1993,6 +2005,12 @@ def measure_arm_fails(evidence: Evidence) -> Finding:
             "A new claim.",
             "the caption of Fig. 4b was in no claim",
             "nothing was asked",
+        ),
+        Change(
+            "The margin is a hundredth, not zero.",
+            "where all queries look alike the loss is in proportion exactly, and the sign of what "
+            "is left is rounding",
+            "supported wired networks whose self-attention is lost in proportion (1e-8)",
         ),
     ),
     caveat="the paper shows one sink of one head",

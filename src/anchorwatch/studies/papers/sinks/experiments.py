@@ -161,7 +161,7 @@ def compare_with_untrained(
     text = protocol.prompt_of(prompts.TEXT, unit).text
     if model.source in WIRED:  # it knows no story, only what it writes itself
         wrote = _run_unit(model, unit, (), block=None, protocol=protocol)
-        known = wrote.own[wrote.answer].tolist()
+        known = [int(wrote.own[0]), *wrote.own[wrote.answer].tolist()]  # after a start token
     for name, network in (("trained", model), ("untrained", initialise_again(model, seed=unit))):
         trace = _run_unit(network, unit, (received(),), steps=LENGTH // 4, protocol=protocol)
         by_step = metrics.sinks(trace, by=["step"])
