@@ -9,7 +9,7 @@ WEB    := $(wildcard web/*.json web/*.ts web/*.js web/src/*.* web/src/*/*.*)
 # From a clone the explorer's page is built; a wheel or an sdist brings it, and needs no Node.
 NODE   := node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null || { echo "the explorer's page needs Node 20.19 or newer, this is $$(node --version 2>/dev/null || echo none): install it (https://nodejs.org), or set ANCHORWATCH_WITHOUT_PAGE=1 to do without the explorer"; exit 1; }
 
-.PHONY: setup setup-browser web check test test-web test-slow test-machines test-real torture torture-sweeps bench bench-decoding bench-read bench-sweeps bench-train bench-view bench-peers rehearse lab variants variants-by-position study papers film figures tour notebooks docs clean
+.PHONY: setup setup-browser web check test test-web test-slow test-machines test-real torture torture-sweeps bench bench-decoding bench-read bench-sweeps bench-train bench-view bench-peers rehearse lab variants variants-by-position look study papers film figures tour notebooks docs clean
 
 setup: $(READY)
 
@@ -20,11 +20,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY) $(RUN)
 
-# What a study takes, and no more.
+# What a study and the explorer take, and no more.
 $(RUN): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "anchorwatch needs Python 3.11 or newer: make PYTHON=python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	test -e $(READY) || ANCHORWATCH_WITHOUT_PAGE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[run]'
+	test -e $(READY) || ANCHORWATCH_WITHOUT_PAGE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[run,explore]'
 	touch $(RUN)
 
 check: $(READY)
@@ -136,6 +136,11 @@ figures: $(READY)
 papers: $(READY)
 	$(BIN)/anchorwatch study --budget standard --engine local -o runs/papers || test $$? -eq 3
 	$(BIN)/python docs/papers.py runs/papers
+
+# A model writes a story; its sinks, step by step, in the browser.
+look: $(RUN) $(PAGE)
+	test -e runs/lily.trace || HF_HUB_OFFLINE=1 $(BIN)/anchorwatch run lab/tales-mdm "Once upon a time, there was a little girl named Lily. She" --length 32 -o runs/lily.trace
+	$(BIN)/anchorwatch view runs/lily.trace --model lab/tales-mdm $(ARGS)
 
 study: $(RUN)
 	$(BIN)/anchorwatch study --budget quick -o runs/study || test $$? -eq 3

@@ -66,7 +66,7 @@ def _runs(names: Sequence[str], place: Path) -> list[Run]:
     """Diffusion with a metric table, the same prompt autoregressive, with a sink, and binned."""
     items = list(aw.worlds.items("held-out", n=PROMPTS, distractors=WITH))
     mdm, arm, sink = (aw.load(name) for name in names)
-    low = aw.decoding.LowConfidence(length=LENGTH, steps=LENGTH)
+    low = aw.decoding.LowConfidence(length=LENGTH, steps=LENGTH, forbid_end=True)
     one = _run(mdm, items[0], low)
     two = _run(arm, items[0], aw.decoding.LeftToRight(length=LENGTH, stop=False))
     three = _run(sink, items[0], low, () if sink.parts else (aw.edits.sink_token(),))

@@ -143,3 +143,9 @@ def test_laws_assume_and_never_return():
                     if isinstance(node, ast.Return) and id(node) not in inner
                 ]
     assert found == []
+
+
+def test_a_first_look_needs_what_a_study_needs_and_the_page():
+    said = planned("look")
+    run, view = said.index("anchorwatch run lab/tales-mdm"), said.index("anchorwatch view runs/")
+    assert run < view and "--model lab/tales-mdm" in said[view:]
