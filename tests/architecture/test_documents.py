@@ -193,3 +193,45 @@ def test_a_notebook_shows_values_as_jupyter_does(run_notebooks):
     assert ">&lt;b&gt;\n</pre>" in page
     with pytest.raises(ZeroDivisionError):
         run_notebooks.execute({"cells": [{"cell_type": "code", "source": ["1 / 0"]}]})
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def shown_commands(page, program):
+    """What the console blocks of a page type: the words after a program, continued lines joined."""
+    blocks = re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL)
+    for block in blocks:
+        joined = re.sub(r"\\\n> *", " ", block)
+        for line in joined.splitlines():
+            if line.startswith(f"$ {program} "):
+                yield line.split("  #")[0].removeprefix(f"$ {program} ").strip()
+
+
+def test_every_command_that_a_page_shows_is_there_with_its_options():
+    import typer
+
+    from anchorwatch.cli.app import app
+
+    commands = typer.main.get_command(app).commands
+    wrong, count = [], 0
+    for page in PAGES:
+        for line in shown_commands(page, "anchorwatch"):
+            name, count = line.split()[0], count + 1
+            known = {
+                option
+                for parameter in commands[name].params
+                for option in (*parameter.opts, *parameter.secondary_opts)
+            }
+            if name != "lm-eval":  # it passes on what is lm-eval's own
+                typed = re.findall(r"(?<!\S)--[a-z][\w-]*", line)
+                wrong += [f"{page.name}: {name} {word}" for word in typed if word not in known]
+    assert wrong == []
+    assert count > 60
+
+
+def test_every_target_that_a_page_shows_is_in_the_makefile():
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    shown = {line.split()[0] for page in PAGES for line in shown_commands(page, "make")}
+    inline = {word for page in PAGES for word in re.findall(r"`make ([\w-]+)`", page.read_text())}
+    assert shown and (shown | inline) - targets == set()
