@@ -81,6 +81,9 @@ def test_a_longer_axis_keeps_the_cells_of_a_shorter_one():
         ({"edits": {"a": "hide-sinks:1", "b": "hide-sinks:1"}}, "are the same: keep one"),
         ({"edits": {"a": "hide-snks:1"}}, "no edit is called 'hide-snks'"),
         ({"decodings": {"a": {"mdn": "x"}}}, "expected a word, or mdm and arm"),
+        ({"decodings": {"a": {"mdm": "left-to-right:length=3"}}}, "say low-confidence:length="),
+        ({"decodings": {"a": {"arm": "low-confidence:length=3"}}}, "say left-to-right:length="),
+        ({"load": {"dtype": "float17"}}, "load.dtype = 'float17': .* 'bfloat16'"),
         ({"probes": "recieved"}, "no probe is called"),
         ({"prompts": "/no/such.txt"}, "cannot be read"),
         (

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -55,7 +55,7 @@ class LoadTable(Table):
     """[load]: how every model is loaded, as `aw.load` takes it."""
 
     revision: str | None = None
-    dtype: str | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
     device: str | None = None
     device_map: str | None = None
     mask_id: Annotated[int, Field(ge=0)] | None = None
@@ -295,9 +295,24 @@ def _decoding_values(named: Mapping[str, Any]) -> Iterator[DecodingValue]:
                     f"decodings.{label} has {unknown[0]!r}: expected a word, or mdm and arm"
                 )
             by_kind = {kind: parse.as_decoding(given.get(kind)) for kind in KINDS}
+            _refuse_other_kind(label, by_kind)
         else:
             by_kind = dict.fromkeys(KINDS, parse.as_decoding(given))
         yield DecodingValue(label, tuple(by_kind.items()))
+
+
+def _refuse_other_kind(label: str, by_kind: Mapping[str, Decoding | None]) -> None:
+    """Refuse a decoding under the kind of model that cannot write so."""
+    for kind, writes, fits in (
+        ("mdm", "absent", "low-confidence"),
+        ("arm", "masked", "left-to-right"),
+    ):
+        how = by_kind[kind]
+        if how is not None and how.writes == writes:
+            raise SpecError(
+                f"decodings.{label}.{kind}: {type(how).__name__} is not for this kind of model: "
+                f"say {fits}:length=..."
+            )
 
 
 def _edit_values(named: Mapping[str, Any]) -> Iterator[EditValue]:
