@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 import anchorwatch as aw
 from anchorwatch.cli.app import app
+from anchorwatch.errors import SpecError
 from anchorwatch.explorer.run_data import MissingError, Options
 from anchorwatch.explorer.run_list import ROWS, RunFolder, parse_numbers
 from anchorwatch.sweeps.status import read_status
@@ -71,9 +72,30 @@ def test_damage_is_found_in_its_cell_only(tmp_path):
 
 
 def test_commands_take_a_folder_of_runs(planted):
-    done = CliRunner().invoke(app, ["measure", "sinks", str(planted)])
+    done = CliRunner().invoke(app, ["measure", "sinks", str(planted), "--where", "edit=none"])
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("model,")
+    words = ["--where", "edit=sinks", "--where", "seed=1", "--where", "prompt=prompt 0"]
+    out = planted.parent / "map.svg"
+    done = CliRunner().invoke(app, ["plot", "sink-map", str(planted), *words, "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    assert out.is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "--where edit=none"),
+        (["edit=nine"], "no run has edit=nine: expected one of none, sinks"),
+        (["edits=none"], "expected model, prompt, context"),
+        (["seed=x"], "say seed=0"),
+    ],
+)
+def test_runs_under_several_edits_are_not_mixed(planted, words, says):
+    chosen = [part for word in words for part in ("--where", word)]
+    done = CliRunner().invoke(app, ["measure", "sinks", str(planted), *chosen])
+    assert isinstance(done.exception, SpecError)
+    assert says in str(done.exception)
 
 
 # the explorer's list
@@ -190,7 +212,6 @@ def test_runs_in_s3(monkeypatch):
 
 
 def test_an_address_that_nothing_opens_is_refused():
-    from anchorwatch.errors import SpecError
 
     with pytest.raises(SpecError, match="cannot be opened"):
         open_cells("nosuch://bucket/runs")
@@ -215,7 +236,6 @@ def test_claims_are_judged_on_swept_runs(tmp_path):
 
 
 def test_two_models_in_one_role_are_refused():
-    from anchorwatch.errors import SpecError
 
     runs = [
         aw.run(aw.load(name), "the anchor", aw.decoding.LowConfidence(2))

@@ -14,7 +14,11 @@ from anchorwatch.errors import SpecError
 from anchorwatch.trace.escape import one_line
 
 if TYPE_CHECKING:
+    from anchorwatch.trace.runs import Runs
     from anchorwatch.trace.trace import Trace
+
+_MOST_LISTED = 20
+"""Labels that a message names."""
 
 
 def show(
@@ -67,6 +71,7 @@ def measure(
         str, typer.Argument(help="sinks, jumps, ...; list names them, all is the default ones.")
     ],
     traces: options.Traces = None,
+    where: options.Where = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="A .csv, .json, .parquet.")
     ] = None,
@@ -86,7 +91,7 @@ def measure(
     given = _merge_options({"rule": rule, "group": group, "by": by}, more)
     if metric == "all":
         folder = output.folder_for_all(out, given)
-        for name, table in measure_all(_read_traces(traces)).items():
+        for name, table in measure_all(_read_traces(traces, where)).items():
             table_files.save(table, folder / f"{name}.{'json' if as_json else 'csv'}")
         return output.say(f"wrote {one_line(str(folder))}")
     function = options.find_metric(metric)
@@ -94,7 +99,7 @@ def measure(
     values = options.parse_options([function], takes, given)
     if out is not None:
         table_files.check_target(out, "table", table_files.KINDS)
-    table = function(_read_traces(traces), **values)
+    table = function(_read_traces(traces, where), **values)
     if out is not None:
         output.say(f"wrote {one_line(str(table_files.save(table, out)))}")
     if out is None or as_json:
@@ -104,6 +109,7 @@ def measure(
 def plot(
     figure: Annotated[str, typer.Argument(help="sink-map, absorption, ...; list names all.")],
     traces: options.Traces = None,
+    where: options.Where = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="A .pdf, .svg or .png.")] = None,
     rule: options.Rule = None,
     group: options.Group = None,
@@ -127,7 +133,7 @@ def plot(
     if out is None:
         raise SpecError("say where to: -o sinks.pdf")
     check_target(out, "figure", KINDS)
-    typer.echo(str(draw(figure, _read_traces(traces), values).save(out)))
+    typer.echo(str(draw(figure, _read_traces(traces, where), values).save(out)))
 
 
 def whence(
@@ -141,17 +147,40 @@ def whence(
     output.print_json(read_origin(file) if table else of_figure(file))
 
 
-def _read_traces(paths: list[Path] | None) -> list[Trace]:
-    from anchorwatch.trace.cells import as_address, is_runs
-    from anchorwatch.trace.runs import open_runs
+def _read_traces(paths: list[Path] | None, where: list[str] | None) -> list[Trace]:
+    from anchorwatch.trace.cells import is_runs
     from anchorwatch.trace.trace import read
 
     if not paths:
         raise SpecError("name at least one trace, as `anchorwatch run -o` writes it")
     traces: list[Trace] = []
     for path in paths:
-        traces += open_runs(as_address(path)) if is_runs(path) else [read(path)]
+        traces += _select_runs(path, where or []) if is_runs(path) else [read(path)]
+    if where and not any(map(is_runs, paths)):
+        raise SpecError("--where chooses among the runs of a folder, and these are traces: drop it")
     return traces
+
+
+def _select_runs(path: Path, where: list[str]) -> Runs:
+    """The runs of a folder that have the labels; runs under several edits are not mixed unsaid."""
+    from anchorwatch.trace.cells import as_address
+    from anchorwatch.trace.runs import open_runs, parse_labels
+
+    runs, wanted = open_runs(as_address(path)), parse_labels(where)
+    for name, values in wanted.items():
+        known = runs.table[name].unique().tolist()
+        if unknown := [value for value in values if value not in known]:
+            listed = ", ".join(map(str, known[:_MOST_LISTED]))
+            raise SpecError(f"no run has {name}={unknown[0]}: expected one of {listed}")
+    edits = runs.table["edit"].unique().tolist()
+    if "edit" not in wanted and len(edits) > 1:
+        raise SpecError(
+            f"{path} has runs under {len(edits)} edits, which a table or figure would mix: say "
+            f"--where edit={edits[0]}, or --where once for each that is meant"
+        )
+    if not len(chosen := runs.select(**wanted)):
+        raise SpecError("no run has all of these labels: say --where less often")
+    return chosen
 
 
 def _merge_options(named: Mapping[str, object], more: list[str] | None) -> dict[str, str]:

@@ -39,7 +39,14 @@ Edits = Annotated[
         help="What to change: hide-sinks:1,form=weight, hide-keys:0+3, knock-out:2.3+2.5."
     ),
 ]
-Traces = Annotated[list[Path] | None, typer.Argument(help="Traces, as `run -o` writes them.")]
+Traces = Annotated[
+    list[Path] | None,
+    typer.Argument(help="Traces, as `run -o` writes them, or folders of runs (`sweep -o`)."),
+]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(help="Of a folder of runs, only these: edit=none, seed=0, model=..., prompt=..."),
+]
 Rule = Annotated[
     str | None, typer.Option(help="What a sink is: rulli:3, zscore:3, gu:0.3, topk:1.")
 ]

@@ -13,7 +13,7 @@ from typing import Any, overload
 
 import pandas as pd
 
-from anchorwatch.errors import TraceError
+from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.trace.atomic_io import find_damage
 from anchorwatch.trace.cells import INDEX, CellFolder, open_cells
 from anchorwatch.trace.trace import Trace, read
@@ -62,6 +62,7 @@ class Runs(Sequence[Trace]):
     def select(
         self,
         words: str = "",
+        /,
         *,
         model: Wanted = None,
         prompt: Wanted = None,
@@ -104,6 +105,23 @@ class Runs(Sequence[Trace]):
     def __repr__(self) -> str:
         counts = ", ".join(f"{self.table[name].nunique()} {name}s" for name in LABELS[:2])
         return f"Runs({len(self)} cells at {self.path}: {counts})"
+
+
+def parse_labels(words: Iterable[str]) -> dict[str, list[str | int]]:
+    """Labels as `Runs.select` takes them.
+
+    >>> parse_labels(["edit=none", "seed=0", "seed=1"])
+    {'edit': ['none'], 'seed': [0, 1]}
+    """
+    labels: dict[str, list[str | int]] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or name not in LABELS:
+            raise SpecError(f"{word!r} is no label of a run: expected {', '.join(LABELS)} = ...")
+        if name == "seed" and not value.isdecimal():
+            raise SpecError(f"{word!r} is no seed: say seed=0")
+        labels.setdefault(name, []).append(int(value) if name == "seed" else value)
+    return labels
 
 
 def searchable_text(table: pd.DataFrame) -> pd.Series:
