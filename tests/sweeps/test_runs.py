@@ -9,7 +9,7 @@ import anchorwatch as aw
 from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError
 from anchorwatch.explorer.run_data import MissingError, Options
-from anchorwatch.explorer.run_list import ROWS, RunFolder, parse_numbers
+from anchorwatch.explorer.run_list import ROWS, ListQuery, RunFolder, parse_numbers
 from anchorwatch.sweeps.status import read_status
 from anchorwatch.sweeps.sweep import sweep
 from anchorwatch.trace.cells import DONE, INDEX, open_cells
@@ -103,12 +103,12 @@ def test_runs_under_several_edits_are_not_mixed(planted, words, says):
 
 def test_the_list_filters_and_escapes(planted):
     folder = RunFolder(aw.open_runs(planted), Options())
-    page = folder.page("", 1)
+    page = folder.page(ListQuery())
     assert page.count("<tr>") == 9
     assert "<b>ship" not in page
     assert "&lt;b&gt;ship" in page
-    assert "4 of 8 runs" in folder.page("ship", 1)
-    assert 'value="&quot;&gt;x"' in folder.page('">x', 1)
+    assert "4 of 8 runs" in folder.page(ListQuery("ship"))
+    assert 'value="&quot;&gt;x"' in folder.page(ListQuery('">x'))
     assert folder.run(0).header()["positions"] == 14
     with pytest.raises(MissingError):
         folder.run(8)
@@ -150,10 +150,10 @@ def test_a_hundred_thousand_rows_are_paged():
     column = {name: "x" for name in COLUMNS} | {"seed": range(count), "steps": 4}
     table = pd.DataFrame({name: column[name] for name in COLUMNS}, index=range(count))
     folder = RunFolder(Runs(None, table), Options())
-    page = folder.page("99999", 1)
+    page = folder.page(ListQuery("99999"))
     assert page.count("<tr>") == 2
-    assert folder.page("", 1000).count("<tr>") == ROWS + 1
-    assert "page 1000 of 1000" in folder.page("", 10**6)
+    assert folder.page(ListQuery(page=1000)).count("<tr>") == ROWS + 1
+    assert "page 1000 of 1000" in folder.page(ListQuery(page=10**6))
 
 
 # buckets

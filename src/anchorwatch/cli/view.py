@@ -7,14 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlencode
 
 import typer
 
 from anchorwatch.cli import output
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.sink_rules import parse, rulli
-from anchorwatch.trace.cells import as_address, is_runs
+from anchorwatch.trace.atomic_io import expand_path
+from anchorwatch.trace.cells import as_address, is_runs, is_study
 from anchorwatch.trace.escape import one_line
+from anchorwatch.trace.input_files import read_plain
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,8 +26,12 @@ if TYPE_CHECKING:
     from anchorwatch.explorer.live import Forks, Live
     from anchorwatch.explorer.open import OpenedTrace
     from anchorwatch.explorer.run_data import Options, Replay, Run
+    from anchorwatch.explorer.run_list import Report
+    from anchorwatch.trace.runs import Runs
     from anchorwatch.trace.trace import Trace
 
+_MOST_REPORT = 200_000_000
+"""Bytes of a report that are served."""
 Traces = Annotated[
     list[Path], typer.Argument(help="Traces, two or more to compare; or a folder of runs.")
 ]
@@ -52,6 +59,9 @@ def view(
         Path | None,
         typer.Option(help="The folder in which forks are saved; else beside the run they leave."),
     ] = None,
+    claim: Annotated[
+        str | None, typer.Option(help="Of a study's folder: the runs this claim was judged on.")
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 0,
     table: Tables = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Only print the address.")] = False,
@@ -64,7 +74,9 @@ def view(
 
     where = spot(at)  # a typing mistake costs no reading
     if len(traces) == 1 and is_runs(address := as_address(traces[0])):
-        return _view_folder(address, rule, table, model, port, no_open)
+        return _view_folder(address, rule, table, model, claim, port, no_open)
+    if claim is not None:
+        raise SpecError("--claim is of a study's folder: name the -o of `anchorwatch study`")
     options, opened = _looked_at(traces, rule, table)
     loaded, replays = _replays(model, opened)
     runs = [
@@ -89,10 +101,11 @@ def _view_folder(
     rule: str | None,
     table: Sequence[Path] | None,
     model: str | None,
+    claim: str | None,
     port: int,
     no_open: bool,
 ) -> None:
-    """List the runs of a sweep; each is opened when it is chosen."""
+    """List the runs of a sweep or of a study; each is opened when it is chosen."""
     import webbrowser
 
     from anchorwatch.explorer.run_data import Options
@@ -105,13 +118,37 @@ def _view_folder(
     runs = open_runs(path)
     if not len(runs):
         raise TraceError(f"{path} has no finished run yet: `anchorwatch status {path}` says more")
-    folder = RunFolder(runs, Options(rule=rulli() if rule is None else parse(rule)))
-    server = Server(folder, port=port)
-    typer.echo(server.url)
+    options = Options(rule=rulli() if rule is None else parse(rule))
+    server = Server(RunFolder(runs, options, _read_report(path)), port=port)
+    address = server.url if claim is None else server.url + _claim_query(claim, runs)
+    typer.echo(address)
     output.say("press Ctrl-C to stop; the address is for this machine and holds a secret")
     if not no_open:
-        webbrowser.open(server.door(server.url).as_uri())
+        webbrowser.open(server.door(address).as_uri())
     server.serve()
+
+
+def _claim_query(claim: str, runs: Runs) -> str:
+    """The part of an address that chooses a claim's runs."""
+    from anchorwatch.trace.runs import CLAIMS
+
+    known = sorted({name for names in runs.table.get(CLAIMS, ()) for name in names.split()})
+    if claim not in known:
+        listed = ", ".join(known) or "none: this is no study's folder"
+        raise SpecError(f"no run was judged for {claim!r}: expected one of {listed}")
+    return "?" + urlencode({"claim": claim, "as": "pictures"})
+
+
+def _read_report(path: str) -> Report | None:
+    """The report of a study's folder, to be served beside its runs."""
+    from anchorwatch.explorer.run_list import Report
+
+    file = expand_path(path) / "report.html"
+    if not is_study(path) or not file.is_file():
+        return None
+    from anchorwatch.studies.report.assets import page_policy
+
+    return Report(read_plain(file, most=_MOST_REPORT), f"{page_policy()}; frame-ancestors 'none'")
 
 
 def export(

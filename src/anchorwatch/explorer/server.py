@@ -41,6 +41,7 @@ HOST = "127.0.0.1"
 LONGEST_TARGET = 2048
 LONGEST_BODY = 1024
 """Bytes of a change that the page asks for."""
+HTML = "text/html; charset=utf-8"
 LONGEST_NUMBER = 7
 """Digits of a step, layer, head or token."""
 _FETCHED_BY_US = ("same-origin", "none")
@@ -166,28 +167,8 @@ def application(
         number = int(request.path_params["run"])
         return folder.run(number) if folder is not None else _find_run(shown, number)
 
-    def show(names: Mapping[int, str]) -> Response:
-        listed = [{"id": number, "name": name} for number, name in names.items()]
-        html = page.shell("anchorwatch", {"source": "api", "runs": listed})
-        return _answer(html.encode(), "text/html; charset=utf-8")
-
-    def index(request: Request) -> Response:
-        if folder is None:
-            return show({number: run.opened.name for number, run in enumerate(shown)})
-        asked = request.query_params
-        number = asked.get("page", "1")
-        html = folder.page(asked.get("words", ""), int(number) if _is_number(number) else 1)
-        answer = _answer(html.encode(), "text/html; charset=utf-8")
-        answer.headers["content-security-policy"] = POLICY
-        return answer
-
-    def open_runs(request: Request) -> Response:
-        if folder is None:
-            raise MissingError("there is nothing here")
-        numbers = parse_numbers(request.query_params.getlist("run"))
-        for number in numbers:
-            folder.run(number)  # one that is not there is refused here
-        return show({number: folder.name(number) for number in numbers})
+    def index(_: Request) -> Response:
+        return _show({number: run.opened.name for number, run in enumerate(shown)})
 
     def script(_: Request) -> Response:
         return _answer(page.read_built("app.js").encode(), "text/javascript; charset=utf-8")
@@ -203,8 +184,7 @@ def application(
         return _answer(body, "application/octet-stream")
 
     routes = [
-        Route("/", index, methods=["GET"]),
-        Route("/open", open_runs, methods=["GET"]),
+        *([Route("/", index, methods=["GET"])] if folder is None else _folder_routes(folder)),
         Route("/app.js", script, methods=["GET"]),
         Route("/app.css", style, methods=["GET"]),
         Route("/data/{run:int}/header.json", header, methods=["GET"]),
@@ -227,6 +207,47 @@ def application(
     )
     app.router.redirect_slashes = False
     return app
+
+
+def _folder_routes(folder: RunFolder) -> list[Route]:
+    """The list of a folder's runs, and what leads from it."""
+    from starlette.routing import Route
+
+    def index(request: Request) -> Response:
+        html = folder.page(folder.read_query(request.query_params))
+        answer = _answer(html.encode(), HTML)
+        answer.headers["content-security-policy"] = POLICY
+        return answer
+
+    def open_runs(request: Request) -> Response:
+        numbers = parse_numbers(request.query_params.getlist("run"))
+        for number in numbers:
+            folder.run(number)  # one that is not there is refused here
+        return _show({number: folder.name(number) for number in numbers})
+
+    def picture(request: Request) -> Response:
+        return _answer(folder.picture(int(request.path_params["run"])), "image/png")
+
+    def report(_: Request) -> Response:
+        if folder.report is None:
+            raise MissingError("there is nothing here")
+        answer = _answer(folder.report.html, HTML)
+        answer.headers["content-security-policy"] = folder.report.policy
+        return answer
+
+    return [
+        Route("/", index, methods=["GET"]),
+        Route("/open", open_runs, methods=["GET"]),
+        Route("/picture/{run:int}.png", picture, methods=["GET"]),
+        Route("/report", report, methods=["GET"]),
+    ]
+
+
+def _show(names: Mapping[int, str]) -> Response:
+    """The page of these runs, by number."""
+    listed = [{"id": number, "name": name} for number, name in names.items()]
+    html = page.shell("anchorwatch", {"source": "api", "runs": listed})
+    return _answer(html.encode(), HTML)
 
 
 def _fork_routes(runs: Sequence[Run], forks: Forks | None) -> list[Route]:
@@ -341,10 +362,6 @@ class _Guard:
         raw = scope.get("raw_path") or b""
         entry = raw if raw.endswith(b"/") else raw + b"/"
         return not (led and window and hmac.compare_digest(entry, b"/" + self._token + b"/"))
-
-
-def _is_number(word: str) -> bool:
-    return word.isdecimal() and len(word) <= LONGEST_NUMBER
 
 
 def _find_run(runs: Sequence[Run], index: int) -> Run:

@@ -58,6 +58,7 @@ from anchorwatch.studies.evidence import (
     ModelIdentity,
     Runs,
 )
+from anchorwatch.studies.list_runs import list_runs
 from anchorwatch.studies.papers import claims as named_claims
 from anchorwatch.studies.papers import load_experiments
 from anchorwatch.studies.plan_study import Plan, PlanPiece, Rates, plan_study
@@ -133,7 +134,8 @@ def study(  # noqa: PLR0913 - one keyword for each thing a study can be given
         lost = dict(plan.lacking) | collected.lacking
         each = judge_claims(task.claims, evidence, lost, collected.not_testable)
         plan = replace(plan, pieces=collected.used(plan))
-        record = Study(each, task.manifest(plan) | _describe_duration(begun), plan, evidence)
+        about = task.manifest(plan) | _describe_duration(begun)
+        record = Study(each, about, plan, evidence, list_runs(task.store, each, evidence))
         if report:
             record.save(task.out)
     return record

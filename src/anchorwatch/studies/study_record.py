@@ -20,6 +20,8 @@ from anchorwatch.studies.evidence import Evidence, to_json_value
 from anchorwatch.studies.plan_study import Plan
 from anchorwatch.studies.verdict import ALPHA, NOT_TESTABLE, VERDICTS, JudgedClaim
 from anchorwatch.trace.atomic_io import replace_file
+from anchorwatch.trace.cells import STUDY_RUNS
+from anchorwatch.trace.runs import CLAIMS
 
 if TYPE_CHECKING:
     from anchorwatch.figures.figure import Figure
@@ -50,6 +52,8 @@ class Study:
     """The manifest: models, budget, versions, plan."""
     plan: Plan
     evidence: Evidence = field(repr=False)
+    runs: pd.DataFrame | None = field(default=None, repr=False)
+    """The traces that claims were judged on; None where they are not in the study's folder."""
 
     @property
     def claims(self) -> pd.DataFrame:
@@ -80,6 +84,12 @@ class Study:
             if judged.claim.id == name:
                 return judged
         raise SpecError(f"this study has no claim {name!r}: it has {self.findings[0].claim.id} ...")
+
+    def count_runs(self, claim: str) -> int:
+        """How many traces a claim was judged on."""
+        if self.runs is None:
+            return 0
+        return sum(claim in names.split() for names in self.runs[CLAIMS])
 
     def counts(self, origin: str | None = None, paper: str | None = None) -> dict[str, int]:
         """How many claims came to each verdict; of one origin or paper where it is named."""
@@ -118,7 +128,7 @@ class Study:
         }
 
     def save(self, out: str | Path) -> Path:
-        """Write claims.json, claims.csv, criteria.csv, report.md, report.html and figures/."""
+        """Write claims.json, claims.csv, criteria.csv, runs.csv, report.md and .html, figures/."""
         from anchorwatch.studies.report.page import write
         from anchorwatch.studies.report.text import markdown_page
 
@@ -127,6 +137,8 @@ class Study:
         replace_file(folder / "claims.json", (json.dumps(self.as_dict(), indent=1) + "\n").encode())
         replace_file(folder / "claims.csv", as_csv(self.claims).encode())
         replace_file(folder / "criteria.csv", as_csv(self.criteria).encode())
+        if self.runs is not None:
+            replace_file(folder / STUDY_RUNS, as_csv(self.runs).encode())
         replace_file(folder / "report.md", markdown_page(self).encode())
         write(self, folder)
         return folder

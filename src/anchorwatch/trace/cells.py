@@ -38,6 +38,8 @@ from anchorwatch.trace.locks import Lock, temporary
 RECORD, TRACE = "cell.json", "run.trace"
 SWEEPS, CELLS, DONE, FAILED = "sweeps", "cells", "done", "failed"
 CLAIMS, GROWING, JOURNAL, INDEX = "claims", "growing", "journal", "index.parquet"
+STUDY_RUNS = "runs.csv"
+"""In the folder of a study: which traces its claims were judged on."""
 _CELL = re.compile(r"[0-9a-f]{32}")
 _LONGEST_REASON = 4000
 
@@ -345,6 +347,11 @@ def as_address(path: str | Path) -> str:
 
 
 def is_runs(path: str | Path) -> bool:
-    """Whether a path is a folder of runs."""
+    """Whether a path is a folder of runs: a sweep's, or a study's."""
     text = as_address(path)
-    return "://" in text or (atomic_io.expand_path(text) / SWEEPS).is_dir()
+    return "://" in text or (atomic_io.expand_path(text) / SWEEPS).is_dir() or is_study(text)
+
+
+def is_study(path: str | Path) -> bool:
+    """Whether a path is the folder of a study that says which runs it was judged on."""
+    return "://" not in str(path) and (atomic_io.expand_path(path) / STUDY_RUNS).is_file()

@@ -9,20 +9,32 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import pandas as pd
 
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.trace.atomic_io import find_damage
-from anchorwatch.trace.cells import INDEX, CellFolder, open_cells
+from anchorwatch.trace.cells import INDEX, CellFolder, is_study, open_cells
+from anchorwatch.trace.study_runs import read_study_runs
 from anchorwatch.trace.trace import Trace, read
 
 LABELS = ("model", "prompt", "context", "decoding", "edit", "seed")
 COLUMNS = ("cell", *LABELS, "steps", "positions", "left_masked", "bytes", "answer", "trace")
+CLAIMS = "claims"
+"""Of a study's runs: the claims that were judged on each, with spaces between them."""
 Wanted = str | int | Iterable[str | int] | None
 """A label, or several."""
 _NUMBERS = ("seed", "steps", "positions", "left_masked", "bytes")
+
+
+class TraceFolder(Protocol):
+    """Where the traces of a table are."""
+
+    path: str
+
+    def trace_path(self, cell: str) -> Path: ...
+    def record(self, cell: str) -> dict[str, Any]: ...
 
 
 class Runs(Sequence[Trace]):
@@ -31,7 +43,7 @@ class Runs(Sequence[Trace]):
     A `Runs` is a sequence of traces, which metrics and figures take as they take a list.
     """
 
-    def __init__(self, folder: CellFolder, table: pd.DataFrame) -> None:
+    def __init__(self, folder: TraceFolder, table: pd.DataFrame) -> None:
         self._folder = folder
         self.table = table
         """A row for each cell: what it is of, its answer, steps and bytes."""
@@ -136,9 +148,14 @@ def searchable_text(table: pd.DataFrame) -> pd.Series:
 def open_runs(path: str | Path) -> Runs:
     """The runs of a folder that `anchorwatch sweep` made, also while it is still at it.
 
+    Of the folder of a study, the runs that its claims were judged on: a column `claims` says which.
+
     Args:
         path: a folder, or an address that fsspec opens: s3://, gs://, memory://.
     """
+    if is_study(path):
+        traces, rows = read_study_runs(path, (*COLUMNS, CLAIMS))
+        return Runs(traces, _typed(rows, path))
     folder = open_cells(path)
     table = build_index(folder, keep=False)
     if table.empty and not folder.sweeps():
@@ -174,8 +191,14 @@ def _row(folder: CellFolder, cell: str) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
-    return table.astype({name: "int64" if name in _NUMBERS else "str" for name in COLUMNS})
+    return _typed(pd.DataFrame(rows, columns=list(COLUMNS)))
+
+
+def _typed(table: pd.DataFrame, path: str | Path = "") -> pd.DataFrame:
+    try:
+        return table.astype({n: "int64" if n in _NUMBERS else "str" for n in table.columns})
+    except ValueError as error:
+        raise TraceError(f"the runs of {path} have no such number: {error}") from None
 
 
 def _read_index(folder: CellFolder) -> pd.DataFrame:

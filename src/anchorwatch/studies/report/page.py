@@ -9,14 +9,11 @@ so that no text in it, wherever it came from, can run or fetch anything.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -28,6 +25,7 @@ from anchorwatch.errors import AnchorwatchError
 from anchorwatch.figures.figure import Figure
 from anchorwatch.studies.claim import ORIGINS, PAPERS, Criterion
 from anchorwatch.studies.report import picture, text
+from anchorwatch.studies.report.assets import page_policy, read_asset
 from anchorwatch.studies.report.comparison import Section, sections
 from anchorwatch.trace.atomic_io import replace_file
 from anchorwatch.trace.escape import one_line
@@ -73,7 +71,6 @@ def write(study: Study, folder: Path) -> Path:
 
 def page(study: Study, drawn: Mapping[str, Figure | str], beside: Sequence[Section]) -> str:
     """The whole page; `drawn` are the claims' own figures, or why there is none."""
-    style, script = _asset("page.css"), _asset("page.js")
     names = dict.fromkeys(judged.claim.study for judged in study.findings)
     # json.dumps leaves nothing but ASCII, so that no mark hides; its line breaks are to stay
     manifest = escape(json.dumps(study.as_dict()["about"], indent=1, allow_nan=False))
@@ -87,10 +84,9 @@ def page(study: Study, drawn: Mapping[str, Figure | str], beside: Sequence[Secti
             papers={name: PAPERS[name] for name in names},
             tallies=_tally_verdicts(study, names),
             manifest=manifest,
-            style=Markup(style),
-            script=Markup(script),
-            policy=f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-            "img-src data:; base-uri 'none'; form-action 'none'",
+            style=Markup(read_asset("page.css")),
+            script=Markup(read_asset("page.js")),
+            policy=page_policy(),
         )
     )
 
@@ -119,14 +115,6 @@ def _templates() -> Environment:
 def _make_visible(value: Any) -> Any:
     """What a template prints, on one line and without controls; markup is ours and stays."""
     return value if isinstance(value, Markup) else one_line(str(value))
-
-
-def _asset(name: str) -> str:
-    return files("anchorwatch.studies.report").joinpath("templates", name).read_text("utf-8")
-
-
-def _hash(words: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(words.encode()).digest()).decode()}"
 
 
 def _tally_verdicts(study: Study, names: Iterable[str]) -> list[tuple[str, str, dict[str, int]]]:

@@ -35,3 +35,8 @@ window.addEventListener("hashchange", () => {
     setTimeout(() => aim.scrollIntoView(), 20);
   }
 });
+// Beside the runs (`anchorwatch view`), claims lead to those that they were judged on.
+if (location.pathname.endsWith("/report")) {
+  for (const link of document.querySelectorAll("a.runs")) link.hidden = false;
+  for (const words of document.querySelectorAll("span.runs")) words.hidden = true;
+}
