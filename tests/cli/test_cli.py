@@ -362,10 +362,10 @@ OPTIONS = {
         --length --limit --mask-id --out --plot --prompt --repeats --revision --rule --seed --steps --table
         --temperature --keep --engine --workers --address""",
     "resume": "--device --device-map --dtype --family --json --mask-id --revision",
-    "measure": "--by --group --json --out --rule --set",
-    "plot": "--group --head --layer --out --rule --set --step",
+    "measure": "--by --group --json --out --rule --set --where",
+    "plot": "--group --head --layer --out --rule --set --step --where",
     "whence": "",
-    "view": "--at --forks --model --no-open --port --rule --table",
+    "view": "--at --claim --forks --model --no-open --port --rule --table",
     "export": "--layers --out --rule --table",
     "show": "--all --json --step",
     "verify": "--json",
