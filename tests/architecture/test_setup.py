@@ -149,3 +149,10 @@ def test_a_first_look_needs_what_a_study_needs_and_the_page():
     said = planned("look")
     run, view = said.index("anchorwatch run lab/tales-mdm"), said.index("anchorwatch view runs/")
     assert run < view and "--model lab/tales-mdm" in said[view:]
+    assert "[dev]" not in planned_anew("look")
+
+
+def planned_anew(target):
+    """What `make` would type where nothing is installed or built yet."""
+    command = ["/usr/bin/make", "-n", "-B", "VENV=.none", target]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -280,7 +280,7 @@ def test_a_table_can_be_saved(look, url):
     with page.expect_download() as held:
         section.locator("button", has_text="Save CSV").click()
     text = held.value.path().read_text()
-    assert text.startswith("position,token,role,committed at,log-probability,share,read as")
+    assert text.startswith("position,token,role,committed at,log-probability,margin,share,read as")
     assert len(text.splitlines()) == 15
 
 

@@ -1,6 +1,7 @@
 """Measures of attention: pure functions from one or many traces to a tidy table.
 
-Every row has its null, what uniform attention (or shuffled steps) would have given, its lift, how
+Every row has its null, what uniform attention (or shuffled steps) would have given, its lift (value
+over null; absent where the null is 0, and the value then stands for itself), how
 many prompts it is over, and the interval that resampling prompts gives. What was not measured is
 counted in `missing`, never taken as zero. What a table is not split by is added up before it is
 divided, so a ratio is one of sums; prompts come last and count alike. Metrics of movement take
