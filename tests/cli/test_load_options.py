@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from anchorwatch.cli.app import app
 from anchorwatch.errors import SpecError
@@ -13,11 +14,19 @@ from anchorwatch.models.load_options import LoadOptions
 GROUP = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(LoadOptions)}
 
 
-@pytest.mark.parametrize("name", ["run", "resume", "effect", "eval", "lm-eval"])
+@pytest.mark.parametrize(
+    "name", [*("run", "resume", "replay", "effect", "eval", "lm-eval", "study", "paper", "view")]
+)
 def test_every_command_that_loads_has_the_group(name):
     command = typer.main.get_command(app).commands[name]
     spelled = {word for parameter in command.params for word in parameter.opts}
     assert spelled >= GROUP
+
+
+def test_options_of_loading_without_a_model_to_load(tmp_path):
+    result = CliRunner().invoke(app, ["view", str(tmp_path), "--dtype", "float32"])
+    assert isinstance(result.exception, SpecError)
+    assert "are of --model: name it, too" in str(result.exception)
 
 
 def test_only_what_is_said_is_handed_on():

@@ -12,8 +12,10 @@ from urllib.parse import urlencode
 import typer
 
 from anchorwatch.cli import output
+from anchorwatch.cli.options import takes_load_options
 from anchorwatch.errors import SpecError, TraceError
 from anchorwatch.metrics.sink_rules import parse, rulli
+from anchorwatch.models.load_options import DEFAULT_LOADING, LoadOptions
 from anchorwatch.trace.atomic_io import expand_path
 from anchorwatch.trace.cells import as_address, is_runs, is_study
 from anchorwatch.trace.escape import one_line
@@ -45,6 +47,7 @@ Tables = Annotated[
 RuleWord = Annotated[str | None, typer.Option(help="What a sink is: rulli:3, zscore:3, gu:0.3.")]
 
 
+@takes_load_options
 def view(
     traces: Traces,
     rule: RuleWord = None,
@@ -64,6 +67,7 @@ def view(
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 0,
     table: Tables = None,
+    loading: LoadOptions = DEFAULT_LOADING,
     no_open: Annotated[bool, typer.Option("--no-open", help="Only print the address.")] = False,
 ) -> None:
     """Look at traces in the browser: a server for this machine only, until interrupted."""
@@ -73,12 +77,14 @@ def view(
     from anchorwatch.explorer.server import Server, link, spot
 
     where = spot(at)  # a typing mistake costs no reading
+    if model is None and loading.as_keywords():
+        raise SpecError("--dtype and the other options of loading are of --model: name it, too")
     if len(traces) == 1 and is_runs(address := as_address(traces[0])):
         return _view_folder(address, rule, table, model, claim, port, no_open)
     if claim is not None:
         raise SpecError("--claim is of a study's folder: name the -o of `anchorwatch study`")
     options, opened = _looked_at(traces, rule, table)
-    loaded, replays = _replays(model, opened)
+    loaded, replays = _replays(model, opened, loading)
     runs = [
         Run(one, options, replay, no_replay=why, live=_live(loaded, one.trace) if replay else None)
         for one, (replay, why) in zip(opened, replays, strict=True)
@@ -216,7 +222,7 @@ def _layers(words: str | None) -> list[int] | None:
 
 
 def _replays(
-    model: str | None, opened: Sequence[OpenedTrace]
+    model: str | None, opened: Sequence[OpenedTrace], loading: LoadOptions = DEFAULT_LOADING
 ) -> tuple[LockedModel | None, list[tuple[Replay | None, str]]]:
     """The model, and of each run what measures its exact maps, or why the model does not.
 
@@ -224,10 +230,9 @@ def _replays(
     """
     if model is None:
         return None, [(None, "")] * len(opened)
-    import anchorwatch as aw
     from anchorwatch.generation.forced import model_difference
 
-    loaded = aw.load(model)
+    loaded = loading.load(model)
     shared = LockedModel(loaded, threading.Lock())
     replays: list[tuple[Replay | None, str]] = []
     for run in opened:
