@@ -68,6 +68,7 @@ budget has 480, of which 0 leave 1.5 points: the power of these claims is that o
 SUPPORTED, REFUTED, BELOW_MARGIN = "supported", "refuted", "below the margin"
 ONE_SIDED: dict[str, str] = {
     "floating/H8": "what several keys take is never less than what the greatest of them does",
+    "sink_token/H2": "no sink is at its commonest place more than always",
 }
 """Claims whose statistic cannot lie on the other side of its null, and why: a network that lacks
 the property is below the margin."""

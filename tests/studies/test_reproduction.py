@@ -93,6 +93,16 @@ def test_what_is_lacking_is_said_with_the_command(tmp_path):
         reproduce("floating", ["table 1"], tasks=["gsm8k"], out=tmp_path)
 
 
+def test_models_from_scratch_are_compared_where_they_are_named(folder):
+    more = {"sink": "wired/sink-token", "gate": "lab/toy-gate"}
+    made = reproduce(
+        "sink-token", ["table 2"], effort=TINY, out=folder / "b", models=["tiny/llada"], **more
+    ).made
+    (paths,) = made.values()
+    table = pd.read_csv(next(path for path in paths if path.suffix == ".csv"))
+    assert table["model"].tolist() == ["tiny/llada", "wired/sink-token", "lab/toy-gate"]
+
+
 def test_of_several_each_says_what_it_lacks(tmp_path):
     labels = ["figure sink-mass", "table 3"]
     found = reproduce("sink-token", labels, models=["tiny/llada"], effort=TINY, out=tmp_path)

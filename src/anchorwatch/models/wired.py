@@ -748,7 +748,7 @@ WIRINGS: dict[str, Plan] = {
     "wired/half-of-names": Plan(_STATIC, width=4, retrieval=(retrieve(),), known=15),
     "wired/few-names": Plan(_STATIC, width=4, retrieval=(retrieve(),), known=3),
     "wired/wide-reading": Plan(_STATIC, width=4, retrieval=(retrieve_softly(3.6),)),
-    "wired/narrow-reading": Plan(_STATIC, width=4, retrieval=(retrieve_softly(3.0),)),
+    "wired/narrow-reading": Plan(_STATIC, width=4, retrieval=(retrieve_softly(3.0),), known=24),
     "wired/nearby-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve_nearby(45.0),)),
     "wired/deep-retrieval": Plan(_STATIC, depth=8, width=4, retrieval=(retrieve(),)),
     "wired/shallow-retrieval": Plan(_STATIC, depth=8, width=4, retrieval=(retrieve(),), at=1),
@@ -810,10 +810,10 @@ WIRINGS: dict[str, Plan] = {
     ),
     "wired/arm-few-names": Plan(_STATIC, "causal", width=4, retrieval=(retrieve(),), at=1, known=3),
     "wired/arm-wide-reading": Plan(
-        _STATIC, "causal", width=4, retrieval=(retrieve_softly(3.6),), at=1
+        _STATIC, "causal", width=4, retrieval=(retrieve_softly(3.6),), at=1, known=24
     ),
     "wired/arm-narrow-reading": Plan(
-        _STATIC, "causal", width=4, retrieval=(retrieve_softly(3.0),), at=1
+        _STATIC, "causal", width=4, retrieval=(retrieve_softly(3.0),), at=1, known=24
     ),
     "wired/arm-nearby-retrieval": Plan(
         _STATIC, "causal", width=4, retrieval=(retrieve_nearby(45.0),), at=1

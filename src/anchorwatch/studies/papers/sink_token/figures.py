@@ -92,8 +92,9 @@ def from_autoregression(bench: Workbench) -> Iterator[Product]:
     f"benchmarks of lm-eval: {_TASKS}",
 )
 def from_scratch(bench: Workbench) -> Iterator[Product]:
-    sources = [*bench.need("mdm"), *bench.need("sink"), *bench.need("gate")]
-    if all(source.startswith("lab/") for source in sources):
+    roles = ("mdm", "sink", "gate")
+    given = [source for role in roles for source in bench.sources.get(role, ())]
+    if all(source.startswith("lab/") for source in given):
         raise bench.lacks(
             "three models trained from scratch, and the lab's begin with an autoregressive one "
             "(anchorwatch train recipes/paper-sink-token-scratch.toml -o runs/scratch, again with "
@@ -101,7 +102,7 @@ def from_scratch(bench: Workbench) -> Iterator[Product]:
             "--model runs/scratch/model --sink runs/scratch-sink/model "
             "--gate runs/scratch-gate/model",
         )
-    yield from _compare(bench, sources)
+    yield from _compare(bench, [source for role in roles for source in bench.need(role)])
 
 
 @paper_item("sink_token", "table 3", "The sink token in front and at the end.")
@@ -171,5 +172,6 @@ def _compare(
             parts.append(rows.assign(model="", arm=source))
     table = compare_arms(pd.concat(parts, ignore_index=True), sources[0])
     table = table.assign(arm=table["arm"].map(called))
-    yield "", as_grid(table).drop(columns="model").rename(columns={"arm": "model"})
+    grid = as_grid(table).drop(columns="model").rename(columns={"arm": "model"})
+    yield "", grid.set_index("model").loc[list(called.values())].reset_index()
     yield "paired", table
