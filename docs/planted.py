@@ -59,9 +59,9 @@ WIDE = {"floating/H17", "sink_token/H12", "sink_token/H20"}
 EXACT = {"floating/H1", "floating/H2", "sinks/H1", "sinks/H23", "sinks/H32"}
 """Claims with such a margin, whose share is exactly 0 or 1 in planted networks, or whose prompts
 differ."""
-MORE_PROMPTS = {"sinks/H15": 24}
-"""Where keys are hidden, and six prompts are too few to tell exactly half of the steps from a
-quarter of them."""
+MORE_PROMPTS = {"sinks/H15": 24, "sinks/H25": 24}
+"""Where keys are hidden, and six prompts are too few: half of the steps exactly has to be told from
+a quarter, or a line break is in some prompts only."""
 MANY_ITEMS = {"sinks/H27": 800}
 """Questions that a share of exactly 0 takes to be told from a margin of one point. The standard
 budget has 480, of which 0 leave 1.5 points: the power of these claims is that of the full one."""

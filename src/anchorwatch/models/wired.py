@@ -622,8 +622,8 @@ FIRST_PLACES = Head((Slope("one", -0.4),))
 """The first few positions, whatever stands there."""
 WEAK_SINK = Head((Match("start", 1.2),))
 """Three times an even share: above mean + 3 sd of an even map, and no sink by eps = 3."""
-SPARE_SINK = Head((Match("start", ABOVE), Slope("later", -STEP)))
-"""The start token, and behind it the first word."""
+SPARE_SINK = Head((Match("start", SINK), Match("newline", ABOVE), Slope("newline", STEP)))
+"""The last line break, and behind it the start token."""
 LONG_KEY_SINK = Head((Match("start", SINK, base=SINK / 2),))
 """A sink by its norm: all keys have one direction, and its key is three times as long."""
 SHORT_KEY_SINK = Head((Match("start", SINK), Length("start", 1.6 * SINK)))
@@ -748,7 +748,6 @@ WIRINGS: dict[str, Plan] = {
     "wired/most-names": Plan(_STATIC, width=4, retrieval=(retrieve(),), known=24),
     "wired/half-of-names": Plan(_STATIC, width=4, retrieval=(retrieve(),), known=15),
     "wired/few-names": Plan(_STATIC, width=4, retrieval=(retrieve(),), known=3),
-    "wired/wide-reading": Plan(_STATIC, width=4, retrieval=(retrieve_softly(3.6),)),
     "wired/narrow-reading": Plan(_STATIC, width=4, retrieval=(retrieve_softly(3.6),), known=24),
     "wired/nearby-retrieval": Plan(_STATIC, width=4, retrieval=(retrieve_nearby(45.0),)),
     "wired/deep-retrieval": Plan(_STATIC, depth=8, width=4, retrieval=(retrieve(),)),
