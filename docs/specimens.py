@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 LAYERS = {
     "smol-arm": ("clear", "autoregressive: mostly the first token"),
     "smol-mdm@0": ("noisy", "looks both ways, not trained: the first “ the”"),
-    "smol-mdm@560": ("noisy", "diffusion model, 395 k tokens: the full stop"),
+    "smol-mdm@760": ("noisy", "diffusion model, 395 k + 162 k tokens: the full stop"),
     "smol-sink@80": ("noisy", "with a sink token, 72 k tokens"),
 }
 

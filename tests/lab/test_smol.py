@@ -53,7 +53,7 @@ def test_only_what_there_is_can_be_fetched(cache):
     assert "expected smol" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["smol-arm", "smol-mdm", "smol-sink"])
+@pytest.mark.parametrize("name", ["smol-arm", "smol-mdm", "smol-mdm-answers", "smol-sink"])
 def test_a_recipe_is_a_spec_that_begins_from_a_specimen(name):
     spec = read(Path(__file__).parents[2] / "recipes" / f"{name}.toml")
     assert spec.model.source in SPECIMENS
