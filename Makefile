@@ -139,6 +139,7 @@ papers: $(READY)
 
 # A model writes a story; its sinks, step by step, in the browser.
 look: $(RUN) $(PAGE)
+	mkdir -p runs
 	test -e runs/lily.trace || HF_HUB_OFFLINE=1 $(BIN)/anchorwatch run lab/tales-mdm "Once upon a time, there was a little girl named Lily. She" --length 32 -o runs/lily.trace
 	$(BIN)/anchorwatch view runs/lily.trace --model lab/tales-mdm $(ARGS)
 
