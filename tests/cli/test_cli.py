@@ -365,7 +365,7 @@ OPTIONS = {
     "measure": "--by --group --json --out --rule --set --where",
     "plot": "--group --head --layer --out --rule --set --step --where",
     "whence": "",
-    "view": "--at --claim --forks --model --no-open --port --rule --table",
+    "view": "--at --claim --device --device-map --dtype --family --forks --mask-id --model --no-open --port --revision --rule --table",
     "export": "--layers --out --rule --table",
     "show": "--all --json --step",
     "verify": "--json",

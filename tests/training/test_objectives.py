@@ -122,7 +122,7 @@ def test_counted_masks_have_the_same_bound(monkeypatch):
         sets = list(combinations(answer, count))
         for masked in sets:
             chosen = np.isin(np.arange(len(text.ids)), masked)
-            monkeypatch.setattr(noise, "draw_counted_masks", lambda *_, chosen=chosen: chosen)
+            monkeypatch.setattr(noise, "draw_counted_masks", lambda *_, chosen=chosen, **__: chosen)
             rows = poser([text], 0, [0])
             loss = (token_nats(cost.scorer, rows).detach() * rows.weights).sum()
             total += float(loss) / len(answer) / len(sets)
