@@ -107,7 +107,7 @@ bench-train: $(READY)
 PEERS := runs/peers
 bench-peers:
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	ANCHORWATCH_WITHOUT_PAGE=1 $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[run]' -r benchmarks/peers.txt
+	ANCHORWATCH_WITHOUT_PAGE=1 $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[eval]' -r benchmarks/peers.txt
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(PEERS)/bin/python benchmarks/peers.py $(ARGS)
 
 # First paint, scrub, export: on a quiet machine, each number beside its limit.

@@ -1,8 +1,9 @@
 """GGUF files: weights are dequantised on load.
 
-Causal LMs go through transformers' own reader. LLaDA, Dream and LLaDA-MoE, which it does not know,
-are opened here as a checkpoint like any other: names and config as llama.cpp's converter wrote
-them, undone, and each tensor dequantised some rows at a time by the gguf package.
+Causal LMs are named and undone by transformers: its reader makes the config, the only time that
+the whole header is parsed, and its processors each tensor. LLaDA, Dream and LLaDA-MoE, which it
+does not know, are opened here as a checkpoint like any other: names and config as llama.cpp's
+converter wrote them, undone, and each tensor dequantised some rows at a time by the gguf package.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -25,7 +27,6 @@ from transformers import (
     AutoModelForCausalLM,
     PreTrainedModel,
 )
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from anchorwatch.errors import AnchorwatchWarning, FamilyError, ModelError, SpecError, WeightsError
 from anchorwatch.models.attention import NAME
@@ -69,7 +70,11 @@ def load_gguf(source: str, path: Path, dtype: torch.dtype, mask_id: int | None) 
     prove_fused(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config)
     set_visibility(family, config)
     # 2. The tensors, dequantised; every one of the file must have been placed.
-    network, read = _quietly(path, lambda: _tensors(path, config, dtype))
+    with empty_parameters():
+        network = AutoModelForCausalLM.from_config(
+            config, attn_implementation=NAME, trust_remote_code=False
+        )
+    read = _quietly(path, lambda: _read_tensors(path, network, dtype))
     if num_tensors != len(read):
         raise WeightsError(
             f"{path.name} holds {num_tensors} tensors and transformers' reader placed {len(read)} "
@@ -81,7 +86,7 @@ def load_gguf(source: str, path: Path, dtype: torch.dtype, mask_id: int | None) 
     notes = fill_network(network, plan, stored, family, dtype).notes
     prove_rotary(network)
     # 3. The tokenizer, and the ids that mean something.
-    tokenizer = gguf_tokenizer(path)
+    tokenizer = gguf_tokenizer(path, config)
     rows = len(network.get_input_embeddings().weight), len(network.get_output_embeddings().weight)
     specials, left_out = specials_of(None, config.to_dict(), {}, tokenizer, rows)
     for note in left_out:
@@ -96,17 +101,40 @@ def load_gguf(source: str, path: Path, dtype: torch.dtype, mask_id: int | None) 
     )
 
 
-def _tensors(
-    path: Path, config: Any, dtype: torch.dtype
-) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
-    with empty_parameters():
-        network = AutoModelForCausalLM.from_config(
-            config, attn_implementation=NAME, trust_remote_code=False
-        )
-    read = load_gguf_checkpoint(
-        str(path), return_tensors=True, model_to_load=network, torch_dtype=dtype
+def _read_tensors(
+    path: Path, network: PreTrainedModel, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """Every tensor of the file that has a name in the network, dequantised."""
+    import gguf
+    from transformers.integrations.gguf import GgufHeader
+    from transformers.modeling_gguf_pytorch_utils import (
+        TENSOR_PROCESSORS,
+        TensorProcessor,
+        get_gguf_hf_weights_map,
     )
-    return network, read["tensors"]
+
+    # 1. transformers' names, and its way of undoing what llama.cpp's converter did.
+    header = GgufHeader.from_file(str(path))
+    processor = TENSOR_PROCESSORS.get(header.architecture, TensorProcessor)(
+        config=network.config.to_dict()
+    )
+    names = get_gguf_hf_weights_map(network, processor)
+    # 2. Tensor by tensor; a processor keeps those that it stacks or splits in `read` itself.
+    read: dict[str, torch.Tensor] = {}
+    mapped = np.memmap(path, mode="r", dtype=np.uint8)
+    for tensor in header.tensors:
+        begin = header.data_start + tensor.offset
+        codes = mapped[begin : begin + tensor.nbytes].reshape(*tensor.shape[:-1], -1)
+        weights = gguf.dequantize(codes, gguf.GGMLQuantizationType(tensor.ggml_type))
+        done = processor.process(
+            weights=weights,
+            name=tensor.name,
+            tensor_key_mapping=names,
+            parsed_parameters={"tensors": read},
+        )
+        if done.name in names:
+            read[names[done.name]] = torch.tensor(done.weights, dtype=dtype)
+    return read
 
 
 def _quietly(path: Path, read: Callable[[], Any]) -> Any:

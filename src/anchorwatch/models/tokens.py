@@ -78,15 +78,20 @@ def load_tokenizer(folder: Path, family: Family) -> PreTrainedTokenizerBase | No
     return _read_tokenizer(folder, lambda: _auto_tokenizer(folder, bare, config))
 
 
-def gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:
+def gguf_tokenizer(path: Path, config: Any) -> PreTrainedTokenizerBase:
     """The tokenizer inside a GGUF file; what lies beside it may name no code."""
     folder = path.parent
     refuse_odd_files(folder)
-    if (named := _tokenizer_config(folder).get("tokenizer_class")) is not None:
+    named = _tokenizer_config(folder).get("tokenizer_class")
+    if named is not None:
         _is_known(_CONFIG, named)
+    # AutoTokenizer would parse the whole file for the config that is here: its choice, made here.
+    stock = TOKENIZER_MAPPING.get(type(config), PreTrainedTokenizerFast)
+    if named is not None or getattr(config, "tokenizer_class", None) is not None:
+        stock = AutoTokenizer
     return _read_tokenizer(
         path,
-        lambda: AutoTokenizer.from_pretrained(
+        lambda: stock.from_pretrained(
             str(folder), gguf_file=path.name, trust_remote_code=False
         ),
     )
