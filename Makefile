@@ -95,7 +95,7 @@ bench: $(READY)
 
 # Decoding: exact savings, the dual cache, batches. 3.5 GB, minutes on one core.
 bench-decoding: $(READY)
-	$(BIN)/python benchmarks/decoding.py --json benchmarks/decoding.json
+	$(BIN)/python benchmarks/decoding.py --json docs/benchmarks.json
 
 bench-read: $(READY)
 	$(BIN)/python benchmarks/metrics.py
@@ -103,12 +103,14 @@ bench-read: $(READY)
 bench-train: $(READY)
 	$(BIN)/python benchmarks/training.py
 
-# Attention received by every key against other tools, in an environment of its own.
+# Attention received by every key against other tools, in an environment of its own. What is in
+# docs/benchmarks.json is not measured again without ARGS=--again.
 PEERS := runs/peers
 bench-peers:
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	ANCHORWATCH_WITHOUT_PAGE=1 $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[eval]' -r benchmarks/peers.txt
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(PEERS)/bin/python benchmarks/peers.py $(ARGS)
+	$(PEERS)/bin/python docs/benchmarks.py
 
 # First paint, scrub, export: on a quiet machine, each number beside its limit.
 bench-view: $(READY) $(PAGE) setup-browser

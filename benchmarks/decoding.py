@@ -139,7 +139,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--small", action="store_true", help="a narrow network, to try the script")
-    parser.add_argument("--json", help="write the numbers here")
+    parser.add_argument("--json", help="put the numbers into this file")
     given = parser.parse_args()
     torch.set_num_threads(1)
     result = {"machine": platform.processor() or platform.machine(), "torch": torch.__version__}
@@ -153,7 +153,10 @@ def main():
     for name, ratio in result["ratios"].items():
         print(f"{name}: {ratio:.2f}x plain  (limit {LIMITS[name]}x)")
     if given.json:
-        Path(given.json).write_text(json.dumps(result, indent=1) + "\n")
+        # The page's file has other sections, which stay.
+        path = Path(given.json)
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(kept | {"decoding": result}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

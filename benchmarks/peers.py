@@ -123,7 +123,7 @@ def eager_arm(network):
 
 def recomputed_arm(network):
     """The reference method: keep hidden states, then rebuild each layer's map outside."""
-    size, repeats = network.config.head_dim, 1
+    size = network.config.head_dim
     repeats = network.config.num_attention_heads // network.config.num_key_value_heads
 
     def work(canvas):
@@ -443,8 +443,7 @@ def likelihoods(turns):
             value for value, _ in theirs.loglikelihood(requests, disable_tqdm=True)
         ],
         "anchorwatch": lambda _: [
-            each.value
-            for each in aw.evaluation.loglikelihoods(model, prompts, answers, batch=8)
+            each.value for each in aw.evaluation.loglikelihoods(model, prompts, answers, batch=8)
         ],
     }
     values = {name: np.array(work(None)) for name, work in arms.items()}
@@ -453,7 +452,9 @@ def likelihoods(turns):
     rows = {
         name: {
             "seconds": statistics.median(seconds[name]),
-            "times_ours": statistics.median(a / b for a, b in zip(seconds[name], ours, strict=True)),
+            "times_ours": statistics.median(
+                a / b for a, b in zip(seconds[name], ours, strict=True)
+            ),
             "gap": float(np.abs(values[name] - values["lm-eval hf"]).max()),
         }
         for name in arms

@@ -91,9 +91,7 @@ def gguf_tokenizer(path: Path, config: Any) -> PreTrainedTokenizerBase:
         stock = AutoTokenizer
     return _read_tokenizer(
         path,
-        lambda: stock.from_pretrained(
-            str(folder), gguf_file=path.name, trust_remote_code=False
-        ),
+        lambda: stock.from_pretrained(str(folder), gguf_file=path.name, trust_remote_code=False),
     )
 
 

@@ -1,7 +1,8 @@
 """Exact statistics of an attention map that is never held: tiles of query rows against all keys.
 
 With the row log-sum-exp of the fused kernel a tile is `exp(q k^T * scale - lse)`: one product,
-one exponential, and the reductions while it is warm. Without it the tile finds its own.
+one exponential, and the reductions while it is warm. Without it the tile finds its own. On CUDA
+received attention alone is left to Triton kernels (received_kernel.py).
 Shapes: B rows of the batch, H heads, Q queries, K keys, N query groups, R regions.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 
@@ -99,11 +101,16 @@ def reduce_attention(
     A tile is some query rows of some key heads, against all keys: [g, r, n, K], where each of g key
     heads serves r heads. All tiles are written into the same one or two buffers.
     """
+    stats = _allocate(call, wanted)
+    if fits_kernel(call, wanted):
+        from anchorwatch.probes.received_kernel import sum_received
+
+        stats.sums = sum_received(call, wanted.weights, stats.live)
+        return stats
     # 1. How large a tile may be.
     tile_bytes = TILE_BYTES // _DIVISOR.get() if tile_bytes is None else tile_bytes
     batch, heads, queries, _ = call.query.shape
     keys = call.key.shape[2]
-    stats = _allocate(call, wanted)
     groups = call.key.shape[1]
     repeats = heads // groups
     step = _rows_of_a_tile(tile_bytes, repeats, keys, queries)
@@ -125,6 +132,16 @@ def reduce_attention(
     if stats.mixed is not None:
         stats.mixed /= heads
     return stats
+
+
+def fits_kernel(call: Call, wanted: StatRequest) -> bool:
+    """Whether the Triton kernels give all that is wanted: received attention, on CUDA, unedited."""
+    if call.query.device.type != "cuda" or find_spec("triton") is None:
+        return False
+    edits = (call.bias, call.dropped, call.extra_logits)
+    more = (wanted.entropy, wanted.diagonal, wanted.distance, wanted.top, wanted.maps)
+    arrays = (wanted.spans, wanted.mixed)
+    return not any(more) and all(part is None for part in (*edits, *arrays))
 
 
 def _rows_of_a_tile(tile_bytes: int, repeats: int, keys: int, queries: int) -> int:

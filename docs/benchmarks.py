@@ -1,0 +1,154 @@
+"""Draw docs/benchmarks.svg and the tables of docs/benchmarks.md from docs/benchmarks.json.
+
+`make bench-peers`, `make bench-decoding` and `python benchmarks/start.py --floor` measure.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from anchorwatch.figures.style import NULL, PAGE, PALETTE
+
+HERE = Path(__file__).parent
+ARMS = ("anchorwatch", "HF eager", "nnsight", "nnterp", "TransformerLens", "recomputed")
+LOOKS = {
+    "anchorwatch": "o",
+    "received": "o",
+    "HF eager": "s",
+    "TransformerLens": "^",
+    "plain": "x",
+}
+AXES = {"T": "positions T", "layers": "layers", "batch": "batch", "steps": "steps of a run"}
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def megabytes(count: float) -> str:
+    return f"{count / 1e6:.1f}"
+
+
+def times_table(received: dict[str, Any]) -> str:
+    """How many times our CPU time each tool takes, and the share of attention."""
+    rows = []
+    for name, cell in received.items():
+        ratios = [f"{cell['rows'][arm]['times_ours']:.2f}" for arm in ARMS[1:]]
+        seconds = f"{cell['rows']['anchorwatch']['seconds']:.3f}"
+        plain = f"{1 / cell['rows']['plain']['times_ours']:.2f}"
+        rows.append([name, f"{cell['attention_share']:.2f}", seconds, plain, *ratios])
+    head = ["shape", "attention in eager", "anchorwatch, s", "times plain", *ARMS[1:]]
+    return table(head, rows)
+
+
+def memory_table(received: dict[str, Any]) -> str:
+    """MB above a plain pass, and the largest relative error of each arm."""
+    rows = []
+    for name, cell in received.items():
+        peaks = [megabytes(cell["rows"][arm]["above_plain"]) for arm in ARMS]
+        kept = [megabytes(cell["rows"][arm]["kept"]) for arm in ("anchorwatch", "HF eager")]
+        errors = [cell["rows"][arm]["error"] for arm in ("anchorwatch", "HF eager")]
+        rows.append([name, *peaks, *kept, *(f"{error:.0e}" for error in errors)])
+    head = ["shape", *ARMS, "kept, ours", "kept, HF", "error, ours", "error, HF"]
+    return table(head, rows)
+
+
+def growth_table(growth: dict[str, Any]) -> str:
+    rows = []
+    for axis, cell in growth.items():
+        for name, row in cell.items():
+            if name == "facts":
+                continue
+            memory = row.get("memory_exponent")
+            made = row.get("bytes_made_exponent")
+            sizes = f"{row['size'][0]} to {row['size'][-1]}"
+            peaks = f"{megabytes(row['above_plain'][0])} to {megabytes(row['above_plain'][-1])}"
+            exponents = ["" if value is None else f"{value:.2f}" for value in (memory, made)]
+            rows.append([AXES[axis], name, sizes, f"{row['time_exponent']:.2f}", peaks, *exponents])
+    head = ["against", "", "from, to", "exponent of time", "MB", "of memory", "of bytes allocated"]
+    return table(head, rows)
+
+
+def likelihood_table(likelihood: dict[str, Any]) -> str:
+    rows = []
+    for model, cell in likelihood.items():
+        for name, row in cell["rows"].items():
+            times = f"{row['times_ours']:.2f}"
+            rows.append([model, name, f"{row['seconds']:.3f}", times, f"{row['gap']:.1e}"])
+    return table(["model", "tool", "seconds", "times ours", "largest gap, nats"], rows)
+
+
+def start_table(start: dict[str, float]) -> str:
+    return table(["", "CPU seconds"], [[name, f"{spent:.2f}"] for name, spent in start.items()])
+
+
+def decoding_table(decoding: dict[str, Any]) -> str:
+    passes, ratios = decoding["passes"], decoding["ratios"]
+    rows = [["plain", f"{passes['plain']:.2f}", "1", ""]]
+    for name, limit in {"exact": "1.3", "dual": "4"}.items():
+        rows.append([name, f"{passes[name]:.2f}", f"{ratios[name]:.2f}", limit])
+    for model in (name for name in decoding if name.startswith("lab/")):
+        rows.append([f"eight together, {model}", "", f"{decoding[model]['batch']:.2f}", "1.5"])
+    return table(["", "seconds of a pass", "times plain, or one by one", "limit"], rows)
+
+
+TABLES = {
+    "received": times_table,
+    "memory": memory_table,
+    "growth": growth_table,
+    "likelihood": likelihood_table,
+    "start": start_table,
+    "decoding": decoding_table,
+}
+
+
+def put_between(text: str, name: str, content: str) -> str:
+    start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, rest = text.split(start)
+    return f"{before}{start}\n\n{content}\n\n{end}{rest.split(end)[1]}"
+
+
+def draw(growth: dict[str, Any]) -> None:
+    """Time above, memory below, one column for each axis."""
+    plt.rcParams.update({"font.size": 7, "svg.hashsalt": "benchmarks", "svg.fonttype": "none"})
+    figure, panels = plt.subplots(
+        2, len(growth), figsize=(PAGE, 3.6), layout="constrained", sharex="col", squeeze=False
+    )
+    for column, (axis, cell) in enumerate(growth.items()):
+        for index, (name, row) in enumerate((n, r) for n, r in cell.items() if n != "facts"):
+            colour = NULL if name == "plain" else PALETTE[index % len(PALETTE)]
+            look = {"marker": LOOKS[name], "ms": 3, "lw": 0.9, "color": colour, "label": name}
+            panels[0, column].plot(row["size"], row["seconds"], **look)
+            if name != "plain" or axis == "steps":
+                panels[1, column].plot(row["size"], [b / 1e6 for b in row["above_plain"]], **look)
+        panels[0, column].set(xscale="log", yscale="log", title=AXES[axis])
+        panels[1, column].set(xscale="log", yscale="symlog", ylim=(0, None))
+        sizes = max((row["size"] for n, row in cell.items() if n != "facts"), key=len)
+        panels[1, column].set_xticks(sizes, [str(size) for size in sizes], minor=False)
+        panels[1, column].minorticks_off()
+        panels[0, column].legend(frameon=False, fontsize=6)
+    panels[0, 0].set_ylabel("CPU seconds")
+    panels[1, 0].set_ylabel("peak, MB above plain")
+    figure.savefig(HERE / "benchmarks.svg", metadata={"Date": None})
+
+
+def main() -> None:
+    measured = json.loads((HERE / "benchmarks.json").read_text())
+    page = HERE / "benchmarks.md"
+    text = page.read_text()
+    for name, build in TABLES.items():
+        section = "received" if name == "memory" else name
+        if section in measured:
+            text = put_between(text, name, build(measured[section]))
+    page.write_text(text)
+    if "growth" in measured:
+        draw(measured["growth"])
+
+
+if __name__ == "__main__":
+    main()
