@@ -8,7 +8,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import anchorwatch as aw
 from anchorwatch.errors import SpecError
 from anchorwatch.models.attention import Call
+from anchorwatch.probes.accumulate import TraceBuffer
 from anchorwatch.probes.reduce import TILE_BYTES, StatRequest, reduce_attention
+from anchorwatch.trace.store import BLOCK_STEPS
 
 DECODING = aw.decoding.LowConfidence(length=8, steps=8)
 
@@ -54,8 +56,42 @@ def test_received_takes_few_operations_a_tile():
     call, length = call_of(1024), 1024
     with Operations() as operations:
         reduce_attention(call, StatRequest(weights=torch.ones(1, 1, length)))
-    tiles = 4 * length // 128  # one head and 128 rows each
+    tiles = 4 * length // 256  # one head and 256 rows each
     assert operations.count <= 26 * tiles
+
+
+def test_a_short_canvas_is_one_tile_of_all_heads():
+    call = call_of(128)
+    with Operations() as operations:
+        reduce_attention(call, StatRequest(weights=torch.ones(1, 1, 128)))
+    assert operations.count <= 40
+
+
+def test_bytes_of_a_reduction_grow_no_faster_than_the_canvas():
+    sizes, made = [512, 1024, 2048, 4096], []
+    for length in sizes:
+        call, wanted = call_of(length, heads=1), StatRequest(weights=torch.ones(1, 1, length))
+        with torch.profiler.profile(profile_memory=True) as profile:
+            reduce_attention(call, wanted)
+        made.append(sum(max(e.self_cpu_memory_usage, 0) for e in profile.key_averages()))
+    assert np.polyfit(np.log(sizes), np.log(made), 1)[0] <= 1.1, made
+
+
+def test_a_streamed_run_holds_one_block_of_steps_however_many_there_are(tmp_path, monkeypatch):
+    held, honest = {}, TraceBuffer.next_block
+
+    def next_block(buffer):
+        honest(buffer)
+        arrays = [array for name, array in buffer.arrays.items() if buffer.by_step(name)]
+        held.setdefault(steps, set()).add(sum(array.nbytes for array in arrays))
+
+    monkeypatch.setattr(TraceBuffer, "next_block", next_block)
+    model = aw.load("tiny/llada")
+    for steps in (2 * BLOCK_STEPS, 4 * BLOCK_STEPS):
+        decoding = aw.decoding.LowConfidence(length=4 * BLOCK_STEPS, steps=steps)
+        aw.run(model, "the anchor", decoding, out=tmp_path / f"{steps}.trace")
+    assert len(held) == 2
+    assert len(set().union(*held.values())) == 1, held
 
 
 def count_of_run(probes):
