@@ -327,7 +327,7 @@ def attention_share(shape, length, layers, eager_seconds):
 
 
 GROWTH = {
-    "T": (256, 512, 1024, 2048, 4096),
+    "T": (256, 512, 1024, 2048),
     "layers": (2, 4, 8, 16),
     "batch": (1, 2, 4, 8),
 }
@@ -340,7 +340,7 @@ def grow(axis, turns):
     """Seconds and peak bytes of each arm along one axis, heads of 32, and fitted exponents."""
     rows = {name: {"size": [], "seconds": [], "above_plain": []} for name in GROWN}
     for size in GROWTH[axis]:
-        at = {"T": 512, "layers": 4, "batch": 1} | {axis: size}
+        at = {"T": 512, "layers": 2, "batch": 1} | {axis: size}
         canvas = canvas_of(at["T"], at["batch"])
         # An arm that keeps every map is left out where it would not fit.
         maps = 4 * at["batch"] * at["layers"] * 8 * at["T"] ** 2
@@ -367,8 +367,8 @@ def grow_steps(turns):
     model = Model("benchmark", by_name("llada"), network, None, specials)
     prompt = canvas_of(128)[0].tolist()
     _ = model.digest
-    for steps in (16, 32, 64, 128):
-        decoding = aw.decoding.LowConfidence(length=128, steps=steps)
+    for steps in (8, 16, 32, 64):
+        decoding = aw.decoding.LowConfidence(length=64, steps=steps)
 
         def run(probes, decoding=decoding):
             with tempfile.TemporaryDirectory() as folder:
@@ -493,8 +493,8 @@ def main():
         for length in given.lengths
         for shape in SHAPES
     }
-    work |= {("growth", axis): (grow, axis, given.turns) for axis in GROWTH}
-    work |= {("growth", "steps"): (grow_steps, 2)}
+    work |= {("growth", axis): (grow, axis, 2) for axis in GROWTH}
+    work |= {("growth", "steps"): (grow_steps, 1)}
     work |= {("likelihood", "lab/tales-arm"): (likelihoods, given.turns)}
     for (section, name), (measure, *args) in work.items():
         done = name in kept.get(section, {}) and not given.again
