@@ -16,11 +16,11 @@ from anchorwatch.figures.style import NULL, PAGE, PALETTE
 HERE = Path(__file__).parent
 ARMS = ("anchorwatch", "HF eager", "nnsight", "nnterp", "TransformerLens", "recomputed")
 LOOKS = {
-    "anchorwatch": "o",
-    "received": "o",
-    "HF eager": "s",
-    "TransformerLens": "^",
-    "plain": "x",
+    "plain": ("x", NULL),
+    "anchorwatch": ("o", PALETTE[0]),
+    "received": ("o", PALETTE[0]),
+    "HF eager": ("s", PALETTE[1]),
+    "TransformerLens": ("^", PALETTE[2]),
 }
 AXES = {"T": "positions T", "layers": "layers", "batch": "batch", "steps": "steps of a run"}
 
@@ -120,18 +120,21 @@ def draw(growth: dict[str, Any]) -> None:
         2, len(growth), figsize=(PAGE, 3.6), layout="constrained", sharex="col", squeeze=False
     )
     for column, (axis, cell) in enumerate(growth.items()):
-        for index, (name, row) in enumerate((n, r) for n, r in cell.items() if n != "facts"):
-            colour = NULL if name == "plain" else PALETTE[index % len(PALETTE)]
-            look = {"marker": LOOKS[name], "ms": 3, "lw": 0.9, "color": colour, "label": name}
-            panels[0, column].plot(row["size"], row["seconds"], **look)
+        above, below = panels[:, column]
+        curves = {name: row for name, row in cell.items() if name != "facts"}
+        for name, row in curves.items():
+            marker, colour = LOOKS[name]
+            look = {"marker": marker, "ms": 3, "lw": 0.9, "color": colour, "label": name}
+            above.plot(row["size"], row["seconds"], **look)
             if name != "plain" or axis == "steps":
-                panels[1, column].plot(row["size"], [b / 1e6 for b in row["above_plain"]], **look)
-        panels[0, column].set(xscale="log", yscale="log", title=AXES[axis])
-        panels[1, column].set(xscale="log", yscale="symlog", ylim=(0, None))
-        sizes = max((row["size"] for n, row in cell.items() if n != "facts"), key=len)
-        panels[1, column].set_xticks(sizes, [str(size) for size in sizes], minor=False)
-        panels[1, column].minorticks_off()
-        panels[0, column].legend(frameon=False, fontsize=6)
+                below.plot(row["size"], [peak / 1e6 for peak in row["above_plain"]], **look)
+        above.set(xscale="log", yscale="log", title=AXES[axis])
+        below.set_yscale("symlog", linthresh=1)
+        below.set_ylim(-0.2, 3000)
+        sizes = max((row["size"] for row in curves.values()), key=len)
+        below.set_xticks(sizes, [str(size) for size in sizes])
+        below.minorticks_off()
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     panels[0, 0].set_ylabel("CPU seconds")
     panels[1, 0].set_ylabel("peak, MB above plain")
     figure.savefig(HERE / "benchmarks.svg", metadata={"Date": None})
